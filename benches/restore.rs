@@ -1,0 +1,128 @@
+//! What state costs and how fast it comes back: `cargo bench --bench restore`.
+//!
+//! Fills the state with distinct ids (`DEDUPD_BENCH_IDS`, default 5 million), then starts dedupd again and
+//! again (`DEDUPD_BENCH_ROUNDS`, default 3): with its directory, and without it, so that everything comes from
+//! the state topic.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "a bench fails by panicking"
+)]
+
+mod support;
+
+use std::time::Duration;
+
+use dedupd::clock::monotonic;
+
+use support::harness::{Pipe, Sidecar, wait_until};
+use support::progress::{Watch, follow};
+use support::traffic::{Traffic, fill};
+use support::{broker, machine, median, setting, size_of_files};
+
+const PARTITIONS: i32 = 12;
+const LIMIT: Duration = Duration::from_mins(10);
+
+fn main() {
+    println!("{}", machine());
+    let ids: u64 = setting("DEDUPD_BENCH_IDS", 5_000_000);
+    let rounds: usize = setting("DEDUPD_BENCH_ROUNDS", 3);
+    let kafka = broker();
+    let pipe = Pipe::new(&kafka, "restore", usize::try_from(PARTITIONS).unwrap());
+    fill(
+        &kafka,
+        &pipe.raw,
+        Traffic { records: ids, partitions: PARTITIONS, repeats_percent: 0, value_bytes: 0 },
+    );
+    println!("{ids} distinct ids, {PARTITIONS} partitions");
+    let sidecar = pipe.sidecar("a");
+    let running = sidecar.start();
+    follow(&Watch::new(&kafka, &pipe.group(), &pipe.raw, PARTITIONS), running.pid(), ids, LIMIT);
+    assert_eq!(running.stop(), Some(0), "{}", running.text());
+    let log_files = |path: &std::path::Path| {
+        let of_state = path
+            .parent()
+            .and_then(|dir| dir.file_name())
+            .is_some_and(|name| name.to_string_lossy().starts_with(&format!("{}.dedupd-", pipe.clean)));
+        of_state && path.extension().is_some_and(|extension| extension == "log")
+    };
+    an_id("on disk", size_of_files(&sidecar.state_dir, &|_| true) as f64, ids);
+    an_id("in the state topic", size_of_files(kafka.dir(), &log_files) as f64, ids);
+
+    let reopened: Vec<Start> = (0..rounds).map(|_| start(&sidecar, "local", ids)).collect();
+    an_id("in memory, exact index", reopened[0].index_bytes, ids);
+    show("reopened from the directory", &reopened, ids);
+    let restored: Vec<Start> = (0..rounds)
+        .map(|_| {
+            std::fs::remove_dir_all(&sidecar.state_dir).unwrap();
+            start(&sidecar, "state_topic", ids)
+        })
+        .collect();
+    show("restored from the state topic", &restored, ids);
+}
+
+fn an_id(what: &str, bytes: f64, ids: u64) {
+    println!("{what:<32} {:>8.2} bytes an id", bytes / ids as f64);
+}
+
+fn show(what: &str, starts: &[Start], ids: u64) {
+    let of = |value: fn(&Start) -> f64| median(&starts.iter().map(value).collect::<Vec<_>>());
+    println!(
+        "{what:<32} {:>8.2} M ids/s loading ({:.2} s); {:.2} s from start to ready",
+        ids as f64 / of(|start| start.loading_s) / 1e6,
+        of(|start| start.loading_s),
+        of(|start| start.ready_s)
+    );
+}
+
+/// One start with all state to load.
+struct Start {
+    /// From the process to `/readyz`: includes opening the store and joining the group.
+    ready_s: f64,
+    /// While state was being loaded.
+    loading_s: f64,
+    index_bytes: f64,
+}
+
+fn start(sidecar: &Sidecar, source: &str, ids: u64) -> Start {
+    let (began, before) = (monotonic(), log_of(sidecar).len());
+    let running = sidecar.start();
+    let loaded = format!("dedupd_restored_ids_total{{source=\"{source}\"}}");
+    // An instance that has no partitions yet may say that it is ready.
+    wait_until("all state to be loaded", LIMIT, || {
+        (running.metric(&loaded) == Some(ids as f64) && running.is_ready()).then_some(())
+    });
+    let ready_s = began.elapsed().as_secs_f64();
+    let index_bytes = running.metric("dedupd_memory_bytes{part=\"index\"}").expect("the metric");
+    let text = running.text();
+    let took: Vec<f64> = text[before..].lines().filter_map(took_s).collect();
+    // A worker loads one partition after the other from disk, and all at once from the state topic.
+    let loading_s = match source {
+        "local" => took.iter().sum(),
+        _ => took.iter().copied().fold(0.0, f64::max),
+    };
+    assert_eq!(running.stop(), Some(0), "{}", running.text());
+    Start { ready_s, loading_s, index_bytes }
+}
+
+fn log_of(sidecar: &Sidecar) -> String {
+    std::fs::read_to_string(sidecar.state_dir.with_extension("log")).unwrap_or_default()
+}
+
+/// The time that a log line about loaded state names, in seconds.
+fn took_s(line: &str) -> Option<f64> {
+    let (_, rest) = line
+        .split_once("took=")
+        .filter(|_| line.contains("state loaded") || line.contains("state restored"))?;
+    let text = rest.split_whitespace().next()?;
+    let unit = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
+    let scale = match unit {
+        "s" => 1.0,
+        "ms" => 1e-3,
+        "µs" => 1e-6,
+        "ns" => 1e-9,
+        _ => return None,
+    };
+    Some(text.strip_suffix(unit)?.parse::<f64>().ok()? * scale)
+}

@@ -1,0 +1,152 @@
+//! The figures of the local store: `cargo bench --bench store [millions of ids]` (default 8).
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "a bench fails by panicking"
+)]
+
+use std::time::{Duration, Instant};
+
+use dedupd::clock::monotonic;
+use dedupd::dedupe::{Block, Coordinates, HashKind, Identity};
+use dedupd::ports::{Head, Store};
+use dedupd::store::{Binding, SledStore, open};
+
+const IDS_A_BLOCK: u64 = 4_000;
+const CACHE_BYTES: u64 = 64 << 20;
+const DEADLINE: Duration = Duration::from_secs(30);
+
+fn main() {
+    let millions = std::env::args().skip(1).find_map(|arg| arg.parse::<u64>().ok()).unwrap_or(8);
+    let dir = tempfile::tempdir_in(".").unwrap();
+    let total = millions * 1_000_000 / IDS_A_BLOCK * IDS_A_BLOCK;
+
+    let mut store = opened(dir.path());
+    let start = monotonic();
+    for first in (0..total).step_by(usize::try_from(IDS_A_BLOCK).unwrap()) {
+        append(&mut store, 0, first, IDS_A_BLOCK);
+    }
+    rate("append, blocks of 4,000 ids", total, "ids/s", start);
+    let start = monotonic();
+    store.sync().unwrap();
+    println!("{:40} {:>12.1?}", "flush and fsync", start.elapsed());
+    store.close().unwrap();
+
+    let start = monotonic();
+    let store = opened(dir.path());
+    rate("reopen with verification", total, "ids/s", start);
+    let start = monotonic();
+    let mut seen = 0;
+    let mut visit = |_, _| seen += 1;
+    store.scan(0, &mut |view| view.for_each(&mut visit).map_err(|e| panic!("{e}"))).unwrap();
+    assert_eq!(seen, total);
+    rate("scan of every identity", total, "ids/s", start);
+    lookups(&store, total, "identity_of, anywhere");
+    lookups(&store, 400_000, "identity_of, within 400,000 ids");
+    let bytes = store.disk_bytes().unwrap();
+    println!("{:40} {:>12.2} bytes", "disk, an id", bytes as f64 / total as f64);
+    store.close().unwrap();
+
+    trickle();
+    rolling(millions);
+    println!("{:40} {:>12}", "peak resident memory", peak_resident());
+}
+
+/// A full window rolls on: one partition, the oldest block expires as a new one comes.
+fn rolling(millions: u64) {
+    let dir = tempfile::tempdir_in(".").unwrap();
+    let mut store = opened(dir.path());
+    let window = millions * 1_000_000 / 4;
+    let total = window * 6;
+    let start = monotonic();
+    for first in (0..total).step_by(usize::try_from(IDS_A_BLOCK).unwrap()) {
+        append(&mut store, 0, first, IDS_A_BLOCK);
+        store.expire(0, first.saturating_sub(window)).unwrap();
+    }
+    rate("append and expire, rolling window", total, "ids/s", start);
+    store.sync().unwrap();
+    let live = window as f64 * 17.0;
+    println!(
+        "{:40} {:>12.2} x live",
+        "disk of the rolling window",
+        store.disk_bytes().unwrap() as f64 / live
+    );
+    store.close().unwrap();
+}
+
+/// Many quiet partitions: one identity a block.
+fn trickle() {
+    let dir = tempfile::tempdir_in(".").unwrap();
+    let mut store = opened(dir.path());
+    let (partitions, rounds) = (50u32, 2_000u64);
+    let start = monotonic();
+    for round in 0..rounds {
+        for partition in 0..partitions {
+            append(&mut store, partition, round, 1);
+        }
+    }
+    rate("append, blocks of 1 id, 50 partitions", rounds * u64::from(partitions), "appends/s", start);
+    println!("{:40} {:>12}", "disk after 100,000 of them", store.disk_bytes().unwrap());
+    store.close().unwrap();
+}
+
+fn lookups(store: &SledStore, range: u64, what: &str) {
+    let count = 1_000_000;
+    let mut random = fastrand::Rng::with_seed(1);
+    let start = monotonic();
+    for _ in 0..count {
+        let offset = random.u64(0..range);
+        let found = store.identity_of(Coordinates { partition: 0, offset }).unwrap();
+        assert_eq!(found, Some(identity(0, offset)));
+    }
+    rate(what, count, "look-ups/s", start);
+}
+
+fn opened(dir: &std::path::Path) -> SledStore {
+    let binding = Binding {
+        cluster_id: "bench".into(),
+        raw: "raw".into(),
+        clean: "clean".into(),
+        state: "state".into(),
+        group: "group".into(),
+        partitions: 50,
+        hash: HashKind::Xxh3,
+        raw_id: None,
+        clean_id: None,
+        state_id: None,
+    };
+    open(dir, &binding, CACHE_BYTES, DEADLINE).unwrap().store
+}
+
+fn append(store: &mut SledStore, partition: u32, first: u64, count: u64) {
+    let time = i64::try_from(first / 100).unwrap();
+    let block = Block {
+        hash: HashKind::Xxh3,
+        partition,
+        first,
+        next: first + count,
+        time_first_ms: time,
+        time_last_ms: time,
+        entries: (first..first + count).map(|o| (o, identity(partition, o))).collect(),
+    };
+    store
+        .append(&block, Head { confirmed: first, state_next: first, stream_time_ms: time, tail: None })
+        .unwrap();
+}
+
+fn identity(partition: u32, offset: u64) -> Identity {
+    let mixed = (u128::from(offset) << 32 | u128::from(partition))
+        .wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835);
+    Identity(mixed.to_le_bytes())
+}
+
+fn rate(what: &str, count: u64, unit: &str, start: Instant) {
+    println!("{what:40} {:>12.0} {unit}", count as f64 / start.elapsed().as_secs_f64());
+}
+
+fn peak_resident() -> String {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    line.map_or_else(|| "unknown".to_owned(), |kib| kib.trim().to_owned())
+}

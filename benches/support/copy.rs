@@ -1,0 +1,132 @@
+//! The yardstick: a plain transactional copy with the clients, batches and commit of dedupd, and nothing else.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use dedupd::app;
+use dedupd::clock::monotonic;
+use dedupd::config::{self, AsTyped, Config};
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::KafkaError;
+use rdkafka::message::{BorrowedHeaders, BorrowedMessage, Message};
+use rdkafka::producer::{BaseRecord, DeliveryResult, Producer, ProducerContext, ThreadedProducer};
+use rdkafka::types::RDKafkaErrorCode;
+use rdkafka::{ClientContext, Offset, TopicPartitionList};
+
+const CALL_LIMIT: Duration = Duration::from_secs(10);
+/// Looks at the clock once in so many records, as dedupd does.
+const CHUNK: usize = 256;
+
+#[derive(Default)]
+struct Deliveries {
+    failed: AtomicU64,
+}
+
+impl ClientContext for Deliveries {}
+
+impl ProducerContext for Deliveries {
+    type DeliveryOpaque = ();
+
+    fn delivery(&self, result: &DeliveryResult<'_>, (): ()) {
+        if result.is_err() {
+            self.failed.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+struct Copy {
+    config: Config,
+    consumer: BaseConsumer,
+    producer: ThreadedProducer<Deliveries>,
+    /// The next offset of each partition of the open transaction; -1 = not part of it.
+    next: Vec<i64>,
+}
+
+/// Copies until it is killed, with the configuration that the environment gives.
+pub fn run() -> ! {
+    let config = config::load(None, AsTyped::default()).expect("the environment of the bench");
+    let settings = app::settings(&config, 0);
+    let mut source = settings.source();
+    source.set("auto.offset.reset", "earliest");
+    let consumer: BaseConsumer = source.create().expect("a consumer");
+    let producer: ThreadedProducer<Deliveries> = settings
+        .producer(&settings.transactional_id)
+        .create_with_context(Deliveries::default())
+        .expect("a producer");
+    producer.init_transactions(CALL_LIMIT).expect("init_transactions");
+    consumer.subscribe(&[config.topics.raw.as_str()]).expect("a subscription");
+    let mut copy = Copy { config, consumer, producer, next: Vec::new() };
+    loop {
+        copy.transaction();
+    }
+}
+
+impl Copy {
+    fn transaction(&mut self) {
+        let Self { config, consumer, producer, next } = self;
+        let Some(first) = consumer.poll(Duration::from_millis(100)) else { return };
+        producer.begin_transaction().expect("begin_transaction");
+        let (began, interval) = (monotonic(), config.batch.interval);
+        let (mut records, mut bytes) = (0, 0);
+        let mut waiting = Some(first);
+        while let Some(message) = waiting.take() {
+            let message = message.expect("a record");
+            send(producer, config.topics.clean.as_str(), &message);
+            let partition = usize::try_from(message.partition()).expect("a partition");
+            if next.len() <= partition {
+                next.resize(partition + 1, -1);
+            }
+            next[partition] = message.offset() + 1;
+            records += 1;
+            bytes += message.payload_len() + message.key_len();
+            let full = records >= config.batch.max_records || bytes as u64 >= config.batch.max_bytes;
+            if full || (records % CHUNK == 0 && began.elapsed() >= interval) {
+                break;
+            }
+            waiting = consumer
+                .poll(Duration::ZERO)
+                .or_else(|| consumer.poll(interval.saturating_sub(began.elapsed())));
+        }
+        self.commit();
+    }
+
+    fn commit(&mut self) {
+        let Self { config, consumer, producer, next } = self;
+        drain(producer);
+        let mut offsets = TopicPartitionList::new();
+        for (partition, next) in next.iter_mut().enumerate().filter(|(_, next)| **next >= 0) {
+            let partition = i32::try_from(partition).expect("a partition");
+            let topic = config.topics.raw.as_str();
+            offsets.add_partition_offset(topic, partition, Offset::Offset(*next)).expect("an offset");
+            *next = -1;
+        }
+        let member = consumer.group_metadata().expect("a member");
+        producer.send_offsets_to_transaction(&offsets, &member, CALL_LIMIT).expect("send_offsets");
+        producer.commit_transaction(CALL_LIMIT).expect("commit");
+    }
+}
+
+fn send(producer: &ThreadedProducer<Deliveries>, topic: &str, message: &BorrowedMessage<'_>) {
+    let mut record = BaseRecord {
+        topic,
+        partition: Some(message.partition()),
+        payload: message.payload(),
+        key: message.key(),
+        timestamp: message.timestamp().to_millis(),
+        headers: message.headers().map(BorrowedHeaders::detach),
+        delivery_opaque: (),
+    };
+    while let Err((error, returned)) = producer.send(record) {
+        let full = matches!(error, KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull));
+        assert!(full, "cannot send: {error}");
+        producer.poll(Duration::from_millis(1));
+        record = returned;
+    }
+}
+
+fn drain(producer: &ThreadedProducer<Deliveries>) {
+    while producer.in_flight_count() > 0 {
+        producer.poll(Duration::from_millis(1));
+    }
+    assert_eq!(producer.context().failed.load(Ordering::Relaxed), 0, "records were refused");
+}

@@ -1,0 +1,219 @@
+//! How long the clean topic stands still after kill -9: `cargo bench --bench takeover`.
+//!
+//! Under a steady load an instance is killed; either it is started again at once, or another one that was
+//! running takes over. Measured is the time until a `read_committed` reader of clean gets the first record
+//! that was sent after the kill, in the partitions that the killed instance had. `DEDUPD_BENCH_ROUNDS`
+//! (default 7) changes the number of kills of each kind. The session timeout is 6 s.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "a bench fails by panicking"
+)]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use dedupd::clock::{monotonic, wall_ms};
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::message::Message;
+use rdkafka::{Offset, TopicPartitionList};
+
+use support::harness::{Kafka, Pipe, Running, wait_until};
+use support::{broker, machine, median, quantile, setting};
+
+const PARTITIONS: usize = 12;
+const RATE: u64 = 1_000;
+const LIMIT: Duration = Duration::from_mins(1);
+
+fn main() {
+    println!("{}", machine());
+    let rounds: usize = setting("DEDUPD_BENCH_ROUNDS", 7);
+    let kafka = broker();
+    println!("{PARTITIONS} partitions, {RATE} records/s, session timeout 6 s, {rounds} kills each");
+    restarted(&kafka, rounds);
+    replaced(&kafka, rounds);
+}
+
+/// The killed instance is started again at once and is still the same member.
+fn restarted(kafka: &Kafka, rounds: usize) {
+    let pipe = Pipe::new(kafka, "restarted", PARTITIONS);
+    let sidecar = pipe.sidecar("a").with("RUST_LOG", "info,dedupd=debug");
+    let mut running = sidecar.start();
+    running.wait_ready(LIMIT);
+    let load = pipe.load(PARTITIONS, RATE);
+    let arrivals = Arrivals::of(kafka, &pipe.clean);
+    let gaps: Vec<Gap> = (0..rounds)
+        .map(|_| {
+            arrivals.wait_flowing();
+            let kill = Kill::now(&running);
+            running = sidecar.start();
+            arrivals.gap(&kill, &all())
+        })
+        .collect();
+    show("same instance, restarted at once", &gaps);
+    load.finish();
+    pipe.wait_caught_up(PARTITIONS, LIMIT);
+    assert_eq!(running.stop(), Some(0), "{}", running.text());
+    pipe.assert_exactly_once();
+}
+
+/// Another instance of the group takes over; the killed one comes back when that has happened.
+fn replaced(kafka: &Kafka, rounds: usize) {
+    let pipe = Pipe::new(kafka, "replaced", PARTITIONS);
+    let sidecars = [pipe.sidecar("a"), pipe.sidecar("b")];
+    let mut running = sidecars.each_ref().map(|sidecar| {
+        let running = sidecar.start();
+        running.wait_ready(LIMIT);
+        running
+    });
+    let load = pipe.load(PARTITIONS, RATE);
+    let arrivals = Arrivals::of(kafka, &pipe.clean);
+    let gaps: Vec<Gap> = (0..rounds)
+        .map(|round| {
+            wait_until("both instances to have partitions", LIMIT, || {
+                running.iter().all(|one| one.is_ready() && owned(one).len() == PARTITIONS / 2).then_some(())
+            });
+            arrivals.wait_flowing();
+            let victim = round % 2;
+            let affected = owned(&running[victim]);
+            let kill = Kill::now(&running[victim]);
+            let gap = arrivals.gap(&kill, &affected);
+            running[victim] = sidecars[victim].start();
+            gap
+        })
+        .collect();
+    show("another running instance takes over", &gaps);
+    load.finish();
+    pipe.wait_caught_up(PARTITIONS, LIMIT);
+    pipe.assert_exactly_once();
+}
+
+fn all() -> BTreeSet<i32> {
+    (0..i32::try_from(PARTITIONS).unwrap()).collect()
+}
+
+/// The partitions that an instance has running, by its status page.
+fn owned(running: &Running) -> BTreeSet<i32> {
+    let page = running.get("/status.json").unwrap_or_default();
+    let body = page.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+    let status: serde_json::Value = serde_json::from_str(body).unwrap_or_default();
+    let workers = status["workers"].as_array().cloned().unwrap_or_default();
+    let partitions = workers.iter().filter_map(|worker| worker["partitions"].as_array().cloned()).flatten();
+    let flowing = partitions.filter(|partition| partition["state"] == "running");
+    flowing.map(|partition| i32::try_from(partition["partition"].as_i64().unwrap()).unwrap()).collect()
+}
+
+/// From the kill to the first record of any affected partition, and until each had one; seconds.
+struct Gap {
+    first: f64,
+    every: f64,
+}
+
+fn show(what: &str, gaps: &[Gap]) {
+    let first: Vec<f64> = gaps.iter().map(|gap| gap.first).collect();
+    let every: Vec<f64> = gaps.iter().map(|gap| gap.every).collect();
+    println!(
+        "{what:<36} first clean record: median {:.2} s, max {:.2} s; every partition: median {:.2} s, max {:.2} s",
+        median(&first),
+        quantile(&first, 1.0),
+        median(&every),
+        quantile(&every, 1.0)
+    );
+}
+
+struct Kill {
+    at: Instant,
+    wall_ms: i64,
+}
+
+impl Kill {
+    fn now(running: &Running) -> Self {
+        let kill = Self { at: monotonic(), wall_ms: wall_ms() };
+        running.kill9();
+        kill
+    }
+}
+
+/// A record of clean as its reader got it.
+struct Arrival {
+    partition: i32,
+    sent_ms: i64,
+    at: Instant,
+}
+
+/// A `read_committed` reader of the clean topic, on a thread of its own.
+struct Arrivals {
+    inbox: Receiver<Arrival>,
+    stop: Arc<AtomicBool>,
+    reader: Option<JoinHandle<()>>,
+}
+
+impl Arrivals {
+    fn of(kafka: &Kafka, topic: &str) -> Self {
+        let mut config = kafka.client_config();
+        config.set("group.id", "bench").set("enable.auto.commit", "false");
+        config.set("isolation.level", "read_committed");
+        let consumer: BaseConsumer = config.create().unwrap();
+        let mut list = TopicPartitionList::new();
+        for partition in all() {
+            list.add_partition_offset(topic, partition, Offset::Beginning).unwrap();
+        }
+        consumer.assign(&list).unwrap();
+        let (found, inbox) = channel();
+        let stop = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&stop);
+        let reader = std::thread::spawn(move || {
+            while !told.load(Ordering::Acquire) {
+                if let Some(Ok(message)) = consumer.poll(Duration::from_millis(100)) {
+                    let (partition, at) = (message.partition(), monotonic());
+                    let sent_ms = message.timestamp().to_millis().unwrap();
+                    found.send(Arrival { partition, sent_ms, at }).ok();
+                }
+            }
+        });
+        Self { inbox, stop, reader: Some(reader) }
+    }
+
+    /// Waits until every partition has brought a record that was sent after this call.
+    fn wait_flowing(&self) {
+        let now_ms = wall_ms();
+        let mut missing = all();
+        while !missing.is_empty() {
+            let arrival = self.inbox.recv_timeout(LIMIT).expect("records flow");
+            if arrival.sent_ms >= now_ms {
+                missing.remove(&arrival.partition);
+            }
+        }
+    }
+
+    /// Records sent after the kill can only come through whoever took over.
+    fn gap(&self, kill: &Kill, affected: &BTreeSet<i32>) -> Gap {
+        assert!(!affected.is_empty(), "the killed instance had partitions");
+        let mut missing = affected.clone();
+        let mut first = None;
+        loop {
+            let arrival = self.inbox.recv_timeout(LIMIT).expect("records flow again");
+            if arrival.sent_ms >= kill.wall_ms && missing.remove(&arrival.partition) {
+                let since = (arrival.at - kill.at).as_secs_f64();
+                let first = *first.get_or_insert(since);
+                if missing.is_empty() {
+                    return Gap { first, every: since };
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Arrivals {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        self.reader.take().map(JoinHandle::join);
+    }
+}

@@ -1,0 +1,146 @@
+//! From the configuration to what each part wants to know.
+
+use std::time::Duration;
+
+use super::Ended;
+use crate::cli::Exit;
+use crate::config::{self, Config, HashChoice};
+use crate::dedupe::{Hasher, IdSource, IdentityRule, TimeSource, WindowLimits};
+use crate::kafka::{Settings, Topology};
+use crate::pipeline::{OnMissing, OnPoison, OnRewind, Options, Start, Torn};
+use crate::store::Binding;
+
+/// The longest time that anything is remembered.
+#[must_use]
+pub fn window_of(config: &Config) -> Duration {
+    config.window.exact.max(config.window.bloom)
+}
+
+/// What the Kafka side of worker number `worker` has to know.
+#[must_use]
+pub fn settings(config: &Config, worker: usize) -> Settings {
+    let group = &config.group;
+    Settings {
+        bootstrap_servers: config.kafka.bootstrap_servers.clone(),
+        properties: config.kafka.properties.iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect(),
+        raw: config.topics.raw.as_str().to_owned(),
+        clean: config.topics.clean.as_str().to_owned(),
+        state: config.topics.state.as_str().to_owned(),
+        dead_letter: config.topics.dead_letter.as_ref().map(|t| t.as_str().to_owned()),
+        group: group.id.clone(),
+        transactional_id: format!("{}.{}.{worker}", group.id, group.instance),
+        instance: group.static_membership.then(|| format!("{}.{worker}", group.instance)),
+        session_timeout: group.session_timeout,
+        transaction_timeout: config.batch.transaction_timeout,
+        max_records: config.batch.max_records,
+        max_bytes: config.batch.max_bytes,
+    }
+}
+
+/// What worker number `worker` has to know.
+pub(super) fn options(config: &Config, hasher: Hasher, worker: usize) -> Options {
+    let max_ids = (config.window.max_ids / config.group.workers as u64).max(1);
+    Options {
+        raw: config.topics.raw.as_str().to_owned(),
+        state: config.topics.state.as_str().to_owned(),
+        writer: settings(config, worker).transactional_id,
+        hash: hasher.kind(),
+        rule: IdentityRule::new(config.identity.from.iter().map(source).collect(), hasher),
+        window: WindowLimits {
+            exact: config.window.exact,
+            max_ids,
+            time: match config.window.time {
+                config::WindowTime::Record => TimeSource::Record,
+                config::WindowTime::Arrival => TimeSource::Arrival,
+            },
+        },
+        max_ids,
+        on_missing: match config.identity.on_missing {
+            config::OnMissing::Forward => OnMissing::Forward,
+            config::OnMissing::Drop => OnMissing::Drop,
+            config::OnMissing::DeadLetter => OnMissing::DeadLetter,
+            config::OnMissing::Stop => OnMissing::Stop,
+        },
+        on_poison: match config.state.on_poison {
+            config::OnPoison::Stop => OnPoison::Stop,
+            config::OnPoison::DeadLetter => OnPoison::DeadLetter,
+            config::OnPoison::Drop => OnPoison::Drop,
+        },
+        start: match config.group.start {
+            config::Start::Earliest => Start::Earliest,
+            config::Start::Latest => Start::Latest,
+            config::Start::Stop => Start::Stop,
+        },
+        on_rewind: match config.group.on_rewind {
+            config::OnRewind::Stop => OnRewind::Stop,
+            config::OnRewind::Skip => OnRewind::Skip,
+            config::OnRewind::Reemit => OnRewind::Reemit,
+        },
+        torn: torn_control(),
+        max_records: config.batch.max_records,
+        max_bytes: usize::try_from(config.batch.max_bytes).unwrap_or(usize::MAX),
+        interval: config.batch.interval,
+        transaction_timeout: config.batch.transaction_timeout,
+    }
+}
+
+/// The wrong ways to treat torn transactions, for tests that must see them fail.
+#[cfg(feature = "failpoints")]
+fn torn_control() -> Torn {
+    match std::env::var("DEDUPD_TORN").as_deref() {
+        Ok("never") => Torn::Never,
+        Ok("always") => Torn::AlwaysAborted,
+        _ => Torn::ByEvidence,
+    }
+}
+
+#[cfg(not(feature = "failpoints"))]
+fn torn_control() -> Torn {
+    Torn::ByEvidence
+}
+
+fn source(source: &config::IdSource) -> IdSource {
+    match source {
+        config::IdSource::Key => IdSource::Key,
+        config::IdSource::Header(name) => IdSource::Header(name.clone()),
+        config::IdSource::Value => IdSource::Value,
+        // Validation has read it before; an unreadable pointer would find nothing.
+        config::IdSource::Json(pointer) => pointer.parse().map_or(IdSource::Value, IdSource::Json),
+    }
+}
+
+/// The hash in force, its secret read from the file.
+pub(super) fn hasher(config: &Config) -> Result<Hasher, Ended> {
+    let HashChoice::SipHash { key_file } = &config.identity.hash else { return Ok(Hasher::Xxh3) };
+    let wrong = |what: String| {
+        Ended::new(
+            Exit::Usage,
+            format!(
+                "identity.key_file = {}: {what}; write 32 hex digits, as from: openssl rand -hex 16",
+                key_file.display()
+            ),
+        )
+    };
+    let text = std::fs::read_to_string(key_file).map_err(|e| wrong(e.to_string()))?;
+    let text = text.trim();
+    let key = u128::from_str_radix(text, 16).ok().filter(|_| text.len() == 32);
+    key.map(|key| Hasher::SipHash { key: key.to_be_bytes() })
+        .ok_or_else(|| wrong("does not hold a 128-bit key".to_owned()))
+}
+
+/// What the local store belongs to.
+pub(super) fn binding(config: &Config, hasher: &Hasher, topology: &Topology) -> Binding {
+    let [raw_id, clean_id, state_id] = topology.topic_ids.clone();
+    Binding {
+        cluster_id: topology.cluster_id.clone().unwrap_or_default(),
+        raw: config.topics.raw.as_str().to_owned(),
+        clean: config.topics.clean.as_str().to_owned(),
+        state: config.topics.state.as_str().to_owned(),
+        group: config.group.id.clone(),
+        partitions: u32::try_from(topology.partitions).unwrap_or(u32::MAX),
+        hash: hasher.kind(),
+        raw_id,
+        clean_id,
+        state_id,
+    }
+}

@@ -1,0 +1,56 @@
+//! Why the service ended, and the exit code that says so.
+
+use crate::cli::Exit;
+use crate::kafka::CheckError;
+use crate::pipeline::Fatal;
+use crate::store::OpenError;
+
+/// The end of the service: an exit code and the words for it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Ended {
+    /// How the process ends.
+    pub exit: Exit,
+    /// What happened, to what, and what to do.
+    pub message: String,
+}
+
+impl Ended {
+    /// An end with a code.
+    #[must_use]
+    pub fn new(exit: Exit, message: String) -> Self {
+        Self { exit, message }
+    }
+
+    /// Failed, without a more precise code.
+    #[must_use]
+    pub fn failed(message: String) -> Self {
+        Self::new(Exit::Failed, message)
+    }
+}
+
+impl From<Fatal> for Ended {
+    fn from(fatal: Fatal) -> Self {
+        match fatal {
+            Fatal::State(what) => Self::new(Exit::State, what),
+            Fatal::Fenced(what) => Self::new(Exit::Fenced, what),
+            Fatal::Operator(what) => Self::new(Exit::Operator, what),
+        }
+    }
+}
+
+impl From<CheckError> for Ended {
+    fn from(error: CheckError) -> Self {
+        let exit = match error {
+            CheckError::Configuration(_) => Exit::Usage,
+            CheckError::Refused(_) | CheckError::Unreachable(_) => Exit::StartUp,
+        };
+        Self::new(exit, error.to_string())
+    }
+}
+
+impl From<OpenError> for Ended {
+    fn from(error: OpenError) -> Self {
+        Self::new(Exit::State, error.to_string())
+    }
+}

@@ -1,0 +1,147 @@
+//! Assembly: a configuration becomes running workers, a status page and an exit code.
+//!
+//! The only module that knows every other. tokio serves HTTP, signals and the wait for the end;
+//! everything that touches records runs on plain threads.
+
+mod assembly;
+mod commands;
+mod ended;
+mod log;
+mod supervisor;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+
+pub use assembly::{settings, window_of};
+pub use commands::command;
+pub use ended::Ended;
+pub use log::{begin as begin_log, begin_quietly as begin_log_quietly};
+
+use crate::cli::Exit;
+use crate::config::Config;
+use crate::http;
+use crate::kafka::{self, CheckError, Topology, Wanted};
+use crate::metrics::{About, Metrics, Status};
+
+/// How long the workers have to commit and leave after a signal.
+const STOP: Duration = Duration::from_secs(9);
+
+/// A service about to run: the configuration and what it will be watched by.
+pub struct Service {
+    /// What is in force.
+    pub config: Config,
+    /// What is counted.
+    pub metrics: Metrics,
+    /// What the workers say.
+    pub status: Arc<Status>,
+    /// The topics, when they need no check because the caller made them.
+    pub topology: Option<Topology>,
+}
+
+impl Service {
+    /// A service that checks its topics first.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        let about = About {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            group: config.group.id.clone(),
+            instance: config.group.instance.clone(),
+            raw: config.topics.raw.as_str().to_owned(),
+            clean: config.topics.clean.as_str().to_owned(),
+        };
+        let status = Arc::new(Status::new(about, config.group.workers));
+        Self { config, metrics: Metrics::new(), status, topology: None }
+    }
+
+    /// Runs until `shutdown` ends or something ends the service; the HTTP endpoint lives as long.
+    pub async fn run(self, listener: TcpListener, shutdown: impl Future<Output = ()>) -> Result<(), Ended> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (close_http, http_closes) = oneshot::channel::<()>();
+        let page = http::serve(listener, self.metrics.clone(), Arc::clone(&self.status), async {
+            drop(http_closes.await);
+        });
+        let page = tokio::spawn(page);
+        let (tell, mut told) = oneshot::channel();
+        let status = Arc::clone(&self.status);
+        let told_to_stop = Arc::clone(&stop);
+        std::thread::Builder::new()
+            .name("supervisor".to_owned())
+            .spawn(move || drop(tell.send(supervisor::supervise(&self, &told_to_stop))))
+            .map_err(|e| {
+                Ended::failed(format!("cannot start a thread: {e}; raise the limit on processes"))
+            })?;
+        let ended = tokio::select! {
+            ended = &mut told => ended,
+            () = shutdown => {
+                tracing::info!("stopping: committing what is open and leaving the group");
+                stop.store(true, Ordering::Release);
+                match tokio::time::timeout(STOP, told).await {
+                    Ok(ended) => ended,
+                    Err(_) => Ok(Err(Ended::failed(format!(
+                        "the workers did not stop within {} s; what was open is aborted and will be read again",
+                        STOP.as_secs()
+                    )))),
+                }
+            }
+        };
+        let ended = ended.unwrap_or_else(|_| Err(Ended::failed("the supervisor thread panicked".to_owned())));
+        if let Err(ended) = &ended {
+            status.fail(&ended.message);
+        }
+        // The page may have ended by itself.
+        close_http.send(()).ok();
+        drop(tokio::time::timeout(Duration::from_millis(200), page).await);
+        ended
+    }
+}
+
+/// `dedupd run`: until SIGTERM or SIGINT.
+pub fn run(config: Config) -> Result<(), Ended> {
+    let listen = config.http.listen;
+    runtime()?.block_on(async {
+        let listener = TcpListener::bind(listen).await.map_err(|e| {
+            Ended::new(
+                Exit::Usage,
+                format!("cannot listen on http.listen = {listen}: {e}; choose a free address"),
+            )
+        })?;
+        if let Ok(address) = listener.local_addr() {
+            tracing::info!("status page and metrics at http://{address}/");
+        }
+        Service::new(config).run(listener, signal()).await
+    })
+}
+
+/// `dedupd check`: the topics as they are, changing nothing.
+pub fn check(config: &Config) -> Result<Topology, Ended> {
+    let settings = settings(config, 0);
+    let wanted = Wanted { create: false, window: window_of(config) };
+    kafka::check(&settings, wanted).map_err(|error| match error {
+        CheckError::Unreachable(what) => Ended::new(Exit::StartUp, format!("no broker answers: {what}")),
+        other => Ended::from(other),
+    })
+}
+
+/// The runtime of everything that waits for sockets and signals.
+pub fn runtime() -> Result<tokio::runtime::Runtime, Ended> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| Ended::failed(format!("cannot start the runtime: {e}")))
+}
+
+/// Ends at SIGTERM or SIGINT.
+pub async fn signal() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (Ok(mut term), Ok(mut int)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
+        tracing::error!("cannot listen for SIGTERM; stop this process with SIGKILL, which is safe");
+        return std::future::pending().await;
+    };
+    tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
+}

@@ -1,0 +1,176 @@
+//! Start-up in order, then the workers, until one ends or all are told to.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::assembly::{binding, hasher, options, settings, window_of};
+use super::{Ended, Service};
+use crate::clock::SystemClock;
+use crate::dedupe::Hasher;
+use crate::kafka::{self, CheckError, KafkaSink, KafkaSource, KafkaStateLog, Topology, Wanted};
+use crate::metrics::{PartitionState, WorkerStatus};
+use crate::pipeline::{Report, Worker, World};
+use crate::store::{self, Lock, SledStore};
+
+/// Without a sign of life for so long, opening the store counts as hung.
+const OPEN: Duration = Duration::from_mins(1);
+/// No call of a worker may take longer, whatever it waits for.
+const HANG: Duration = Duration::from_mins(1);
+/// How often the workers are looked after.
+const LOOK: Duration = Duration::from_millis(50);
+/// Every so many looks the size on disk is measured.
+const MEASURE: u32 = 200;
+
+/// The ports of production.
+struct Production;
+
+impl World for Production {
+    type Source = KafkaSource;
+    type Sink = KafkaSink;
+    type Log = KafkaStateLog;
+    type Store = SledStore;
+    type Clock = SystemClock;
+}
+
+/// Everything from the lock on the state directory to the last worker's end.
+pub(super) fn supervise(service: &Service, stop: &Arc<AtomicBool>) -> Result<(), Ended> {
+    let config = &service.config;
+    let _lock = Lock::acquire(&config.state.dir)?;
+    let hasher = hasher(config)?;
+    let Some(topology) = topology(service, stop)? else { return Ok(()) };
+    topology.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+    let opened =
+        store::open(&config.state.dir, &binding(config, &hasher, &topology), config.state.cache, OPEN)?;
+    let store = opened.store.with_join_span(config.window.exact / 100);
+    let workers: Result<Vec<_>, Ended> = (0..config.group.workers)
+        .map(|number| spawn(service, number, &hasher, &topology, &store, stop))
+        .collect();
+    look_after(workers?, service, &store, stop)?;
+    store.close().map_err(|error| Ended::new(crate::cli::Exit::State, error.to_string()))
+}
+
+/// Checks the topics, for as long as nobody answers; `None` when told to stop meanwhile.
+fn topology(service: &Service, stop: &AtomicBool) -> Result<Option<Topology>, Ended> {
+    if let Some(topology) = &service.topology {
+        return Ok(Some(topology.clone()));
+    }
+    let wanted = Wanted { create: service.config.topics.create, window: window_of(&service.config) };
+    while !stop.load(Ordering::Acquire) {
+        match kafka::check(&settings(&service.config, 0), wanted) {
+            Ok(topology) => return Ok(Some(topology)),
+            Err(CheckError::Unreachable(what)) => {
+                tracing::warn!("no broker answers: {what}");
+                let not_ready = Some(format!("waits for a broker: {what}"));
+                service.status.publish(0, WorkerStatus { not_ready, ..WorkerStatus::starting() });
+                pause(Duration::from_secs(1), stop);
+            }
+            Err(refused) => return Err(refused.into()),
+        }
+    }
+    Ok(None)
+}
+
+fn pause(time: Duration, stop: &AtomicBool) {
+    let mut left = time;
+    while !left.is_zero() && !stop.load(Ordering::Acquire) {
+        std::thread::sleep(LOOK.min(left));
+        left = left.saturating_sub(LOOK);
+    }
+}
+
+/// A worker's thread and its heart.
+struct Running {
+    thread: JoinHandle<Result<(), Ended>>,
+    beat: Arc<AtomicU64>,
+    /// The count at the last look that saw a new one, and how many looks ago that was.
+    seen: (u64, u32),
+}
+
+impl Running {
+    /// How long the worker has been in the same turn.
+    fn still_for(&mut self) -> Duration {
+        let beat = self.beat.load(Ordering::Relaxed);
+        self.seen = if beat == self.seen.0 { (beat, self.seen.1 + 1) } else { (beat, 0) };
+        LOOK * self.seen.1
+    }
+}
+
+fn spawn(
+    service: &Service,
+    number: usize,
+    hasher: &Hasher,
+    topology: &Topology,
+    store: &SledStore,
+    stop: &Arc<AtomicBool>,
+) -> Result<Running, Ended> {
+    let settings = settings(&service.config, number);
+    let options = options(&service.config, *hasher, number);
+    let report = Report::new(service.metrics.clone(), Arc::clone(&service.status), number);
+    let (partitions, store, stop) = (topology.partitions, store.clone(), Arc::clone(stop));
+    let beat = Arc::new(AtomicU64::new(0));
+    let heart = Arc::clone(&beat);
+    let work = move || -> Result<(), Ended> {
+        let operator = |failed: crate::ports::Failure| Ended::new(crate::cli::Exit::Operator, failed.what);
+        let log = KafkaStateLog::new(&settings).map_err(operator)?;
+        let source = KafkaSource::subscribe(&settings).map_err(operator)?;
+        let sink = KafkaSink::new(settings, partitions);
+        let ports = (source, sink, log, store);
+        Ok(Worker::<Production>::new(ports, SystemClock::start(), options, report).run(&stop, &heart)?)
+    };
+    let thread = std::thread::Builder::new().name(format!("worker-{number}")).spawn(work).map_err(|e| {
+        Ended::failed(format!("cannot start worker {number}: {e}; raise the limit on processes"))
+    })?;
+    Ok(Running { thread, beat, seen: (0, 0) })
+}
+
+/// Waits for the workers. When one ends, all do: a process with half its workers would look healthy.
+fn look_after(
+    mut workers: Vec<Running>,
+    service: &Service,
+    store: &SledStore,
+    stop: &AtomicBool,
+) -> Result<(), Ended> {
+    let mut looks = 0u32;
+    let patience = HANG.max(service.config.batch.transaction_timeout * 8);
+    while workers.iter().all(|worker| !worker.thread.is_finished()) {
+        if let Some(number) = workers.iter_mut().position(|worker| worker.still_for() > patience) {
+            return Err(Ended::failed(format!(
+                "worker {number} has been in one call for {} s, longer than any may take; ending the process, because \
+                 only a restart helps. Its open transaction is aborted and read again",
+                patience.as_secs()
+            )));
+        }
+        if looks.is_multiple_of(MEASURE)
+            && let Ok(bytes) = store.disk_bytes()
+        {
+            service.metrics.state_disk_bytes().set(bytes as f64);
+        }
+        looks = looks.wrapping_add(1);
+        std::thread::sleep(LOOK);
+    }
+    stop.store(true, Ordering::Release);
+    let mut ended = Ok(());
+    for (number, worker) in workers.into_iter().enumerate() {
+        let one = worker.thread.join().unwrap_or_else(|_| {
+            Err(Ended::failed(format!(
+                "worker {number} panicked; the log above says where. Please report it"
+            )))
+        });
+        if let Err(error) = &one {
+            stopped(service, number, &error.message);
+        }
+        ended = ended.and(one);
+    }
+    ended
+}
+
+fn stopped(service: &Service, number: usize, why: &str) {
+    let mut workers = service.status.workers();
+    let Some(status) = workers.get_mut(number) else { return };
+    for partition in &mut status.partitions {
+        partition.state = PartitionState::Stopped;
+    }
+    service.status.publish(number, WorkerStatus { not_ready: Some(why.to_owned()), ..status.clone() });
+}

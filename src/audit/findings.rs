@@ -1,0 +1,151 @@
+//! What can be wrong with a clean partition, counted and sampled.
+
+use std::fmt;
+use std::ops::AddAssign;
+
+use super::record::Differing;
+use crate::dedupe::{Offset, PartitionId};
+
+/// What is wrong with a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    /// A raw record that clean must hold is not there.
+    Lost,
+    /// A clean record repeats one that clean already holds.
+    Duplicated,
+    /// A clean record stands elsewhere than its raw record does, relative to the others.
+    OutOfOrder,
+    /// A clean record is not byte for byte, or not by timestamp, its raw record.
+    Altered,
+    /// A clean record that no raw record explains.
+    Phantom,
+}
+
+impl Kind {
+    /// All of them, in the order of a report.
+    pub const ALL: [Self; 5] = [Self::Lost, Self::Duplicated, Self::OutOfOrder, Self::Altered, Self::Phantom];
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Lost => "lost",
+            Self::Duplicated => "duplicated",
+            Self::OutOfOrder => "out of order",
+            Self::Altered => "altered",
+            Self::Phantom => "phantom",
+        })
+    }
+}
+
+/// How many records of each kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counts {
+    /// Raw records that clean must hold and does not.
+    pub lost: u64,
+    /// Clean records that repeat another.
+    pub duplicated: u64,
+    /// Clean records that must have moved: the fewest that explain the order.
+    pub out_of_order: u64,
+    /// Clean records that differ from their raw record.
+    pub altered: u64,
+    /// Clean records without a raw record.
+    pub phantom: u64,
+}
+
+impl Counts {
+    /// Whether nothing is wrong.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// How many of one kind.
+    #[must_use]
+    pub fn of(&self, kind: Kind) -> u64 {
+        let mut copy = *self;
+        *copy.slot(kind)
+    }
+
+    fn slot(&mut self, kind: Kind) -> &mut u64 {
+        match kind {
+            Kind::Lost => &mut self.lost,
+            Kind::Duplicated => &mut self.duplicated,
+            Kind::OutOfOrder => &mut self.out_of_order,
+            Kind::Altered => &mut self.altered,
+            Kind::Phantom => &mut self.phantom,
+        }
+    }
+}
+
+impl AddAssign for Counts {
+    fn add_assign(&mut self, other: Self) {
+        for kind in Kind::ALL {
+            *self.slot(kind) += other.of(kind);
+        }
+    }
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, kind) in Kind::ALL.into_iter().enumerate() {
+            write!(f, "{}{kind} {}", if at == 0 { "" } else { ", " }, self.of(kind))?;
+        }
+        Ok(())
+    }
+}
+
+/// One record that is wrong, by its coordinates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Finding {
+    /// What is wrong.
+    pub kind: Kind,
+    /// Partition, the same in raw and clean.
+    pub partition: PartitionId,
+    /// Offset of the raw record concerned, where there is one.
+    pub raw: Option<Offset>,
+    /// Offset of the clean record concerned, where there is one.
+    pub clean: Option<Offset>,
+    /// The fields that differ, of an altered record.
+    pub fields: Differing,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: partition {}", self.kind, self.partition)?;
+        if let Some(raw) = self.raw {
+            write!(f, ", raw offset {raw}")?;
+        }
+        if let Some(clean) = self.clean {
+            write!(f, ", clean offset {clean}")?;
+        }
+        let mut names = self.fields.names().peekable();
+        if names.peek().is_some() {
+            write!(f, ", different in {}", names.collect::<Vec<_>>().join(", "))?;
+        }
+        Ok(())
+    }
+}
+
+/// Counts findings and keeps the first few of each kind.
+#[derive(Debug)]
+pub(super) struct Findings {
+    partition: PartitionId,
+    limit: u64,
+    pub counts: Counts,
+    pub samples: Vec<Finding>,
+}
+
+impl Findings {
+    pub fn new(partition: PartitionId, limit: usize) -> Self {
+        Self { partition, limit: limit as u64, counts: Counts::default(), samples: Vec::new() }
+    }
+
+    pub fn add(&mut self, kind: Kind, raw: Option<Offset>, clean: Option<Offset>, fields: Differing) {
+        let slot = self.counts.slot(kind);
+        *slot += 1;
+        if *slot <= self.limit {
+            self.samples.push(Finding { kind, partition: self.partition, raw, clean, fields });
+        }
+    }
+}

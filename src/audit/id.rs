@@ -1,0 +1,251 @@
+//! The id of a record, found once more, by code of its own.
+//!
+//! What an id is, is written in the documentation and not in the pipeline's code: a scalar somewhere
+//! in the record; UUIDs are equal in every spelling; absent, null, empty, structured or unreadable is
+//! no id. `serde_json::Value` would lose the text of large and fractional numbers, so each step of a
+//! pointer reads one object or array and leaves its members as they are written.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use serde_json::value::RawValue;
+
+use super::record::Fields;
+use crate::config::IdSource;
+
+/// The id as bytes that equal ids share; `None` when the record has none.
+pub fn id_of<'a>(sources: &[IdSource], fields: &Fields<'a>) -> Option<Cow<'a, [u8]>> {
+    match sources {
+        [] => None,
+        [one] => part(one, fields).map(|id| uuid(&id).unwrap_or(id)),
+        several => {
+            let mut composite = Vec::new();
+            for source in several {
+                let part = part(source, fields)?;
+                composite.extend_from_slice(format!("{}:", part.len()).as_bytes());
+                composite.extend_from_slice(&part);
+            }
+            Some(composite.into())
+        }
+    }
+}
+
+fn part<'a>(source: &IdSource, fields: &Fields<'a>) -> Option<Cow<'a, [u8]>> {
+    let bytes = match source {
+        IdSource::Key => Cow::from(fields.key?),
+        IdSource::Value => Cow::from(fields.value?),
+        IdSource::Header(name) => {
+            let (_, value) = fields.headers.iter().rfind(|(header, _)| header == name)?;
+            Cow::from((*value)?)
+        }
+        IdSource::Json(pointer) => json(fields.value?, pointer)?,
+    };
+    (!bytes.is_empty()).then_some(bytes)
+}
+
+/// All spellings of a UUID become 32 lower-case hex digits.
+fn uuid<'a>(id: &[u8]) -> Option<Cow<'a, [u8]>> {
+    let text = std::str::from_utf8(id).ok()?;
+    let digits = match text.len() {
+        32 => text.to_ascii_lowercase(),
+        36 => {
+            let groups: Vec<&str> = text.split('-').collect();
+            if groups.iter().map(|group| group.len()).ne([8, 4, 4, 4, 12]) {
+                return None;
+            }
+            groups.concat().to_ascii_lowercase()
+        }
+        _ => return None,
+    };
+    digits.bytes().all(|digit| digit.is_ascii_hexdigit()).then(|| digits.into_bytes().into())
+}
+
+/// The scalar at an RFC 6901 pointer: a string by its content, a number or boolean as it is written.
+/// A document that is not UTF-8 is not JSON (RFC 8259 section 8.1).
+fn json<'a>(document: &'a [u8], pointer: &str) -> Option<Cow<'a, [u8]>> {
+    let document = std::str::from_utf8(document).ok()?;
+    let mut here: &RawValue = serde_json::from_str(document).ok()?;
+    for step in pointer.split('/').skip(1) {
+        here = member(here, &step.replace("~1", "/").replace("~0", "~"))?;
+    }
+    let text = here.get();
+    match text.bytes().next()? {
+        b'{' | b'[' | b'n' => None,
+        b'"' => serde_json::from_str::<String>(text).ok().map(|string| string.into_bytes().into()),
+        _ => Some(text.as_bytes().into()),
+    }
+}
+
+fn member<'a>(parent: &'a RawValue, name: &str) -> Option<&'a RawValue> {
+    let text = parent.get();
+    if text.starts_with('{') {
+        // A repeated name: the last one counts, because it is inserted last.
+        let members: HashMap<Cow<'_, str>, &RawValue> = serde_json::from_str(text).ok()?;
+        return members.get(name).copied();
+    }
+    let members: Vec<&RawValue> = serde_json::from_str(text).ok()?;
+    let index: usize = name.parse().ok()?;
+    // RFC 6901 section 4: no sign, no leading zero.
+    members.get(index).copied().filter(|_| index.to_string() == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use proptest::sample::Index;
+
+    use crate::dedupe::Identity;
+    use crate::dedupe::identity::{self, Hasher, IdentityRule};
+
+    fn sources(texts: &[&str]) -> Vec<IdSource> {
+        texts.iter().map(|text| IdSource::parse(text).unwrap()).collect()
+    }
+
+    fn json_id(value: &[u8]) -> Option<Vec<u8>> {
+        id_of(&sources(&["json:/id"]), &Fields { value: Some(value), ..Fields::default() })
+            .map(Cow::into_owned)
+    }
+
+    #[test]
+    fn a_uuid_is_the_same_id_in_every_spelling() {
+        let spellings: [&[u8]; 3] = [
+            br#"{"id":"01234567-89ab-cdef-fedc-ba9876543210"}"#,
+            br#"{"id":"01234567-89AB-CDEF-fedc-ba9876543210"}"#,
+            br#"{"id":"0123456789ABCDEFfedcba9876543210"}"#,
+        ];
+        for value in spellings {
+            assert_eq!(json_id(value).as_deref(), Some(&b"0123456789abcdeffedcba9876543210"[..]));
+        }
+        assert_eq!(
+            json_id(br#"{"id":"0123456-789ab-cdef-fedc-BA9876543210"}"#).as_deref(),
+            Some(&b"0123456-789ab-cdef-fedc-BA9876543210"[..])
+        );
+    }
+
+    #[test]
+    fn keys_headers_values_and_composites() {
+        let fields = Fields {
+            key: Some(b"k"),
+            value: Some(b"v"),
+            headers: vec![("h", Some(b"first")), ("h", Some(b"last")), ("n", None)],
+            ..Fields::default()
+        };
+        let id = |texts: &[&str]| id_of(&sources(texts), &fields).map(Cow::into_owned);
+        assert_eq!(id(&["key"]).unwrap(), b"k");
+        assert_eq!(id(&["value"]).unwrap(), b"v");
+        assert_eq!(id(&["header:h"]).unwrap(), b"last");
+        assert_eq!(id(&["header:n"]), None);
+        assert_eq!(id(&["header:none"]), None);
+        assert_eq!(id(&["key", "value"]).unwrap(), b"1:k1:v");
+        assert_eq!(id(&["key", "header:n"]), None);
+    }
+
+    /// A record for the other implementation.
+    struct Value<'a>(&'a [u8]);
+
+    impl identity::Fields for Value<'_> {
+        fn key(&self) -> Option<&[u8]> {
+            None
+        }
+        fn value(&self) -> Option<&[u8]> {
+            Some(self.0)
+        }
+        fn header(&self, _: &str) -> Option<&[u8]> {
+            None
+        }
+    }
+
+    const CORPUS: &[&[u8]] = &[
+        br#"{"id":"a"}"#,
+        br#"{"id":"\u0061"}"#,
+        br#" {"x":[1,{"id":2}],"id" : "b" } "#,
+        br#"{"id":1}"#,
+        br#"{"id":"1"}"#,
+        br#"{"id":1.0}"#,
+        br#"{"id":1e3}"#,
+        br#"{"id":123456789012345678901234567890}"#,
+        br#"{"id":123456789012345678901234567891}"#,
+        br#"{"id":-0}"#,
+        br#"{"id":true}"#,
+        br#"{"id":"true"}"#,
+        br#"{"id":"a","id":"b"}"#,
+        br#"{"id":"a","id":null}"#,
+        br#"{"\u0069d":"a"}"#,
+        br#"{"id":null}"#,
+        br#"{"id":""}"#,
+        br#"{"id":{}}"#,
+        br#"{"id":[]}"#,
+        br#"{"id":["a",["b"],{"id":"c"}]}"#,
+        br#"{"id":{"id":"a","0":"b","01":"c","":"d"}}"#,
+        br#"{"id":{"id":"a"},"id":7}"#,
+        br#"{"id":"a"} x"#,
+        br#"{"id":"a","#,
+        br#"{"id":"a"}{}"#,
+        br#"{"id":"a","x":tru}"#,
+        br#"{"id":"a","x":01}"#,
+        b"{\"id\":\"a\",\"x\":\"\x01\"}",
+        b"{\"id\":\"a\",\"x\":\"\xff\"}",
+        b"{\"id\":\"\xff\"}",
+        br#"{"id":"\ud800"}"#,
+        br#"{"id":"a","x":"\ud800"}"#,
+        br#"{"id":"a","\ud800":1}"#,
+        b"",
+        b"7",
+        b"[]",
+        b"\xef\xbb\xbf{\"id\":\"a\"}",
+        br#"{"id":"0123456789ABCDEFfedcba9876543210"}"#,
+        br#"{"id":"01234567-89ab-cdef-fedc-ba9876543210"}"#,
+    ];
+    const POINTERS: [&str; 7] =
+        ["json:/id", "json:/id/id", "json:/id/0", "json:/id/01", "json:/id/", "json:/id/1/0", "json:/x/1/id"];
+
+    /// Both ids of a document, mine and theirs.
+    fn both(pointer: &str, value: &[u8]) -> (Option<Vec<u8>>, Option<Identity>) {
+        let mine = id_of(&sources(&[pointer]), &Fields { value: Some(value), ..Fields::default() });
+        let rule = IdentityRule::new(vec![pointer.parse().unwrap()], Hasher::Xxh3);
+        (mine.map(Cow::into_owned), rule.identify(&Value(value)))
+    }
+
+    /// Two readings of one specification: where they differ, one of them is wrong.
+    #[test]
+    fn both_readings_of_the_specification_agree() {
+        for pointer in POINTERS {
+            let ids: Vec<_> = CORPUS.iter().map(|value| both(pointer, value)).collect();
+            for ((mine, theirs), value) in ids.iter().zip(CORPUS) {
+                let text = String::from_utf8_lossy(value);
+                assert_eq!(mine.is_some(), theirs.is_some(), "{pointer} of {text}");
+                for ((other_mine, other_theirs), other) in ids.iter().zip(CORPUS) {
+                    let agree = (mine == other_mine) == (theirs == other_theirs);
+                    assert!(agree, "{pointer} of {text} and {}", String::from_utf8_lossy(other));
+                }
+            }
+        }
+        let deep = format!(r#"{{"x":{}{},"id":"a"}}"#, "[".repeat(100_000), "]".repeat(100_000));
+        assert_eq!(both("json:/id", deep.as_bytes()), both("json:/id", br#"{"id":"a"}"#));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2_000) })]
+
+        #[test]
+        fn both_readings_agree_on_damaged_documents_too(
+            document in prop::sample::select(CORPUS),
+            pointer in prop::sample::select(&POINTERS[..]),
+            at: Index,
+            byte in prop_oneof![any::<u8>(), prop::sample::select(br#"{}[]",:\0-"#.to_vec())],
+            inserts: bool,
+        ) {
+            let mut damaged = document.to_vec();
+            let at = at.index(damaged.len() + 1);
+            if inserts || at == damaged.len() {
+                damaged.insert(at, byte);
+            } else {
+                damaged[at] = byte;
+            }
+            let ((mine, theirs), (mine_before, theirs_before)) = (both(pointer, &damaged), both(pointer, document));
+            prop_assert_eq!(mine.is_some(), theirs.is_some());
+            prop_assert_eq!(mine == mine_before, theirs == theirs_before);
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! One topic, read partition by partition as a `read_committed` reader sees it. Joins no group and
+//! commits nothing.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use rdkafka::client::ClientContext;
+use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::{BorrowedMessage, Headers, Message};
+use rdkafka::metadata::MetadataTopic;
+use rdkafka::{ClientConfig, Offset as Start, TopicPartitionList};
+
+use super::error::{AuditError, remedy};
+use super::record::Fields;
+use crate::clock;
+use crate::dedupe::{Offset, PartitionId};
+
+/// How long a broker may be silent before the audit gives up.
+const PATIENCE: Duration = Duration::from_secs(30);
+const POLL: Duration = Duration::from_millis(100);
+
+/// The offsets of a partition that can be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Span {
+    /// First offset still in the log.
+    pub low: Offset,
+    /// One past the last offset that a `read_committed` reader can see.
+    pub end: Offset,
+}
+
+/// Remembers what the client complained of last: its calls only say that they timed out.
+#[derive(Debug, Default)]
+struct LastComplaint(Mutex<Option<(KafkaError, String)>>);
+
+impl ClientContext for LastComplaint {
+    fn error(&self, error: KafkaError, reason: &str) {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match error.rdkafka_error_code() {
+            Some(RDKafkaErrorCode::PartitionEOF) => {}
+            // Comes after the reason and only repeats that there is one.
+            Some(RDKafkaErrorCode::AllBrokersDown) if last.is_some() => {}
+            _ => *last = Some((error, reason.to_owned())),
+        }
+    }
+}
+
+impl ConsumerContext for LastComplaint {}
+
+/// A topic being read.
+pub(super) struct Reader {
+    consumer: BaseConsumer<LastComplaint>,
+    servers: String,
+    topic: String,
+    partitions: PartitionId,
+}
+
+impl Reader {
+    /// Connects and finds the topic.
+    pub fn open(servers: &str, properties: &[(String, String)], topic: &str) -> Result<Self, AuditError> {
+        let consumer = config(servers, properties)
+            .create_with_context(LastComplaint::default())
+            .map_err(AuditError::Settings)?;
+        let (servers, topic) = (servers.to_owned(), topic.to_owned());
+        let mut reader = Self { consumer, servers, topic, partitions: 0 };
+        reader.partitions = reader.count_partitions()?;
+        Ok(reader)
+    }
+
+    /// How many partitions the topic has.
+    pub fn partitions(&self) -> PartitionId {
+        self.partitions
+    }
+
+    fn count_partitions(&self) -> Result<PartitionId, AuditError> {
+        let metadata =
+            self.consumer.fetch_metadata(Some(&self.topic), PATIENCE).map_err(|e| self.unanswered(&e))?;
+        let found = metadata.topics().iter().find(|topic| topic.name() == self.topic);
+        let error = found.and_then(MetadataTopic::error).map(RDKafkaErrorCode::from);
+        match (found, error) {
+            (Some(topic), None) if !topic.partitions().is_empty() => {
+                Ok(PartitionId::try_from(topic.partitions().len()).unwrap_or(PartitionId::MAX))
+            }
+            (Some(_), Some(code)) if remedy(code).is_some() => {
+                Err(self.unanswered(&KafkaError::MetadataFetch(code)))
+            }
+            _ => Err(AuditError::MissingTopic { topic: self.topic.clone(), servers: self.servers.clone() }),
+        }
+    }
+
+    /// What of a partition can be read now; nothing of one that does not exist.
+    pub fn span(&self, partition: PartitionId) -> Result<Span, AuditError> {
+        if partition >= self.partitions {
+            return Ok(Span::default());
+        }
+        let (low, end) = self
+            .consumer
+            .fetch_watermarks(&self.topic, number(partition), PATIENCE)
+            .map_err(|e| self.unanswered(&e))?;
+        Ok(Span { low: offset(low), end: offset(end) })
+    }
+
+    /// Visits the records of a span by rising offset.
+    pub fn read(
+        &self,
+        partition: PartitionId,
+        span: Span,
+        visit: &mut dyn FnMut(Offset, &Fields<'_>),
+    ) -> Result<(), AuditError> {
+        if span.low >= span.end {
+            return Ok(());
+        }
+        self.assign(partition, span.low)?;
+        let (mut heard, mut waiting) = (clock::monotonic(), true);
+        loop {
+            match self.consumer.poll(POLL) {
+                Some(Ok(message)) => {
+                    waiting = false;
+                    let at = offset(message.offset());
+                    if at < span.end {
+                        visit(at, &fields(&message));
+                    }
+                    if at + 1 >= span.end {
+                        break;
+                    }
+                    continue;
+                }
+                // The rest is markers and aborted records.
+                Some(Err(KafkaError::PartitionEOF(at))) if at == number(partition) => break,
+                Some(Err(error)) => self.endure(partition, &error)?,
+                None => {}
+            }
+            if !waiting {
+                (heard, waiting) = (clock::monotonic(), true);
+            } else if heard.elapsed() > PATIENCE {
+                return Err(self.silent(partition));
+            }
+        }
+        self.consumer.unassign().map_err(AuditError::Settings)
+    }
+
+    fn assign(&self, partition: PartitionId, from: Offset) -> Result<(), AuditError> {
+        let mut list = TopicPartitionList::new();
+        list.add_partition_offset(
+            &self.topic,
+            number(partition),
+            Start::Offset(i64::try_from(from).unwrap_or(i64::MAX)),
+        )
+        .map_err(AuditError::Settings)?;
+        self.consumer.assign(&list).map_err(AuditError::Settings)
+    }
+
+    /// Brokers come back; refusals and deleted records do not.
+    fn endure(&self, partition: PartitionId, error: &KafkaError) -> Result<(), AuditError> {
+        match error.rdkafka_error_code() {
+            Some(RDKafkaErrorCode::AutoOffsetReset | RDKafkaErrorCode::OffsetOutOfRange) => {
+                Err(AuditError::Deleted { topic: self.topic.clone(), partition })
+            }
+            Some(RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic) => {
+                Err(AuditError::MissingTopic { topic: self.topic.clone(), servers: self.servers.clone() })
+            }
+            Some(code) if remedy(code).is_some() => Err(self.unanswered(error)),
+            // Also a group that may not be used: none is.
+            _ => Ok(()),
+        }
+    }
+
+    /// A call that failed: refused, or not answered. The reason is often only in the complaints.
+    fn unanswered(&self, error: &KafkaError) -> AuditError {
+        let complaint = self.complaint();
+        let codes =
+            [error.rdkafka_error_code(), complaint.as_ref().and_then(|(e, _)| e.rdkafka_error_code())];
+        if let Some((why, remedy)) = codes.into_iter().flatten().find_map(|code| Some((code, remedy(code)?)))
+        {
+            return AuditError::Refused { topic: self.topic.clone(), why, remedy };
+        }
+        AuditError::Unreachable {
+            servers: self.servers.clone(),
+            seconds: PATIENCE.as_secs(),
+            why: complaint.map_or_else(|| error.to_string(), |(_, reason)| reason),
+        }
+    }
+
+    fn silent(&self, partition: PartitionId) -> AuditError {
+        AuditError::Silent {
+            topic: self.topic.clone(),
+            partition,
+            seconds: PATIENCE.as_secs(),
+            why: self
+                .complaint()
+                .map_or_else(|| "the client reports no error".to_owned(), |(_, reason)| reason),
+        }
+    }
+
+    fn complaint(&self) -> Option<(KafkaError, String)> {
+        // Complaints wait in the queue until somebody polls.
+        for _ in 0..10 {
+            drop(self.consumer.poll(POLL / 10));
+        }
+        self.consumer.context().0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+fn config(servers: &str, properties: &[(String, String)]) -> ClientConfig {
+    let mut config = ClientConfig::new();
+    config
+        .set("client.id", "dedupd.audit")
+        .set("reconnect.backoff.max.ms", "1000")
+        .set("fetch.wait.max.ms", "50")
+        .set("fetch.queue.backoff.ms", "20");
+    for (name, value) in properties {
+        config.set(name, value);
+    }
+    config
+        .set("bootstrap.servers", servers)
+        // The client wants a name to assign partitions; the group is never joined.
+        .set("group.id", "dedupd.audit")
+        .set("isolation.level", "read_committed")
+        .set("check.crcs", "true")
+        .set("enable.auto.commit", "false")
+        .set("enable.auto.offset.store", "false")
+        .set("enable.partition.eof", "true")
+        .set("auto.offset.reset", "error")
+        .set("allow.auto.create.topics", "false");
+    config
+}
+
+fn number(partition: PartitionId) -> i32 {
+    i32::try_from(partition).unwrap_or(i32::MAX)
+}
+
+fn offset(number: i64) -> Offset {
+    Offset::try_from(number).unwrap_or(0)
+}
+
+fn fields<'a>(message: &'a BorrowedMessage<'_>) -> Fields<'a> {
+    let headers = message.headers().map(|headers| headers.iter().map(|header| (header.key, header.value)));
+    Fields {
+        key: message.key(),
+        value: message.payload(),
+        headers: headers.map(Iterator::collect).unwrap_or_default(),
+        timestamp_ms: message.timestamp().to_millis(),
+    }
+}

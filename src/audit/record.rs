@@ -1,0 +1,237 @@
+//! A record as the audit sees it, and the short stand-ins that it keeps.
+//!
+//! Everything is remembered by fingerprint, so that memory does not depend on the size of records.
+//! The hash (`SipHash` 1-3, 128 bits) has a random key per run and shares nothing with the hashes of
+//! the pipeline: what collides there does not collide here.
+
+use std::hash::Hasher as _;
+
+use siphasher::sip128::{Hasher128 as _, SipHasher13};
+
+use crate::dedupe::Offset;
+
+/// What a record holds, borrowed.
+#[derive(Debug, Clone, Default)]
+pub struct Fields<'a> {
+    /// The key; `None` when null.
+    pub key: Option<&'a [u8]>,
+    /// The value; `None` when null.
+    pub value: Option<&'a [u8]>,
+    /// The headers in their order; a null value is `None`.
+    pub headers: Vec<(&'a str, Option<&'a [u8]>)>,
+    /// The timestamp, ms since the epoch; `None` when the record has none.
+    pub timestamp_ms: Option<i64>,
+}
+
+/// 128 bits that stand for an id, or for the content of a record without one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Print(pub [u8; 16]);
+
+impl std::hash::Hash for Print {
+    /// The bits are already a keyed hash.
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        state.write_u64(self.0.first_chunk().map_or(0, |bits| u64::from_le_bytes(*bits)));
+    }
+}
+
+/// A `BuildHasher` for maps whose keys are [`Print`]s.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct AsIs(u64);
+
+impl std::hash::Hasher for AsIs {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    fn write_u64(&mut self, bits: u64) {
+        self.0 = bits;
+    }
+}
+
+/// The fields of a record, each by 64 bits, so that a change can be told by the field it is in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Content {
+    key: u64,
+    value: u64,
+    headers: u64,
+    timestamp_ms: i64,
+}
+
+/// Which fields differ between two contents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Differing(u8);
+
+impl Differing {
+    const NAMES: [&'static str; 4] = ["key", "value", "headers", "timestamp"];
+
+    /// The names of the fields that differ.
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
+        Self::NAMES.into_iter().enumerate().filter(move |(bit, _)| self.0 & (1 << bit) != 0).map(|(_, n)| n)
+    }
+}
+
+impl Content {
+    /// Which fields are not the same in `other`.
+    #[must_use]
+    pub fn differing(&self, other: &Self) -> Differing {
+        let same = [
+            self.key == other.key,
+            self.value == other.value,
+            self.headers == other.headers,
+            self.timestamp_ms == other.timestamp_ms,
+        ];
+        Differing(same.iter().enumerate().fold(0, |bits, (bit, same)| bits | (u8::from(!same) << bit)))
+    }
+
+    /// Whether these could be the same record with something changed: same value, or same timestamp.
+    #[must_use]
+    pub fn resembles(&self, other: &Self) -> bool {
+        self.value == other.value || self.timestamp_ms == other.timestamp_ms
+    }
+
+    /// The record's timestamp, ms since the epoch; −1 when it has none.
+    #[must_use]
+    pub fn timestamp_ms(&self) -> i64 {
+        self.timestamp_ms
+    }
+}
+
+/// One record, reduced to what the comparison needs.
+#[derive(Debug, Clone, Copy)]
+pub struct Seen {
+    /// Where it stands in its partition.
+    pub offset: Offset,
+    /// What stands for it: its id, or its content where it has no id.
+    pub print: Print,
+    /// Whether it has an id.
+    pub has_id: bool,
+    /// Its fields.
+    pub content: Content,
+}
+
+/// Makes fingerprints; those of different makers cannot be compared.
+#[derive(Debug, Clone)]
+pub struct Fingerprints {
+    sip: SipHasher13,
+}
+
+impl Fingerprints {
+    /// A maker with this secret.
+    #[must_use]
+    pub fn new(secret: u128) -> Self {
+        Self { sip: SipHasher13::new_with_key(&secret.to_le_bytes()) }
+    }
+
+    /// Reduces a record. `id` is a text that equal ids share and others do not.
+    #[must_use]
+    pub fn seen(&self, offset: Offset, id: Option<&[u8]>, fields: &Fields<'_>) -> Seen {
+        let content = self.content(fields);
+        let print = match id {
+            Some(id) => self.print(b'i', &[id]),
+            None => self.print(
+                b'c',
+                &[
+                    &content.key.to_le_bytes(),
+                    &content.value.to_le_bytes(),
+                    &content.headers.to_le_bytes(),
+                    &content.timestamp_ms.to_le_bytes(),
+                ],
+            ),
+        };
+        Seen { offset, print, has_id: id.is_some(), content }
+    }
+
+    fn print(&self, domain: u8, parts: &[&[u8]]) -> Print {
+        let mut sip = self.sip;
+        sip.write_u8(domain);
+        for part in parts {
+            sip.write(part);
+        }
+        Print(sip.finish128().as_bytes())
+    }
+
+    fn content(&self, fields: &Fields<'_>) -> Content {
+        let mut headers = self.sip;
+        for (name, value) in &fields.headers {
+            headers.write_usize(name.len());
+            headers.write(name.as_bytes());
+            write_nullable(&mut headers, *value);
+        }
+        Content {
+            key: self.nullable(fields.key),
+            value: self.nullable(fields.value),
+            headers: headers.finish128().h1,
+            timestamp_ms: fields.timestamp_ms.unwrap_or(-1),
+        }
+    }
+
+    fn nullable(&self, bytes: Option<&[u8]>) -> u64 {
+        let mut sip = self.sip;
+        write_nullable(&mut sip, bytes);
+        sip.finish128().h1
+    }
+}
+
+/// Null and empty are different things.
+fn write_nullable(sip: &mut SipHasher13, bytes: Option<&[u8]>) {
+    sip.write_u8(u8::from(bytes.is_some()));
+    if let Some(bytes) = bytes {
+        sip.write_usize(bytes.len());
+        sip.write(bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn differing(a: &Fields<'_>, b: &Fields<'_>) -> Vec<&'static str> {
+        let prints = Fingerprints::new(7);
+        prints.content(a).differing(&prints.content(b)).names().collect()
+    }
+
+    #[test]
+    fn every_field_is_told_apart_and_null_is_not_empty() {
+        let some = |bytes: &'static [u8]| Some(bytes);
+        let base = Fields {
+            key: some(b"k"),
+            value: some(b"v"),
+            headers: vec![("a", some(b"1")), ("b", None)],
+            timestamp_ms: Some(5),
+        };
+        assert!(differing(&base, &base.clone()).is_empty());
+        for (changed, field) in [
+            (Fields { key: None, ..base.clone() }, "key"),
+            (Fields { key: some(b""), ..base.clone() }, "key"),
+            (Fields { value: None, ..base.clone() }, "value"),
+            (Fields { value: some(b"w"), ..base.clone() }, "value"),
+            (Fields { headers: vec![], ..base.clone() }, "headers"),
+            (Fields { headers: vec![("b", None), ("a", some(b"1"))], ..base.clone() }, "headers"),
+            (Fields { headers: vec![("a", some(b"1")), ("b", some(b""))], ..base.clone() }, "headers"),
+            (Fields { headers: vec![("a1", some(b"")), ("b", None)], ..base.clone() }, "headers"),
+            (Fields { timestamp_ms: Some(6), ..base.clone() }, "timestamp"),
+        ] {
+            assert_eq!(differing(&base, &changed), [field], "{changed:?}");
+        }
+        let null = Fields { key: None, ..Fields::default() };
+        let empty = Fields { key: some(b""), ..Fields::default() };
+        assert_eq!(differing(&null, &empty), ["key"]);
+    }
+
+    #[test]
+    fn an_id_and_a_content_never_stand_for_each_other() {
+        let prints = Fingerprints::new(1);
+        let fields = Fields { key: Some(b"x"), ..Fields::default() };
+        let with = prints.seen(0, Some(b"x"), &fields);
+        let without = prints.seen(0, None, &fields);
+        assert!(with.has_id && !without.has_id);
+        assert_ne!(with.print, without.print);
+        assert_eq!(with.print, prints.seen(9, Some(b"x"), &Fields::default()).print);
+    }
+}

@@ -1,0 +1,205 @@
+//! What an audit says, for people and for programs.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::expected::RawCounts;
+use super::findings::{Counts, Finding, Kind};
+use super::reader::Span;
+use crate::dedupe::PartitionId;
+
+/// What came out of one partition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PartitionReport {
+    /// The partition, the same in raw and clean.
+    pub partition: PartitionId,
+    /// What was read of raw.
+    pub raw_span: Span,
+    /// What was read of clean.
+    pub clean_span: Span,
+    /// What raw holds.
+    pub raw: RawCounts,
+    /// Records in clean.
+    pub clean_records: u64,
+    /// What is wrong.
+    pub counts: Counts,
+    /// Records that do not fit, which retention or compaction explains.
+    pub gone: u64,
+}
+
+/// What an audit found.
+#[derive(Debug, Clone, Default)]
+pub struct Report {
+    /// By partition.
+    pub partitions: Vec<PartitionReport>,
+    /// Records in raw.
+    pub raw_records: u64,
+    /// Records in clean.
+    pub clean_records: u64,
+    /// Different ids in raw, by partition: one that stands in two partitions counts twice.
+    pub ids: u64,
+    /// Raw records that repeat an id within the window.
+    pub duplicates_in_raw: u64,
+    /// Raw records that repeat an id older than the window; clean may hold them.
+    pub beyond_window: u64,
+    /// Raw records without an id.
+    pub without_id: u64,
+    /// What is wrong, in all partitions.
+    pub counts: Counts,
+    /// Of the lost records, those that another partition of clean holds as phantoms.
+    pub moved: u64,
+    /// Records that do not fit, which retention or compaction explains; no finding.
+    pub gone: u64,
+    /// The first findings of each kind.
+    pub samples: Vec<Finding>,
+    /// What a reader of this report should know.
+    pub notes: Vec<String>,
+    /// How long it took.
+    pub elapsed: Duration,
+}
+
+impl Report {
+    /// Whether nothing is wrong.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.counts.is_clean()
+    }
+
+    /// Adds a partition's part.
+    pub(super) fn add(&mut self, part: PartitionReport) {
+        self.raw_records += part.raw.records;
+        self.clean_records += part.clean_records;
+        self.ids += part.raw.ids;
+        self.duplicates_in_raw += part.raw.duplicates;
+        self.beyond_window += part.raw.beyond_window;
+        self.without_id += part.raw.without_id;
+        self.counts += part.counts;
+        self.gone += part.gone;
+        self.partitions.push(part);
+    }
+
+    /// Adds the findings of a partition, as long as there are fewer than `limit` of a kind.
+    pub(super) fn sample(&mut self, findings: &[Finding], limit: usize) {
+        for finding in findings {
+            if self.samples.iter().filter(|other| other.kind == finding.kind).count() < limit {
+                self.samples.push(*finding);
+            }
+        }
+    }
+
+    /// The same for programs, as one JSON object.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
+        json!({
+            "clean": self.is_clean(),
+            "lost": self.counts.lost,
+            "duplicated": self.counts.duplicated,
+            "out_of_order": self.counts.out_of_order,
+            "altered": self.counts.altered,
+            "phantom": self.counts.phantom,
+            "moved": self.moved,
+            "gone": self.gone,
+            "raw_records": self.raw_records,
+            "clean_records": self.clean_records,
+            "ids": self.ids,
+            "duplicates_in_raw": self.duplicates_in_raw,
+            "beyond_window": self.beyond_window,
+            "without_id": self.without_id,
+            "elapsed_seconds": self.elapsed.as_secs_f64(),
+            "notes": self.notes,
+            "samples": self.samples.iter().map(finding_json).collect::<Vec<_>>(),
+            "partitions": self.partitions.iter().map(partition_json).collect::<Vec<_>>(),
+        })
+    }
+}
+
+fn finding_json(finding: &Finding) -> Value {
+    json!({
+        "kind": finding.kind.to_string().replace(' ', "_"),
+        "partition": finding.partition,
+        "raw_offset": finding.raw,
+        "clean_offset": finding.clean,
+        "fields": finding.fields.names().collect::<Vec<_>>(),
+    })
+}
+
+fn partition_json(part: &PartitionReport) -> Value {
+    json!({
+        "partition": part.partition,
+        "raw": { "low": part.raw_span.low, "end": part.raw_span.end, "records": part.raw.records },
+        "clean": { "low": part.clean_span.low, "end": part.clean_span.end, "records": part.clean_records },
+        "lost": part.counts.lost,
+        "duplicated": part.counts.duplicated,
+        "out_of_order": part.counts.out_of_order,
+        "altered": part.counts.altered,
+        "phantom": part.counts.phantom,
+        "gone": part.gone,
+    })
+}
+
+impl fmt::Display for Report {
+    /// Several lines; the last one is the counts and nothing else.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for kind in Kind::ALL {
+            let told = self.samples.iter().filter(|finding| finding.kind == kind);
+            told.clone().try_for_each(|finding| writeln!(f, "{finding}"))?;
+            match self.counts.of(kind) - told.count() as u64 {
+                0 => {}
+                more => writeln!(f, "{kind}: and {more} more")?,
+            }
+        }
+        if self.moved > 0 {
+            writeln!(f, "{} of the lost records stand in another partition of clean", self.moved)?;
+        }
+        if self.gone > 0 {
+            writeln!(f, "{} records do not fit because others are gone from the topics", self.gone)?;
+        }
+        self.notes.iter().try_for_each(|note| writeln!(f, "note: {note}"))?;
+        writeln!(
+            f,
+            "raw: {} records, {} ids, {} duplicates, {} repeats beyond the window, {} without an id",
+            self.raw_records, self.ids, self.duplicates_in_raw, self.beyond_window, self.without_id
+        )?;
+        writeln!(
+            f,
+            "clean: {} records; {} partitions read in {:.1} s",
+            self.clean_records,
+            self.partitions.len(),
+            self.elapsed.as_secs_f64()
+        )?;
+        write!(f, "{}", self.counts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::Differing;
+    use super::*;
+
+    #[test]
+    fn the_last_line_is_the_counts_and_nothing_else() {
+        let clean = Report::default().to_string();
+        assert_eq!(clean.lines().last(), Some("lost 0, duplicated 0, out of order 0, altered 0, phantom 0"));
+        let mut found = Report { moved: 1, ..Report::default() };
+        found.counts = Counts { lost: 3, duplicated: 1, out_of_order: 4, altered: 1, phantom: 5 };
+        let finding = Finding {
+            kind: Kind::Lost,
+            partition: 2,
+            raw: Some(7),
+            clean: None,
+            fields: Differing::default(),
+        };
+        found.sample(&[finding; 3], 2);
+        let text = found.to_string();
+        assert_eq!(text.lines().last(), Some("lost 3, duplicated 1, out of order 4, altered 1, phantom 5"));
+        assert!(text.starts_with(
+            "lost: partition 2, raw offset 7\nlost: partition 2, raw offset 7\nlost: and 1 more\n"
+        ));
+        assert!(text.contains("1 of the lost records stand in another partition"));
+        let json = found.to_json();
+        assert_eq!((json["clean"].as_bool(), json["lost"].as_u64()), (Some(false), Some(3)));
+        assert_eq!(json["samples"][0]["raw_offset"], 7);
+    }
+}

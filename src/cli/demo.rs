@@ -1,0 +1,34 @@
+//! `dedupd demo`.
+
+use std::net::SocketAddr;
+
+use clap::Args;
+
+/// Flags of `demo`.
+#[derive(Debug, Clone, Args)]
+pub struct DemoArgs {
+    /// Run until Ctrl-C instead of for some seconds
+    #[arg(long, conflicts_with = "seconds")]
+    pub forever: bool,
+    /// How long the traffic flows, in seconds
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..), value_name = "COUNT")]
+    pub seconds: u64,
+    /// Records a second
+    #[arg(long, default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(1..), value_name = "COUNT")]
+    pub rate: u32,
+    /// Share of records that are duplicates, from 0 to below 1
+    #[arg(long, default_value_t = 0.2, value_parser = super::share, value_name = "SHARE")]
+    pub duplicates: f64,
+    /// Address of the status page
+    #[arg(long, default_value = "127.0.0.1:9464", value_name = "ADDRESS")]
+    pub listen: SocketAddr,
+}
+
+pub(super) const HELP: &str = "\
+Needs nothing installed: the broker is simulated inside the process and gone when it ends.
+
+Examples:
+  dedupd demo
+  dedupd demo --forever --rate 20000 --duplicates 0.5
+
+Exit codes: 0 the audit found nothing wrong, 1 it did, 2 the command line is wrong.";

@@ -1,0 +1,68 @@
+//! `dedupd generate`.
+
+use std::str::FromStr;
+
+use clap::Args;
+
+use crate::config::{Property, parse_bytes};
+
+/// Flags of `generate`.
+#[derive(Debug, Clone, Args)]
+pub struct GenerateArgs {
+    /// Brokers to begin with, as host:port, separated by commas
+    #[arg(long, value_name = "LIST")]
+    pub bootstrap_servers: String,
+    /// Topic to write
+    #[arg(long, value_name = "TOPIC")]
+    pub topic: String,
+    /// How many records, duplicates included [default: until Ctrl-C]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..), value_name = "COUNT")]
+    pub records: Option<u64>,
+    /// Records a second [default: as fast as the broker takes them]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..), value_name = "COUNT")]
+    pub rate: Option<u32>,
+    /// Size of a value, as in 200 or 4KiB
+    #[arg(long, default_value = "200", value_name = "BYTES")]
+    pub size: Bytes,
+    /// Share of records that are duplicates, from 0 to below 1
+    #[arg(long, default_value_t = 0.1, value_parser = super::share, value_name = "SHARE")]
+    pub duplicates: f64,
+    /// How many different record keys; a key always goes to the same partition
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..), value_name = "COUNT")]
+    pub keys: u64,
+    /// Create the topic with so many partitions if it does not exist
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..), value_name = "COUNT")]
+    pub partitions: Option<u32>,
+    /// The same seed writes the same records [default: random]
+    #[arg(long, value_name = "NUMBER")]
+    pub seed: Option<u64>,
+    /// Make duplicates by cutting connections before the broker's answer, as production does
+    #[arg(long)]
+    pub cut_acks: bool,
+    /// Set a librdkafka property, as in security.protocol=sasl_ssl; repeatable
+    #[arg(short = 'X', value_name = "NAME=VALUE", value_parser = super::property)]
+    pub properties: Vec<Property>,
+}
+
+/// A number of bytes, read as `200` or `4KiB`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bytes(pub usize);
+
+impl FromStr for Bytes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bytes = parse_bytes(text).map_err(|what| format!("it {what}; write 200 or 4KiB"))?;
+        usize::try_from(bytes).map(Self).map_err(|_| "it is too large".to_owned())
+    }
+}
+
+pub(super) const HELP: &str = "\
+Each value is a JSON object with a UUID under \"id\". With --cut-acks the duplicates are real: the
+broker has written the batch, its answer is lost, and a producer without idempotence sends again.
+
+Examples:
+  dedupd generate --bootstrap-servers localhost:9092 --topic events.raw --records 1000000
+  dedupd generate --bootstrap-servers localhost:9092 --topic events.raw --rate 5000 --cut-acks
+
+Exit codes: 0 all written, 1 failed, 2 the command line is wrong, 6 Kafka refused.";

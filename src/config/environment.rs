@@ -1,0 +1,71 @@
+//! Keys in the environment: `DEDUPD_SECTION__KEY`.
+
+use figment::value::{Dict, Value};
+
+use super::known::known_keys;
+use super::problem::Problem;
+
+/// The prefix of environment variables that are keys.
+const PREFIX: &str = "DEDUPD_";
+
+/// Keys set by the environment, as a nested table. Variables without `__` belong to somebody else
+/// (Kubernetes sets `DEDUPD_PORT` for a service named dedupd), unless only the second `_` is missing.
+/// Empty variables count as not set.
+pub(super) fn read(variables: &[(String, String)]) -> (Dict, Vec<Problem>) {
+    let mut dict = Dict::new();
+    let mut problems = Vec::new();
+    for (name, value) in variables {
+        let Some(rest) = name.strip_prefix(PREFIX).filter(|_| !value.is_empty()) else { continue };
+        match rest.split_once("__") {
+            Some((section, key)) => put(&mut dict, section, key, value),
+            None => problems.extend(single_underscore(name, rest)),
+        }
+    }
+    (dict, problems)
+}
+
+/// The name of the environment variable for a key; the part below `properties` has its dots as
+/// underscores.
+pub(super) fn variable_name(path: &str) -> String {
+    let below = path.strip_prefix("kafka.properties.").map(|name| name.replace('.', "_"));
+    let (head, tail) = match &below {
+        Some(name) => ("kafka.properties", format!("__{name}")),
+        None => (path, String::new()),
+    };
+    format!("{PREFIX}{}{tail}", head.replace('.', "__")).to_uppercase()
+}
+
+fn put(dict: &mut Dict, section: &str, key: &str, value: &str) {
+    let (section, key) = (section.to_lowercase(), key.to_lowercase());
+    let below = key.strip_prefix("properties__").filter(|_| section == "kafka");
+    let (key, value) = match below {
+        Some(name) => ("properties", Dict::from([(name.replace('_', "."), value.into())]).into()),
+        // The one key that is a list: `["key", "header:x"]` as in TOML.
+        None if value.trim_start().starts_with('[') && section == "identity" => {
+            let Ok(list) = value.parse::<Value>();
+            (key.as_str(), list)
+        }
+        None => (key.as_str(), Value::from(value)),
+    };
+    let Value::Dict(_, keys) = dict.entry(section).or_insert_with(|| Dict::new().into()) else { return };
+    match (keys.get_mut(key), value) {
+        (Some(Value::Dict(_, known)), Value::Dict(_, more)) => known.extend(more),
+        (_, value) => drop(keys.insert(key.to_owned(), value)),
+    }
+}
+
+/// `DEDUPD_TOPICS_RAW` instead of `DEDUPD_TOPICS__RAW` would otherwise be ignored.
+fn single_underscore(name: &str, rest: &str) -> Option<Problem> {
+    let rest = rest.to_lowercase();
+    let path = known_keys()
+        .into_iter()
+        .flat_map(|(section, keys)| keys.into_iter().map(move |key| format!("{section}.{key}")))
+        .find(|path| path.replace('.', "_") == rest)?;
+    Some(Problem {
+        key: path.clone(),
+        value: None,
+        origin: Some(name.to_owned()),
+        what: "is not set by this variable: the section ends with two underscores".to_owned(),
+        remedy: format!("set {}", variable_name(&path)),
+    })
+}

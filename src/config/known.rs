@@ -1,0 +1,49 @@
+//! Which keys exist, and which one was meant.
+
+use std::collections::BTreeMap;
+
+use figment::value::{Dict, Value};
+
+use super::as_typed::AsTyped;
+
+/// A configuration as typed, as a nested table; keys that are not given are empty values.
+pub(super) fn serialised(typed: &AsTyped) -> Dict {
+    Value::serialize(typed).ok().and_then(Value::into_dict).unwrap_or_default()
+}
+
+/// Section → keys, read off the type itself.
+pub(super) fn known_keys() -> BTreeMap<String, Vec<String>> {
+    let keys = |value: Value| value.into_dict().map(|keys| keys.into_keys().collect()).unwrap_or_default();
+    serialised(&AsTyped::default()).into_iter().map(|(section, value)| (section, keys(value))).collect()
+}
+
+pub(super) fn remedy_for_section(section: &str, known: &BTreeMap<String, Vec<String>>) -> String {
+    match nearest(section, known.keys()) {
+        Some(near) => format!("did you mean [{near}]?"),
+        None => {
+            format!("the sections are {}", known.keys().map(String::as_str).collect::<Vec<_>>().join(", "))
+        }
+    }
+}
+
+pub(super) fn remedy_for_key(path: &str, keys: &[String]) -> String {
+    let (section, key) = path.split_once('.').unwrap_or((path, ""));
+    if let Some(near) = nearest(key, keys.iter()) {
+        return format!("did you mean {section}.{near}?");
+    }
+    let known = known_keys();
+    let Some(near) = nearest(key, known.values().flatten()) else {
+        return format!("the keys of [{section}] are {}", keys.join(", "));
+    };
+    let home = known.iter().find(|(_, keys)| keys.contains(near)).map_or("", |(section, _)| section);
+    format!("did you mean {home}.{near}?")
+}
+
+/// The known word closest to a mistyped one, if it is close: a third of its letters may differ.
+fn nearest<'a>(typed: &str, known: impl Iterator<Item = &'a String>) -> Option<&'a String> {
+    known
+        .map(|word| (strsim::damerau_levenshtein(typed, word), word))
+        .filter(|(distance, word)| *distance <= (word.len() / 3).max(1))
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, word)| word)
+}

@@ -1,0 +1,220 @@
+//! librdkafka properties that pass through, those that may not, and those that may be shown.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// One librdkafka property. Its `Debug` form hides the value unless it is known to be harmless.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Property {
+    /// The name, as in `security.protocol`.
+    pub name: String,
+    /// The value.
+    pub value: String,
+}
+
+impl Property {
+    /// Reads `name=value`; the error says what is wrong, without the value.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        match text.split_once('=') {
+            Some((name, value)) if !name.trim().is_empty() => {
+                Ok(Self { name: name.trim().to_owned(), value: value.to_owned() })
+            }
+            _ => Err("expected NAME=VALUE, as in security.protocol=sasl_ssl".to_owned()),
+        }
+    }
+}
+
+impl fmt::Debug for Property {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.name, shown(&self.name, &self.value))
+    }
+}
+
+/// librdkafka properties for every client, by name. The `Debug` form hides values that are not
+/// known to be harmless.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Properties(pub(super) BTreeMap<String, String>);
+
+impl Properties {
+    /// Every name with its value, by name. The values include secrets.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
+    /// The value of a property; may be a secret.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+
+    /// Every name with what may be shown of its value, by name.
+    pub fn shown(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.iter().map(|(name, value)| (name, shown(name, value)))
+    }
+}
+
+impl FromIterator<Property> for Properties {
+    fn from_iter<I: IntoIterator<Item = Property>>(properties: I) -> Self {
+        Self(properties.into_iter().map(|property| (property.name, property.value)).collect())
+    }
+}
+
+impl fmt::Debug for Properties {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.shown()).finish()
+    }
+}
+
+/// Stands for a value that is not shown.
+const HIDDEN: &str = "***";
+
+/// The value, if the property is known to be harmless.
+fn shown<'a>(name: &str, value: &'a str) -> &'a str {
+    if HARMLESS.contains(&name) { value } else { HIDDEN }
+}
+
+/// Properties whose values reveal nothing. Everything else is hidden: a list of secrets would miss
+/// the next one.
+const HARMLESS: &[&str] = &[
+    "api.version.request.timeout.ms",
+    "broker.address.family",
+    "broker.address.ttl",
+    "check.crcs",
+    "client.dns.lookup",
+    "client.id",
+    "client.rack",
+    "compression.codec",
+    "compression.level",
+    "compression.type",
+    "connections.max.idle.ms",
+    "debug",
+    "enable.ssl.certificate.verification",
+    "fetch.error.backoff.ms",
+    "fetch.max.bytes",
+    "fetch.message.max.bytes",
+    "fetch.min.bytes",
+    "fetch.queue.backoff.ms",
+    "fetch.wait.max.ms",
+    "heartbeat.interval.ms",
+    "linger.ms",
+    "log_level",
+    "max.partition.fetch.bytes",
+    "max.poll.interval.ms",
+    "message.max.bytes",
+    "metadata.max.age.ms",
+    "queue.buffering.max.kbytes",
+    "queue.buffering.max.messages",
+    "queue.buffering.max.ms",
+    "queued.max.messages.kbytes",
+    "queued.min.messages",
+    "receive.message.max.bytes",
+    "reconnect.backoff.max.ms",
+    "reconnect.backoff.ms",
+    "retries",
+    "retry.backoff.max.ms",
+    "retry.backoff.ms",
+    "sasl.mechanism",
+    "sasl.mechanisms",
+    "security.protocol",
+    "socket.connection.setup.timeout.ms",
+    "socket.keepalive.enable",
+    "socket.nagle.disable",
+    "socket.receive.buffer.bytes",
+    "socket.send.buffer.bytes",
+    "socket.timeout.ms",
+    "ssl.endpoint.identification.algorithm",
+    "statistics.interval.ms",
+    "sticky.partitioning.linger.ms",
+    "topic.metadata.refresh.interval.ms",
+];
+
+/// Why a property may not be set, and what to do instead.
+pub(super) struct Refusal {
+    /// Continues a sentence that begins with the property.
+    pub(super) what: &'static str,
+    /// What to do.
+    pub(super) remedy: &'static str,
+}
+
+const LEAVE_OUT: &str = "leave it out";
+
+/// Whether a property would break the promise.
+pub(super) fn refusal(name: &str) -> Option<Refusal> {
+    let (what, remedy) = match name {
+        "bootstrap.servers" | "metadata.broker.list" => {
+            ("is set by dedupd for all clients alike", "set kafka.bootstrap_servers")
+        }
+        "group.id" => ("is set by dedupd", "set group.id"),
+        "group.instance.id" => {
+            ("is set by dedupd for each worker", "set group.instance and group.static_membership")
+        }
+        "session.timeout.ms" => ("must stay above the transaction timeout", "set group.session_timeout"),
+        "transaction.timeout.ms" => ("must stay below the session timeout", "set batch.transaction_timeout"),
+        "message.timeout.ms" | "delivery.timeout.ms" => {
+            ("follows the transaction timeout", "set batch.transaction_timeout")
+        }
+        "auto.offset.reset" => {
+            ("would skip or repeat records silently when an offset is out of range", "set group.start")
+        }
+        _ => (refused_without_key(name)?, LEAVE_OUT),
+    };
+    Some(Refusal { what, remedy })
+}
+
+/// Properties that dedupd fixes and that no key of its own replaces.
+fn refused_without_key(name: &str) -> Option<&'static str> {
+    Some(match name {
+        "enable.auto.commit" | "auto.commit.enable" | "auto.commit.interval.ms" | "offset.store.method" => {
+            "would commit offsets outside the transaction"
+        }
+        "enable.auto.offset.store" => "would store offsets of records that are not yet forwarded",
+        "isolation.level" => "is always read_committed: takeover and restore rely on it",
+        "allow.auto.create.topics" => "would create topics with a wrong partition count",
+        "transactional.id" => "is made of the group, the instance and the worker: it fences a predecessor",
+        "enable.idempotence" | "enable.gapless.guarantee" => "is part of every transaction",
+        "acks" | "request.required.acks" => "is always all: less could lose committed records",
+        "max.in.flight" | "max.in.flight.requests.per.connection" => {
+            "is set by the idempotent producer: it keeps the order"
+        }
+        "group.protocol" | "group.remote.assignor" => {
+            "is always classic: the new protocol moves the generation during a transaction"
+        }
+        "partition.assignment.strategy" => {
+            "is always cooperative-sticky: a group cannot mix it with an eager strategy"
+        }
+        "enable.partition.eof" => "would put end-of-partition events among the records",
+        "delivery.report.only.error" => "would hide the deliveries that a commit waits for",
+        "partitioner" => "is not used: every record keeps its partition",
+        "queuing.strategy" => "would let records overtake each other",
+        "plugin.library.paths" => "would load foreign code into the process",
+        "test.mock.num.brokers" | "test.mock.broker.rtt" => "would replace the brokers by simulated ones",
+        callback if callback.ends_with("_cb") => "is a callback, and those are dedupd's own",
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_both_harmless_to_show_and_refused() {
+        for name in HARMLESS {
+            assert!(refusal(name).is_none(), "{name}");
+        }
+    }
+
+    #[test]
+    fn debug_hides_what_is_not_known_to_be_harmless() {
+        let properties: Properties = ["client.id=x", "sasl.password=hunter2"]
+            .iter()
+            .map(|text| Property::parse(text).unwrap())
+            .collect();
+        assert_eq!(format!("{properties:?}"), r#"{"client.id": "x", "sasl.password": "***"}"#);
+        let one = Property::parse("sasl.password=a=b").unwrap();
+        assert_eq!(one.value, "a=b");
+        assert_eq!(format!("{one:?}"), "sasl.password=***");
+    }
+}

@@ -1,0 +1,125 @@
+//! The configuration in force, printed as TOML without secrets.
+
+use super::units::{duration_text, size_text};
+use super::validated::{Config, HashChoice};
+
+impl Config {
+    /// The configuration in force as TOML. A value that could be a secret is printed as `"***"`;
+    /// without such values the text reads back as the same configuration.
+    pub fn show(&self) -> String {
+        let mut page = Page::default();
+        self.show_kafka(&mut page);
+        self.show_topics_and_group(&mut page);
+        self.show_identity_and_window(&mut page);
+        self.show_batch_state_http(&mut page);
+        page.0
+    }
+
+    fn show_kafka(&self, page: &mut Page) {
+        page.section("kafka");
+        page.text("bootstrap_servers", &self.kafka.bootstrap_servers);
+        page.section("kafka.properties");
+        for (name, value) in self.kafka.properties.shown() {
+            page.text(&quoted(name), value);
+        }
+    }
+
+    fn show_topics_and_group(&self, page: &mut Page) {
+        let (topics, group) = (&self.topics, &self.group);
+        page.section("topics");
+        page.text("raw", topics.raw.as_str());
+        page.text("clean", topics.clean.as_str());
+        page.text("state", topics.state.as_str());
+        for (key, topic) in [("dead_letter", &topics.dead_letter), ("duplicates", &topics.duplicates)] {
+            if let Some(topic) = topic {
+                page.text(key, topic.as_str());
+            }
+        }
+        page.plain("create", topics.create);
+
+        page.section("group");
+        page.text("id", &group.id);
+        page.text("instance", &group.instance);
+        page.plain("workers", group.workers);
+        page.plain("static_membership", group.static_membership);
+        page.text("session_timeout", &duration_text(group.session_timeout));
+        page.text("start", group.start.as_str());
+        page.text("on_rewind", group.on_rewind.as_str());
+    }
+
+    fn show_identity_and_window(&self, page: &mut Page) {
+        let (identity, window) = (&self.identity, &self.window);
+        page.section("identity");
+        let from: Vec<_> = identity.from.iter().map(|source| quoted(&source.to_string())).collect();
+        page.plain("from", format_args!("[{}]", from.join(", ")));
+        page.text("on_missing", identity.on_missing.as_str());
+        page.text("hash", identity.hash.as_str());
+        if let HashChoice::SipHash { key_file } = &identity.hash {
+            page.text("key_file", &key_file.to_string_lossy());
+        }
+
+        page.section("window");
+        page.text("exact", &duration_text(window.exact));
+        page.text("bloom", &duration_text(window.bloom));
+        page.plain("false_positive_rate", format_args!("{:?}", window.false_positive_rate));
+        page.text("on_probable", window.on_probable.as_str());
+        page.plain("max_ids", window.max_ids);
+        page.text("time", window.time.as_str());
+    }
+
+    fn show_batch_state_http(&self, page: &mut Page) {
+        let (batch, state) = (&self.batch, &self.state);
+        page.section("batch");
+        page.plain("max_records", batch.max_records);
+        page.text("max_bytes", &size_text(batch.max_bytes));
+        page.text("interval", &duration_text(batch.interval));
+        page.text("transaction_timeout", &duration_text(batch.transaction_timeout));
+
+        page.section("state");
+        page.text("dir", &state.dir.to_string_lossy());
+        page.text("cache", &size_text(state.cache));
+        page.text("on_poison", state.on_poison.as_str());
+
+        page.section("http");
+        page.text("listen", &self.http.listen.to_string());
+    }
+}
+
+/// A TOML document while it is written.
+#[derive(Default)]
+struct Page(String);
+
+impl Page {
+    fn section(&mut self, name: &str) {
+        let blank = if self.0.is_empty() { "" } else { "\n" };
+        self.line(format_args!("{blank}[{name}]"));
+    }
+
+    fn text(&mut self, key: &str, value: &str) {
+        self.line(format_args!("{key} = {}", quoted(value)));
+    }
+
+    fn plain(&mut self, key: &str, value: impl std::fmt::Display) {
+        self.line(format_args!("{key} = {value}"));
+    }
+
+    fn line(&mut self, line: std::fmt::Arguments<'_>) {
+        self.0.push_str(&line.to_string());
+        self.0.push('\n');
+    }
+}
+
+/// A TOML basic string.
+fn quoted(text: &str) -> String {
+    let mut quoted = String::with_capacity(text.len() + 2);
+    quoted.push('"');
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => quoted.extend(['\\', c]),
+            c if c.is_control() => quoted.extend(format!("\\u{:04X}", u32::from(c)).chars()),
+            c => quoted.push(c),
+        }
+    }
+    quoted.push('"');
+    quoted
+}

@@ -1,0 +1,94 @@
+//! From the sources to a validated configuration.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use figment::Figment;
+use figment::providers::Serialized;
+
+use super::as_typed::AsTyped;
+use super::error::ConfigError;
+use super::layers::Layer;
+use super::problem::{Problem, Problems};
+use super::reading::Reading;
+use super::validated::{self, Config};
+
+/// A configuration file that has been read.
+#[derive(Debug, Clone)]
+pub struct FileText {
+    /// Where it was read from, for messages.
+    pub path: PathBuf,
+    /// Its text, TOML.
+    pub text: String,
+}
+
+/// Everything a configuration is made of. Later ones win: defaults, file, environment, flags.
+#[derive(Debug, Clone, Default)]
+pub struct Sources {
+    /// The file, if one was named.
+    pub file: Option<FileText>,
+    /// Environment variables; those that are not keys are ignored.
+    pub environment: Vec<(String, String)>,
+    /// What the command line set.
+    pub flags: AsTyped,
+    /// The name of this host, the default of `group.instance`.
+    pub host: String,
+}
+
+/// Reads the file, the environment and the host name, and validates.
+pub fn load(file: Option<&Path>, flags: AsTyped) -> Result<Config, ConfigError> {
+    let file = file.map(read).transpose()?;
+    let text = |name: std::ffi::OsString| name.to_string_lossy().into_owned();
+    let environment = std::env::vars_os().map(|(name, value)| (text(name), text(value))).collect();
+    Config::from_sources(&Sources { file, environment, flags, host: text(gethostname::gethostname()) })
+}
+
+fn read(path: &Path) -> Result<FileText, ConfigError> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(FileText { path: path.to_owned(), text }),
+        Err(cause) => Err(ConfigError::Unreadable { path: path.to_owned(), cause }),
+    }
+}
+
+impl Config {
+    /// Merges the sources and validates the result. The error holds every problem there is.
+    pub fn from_sources(sources: &Sources) -> Result<Self, ConfigError> {
+        let (typed, origins, problems) = merge(sources)?;
+        let mut reading = Reading::new(&origins, problems);
+        let config = validated::validate(&typed, &sources.host, &mut reading);
+        match (config, reading.into_problems()) {
+            (Some(config), problems) if problems.is_empty() => Ok(config),
+            (_, problems) => Err(ConfigError::Invalid(Problems(problems))),
+        }
+    }
+}
+
+type Merged = (AsTyped, BTreeMap<String, String>, Vec<Problem>);
+
+fn merge(sources: &Sources) -> Result<Merged, ConfigError> {
+    let mut layers = vec![Layer::defaults()];
+    if let Some(FileText { path, text }) = &sources.file {
+        let syntax = |message| ConfigError::Syntax { path: path.clone(), message };
+        layers.push(Layer::from_toml(path, text).map_err(syntax)?);
+    }
+    layers.push(Layer::from_environment(&sources.environment));
+    layers.push(Layer::from_flags(&sources.flags));
+
+    let (mut figment, mut origins, mut problems) = (Figment::new(), BTreeMap::new(), Vec::new());
+    for layer in layers {
+        figment = figment.merge(Serialized::defaults(layer.dict));
+        origins.extend(layer.origins);
+        problems.extend(layer.problems);
+    }
+    let typed = figment.extract().unwrap_or_else(|error| {
+        problems.push(Problem {
+            key: error.path.join("."),
+            value: None,
+            origin: None,
+            what: "cannot be read".to_owned(),
+            remedy: "write a text, a number or true/false".to_owned(),
+        });
+        AsTyped::defaults()
+    });
+    Ok((typed, origins, problems))
+}

@@ -1,0 +1,77 @@
+//! The consumer group.
+
+use std::time::Duration;
+
+use crate::config::as_typed::AsTyped;
+use crate::config::choices::{OnRewind, Start};
+use crate::config::reading::Reading;
+use crate::config::topic_name;
+
+/// The consumer group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Group {
+    /// The group's name; also the beginning of each transactional id.
+    pub id: String,
+    /// This instance's name in it, the same after a restart.
+    pub instance: String,
+    /// How many members this process has, at least 1.
+    pub workers: usize,
+    /// Whether a restarted instance gets its partitions back at once.
+    pub static_membership: bool,
+    /// How long the broker waits for a silent member. Longer than the transaction timeout.
+    pub session_timeout: Duration,
+    /// Where to begin when neither the group nor the state topic knows an offset.
+    pub start: Start,
+    /// What to do when the group's offset is below what the state topic committed.
+    pub on_rewind: OnRewind,
+}
+
+/// More members than this in one process are a typing error.
+const MOST_WORKERS: u64 = 1_000;
+
+pub(super) fn validate(all: &AsTyped, host: &str, reading: &mut Reading<'_>) -> Option<Group> {
+    let typed = &all.group;
+    let id = group_id(all, reading);
+    let instance = instance(typed.instance.as_deref(), host, reading);
+    let workers = reading.whole("group.workers", typed.workers.as_deref(), 1..=MOST_WORKERS);
+    let static_membership = reading.flag("group.static_membership", typed.static_membership.as_deref());
+    let second = Duration::from_secs(1);
+    let session_timeout = reading.duration("group.session_timeout", typed.session_timeout.as_deref(), second);
+    let start = reading.choice("group.start", typed.start.as_deref());
+    let on_rewind = reading.choice("group.on_rewind", typed.on_rewind.as_deref());
+    Some(Group {
+        id: id?,
+        instance: instance?,
+        workers: usize::try_from(workers?).ok()?,
+        static_membership: static_membership?,
+        session_timeout: session_timeout?,
+        start: start?,
+        on_rewind: on_rewind?,
+    })
+}
+
+/// The group's name. Without one it is made of the topics, which are checked on their own.
+fn group_id(all: &AsTyped, reading: &mut Reading<'_>) -> Option<String> {
+    match (&all.group.id, &all.topics.raw, &all.topics.clean) {
+        (Some(id), _, _) => {
+            reading.required("group.id", Some(id), "name the group, or leave it out").map(str::to_owned)
+        }
+        (None, Some(raw), Some(clean)) => Some(format!("dedupd.{raw}.{clean}")),
+        (None, _, _) => None,
+    }
+}
+
+/// The instance's name. Kafka holds `group.instance.id` to the rule of topic names; room is left
+/// for the worker's number.
+fn instance(typed: Option<&str>, host: &str, reading: &mut Reading<'_>) -> Option<String> {
+    let name = typed.unwrap_or(host);
+    let what = match topic_name::check(name) {
+        Ok(()) if name.len() <= 240 => return Some(name.to_owned()),
+        Ok(()) => format!("has {} characters, and 240 is the limit", name.len()),
+        Err(what) => what,
+    };
+    let what = if typed.is_none() { format!("(the host name) {what}") } else { what };
+    let remedy = "give a name that stays the same across restarts: letters, digits, '.', '_' and '-'";
+    reading.refuse("group.instance", Some(name), &what, remedy);
+    None
+}

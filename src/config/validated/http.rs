@@ -1,0 +1,24 @@
+//! Metrics, health and status.
+
+use std::net::SocketAddr;
+
+use crate::config::as_typed::TypedHttp;
+use crate::config::reading::Reading;
+
+/// Metrics, health and status.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Http {
+    /// Address and port; port 0 means any.
+    pub listen: SocketAddr,
+}
+
+pub(super) fn validate(typed: &TypedHttp, reading: &mut Reading<'_>) -> Option<Http> {
+    let key = "http.listen";
+    let remedy = "give an IP address and a port, as in 127.0.0.1:9464, or 0.0.0.0:9464 for all interfaces";
+    let text = reading.required(key, typed.listen.as_deref(), remedy)?;
+    let listen = text.trim().parse().ok();
+    if listen.is_none() {
+        reading.refuse(key, Some(text), "is no address with a port", remedy);
+    }
+    Some(Http { listen: listen? })
+}

@@ -1,0 +1,91 @@
+//! What an id is.
+
+use std::path::PathBuf;
+
+use crate::config::as_typed::TypedIdentity;
+use crate::config::choices::OnMissing;
+use crate::config::id_source::IdSource;
+use crate::config::reading::Reading;
+
+/// What an id is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// Where it stands, at least one place; several parts make one id.
+    pub from: Vec<IdSource>,
+    /// What to do with a record that has none.
+    pub on_missing: OnMissing,
+    /// How it becomes 16 bytes.
+    pub hash: HashChoice,
+}
+
+/// How an id that is no UUID becomes 16 bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HashChoice {
+    /// XXH3-128, unkeyed.
+    Xxh3,
+    /// SipHash 128 with a secret key.
+    SipHash {
+        /// The file that holds the key; not opened while validating.
+        key_file: PathBuf,
+    },
+}
+
+impl HashChoice {
+    /// The word as written in the configuration.
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Xxh3 => "xxh3",
+            Self::SipHash { .. } => "siphash",
+        }
+    }
+}
+
+pub(super) fn validate(typed: &TypedIdentity, reading: &mut Reading<'_>) -> Option<Identity> {
+    let from = sources(typed.from.as_deref().unwrap_or_default(), reading);
+    let on_missing = reading.choice("identity.on_missing", typed.on_missing.as_deref());
+    let hash = hash(typed, reading);
+    Some(Identity { from: from?, on_missing: on_missing?, hash: hash? })
+}
+
+fn sources(texts: &[String], reading: &mut Reading<'_>) -> Option<Vec<IdSource>> {
+    let remedy = "give key, header:NAME, json:/pointer or value, as in [\"json:/id\"]";
+    if texts.is_empty() {
+        reading.refuse("identity.from", None, "is missing", &format!("{remedy}, or --id"));
+        return None;
+    }
+    let parsed: Vec<_> = texts
+        .iter()
+        .map(|text| {
+            IdSource::parse(text).map_err(|what| reading.refuse("identity.from", Some(text), &what, remedy))
+        })
+        .collect();
+    parsed.into_iter().collect::<Result<_, ()>>().ok()
+}
+
+fn hash(typed: &TypedIdentity, reading: &mut Reading<'_>) -> Option<HashChoice> {
+    let remedy = "give xxh3 or siphash";
+    let word = reading.required("identity.hash", typed.hash.as_deref(), remedy)?;
+    match (word, typed.key_file.as_deref().filter(|path| !path.is_empty())) {
+        ("xxh3", None) => Some(HashChoice::Xxh3),
+        ("xxh3", Some(path)) => {
+            let remedy = "set identity.hash = \"siphash\", or leave the key file out";
+            reading.refuse(
+                "identity.key_file",
+                Some(path),
+                "has no effect on identity.hash = \"xxh3\"",
+                remedy,
+            );
+            None
+        }
+        ("siphash", Some(path)) => Some(HashChoice::SipHash { key_file: PathBuf::from(path) }),
+        ("siphash", None) => {
+            let remedy = "set identity.key_file to a file that only dedupd may read";
+            reading.refuse("identity.hash", Some(word), "needs a secret key, and there is none", remedy);
+            None
+        }
+        _ => {
+            reading.refuse("identity.hash", Some(word), "is not one of the choices", remedy);
+            None
+        }
+    }
+}

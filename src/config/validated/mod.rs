@@ -1,0 +1,108 @@
+//! The validated configuration: real types, no impossible combination.
+
+mod batch;
+mod group;
+mod http;
+mod identity;
+mod kafka;
+mod state;
+mod topics;
+mod window;
+
+pub use batch::Batch;
+pub use group::Group;
+pub use http::Http;
+pub use identity::{HashChoice, Identity};
+pub use kafka::Kafka;
+pub use state::State;
+pub use topics::Topics;
+pub use window::Window;
+
+use super::as_typed::AsTyped;
+use super::choices::{OnMissing, OnPoison, OnProbable};
+use super::reading::Reading;
+use super::units::duration_text;
+
+/// The configuration in force.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// How to reach Kafka.
+    pub kafka: Kafka,
+    /// The topics.
+    pub topics: Topics,
+    /// The consumer group.
+    pub group: Group,
+    /// What an id is.
+    pub identity: Identity,
+    /// How long an identity is remembered.
+    pub window: Window,
+    /// How much one transaction holds.
+    pub batch: Batch,
+    /// The local state.
+    pub state: State,
+    /// Metrics, health and status.
+    pub http: Http,
+}
+
+/// Gives the typed texts their types. `None` only after a problem has been noted; problems are
+/// noted for all sections, and then for the rules between them.
+pub(super) fn validate(typed: &AsTyped, host: &str, reading: &mut Reading<'_>) -> Option<Config> {
+    let kafka = kafka::validate(&typed.kafka, reading);
+    let topics = topics::validate(&typed.topics, reading);
+    let group = group::validate(typed, host, reading);
+    let identity = identity::validate(&typed.identity, reading);
+    let window = window::validate(&typed.window, reading);
+    let batch = batch::validate(&typed.batch, reading);
+    let state = state::validate(&typed.state, reading);
+    let http = http::validate(&typed.http, reading);
+
+    if let (Some(group), Some(batch)) = (&group, &batch) {
+        transaction_ends_before_session(group, batch, reading);
+    }
+    if typed.topics.dead_letter.is_none() {
+        let policies = [
+            ("identity.on_missing", identity.as_ref().map(|it| it.on_missing == OnMissing::DeadLetter)),
+            ("window.on_probable", window.as_ref().map(|it| it.on_probable == OnProbable::DeadLetter)),
+            ("state.on_poison", state.as_ref().map(|it| it.on_poison == OnPoison::DeadLetter)),
+        ];
+        policies
+            .iter()
+            .filter(|(_, asked)| *asked == Some(true))
+            .for_each(|(key, _)| dead_letter(key, reading));
+    }
+    Some(Config {
+        kafka: kafka?,
+        topics: topics?,
+        group: group?,
+        identity: identity?,
+        window: window?,
+        batch: batch?,
+        state: state?,
+        http: http?,
+    })
+}
+
+/// A member that lost its session must not have a transaction left that blocks its successor.
+fn transaction_ends_before_session(group: &Group, batch: &Batch, reading: &mut Reading<'_>) {
+    if batch.transaction_timeout < group.session_timeout {
+        return;
+    }
+    let session = duration_text(group.session_timeout);
+    reading.refuse(
+        "batch.transaction_timeout",
+        Some(&duration_text(batch.transaction_timeout)),
+        &format!(
+            "is not below group.session_timeout = \"{session}\", so a dead instance would block the next one"
+        ),
+        "lower it, or raise group.session_timeout",
+    );
+}
+
+fn dead_letter(key: &str, reading: &mut Reading<'_>) {
+    reading.refuse(
+        key,
+        Some(OnMissing::DeadLetter.as_str()),
+        "needs a dead-letter topic, and there is none",
+        "set topics.dead_letter, or choose another policy",
+    );
+}

@@ -1,0 +1,25 @@
+//! The local state.
+
+use std::path::PathBuf;
+
+use crate::config::as_typed::TypedState;
+use crate::config::choices::OnPoison;
+use crate::config::reading::Reading;
+
+/// The local state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct State {
+    /// The directory; one process at a time.
+    pub dir: PathBuf,
+    /// Memory for reading it, in bytes, at least 1 MiB.
+    pub cache: u64,
+    /// What to do with a record that the broker refuses.
+    pub on_poison: OnPoison,
+}
+
+pub(super) fn validate(typed: &TypedState, reading: &mut Reading<'_>) -> Option<State> {
+    let dir = reading.required("state.dir", typed.dir.as_deref(), "name a directory for the local state");
+    let cache = reading.bytes("state.cache", typed.cache.as_deref(), 1 << 20);
+    let on_poison = reading.choice("state.on_poison", typed.on_poison.as_deref());
+    Some(State { dir: PathBuf::from(dir?), cache: cache?, on_poison: on_poison? })
+}

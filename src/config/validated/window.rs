@@ -1,0 +1,77 @@
+//! How long an identity is remembered.
+
+use std::cmp::Ordering;
+use std::time::Duration;
+
+use crate::config::as_typed::TypedWindow;
+use crate::config::choices::{OnProbable, WindowTime};
+use crate::config::reading::Reading;
+use crate::config::units::duration_text;
+
+/// How long an identity is remembered.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Window {
+    /// Remembered exactly for this long, at least one second.
+    pub exact: Duration,
+    /// Remembered in a Bloom filter until then. In this version always `exact`.
+    pub bloom: Duration,
+    /// Of the Bloom part: above 0, at most 0.5.
+    pub false_positive_rate: f64,
+    /// What to do with a record that only the Bloom part knows.
+    pub on_probable: OnProbable,
+    /// Most identities in this process, at least 1.
+    pub max_ids: u64,
+    /// Which clock moves the window.
+    pub time: WindowTime,
+}
+
+/// 38 bits of offset distance are kept for each identity (DESIGN 4.3).
+const MOST_IDS: u64 = 1 << 38;
+
+pub(super) fn validate(typed: &TypedWindow, reading: &mut Reading<'_>) -> Option<Window> {
+    let second = Duration::from_secs(1);
+    let exact = reading.duration("window.exact", typed.exact.as_deref(), second);
+    let bloom = match &typed.bloom {
+        Some(text) => reading.duration("window.bloom", Some(text), second),
+        None => exact,
+    };
+    if let (Some(exact), Some(bloom)) = (exact, bloom) {
+        bloom_equals_exact(exact, bloom, reading);
+    }
+    let rate = rate(typed.false_positive_rate.as_deref(), reading);
+    let on_probable = reading.choice("window.on_probable", typed.on_probable.as_deref());
+    let max_ids = reading.whole("window.max_ids", typed.max_ids.as_deref(), 1..=MOST_IDS);
+    let time = reading.choice("window.time", typed.time.as_deref());
+    Some(Window {
+        exact: exact?,
+        bloom: bloom?,
+        false_positive_rate: rate?,
+        on_probable: on_probable?,
+        max_ids: max_ids?,
+        time: time?,
+    })
+}
+
+fn bloom_equals_exact(exact: Duration, bloom: Duration, reading: &mut Reading<'_>) {
+    let (exact_text, bloom_text) = (duration_text(exact), duration_text(bloom));
+    let what = match bloom.cmp(&exact) {
+        Ordering::Less => format!("is shorter than window.exact = \"{exact_text}\""),
+        Ordering::Equal => return,
+        Ordering::Greater => format!(
+            "is longer than window.exact = \"{exact_text}\": a Bloom-only window is not available in this version"
+        ),
+    };
+    let remedy = format!("set window.bloom = \"{exact_text}\", or leave it out");
+    reading.refuse("window.bloom", Some(&bloom_text), &what, &remedy);
+}
+
+fn rate(value: Option<&str>, reading: &mut Reading<'_>) -> Option<f64> {
+    let key = "window.false_positive_rate";
+    let remedy = "give a number above 0 and at most 0.5, as in 1e-9";
+    let text = reading.required(key, value, remedy)?;
+    let rate = text.trim().parse::<f64>().ok().filter(|rate| *rate > 0.0 && *rate <= 0.5);
+    if rate.is_none() {
+        reading.refuse(key, Some(text), "is out of range", remedy);
+    }
+    rate
+}

@@ -1,0 +1,327 @@
+//! The block: packed identities with their owners, the unit of the local store and of the state topic.
+//!
+//! Layout, little endian (version 1):
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 4 | magic and version, `DDB1` |
+//! | 1 | hash kind: 0 = XXH3-128, 1 = `SipHash` 128 |
+//! | 8 | hash key id (0 for XXH3) |
+//! | 4 | partition |
+//! | 8 | first offset covered |
+//! | 8 | next offset, one past the last covered |
+//! | 8 | stream time at the first record, ms since the epoch |
+//! | 8 | stream time at the last record, ms since the epoch |
+//! | 4 | count of identities |
+//! | count × varint | offset deltas (LEB128): first from `first`, each further one from its predecessor |
+//! | count × 16 | identities, in the order of their owners |
+//! | 4 | CRC32C of everything before |
+//!
+//! Deltas stand together before the identities, so that finding the identity of one owner walks
+//! single bytes and then reads 16, without touching the rest.
+
+use super::{HashKind, Identity, Offset, PartitionId};
+
+const MAGIC: [u8; 4] = *b"DDB1";
+const HEADER_BYTES: usize = 4 + 1 + 8 + 4 + 8 + 8 + 8 + 8 + 4;
+const CRC_BYTES: usize = 4;
+
+/// Identities of one contiguous range of raw offsets of one partition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Block {
+    /// Which hash made the identities.
+    pub hash: HashKind,
+    /// Partition of the raw topic.
+    pub partition: PartitionId,
+    /// First raw offset that the block covers (not necessarily an owner).
+    pub first: Offset,
+    /// One past the last raw offset that the block covers.
+    pub next: Offset,
+    /// Stream time when the first covered record arrived, ms since the epoch.
+    pub time_first_ms: i64,
+    /// Stream time when the last covered record arrived, ms since the epoch.
+    pub time_last_ms: i64,
+    /// Owners and their identities, by rising offset, each in `first..next`.
+    pub entries: Vec<(Offset, Identity)>,
+}
+
+/// Why bytes are not a block.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BlockError {
+    /// Too short, or shorter than its own count says.
+    #[error("block is truncated: {have} bytes where {need} are needed")]
+    Truncated {
+        /// Bytes present.
+        have: usize,
+        /// Bytes that the header calls for.
+        need: usize,
+    },
+    /// The first four bytes are not those of a block this version can read.
+    #[error("not a dedupd block, or of a newer format: it starts with {0:02x?}")]
+    Magic([u8; 4]),
+    /// The checksum does not match the content.
+    #[error("block checksum is {found:08x}, its content gives {computed:08x}")]
+    Checksum {
+        /// As stored.
+        found: u32,
+        /// As computed.
+        computed: u32,
+    },
+    /// The checksum matches but a field is impossible.
+    #[error("block is inconsistent: {0}")]
+    Inconsistent(&'static str),
+}
+
+impl Block {
+    /// The bytes of this block, at most 61 + 26 × entries (typically 17 an entry).
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(HEADER_BYTES + CRC_BYTES + self.entries.len() * 18);
+        let (kind, key_id) = match self.hash {
+            HashKind::Xxh3 => (0u8, 0u64),
+            HashKind::SipHash { key_id } => (1, key_id),
+        };
+        out.extend_from_slice(&MAGIC);
+        out.push(kind);
+        out.extend_from_slice(&key_id.to_le_bytes());
+        out.extend_from_slice(&self.partition.to_le_bytes());
+        out.extend_from_slice(&self.first.to_le_bytes());
+        out.extend_from_slice(&self.next.to_le_bytes());
+        out.extend_from_slice(&self.time_first_ms.to_le_bytes());
+        out.extend_from_slice(&self.time_last_ms.to_le_bytes());
+        out.extend_from_slice(&u32::try_from(self.entries.len()).unwrap_or(u32::MAX).to_le_bytes());
+        let mut previous = self.first;
+        for (offset, _) in &self.entries {
+            push_varint(&mut out, offset.saturating_sub(previous));
+            previous = *offset;
+        }
+        for (_, identity) in &self.entries {
+            out.extend_from_slice(&identity.0);
+        }
+        out.extend_from_slice(&crc32c::crc32c(&out).to_le_bytes());
+        out
+    }
+
+    /// Reads a whole block back, checksum verified.
+    pub fn decode(bytes: &[u8]) -> Result<Self, BlockError> {
+        let view = BlockView::verified(bytes)?;
+        let mut entries = Vec::with_capacity(view.count());
+        view.for_each(|offset, identity| entries.push((offset, identity)))?;
+        Ok(Self { entries, ..view.header })
+    }
+}
+
+/// A block read in place: the header parsed, the entries left where they are.
+#[derive(Debug)]
+pub struct BlockView<'a> {
+    /// The header's fields; `entries` is empty.
+    pub header: Block,
+    count: usize,
+    deltas: &'a [u8],
+    identities: &'a [u8],
+}
+
+impl<'a> BlockView<'a> {
+    /// Parses and verifies the checksum: for bytes that come from disk or network.
+    pub fn verified(bytes: &'a [u8]) -> Result<Self, BlockError> {
+        let body = bytes.len().saturating_sub(CRC_BYTES);
+        let (content, crc) = bytes.split_at(body);
+        let found = u32::from_le_bytes(take(crc, 0)?);
+        let magic = take(content, 0)?;
+        if magic != MAGIC {
+            return Err(BlockError::Magic(magic));
+        }
+        let computed = crc32c::crc32c(content);
+        if found != computed {
+            return Err(BlockError::Checksum { found, computed });
+        }
+        Self::parse(content)
+    }
+
+    /// Parses without computing the checksum: for bytes that were verified when they entered memory.
+    pub fn trusted(bytes: &'a [u8]) -> Result<Self, BlockError> {
+        Self::parse(bytes.get(..bytes.len().saturating_sub(CRC_BYTES)).unwrap_or_default())
+    }
+
+    fn parse(content: &'a [u8]) -> Result<Self, BlockError> {
+        let magic = take(content, 0)?;
+        if magic != MAGIC {
+            return Err(BlockError::Magic(magic));
+        }
+        let [kind] = take(content, 4)?;
+        let key_id = u64::from_le_bytes(take(content, 5)?);
+        let hash = match kind {
+            0 => HashKind::Xxh3,
+            1 => HashKind::SipHash { key_id },
+            _ => return Err(BlockError::Inconsistent("unknown hash kind")),
+        };
+        let header = Block {
+            hash,
+            partition: u32::from_le_bytes(take(content, 13)?),
+            first: u64::from_le_bytes(take(content, 17)?),
+            next: u64::from_le_bytes(take(content, 25)?),
+            time_first_ms: i64::from_le_bytes(take(content, 33)?),
+            time_last_ms: i64::from_le_bytes(take(content, 41)?),
+            entries: Vec::new(),
+        };
+        let count = u32::from_le_bytes(take(content, 49)?) as usize;
+        let body = content.get(HEADER_BYTES..).unwrap_or_default();
+        let (deltas, identities) = body
+            .len()
+            .checked_sub(count.saturating_mul(16))
+            .filter(|deltas| *deltas >= count)
+            .and_then(|deltas| body.split_at_checked(deltas))
+            .ok_or(BlockError::Truncated {
+                have: content.len(),
+                need: HEADER_BYTES + count.saturating_mul(17),
+            })?;
+        if header.first > header.next {
+            return Err(BlockError::Inconsistent("first offset beyond next offset"));
+        }
+        Ok(Self { header, count, deltas, identities })
+    }
+
+    /// How many identities the block holds.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Visits every owner and identity by rising offset.
+    pub fn for_each(&self, mut visit: impl FnMut(Offset, Identity)) -> Result<(), BlockError> {
+        let mut walk = Deltas { bytes: self.deltas, offset: self.header.first };
+        for identity in self.identities.as_chunks::<16>().0 {
+            let offset = walk.step()?;
+            if offset >= self.header.next {
+                return Err(BlockError::Inconsistent("owner beyond the covered range"));
+            }
+            visit(offset, Identity(*identity));
+        }
+        if walk.bytes.is_empty() {
+            Ok(())
+        } else {
+            Err(BlockError::Inconsistent("more deltas than identities"))
+        }
+    }
+
+    /// The identity owned by the record at `owner`, if it owns one.
+    pub fn identity_of(&self, owner: Offset) -> Result<Option<Identity>, BlockError> {
+        let mut walk = Deltas { bytes: self.deltas, offset: self.header.first };
+        let passed = walk.skip_below(owner);
+        for identity in self.identities.as_chunks::<16>().0.iter().skip(passed) {
+            let offset = walk.step()?;
+            if offset >= owner {
+                return Ok((offset == owner).then_some(Identity(*identity)));
+            }
+        }
+        Ok(None)
+    }
+}
+
+struct Deltas<'a> {
+    bytes: &'a [u8],
+    offset: Offset,
+}
+
+impl Deltas<'_> {
+    /// Passes groups of deltas of one byte each whose owners are all below `owner`; gives how many
+    /// deltas. A sum over 64 bytes is a few vector instructions, 64 steps are hundreds of others.
+    fn skip_below(&mut self, owner: Offset) -> usize {
+        const GROUP: usize = 64;
+        let mut passed = 0;
+        while let Some((group, rest)) = self.bytes.split_first_chunk::<GROUP>() {
+            let longer = group.iter().fold(0, |seen, byte| seen | byte) & 0x80 != 0;
+            let sum: u32 = group.iter().map(|byte| u32::from(*byte)).sum();
+            let last = self.offset.saturating_add(u64::from(sum));
+            if longer || last >= owner {
+                break;
+            }
+            (self.bytes, self.offset) = (rest, last);
+            passed += GROUP;
+        }
+        passed
+    }
+
+    fn step(&mut self) -> Result<Offset, BlockError> {
+        let mut delta = 0u64;
+        for shift in (0..64).step_by(7) {
+            let Some((byte, rest)) = self.bytes.split_first() else {
+                return Err(BlockError::Inconsistent("fewer deltas than identities"));
+            };
+            self.bytes = rest;
+            delta |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                self.offset =
+                    self.offset.checked_add(delta).ok_or(BlockError::Inconsistent("offset overflow"))?;
+                return Ok(self.offset);
+            }
+        }
+        Err(BlockError::Inconsistent("offset delta longer than 64 bits"))
+    }
+}
+
+fn push_varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push((value.to_le_bytes()[0] & 0x7f) | 0x80);
+        value >>= 7;
+    }
+    out.push(value.to_le_bytes()[0]);
+}
+
+fn take<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N], BlockError> {
+    bytes
+        .get(at..)
+        .and_then(|rest| rest.first_chunk::<N>())
+        .copied()
+        .ok_or(BlockError::Truncated { have: bytes.len(), need: at + N })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Block {
+        Block {
+            hash: HashKind::SipHash { key_id: 0xfeed },
+            partition: 7,
+            first: 1_000,
+            next: 1_400,
+            time_first_ms: 1_700_000_000_000,
+            time_last_ms: 1_700_000_000_450,
+            entries: vec![
+                (1_000, Identity([1; 16])),
+                (1_001, Identity([2; 16])),
+                (1_399, Identity([0xff; 16])),
+            ],
+        }
+    }
+
+    #[test]
+    fn a_block_reads_back_as_written() {
+        assert_eq!(Block::decode(&sample().encode()), Ok(sample()));
+        let empty = Block { entries: Vec::new(), hash: HashKind::Xxh3, ..sample() };
+        assert_eq!(Block::decode(&empty.encode()), Ok(empty));
+    }
+
+    #[test]
+    fn an_owner_is_found_without_decoding_the_block() {
+        let bytes = sample().encode();
+        let view = BlockView::trusted(&bytes).unwrap();
+        assert_eq!(view.identity_of(1_001), Ok(Some(Identity([2; 16]))));
+        assert_eq!(view.identity_of(1_002), Ok(None));
+        assert_eq!(view.identity_of(2_000), Ok(None));
+    }
+
+    #[test]
+    fn every_flipped_bit_and_every_truncation_is_noticed() {
+        let bytes = sample().encode();
+        for at in 0..bytes.len() {
+            assert!(Block::decode(&bytes[..at]).is_err(), "truncated to {at}");
+            for bit in 0..8 {
+                let mut flipped = bytes.clone();
+                flipped[at] ^= 1 << bit;
+                assert!(Block::decode(&flipped).is_err(), "bit {bit} of byte {at}");
+            }
+        }
+    }
+}

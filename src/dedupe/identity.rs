@@ -1,0 +1,396 @@
+//! From a record to the 16 bytes that stand for its id.
+//!
+//! UUID text stands for its own 16 bytes; everything else is hashed to 128 bits. Bytes are never
+//! taken for an identity because they happen to be 16 long, and one part of a composite id never
+//! runs into the next: each kind of input is hashed in a domain of its own.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::hash::Hasher as _;
+use std::str::FromStr;
+
+use siphasher::sip128::{Hasher128, SipHasher24};
+use xxhash_rust::xxh3::xxh3_128_with_seed;
+
+use super::json::{Pointer, PointerError};
+
+/// How ids that are no UUID become 16 bytes; written into every block header, because identities
+/// of different hashes must never be compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum HashKind {
+    /// XXH3-128, unkeyed: fast, for ids that nobody chooses in order to collide.
+    Xxh3,
+    /// `SipHash` 128 with a secret key: for ids that an attacker may choose.
+    SipHash {
+        /// Names the key without revealing it; all instances of a group share the key.
+        key_id: u64,
+    },
+}
+
+/// The 16 bytes that stand for an id everywhere inside dedupd.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Identity(pub [u8; 16]);
+
+/// The parts of a record that can carry an id.
+pub trait Fields {
+    /// The record's key; `None` when null.
+    fn key(&self) -> Option<&[u8]>;
+    /// The record's value; `None` when null.
+    fn value(&self) -> Option<&[u8]>;
+    /// The value of the last header of this name; `None` when absent or null.
+    fn header(&self, name: &str) -> Option<&[u8]>;
+}
+
+/// Where a record carries its id, or a part of it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum IdSource {
+    /// The record's key.
+    Key,
+    /// The last header of this name.
+    Header(String),
+    /// A scalar in the record's value, which is JSON.
+    Json(Pointer),
+    /// The whole value.
+    Value,
+}
+
+/// Why text names no [`IdSource`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum IdSourceError {
+    /// None of the four forms.
+    #[error("{0:?} is no source of ids; write key, header:NAME, json:/pointer or value")]
+    Unknown(String),
+    /// `header:` without a name.
+    #[error("header: needs a name, as in header:event-id")]
+    HeaderName,
+    /// `json:` with something that is no pointer.
+    #[error(transparent)]
+    Pointer(#[from] PointerError),
+}
+
+impl FromStr for IdSource {
+    type Err = IdSourceError;
+
+    fn from_str(text: &str) -> Result<Self, IdSourceError> {
+        match text.split_once(':') {
+            None if text == "key" => Ok(Self::Key),
+            None if text == "value" => Ok(Self::Value),
+            Some(("header", "")) => Err(IdSourceError::HeaderName),
+            Some(("header", name)) => Ok(Self::Header(name.to_owned())),
+            Some(("json", pointer)) => Ok(Self::Json(pointer.parse()?)),
+            _ => Err(IdSourceError::Unknown(text.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for IdSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Key => f.write_str("key"),
+            Self::Header(name) => write!(f, "header:{name}"),
+            Self::Json(pointer) => write!(f, "json:{pointer}"),
+            Self::Value => f.write_str("value"),
+        }
+    }
+}
+
+impl IdSource {
+    /// The bytes found there; `None` when there are none, or no byte at all.
+    fn bytes<'r, F: Fields>(&self, record: &'r F) -> Option<Cow<'r, [u8]>> {
+        let bytes = match self {
+            Self::Key => Cow::Borrowed(record.key()?),
+            Self::Header(name) => Cow::Borrowed(record.header(name)?),
+            Self::Json(pointer) => pointer.find(record.value()?)?,
+            Self::Value => Cow::Borrowed(record.value()?),
+        };
+        (!bytes.is_empty()).then_some(bytes)
+    }
+}
+
+/// The hash, with its key.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Hasher {
+    /// XXH3-128 with fixed seeds. UUIDs stay as they are.
+    Xxh3,
+    /// SipHash-2-4 with 128 bits. UUIDs are hashed too (by their 16 bytes), so that nobody without
+    /// the key can choose where an identity stands in the index.
+    SipHash {
+        /// The secret.
+        key: [u8; 16],
+    },
+}
+
+impl fmt::Debug for Hasher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Hasher({:?})", self.kind())
+    }
+}
+
+/// What is hashed; numbers are part of the format of identities.
+#[derive(Clone, Copy)]
+enum Domain {
+    Text = 1,
+    Composite = 2,
+    Uuid = 3,
+    KeyName = 4,
+}
+
+/// Seeds of XXH3 are this plus the domain: "dedupd" and format 1 in ASCII.
+const XXH3_SEED: u64 = 0x6465_6475_7064_3100;
+
+impl Hasher {
+    /// What block headers say of this hash. The key id is the key's own hash of a fixed text.
+    #[must_use]
+    pub fn kind(&self) -> HashKind {
+        match self {
+            Self::Xxh3 => HashKind::Xxh3,
+            Self::SipHash { key } => {
+                HashKind::SipHash { key_id: sip(key, Domain::KeyName, b"dedupd key id").h1 }
+            }
+        }
+    }
+
+    fn hash(&self, domain: Domain, bytes: &[u8]) -> Identity {
+        match self {
+            Self::Xxh3 => Identity(xxh3_128_with_seed(bytes, XXH3_SEED + domain as u64).to_le_bytes()),
+            Self::SipHash { key } => Identity(sip(key, domain, bytes).as_u128().to_le_bytes()),
+        }
+    }
+
+    fn uuid(&self, bytes: [u8; 16]) -> Identity {
+        match self {
+            Self::Xxh3 => Identity(bytes),
+            Self::SipHash { .. } => self.hash(Domain::Uuid, &bytes),
+        }
+    }
+}
+
+fn sip(key: &[u8; 16], domain: Domain, bytes: &[u8]) -> siphasher::sip128::Hash128 {
+    let mut state = SipHasher24::new_with_key(key);
+    state.write(&[domain as u8]);
+    state.write(bytes);
+    state.finish128()
+}
+
+/// How a record becomes an identity: where the id stands, and the hash.
+#[derive(Debug, Clone)]
+pub struct IdentityRule {
+    sources: Vec<IdSource>,
+    hasher: Hasher,
+}
+
+impl IdentityRule {
+    /// Several sources make a composite id, of which every part must be there. Without any source
+    /// no record has an id.
+    #[must_use]
+    pub fn new(sources: Vec<IdSource>, hasher: Hasher) -> Self {
+        Self { sources, hasher }
+    }
+
+    /// What block headers say of the hash.
+    #[must_use]
+    pub fn hash_kind(&self) -> HashKind {
+        self.hasher.kind()
+    }
+
+    /// The record's identity; `None` when it has no id.
+    #[must_use]
+    pub fn identify<F: Fields>(&self, record: &F) -> Option<Identity> {
+        match self.sources.as_slice() {
+            [] => None,
+            [source] => {
+                let bytes = source.bytes(record)?;
+                Some(match uuid(&bytes) {
+                    Some(uuid) => self.hasher.uuid(uuid),
+                    None => self.hasher.hash(Domain::Text, &bytes),
+                })
+            }
+            parts => {
+                let mut joined = Vec::with_capacity(64);
+                for source in parts {
+                    let bytes = source.bytes(record)?;
+                    joined.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
+                    joined.extend_from_slice(&bytes);
+                }
+                Some(self.hasher.hash(Domain::Composite, &joined))
+            }
+        }
+    }
+}
+
+/// The 16 bytes of UUID text: 8-4-4-4-12 hex digits, or 32 without hyphens, in any case.
+fn uuid(text: &[u8]) -> Option<[u8; 16]> {
+    let digits: [u8; 32] = if let Ok(hyphenated) = <&[u8; 36]>::try_from(text) {
+        without_hyphens(hyphenated)?
+    } else {
+        text.try_into().ok()?
+    };
+    let mut bytes = [0; 16];
+    let mut seen = 0;
+    for (byte, [high, low]) in bytes.iter_mut().zip(digits.as_chunks::<2>().0) {
+        let (high, low) = (digit(*high), digit(*low));
+        seen |= high | low;
+        *byte = (high << 4) | (low & 0x0f);
+    }
+    (seen <= 0x0f).then_some(bytes)
+}
+
+fn without_hyphens(text: &[u8; 36]) -> Option<[u8; 32]> {
+    let hyphens = [8, 13, 18, 23].map(|at: usize| text.get(at).copied());
+    if hyphens != [Some(b'-'); 4] {
+        return None;
+    }
+    let mut digits = [0; 32];
+    for (to, from) in [(0..8, 0..8), (8..12, 9..13), (12..16, 14..18), (16..20, 19..23), (20..32, 24..36)] {
+        digits.get_mut(to)?.copy_from_slice(text.get(from)?);
+    }
+    Some(digits)
+}
+
+/// The value of a hex digit, 0xff for anything else; written without branches, because the digits
+/// of a UUID cannot be predicted.
+fn digit(byte: u8) -> u8 {
+    let number = byte.wrapping_sub(b'0');
+    let letter = (byte | 0x20).wrapping_sub(b'a');
+    if number < 10 {
+        number
+    } else if letter < 6 {
+        letter + 10
+    } else {
+        0xff
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Default)]
+    struct Sample<'a> {
+        key: Option<&'a [u8]>,
+        value: Option<&'a [u8]>,
+        header: Option<&'a [u8]>,
+    }
+
+    impl Fields for Sample<'_> {
+        fn key(&self) -> Option<&[u8]> {
+            self.key
+        }
+        fn value(&self) -> Option<&[u8]> {
+            self.value
+        }
+        fn header(&self, name: &str) -> Option<&[u8]> {
+            self.header.filter(|_| name == "id")
+        }
+    }
+
+    const SIP: Hasher = Hasher::SipHash { key: *b"0123456789abcdef" };
+
+    fn rule(sources: &[&str], hasher: Hasher) -> IdentityRule {
+        IdentityRule::new(sources.iter().map(|source| source.parse().unwrap()).collect(), hasher)
+    }
+
+    fn of_key(hasher: Hasher, key: &[u8]) -> Identity {
+        rule(&["key"], hasher).identify(&Sample { key: Some(key), ..Sample::default() }).unwrap()
+    }
+
+    #[test]
+    fn a_uuid_is_its_own_identity_in_every_spelling() {
+        let bytes =
+            [0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef, 0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef];
+        for text in [
+            "01234567-89ab-cdef-0123-456789abcdef",
+            "01234567-89AB-CDEF-0123-456789ABCdef",
+            "0123456789abcdef0123456789ABCDEF",
+        ] {
+            assert_eq!(of_key(Hasher::Xxh3, text.as_bytes()), Identity(bytes), "{text}");
+            assert_eq!(
+                of_key(SIP, text.as_bytes()),
+                of_key(SIP, b"0123456789abcdef0123456789abcdef"),
+                "{text}"
+            );
+        }
+        assert_ne!(of_key(SIP, b"0123456789abcdef0123456789abcdef"), Identity(bytes));
+        assert_ne!(of_key(Hasher::Xxh3, &bytes), Identity(bytes), "16 raw bytes are no UUID");
+    }
+
+    #[test]
+    fn what_only_resembles_a_uuid_is_hashed() {
+        for text in [
+            "01234567-89ab-cdef-0123-456789abcdeg",
+            "01234567+89ab-cdef-0123-456789abcdef",
+            "012345678-9ab-cdef-0123-456789abcdef",
+            "{1234567-89ab-cdef-0123-456789abcde}",
+            "0123456789abcdef0123456789abcde:",
+            "0123456789abcdef0123456789abcde@",
+            "0123456789abcdef0123456789abcde`",
+            "0123456789abcdef0123456789abcde/",
+        ] {
+            assert_eq!(uuid(text.as_bytes()), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn identities_never_change_between_versions() {
+        // A change of these bytes makes every existing state topic worthless.
+        let hex = |identity: Identity| format!("{:032x}", u128::from_be_bytes(identity.0));
+        let pair = Sample { key: Some(b"order-1"), header: Some(b"x"), ..Sample::default() };
+        assert_eq!(hex(of_key(Hasher::Xxh3, b"order-1")), "e7865b94e26c90d285bd374cc3beb2d1");
+        assert_eq!(
+            hex(rule(&["key", "header:id"], Hasher::Xxh3).identify(&pair).unwrap()),
+            "c7200f52fe9bc0f048fa09b0d2f9eba6"
+        );
+        assert_eq!(hex(of_key(SIP, b"order-1")), "62ef9e3e20ac5517c7f5cda8939281ad");
+        assert_eq!(hex(of_key(SIP, b"0123456789abcdef0123456789abcdef")), "19972b07f89b8d258bc977a38c552e73");
+        assert_eq!(SIP.kind(), HashKind::SipHash { key_id: 0xefb7_2dc0_6229_0f2a });
+    }
+
+    #[test]
+    fn the_source_does_not_matter_but_the_bytes_do() {
+        let json = Sample { value: Some(br#"{"id":"order-1"}"#), ..Sample::default() };
+        let header = Sample { header: Some(b"order-1"), ..Sample::default() };
+        let expected = Some(of_key(Hasher::Xxh3, b"order-1"));
+        assert_eq!(rule(&["json:/id"], Hasher::Xxh3).identify(&json), expected);
+        assert_eq!(rule(&["header:id"], Hasher::Xxh3).identify(&header), expected);
+        assert_ne!(rule(&["value"], Hasher::Xxh3).identify(&json), expected);
+    }
+
+    #[test]
+    fn parts_of_a_composite_do_not_run_into_each_other() {
+        let identify = |key: &'static [u8], header: &'static [u8]| {
+            rule(&["key", "header:id"], Hasher::Xxh3)
+                .identify(&Sample { key: Some(key), header: Some(header), ..Sample::default() })
+                .unwrap()
+        };
+        assert_ne!(identify(b"ab", b"c"), identify(b"a", b"bc"));
+        assert_ne!(identify(b"a", b"b"), identify(b"b", b"a"));
+        assert_eq!(identify(b"a", b"b"), identify(b"a", b"b"));
+    }
+
+    #[test]
+    fn without_all_parts_there_is_no_id() {
+        let only_key = Sample { key: Some(b"k"), value: Some(b""), ..Sample::default() };
+        assert_eq!(rule(&["key", "header:id"], Hasher::Xxh3).identify(&only_key), None);
+        assert_eq!(rule(&["value"], Hasher::Xxh3).identify(&only_key), None, "empty");
+        assert_eq!(rule(&["json:/id"], Hasher::Xxh3).identify(&Sample::default()), None, "null value");
+        assert_eq!(rule(&[], Hasher::Xxh3).identify(&only_key), None);
+    }
+
+    #[test]
+    fn the_key_shows_neither_in_debug_nor_in_its_id() {
+        assert!(!format!("{:?}", rule(&["key"], SIP)).contains("0123"));
+        assert_ne!(SIP.kind(), Hasher::SipHash { key: *b"0123456789abcdeg" }.kind());
+    }
+
+    #[test]
+    fn sources_read_and_print_as_written() {
+        for text in ["key", "value", "header:event-id", "header:a:b", "json:/a/b/0", "json:"] {
+            assert_eq!(text.parse::<IdSource>().unwrap().to_string(), text);
+        }
+        assert_eq!("header:".parse::<IdSource>(), Err(IdSourceError::HeaderName));
+        assert!(matches!("json:id".parse::<IdSource>(), Err(IdSourceError::Pointer(_))));
+        for text in ["", "Key", "key:", "jsn:/id"] {
+            assert_eq!(text.parse::<IdSource>(), Err(IdSourceError::Unknown(text.to_owned())));
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! The exact index: from an identity to the offsets that may own it, in about 10.7 bytes an id.
+//!
+//! A chain of tables, each for newer offsets than the one before. Only the newest is written;
+//! when it is full a larger one is opened, and an old one dies when its last offset expires. An
+//! offset below [`Index::first_live`] counts as absent, so expiry is moving one number: slots of
+//! expired offsets are free for new entries, without a sweep and without tombstones.
+//!
+//! A slot keeps 26 bits of fingerprint, so what is found is a *candidate*. Whoever asks verifies it
+//! against the 16 bytes of the owner. What is stored and live is always found:
+//! - a live slot is never overwritten: an entry whose two buckets are full goes to the overflow map;
+//! - offsets are inserted rising, so a table holds only offsets below the base of the next one;
+//! - a table never moves its slots.
+
+use std::ops::ControlFlow;
+
+use xxhash_rust::xxh3::xxh3_128_with_seed;
+
+use super::overflow::Overflow;
+use super::table::{Position, Table};
+use super::{Identity, Offset};
+
+/// Seed of the positions; a second hash, because UUID bits are not uniform. "position" in ASCII.
+pub(super) const SEED: u64 = 0x706f_7369_7469_6f6e;
+/// Entries of the first table of a partition nothing is known of: 5.5 KB.
+const SMALLEST: u64 = 512;
+
+/// An identity and where it stands in the index, computed once a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Look {
+    /// The identity.
+    pub identity: Identity,
+    position: Position,
+}
+
+impl Look {
+    /// Computes the positions of an identity.
+    #[must_use]
+    #[inline]
+    pub fn at(identity: Identity) -> Self {
+        let hash = xxh3_128_with_seed(&identity.0, SEED);
+        let position = Position { first: ((hash << 64) >> 64) as u64, second: (hash >> 64) as u64 };
+        Self { identity, position }
+    }
+}
+
+/// Owners by identity, for the offsets from [`Index::first_live`] on.
+#[derive(Debug)]
+pub struct Index {
+    /// By rising base, all below the base of the newest, which is at the end of all offsets until
+    /// its first owner comes.
+    older: Vec<Table>,
+    newest: Table,
+    overflow: Overflow,
+    first_live: Offset,
+    expected: u64,
+    most: u64,
+}
+
+impl Default for Index {
+    fn default() -> Self {
+        Self {
+            older: Vec::new(),
+            newest: Table::for_ids(SMALLEST, Offset::MAX),
+            overflow: Overflow::default(),
+            first_live: 0,
+            expected: u64::MAX,
+            most: u64::MAX,
+        }
+    }
+}
+
+impl Index {
+    /// Tells how many identities the window will hold once it is full, by what is known today, and
+    /// how many it may hold at most: the size of the next table follows from it.
+    pub fn expect(&mut self, ids: u64, most: u64) {
+        self.expected = ids;
+        self.most = most;
+    }
+
+    /// Makes room in one table for so many further owners.
+    pub fn reserve(&mut self, ids: u64) {
+        if ids > self.newest.capacity().saturating_sub(self.newest.live) {
+            self.open(Table::for_ids(ids.saturating_add(ids / 16), Offset::MAX));
+        }
+    }
+
+    /// Starts to load what [`Index::candidates`] will look at.
+    #[inline]
+    pub fn prefetch(&self, look: &Look) {
+        self.newest.prefetch(look.position);
+        for table in &self.older {
+            table.prefetch(look.position);
+        }
+    }
+
+    /// Visits the live offsets that may own the identity, the newest table first. The owner is
+    /// among them if it was inserted; others are there by chance, less than one in a million look-ups.
+    #[inline]
+    pub fn candidates<B>(
+        &self,
+        look: &Look,
+        mut visit: impl FnMut(Offset) -> ControlFlow<B>,
+    ) -> ControlFlow<B> {
+        self.newest.candidates(look.position, self.first_live, &mut visit)?;
+        for table in self.older.iter().rev() {
+            table.candidates(look.position, self.first_live, &mut visit)?;
+        }
+        for offset in self.overflow.owners_of(look.identity) {
+            if offset >= self.first_live {
+                visit(offset)?;
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Adds an owner. Offsets must rise, except after they were removed.
+    pub fn insert(&mut self, look: &Look, offset: Offset) {
+        debug_assert!(offset >= self.first_live, "an owner is inserted below the window");
+        if self.newest.may_begin_at(offset) {
+            self.newest.base = offset;
+        } else if self.newest.is_full() || (offset >= self.newest.base && !self.newest.reaches(offset)) {
+            self.open(Table::for_ids(self.next_capacity(), offset));
+        }
+        self.newest.live += 1;
+        let reached = self.newest.reaches(offset);
+        if !(reached && self.newest.insert(look.position, offset, self.first_live)) {
+            self.overflow.insert(look.identity, offset, self.first_live);
+        }
+    }
+
+    /// Takes back one insert; false when there is nothing to take back.
+    pub fn remove(&mut self, look: &Look, offset: Offset) -> bool {
+        let removed = self.newest.remove(look.position, offset)
+            || self.older.iter_mut().rev().any(|table| table.remove(look.position, offset))
+            || self.overflow.remove(look.identity, offset);
+        if removed {
+            let table = self.table_of(offset);
+            table.live = table.live.saturating_sub(1);
+        }
+        removed
+    }
+
+    /// Removes every owner at or beyond `from`, by looking at every slot; gives how many they were.
+    pub fn remove_from(&mut self, from: Offset) -> u64 {
+        let before = self.live();
+        if from <= self.first_live {
+            let (expected, most) = (self.expected, self.most);
+            *self = Self { first_live: from, expected, most, ..Self::default() };
+            return before;
+        }
+        for table in self.older.iter_mut().chain([&mut self.newest]) {
+            table.live = table.live.saturating_sub(table.remove_from(from));
+        }
+        for offset in self.overflow.remove_from(from) {
+            let table = self.table_of(offset);
+            table.live = table.live.saturating_sub(1);
+        }
+        while self.newest.base >= from
+            && let Some(table) = self.older.pop()
+        {
+            self.newest = table;
+        }
+        before - self.live()
+    }
+
+    /// Forgets the owners below `first_live`, which were `count`.
+    pub fn expire(&mut self, first_live: Offset, count: u64) {
+        self.first_live = self.first_live.max(first_live);
+        let mut left = count;
+        for table in self.older.iter_mut().chain([&mut self.newest]) {
+            let gone = left.min(table.live);
+            table.live -= gone;
+            left -= gone;
+        }
+        debug_assert_eq!(left, 0, "more owners expire than the index holds");
+        // A table is dead when the next one already begins below the window.
+        let nexts = self.older.iter().skip(1).chain([&self.newest]);
+        let dead = nexts.take_while(|next| next.base <= self.first_live).count();
+        self.older.drain(..dead.min(self.older.len()));
+    }
+
+    /// The lowest offset that counts.
+    #[must_use]
+    pub fn first_live(&self) -> Offset {
+        self.first_live
+    }
+
+    /// Owners held.
+    #[must_use]
+    pub fn live(&self) -> u64 {
+        self.older.iter().map(|table| table.live).sum::<u64>() + self.newest.live
+    }
+
+    /// How many tables a look-up visits.
+    #[must_use]
+    pub fn tables(&self) -> usize {
+        self.older.len() + 1
+    }
+
+    /// Owners that found no slot, expired ones included until they are cleaned out.
+    #[must_use]
+    pub fn overflowed(&self) -> usize {
+        self.overflow.len()
+    }
+
+    /// Bytes allocated.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        let tables = self.older.iter().chain([&self.newest]);
+        tables.map(Table::memory_bytes).sum::<usize>() + self.overflow.memory_bytes()
+    }
+
+    /// Begins a new table; the one before stays until its last owner expires.
+    fn open(&mut self, table: Table) {
+        let full = std::mem::replace(&mut self.newest, table);
+        if full.live > 0 {
+            self.older.push(full);
+        }
+    }
+
+    /// Room of the next table: what the window is expected to hold, but 2 to 8 times the last one,
+    /// and not much more than the window may hold. As much as the last one if that has merely run
+    /// out of offsets.
+    fn next_capacity(&self) -> u64 {
+        let last = self.newest.capacity();
+        if !self.newest.is_full() {
+            return last;
+        }
+        let wanted = self.expected.clamp(last.saturating_mul(2), last.saturating_mul(8));
+        wanted.min(self.most.saturating_add(self.most / 8)).max(last.saturating_add(last / 4))
+    }
+
+    fn table_of(&mut self, offset: Offset) -> &mut Table {
+        if self.newest.base <= offset {
+            return &mut self.newest;
+        }
+        self.older.iter_mut().rev().find(|table| table.base <= offset).unwrap_or(&mut self.newest)
+    }
+}

@@ -1,0 +1,188 @@
+//! When which range of offsets arrived: what turns stream time and counts into "drop this prefix".
+
+use std::collections::VecDeque;
+
+use super::Offset;
+
+/// Marks a window keeps for each of its two limits: expiry is exact to one part in so many.
+pub(super) const MARKS_A_WINDOW: u64 = 256;
+
+/// Consecutive owners that expire together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Mark {
+    /// First owner.
+    first: Offset,
+    /// One past the last owner.
+    next: Offset,
+    /// Owners.
+    count: u64,
+    /// Stream time when the first of them arrived, ms since the epoch; 0 while unknown.
+    time_first_ms: i64,
+    /// Stream time when the last of them had arrived, ms since the epoch; 0 while unknown.
+    time_last_ms: i64,
+}
+
+/// What a drop took away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Dropped {
+    /// One past the last owner dropped.
+    pub next: Offset,
+    /// Owners dropped.
+    pub count: u64,
+}
+
+/// All owners of the window, by rising offset, as a few hundred marks.
+#[derive(Debug)]
+pub(super) struct Marks {
+    queue: VecDeque<Mark>,
+    count: u64,
+    /// Longest time from the first to the last owner of a mark.
+    longest_ms: i64,
+    /// Last stream time among the owners dropped so far.
+    dropped_ms: Option<i64>,
+}
+
+impl Marks {
+    pub fn new(exact_ms: i64) -> Self {
+        let longest_ms = exact_ms / MARKS_A_WINDOW.cast_signed();
+        Self { queue: VecDeque::new(), count: 0, longest_ms, dropped_ms: None }
+    }
+
+    /// Owners filed and not dropped.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Files an owner, by rising offset, that arrived between two stream times. A mark is shared
+    /// while it spans little time (or exactly these times) and holds fewer than `most` owners.
+    pub fn file(&mut self, owner: Offset, (time_first_ms, time_last_ms): (i64, i64), most: u64) {
+        self.count += 1;
+        let longest = self.longest_ms;
+        let shared = self.queue.back_mut().filter(|last| {
+            let same = last.time_first_ms == time_first_ms && last.time_last_ms == time_last_ms;
+            last.count < most && (same || time_last_ms - last.time_first_ms <= longest)
+        });
+        if let Some(mark) = shared {
+            mark.next = owner + 1;
+            mark.count += 1;
+            mark.time_last_ms = mark.time_last_ms.max(time_last_ms);
+        } else {
+            let mark = Mark { first: owner, next: owner + 1, count: 1, time_first_ms, time_last_ms };
+            self.queue.push_back(mark);
+        }
+    }
+
+    /// Stream time at which an owner had arrived at the latest; 0 while unknown.
+    #[inline]
+    pub fn time_of(&self, owner: Offset) -> i64 {
+        let place = self.queue.partition_point(|mark| mark.next <= owner);
+        self.queue.get(place).map_or(0, |mark| mark.time_last_ms)
+    }
+
+    /// Drops marks from the front: those whose last owner arrived before `oldest_ms`, and as many
+    /// more as it takes to hold at most `most_ids` owners.
+    ///
+    /// Owners filed before any time was known are filed under `now_ms` as soon as there is one.
+    pub fn drop_expired(&mut self, now_ms: i64, oldest_ms: i64, most_ids: u64) -> Option<Dropped> {
+        for unknown in self.queue.iter_mut().take_while(|mark| mark.time_last_ms <= 0) {
+            (unknown.time_first_ms, unknown.time_last_ms) = (now_ms, now_ms);
+        }
+        let mut dropped = None;
+        while let Some(mark) =
+            self.queue.pop_front_if(|mark| mark.time_last_ms < oldest_ms || self.count > most_ids)
+        {
+            self.count -= mark.count;
+            self.dropped_ms = self.dropped_ms.max(Some(mark.time_last_ms));
+            let count = dropped.map_or(0, |earlier: Dropped| earlier.count) + mark.count;
+            dropped = Some(Dropped { next: mark.next, count });
+        }
+        dropped
+    }
+
+    /// Forgets the owners at or beyond `from`, which were `removed` in all.
+    pub fn truncate(&mut self, from: Offset, removed: u64) {
+        let mut left = removed.min(self.count);
+        self.count -= left;
+        while let Some(mark) = self.queue.pop_back_if(|mark| mark.first >= from) {
+            left = left.saturating_sub(mark.count);
+        }
+        if let Some(cut) = self.queue.back_mut() {
+            cut.count = cut.count.saturating_sub(left);
+            cut.next = cut.next.min(from);
+        }
+    }
+
+    /// How far back, in ms, the memory is known to reach; `None` when nothing was ever dropped.
+    pub fn reach_ms(&self, now_ms: i64) -> Option<i64> {
+        self.dropped_ms.map(|dropped| now_ms.saturating_sub(dropped))
+    }
+
+    /// Stream time from the arrival of the oldest owner to `now_ms`; `None` without owners.
+    pub fn span_ms(&self, now_ms: i64) -> Option<i64> {
+        self.queue.front().map(|oldest| now_ms.saturating_sub(oldest.time_first_ms))
+    }
+
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.queue.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(marks: &mut Marks, owners: impl IntoIterator<Item = Offset>, times: (i64, i64), most: u64) {
+        owners.into_iter().for_each(|owner| marks.file(owner, times, most));
+    }
+
+    #[test]
+    fn a_window_of_many_commits_needs_few_marks() {
+        let mut marks = Marks::new(256_000);
+        for commit in 0..100_000u64 {
+            let time = 1_000_000 + 10 * commit.cast_signed();
+            marks.file(commit, (time, time + 10), u64::MAX);
+            marks.drop_expired(time + 10, time + 10 - 256_000, u64::MAX);
+        }
+        assert!(marks.len() <= 258, "{}", marks.len());
+        assert!((25_600..=25_702).contains(&marks.count()), "{}", marks.count());
+    }
+
+    #[test]
+    fn nothing_younger_than_the_limit_is_dropped() {
+        let mut marks = Marks::new(2_560);
+        file(&mut marks, 0..10, (1_000, 1_001), u64::MAX);
+        file(&mut marks, 10..20, (1_005, 1_009), u64::MAX);
+        file(&mut marks, 20..30, (1_011, 1_011), u64::MAX);
+        assert_eq!([0, 9, 19, 20, 99].map(|owner| marks.time_of(owner)), [1_009, 1_009, 1_009, 1_011, 0]);
+        assert_eq!(marks.drop_expired(9_999, 1_009, u64::MAX), None);
+        assert_eq!(marks.drop_expired(9_999, 1_010, u64::MAX), Some(Dropped { next: 20, count: 20 }));
+        assert_eq!(marks.reach_ms(3_009), Some(2_000));
+    }
+
+    #[test]
+    fn owners_without_a_time_begin_to_age_when_time_is_known() {
+        let mut marks = Marks::new(1_000);
+        file(&mut marks, 0..10, (0, 0), u64::MAX);
+        assert_eq!(marks.drop_expired(1_700_000_000_000, 1_699_999_999_000, u64::MAX), None);
+        assert_eq!(marks.drop_expired(1_700_000_001_001, 1_700_000_000_001, u64::MAX).unwrap().count, 10);
+    }
+
+    #[test]
+    fn a_count_limit_drops_the_oldest_few() {
+        let mut marks = Marks::new(1_000);
+        file(&mut marks, 0..100, (5, 5), 10);
+        assert_eq!(marks.drop_expired(5, 0, 85), Some(Dropped { next: 20, count: 20 }));
+        assert_eq!(marks.count(), 80);
+    }
+
+    #[test]
+    fn truncation_cuts_a_mark_in_two() {
+        let mut marks = Marks::new(1_000);
+        file(&mut marks, [0, 3, 6, 9], (5, 5), u64::MAX);
+        file(&mut marks, [12, 15], (5_000, 5_000), u64::MAX);
+        marks.truncate(6, 4);
+        assert_eq!((marks.count(), marks.len()), (2, 1));
+        assert_eq!(marks.drop_expired(9_000, 9_000, 0), Some(Dropped { next: 6, count: 2 }));
+    }
+}

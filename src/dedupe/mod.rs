@@ -1,0 +1,25 @@
+//! The pure core: decisions as functions of values.
+//!
+//! Nothing in here reads a clock, a file or a socket, and nothing knows that Kafka or sled exist.
+//! What it refuses to know is what makes it testable against a plain map.
+
+pub mod block;
+pub mod coordinates;
+pub mod identity;
+pub mod index;
+pub mod json;
+mod marks;
+mod overflow;
+mod prefetch;
+pub mod stream_time;
+mod table;
+pub mod verdict;
+pub mod window;
+
+pub use block::{Block, BlockError, BlockView};
+pub use coordinates::{Coordinates, Offset, PartitionId};
+pub use identity::{Fields, HashKind, Hasher, IdSource, Identity, IdentityRule};
+pub use index::{Index, Look};
+pub use stream_time::TimeSource;
+pub use verdict::Verdict;
+pub use window::{Owners, Window, WindowLimits};

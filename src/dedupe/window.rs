@@ -1,0 +1,361 @@
+//! One partition's memory of identities: what was seen, for how long, and what an abort takes back.
+//!
+//! What always holds:
+//! - Owners are either *committed* (below [`Window::next`]) or *pending* (of the open transaction, at
+//!   or beyond it). Pending owners are visible to later records of the transaction, and to nobody
+//!   after [`Window::abort`].
+//! - A verdict of `Duplicate` names an owner whose 16 bytes were compared; never a fingerprint alone.
+//! - Claims, the owners at or beyond the committed offset that a crash left in local state, are not
+//!   in the index: they tell a `Retry` from a `New` and never drop a record.
+//! - An owner older than the window never makes a duplicate, even if it has not been dropped yet.
+//! - Memory is dropped only in [`Window::commit`] and [`Window::restore`], so an abort can take back
+//!   everything else. It drops a prefix of offsets: all owners below [`Window::first_live`].
+//! - Stream time moves with each record and goes back to the last commit on an abort.
+//!
+//! How long: an identity is remembered from its arrival, in stream time, for at least `limits.exact`
+//! and for at most 1/256 more, because owners are kept in time by a few hundred marks. One that was
+//! restored from a block may stay for as much longer as that block spans, which
+//! [`Window::blocks`] keeps below 1/32 of the window. When more than `max_ids` identities are held
+//! after a commit, the oldest are dropped, in steps of 1/256; then memory is shorter than asked,
+//! and [`Window::effective_seconds`] says so.
+//!
+//! Work in two passes over at most [`CHUNK`] records: [`Window::look`] at each, which prefetches,
+//! then [`Window::verdict`] and [`Window::admit`]. By then the cache lines are there.
+
+use std::collections::HashMap;
+use std::ops::{ControlFlow, Range};
+use std::time::Duration;
+
+use super::block::{Block, BlockError, BlockView};
+use super::index::{Index, Look};
+use super::marks::{MARKS_A_WINDOW, Marks};
+use super::stream_time::{StreamTime, TimeSource};
+use super::verdict::{self, Verdict};
+use super::{HashKind, Identity, Offset, PartitionId};
+
+/// Records to look at before deciding on the first of them: enough to hide the memory, few enough
+/// that their lines are still cached.
+pub const CHUNK: usize = 256;
+
+/// Into how many parts [`Window::blocks`] cuts the time of a window.
+const BLOCKS_A_WINDOW: i64 = 32;
+
+/// How long a window remembers; whichever limit bites first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WindowLimits {
+    /// Age, in stream time.
+    pub exact: Duration,
+    /// Count of identities, of this partition.
+    pub max_ids: u64,
+    /// What moves stream time.
+    pub time: TimeSource,
+}
+
+/// Knows the identities of committed owners, byte for byte.
+pub trait Owners {
+    /// Why it could not tell.
+    type Error;
+    /// The identity owned by the record at `owner`; `None` when that record owns none. Asked only
+    /// for live committed owners, so `None` from a complete store happens by chance at most.
+    fn identity_of(&self, owner: Offset) -> Result<Option<Identity>, Self::Error>;
+}
+
+/// One partition's window.
+#[derive(Debug)]
+pub struct Window {
+    exact_ms: i64,
+    max_ids: u64,
+    time: StreamTime,
+    index: Index,
+    marks: Marks,
+    pending: Vec<(Offset, Identity)>,
+    /// Stream time at the arrival of each pending owner.
+    arrived_ms: Vec<i64>,
+    claims: HashMap<Identity, Offset>,
+    next: Offset,
+}
+
+impl Window {
+    /// An empty window.
+    #[must_use]
+    pub fn new(limits: WindowLimits) -> Self {
+        let exact_ms = i64::try_from(limits.exact.as_millis()).unwrap_or(i64::MAX);
+        Self {
+            exact_ms,
+            max_ids: limits.max_ids,
+            time: StreamTime::new(limits.time),
+            index: Index::default(),
+            marks: Marks::new(exact_ms),
+            pending: Vec::new(),
+            arrived_ms: Vec::new(),
+            claims: HashMap::new(),
+            next: 0,
+        }
+    }
+
+    /// Moves stream time by a record that is about to be judged, whatever its verdict will be.
+    pub fn observe(&mut self, timestamp_ms: Option<i64>, now_ms: i64) {
+        self.time.observe(timestamp_ms, now_ms);
+    }
+
+    /// Pass one: where the identity stands, with the memory for it on its way.
+    #[must_use]
+    #[inline]
+    pub fn look(&self, identity: Identity) -> Look {
+        let look = Look::at(identity);
+        self.index.prefetch(&look);
+        look
+    }
+
+    /// Pass two: what the record at `at` is, at the stream time that it was observed to have.
+    /// Changes nothing.
+    pub fn verdict<O: Owners>(&self, at: Offset, look: &Look, owners: &O) -> Result<Verdict, O::Error> {
+        let oldest = self.time.ms().saturating_sub(self.exact_ms);
+        let found = self.index.candidates(look, |owner| {
+            let (identity, arrived) = match self.place_of_pending(owner) {
+                Some(place) => (self.pending.get(place).copied(), self.arrived_ms.get(place).copied()),
+                None => (None, Some(self.marks.time_of(owner))),
+            };
+            if arrived.is_some_and(|arrived| arrived > 0 && arrived < oldest) {
+                return ControlFlow::Continue(());
+            }
+            match identity.map_or_else(|| owners.identity_of(owner), |(_, identity)| Ok(Some(identity))) {
+                Ok(Some(identity)) if identity == look.identity => ControlFlow::Break(Ok(owner)),
+                Ok(_) => ControlFlow::Continue(()),
+                Err(error) => ControlFlow::Break(Err(error)),
+            }
+        });
+        let known = found.break_value().transpose()?;
+        Ok(verdict::decide(at, known, self.claims.get(&look.identity).copied()))
+    }
+
+    /// Where a pending owner stands among the pending; committed ones lie below them all.
+    fn place_of_pending(&self, owner: Offset) -> Option<usize> {
+        self.pending.first().filter(|(first, _)| *first <= owner)?;
+        self.pending.binary_search_by_key(&owner, |(offset, _)| *offset).ok()
+    }
+
+    /// Remembers the record at `at` as the owner of its identity, in the open transaction. For the
+    /// verdicts `New` and `Retry`, by rising offset.
+    pub fn admit(&mut self, at: Offset, look: &Look) {
+        debug_assert!(at >= self.next, "a record below the committed offset is admitted");
+        debug_assert!(self.pending.last().is_none_or(|(last, _)| *last < at), "offsets must rise");
+        self.index.insert(look, at);
+        self.pending.push((at, look.identity));
+        self.arrived_ms.push(self.time.ms());
+    }
+
+    /// Owners of the open transaction, by rising offset.
+    #[must_use]
+    pub fn pending(&self) -> &[(Offset, Identity)] {
+        &self.pending
+    }
+
+    /// The open transaction's owners as blocks that together cover `covered`, by rising offset: at
+    /// most `most` identities each, and none longer than 1/32 of the window unless it is alone.
+    #[must_use]
+    pub fn blocks(
+        &self,
+        hash: HashKind,
+        partition: PartitionId,
+        covered: Range<Offset>,
+        most: usize,
+    ) -> Vec<Block> {
+        let longest = self.exact_ms / BLOCKS_A_WINDOW;
+        let opened = self.time.opened_ms();
+        let empty = |first: Offset, ms: i64| Block {
+            hash,
+            partition,
+            first,
+            next: covered.end,
+            time_first_ms: ms,
+            time_last_ms: ms,
+            entries: Vec::new(),
+        };
+        let mut blocks = Vec::new();
+        let mut open = empty(covered.start, opened);
+        for (owner, arrived) in self.pending.iter().zip(&self.arrived_ms) {
+            let full = open.entries.len() >= most.max(1) || arrived - open.time_first_ms > longest;
+            if full && owner.0 > open.first {
+                open.next = owner.0;
+                blocks.push(std::mem::replace(&mut open, empty(owner.0, *arrived)));
+            }
+            open.time_last_ms = *arrived;
+            open.entries.push(*owner);
+        }
+        let now = self.time.ms();
+        match open.entries.last() {
+            // Records without a new identity moved time on: a block of their own keeps the others' age.
+            Some((last, _)) if now - open.time_first_ms > longest && last + 1 < covered.end => {
+                open.next = last + 1;
+                let rest = empty(open.next, now);
+                blocks.extend([open, rest]);
+            }
+            _ => {
+                open.time_last_ms = now;
+                blocks.push(open);
+            }
+        }
+        blocks
+    }
+
+    /// The transaction is committed up to `next`: pending owners become committed, claims below
+    /// `next` are settled, and what is too old or too much is forgotten. Gives the first live
+    /// offset: nothing below it will be asked of [`Owners`] again.
+    pub fn commit(&mut self, next: Offset) -> Offset {
+        debug_assert!(next >= self.next, "the committed offset goes back");
+        debug_assert!(self.pending.last().is_none_or(|(last, _)| *last < next), "an owner is not committed");
+        let most = share(self.max_ids);
+        for ((owner, _), arrived) in self.pending.drain(..).zip(self.arrived_ms.drain(..)) {
+            self.marks.file(owner, (arrived, arrived), most);
+        }
+        self.time.settle();
+        self.next = self.next.max(next);
+        self.clear_claims_below(next);
+        self.expire();
+        self.index.first_live()
+    }
+
+    /// The transaction did not happen: undoes pending owners and stream time.
+    pub fn abort(&mut self) {
+        for (offset, identity) in self.pending.drain(..) {
+            let removed = self.index.remove(&Look::at(identity), offset);
+            debug_assert!(removed, "a pending owner is not in the index");
+        }
+        self.arrived_ms.clear();
+        self.time.undo();
+    }
+
+    /// Makes room for so many owners at once, before they are restored.
+    pub fn reserve(&mut self, ids: u64) {
+        let wanted = ids.min(self.max_ids.saturating_add(share(self.max_ids)));
+        self.index.reserve(wanted);
+    }
+
+    /// Takes the owners below `below` out of a stored block, which must come in the order in which
+    /// blocks were written; gives how many they were. What is already held at or beyond the block's
+    /// first offset is replaced. Stream time follows the block. Expiry applies, so what is restored
+    /// may also go at once.
+    pub fn restore(&mut self, view: &BlockView<'_>, below: Offset) -> Result<u64, BlockError> {
+        debug_assert!(self.pending.is_empty(), "a block is restored inside a transaction");
+        let header = &view.header;
+        if header.first >= below {
+            return Ok(0);
+        }
+        if header.first < self.next {
+            self.truncate(header.first);
+        }
+        let (times, most) = ((header.time_first_ms, header.time_last_ms), share(self.max_ids));
+        let mut restored = 0;
+        view.for_each(|owner, identity| {
+            if owner < below {
+                self.index.insert(&Look::at(identity), owner);
+                self.marks.file(owner, times, most);
+                restored += 1;
+            }
+        })?;
+        self.time.set(if header.next <= below { header.time_last_ms } else { header.time_first_ms });
+        self.next = header.next.min(below);
+        self.expire();
+        Ok(restored)
+    }
+
+    /// Sets stream time from a checkpoint, forwards or back; zero and less is ignored.
+    pub fn set_stream_time(&mut self, ms: i64) {
+        self.time.set(ms);
+    }
+
+    /// Notes an owner at or beyond the committed offset that local state held after a crash.
+    pub fn claim(&mut self, identity: Identity, owner: Offset) {
+        self.claims.insert(identity, owner);
+    }
+
+    /// Forgets claims below `next`; [`Window::commit`] does so itself.
+    pub fn clear_claims_below(&mut self, next: Offset) {
+        if !self.claims.is_empty() {
+            self.claims.retain(|_, owner| *owner >= next);
+        }
+    }
+
+    /// Forgets every owner at or beyond `from`, pending ones too; gives how many committed ones they
+    /// were. Looks at the whole index: for recovery, not for each batch.
+    pub fn truncate(&mut self, from: Offset) -> u64 {
+        self.abort();
+        let removed = self.index.remove_from(from);
+        self.marks.truncate(from, removed);
+        self.next = self.next.min(from);
+        removed
+    }
+
+    /// Sets the limit on the number of identities; applied by the next commit.
+    pub fn set_max_ids(&mut self, max_ids: u64) {
+        self.max_ids = max_ids;
+    }
+
+    fn expire(&mut self) {
+        let now = self.time.ms();
+        if let Some(dropped) = self.marks.drop_expired(now, now.saturating_sub(self.exact_ms), self.max_ids) {
+            self.index.expire(dropped.next, dropped.count);
+        }
+        self.index.expect(self.expected_ids(now), self.max_ids);
+    }
+
+    /// How many identities a full window will hold if they go on coming as they came.
+    fn expected_ids(&self, now: i64) -> u64 {
+        let span = self.marks.span_ms(now).unwrap_or(0).clamp(1, self.exact_ms.max(1));
+        let ids = u128::from(self.marks.count()) * u128::from(self.exact_ms.unsigned_abs())
+            / u128::from(span.unsigned_abs());
+        u64::try_from(ids).unwrap_or(u64::MAX)
+    }
+
+    /// One past the last offset known to be committed.
+    #[must_use]
+    pub fn next(&self) -> Offset {
+        self.next
+    }
+
+    /// The lowest offset whose owner is remembered.
+    #[must_use]
+    pub fn first_live(&self) -> Offset {
+        self.index.first_live()
+    }
+
+    /// Stream time, ms since the epoch; 0 while unknown.
+    #[must_use]
+    pub fn stream_time_ms(&self) -> i64 {
+        self.time.ms()
+    }
+
+    /// How far back memory reaches, in seconds of stream time: what was asked, or less when the
+    /// limit on the count made it forget earlier.
+    #[must_use]
+    pub fn effective_seconds(&self) -> f64 {
+        let reach = self.marks.reach_ms(self.time.ms()).unwrap_or(i64::MAX);
+        reach.clamp(0, self.exact_ms) as f64 / 1_000.0
+    }
+
+    /// Identities held, pending ones included.
+    #[must_use]
+    pub fn ids(&self) -> u64 {
+        self.index.live()
+    }
+
+    /// Claims held.
+    #[must_use]
+    pub fn claims(&self) -> usize {
+        self.claims.len()
+    }
+
+    /// Bytes allocated.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.index.memory_bytes()
+            + self.pending.capacity() * size_of::<(Offset, Identity, i64)>()
+            + self.claims.capacity() * (size_of::<(Identity, Offset)>() + 1)
+    }
+}
+
+/// Owners that one mark may hold, so that the limit on the count drops little more than it must.
+fn share(max_ids: u64) -> u64 {
+    (max_ids / MARKS_A_WINDOW).max(1)
+}

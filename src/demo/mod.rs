@@ -1,0 +1,202 @@
+//! `dedupd demo`: broker, traffic, pipeline, status page and audit in one process.
+//!
+//! It shows how dedupd works and feels. What it cannot show is exactly-once: the embedded broker has no
+//! transactions that anything could tear. That is shown on a real Apache Kafka, and the summary says so.
+
+mod broker;
+mod live;
+mod summary;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+
+use crate::app::{self, Ended, Service};
+use crate::audit;
+use crate::cli::{DemoArgs, Exit};
+use crate::config::{
+    AsTyped, Config, IdSource, Sources, TypedGroup, TypedIdentity, TypedKafka, TypedState, TypedTopics,
+};
+use crate::generate::{self, Shape};
+use crate::kafka::Topology;
+use crate::metrics::{Metrics, Outcome};
+use broker::{Broker, PARTITIONS};
+use summary::Summary;
+
+const RAW: &str = "demo.raw";
+const CLEAN: &str = "demo.clean";
+const STATE: &str = "demo.clean.dedupd";
+/// How long the pipeline may take to finish what was generated.
+const FINISH: Duration = Duration::from_secs(30);
+/// How often the pipeline is asked whether it has finished.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Runs the demo; the exit code says what the audit found.
+pub fn run(args: &DemoArgs) -> Result<Exit, Ended> {
+    let broker =
+        Broker::start([RAW, CLEAN, STATE]).map_err(|e| Ended::failed(format!("embedded broker: {e}")))?;
+    let dir = std::env::temp_dir().join(format!("dedupd-demo-{}", std::process::id()));
+    let config = config(broker.bootstrap_servers(), &dir)?;
+    let mut service = Service::new(config);
+    service.topology = Some(Topology {
+        partitions: PARTITIONS as usize,
+        cluster_id: None,
+        topic_ids: Default::default(),
+        warnings: Vec::new(),
+    });
+    let metrics = service.metrics.clone();
+    let ended = drive(args, &broker, service);
+    std::fs::remove_dir_all(&dir).ok();
+    let traffic = ended?;
+    let report = audit::run(&audit_options(&broker), &audit::progress_bar())
+        .map_err(|e| Ended::failed(format!("audit: {e}")))?;
+    println!("{}", Summary::new(&traffic, &metrics, &report));
+    Ok(if report.is_clean() { Exit::Done } else { Exit::Failed })
+}
+
+/// Runs service and traffic side by side until the time is over or a signal comes.
+fn drive(args: &DemoArgs, broker: &Broker, service: Service) -> Result<generate::Summary, Ended> {
+    let runtime = app::runtime()?;
+    runtime.block_on(async {
+        let listener = listen(args).await?;
+        if let Ok(address) = listener.local_addr() {
+            println!("status page  http://{address}/   metrics  http://{address}/metrics");
+        }
+        let stop = Arc::new(AtomicBool::new(false));
+        let (finish, finished) = oneshot::channel::<()>();
+        let traffic = Traffic {
+            options: options(args, broker),
+            seconds: (!args.forever).then_some(args.seconds),
+            metrics: service.metrics.clone(),
+            stop: Arc::clone(&stop),
+        };
+        let traffic = tokio::task::spawn_blocking(move || {
+            let summary = traffic.run();
+            finish.send(()).ok();
+            summary
+        });
+        let told = Arc::clone(&stop);
+        tokio::spawn(async move {
+            app::signal().await;
+            told.store(true, Ordering::Release);
+        });
+        let served = service.run(listener, async { finished.await.unwrap_or_default() }).await;
+        stop.store(true, Ordering::Release);
+        let summary = traffic.await.map_err(|e| Ended::failed(format!("traffic: {e}")))?;
+        served?;
+        summary
+    })
+}
+
+/// The address asked for, or any when it is taken: a demo must not fail on that.
+async fn listen(args: &DemoArgs) -> Result<TcpListener, Ended> {
+    match TcpListener::bind(args.listen).await {
+        Ok(listener) => Ok(listener),
+        Err(_) => TcpListener::bind((args.listen.ip(), 0)).await.map_err(|e| {
+            Ended::failed(format!("cannot listen on {}: {e}; choose another --listen", args.listen))
+        }),
+    }
+}
+
+/// The generator, and the wait until the pipeline has seen all of it.
+struct Traffic {
+    options: generate::Options,
+    seconds: Option<u64>,
+    metrics: Metrics,
+    stop: Arc<AtomicBool>,
+}
+
+impl Traffic {
+    fn run(self) -> Result<generate::Summary, Ended> {
+        let mut live = live::Line::new(self.seconds);
+        self.await_pipeline();
+        let over = AtomicBool::new(false);
+        let summary = generate::run(&self.options, &over, |progress| {
+            let late = self.seconds.is_some_and(|seconds| progress.elapsed.as_secs() >= seconds);
+            if late || self.stop.load(Ordering::Acquire) {
+                over.store(true, Ordering::Release);
+            }
+            live.show(progress.elapsed, &self.metrics);
+        })
+        .map_err(|e| Ended::failed(format!("traffic: {e}")))?;
+        self.await_all(summary.records + summary.real_repeats);
+        live.end();
+        Ok(summary)
+    }
+
+    /// The group of the embedded broker takes a few seconds to form.
+    fn await_pipeline(&self) {
+        let mut left = FINISH;
+        while !left.is_zero() && !self.stop.load(Ordering::Acquire) && !self.is_ready() {
+            std::thread::sleep(LOOK);
+            left = left.saturating_sub(LOOK);
+        }
+    }
+
+    fn is_ready(&self) -> bool {
+        self.metrics.render().lines().any(|line| line == "dedupd_ready 1")
+    }
+
+    fn await_all(&self, records: u64) {
+        let seen = || Outcome::ALL.iter().map(|outcome| self.metrics.records(*outcome).get()).sum::<u64>();
+        let mut left = FINISH;
+        while !left.is_zero() && seen() < records {
+            std::thread::sleep(LOOK);
+            left = left.saturating_sub(LOOK);
+        }
+    }
+}
+
+fn options(args: &DemoArgs, broker: &Broker) -> generate::Options {
+    generate::Options {
+        bootstrap_servers: broker.bootstrap_servers().to_owned(),
+        properties: Vec::new(),
+        topic: RAW.to_owned(),
+        partitions: None,
+        shape: Shape { seed: fastrand::u64(..), size: 200, duplicates: args.duplicates, keys: 10_000 },
+        records: None,
+        rate: Some(args.rate),
+        cut_acks: false,
+    }
+}
+
+fn audit_options(broker: &Broker) -> audit::Options {
+    audit::Options {
+        bootstrap_servers: broker.bootstrap_servers().to_owned(),
+        properties: Vec::new(),
+        raw: RAW.to_owned(),
+        clean: CLEAN.to_owned(),
+        id: vec![IdSource::Json("/id".to_owned())],
+        missing_id: audit::MissingId::Forwarded,
+        window: None,
+        // The embedded broker keeps 5 MiB of a partition: a long demo outlives its own log.
+        allow_gone: true,
+        samples: 3,
+    }
+}
+
+fn config(servers: &str, dir: &std::path::Path) -> Result<Config, Ended> {
+    let text = |text: &str| Some(text.to_owned());
+    let flags = AsTyped {
+        kafka: TypedKafka { bootstrap_servers: text(servers), ..TypedKafka::default() },
+        topics: TypedTopics {
+            raw: text(RAW),
+            clean: text(CLEAN),
+            state: text(STATE),
+            ..TypedTopics::default()
+        },
+        group: TypedGroup {
+            instance: text("demo"),
+            static_membership: text("false"),
+            ..TypedGroup::default()
+        },
+        identity: TypedIdentity { from: Some(vec!["json:/id".to_owned()]), ..TypedIdentity::default() },
+        state: TypedState { dir: text(&dir.to_string_lossy()), ..TypedState::default() },
+        ..AsTyped::default()
+    };
+    let sources = Sources { flags, host: "demo".to_owned(), ..Sources::default() };
+    Config::from_sources(&sources).map_err(|e| Ended::new(Exit::Usage, e.to_string()))
+}

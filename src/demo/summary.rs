@@ -1,0 +1,68 @@
+//! The last words of the demo.
+
+use std::fmt;
+
+use crate::audit::Report;
+use crate::generate;
+use crate::metrics::{Metrics, Outcome};
+
+/// What happened, from the generator, the metrics and the audit.
+pub(super) struct Summary<'a> {
+    traffic: &'a generate::Summary,
+    report: &'a Report,
+    duplicates: u64,
+    page: String,
+}
+
+impl<'a> Summary<'a> {
+    pub(super) fn new(traffic: &'a generate::Summary, metrics: &Metrics, report: &'a Report) -> Self {
+        let duplicates = metrics.records(Outcome::Duplicate).get();
+        Self { traffic, report, duplicates, page: metrics.render() }
+    }
+
+    /// The upper bound of the bucket in which a share of the latencies ends, in milliseconds.
+    fn latency_ms(&self, share: f64) -> Option<f64> {
+        let buckets: Vec<(f64, f64)> = self
+            .page
+            .lines()
+            .filter_map(|line| {
+                let (bound, count) =
+                    line.strip_prefix("dedupd_latency_seconds_bucket{le=\"")?.split_once("\"} ")?;
+                Some((bound.parse().unwrap_or(f64::INFINITY), count.parse().ok()?))
+            })
+            .collect();
+        let (_, all) = buckets.last()?;
+        buckets.iter().find(|(_, count)| *count >= all * share).map(|(bound, _)| bound * 1_000.0)
+    }
+
+    fn memory_mib(&self) -> Option<f64> {
+        let line = self.page.lines().find_map(|line| line.strip_prefix("process_resident_memory_bytes "))?;
+        Some(line.parse::<f64>().ok()? / f64::from(1 << 20))
+    }
+}
+
+impl fmt::Display for Summary<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let records = self.traffic.records + self.traffic.real_repeats;
+        let seconds = self.traffic.elapsed.as_secs_f64().max(0.001);
+        writeln!(f)?;
+        writeln!(f, "  records in raw        {records:>10}   {:.0} a second", records as f64 / seconds)?;
+        writeln!(f, "  records in clean      {:>10}", self.report.clean_records)?;
+        let share = 100.0 * self.duplicates as f64 / (records.max(1)) as f64;
+        writeln!(f, "  duplicates dropped    {:>10}   {share:.1} %", self.duplicates)?;
+        if let (Some(half), Some(most)) = (self.latency_ms(0.5), self.latency_ms(0.99)) {
+            writeln!(f, "  timestamp → committed   p50 ≤ {half:.0} ms, p99 ≤ {most:.0} ms")?;
+        }
+        if let Some(memory) = self.memory_mib() {
+            writeln!(f, "  memory, broker and generator included   {memory:.0} MiB")?;
+        }
+        writeln!(f)?;
+        writeln!(f, "{}", self.report)?;
+        writeln!(f)?;
+        write!(
+            f,
+            "The embedded broker shows how dedupd works, not that it is exactly-once: it has no real transactions.\n\
+             `make demo-kafka` runs the same on a real Apache Kafka, with kill -9 in the middle."
+        )
+    }
+}

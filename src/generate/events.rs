@@ -1,0 +1,238 @@
+//! The events themselves, without Kafka: the same seed makes the same ids, keys and repeats.
+
+use std::collections::VecDeque;
+use std::fmt::Write as _;
+
+use fastrand::Rng;
+
+/// How many originals can still be repeated.
+const REMEMBERED: usize = 1 << 18;
+/// Where the clock of [`Generator`] as an iterator begins, ms since the epoch; a round date in the past.
+const EPOCH_MS: i64 = 1_700_000_000_000;
+const KINDS: [&str; 6] = ["order", "payment", "refund", "login", "click", "shipment"];
+const PADDING: &str = "the quick brown fox jumps over the lazy dog while five boxing wizards watch. ";
+
+/// What the events look like.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Shape {
+    /// Decides ids, keys and repeats.
+    pub seed: u64,
+    /// Size of a value, bytes; what an event needs at least (about 150) is never cut off.
+    pub size: usize,
+    /// Share of records that repeat an earlier id: 0 is none, below 1.
+    pub duplicates: f64,
+    /// How many different keys, at least 1.
+    pub keys: u64,
+}
+
+/// How a repeat differs from its original.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Repeat {
+    /// The same bytes and timestamp: sent again by the client library.
+    Identical,
+    /// The same bytes at a later time: sent again by the application.
+    Later,
+    /// At a later time and with `"attempt":2` in the value.
+    Attempt,
+}
+
+/// One record to be written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    /// The id, a UUID (version 4) as text, which the value holds under `id`.
+    pub id: String,
+    /// The key; a repeat has that of its original, and so the partition.
+    pub key: String,
+    /// A JSON object.
+    pub value: String,
+    /// Headers; only some events have any, and some of those are null.
+    pub headers: Vec<(&'static str, Option<String>)>,
+    /// ms since the epoch.
+    pub timestamp_ms: i64,
+    /// How it repeats an earlier event; `None` for the first with its id.
+    pub repeat: Option<Repeat>,
+}
+
+/// Makes events. As an iterator it has a clock of its own, one millisecond an event.
+#[derive(Debug, Clone)]
+pub struct Generator {
+    shape: Shape,
+    draws: Rng,
+    originals: u64,
+    /// When the last originals were made, ms since the epoch: all else follows from the seed.
+    times_ms: VecDeque<i64>,
+    made: i64,
+}
+
+impl Generator {
+    /// A generator at its first event.
+    #[must_use]
+    pub fn new(shape: Shape) -> Self {
+        Self { shape, draws: Rng::with_seed(shape.seed), originals: 0, times_ms: VecDeque::new(), made: 0 }
+    }
+
+    /// The next event, made at `now_ms` (since the epoch).
+    pub fn next_at(&mut self, now_ms: i64) -> Event {
+        let repeats = self.draws.f64() < self.shape.duplicates;
+        if repeats && !self.times_ms.is_empty() {
+            return self.repeat(now_ms);
+        }
+        let number = self.originals;
+        self.originals += 1;
+        self.times_ms.push_back(now_ms);
+        if self.times_ms.len() > REMEMBERED {
+            self.times_ms.pop_front();
+        }
+        self.event(number, now_ms, None, now_ms)
+    }
+
+    fn repeat(&mut self, now_ms: i64) -> Event {
+        let back = self.distance();
+        let kind = match self.draws.u8(..4) {
+            0 => Repeat::Later,
+            1 => Repeat::Attempt,
+            _ => Repeat::Identical,
+        };
+        let index = self.times_ms.len() - back;
+        let original_ms = self.times_ms.get(index).copied().unwrap_or(now_ms);
+        let timestamp_ms = if kind == Repeat::Identical { original_ms } else { now_ms };
+        self.event(self.originals - back as u64, original_ms, Some(kind), timestamp_ms)
+    }
+
+    /// How many originals ago, at least 1. Evenly distributed in its logarithm: as often 1 to 10 ago as
+    /// 1,000 to 10,000, so most repeats come soon and some very late.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "between 1 and the number of times held"
+    )]
+    fn distance(&mut self) -> usize {
+        let held = self.times_ms.len();
+        ((held as f64).powf(self.draws.f64()) as usize).clamp(1, held)
+    }
+
+    /// Original `number` as it was made at `made_ms`, or a repeat of it.
+    fn event(&self, number: u64, made_ms: i64, repeat: Option<Repeat>, timestamp_ms: i64) -> Event {
+        let mut draws = Rng::with_seed(self.shape.seed ^ (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let id = uuid(&mut draws);
+        let key = format!("user-{}", draws.u64(..self.shape.keys.max(1)));
+        let kind = draws.choice(KINDS).unwrap_or("order");
+        let amount = draws.u32(100..1_000_000);
+        let attempt = if repeat == Some(Repeat::Attempt) { r#""attempt":2,"# } else { "" };
+        let (whole, cents) = (amount / 100, amount % 100);
+        let mut value = format!(
+            r#"{{"id":"{id}","type":"{kind}","user":"{key}","amount":{whole}.{cents:02},"ts":{made_ms},{attempt}"note":""#
+        );
+        let padding = PADDING.chars().cycle().skip(usize::from(draws.u8(..64)));
+        value.extend(padding.take(self.shape.size.saturating_sub(value.len() + 2)));
+        value.push_str("\"}");
+        let mut headers = Vec::new();
+        if draws.u8(..4) == 0 {
+            headers.push(("source", Some(format!("shop-{}", draws.u8(..8)))));
+            if draws.u8(..4) == 0 {
+                headers.push(("trace", None));
+            }
+        }
+        Event { id, key, value, headers, timestamp_ms, repeat }
+    }
+}
+
+impl Iterator for Generator {
+    type Item = Event;
+
+    fn next(&mut self) -> Option<Event> {
+        self.made += 1;
+        Some(self.next_at(EPOCH_MS + self.made))
+    }
+}
+
+/// A random UUID (RFC 9562, version 4) as text.
+fn uuid(draws: &mut Rng) -> String {
+    let bits = (draws.u128(..) & !(0xf << 76 | 0x3 << 62)) | 0x4 << 76 | 0x2 << 62;
+    let digits = format!("{bits:032x}");
+    let mut text = String::with_capacity(36);
+    for (at, digit) in digits.chars().enumerate() {
+        let hyphen = if [8, 12, 16, 20].contains(&at) { "-" } else { "" };
+        // Writing to a string cannot fail.
+        write!(text, "{hyphen}{digit}").unwrap_or_default();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+
+    const SHAPE: Shape = Shape { seed: 7, size: 300, duplicates: 0.2, keys: 50 };
+
+    #[test]
+    fn the_same_seed_makes_the_same_events() {
+        let events = |seed| Generator::new(Shape { seed, ..SHAPE }).take(2_000).collect::<Vec<_>>();
+        assert_eq!(events(7), events(7));
+        assert_ne!(events(7), events(8));
+    }
+
+    #[test]
+    fn the_share_of_repeats_is_the_one_asked_for() {
+        for duplicates in [0.0, 0.05, 0.2, 0.5, 0.9] {
+            let events = Generator::new(Shape { duplicates, ..SHAPE }).take(20_000);
+            let mut ids = HashMap::new();
+            let mut repeats = 0;
+            for event in events {
+                let known = ids.insert(event.id.clone(), event.key.clone());
+                assert_eq!(event.repeat.is_some(), known.is_some(), "a repeat is one by its id");
+                if let Some(key) = known {
+                    assert_eq!(key, event.key, "and goes where its original went");
+                    repeats += 1;
+                }
+            }
+            let share = f64::from(repeats) / 20_000.0;
+            assert!((share - duplicates).abs() < 0.02, "{share} instead of {duplicates}");
+        }
+    }
+
+    #[test]
+    fn most_repeats_come_soon_and_some_late() {
+        let mut born = HashMap::new();
+        let mut distances = Vec::new();
+        for (at, event) in Generator::new(SHAPE).take(50_000).enumerate() {
+            match event.repeat {
+                None => drop(born.insert(event.id, at)),
+                Some(_) => distances.push(at - born[&event.id]),
+            }
+        }
+        distances.sort_unstable();
+        let within = |limit| distances.partition_point(|distance| *distance < limit) * 100 / distances.len();
+        assert!(within(1_000) > 55, "{} % within 1,000", within(1_000));
+        assert!(within(10_000) < 95, "{} % within 10,000", within(10_000));
+    }
+
+    #[test]
+    fn values_are_json_of_the_size_asked_for_and_repeats_differ_as_they_say() {
+        let mut originals: HashMap<String, Event> = HashMap::new();
+        let mut kinds = [0; 3];
+        for event in Generator::new(SHAPE).take(5_000) {
+            let json: serde_json::Value = serde_json::from_str(&event.value).unwrap();
+            assert_eq!(json["id"].as_str(), Some(event.id.as_str()));
+            assert_eq!(event.value.len(), SHAPE.size);
+            assert_eq!((event.id.len(), event.id.as_bytes()[14]), (36, b'4'));
+            let Some(repeat) = event.repeat else {
+                originals.insert(event.id.clone(), event);
+                continue;
+            };
+            let original = &originals[&event.id];
+            kinds[repeat as usize] += 1;
+            let same = (event.value == original.value, event.timestamp_ms == original.timestamp_ms);
+            match repeat {
+                Repeat::Identical => assert_eq!(same, (true, true)),
+                Repeat::Later => assert_eq!(same, (true, false)),
+                Repeat::Attempt => assert_eq!((same, json["attempt"].as_u64()), ((false, false), Some(2))),
+            }
+        }
+        assert!(kinds.iter().all(|count| *count > 100), "{kinds:?}");
+        let small = Generator::new(Shape { size: 1, ..SHAPE }).next().unwrap();
+        assert!(serde_json::from_str::<serde_json::Value>(&small.value).is_ok());
+    }
+}

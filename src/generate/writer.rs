@@ -1,0 +1,132 @@
+//! The generator's producer.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::{Header, OwnedHeaders};
+use rdkafka::producer::{BaseProducer, BaseRecord, DeliveryResult, Producer, ProducerContext};
+use rdkafka::{ClientConfig, ClientContext};
+
+use super::error::GenerateError;
+use super::events::Event;
+use super::proxy::Proxy;
+
+const SERVE: Duration = Duration::from_millis(10);
+
+/// What became of the records.
+#[derive(Debug, Default)]
+struct Deliveries {
+    delivered: AtomicU64,
+    failed: AtomicU64,
+    why: Mutex<Option<String>>,
+}
+
+impl ClientContext for Deliveries {
+    /// A connection that was cut is no news; records that fail are told one by one.
+    fn error(&self, _: KafkaError, _: &str) {}
+}
+
+impl ProducerContext for Deliveries {
+    type DeliveryOpaque = ();
+
+    fn delivery(&self, result: &DeliveryResult<'_>, (): ()) {
+        match result {
+            Ok(_) => _ = self.delivered.fetch_add(1, Ordering::Relaxed),
+            Err((error, _)) => {
+                self.failed.fetch_add(1, Ordering::Relaxed);
+                let mut why = self.why.lock().unwrap_or_else(PoisonError::into_inner);
+                why.get_or_insert_with(|| error.to_string());
+            }
+        }
+    }
+}
+
+/// A producer for one topic. Without a proxy it is idempotent and writes each record once; with one it is
+/// not, and retries what it got no answer for.
+pub(super) struct Writer<'a> {
+    producer: BaseProducer<Deliveries>,
+    topic: &'a str,
+}
+
+impl<'a> Writer<'a> {
+    pub fn new(direct: &ClientConfig, proxy: Option<&Proxy>, topic: &'a str) -> Result<Self, GenerateError> {
+        let mut config = direct.clone();
+        let defaults = [
+            ("linger.ms", "5"),
+            ("partitioner", "murmur2_random"),
+            ("enable.idempotence", if proxy.is_some() { "false" } else { "true" }),
+            ("acks", "all"),
+            ("message.timeout.ms", "60000"),
+        ];
+        for (name, value) in defaults {
+            if direct.get(name).is_none() {
+                config.set(name, value);
+            }
+        }
+        if let Some(proxy) = proxy {
+            config
+                .set("bootstrap.servers", proxy.bootstrap_servers())
+                .set("broker.address.family", "v4")
+                // Small batches: more answers to lose, and fewer repeats for each.
+                .set("batch.num.messages", "500")
+                .set("max.in.flight", "5")
+                .set("retry.backoff.ms", "20")
+                .set("reconnect.backoff.ms", "10")
+                .set("reconnect.backoff.max.ms", "100");
+        }
+        let producer = config.create_with_context(Deliveries::default()).map_err(GenerateError::Settings)?;
+        Ok(Self { producer, topic })
+    }
+
+    /// Gives one event to the client; waits while its queue is full.
+    pub fn send(&self, event: &Event) -> Result<(), GenerateError> {
+        let mut record =
+            BaseRecord::to(self.topic).key(&event.key).payload(&event.value).timestamp(event.timestamp_ms);
+        if !event.headers.is_empty() {
+            let headers = OwnedHeaders::new_with_capacity(event.headers.len());
+            record = record.headers(event.headers.iter().fold(headers, |headers, (key, value)| {
+                headers.insert(Header { key, value: value.as_ref() })
+            }));
+        }
+        while let Err((error, returned)) = self.producer.send(record) {
+            if error.rdkafka_error_code() != Some(RDKafkaErrorCode::QueueFull) {
+                return Err(self.refused(1, error.to_string()));
+            }
+            self.serve(SERVE)?;
+            record = returned;
+        }
+        Ok(())
+    }
+
+    /// Takes in what the broker said, for at most `wait`; an error if it refused a record.
+    pub fn serve(&self, wait: Duration) -> Result<(), GenerateError> {
+        self.producer.poll(wait);
+        match self.producer.context().failed.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            failed => {
+                let why = self.producer.context().why.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                Err(self.refused(failed, why.unwrap_or_default()))
+            }
+        }
+    }
+
+    /// Waits until everything is acknowledged; the client gives up on a record after a minute.
+    pub fn drain(&self, mut tell: impl FnMut(&Self)) -> Result<(), GenerateError> {
+        while self.producer.in_flight_count() > 0 {
+            self.serve(SERVE * 10)?;
+            tell(self);
+        }
+        self.serve(Duration::ZERO)
+    }
+
+    /// Records acknowledged.
+    pub fn delivered(&self) -> u64 {
+        self.producer.context().delivered.load(Ordering::Relaxed)
+    }
+
+    fn refused(&self, failed: u64, why: String) -> GenerateError {
+        GenerateError::Refused { topic: self.topic.to_owned(), failed, why }
+    }
+}

@@ -1,0 +1,284 @@
+//! Start-up checks: do the topics exist, do they fit together, can the promise be held on them.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use rdkafka::admin::{
+    AdminClient, AdminOptions, ConfigResource, NewTopic, ResourceSpecifier, TopicReplication,
+};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+
+use super::client_config::Settings;
+use super::error::failure;
+use super::native;
+use super::topics::{self, Shape};
+use crate::ports::Remedy;
+
+/// How long one question may take; well below the time that a stop may take.
+const ANSWER: Duration = Duration::from_secs(5);
+/// What a created clean topic takes over from the raw one: how long it keeps records, and which it accepts.
+const INHERITED: [&str; 6] = [
+    "cleanup.policy",
+    "retention.ms",
+    "retention.bytes",
+    "max.message.bytes",
+    "message.timestamp.before.max.ms",
+    "message.timestamp.after.max.ms",
+];
+
+/// What the checks found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Topology {
+    /// Partitions of the raw, clean and state topics.
+    pub partitions: usize,
+    /// Id of the cluster, where the broker tells it.
+    pub cluster_id: Option<String>,
+    /// Topic ids of raw, clean and state, where the broker has them (Kafka 2.8).
+    pub topic_ids: [Option<String>; 3],
+    /// What does not break the promise but deserves to be known.
+    pub warnings: Vec<String>,
+}
+
+/// Why dedupd does not start.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CheckError {
+    /// Nobody answers; trying again may help.
+    #[error("no broker answers: {0}")]
+    Unreachable(String),
+    /// The configuration asks for what this cluster does not allow (exit code 2).
+    #[error("{}", .0.join("\n"))]
+    Configuration(Vec<String>),
+    /// Topics or rights are not as needed (exit code 3).
+    #[error("{}", .0.join("\n"))]
+    Refused(Vec<String>),
+}
+
+/// What the topics have to fit.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted {
+    /// Create what is missing, shaped like the raw topic.
+    pub create: bool,
+    /// The longest window: the state topic has to keep its records at least as long.
+    pub window: Duration,
+}
+
+/// Asks the cluster about everything that must hold before a record moves.
+pub fn check(settings: &Settings, wanted: Wanted) -> Result<Topology, CheckError> {
+    let asking = Inquiry::new(settings)?;
+    let mut found = asking.topics()?;
+    asking.broker_limits()?;
+    if wanted.create && !found.raw_missing() {
+        asking.create_missing(&found, wanted.window)?;
+        found = asking.topics()?;
+    }
+    let configs = asking.configs(&found)?;
+    let verdict = topics::judge(settings, &found.shapes(), &configs, wanted.window);
+    if !verdict.problems.is_empty() {
+        return Err(CheckError::Refused(verdict.problems));
+    }
+    let names = [settings.raw.as_str(), &settings.clean, &settings.state];
+    let ids = native::topic_ids(asking.reader.client(), &names, ANSWER).unwrap_or_default();
+    Ok(Topology {
+        partitions: found.raw.partitions().unwrap_or(0),
+        cluster_id: asking.reader.client().fetch_cluster_id(ANSWER),
+        topic_ids: ids.try_into().unwrap_or_default(),
+        warnings: verdict.warnings,
+    })
+}
+
+/// The topics as the broker describes them.
+pub(super) struct Found {
+    pub raw: Shape,
+    pub clean: Shape,
+    pub state: Shape,
+    pub dead_letter: Option<Shape>,
+    replication: i32,
+}
+
+impl Found {
+    fn raw_missing(&self) -> bool {
+        self.raw.partitions().is_none()
+    }
+
+    fn shapes(&self) -> [&Shape; 3] {
+        [&self.raw, &self.clean, &self.state]
+    }
+}
+
+struct Inquiry<'a> {
+    settings: &'a Settings,
+    reader: BaseConsumer,
+    admin: AdminClient<DefaultClientContext>,
+}
+
+fn refuse(doing: &str, error: &KafkaError) -> CheckError {
+    let failed = failure(doing, error);
+    match failed.remedy {
+        Remedy::Stop => CheckError::Refused(vec![failed.what]),
+        _ => CheckError::Unreachable(failed.what),
+    }
+}
+
+impl<'a> Inquiry<'a> {
+    fn new(settings: &'a Settings) -> Result<Self, CheckError> {
+        let create = |e: KafkaError| CheckError::Configuration(vec![e.to_string()]);
+        let config = settings.reader("read_committed");
+        Ok(Self {
+            settings,
+            reader: config.create().map_err(create)?,
+            admin: settings.base().create().map_err(create)?,
+        })
+    }
+
+    fn topics(&self) -> Result<Found, CheckError> {
+        let settings = self.settings;
+        let (raw, replication) = self.topic(&settings.raw)?;
+        Ok(Found {
+            raw,
+            clean: self.topic(&settings.clean)?.0,
+            state: self.topic(&settings.state)?.0,
+            dead_letter: settings.dead_letter.as_ref().map(|t| Ok(self.topic(t)?.0)).transpose()?,
+            replication,
+        })
+    }
+
+    fn topic(&self, name: &str) -> Result<(Shape, i32), CheckError> {
+        let doing = format!("asking {} for topic {name}", self.settings.bootstrap_servers);
+        let metadata = self.reader.fetch_metadata(Some(name), ANSWER).map_err(|e| refuse(&doing, &e))?;
+        let Some(topic) = metadata.topics().iter().find(|t| t.name() == name) else {
+            return Ok((Shape::Missing, 1));
+        };
+        match topic.error().map(RDKafkaErrorCode::from) {
+            None => {
+                let replication = topic.partitions().first().map_or(1, |p| p.replicas().len());
+                Ok((Shape::Partitions(topic.partitions().len()), i32::try_from(replication).unwrap_or(1)))
+            }
+            Some(RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic) => {
+                Ok((Shape::Missing, 1))
+            }
+            Some(code) => Err(refuse(&doing, &KafkaError::MetadataFetch(code))),
+        }
+    }
+
+    /// Creates clean, state and dead-letter topics where they are missing.
+    fn create_missing(&self, found: &Found, window: Duration) -> Result<(), CheckError> {
+        let settings = self.settings;
+        let partitions = i32::try_from(found.raw.partitions().unwrap_or(1)).unwrap_or(1);
+        let raw = self.topic_configs(&settings.raw)?;
+        let state_retention_ms = topics::state_retention(window).as_millis().to_string();
+        let inherited: Vec<(&str, &str)> =
+            INHERITED.iter().filter_map(|key| Some((*key, raw.get(*key)?.as_str()))).collect();
+        let state = [
+            ("cleanup.policy", "delete"),
+            ("retention.ms", state_retention_ms.as_str()),
+            ("retention.bytes", "-1"),
+        ];
+        let mut wanted: Vec<NewTopic<'_>> = Vec::new();
+        let topic = |name: &'a str, configs: &[(&'_ str, &'_ str)]| -> (String, Vec<(String, String)>) {
+            (name.to_owned(), configs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect())
+        };
+        let mut missing = Vec::new();
+        if found.clean == Shape::Missing {
+            missing.push(topic(&settings.clean, &inherited));
+        }
+        if found.state == Shape::Missing {
+            missing.push(topic(&settings.state, &state));
+        }
+        if let (Some(name), Some(Shape::Missing)) = (&settings.dead_letter, &found.dead_letter) {
+            missing.push(topic(name, &[]));
+        }
+        for (name, configs) in &missing {
+            let mut new = NewTopic::new(name, partitions, TopicReplication::Fixed(found.replication));
+            for (key, value) in configs {
+                new = new.set(key, value);
+            }
+            wanted.push(new);
+        }
+        self.create(&wanted)
+    }
+
+    fn create(&self, wanted: &[NewTopic<'_>]) -> Result<(), CheckError> {
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let options = AdminOptions::new().operation_timeout(Some(ANSWER));
+        let answers = pollster::block_on(self.admin.create_topics(wanted, &options))
+            .map_err(|e| refuse("creating topics", &e))?;
+        for answer in answers {
+            match answer {
+                Ok(name) => tracing::info!(topic = name, "created"),
+                // Another instance was faster.
+                Err((_, RDKafkaErrorCode::TopicAlreadyExists)) => {}
+                Err((name, code)) => {
+                    return Err(refuse(&format!("creating topic {name}"), &KafkaError::AdminOp(code)));
+                }
+            }
+        }
+        self.wait_for(wanted)
+    }
+
+    /// A created topic is not at once in every broker's metadata.
+    fn wait_for(&self, wanted: &[NewTopic<'_>]) -> Result<(), CheckError> {
+        for _ in 0..100 {
+            let missing = wanted.iter().try_fold(0, |n, topic| {
+                Ok::<_, CheckError>(n + usize::from(self.topic(topic.name)?.0 == Shape::Missing))
+            })?;
+            if missing == 0 {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        Err(CheckError::Unreachable("topics were created but do not appear in the metadata".to_owned()))
+    }
+
+    fn configs(&self, found: &Found) -> Result<[HashMap<String, String>; 3], CheckError> {
+        let settings = self.settings;
+        let mut configs = [HashMap::new(), HashMap::new(), HashMap::new()];
+        let names = [&settings.raw, &settings.clean, &settings.state];
+        for ((slot, name), shape) in configs.iter_mut().zip(names).zip(found.shapes()) {
+            if *shape != Shape::Missing {
+                *slot = self.topic_configs(name)?;
+            }
+        }
+        Ok(configs)
+    }
+
+    /// The configuration of a topic; empty, with a warning, where the right to see it is missing.
+    fn topic_configs(&self, name: &str) -> Result<HashMap<String, String>, CheckError> {
+        self.describe(ResourceSpecifier::Topic(name), &format!("reading the configuration of topic {name}"))
+    }
+
+    fn describe(
+        &self,
+        resource: ResourceSpecifier<'_>,
+        doing: &str,
+    ) -> Result<HashMap<String, String>, CheckError> {
+        let options = AdminOptions::new().request_timeout(Some(ANSWER));
+        let answers = pollster::block_on(self.admin.describe_configs([&resource], &options))
+            .map_err(|e| refuse(doing, &e))?;
+        match answers.into_iter().next() {
+            Some(Ok(ConfigResource { entries, .. })) => {
+                Ok(entries.into_iter().filter_map(|e| Some((e.name, e.value?))).collect())
+            }
+            Some(Err(code)) => {
+                tracing::warn!("{doing}: {code}; grant DESCRIBE_CONFIGS to let dedupd check it");
+                Ok(HashMap::new())
+            }
+            None => Ok(HashMap::new()),
+        }
+    }
+
+    /// Limits of the broker that the configuration has to keep.
+    fn broker_limits(&self) -> Result<(), CheckError> {
+        let metadata = self
+            .reader
+            .fetch_metadata(Some(&self.settings.raw), ANSWER)
+            .map_err(|e| refuse("reading the broker's limits", &e))?;
+        let Some(broker) = metadata.brokers().first() else { return Ok(()) };
+        let limits = self.describe(ResourceSpecifier::Broker(broker.id()), "reading the broker's limits")?;
+        let problems = topics::limits(self.settings, &limits);
+        if problems.is_empty() { Ok(()) } else { Err(CheckError::Configuration(problems)) }
+    }
+}

@@ -1,0 +1,208 @@
+//! What the producer's own thread reports back about each record it delivered.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::{DeliveryResult, Message};
+use rdkafka::producer::ProducerContext;
+use rdkafka::{ClientContext, types::RDKafkaErrorCode as Code};
+
+use super::ends::Quiet;
+use super::error;
+use crate::dedupe::{Offset, PartitionId};
+use crate::ports::{Failure, Refused};
+
+/// Which topic a record went to. The kind travels in the two top bits of the client's per-message
+/// word, the raw offset in the rest, so that a delivery costs no allocation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Clean,
+    State,
+    DeadLetter,
+}
+
+const OFFSET_BITS: u32 = 62;
+
+pub(super) fn mark(kind: Kind, offset: Offset) -> usize {
+    let kind = match kind {
+        Kind::Clean => 0u64,
+        Kind::State => 1,
+        Kind::DeadLetter => 2,
+    };
+    usize::try_from((kind << OFFSET_BITS) | (offset & ((1 << OFFSET_BITS) - 1))).unwrap_or(usize::MAX)
+}
+
+fn unmark(mark: usize) -> (Kind, Offset) {
+    let mark = mark as u64;
+    let kind = match mark >> OFFSET_BITS {
+        0 => Kind::Clean,
+        1 => Kind::State,
+        _ => Kind::DeadLetter,
+    };
+    (kind, mark & ((1 << OFFSET_BITS) - 1))
+}
+
+/// The first failed delivery of a transaction, widened over all that failed for the same reason.
+#[derive(Debug, Clone)]
+struct Failed {
+    code: RDKafkaErrorCode,
+    kind: Kind,
+    records: Refused,
+}
+
+/// One past the highest acknowledged offset of each partition; 0 = none yet.
+struct Ends(Vec<AtomicU64>);
+
+impl Ends {
+    fn new(partitions: usize) -> Self {
+        Self((0..partitions).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    fn raise(&self, partition: i32, offset: i64) {
+        let slot = usize::try_from(partition).ok().and_then(|p| self.0.get(p));
+        if let (Some(slot), Ok(offset)) = (slot, u64::try_from(offset)) {
+            slot.fetch_max(offset + 1, Ordering::Relaxed);
+        }
+    }
+
+    fn get(&self, partition: PartitionId) -> Option<Offset> {
+        let end = self.0.get(partition as usize)?.load(Ordering::Acquire);
+        (end > 0).then_some(end)
+    }
+}
+
+/// Collects deliveries; read by the worker after it has drained them.
+pub(super) struct Deliveries {
+    clean: Ends,
+    state: Ends,
+    failed: Mutex<Option<Failed>>,
+    dropped: AtomicBool,
+}
+
+impl Deliveries {
+    pub(super) fn new(partitions: usize) -> Self {
+        Self {
+            clean: Ends::new(partitions),
+            state: Ends::new(partitions),
+            failed: Mutex::new(None),
+            dropped: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn clean_end(&self, partition: PartitionId) -> Option<Offset> {
+        self.clean.get(partition)
+    }
+
+    pub(super) fn state_end(&self, partition: PartitionId) -> Option<Offset> {
+        self.state.get(partition)
+    }
+
+    /// Forgets failures of the previous transaction.
+    pub(super) fn reset(&self) {
+        self.dropped.store(false, Ordering::Release);
+        *self.failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = None;
+    }
+
+    /// The failure of this transaction's deliveries, if any; `topics` are clean, state, dead letter.
+    pub(super) fn failure(&self, topics: [&str; 3]) -> Option<Failure> {
+        let failed = self.failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()?;
+        let [clean, state, dead] = topics;
+        let topic = match failed.kind {
+            Kind::Clean => clean,
+            Kind::State => state,
+            Kind::DeadLetter => dead,
+        };
+        if failed.kind == Kind::Clean && error::blames_the_record(failed.code) {
+            return Some(error::refused(topic, failed.code, failed.records));
+        }
+        if failed.kind == Kind::DeadLetter && error::blames_the_record(failed.code) {
+            return Some(error::refused_twice(topic, failed.code));
+        }
+        let cause = KafkaError::MessageProduction(failed.code);
+        Some(error::failure(&format!("writing to topic {topic}"), &cause))
+    }
+
+    /// Whether the client dropped records of this transaction without sending them.
+    pub(super) fn dropped_records(&self) -> bool {
+        self.dropped.load(Ordering::Acquire)
+    }
+
+    fn fail(&self, code: Code, (kind, offset): (Kind, Offset), partition: i32) {
+        // Purged records failed because others did before them; they explain nothing.
+        if matches!(code, Code::PurgeQueue | Code::PurgeInflight) {
+            self.dropped.store(true, Ordering::Release);
+            return;
+        }
+        let partition = u32::try_from(partition).unwrap_or(0);
+        let mut failed = self.failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        match failed.as_mut() {
+            None => {
+                let records = Refused { partition, first: offset, last: offset };
+                *failed = Some(Failed { code, kind, records });
+            }
+            Some(known)
+                if known.code == code && known.kind == kind && known.records.partition == partition =>
+            {
+                known.records.first = known.records.first.min(offset);
+                known.records.last = known.records.last.max(offset);
+            }
+            Some(_) => {}
+        }
+    }
+}
+
+impl ClientContext for Deliveries {
+    fn error(&self, error: KafkaError, reason: &str) {
+        Quiet.error(error, reason);
+    }
+}
+
+impl ProducerContext for Deliveries {
+    type DeliveryOpaque = usize;
+
+    fn delivery(&self, result: &DeliveryResult<'_>, opaque: usize) {
+        let (kind, offset) = unmark(opaque);
+        match result {
+            Ok(message) => match kind {
+                Kind::Clean => self.clean.raise(message.partition(), message.offset()),
+                Kind::State => self.state.raise(message.partition(), message.offset()),
+                Kind::DeadLetter => {}
+            },
+            Err((KafkaError::MessageProduction(code), message)) => {
+                self.fail(*code, (kind, offset), message.partition());
+            }
+            Err((_, message)) => self.fail(Code::Fail, (kind, offset), message.partition()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mark_of_a_record_reads_back() {
+        for kind in [Kind::Clean, Kind::State, Kind::DeadLetter] {
+            for offset in [0, 1, (1 << OFFSET_BITS) - 1] {
+                assert_eq!(unmark(mark(kind, offset)), (kind, offset));
+            }
+        }
+    }
+
+    #[test]
+    fn failures_of_one_kind_widen_and_purged_records_explain_nothing() {
+        let deliveries = Deliveries::new(4);
+        deliveries.fail(Code::PurgeQueue, (Kind::Clean, 3), 1);
+        assert!(deliveries.failure(["c", "s", "d"]).is_none());
+        assert!(deliveries.dropped_records());
+        for offset in [20, 10, 15] {
+            deliveries.fail(Code::MessageSizeTooLarge, (Kind::Clean, offset), 1);
+        }
+        let failure = deliveries.failure(["c", "s", "d"]).unwrap();
+        assert_eq!(failure.refused, Some(Refused { partition: 1, first: 10, last: 20 }));
+        deliveries.reset();
+        assert!(deliveries.failure(["c", "s", "d"]).is_none());
+        assert!(!deliveries.dropped_records());
+    }
+}

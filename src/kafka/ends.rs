@@ -1,0 +1,72 @@
+//! The ends of logs, asked by clients that do nothing else.
+//!
+//! A broker answers the requests of a connection in turn, and a fetch waits up to half a second for
+//! records. A client that reads a quiet topic would wait as long for every question about its ends,
+//! one partition after the other.
+
+use std::time::Duration;
+
+use rdkafka::ClientContext;
+use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+
+use super::client_config::Settings;
+use super::consumer::number;
+use super::error::failure;
+use crate::dedupe::PartitionId;
+use crate::ports::{Bounds, Failure};
+
+/// The default context logs the end of a partition, which is what readers wait for, as an error, and
+/// during an outage an error a second; the calls that fail are reported where they are made.
+pub(super) struct Quiet;
+
+impl ClientContext for Quiet {
+    fn error(&self, error: KafkaError, reason: &str) {
+        if error.rdkafka_error_code() != Some(RDKafkaErrorCode::PartitionEOF) {
+            tracing::debug!(%error, reason, "client");
+        }
+    }
+}
+
+impl ConsumerContext for Quiet {}
+
+/// A client outside of the group's protocol, of the given isolation.
+pub(super) fn reader(settings: &Settings, isolation: &str) -> Result<BaseConsumer<Quiet>, Failure> {
+    let doing = || format!("creating a reader for group {}", settings.group);
+    settings.reader(isolation).create_with_context(Quiet).map_err(|e| failure(&doing(), &e))
+}
+
+/// Asks for the ends of logs.
+pub(super) struct Ends {
+    stable: BaseConsumer<Quiet>,
+    unstable: BaseConsumer<Quiet>,
+}
+
+impl Ends {
+    /// Creates the clients; nothing is asked yet.
+    pub(super) fn new(settings: &Settings) -> Result<Self, Failure> {
+        Ok(Self {
+            stable: reader(settings, "read_committed")?,
+            unstable: reader(settings, "read_uncommitted")?,
+        })
+    }
+
+    /// The client that waits for pending transactions.
+    pub(super) fn stable(&self) -> &BaseConsumer<Quiet> {
+        &self.stable
+    }
+
+    /// The client that sees what is not committed.
+    pub(super) fn unstable(&self) -> &BaseConsumer<Quiet> {
+        &self.unstable
+    }
+
+    /// The stable end by a `read_committed` client, the written end by the other.
+    pub(super) fn of(&self, topic: &str, partition: PartitionId, wait: Duration) -> Result<Bounds, Failure> {
+        let fail = |e| failure(&format!("reading the ends of topic {topic}, partition {partition}"), &e);
+        let (low, stable) = self.stable.fetch_watermarks(topic, number(partition), wait).map_err(fail)?;
+        let (_, high) = self.unstable.fetch_watermarks(topic, number(partition), wait).map_err(fail)?;
+        let offset = |value: i64| u64::try_from(value).unwrap_or(0);
+        Ok(Bounds { low: offset(low), stable: offset(stable), high: offset(high).max(offset(stable)) })
+    }
+}

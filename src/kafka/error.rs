@@ -1,0 +1,142 @@
+//! Kafka errors sorted by remedy.
+//!
+//! The client's contract (librdkafka INTRODUCTION.md, "Transactional Producer") has three flags:
+//! retriable, requires abort, fatal; with none of them set the error counts as fatal. Flags alone are
+//! not enough: `Fenced` may come as "requires abort", `Flush` and `MessageProduction` carry no flags,
+//! and `UnsupportedFeature` is flagged retriable. So the code decides first, the flags second, and
+//! what is still unknown costs a new producer, which is always safe.
+
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+
+use crate::ports::{Failure, Refused, Remedy};
+
+/// Turns a client error into a failure. `doing` completes "while …", naming the topic or group.
+pub fn failure(doing: &str, error: &KafkaError) -> Failure {
+    let remedy = remedy(error);
+    let advice = match remedy {
+        Remedy::Retry => "trying again",
+        Remedy::Abort => "aborting the transaction and reading its records again",
+        Remedy::Renew => "replacing the producer and continuing from the committed offset",
+        Remedy::Fenced => {
+            "another producer uses this transactional id, or the transaction timed out: replacing the producer once"
+        }
+        Remedy::Rejoin => {
+            "another process uses this group.instance, or an answer of the broker was lost: joining anew"
+        }
+        Remedy::Stop => advice(error.rdkafka_error_code()),
+    };
+    Failure { remedy, what: format!("{error} while {doing}; {advice}"), refused: None }
+}
+
+/// A failure of records that the broker refused as such.
+pub fn refused(topic: &str, code: RDKafkaErrorCode, records: Refused) -> Failure {
+    let Refused { partition, first, last } = records;
+    Failure {
+        remedy: Remedy::Abort,
+        what: format!(
+            "topic {topic} refused records of raw partition {partition}, offsets {first} to {last}: {code}; \
+             aborting the transaction and looking for the record that causes it"
+        ),
+        refused: Some(records),
+    }
+}
+
+/// A record that the dead-letter topic refuses has nowhere to go.
+pub fn refused_twice(topic: &str, code: RDKafkaErrorCode) -> Failure {
+    Failure {
+        remedy: Remedy::Stop,
+        what: format!(
+            "dead-letter topic {topic} refused a record: {code}; let it accept what the raw topic does \
+             (max.message.bytes, message.timestamp.after.max.ms), or choose another policy than dead_letter"
+        ),
+        refused: None,
+    }
+}
+
+/// Whether a delivery error blames the record itself, not the cluster.
+pub fn blames_the_record(code: RDKafkaErrorCode) -> bool {
+    use RDKafkaErrorCode as C;
+    matches!(
+        code,
+        C::MessageSizeTooLarge
+            | C::MessageBatchTooLarge
+            | C::InvalidMessage
+            | C::InvalidMessageSize
+            | C::InvalidTimestamp
+            | C::UnsupportedForMessageFormat
+            | C::PolicyViolation
+            | C::InvalidRecord
+    )
+}
+
+fn remedy(error: &KafkaError) -> Remedy {
+    let code = error.rdkafka_error_code();
+    if let Some(remedy) = code.and_then(by_code) {
+        return remedy;
+    }
+    match error {
+        KafkaError::Transaction(e) if e.is_fatal() => Remedy::Renew,
+        KafkaError::Transaction(e) if e.txn_requires_abort() => Remedy::Abort,
+        KafkaError::Transaction(e) if e.is_retriable() => Remedy::Retry,
+        // The client refused the record before it reached the queue. A commit would not notice that
+        // the record is missing. (A full queue is waited for where the record is at hand.)
+        KafkaError::MessageProduction(_) => Remedy::Abort,
+        KafkaError::MetadataFetch(_)
+        | KafkaError::OffsetFetch(_)
+        | KafkaError::Global(_)
+        | KafkaError::GroupListFetch(_)
+        | KafkaError::AdminOp(_)
+        | KafkaError::MessageConsumption(_)
+        | KafkaError::Seek(_)
+        | KafkaError::PauseResume(_) => Remedy::Retry,
+        KafkaError::MessageConsumptionFatal(_)
+        | KafkaError::ClientConfig(..)
+        | KafkaError::ClientCreation(_)
+        | KafkaError::Subscription(_) => Remedy::Stop,
+        _ => Remedy::Renew,
+    }
+}
+
+fn by_code(code: RDKafkaErrorCode) -> Option<Remedy> {
+    use RDKafkaErrorCode as C;
+    match code {
+        C::Fenced | C::ProducerFenced | C::InvalidProducerEpoch => Some(Remedy::Fenced),
+        C::FencedInstanceId => Some(Remedy::Rejoin),
+        C::TopicAuthorizationFailed
+        | C::GroupAuthorizationFailed
+        | C::ClusterAuthorizationFailed
+        | C::TransactionalIdAuthorizationFailed
+        | C::SaslAuthenticationFailed
+        | C::Authentication
+        | C::SSL
+        | C::UnsupportedFeature
+        | C::UnsupportedVersion
+        | C::InvalidTransactionTimeout
+        | C::InvalidTopic => Some(Remedy::Stop),
+        _ => None,
+    }
+}
+
+fn advice(code: Option<RDKafkaErrorCode>) -> &'static str {
+    use RDKafkaErrorCode as C;
+    match code {
+        Some(C::TopicAuthorizationFailed) => {
+            "grant READ on the raw and state topics and WRITE on the clean and state topics to this principal"
+        }
+        Some(C::GroupAuthorizationFailed) => "grant READ on the consumer group to this principal",
+        Some(C::TransactionalIdAuthorizationFailed) => {
+            "grant WRITE on the transactional ids prefixed with the group name to this principal"
+        }
+        Some(C::SaslAuthenticationFailed | C::Authentication) => {
+            "check the user name, password and mechanism under [kafka.properties]"
+        }
+        Some(C::SSL) => "check ssl.ca.location and the certificates under [kafka.properties]",
+        Some(C::InvalidTransactionTimeout) => {
+            "lower batch.transaction_timeout or raise the broker's transaction.max.timeout.ms"
+        }
+        Some(C::UnsupportedFeature | C::UnsupportedVersion) => {
+            "the broker is too old: dedupd needs Apache Kafka 2.5 or newer"
+        }
+        _ => "an operator has to look at this",
+    }
+}

@@ -1,0 +1,27 @@
+//! Kafka through librdkafka, behind the ports. Nothing else in dedupd names the client.
+//!
+//! This folder refuses to know what a duplicate is. It moves bytes and offsets, and sorts errors by
+//! what has to be done about them.
+
+mod admin;
+mod client_config;
+mod consumer;
+mod delivery;
+mod ends;
+pub mod error;
+mod group;
+mod native;
+mod producer;
+mod record;
+mod settle;
+mod state_topic;
+mod tail;
+mod topics;
+
+pub use admin::{CheckError, Topology, Wanted, check};
+pub use client_config::Settings;
+pub use consumer::KafkaSource;
+pub use native::hasten_groups;
+pub use producer::KafkaSink;
+pub use record::RawRecord;
+pub use state_topic::KafkaStateLog;

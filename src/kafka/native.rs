@@ -1,0 +1,208 @@
+//! The few librdkafka calls that the Rust client does not offer. The only unsafe code of `kafka`.
+#![expect(unsafe_code, reason = "foreign functions; each block states what it relies on")]
+
+use std::ffi::{CStr, CString};
+use std::ptr;
+use std::time::Duration;
+
+use rdkafka::client::Client;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::topic_partition_list::TopicPartitionList;
+use rdkafka::{ClientContext, bindings as sys};
+
+/// Who the group coordinator believes we are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Membership {
+    /// Generation of the group; negative when not a member.
+    pub generation: i32,
+    /// Member id; empty when not a member.
+    pub member_id: String,
+}
+
+/// The membership snapshot of a consumer, `None` when it has no group.
+pub fn membership<C: ClientContext>(client: &Client<C>) -> Option<Membership> {
+    // SAFETY: the client handle is alive for the whole call; the returned object is ours, its
+    // strings live until it is destroyed, and are copied before that.
+    unsafe {
+        let metadata = sys::rd_kafka_consumer_group_metadata(client.native_ptr());
+        if metadata.is_null() {
+            return None;
+        }
+        let generation = sys::rd_kafka_consumer_group_metadata_generation_id(metadata);
+        let member = sys::rd_kafka_consumer_group_metadata_member_id(metadata);
+        let member_id = if member.is_null() {
+            String::new()
+        } else {
+            CStr::from_ptr(member).to_string_lossy().into_owned()
+        };
+        sys::rd_kafka_consumer_group_metadata_destroy(metadata);
+        Some(Membership { generation, member_id })
+    }
+}
+
+/// One element of an answer about committed offsets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommittedOffset {
+    /// Partition number.
+    pub partition: i32,
+    /// Offset; negative when the group has none.
+    pub offset: i64,
+    /// Metadata, with anything that is not UTF-8 replaced: it may have been written by any program.
+    pub metadata: String,
+    /// Error of this partition alone.
+    pub error: Option<RDKafkaErrorCode>,
+}
+
+/// Committed offsets with their metadata. The Rust client's own accessor panics on metadata that is
+/// not UTF-8, which any other program may have written.
+pub fn committed<C: ClientContext>(
+    client: &Client<C>,
+    partitions: &TopicPartitionList,
+    wait: Duration,
+) -> Result<Vec<CommittedOffset>, KafkaError> {
+    let wait_ms = i32::try_from(wait.as_millis()).unwrap_or(i32::MAX);
+    // SAFETY: both handles are alive for the whole call; the elements are read within the count that
+    // librdkafka keeps, before the list is dropped by its owner.
+    unsafe {
+        let list = partitions.ptr();
+        let code = sys::rd_kafka_committed(client.native_ptr(), list, wait_ms);
+        if code != sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR {
+            return Err(KafkaError::OffsetFetch(code.into()));
+        }
+        let count = usize::try_from((*list).cnt).unwrap_or(0);
+        let elements = if count == 0 { &[] } else { std::slice::from_raw_parts((*list).elems, count) };
+        Ok(elements.iter().map(|element| committed_offset(element)).collect())
+    }
+}
+
+/// # Safety
+/// `element` must be a live element of a list filled by librdkafka.
+unsafe fn committed_offset(element: &sys::rd_kafka_topic_partition_t) -> CommittedOffset {
+    let metadata = if element.metadata.is_null() || element.metadata_size == 0 {
+        String::new()
+    } else {
+        // SAFETY: librdkafka keeps `metadata_size` bytes at `metadata` as long as the list lives.
+        let bytes =
+            unsafe { std::slice::from_raw_parts(element.metadata.cast::<u8>(), element.metadata_size) };
+        String::from_utf8_lossy(bytes).into_owned()
+    };
+    let error = (element.err != sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR)
+        .then(|| RDKafkaErrorCode::from(element.err));
+    CommittedOffset { partition: element.partition, offset: element.offset, metadata, error }
+}
+
+/// The high watermark that came with the last fetch of a partition; `None` before the first.
+pub fn known_end<C: ClientContext>(client: &Client<C>, topic: &str, partition: i32) -> Option<u64> {
+    let topic = CString::new(topic).ok()?;
+    let (mut low, mut high) = (-1i64, -1i64);
+    // SAFETY: the handle is alive, the name is a C string, and both results are written before use.
+    let code = unsafe {
+        sys::rd_kafka_get_watermark_offsets(
+            client.native_ptr(),
+            topic.as_ptr(),
+            partition,
+            ptr::from_mut(&mut low),
+            ptr::from_mut(&mut high),
+        )
+    };
+    (code == sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR)
+        .then_some(high)
+        .and_then(|high| high.try_into().ok())
+}
+
+/// Lets groups of the embedded broker form at once instead of after its default of three seconds.
+/// Does nothing to a client without an embedded broker.
+pub fn hasten_groups<C: ClientContext>(client: &Client<C>) {
+    // SAFETY: the handle is alive; the cluster belongs to it and is only told a number.
+    unsafe {
+        let cluster = sys::rd_kafka_handle_mock_cluster(client.native_ptr());
+        if !cluster.is_null() {
+            sys::rd_kafka_mock_group_initial_rebalance_delay_ms(cluster, 100);
+        }
+    }
+}
+
+/// The topic ids (base64 of 16 bytes) of the named topics, `None` for a topic that the broker does
+/// not know. Needs Kafka 2.8; an older broker gives an error.
+pub fn topic_ids<C: ClientContext>(
+    client: &Client<C>,
+    topics: &[&str],
+    wait: Duration,
+) -> Result<Vec<Option<String>>, KafkaError> {
+    let names: Vec<CString> = topics.iter().map(|t| CString::new(*t)).collect::<Result<_, _>>()?;
+    let mut pointers: Vec<_> = names.iter().map(|n| n.as_ptr()).collect();
+    let wait_ms = i32::try_from(wait.as_millis()).unwrap_or(i32::MAX);
+    // SAFETY: every object created here is destroyed here, after the last use of what it owns; the
+    // names outlive the collection, which copies them.
+    unsafe {
+        let rk = client.native_ptr();
+        let collection = sys::rd_kafka_TopicCollection_of_topic_names(pointers.as_mut_ptr(), pointers.len());
+        let options =
+            sys::rd_kafka_AdminOptions_new(rk, sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS);
+        let mut error_text = [0; 256];
+        sys::rd_kafka_AdminOptions_set_request_timeout(
+            options,
+            wait_ms,
+            error_text.as_mut_ptr(),
+            error_text.len(),
+        );
+        let queue = sys::rd_kafka_queue_new(rk);
+        sys::rd_kafka_DescribeTopics(rk, collection, options, queue);
+        let event = sys::rd_kafka_queue_poll(queue, wait_ms);
+        let ids = if event.is_null() {
+            Err(KafkaError::AdminOp(RDKafkaErrorCode::OperationTimedOut))
+        } else {
+            described_ids(event, topics.len())
+        };
+        if !event.is_null() {
+            sys::rd_kafka_event_destroy(event);
+        }
+        sys::rd_kafka_queue_destroy(queue);
+        sys::rd_kafka_AdminOptions_destroy(options);
+        sys::rd_kafka_TopicCollection_destroy(collection);
+        ids
+    }
+}
+
+/// # Safety
+/// `event` must be a live event from a queue that only `DescribeTopics` answers to.
+unsafe fn described_ids(
+    event: *mut sys::rd_kafka_event_t,
+    expected: usize,
+) -> Result<Vec<Option<String>>, KafkaError> {
+    // SAFETY: the result and everything reached from it lives as long as the event.
+    unsafe {
+        let code = sys::rd_kafka_event_error(event);
+        let result = sys::rd_kafka_event_DescribeTopics_result(event);
+        if code != sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR || result.is_null() {
+            return Err(KafkaError::AdminOp(code.into()));
+        }
+        let mut count = 0;
+        let topics = sys::rd_kafka_DescribeTopics_result_topics(result, ptr::from_mut(&mut count));
+        if count != expected {
+            return Err(KafkaError::AdminOp(RDKafkaErrorCode::Inconsistent));
+        }
+        let descriptions = std::slice::from_raw_parts(topics, count);
+        Ok(descriptions.iter().map(|topic| described_id(*topic)).collect())
+    }
+}
+
+/// # Safety
+/// `topic` must come from a live `DescribeTopics` result.
+unsafe fn described_id(topic: *const sys::rd_kafka_TopicDescription_t) -> Option<String> {
+    // SAFETY: the description is alive, and the base64 text belongs to the id, which belongs to it.
+    unsafe {
+        let error = sys::rd_kafka_TopicDescription_error(topic);
+        if !error.is_null()
+            && sys::rd_kafka_error_code(error) != sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR
+        {
+            return None;
+        }
+        let id = sys::rd_kafka_TopicDescription_topic_id(topic);
+        if id.is_null() {
+            return None;
+        }
+        let text = sys::rd_kafka_Uuid_base64str(id);
+        (!text.is_null()).then(|| CStr::from_ptr(text).to_string_lossy().into_owned())
+    }
+}

@@ -1,0 +1,361 @@
+//! The clean topic, the state topic and the transaction around them.
+
+use std::time::{Duration, Instant};
+
+use rdkafka::Message;
+use rdkafka::consumer::Consumer;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::{Header, OwnedHeaders};
+use rdkafka::producer::{BaseRecord, Producer, ThreadedProducer};
+use rdkafka::topic_partition_list::TopicPartitionList;
+
+use super::client_config::Settings;
+use super::consumer::{KafkaSource, kafka_offset, number};
+use super::delivery::{Deliveries, Kind, mark};
+use super::error::failure;
+use super::record::RawRecord;
+use super::settle::Settling;
+use crate::clock;
+use crate::dedupe::{Offset, PartitionId};
+use crate::ports::{Failure, Position, Reason, Record, Remedy, Sink};
+
+pub(super) type Client = ThreadedProducer<Deliveries>;
+type Outgoing<'a> = BaseRecord<'a, [u8], [u8], usize>;
+
+/// The client's `init_transactions` and its like must come back often enough for the worker to poll.
+const QUEUE_FULL_WAIT: Duration = Duration::from_secs(30);
+
+/// One transactional producer, replaced whenever an outcome is unknown.
+pub struct KafkaSink {
+    settings: Settings,
+    partitions: usize,
+    producer: Option<Client>,
+    ready: bool,
+}
+
+impl KafkaSink {
+    /// A sink without a producer; [`Sink::prepare`] makes it. `partitions` is the count of the topics.
+    #[must_use]
+    pub fn new(settings: Settings, partitions: usize) -> Self {
+        Self { settings, partitions, producer: None, ready: false }
+    }
+
+    fn fail(&self, doing: &str, error: &KafkaError) -> Failure {
+        failure(&format!("{doing} (transactional id {})", self.settings.transactional_id), error)
+    }
+
+    fn client(&self) -> Result<&Client, Failure> {
+        self.producer.as_ref().filter(|_| self.ready).ok_or_else(|| Failure {
+            remedy: Remedy::Renew,
+            what: format!("no producer is ready (transactional id {})", self.settings.transactional_id),
+            refused: None,
+        })
+    }
+
+    fn send(&self, record: Outgoing<'_>) -> Result<(), Failure> {
+        let client = self.client()?;
+        let topic = record.topic;
+        let deadline = clock::monotonic() + QUEUE_FULL_WAIT;
+        let mut record = record;
+        loop {
+            match client.send(record) {
+                Ok(()) => return Ok(()),
+                Err((KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull), returned))
+                    if clock::monotonic() < deadline =>
+                {
+                    client.poll(Duration::from_millis(1));
+                    record = returned;
+                }
+                Err((error, _)) => {
+                    return Err(self.fail(&format!("writing to topic {topic}"), &root_cause(client, error)));
+                }
+            }
+        }
+    }
+
+    /// Settles under a writer's transactional id: with our own producer when it is ours, because a
+    /// second one would fence it.
+    fn on_behalf(
+        &self,
+        writer: &str,
+        wait: Duration,
+        settle: impl FnOnce(&Settling<'_>, &Client) -> Result<(), KafkaError>,
+    ) -> Result<(), Failure> {
+        let settling = Settling { settings: &self.settings };
+        let fail = |e| failure(&format!("settling a torn transaction of transactional id {writer}"), &e);
+        if writer == self.settings.transactional_id {
+            return settle(&settling, self.client()?).map_err(fail).map_err(half_done);
+        }
+        let client: Client = self
+            .settings
+            .producer(writer)
+            .create_with_context(Deliveries::new(self.partitions))
+            .map_err(fail)?;
+        client.init_transactions(wait).and_then(|()| settle(&settling, &client)).map_err(fail)
+    }
+
+    /// Records that were never sent, because the transaction had failed before.
+    fn unsent(&self, client: &Client) -> Failure {
+        let purged = KafkaError::MessageProduction(RDKafkaErrorCode::PurgeQueue);
+        self.fail("writing to the clean and state topics", &root_cause(client, purged))
+    }
+
+    fn first_failure(&self, client: &Client) -> Option<Failure> {
+        let dead = self.settings.dead_letter.as_deref().unwrap_or_default();
+        client.context().failure([&self.settings.clean, &self.settings.state, dead])
+    }
+}
+
+/// The error that ended the transaction, when `seen` is only its echo: once a transaction has failed,
+/// records are refused or dropped with a code that does not say why. The calls which that state
+/// forbids do say it; beginning another transaction is one of them, and changes nothing.
+fn root_cause(client: &Client, seen: KafkaError) -> KafkaError {
+    use RDKafkaErrorCode as C;
+    let echo =
+        matches!(seen, KafkaError::MessageProduction(C::State | C::Fatal | C::PurgeQueue | C::PurgeInflight));
+    if !echo {
+        return seen;
+    }
+    match client.begin_transaction() {
+        Err(cause) if cause.rdkafka_error_code() != Some(C::State) => cause,
+        _ => seen,
+    }
+}
+
+/// A settling transaction that failed is still open in its producer, and nobody would abort it.
+fn half_done(failed: Failure) -> Failure {
+    match failed.remedy {
+        Remedy::Retry | Remedy::Abort => Failure { remedy: Remedy::Renew, ..failed },
+        _ => failed,
+    }
+}
+
+/// What a record in the log has that has no timestamp.
+const NO_TIMESTAMP: i64 = -1;
+
+/// The client reads both "none" and 0 as "now". The first has a number of its own; for 0, 1 ms after
+/// the epoch is the closest it can write.
+fn timestamp(record: &RawRecord<'_>) -> i64 {
+    record.timestamp_ms().map_or(NO_TIMESTAMP, |ms| ms.max(1))
+}
+
+fn explain(headers: OwnedHeaders, record: &RawRecord<'_>, reason: &Reason, raw: &str) -> OwnedHeaders {
+    let at = record.coordinates();
+    headers
+        .insert(Header { key: "dedupd.reason", value: Some(reason.code) })
+        .insert(Header { key: "dedupd.detail", value: Some(&reason.detail) })
+        .insert(Header { key: "dedupd.topic", value: Some(raw) })
+        .insert(Header { key: "dedupd.partition", value: Some(&at.partition.to_string()) })
+        .insert(Header { key: "dedupd.offset", value: Some(&at.offset.to_string()) })
+}
+
+impl Sink<KafkaSource> for KafkaSink {
+    fn prepare(&mut self, wait: Duration) -> Result<(), Failure> {
+        if self.ready {
+            return Ok(());
+        }
+        let client = match self.producer.take() {
+            Some(client) => client,
+            None => self
+                .settings
+                .producer(&self.settings.transactional_id)
+                .create_with_context(Deliveries::new(self.partitions))
+                .map_err(|e| self.fail("creating the producer", &e))?,
+        };
+        match client.init_transactions(wait) {
+            Ok(()) => {
+                self.ready = true;
+                self.producer = Some(client);
+                Ok(())
+            }
+            Err(error) => {
+                let failed = self.fail("initialising transactions", &error);
+                // Only a retriable failure may be resumed on the same producer.
+                if failed.remedy == Remedy::Retry {
+                    self.producer = Some(client);
+                }
+                Err(failed)
+            }
+        }
+    }
+
+    fn fence(&mut self, writer: &str, wait: Duration) -> Result<(), Failure> {
+        let doing = format!("ending the open transaction of transactional id {writer}");
+        let client: Client = self
+            .settings
+            .producer(writer)
+            .create_with_context(Deliveries::new(0))
+            .map_err(|e| failure(&doing, &e))?;
+        client.init_transactions(wait).map_err(|e| failure(&doing, &e))
+    }
+
+    fn purge(
+        &mut self,
+        writer: &str,
+        partition: PartitionId,
+        parts: (bool, bool),
+        wait: Duration,
+    ) -> Result<(), Failure> {
+        self.on_behalf(writer, wait, |settling, client| settling.purge(client, partition, parts, wait))
+    }
+
+    fn seal(
+        &mut self,
+        writer: &str,
+        key: &str,
+        block: &[u8],
+        position: &Position,
+        wait: Duration,
+    ) -> Result<(), Failure> {
+        self.on_behalf(writer, wait, |settling, client| settling.seal(client, (key, block), position, wait))
+    }
+
+    fn discard(&mut self) {
+        self.ready = false;
+        self.producer = None;
+    }
+
+    fn begin(&mut self) -> Result<(), Failure> {
+        let client = self.client()?;
+        client.context().reset();
+        client.begin_transaction().map_err(|e| self.fail("beginning a transaction", &e))
+    }
+
+    fn forward(&mut self, record: &RawRecord<'_>) -> Result<(), Failure> {
+        let at = record.coordinates();
+        self.send(BaseRecord {
+            topic: &self.settings.clean,
+            partition: Some(number(at.partition)),
+            payload: record.0.payload(),
+            key: record.0.key(),
+            timestamp: Some(timestamp(record)),
+            headers: record.0.headers().map(rdkafka::message::BorrowedHeaders::detach),
+            delivery_opaque: mark(Kind::Clean, at.offset),
+        })
+    }
+
+    fn dead_letter(&mut self, record: &RawRecord<'_>, reason: &Reason) -> Result<(), Failure> {
+        let Some(topic) = self.settings.dead_letter.as_deref() else {
+            return Err(Failure {
+                remedy: Remedy::Stop,
+                what: "a record belongs to the dead-letter topic, but topics.dead_letter is not set; set it"
+                    .into(),
+                refused: None,
+            });
+        };
+        let headers =
+            record.0.headers().map_or_else(OwnedHeaders::new, rdkafka::message::BorrowedHeaders::detach);
+        self.send(BaseRecord {
+            topic,
+            partition: None,
+            payload: record.0.payload(),
+            key: record.0.key(),
+            timestamp: Some(timestamp(record)),
+            headers: Some(explain(headers, record, reason, &self.settings.raw)),
+            delivery_opaque: mark(Kind::DeadLetter, record.coordinates().offset),
+        })
+    }
+
+    fn drain(&mut self, wait: Duration) -> Result<(), Failure> {
+        let client = self.client()?;
+        let deadline = clock::monotonic() + wait;
+        // The client's own flush polls in slices of 100 ms; this returns as soon as nothing is left.
+        while client.in_flight_count() > 0 {
+            if let Some(failed) = self.first_failure(client) {
+                return Err(failed);
+            }
+            if clock::monotonic() > deadline {
+                return Err(undelivered(client.in_flight_count(), wait));
+            }
+            client.poll(Duration::from_millis(1));
+        }
+        match self.first_failure(client) {
+            Some(failed) => Err(failed),
+            None if client.context().dropped_records() => Err(self.unsent(client)),
+            None => Ok(()),
+        }
+    }
+
+    fn clean_end(&self, partition: PartitionId) -> Option<Offset> {
+        self.producer.as_ref()?.context().clean_end(partition)
+    }
+
+    fn put_state(&mut self, partition: PartitionId, key: &str, block: &[u8]) -> Result<(), Failure> {
+        self.send(BaseRecord {
+            topic: &self.settings.state,
+            partition: Some(number(partition)),
+            payload: Some(block),
+            key: Some(key.as_bytes()),
+            timestamp: None,
+            headers: None,
+            delivery_opaque: mark(Kind::State, 0),
+        })
+    }
+
+    fn state_end(&self, partition: PartitionId) -> Option<Offset> {
+        self.producer.as_ref()?.context().state_end(partition)
+    }
+
+    fn send_offsets(
+        &mut self,
+        source: &KafkaSource,
+        positions: &[Position],
+        wait: Duration,
+    ) -> Result<(), Failure> {
+        let client = self.client()?;
+        let doing = "adding offsets to the transaction";
+        let mut list = TopicPartitionList::new();
+        for position in positions {
+            let mut element = list.add_partition(source.topic(), number(position.partition));
+            element.set_offset(kafka_offset(position.next)).map_err(|e| self.fail(doing, &e))?;
+            element.set_metadata(&position.metadata);
+        }
+        // Fresh for every transaction: a stale generation is refused by the broker.
+        let Some(metadata) = source.consumer().group_metadata() else {
+            return Err(Failure {
+                remedy: Remedy::Abort,
+                what: "this process is not a member of its group now; aborting until it is".into(),
+                refused: None,
+            });
+        };
+        client.send_offsets_to_transaction(&list, &metadata, wait).map_err(|e| self.fail(doing, &e))
+    }
+
+    fn commit(&mut self, wait: Duration) -> Result<(), Failure> {
+        let client = self.client()?;
+        client.commit_transaction(wait).map_err(|e| self.fail("committing a transaction", &e))
+    }
+
+    fn abort(&mut self, wait: Duration) -> Result<(), Failure> {
+        if !self.ready {
+            // Called again: the abort is done, the new producer is not.
+            return self.prepare(wait);
+        }
+        let client = self.client()?;
+        client.purge(rdkafka::producer::PurgeConfig::default().queue());
+        let deadline: Instant = clock::monotonic() + wait;
+        while client.in_flight_count() > 0 && clock::monotonic() < deadline {
+            client.poll(Duration::from_millis(1));
+        }
+        client.abort_transaction(wait).map_err(|e| self.fail("aborting a transaction", &e))?;
+        if self.first_failure(client).is_some() {
+            // Refused records leave a gap in the sequence numbers. The client notices it with the next
+            // record for the partition, and fails that transaction too.
+            self.discard();
+            return self.prepare(wait);
+        }
+        Ok(())
+    }
+}
+
+fn undelivered(count: i32, wait: Duration) -> Failure {
+    Failure {
+        remedy: Remedy::Renew,
+        what: format!(
+            "{count} records were not acknowledged within {}; replacing the producer and continuing from the \
+             committed offset; check the brokers when this repeats",
+            humantime::format_duration(wait)
+        ),
+        refused: None,
+    }
+}

@@ -1,0 +1,172 @@
+//! What topics have to be like, as a function of what the broker says of them.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use super::client_config::Settings;
+
+/// Whether a topic is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shape {
+    /// The broker does not know it.
+    Missing,
+    /// It has this many partitions.
+    Partitions(usize),
+}
+
+impl Shape {
+    pub(super) fn partitions(self) -> Option<usize> {
+        match self {
+            Self::Missing => None,
+            Self::Partitions(count) => Some(count),
+        }
+    }
+}
+
+/// What speaks against starting, and what only deserves to be known.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Verdict {
+    pub problems: Vec<String>,
+    pub warnings: Vec<String>,
+}
+
+type Config = HashMap<String, String>;
+
+/// The retention that a state topic is created with: a quarter longer than the window, and at least
+/// a day longer, because a segment goes only when its newest record is too old and a restore reads
+/// from the start of the log.
+pub(super) fn state_retention(window: Duration) -> Duration {
+    window + (window / 4).max(Duration::from_hours(24))
+}
+
+/// The least retention accepted: the window and a tenth, because stream time may lag behind the
+/// clock that the broker deletes by.
+fn least_retention(window: Duration) -> Duration {
+    window + window / 10
+}
+
+/// Judges raw, clean and state topic, in this order.
+pub(super) fn judge(
+    settings: &Settings,
+    shapes: &[&Shape; 3],
+    configs: &[Config; 3],
+    window: Duration,
+) -> Verdict {
+    let mut verdict = Verdict::default();
+    let names = [("raw", &settings.raw), ("clean", &settings.clean), ("state", &settings.state)];
+    for ((role, name), shape) in names.iter().zip(shapes) {
+        if shape.partitions().is_none() {
+            verdict.problems.push(missing(role, name));
+        }
+    }
+    let [raw, clean, state] = shapes;
+    if let Some(partitions) = raw.partitions() {
+        for ((role, name), shape) in names.iter().zip([raw, clean, state]).skip(1) {
+            if let Some(other) = shape.partitions().filter(|other| *other != partitions) {
+                verdict.problems.push(format!(
+                    "topic {name} has {other} partitions, topic {} has {partitions}: a record keeps its partition, so \
+                     the {role} topic needs exactly as many; re-create it, or add partitions with kafka-topics.sh \
+                     --alter --topic {name} --partitions {partitions}",
+                    settings.raw
+                ));
+            }
+        }
+    }
+    let [raw, clean, state] = configs;
+    judge_state(settings, state, window, &mut verdict);
+    judge_clean(settings, raw, clean, &mut verdict);
+    if raw.get("cleanup.policy").is_some_and(|policy| policy.contains("compact")) {
+        verdict.warnings.push(format!(
+            "topic {} is compacted: a record that is compacted away before dedupd reads it never reaches the clean topic",
+            settings.raw
+        ));
+    }
+    verdict
+}
+
+fn missing(role: &str, name: &str) -> String {
+    if role == "raw" {
+        return format!("topic {name} (topics.raw) does not exist; create it, or correct topics.raw");
+    }
+    format!(
+        "topic {name} (topics.{role}) does not exist; create it with as many partitions as the raw topic, or set \
+         topics.create = true"
+    )
+}
+
+fn judge_state(settings: &Settings, config: &Config, window: Duration, verdict: &mut Verdict) {
+    let name = &settings.state;
+    let alter = |setting: &str| {
+        format!(
+            "kafka-configs.sh --bootstrap-server {} --alter --entity-type topics --entity-name {name} --add-config {setting}",
+            settings.bootstrap_servers
+        )
+    };
+    if let Some(policy) = config.get("cleanup.policy").filter(|policy| *policy != "delete") {
+        verdict.problems.push(format!(
+            "topic {name} has cleanup.policy={policy}: compaction would delete the state; run {}",
+            alter("cleanup.policy=delete")
+        ));
+    }
+    let needed_ms = least_retention(window).as_millis();
+    let retention_ms = config.get("retention.ms").and_then(|value| value.parse::<i128>().ok());
+    if let Some(ms) = retention_ms.filter(|ms| *ms >= 0 && ms.unsigned_abs() < needed_ms) {
+        let enough = state_retention(window).as_millis();
+        verdict.problems.push(format!(
+            "topic {name} keeps its records for {ms} ms, but a window of {} needs at least {needed_ms} ms to survive \
+             the loss of the local state; run {}",
+            humantime::format_duration(window),
+            alter(&format!("retention.ms={enough}"))
+        ));
+    }
+    if let Some(bytes) = config.get("retention.bytes").filter(|value| !value.starts_with('-')) {
+        verdict.warnings.push(format!(
+            "topic {name} has retention.bytes={bytes}: when it bites, a restore finds a shorter window; run {}",
+            alter("retention.bytes=-1")
+        ));
+    }
+}
+
+fn judge_clean(settings: &Settings, raw: &Config, clean: &Config, verdict: &mut Verdict) {
+    let name = &settings.clean;
+    let size = |config: &Config| config.get("max.message.bytes").and_then(|value| value.parse::<u64>().ok());
+    if let (Some(raw_max), Some(clean_max)) = (size(raw), size(clean))
+        && clean_max < raw_max
+    {
+        verdict.warnings.push(format!(
+            "topic {name} accepts records up to {clean_max} bytes, topic {} up to {raw_max}: larger ones go by \
+             state.on_poison",
+            settings.raw
+        ));
+    }
+    if clean.get("message.timestamp.type").is_some_and(|kind| kind == "LogAppendTime") {
+        verdict.warnings.push(format!(
+            "topic {name} has message.timestamp.type=LogAppendTime: the broker replaces the records' timestamps"
+        ));
+    }
+}
+
+/// Limits of the broker that the configuration breaks.
+pub(super) fn limits(settings: &Settings, broker: &Config) -> Vec<String> {
+    let limit = |key: &str| broker.get(key).and_then(|value| value.parse::<u128>().ok());
+    let mut problems = Vec::new();
+    let timeout_ms = settings.transaction_timeout.as_millis();
+    if let Some(max) = limit("transaction.max.timeout.ms").filter(|max| timeout_ms > *max) {
+        problems.push(format!(
+            "batch.transaction_timeout = {timeout_ms} ms is above the broker's transaction.max.timeout.ms = {max}; \
+             lower it, or raise the broker's limit"
+        ));
+    }
+    let session_ms = settings.session_timeout.as_millis();
+    if let Some(max) = limit("group.max.session.timeout.ms").filter(|max| session_ms > *max) {
+        problems.push(format!(
+            "group.session_timeout = {session_ms} ms is above the broker's group.max.session.timeout.ms = {max}; lower it"
+        ));
+    }
+    if let Some(min) = limit("group.min.session.timeout.ms").filter(|min| session_ms < *min) {
+        problems.push(format!(
+            "group.session_timeout = {session_ms} ms is below the broker's group.min.session.timeout.ms = {min}; raise it"
+        ));
+    }
+    problems
+}

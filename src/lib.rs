@@ -1,0 +1,27 @@
+//! dedupd: an exactly-once de-duplication sidecar for Apache Kafka.
+//!
+//! **The promise.** For each raw partition, each id first seen inside the window appears in the clean
+//! topic exactly once to `read_committed` readers, in raw order, byte for byte, through any number of
+//! process kills, restarts, rebalances, and broker restarts. Local state is a cache: losing it costs
+//! time, never data.
+//!
+//! **The map.** [`dedupe`] decides, as a function of values. [`ports`] are the few traits between
+//! thinking and I/O; [`kafka`] and [`store`] implement them, [`pipeline`] is written against them.
+//! [`config`] and [`cli`] say what is wanted, [`app`] assembles it, [`metrics`] and [`http`] tell how it
+//! goes. [`audit`] proves the result and shares nothing with the rest; [`generate`] and [`demo`] make
+//! traffic. ARCHITECTURE.md walks one record through all of it.
+
+pub mod app;
+pub mod audit;
+pub mod cli;
+pub mod clock;
+pub mod config;
+pub mod dedupe;
+pub mod demo;
+pub mod generate;
+pub mod http;
+pub mod kafka;
+pub mod metrics;
+pub mod pipeline;
+pub mod ports;
+pub mod store;

@@ -1,0 +1,130 @@
+//! What is counted, and the snapshot that workers publish.
+//!
+//! [`table::TABLE`] names every metric once; the registered handles, the README's table and the
+//! tests are made from it. Only this module knows the prometheus crate. Nothing here knows Kafka,
+//! the window or the store: they return values, and the pipeline counts.
+
+mod labels;
+mod process;
+mod registered;
+mod status;
+pub mod table;
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use prometheus::{Gauge, Histogram, IntCounter};
+
+pub use labels::{MemoryPart, Outcome, PartitionState, Resolution, RestoreSource, Topic, TransactionResult};
+pub use registered::{Latencies, PartitionGauges};
+pub use status::{About, PartitionStatus, Readiness, Status, WorkerStatus};
+
+use registered::Registered;
+
+/// The registered handles. Cloning is cheap and gives the same metrics.
+#[derive(Clone)]
+pub struct Metrics {
+    parts: Arc<Registered>,
+    /// Partitions with series, and the lock that lets one scrape see one moment.
+    exposed: Arc<Mutex<BTreeSet<u32>>>,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Metrics {
+    /// Registers everything in [`table::TABLE`]; series with fixed labels start at 0.
+    pub fn new() -> Self {
+        Self { parts: Arc::new(Registered::new()), exposed: Arc::default() }
+    }
+
+    /// Raw records by what became of them, counted when their transaction has committed.
+    pub fn records(&self, outcome: Outcome) -> IntCounter {
+        self.parts.flow.records.with_label_values(&[outcome.as_str()])
+    }
+
+    /// Bytes of keys and values read or written, by topic.
+    pub fn bytes(&self, topic: Topic) -> IntCounter {
+        self.parts.flow.bytes.with_label_values(&[topic.as_str()])
+    }
+
+    /// Latencies for one worker to fill record by record, without sharing.
+    pub fn latencies(&self) -> Latencies {
+        Latencies::of(&self.parts.flow.latency)
+    }
+
+    /// Counts a finished transaction.
+    pub fn transaction(&self, result: TransactionResult, took: Duration) {
+        self.parts.transactions.total.with_label_values(&[result.as_str()]).inc();
+        self.parts.transactions.seconds.observe(took.as_secs_f64());
+    }
+
+    /// Records in a committed transaction.
+    pub fn batch_records(&self) -> &Histogram {
+        &self.parts.transactions.batch_records
+    }
+
+    /// Torn transactions, by how they were settled.
+    pub fn torn_transactions(&self, resolution: Resolution) -> IntCounter {
+        self.parts.transactions.torn.with_label_values(&[resolution.as_str()])
+    }
+
+    /// Memory of what belongs to the whole process. What belongs to workers comes from [`Status`].
+    pub fn memory(&self, part: MemoryPart) -> Gauge {
+        self.parts.state.memory.with_label_values(&[part.as_str()])
+    }
+
+    /// Size of the local state on disk, in bytes.
+    pub fn state_disk_bytes(&self) -> &Gauge {
+        &self.parts.state.disk
+    }
+
+    /// How long it took to make a partition's state complete, in seconds.
+    pub fn restore_seconds(&self) -> &Histogram {
+        &self.parts.state.restore_seconds
+    }
+
+    /// Identities loaded at an assignment.
+    pub fn restored_ids(&self, source: RestoreSource) -> IntCounter {
+        self.parts.state.restored.with_label_values(&[source.as_str()])
+    }
+
+    /// Assignments and revocations seen.
+    pub fn rebalances(&self) -> &IntCounter {
+        &self.parts.group.rebalances
+    }
+
+    /// The gauges of one partition. [`Metrics::scrape`] sets them from [`Status`].
+    pub fn partition(&self, partition: u32) -> PartitionGauges {
+        self.parts.partition(partition)
+    }
+
+    /// Removes the series of a partition that moved away.
+    pub fn forget_partition(&self, partition: u32) {
+        self.parts.forget_partition(partition);
+    }
+
+    /// The page for Prometheus, after the gauges have been set from what the workers published.
+    /// Series of partitions that are no longer published disappear.
+    pub fn scrape(&self, status: &Status) -> String {
+        let mut exposed = self.exposed.lock().unwrap_or_else(PoisonError::into_inner);
+        let workers = status.workers();
+        let published = self.parts.set_from(&workers, status.readiness().ready);
+        exposed.difference(&published).for_each(|gone| self.parts.forget_partition(*gone));
+        *exposed = published;
+        self.render()
+    }
+
+    /// The page for Prometheus, as things stand.
+    pub fn render(&self) -> String {
+        self.parts.process.read();
+        self.parts.text()
+    }
+}
+
+#[cfg(test)]
+mod tests;

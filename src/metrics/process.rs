@@ -1,0 +1,64 @@
+//! Memory and CPU time of this process, from `/proc`. Elsewhere than on Linux they stay 0.
+
+use std::fs;
+use std::sync::Mutex;
+
+use prometheus::{Counter, Gauge};
+
+/// Memory and CPU time of this process.
+pub(super) struct Process {
+    resident: Gauge,
+    /// Locked while the difference to the last reading is added.
+    cpu: Mutex<Counter>,
+}
+
+/// Ticks a second in `/proc/self/stat`: `USER_HZ`, 100 on every Linux that Rust supports.
+const TICKS: f64 = 100.0;
+
+impl Process {
+    pub(super) fn new(resident: Gauge, cpu: Counter) -> Self {
+        Self { resident, cpu: Mutex::new(cpu) }
+    }
+
+    /// Reads them anew.
+    pub(super) fn read(&self) {
+        if let Some(bytes) =
+            fs::read_to_string("/proc/self/status").ok().and_then(|text| resident_bytes(&text))
+        {
+            self.resident.set(bytes);
+        }
+        let seconds = fs::read_to_string("/proc/self/stat").ok().and_then(|text| cpu_seconds(&text));
+        if let (Some(seconds), Ok(cpu)) = (seconds, self.cpu.lock()) {
+            cpu.inc_by((seconds - cpu.get()).max(0.0));
+        }
+    }
+}
+
+/// `VmRSS` of `/proc/self/status`, which is in kB whatever the page size.
+fn resident_bytes(status: &str) -> Option<f64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kilobytes: f64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kilobytes * 1024.0)
+}
+
+/// Fields 14 and 15 of `/proc/self/stat`, counted after the name, which may contain blanks.
+fn cpu_seconds(stat: &str) -> Option<f64> {
+    let (_, fields) = stat.rsplit_once(')')?;
+    let ticks: Vec<f64> =
+        fields.split_whitespace().skip(11).take(2).filter_map(|field| field.parse().ok()).collect();
+    (ticks.len() == 2).then(|| ticks.iter().sum::<f64>() / TICKS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lines_of_proc_are_understood() {
+        assert_eq!(resident_bytes("VmHWM:\t   20 kB\nVmRSS:\t   12 kB\n"), Some(12_288.0));
+        assert_eq!(resident_bytes("VmHWM:\t 20 kB\n"), None);
+        let stat = "42 (a) b) S 1 42 42 0 -1 4194304 100 0 0 0 250 50 0 0 20 0 1 0 100 0 0";
+        assert_eq!(cpu_seconds(stat), Some(3.0));
+        assert_eq!(cpu_seconds("42 (x) S 1"), None);
+    }
+}

@@ -1,0 +1,163 @@
+//! What the workers are doing, as they last said it.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use serde::Serialize;
+
+use super::labels::PartitionState;
+
+/// What this process is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct About {
+    /// Version of the program.
+    pub version: String,
+    /// The consumer group.
+    pub group: String,
+    /// This instance's name in it.
+    pub instance: String,
+    /// The topic that is read.
+    pub raw: String,
+    /// The topic that is written.
+    pub clean: String,
+}
+
+/// One partition, as its worker last said it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PartitionStatus {
+    /// Its number.
+    pub partition: u32,
+    /// What it is doing.
+    pub state: PartitionState,
+    /// Why it is not running, or how far it is; one line.
+    pub reason: Option<String>,
+    /// The next raw offset to process.
+    pub next: Option<u64>,
+    /// From there to the end that `read_committed` can see, in offsets.
+    pub lag_records: Option<u64>,
+    /// Identities in the window.
+    pub window_ids: u64,
+    /// How far back they are remembered, in seconds of stream time.
+    pub window_seconds: f64,
+}
+
+/// One worker, as it last said it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct WorkerStatus {
+    /// Why it is not ready, continuing a sentence: `waits for the broker`. `None` when it is.
+    pub not_ready: Option<String>,
+    /// What an operator should know though it is ready, one line each.
+    pub notes: Vec<String>,
+    /// Memory of its exact index, in bytes.
+    pub index_bytes: u64,
+    /// Memory of its open batch, in bytes.
+    pub batch_bytes: u64,
+    /// Its partitions.
+    pub partitions: Vec<PartitionStatus>,
+}
+
+impl WorkerStatus {
+    /// A worker that has not said anything yet.
+    pub fn starting() -> Self {
+        Self {
+            not_ready: Some("is starting".to_owned()),
+            notes: Vec::new(),
+            index_bytes: 0,
+            batch_bytes: 0,
+            partitions: Vec::new(),
+        }
+    }
+
+    /// Why it is not ready, in one line: its own reason, else the first partition's.
+    fn obstacle(&self) -> Option<String> {
+        if self.not_ready.is_some() {
+            return self.not_ready.clone();
+        }
+        let mut waiting = self.partitions.iter().filter(|it| it.state != PartitionState::Running);
+        let first = waiting.next()?;
+        let why = first.reason.as_ref().map_or_else(String::new, |reason| format!(" ({})", one_line(reason)));
+        let line = format!("partition {} is {}{why}", first.partition, first.state.as_str());
+        match waiting.count() {
+            0 => Some(line),
+            more => Some(format!("{line}, and {more} more")),
+        }
+    }
+}
+
+/// Whether this process does its work.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Readiness {
+    /// Every worker is ready and all its partitions are running.
+    pub ready: bool,
+    /// One line for each worker that is not, and one for each note.
+    pub lines: Vec<String>,
+}
+
+/// What the workers are doing. Each publishes about once a second, and whoever asks gets a copy; the
+/// locks are held for the copy only.
+#[derive(Debug)]
+pub struct Status {
+    about: About,
+    workers: Mutex<Vec<WorkerStatus>>,
+    failure: Mutex<Option<String>>,
+}
+
+impl Status {
+    /// So many workers, all starting.
+    pub fn new(about: About, workers: usize) -> Self {
+        let workers = Mutex::new(vec![WorkerStatus::starting(); workers]);
+        Self { about, workers, failure: Mutex::default() }
+    }
+
+    /// What this process is.
+    pub fn about(&self) -> &About {
+        &self.about
+    }
+
+    /// Replaces what a worker said before. A worker beyond the number given at the start is ignored.
+    pub fn publish(&self, worker: usize, status: WorkerStatus) {
+        if let Some(place) = lock(&self.workers).get_mut(worker) {
+            *place = status;
+        }
+    }
+
+    /// What the workers said last, by number.
+    pub fn workers(&self) -> Vec<WorkerStatus> {
+        lock(&self.workers).clone()
+    }
+
+    /// From now on the process counts as dead; one line says why. The first reason stays.
+    pub fn fail(&self, reason: &str) {
+        lock(&self.failure).get_or_insert_with(|| one_line(reason));
+    }
+
+    /// Why the process counts as dead.
+    pub fn failure(&self) -> Option<String> {
+        lock(&self.failure).clone()
+    }
+
+    /// Whether this process does its work, and what there is to say about it.
+    pub fn readiness(&self) -> Readiness {
+        let workers = self.workers();
+        let mut lines: Vec<_> =
+            self.failure().into_iter().map(|reason| format!("failed: {reason}")).collect();
+        let obstacles = workers.iter().enumerate().filter_map(|(number, worker)| {
+            worker.obstacle().map(|reason| format!("worker {number}: {}", one_line(&reason)))
+        });
+        lines.extend(obstacles);
+        let ready = lines.is_empty();
+        for (number, worker) in workers.iter().enumerate() {
+            lines
+                .extend(worker.notes.iter().map(|note| format!("note: worker {number}: {}", one_line(note))));
+        }
+        Readiness { ready, lines }
+    }
+}
+
+/// A panic in a worker must not take the status page with it.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,196 @@
+//! Every metric, once.
+
+use std::fmt::Write as _;
+
+use super::labels::{
+    MemoryPart, Outcome, PartitionState, Resolution, RestoreSource, Topic, TransactionResult,
+};
+
+/// What kind of metric.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Kind {
+    /// Only grows.
+    Counter,
+    /// Goes up and down.
+    Gauge,
+    /// A distribution, with the upper bounds of its buckets.
+    Histogram(&'static [f64]),
+}
+
+/// The label of a metric.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Label {
+    /// Its name.
+    pub name: &'static str,
+    /// Its values; empty where they are not known beforehand.
+    pub values: &'static [&'static str],
+}
+
+/// One metric.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Row {
+    /// Its full name.
+    pub name: &'static str,
+    /// What kind it is.
+    pub kind: Kind,
+    /// Base unit, or what is counted.
+    pub unit: &'static str,
+    /// Its label, if it has one.
+    pub label: Option<Label>,
+    /// One sentence.
+    pub help: &'static str,
+}
+
+impl Row {
+    const fn new(name: &'static str, kind: Kind, unit: &'static str, help: &'static str) -> Self {
+        Self { name, kind, unit, label: None, help }
+    }
+
+    const fn by(self, name: &'static str, values: &'static [&'static str]) -> Self {
+        Self { label: Some(Label { name, values }), ..self }
+    }
+}
+
+use Kind::{Counter, Gauge, Histogram};
+
+pub(super) const RECORDS: Row = Row::new(
+    "dedupd_records_total",
+    Counter,
+    "records",
+    "Raw records by what became of them, once committed.",
+)
+.by("outcome", Outcome::NAMES);
+pub(super) const BYTES: Row = Row::new(
+    "dedupd_bytes_total",
+    Counter,
+    "bytes",
+    "Bytes of keys and values read or written, once committed.",
+)
+.by("topic", Topic::NAMES);
+pub(super) const LATENCY: Row = Row::new(
+    "dedupd_latency_seconds",
+    Histogram(&[0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0, 300.0, 3_600.0]),
+    "seconds",
+    "From a record's timestamp in raw to its commit in clean.",
+);
+pub(super) const TRANSACTIONS: Row =
+    Row::new("dedupd_transactions_total", Counter, "transactions", "Transactions by how they ended.")
+        .by("result", TransactionResult::NAMES);
+pub(super) const TRANSACTION_SECONDS: Row = Row::new(
+    "dedupd_transaction_seconds",
+    Histogram(&[0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0]),
+    "seconds",
+    "From the first record of a transaction to its end.",
+);
+pub(super) const BATCH_RECORDS: Row = Row::new(
+    "dedupd_batch_records",
+    Histogram(&[1.0, 10.0, 100.0, 1_000.0, 5_000.0, 10_000.0, 25_000.0, 50_000.0, 100_000.0]),
+    "records",
+    "Raw records in a committed transaction.",
+);
+pub(super) const TORN: Row = Row::new(
+    "dedupd_torn_transactions_total",
+    Counter,
+    "transactions",
+    "Transactions that a broker left without their marker, by how they were settled.",
+)
+.by("resolution", Resolution::NAMES);
+pub(super) const LAG: Row = Row::new(
+    "dedupd_lag_records",
+    Gauge,
+    "offsets",
+    "From the next offset to process to the end that read_committed can see.",
+)
+.by("partition", &[]);
+pub(super) const WINDOW_SECONDS: Row = Row::new(
+    "dedupd_window_seconds",
+    Gauge,
+    "seconds",
+    "How far back identities are remembered, in stream time; less than asked when a limit bites.",
+)
+.by("partition", &[]);
+pub(super) const WINDOW_IDS: Row =
+    Row::new("dedupd_window_ids", Gauge, "identities", "Identities in the window.").by("partition", &[]);
+pub(super) const MEMORY: Row =
+    Row::new("dedupd_memory_bytes", Gauge, "bytes", "Memory by what it is used for.")
+        .by("part", MemoryPart::NAMES);
+pub(super) const STATE_DISK: Row =
+    Row::new("dedupd_state_disk_bytes", Gauge, "bytes", "Size of the local state on disk.");
+pub(super) const RESTORE_SECONDS: Row = Row::new(
+    "dedupd_restore_seconds",
+    Histogram(&[0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1_800.0]),
+    "seconds",
+    "From the assignment of a partition to its state being complete.",
+);
+pub(super) const RESTORED: Row =
+    Row::new("dedupd_restored_ids_total", Counter, "identities", "Identities loaded, by where from.")
+        .by("source", RestoreSource::NAMES);
+pub(super) const PARTITIONS: Row =
+    Row::new("dedupd_partitions", Gauge, "partitions", "Partitions of this process by what they are doing.")
+        .by("state", PartitionState::NAMES);
+pub(super) const REBALANCES: Row =
+    Row::new("dedupd_rebalances_total", Counter, "events", "Assignments and revocations seen.");
+pub(super) const READY: Row =
+    Row::new("dedupd_ready", Gauge, "0 or 1", "1 when /readyz answers 200, else 0.");
+pub(super) const BUILD: Row =
+    Row::new("dedupd_build_info", Gauge, "1", "Always 1; the label is the version.").by("version", &[]);
+pub(super) const RESIDENT: Row =
+    Row::new("process_resident_memory_bytes", Gauge, "bytes", "Resident memory of the process (Linux).");
+pub(super) const CPU: Row =
+    Row::new("process_cpu_seconds_total", Counter, "seconds", "User and system time of the process (Linux).");
+
+/// Every metric, in the order of the documentation.
+pub const TABLE: &[Row] = &[
+    RECORDS,
+    BYTES,
+    LATENCY,
+    TRANSACTIONS,
+    TRANSACTION_SECONDS,
+    BATCH_RECORDS,
+    TORN,
+    LAG,
+    WINDOW_SECONDS,
+    WINDOW_IDS,
+    MEMORY,
+    STATE_DISK,
+    RESTORE_SECONDS,
+    RESTORED,
+    PARTITIONS,
+    REBALANCES,
+    READY,
+    BUILD,
+    RESIDENT,
+    CPU,
+];
+
+/// Begins the generated section of a Markdown file.
+pub const BEGIN: &str = "<!-- metrics: begin, made from src/metrics/table.rs -->";
+/// Ends the generated section of a Markdown file.
+pub const END: &str = "<!-- metrics: end -->";
+
+/// The table in Markdown.
+pub fn markdown() -> String {
+    let mut text = String::from("| metric | kind | unit | label | meaning |\n|---|---|---|---|---|\n");
+    for row in TABLE {
+        let kind = match row.kind {
+            Counter => "counter",
+            Gauge => "gauge",
+            Histogram(_) => "histogram",
+        };
+        let label = row.label.map_or_else(String::new, |label| match label.values {
+            [] => format!("`{}`", label.name),
+            values => format!("`{}`: {}", label.name, values.join(", ")),
+        });
+        let line = writeln!(text, "| `{}` | {kind} | {} | {label} | {} |", row.name, row.unit, row.help);
+        debug_assert!(line.is_ok(), "writing to a String cannot fail");
+    }
+    text
+}
+
+/// A Markdown file with what stands between [`BEGIN`] and [`END`] replaced by [`markdown`]; `None`
+/// when the marks are missing. The file is up to date when the result equals it.
+pub fn regenerated(file: &str) -> Option<String> {
+    let (before, rest) = file.split_once(BEGIN)?;
+    let (_, after) = rest.split_once(END)?;
+    Some(format!("{before}{BEGIN}\n{}{END}{after}", markdown()))
+}

@@ -1,0 +1,207 @@
+//! Claims about the metrics page.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::table::{BEGIN, END, Kind, TABLE, markdown, regenerated};
+use super::*;
+
+fn about() -> About {
+    let text = str::to_owned;
+    About {
+        version: text("1"),
+        group: text("g"),
+        instance: text("i"),
+        raw: text("raw"),
+        clean: text("clean"),
+    }
+}
+
+fn partition(partition: u32, state: PartitionState) -> PartitionStatus {
+    PartitionStatus {
+        partition,
+        state,
+        reason: None,
+        next: Some(7),
+        lag_records: Some(3),
+        window_ids: 11,
+        window_seconds: 1.5,
+    }
+}
+
+fn running(partitions: Vec<PartitionStatus>) -> WorkerStatus {
+    WorkerStatus { not_ready: None, partitions, index_bytes: 100, ..WorkerStatus::starting() }
+}
+
+#[test]
+fn the_page_shows_exactly_what_the_table_names() {
+    let metrics = Metrics::new();
+    let status = Status::new(about(), 1);
+    status.publish(0, running(vec![partition(0, PartitionState::Running)]));
+    let page = metrics.scrape(&status);
+    let shown: BTreeSet<_> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE "))
+        .map(|line| {
+            let (name, kind) = line.split_once(' ').unwrap();
+            (name.to_owned(), kind.to_owned())
+        })
+        .collect();
+    let named: BTreeSet<_> = TABLE
+        .iter()
+        .map(|row| {
+            let kind = match row.kind {
+                Kind::Counter => "counter",
+                Kind::Gauge => "gauge",
+                Kind::Histogram(_) => "histogram",
+            };
+            (row.name.to_owned(), kind.to_owned())
+        })
+        .collect();
+    assert_eq!(shown, named);
+}
+
+#[test]
+fn names_follow_prometheus_conventions() {
+    for row in TABLE {
+        let counter = row.kind == Kind::Counter;
+        assert_eq!(row.name.ends_with("_total"), counter, "{}", row.name);
+        if ["seconds", "bytes"].contains(&row.unit) {
+            assert!(row.name.trim_end_matches("_total").ends_with(row.unit), "{}", row.name);
+        }
+        assert!(row.help.ends_with('.'), "{}", row.name);
+        if let Kind::Histogram(bounds) = row.kind {
+            assert!(bounds.is_sorted(), "{}", row.name);
+        }
+    }
+}
+
+#[test]
+fn fixed_labels_start_at_zero_and_count_up() {
+    let metrics = Metrics::new();
+    for outcome in Outcome::NAMES {
+        assert!(metrics.render().contains(&format!("dedupd_records_total{{outcome=\"{outcome}\"}} 0\n")));
+    }
+    metrics.clone().records(Outcome::Forwarded).inc_by(5);
+    metrics.bytes(Topic::Raw).inc_by(9);
+    metrics.transaction(TransactionResult::Aborted, Duration::from_millis(120));
+    metrics.torn_transactions(Resolution::Committed).inc();
+    metrics.restored_ids(RestoreSource::StateTopic).inc_by(4);
+    let page = metrics.render();
+    for line in [
+        "dedupd_records_total{outcome=\"forwarded\"} 5",
+        "dedupd_records_total{outcome=\"stale\"} 0",
+        "dedupd_bytes_total{topic=\"raw\"} 9",
+        "dedupd_transactions_total{result=\"aborted\"} 1",
+        "dedupd_transaction_seconds_bucket{le=\"0.1\"} 0",
+        "dedupd_transaction_seconds_bucket{le=\"0.15\"} 1",
+        "dedupd_torn_transactions_total{resolution=\"committed\"} 1",
+        "dedupd_restored_ids_total{source=\"state_topic\"} 4",
+        concat!("dedupd_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"} 1"),
+    ] {
+        assert!(page.lines().any(|shown| shown == line), "{line} is missing in\n{page}");
+    }
+}
+
+#[test]
+fn latencies_of_an_aborted_batch_are_not_shown() {
+    let metrics = Metrics::new();
+    let latencies = metrics.latencies();
+    latencies.observe(Duration::from_secs(1));
+    latencies.clear();
+    latencies.observe(Duration::from_millis(30));
+    assert!(metrics.render().contains("dedupd_latency_seconds_count 0\n"));
+    latencies.flush();
+    let page = metrics.render();
+    assert!(page.contains("dedupd_latency_seconds_count 1\n"));
+    assert!(page.contains("dedupd_latency_seconds_bucket{le=\"0.05\"} 1\n"));
+}
+
+#[test]
+fn a_partition_that_moves_away_takes_its_series_along() {
+    let metrics = Metrics::new();
+    let status = Status::new(about(), 2);
+    status.publish(0, running(vec![partition(3, PartitionState::Running)]));
+    status.publish(1, running(vec![partition(4, PartitionState::Restoring)]));
+    let page = metrics.scrape(&status);
+    assert!(page.contains("dedupd_lag_records{partition=\"3\"} 3\n"));
+    assert!(page.contains("dedupd_window_seconds{partition=\"4\"} 1.5\n"));
+    assert!(page.contains("dedupd_partitions{state=\"running\"} 1\n"));
+    assert!(page.contains("dedupd_partitions{state=\"restoring\"} 1\n"));
+    assert!(page.contains("dedupd_memory_bytes{part=\"index\"} 200\n"));
+    assert!(page.contains("dedupd_ready 0\n"));
+
+    status.publish(1, running(Vec::new()));
+    let page = metrics.scrape(&status);
+    assert!(page.contains("partition=\"3\""));
+    assert!(!page.contains("partition=\"4\""), "{page}");
+    assert!(page.contains("dedupd_ready 1\n"));
+
+    metrics.forget_partition(3);
+    assert!(!metrics.render().contains("partition=\"3\""));
+}
+
+#[test]
+fn memory_and_cpu_time_of_the_process_are_real() {
+    let page = Metrics::new().render();
+    let value = |name: &str| -> f64 {
+        let line = page.lines().find(|line| line.starts_with(name)).unwrap();
+        line.rsplit_once(' ').unwrap().1.parse().unwrap()
+    };
+    assert!(value("process_resident_memory_bytes ") > 1_000_000.0);
+    assert!(value("process_cpu_seconds_total ") < 100_000.0);
+}
+
+#[test]
+fn readiness_names_every_worker_in_the_way_and_hides_no_note() {
+    let status = Status::new(about(), 3);
+    assert_eq!(status.readiness().lines.len(), 3);
+    assert_eq!(status.readiness().lines[0], "worker 0: is starting");
+
+    status.publish(0, running(Vec::new()));
+    status.publish(
+        1,
+        WorkerStatus { not_ready: Some("waits for\nthe broker".to_owned()), ..running(Vec::new()) },
+    );
+    let mut stopped = partition(6, PartitionState::Stopped);
+    stopped.reason = Some("raw was created anew".to_owned());
+    status.publish(2, running(vec![stopped, partition(7, PartitionState::Starting)]));
+    let readiness = status.readiness();
+    assert!(!readiness.ready);
+    assert_eq!(
+        readiness.lines,
+        [
+            "worker 1: waits for the broker",
+            "worker 2: partition 6 is stopped (raw was created anew), and 1 more"
+        ]
+    );
+
+    let notes = vec!["partition 1 remembers 3h of 24h: window.max_ids is reached".to_owned()];
+    status.publish(1, WorkerStatus { notes, ..running(Vec::new()) });
+    status.publish(2, running(Vec::new()));
+    let readiness = status.readiness();
+    assert!(readiness.ready);
+    assert_eq!(
+        readiness.lines,
+        ["note: worker 1: partition 1 remembers 3h of 24h: window.max_ids is reached"]
+    );
+
+    status.fail("worker 1 panicked");
+    status.fail("later");
+    assert!(!status.readiness().ready);
+    assert_eq!(status.failure().as_deref(), Some("worker 1 panicked"));
+}
+
+#[test]
+fn the_generated_section_of_a_file_can_be_kept_equal() {
+    let file = format!("# Metrics\n{BEGIN}\nold\n{END}\nrest\n");
+    let fresh = regenerated(&file).unwrap();
+    assert_ne!(fresh, file);
+    assert_eq!(regenerated(&fresh).unwrap(), fresh);
+    assert!(fresh.starts_with("# Metrics\n") && fresh.ends_with("\nrest\n"));
+    for row in TABLE {
+        assert!(fresh.contains(&format!("| `{}` |", row.name)), "{}", row.name);
+    }
+    assert_eq!(markdown().lines().count(), TABLE.len() + 2);
+    assert_eq!(regenerated("no marks"), None);
+}

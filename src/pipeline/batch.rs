@@ -1,0 +1,111 @@
+//! The open transaction's size and age, and the partitions of a worker.
+
+use std::time::Duration;
+
+use super::options::Options;
+use super::partition::Partition;
+use crate::dedupe::PartitionId;
+use crate::ports::{Failure, Sink, Source};
+
+/// The open transaction, or none. It begins with its first record, so that idle time never counts
+/// against the transaction timeout.
+#[derive(Debug, Default)]
+pub struct Batch {
+    since: Option<Duration>,
+    records: usize,
+    bytes: usize,
+}
+
+impl Batch {
+    /// Opens the transaction if none is open. `now` is monotonic time.
+    pub fn begin<S: Source, K: Sink<S>>(&mut self, sink: &mut K, now: Duration) -> Result<(), Failure> {
+        if self.since.is_none() {
+            sink.begin()?;
+            *self = Self { since: Some(now), records: 0, bytes: 0 };
+        }
+        Ok(())
+    }
+
+    /// Counts a record of `bytes`.
+    pub fn add(&mut self, bytes: usize) {
+        self.records += 1;
+        self.bytes += bytes;
+    }
+
+    /// Forgets the transaction, however it ended.
+    pub fn close(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Whether a transaction is open.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.since.is_some()
+    }
+
+    /// Whether it may take no more.
+    #[must_use]
+    pub fn is_full(&self, options: &Options) -> bool {
+        self.records >= options.max_records || self.bytes >= options.max_bytes
+    }
+
+    /// Time left until it has to be committed; `None` when none is open.
+    #[must_use]
+    pub fn remaining(&self, now: Duration, interval: Duration) -> Option<Duration> {
+        self.since.map(|since| (since + interval).saturating_sub(now))
+    }
+}
+
+/// The partitions of a worker, found by number.
+#[derive(Debug, Default)]
+pub struct Partitions(Vec<Option<Box<Partition>>>);
+
+impl Partitions {
+    /// One partition.
+    #[must_use]
+    pub fn get(&self, id: PartitionId) -> Option<&Partition> {
+        self.0.get(id as usize)?.as_deref()
+    }
+
+    /// One partition, to change.
+    pub fn get_mut(&mut self, id: PartitionId) -> Option<&mut Partition> {
+        self.0.get_mut(id as usize)?.as_deref_mut()
+    }
+
+    /// Takes a partition in.
+    pub fn insert(&mut self, partition: Partition) {
+        let at = partition.id as usize;
+        if self.0.len() <= at {
+            self.0.resize_with(at + 1, || None);
+        }
+        if let Some(slot) = self.0.get_mut(at) {
+            *slot = Some(Box::new(partition));
+        }
+    }
+
+    /// Lets a partition go.
+    pub fn remove(&mut self, id: PartitionId) -> Option<Box<Partition>> {
+        self.0.get_mut(id as usize)?.take()
+    }
+
+    /// All of them, by number.
+    pub fn iter(&self) -> impl Iterator<Item = &Partition> {
+        self.0.iter().filter_map(Option::as_deref)
+    }
+
+    /// All of them, by number, to change.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Partition> {
+        self.0.iter_mut().filter_map(Option::as_deref_mut)
+    }
+
+    /// Those that the open transaction touched. One that does not run may still remember what an
+    /// earlier transaction did, whose outcome is unknown; that is no part of the open one.
+    pub fn open_mut(&mut self) -> impl Iterator<Item = &mut Partition> {
+        self.iter_mut().filter(|partition| partition.open.is_some() && partition.is_running())
+    }
+
+    /// The numbers of those for which `wanted` holds.
+    pub fn ids(&self, wanted: impl Fn(&Partition) -> bool) -> Vec<PartitionId> {
+        self.iter().filter(|p| wanted(p)).map(|p| p.id).collect()
+    }
+}

@@ -1,0 +1,145 @@
+//! What is written beside a committed offset and beside a block, as text that any Kafka tool shows.
+
+use crate::dedupe::Offset;
+
+/// The metadata of a committed offset: `v1;s=…;t=…;b=…@…;tx=…`.
+///
+/// Other programs may commit to the group, so anything may stand there; what does not parse counts
+/// as no checkpoint, which costs a restore and never correctness.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Checkpoint {
+    /// State topic offset from which a restore finds everything newer than this commit.
+    pub state_next: Offset,
+    /// Stream time at the commit, ms since the epoch.
+    pub stream_time_ms: i64,
+    /// The last block committed for the partition.
+    pub tail: Option<Tail>,
+    /// Transactional id of the writer: whom to fence when its transaction hangs.
+    pub writer: String,
+}
+
+/// Names one block so that a local copy can be recognised as the committed one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tail {
+    /// CRC32C of the encoded block.
+    pub crc: u32,
+    /// One past the last raw offset that the block covers.
+    pub next: Offset,
+}
+
+impl Checkpoint {
+    /// The text form; below 512 bytes for any legal transactional id of up to 400 bytes.
+    #[must_use]
+    pub fn render(&self) -> String {
+        let tail = self.tail.map(|t| format!(";b={:08x}@{}", t.crc, t.next)).unwrap_or_default();
+        format!("v1;s={};t={}{tail};tx={}", self.state_next, self.stream_time_ms, self.writer)
+    }
+
+    /// Reads the text form; `None` when it is not ours or of a newer version.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut fields = text.strip_prefix("v1;")?;
+        let mut checkpoint = Self::default();
+        // The writer comes last and may itself contain semicolons.
+        while !fields.is_empty() {
+            if let Some(writer) = fields.strip_prefix("tx=") {
+                writer.clone_into(&mut checkpoint.writer);
+                return Some(checkpoint);
+            }
+            let (field, rest) = fields.split_once(';').unwrap_or((fields, ""));
+            match field.split_once('=')? {
+                ("s", value) => checkpoint.state_next = value.parse().ok()?,
+                ("t", value) => checkpoint.stream_time_ms = value.parse().ok()?,
+                ("b", value) => checkpoint.tail = Some(parse_tail(value)?),
+                _ => {}
+            }
+            fields = rest;
+        }
+        Some(checkpoint)
+    }
+}
+
+fn parse_tail(value: &str) -> Option<Tail> {
+    let (crc, next) = value.split_once('@')?;
+    Some(Tail { crc: u32::from_str_radix(crc, 16).ok()?, next: next.parse().ok()? })
+}
+
+/// The key of a record in the state topic: `v1;clean=…;tx=…`. With a transaction that hangs after a
+/// broker crash it tells who wrote it and how far the clean partition had come with it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Origin {
+    /// One past the last clean offset written in the same transaction, when there was one.
+    pub clean_end: Option<Offset>,
+    /// Transactional id of the writer.
+    pub writer: String,
+}
+
+impl Origin {
+    /// The text form.
+    #[must_use]
+    pub fn render(&self) -> String {
+        let clean = self.clean_end.map(|end| format!("clean={end};")).unwrap_or_default();
+        format!("v1;{clean}tx={}", self.writer)
+    }
+
+    /// Reads the text form; `None` when it is not ours.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let rest = text.strip_prefix("v1;")?;
+        let (clean_end, rest) = match rest.strip_prefix("clean=") {
+            Some(clean) => {
+                let (end, rest) = clean.split_once(';')?;
+                (Some(end.parse().ok()?), rest)
+            }
+            None => (None, rest),
+        };
+        Some(Self { clean_end, writer: rest.strip_prefix("tx=")?.to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_checkpoint_reads_back_as_written() {
+        let full = Checkpoint {
+            state_next: 77,
+            stream_time_ms: -5,
+            tail: Some(Tail { crc: 0xdead_beef, next: u64::MAX }),
+            writer: "dedupd.events;odd=name.a.0".into(),
+        };
+        assert_eq!(Checkpoint::parse(&full.render()), Some(full.clone()));
+        let bare = Checkpoint { tail: None, ..full };
+        assert_eq!(Checkpoint::parse(&bare.render()), Some(bare));
+    }
+
+    #[test]
+    fn foreign_metadata_is_no_checkpoint_and_unknown_fields_are_skipped() {
+        for text in ["", "v2;s=1", "hello", "v1;s=x;t=1", "v1;b=12;tx=a", "\u{fffd}\u{fffd}"] {
+            assert_eq!(Checkpoint::parse(text), None, "{text:?}");
+        }
+        assert_eq!(Checkpoint::parse("v1;s=4;later=1;tx=w").map(|c| c.state_next), Some(4));
+    }
+
+    #[test]
+    fn the_longest_checkpoint_stays_below_the_limit() {
+        let longest = Checkpoint {
+            state_next: u64::MAX,
+            stream_time_ms: i64::MIN,
+            tail: Some(Tail { crc: u32::MAX, next: u64::MAX }),
+            writer: "w".repeat(400),
+        };
+        assert!(longest.render().len() < 512);
+    }
+
+    #[test]
+    fn an_origin_reads_back_as_written() {
+        for clean_end in [None, Some(0), Some(u64::MAX)] {
+            let origin = Origin { clean_end, writer: "a;b=c".into() };
+            assert_eq!(Origin::parse(&origin.render()), Some(origin));
+        }
+        assert_eq!(Origin::parse("v1;clean=;tx=a"), None);
+        assert_eq!(Origin::parse("else"), None);
+    }
+}

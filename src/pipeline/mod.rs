@@ -1,0 +1,23 @@
+//! The worker: reads records, decides, writes, commits; recovers when something broke.
+//!
+//! One worker is one thread. It owns its partitions and their state; nothing here is shared and
+//! nothing is locked. `step` is the way of a batch, `recovery` the way back to it.
+
+mod batch;
+mod checkpoint;
+pub mod failpoint;
+mod options;
+mod partition;
+mod recovery;
+mod report;
+mod restore;
+mod step;
+mod torn;
+mod trouble;
+mod worker;
+
+pub use checkpoint::{Checkpoint, Origin, Tail};
+pub use options::{OnMissing, OnPoison, OnRewind, Options, Start, Torn};
+pub use report::Report;
+pub use trouble::{Fatal, Trouble};
+pub use worker::{Worker, World};

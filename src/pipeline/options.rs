@@ -1,0 +1,98 @@
+//! What a worker is told, already validated.
+
+use std::time::Duration;
+
+use crate::dedupe::{HashKind, IdentityRule, WindowLimits};
+
+/// What happens to a record without an id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnMissing {
+    /// Written to the clean topic unchanged.
+    Forward,
+    /// Counted and left out.
+    Drop,
+    /// Written to the dead-letter topic.
+    DeadLetter,
+    /// The process ends, naming the record.
+    Stop,
+}
+
+/// What happens to a record that the broker refuses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnPoison {
+    /// The process ends, naming the record.
+    Stop,
+    /// Written to the dead-letter topic.
+    DeadLetter,
+    /// Counted and left out.
+    Drop,
+}
+
+/// Where to begin when neither the group nor the state topic knows an offset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    /// At the beginning of the raw log.
+    Earliest,
+    /// At its end.
+    Latest,
+    /// Nowhere: the process ends and says so.
+    Stop,
+}
+
+/// What to do when the group's offset lies below what the state topic has committed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnRewind {
+    /// The process ends, naming both offsets.
+    Stop,
+    /// What was committed stays committed: continue where the state stands.
+    Skip,
+    /// Forget the owners from there on and write their records again.
+    Reemit,
+}
+
+/// How transactions are settled that a broker left without their marker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Torn {
+    /// By what of them is visible: the only right way.
+    ByEvidence,
+    /// Not at all: a negative control for tests.
+    Never,
+    /// Always as aborted: a negative control for tests.
+    AlwaysAborted,
+}
+
+/// Everything a worker has to know.
+pub struct Options {
+    /// Raw topic, for messages.
+    pub raw: String,
+    /// State topic, for messages.
+    pub state: String,
+    /// Transactional id of this worker.
+    pub writer: String,
+    /// Where ids come from.
+    pub rule: IdentityRule,
+    /// The hash in force.
+    pub hash: HashKind,
+    /// How much each partition's window may hold.
+    pub window: WindowLimits,
+    /// Most identities of all partitions of this worker.
+    pub max_ids: u64,
+    /// Policy for records without id.
+    pub on_missing: OnMissing,
+    /// Policy for records that the broker refuses.
+    pub on_poison: OnPoison,
+    /// Where to begin.
+    pub start: Start,
+    /// Policy for a group that was rewound.
+    pub on_rewind: OnRewind,
+    /// How torn transactions are settled.
+    pub torn: Torn,
+    /// Most records of one transaction.
+    pub max_records: usize,
+    /// Most bytes of one transaction.
+    pub max_bytes: usize,
+    /// Longest time a transaction stays open while records come.
+    pub interval: Duration,
+    /// How long the broker keeps a transaction open.
+    pub transaction_timeout: Duration,
+}

@@ -1,0 +1,178 @@
+//! One raw partition in this worker's care: where it is in its life, and its state.
+
+use std::time::Duration;
+
+use super::checkpoint::Tail;
+use crate::dedupe::{Block, HashKind, Offset, PartitionId, Window, WindowLimits};
+
+/// Most identities of a block: some 540 KB, well below the default limit of a record's size.
+const BLOCK_IDS: usize = 30_000;
+
+/// The life of a partition in a worker. Records are processed only while it runs.
+///
+/// ```text
+/// assigned ─→ Locating ─→ Restoring ─→ Running ─→ (revoked)
+///                 ↑  └────────────────────↑ │
+///                 └── abort, unknown result ┘
+/// ```
+#[derive(Debug)]
+pub enum Phase {
+    /// Paused. The committed offset has to be read before anything else.
+    Locating {
+        /// Monotonic time before which nothing is tried, after failures.
+        not_before: Duration,
+        /// Monotonic time of the first attempt that found a pending transaction.
+        blocked_since: Option<Duration>,
+    },
+    /// Paused. Blocks are being read from the state topic.
+    Restoring(Restoring),
+    /// Records flow.
+    Running,
+}
+
+/// A restore from the state topic under way.
+#[derive(Debug)]
+pub struct Restoring {
+    /// Monotonic time of its start.
+    pub since: Duration,
+    /// Monotonic time of the last line about it in the log.
+    pub told: Duration,
+    /// The committed offset that the state has to reach, `None` when the group has none.
+    pub committed: Option<Offset>,
+    /// Where the reading began, state topic offset.
+    pub from: Offset,
+    /// Where the log ended when the reading began, for the progress shown.
+    pub until: Offset,
+    /// Last state topic offset read.
+    pub at: Offset,
+    /// One past the last raw offset covered by the last block read.
+    pub covered: Option<Offset>,
+    /// Identities read.
+    pub ids: u64,
+    /// Stream time that the checkpoint named.
+    pub stream_time_ms: i64,
+}
+
+/// What the open transaction did to a partition.
+#[derive(Debug, Clone, Default)]
+pub struct Open {
+    /// Records processed.
+    pub records: usize,
+    /// Whether any was written to the clean topic.
+    pub forwarded: bool,
+    /// The block written for it, once there is one.
+    pub tail: Option<Tail>,
+}
+
+/// A partition and everything that belongs to it. Owned by one worker.
+#[derive(Debug)]
+pub struct Partition {
+    /// Its number.
+    pub id: PartitionId,
+    /// Where it is in its life.
+    pub phase: Phase,
+    /// What it remembers; `None` until loaded.
+    pub window: Option<Window>,
+    /// C as last read or committed.
+    pub committed: Offset,
+    /// The next raw offset expected; ahead of `committed` while a transaction is open.
+    pub next: Offset,
+    /// State topic offset that lies at or before everything newer than `committed`.
+    pub state_next: Offset,
+    /// The last committed block.
+    pub tail: Option<Tail>,
+    /// What the open transaction did here; kept while its outcome is unknown.
+    pub open: Option<Open>,
+    /// Most records of one transaction, while a record that the broker refuses is being looked for.
+    pub limit: Option<usize>,
+    /// The group was rewound and the state forgot what lay beyond C: the next transaction has to write
+    /// a block even without identities, or a later restore would revive the forgotten owners.
+    pub rewound: bool,
+    /// No leftover of a torn transaction is in the partition's topics, since the producer was made.
+    pub untorn: bool,
+    /// Monotonic time since which a leftover is seen.
+    pub hanging_since: Option<Duration>,
+    /// A committed leftover becomes visible with our next commit here, and is lost with an abort.
+    pub must_commit: bool,
+    /// The record that the broker refuses, once found, and its words.
+    pub poison: Option<(Offset, String)>,
+}
+
+impl Partition {
+    /// A partition just assigned.
+    #[must_use]
+    pub fn assigned(id: PartitionId, now: Duration) -> Self {
+        Self {
+            id,
+            phase: Phase::Locating { not_before: now, blocked_since: None },
+            window: None,
+            committed: 0,
+            next: 0,
+            state_next: 0,
+            tail: None,
+            open: None,
+            limit: None,
+            rewound: false,
+            untorn: false,
+            hanging_since: None,
+            must_commit: false,
+            poison: None,
+        }
+    }
+
+    /// Whether records may be processed.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        matches!(self.phase, Phase::Running)
+    }
+
+    /// Back to the question where the group stands, not before `not_before`.
+    pub fn relocate(&mut self, not_before: Duration) {
+        self.phase = Phase::Locating { not_before, blocked_since: None };
+    }
+
+    /// The blocks of the open transaction: everything new in `committed..next`.
+    ///
+    /// None when nothing was written to the clean topic. A block without identities is written when
+    /// only records without id were forwarded: it shows later that the transaction was complete.
+    #[must_use]
+    pub fn blocks(&self, hash: HashKind) -> Vec<Block> {
+        let (Some(open), Some(window)) = (&self.open, &self.window) else { return Vec::new() };
+        if !open.forwarded && !self.rewound && window.pending().is_empty() {
+            return Vec::new();
+        }
+        window.blocks(hash, self.id, self.committed..self.next, BLOCK_IDS)
+    }
+
+    /// The transaction is committed: what was pending is real. Returns the first live offset.
+    pub fn commit(&mut self, state_end: Option<Offset>) -> Offset {
+        let open = self.open.take().unwrap_or_default();
+        self.committed = self.next;
+        self.must_commit &= !open.forwarded;
+        self.rewound = false;
+        self.state_next = state_end.map_or(self.state_next, |end| end.max(self.state_next));
+        self.tail = open.tail.or(self.tail);
+        self.limit = self.limit.and_then(|limit| (limit < 1 << 20).then_some(limit * 2));
+        self.window.as_mut().map_or(0, |window| window.commit(self.committed))
+    }
+
+    /// The transaction is gone: nothing pending ever was.
+    pub fn abort(&mut self) {
+        self.open = None;
+        self.next = self.committed;
+        if let Some(window) = self.window.as_mut() {
+            window.abort();
+        }
+    }
+
+    /// Forgets everything in memory; the next step loads it again.
+    pub fn unload(&mut self) {
+        self.open = None;
+        self.window = None;
+    }
+
+    /// A fresh window for a load.
+    pub fn fresh(&mut self, limits: WindowLimits) -> &mut Window {
+        self.window.insert(Window::new(limits))
+    }
+}

@@ -1,0 +1,327 @@
+//! The way back: from "a partition is ours" to "its records flow".
+//!
+//! The group's committed offset C says how far the truth goes, the state topic holds the truth, the
+//! local store a copy of it that may be too old, too new or missing. `plan` compares them; the rest
+//! carries the plan out, in slices short enough that the worker keeps polling.
+
+use std::time::Duration;
+
+use super::checkpoint::{Checkpoint, Tail};
+use super::partition::Phase;
+use super::trouble::{Fatal, Trouble};
+use super::worker::{Core, World};
+use crate::clock::Clock;
+use crate::dedupe::{Offset, PartitionId};
+use crate::metrics::RestoreSource;
+use crate::ports::{Committed, Head, Remedy, Sink, Source, StateLog, Store};
+
+/// Slice of a question to the broker between two polls.
+const SLICE: Duration = Duration::from_secs(1);
+/// Longest wait for a dead writer's transaction to end.
+const FENCE: Duration = Duration::from_secs(5);
+/// Slice of reading the state topic between two polls.
+const READ: Duration = Duration::from_millis(20);
+
+/// How a partition gets its state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Plan {
+    /// The local store has everything below C.
+    Load,
+    /// The local store is right below `confirmed`; the rest comes from the state topic, from here on.
+    CatchUp {
+        /// Local owners from here on are hearsay.
+        confirmed: Offset,
+        /// Where to begin to read, state topic offset.
+        from: Offset,
+    },
+    /// Everything comes from the state topic.
+    Restore,
+}
+
+/// Compares what the group, its metadata and the local store say.
+pub(super) fn plan(head: Option<Head>, committed: Option<Offset>, checkpoint: Option<&Checkpoint>) -> Plan {
+    let Some(head) = head else { return Plan::Restore };
+    let Some(committed) = committed else {
+        return Plan::CatchUp { confirmed: head.confirmed, from: head.state_next };
+    };
+    // Somebody else has set the offset: only the state topic knows whether forwards or back.
+    let Some(checkpoint) = checkpoint else {
+        return Plan::CatchUp { confirmed: head.confirmed, from: head.state_next };
+    };
+    let local = head.tail.map(|(crc, next)| Tail { crc, next });
+    let same_tail = checkpoint.tail.is_some_and(|tail| Some(tail) == local);
+    if head.confirmed == committed || (same_tail && head.confirmed < committed) {
+        return Plan::Load;
+    }
+    Plan::CatchUp { confirmed: head.confirmed, from: head.state_next }
+}
+
+impl<W: World> Core<W> {
+    /// Advances every partition that does not run yet by one slice.
+    pub(super) fn recover(&mut self, source: &W::Source) -> Result<(), Trouble> {
+        let now = self.clock.elapsed();
+        let waiting = self
+            .partitions
+            .ids(|p| matches!(p.phase, Phase::Locating { not_before, .. } if not_before <= now));
+        if !waiting.is_empty() && !self.batch.is_open() {
+            let free = self.untorn(source, &waiting)?;
+            if !free.is_empty() {
+                self.locate(source, &free)?;
+            }
+        }
+        if self.partitions.iter().any(|p| matches!(p.phase, Phase::Restoring(_))) {
+            // All of them, also after a failure: the log hands each over once.
+            let items = self.log.read(READ)?;
+            let restored: Vec<_> = items.into_iter().map(|item| self.restored(source, item)).collect();
+            return restored.into_iter().collect();
+        }
+        Ok(())
+    }
+
+    fn locate(&mut self, source: &W::Source, waiting: &[PartitionId]) -> Result<(), Trouble> {
+        match source.committed(waiting, SLICE) {
+            Ok(answers) => {
+                self.report.reachable();
+                answers.iter().try_for_each(|answer| self.located(source, answer))
+            }
+            Err(failed) if failed.remedy == Remedy::Retry => {
+                self.blocked(source, waiting)?;
+                Err(failed.into())
+            }
+            Err(failed) => Err(failed.into()),
+        }
+    }
+
+    /// C is held back by a pending transaction. When its writer is dead, nobody else will end it
+    /// before its timeout: learn who it was from the last settled metadata, and fence it.
+    fn blocked(&mut self, source: &W::Source, waiting: &[PartitionId]) -> Result<(), Trouble> {
+        let blocked = self.blocked_for(waiting);
+        if blocked < SLICE {
+            return Ok(());
+        }
+        if blocked > self.options.transaction_timeout {
+            return waiting.iter().try_for_each(|id| self.settle_offsets(source, *id));
+        }
+        let mut fenced: Vec<String> = vec![self.options.writer.clone()];
+        for answer in source.committed_unstable(waiting, SLICE)? {
+            let Some(checkpoint) = Checkpoint::parse(&answer.metadata) else { continue };
+            if !checkpoint.writer.is_empty() && !fenced.contains(&checkpoint.writer) {
+                tracing::info!(writer = %checkpoint.writer, partition = answer.partition,
+                    "a transaction of another instance holds the committed offset back; ending it");
+                self.sink.fence(&checkpoint.writer, FENCE)?;
+                fenced.push(checkpoint.writer);
+            }
+        }
+        Ok(())
+    }
+
+    /// How long C has been held back for the partition that waits longest.
+    fn blocked_for(&mut self, waiting: &[PartitionId]) -> Duration {
+        let now = self.clock.elapsed();
+        let mut longest = Duration::ZERO;
+        for id in waiting {
+            if let Some(Phase::Locating { blocked_since, .. }) =
+                self.partitions.get_mut(*id).map(|p| &mut p.phase)
+            {
+                longest = longest.max(now.saturating_sub(*blocked_since.get_or_insert(now)));
+            }
+        }
+        longest
+    }
+
+    fn located(&mut self, source: &W::Source, answer: &Committed) -> Result<(), Trouble> {
+        let id = answer.partition;
+        let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
+        if partition.window.is_some() {
+            if answer.offset == Some(partition.committed) {
+                return self.undo(source, id);
+            }
+            if answer.offset == Some(partition.next) && partition.open.is_some() {
+                // The commit whose answer was lost did happen.
+                partition.commit(None);
+                return self.start(source, id, None);
+            }
+            partition.unload();
+        }
+        let begun = self.begin(source, answer);
+        if let (Err(_), Some(partition)) = (&begun, self.partitions.get_mut(id)) {
+            // What is loaded by half must not pass for the state of C at the next attempt.
+            partition.unload();
+            partition.relocate(self.clock.elapsed());
+        }
+        begun
+    }
+
+    /// Begins the life of a partition whose state is not in memory.
+    fn begin(&mut self, source: &W::Source, answer: &Committed) -> Result<(), Trouble> {
+        let id = answer.partition;
+        let checkpoint = Checkpoint::parse(&answer.metadata);
+        match plan(self.store.head(id)?, answer.offset, checkpoint.as_ref()) {
+            Plan::Load => self.load(source, answer, &checkpoint.unwrap_or_default()),
+            Plan::CatchUp { confirmed, from } => {
+                let claims = self.store.truncate(id, confirmed)?;
+                self.claim(id, answer.offset, claims);
+                self.load_local(id, confirmed)?;
+                self.begin_restore(source, answer, checkpoint.as_ref(), Some((from, confirmed)))
+            }
+            Plan::Restore => self.begin_restore(source, answer, checkpoint.as_ref(), None),
+        }
+    }
+
+    /// The transaction came to nothing: C is where it was.
+    fn undo(&mut self, source: &W::Source, id: PartitionId) -> Result<(), Trouble> {
+        let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
+        if partition.open.as_ref().is_some_and(|open| open.tail.is_some()) {
+            self.store.truncate(id, partition.committed)?;
+        }
+        partition.abort();
+        self.start(source, id, None)
+    }
+
+    /// Everything below C is in the local store.
+    fn load(
+        &mut self,
+        source: &W::Source,
+        answer: &Committed,
+        checkpoint: &Checkpoint,
+    ) -> Result<(), Trouble> {
+        let id = answer.partition;
+        let committed = answer.offset.unwrap_or(0);
+        let began = self.clock.elapsed();
+        let claims = self.store.truncate(id, committed)?;
+        self.claim(id, answer.offset, claims);
+        let ids = self.load_local(id, committed)?;
+        let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
+        partition.committed = committed;
+        partition.next = committed;
+        partition.tail = checkpoint.tail;
+        partition.state_next = partition.state_next.max(checkpoint.state_next);
+        if let Some(window) = partition.window.as_mut() {
+            window.set_stream_time(checkpoint.stream_time_ms);
+        }
+        let took = self.clock.elapsed().saturating_sub(began);
+        tracing::info!(partition = id, ids, offset = committed, ?took, "state loaded from the local store");
+        self.start(source, id, Some((began, ids)))
+    }
+
+    /// Owners at or beyond C that the local store held: hearsay about records that will come again.
+    fn claim(
+        &mut self,
+        id: PartitionId,
+        committed: Option<Offset>,
+        owners: Vec<(Offset, crate::dedupe::Identity)>,
+    ) {
+        let limits = self.options.window;
+        let Some(partition) = self.partitions.get_mut(id) else { return };
+        let window = partition.fresh(limits);
+        for (owner, identity) in owners {
+            if committed.is_some_and(|committed| owner >= committed) {
+                window.claim(identity, owner);
+            }
+        }
+    }
+
+    /// Reads the local blocks below `trusted` into the window. Returns how many identities.
+    fn load_local(&mut self, id: PartitionId, trusted: Offset) -> Result<u64, Trouble> {
+        let head = self.store.head(id)?.unwrap_or_default();
+        let Some(partition) = self.partitions.get_mut(id) else { return Ok(0) };
+        partition.state_next = head.state_next;
+        let Some(window) = partition.window.as_mut() else { return Ok(0) };
+        let mut ids = 0u64;
+        self.store.scan(id, &mut |view| {
+            ids += view.count() as u64;
+            Ok(())
+        })?;
+        window.reserve(ids);
+        self.store.scan(id, &mut |view| {
+            window
+                .restore(view, trusted)
+                .map(drop)
+                .map_err(|error| crate::ports::StoreError::Corrupt(format!("partition {id}: {error}")))
+        })?;
+        window.set_stream_time(head.stream_time_ms);
+        self.report.restored(RestoreSource::Local, ids);
+        Ok(ids)
+    }
+
+    /// The state is that of C: let the records come.
+    pub(super) fn start(
+        &mut self,
+        source: &W::Source,
+        id: PartitionId,
+        load: Option<(Duration, u64)>,
+    ) -> Result<(), Trouble> {
+        let Some(partition) = self.partitions.get(id) else { return Ok(()) };
+        let committed = partition.committed;
+        let started = self.within_log(source, id, committed).and_then(|()| {
+            source.seek(&[(id, committed)])?;
+            Ok(())
+        });
+        let now = self.clock.elapsed();
+        if let Some(partition) = self.partitions.get_mut(id) {
+            match &started {
+                Ok(()) => partition.phase = Phase::Running,
+                // The state is complete: asking the group once more finds it.
+                Err(_) => partition.relocate(now),
+            }
+        }
+        if let (Ok(()), Some((began, _))) = (&started, load) {
+            self.report.restore_took(now.saturating_sub(began));
+        }
+        started
+    }
+
+    /// Refuses an offset that the log does not hold.
+    fn within_log(&self, source: &W::Source, id: PartitionId, committed: Offset) -> Result<(), Trouble> {
+        let bounds = source.bounds(id, SLICE)?;
+        if !(bounds.low..=bounds.high).contains(&committed) {
+            return Err(Fatal::Operator(format!(
+                "partition {id} of topic {} now holds offsets {} to {}, but the group has to continue at {committed}: \
+                 records were deleted before they were read, or the topic was truncated or re-created; to accept the \
+                 gap, set the group's offset to {} with kafka-consumer-groups.sh while dedupd is stopped",
+                self.options.raw, bounds.low, bounds.high, bounds.low
+            ))
+            .into());
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head(confirmed: Offset, tail: Option<(u32, Offset)>) -> Head {
+        Head { confirmed, state_next: 40, stream_time_ms: 0, tail }
+    }
+
+    fn checkpoint(crc: u32, next: Offset) -> Checkpoint {
+        Checkpoint { tail: Some(Tail { crc, next }), ..Checkpoint::default() }
+    }
+
+    #[test]
+    fn local_state_that_is_exactly_the_committed_one_is_loaded() {
+        assert_eq!(plan(Some(head(100, Some((7, 100)))), Some(100), Some(&checkpoint(9, 100))), Plan::Load);
+        // The crash came between the commit and its note in the store: the block proves itself.
+        assert_eq!(plan(Some(head(100, Some((7, 150)))), Some(150), Some(&checkpoint(7, 150))), Plan::Load);
+        // Only duplicates since then: C moved on, the last block is still the last block.
+        assert_eq!(plan(Some(head(100, Some((7, 150)))), Some(190), Some(&checkpoint(7, 150))), Plan::Load);
+    }
+
+    #[test]
+    fn a_block_that_was_never_committed_is_not_believed() {
+        // Another instance committed other blocks up to 200 while ours, up to 150, came to nothing.
+        let plan = plan(Some(head(100, Some((7, 150)))), Some(200), Some(&checkpoint(9, 200)));
+        assert_eq!(plan, Plan::CatchUp { confirmed: 100, from: 40 });
+    }
+
+    #[test]
+    fn nothing_local_or_nothing_committed_asks_the_state_topic() {
+        assert_eq!(plan(None, Some(5), None), Plan::Restore);
+        assert_eq!(plan(Some(head(100, None)), None, None), Plan::CatchUp { confirmed: 100, from: 40 });
+        // An offset without our metadata was set by somebody else, perhaps to where it last was.
+        assert_eq!(plan(Some(head(100, None)), Some(100), None), Plan::CatchUp { confirmed: 100, from: 40 });
+        // A group that was rewound: the state keeps what was confirmed, and the end of the restore sees it.
+        assert_eq!(plan(Some(head(100, None)), Some(60), None), Plan::CatchUp { confirmed: 100, from: 40 });
+    }
+}

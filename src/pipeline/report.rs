@@ -1,0 +1,213 @@
+//! What a worker tells the outside: metrics counted per batch, a status about once a second, and a
+//! log that speaks when something changed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::batch::Partitions;
+use super::partition::Partition;
+use crate::dedupe::{Offset, PartitionId};
+use crate::metrics::{
+    Latencies, Metrics, Outcome, PartitionState, PartitionStatus, Resolution, RestoreSource, Status, Topic,
+    TransactionResult, WorkerStatus,
+};
+use crate::ports::{Failure, GroupEvent, Remedy};
+
+/// How often the status is published.
+const PUBLISH: Duration = Duration::from_millis(500);
+/// How often repeated attempts are told in the log.
+const TELL: Duration = Duration::from_secs(5);
+/// Of a large batch, every so many-th record's latency is observed.
+const SAMPLE: u64 = 16;
+
+/// Counts of the open transaction; they become metrics when it has committed.
+#[derive(Debug, Default)]
+pub struct Tally {
+    outcomes: [u64; Outcome::ALL.len()],
+    records: u64,
+    raw_bytes: u64,
+    clean_bytes: u64,
+    state_bytes: u64,
+    timestamps_ms: Vec<i64>,
+}
+
+impl Tally {
+    /// Counts what became of one record.
+    pub fn count(&mut self, outcome: Outcome) {
+        if let Some(slot) = self.outcomes.get_mut(outcome as usize) {
+            *slot += 1;
+        }
+    }
+
+    /// Counts a record read, of `bytes`.
+    pub fn seen(&mut self, bytes: usize, timestamp_ms: Option<i64>) {
+        if (self.records < 1024 || self.records.is_multiple_of(SAMPLE))
+            && let Some(timestamp_ms) = timestamp_ms
+        {
+            self.timestamps_ms.push(timestamp_ms);
+        }
+        self.records += 1;
+        self.raw_bytes += bytes as u64;
+    }
+
+    /// Counts a record written to the clean topic.
+    pub fn forwarded(&mut self, bytes: usize) {
+        self.clean_bytes += bytes as u64;
+    }
+
+    /// Counts a block written to the state topic.
+    pub fn block(&mut self, bytes: usize) {
+        self.state_bytes += bytes as u64;
+    }
+
+    /// Forgets everything: the transaction came to nothing.
+    pub fn clear(&mut self) {
+        let mut timestamps_ms = std::mem::take(&mut self.timestamps_ms);
+        timestamps_ms.clear();
+        *self = Self { timestamps_ms, ..Self::default() };
+    }
+}
+
+/// Metrics and status of one worker.
+pub struct Report {
+    metrics: Metrics,
+    latencies: Latencies,
+    status: Arc<Status>,
+    worker: usize,
+    not_ready: Option<String>,
+    told: Option<Duration>,
+    /// A failure was told, its end not yet.
+    warned: bool,
+    published: Option<Duration>,
+}
+
+impl Report {
+    /// The report of worker number `worker`.
+    #[must_use]
+    pub fn new(metrics: Metrics, status: Arc<Status>, worker: usize) -> Self {
+        let latencies = metrics.latencies();
+        let not_ready = Some("connects to the broker".to_owned());
+        Self { metrics, latencies, status, worker, not_ready, told: None, warned: true, published: None }
+    }
+
+    /// A transaction has committed: what it counted is real.
+    pub(super) fn transaction(&mut self, tally: &mut Tally, took: Duration, now_ms: i64) {
+        for (outcome, count) in Outcome::ALL.iter().zip(tally.outcomes) {
+            if count > 0 {
+                self.metrics.records(*outcome).inc_by(count);
+            }
+        }
+        self.metrics.bytes(Topic::Raw).inc_by(tally.raw_bytes);
+        self.metrics.bytes(Topic::Clean).inc_by(tally.clean_bytes);
+        self.metrics.bytes(Topic::State).inc_by(tally.state_bytes);
+        self.metrics.batch_records().observe(tally.records as f64);
+        self.metrics.transaction(TransactionResult::Committed, took);
+        for timestamp_ms in &tally.timestamps_ms {
+            let latency_ms = u64::try_from(now_ms.saturating_sub(*timestamp_ms)).unwrap_or(0);
+            self.latencies.observe(Duration::from_millis(latency_ms));
+        }
+        self.latencies.flush();
+        tally.clear();
+    }
+
+    pub(super) fn aborted(&self) {
+        self.metrics.transaction(TransactionResult::Aborted, Duration::ZERO);
+    }
+
+    pub(super) fn unknown(&self) {
+        self.metrics.transaction(TransactionResult::Unknown, Duration::ZERO);
+    }
+
+    pub(super) fn torn(&self, resolution: Resolution) {
+        self.metrics.torn_transactions(resolution).inc();
+    }
+
+    pub(super) fn restored(&self, source: RestoreSource, ids: u64) {
+        self.metrics.restored_ids(source).inc_by(ids);
+    }
+
+    pub(super) fn restore_took(&self, took: Duration) {
+        self.metrics.restore_seconds().observe(took.as_secs_f64());
+    }
+
+    pub(super) fn rebalanced(&self, event: &GroupEvent) {
+        self.metrics.rebalances().inc();
+        match event {
+            GroupEvent::Assigned(partitions) => tracing::info!(?partitions, "partitions assigned"),
+            GroupEvent::Revoked(partitions) => tracing::info!(?partitions, "partitions revoked"),
+            GroupEvent::Lost(partitions) => tracing::warn!(
+                ?partitions,
+                "partitions lost: the group went on without this member; nothing of them is committed"
+            ),
+        }
+    }
+
+    /// The broker answers.
+    pub(super) fn reachable(&mut self) {
+        if self.not_ready.take().is_some() {
+            self.published = None;
+            if self.warned {
+                tracing::info!("the broker answers");
+                self.warned = false;
+            }
+        }
+    }
+
+    /// Something failed. What is merely tried again is told every few seconds.
+    pub(super) fn failed(&mut self, failed: &Failure, now: Duration) {
+        let quiet =
+            failed.remedy == Remedy::Retry && self.told.is_some_and(|last| now.saturating_sub(last) < TELL);
+        if !quiet {
+            tracing::warn!("{failed}");
+            self.told = Some(now);
+            self.warned = true;
+        }
+        if self.not_ready.as_deref() != Some(&failed.what) {
+            self.not_ready = Some(failed.what.clone());
+            self.published = None;
+        }
+    }
+
+    /// Publishes the status when it is time to.
+    pub(super) fn publish(
+        &mut self,
+        partitions: &Partitions,
+        now: Duration,
+        end: impl Fn(PartitionId) -> Option<Offset>,
+    ) {
+        if self.published.is_some_and(|last| now.saturating_sub(last) < PUBLISH) {
+            return;
+        }
+        self.published = Some(now);
+        let index_bytes =
+            partitions.iter().filter_map(|p| p.window.as_ref()).map(|w| w.memory_bytes() as u64);
+        self.status.publish(
+            self.worker,
+            WorkerStatus {
+                not_ready: self.not_ready.clone(),
+                notes: Vec::new(),
+                index_bytes: index_bytes.sum(),
+                batch_bytes: 0,
+                partitions: partitions.iter().map(|p| status(p, end(p.id))).collect(),
+            },
+        );
+    }
+}
+
+fn status(partition: &Partition, end: Option<Offset>) -> PartitionStatus {
+    let window = partition.window.as_ref();
+    let share = partition.restored_share();
+    PartitionStatus {
+        partition: partition.id,
+        state: match (partition.is_running(), share) {
+            (true, _) => PartitionState::Running,
+            (_, Some(_)) => PartitionState::Restoring,
+            _ => PartitionState::Starting,
+        },
+        reason: share.map(|share| format!("{:.0} % of the state topic read", share * 100.0)),
+        next: partition.is_running().then_some(partition.next),
+        lag_records: end.filter(|_| partition.is_running()).map(|end| end.saturating_sub(partition.next)),
+        window_ids: window.map_or(0, crate::dedupe::Window::ids),
+        window_seconds: window.map_or(0.0, crate::dedupe::Window::effective_seconds),
+    }
+}

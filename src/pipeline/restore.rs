@@ -1,0 +1,232 @@
+//! A restore from the state topic, in slices short enough that the worker keeps polling.
+
+use std::time::Duration;
+
+use super::checkpoint::{Checkpoint, Tail};
+use super::options::{OnRewind, Start};
+use super::partition::{Partition, Phase, Restoring};
+use super::trouble::{Fatal, Trouble};
+use super::worker::{Core, World};
+use crate::clock::Clock;
+use crate::dedupe::{Block, BlockView, Offset, PartitionId};
+use crate::metrics::RestoreSource;
+use crate::ports::{Committed, Head, Source, StateItem, StateLog, Store};
+
+/// Slice of a question to the broker between two polls.
+const SLICE: Duration = Duration::from_secs(1);
+/// How often a restore tells its progress in the log.
+const TELL: Duration = Duration::from_secs(5);
+
+impl<W: World> Core<W> {
+    /// Begins to read the state topic: all of it, or from `local` = (state offset, raw offset) on.
+    pub(super) fn begin_restore(
+        &mut self,
+        source: &W::Source,
+        answer: &Committed,
+        checkpoint: Option<&Checkpoint>,
+        local: Option<(Offset, Offset)>,
+    ) -> Result<(), Trouble> {
+        let id = answer.partition;
+        let bounds = self.log.bounds(id, SLICE)?;
+        if let Some(checkpoint) = checkpoint.filter(|c| c.state_next > bounds.high) {
+            return Err(Fatal::Operator(format!(
+                "topic {} partition {id} ends at offset {}, but the group's checkpoint was written when it had \
+                 reached {}: the topic was re-created or truncated; restore it, or give the group a new id to begin \
+                 with an empty window",
+                self.options.state, bounds.high, checkpoint.state_next
+            ))
+            .into());
+        }
+        let usable = local.filter(|(from, _)| (bounds.low..=bounds.stable).contains(from));
+        let limits = self.options.window;
+        let now = self.clock.elapsed();
+        if usable.is_none() {
+            self.store.clear(id)?;
+        }
+        let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
+        if usable.is_none() {
+            partition.fresh(limits);
+        }
+        partition.tail = checkpoint.and_then(|c| c.tail);
+        let from = usable.map_or(bounds.low, |(from, _)| from);
+        tracing::info!(partition = id, from, until = bounds.stable, "restoring state from the state topic");
+        partition.phase = Phase::Restoring(Restoring {
+            since: now,
+            told: now,
+            committed: answer.offset,
+            from,
+            until: bounds.stable,
+            at: from,
+            covered: usable.map(|(_, confirmed)| confirmed),
+            ids: 0,
+            stream_time_ms: checkpoint.map_or(0, |c| c.stream_time_ms),
+        });
+        if from >= bounds.stable {
+            return self.finish_restore(source, id, from);
+        }
+        self.log.open(id, Some(from))?;
+        Ok(())
+    }
+
+    pub(super) fn restored(&mut self, source: &W::Source, item: StateItem) -> Result<(), Trouble> {
+        match item {
+            StateItem::Block { partition, offset, block, .. } => {
+                self.restore_block(partition, offset, &block)
+            }
+            StateItem::End { partition, next } => self.finish_restore(source, partition, next),
+        }
+    }
+
+    fn restore_block(&mut self, id: PartitionId, offset: Offset, bytes: &[u8]) -> Result<(), Trouble> {
+        let place = || format!("topic {} partition {id} offset {offset}", self.options.state);
+        let view = BlockView::verified(bytes).map_err(|e| Trouble::block(&place(), &e))?;
+        if view.header.hash != self.options.hash {
+            return Err(Fatal::State(format!(
+                "{} was written with hash {:?}, the configuration says {:?}: identities of different hashes cannot \
+                 be compared; restore identity.hash and its key file, or begin anew with another topics.state",
+                place(),
+                view.header.hash,
+                self.options.hash
+            ))
+            .into());
+        }
+        let block = Block::decode(bytes).map_err(|e| Trouble::block(&place(), &e))?;
+        let now = self.clock.elapsed();
+        let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
+        let Phase::Restoring(restoring) = &mut partition.phase else { return Ok(()) };
+        restoring.at = offset;
+        restoring.covered = Some(block.next);
+        restoring.ids += block.entries.len() as u64;
+        restoring.tell(id, now);
+        partition.state_next = offset + 1;
+        let tail = Tail { crc: crc32c::crc32c(bytes), next: block.next };
+        if let Some(window) = partition.window.as_mut() {
+            window.restore(&view, Offset::MAX).map_err(|e| Trouble::block("the state topic", &e))?;
+        }
+        let head = Head {
+            confirmed: block.next,
+            state_next: offset + 1,
+            stream_time_ms: block.time_last_ms,
+            tail: Some((tail.crc, tail.next)),
+        };
+        self.store.append(&block, head)?;
+        self.report.restored(RestoreSource::StateTopic, block.entries.len() as u64);
+        Ok(())
+    }
+
+    fn finish_restore(&mut self, source: &W::Source, id: PartitionId, next: Offset) -> Result<(), Trouble> {
+        let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
+        let Phase::Restoring(restoring) = &partition.phase else { return Ok(()) };
+        let (committed, covered, since, ids, stream_time_ms) = (
+            restoring.committed,
+            restoring.covered,
+            restoring.since,
+            restoring.ids,
+            restoring.stream_time_ms,
+        );
+        self.log.close(id)?;
+        let committed = match (committed, covered) {
+            (Some(committed), Some(covered)) if covered > committed => {
+                self.rewound(id, committed, covered)?
+            }
+            (Some(committed), _) => committed,
+            (None, Some(covered)) => {
+                tracing::warn!(
+                    partition = id,
+                    offset = covered,
+                    "the group has no committed offset (offsets expire when a group is empty for long); \
+                     continuing where the state topic stands"
+                );
+                covered
+            }
+            (None, None) => self.first_offset(source, id)?,
+        };
+        let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
+        partition.committed = committed;
+        partition.next = committed;
+        partition.state_next = partition.state_next.max(next);
+        if let Some(window) = partition.window.as_mut() {
+            window.set_stream_time(stream_time_ms);
+        }
+        let head = partition.head();
+        self.store.set_head(id, head)?;
+        let took = self.clock.elapsed().saturating_sub(since);
+        tracing::info!(partition = id, ids, offset = committed, ?took, "state restored from the state topic");
+        self.start(source, id, Some((since, ids)))
+    }
+
+    /// Somebody set the group back below what the state topic has committed.
+    fn rewound(&mut self, id: PartitionId, committed: Offset, covered: Offset) -> Result<Offset, Trouble> {
+        let names = format!(
+            "the group's offset for partition {id} of topic {} is {committed}, but the state topic has committed up \
+             to {covered}",
+            self.options.raw
+        );
+        match self.options.on_rewind {
+            OnRewind::Stop => Err(Fatal::Operator(format!(
+                "{names}: the group was rewound; set group.on_rewind to skip (what was committed stays committed) or \
+                 reemit (write it again), or set the group's offset back to {covered}"
+            ))
+            .into()),
+            OnRewind::Skip => {
+                tracing::warn!("{names}; skipping to it (group.on_rewind = skip)");
+                Ok(covered)
+            }
+            OnRewind::Reemit => {
+                tracing::warn!("{names}; writing again from the group's offset (group.on_rewind = reemit)");
+                self.store.truncate(id, committed)?;
+                if let Some(partition) = self.partitions.get_mut(id) {
+                    partition.rewound = true;
+                    partition.window.as_mut().map(|window| window.truncate(committed));
+                }
+                Ok(committed)
+            }
+        }
+    }
+
+    fn first_offset(&mut self, source: &W::Source, id: PartitionId) -> Result<Offset, Trouble> {
+        let bounds = source.bounds(id, SLICE)?;
+        match self.options.start {
+            Start::Earliest => Ok(bounds.low),
+            Start::Latest => Ok(bounds.stable),
+            Start::Stop => Err(Fatal::Operator(format!(
+                "neither the group nor topic {} knows an offset for partition {id} of topic {}, and group.start is \
+                 \"stop\"; set it to earliest or latest",
+                self.options.state, self.options.raw
+            ))
+            .into()),
+        }
+    }
+}
+
+impl Restoring {
+    /// Share of the log read so far, in 0..=1.
+    #[must_use]
+    pub fn share(&self) -> f64 {
+        let total = self.until.saturating_sub(self.from).max(1);
+        (self.at.saturating_sub(self.from) as f64 / total as f64).min(1.0)
+    }
+
+    fn tell(&mut self, id: PartitionId, now: Duration) {
+        if now.saturating_sub(self.told) >= TELL {
+            self.told = now;
+            let percent = self.share() * 100.0;
+            tracing::info!(
+                partition = id,
+                ids = self.ids,
+                "restoring, {percent:.0} % of the state topic read"
+            );
+        }
+    }
+}
+
+impl Partition {
+    /// How far a restore has come, in 0..=1; `None` when none is under way.
+    #[must_use]
+    pub fn restored_share(&self) -> Option<f64> {
+        match &self.phase {
+            Phase::Restoring(restoring) => Some(restoring.share()),
+            _ => None,
+        }
+    }
+}

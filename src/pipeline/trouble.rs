@@ -1,0 +1,51 @@
+//! What can go wrong inside a turn of the worker, and what ends it.
+
+use crate::dedupe::BlockError;
+use crate::ports::{Failure, Remedy, StoreError};
+
+/// A turn of the worker did not end well.
+#[derive(Debug, thiserror::Error)]
+pub enum Trouble {
+    /// A Kafka call failed; the failure carries its remedy.
+    #[error(transparent)]
+    Kafka(#[from] Failure),
+    /// The local store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Nothing the worker may decide by itself.
+    #[error(transparent)]
+    Fatal(#[from] Fatal),
+}
+
+/// Why a worker ended; the process ends with it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Fatal {
+    /// The state cannot be used (exit code 4).
+    #[error("{0}")]
+    State(String),
+    /// Another process took over (exit code 5).
+    #[error("{0}")]
+    Fenced(String),
+    /// Kafka needs an operator (exit code 6).
+    #[error("{0}")]
+    Operator(String),
+}
+
+impl Trouble {
+    /// A block of the state topic or the store that cannot be read.
+    pub(super) fn block(place: &str, error: &BlockError) -> Self {
+        Fatal::State(format!(
+            "{place} does not hold a usable block: {error}; if the topic is shared with something else, \
+             give dedupd a state topic of its own; if it is damaged, restore it or reset the state"
+        ))
+        .into()
+    }
+
+    /// A call that has used up its time: the outcome is unknown.
+    pub(super) fn exhausted(failed: Failure) -> Failure {
+        match failed.remedy {
+            Remedy::Retry => Failure { remedy: Remedy::Renew, ..failed },
+            _ => failed,
+        }
+    }
+}

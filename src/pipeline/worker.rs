@@ -1,0 +1,400 @@
+//! The loop of one worker, and what it does about trouble.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::batch::{Batch, Partitions};
+use super::options::Options;
+use super::partition::Partition;
+use super::report::{Report, Tally};
+use super::step::gather;
+use super::trouble::{Fatal, Trouble};
+use crate::clock::Clock;
+use crate::dedupe::PartitionId;
+use crate::ports::{Failure, GroupEvent, Head, Refused, Remedy, Sink, Source, StateLog, Store};
+
+/// Longest wait for records when nothing is open; also how late a stop is noticed.
+const IDLE: Duration = Duration::from_millis(100);
+/// Longest wait for records while state is being restored.
+const BUSY: Duration = Duration::from_millis(1);
+/// Slice of `init_transactions` between two polls.
+const PREPARE: Duration = Duration::from_millis(500);
+/// A member replaced more often than this within the patience has a rival. A lone one can replace itself:
+/// after an outage beyond its session it joins anew, and its own late heartbeat is taken for a rival's.
+const REPLACED_MAX: usize = 2;
+/// A second fencing within this time means that somebody else uses our transactional id.
+const FENCE_PATIENCE: Duration = Duration::from_mins(1);
+/// How long leaving the group may take.
+const LEAVE: Duration = Duration::from_secs(3);
+
+/// The ports of a worker, named together.
+pub trait World {
+    /// The raw topic.
+    type Source: Source;
+    /// The clean and state topics.
+    type Sink: Sink<Self::Source>;
+    /// The reader of the state topic.
+    type Log: StateLog;
+    /// The local store.
+    type Store: Store;
+    /// Time.
+    type Clock: Clock;
+}
+
+/// Everything a step touches except the source, which its records borrow.
+pub struct Core<W: World> {
+    pub(super) sink: W::Sink,
+    pub(super) log: W::Log,
+    pub(super) store: W::Store,
+    pub(super) clock: W::Clock,
+    pub(super) options: Options,
+    pub(super) partitions: Partitions,
+    pub(super) batch: Batch,
+    pub(super) tally: Tally,
+    pub(super) report: Report,
+    /// Failures in a row; the pause before the next attempt grows with them.
+    pub(super) failures: u32,
+    pub(super) prepared: bool,
+    /// A call failed for now; until one succeeds the process does not count as ready.
+    doubtful: bool,
+    fenced_at: Option<Duration>,
+    replaced: Vec<Duration>,
+}
+
+/// One worker: one member of the group, one transactional producer, and their partitions.
+pub struct Worker<W: World> {
+    source: W::Source,
+    core: Core<W>,
+}
+
+impl<W: World> Worker<W> {
+    /// A worker that has not begun.
+    pub fn new(
+        (source, sink, log, store): (W::Source, W::Sink, W::Log, W::Store),
+        clock: W::Clock,
+        options: Options,
+        report: Report,
+    ) -> Self {
+        let core = Core {
+            sink,
+            log,
+            store,
+            clock,
+            options,
+            partitions: Partitions::default(),
+            batch: Batch::default(),
+            tally: Tally::default(),
+            report,
+            failures: 0,
+            prepared: false,
+            doubtful: false,
+            fenced_at: None,
+            replaced: Vec::new(),
+        };
+        Self { source, core }
+    }
+
+    /// Works until `stop` is set, then commits what is open, leaves the group and returns. `beat`
+    /// counts turns: a worker whose count stands still hangs in a call that never returns.
+    pub fn run(mut self, stop: &AtomicBool, beat: &AtomicU64) -> Result<(), Fatal> {
+        while !stop.load(Ordering::Acquire) {
+            self.turn()?;
+            beat.fetch_add(1, Ordering::Relaxed);
+        }
+        self.finish()
+    }
+
+    /// One turn: serve the group, make ready what is not, move records.
+    pub fn turn(&mut self) -> Result<(), Fatal> {
+        let Self { source, core } = self;
+        let turned = match core.turn(source) {
+            Ok(()) => Ok(()),
+            Err(trouble) => core.remedy(source, trouble),
+        };
+        // After a failed turn above all: while nobody answers, every turn fails.
+        core.report.publish(&core.partitions, core.clock.elapsed(), |id| source.end(id));
+        turned
+    }
+
+    /// Commits what is open and leaves; a restart then reprocesses nothing.
+    fn finish(mut self) -> Result<(), Fatal> {
+        let Self { source, core } = &mut self;
+        if let Err(trouble) = core.commit(source) {
+            tracing::warn!(%trouble, "the last transaction could not be committed; its records will be read again");
+            core.sink.discard();
+        }
+        source.leave();
+        let deadline = core.clock.elapsed() + LEAVE;
+        while core.partitions.iter().next().is_some() && core.clock.elapsed() < deadline {
+            // Records that still arrive belong to the next owner.
+            drop(source.poll(BUSY));
+            for event in source.events() {
+                if let Err(trouble) = core.group_event(source, event) {
+                    tracing::warn!(%trouble, "leaving the group");
+                }
+            }
+        }
+        core.store.sync().map_err(|error| Fatal::State(error.to_string()))
+    }
+}
+
+impl<W: World> Core<W> {
+    fn turn(&mut self, source: &W::Source) -> Result<(), Trouble> {
+        // All of them, also after a failure: each is told once.
+        let served: Vec<_> =
+            source.events().into_iter().map(|event| self.group_event(source, event)).collect();
+        served.into_iter().collect::<Result<(), _>>()?;
+        // However recovery fares, the client is polled in every turn: it answers the group from there.
+        let recovered = if self.prepared { self.recover(source) } else { self.prepare() };
+        let mut asked = Ok(());
+        if self.doubtful && self.prepared && !self.batch.is_open() {
+            asked = self.ask(source);
+        }
+        let wait = self.wait();
+        let (chunk, gathered) = gather(source, wait);
+        self.process(source, &chunk)?;
+        drop(chunk);
+        // Due is due, also while polling fails.
+        let due = self.batch.remaining(self.clock.elapsed(), self.options.interval);
+        if due.is_some_and(|left| left.is_zero()) {
+            self.commit(source)?;
+        }
+        asked?;
+        gathered?;
+        recovered
+    }
+
+    /// Asks the cheapest question there is, to know whether the broker answers again.
+    fn ask(&mut self, source: &W::Source) -> Result<(), Trouble> {
+        // Of any partition: a member to spare has none of its own.
+        let id = self.partitions.iter().next().map_or(0, |partition| partition.id);
+        source.bounds(id, PREPARE)?;
+        self.report.reachable();
+        self.doubtful = false;
+        Ok(())
+    }
+
+    fn wait(&self) -> Duration {
+        if !self.prepared || self.partitions.iter().any(|p| !p.is_running()) {
+            return BUSY;
+        }
+        self.batch.remaining(self.clock.elapsed(), self.options.interval).unwrap_or(IDLE).min(IDLE)
+    }
+
+    /// Fences a predecessor with our transactional id. Comes before the first question for C, whose
+    /// answer would otherwise wait for the predecessor's transaction.
+    fn prepare(&mut self) -> Result<(), Trouble> {
+        self.sink.prepare(PREPARE)?;
+        self.prepared = true;
+        self.report.reachable();
+        Ok(())
+    }
+
+    pub(super) fn group_event(&mut self, source: &W::Source, event: GroupEvent) -> Result<(), Trouble> {
+        self.report.rebalanced(&event);
+        match event {
+            GroupEvent::Assigned(ids) => {
+                let starts: Vec<_> = ids.iter().map(|id| (*id, None)).collect();
+                source.assign(&starts)?;
+                let now = self.clock.elapsed();
+                for id in ids {
+                    self.partitions.insert(Partition::assigned(id, now));
+                }
+            }
+            GroupEvent::Revoked(ids) => {
+                let committed = self.commit(source);
+                let released = self.release(source, &ids);
+                committed.and(released)?;
+            }
+            GroupEvent::Lost(ids) => {
+                let aborted = if self.batch.is_open() { self.abort() } else { Ok(()) };
+                let released = self.release(source, &ids);
+                // What stays with us was part of the aborted transaction too.
+                self.relocate(source, Duration::ZERO)?;
+                aborted.and(released)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets partitions go: what is committed is marked as such, so that their return is quick.
+    fn release(&mut self, source: &W::Source, ids: &[PartitionId]) -> Result<(), Trouble> {
+        // Whatever fails here: the group waits for the answer, and without it for ever.
+        let closed: Vec<_> = ids.iter().map(|id| self.close(*id)).collect();
+        source.unassign(ids)?;
+        closed.into_iter().collect()
+    }
+
+    fn close(&mut self, id: PartitionId) -> Result<(), Trouble> {
+        let Some(partition) = self.partitions.remove(id) else { return Ok(()) };
+        if partition.is_running() && partition.open.is_none() {
+            self.store.set_head(id, partition.head())?;
+        }
+        self.log.close(id)?;
+        Ok(())
+    }
+
+    /// Does what the trouble's remedy says; returns only what ends the process.
+    fn remedy(&mut self, source: &mut W::Source, trouble: Trouble) -> Result<(), Fatal> {
+        let failed = match trouble {
+            Trouble::Fatal(fatal) => return Err(fatal),
+            Trouble::Store(error) => {
+                return Err(Fatal::State(format!(
+                    "{error}; start again: damaged state is set aside and rebuilt from topic {}",
+                    self.options.state
+                )));
+            }
+            Trouble::Kafka(failed) => failed,
+        };
+        self.report.failed(&failed, self.clock.elapsed());
+        let again = match failed.remedy {
+            Remedy::Stop => return Err(Fatal::Operator(failed.what)),
+            Remedy::Retry => {
+                self.doubtful = true;
+                self.clock.rest(Duration::from_millis(20));
+                Ok(())
+            }
+            Remedy::Abort => self.abort_and_rewind(source, &failed),
+            Remedy::Renew => self.renew(source),
+            Remedy::Rejoin => {
+                self.replaced(&failed)?;
+                self.rejoin(source)
+            }
+            Remedy::Fenced => {
+                self.fenced(&failed)?;
+                self.renew(source)
+            }
+        };
+        match again {
+            Ok(()) => Ok(()),
+            Err(Trouble::Kafka(second)) if second.remedy != Remedy::Stop => {
+                self.report.failed(&second, self.clock.elapsed());
+                self.renew(source).or_else(Self::give_up)
+            }
+            Err(other) => Self::give_up(other),
+        }
+    }
+
+    fn give_up(trouble: Trouble) -> Result<(), Fatal> {
+        match trouble {
+            Trouble::Fatal(fatal) => Err(fatal),
+            Trouble::Store(error) => Err(Fatal::State(error.to_string())),
+            // Nothing could be moved; the next turn tries again from the committed offsets.
+            Trouble::Kafka(failed) if failed.remedy != Remedy::Stop => {
+                tracing::warn!(%failed, "recovering");
+                Ok(())
+            }
+            Trouble::Kafka(failed) => Err(Fatal::Operator(failed.what)),
+        }
+    }
+
+    fn abort_and_rewind(&mut self, source: &W::Source, failed: &Failure) -> Result<(), Trouble> {
+        if let Some(refused) = failed.refused {
+            self.narrow(refused, &failed.what);
+        }
+        if self.batch.is_open() {
+            self.abort()?;
+            self.report.aborted();
+        }
+        let pause = if failed.refused.is_some() { Duration::ZERO } else { self.backoff() };
+        self.relocate(source, pause)
+    }
+
+    /// The outcome is unknown: a new producer settles it, and C tells which way.
+    fn renew(&mut self, source: &W::Source) -> Result<(), Trouble> {
+        self.sink.discard();
+        self.prepared = false;
+        self.partitions.iter_mut().for_each(|p| p.untorn = false);
+        if self.batch.is_open() {
+            self.report.unknown();
+        }
+        self.batch.close();
+        self.tally.clear();
+        let pause = self.backoff();
+        self.relocate(source, pause)
+    }
+
+    /// The group goes on without this member: another one takes its place, and begins from nothing.
+    fn rejoin(&mut self, source: &mut W::Source) -> Result<(), Trouble> {
+        for id in self.partitions.ids(|_| true) {
+            self.log.close(id)?;
+        }
+        let ended = if self.batch.is_open() { self.abort() } else { Ok(()) };
+        self.partitions = Partitions::default();
+        source.rejoin()?;
+        ended
+    }
+
+    /// Without a rival this happens once to an outage, so a few times are forgiven.
+    fn replaced(&mut self, failed: &Failure) -> Result<(), Fatal> {
+        let now = self.clock.elapsed();
+        self.replaced.retain(|before| now.saturating_sub(*before) < FENCE_PATIENCE);
+        self.replaced.push(now);
+        if self.replaced.len() > REPLACED_MAX { Err(self.second_process(failed)) } else { Ok(()) }
+    }
+
+    fn second_process(&self, failed: &Failure) -> Fatal {
+        Fatal::Fenced(format!(
+            "{}; this happened again within a minute: another process runs with group.instance and \
+             transactional id {}; give each process its own group.instance",
+            failed.what, self.options.writer
+        ))
+    }
+
+    /// A transaction timeout looks like this too, so the first time is forgiven.
+    fn fenced(&mut self, failed: &Failure) -> Result<(), Fatal> {
+        let now = self.clock.elapsed();
+        let young = self
+            .batch
+            .remaining(now, self.options.transaction_timeout)
+            .is_none_or(|remaining| !remaining.is_zero());
+        if young && self.fenced_at.is_some_and(|before| now.saturating_sub(before) < FENCE_PATIENCE) {
+            return Err(self.second_process(failed));
+        }
+        self.fenced_at = Some(now);
+        Ok(())
+    }
+
+    fn backoff(&mut self) -> Duration {
+        let pause = Duration::from_millis(50 << self.failures.min(6));
+        self.failures += 1;
+        pause
+    }
+
+    /// Stops every partition and asks the group anew where it stands.
+    fn relocate(&mut self, source: &W::Source, pause: Duration) -> Result<(), Trouble> {
+        let not_before = self.clock.elapsed() + pause;
+        let running = self.partitions.ids(Partition::is_running);
+        self.partitions.iter_mut().filter(|p| p.is_running()).for_each(|p| p.relocate(not_before));
+        if !running.is_empty() {
+            source.pause(&running)?;
+        }
+        Ok(())
+    }
+
+    /// The broker refused records of a partition: halve what a transaction may take of it, until the
+    /// record is found.
+    fn narrow(&mut self, refused: Refused, said: &str) {
+        let Some(partition) = self.partitions.get_mut(refused.partition) else { return };
+        let taken = partition.open.as_ref().map_or(1, |open| open.records);
+        // Not by the range alone: of a refused batch one record may be known before the others.
+        if taken == 1 {
+            partition.poison = Some((refused.first, said.to_owned()));
+            partition.limit = None;
+            return;
+        }
+        partition.limit = Some((taken / 2).max(1));
+    }
+}
+
+impl Partition {
+    /// What the local store may believe of this partition.
+    pub(super) fn head(&self) -> Head {
+        Head {
+            confirmed: self.committed,
+            state_next: self.state_next,
+            stream_time_ms: self.window.as_ref().map_or(0, crate::dedupe::Window::stream_time_ms),
+            tail: self.tail.map(|tail| (tail.crc, tail.next)),
+        }
+    }
+}

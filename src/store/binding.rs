@@ -1,0 +1,171 @@
+//! What a store belongs to. State of another topic or cluster must never decide about ours.
+
+use serde::{Deserialize, Serialize};
+
+use crate::dedupe::HashKind;
+
+/// What the store's identities and offsets refer to; written into the database.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Binding {
+    /// Kafka's id of the cluster.
+    pub cluster_id: String,
+    /// Name of the raw topic.
+    pub raw: String,
+    /// Name of the clean topic.
+    pub clean: String,
+    /// Name of the state topic.
+    pub state: String,
+    /// Name of the consumer group.
+    pub group: String,
+    /// Partitions of the raw topic. May grow.
+    pub partitions: u32,
+    /// The hash that makes the identities.
+    #[serde(with = "hash_text")]
+    pub hash: HashKind,
+    /// Kafka's id of the raw topic, where known: tells a re-created topic from its predecessor.
+    pub raw_id: Option<String>,
+    /// Kafka's id of the clean topic, where known.
+    pub clean_id: Option<String>,
+    /// Kafka's id of the state topic, where known.
+    pub state_id: Option<String>,
+}
+
+/// How a stored binding stands to the configured one.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Relation {
+    /// The store is ours; the binding to keep in it (more partitions, ids now known).
+    Ours(Box<Binding>),
+    /// The store belongs to something else, for this reason.
+    Foreign(String),
+    /// Same topics, but made with this other hash.
+    OtherHash(HashKind),
+}
+
+impl Binding {
+    /// Compares `self`, as configured, with what a store says of itself.
+    pub(super) fn relation(&self, stored: &Self) -> Relation {
+        let names = [
+            ("cluster", &stored.cluster_id, &self.cluster_id),
+            ("raw topic", &stored.raw, &self.raw),
+            ("clean topic", &stored.clean, &self.clean),
+            ("state topic", &stored.state, &self.state),
+            ("group", &stored.group, &self.group),
+        ];
+        for (what, theirs, ours) in names {
+            if theirs != ours {
+                return Relation::Foreign(format!("it belongs to {what} {theirs:?}, not {ours:?}"));
+            }
+        }
+        let ids = [
+            ("raw", &stored.raw_id, &self.raw_id),
+            ("clean", &stored.clean_id, &self.clean_id),
+            ("state", &stored.state_id, &self.state_id),
+        ];
+        for (what, theirs, ours) in ids {
+            if let (Some(theirs), Some(ours)) = (theirs, ours)
+                && theirs != ours
+            {
+                return Relation::Foreign(format!(
+                    "the {what} topic was re-created: id {theirs}, now {ours}"
+                ));
+            }
+        }
+        if stored.partitions > self.partitions {
+            let (had, has) = (stored.partitions, self.partitions);
+            return Relation::Foreign(format!("the raw topic had {had} partitions and has {has}"));
+        }
+        if stored.hash != self.hash {
+            return Relation::OtherHash(stored.hash);
+        }
+        Relation::Ours(Box::new(Self {
+            raw_id: self.raw_id.clone().or_else(|| stored.raw_id.clone()),
+            clean_id: self.clean_id.clone().or_else(|| stored.clean_id.clone()),
+            state_id: self.state_id.clone().or_else(|| stored.state_id.clone()),
+            ..self.clone()
+        }))
+    }
+}
+
+/// The hash as text, for the stored binding and for messages.
+pub(super) mod hash_text {
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    use crate::dedupe::HashKind;
+
+    /// `xxh3`, or `siphash:` and the key id in hex.
+    pub(in crate::store) fn text(hash: HashKind) -> String {
+        match hash {
+            HashKind::Xxh3 => "xxh3".to_owned(),
+            HashKind::SipHash { key_id } => format!("siphash:{key_id:016x}"),
+        }
+    }
+
+    pub(super) fn serialize<S: Serializer>(hash: &HashKind, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&text(*hash))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<HashKind, D::Error> {
+        let text = String::deserialize(from)?;
+        match text.split_once(':') {
+            None if text == "xxh3" => Ok(HashKind::Xxh3),
+            Some(("siphash", key_id)) => u64::from_str_radix(key_id, 16)
+                .map(|key_id| HashKind::SipHash { key_id })
+                .map_err(de::Error::custom),
+            _ => Err(de::Error::custom(format!("unknown hash {text:?}"))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn binding() -> Binding {
+        Binding {
+            cluster_id: "c".into(),
+            raw: "r".into(),
+            clean: "l".into(),
+            state: "s".into(),
+            group: "g".into(),
+            partitions: 4,
+            hash: HashKind::SipHash { key_id: u64::MAX },
+            raw_id: Some("1".into()),
+            clean_id: None,
+            state_id: None,
+        }
+    }
+
+    #[test]
+    fn a_binding_reads_back_as_written() {
+        for hash in [HashKind::Xxh3, HashKind::SipHash { key_id: 0 }, HashKind::SipHash { key_id: u64::MAX }]
+        {
+            let binding = Binding { hash, ..binding() };
+            let json = serde_json::to_vec(&binding).unwrap();
+            assert_eq!(serde_json::from_slice::<Binding>(&json).unwrap(), binding);
+        }
+    }
+
+    #[test]
+    fn every_difference_is_foreign_except_growth_and_newly_known_ids() {
+        let stored = binding();
+        let changes: [fn(&mut Binding); 7] = [
+            |b| b.cluster_id.push('x'),
+            |b| b.raw.push('x'),
+            |b| b.clean.push('x'),
+            |b| b.state.push('x'),
+            |b| b.group.push('x'),
+            |b| b.raw_id = Some("2".into()),
+            |b| b.partitions = 3,
+        ];
+        for change in changes {
+            let mut ours = binding();
+            change(&mut ours);
+            assert!(matches!(ours.relation(&stored), Relation::Foreign(_)), "{ours:?}");
+        }
+        let grown = Binding { partitions: 9, raw_id: None, clean_id: Some("3".into()), ..binding() };
+        let kept = Binding { raw_id: Some("1".into()), ..grown.clone() };
+        assert_eq!(grown.relation(&stored), Relation::Ours(Box::new(kept)));
+        let other = Binding { hash: HashKind::Xxh3, ..binding() };
+        assert_eq!(other.relation(&stored), Relation::OtherHash(stored.hash));
+    }
+}

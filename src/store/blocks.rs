@@ -1,0 +1,196 @@
+//! The store as the pipeline sees it.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::append::append;
+use super::cut::{Expired, clear, cut, expire};
+use super::engine::Engine;
+use super::guard::guarded;
+use super::keys;
+use super::tail::{Place, consistent, range};
+use crate::dedupe::{Block, BlockView, Coordinates, Identity, Offset, PartitionId};
+use crate::ports::{Head, Store, StoreError};
+
+/// Small blocks are joined within this stretch of stream time, unless told otherwise.
+const JOIN_SPAN: Duration = Duration::from_mins(5);
+/// How long closing waits for the engine's threads.
+const CLOSE_SILENCE: Duration = Duration::from_secs(10);
+
+/// A handle on the open database. Clones share it; each partition is used by one of them at a time.
+#[derive(Clone)]
+pub struct SledStore {
+    engine: Arc<Engine>,
+    join_span_ms: i64,
+}
+
+impl SledStore {
+    pub(super) fn new(engine: Engine) -> Self {
+        Self { engine: Arc::new(engine), join_span_ms: i64::try_from(JOIN_SPAN.as_millis()).unwrap_or(1) }
+    }
+
+    /// Joins small blocks only within stretches of `span` of stream time (default 5 minutes).
+    /// A reader of a block knows the stream time of its identities no better than that, so take
+    /// a small part of the window, a hundredth say.
+    #[must_use]
+    pub fn with_join_span(mut self, span: Duration) -> Self {
+        self.join_span_ms = i64::try_from(span.as_millis()).unwrap_or(i64::MAX).max(1);
+        self
+    }
+
+    /// The directory of the database.
+    pub fn path(&self) -> &Path {
+        &self.engine.path
+    }
+
+    /// Bytes that the database's files take up.
+    pub fn disk_bytes(&self) -> Result<u64, StoreError> {
+        let path = &self.engine.path;
+        file_bytes(path).map_err(|e| StoreError::Io(format!("read the directory {}: {e}", path.display())))
+    }
+
+    /// Flushes, syncs, and closes the database once this is its last handle. After a failure there
+    /// is nothing to flush, and the failure is returned again.
+    pub fn close(self) -> Result<(), StoreError> {
+        let synced = match self.engine.failed.get() {
+            None => self.engine.sync(),
+            Some(failure) => Err(failure.clone()),
+        };
+        let path = self.engine.path.clone();
+        let refused = |cause: &dyn fmt::Display| StoreError::Io(format!("close {}: {cause}", path.display()));
+        let last = Arc::into_inner(self.engine);
+        // Closing joins the engine's threads, and never returns when one of them has died.
+        let closed = guarded("store-close", CLOSE_SILENCE, move |_| last.map_or(Ok(()), Engine::close));
+        synced.and(closed.map_err(|fault| refused(&fault))?.map_err(|cause| refused(&cause)))
+    }
+}
+
+impl fmt::Debug for SledStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SledStore").field("path", &self.engine.path).finish_non_exhaustive()
+    }
+}
+
+impl Store for SledStore {
+    fn head(&self, partition: PartitionId) -> Result<Option<Head>, StoreError> {
+        Ok(self.engine.record(partition)?.map(|record| record.head))
+    }
+
+    fn append(&mut self, block: &Block, head: Head) -> Result<(), StoreError> {
+        let (engine, partition) = (&*self.engine, block.partition);
+        if !consistent(block) || block.hash != engine.hash {
+            let (first, next) = (block.first, block.next);
+            return Err(StoreError::Corrupt(format!(
+                "refused a block of partition {partition} for {first}..{next}: its owners are out of order or \
+                 its hash is another than the store's"
+            )));
+        }
+        let mut tail = engine.take_tail(partition)?;
+        if block.first < tail.end {
+            cut(engine, &mut tail, partition, block.first, &mut |_, _| ())?;
+            tail = engine.take_tail(partition)?;
+        }
+        append(engine, &mut tail, block, head, self.join_span_ms)?;
+        engine.put_tail(partition, tail);
+        Ok(())
+    }
+
+    fn set_head(&mut self, partition: PartitionId, head: Head) -> Result<(), StoreError> {
+        let mut tail = self.engine.take_tail(partition)?;
+        self.engine.commit(partition, &mut tail, Some(head), &[], Vec::new())?;
+        self.engine.put_tail(partition, tail);
+        Ok(())
+    }
+
+    fn scan(
+        &self,
+        partition: PartitionId,
+        visit: &mut dyn FnMut(&BlockView<'_>) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        for place in [Place::Settled, Place::Waiting] {
+            let mut blocks = self.engine.tree(place).range(range(partition));
+            while let Some((key, bytes)) = self.engine.call("read", || blocks.next().transpose())? {
+                let first = keys::parse_block(&key).map_or(0, |(_, first)| first);
+                let view = BlockView::verified(&bytes)
+                    .map_err(|cause| self.engine.bad_block(partition, first, &cause))?;
+                visit(&view)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn truncate(
+        &mut self,
+        partition: PartitionId,
+        from: Offset,
+    ) -> Result<Vec<(Offset, Identity)>, StoreError> {
+        let mut removed = Vec::new();
+        let mut tail = self.engine.take_tail(partition)?;
+        cut(&self.engine, &mut tail, partition, from, &mut |owner, identity| {
+            removed.push((owner, identity));
+        })?;
+        removed.sort_unstable();
+        Ok(removed)
+    }
+
+    fn expire(&mut self, partition: PartitionId, first: Offset) -> Result<(), StoreError> {
+        let mut tail = self.engine.take_tail(partition)?;
+        if first >= tail.oldest_next {
+            match expire(&self.engine, &mut tail, partition, first)? {
+                Expired::Some => return Ok(()),
+                Expired::Nothing { oldest_next } => tail.oldest_next = oldest_next,
+            }
+        }
+        self.engine.put_tail(partition, tail);
+        Ok(())
+    }
+
+    fn identity_of(&self, owner: Coordinates) -> Result<Option<Identity>, StoreError> {
+        let Coordinates { partition, offset } = owner;
+        let places: &[Place] = match self.engine.waiting_from(partition) {
+            Some(from) if offset < from => &[Place::Settled],
+            Some(_) => &[Place::Waiting],
+            None => &[Place::Waiting, Place::Settled],
+        };
+        for place in places {
+            let wanted = keys::block(partition, 0)..=keys::block(partition, offset);
+            let tree = self.engine.tree(*place);
+            let found = self.engine.call("read", || tree.range(wanted).next_back().transpose())?;
+            if let Some((_, bytes)) = found {
+                let view = self.engine.trusted(partition, &bytes)?;
+                let bad = |cause| self.engine.bad_block(partition, view.header.first, &cause);
+                return view.identity_of(offset).map_err(bad);
+            }
+        }
+        Ok(None)
+    }
+
+    fn clear(&mut self, partition: PartitionId) -> Result<(), StoreError> {
+        clear(&self.engine, partition)?;
+        self.engine.forget_tail(partition);
+        Ok(())
+    }
+
+    fn sync(&mut self) -> Result<(), StoreError> {
+        self.engine.sync()
+    }
+}
+
+fn file_bytes(path: &Path) -> io::Result<u64> {
+    let mut bytes = 0;
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        bytes += match entry.metadata() {
+            Ok(metadata) if metadata.is_dir() => file_bytes(&entry.path())?,
+            Ok(metadata) => metadata.len(),
+            // The engine deletes files in the background.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => 0,
+            Err(e) => return Err(e),
+        };
+    }
+    Ok(bytes)
+}

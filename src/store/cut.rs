@@ -1,0 +1,135 @@
+//! Removing blocks: from the end at an offset, from the front by expiry, or all of them.
+
+use super::engine::{BATCH, Engine, Removal};
+use super::keys;
+use super::tail::{Packed, Place, Tail, range};
+use crate::dedupe::{Block, BlockView, Identity, Offset, PartitionId};
+use crate::ports::{Head, StoreError};
+
+/// Removes every owner at or beyond `from` and shows each to `gone`, by falling block.
+///
+/// From the end backwards, so that what remains after a crash is a prefix. A head that confirms
+/// more than remains is lowered with the first batch: the blocks beyond `from` are then to be had
+/// from the start of the state topic, unless the caller knows better and sets a head.
+pub(super) fn cut(
+    engine: &Engine,
+    tail: &mut Tail,
+    partition: PartitionId,
+    from: Offset,
+    gone: &mut dyn FnMut(Offset, Identity),
+) -> Result<(), StoreError> {
+    let Some(record) = tail.record else { return Ok(()) };
+    let head = lowered(record.head, from);
+    let mut remove: Vec<Removal> = Vec::new();
+    let mut keep = None;
+    for place in [Place::Waiting, Place::Settled] {
+        let mut blocks = engine.tree(place).range(range(partition));
+        while let Some((_, bytes)) = engine.call("read", || blocks.next_back().transpose())? {
+            let view = engine.trusted(partition, &bytes)?;
+            if view.header.next <= from {
+                break;
+            }
+            let visit = |owner, identity| {
+                if owner >= from {
+                    gone(owner, identity);
+                }
+            };
+            let first = view.header.first;
+            view.for_each(visit).map_err(|cause| engine.bad_block(partition, first, &cause))?;
+            remove.push(removal(place, partition, &view));
+            if first < from {
+                keep = Some(Packed { place, ..front(engine.block(place, partition, first)?, from) });
+                break;
+            }
+        }
+    }
+    // In each batch one operation is left for the record and one for what is kept of a split block.
+    let mut batches = remove.chunks(BATCH - 2).peekable();
+    if batches.peek().is_none() && head != record.head {
+        return engine.commit(partition, tail, Some(head), &[], Vec::new());
+    }
+    while let Some(batch) = batches.next() {
+        let kept = if batches.peek().is_none() { keep.take() } else { None };
+        engine.commit(partition, tail, Some(head), batch, kept.into_iter().collect())?;
+    }
+    Ok(())
+}
+
+fn removal(place: Place, partition: PartitionId, view: &BlockView<'_>) -> Removal {
+    Removal { place, key: keys::block(partition, view.header.first), identities: view.count() as u64 }
+}
+
+/// What remains true of a head when everything at or beyond `from` is gone.
+pub(super) fn lowered(head: Head, from: Offset) -> Head {
+    // A tail names a block that must be there whole.
+    let head = Head { tail: head.tail.filter(|(_, next)| *next <= from), ..head };
+    if head.confirmed > from { Head { confirmed: from, state_next: 0, ..head } } else { head }
+}
+
+/// The part of a block below `from`.
+fn front(mut block: Block, from: Offset) -> Packed {
+    block.entries.truncate(block.entries.partition_point(|(owner, _)| *owner < from));
+    block.next = from;
+    Packed::new(&block)
+}
+
+/// Removes the blocks that cover nothing at or beyond `first`, from the front; says whether any
+/// was, and otherwise where the oldest ends.
+pub(super) fn expire(
+    engine: &Engine,
+    tail: &mut Tail,
+    partition: PartitionId,
+    first: Offset,
+) -> Result<Expired, StoreError> {
+    let mut remove: Vec<Removal> = Vec::new();
+    let mut oldest_next = Offset::MAX;
+    for place in [Place::Settled, Place::Waiting] {
+        let mut blocks = engine.tree(place).range(range(partition));
+        while let Some((_, bytes)) = engine.call("read", || blocks.next().transpose())? {
+            let view = engine.trusted(partition, &bytes)?;
+            if view.header.next > first {
+                oldest_next = oldest_next.min(view.header.next);
+                break;
+            }
+            remove.push(removal(place, partition, &view));
+        }
+    }
+    if remove.is_empty() {
+        return Ok(Expired::Nothing { oldest_next });
+    }
+    for batch in remove.chunks(BATCH - 1) {
+        engine.commit(partition, tail, None, batch, Vec::new())?;
+    }
+    Ok(Expired::Some)
+}
+
+/// What an expiry did.
+pub(super) enum Expired {
+    /// Blocks were removed.
+    Some,
+    /// No block was old enough; the oldest one covers up to here.
+    Nothing {
+        /// `Offset::MAX` when there is no block.
+        oldest_next: Offset,
+    },
+}
+
+/// Removes all blocks and the record. What a crash leaves half done counts as unconfirmed.
+pub(super) fn clear(engine: &Engine, partition: PartitionId) -> Result<(), StoreError> {
+    let mut tail = engine.take_tail(partition)?;
+    if tail.record.is_none() {
+        return Ok(());
+    }
+    let mut remove: Vec<Removal> = Vec::new();
+    for place in [Place::Waiting, Place::Settled] {
+        let mut blocks = engine.tree(place).range(range(partition));
+        while let Some((_, bytes)) = engine.call("read", || blocks.next_back().transpose())? {
+            remove.push(removal(place, partition, &engine.trusted(partition, &bytes)?));
+        }
+    }
+    for batch in remove.chunks(BATCH - 1) {
+        engine.commit(partition, &mut tail, Some(Head::default()), batch, Vec::new())?;
+    }
+    engine.call("write", || engine.waiting.remove(partition.to_be_bytes()))?;
+    Ok(())
+}

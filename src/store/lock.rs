@@ -1,0 +1,118 @@
+//! One process a state directory.
+
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use super::OpenError;
+
+/// The state directory is ours while this lives.
+///
+/// The lock belongs to the open file, so the kernel releases it when the process ends in any way:
+/// a file left behind is no obstacle. The file is never deleted, because deleting it would let two
+/// processes lock two files of one name.
+#[derive(Debug)]
+pub struct Lock {
+    dir: PathBuf,
+    _file: File,
+}
+
+impl Lock {
+    /// Creates the directory (mode 0700) where it is missing and locks it, without waiting.
+    pub fn acquire(dir: &Path) -> Result<Self, OpenError> {
+        create_private(dir)?;
+        let path = dir.join("lock");
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&path)
+            .map_err(|e| OpenError::io("open", &path, &e))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(OpenError::Held { dir: dir.to_path_buf(), holder: holder(&mut file) });
+            }
+            Err(TryLockError::Error(e)) => return Err(OpenError::io("lock", &path, &e)),
+        }
+        sign(&mut file).map_err(|e| OpenError::io("write", &path, &e))?;
+        Ok(Self { dir: dir.to_path_buf(), _file: file })
+    }
+
+    /// The locked directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+}
+
+/// Creates a directory, and its parents, that only this user can enter; an existing one stays as it is.
+pub(super) fn create_private(dir: &Path) -> Result<(), OpenError> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir)
+        .map_err(|e| OpenError::io("create the directory", dir, &e))
+}
+
+fn sign(file: &mut File) -> io::Result<()> {
+    let host = gethostname::gethostname();
+    file.set_len(0)?;
+    file.rewind()?;
+    writeln!(file, "process {} on host {}", std::process::id(), host.to_string_lossy())
+}
+
+fn holder(file: &mut File) -> String {
+    let mut text = String::new();
+    match file.take(512).read_to_string(&mut text) {
+        Ok(_) if !text.trim().is_empty() => text.trim().to_owned(),
+        _ => "another process".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_second_holder_is_refused_and_told_who_the_first_is() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("a").join("state");
+        let first = Lock::acquire(&dir).unwrap();
+        assert_eq!(std::fs::metadata(&dir).unwrap().permissions().mode() & 0o777, 0o700);
+        let before = std::fs::read_to_string(dir.join("lock")).unwrap();
+        let error = Lock::acquire(&dir).unwrap_err();
+        assert!(matches!(error, OpenError::Held { .. }), "{error}");
+        assert!(error.to_string().contains(&format!("process {}", std::process::id())), "{error}");
+        assert_eq!(
+            std::fs::read_to_string(dir.join("lock")).unwrap(),
+            before,
+            "the holder's file is untouched"
+        );
+        drop(first);
+        assert!(Lock::acquire(&dir).is_ok());
+    }
+
+    #[test]
+    fn a_file_left_by_a_dead_process_is_no_obstacle() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::write(root.path().join("lock"), "process 999999 on host gone\n and a long second line")
+            .unwrap();
+        let lock = Lock::acquire(root.path()).unwrap();
+        let text = std::fs::read_to_string(lock.dir().join("lock")).unwrap();
+        assert!(text.starts_with(&format!("process {} ", std::process::id())) && text.lines().count() == 1);
+    }
+
+    #[test]
+    fn a_path_that_is_a_file_is_refused_by_name() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("state");
+        std::fs::write(&path, "").unwrap();
+        let error = Lock::acquire(&path).unwrap_err().to_string();
+        assert!(error.contains("state.dir") && error.contains(&path.display().to_string()), "{error}");
+    }
+}

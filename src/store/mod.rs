@@ -1,0 +1,28 @@
+//! The local block store on sled: a cache of what the state topic holds.
+//!
+//! It refuses to know Kafka, the window and the clock. It may lose state at any time (the caller
+//! then restores from the state topic) and never invents any: every block carries a checksum, every
+//! partition a count of what must be there, and whatever does not add up is set aside at opening.
+
+mod append;
+mod binding;
+mod blocks;
+mod cut;
+mod engine;
+mod error;
+mod guard;
+mod keys;
+mod lock;
+pub mod memory;
+mod open;
+mod quarantine;
+mod record;
+mod tail;
+mod verify;
+
+pub use binding::Binding;
+pub use blocks::SledStore;
+pub use error::OpenError;
+pub use lock::Lock;
+pub use open::{Opened, open};
+pub use quarantine::Quarantine;

@@ -1,0 +1,95 @@
+//! What is kept beside a partition's blocks, and changes in the same transaction as they do.
+//!
+//! Layout, little endian: version 1 (1 byte), confirmed, state next, stream time in ms, the tail's
+//! next offset (all ones: no tail) and CRC, number of blocks, number of identities (8 bytes each), CRC32C of the partition (4 bytes) and of all before.
+//!
+//! The two counts are what makes a hole visible: an engine that lost a block in the middle still
+//! returns valid neighbours, and a window with a silent hole would let duplicates through.
+
+use crate::dedupe::PartitionId;
+use crate::ports::Head;
+
+const VERSION: u8 = 1;
+const BODY: usize = 1 + 7 * 8;
+const NO_TAIL: u64 = u64::MAX;
+
+/// A partition's head and the size of what is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Record {
+    /// As the caller set it.
+    pub head: Head,
+    /// Blocks in the store.
+    pub blocks: u64,
+    /// Identities in them.
+    pub identities: u64,
+}
+
+impl Record {
+    /// The stored form.
+    pub(super) fn encode(&self, partition: PartitionId) -> Vec<u8> {
+        let mut out = Vec::with_capacity(BODY + 4);
+        out.push(VERSION);
+        out.extend_from_slice(&self.head.confirmed.to_le_bytes());
+        out.extend_from_slice(&self.head.state_next.to_le_bytes());
+        out.extend_from_slice(&self.head.stream_time_ms.to_le_bytes());
+        let (crc, next) = self.head.tail.unwrap_or((0, NO_TAIL));
+        out.extend_from_slice(&next.to_le_bytes());
+        out.extend_from_slice(&u64::from(crc).to_le_bytes());
+        out.extend_from_slice(&self.blocks.to_le_bytes());
+        out.extend_from_slice(&self.identities.to_le_bytes());
+        out.extend_from_slice(&checksum(partition, &out).to_le_bytes());
+        out
+    }
+
+    /// Reads the stored form back; `None` when it is damaged or of another version.
+    pub(super) fn decode(partition: PartitionId, bytes: &[u8]) -> Option<Self> {
+        let (body, crc) = bytes.split_at_checked(BODY)?;
+        let (version, fields) = body.split_first()?;
+        let crc = u32::from_le_bytes(crc.try_into().ok()?);
+        let (fields, _) = fields.as_chunks::<8>();
+        let [confirmed, state_next, stream_time, tail_next, tail_crc, blocks, identities] = fields else {
+            return None;
+        };
+        let tail_next = u64::from_le_bytes(*tail_next);
+        let tail_crc = u32::try_from(u64::from_le_bytes(*tail_crc)).ok()?;
+        (*version == VERSION && crc == checksum(partition, body)).then(|| Self {
+            head: Head {
+                confirmed: u64::from_le_bytes(*confirmed),
+                state_next: u64::from_le_bytes(*state_next),
+                stream_time_ms: i64::from_le_bytes(*stream_time),
+                tail: (tail_next != NO_TAIL).then_some((tail_crc, tail_next)),
+            },
+            blocks: u64::from_le_bytes(*blocks),
+            identities: u64::from_le_bytes(*identities),
+        })
+    }
+}
+
+fn checksum(partition: PartitionId, body: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&partition.to_le_bytes()), body)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_reads_back_and_notices_every_flipped_bit_and_the_wrong_partition() {
+        let record = Record {
+            head: Head { confirmed: 7, state_next: 8, stream_time_ms: -9, tail: Some((5, 6)) },
+            blocks: 10,
+            identities: 11,
+        };
+        let bytes = record.encode(3);
+        assert_eq!(Record::decode(3, &bytes), Some(record));
+        assert_eq!(Record::decode(4, &bytes), None);
+        for at in 0..bytes.len() {
+            assert_eq!(Record::decode(3, &bytes[..at]), None);
+            for bit in 0..8 {
+                let mut flipped = bytes.clone();
+                flipped[at] ^= 1 << bit;
+                assert_eq!(Record::decode(3, &flipped), None, "bit {bit} of byte {at}");
+            }
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! The block format outlives the program that wrote it: bytes on disk and in the state topic.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
+
+use dedupd::dedupe::{Block, BlockView, HashKind, Identity};
+use proptest::prelude::*;
+
+/// Written by a separate program from the format's description, not by `Block::encode`.
+const GOLDEN: &[u8] = include_bytes!("golden/block-v1.bin");
+
+fn golden() -> Block {
+    let first = 1_000_000_000_000;
+    let identity = |i: u8| Identity(std::array::from_fn(|j| 16 * i + u8::try_from(j).unwrap()));
+    Block {
+        hash: HashKind::SipHash { key_id: 0x1122_3344_5566_7788 },
+        partition: 42,
+        first,
+        next: first + 100_000,
+        time_first_ms: 1_700_000_000_000,
+        time_last_ms: 1_700_000_060_000,
+        entries: vec![
+            (first + 7, identity(0)),
+            (first + 8, identity(1)),
+            (first + 200, identity(2)),
+            (first + 99_999, identity(3)),
+        ],
+    }
+}
+
+#[test]
+fn version_1_blocks_are_read_and_written_byte_for_byte() {
+    assert_eq!(Block::decode(GOLDEN), Ok(golden()));
+    assert_eq!(golden().encode(), GOLDEN);
+}
+
+#[test]
+fn an_identity_costs_less_than_20_bytes() {
+    let entries: Vec<_> = (0..4_000u64).map(|i| (i * 100, Identity(u128::from(i).to_le_bytes()))).collect();
+    let block = Block { first: 0, next: 400_000, entries, ..golden() };
+    assert!(block.encode().len() < 20 * 4_000);
+}
+
+prop_compose! {
+    fn blocks()(
+        key_id in proptest::option::of(any::<u64>()),
+        partition: u32,
+        first in 0..u64::MAX / 2,
+        gaps in proptest::collection::vec(prop_oneof![1..200u64, 1..u64::from(u32::MAX)], 0..300),
+        tail in 0..10_000u64,
+        times: (i64, i64),
+        seed: u128,
+    ) -> Block {
+        let owners = gaps.iter().scan(first, |at, gap| { let here = *at; *at += gap; Some(here) });
+        let entries: Vec<_> = (seed..).zip(owners).map(|(i, at)| (at, Identity(i.wrapping_mul(seed | 1).to_le_bytes()))).collect();
+        Block {
+            hash: key_id.map_or(HashKind::Xxh3, |key_id| HashKind::SipHash { key_id }),
+            partition,
+            first,
+            next: entries.last().map_or(first, |(last, _)| last + 1) + tail,
+            time_first_ms: times.0,
+            time_last_ms: times.1,
+            entries,
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_block_reads_back_as_written(block in blocks()) {
+        prop_assert_eq!(Block::decode(&block.encode()), Ok(block));
+    }
+
+    #[test]
+    fn every_owner_is_found_in_place_and_nothing_else_is(block in blocks()) {
+        let bytes = block.encode();
+        let view = BlockView::verified(&bytes).unwrap();
+        let mut last = None;
+        for (owner, identity) in &block.entries {
+            prop_assert_eq!(view.identity_of(*owner), Ok(Some(*identity)));
+            if last != Some(*owner - 1) && *owner > block.first {
+                prop_assert_eq!(view.identity_of(owner - 1), Ok(None));
+            }
+            last = Some(*owner);
+        }
+        prop_assert_eq!(view.identity_of(block.next), Ok(None));
+    }
+
+    #[test]
+    fn arbitrary_bytes_never_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..200), crc: bool) {
+        bytes.splice(0..0, *b"DDB1");
+        if crc {
+            let sum = crc32c::crc32c(&bytes);
+            bytes.extend_from_slice(&sum.to_le_bytes());
+        }
+        if let Ok(block) = Block::decode(&bytes) {
+            prop_assert!(block.first <= block.next);
+        }
+        if let Ok(view) = BlockView::trusted(&bytes) {
+            prop_assert!(view.identity_of(5).is_ok() || view.count() > 0);
+        }
+    }
+
+    #[test]
+    fn damage_is_noticed(block in blocks(), at: prop::sample::Index, flip in 1u8..) {
+        let mut bytes = block.encode();
+        let at = at.index(bytes.len());
+        bytes[at] ^= flip;
+        prop_assert!(Block::decode(&bytes).is_err());
+    }
+}

@@ -1,0 +1,134 @@
+//! Claims about the command line: flags become keys, mistakes are named, help tells what scripts
+//! rely on.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking"
+)]
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use dedupd::cli::{Command, Exit, LogFormat, ServiceArgs, parse_from};
+use dedupd::config::{AsTyped, Config, IdSource, Sources};
+
+fn parse(line: &str) -> Result<Command, String> {
+    parse_from(std::iter::once("dedupd").chain(line.split_whitespace()))
+}
+
+fn run(line: &str) -> ServiceArgs {
+    match parse(line) {
+        Ok(Command::Run(args)) => args,
+        other => panic!("expected run, got {other:?}"),
+    }
+}
+
+fn config(flags: AsTyped) -> Config {
+    Config::from_sources(&Sources { flags, host: "h".to_owned(), ..Sources::default() }).unwrap()
+}
+
+#[test]
+fn flags_alone_are_a_configuration() {
+    let args = run("run --bootstrap-servers localhost:9092 --raw r --clean c --id json:/id");
+    assert_eq!(args.config_file(), None);
+    assert_eq!(args.log_format(), LogFormat::Text);
+    let config = config(args.overrides());
+    assert_eq!((config.topics.raw.as_str(), config.topics.state.as_str()), ("r", "c.dedupd"));
+    assert_eq!(config.group.id, "dedupd.r.c");
+}
+
+#[test]
+fn every_flag_sets_its_key() {
+    let args =
+        run("run -c f.toml --bootstrap-servers a:1 --raw r --clean c --state s --id key --id header:x \
+                    --group g --instance i --workers 3 --state-dir /d --listen 0.0.0.0:1 --exact 2h \
+                    -X client.id=me -X sasl.password=a=b --log-format json");
+    assert_eq!(args.config_file(), Some(Path::new("f.toml")));
+    assert_eq!(args.log_format(), LogFormat::Json);
+    let config = config(args.overrides());
+    assert_eq!(config.kafka.bootstrap_servers, "a:1");
+    assert_eq!(config.kafka.properties.get("client.id"), Some("me"));
+    assert_eq!(config.kafka.properties.get("sasl.password"), Some("a=b"));
+    assert_eq!(config.topics.state.as_str(), "s");
+    assert_eq!(config.identity.from, [IdSource::Key, IdSource::Header("x".to_owned())]);
+    assert_eq!(
+        (config.group.id.as_str(), config.group.instance.as_str(), config.group.workers),
+        ("g", "i", 3)
+    );
+    assert_eq!(config.state.dir, Path::new("/d"));
+    assert_eq!(config.http.listen.to_string(), "0.0.0.0:1");
+    assert_eq!(config.window.exact.as_secs(), 7_200);
+}
+
+#[test]
+fn flags_not_given_override_nothing() {
+    assert_eq!(run("run").overrides(), AsTyped::default());
+}
+
+#[test]
+fn the_other_commands_have_the_documented_defaults() {
+    let Ok(Command::Demo(demo)) = parse("demo") else { panic!("demo") };
+    assert_eq!((demo.forever, demo.seconds, demo.duplicates), (false, 20, 0.2));
+    let Ok(Command::Generate(generate)) = parse("generate --bootstrap-servers a:1 --topic t") else {
+        panic!("generate")
+    };
+    assert_eq!((generate.size.0, generate.duplicates, generate.cut_acks), (200, 0.1, false));
+    assert_eq!(
+        (generate.records, generate.rate, generate.seed, generate.partitions),
+        (None, None, None, None)
+    );
+    let Ok(Command::Audit(audit)) = parse("audit --raw r --window 1h --json") else { panic!("audit") };
+    assert!(audit.json());
+    assert_eq!(audit.overrides().window.exact.as_deref(), Some("1h"));
+    assert!(matches!(parse("check --raw r"), Ok(Command::Check(_))));
+}
+
+#[test]
+fn mistakes_are_named() {
+    for (line, named) in [
+        ("rum", "run"),
+        ("run --cleen x", "--clean"),
+        ("run -X sasl", "NAME=VALUE"),
+        ("run --log-format xml", "json"),
+        ("demo --duplicates 1", "expected a share from 0 to below 1"),
+        ("demo --seconds 0", "--seconds"),
+        ("demo --forever --seconds 3", "cannot be used with"),
+        ("generate --topic t", "--bootstrap-servers"),
+        ("generate --bootstrap-servers a:1 --topic t --size big", "is not a size"),
+        ("plan", "unrecognized subcommand"),
+        ("", "Usage"),
+    ] {
+        let text = parse(line).unwrap_err();
+        assert!(text.contains(named), "for {line:?}: {text}");
+    }
+}
+
+#[test]
+fn help_lists_exit_codes_and_environment() {
+    let text = parse("run --help").unwrap_err();
+    for exit in
+        [Exit::Done, Exit::Failed, Exit::Usage, Exit::StartUp, Exit::State, Exit::Fenced, Exit::Operator]
+    {
+        assert!(
+            text.contains(&format!("\n  {}  ", exit.code())),
+            "exit code {} is not in\n{text}",
+            exit.code()
+        );
+    }
+    assert!(text.contains("DEDUPD_SECTION__KEY") && text.contains("Examples:"));
+    let text = parse("--help").unwrap_err();
+    for command in ["run", "check", "demo", "generate", "audit"] {
+        assert!(text.contains(&format!("\n  {command} ")), "{command} is not in\n{text}");
+    }
+    assert!(!text.contains("plan") && !text.contains("inspect"), "{text}");
+}
+
+#[test]
+fn exit_codes_are_the_documented_numbers() {
+    let numbers =
+        [Exit::Done, Exit::Failed, Exit::Usage, Exit::StartUp, Exit::State, Exit::Fenced, Exit::Operator]
+            .map(Exit::code);
+    assert_eq!(numbers, [0, 1, 2, 3, 4, 5, 6]);
+    assert_eq!(ExitCode::from(Exit::Done), ExitCode::SUCCESS);
+}

@@ -1,0 +1,96 @@
+//! Where values come from: defaults, file, environment, flags.
+
+use std::time::Duration;
+
+use dedupd::config::{Config, IdSource, OnRewind, Property, Sources};
+
+use super::{LEAST, good, problems_of, sources, with};
+
+#[test]
+fn the_least_is_enough_and_the_rest_follows_from_it() {
+    let config = good("");
+    assert_eq!(config.topics.state.as_str(), "clean.dedupd");
+    assert_eq!(config.group.id, "dedupd.raw.clean");
+    assert_eq!(config.group.instance, "host-1");
+    assert_eq!(config.identity.from, [IdSource::Json("/id".to_owned())]);
+    assert_eq!(config.window.exact, Duration::from_hours(24));
+    assert_eq!(config.window.bloom, config.window.exact);
+    assert_eq!(config.batch.max_bytes, 32 << 20);
+    assert_eq!(config.http.listen.to_string(), "127.0.0.1:9464");
+}
+
+#[test]
+fn bloom_follows_exact() {
+    assert_eq!(good("window.exact = \"90m\"").window.bloom, Duration::from_mins(90));
+}
+
+#[test]
+fn later_layers_win_and_problems_name_the_layer() {
+    let environment = [("DEDUPD_TOPICS__RAW", "from-env"), ("DEDUPD_GROUP__ID", "from-env")];
+    let mut all = sources(&with("group.id = \"from-file\"\ngroup.on_rewind = \"skip\""), &environment);
+    all.flags.topics.raw = Some("from-flag".to_owned());
+    let config = Config::from_sources(&all).unwrap();
+    assert_eq!(config.topics.raw.as_str(), "from-flag");
+    assert_eq!(config.group.id, "from-env");
+    assert_eq!(config.group.on_rewind, OnRewind::Skip);
+
+    all.environment.push(("DEDUPD_HTTP__LISTEN".to_owned(), "here".to_owned()));
+    all.flags.window.exact = Some("soon".to_owned());
+    let lines = problems_of(&all);
+    assert!(lines[0].starts_with(r#"window.exact = "soon" (command line): "#), "{lines:?}");
+    assert!(lines[1].starts_with(r#"http.listen = "here" (DEDUPD_HTTP__LISTEN): "#), "{lines:?}");
+}
+
+#[test]
+fn the_environment_alone_is_enough() {
+    let environment = [
+        ("DEDUPD_KAFKA__BOOTSTRAP_SERVERS", "a:1,b:2"),
+        ("DEDUPD_KAFKA__PROPERTIES__SECURITY_PROTOCOL", "sasl_ssl"),
+        ("DEDUPD_KAFKA__PROPERTIES__SASL_PASSWORD", "0123"),
+        ("DEDUPD_TOPICS__RAW", "123"),
+        ("DEDUPD_TOPICS__CLEAN", "true"),
+        ("DEDUPD_TOPICS__DEAD_LETTER", ""),
+        ("DEDUPD_IDENTITY__FROM", r#"["key", "header:event-id"]"#),
+        ("DEDUPD_BATCH__MAX_RECORDS", "10_000"),
+        ("PATH", "/bin"),
+    ];
+    let all = Sources { file: None, ..sources("", &environment) };
+    let config = Config::from_sources(&all).unwrap();
+    assert_eq!(config.kafka.bootstrap_servers, "a:1,b:2");
+    assert_eq!(config.kafka.properties.get("security.protocol"), Some("sasl_ssl"));
+    assert_eq!(config.kafka.properties.get("sasl.password"), Some("0123"), "a text stays a text");
+    assert_eq!(config.topics.raw.as_str(), "123");
+    assert_eq!(config.topics.clean.as_str(), "true");
+    assert_eq!(config.topics.dead_letter, None, "an empty variable is not set");
+    assert_eq!(config.identity.from, [IdSource::Key, IdSource::Header("event-id".to_owned())]);
+    assert_eq!(config.batch.max_records, 10_000);
+}
+
+#[test]
+fn variables_that_look_like_keys_are_errors_and_those_of_kubernetes_are_not() {
+    let kubernetes = [("DEDUPD_PORT", "tcp://10.0.0.1:9464"), ("DEDUPD_SERVICE_PORT_HTTP", "9464")];
+    assert!(Config::from_sources(&sources(LEAST, &kubernetes)).is_ok());
+
+    let mistyped = [("DEDUPD_TOPICS__RWA", "x"), ("DEDUPD_TOPICS_STATE", "y")];
+    assert_eq!(
+        problems_of(&sources(LEAST, &mistyped)),
+        [
+            "topics.rwa (DEDUPD_TOPICS__RWA): is no key of the configuration; did you mean topics.raw?",
+            "topics.state (DEDUPD_TOPICS_STATE): is not set by this variable: the section ends with two underscores; set DEDUPD_TOPICS__STATE",
+        ]
+    );
+}
+
+#[test]
+fn properties_pass_through_from_every_layer() {
+    let toml =
+        with("[kafka.properties]\n\"linger.ms\" = 2\nfetch.wait.max.ms = 50\n\"client.id\" = \"file\"");
+    let mut all = sources(&toml, &[("DEDUPD_KAFKA__PROPERTIES__CLIENT_ID", "env")]);
+    all.flags.kafka.properties = [Property::parse("client.rack=r1").unwrap()].into_iter().collect();
+    let config = Config::from_sources(&all).unwrap();
+    let properties: Vec<_> = config.kafka.properties.iter().collect();
+    assert_eq!(
+        properties,
+        [("client.id", "env"), ("client.rack", "r1"), ("fetch.wait.max.ms", "50"), ("linger.ms", "2")]
+    );
+}

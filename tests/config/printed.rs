@@ -1,0 +1,89 @@
+//! What is printed: no secret, and nothing that does not read back.
+
+use std::path::PathBuf;
+
+use dedupd::config::{AsTyped, Config, ConfigError, HashChoice};
+
+use super::{LEAST, good, problems_of, sources, with};
+
+/// Property name → a secret that must never be printed.
+const SECRETS: [(&str, &str); 12] = [
+    ("sasl.password", "canary-01"),
+    ("sasl.username", "canary-02"),
+    ("ssl.key.password", "canary-03"),
+    ("ssl.key.pem", "canary-04"),
+    ("ssl.keystore.password", "canary-05"),
+    ("ssl.certificate.pem", "canary-06"),
+    ("sasl.oauthbearer.config", "canary-07"),
+    ("sasl.oauthbearer.client.secret", "canary-08"),
+    ("sasl.oauthbearer.assertion.private.key.passphrase", "canary-09"),
+    ("sasl.kerberos.kinit.cmd", "canary-10"),
+    ("a.property.of.next.year", "canary-11"),
+    ("SASL.Password", "canary-12"),
+];
+
+#[test]
+fn nothing_printed_holds_a_secret() {
+    let toml: Vec<_> = SECRETS.iter().map(|(name, secret)| format!("\"{name}\" = \"{secret}\"")).collect();
+    let toml = toml.join(
+        "
+",
+    );
+    let mut all =
+        sources(&with(&format!("[kafka.properties]\n\"security.protocol\" = \"sasl_ssl\"\n{toml}")), &[]);
+    let config = Config::from_sources(&all).unwrap();
+    for text in [config.show(), format!("{config:?}")] {
+        assert!(!text.contains("canary"), "{text}");
+        assert!(text.contains("sasl_ssl"), "a harmless property is shown");
+        assert!(SECRETS.iter().all(|(name, _)| text.contains(name)), "that a property is set is shown");
+    }
+    assert_eq!(config.show().matches("\"***\"").count(), SECRETS.len());
+
+    // Nor does a problem, however the file is broken.
+    all.file.as_mut().unwrap().text += "\n[window]\nexact = \"x\"\n";
+    let refused = Config::from_sources(&all).unwrap_err();
+    assert!(!refused.to_string().contains("canary") && !format!("{refused:?}").contains("canary"));
+    let broken = "[kafka.properties]\n\"sasl.password\" = \"canary-13\n";
+    let syntax = Config::from_sources(&sources(broken, &[])).unwrap_err();
+    assert!(matches!(syntax, ConfigError::Syntax { .. }));
+    assert!(!syntax.to_string().contains("canary"), "{syntax}");
+    assert!(syntax.to_string().contains("line 2"), "{syntax}");
+    let url = LEAST.replace("localhost:9092", "user:canary-14@localhost:9092");
+    let lines = problems_of(&sources(&url, &[]));
+    assert!(lines.len() == 1 && !lines[0].contains("canary"), "{lines:?}");
+}
+
+#[test]
+fn what_is_shown_reads_back_as_the_same() {
+    let more = "topics.dead_letter = \"d\"\ntopics.duplicates = \"u\"\nidentity.hash = \"siphash\"\n\
+                identity.key_file = 'C:\\key \"1\"'\nidentity.on_missing = \"dead_letter\"\n\
+                window.false_positive_rate = 1e-7\nbatch.max_bytes = 3000\nbatch.interval = \"1500us\"\n\
+                kafka.properties.\"client.id\" = \"a\\tb\"";
+    let config = good(more);
+    let key_file = PathBuf::from(r#"C:\key "1""#);
+    assert_eq!(config.identity.hash, HashChoice::SipHash { key_file });
+    for config in [config, good("")] {
+        let mut again = sources(&config.show(), &[]);
+        again.host = "another".to_owned();
+        assert_eq!(Config::from_sources(&again).unwrap(), config, "{}", config.show());
+    }
+}
+
+#[test]
+fn the_documented_file_holds_every_key_with_its_default() {
+    let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/config/dedupd.toml")).unwrap();
+    let documented = Config::from_sources(&sources(&text, &[])).unwrap();
+    let least = "kafka.bootstrap_servers = \"localhost:9092\"\ntopics.raw = \"events.raw\"\n\
+                 topics.clean = \"events.clean\"\nidentity.from = [\"json:/id\"]";
+    assert_eq!(documented, Config::from_sources(&sources(least, &[])).unwrap());
+
+    let keys = serde_json::to_value(AsTyped::default()).unwrap();
+    for (section, keys) in keys.as_object().unwrap() {
+        let below = text.split_once(&format!("\n[{section}]\n")).unwrap().1;
+        let below = below.split("\n[").next().unwrap();
+        for key in keys.as_object().unwrap().keys().filter(|key| *key != "properties") {
+            let shown = |line: &str| line.trim_start_matches("# ").starts_with(&format!("{key} = "));
+            assert!(below.lines().any(shown), "{section}.{key} is not in config/dedupd.toml");
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! What is refused, in which words.
+
+use dedupd::config::Config;
+
+use super::{LEAST, problems, problems_of, sources, with};
+
+/// What is added to a good configuration → the one line that refuses it.
+const CASES: &[(&str, &str)] = &[
+    (
+        r#"window.bloom = "1h""#,
+        r#"window.bloom = "1h" (d.toml): is shorter than window.exact = "24h"; set window.bloom = "24h", or leave it out"#,
+    ),
+    (
+        r#"window.bloom = "7days""#,
+        r#"window.bloom = "168h" (d.toml): is longer than window.exact = "24h": a Bloom-only window is not available in this version; set window.bloom = "24h", or leave it out"#,
+    ),
+    (
+        r#"window.exact = "24x""#,
+        r#"window.exact = "24x" (d.toml): is not a duration; write a number with a unit, as in "24h", "10s" or "100ms""#,
+    ),
+    (
+        "window.exact = 24",
+        r#"window.exact = "24" (d.toml): has no unit; write a number with a unit, as in "24h", "10s" or "100ms""#,
+    ),
+    (r#"window.exact = "5ms""#, r#"window.exact = "5ms" (d.toml): is too short; give at least "1s""#),
+    (
+        "window.false_positive_rate = 0.6",
+        r#"window.false_positive_rate = "0.6" (d.toml): is out of range; give a number above 0 and at most 0.5, as in 1e-9"#,
+    ),
+    (
+        "window.false_positive_rate = 0",
+        r#"window.false_positive_rate = "0" (d.toml): is out of range; give a number above 0 and at most 0.5, as in 1e-9"#,
+    ),
+    (
+        "window.max_ids = 0",
+        r#"window.max_ids = "0" (d.toml): is out of range; give a whole number from 1 to 274877906944"#,
+    ),
+    (
+        r#"window.time = "wall""#,
+        r#"window.time = "wall" (d.toml): is not one of the choices; give one of record, arrival"#,
+    ),
+    (
+        "group.workers = 0",
+        r#"group.workers = "0" (d.toml): is out of range; give a whole number from 1 to 1000"#,
+    ),
+    (
+        r#"group.workers = "many""#,
+        r#"group.workers = "many" (d.toml): is out of range; give a whole number from 1 to 1000"#,
+    ),
+    (
+        r#"group.instance = "a b""#,
+        r#"group.instance = "a b" (d.toml): contains ' ', and Kafka allows only letters, digits, '.', '_' and '-'; give a name that stays the same across restarts: letters, digits, '.', '_' and '-'"#,
+    ),
+    (
+        r#"group.on_rewind = "go""#,
+        r#"group.on_rewind = "go" (d.toml): is not one of the choices; give one of stop, skip, reemit"#,
+    ),
+    (
+        r#"group.static_membership = "yes""#,
+        r#"group.static_membership = "yes" (d.toml): is neither true nor false; give true or false"#,
+    ),
+    (
+        r#"batch.transaction_timeout = "10s""#,
+        r#"batch.transaction_timeout = "10s" (d.toml): is not below group.session_timeout = "10s", so a dead instance would block the next one; lower it, or raise group.session_timeout"#,
+    ),
+    (
+        r#"group.session_timeout = "6s""#,
+        r#"batch.transaction_timeout = "8s": is not below group.session_timeout = "6s", so a dead instance would block the next one; lower it, or raise group.session_timeout"#,
+    ),
+    (
+        r#"batch.interval = "8s""#,
+        r#"batch.interval = "8s" (d.toml): is not below batch.transaction_timeout = "8s", so every transaction would time out; lower it, or raise batch.transaction_timeout"#,
+    ),
+    (
+        "batch.max_records = 0",
+        r#"batch.max_records = "0" (d.toml): is out of range; give a whole number from 1 to 10000000"#,
+    ),
+    (
+        r#"batch.max_bytes = "lots""#,
+        r#"batch.max_bytes = "lots" (d.toml): is not a size; write a number with a unit, as in "32MiB""#,
+    ),
+    (r#"state.cache = "4KiB""#, r#"state.cache = "4KiB" (d.toml): is too small; give at least "1MiB""#),
+    (
+        r#"state.on_poison = "dead_letter""#,
+        r#"state.on_poison = "dead_letter" (d.toml): needs a dead-letter topic, and there is none; set topics.dead_letter, or choose another policy"#,
+    ),
+    (
+        r#"identity.on_missing = "dead_letter""#,
+        r#"identity.on_missing = "dead_letter" (d.toml): needs a dead-letter topic, and there is none; set topics.dead_letter, or choose another policy"#,
+    ),
+    (
+        r#"window.on_probable = "dead_letter""#,
+        r#"window.on_probable = "dead_letter" (d.toml): needs a dead-letter topic, and there is none; set topics.dead_letter, or choose another policy"#,
+    ),
+    (
+        r#"identity.hash = "siphash""#,
+        r#"identity.hash = "siphash" (d.toml): needs a secret key, and there is none; set identity.key_file to a file that only dedupd may read"#,
+    ),
+    (
+        r#"identity.key_file = "/k""#,
+        r#"identity.key_file = "/k" (d.toml): has no effect on identity.hash = "xxh3"; set identity.hash = "siphash", or leave the key file out"#,
+    ),
+    (
+        r#"topics.state = "raw""#,
+        r#"topics.state = "raw" (d.toml): is the same topic as topics.raw; give each its own topic"#,
+    ),
+    (
+        r#"topics.dead_letter = "clean""#,
+        r#"topics.dead_letter = "clean" (d.toml): is the same topic as topics.clean; give each its own topic"#,
+    ),
+    (
+        r#"topics.duplicates = "a/b""#,
+        r#"topics.duplicates = "a/b" (d.toml): contains '/', and Kafka allows only letters, digits, '.', '_' and '-'; give a name of 1 to 249 letters, digits, '.', '_' and '-'"#,
+    ),
+    (
+        r#"http.listen = "localhost""#,
+        r#"http.listen = "localhost" (d.toml): is no address with a port; give an IP address and a port, as in 127.0.0.1:9464, or 0.0.0.0:9464 for all interfaces"#,
+    ),
+];
+
+#[test]
+fn each_impossible_combination_gives_exactly_its_message() {
+    for (toml, line) in CASES {
+        assert_eq!(problems(toml), [*line], "for {toml}");
+    }
+}
+
+#[test]
+fn raw_may_not_be_clean_and_sources_of_an_id_must_exist() {
+    let same = LEAST.replace("\"clean\"", "\"raw\"");
+    assert_eq!(
+        problems_of(&sources(&same, &[])),
+        [r#"topics.clean = "raw" (d.toml): is the same topic as topics.raw; give each its own topic"#]
+    );
+    let odd = LEAST.replace("\"json:/id\"", "[\"key\", \"json:id\"]");
+    assert_eq!(
+        problems_of(&sources(&odd, &[])),
+        [
+            r#"identity.from = "json:id" (d.toml): has a JSON pointer that does not begin with '/'; give key, header:NAME, json:/pointer or value, as in ["json:/id"]"#
+        ]
+    );
+    let no_port = LEAST.replace("localhost:9092", "localhost:9092,other");
+    assert_eq!(
+        problems_of(&sources(&no_port, &[])),
+        [
+            r#"kafka.bootstrap_servers = "localhost:9092,other" (d.toml): has no port in "other"; give host:port, as in localhost:9092"#
+        ]
+    );
+}
+
+#[test]
+fn everything_missing_is_named_at_once() {
+    assert_eq!(
+        problems_of(&sources("", &[])),
+        [
+            "kafka.bootstrap_servers: is missing; give host:port of one or more brokers, or --bootstrap-servers",
+            "topics.raw: is missing; name the topic to read, or --raw",
+            "topics.clean: is missing; name the topic to write, or --clean",
+            "identity.from: is missing; give key, header:NAME, json:/pointer or value, as in [\"json:/id\"], or --id",
+        ]
+    );
+}
+
+#[test]
+fn several_problems_give_several_lines_and_a_count() {
+    let more = "topics.rwa = 1\nwindow.exact = \"x\"\nwindow.bloom = \"1s\"\ngroup.workers = 0\nbatch.max_records = 0";
+    let keys: Vec<_> =
+        problems(more).iter().map(|line| line.split([' ', ':']).next().unwrap().to_owned()).collect();
+    // No rule between window.exact and window.bloom is checked: one of them has no value.
+    assert_eq!(keys, ["topics.rwa", "group.workers", "window.exact", "batch.max_records"]);
+    let error = Config::from_sources(&sources(&with(more), &[])).unwrap_err().to_string();
+    assert!(error.starts_with("the configuration has 4 problems:\n  topics.rwa (d.toml): "), "{error}");
+    assert_eq!(error.lines().count(), 5);
+}
+
+#[test]
+fn unknown_keys_are_errors_with_a_suggestion_and_without_their_value() {
+    let more = "topics.rwa = \"x\"\nwindow.max_record = 1\nbatch.linger = \"5ms\"\nkafka.sasl_password = \"hunter2\"\n\
+                window.interval = \"1s\"\ntopic.raw = \"r\"\nhttp.listen.port = 1\nnonsense = 3";
+    let mut lines = problems(more);
+    lines.sort();
+    assert_eq!(
+        lines,
+        [
+            "batch.linger (d.toml): is no key of the configuration; the keys of [batch] are interval, max_bytes, max_records, transaction_timeout",
+            "http.listen (d.toml): is a table or a list where a value belongs; write a text, a number or true/false",
+            "kafka.sasl_password (d.toml): is no key of the configuration; the keys of [kafka] are bootstrap_servers, properties",
+            "nonsense (d.toml): is no section of the configuration; the sections are batch, group, http, identity, kafka, state, topics, window",
+            "topic (d.toml): is no section of the configuration; did you mean [topics]?",
+            "topics.rwa (d.toml): is no key of the configuration; did you mean topics.raw?",
+            "window.interval (d.toml): is no key of the configuration; did you mean batch.interval?",
+            "window.max_record (d.toml): is no key of the configuration; did you mean batch.max_records?",
+        ]
+    );
+}
+
+#[test]
+fn properties_that_would_break_the_promise_are_refused_by_name() {
+    let names = [
+        "acks",
+        "allow.auto.create.topics",
+        "auto.commit.enable",
+        "auto.offset.reset",
+        "bootstrap.servers",
+        "delivery.report.only.error",
+        "dr_msg_cb",
+        "enable.auto.commit",
+        "enable.auto.offset.store",
+        "enable.idempotence",
+        "enable.partition.eof",
+        "group.id",
+        "group.instance.id",
+        "group.protocol",
+        "isolation.level",
+        "max.in.flight",
+        "max.in.flight.requests.per.connection",
+        "message.timeout.ms",
+        "metadata.broker.list",
+        "partition.assignment.strategy",
+        "partitioner",
+        "plugin.library.paths",
+        "session.timeout.ms",
+        "test.mock.num.brokers",
+        "transaction.timeout.ms",
+        "transactional.id",
+    ];
+    let toml: Vec<_> = names.iter().map(|name| format!("\"{name}\" = \"1\"")).collect();
+    let lines = problems(&format!("[kafka.properties]\n{}", toml.join("\n")));
+    assert_eq!(lines.len(), names.len(), "{lines:#?}");
+    for (line, name) in lines.iter().zip(names) {
+        assert!(line.starts_with(&format!("kafka.properties.{name} = \"1\" (d.toml): ")), "{line}");
+    }
+    let line = |name: &str| lines.iter().find(|line| line.contains(&format!(".{name} "))).unwrap();
+    assert_eq!(
+        *line("session.timeout.ms"),
+        "kafka.properties.session.timeout.ms = \"1\" (d.toml): must stay above the transaction timeout; set group.session_timeout"
+    );
+    assert_eq!(
+        *line("isolation.level"),
+        "kafka.properties.isolation.level = \"1\" (d.toml): is always read_committed: takeover and restore rely on it; leave it out"
+    );
+    assert!(line("transaction.timeout.ms").ends_with("set batch.transaction_timeout"));
+    assert!(line("auto.offset.reset").ends_with("set group.start"));
+}

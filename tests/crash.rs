@@ -1,0 +1,118 @@
+//! kill -9 of the real binary on a real Apache Kafka, at named points and at random times.
+//!
+//! Each test ends with an audit by code that shares nothing with the pipeline. The named points need
+//! the `failpoints` feature, with which `make test` builds.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking"
+)]
+
+mod support;
+
+use std::time::Duration;
+
+use support::{Pipe, shared_kafka};
+
+const PARTITIONS: usize = 4;
+const CATCH_UP: Duration = Duration::from_mins(1);
+
+/// Every named point of the commit, killed at its third passing, state kept.
+#[test]
+#[cfg(feature = "failpoints")]
+fn a_crash_at_any_step_of_the_commit_loses_and_repeats_nothing() {
+    let pipe = Pipe::new(shared_kafka(), "points", PARTITIONS);
+    let sidecar = pipe.sidecar("a");
+    let load = pipe.load(PARTITIONS, 4_000);
+    let points = [
+        "before_store",
+        "after_store",
+        "after_drain",
+        "after_state_records",
+        "after_send_offsets",
+        "before_commit",
+        "after_commit",
+        "after_apply",
+    ];
+    for point in points {
+        let armed = sidecar.clone().with("DEDUPD_FAILPOINT", &format!("{point}:3")).start();
+        let ended = armed.wait(Duration::from_secs(30));
+        assert_eq!(ended.code(), None, "{point} was not reached:\n{}", armed.text());
+        assert!(armed.text().contains(&format!("failpoint {point} reached")));
+    }
+    load.finish();
+    let last = sidecar.start();
+    pipe.wait_caught_up(PARTITIONS, CATCH_UP);
+    assert_eq!(last.stop(), Some(0), "{}", last.text());
+    pipe.assert_exactly_once();
+}
+
+/// One to three instances, killed at random under load; local state is sometimes deleted, sometimes
+/// replaced by an older copy.
+#[test]
+fn random_kills_lose_and_repeat_nothing() {
+    let kills: usize = std::env::var("DEDUPD_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(60);
+    let seed: u64 = std::env::var("DEDUPD_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(20_261_121);
+    println!("replay with DEDUPD_SEED={seed} DEDUPD_KILLS={kills}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let pipe = Pipe::new(shared_kafka(), "kills", PARTITIONS);
+    let load = pipe.load(PARTITIONS, 3_000);
+    let sidecars = ["a", "b", "c"].map(|name| pipe.sidecar(name));
+    let mut running: Vec<_> = sidecars.iter().map(|_| None).collect();
+    running[0] = Some(sidecars[0].start());
+    let mut killed = 0;
+    while killed < kills {
+        let at = random.usize(..sidecars.len());
+        // Mostly short lives, so that many kills fall into the start and the restore.
+        std::thread::sleep(Duration::from_millis(random.u64(50..1_500)));
+        match running[at].take() {
+            Some(process) => {
+                let process: support::Running = process;
+                assert!(process.ended().is_none(), "ended by itself:\n{}", process.text());
+                process.kill9();
+                killed += 1;
+                tamper(&mut random, &sidecars[at].state_dir);
+                if at == 0 || random.bool() {
+                    running[at] = Some(sidecars[at].start());
+                }
+            }
+            None => running[at] = Some(sidecars[at].start()),
+        }
+    }
+    let sent = load.finish();
+    if running.iter().all(Option::is_none) {
+        running[0] = Some(sidecars[0].start());
+    }
+    pipe.wait_caught_up(PARTITIONS, CATCH_UP);
+    let findings = pipe.assert_exactly_once();
+    assert_eq!(findings.raw as u64, sent);
+    println!("{killed} kills, {sent} records");
+}
+
+/// What happens to local state between two lives: mostly nothing, sometimes it is lost or old.
+fn tamper(random: &mut fastrand::Rng, dir: &std::path::Path) {
+    let old = dir.with_extension("old");
+    match random.u8(..10) {
+        0 => drop(std::fs::remove_dir_all(dir)),
+        1 => copy_dir(dir, &old),
+        2 if old.exists() => {
+            std::fs::remove_dir_all(dir).ok();
+            copy_dir(&old, dir);
+        }
+        _ => {}
+    }
+}
+
+fn copy_dir(from: &std::path::Path, to: &std::path::Path) {
+    std::fs::remove_dir_all(to).ok();
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).into_iter().flatten().flatten() {
+        let target = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy_dir(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}

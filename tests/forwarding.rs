@@ -1,0 +1,343 @@
+//! What reaches the clean topic, on a real Apache Kafka: every byte, in order, once, and by policy.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a test fails by panicking"
+)]
+
+mod support;
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use dedupd::clock::{Clock, SystemClock};
+use support::{Draft, Isolation, Pipe, Record, Running, Sidecar, shared_kafka, wait_until};
+
+const LIMIT: Duration = Duration::from_secs(40);
+const HOUR_MS: i64 = 3_600_000;
+
+type Content = (i32, Option<Vec<u8>>, Option<Vec<u8>>, Option<i64>, Vec<(String, Option<Vec<u8>>)>);
+
+fn content(record: &Record) -> Content {
+    let Record { partition, key, value, timestamp_ms, headers, .. } = record.clone();
+    (partition, key, value, timestamp_ms, headers)
+}
+
+/// Runs a sidecar until raw is processed, then stops it.
+fn through(pipe: &Pipe<'_>, partitions: usize, sidecar: &Sidecar) {
+    let running = sidecar.start();
+    pipe.wait_caught_up(partitions, LIMIT);
+    assert_eq!(running.stop(), Some(0), "{}", running.text());
+}
+
+/// Waits until the group has committed `offset` or more of partition 0.
+fn wait_committed(pipe: &Pipe<'_>, offset: i64) {
+    wait_until("the group's offset", LIMIT, || {
+        let committed = pipe.kafka.committed(&pipe.group(), &pipe.raw, 0);
+        committed.filter(|(at, _)| *at >= offset).map(|_| ())
+    });
+}
+
+fn now_ms() -> i64 {
+    SystemClock::start().wall_ms()
+}
+
+#[test]
+fn every_part_of_a_record_arrives_as_it_was() {
+    let kafka = shared_kafka();
+    let pipe = Pipe::new(kafka, "bytes", 3);
+    kafka.alter_topic_config(&pipe.raw, &[("max.message.bytes", "9000000")]);
+    let large = "x".repeat(8_000_000);
+    let shapes = [
+        Draft::new(0, "a null key"),
+        Draft::new(1, "an empty key").key(b""),
+        Draft::new(2, "a binary key").key(&[0, 0xff, 0xfe, b'"', 0]),
+        Draft { partition: 0, ..Draft::default() },
+        Draft::new(1, "").key(b"an empty value"),
+        Draft { value: Some((0..=255).collect()), partition: 2, ..Draft::default() },
+        Draft::new(0, "headers").header("a", Some(b"1")).header("b", None).header("a", Some(b"2")),
+        Draft::new(0, "more headers").header("a", Some(b"")).header("", Some(&[0, 0xff])),
+        Draft::new(1, "the past").at(1),
+        Draft::new(2, "yesterday").at(now_ms() - 24 * HOUR_MS),
+        Draft::new(0, &large).key(b"large"),
+        Draft::new(1, &large).at(12_345),
+    ];
+    let drafts: Vec<Draft> = (0..3)
+        .flat_map(|_| shapes.iter().cloned().enumerate())
+        .map(|(number, draft)| draft.header("event-id", Some(format!("id-{number}").as_bytes())))
+        .collect();
+    kafka.send(&pipe.raw, &drafts);
+    let from = ("DEDUPD_IDENTITY__FROM", "[\"header:event-id\"]");
+    through(&pipe, 3, &pipe.sidecar("a").with(from.0, from.1));
+    let raw = kafka.records(&pipe.raw, Isolation::Committed);
+    assert_eq!(raw.len(), 3 * shapes.len());
+    let mut seen = HashSet::new();
+    let id = |record: &Record| record.headers.last().unwrap().1.clone();
+    let expected: Vec<Content> = raw.iter().filter(|r| seen.insert(id(r))).map(content).collect();
+    let clean: Vec<Content> = kafka.records(&pipe.clean, Isolation::Committed).iter().map(content).collect();
+    assert_eq!(expected.len(), shapes.len());
+    for (found, wanted) in clean.iter().zip(&expected) {
+        assert!(found == wanted, "{:.2000}", format!("{found:?}\nis not\n{wanted:?}"));
+    }
+    assert_eq!(clean.len(), expected.len());
+}
+
+#[test]
+fn compressed_input_is_read_and_arrives_in_order() {
+    let kafka = shared_kafka();
+    let pipe = Pipe::new(kafka, "codecs", 1);
+    for codec in ["gzip", "snappy", "lz4", "zstd"] {
+        let drafts: Vec<Draft> = (0..400)
+            .map(|n| Draft::new(0, &format!("{{\"id\":\"{codec}-{}\",\"n\":{n},\"{codec}\":true}}", n % 300)))
+            .collect();
+        kafka.send_with(&pipe.raw, &drafts, &[("compression.type", codec), ("linger.ms", "200")]);
+    }
+    let mut whole = pipe.sidecar("a").with("DEDUPD_KAFKA__PROPERTIES__COMPRESSION_TYPE", "zstd");
+    whole.workers = 1;
+    through(&pipe, 1, &whole);
+    assert_eq!(pipe.assert_exactly_once().repeats, 400);
+}
+
+#[test]
+fn timestamps_that_clients_cannot_write_stay_close() {
+    let kafka = shared_kafka();
+    let pipe = Pipe::new(kafka, "stamps", 1);
+    let stamps =
+        [(0, "{\"id\":\"zero\"}"), (1_000, "{\"id\":\"one second\"}"), (0, "{\"id\":\"zero again\"}")];
+    kafka.send_stamped(&pipe.raw, 0, &stamps);
+    kafka.send_stamped(&pipe.raw, 0, &[(-1, "{\"id\":\"none\"}"), (-1, "{\"id\":\"none\"}")]);
+    through(&pipe, 1, &pipe.sidecar("a"));
+    let times = |topic: &str| -> Vec<Option<i64>> {
+        kafka.records(topic, Isolation::Committed).iter().map(|record| record.timestamp_ms).collect()
+    };
+    assert_eq!(times(&pipe.raw), [Some(0), Some(1_000), Some(0), None, None]);
+    // The client takes 0 for "now"; 1 ms after the epoch is the closest that it can write.
+    assert_eq!(times(&pipe.clean), [Some(1), Some(1_000), Some(1), None]);
+}
+
+/// Two good records, two without an id, and one more good one.
+fn with_gaps(name: &str) -> Pipe<'static> {
+    let pipe = Pipe::new(shared_kafka(), name, 1);
+    let drafts = [
+        Draft::id(0, "a"),
+        Draft::id(0, "a"),
+        Draft::new(0, "no json").key(b"k").header("h", Some(b"v")).at(1_700_000_000_000),
+        Draft { key: Some(b"tombstone".to_vec()), ..Draft::default() },
+        Draft::id(0, "b"),
+    ];
+    pipe.kafka.send(&pipe.raw, &drafts);
+    pipe
+}
+
+#[test]
+fn records_without_an_id_are_forwarded_or_dropped_by_policy() {
+    for (policy, expected) in [
+        ("forward", vec![r#"{"id":"a"}"#, "no json", "", r#"{"id":"b"}"#]),
+        ("drop", vec![r#"{"id":"a"}"#, r#"{"id":"b"}"#]),
+    ] {
+        let pipe = with_gaps(&format!("missing-{policy}"));
+        let running = pipe.sidecar("a").with("DEDUPD_IDENTITY__ON_MISSING", policy).start();
+        pipe.wait_caught_up(1, LIMIT);
+        assert_eq!(pipe.kafka.texts(&pipe.clean), expected, "{policy}");
+        let counted = ["missing_id", "forwarded", "duplicate"].map(|outcome| running.outcome(outcome) as u64);
+        assert_eq!(counted, [2, 2, 1], "{policy}");
+    }
+}
+
+#[test]
+fn records_without_an_id_go_to_the_dead_letter_topic_with_the_reason() {
+    let pipe = with_gaps("missing-dead");
+    let sidecar = pipe
+        .sidecar("a")
+        .with("DEDUPD_IDENTITY__ON_MISSING", "dead_letter")
+        .with("DEDUPD_TOPICS__DEAD_LETTER", "missing-dead.dead");
+    through(&pipe, 1, &sidecar);
+    assert_eq!(pipe.kafka.texts(&pipe.clean), [r#"{"id":"a"}"#, r#"{"id":"b"}"#]);
+    let dead = pipe.kafka.records("missing-dead.dead", Isolation::Committed);
+    assert_eq!(dead.len(), 2, "{dead:?}");
+    let raw = pipe.kafka.records(&pipe.raw, Isolation::Committed);
+    for (record, origin) in dead.iter().zip([&raw[2], &raw[3]]) {
+        assert_eq!((&record.key, &record.value), (&origin.key, &origin.value));
+        assert_eq!(record.timestamp_ms, origin.timestamp_ms);
+        let kept = origin.headers.len();
+        assert_eq!(record.headers[..kept], origin.headers[..]);
+        let said: Vec<(&str, String)> = record.headers[kept..]
+            .iter()
+            .map(|(key, value)| (key.as_str(), String::from_utf8(value.clone().unwrap()).unwrap()))
+            .collect();
+        let names: Vec<&str> = said.iter().map(|(key, _)| *key).collect();
+        let wanted = ["dedupd.reason", "dedupd.detail", "dedupd.topic", "dedupd.partition", "dedupd.offset"];
+        assert_eq!(names, wanted);
+        assert_eq!(said[0].1, "missing_id");
+        assert_eq!(said[2].1, pipe.raw);
+        assert_eq!((said[3].1.as_str(), said[4].1.clone()), ("0", origin.offset.to_string()));
+    }
+}
+
+#[test]
+fn a_record_without_an_id_stops_the_process_where_told_so() {
+    let pipe = with_gaps("missing-stop");
+    let running = pipe.sidecar("a").with("DEDUPD_IDENTITY__ON_MISSING", "stop").start();
+    assert_eq!(running.wait(LIMIT).code(), Some(6), "{}", running.text());
+    let text = running.text();
+    assert!(text.contains("0@2") && text.contains(&pipe.raw) && text.contains("on_missing"), "{text}");
+    assert_eq!(pipe.kafka.committed(&pipe.group(), &pipe.raw, 0), None, "nothing is committed past it");
+    through(&pipe, 1, &pipe.sidecar("a"));
+    assert_eq!(pipe.kafka.texts(&pipe.clean), [r#"{"id":"a"}"#, "no json", "", r#"{"id":"b"}"#]);
+}
+
+#[test]
+fn aborted_records_of_a_transactional_raw_topic_do_not_count() {
+    let kafka = shared_kafka();
+    let pipe = Pipe::new(kafka, "aborted", 1);
+    let ids = |ids: &[&str]| ids.iter().map(|id| Draft::id(0, id)).collect::<Vec<_>>();
+    kafka.send_in_transaction(&pipe.raw, &ids(&["a", "b"]), true);
+    kafka.send_in_transaction(&pipe.raw, &ids(&["c", "d", "a"]), false);
+    let running = pipe.sidecar("a").start();
+    wait_committed(&pipe, 2);
+    // An aborted record must not own its id: here it comes as a committed one, before and after a restart.
+    kafka.send_in_transaction(&pipe.raw, &ids(&["e", "c"]), true);
+    wait_committed(&pipe, 9);
+    assert_eq!(running.stop(), Some(0), "{}", running.text());
+    kafka.send_in_transaction(&pipe.raw, &ids(&["f"]), false);
+    kafka.send_in_transaction(&pipe.raw, &ids(&["d", "e", "f", "b"]), true);
+    let running = pipe.sidecar("a").start();
+    wait_committed(&pipe, 16);
+    assert_eq!(running.stop(), Some(0), "{}", running.text());
+    let expected = ["a", "b", "e", "c", "d", "f"].map(|id| format!("{{\"id\":\"{id}\"}}"));
+    assert_eq!(kafka.texts(&pipe.clean), expected);
+}
+
+/// Partition 0 holds 600 small records with one large one in their middle, too large for the clean topic;
+/// partition 1 holds small ones. Together the small ones are more than the clean topic takes in one batch.
+fn poisoned(name: &str) -> (Pipe<'static>, Sidecar) {
+    let kafka = shared_kafka();
+    let pipe = Pipe::new(kafka, name, 2);
+    kafka.create_topic(&pipe.clean, 2, &[("max.message.bytes", "20000")]);
+    let dead = format!("{name}.dead");
+    let mut drafts: Vec<Draft> =
+        (0..1_200).map(|n| Draft::id(n % 2, &format!("{}-{}", n % 2, n / 2 % 550))).collect();
+    drafts.insert(601, Draft::new(0, &format!("{{\"id\":\"big\",\"pad\":\"{}\"}}", "x".repeat(30_000))));
+    kafka.send(&pipe.raw, &drafts);
+    let sidecar = pipe.sidecar("a").with("DEDUPD_TOPICS__DEAD_LETTER", &dead);
+    (pipe, sidecar)
+}
+
+/// Everything but the poison is in clean, once and in order.
+fn assert_only_poison_is_missing(pipe: &Pipe<'_>) {
+    let findings = pipe.audit();
+    assert_eq!((findings.lost, findings.repeats), (1, 100), "{findings:?}");
+    assert!(findings.first.as_ref().is_some_and(|first| first.contains("\"big\"")), "{findings:?}");
+    assert!(support::Findings { lost: 0, ..findings }.is_clean());
+}
+
+#[test]
+fn a_record_that_clean_refuses_is_dropped_and_nothing_else() {
+    let (pipe, sidecar) = poisoned("poison-drop");
+    let running = sidecar.with("DEDUPD_STATE__ON_POISON", "drop").start();
+    pipe.wait_caught_up(2, LIMIT);
+    assert_only_poison_is_missing(&pipe);
+    assert_eq!(running.outcome("refused"), 1, "{}", running.text());
+    pipe.kafka.send(&pipe.raw, &[Draft::id(0, "after"), Draft::id(1, "after")]);
+    pipe.wait_caught_up(2, LIMIT);
+    assert_only_poison_is_missing(&pipe);
+}
+
+#[test]
+fn a_record_that_clean_refuses_goes_to_the_dead_letter_topic() {
+    let (pipe, sidecar) = poisoned("poison-dead");
+    through(&pipe, 2, &sidecar.with("DEDUPD_STATE__ON_POISON", "dead_letter"));
+    assert_only_poison_is_missing(&pipe);
+    let dead = pipe.kafka.records("poison-dead.dead", Isolation::Committed);
+    assert_eq!(dead.len(), 1);
+    let raw = pipe.kafka.records(&pipe.raw, Isolation::Committed);
+    let origin = raw.iter().find(|record| record.text().contains("\"big\"")).unwrap();
+    assert_eq!(dead[0].value, origin.value);
+    let header = |name: &str| {
+        let (_, value) = dead[0].headers.iter().find(|(key, _)| key == name).unwrap();
+        String::from_utf8(value.clone().unwrap()).unwrap()
+    };
+    assert_eq!(header("dedupd.reason"), "refused");
+    assert_eq!(header("dedupd.offset"), origin.offset.to_string());
+}
+
+#[test]
+fn a_record_that_clean_refuses_stops_the_process_by_default_and_is_named() {
+    let (pipe, sidecar) = poisoned("poison-stop");
+    let raw = pipe.kafka.records(&pipe.raw, Isolation::Committed);
+    let offset = raw.iter().find(|record| record.text().contains("\"big\"")).unwrap().offset;
+    let running = sidecar.start();
+    assert_eq!(running.wait(LIMIT).code(), Some(6), "{}", running.text());
+    let text = running.text();
+    assert!(text.contains(&format!("record 0@{offset} of topic {}", pipe.raw)), "{text}");
+    // What the message advises.
+    pipe.kafka.alter_topic_config(&pipe.clean, &[("max.message.bytes", "1000000")]);
+    through(&pipe, 2, &sidecar);
+    pipe.assert_exactly_once();
+}
+
+#[test]
+fn a_dead_letter_topic_that_refuses_too_ends_the_process() {
+    let (pipe, sidecar) = poisoned("poison-both");
+    pipe.kafka.create_topic("poison-both.dead", 1, &[("max.message.bytes", "20000")]);
+    let running = sidecar.with("DEDUPD_STATE__ON_POISON", "dead_letter").start();
+    assert_eq!(running.wait(LIMIT).code(), Some(6), "{}", running.text());
+    assert!(running.text().contains("poison-both.dead"), "{}", running.text());
+}
+
+/// A sidecar with a window of one hour.
+fn hour(pipe: &Pipe<'_>) -> Running {
+    pipe.sidecar("a").with("DEDUPD_WINDOW__EXACT", "1h").start()
+}
+
+/// Writes one record and waits until it is committed.
+fn step(pipe: &Pipe<'_>, id: &str, timestamp_ms: i64) {
+    pipe.kafka.send(&pipe.raw, &[Draft::id(0, id).at(timestamp_ms)]);
+    pipe.wait_caught_up(1, LIMIT);
+}
+
+fn clean_ids(pipe: &Pipe<'_>) -> Vec<String> {
+    let strip = |text: String| text.replace("{\"id\":\"", "").replace("\"}", "");
+    pipe.kafka.texts(&pipe.clean).into_iter().map(strip).collect()
+}
+
+#[test]
+fn an_id_is_forgotten_after_the_window_and_not_before() {
+    let pipe = Pipe::new(shared_kafka(), "window", 1);
+    let start = now_ms() - 5 * HOUR_MS;
+    let first = hour(&pipe);
+    step(&pipe, "a", start);
+    step(&pipe, "a", start + HOUR_MS / 2); // does not prolong its memory
+    step(&pipe, "b", start + HOUR_MS * 98 / 100);
+    step(&pipe, "a", start + HOUR_MS * 99 / 100);
+    assert_eq!(clean_ids(&pipe), ["a", "b"]);
+    assert_eq!(first.stop(), Some(0));
+    // The stream's time is part of the state.
+    let _second = hour(&pipe);
+    step(&pipe, "a", start);
+    assert_eq!(clean_ids(&pipe), ["a", "b"]);
+    step(&pipe, "c", start + HOUR_MS * 102 / 100);
+    step(&pipe, "a", start + HOUR_MS * 102 / 100);
+    step(&pipe, "a", start + HOUR_MS * 103 / 100);
+    step(&pipe, "b", start + HOUR_MS * 104 / 100);
+    assert_eq!(clean_ids(&pipe), ["a", "b", "c", "a"]);
+}
+
+#[test]
+fn one_timestamp_in_the_far_future_does_not_flush_the_window() {
+    let kafka = shared_kafka();
+    let pipe = Pipe::new(kafka, "future", 1);
+    kafka.alter_topic_config(&pipe.raw, &[("message.timestamp.after.max.ms", "9223372036854775807")]);
+    let running = hour(&pipe);
+    let far = now_ms() + 10 * 365 * 24 * HOUR_MS;
+    step(&pipe, "a", now_ms());
+    step(&pipe, "b", far);
+    step(&pipe, "a", now_ms());
+    step(&pipe, "b", far);
+    assert_eq!(clean_ids(&pipe), ["a", "b"], "{}", running.text());
+    let clean = kafka.records(&pipe.clean, Isolation::Committed);
+    assert_eq!(clean[1].timestamp_ms, Some(far));
+}

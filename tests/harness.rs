@@ -1,0 +1,261 @@
+//! The test harness itself: a broker that can be hurt, and a proxy that makes real trouble.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking"
+)]
+
+mod support;
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use dedupd::clock::monotonic;
+use rdkafka::ClientConfig;
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
+use support::proxy::Way;
+use support::records::{produce_with, read_with};
+use support::{Isolation, Kafka, Proxy, api, child, shared_kafka, wait_until};
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// The shared broker has one proxy: its tests take turns.
+fn shared_proxy() -> (MutexGuard<'static, ()>, Proxy) {
+    static TURN: Mutex<()> = Mutex::new(());
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    (turn, shared_kafka().proxy())
+}
+
+/// A producer as plain as can be: it retries, and has no sequence numbers that would show it.
+fn plain_producer(proxy: &Proxy) -> ClientConfig {
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", proxy.bootstrap()).set("enable.idempotence", "false").set("acks", "all");
+    config.set("linger.ms", "0").set("reconnect.backoff.ms", "20").set("retry.backoff.ms", "20");
+    config
+}
+
+fn texts(kafka: &Kafka, topic: &str) -> Vec<String> {
+    kafka.records(topic, Isolation::Uncommitted).iter().map(support::Record::text).collect()
+}
+
+#[test]
+fn a_record_goes_round_on_both_listeners_and_survives_kill_9() {
+    let kafka = Kafka::start();
+    let proxy = kafka.proxy();
+    kafka.create_topic("round", 2, &[]);
+    kafka.produce("round", 0, &[("k", "direct")]);
+    produce_with(&plain_producer(&proxy), "round", 1, &[("k", "proxied")]);
+
+    let through_proxy = read_with(&plain_producer(&proxy), "round", Isolation::Committed);
+    assert_eq!(texts(&kafka, "round"), ["direct", "proxied"]);
+    assert_eq!(through_proxy, kafka.records("round", Isolation::Committed));
+    assert!(proxy.seen(Way::Response, api::FETCH) > 0, "the proxied reader went round the proxy");
+
+    kafka.kill9();
+    assert_eq!(kafka.pid(), None);
+    let restarted_in = kafka.restart();
+    assert_eq!(texts(&kafka, "round"), ["direct", "proxied"]);
+    println!("first start {:?}, after kill -9 {restarted_in:?}", kafka.started_in());
+
+    kafka.stop();
+    assert!(kafka.log().contains("shut down"), "SIGTERM ends in an orderly stop");
+    let restarted_in = kafka.restart();
+    assert_eq!(texts(&kafka, "round"), ["direct", "proxied"]);
+    println!("after an orderly stop {restarted_in:?}");
+}
+
+#[test]
+fn a_lost_answer_to_produce_makes_a_real_duplicate() {
+    let (kafka, (_turn, proxy)) = (shared_kafka(), shared_proxy());
+    kafka.create_topic("lost-answer", 1, &[]);
+    proxy.drop_responses(api::PRODUCE, 1);
+    produce_with(&plain_producer(&proxy), "lost-answer", 0, &[("k", "once")]);
+    assert_eq!(
+        texts(kafka, "lost-answer"),
+        ["once", "once"],
+        "the retry of an unknown result is the duplicate"
+    );
+    assert_eq!(proxy.struck(Way::Response, api::PRODUCE), 1);
+
+    // The same trouble with sequence numbers: the broker knows the batch again.
+    proxy.drop_responses(api::PRODUCE, 1);
+    let mut idempotent = plain_producer(&proxy);
+    produce_with(idempotent.set("enable.idempotence", "true"), "lost-answer", 0, &[("k", "known")]);
+    assert_eq!(texts(kafka, "lost-answer"), ["once", "once", "known"]);
+    assert_eq!(proxy.struck(Way::Response, api::PRODUCE), 2);
+}
+
+#[test]
+fn a_lost_request_is_sent_again_and_makes_none() {
+    let (kafka, (_turn, proxy)) = (shared_kafka(), shared_proxy());
+    kafka.create_topic("lost-request", 1, &[]);
+    proxy.drop_requests(api::PRODUCE, 2);
+    produce_with(&plain_producer(&proxy), "lost-request", 0, &[("k", "once")]);
+    assert_eq!(texts(kafka, "lost-request"), ["once"]);
+    assert_eq!(proxy.seen(Way::Request, api::PRODUCE), 3);
+}
+
+#[test]
+fn a_held_request_arrives_though_its_client_has_gone() {
+    let (kafka, (_turn, proxy)) = (shared_kafka(), shared_proxy());
+    kafka.create_topic("held", 1, &[]);
+    proxy.hold_requests(api::PRODUCE, 1, Duration::from_secs(2));
+    let producer: BaseProducer = plain_producer(&proxy).create().unwrap();
+    producer.send(BaseRecord::<str, str>::to("held").partition(0).payload("late")).unwrap();
+    proxy.wait_struck(Way::Request, api::PRODUCE, 1, LIMIT);
+    drop(producer);
+    assert_eq!(kafka.watermarks("held", 0), (0, 0), "nothing has come before its time");
+    wait_until("the held record", LIMIT, || (kafka.watermarks("held", 0).1 == 1).then_some(()));
+}
+
+#[test]
+fn held_and_delayed_answers_come_late_and_healed_ones_at_once() {
+    let (kafka, (_turn, proxy)) = (shared_kafka(), shared_proxy());
+    kafka.create_topic("late-answer", 1, &[]);
+    let producer: BaseProducer = plain_producer(&proxy).create().unwrap();
+    let acknowledged_in = |text: &str| {
+        let start = monotonic();
+        producer.send(BaseRecord::<str, str>::to("late-answer").partition(0).payload(text)).unwrap();
+        producer.flush(LIMIT).unwrap();
+        start.elapsed()
+    };
+    let late = Duration::from_millis(700);
+    proxy.hold_responses(api::PRODUCE, 1, late);
+    assert!(acknowledged_in("held") >= late);
+    proxy.delay(Way::Response, late);
+    assert!(acknowledged_in("delayed") >= late);
+    proxy.heal();
+    assert!(acknowledged_in("healed") < late);
+    assert_eq!(texts(kafka, "late-answer"), ["held", "delayed", "healed"]);
+}
+
+/// Spoken by hand: a client library opens and closes connections as it likes.
+#[test]
+fn cut_and_refused_connections_fail_until_healed() {
+    let (_turn, proxy) = shared_proxy();
+    let connect = || TcpStream::connect(proxy.bootstrap()).unwrap();
+    let mut open = connect();
+    assert_eq!(ask(&mut open, 7).unwrap(), 7);
+    proxy.refuse(true);
+    assert_eq!(ask(&mut open, 8).unwrap(), 8, "an open connection stays");
+    assert!(ask(&mut connect(), 9).is_err(), "a new one is refused");
+    proxy.cut_all();
+    assert!(ask(&mut open, 10).is_err(), "the open one is cut");
+    proxy.heal();
+    assert_eq!(ask(&mut connect(), 11).unwrap(), 11);
+}
+
+/// Asks for the broker's versions; the correlation id of the answer.
+fn ask(stream: &mut TcpStream, correlation_id: i32) -> io::Result<i32> {
+    let mut request = Vec::from(10_i32.to_be_bytes());
+    request.extend([0, 18, 0, 0]); // ApiVersions, version 0
+    request.extend(correlation_id.to_be_bytes());
+    request.extend((-1_i16).to_be_bytes()); // no client id
+    stream.write_all(&request)?;
+    let mut head = [0; 8];
+    stream.read_exact(&mut head)?;
+    let length = i32::from_be_bytes(head[..4].try_into().unwrap());
+    stream.read_exact(&mut vec![0; usize::try_from(length).unwrap() - 4])?;
+    Ok(i32::from_be_bytes(head[4..].try_into().unwrap()))
+}
+
+#[test]
+fn open_and_aborted_transactions_show_in_offsets_and_readers() {
+    let kafka = shared_kafka();
+    kafka.create_topic("txn", 1, &[]);
+    kafka.produce("txn", 0, &[("k", "plain")]);
+    let producer: BaseProducer =
+        kafka.client_config().set("transactional.id", "harness.txn").create().unwrap();
+    producer.init_transactions(LIMIT).unwrap();
+    producer.begin_transaction().unwrap();
+    producer.send(BaseRecord::<str, str>::to("txn").partition(0).payload("open")).unwrap();
+    producer.flush(LIMIT).unwrap();
+    assert_eq!((kafka.watermarks("txn", 0), kafka.last_stable_offset("txn", 0)), ((0, 2), 1));
+
+    kafka.fence("harness.txn");
+    assert_eq!((kafka.watermarks("txn", 0), kafka.last_stable_offset("txn", 0)), ((0, 3), 3));
+    let committed = kafka.records("txn", Isolation::Committed);
+    assert_eq!(committed.iter().map(support::Record::text).collect::<Vec<_>>(), ["plain"]);
+    assert_eq!(texts(kafka, "txn"), ["plain", "open"]);
+    assert!(producer.commit_transaction(LIMIT).is_err(), "the fenced producer cannot commit");
+}
+
+#[test]
+fn topics_and_groups_can_be_arranged() {
+    let kafka = shared_kafka();
+    kafka.create_topic("shaped", 2, &[("retention.ms", "1234567")]);
+    kafka.alter_topic_config("shaped", &[("max.message.bytes", "2000")]);
+    let settings = kafka.topic_config("shaped");
+    assert_eq!(
+        (settings["retention.ms"].as_str(), settings["max.message.bytes"].as_str()),
+        ("1234567", "2000")
+    );
+    kafka.grow_topic("shaped", 3);
+    assert_eq!(kafka.partitions("shaped"), 3);
+
+    kafka.produce("shaped", 2, &[("a", "0"), ("b", "1"), ("c", "2")]);
+    kafka.delete_records("shaped", 2, 2);
+    assert_eq!(texts(kafka, "shaped"), ["2"]);
+
+    assert_eq!(kafka.committed("arranged", "shaped", 2), None);
+    kafka.commit_offset("arranged", "shaped", 2, 3);
+    assert_eq!(kafka.committed("arranged", "shaped", 2), Some((3, String::new())));
+    kafka.delete_group("arranged");
+    assert_eq!(kafka.committed("arranged", "shaped", 2), None);
+
+    kafka.delete_topic("shaped");
+    assert_eq!(kafka.partitions("shaped"), 0);
+}
+
+#[test]
+fn a_stopped_broker_is_silent_and_goes_on_later() {
+    let kafka = Kafka::start();
+    let asks = || kafka.admin().inner().fetch_metadata(None, Duration::from_millis(500)).is_ok();
+    assert!(asks());
+    kafka.sigstop();
+    assert!(!asks());
+    kafka.sigcont();
+    wait_until("an answer of the continued broker", LIMIT, || asks().then_some(()));
+}
+
+#[test]
+fn without_jars_a_test_fails_and_names_the_remedy() {
+    let output = again("a_stopped_broker_is_silent_and_goes_on_later", "DEDUPD_KAFKA_HOME", "/nowhere")
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "a missing broker is a failure");
+    assert!(text.contains("no Kafka jars in /nowhere/libs: run scripts/setup"), "{text}");
+}
+
+/// The child of this test ends by abort: no destructor runs, only the kernel can end the grandchild. The
+/// grandchild holds the pipe of its output open, so the end of the stream is its end.
+#[test]
+fn children_die_with_the_test_process() {
+    const SELF: &str = "children_die_with_the_test_process";
+    if std::env::var_os("HARNESS_ORPHAN").is_some() {
+        let mut sleep = child::tied("sleep");
+        sleep.arg("60").stderr(Stdio::inherit());
+        let sleeping = std::thread::spawn(|| child::spawn(sleep)).join().unwrap();
+        eprintln!("started {}", sleeping.id());
+        std::process::abort();
+    }
+    let start = monotonic();
+    let mut parent = again(SELF, "HARNESS_ORPHAN", "1").stderr(Stdio::piped()).spawn().unwrap();
+    let mut text = String::new();
+    parent.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+    assert!(!parent.wait().unwrap().success());
+    assert!(text.contains("started "), "{text}");
+    assert!(start.elapsed() < LIMIT, "the grandchild lived on for {:?}", start.elapsed());
+}
+
+/// One test of this binary, in a process of its own with one more variable.
+fn again(test: &str, variable: &str, value: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", test, "--nocapture"]).env(variable, value).stdout(Stdio::piped());
+    command
+}

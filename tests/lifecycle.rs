@@ -1,0 +1,214 @@
+//! Starts, stops and the local state of the real binary, on a real Apache Kafka.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::float_cmp,
+    reason = "a test fails by panicking; counts are whole numbers in f64"
+)]
+
+mod support;
+
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use dedupd::clock::monotonic;
+use support::{Draft, Pipe, Proxy, Running, Sidecar, api, shared_kafka, wait_until};
+
+const PARTITIONS: usize = 4;
+const LIMIT: Duration = Duration::from_secs(40);
+const LOCAL: &str = "dedupd_restored_ids_total{source=\"local\"}";
+const STATE_TOPIC: &str = "dedupd_restored_ids_total{source=\"state_topic\"}";
+
+/// The shared broker has one proxy: its tests take turns.
+fn shared_proxy() -> (MutexGuard<'static, ()>, Proxy) {
+    static TURN: Mutex<()> = Mutex::new(());
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    (turn, shared_kafka().proxy())
+}
+
+/// A pipe with some 6,000 records processed, and its sidecar, stopped by SIGTERM.
+fn stopped_after_load(name: &str) -> (Pipe<'static>, Sidecar) {
+    let pipe = Pipe::new(shared_kafka(), name, PARTITIONS);
+    let sidecar = pipe.sidecar("a");
+    let running = sidecar.start();
+    running.wait_running(PARTITIONS, LIMIT);
+    let load = pipe.load(PARTITIONS, 4_000);
+    load.more(6_000);
+    // Under load, so that a transaction is open.
+    assert_clean_stop(&running);
+    load.finish();
+    let running = sidecar.start();
+    pipe.wait_caught_up(PARTITIONS, LIMIT);
+    assert_clean_stop(&running);
+    (pipe, sidecar)
+}
+
+fn assert_clean_stop(running: &Running) {
+    let asked = monotonic();
+    assert_eq!(running.stop(), Some(0), "{}", running.text());
+    assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
+}
+
+/// One new id to each partition, all forwarded; nothing else was processed since `running` began.
+fn assert_only_new_records(pipe: &Pipe<'_>, running: &Running, id: &str) {
+    let drafts: Vec<Draft> =
+        (0..PARTITIONS).map(|p| Draft::id(i32::try_from(p).unwrap(), &format!("{id}-{p}"))).collect();
+    pipe.kafka.send(&pipe.raw, &drafts);
+    pipe.wait_caught_up(PARTITIONS, LIMIT);
+    let forwarded = PARTITIONS as u64;
+    wait_until("the counts", LIMIT, || (running.outcome("forwarded") >= forwarded).then_some(()));
+    let outcomes = ["forwarded", "retry", "duplicate", "stale", "missing_id"];
+    let counts = outcomes.map(|outcome| running.outcome(outcome));
+    assert_eq!(counts, [forwarded, 0, 0, 0, 0], "{outcomes:?}\n{}", running.text());
+}
+
+#[test]
+fn a_restart_after_sigterm_reprocesses_nothing() {
+    let (pipe, sidecar) = stopped_after_load("clean-stop");
+    let before = pipe.assert_exactly_once();
+    let running = sidecar.start();
+    running.wait_running(PARTITIONS, LIMIT);
+    let ids = (before.raw - before.repeats) as f64;
+    assert_eq!((running.metric(LOCAL), running.metric(STATE_TOPIC)), (Some(ids), Some(0.0)));
+    assert_only_new_records(&pipe, &running, "new");
+    // The very same ids once more: all of them are known.
+    let again = pipe.load(PARTITIONS, 4_000);
+    again.more(3_000);
+    again.finish();
+    pipe.wait_caught_up(PARTITIONS, LIMIT);
+    let after = pipe.assert_exactly_once();
+    assert!(after.raw - after.repeats < before.raw, "the load did not repeat itself: {after:?}");
+    assert_clean_stop(&running);
+}
+
+#[test]
+fn lost_state_is_restored_while_partitions_wait() {
+    let (pipe, mut sidecar) = stopped_after_load("lost-state");
+    let before = pipe.assert_exactly_once();
+    std::fs::remove_dir_all(&sidecar.state_dir).unwrap();
+    let (_turn, proxy) = shared_proxy();
+    sidecar.bootstrap = proxy.bootstrap();
+    proxy.hold_responses(api::FETCH, 10_000, Duration::from_secs(1));
+    pipe.kafka.send(&pipe.raw, &[Draft::id(0, "waits")]);
+    let running = sidecar.start();
+    let page = wait_until("the restore to show", LIMIT, || {
+        running.get("/readyz").filter(|page| page.contains("is restoring"))
+    });
+    assert!(page.starts_with("HTTP/1.1 503") && page.contains("% of the state topic read"), "{page}");
+    assert_eq!(running.outcome("forwarded"), 0, "records have to wait");
+    proxy.heal();
+    running.wait_running(PARTITIONS, LIMIT);
+    let ids = (before.raw - before.repeats) as f64;
+    assert_eq!((running.metric(LOCAL), running.metric(STATE_TOPIC)), (Some(0.0), Some(ids)));
+    pipe.wait_caught_up(PARTITIONS, LIMIT);
+    assert!(running.text().contains("restoring state from the state topic"), "{}", running.text());
+    assert_eq!(running.outcome("forwarded"), 1);
+    // The same ids once more: all of them are known again.
+    let again = pipe.load(PARTITIONS, 4_000);
+    again.more(3_000);
+    again.finish();
+    pipe.wait_caught_up(PARTITIONS, LIMIT);
+    pipe.assert_exactly_once();
+    assert_clean_stop(&running);
+}
+
+#[test]
+fn a_restore_survives_a_broker_that_comes_and_goes() {
+    let (pipe, mut sidecar) = stopped_after_load("broken-restore");
+    pipe.assert_exactly_once();
+    std::fs::remove_dir_all(&sidecar.state_dir).unwrap();
+    let (_turn, proxy) = shared_proxy();
+    sidecar.bootstrap = proxy.bootstrap();
+    proxy.hold_responses(api::FETCH, 200, Duration::from_millis(300));
+    let running = sidecar.start();
+    for kind in [api::OFFSET_FETCH, api::LIST_OFFSETS, api::LIST_OFFSETS, api::METADATA] {
+        wait_until("the page", LIMIT, || running.get("/readyz"));
+        proxy.drop_responses(kind, 3);
+        std::thread::sleep(Duration::from_millis(700));
+        proxy.cut_all();
+    }
+    running.wait_running(PARTITIONS, LIMIT);
+    proxy.heal();
+    // The same ids once more: all of them are known, or a part of the state was lost on the way.
+    let again = pipe.load(PARTITIONS, 4_000);
+    again.more(6_000);
+    again.finish();
+    pipe.wait_caught_up(PARTITIONS, LIMIT);
+    pipe.assert_exactly_once();
+    assert_clean_stop(&running);
+}
+
+/// The databases set aside, with the reason given.
+fn set_aside(dir: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).unwrap().flatten().map(|entry| entry.path());
+    let aside = entries.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("quarantine-"));
+    aside.map(|path| std::fs::read_to_string(path.join("REASON")).unwrap()).collect()
+}
+
+#[test]
+fn corrupt_state_is_set_aside_and_rebuilt() {
+    let (pipe, sidecar) = stopped_after_load("corrupt");
+    let before = pipe.assert_exactly_once();
+    let database = sidecar.state_dir.join("db-1").join("db");
+    let size = usize::try_from(std::fs::metadata(&database).unwrap().len()).unwrap();
+    let mut random = fastrand::Rng::with_seed(1);
+    let garbage: Vec<u8> = (0..size).map(|_| random.u8(..)).collect();
+    std::fs::write(&database, garbage).unwrap();
+    let running = sidecar.start();
+    running.wait_running(PARTITIONS, LIMIT);
+    assert_eq!(set_aside(&sidecar.state_dir).len(), 1, "{}", running.text());
+    assert!(running.text().contains("set aside"), "{}", running.text());
+    let ids = (before.raw - before.repeats) as f64;
+    assert_eq!(running.metric(STATE_TOPIC), Some(ids));
+    assert_only_new_records(&pipe, &running, "new");
+    assert_clean_stop(&running);
+    let again = sidecar.start();
+    again.wait_running(PARTITIONS, LIMIT);
+    assert_eq!(again.metric(STATE_TOPIC), Some(0.0), "the rebuilt state is kept");
+    pipe.assert_exactly_once();
+}
+
+#[test]
+fn the_state_of_another_topic_is_set_aside() {
+    let (other, used) = stopped_after_load("first-topic");
+    let pipe = Pipe::new(shared_kafka(), "second-topic", PARTITIONS);
+    let mut sidecar = pipe.sidecar("a");
+    sidecar.state_dir = used.state_dir;
+    let running = sidecar.start();
+    // The same ids as in the first topic: here they are new.
+    let load = pipe.load(PARTITIONS, 4_000);
+    load.more(3_000);
+    load.finish();
+    pipe.wait_caught_up(PARTITIONS, LIMIT);
+    pipe.assert_exactly_once();
+    let reasons = set_aside(&sidecar.state_dir);
+    assert!(reasons.len() == 1 && reasons[0].contains(&other.raw), "{reasons:?}");
+    assert_clean_stop(&running);
+}
+
+#[test]
+fn a_second_process_on_the_same_state_directory_leaves_at_once() {
+    let pipe = Pipe::new(shared_kafka(), "one-dir", PARTITIONS);
+    let sidecar = pipe.sidecar("a");
+    let first = sidecar.start();
+    first.wait_running(PARTITIONS, LIMIT);
+    let load = pipe.load(PARTITIONS, 2_000);
+    load.more(1_000);
+    let mut second = pipe.sidecar("b");
+    second.state_dir.clone_from(&sidecar.state_dir);
+    let asked = monotonic();
+    let refused = second.start();
+    let ended = refused.wait(LIMIT).code();
+    let took = asked.elapsed();
+    assert_eq!(ended, Some(4), "{}", refused.text());
+    assert!(took < Duration::from_secs(3), "{took:?}");
+    assert!(refused.text().contains(&format!("process {}", first.pid())), "{}", refused.text());
+    load.more(1_000);
+    load.finish();
+    pipe.wait_caught_up(PARTITIONS, LIMIT);
+    assert_eq!(first.metric("dedupd_rebalances_total"), Some(1.0), "the first one is untouched");
+    assert_clean_stop(&first);
+    pipe.assert_exactly_once();
+}

@@ -1,0 +1,32 @@
+//! On librdkafka's embedded broker: every error the client can hand over has a remedy that works, calls end
+//! in time, and a group that changes under a running pipeline loses nothing.
+//!
+//! The mock has no transactions (`support::mock`), so exactly-once itself is shown on a real broker.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::needless_for_each,
+    clippy::unnecessary_wraps,
+    clippy::unnecessary_find_map,
+    reason = "a test fails by panicking"
+)]
+
+mod support;
+
+#[path = "mock_broker/errors.rs"]
+mod errors;
+#[path = "mock_broker/fidelity.rs"]
+mod fidelity;
+#[path = "mock_broker/member.rs"]
+mod member;
+#[path = "mock_broker/membership.rs"]
+mod membership;
+#[path = "mock_broker/outages.rs"]
+mod outages;
+#[path = "mock_broker/rebalances.rs"]
+mod rebalances;
+#[path = "mock_broker/restore.rs"]
+mod restore;
+#[path = "mock_broker/transactions.rs"]
+mod transactions;

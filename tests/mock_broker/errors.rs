@@ -1,0 +1,230 @@
+//! The table of errors: each is injected once, the failing call must carry the right remedy, and after the
+//! remedy a new transaction must go through.
+
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use dedupd::clock::monotonic;
+use dedupd::kafka::{KafkaSink, KafkaSource, RawRecord};
+use dedupd::ports::{Failure, Refused, Remedy, Sink};
+use rdkafka::types::{RDKafkaApiKey as Api, RDKafkaErrorCode as Code};
+
+use crate::support::mock::Mock;
+use crate::transactions::{Call, fill, joined, read, remedied, renewed, transaction, watched};
+
+/// What has to come of an injected error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Seen {
+    /// The client tries again inside; no call fails.
+    Hidden,
+    /// This call fails with this remedy.
+    At(Call, Remedy),
+}
+
+use Call::{Commit, Drain, Prepare, SendOffsets};
+use Remedy::{Abort, Fenced, Rejoin, Renew, Stop};
+use Seen::{At, Hidden};
+
+/// While a transaction runs. KAFKA's contract has three flags (retriable, abort, fatal); the rows cover all of
+/// them, and those that come with none because they are reported per record.
+const ROWS: &[(Api, Code, Seen)] = &[
+    (Api::TxnOffsetCommit, Code::IllegalGeneration, At(SendOffsets, Abort)),
+    (Api::TxnOffsetCommit, Code::UnknownMemberId, At(SendOffsets, Abort)),
+    (Api::TxnOffsetCommit, Code::RebalanceInProgress, At(SendOffsets, Abort)),
+    (Api::TxnOffsetCommit, Code::OffsetMetadataTooLarge, At(SendOffsets, Abort)),
+    (Api::TxnOffsetCommit, Code::FencedInstanceId, At(SendOffsets, Rejoin)),
+    (Api::TxnOffsetCommit, Code::GroupAuthorizationFailed, At(SendOffsets, Stop)),
+    (Api::TxnOffsetCommit, Code::TransactionalIdAuthorizationFailed, At(SendOffsets, Stop)),
+    (Api::TxnOffsetCommit, Code::ProducerFenced, At(SendOffsets, Fenced)),
+    (Api::TxnOffsetCommit, Code::InvalidProducerEpoch, At(SendOffsets, Fenced)),
+    (Api::TxnOffsetCommit, Code::InvalidTransactionalState, At(SendOffsets, Renew)),
+    (Api::TxnOffsetCommit, Code::ConcurrentTransactions, Hidden),
+    (Api::TxnOffsetCommit, Code::CoordinatorLoadInProgress, Hidden),
+    (Api::TxnOffsetCommit, Code::NotCoordinator, Hidden),
+    (Api::AddOffsetsToTxn, Code::InvalidProducerEpoch, At(SendOffsets, Fenced)),
+    (Api::AddOffsetsToTxn, Code::InvalidTransactionalState, At(SendOffsets, Renew)),
+    (Api::AddOffsetsToTxn, Code::GroupAuthorizationFailed, At(SendOffsets, Stop)),
+    (Api::AddOffsetsToTxn, Code::ConcurrentTransactions, Hidden),
+    (Api::AddOffsetsToTxn, Code::NotCoordinator, Hidden),
+    (Api::AddPartitionsToTxn, Code::InvalidProducerEpoch, At(Drain, Fenced)),
+    (Api::AddPartitionsToTxn, Code::ProducerFenced, At(Drain, Fenced)),
+    (Api::AddPartitionsToTxn, Code::InvalidTransactionalState, At(Drain, Renew)),
+    (Api::AddPartitionsToTxn, Code::TopicAuthorizationFailed, At(Drain, Stop)),
+    (Api::AddPartitionsToTxn, Code::TransactionalIdAuthorizationFailed, At(Drain, Stop)),
+    (Api::AddPartitionsToTxn, Code::UnknownTopicOrPartition, Hidden),
+    (Api::AddPartitionsToTxn, Code::ConcurrentTransactions, Hidden),
+    (Api::AddPartitionsToTxn, Code::CoordinatorLoadInProgress, Hidden),
+    (Api::AddPartitionsToTxn, Code::NotCoordinator, Hidden),
+    (Api::Produce, Code::InvalidProducerEpoch, At(Drain, Fenced)),
+    (Api::Produce, Code::InvalidTransactionalState, At(Drain, Abort)),
+    (Api::Produce, Code::UnknownProducerId, At(Drain, Abort)),
+    (Api::Produce, Code::OutOfOrderSequenceNumber, At(Drain, Abort)),
+    (Api::Produce, Code::MessageSizeTooLarge, At(Drain, Abort)),
+    (Api::Produce, Code::InvalidTimestamp, At(Drain, Abort)),
+    (Api::Produce, Code::InvalidRecord, At(Drain, Abort)),
+    (Api::Produce, Code::TopicAuthorizationFailed, At(Drain, Stop)),
+    (Api::Produce, Code::ClusterAuthorizationFailed, At(Drain, Stop)),
+    (Api::Produce, Code::NotEnoughReplicas, Hidden),
+    (Api::Produce, Code::NotLeaderForPartition, Hidden),
+    (Api::Produce, Code::RequestTimedOut, Hidden),
+    (Api::EndTxn, Code::InvalidProducerEpoch, At(Commit, Fenced)),
+    (Api::EndTxn, Code::ProducerFenced, At(Commit, Fenced)),
+    (Api::EndTxn, Code::InvalidTransactionalState, At(Commit, Renew)),
+    (Api::EndTxn, Code::TransactionalIdAuthorizationFailed, At(Commit, Stop)),
+    (Api::EndTxn, Code::InvalidProducerIdMapping, At(Commit, Abort)),
+    (Api::EndTxn, Code::Unknown, At(Commit, Abort)),
+    (Api::EndTxn, Code::RequestTimedOut, At(Commit, Abort)),
+    (Api::EndTxn, Code::ConcurrentTransactions, Hidden),
+    (Api::EndTxn, Code::CoordinatorLoadInProgress, Hidden),
+    (Api::EndTxn, Code::NotCoordinator, Hidden),
+];
+
+/// While a producer is made ready.
+const PREPARE_ROWS: &[(Api, Code, Seen)] = &[
+    (Api::InitProducerId, Code::TransactionalIdAuthorizationFailed, At(Prepare, Stop)),
+    (Api::InitProducerId, Code::ClusterAuthorizationFailed, At(Prepare, Stop)),
+    (Api::InitProducerId, Code::InvalidTransactionTimeout, At(Prepare, Stop)),
+    (Api::InitProducerId, Code::ProducerFenced, At(Prepare, Fenced)),
+    (Api::InitProducerId, Code::ConcurrentTransactions, Hidden),
+    (Api::InitProducerId, Code::CoordinatorLoadInProgress, Hidden),
+    (Api::InitProducerId, Code::NotCoordinator, Hidden),
+    (Api::FindCoordinator, Code::TransactionalIdAuthorizationFailed, At(Prepare, Stop)),
+    (Api::FindCoordinator, Code::CoordinatorNotAvailable, Hidden),
+];
+
+/// The raw records that every transaction of the table forwards.
+const FIRST: u64 = 3;
+const COUNT: usize = 5;
+const PARTITION: u32 = 2;
+
+struct Bench<'a> {
+    mock: &'a Mock,
+    source: &'a KafkaSource,
+    sink: KafkaSink,
+    records: Vec<RawRecord<'a>>,
+    tell: &'a Sender<String>,
+}
+
+impl Bench<'_> {
+    /// Injects, runs, remedies, runs again. Returns what is wrong.
+    fn row(&mut self, (api, code, expected): (Api, Code, Seen)) -> Option<String> {
+        let name = format!("{api:?} answers {code:?}");
+        self.tell.send(name.clone()).unwrap();
+        let began = monotonic();
+        self.mock.inject(api, &[code]);
+        let outcome = if matches!(api, Api::InitProducerId | Api::FindCoordinator) {
+            renewed(&mut self.sink).map_err(|failure| (Prepare, failure))
+        } else {
+            transaction(self.source, &mut self.sink, &self.records)
+        };
+        self.mock.clear(api);
+        let took = began.elapsed();
+        let (seen, failure) = match outcome {
+            Ok(()) => (Hidden, None),
+            Err((call, failure)) => (At(call, failure.remedy), Some(failure)),
+        };
+        let said = failure.as_ref().map_or_else(String::new, |failure| failure.what.clone());
+        self.tell.send(format!("{name}: {seen:?}, {said}")).unwrap();
+        if let Some(failure) = &failure {
+            remedied(&mut self.sink, failure.remedy);
+        }
+        self.tell.send(format!("the remedy of: {name}")).unwrap();
+        let again = transaction(self.source, &mut self.sink, &self.records);
+        let wrong_refusal = refusal(code, failure.as_ref());
+        eprintln!("{name}: {seen:?} after {took:?}: {said}");
+        if seen != expected {
+            return Some(format!("{name}: expected {expected:?}, saw {seen:?}: {said}"));
+        }
+        if let Err((call, failure)) = again {
+            remedied(&mut self.sink, Renew);
+            return Some(format!("{name}: after its remedy {call:?} fails: {failure}"));
+        }
+        wrong_refusal.map(|wrong| format!("{name}: {wrong}"))
+    }
+}
+
+/// Errors that blame the records must name those of the batch, all others none. The batch begins with the
+/// first record; how many it takes is up to the client.
+fn refusal(code: Code, failure: Option<&Failure>) -> Option<String> {
+    let blames = matches!(code, Code::MessageSizeTooLarge | Code::InvalidTimestamp | Code::InvalidRecord);
+    let all = FIRST..FIRST + COUNT as u64;
+    let seen = failure.and_then(|failure| failure.refused);
+    let right = match seen {
+        None => !blames,
+        Some(Refused { partition, first, last }) => {
+            blames && partition == PARTITION && first == FIRST && all.contains(&last)
+        }
+    };
+    (!right).then(|| format!("refused records are {seen:?}"))
+}
+
+fn run_table(rows: &'static [(Api, Code, Seen)]) {
+    watched(move |tell| {
+        let mock = Mock::start(4);
+        let mut settings = mock.settings("table");
+        // The records of one transaction go out as one batch, so that a refusal is of all of them.
+        settings.properties.push(("linger.ms".to_owned(), "20".to_owned()));
+        fill(&mock, i32::try_from(PARTITION).unwrap(), 10);
+        let source = joined(&settings, &[(PARTITION, FIRST)]);
+        let mut sink = KafkaSink::new(settings, 4);
+        renewed(&mut sink).expect("a producer");
+        let records = read(&source, COUNT);
+        let mut bench = Bench { mock: &mock, source: &source, sink, records, tell };
+        let wrong: Vec<String> = rows.iter().filter_map(|row| bench.row(*row)).collect();
+        assert!(wrong.is_empty(), "\n{}\n", wrong.join("\n"));
+    });
+}
+
+#[test]
+fn every_error_of_a_transaction_has_a_remedy_that_works() {
+    run_table(ROWS);
+}
+
+#[test]
+fn every_error_of_making_a_producer_ready_has_a_remedy_that_works() {
+    run_table(PREPARE_ROWS);
+}
+
+#[test]
+fn errors_without_flags_abort_or_renew() {
+    watched(|tell| {
+        let mock = Mock::start(4);
+        mock.create_topic("narrow", 1);
+        let settings = mock.settings("flags");
+        fill(&mock, 2, 10);
+        let source = joined(&settings, &[(2, 0)]);
+        let records = read(&source, 2);
+        let mut sink = KafkaSink::new(settings.clone(), 4);
+        renewed(&mut sink).expect("a producer");
+
+        tell.send("MessageProduction: sending outside of a transaction".to_owned()).unwrap();
+        let failure = sink.forward(&records[0]).expect_err("there is no transaction");
+        assert_eq!(failure.remedy, Abort, "{failure}");
+        remedied(&mut sink, failure.remedy);
+        transaction(&source, &mut sink, &records).expect("a transaction after the remedy");
+
+        tell.send("MessageProduction: a partition that the clean topic does not have".to_owned()).unwrap();
+        let narrow = dedupd::kafka::Settings { clean: "narrow".to_owned(), ..settings };
+        let mut sink = KafkaSink::new(narrow, 4);
+        renewed(&mut sink).expect("a producer");
+        for known in ["not asked for", "known"] {
+            let (call, failure) = transaction(&source, &mut sink, &records).expect_err("no such partition");
+            assert!(matches!(call, Call::Forward | Drain), "{known}: {call:?}: {failure}");
+            assert_eq!(failure.remedy, Abort, "{known}: {failure}");
+            remedied(&mut sink, failure.remedy);
+        }
+
+        tell.send("Flush: committing what the broker has not acknowledged".to_owned()).unwrap();
+        let mut sink = KafkaSink::new(mock.settings("flush"), 4);
+        renewed(&mut sink).expect("a producer");
+        sink.begin().unwrap();
+        mock.down();
+        sink.forward(&records[0]).expect("the queue takes it");
+        let failure = sink.commit(Duration::from_millis(500)).expect_err("nobody answers");
+        assert!(failure.what.contains("Flush"), "{failure}");
+        assert_eq!(failure.remedy, Renew, "{failure}");
+        mock.up();
+        remedied(&mut sink, failure.remedy);
+        transaction(&source, &mut sink, &records).expect("a transaction after the remedy");
+    });
+}

@@ -1,0 +1,345 @@
+//! A member of the group: the whole pipeline on the mock, as a service or as a bare worker, and what goes in
+//! and comes out.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use dedupd::app::{self, Service};
+use dedupd::clock::{SystemClock, monotonic};
+use dedupd::config::{AsTyped, Config, FileText, Sources};
+use dedupd::dedupe::{
+    HashKind, Hasher, IdSource, IdentityRule, Offset, PartitionId, TimeSource, WindowLimits,
+};
+use dedupd::kafka::{KafkaSink, KafkaSource, KafkaStateLog, Settings, Topology};
+use dedupd::metrics::{About, Metrics, PartitionState, Status};
+use dedupd::pipeline::{OnMissing, OnPoison, OnRewind, Options, Report, Start, Torn, Worker, World};
+use dedupd::ports::{Bounds, Failure, Leftover, StateItem, StateLog};
+use dedupd::store::memory::MemoryStore;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::message::Message;
+use rdkafka::{ClientConfig, Offset as KafkaOffset, TopicPartitionList};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+
+use crate::support::mock::{CLEAN, GROUP, RAW, STATE};
+use crate::support::wait_until;
+
+/// How long anything in here may take on a loaded machine.
+pub const LIMIT: Duration = Duration::from_secs(40);
+
+/// How slowly the state topic is read.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// Before items are handed over.
+    pub pause: Duration,
+    /// So many times.
+    pub pauses: usize,
+    /// Most items of one read.
+    pub items: usize,
+}
+
+impl Pace {
+    pub const FULL: Pace = Pace { pause: Duration::ZERO, pauses: 0, items: usize::MAX };
+}
+
+/// The real reader of the state topic, held back.
+pub struct Slowed {
+    inner: KafkaStateLog,
+    pace: Pace,
+    held: VecDeque<StateItem>,
+}
+
+impl StateLog for Slowed {
+    fn open(&mut self, partition: PartitionId, from: Option<Offset>) -> Result<(), Failure> {
+        self.inner.open(partition, from)
+    }
+
+    fn read(&mut self, wait: Duration) -> Result<Vec<StateItem>, Failure> {
+        if self.held.is_empty() {
+            self.held.extend(self.inner.read(wait)?);
+        }
+        if !self.held.is_empty() && self.pace.pauses > 0 {
+            self.pace.pauses -= 1;
+            thread::sleep(self.pace.pause);
+        }
+        Ok(self.held.drain(..self.held.len().min(self.pace.items)).collect())
+    }
+
+    fn close(&mut self, closed: PartitionId) -> Result<(), Failure> {
+        self.held.retain(|item| match item {
+            StateItem::Block { partition, .. } | StateItem::End { partition, .. } => *partition != closed,
+        });
+        self.inner.close(closed)
+    }
+
+    fn bounds(&self, partition: PartitionId, wait: Duration) -> Result<Bounds, Failure> {
+        self.inner.bounds(partition, wait)
+    }
+
+    fn clean_bounds(&self, partition: PartitionId, wait: Duration) -> Result<Bounds, Failure> {
+        self.inner.clean_bounds(partition, wait)
+    }
+
+    fn tail(
+        &self,
+        partition: PartitionId,
+        from: Offset,
+        what: Leftover,
+        wait: Duration,
+    ) -> Result<Vec<StateItem>, Failure> {
+        self.inner.tail(partition, from, what, wait)
+    }
+
+    fn clean_shows(&self, partition: PartitionId, offset: Offset, wait: Duration) -> Result<bool, Failure> {
+        self.inner.clean_shows(partition, offset, wait)
+    }
+}
+
+struct Mocked;
+
+impl World for Mocked {
+    type Source = KafkaSource;
+    type Sink = KafkaSink;
+    type Log = Slowed;
+    type Store = MemoryStore;
+    type Clock = SystemClock;
+}
+
+/// One running member. Dropped: told to stop, not waited for.
+pub struct Member {
+    pub status: Arc<Status>,
+    pub metrics: Metrics,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Result<(), String>>>,
+}
+
+impl Member {
+    /// A bare worker with its state in memory.
+    pub fn worker(settings: Settings, partitions: usize, pace: Pace) -> Self {
+        let about = About {
+            version: String::new(),
+            group: settings.group.clone(),
+            instance: settings.transactional_id.clone(),
+            raw: settings.raw.clone(),
+            clean: settings.clean.clone(),
+        };
+        let (status, metrics) = (Arc::new(Status::new(about, 1)), Metrics::new());
+        let report = Report::new(metrics.clone(), Arc::clone(&status), 0);
+        let stop = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&stop);
+        let thread = thread::spawn(move || {
+            let options = options(&settings);
+            let inner = KafkaStateLog::new(&settings).map_err(|e| e.to_string())?;
+            let source = KafkaSource::subscribe(&settings).map_err(|e| e.to_string())?;
+            let sink = KafkaSink::new(settings, partitions);
+            let ports = (source, sink, Slowed { inner, pace, held: VecDeque::new() }, MemoryStore::new());
+            Worker::<Mocked>::new(ports, SystemClock::start(), options, report)
+                .run(&told, &AtomicU64::new(0))
+                .map_err(|fatal| format!("{fatal:?}"))
+        });
+        Self { status, metrics, stop, thread: Some(thread) }
+    }
+
+    /// The service as `dedupd run` starts it, its state in a directory; the topics are not checked, because
+    /// the mock answers no questions about them.
+    pub fn service(config: Config, partitions: usize) -> Self {
+        let topology =
+            Topology { partitions, cluster_id: None, topic_ids: [None, None, None], warnings: Vec::new() };
+        let service = Service { topology: Some(topology), ..Service::new(config) };
+        let (status, metrics) = (Arc::clone(&service.status), service.metrics.clone());
+        let stop = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&stop);
+        let thread = thread::spawn(move || {
+            let (shut, shuts) = oneshot::channel::<()>();
+            let watch = thread::spawn(move || {
+                wait_until("the stop", Duration::from_mins(10), || {
+                    told.load(Ordering::Acquire).then_some(())
+                });
+                drop(shut);
+            });
+            let ended = app::runtime().map_err(|e| e.to_string())?.block_on(async {
+                let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+                service.run(listener, async { drop(shuts.await) }).await
+            });
+            drop(watch);
+            ended.map_err(|ended| format!("{:?}: {ended}", ended.exit))
+        });
+        Self { status, metrics, stop, thread: Some(thread) }
+    }
+
+    /// Its partitions whose records flow.
+    pub fn running(&self) -> BTreeSet<u32> {
+        self.in_state(PartitionState::Running)
+    }
+
+    pub fn in_state(&self, state: PartitionState) -> BTreeSet<u32> {
+        let workers = self.status.workers();
+        let all = workers.iter().flat_map(|worker| &worker.partitions);
+        all.filter(|partition| partition.state == state).map(|partition| partition.partition).collect()
+    }
+
+    /// Waits until exactly these partitions run here.
+    pub fn runs(&self, wanted: impl IntoIterator<Item = u32>) {
+        let wanted: BTreeSet<u32> = wanted.into_iter().collect();
+        wait_until(&format!("partitions {wanted:?} to run"), LIMIT, || {
+            self.assert_alive();
+            (self.running() == wanted).then_some(())
+        });
+    }
+
+    pub fn assert_alive(&self) {
+        let over = self.thread.as_ref().is_none_or(JoinHandle::is_finished);
+        assert!(!over, "the member ended by itself: {:?}", self.status.workers());
+    }
+
+    /// Waits until it ends by itself, and returns why.
+    pub fn end(mut self) -> Result<(), String> {
+        wait_until("the member to end", LIMIT, || {
+            self.thread.as_ref().is_none_or(JoinHandle::is_finished).then_some(())
+        });
+        self.thread.take().expect("not taken before").join().expect("no panic in the member")
+    }
+
+    /// Tells it to stop and waits.
+    pub fn stop(self) {
+        self.stop.store(true, Ordering::Release);
+        let began = monotonic();
+        assert_eq!(self.end(), Ok(()));
+        assert!(began.elapsed() < Duration::from_secs(9), "stopping took {:?}", began.elapsed());
+    }
+
+    /// Transactions that did not end in a commit: on the mock their records stay visible.
+    pub fn uncommitted(&self) -> f64 {
+        let text = self.metrics.render();
+        let results = ["aborted", "unknown"];
+        let lines = text.lines().filter(|line| line.starts_with("dedupd_transactions_total{"));
+        let wanted = lines.filter(|line| results.iter().any(|result| line.contains(result)));
+        wanted.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+    }
+}
+
+/// The configuration of a service named `instance`.
+pub fn config(bootstrap: &str, instance: &str, dir: &std::path::Path) -> Config {
+    let text = format!(
+        "kafka.bootstrap_servers = \"{bootstrap}\"\ntopics.raw = \"{RAW}\"\ntopics.clean = \"{CLEAN}\"\n\
+         topics.state = \"{STATE}\"\ngroup.id = \"{GROUP}\"\ngroup.instance = \"{instance}\"\n\
+         group.static_membership = false\ngroup.session_timeout = \"3s\"\nidentity.from = \"key\"\n\
+         window.exact = \"1h\"\nbatch.interval = \"50ms\"\nbatch.transaction_timeout = \"2s\"\n\
+         state.dir = \"{}\"\n",
+        dir.join(instance).display()
+    );
+    Config::from_sources(&Sources {
+        file: Some(FileText { path: PathBuf::from("mock.toml"), text }),
+        environment: Vec::new(),
+        flags: AsTyped::default(),
+        host: "host".to_owned(),
+    })
+    .unwrap_or_else(|problems| panic!("{problems}"))
+}
+
+/// What makes an identity of a record: its key.
+pub fn rule() -> IdentityRule {
+    IdentityRule::new(vec![IdSource::Key], Hasher::Xxh3)
+}
+
+fn options(settings: &Settings) -> Options {
+    let max_ids = 1_000_000;
+    Options {
+        raw: settings.raw.clone(),
+        state: settings.state.clone(),
+        writer: settings.transactional_id.clone(),
+        rule: rule(),
+        hash: HashKind::Xxh3,
+        window: WindowLimits { exact: Duration::from_hours(1), max_ids, time: TimeSource::Record },
+        max_ids,
+        on_missing: OnMissing::Forward,
+        on_poison: OnPoison::Stop,
+        start: Start::Earliest,
+        on_rewind: OnRewind::Stop,
+        torn: Torn::ByEvidence,
+        max_records: settings.max_records,
+        max_bytes: usize::try_from(settings.max_bytes).unwrap(),
+        interval: Duration::from_millis(50),
+        transaction_timeout: settings.transaction_timeout,
+    }
+}
+
+/// The clean topic as it grows: the keys of each partition, in order.
+pub struct Clean {
+    consumer: BaseConsumer,
+    pub keys: BTreeMap<u32, Vec<String>>,
+}
+
+impl Clean {
+    pub fn of(client: &ClientConfig, partitions: i32) -> Self {
+        let mut config = client.clone();
+        config
+            .set("group.id", "clean-reader")
+            .set("enable.auto.commit", "false")
+            .set("fetch.wait.max.ms", "50");
+        let consumer: BaseConsumer = config.create().expect("a consumer");
+        let mut all = TopicPartitionList::new();
+        for partition in 0..partitions {
+            all.add_partition_offset(CLEAN, partition, KafkaOffset::Beginning).unwrap();
+        }
+        consumer.assign(&all).expect("an assignment");
+        Self { consumer, keys: BTreeMap::new() }
+    }
+
+    /// Takes in what has come.
+    pub fn read(&mut self) {
+        let mut wait = Duration::from_millis(10);
+        // An error here is the mock being away for a moment; who waits has a limit.
+        while let Some(polled) = self.consumer.poll(wait) {
+            if let Ok(message) = polled {
+                let key = String::from_utf8(message.key().expect("keys are kept").to_vec()).unwrap();
+                self.keys.entry(u32::try_from(message.partition()).unwrap()).or_default().push(key);
+            }
+            wait = Duration::ZERO;
+        }
+    }
+
+    fn missing(&self, wanted: &BTreeMap<u32, Vec<String>>) -> Vec<String> {
+        let mut missing = Vec::new();
+        for (partition, keys) in wanted {
+            let here: BTreeSet<&String> = self.keys.get(partition).into_iter().flatten().collect();
+            missing.extend(keys.iter().filter(|key| !here.contains(key)).cloned());
+        }
+        missing
+    }
+
+    /// Waits until every key is there, in its partition.
+    pub fn wait_for(&mut self, wanted: &BTreeMap<u32, Vec<String>>, meanwhile: impl Fn()) {
+        let began = monotonic();
+        loop {
+            self.read();
+            meanwhile();
+            let missing = self.missing(wanted);
+            if missing.is_empty() {
+                return;
+            }
+            assert!(
+                began.elapsed() < LIMIT,
+                "{} keys did not come within {LIMIT:?}: {:?}",
+                missing.len(),
+                &missing[..missing.len().min(20)]
+            );
+        }
+    }
+}
+
+/// Each key once, where it stands first.
+pub fn first_of_each(keys: &[String]) -> Vec<String> {
+    let mut seen = BTreeSet::new();
+    keys.iter().filter(|key| seen.insert((*key).clone())).cloned().collect()
+}

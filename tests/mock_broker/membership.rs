@@ -1,0 +1,291 @@
+//! One member and its group: it leaves quickly in every state, never sits on a partition without records, and
+//! says so when it can no longer be one.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use dedupd::clock::monotonic;
+use dedupd::kafka::{KafkaSource, Settings};
+use dedupd::ports::{Failure, GroupEvent, Record, Remedy, Source};
+use rdkafka::types::{RDKafkaApiKey as Api, RDKafkaErrorCode as Code};
+
+use crate::member::{Clean, LIMIT, Member, Pace};
+use crate::support::mock::Mock;
+use crate::support::wait_until;
+use crate::transactions::{SLICE, WATCHDOG, fill, joined, read, watched};
+
+const STRATEGIES: [&str; 2] = ["cooperative-sticky", "range"];
+/// Longest that leaving may take. A round of joining on the mock, which answers nothing else meanwhile, is
+/// half of it.
+const QUICK: Duration = Duration::from_secs(2);
+const SESSION: Duration = Duration::from_secs(2);
+
+fn with_strategy(mock: &Mock, name: &str, strategy: &str) -> Settings {
+    let mut settings = Settings { session_timeout: SESSION, ..mock.settings(name) };
+    settings.properties.push(("partition.assignment.strategy".to_owned(), strategy.to_owned()));
+    settings
+}
+
+fn with_each_strategy(check: fn(&'static str)) {
+    let checks = STRATEGIES.map(|strategy| std::thread::spawn(move || check(strategy)));
+    for check in checks {
+        if let Err(panic) = check.join() {
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
+
+fn next_event(source: &KafkaSource) -> GroupEvent {
+    wait_until("a group event", WATCHDOG, || {
+        source.poll(Duration::from_millis(10)).expect("a quiet group");
+        source.events().into_iter().next()
+    })
+}
+
+fn assert_drops_quickly(source: KafkaSource, state: &str) {
+    let began = monotonic();
+    drop(source);
+    let took = began.elapsed();
+    eprintln!("dropping a member {state} took {took:?}");
+    assert!(took < QUICK, "dropping a member {state} took {took:?}");
+}
+
+/// The client waits for an answer to every rebalance it announced. Nobody will give it any more.
+#[test]
+fn a_member_is_dropped_quickly_with_a_rebalance_pending() {
+    with_each_strategy(|strategy| {
+        watched(move |tell| {
+            let told = |state: &str| {
+                tell.send(format!("{strategy}: dropping {state}")).unwrap();
+                format!("{state} ({strategy})")
+            };
+            let mock = Mock::start(4);
+            fill(&mock, 0, 10);
+            let state = told("that has not joined yet");
+            let source = KafkaSource::subscribe(&with_strategy(&mock, "new", strategy)).expect("a member");
+            assert_drops_quickly(source, &state);
+
+            let state = told("with an assignment not accepted");
+            let source =
+                KafkaSource::subscribe(&with_strategy(&mock, "assigned", strategy)).expect("a member");
+            assert!(matches!(next_event(&source), GroupEvent::Assigned(_)));
+            assert_drops_quickly(source, &state);
+
+            let state = told("that reads");
+            let source = joined(&with_strategy(&mock, "reading", strategy), &[(0, 0)]);
+            read(&source, 1);
+            assert_drops_quickly(source, &state);
+
+            let state = told("with a revocation not answered");
+            let source = joined(&with_strategy(&mock, "revoked", strategy), &[(0, 0)]);
+            let other = KafkaSource::subscribe(&with_strategy(&mock, "other", strategy)).expect("a member");
+            assert!(matches!(next_event(&source), GroupEvent::Revoked(_)));
+            assert_drops_quickly(source, &state);
+            let state = told("that joins while another leaves");
+            assert_drops_quickly(other, &state);
+
+            let state = told("with a loss not answered");
+            let source = joined(&with_strategy(&mock, "lost", strategy), &[(0, 0)]);
+            mock.inject(Api::Heartbeat, &[Code::UnknownMemberId]);
+            assert!(matches!(next_event(&source), GroupEvent::Lost(_)));
+            assert_drops_quickly(source, &state);
+        });
+    });
+}
+
+#[test]
+fn a_seek_beside_the_assignment_is_an_error_and_not_a_silence() {
+    with_each_strategy(|strategy| {
+        watched(move |_| {
+            let mock = Mock::start(4);
+            fill(&mock, 2, 3);
+            let source = joined(&with_strategy(&mock, "seeking", strategy), &[]);
+            for unknown in [4, 1_000] {
+                let failure = source.seek(&[(unknown, 0)]).expect_err("not ours");
+                eprintln!("{strategy}: {failure}");
+            }
+            source.seek(&[(2, 1)]).expect("ours");
+            assert_eq!(read(&source, 1)[0].coordinates().offset, 1);
+            source.unassign(&[2]).expect("given back");
+            source.seek(&[(2, 0)]).expect_err("no longer ours");
+            let silent = source.poll(Duration::from_millis(300)).expect("no error");
+            assert!(silent.is_none(), "a record of a partition that was given back");
+        });
+    });
+}
+
+/// Everything that the client asks the broker about a partition is still under way when the partition gets
+/// its place. An answer that comes late must not move it: the records in between would be skipped, silently.
+#[test]
+fn a_partition_begins_where_it_was_told_however_late_the_broker_answers() {
+    with_each_strategy(|strategy| {
+        watched(move |tell| {
+            let mock = Mock::start(4);
+            fill(&mock, 2, 10);
+            // The leader is known from a first assignment, so that nothing waits for it in the second.
+            let source = joined(&with_strategy(&mock, "late", strategy), &[(2, 0)]);
+            read(&source, 1);
+            source.unassign(&[0, 1, 2, 3]).expect("given back");
+            mock.slow(Duration::from_millis(300));
+            tell.send(format!("{strategy}: placed at once")).unwrap();
+            source.assign(&[(0, None), (1, None), (2, None), (3, None)]).expect("ours");
+            source.seek(&[(2, 3)]).expect("ours");
+            let offsets: Vec<u64> = read(&source, 7).iter().map(|r| r.coordinates().offset).collect();
+            assert_eq!(offsets, (3..10).collect::<Vec<_>>(), "{strategy}");
+            tell.send(format!("{strategy}: moved, and others placed meanwhile")).unwrap();
+            source.pause(&[2]).expect("ours");
+            source.seek(&[(0, 0)]).expect("ours");
+            source.seek(&[(2, 5)]).expect("ours");
+            source.seek(&[(1, 0), (3, 0)]).expect("ours");
+            let offsets: Vec<u64> = read(&source, 5).iter().map(|r| r.coordinates().offset).collect();
+            assert_eq!(offsets, (5..10).collect::<Vec<_>>(), "{strategy}");
+        });
+    });
+}
+
+/// Rewinds with full queues: what was fetched before the seek never comes after it.
+#[test]
+fn thirty_rewinds_bring_no_record_from_before() {
+    watched(|tell| {
+        let mock = Mock::start(4);
+        fill(&mock, 0, 500);
+        let source = joined(&mock.settings("rewinding"), &[(0, 0)]);
+        read(&source, 10);
+        for round in 0..30 {
+            tell.send(format!("rewind {round}")).unwrap();
+            let start = round * 7 % 400;
+            source.pause(&[0]).expect("paused");
+            source.seek(&[(0, start)]).expect("sought");
+            let offsets: Vec<u64> =
+                read(&source, 20).iter().map(|record| record.coordinates().offset).collect();
+            assert_eq!(offsets, (start..start + 20).collect::<Vec<_>>(), "rewind {round}");
+        }
+    });
+}
+
+/// Asked for the committed offset, the coordinator has moved, is loading, or has offsets pending.
+#[test]
+fn a_partition_starts_whatever_the_coordinator_says_first() {
+    let mock = Mock::start(4);
+    (0..4).for_each(|partition| fill(&mock, partition, 3));
+    mock.inject(
+        Api::OffsetFetch,
+        &[
+            Code::NotCoordinator,
+            Code::NotCoordinator,
+            Code::CoordinatorLoadInProgress,
+            Code::UnstableOffsetCommit,
+            Code::NotCoordinator,
+        ],
+    );
+    let mut clean = Clean::of(&mock.client_config(), 4);
+    let member = Member::worker(mock.settings("asking"), 4, Pace::FULL);
+    member.runs(0..4);
+    let wanted: BTreeMap<u32, Vec<String>> =
+        (0..4).map(|p| (p, (0..3).map(|offset| format!("{p}-{offset}")).collect())).collect();
+    clean.wait_for(&wanted, || member.assert_alive());
+    assert_eq!(clean.keys, wanted);
+    member.stop();
+}
+
+/// Partitions start one after the other, while those that run already keep a fetch waiting at the broker.
+#[test]
+fn many_quiet_partitions_start_soon() {
+    let mock = Mock::start(24);
+    let member = Member::worker(mock.settings("many"), 24, Pace::FULL);
+    wait_until("the assignment", WATCHDOG, || (member.metrics.rebalances().get() > 0).then_some(()));
+    let began = monotonic();
+    member.runs(0..24);
+    eprintln!("24 partitions started in {:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(5), "starting took {:?}", began.elapsed());
+    member.stop();
+}
+
+#[test]
+fn questions_about_committed_offsets_carry_their_remedy() {
+    watched(|tell| {
+        let mock = Mock::start(4);
+        let source = joined(&mock.settings("asking"), &[]);
+        for (code, expected) in [
+            (Code::NotCoordinator, None),
+            (Code::CoordinatorLoadInProgress, None),
+            (Code::UnstableOffsetCommit, None),
+            (Code::GroupAuthorizationFailed, Some(Remedy::Stop)),
+        ] {
+            tell.send(format!("OffsetFetch answers {code:?}")).unwrap();
+            mock.inject(Api::OffsetFetch, &[code]);
+            let first = source.committed(&[0, 1], SLICE);
+            mock.clear(Api::OffsetFetch);
+            match expected {
+                Some(remedy) => assert_eq!(first.expect_err("an error").remedy, remedy, "{code:?}"),
+                None => assert!(
+                    first
+                        .as_ref()
+                        .map_or_else(|failure| failure.remedy == Remedy::Retry, |all| all.len() == 2),
+                    "{code:?}: {first:?}"
+                ),
+            }
+            let answers = source.committed(&[0, 1], SLICE).expect("an answer");
+            assert!(answers.iter().all(|answer| answer.offset.is_none()), "{answers:?}");
+        }
+    });
+}
+
+/// Polls until it fails.
+fn failure_of(source: &KafkaSource) -> Failure {
+    wait_until("a failure", WATCHDOG, || source.poll(Duration::from_millis(100)).err())
+}
+
+#[test]
+fn what_stands_in_the_way_of_reading_is_told() {
+    watched(|tell| {
+        let mock = Mock::start(4);
+        fill(&mock, 0, 10);
+
+        tell.send("no right to the topic".to_owned()).unwrap();
+        let source = joined(&mock.settings("topic"), &[(0, 0)]);
+        mock.inject(Api::Fetch, &[Code::TopicAuthorizationFailed; 8]);
+        let failure = failure_of(&source);
+        mock.clear(Api::Fetch);
+        assert_eq!(failure.remedy, Remedy::Stop, "{failure}");
+        assert!(failure.what.contains("grant READ"), "{failure}");
+        drop(source);
+
+        tell.send("an offset outside of the log".to_owned()).unwrap();
+        let source = joined(&mock.settings("outside"), &[(0, 99)]);
+        let failure = failure_of(&source);
+        assert_eq!(failure.remedy, Remedy::Stop, "{failure}");
+        assert!(failure.what.contains("outside of its log"), "{failure}");
+    });
+}
+
+#[test]
+fn a_member_without_the_right_to_join_ends_and_says_what_to_grant() {
+    let mock = Mock::start(4);
+    mock.inject(Api::JoinGroup, &[Code::GroupAuthorizationFailed; 20]);
+    let why = Member::worker(mock.settings("stranger"), 4, Pace::FULL).end().expect_err("no right");
+    assert!(why.starts_with("Operator"), "{why}");
+    assert!(why.contains("grant READ on the consumer group"), "{why}");
+}
+
+/// Two processes with one `group.instance`: the group keeps the newer member. Being replaced once is forgiven,
+/// because a lost answer looks the same; again and again it must not go on.
+#[test]
+fn a_static_member_that_is_replaced_again_and_again_ends() {
+    let mock = Mock::start(4);
+    fill(&mock, 0, 3);
+    let mut settings = mock.settings("replaced");
+    settings.instance = Some("replaced.0".to_owned());
+    let member = Member::worker(settings, 4, Pace::FULL);
+    member.runs(0..4);
+    mock.inject(Api::Heartbeat, &[Code::FencedInstanceId]);
+    wait_until("the second assignment", LIMIT, || {
+        member.assert_alive();
+        (member.metrics.rebalances().get() >= 2).then_some(())
+    });
+    member.runs(0..4);
+    mock.inject(Api::Heartbeat, &[Code::FencedInstanceId; 8]);
+    let why = member.end().expect_err("replaced");
+    assert!(why.starts_with("Fenced"), "{why}");
+    assert!(why.contains("give each process its own group.instance"), "{why}");
+}

@@ -1,0 +1,176 @@
+//! A broker that is away: every call comes back in time with a remedy that leads on. And the price of a commit.
+
+use std::time::Duration;
+
+use dedupd::clock::monotonic;
+use dedupd::kafka::{KafkaSink, RawRecord};
+use dedupd::ports::{Position, Remedy, Sink};
+
+use crate::support::mock::Mock;
+use crate::support::wait_until;
+use crate::transactions::{SLICE, fill, joined, patiently, read, renewed, transaction, watched};
+
+/// What a call may overrun its time limit by.
+const OVERRUN: Duration = Duration::from_secs(8);
+
+fn position(partition: u32, next: u64) -> Position {
+    Position { partition, next, metadata: "v1;s=0".to_owned() }
+}
+
+fn forward(sink: &mut KafkaSink, records: &[RawRecord<'_>]) {
+    for record in records {
+        sink.forward(record).expect("room in the queue");
+    }
+}
+
+#[test]
+fn a_commit_without_a_broker_can_be_called_again_until_there_is_one() {
+    watched(|tell| {
+        let mock = Mock::start(4);
+        let settings = mock.settings("resumed");
+        fill(&mock, 0, 3);
+        let source = joined(&settings, &[(0, 0)]);
+        let records = read(&source, 3);
+        let mut sink = KafkaSink::new(settings, 4);
+        renewed(&mut sink).expect("a producer");
+        sink.begin().unwrap();
+        forward(&mut sink, &records);
+        sink.drain(SLICE).unwrap();
+        patiently(|wait| sink.send_offsets(&source, &[position(0, 3)], wait)).unwrap();
+        mock.down();
+        for attempt in 0..2 {
+            tell.send(format!("commit {attempt} without a broker")).unwrap();
+            let began = monotonic();
+            let failure = sink.commit(Duration::from_secs(1)).expect_err("nobody answers");
+            assert_eq!(failure.remedy, Remedy::Retry, "{failure}");
+            assert!(began.elapsed() < Duration::from_secs(3), "took {:?}", began.elapsed());
+        }
+        mock.up();
+        tell.send("commit with the broker back".to_owned()).unwrap();
+        patiently(|wait| sink.commit(wait)).expect("the same commit, resumed");
+        tell.send("the next transaction".to_owned()).unwrap();
+        transaction(&source, &mut sink, &records).expect("a transaction afterwards");
+    });
+}
+
+#[test]
+fn a_commit_given_up_costs_the_producer_and_nothing_else() {
+    watched(|tell| {
+        let mock = Mock::start(4);
+        let settings = mock.settings("given-up");
+        fill(&mock, 0, 3);
+        let source = joined(&settings, &[(0, 0)]);
+        let records = read(&source, 3);
+        let mut sink = KafkaSink::new(settings, 4);
+        renewed(&mut sink).expect("a producer");
+        sink.begin().unwrap();
+        forward(&mut sink, &records);
+        mock.down();
+        tell.send("offsets without a broker".to_owned()).unwrap();
+        let began = monotonic();
+        let failure = sink.send_offsets(&source, &[position(0, 3)], SLICE).expect_err("nobody answers");
+        assert!(matches!(failure.remedy, Remedy::Retry | Remedy::Renew), "{failure}");
+        assert!(began.elapsed() < SLICE + OVERRUN, "took {:?}", began.elapsed());
+        tell.send("discard".to_owned()).unwrap();
+        let began = monotonic();
+        sink.discard();
+        assert!(began.elapsed() < Duration::from_secs(5), "discarding took {:?}", began.elapsed());
+        tell.send("prepare without a broker".to_owned()).unwrap();
+        for _ in 0..2 {
+            let began = monotonic();
+            let failure = sink.prepare(Duration::from_millis(500)).expect_err("nobody answers");
+            assert_eq!(failure.remedy, Remedy::Retry, "{failure}");
+            assert!(began.elapsed() < Duration::from_secs(3), "took {:?}", began.elapsed());
+        }
+        mock.up();
+        tell.send("prepare with the broker back".to_owned()).unwrap();
+        patiently(|wait| sink.prepare(wait)).expect("the same producer, resumed");
+        transaction(&source, &mut sink, &records).expect("a transaction afterwards");
+    });
+}
+
+#[test]
+fn a_drain_without_a_broker_ends_with_its_time() {
+    watched(|_| {
+        let mock = Mock::start(4);
+        let settings = mock.settings("drained");
+        fill(&mock, 0, 3);
+        let source = joined(&settings, &[(0, 0)]);
+        let records = read(&source, 3);
+        let mut sink = KafkaSink::new(settings, 4);
+        renewed(&mut sink).expect("a producer");
+        mock.down();
+        sink.begin().unwrap();
+        forward(&mut sink, &records);
+        let began = monotonic();
+        let failure = sink.drain(Duration::from_secs(1)).expect_err("nobody acknowledges");
+        assert_eq!(failure.remedy, Remedy::Renew, "{failure}");
+        assert!(began.elapsed() < Duration::from_secs(2), "took {:?}", began.elapsed());
+        mock.up();
+        renewed(&mut sink).expect("a new producer");
+        transaction(&source, &mut sink, &records).expect("a transaction afterwards");
+    });
+}
+
+#[test]
+fn an_abort_right_after_sending_is_quick() {
+    watched(|_| {
+        let mock = Mock::start(4);
+        let settings = mock.settings("aborted");
+        fill(&mock, 0, 100);
+        let source = joined(&settings, &[(0, 0)]);
+        let records = read(&source, 100);
+        let mut sink = KafkaSink::new(settings, 4);
+        renewed(&mut sink).expect("a producer");
+        sink.begin().unwrap();
+        forward(&mut sink, &records);
+        let began = monotonic();
+        sink.abort(Duration::from_secs(5)).expect("an abort");
+        assert!(began.elapsed() < Duration::from_secs(1), "took {:?}", began.elapsed());
+        transaction(&source, &mut sink, &records).expect("a transaction afterwards");
+    });
+}
+
+/// The client's own flush waits in steps of 100 ms; a commit that lets it costs a tenth of a second.
+#[test]
+fn a_commit_does_not_wait_in_steps_of_100_ms() {
+    watched(|_| {
+        let mock = Mock::start(4);
+        let settings = mock.settings("quick");
+        fill(&mock, 0, 20);
+        let source = joined(&settings, &[(0, 0)]);
+        let records = read(&source, 20);
+        let mut sink = KafkaSink::new(settings, 4);
+        renewed(&mut sink).expect("a producer");
+        let mut took = Vec::new();
+        for _ in 0..20 {
+            let began = monotonic();
+            transaction(&source, &mut sink, &records).expect("a transaction");
+            took.push(began.elapsed());
+        }
+        took.sort();
+        eprintln!("transactions of 20 records: p50 {:?}, longest {:?}", took[10], took[19]);
+        assert!(took[10] < Duration::from_millis(60), "p50 of 20 transactions is {:?}", took[10]);
+    });
+}
+
+/// What the sink knows of the ends of its topics comes from acknowledgements.
+#[test]
+fn ends_are_those_of_the_records_acknowledged() {
+    watched(|_| {
+        let mock = Mock::start(4);
+        let settings = mock.settings("ends");
+        fill(&mock, 1, 3);
+        let source = joined(&settings, &[(1, 0)]);
+        let records = read(&source, 3);
+        let mut sink = KafkaSink::new(settings, 4);
+        renewed(&mut sink).expect("a producer");
+        assert_eq!((sink.clean_end(1), sink.state_end(1)), (None, None));
+        for round in 1..=2 {
+            transaction(&source, &mut sink, &records).expect("a transaction");
+            let ends = wait_until("acknowledgements", SLICE, || Some((sink.clean_end(1), sink.state_end(1))));
+            assert_eq!(ends, (Some(round * 3), Some(round)));
+        }
+        assert_eq!((sink.clean_end(0), sink.state_end(3)), (None, None));
+    });
+}

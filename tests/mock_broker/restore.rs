@@ -1,0 +1,144 @@
+//! A restore that takes longer than the group lets a member be silent: the worker polls on while it reads.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use dedupd::clock::{monotonic, wall_ms};
+use dedupd::dedupe::{Block, Fields, HashKind, Identity};
+use dedupd::kafka::Settings;
+use dedupd::metrics::PartitionState;
+use dedupd::pipeline::Origin;
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
+
+use crate::member::{Clean, LIMIT, Member, Pace, rule};
+use crate::support::mock::{Mock, RAW, STATE};
+use crate::support::records::produce_with;
+use crate::support::wait_until;
+
+/// Ids in each block.
+const IDS: u64 = 10;
+const MAX_POLL: Duration = Duration::from_secs(5);
+/// The partition whose state is large, and the one that runs meanwhile.
+const SLOW: i32 = 1;
+const OTHER: i32 = 0;
+
+struct Keyed<'a>(&'a str);
+
+impl Fields for Keyed<'_> {
+    fn key(&self) -> Option<&[u8]> {
+        Some(self.0.as_bytes())
+    }
+
+    fn value(&self) -> Option<&[u8]> {
+        None
+    }
+
+    fn header(&self, _name: &str) -> Option<&[u8]> {
+        None
+    }
+}
+
+fn key(partition: i32, offset: u64) -> String {
+    format!("{partition}-{offset}")
+}
+
+fn identity(key: &str) -> Identity {
+    rule().identify(&Keyed(key)).expect("a key that is there")
+}
+
+fn produce(mock: &Mock, partition: i32, keys: &[String]) {
+    let records: Vec<(&str, &str)> = keys.iter().map(|key| (key.as_str(), "value")).collect();
+    produce_with(&mock.client_config(), RAW, partition, &records);
+}
+
+/// `blocks` blocks in the state topic, as a dead instance would have left them, and the raw records that they
+/// are about.
+fn left_behind(mock: &Mock, blocks: u64) {
+    let keys: Vec<String> = (0..blocks * IDS).map(|offset| key(SLOW, offset)).collect();
+    produce(mock, SLOW, &keys);
+    let producer: BaseProducer = mock.client_config().create().unwrap();
+    let now_ms = wall_ms();
+    for number in 0..blocks {
+        let (first, next) = (number * IDS, (number + 1) * IDS);
+        let entries = (first..next).map(|offset| (offset, identity(&key(SLOW, offset)))).collect();
+        let block = Block {
+            hash: HashKind::Xxh3,
+            partition: SLOW.unsigned_abs(),
+            first,
+            next,
+            time_first_ms: now_ms,
+            time_last_ms: now_ms,
+            entries,
+        };
+        let origin = Origin { clean_end: Some(next), writer: "group.dead.0".to_owned() }.render();
+        let encoded = block.encode();
+        producer
+            .send(BaseRecord::to(STATE).partition(SLOW).key(&origin).payload(&encoded))
+            .expect("room in the queue");
+    }
+    producer.flush(LIMIT).expect("all blocks acknowledged");
+}
+
+fn settings(mock: &Mock, name: &str) -> Settings {
+    let mut settings = mock.settings(name);
+    settings.session_timeout = Duration::from_secs(4);
+    settings.properties.push(("max.poll.interval.ms".to_owned(), MAX_POLL.as_millis().to_string()));
+    settings
+}
+
+#[test]
+fn a_long_restore_misses_no_poll_and_holds_nobody_up() {
+    const BLOCKS: u64 = 900;
+    let mock = Mock::start(2);
+    left_behind(&mock, BLOCKS);
+    let mut clean = Clean::of(&mock.client_config(), 2);
+    let began = monotonic();
+    let pace = Pace { pause: Duration::from_millis(50), pauses: usize::MAX, items: 6 };
+    let member = Member::worker(settings(&mock, "slow"), 2, pace);
+    let slow = SLOW.unsigned_abs();
+    member.runs([OTHER.unsigned_abs()]);
+
+    // The other partition forwards, again and again, until the restore is over.
+    let mut meanwhile = 0;
+    while member.in_state(PartitionState::Restoring).contains(&slow) {
+        let keys = vec![key(OTHER, meanwhile)];
+        produce(&mock, OTHER, &keys);
+        clean.wait_for(&BTreeMap::from([(OTHER.unsigned_abs(), keys)]), || member.assert_alive());
+        meanwhile += 1;
+    }
+    member.runs([0, 1]);
+    let took = began.elapsed();
+    eprintln!("restored {BLOCKS} blocks in {took:?}, {meanwhile} records forwarded meanwhile");
+    assert!(took > MAX_POLL + Duration::from_secs(1), "a restore of {took:?} shows nothing");
+    assert!(meanwhile > 5, "only {meanwhile} records of the other partition passed in {took:?}");
+    assert_eq!(member.metrics.rebalances().get(), 1, "the member lost its partitions on the way");
+
+    // What was restored is known: old ids are dropped, new ones pass.
+    let known = key(SLOW, BLOCKS * IDS - 1);
+    let fresh = vec![key(SLOW, BLOCKS * IDS), key(SLOW, BLOCKS * IDS + 1)];
+    produce(&mock, SLOW, &[fresh[0].clone(), key(SLOW, 0), known, fresh[1].clone()]);
+    clean.wait_for(&BTreeMap::from([(slow, fresh.clone())]), || member.assert_alive());
+    assert_eq!(clean.keys[&slow], fresh);
+    member.stop();
+}
+
+/// The counter-proof, and the way back: who really does not poll is put out, and returns.
+#[test]
+fn a_member_that_misses_its_polls_loses_its_partitions_and_gets_them_back() {
+    let mock = Mock::start(2);
+    left_behind(&mock, 5);
+    let mut clean = Clean::of(&mock.client_config(), 2);
+    let pace = Pace { pause: MAX_POLL + Duration::from_secs(2), pauses: 1, items: usize::MAX };
+    let member = Member::worker(settings(&mock, "silent"), 2, pace);
+    wait_until("assignment, loss and assignment", LIMIT, || {
+        member.assert_alive();
+        (member.metrics.rebalances().get() >= 3).then_some(())
+    });
+    member.runs([0, 1]);
+    let fresh = vec![key(SLOW, 5 * IDS)];
+    produce(&mock, SLOW, &[key(SLOW, 0), fresh[0].clone()]);
+    let slow = SLOW.unsigned_abs();
+    clean.wait_for(&BTreeMap::from([(slow, fresh.clone())]), || member.assert_alive());
+    assert_eq!(clean.keys[&slow], fresh);
+    member.stop();
+}

@@ -1,0 +1,355 @@
+//! A raw log, a clean topic, a state topic, two local stores, and a sidecar that can die.
+
+use std::cell::Cell;
+use std::collections::HashSet;
+use std::time::Duration;
+
+use dedupd::dedupe::{
+    Block, BlockView, HashKind, Identity, Look, Offset, Owners, TimeSource, Verdict, Window, WindowLimits,
+};
+
+use super::auditor::Auditor;
+
+/// What the sidecar makes of owners at or beyond the committed offset that local state holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rule {
+    /// The product: they are claims.
+    Claims,
+    /// Wrong: state ahead of the committed offset is trusted, its owners make duplicates.
+    Trusted,
+    /// Wrong where records can vanish: its owners make duplicates unless the record is the owner.
+    BareOwner,
+}
+
+/// How a batch ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    Commit,
+    Abort,
+    CrashBeforeStore,
+    CrashBeforeCommit,
+    CrashAfterCommit,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct Settings {
+    pub rule: Rule,
+    pub exact_ms: i64,
+    pub max_ids: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct Raw {
+    pub id: u8,
+    pub timestamp: Option<i64>,
+    /// Not compacted away.
+    pub there: bool,
+}
+
+/// A local store: survives its process, but not a wipe, and may belong to a past long gone.
+#[derive(Debug, Default)]
+struct Local {
+    blocks: Vec<Vec<u8>>,
+    confirmed: Offset,
+    state_next: usize,
+}
+
+impl Owners for Local {
+    type Error = String;
+    fn identity_of(&self, owner: Offset) -> Result<Option<Identity>, String> {
+        let covering = self.blocks.iter().map(|bytes| BlockView::verified(bytes).unwrap());
+        let mut covering = covering.filter(|view| (view.header.first..view.header.next).contains(&owner));
+        let view = covering.next().ok_or_else(|| format!("owner {owner} is live but in no block"))?;
+        Ok(view.identity_of(owner).unwrap())
+    }
+}
+
+impl Local {
+    fn append(&mut self, block: &Block) {
+        self.truncate(block.first);
+        self.blocks.push(block.encode());
+    }
+
+    fn truncate(&mut self, from: Offset) -> Vec<(Offset, Identity)> {
+        let mut gone = Vec::new();
+        let blocks = std::mem::take(&mut self.blocks);
+        for mut block in blocks.iter().map(|bytes| Block::decode(bytes).unwrap()) {
+            gone.extend(block.entries.extract_if(.., |(owner, _)| *owner >= from));
+            if block.first < from {
+                block.next = block.next.min(from);
+                self.blocks.push(block.encode());
+            }
+        }
+        gone
+    }
+
+    fn expire(&mut self, first: Offset) {
+        self.blocks.retain(|bytes| BlockView::verified(bytes).unwrap().header.next > first);
+    }
+}
+
+/// The running sidecar; dropping it is the crash.
+struct Process {
+    window: Window,
+    next: Offset,
+    /// Below this everything was committed before the group was rewound.
+    skip_below: Offset,
+    /// Uncommitted owners that a wrong rule believes in.
+    believed: Vec<(Offset, Identity)>,
+}
+
+pub struct World {
+    settings: Settings,
+    pub raw: Vec<Raw>,
+    state: Vec<Vec<u8>>,
+    committed: Offset,
+    committed_time: i64,
+    position: Offset,
+    /// After a rewind that emits again, the next transaction writes its block even without an
+    /// identity: the block is what tells every later reader that the owners beyond are forgotten.
+    rewound: bool,
+    locals: [Local; 2],
+    here: usize,
+    process: Option<Process>,
+    pub auditor: Auditor,
+    pub seen: Seen,
+}
+
+/// What happened, so that a test can say that it did.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Seen {
+    pub duplicates: u64,
+    pub retries: u64,
+    pub claims: u64,
+    pub stale: u64,
+    pub expired: u64,
+    pub restored: u64,
+}
+
+pub fn identity(id: u8) -> Identity {
+    Identity([id; 16])
+}
+
+impl World {
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            raw: Vec::new(),
+            state: Vec::new(),
+            committed: 0,
+            committed_time: 0,
+            position: 0,
+            rewound: false,
+            locals: [Local::default(), Local::default()],
+            here: 0,
+            process: None,
+            auditor: Auditor::new(settings),
+            seen: Seen::default(),
+        }
+    }
+
+    pub fn crash(&mut self) {
+        self.process = None;
+    }
+
+    /// The next start is on the other host, with the other local store.
+    pub fn move_host(&mut self) {
+        self.process = None;
+        self.here = 1 - self.here;
+    }
+
+    pub fn wipe(&mut self) {
+        self.process = None;
+        self.locals[self.here] = Local::default();
+    }
+
+    /// Takes a record out of the log that is not committed yet.
+    pub fn compact(&mut self, place: usize) {
+        self.process = None;
+        let open = usize::try_from(self.committed).unwrap()..self.raw.len();
+        if let Some(at) = open.clone().nth(place % open.len().max(1)) {
+            self.raw[at].there = false;
+        }
+    }
+
+    /// Somebody moves the group back, and with it loses the stream time of the commit; with `skip`,
+    /// what was committed stays committed.
+    pub fn rewind(&mut self, back: u64, skip: bool) {
+        self.process = None;
+        self.auditor.rewind();
+        self.committed = self.committed.saturating_sub(back);
+        self.committed_time = 0;
+        if !skip {
+            self.position = self.committed;
+            self.rewound = true;
+            self.auditor.forget_from(self.committed);
+        }
+    }
+
+    /// Loads what is known of the past, as DESIGN section 5, step 2, says.
+    fn start(&mut self) -> Process {
+        let held = self.committed.max(self.position);
+        let local = &mut self.locals[self.here];
+        let limits = WindowLimits {
+            exact: Duration::from_millis(self.settings.exact_ms.unsigned_abs()),
+            max_ids: self.settings.max_ids,
+            time: TimeSource::Record,
+        };
+        let mut window = Window::new(limits);
+        window.reserve(20);
+        let sound = local.confirmed.min(held);
+        let hearsay = local.truncate(sound);
+        for bytes in &local.blocks {
+            self.seen.restored += window.restore(&BlockView::verified(bytes).unwrap(), sound).unwrap();
+        }
+        for bytes in &self.state[local.state_next..] {
+            let mut block = Block::decode(bytes).unwrap();
+            self.seen.restored += window.restore(&BlockView::verified(bytes).unwrap(), held).unwrap();
+            if block.first < held {
+                block.entries.retain(|(owner, _)| *owner < held);
+                block.next = block.next.min(held);
+                local.append(&block);
+            }
+        }
+        (local.confirmed, local.state_next) = (held, self.state.len());
+        window.set_stream_time(self.committed_time);
+        let believed: Vec<_> = hearsay.into_iter().filter(|(owner, _)| *owner >= held).collect();
+        for (owner, identity) in &believed {
+            self.seen.claims += 1;
+            window.claim(*identity, *owner);
+        }
+        Process { window, next: self.committed, skip_below: self.position, believed }
+    }
+
+    /// One transaction of at most `size` records, of which the client hands over `again` a second time.
+    pub fn batch(&mut self, size: u64, again: u64, end: End) {
+        let mut process = self.process.take().unwrap_or_else(|| self.start());
+        let from = process.next.saturating_sub(again);
+        let to = (process.next + size).min(self.raw.len() as u64);
+        // What was skipped was committed before, in blocks that must not be replaced.
+        let first = process.next.max(process.skip_below);
+        let looks: Vec<(Offset, Look)> = (from..to)
+            .filter(|at| self.raw[usize::try_from(*at).unwrap()].there)
+            .map(|at| (at, process.window.look(identity(self.raw[usize::try_from(at).unwrap()].id))))
+            .collect();
+        let mut forwarded = HashSet::new();
+        for (at, look) in looks {
+            if at < process.next || at < process.skip_below {
+                self.seen.stale += 1;
+            } else if self.decide(&mut process, at, &look) {
+                forwarded.insert(at);
+            }
+            process.next = process.next.max(at + 1);
+        }
+        process.next = process.next.max(to);
+        if end == End::CrashBeforeStore {
+            return;
+        }
+        self.finish(process, first, &forwarded, end);
+    }
+
+    fn decide(&mut self, process: &mut Process, at: Offset, look: &Look) -> bool {
+        let record = self.raw[usize::try_from(at).unwrap()];
+        process.window.observe(record.timestamp, super::NOW);
+        let mut verdict = match process.window.verdict(at, look, &self.locals[self.here]) {
+            Ok(verdict) => verdict,
+            Err(what) => {
+                self.auditor.violation(what);
+                Verdict::New
+            }
+        };
+        if let Some((owner, _)) = process.believed.iter().find(|(_, believed)| *believed == look.identity) {
+            match self.settings.rule {
+                Rule::Claims => {}
+                Rule::BareOwner if *owner == at => {}
+                Rule::Trusted | Rule::BareOwner => verdict = Verdict::Duplicate { owner: *owner },
+            }
+        }
+        match verdict {
+            Verdict::Duplicate { owner } => {
+                self.seen.duplicates += 1;
+                if self.raw[usize::try_from(owner).unwrap()].id != record.id || owner == at {
+                    self.auditor.violation(format!("{at} is called a duplicate of {owner}"));
+                }
+                return false;
+            }
+            Verdict::Retry => self.seen.retries += 1,
+            Verdict::New => {}
+        }
+        process.window.admit(at, look);
+        true
+    }
+
+    /// Store, then Kafka, then memory.
+    fn finish(&mut self, mut process: Process, first: Offset, forwarded: &HashSet<Offset>, end: End) {
+        let local = &mut self.locals[self.here];
+        let worth = !process.window.pending().is_empty() || (self.rewound && first < process.next);
+        let blocks =
+            if worth { process.window.blocks(HashKind::Xxh3, 0, first..process.next, 3) } else { Vec::new() };
+        for block in &blocks {
+            local.append(block);
+        }
+        if end == End::CrashBeforeCommit {
+            return;
+        }
+        if end == End::Abort {
+            local.truncate(self.committed.max(self.position));
+            process.window.abort();
+            process.next = self.committed;
+            self.process = Some(process);
+            return;
+        }
+        self.state.extend(blocks.iter().map(Block::encode));
+        self.rewound &= blocks.is_empty();
+        for at in first..process.next {
+            let record = self.raw[usize::try_from(at).unwrap()];
+            if record.there {
+                self.auditor.committed(at, record, forwarded.contains(&at));
+            }
+        }
+        self.committed = process.next;
+        self.position = self.position.max(process.next);
+        self.committed_time = process.window.stream_time_ms();
+        if end == End::CrashAfterCommit {
+            return;
+        }
+        let before = process.window.ids();
+        let first_live = process.window.commit(process.next.max(process.skip_below));
+        self.seen.expired += before - process.window.ids();
+        let local = &mut self.locals[self.here];
+        local.expire(first_live);
+        (local.confirmed, local.state_next) = (self.position, self.state.len());
+        self.process = Some(process);
+    }
+
+    /// Lets the sidecar run to the end of the log, and hands over what was found.
+    pub fn judge(mut self) -> (Vec<String>, Seen) {
+        self.process = None;
+        while self.committed < self.raw.len() as u64 {
+            self.batch(4, 0, End::Commit);
+        }
+        (self.auditor.judge(&self.raw), self.seen)
+    }
+}
+
+/// Adds up what many worlds have seen.
+#[derive(Default)]
+pub struct Total(Cell<Seen>);
+
+impl Total {
+    pub fn add(&self, seen: &Seen) {
+        let sum = self.0.take();
+        self.0.set(Seen {
+            duplicates: sum.duplicates + seen.duplicates,
+            retries: sum.retries + seen.retries,
+            claims: sum.claims + seen.claims,
+            stale: sum.stale + seen.stale,
+            expired: sum.expired + seen.expired,
+            restored: sum.restored + seen.restored,
+        });
+    }
+
+    pub fn get(&self) -> Seen {
+        self.0.take()
+    }
+}

@@ -1,0 +1,247 @@
+//! The group's offset against the state and the log, on a real Apache Kafka: lost, set back, out of the log,
+//! pointing at records that compaction has taken.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking"
+)]
+
+mod support;
+
+use std::collections::HashSet;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use support::{Draft, Isolation, Kafka, Pipe, Sidecar, wait_until};
+
+const LIMIT: Duration = Duration::from_secs(40);
+
+/// A broker that compacts without delay.
+fn kafka() -> &'static Kafka {
+    static SHARED: OnceLock<Kafka> = OnceLock::new();
+    SHARED.get_or_init(|| Kafka::start_with(&[("log.cleaner.backoff.ms", "100")]))
+}
+
+/// A sidecar that leaves the group when it stops, so that its offsets can be set.
+fn leaving(pipe: &Pipe<'_>) -> Sidecar {
+    pipe.sidecar("a").with("DEDUPD_GROUP__STATIC_MEMBERSHIP", "false")
+}
+
+/// Records n with the ids of `ids`, in order.
+fn numbered(ids: impl IntoIterator<Item = usize>) -> Vec<Draft> {
+    ids.into_iter()
+        .enumerate()
+        .map(|(n, id)| Draft::new(0, &format!("{{\"id\":\"{id}\",\"n\":{n}}}")))
+        .collect()
+}
+
+fn through(pipe: &Pipe<'_>, sidecar: &Sidecar) {
+    let running = sidecar.start();
+    pipe.wait_caught_up(1, LIMIT);
+    assert_eq!(running.stop(), Some(0), "{}", running.text());
+}
+
+/// One partition with 100 records and 60 ids, processed in several transactions and stopped.
+fn processed(name: &str) -> (Pipe<'static>, Sidecar) {
+    let pipe = Pipe::new(kafka(), name, 1);
+    let sidecar = leaving(&pipe);
+    pipe.kafka.send(&pipe.raw, &numbered((0..100).map(|n| n % 60)));
+    through(&pipe, &sidecar.clone().with("DEDUPD_BATCH__MAX_RECORDS", "10"));
+    (pipe, sidecar)
+}
+
+fn set_offset(pipe: &Pipe<'_>, offset: i64) {
+    pipe.kafka.commit_offset(&pipe.group(), &pipe.raw, 0, offset);
+}
+
+/// It ends with code 6 and says all of this.
+fn assert_stopped(sidecar: &Sidecar, words: &[&str]) {
+    let running = sidecar.start();
+    let ended = running.wait(LIMIT).code();
+    assert_eq!(ended, Some(6), "{}", running.text());
+    for word in words {
+        assert!(running.text().contains(word), "{word:?} is not in:\n{}", running.text());
+    }
+}
+
+#[test]
+fn a_group_without_offsets_goes_on_where_the_state_stands() {
+    for keeps_local in [true, false] {
+        let (pipe, sidecar) = processed(&format!("group-deleted-{keeps_local}"));
+        pipe.kafka.delete_group(&pipe.group());
+        if !keeps_local {
+            std::fs::remove_dir_all(&sidecar.state_dir).unwrap();
+        }
+        let running = sidecar.start();
+        pipe.kafka.send(&pipe.raw, &numbered([5, 61, 62, 61]));
+        pipe.wait_caught_up(1, LIMIT);
+        assert!(running.text().contains("the group has no committed offset"), "{}", running.text());
+        assert_eq!((running.outcome("forwarded"), running.outcome("retry")), (2, 0));
+        assert_eq!(running.stop(), Some(0));
+        pipe.assert_exactly_once();
+    }
+}
+
+#[test]
+fn a_group_set_back_stops_the_process_by_default() {
+    let (pipe, sidecar) = processed("rewind-stop");
+    set_offset(&pipe, 30);
+    // The last block of the state ends with the last new id: everything after it repeats one.
+    let words = ["is 30,", "was rewound", "group.on_rewind"];
+    assert_stopped(&sidecar, &words);
+    std::fs::remove_dir_all(&sidecar.state_dir).unwrap();
+    assert_stopped(&sidecar, &words);
+    let text = sidecar.start();
+    text.wait(LIMIT);
+    let (_, after) = text
+        .text()
+        .rsplit_once("set the group's offset back to ")
+        .map(|(a, b)| (a.to_owned(), b.to_owned()))
+        .unwrap();
+    let advised: i64 = after.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap();
+    assert!((60..=100).contains(&advised), "{advised}");
+    set_offset(&pipe, advised);
+    through(&pipe, &sidecar);
+    pipe.assert_exactly_once();
+}
+
+#[test]
+fn a_group_set_back_after_a_kill_to_where_it_last_was_is_noticed() {
+    let pipe = Pipe::new(kafka(), "rewind-kill", 1);
+    let sidecar = leaving(&pipe);
+    let running = sidecar.start();
+    for part in [0..10, 10..20, 20..30] {
+        pipe.kafka.send(&pipe.raw, &numbered(part));
+        pipe.wait_caught_up(1, LIMIT);
+    }
+    // The store writes behind; what was not written does not survive a kill.
+    std::thread::sleep(Duration::from_secs(2));
+    running.kill9();
+    // What the local state is sure of ends here: the transaction after it was the last.
+    set_offset(&pipe, 20);
+    assert_stopped(&sidecar, &["is 20,", "was rewound"]);
+    assert_eq!(pipe.kafka.texts(&pipe.clean).len(), 30);
+}
+
+#[test]
+fn a_group_set_back_can_skip_what_was_committed() {
+    let (pipe, sidecar) = processed("rewind-skip");
+    set_offset(&pipe, 30);
+    let skipping = sidecar.clone().with("DEDUPD_GROUP__ON_REWIND", "skip");
+    let running = skipping.start();
+    pipe.kafka.send(&pipe.raw, &numbered([5, 61, 62, 61]));
+    pipe.wait_caught_up(1, LIMIT);
+    assert!(running.text().contains("on_rewind = skip"), "{}", running.text());
+    assert_eq!((running.outcome("forwarded"), running.outcome("retry")), (2, 0));
+    assert_eq!(running.stop(), Some(0));
+    pipe.assert_exactly_once();
+}
+
+#[test]
+fn a_group_set_back_can_write_again_what_was_committed() {
+    let (pipe, sidecar) = processed("rewind-reemit");
+    set_offset(&pipe, 30);
+    through(&pipe, &sidecar.clone().with("DEDUPD_GROUP__ON_REWIND", "reemit"));
+    let raw = pipe.kafka.texts(&pipe.raw);
+    let id = |text: &str| text.split('"').nth(3).unwrap().to_owned();
+    let firsts = |from: usize| {
+        let mut seen: HashSet<String> = raw[..from].iter().map(|text| id(text)).collect();
+        raw[from..].iter().filter(|text| seen.insert(id(text))).cloned().collect::<Vec<_>>()
+    };
+    let expected = [firsts(0), firsts(30)].concat();
+    assert_eq!(expected.len(), 60 + 30);
+    assert_eq!(pipe.kafka.texts(&pipe.clean), expected);
+    // The state tells one consistent story afterwards, from the disk and from the state topic.
+    for keeps_local in [true, false] {
+        if !keeps_local {
+            std::fs::remove_dir_all(&sidecar.state_dir).unwrap();
+        }
+        pipe.kafka.send(&pipe.raw, &numbered(0..60));
+        through(&pipe, &sidecar);
+        assert_eq!(pipe.kafka.texts(&pipe.clean), expected, "local state kept: {keeps_local}");
+    }
+}
+
+#[test]
+fn an_offset_that_retention_has_passed_stops_the_process() {
+    let (pipe, sidecar) = processed("retention");
+    pipe.kafka.send(&pipe.raw, &numbered(100..150));
+    pipe.kafka.delete_records(&pipe.raw, 0, 120);
+    let words = ["partition 0 of topic retention.raw", "120 to 150", "continue at 100"];
+    assert_stopped(&sidecar, &words);
+    std::fs::remove_dir_all(&sidecar.state_dir).unwrap();
+    assert_stopped(&sidecar, &words);
+    // What the message advises.
+    set_offset(&pipe, 120);
+    through(&pipe, &sidecar);
+    assert_eq!(pipe.kafka.texts(&pipe.clean).len(), 60 + 30);
+}
+
+#[test]
+fn an_idle_log_that_retention_has_emptied_is_no_gap() {
+    let (pipe, sidecar) = processed("emptied");
+    pipe.kafka.delete_records(&pipe.raw, 0, 100);
+    std::fs::remove_dir_all(&sidecar.state_dir).unwrap();
+    let running = sidecar.start();
+    running.wait_running(1, LIMIT);
+    pipe.kafka.send(&pipe.raw, &numbered([5, 61]));
+    pipe.wait_caught_up(1, LIMIT);
+    assert_eq!((running.outcome("forwarded"), running.outcome("duplicate")), (1, 1));
+}
+
+#[test]
+fn where_nobody_knows_an_offset_the_configuration_decides() {
+    let pipe = Pipe::new(kafka(), "start", 1);
+    pipe.kafka.send(&pipe.raw, &numbered(0..10));
+    let sidecar = leaving(&pipe);
+    assert_stopped(&sidecar.clone().with("DEDUPD_GROUP__START", "stop"), &["group.start", "start.raw"]);
+    let running = sidecar.clone().with("DEDUPD_GROUP__START", "latest").start();
+    running.wait_running(1, LIMIT);
+    pipe.kafka.send(&pipe.raw, &numbered(8..12));
+    pipe.wait_caught_up(1, LIMIT);
+    assert_eq!(running.stop(), Some(0));
+    assert_eq!(pipe.kafka.texts(&pipe.clean), pipe.kafka.texts(&pipe.raw)[10..]);
+}
+
+/// The owner of an id is in the local state, its transaction never was, and compaction takes its record:
+/// the id must come through with its next record.
+#[test]
+#[cfg(feature = "failpoints")]
+fn an_owner_that_compaction_took_before_it_was_committed_owns_nothing() {
+    let kafka = kafka();
+    let pipe = Pipe::new(kafka, "compacted", 1);
+    kafka.alter_topic_config(
+        &pipe.raw,
+        &[
+            ("cleanup.policy", "compact"),
+            ("min.cleanable.dirty.ratio", "0.001"),
+            ("segment.ms", "200"),
+            ("max.compaction.lag.ms", "200"),
+        ],
+    );
+    kafka.create_topic(&pipe.clean, 1, &[]); // else it would be compacted like raw
+    let sidecar = pipe.sidecar("a");
+    kafka.send(&pipe.raw, &[Draft::id(0, "first").key(b"first")]);
+    through(&pipe, &sidecar);
+    kafka.send(&pipe.raw, &[Draft::id(0, "taken").key(b"k")]);
+    let killed = sidecar.clone().with("DEDUPD_FAILPOINT", "after_store:1").start();
+    assert_eq!(killed.wait(LIMIT).code(), None, "{}", killed.text());
+    // A newer record with the same key, then others until the old one's segment is closed and compacted.
+    kafka.send(&pipe.raw, &[Draft::id(0, "other").key(b"k")]);
+    let mut filler = 0;
+    wait_until("the owner to be compacted away", LIMIT, || {
+        filler += 1;
+        let id = format!("filler-{filler}");
+        kafka.send(&pipe.raw, &[Draft::id(0, &id).key(id.as_bytes())]);
+        std::thread::sleep(Duration::from_millis(250));
+        let left = kafka.records(&pipe.raw, Isolation::Committed);
+        left.iter().all(|record| !record.text().contains("taken")).then_some(())
+    });
+    kafka.send(&pipe.raw, &[Draft::id(0, "taken").key(b"late"), Draft::id(0, "taken").key(b"later")]);
+    through(&pipe, &sidecar);
+    let clean = kafka.records(&pipe.clean, Isolation::Committed);
+    let taken: Vec<_> = clean.iter().filter(|record| record.text().contains("taken")).collect();
+    assert_eq!(taken.len(), 1, "{clean:?}");
+    assert_eq!(taken[0].key.as_deref(), Some(b"late".as_slice()));
+}

@@ -1,0 +1,228 @@
+//! A broker that does not answer, answers late, or goes away, on a real Apache Kafka behind a proxy.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::float_cmp,
+    reason = "a test fails by panicking; counts are whole numbers in f64"
+)]
+
+mod support;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use support::proxy::Way;
+use support::{Isolation, Kafka, Load, Pipe, Proxy, Running, api, shared_kafka, wait_until};
+
+const PARTITIONS: usize = 4;
+const LIMIT: Duration = Duration::from_mins(1);
+const UNKNOWN: &str = "dedupd_transactions_total{result=\"unknown\"}";
+
+/// The shared broker has one proxy: its tests take turns.
+fn shared_proxy() -> (MutexGuard<'static, ()>, Proxy) {
+    static TURN: Mutex<()> = Mutex::new(());
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    (turn, shared_kafka().proxy())
+}
+
+/// A sidecar at work behind the proxy, under load.
+fn working(pipe: &Pipe<'_>, proxy: &Proxy) -> (Running, Load) {
+    let mut sidecar = pipe.sidecar("a");
+    sidecar.bootstrap = proxy.bootstrap();
+    let running = sidecar.start();
+    running.wait_running(PARTITIONS, LIMIT);
+    let load = pipe.load(PARTITIONS, 3_000);
+    load.more(1_000);
+    (running, load)
+}
+
+/// The sidecar goes on, catches up, and ends as told; everything is there once.
+fn assert_recovered(pipe: &Pipe<'_>, running: &Running, load: Load) {
+    load.more(1_000);
+    load.finish();
+    pipe.wait_caught_up(PARTITIONS, LIMIT);
+    running.wait_ready(LIMIT);
+    pipe.assert_exactly_once();
+}
+
+fn wait_unknown(running: &Running, more_than: f64) -> f64 {
+    wait_until("an unknown outcome", LIMIT, || running.metric(UNKNOWN).filter(|count| *count > more_than))
+}
+
+#[test]
+fn a_commit_without_an_answer_is_settled_both_ways() {
+    let (_turn, proxy) = shared_proxy();
+    let pipe = Pipe::new(shared_kafka(), "lost-commits", PARTITIONS);
+    let (running, load) = working(&pipe, &proxy);
+    // Lost once or twice: the client asks again on a new connection.
+    for round in 1..=3 {
+        proxy.drop_responses(api::END_TXN, 2);
+        proxy.wait_struck(Way::Response, api::END_TXN, 2 * round, LIMIT);
+        load.more(500);
+    }
+    // Lost until it gives up: the transaction is committed, and only the group's offset says so.
+    let clean = |isolation| pipe.kafka.records(&pipe.clean, isolation).len();
+    let forwarded = || running.outcome("forwarded") + running.outcome("retry");
+    proxy.drop_responses(api::END_TXN, usize::MAX);
+    let count = wait_unknown(&running, running.metric(UNKNOWN).unwrap());
+    proxy.heal();
+    load.more(1_000);
+    // The request lost until it gives up: a new producer aborts the transaction.
+    let aborted = || {
+        let committed = clean(Isolation::Committed); // first: it grows
+        clean(Isolation::Uncommitted) - committed
+    };
+    let before = aborted();
+    proxy.drop_requests(api::END_TXN, usize::MAX);
+    let count = wait_unknown(&running, count);
+    proxy.heal();
+    load.more(1_000);
+    // The request held until long after it gave up: it must not end a later transaction.
+    proxy.hold_requests(api::END_TXN, 2, Duration::from_secs(8));
+    wait_unknown(&running, count);
+    proxy.heal();
+    load.more(3_000);
+    assert_recovered(&pipe, &running, load);
+    let committed_in_silence = clean(Isolation::Committed) as u64 - forwarded();
+    let aborted = aborted();
+    println!("{committed_in_silence} records committed in silence, {aborted} aborted");
+    assert!(committed_in_silence > 0, "no lost answer belonged to a commit");
+    assert!(aborted > before, "no lost request left an aborted transaction");
+}
+
+#[test]
+fn any_lost_answer_or_request_is_survived() {
+    let (_turn, proxy) = shared_proxy();
+    let pipe = Pipe::new(shared_kafka(), "lost-answers", PARTITIONS);
+    let (running, load) = working(&pipe, &proxy);
+    let seed = std::env::var("DEDUPD_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(20_261_121);
+    println!("replay with DEDUPD_SEED={seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let kinds = [
+        api::PRODUCE,
+        api::TXN_OFFSET_COMMIT,
+        api::ADD_PARTITIONS_TO_TXN,
+        api::ADD_OFFSETS_TO_TXN,
+        api::END_TXN,
+        api::FETCH,
+        api::HEARTBEAT,
+    ];
+    for way in [Way::Response, Way::Request] {
+        for kind in kinds {
+            let (times, before) = (random.usize(1..4), proxy.struck(way, kind));
+            match way {
+                Way::Response => proxy.drop_responses(kind, times),
+                Way::Request => proxy.drop_requests(kind, times),
+            }
+            proxy.wait_struck(way, kind, before + 1, LIMIT);
+            load.more(random.u64(100..1_000));
+            if random.bool() {
+                proxy.cut_all();
+            }
+        }
+    }
+    for _ in 0..10 {
+        proxy.cut_all();
+        load.more(random.u64(1..1_000));
+    }
+    proxy.heal();
+    assert_recovered(&pipe, &running, load);
+    assert_eq!(running.stop(), Some(0), "{}", running.text());
+}
+
+#[test]
+fn a_member_whose_join_was_not_answered_comes_back() {
+    let (_turn, proxy) = shared_proxy();
+    let pipe = Pipe::new(shared_kafka(), "lost-join", PARTITIONS);
+    let (running, load) = working(&pipe, &proxy);
+    proxy.drop_responses(api::JOIN_GROUP, 1);
+    // Another member makes the first one join again.
+    let other = pipe.sidecar("b").start();
+    proxy.wait_struck(Way::Response, api::JOIN_GROUP, 1, LIMIT);
+    let share = |process: &Running| process.metric("dedupd_partitions{state=\"running\"}").unwrap_or(0.0);
+    wait_until("both to work", LIMIT, || {
+        let shares = [share(&running), share(&other)];
+        (shares.iter().sum::<f64>() == PARTITIONS as f64 && shares.iter().all(|share| *share > 0.0))
+            .then_some(())
+    });
+    assert_eq!(other.stop(), Some(0), "{}", other.text());
+    running.wait_running(PARTITIONS, LIMIT);
+    assert_recovered(&pipe, &running, load);
+    assert_eq!(running.stop(), Some(0), "{}", running.text());
+}
+
+#[test]
+fn late_answers_change_nothing() {
+    let (_turn, proxy) = shared_proxy();
+    let pipe = Pipe::new(shared_kafka(), "late-answers", PARTITIONS);
+    let (running, load) = working(&pipe, &proxy);
+    let given_up = || {
+        let aborted = running.metric("dedupd_transactions_total{result=\"aborted\"}")?;
+        Some(aborted + running.metric(UNKNOWN)?)
+    };
+    for kind in [api::TXN_OFFSET_COMMIT, api::PRODUCE] {
+        // Once: the client asks again elsewhere. For as long as it has patience: it gives up.
+        proxy.hold_responses(kind, 1, Duration::from_secs(3));
+        proxy.wait_struck(Way::Response, kind, 1, LIMIT);
+        load.more(500);
+        let before = given_up().unwrap();
+        proxy.hold_responses(kind, usize::MAX, Duration::from_secs(7));
+        wait_until("it to give up", LIMIT, || given_up().filter(|count| *count > before));
+        proxy.heal();
+        load.more(500);
+    }
+    assert_recovered(&pipe, &running, load);
+}
+
+#[test]
+fn an_unreachable_broker_is_waited_for_alive_but_not_ready() {
+    let (_turn, proxy) = shared_proxy();
+    let pipe = Pipe::new(shared_kafka(), "unreachable", PARTITIONS);
+    let (running, load) = working(&pipe, &proxy);
+    proxy.refuse(true);
+    proxy.cut_all();
+    wait_until("it to be not ready", LIMIT, || (!running.is_ready()).then_some(()));
+    let sent = load.sent();
+    // Ten seconds by the load's own clock: longer than the session and the transaction timeout.
+    wait_until("ten seconds of load", LIMIT, || (load.sent() > sent + 30_000).then_some(()));
+    assert_eq!(running.ended(), None, "{}", running.text());
+    assert!(running.get("/livez").unwrap().starts_with("HTTP/1.1 200"));
+    let page = running.get("/readyz").unwrap();
+    assert!(page.starts_with("HTTP/1.1 503"), "{page}");
+    proxy.heal();
+    running.wait_ready(LIMIT);
+    assert_recovered(&pipe, &running, load);
+    assert_eq!(running.stop(), Some(0), "{}", running.text());
+}
+
+/// Restarts the broker under load: at once, and when the open transaction has timed out.
+fn restarts(name: &str, down: impl Fn(&Kafka)) {
+    // As brokers have it: timed out transactions are looked for every ten seconds.
+    let kafka =
+        Kafka::start_with(&[("transaction.abort.timed.out.transaction.cleanup.interval.ms", "10000")]);
+    let pipe = Pipe::new(&kafka, name, PARTITIONS);
+    let running = pipe.sidecar("a").start();
+    running.wait_running(PARTITIONS, LIMIT);
+    let load = pipe.load(PARTITIONS, 2_000);
+    for pause in [Duration::ZERO, Duration::from_secs(7)] {
+        load.more(2_000);
+        down(&kafka);
+        std::thread::sleep(pause); // beyond the transaction timeout of 5 s, or not
+        kafka.restart();
+        running.wait_ready(LIMIT);
+        assert!(running.get("/livez").unwrap().starts_with("HTTP/1.1 200"));
+    }
+    assert_recovered(&pipe, &running, load);
+    assert_eq!(running.stop(), Some(0), "{}", running.text());
+}
+
+#[test]
+fn clean_restarts_of_the_broker_are_survived() {
+    restarts("broker-stops", Kafka::stop);
+}
+
+#[test]
+fn kills_of_the_broker_are_survived() {
+    restarts("broker-killed", Kafka::kill9);
+}

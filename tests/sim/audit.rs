@@ -1,0 +1,50 @@
+//! What came out against what went in. Knows nothing of how it was done.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use dedupd::dedupe::Offset;
+
+use crate::sim::cluster::Cluster;
+
+/// Compares clean with raw, partition by partition.
+pub fn audit(cluster: &Cluster) -> Vec<String> {
+    (0..cluster.raw.len()).flat_map(|partition| audit_partition(cluster, partition)).collect()
+}
+
+fn audit_partition(cluster: &Cluster, partition: usize) -> Vec<String> {
+    let raw = &cluster.raw[partition];
+    let mut firsts: BTreeMap<&str, Offset> = BTreeMap::new();
+    for record in raw.records().filter(|record| !record.refused) {
+        firsts.entry(record.name()).or_insert(record.at.offset);
+    }
+    let mut wrong = Vec::new();
+    let mut seen = BTreeSet::new();
+    let mut last = None;
+    for (at, clean) in cluster.clean[partition].committed(0, &cluster.fates) {
+        let name = clean.name();
+        let mut tell = |what: &str| {
+            wrong.push(format!("{what}: id {name} of raw {} at clean {partition}@{at}", clean.at));
+        };
+        let Some(original) = raw.history.get(&clean.value).filter(|record| !record.refused) else {
+            tell("phantom");
+            continue;
+        };
+        if original != clean {
+            tell("altered");
+        }
+        if !seen.insert(name) {
+            tell("duplicated");
+        }
+        if last.is_some_and(|last| last >= original.at.offset) {
+            tell("out of order");
+        }
+        last = Some(original.at.offset);
+        // With holes another copy may stand for a first one that was there too late.
+        if !raw.holed && firsts.get(name) != Some(&original.at.offset) {
+            tell("not the first");
+        }
+    }
+    let lost = firsts.iter().filter(|(name, _)| !seen.contains(**name));
+    wrong.extend(lost.map(|(name, offset)| format!("lost: id {name} of raw {partition}@{offset}")));
+    wrong
+}

@@ -1,0 +1,223 @@
+//! What a seed decides: how often each kind of fault happens, and whether it happens now.
+
+use std::collections::BTreeMap;
+
+use dedupd::ports::{Failure, Remedy};
+use fastrand::Rng;
+
+/// How often each kind of fault happened.
+pub type Counts = BTreeMap<&'static str, u64>;
+
+/// Everything that can go wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// The process ends inside a port call.
+    Crash,
+    /// A call fails and may be made again.
+    Retry,
+    /// A call fails and the transaction has to be aborted.
+    Abort,
+    /// The outcome of a call is unknown.
+    Unknown,
+    /// A commit arrives late, after its answer was given up.
+    LateCommit,
+    /// Another worker runs for a while in the middle of a call.
+    Meanwhile,
+    /// An offset is delivered twice.
+    Redelivery,
+    /// A poll brings nothing though there is something.
+    EmptyPoll,
+    /// Raw records at or beyond C vanish.
+    Compaction,
+    /// While nobody runs, the raw log at or beyond C is replaced by other records.
+    Rewrite,
+    /// The group forgets its offsets.
+    OffsetsLost,
+    /// A partition moves in good order.
+    Rebalance,
+    /// A member is thrown out without being asked.
+    Kick,
+    /// A member's client dies because another one took its name.
+    Replaced,
+    /// The local store is gone at a restart.
+    StoreCleared,
+    /// The local store is an older one at a restart.
+    StoreOld,
+    /// A copy of the store is put aside.
+    Snapshot,
+    /// A worker ends in good order.
+    Leave,
+    /// Longer than the transaction timeout nothing runs.
+    Downtime,
+    /// A record has no timestamp, or an impossible one.
+    StrangeTime,
+    /// A record has no id.
+    MissingId,
+    /// The broker refuses a record.
+    Refused,
+}
+
+impl Fault {
+    /// All of them.
+    pub const ALL: [Self; 22] = [
+        Self::Crash,
+        Self::Retry,
+        Self::Abort,
+        Self::Unknown,
+        Self::LateCommit,
+        Self::Meanwhile,
+        Self::Redelivery,
+        Self::EmptyPoll,
+        Self::Compaction,
+        Self::Rewrite,
+        Self::OffsetsLost,
+        Self::Rebalance,
+        Self::Kick,
+        Self::Replaced,
+        Self::StoreCleared,
+        Self::StoreOld,
+        Self::Snapshot,
+        Self::Leave,
+        Self::Downtime,
+        Self::StrangeTime,
+        Self::MissingId,
+        Self::Refused,
+    ];
+
+    /// As printed.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Crash => "crash",
+            Self::Retry => "retry",
+            Self::Abort => "abort",
+            Self::Unknown => "unknown result",
+            Self::LateCommit => "late commit",
+            Self::Meanwhile => "other worker meanwhile",
+            Self::Redelivery => "redelivery",
+            Self::EmptyPoll => "empty poll",
+            Self::Compaction => "compaction",
+            Self::Rewrite => "raw log rewritten",
+            Self::OffsetsLost => "group offsets lost",
+            Self::Rebalance => "rebalance",
+            Self::Kick => "member thrown out",
+            Self::Replaced => "member replaced",
+            Self::StoreCleared => "store cleared",
+            Self::StoreOld => "store replaced by an older one",
+            Self::Snapshot => "store snapshot",
+            Self::Leave => "orderly stop",
+            Self::Downtime => "long downtime",
+            Self::StrangeTime => "strange timestamp",
+            Self::MissingId => "missing id",
+            Self::Refused => "refused record",
+        }
+    }
+
+    /// How often it happens where it can, before the seed's own taste.
+    fn rate(self) -> f64 {
+        match self {
+            Self::Crash | Self::Abort | Self::Unknown => 1.0 / 500.0,
+            Self::Retry | Self::Meanwhile => 1.0 / 150.0,
+            Self::Replaced => 1.0 / 2000.0,
+            Self::LateCommit => 0.5,
+            Self::Redelivery | Self::EmptyPoll => 1.0 / 30.0,
+            Self::Compaction | Self::Rebalance => 0.04,
+            Self::Kick => 0.02,
+            Self::Rewrite | Self::OffsetsLost | Self::StoreCleared => 0.1,
+            Self::StoreOld | Self::Downtime => 0.2,
+            Self::Snapshot => 0.05,
+            Self::Leave => 0.01,
+            Self::StrangeTime => 0.1,
+            Self::MissingId => 0.05,
+            Self::Refused => 0.01,
+        }
+    }
+}
+
+/// Which failures a call can meet, and whether after its effect too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exposure {
+    /// Any failure, but only instead of the effect.
+    Before,
+    /// Any failure, instead of the effect or in place of its answer.
+    Around,
+    /// A crash only, instead of the effect or right after it.
+    Crash,
+    /// A failure after which the transaction cannot be said to need an abort.
+    Ending,
+}
+
+/// The dice of one history.
+pub struct Chance {
+    /// The source of everything.
+    pub rng: Rng,
+    tastes: [f64; Fault::ALL.len()],
+    counts: Counts,
+    quiet: bool,
+}
+
+impl Chance {
+    /// Draws how much this history likes each kind of fault, so that some meet with a lot of one
+    /// kind and none of another.
+    pub fn new(seed: u64) -> Self {
+        let mut rng = Rng::with_seed(seed);
+        let tastes = std::array::from_fn(|_| [0.0, 0.3, 1.0, 3.0][rng.usize(0..4)]);
+        Self { rng, tastes, counts: Counts::new(), quiet: false }
+    }
+
+    /// No more faults.
+    pub fn quiet(&mut self) {
+        self.quiet = true;
+    }
+
+    /// Whether this happens now.
+    pub fn hit(&mut self, fault: Fault) -> bool {
+        if self.quiet || self.rng.f64() >= fault.rate() * self.tastes[fault as usize] {
+            return false;
+        }
+        self.count(fault);
+        true
+    }
+
+    /// Notes that it happened.
+    pub fn count(&mut self, fault: Fault) {
+        *self.counts.entry(fault.name()).or_default() += 1;
+    }
+
+    /// One of two.
+    pub fn coin(&mut self) -> bool {
+        self.rng.bool()
+    }
+
+    /// What has happened so far.
+    pub fn counts(&self) -> Counts {
+        self.counts.clone()
+    }
+
+    /// The failure that a call meets, if any.
+    pub fn failure(&mut self, exposure: Exposure) -> Option<Fault> {
+        let faults: &[Fault] = match exposure {
+            Exposure::Before | Exposure::Around => {
+                &[Fault::Crash, Fault::Retry, Fault::Abort, Fault::Unknown]
+            }
+            Exposure::Ending => &[Fault::Crash, Fault::Retry, Fault::Unknown],
+            Exposure::Crash => &[Fault::Crash],
+        };
+        faults.iter().copied().find(|fault| self.hit(*fault))
+    }
+}
+
+/// The failure that a fault shows itself as.
+pub fn injected(fault: Fault) -> Failure {
+    let remedy = match fault {
+        Fault::Crash => Remedy::Stop,
+        Fault::Abort => Remedy::Abort,
+        Fault::Unknown => Remedy::Renew,
+        _ => Remedy::Retry,
+    };
+    failed(remedy, &format!("injected: {}", fault.name()))
+}
+
+/// A failure.
+pub fn failed(remedy: Remedy, what: &str) -> Failure {
+    Failure { remedy, what: what.to_owned(), refused: None }
+}

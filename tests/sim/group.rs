@@ -1,0 +1,201 @@
+//! The consumer group: who is a member, who owns what, and what each member has been told.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use dedupd::dedupe::{Offset, PartitionId};
+use dedupd::ports::GroupEvent;
+use fastrand::Rng;
+
+/// A member of the group, by number; a restarted worker is a new one.
+pub type MemberId = usize;
+
+/// Where a member's client stands in an assigned partition.
+#[derive(Debug, Clone, Copy)]
+pub struct Fetch {
+    /// The next offset to deliver; `None` until a seek says so.
+    pub at: Option<Offset>,
+    /// Nothing is delivered.
+    pub paused: bool,
+}
+
+struct Member {
+    worker: usize,
+    /// The broker accepts its generation.
+    valid: bool,
+    queue: Vec<(Duration, GroupEvent)>,
+    fetch: BTreeMap<PartitionId, Fetch>,
+}
+
+/// The group, as its broker sees it, and the clients of its members.
+pub struct Group {
+    members: Vec<Member>,
+    owners: Vec<Option<MemberId>>,
+    revoking: Vec<bool>,
+    live: BTreeMap<usize, MemberId>,
+}
+
+impl Group {
+    /// A group without members.
+    pub fn new(partitions: usize) -> Self {
+        Self {
+            members: Vec::new(),
+            owners: vec![None; partitions],
+            revoking: vec![false; partitions],
+            live: BTreeMap::new(),
+        }
+    }
+
+    /// Whether nobody is in it.
+    pub fn is_empty(&self) -> bool {
+        self.live.is_empty()
+    }
+
+    /// Whether every partition is with a member, and no member has anything left to hear.
+    pub fn is_settled(&self) -> bool {
+        self.owners.iter().all(Option::is_some)
+            && self.live.values().all(|m| self.members[*m].queue.is_empty())
+    }
+
+    /// Owner of a partition.
+    pub fn owner(&self, partition: usize) -> Option<MemberId> {
+        self.owners[partition]
+    }
+
+    /// A worker joins.
+    pub fn join(&mut self, worker: usize) -> MemberId {
+        self.members.push(Member { worker, valid: true, queue: Vec::new(), fetch: BTreeMap::new() });
+        let id = self.members.len() - 1;
+        self.live.insert(worker, id);
+        id
+    }
+
+    /// A worker is gone, and with it what it owned.
+    pub fn gone(&mut self, worker: usize) {
+        if let Some(id) = self.live.remove(&worker) {
+            self.members[id].valid = false;
+            self.members[id].queue.clear();
+            self.disown(id);
+        }
+    }
+
+    fn disown(&mut self, id: MemberId) -> Vec<PartitionId> {
+        let owned: Vec<usize> = (0..self.owners.len()).filter(|p| self.owners[*p] == Some(id)).collect();
+        for p in &owned {
+            self.owners[*p] = None;
+            self.revoking[*p] = false;
+        }
+        owned.into_iter().map(|p| u32::try_from(p).unwrap()).collect()
+    }
+
+    /// Gives partitions that nobody owns to some member.
+    pub fn balance(&mut self, now: Duration, rng: &mut Rng) {
+        let members: Vec<MemberId> = self.live.values().copied().filter(|m| self.members[*m].valid).collect();
+        if members.is_empty() {
+            return;
+        }
+        let mut given: BTreeMap<MemberId, Vec<PartitionId>> = BTreeMap::new();
+        for (partition, owner) in self.owners.iter_mut().enumerate().filter(|(_, owner)| owner.is_none()) {
+            let member = members[rng.usize(0..members.len())];
+            *owner = Some(member);
+            given.entry(member).or_default().push(u32::try_from(partition).unwrap());
+        }
+        for (member, partitions) in given {
+            let due = now + Duration::from_millis(rng.u64(0..300));
+            self.tell(member, due, GroupEvent::Assigned(partitions));
+        }
+    }
+
+    /// Events come in the order in which they were sent.
+    fn tell(&mut self, member: MemberId, due: Duration, event: GroupEvent) {
+        let queue = &mut self.members[member].queue;
+        let due = queue.last().map_or(due, |(last, _)| due.max(*last));
+        queue.push((due, event));
+    }
+
+    /// Asks the owner to give a partition back.
+    pub fn revoke(&mut self, partition: usize, due: Duration) -> bool {
+        let Some(owner) = self.owners[partition].filter(|_| !self.revoking[partition]) else { return false };
+        self.revoking[partition] = true;
+        self.tell(owner, due, GroupEvent::Revoked(vec![u32::try_from(partition).unwrap()]));
+        true
+    }
+
+    /// Throws the owner of a partition out; it hears of it at `due`.
+    pub fn kick(&mut self, partition: usize, due: Duration) -> bool {
+        let Some(owner) = self.owners[partition] else { return false };
+        if !self.members[owner].valid || !self.members[owner].queue.is_empty() {
+            return false;
+        }
+        self.members[owner].valid = false;
+        let owned = self.disown(owner);
+        self.tell(owner, due, GroupEvent::Lost(owned));
+        true
+    }
+
+    /// The member leaves: it is asked to give everything back.
+    pub fn leave(&mut self, id: MemberId, now: Duration) {
+        for partition in 0..self.owners.len() {
+            if self.owners[partition] == Some(id) {
+                self.revoke(partition, now);
+            }
+        }
+    }
+
+    /// What the member's client hears by now.
+    pub fn events(&mut self, id: MemberId, now: Duration) -> Vec<GroupEvent> {
+        let queue = &mut self.members[id].queue;
+        let due = queue.partition_point(|(due, _)| *due <= now);
+        queue.drain(..due).map(|(_, event)| event).collect()
+    }
+
+    /// Whether the member's client has something to hear by now.
+    pub fn has_event(&self, id: MemberId, now: Duration) -> bool {
+        self.members[id].queue.first().is_some_and(|(due, _)| *due <= now)
+    }
+
+    /// Whether the client believes that it may commit for these.
+    pub fn believes(&self, id: MemberId, partitions: &[PartitionId], now: Duration) -> bool {
+        let member = &self.members[id];
+        let lost =
+            member.queue.iter().any(|(due, event)| *due <= now && matches!(event, GroupEvent::Lost(_)));
+        !lost && partitions.iter().all(|p| member.fetch.contains_key(p))
+    }
+
+    /// Whether the group has gone on without this member, and its client knows.
+    pub fn is_dead(&self, id: MemberId) -> bool {
+        self.live.get(&self.members[id].worker) != Some(&id)
+    }
+
+    /// Whether the broker accepts its generation.
+    pub fn is_valid(&self, id: MemberId) -> bool {
+        self.members[id].valid
+    }
+
+    /// The partitions assigned in a member's client.
+    pub fn fetch(&mut self, id: MemberId) -> &mut BTreeMap<PartitionId, Fetch> {
+        &mut self.members[id].fetch
+    }
+
+    /// Where the owner's client stands in a partition.
+    pub fn position(&self, partition: usize) -> Option<Fetch> {
+        let owner = &self.members[self.owners[partition]?];
+        owner.fetch.get(&u32::try_from(partition).unwrap()).copied()
+    }
+
+    /// The member gives partitions back; one that was thrown out joins again.
+    pub fn unassign(&mut self, id: MemberId, partitions: &[PartitionId]) {
+        for partition in partitions {
+            self.members[id].fetch.remove(partition);
+            let at = *partition as usize;
+            if self.owners[at] == Some(id) {
+                self.owners[at] = None;
+                self.revoking[at] = false;
+            }
+        }
+        let member = &mut self.members[id];
+        if member.queue.is_empty() && member.fetch.is_empty() && self.live.get(&member.worker) == Some(&id) {
+            member.valid = true;
+        }
+    }
+}

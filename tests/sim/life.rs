@@ -1,0 +1,308 @@
+//! One history: a time of trouble, a time of calm, an audit.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::time::Duration;
+
+use dedupd::dedupe::identity::{Hasher, IdSource, IdentityRule};
+use dedupd::dedupe::{HashKind, TimeSource, WindowLimits};
+use dedupd::metrics::{About, Metrics, Status};
+use dedupd::pipeline::{OnMissing, OnPoison, OnRewind, Options, Report, Start, Torn};
+use dedupd::store::memory::MemoryStore;
+
+use crate::sim::audit::audit;
+use crate::sim::chance::{Chance, Counts, Fault};
+use crate::sim::cluster::{Cluster, TRANSACTION_TIMEOUT};
+use crate::sim::sink::SimSink;
+use crate::sim::source::SimSource;
+use crate::sim::state_log::SimLog;
+use crate::sim::store::SimStore;
+use crate::sim::universe::{Sabotage, SimClock, SimWorker, Universe, writer};
+
+/// Longer than any history, in simulated time.
+const WINDOW: Duration = Duration::from_secs(24 * 3600);
+/// Turns after the faults within which everything has to be done; some 100 s of simulated time.
+const CALM_TURNS: usize = 8000;
+/// Rounds without anything left to do that count as the end.
+const IDLE_ROUNDS: usize = 3;
+
+/// What a history begins with.
+#[derive(Clone)]
+pub struct Setting {
+    /// What is broken on purpose.
+    pub sabotage: Sabotage,
+    /// Registered once; registering takes longer than a history.
+    pub metrics: Metrics,
+}
+
+/// How a history ended.
+pub struct Outcome {
+    /// What happened in it.
+    pub counts: Counts,
+    /// Records written by producers.
+    pub raw: usize,
+    /// Records in the clean topic.
+    pub clean: usize,
+    /// What must not be, and is.
+    pub violations: Vec<String>,
+}
+
+struct Life {
+    universe: Rc<Universe>,
+    setting: Setting,
+    /// Store of each process, and older copies of it.
+    stores: Vec<(MemoryStore, Vec<MemoryStore>)>,
+    choices: Choices,
+}
+
+#[derive(Clone, Copy)]
+struct Choices {
+    time: TimeSource,
+    on_poison: OnPoison,
+    max_records: usize,
+    interval: Duration,
+}
+
+/// Runs the history of a seed.
+pub fn run(seed: u64, setting: &Setting) -> Outcome {
+    let mut chance = Chance::new(seed);
+    let partitions = chance.rng.usize(1..=3);
+    let workers = chance.rng.usize(1..=2);
+    let shared = workers > 1 && chance.coin();
+    let choices = Choices {
+        time: if chance.coin() { TimeSource::Record } else { TimeSource::Arrival },
+        on_poison: if chance.coin() { OnPoison::Drop } else { OnPoison::DeadLetter },
+        max_records: chance.rng.usize(1..=30),
+        interval: Duration::from_millis(chance.rng.u64(5..1500)),
+    };
+    let steps = chance.rng.usize(30..200);
+    let universe = Rc::new(Universe {
+        cluster: RefCell::new(Cluster::new(chance, partitions)),
+        workers: (0..workers).map(|_| RefCell::new(None)).collect(),
+        shared,
+        sabotage: setting.sabotage,
+    });
+    let processes = if shared { 1 } else { workers };
+    let stores = (0..processes).map(|_| (MemoryStore::new(), Vec::new())).collect();
+    let mut life = Life { universe, setting: setting.clone(), stores, choices };
+    (0..steps).for_each(|_| life.step());
+    let calmed = life.calm();
+    life.end(calmed)
+}
+
+impl Life {
+    fn step(&mut self) {
+        self.produce();
+        self.universe.shuffle();
+        let (worker, leaves) = {
+            let mut cluster = self.universe.cluster.borrow_mut();
+            let workers = self.universe.workers.len();
+            (cluster.chance.rng.usize(0..workers), cluster.chance.hit(Fault::Leave))
+        };
+        self.put_aside();
+        if self.universe.workers[worker].borrow().is_none() {
+            let soon = self.universe.cluster.borrow_mut().chance.rng.u8(0..3) == 0;
+            if soon {
+                self.down();
+                self.start(worker);
+            }
+        } else if leaves {
+            self.leave(worker);
+        } else {
+            self.universe.turn(worker);
+        }
+        self.bury();
+    }
+
+    fn produce(&self) {
+        let mut cluster = self.universe.cluster.borrow_mut();
+        let now_ms = cluster.wall_ms();
+        let Cluster { chance, raw, .. } = &mut *cluster;
+        if chance.rng.u8(0..3) > 0 {
+            return;
+        }
+        for _ in 0..chance.rng.usize(0..10) {
+            let partition = chance.rng.usize(0..raw.len());
+            raw[partition].produce(chance, now_ms);
+        }
+    }
+
+    /// Keeps a copy of a store, for a restart that finds an older one.
+    fn put_aside(&mut self) {
+        let mut cluster = self.universe.cluster.borrow_mut();
+        for (store, older) in &mut self.stores {
+            if cluster.chance.hit(Fault::Snapshot) {
+                older.push(store.snapshot());
+            }
+        }
+    }
+
+    /// In one process all workers end with the first.
+    fn bury(&self) {
+        for (worker, slot) in self.universe.workers.iter().enumerate() {
+            let mut cluster = self.universe.cluster.borrow_mut();
+            if cluster.dead.contains(&worker) && slot.borrow().is_some() {
+                self.universe.ended(&mut cluster, worker, Ok(()));
+                drop(cluster);
+                *slot.borrow_mut() = None;
+            }
+        }
+    }
+
+    /// What can happen while nobody runs.
+    fn down(&self) {
+        let mut cluster = self.universe.cluster.borrow_mut();
+        if !cluster.group.is_empty() {
+            return;
+        }
+        if cluster.chance.hit(Fault::Downtime) {
+            cluster.advance(TRANSACTION_TIMEOUT * 2);
+        }
+        let now_ms = cluster.wall_ms();
+        let Cluster { chance, raw, offsets, .. } = &mut *cluster;
+        for (raw, offsets) in raw.iter_mut().zip(offsets) {
+            let Some((committed, _)) = offsets.settled.as_ref().filter(|_| offsets.pending.is_empty()) else {
+                continue;
+            };
+            if *committed < raw.end() && chance.hit(Fault::Rewrite) {
+                raw.rewrite(*committed, chance, now_ms);
+            }
+            if chance.hit(Fault::OffsetsLost) {
+                offsets.settled = None;
+            }
+        }
+    }
+
+    fn leave(&self, worker: usize) {
+        let mut slot = self.universe.workers[worker].borrow_mut();
+        if let Some(running) = slot.take() {
+            let ended = running.run(&AtomicBool::new(true), &AtomicU64::new(0));
+            let mut cluster = self.universe.cluster.borrow_mut();
+            // Its process goes on without it.
+            let dead = cluster.dead.clone();
+            self.universe.ended(&mut cluster, worker, ended);
+            cluster.dead = dead;
+        }
+    }
+
+    /// Starts a process: one worker, or all that share it.
+    fn start(&mut self, worker: usize) {
+        let shared = self.universe.shared;
+        let all: Vec<usize> = if shared { (0..self.universe.workers.len()).collect() } else { vec![worker] };
+        let down = all.iter().all(|worker| self.universe.workers[*worker].borrow().is_none());
+        let process = if shared { 0 } else { worker };
+        if down {
+            self.choose_store(process);
+        }
+        for worker in all {
+            if self.universe.workers[worker].borrow().is_none() {
+                self.universe.cluster.borrow_mut().dead.remove(&worker);
+                let started = self.worker(worker, self.stores[process].0.clone());
+                *self.universe.workers[worker].borrow_mut() = Some(started);
+            }
+        }
+    }
+
+    fn choose_store(&mut self, process: usize) {
+        let mut cluster = self.universe.cluster.borrow_mut();
+        let (store, older) = &mut self.stores[process];
+        if cluster.chance.hit(Fault::StoreCleared) {
+            *store = MemoryStore::new();
+        } else if !older.is_empty() && cluster.chance.hit(Fault::StoreOld) {
+            *store = older[cluster.chance.rng.usize(0..older.len())].snapshot();
+        }
+    }
+
+    fn worker(&self, worker: usize, store: MemoryStore) -> SimWorker {
+        let universe = &self.universe;
+        let ports = (
+            SimSource::join(universe, worker),
+            SimSink::new(universe, worker),
+            SimLog::new(universe, worker),
+            SimStore::new(universe, worker, store),
+        );
+        let about = About {
+            version: String::new(),
+            group: "group".to_owned(),
+            instance: "sim".to_owned(),
+            raw: "raw".to_owned(),
+            clean: "clean".to_owned(),
+        };
+        let status = Arc::new(Status::new(about, universe.workers.len()));
+        let report = Report::new(self.setting.metrics.clone(), status, worker);
+        SimWorker::new(ports, SimClock(Rc::clone(universe)), self.options(worker), report)
+    }
+
+    fn options(&self, worker: usize) -> Options {
+        Options {
+            raw: "raw".to_owned(),
+            state: "state".to_owned(),
+            writer: writer(worker),
+            rule: IdentityRule::new(vec![IdSource::Key], Hasher::Xxh3),
+            hash: HashKind::Xxh3,
+            window: WindowLimits { exact: WINDOW, max_ids: 1 << 20, time: self.choices.time },
+            max_ids: 1 << 20,
+            on_missing: OnMissing::Forward,
+            on_poison: self.choices.on_poison,
+            start: Start::Earliest,
+            on_rewind: OnRewind::Stop,
+            torn: Torn::ByEvidence,
+            max_records: self.choices.max_records,
+            max_bytes: 1 << 20,
+            interval: self.choices.interval,
+            transaction_timeout: TRANSACTION_TIMEOUT,
+        }
+    }
+
+    /// No more faults: everything has to be done after a while.
+    fn calm(&mut self) -> bool {
+        self.universe.cluster.borrow_mut().chance.quiet();
+        let mut idle = 0;
+        for _ in 0..CALM_TURNS {
+            self.bury();
+            for worker in 0..self.universe.workers.len() {
+                self.start(worker);
+                self.universe.turn(worker);
+            }
+            let mut cluster = self.universe.cluster.borrow_mut();
+            let cluster = &mut *cluster;
+            cluster.group.balance(cluster.now, &mut cluster.chance.rng);
+            idle = if is_idle(cluster) { idle + 1 } else { 0 };
+            if idle == IDLE_ROUNDS || !cluster.violations.is_empty() {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn end(self, calmed: bool) -> Outcome {
+        // Workers hold the universe that holds them.
+        self.universe.workers.iter().for_each(|slot| *slot.borrow_mut() = None);
+        let cluster = self.universe.cluster.borrow();
+        let mut violations = cluster.violations.clone();
+        if !calmed {
+            let owners: Vec<_> = (0..cluster.raw.len()).map(|p| cluster.group.owner(p)).collect();
+            let at: Vec<_> = (0..cluster.raw.len()).map(|p| cluster.group.position(p)).collect();
+            violations.push(format!("not idle after {CALM_TURNS} turns: owners {owners:?}, at {at:?}"));
+        }
+        violations.extend(audit(&cluster));
+        let visible = |p: usize| cluster.clean[p].committed(0, &cluster.fates).count();
+        Outcome {
+            counts: cluster.chance.counts(),
+            raw: cluster.raw.iter().map(|log| log.history.len()).sum(),
+            clean: (0..cluster.raw.len()).map(visible).sum(),
+            violations,
+        }
+    }
+}
+
+/// Everybody has what there is, and nothing is open.
+fn is_idle(cluster: &Cluster) -> bool {
+    let done = |partition: usize| {
+        let fetch = cluster.group.position(partition).filter(|fetch| !fetch.paused);
+        fetch.and_then(|fetch| fetch.at).is_some_and(|at| cluster.raw[partition].next(at).is_none())
+    };
+    cluster.is_settled() && cluster.group.is_settled() && (0..cluster.raw.len()).all(done)
+}

@@ -1,0 +1,21 @@
+//! A cluster, a group, stores and a clock in memory, all moved by one seed, and the real worker on them.
+//!
+//! One seed is one history: everything that happens, faults included, follows from it, on one thread.
+//! The worker meets nothing of this but the ports.
+
+mod audit;
+mod chance;
+mod cluster;
+mod group;
+mod life;
+mod raw;
+mod sink;
+mod source;
+mod state_log;
+mod store;
+mod tx_log;
+mod universe;
+
+pub use chance::{Counts, Fault};
+pub use life::{Outcome, Setting, run};
+pub use universe::Sabotage;

@@ -1,0 +1,144 @@
+//! The raw topic: what producers wrote, with the holes that compaction leaves.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use dedupd::dedupe::identity::Fields;
+use dedupd::dedupe::{Coordinates, Offset, PartitionId};
+use dedupd::ports::Record;
+
+use crate::sim::chance::{Chance, Fault};
+
+/// A record as its producer wrote it. Its value is unlike that of any other.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Raw {
+    /// Where it stands, or stood.
+    pub at: Coordinates,
+    /// Its id, `None` when it has none.
+    pub key: Option<String>,
+    /// Its body.
+    pub value: String,
+    /// Its timestamp.
+    pub timestamp_ms: Option<i64>,
+    /// The broker of the clean topic will not take it.
+    pub refused: bool,
+}
+
+impl Raw {
+    /// What it counts as: its id, or itself.
+    pub fn name(&self) -> &str {
+        self.key.as_deref().unwrap_or(&self.value)
+    }
+}
+
+/// A record in a reader's hands.
+pub struct SimRecord(pub Rc<Raw>);
+
+impl Fields for SimRecord {
+    fn key(&self) -> Option<&[u8]> {
+        self.0.key.as_ref().map(String::as_bytes)
+    }
+    fn value(&self) -> Option<&[u8]> {
+        Some(self.0.value.as_bytes())
+    }
+    fn header(&self, _: &str) -> Option<&[u8]> {
+        None
+    }
+}
+
+impl Record for SimRecord {
+    fn coordinates(&self) -> Coordinates {
+        self.0.at
+    }
+    fn timestamp_ms(&self) -> Option<i64> {
+        self.0.timestamp_ms
+    }
+    fn size(&self) -> usize {
+        self.0.name().len() + self.0.value.len()
+    }
+}
+
+/// One partition of the raw topic.
+pub struct RawLog {
+    partition: PartitionId,
+    records: Vec<Option<Rc<Raw>>>,
+    /// Everything ever written, by value.
+    pub history: HashMap<String, Rc<Raw>>,
+    /// Records vanished before or after they were read.
+    pub holed: bool,
+    ids: u64,
+}
+
+impl RawLog {
+    /// An empty partition.
+    pub fn new(partition: PartitionId) -> Self {
+        Self { partition, records: Vec::new(), history: HashMap::new(), holed: false, ids: 0 }
+    }
+
+    /// One past the last offset.
+    pub fn end(&self) -> Offset {
+        self.records.len() as Offset
+    }
+
+    /// The first record at or beyond `from`.
+    pub fn next(&self, from: Offset) -> Option<&Rc<Raw>> {
+        self.records.get(usize::try_from(from).unwrap()..)?.iter().flatten().next()
+    }
+
+    /// The records still there.
+    pub fn records(&self) -> impl Iterator<Item = &Rc<Raw>> {
+        self.records.iter().flatten()
+    }
+
+    /// A producer writes a record: a new event, or once more an old one.
+    pub fn produce(&mut self, chance: &mut Chance, now_ms: i64) {
+        let again = self.ids > 0 && chance.rng.u8(0..10) < 4;
+        let id = if again {
+            let recent = if chance.coin() { self.ids.saturating_sub(5) } else { 0 };
+            chance.rng.u64(recent..self.ids)
+        } else {
+            self.ids += 1;
+            self.ids - 1
+        };
+        let at = Coordinates { partition: self.partition, offset: self.end() };
+        let first = at.offset == 0;
+        // The first record sets stream time; a strange one there would date everything to its time.
+        let strange = !first && chance.hit(Fault::StrangeTime);
+        let stamps = [None, Some(0), Some(-1), Some(i64::MAX), Some(now_ms - 3_600_000), Some(i64::MIN)];
+        let timestamp_ms = if strange { stamps[chance.rng.usize(0..stamps.len())] } else { Some(now_ms) };
+        let raw = Rc::new(Raw {
+            at,
+            key: (!chance.hit(Fault::MissingId)).then(|| format!("{}-{id}", self.partition)),
+            value: format!("{}/{}", self.partition, self.history.len()),
+            timestamp_ms,
+            refused: !first && chance.hit(Fault::Refused),
+        });
+        self.history.insert(raw.value.clone(), Rc::clone(&raw));
+        self.records.push(Some(raw));
+    }
+
+    /// Removes some records at or beyond `from`.
+    pub fn compact(&mut self, from: Offset, chance: &mut Chance) {
+        let from = usize::try_from(from).unwrap().max(1);
+        let thorough = chance.rng.u8(2..10);
+        for slot in self.records.iter_mut().skip(from) {
+            if slot.is_some() && chance.rng.u8(0..10) < thorough {
+                tracing::debug!(at = ?slot.as_ref().map(|raw| raw.at), "compacted");
+                *slot = None;
+                self.holed = true;
+            }
+        }
+    }
+
+    /// Replaces what stands at or beyond `from` by other records.
+    pub fn rewrite(&mut self, from: Offset, chance: &mut Chance, now_ms: i64) {
+        let from = usize::try_from(from).unwrap().max(1);
+        let gone = self.records.len().saturating_sub(from);
+        if gone > 0 {
+            self.holed = true;
+            tracing::debug!(partition = self.partition, from, gone, "rewritten");
+            self.records.truncate(from);
+            (0..gone).for_each(|_| self.produce(chance, now_ms));
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! The transactional producer.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+use std::time::Duration;
+
+use dedupd::dedupe::{Offset, PartitionId};
+use dedupd::ports::{Failure, Position, Reason, Refused, Remedy, Sink};
+
+use crate::sim::chance::{Exposure, Fault, failed, injected};
+use crate::sim::cluster::{Cluster, Epoch, StateRecord};
+use crate::sim::raw::{Raw, SimRecord};
+use crate::sim::source::SimSource;
+use crate::sim::universe::{Sabotage, Universe, writer};
+
+enum Outgoing {
+    Clean(Rc<Raw>),
+    State(PartitionId, StateRecord),
+}
+
+/// A producer instance.
+#[derive(Default)]
+struct Producer {
+    epoch: Epoch,
+    began: bool,
+    queue: VecDeque<Outgoing>,
+    sent: Vec<Rc<Raw>>,
+    clean_ends: BTreeMap<PartitionId, Offset>,
+    state_ends: BTreeMap<PartitionId, Offset>,
+    failed: Option<Failure>,
+    /// The broker has committed; only the answer is outstanding.
+    committed: bool,
+    /// An outcome was unknown: nothing but its end may follow.
+    indefinite: bool,
+}
+
+impl Producer {
+    /// Sends up to `count` records that wait.
+    fn deliver(&mut self, writer: &str, cluster: &mut Cluster, count: usize) {
+        for _ in 0..count {
+            let Some(outgoing) = self.queue.pop_front() else { return };
+            let failed = match outgoing {
+                Outgoing::Clean(raw) if raw.refused => Err(self.refusal(&raw, cluster)),
+                Outgoing::Clean(raw) => {
+                    self.sent.push(Rc::clone(&raw));
+                    let partition = raw.at.partition;
+                    cluster.write_clean(writer, self.epoch, raw).map(|at| {
+                        self.clean_ends.insert(partition, at + 1);
+                    })
+                }
+                Outgoing::State(partition, record) => {
+                    cluster.write_state((writer, self.epoch), partition, record).map(|at| {
+                        self.state_ends.insert(partition, at + 1);
+                    })
+                }
+            };
+            if let Err(failed) = failed {
+                self.failed = Some(failed);
+                self.queue.clear();
+            }
+        }
+    }
+
+    /// The broker refuses the record alone, or with others that travelled in the same batch.
+    fn refusal(&self, raw: &Raw, cluster: &mut Cluster) -> Failure {
+        let (mut first, mut last) = (raw.at.offset, raw.at.offset);
+        let waiting = self.queue.iter().filter_map(|outgoing| match outgoing {
+            Outgoing::Clean(raw) => Some(raw),
+            Outgoing::State(..) => None,
+        });
+        if cluster.chance.coin() {
+            for other in waiting.chain(&self.sent).filter(|other| other.at.partition == raw.at.partition) {
+                if cluster.chance.coin() {
+                    first = first.min(other.at.offset);
+                    last = last.max(other.at.offset);
+                }
+            }
+        }
+        tracing::debug!(first, last, at = ?raw.at, "refused");
+        let refused = Some(Refused { partition: raw.at.partition, first, last });
+        Failure { remedy: Remedy::Abort, what: "the record is too large".to_owned(), refused }
+    }
+}
+
+/// The sink of one worker.
+pub struct SimSink {
+    universe: Rc<Universe>,
+    worker: usize,
+    writer: String,
+    producer: Option<Producer>,
+}
+
+impl SimSink {
+    /// Without a producer.
+    pub fn new(universe: &Rc<Universe>, worker: usize) -> Self {
+        Self { universe: Rc::clone(universe), worker, writer: writer(worker), producer: None }
+    }
+
+    /// A call that needs a producer in order.
+    fn with<T>(
+        &mut self,
+        exposure: Exposure,
+        effect: impl FnOnce(&mut Producer, &mut Cluster, &str) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let (writer, universe) = (&self.writer, &self.universe);
+        let Some(producer) = self.producer.as_mut() else {
+            return Err(failed(Remedy::Renew, "no producer is ready"));
+        };
+        if producer.indefinite {
+            let broken = "a producer is used after an unknown result".to_owned();
+            universe.cluster.borrow_mut().violations.push(broken);
+        }
+        universe.call(self.worker, exposure, |cluster| effect(producer, cluster, writer))
+    }
+
+    fn enqueue(&mut self, outgoing: Outgoing) -> Result<(), Failure> {
+        self.with(Exposure::Before, |producer, cluster, writer| {
+            if !producer.began {
+                cluster.violations.push("a record outside of a transaction".to_owned());
+            }
+            producer.queue.push_back(outgoing);
+            let some = cluster.chance.rng.usize(0..3);
+            producer.deliver(writer, cluster, some);
+            Ok(())
+        })
+    }
+
+    /// What the broker makes of a commit whose answer is `fault`.
+    fn try_commit(&mut self, fault: Option<Fault>, cluster: &mut Cluster) -> Result<(), Failure> {
+        let Some(producer) = self.producer.as_mut() else {
+            return Err(failed(Remedy::Renew, "no producer is ready"));
+        };
+        producer.deliver(&self.writer, cluster, usize::MAX);
+        if let Some(failed) = producer.failed.clone() {
+            return Err(failed);
+        }
+        let applied = match fault {
+            None => true,
+            Some(Fault::Abort) => false,
+            Some(_) => cluster.chance.coin(),
+        };
+        if self.universe.sabotage == Sabotage::CommitUnderstood && cluster.chance.rng.u8(0..20) == 0 {
+            return cluster.abort(&self.writer, producer.epoch);
+        }
+        if applied && !producer.committed {
+            cluster.commit(&self.writer, producer.epoch)?;
+            producer.committed = true;
+        }
+        let in_flight = matches!(fault, Some(Fault::Crash | Fault::Unknown)) && !producer.committed;
+        if in_flight && cluster.chance.hit(Fault::LateCommit) {
+            cluster.commit_later(&self.writer, producer.epoch);
+        }
+        Ok(())
+    }
+
+    fn ended(&mut self, cluster: &mut Cluster) {
+        cluster.begun.remove(&self.writer);
+        if let Some(producer) = self.producer.as_mut() {
+            producer.queue.clear();
+            producer.sent.clear();
+            producer.began = false;
+            producer.committed = false;
+            producer.failed = None;
+        }
+    }
+}
+
+impl Sink<SimSource> for SimSink {
+    fn prepare(&mut self, _: Duration) -> Result<(), Failure> {
+        if self.producer.is_some() {
+            return Ok(());
+        }
+        let epoch =
+            self.universe.call(self.worker, Exposure::Around, |cluster| Ok(cluster.fence(&self.writer)))?;
+        self.producer = Some(Producer { epoch, ..Producer::default() });
+        Ok(())
+    }
+
+    fn fence(&mut self, writer: &str, _: Duration) -> Result<(), Failure> {
+        self.universe.call(self.worker, Exposure::Around, |cluster| {
+            cluster.fence(writer);
+            Ok(())
+        })
+    }
+
+    fn purge(
+        &mut self,
+        writer: &str,
+        _: PartitionId,
+        _: (bool, bool),
+        wait: Duration,
+    ) -> Result<(), Failure> {
+        // What hangs of a writer here hangs in its transaction, which its successor ends.
+        if writer == self.writer { Ok(()) } else { self.fence(writer, wait) }
+    }
+
+    fn seal(
+        &mut self,
+        writer: &str,
+        key: &str,
+        block: &[u8],
+        position: &Position,
+        _: Duration,
+    ) -> Result<(), Failure> {
+        let own = self.producer.as_ref().filter(|_| writer == self.writer).map(|producer| producer.epoch);
+        self.universe.call(self.worker, Exposure::Around, |cluster| {
+            let by = (writer, own.unwrap_or_else(|| cluster.fence(writer)));
+            let record = StateRecord { key: key.to_owned(), block: block.to_vec() };
+            cluster.write_state(by, position.partition, record)?;
+            cluster.send_offsets(by, None, std::slice::from_ref(position))?;
+            cluster.commit(writer, by.1)
+        })
+    }
+
+    fn discard(&mut self) {
+        let mut cluster = self.universe.cluster.borrow_mut();
+        if let Some(mut producer) = self.producer.take()
+            && !cluster.dead.contains(&self.worker)
+        {
+            let in_flight = cluster.chance.rng.usize(0..=producer.queue.len());
+            producer.deliver(&self.writer, &mut cluster, in_flight);
+        }
+        cluster.begun.remove(&self.writer);
+    }
+
+    fn begin(&mut self) -> Result<(), Failure> {
+        self.with(Exposure::Before, |producer, cluster, writer| {
+            if producer.began {
+                cluster.violations.push("a transaction begun inside another".to_owned());
+            }
+            producer.began = true;
+            cluster.begun.insert(writer.to_owned());
+            Ok(())
+        })
+    }
+
+    fn forward(&mut self, record: &SimRecord) -> Result<(), Failure> {
+        tracing::trace!(at = ?record.0.at, value = record.0.value, key = ?record.0.key, "forward");
+        self.enqueue(Outgoing::Clean(Rc::clone(&record.0)))
+    }
+
+    fn dead_letter(&mut self, _: &SimRecord, _: &Reason) -> Result<(), Failure> {
+        self.with(Exposure::Before, |_, _, _| Ok(()))
+    }
+
+    fn drain(&mut self, _: Duration) -> Result<(), Failure> {
+        self.with(Exposure::Around, |producer, cluster, writer| {
+            producer.deliver(writer, cluster, usize::MAX);
+            producer.failed.clone().map_or(Ok(()), Err)
+        })
+    }
+
+    fn clean_end(&self, partition: PartitionId) -> Option<Offset> {
+        self.producer.as_ref()?.clean_ends.get(&partition).copied()
+    }
+
+    fn put_state(&mut self, partition: PartitionId, key: &str, block: &[u8]) -> Result<(), Failure> {
+        let record = StateRecord { key: key.to_owned(), block: block.to_vec() };
+        self.enqueue(Outgoing::State(partition, record))
+    }
+
+    fn state_end(&self, partition: PartitionId) -> Option<Offset> {
+        self.producer.as_ref()?.state_ends.get(&partition).copied()
+    }
+
+    fn send_offsets(
+        &mut self,
+        source: &SimSource,
+        positions: &[Position],
+        _: Duration,
+    ) -> Result<(), Failure> {
+        let member = source.member;
+        self.with(Exposure::Around, |producer, cluster, writer| {
+            cluster.send_offsets((writer, producer.epoch), Some(member), positions)
+        })
+    }
+
+    fn commit(&mut self, _: Duration) -> Result<(), Failure> {
+        // One that others run before, and that fails only when the producer is not fit for it.
+        self.with(Exposure::Crash, |_, _, _| Ok(()))?;
+        let universe = Rc::clone(&self.universe);
+        let mut cluster = universe.cluster.borrow_mut();
+        let fault = cluster.chance.failure(Exposure::Before);
+        self.try_commit(fault, &mut cluster)?;
+        match fault {
+            None => {
+                self.ended(&mut cluster);
+                return Ok(());
+            }
+            Some(Fault::Crash) => universe.crash(&mut cluster, self.worker),
+            Some(Fault::Unknown) => {
+                if let Some(producer) = self.producer.as_mut() {
+                    producer.indefinite = true;
+                }
+            }
+            Some(_) => {}
+        }
+        fault.map_or(Ok(()), |fault| Err(injected(fault)))
+    }
+
+    fn abort(&mut self, _: Duration) -> Result<(), Failure> {
+        self.with(Exposure::Ending, |producer, cluster, writer| {
+            producer.queue.clear();
+            if producer.committed {
+                cluster.violations.push("an abort after a commit".to_owned());
+            }
+            cluster.abort(writer, producer.epoch)
+        })?;
+        let universe = Rc::clone(&self.universe);
+        self.ended(&mut universe.cluster.borrow_mut());
+        Ok(())
+    }
+}

@@ -1,0 +1,176 @@
+//! The raw topic as a member of the group sees it.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use dedupd::dedupe::{Offset, PartitionId};
+use dedupd::ports::{Bounds, Committed, Failure, GroupEvent, Remedy, Source};
+
+use crate::sim::chance::{Exposure, Fault, failed};
+use crate::sim::cluster::Cluster;
+use crate::sim::group::{Fetch, MemberId};
+use crate::sim::raw::SimRecord;
+use crate::sim::universe::Universe;
+
+/// One member's client.
+pub struct SimSource {
+    universe: Rc<Universe>,
+    worker: usize,
+    /// Its number in the group.
+    pub member: MemberId,
+}
+
+impl SimSource {
+    /// Joins the group.
+    pub fn join(universe: &Rc<Universe>, worker: usize) -> Self {
+        let member = universe.cluster.borrow_mut().group.join(worker);
+        Self { universe: Rc::clone(universe), worker, member }
+    }
+
+    fn call<T>(&self, effect: impl FnOnce(&mut Cluster) -> Result<T, Failure>) -> Result<T, Failure> {
+        self.universe.call(self.worker, Exposure::Before, effect)
+    }
+
+    fn deliver(&self, cluster: &mut Cluster, wait: Duration) -> Option<SimRecord> {
+        let Cluster { group, chance, raw, .. } = cluster;
+        if !group.has_event(self.member, cluster.now) && !chance.hit(Fault::EmptyPoll) {
+            let fetch = group.fetch(self.member);
+            let ready = fetch
+                .iter_mut()
+                .filter(|(_, fetch)| !fetch.paused)
+                .filter_map(|(partition, fetch)| Some((raw[*partition as usize].next(fetch.at?)?, fetch)));
+            let mut ready: Vec<_> = ready.collect();
+            if !ready.is_empty() {
+                let (record, fetch) = ready.swap_remove(chance.rng.usize(0..ready.len()));
+                let next = if chance.hit(Fault::Redelivery) { 0 } else { 1 };
+                fetch.at = Some(record.at.offset + next);
+                return Some(SimRecord(Rc::clone(record)));
+            }
+        }
+        let slow = cluster.chance.rng.u64(0..20);
+        cluster.advance(wait + Duration::from_millis(if wait.is_zero() { 0 } else { slow }));
+        None
+    }
+}
+
+impl Source for SimSource {
+    type Record<'a> = SimRecord;
+
+    fn poll(&self, wait: Duration) -> Result<Option<SimRecord>, Failure> {
+        self.call(|cluster| {
+            if cluster.group.is_dead(self.member) || cluster.chance.hit(Fault::Replaced) {
+                cluster.group.gone(self.worker);
+                return Err(failed(Remedy::Rejoin, "another member took this one's name"));
+            }
+            Ok(self.deliver(cluster, wait))
+        })
+    }
+
+    fn events(&self) -> Vec<GroupEvent> {
+        let mut cluster = self.universe.cluster.borrow_mut();
+        if cluster.dead.contains(&self.worker) {
+            return Vec::new();
+        }
+        let now = cluster.now;
+        cluster.group.events(self.member, now)
+    }
+
+    fn assign(&self, starts: &[(PartitionId, Option<Offset>)]) -> Result<(), Failure> {
+        self.call(|cluster| {
+            for (partition, start) in starts {
+                let fetch = Fetch { at: *start, paused: start.is_none() };
+                cluster.group.fetch(self.member).insert(*partition, fetch);
+            }
+            Ok(())
+        })
+    }
+
+    fn unassign(&self, partitions: &[PartitionId]) -> Result<(), Failure> {
+        self.call(|cluster| {
+            cluster.group.unassign(self.member, partitions);
+            Ok(())
+        })
+    }
+
+    fn seek(&self, starts: &[(PartitionId, Offset)]) -> Result<(), Failure> {
+        self.call(|cluster| {
+            for (partition, start) in starts {
+                match cluster.group.fetch(self.member).get_mut(partition) {
+                    Some(fetch) => *fetch = Fetch { at: Some(*start), paused: false },
+                    None => cluster.violations.push(format!("seek in partition {partition}, not assigned")),
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn pause(&self, partitions: &[PartitionId]) -> Result<(), Failure> {
+        self.call(|cluster| {
+            for partition in partitions {
+                if let Some(fetch) = cluster.group.fetch(self.member).get_mut(partition) {
+                    fetch.paused = true;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn committed(&self, partitions: &[PartitionId], wait: Duration) -> Result<Vec<Committed>, Failure> {
+        self.call(|cluster| {
+            if partitions.iter().any(|p| !cluster.offsets[*p as usize].pending.is_empty()) {
+                cluster.advance(wait);
+                return Err(failed(Remedy::Retry, "a transaction holds the offsets back"));
+            }
+            Ok(settled(cluster, partitions))
+        })
+    }
+
+    fn committed_unstable(&self, partitions: &[PartitionId], _: Duration) -> Result<Vec<Committed>, Failure> {
+        self.call(|cluster| Ok(settled(cluster, partitions)))
+    }
+
+    fn bounds(&self, partition: PartitionId, _: Duration) -> Result<Bounds, Failure> {
+        self.call(|cluster| {
+            let end = cluster.raw[partition as usize].end();
+            Ok(Bounds { low: 0, stable: end, high: end })
+        })
+    }
+
+    fn end(&self, partition: PartitionId) -> Option<Offset> {
+        Some(self.universe.cluster.borrow().raw[partition as usize].end())
+    }
+
+    fn may_commit(&self, partitions: &[PartitionId]) -> bool {
+        let cluster = self.universe.cluster.borrow();
+        cluster.group.believes(self.member, partitions, cluster.now)
+    }
+
+    fn rejoin(&mut self) -> Result<(), Failure> {
+        let worker = self.worker;
+        self.member = self.call(|cluster| {
+            cluster.group.gone(worker);
+            Ok(cluster.group.join(worker))
+        })?;
+        Ok(())
+    }
+
+    fn leave(&self) {
+        let mut cluster = self.universe.cluster.borrow_mut();
+        let now = cluster.now;
+        if !cluster.dead.contains(&self.worker) {
+            cluster.group.leave(self.member, now);
+        }
+    }
+}
+
+fn settled(cluster: &Cluster, partitions: &[PartitionId]) -> Vec<Committed> {
+    let answer = |partition: &PartitionId| {
+        let settled = cluster.offsets[*partition as usize].settled.clone();
+        Committed {
+            partition: *partition,
+            offset: settled.as_ref().map(|(offset, _)| *offset),
+            metadata: settled.map(|(_, metadata)| metadata).unwrap_or_default(),
+        }
+    };
+    partitions.iter().map(answer).collect()
+}

@@ -1,0 +1,117 @@
+//! The reader of the state topic.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use dedupd::dedupe::{Offset, PartitionId};
+use dedupd::ports::{Bounds, Failure, Leftover, StateItem, StateLog};
+
+use crate::sim::chance::Exposure;
+use crate::sim::cluster::{Cluster, StateRecord};
+use crate::sim::universe::{Sabotage, Universe};
+
+/// One worker's reader.
+pub struct SimLog {
+    universe: Rc<Universe>,
+    worker: usize,
+    /// Where each open partition continues.
+    open: BTreeMap<PartitionId, Offset>,
+}
+
+impl SimLog {
+    /// Nothing is open.
+    pub fn new(universe: &Rc<Universe>, worker: usize) -> Self {
+        Self { universe: Rc::clone(universe), worker, open: BTreeMap::new() }
+    }
+
+    fn call<T>(&self, effect: impl FnOnce(&mut Cluster) -> Result<T, Failure>) -> Result<T, Failure> {
+        self.universe.call(self.worker, Exposure::Before, effect)
+    }
+}
+
+fn item(partition: PartitionId, offset: Offset, record: &StateRecord) -> StateItem {
+    StateItem::Block { partition, offset, key: record.key.clone(), block: record.block.clone() }
+}
+
+/// The next items of the open partitions, a few of each.
+fn read(
+    open: &mut BTreeMap<PartitionId, Offset>,
+    cluster: &mut Cluster,
+    sabotage: Sabotage,
+) -> Vec<StateItem> {
+    let mut items = Vec::new();
+    for (partition, next) in open {
+        let count = cluster.chance.rng.usize(0..5);
+        let log = &cluster.state[*partition as usize];
+        let mut blocks: Vec<_> = log.committed(*next, &cluster.fates).collect();
+        if sabotage == Sabotage::BlockHidden {
+            blocks.pop();
+        }
+        let ends = blocks.len() < count;
+        for (offset, record) in blocks.into_iter().take(count) {
+            items.push(item(*partition, offset, record));
+            *next = offset + 1;
+        }
+        if ends {
+            items.push(StateItem::End { partition: *partition, next: *next });
+        }
+    }
+    items
+}
+
+impl StateLog for SimLog {
+    fn open(&mut self, partition: PartitionId, from: Option<Offset>) -> Result<(), Failure> {
+        self.call(|_| Ok(()))?;
+        self.open.insert(partition, from.unwrap_or(0));
+        Ok(())
+    }
+
+    fn read(&mut self, _: Duration) -> Result<Vec<StateItem>, Failure> {
+        let Self { universe, worker, open } = self;
+        let sabotage = universe.sabotage;
+        universe.call(*worker, Exposure::Before, |cluster| Ok(read(open, cluster, sabotage)))
+    }
+
+    fn close(&mut self, partition: PartitionId) -> Result<(), Failure> {
+        self.call(|_| Ok(()))?;
+        self.open.remove(&partition);
+        Ok(())
+    }
+
+    fn bounds(&self, partition: PartitionId, _: Duration) -> Result<Bounds, Failure> {
+        self.call(|cluster| Ok(cluster.state[partition as usize].bounds(&cluster.fates)))
+    }
+
+    fn clean_bounds(&self, partition: PartitionId, _: Duration) -> Result<Bounds, Failure> {
+        self.call(|cluster| Ok(cluster.clean[partition as usize].bounds(&cluster.fates)))
+    }
+
+    fn tail(
+        &self,
+        partition: PartitionId,
+        from: Offset,
+        what: Leftover,
+        _: Duration,
+    ) -> Result<Vec<StateItem>, Failure> {
+        self.call(|cluster| {
+            let log = &cluster.state[partition as usize];
+            Ok(match what {
+                Leftover::Committed => log
+                    .committed(from, &cluster.fates)
+                    .map(|(offset, record)| item(partition, offset, record))
+                    .collect(),
+                Leftover::Everything => {
+                    log.everything(from).map(|(offset, _, record)| item(partition, offset, record)).collect()
+                }
+            })
+        })
+    }
+
+    fn clean_shows(&self, partition: PartitionId, offset: Offset, _: Duration) -> Result<bool, Failure> {
+        self.call(|cluster| {
+            let log = &cluster.clean[partition as usize];
+            Ok(log.committed(offset, &cluster.fates).next().is_some_and(|(at, _)| at == offset))
+        })
+    }
+}

@@ -1,0 +1,104 @@
+//! The local store, which survives its process unless the seed says otherwise.
+
+use std::rc::Rc;
+
+use dedupd::dedupe::{Block, BlockView, Coordinates, Identity, Offset, PartitionId};
+use dedupd::ports::{Head, Store, StoreError};
+use dedupd::store::memory::MemoryStore;
+
+use crate::sim::chance::Exposure;
+use crate::sim::universe::{Sabotage, Universe};
+
+/// A store on which a process can end before and after each write.
+pub struct SimStore {
+    universe: Rc<Universe>,
+    worker: usize,
+    inner: MemoryStore,
+}
+
+impl SimStore {
+    /// The store of a worker.
+    pub fn new(universe: &Rc<Universe>, worker: usize, inner: MemoryStore) -> Self {
+        Self { universe: Rc::clone(universe), worker, inner }
+    }
+
+    fn write<T>(
+        &mut self,
+        effect: impl FnOnce(&mut MemoryStore) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let Self { universe, worker, inner } = self;
+        let call = universe.call(*worker, Exposure::Crash, |_| Ok(effect(inner)));
+        call.map_err(|failed| StoreError::Io(failed.what))?
+    }
+}
+
+/// Keeps what lies at or beyond `from`, under coordinates below it.
+fn pass_off(store: &mut MemoryStore, partition: PartitionId, from: Offset) -> Result<(), StoreError> {
+    let mut kept: Option<Block> = None;
+    let mut ids = Vec::new();
+    store.scan(partition, &mut |view| {
+        kept.get_or_insert(Block { entries: Vec::new(), ..view.header.clone() });
+        view.for_each(|_, identity| ids.push(identity)).map_err(|e| StoreError::Corrupt(e.to_string()))
+    })?;
+    let (Some(head), Some(block)) = (store.head(partition)?, kept) else { return Ok(()) };
+    if ids.len() as Offset > from {
+        return store.truncate(partition, from).map(drop);
+    }
+    let entries = (0..).zip(ids).collect();
+    store.clear(partition)?;
+    store.append(&Block { first: 0, next: from, entries, ..block }, head)
+}
+
+impl Store for SimStore {
+    fn head(&self, partition: PartitionId) -> Result<Option<Head>, StoreError> {
+        self.inner.head(partition)
+    }
+
+    fn append(&mut self, block: &Block, head: Head) -> Result<(), StoreError> {
+        tracing::trace!(p = block.partition, block.first, block.next, ?head, owners = ?block.entries.iter().map(|e| e.0).collect::<Vec<_>>(), "append");
+        self.write(|store| store.append(block, head))
+    }
+
+    fn set_head(&mut self, partition: PartitionId, head: Head) -> Result<(), StoreError> {
+        self.write(|store| store.set_head(partition, head))
+    }
+
+    fn scan(
+        &self,
+        partition: PartitionId,
+        visit: &mut dyn FnMut(&BlockView<'_>) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        self.inner.scan(partition, visit)
+    }
+
+    fn truncate(
+        &mut self,
+        partition: PartitionId,
+        from: Offset,
+    ) -> Result<Vec<(Offset, Identity)>, StoreError> {
+        tracing::trace!(partition, from, worker = self.worker, "truncate");
+        let ahead = self.universe.sabotage == Sabotage::StoreAhead;
+        self.write(|store| {
+            if ahead {
+                return pass_off(store, partition, from).map(|()| Vec::new());
+            }
+            store.truncate(partition, from)
+        })
+    }
+
+    fn expire(&mut self, partition: PartitionId, first: Offset) -> Result<(), StoreError> {
+        self.write(|store| store.expire(partition, first))
+    }
+
+    fn identity_of(&self, owner: Coordinates) -> Result<Option<Identity>, StoreError> {
+        self.inner.identity_of(owner)
+    }
+
+    fn clear(&mut self, partition: PartitionId) -> Result<(), StoreError> {
+        self.write(|store| store.clear(partition))
+    }
+
+    fn sync(&mut self) -> Result<(), StoreError> {
+        self.write(Store::sync)
+    }
+}

@@ -1,0 +1,194 @@
+//! What the ports of all workers share: the cluster, the workers themselves, and how a call fails.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use dedupd::clock::Clock;
+use dedupd::pipeline::{Fatal, Worker, World};
+use dedupd::ports::Failure;
+
+use crate::sim::chance::{Exposure, Fault, injected};
+use crate::sim::cluster::Cluster;
+use crate::sim::sink::SimSink;
+use crate::sim::source::SimSource;
+use crate::sim::state_log::SimLog;
+use crate::sim::store::SimStore;
+
+/// More port calls than any history makes.
+const CALLS_MAX: u64 = 1_000_000;
+
+/// What is broken on purpose, to see that the audit notices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sabotage {
+    /// Nothing.
+    Nothing,
+    /// The store passes off what lies ahead of the group as committed.
+    StoreAhead,
+    /// The sink calls a commit a success that the broker aborted.
+    CommitUnderstood,
+    /// The state log leaves out its last block.
+    BlockHidden,
+}
+
+/// The worker under test.
+pub type SimWorker = Worker<SimWorld>;
+
+/// Its ports.
+pub struct SimWorld;
+
+impl World for SimWorld {
+    type Source = SimSource;
+    type Sink = SimSink;
+    type Log = SimLog;
+    type Store = SimStore;
+    type Clock = SimClock;
+}
+
+/// Everything there is.
+pub struct Universe {
+    /// The cluster.
+    pub cluster: RefCell<Cluster>,
+    /// The workers; a slot is borrowed while its worker runs, and empty while its process is down.
+    pub workers: Vec<RefCell<Option<SimWorker>>>,
+    /// Whether the workers are one process with one store.
+    pub shared: bool,
+    /// What is broken on purpose.
+    pub sabotage: Sabotage,
+}
+
+impl Universe {
+    /// A port call of worker `me`: time passes, others may run, something may fail.
+    pub fn call<T, F: FnOnce(&mut Cluster) -> Result<T, Failure>>(
+        &self,
+        me: usize,
+        exposure: Exposure,
+        effect: F,
+    ) -> Result<T, Failure> {
+        self.meanwhile(me);
+        let mut cluster = self.cluster.borrow_mut();
+        cluster.calls += 1;
+        tracing::trace!(worker = me, now = ?cluster.now, call = std::any::type_name::<F>(), "called");
+        if cluster.dead.contains(&me) {
+            // It may wait for a deadline.
+            cluster.advance(Duration::from_millis(10));
+            return Err(injected(Fault::Crash));
+        }
+        assert!(cluster.calls < CALLS_MAX, "the worker calls and calls and gets nowhere");
+        let pause = cluster.chance.rng.u64(0..3000);
+        cluster.advance(Duration::from_micros(pause));
+        let Some(fault) = cluster.chance.failure(exposure) else { return effect(&mut cluster) };
+        tracing::debug!(worker = me, ?fault, call = std::any::type_name::<F>(), "injected");
+        if exposure != Exposure::Before && cluster.chance.coin() {
+            drop(effect(&mut cluster));
+        }
+        if fault == Fault::Crash {
+            self.crash(&mut cluster, me);
+        }
+        Err(injected(fault))
+    }
+
+    /// The process of worker `me` ends; what it calls from now on has no effect.
+    pub fn crash(&self, cluster: &mut Cluster, me: usize) {
+        if self.shared {
+            cluster.dead.extend(0..self.workers.len());
+        } else {
+            cluster.dead.insert(me);
+        }
+    }
+
+    /// Now and then another worker runs while this one hangs in a call.
+    pub fn meanwhile(&self, me: usize) {
+        let turns = {
+            let mut cluster = self.cluster.borrow_mut();
+            if self.workers.len() < 2 || cluster.dead.contains(&me) {
+                return;
+            }
+            if !cluster.chance.hit(Fault::Meanwhile) {
+                return;
+            }
+            let longest = [3, 30, 200][cluster.chance.rng.usize(0..3)];
+            cluster.chance.rng.u32(1..=longest)
+        };
+        for other in (0..self.workers.len()).filter(|other| *other != me) {
+            for _ in 0..turns {
+                self.shuffle();
+                if !self.turn(other) {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// What happens to the group and the raw topic by itself.
+    pub fn shuffle(&self) {
+        let mut cluster = self.cluster.borrow_mut();
+        let cluster = &mut *cluster;
+        let partition = cluster.chance.rng.usize(0..cluster.raw.len());
+        let due = cluster.now + Duration::from_millis(cluster.chance.rng.u64(0..500));
+        if cluster.chance.hit(Fault::Rebalance) {
+            cluster.group.revoke(partition, due);
+        }
+        if cluster.chance.hit(Fault::Kick) {
+            cluster.group.kick(partition, due);
+        }
+        if cluster.chance.coin() {
+            cluster.group.balance(cluster.now, &mut cluster.chance.rng);
+        }
+        if cluster.chance.hit(Fault::Compaction) {
+            let from = cluster.offsets[partition].settled.as_ref().map_or(0, |(offset, _)| *offset);
+            cluster.raw[partition].compact(from, &mut cluster.chance);
+        }
+    }
+
+    /// Lets a worker take a turn. False when it cannot, or ended with it.
+    pub fn turn(&self, worker: usize) -> bool {
+        let Ok(mut slot) = self.workers[worker].try_borrow_mut() else { return false };
+        let Some(running) = slot.as_mut() else { return false };
+        let ended = running.turn();
+        let mut cluster = self.cluster.borrow_mut();
+        if ended.is_ok() && !cluster.dead.contains(&worker) {
+            return true;
+        }
+        self.ended(&mut cluster, worker, ended);
+        drop(cluster);
+        *slot = None;
+        false
+    }
+
+    /// A worker has ended: as a crash made it, because it was fenced again and again, or wrongly.
+    pub fn ended(&self, cluster: &mut Cluster, worker: usize, how: Result<(), Fatal>) {
+        match &how {
+            Err(fatal) if !cluster.dead.contains(&worker) && !matches!(fatal, Fatal::Fenced(_)) => {
+                cluster.violations.push(format!("worker {worker} gave up: {fatal}"));
+            }
+            _ => {}
+        }
+        tracing::debug!(worker, ?how, "ended");
+        self.crash(cluster, worker);
+        cluster.group.gone(worker);
+        cluster.begun.remove(&writer(worker));
+    }
+}
+
+/// Transactional id of a worker.
+pub fn writer(worker: usize) -> String {
+    format!("group.sim.{worker}")
+}
+
+/// Simulated time.
+pub struct SimClock(pub Rc<Universe>);
+
+impl Clock for SimClock {
+    fn wall_ms(&self) -> i64 {
+        self.0.cluster.borrow().wall_ms()
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.0.cluster.borrow().now
+    }
+
+    fn rest(&self, pause: Duration) {
+        self.0.cluster.borrow_mut().advance(pause);
+    }
+}

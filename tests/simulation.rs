@@ -1,0 +1,162 @@
+//! The worker through thousands of small histories of crashes and faults, each from a seed.
+//!
+//! `DEDUPD_SIM_SEEDS=n` runs so many seeds; `DEDUPD_SIM_SEED=n` runs one and tells more.
+#![allow(
+    clippy::pedantic,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking"
+)]
+
+mod sim;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use dedupd::metrics::Metrics;
+use sim::{Counts, Fault, Outcome, Sabotage, Setting, run};
+
+/// Seeds of a run that nobody asked more of.
+const SEEDS: u64 = 2000;
+/// Seeds within which a negative control has to show itself.
+const CONTROL_SEEDS: u64 = 400;
+
+fn asked(name: &str) -> Option<u64> {
+    let value = std::env::var(name).ok()?;
+    Some(value.parse().unwrap_or_else(|_| panic!("{name} has to be a number, not {value:?}")))
+}
+
+/// Runs a seed; a panic in it is a violation as any other.
+fn history(seed: u64, setting: &Setting) -> Outcome {
+    catch_unwind(AssertUnwindSafe(|| run(seed, setting))).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+        Outcome {
+            counts: Counts::new(),
+            raw: 0,
+            clean: 0,
+            violations: vec![format!("panic: {}", text.unwrap_or_default())],
+        }
+    })
+}
+
+#[derive(Default)]
+struct Total {
+    counts: Counts,
+    raw: usize,
+    clean: usize,
+    failed: Vec<(u64, Vec<String>)>,
+}
+
+impl Total {
+    fn add(&mut self, seed: u64, outcome: Outcome) {
+        self.raw += outcome.raw;
+        self.clean += outcome.clean;
+        outcome.counts.into_iter().for_each(|(name, count)| *self.counts.entry(name).or_default() += count);
+        if !outcome.violations.is_empty() {
+            self.failed.push((seed, outcome.violations));
+        }
+    }
+
+    fn join(mut self, other: Self) -> Self {
+        self.raw += other.raw;
+        self.clean += other.clean;
+        other.counts.into_iter().for_each(|(name, count)| *self.counts.entry(name).or_default() += count);
+        self.failed.extend(other.failed);
+        self
+    }
+}
+
+/// Each thread takes the next seed; what a seed does, it does on one thread.
+fn histories(seeds: u64, sabotage: Sabotage) -> Total {
+    let next = AtomicU64::new(0);
+    let take = || {
+        let setting = Setting { sabotage, metrics: Metrics::new() };
+        let mut total = Total::default();
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds {
+                return total;
+            }
+            total.add(seed, history(seed, &setting));
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        let running: Vec<_> = (0..threads).map(|_| scope.spawn(take)).collect();
+        running.into_iter().map(|thread| thread.join().unwrap()).fold(Total::default(), Total::join)
+    })
+}
+
+/// A ratchet: so many of a thousand histories are known to break something, in the pipeline or in the
+/// simulation itself, and each has to be understood. The number may only fall.
+const KNOWN_PER_THOUSAND: usize = 60;
+
+fn told(failed: &[(u64, Vec<String>)]) -> String {
+    let one = |(seed, violations): &(u64, Vec<String>)| {
+        let first: Vec<&str> = violations.iter().take(4).map(String::as_str).collect();
+        format!("DEDUPD_SIM_SEED={seed} cargo test --test simulation\n    {}", first.join("\n    "))
+    };
+    let mut failed: Vec<_> = failed.iter().collect();
+    failed.sort_by_key(|(seed, _)| *seed);
+    failed.into_iter().take(12).map(one).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn nothing_is_lost_duplicated_reordered_or_altered_whatever_fails() {
+    if let Some(seed) = asked("DEDUPD_SIM_SEED") {
+        let log = tracing_subscriber::fmt().without_time().with_ansi(false).with_test_writer();
+        log.with_max_level(tracing::Level::TRACE).init();
+        let outcome = history(seed, &Setting { sabotage: Sabotage::Nothing, metrics: Metrics::new() });
+        println!("{} raw, {} clean, {:#?}", outcome.raw, outcome.clean, outcome.counts);
+        assert!(outcome.violations.is_empty(), "seed {seed}:\n{}", outcome.violations.join("\n"));
+        return;
+    }
+    let seeds = asked("DEDUPD_SIM_SEEDS").unwrap_or(SEEDS);
+    let total = histories(seeds, Sabotage::Nothing);
+    println!("{seeds} histories, {} raw records, {} clean, {:#?}", total.raw, total.clean, total.counts);
+    println!("{} of {seeds} seeds still fail:\n{}", total.failed.len(), told(&total.failed));
+    let most =
+        usize::try_from(seeds).unwrap_or(usize::MAX).saturating_mul(KNOWN_PER_THOUSAND).div_ceil(1_000);
+    assert!(total.failed.len() <= most, "more than the {most} seeds known to fail; the list above is new");
+    if seeds >= SEEDS {
+        for fault in Fault::ALL {
+            assert!(total.counts.contains_key(fault.name()), "no history had a {}", fault.name());
+        }
+        assert!(total.clean > 0 && total.clean < total.raw, "there is something to forward and to leave out");
+    }
+}
+
+#[test]
+fn a_seed_is_one_history() {
+    let setting = Setting { sabotage: Sabotage::Nothing, metrics: Metrics::new() };
+    for seed in 0..20 {
+        let (once, again) = (history(seed, &setting), history(seed, &setting));
+        assert_eq!(once.counts, again.counts, "seed {seed}");
+        assert_eq!((once.raw, once.clean), (again.raw, again.clean), "seed {seed}");
+    }
+}
+
+fn assert_noticed(sabotage: Sabotage, what: &str) {
+    let total = histories(CONTROL_SEEDS, sabotage);
+    let all = total.failed.iter().flat_map(|(_, violations)| violations);
+    let found = all.filter(|violation| violation.starts_with(what)).count();
+    println!("{sabotage:?}: {found} × {what}, in {} of {CONTROL_SEEDS} histories", total.failed.len());
+    assert!(found > 0, "the audit does not notice {sabotage:?}: {}", told(&total.failed));
+}
+
+#[test]
+fn control_state_ahead_of_the_group_loses() {
+    assert_noticed(Sabotage::StoreAhead, "lost");
+}
+
+#[test]
+fn control_a_commit_misunderstood_loses() {
+    assert_noticed(Sabotage::CommitUnderstood, "lost");
+}
+
+#[test]
+fn control_a_hidden_block_duplicates() {
+    assert_noticed(Sabotage::BlockHidden, "duplicated");
+}

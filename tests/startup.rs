@@ -1,0 +1,211 @@
+//! What keeps the real binary from starting, on a real Apache Kafka: an exit code, the reason, the remedy.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking"
+)]
+
+mod support;
+
+use std::net::TcpListener;
+use std::process::Command;
+use std::time::Duration;
+
+use dedupd::clock::monotonic;
+use support::{Pipe, Sidecar, ports::free_port, shared_kafka, wait_until};
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// A sidecar that may not create topics.
+fn strict(pipe: &Pipe<'_>) -> Sidecar {
+    pipe.sidecar("a").with("DEDUPD_TOPICS__CREATE", "false")
+}
+
+/// It ends with this code within the limit, and says all of this.
+fn assert_refused(sidecar: &Sidecar, code: i32, words: &[&str]) {
+    let running = sidecar.start();
+    let ended = running.wait(LIMIT).code();
+    let text = running.text();
+    assert_eq!(ended, Some(code), "{text}");
+    for word in words {
+        assert!(text.contains(word), "{word:?} is not in:\n{text}");
+    }
+}
+
+#[test]
+fn missing_topics_are_named_all_at_once() {
+    let kafka = shared_kafka();
+    let pipe = Pipe::new(kafka, "absent", 2);
+    let state = format!("{}.dedupd", pipe.clean);
+    let create = "set topics.create = true";
+    assert_refused(&strict(&pipe), 3, &[&pipe.clean, &state, "(topics.clean)", "(topics.state)", create]);
+    kafka.create_topic(&pipe.clean, 2, &[]);
+    assert_refused(&strict(&pipe), 3, &[&state, "(topics.state)"]);
+    // Nobody but its writers knows how the raw topic has to look.
+    let mut nowhere = pipe.sidecar("b");
+    nowhere.raw = "absent.nowhere".to_owned();
+    assert_refused(&nowhere, 3, &["absent.nowhere", "(topics.raw)", "does not exist"]);
+    assert_eq!(kafka.partitions("absent.nowhere"), 0);
+    assert_eq!(kafka.partitions(&state), 0, "a start that fails leaves no topic behind");
+}
+
+#[test]
+fn topics_of_different_partition_counts_are_refused() {
+    let kafka = shared_kafka();
+    let pipe = Pipe::new(kafka, "counts", 3);
+    let state = format!("{}.dedupd", pipe.clean);
+    kafka.create_topic(&pipe.clean, 2, &[]);
+    kafka.create_topic(&state, 4, &[("retention.ms", "-1")]);
+    let words = ["has 2 partitions", "has 4 partitions", "kafka-topics.sh", &pipe.clean, &state];
+    assert_refused(&strict(&pipe), 3, &words);
+    // Being allowed to create topics does not help those that exist.
+    assert_refused(&pipe.sidecar("a"), 3, &words);
+}
+
+#[test]
+fn a_state_topic_that_would_forget_is_refused_with_the_command_that_mends_it() {
+    let kafka = shared_kafka();
+    let pipe = Pipe::new(kafka, "forgetful", 1);
+    let state = format!("{}.dedupd", pipe.clean);
+    kafka.create_topic(&pipe.clean, 1, &[]);
+    kafka.create_topic(&state, 1, &[("retention.ms", "86400000"), ("cleanup.policy", "compact")]);
+    let command = format!("kafka-configs.sh --bootstrap-server {} --alter", kafka.bootstrap());
+    let words = [&command, "--add-config cleanup.policy=delete", "--add-config retention.ms=172800000"];
+    assert_refused(&strict(&pipe), 3, &words);
+    kafka.alter_topic_config(&state, &[("cleanup.policy", "delete")]);
+    assert_refused(&strict(&pipe), 3, &["retention.ms=172800000", "needs at least 95040000 ms"]);
+    kafka.alter_topic_config(&state, &[("retention.ms", "172800000")]);
+    let running = strict(&pipe).start();
+    running.wait_ready(LIMIT);
+    assert_eq!(running.stop(), Some(0));
+}
+
+#[test]
+fn timeouts_beyond_the_brokers_limits_are_a_wrong_configuration() {
+    let pipe = Pipe::new(shared_kafka(), "limits", 1);
+    let long = pipe
+        .sidecar("a")
+        .with("DEDUPD_BATCH__TRANSACTION_TIMEOUT", "16m")
+        .with("DEDUPD_GROUP__SESSION_TIMEOUT", "17m");
+    assert_refused(&long, 2, &["transaction.max.timeout.ms", "batch.transaction_timeout"]);
+    let longer = pipe.sidecar("a").with("DEDUPD_GROUP__SESSION_TIMEOUT", "31m");
+    assert_refused(&longer, 2, &["group.max.session.timeout.ms", "group.session_timeout"]);
+    assert_eq!(pipe.kafka.partitions(&pipe.clean), 0, "a start that fails leaves no topic behind");
+}
+
+#[test]
+fn an_unreachable_broker_is_waited_for() {
+    let pipe = Pipe::new(shared_kafka(), "unreachable", 1);
+    let mut sidecar = pipe.sidecar("a");
+    sidecar.bootstrap = format!("127.0.0.1:{}", free_port());
+    let running = sidecar.start();
+    let page = wait_until("the page to say what it waits for", LIMIT, || {
+        running.get("/readyz").filter(|page| page.contains("waits for a broker"))
+    });
+    assert!(page.starts_with("HTTP/1.1 503") && page.contains(&sidecar.bootstrap), "{page}");
+    assert!(running.get("/livez").unwrap().starts_with("HTTP/1.1 200"));
+    assert!(running.text().contains("no broker answers"), "{}", running.text());
+    assert_eq!(running.ended(), None);
+    let asked = monotonic();
+    assert_eq!(running.stop(), Some(0), "{}", running.text());
+    assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
+}
+
+#[test]
+fn a_start_that_hangs_on_a_silent_broker_can_be_stopped() {
+    let pipe = Pipe::new(shared_kafka(), "silent", 1);
+    let silent = TcpListener::bind(("127.0.0.1", free_port())).unwrap();
+    let mut sidecar = pipe.sidecar("a");
+    sidecar.bootstrap = silent.local_addr().unwrap().to_string();
+    let running = sidecar.start();
+    let _connection = silent.accept().unwrap();
+    // Its first question is under way.
+    let asked = monotonic();
+    assert_eq!(running.stop(), Some(0), "{}", running.text());
+    assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
+}
+
+#[test]
+fn a_bad_configuration_lists_every_problem() {
+    let pipe = Pipe::new(shared_kafka(), "bad", 1);
+    let sidecar = pipe
+        .sidecar("a")
+        .with("DEDUPD_WINDOW__EXACT", "soon")
+        .with("DEDUPD_BATCH__INTERVAL", "10s")
+        .with("DEDUPD_GROUP__ON_REWIND", "guess")
+        .with("DEDUPD_KAFKA__PROPERTIES__ENABLE_AUTO_COMMIT", "true")
+        .with("DEDUPD_STATE__ON_POISON", "dead_letter")
+        .with("DEDUPD_WINDOWS__EXACT", "1h");
+    let words = [
+        "window.exact",
+        "batch.interval",
+        "group.on_rewind",
+        "enable.auto.commit",
+        "state.on_poison",
+        "windows",
+    ];
+    let started = monotonic();
+    assert_refused(&sidecar, 2, &words);
+    assert!(started.elapsed() < Duration::from_secs(2), "no broker has to be asked for that");
+}
+
+#[test]
+fn created_topics_are_shaped_like_the_raw_one() {
+    let kafka = shared_kafka();
+    let pipe = Pipe::new(kafka, "created", 5);
+    let shape = [
+        ("retention.ms", "123456789"),
+        ("retention.bytes", "99999999"),
+        ("max.message.bytes", "3000000"),
+        ("message.timestamp.after.max.ms", "9000000000"),
+    ];
+    kafka.alter_topic_config(&pipe.raw, &shape);
+    let running = pipe.sidecar("a").with("DEDUPD_WINDOW__EXACT", "10h").start();
+    running.wait_ready(LIMIT);
+    let state = format!("{}.dedupd", pipe.clean);
+    assert_eq!((kafka.partitions(&pipe.clean), kafka.partitions(&state)), (5, 5));
+    let clean = kafka.topic_config(&pipe.clean);
+    for (key, value) in shape {
+        assert_eq!(clean[key], value, "{key}");
+    }
+    let state = kafka.topic_config(&state);
+    assert_eq!(state["cleanup.policy"], "delete");
+    assert_eq!(state["retention.bytes"], "-1");
+    let ten_hours_and_a_day_ms = 34 * 3_600_000;
+    assert_eq!(state["retention.ms"], ten_hours_and_a_day_ms.to_string());
+    assert_eq!(running.stop(), Some(0));
+    // What it made is what it accepts.
+    let again = strict(&pipe).with("DEDUPD_WINDOW__EXACT", "10h").start();
+    again.wait_ready(LIMIT);
+}
+
+#[test]
+fn a_check_tells_and_leaves_nothing_behind() {
+    let kafka = shared_kafka();
+    let pipe = Pipe::new(kafka, "checked", 2);
+    let state = format!("{}.dedupd", pipe.clean);
+    let check = || {
+        let output = Command::new(env!("CARGO_BIN_EXE_dedupd"))
+            .args(["check", "--bootstrap-servers", kafka.bootstrap(), "--raw", &pipe.raw])
+            .args(["--clean", &pipe.clean, "--id", "json:/id", "--state-dir"])
+            .arg(pipe.dir.path().join("checked"))
+            .env("DEDUPD_TOPICS__CREATE", "true")
+            .output()
+            .unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8_lossy(&text).into_owned())
+    };
+    let (code, text) = check();
+    assert_eq!(code, Some(3), "{text}");
+    assert!(text.contains(&format!("topic {state} (topics.state) does not exist")), "{text}");
+    assert!(text.contains("raw = \"checked.raw\""), "the configuration in force is shown: {text}");
+    assert_eq!((kafka.partitions(&pipe.clean), kafka.partitions(&state)), (0, 0));
+    assert!(!pipe.dir.path().join("checked").exists());
+    kafka.create_topic(&pipe.clean, 2, &[]);
+    kafka.create_topic(&state, 2, &[("retention.ms", "-1")]);
+    let (code, text) = check();
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("everything needed is there"), "{text}");
+    assert_eq!(kafka.committed(&pipe.group(), &pipe.raw, 0), None);
+}

@@ -1,0 +1,180 @@
+//! Damage of any kind is noticed or harmless, and never hangs.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use dedupd::clock::monotonic;
+use dedupd::dedupe::{Coordinates, Identity, Offset, PartitionId};
+use dedupd::ports::Store;
+use dedupd::store::{Opened, open};
+
+use super::{CACHE_BYTES, DEADLINE, binding, block, contents, head, opened, reopened};
+
+/// What may stand in a damaged store: for each owner, every identity ever written there.
+type Written = BTreeMap<(PartitionId, Offset), Vec<Identity>>;
+
+/// A closed store with some history, and an older copy of it.
+fn history(dir: &Path, random: &mut fastrand::Rng) -> (Written, PathBuf) {
+    let mut written = Written::new();
+    let mut store = opened(dir).store;
+    let older = dir.join("older");
+    let mut end = [0u64; 3];
+    let rounds = random.u64(20..160);
+    for round in 0..rounds {
+        let partition = random.u32(0..3);
+        let next = &mut end[partition as usize];
+        if random.u32(0..20) == 0 {
+            *next = next.saturating_sub(random.u64(0..500));
+        }
+        let length = if random.u32(0..3) == 0 { random.u64(500..4_000) } else { random.u64(1..60) };
+        let block = block(partition, *next..*next + length, 1, round);
+        for (owner, identity) in &block.entries {
+            written.entry((partition, *owner)).or_default().push(*identity);
+        }
+        store.append(&block, head(block.next)).unwrap();
+        *next += length;
+        store.expire(partition, next.saturating_sub(20_000)).unwrap();
+        if round == rounds / 2 {
+            store.close().unwrap();
+            copy(&database(dir), &older);
+            store = reopened(dir);
+        }
+    }
+    store.close().unwrap();
+    (written, older)
+}
+
+fn database(dir: &Path) -> PathBuf {
+    let mut databases = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    databases.find(|path| path.file_name().unwrap().to_str().unwrap().starts_with("db-")).unwrap()
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy(&entry.path(), &target);
+        } else {
+            fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+fn files(dir: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() { files.extend(self::files(&path)) } else { files.push(path) }
+    }
+    files.sort();
+    files
+}
+
+/// Damages a closed store in one of eight ways and says how.
+fn damage(database: &Path, older: &Path, random: &mut fastrand::Rng) -> String {
+    let files: Vec<_> =
+        files(database).into_iter().filter(|file| fs::metadata(file).unwrap().len() > 0).collect();
+    let main = database.join("db");
+    let victim = if random.bool() { main.clone() } else { files[random.usize(0..files.len())].clone() };
+    let name = victim.file_name().unwrap().to_string_lossy().into_owned();
+    let mut bytes = fs::read(&victim).unwrap();
+    let at = random.usize(0..bytes.len());
+    match random.u32(0..8) {
+        0 => {
+            bytes.truncate(at);
+            fs::write(&victim, bytes).unwrap();
+            format!("{name} truncated to {at}")
+        }
+        1 | 2 => {
+            bytes[at] ^= 1 << random.u32(0..8);
+            fs::write(&victim, bytes).unwrap();
+            format!("a bit of {name} flipped at {at}")
+        }
+        3 => {
+            let end = bytes.len().min(at + 4096);
+            bytes[at..end].fill(0);
+            fs::write(&victim, bytes).unwrap();
+            format!("a page of {name} zeroed at {at}")
+        }
+        4 => {
+            fs::remove_file(&victim).unwrap();
+            format!("{name} deleted")
+        }
+        5 => {
+            bytes.truncate(at);
+            fs::write(database.join("snap.0000000000FFFFFF.generating"), &bytes).unwrap();
+            format!("a half-written snapshot of {at} bytes")
+        }
+        6 => {
+            let end = bytes.len().min(at + random.usize(1..65_536));
+            bytes[at..end].iter_mut().for_each(|byte| *byte = random.u8(..));
+            fs::write(&victim, bytes).unwrap();
+            format!("noise in {name} from {at} to {end}")
+        }
+        _ => {
+            fs::remove_dir_all(database).unwrap();
+            copy(older, database);
+            "an older copy put in its place".to_owned()
+        }
+    }
+}
+
+/// One damaged store: opened or set aside in time, nothing in it that was not written, and usable.
+fn survive(seed: u64) -> (String, bool) {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let dir = tempfile::tempdir().unwrap();
+    let (written, older) = history(dir.path(), &mut random);
+    let how = damage(&database(dir.path()), &older, &mut random);
+    let case = format!("STORE_SEED={seed}: {how}");
+    let start = monotonic();
+    let Opened { mut store, quarantined } = match open(dir.path(), &binding(), CACHE_BYTES, DEADLINE) {
+        Ok(opened) => opened,
+        Err(error) => panic!("{case}: {error}"),
+    };
+    assert!(start.elapsed() < DEADLINE + Duration::from_secs(5), "{case}: took {:?}", start.elapsed());
+    for partition in 0..3 {
+        let stored = contents(&store, partition);
+        for (owner, identity) in &stored {
+            let known = written.get(&(partition, *owner)).is_some_and(|all| all.contains(identity));
+            assert!(known, "{case}: {partition}@{owner} was never written");
+            let found = store.identity_of(Coordinates { partition, offset: *owner }).unwrap();
+            assert_eq!(found, Some(*identity), "{case}");
+        }
+        // What a head confirms is there without holes, down to what had expired.
+        if let (Some(head), Some((first, _))) = (store.head(partition).unwrap(), stored.first_key_value()) {
+            assert_eq!(
+                stored.range(..head.confirmed).count() as u64,
+                head.confirmed - first,
+                "{case}: a hole"
+            );
+        }
+        let end = stored.last_key_value().map_or(0, |(last, _)| last + 1);
+        store.append(&block(partition, end..end + 3_000, 1, 1_000), head(end)).unwrap();
+        assert_eq!(contents(&store, partition).len(), stored.len() + 3_000, "{case}");
+    }
+    store.close().unwrap();
+    drop(reopened(dir.path()));
+    (how, quarantined.is_some())
+}
+
+#[test]
+fn a_damaged_store_opens_or_is_set_aside_and_never_invents_an_identity() {
+    if let Ok(seed) = std::env::var("STORE_SEED") {
+        println!("{:?}", survive(seed.parse().unwrap()));
+        return;
+    }
+    let base: u64 = std::env::var("STORE_BASE").map_or(20_261_120, |base| base.parse().unwrap());
+    let cases = std::env::var("STORE_CASES").map_or(64, |cases| cases.parse().unwrap());
+    let mut set_aside = 0;
+    for seed in base..base + cases {
+        let (how, quarantined) = survive(seed);
+        println!("seed {seed}: {how}: {}", if quarantined { "set aside" } else { "opened" });
+        set_aside += u64::from(quarantined);
+    }
+    println!("{set_aside} of {cases} set aside");
+    assert!(set_aside > cases / 10 && set_aside < cases, "the damage must matter, and not always");
+}

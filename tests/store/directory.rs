@@ -1,0 +1,65 @@
+//! Whose a state directory is, and who may use it.
+
+use super::*;
+
+#[test]
+fn a_store_of_something_else_is_set_aside_and_a_re_created_topic_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = opened(dir.path()).store;
+    store.append(&block(0, 0..10, 1, 1), head(10)).unwrap();
+    store.close().unwrap();
+    let grown = Binding { partitions: 9, raw_id: Some("id-1".into()), ..binding() };
+    let same = open(dir.path(), &grown, CACHE_BYTES, DEADLINE).unwrap();
+    assert_eq!(same.quarantined, None, "more partitions are no reason");
+    assert_eq!(contents(&same.store, 0).len(), 10);
+    same.store.close().unwrap();
+    let recreated = Binding { raw_id: Some("id-2".into()), ..grown.clone() };
+    let fresh = open(dir.path(), &recreated, CACHE_BYTES, DEADLINE).unwrap();
+    let quarantine = fresh.quarantined.unwrap();
+    assert!(quarantine.reason.contains("id-1") && quarantine.reason.contains("id-2"), "{quarantine:?}");
+    assert!(quarantine.path.is_dir());
+    assert_eq!(contents(&fresh.store, 0).len(), 0);
+    assert_eq!(fresh.store.head(0).unwrap(), None);
+}
+
+#[test]
+fn another_hash_refuses_to_start_and_forgets_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = opened(dir.path()).store;
+    store.append(&block(0, 0..10, 1, 1), head(10)).unwrap();
+    store.close().unwrap();
+    let keyed = Binding { hash: HashKind::SipHash { key_id: 7 }, ..binding() };
+    let error = open(dir.path(), &keyed, CACHE_BYTES, DEADLINE).unwrap_err();
+    assert!(matches!(error, OpenError::Hash { .. }), "{error}");
+    assert!(error.to_string().contains("xxh3") && error.to_string().contains("siphash:"), "{error}");
+    let mut store = reopened(dir.path());
+    assert_eq!(contents(&store, 0).len(), 10);
+    let foreign = Block { hash: keyed.hash, ..block(0, 10..11, 1, 1) };
+    assert!(store.append(&foreign, head(11)).is_err(), "nor does a block of another hash get in");
+    assert_eq!(contents(&store, 0).len(), 10);
+}
+
+#[test]
+fn a_second_holder_is_refused_within_a_second() {
+    let dir = tempfile::tempdir().unwrap();
+    let lock = Lock::acquire(dir.path()).unwrap();
+    let mut store = opened(dir.path()).store;
+    let start = monotonic();
+    assert!(matches!(Lock::acquire(dir.path()), Err(OpenError::Held { .. })));
+    // Without our lock, sled's own still stands in the way; a database in use is not set aside.
+    let error = open(dir.path(), &binding(), CACHE_BYTES, DEADLINE).unwrap_err();
+    assert!(matches!(error, OpenError::Io { .. }), "{error}");
+    assert!(start.elapsed() < Duration::from_secs(1));
+    store.append(&block(0, 0..10, 1, 1), head(10)).unwrap();
+    store.sync().unwrap();
+    drop(lock);
+}
+
+#[test]
+fn a_state_directory_that_is_a_file_is_named_with_a_remedy() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state");
+    fs::write(&path, "").unwrap();
+    let error = open(&path, &binding(), CACHE_BYTES, DEADLINE).unwrap_err();
+    assert!(matches!(error, OpenError::Io { .. }) && error.to_string().contains("state.dir"), "{error}");
+}

@@ -1,0 +1,366 @@
+//! The store on disk against the store in memory, and against damage.
+//!
+//! Every random history prints its seed when it fails; `STORE_SEED=<n>` runs that one alone.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking"
+)]
+
+mod damage;
+mod directory;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use dedupd::clock::monotonic;
+use dedupd::dedupe::{Block, Coordinates, HashKind, Identity, Offset, PartitionId};
+use dedupd::ports::{Head, Store};
+use dedupd::store::memory::MemoryStore;
+use dedupd::store::{Binding, Lock, OpenError, Opened, SledStore, open};
+use proptest::prelude::*;
+
+const CACHE_BYTES: u64 = 8 << 20;
+const DEADLINE: Duration = Duration::from_secs(10);
+
+fn binding() -> Binding {
+    Binding {
+        cluster_id: "cluster".into(),
+        raw: "raw".into(),
+        clean: "clean".into(),
+        state: "state".into(),
+        group: "group".into(),
+        partitions: 4,
+        hash: HashKind::Xxh3,
+        raw_id: None,
+        clean_id: None,
+        state_id: None,
+    }
+}
+
+fn opened(dir: &Path) -> Opened {
+    open(dir, &binding(), CACHE_BYTES, DEADLINE).unwrap()
+}
+
+fn reopened(dir: &Path) -> SledStore {
+    let Opened { store, quarantined } = opened(dir);
+    assert_eq!(quarantined, None, "a store closed well opens again");
+    store
+}
+
+/// The identity at an offset, in the given writing of it: a rewound group writes others.
+fn identity(partition: PartitionId, offset: Offset, writing: u64) -> Identity {
+    let mixed = (u128::from(offset) << 40 | u128::from(writing) << 8 | u128::from(partition))
+        .wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835);
+    Identity(mixed.to_le_bytes())
+}
+
+/// A block of offsets `first..next`, every `step`th of which owns an identity.
+fn block(partition: PartitionId, range: std::ops::Range<Offset>, step: u64, writing: u64) -> Block {
+    let time = i64::try_from(range.start * 10).unwrap();
+    let owners = range.clone().step_by(usize::try_from(step).unwrap());
+    Block {
+        hash: HashKind::Xxh3,
+        partition,
+        first: range.start,
+        next: range.end,
+        time_first_ms: time,
+        time_last_ms: time + 5,
+        entries: owners.map(|owner| (owner, identity(partition, owner, writing))).collect(),
+    }
+}
+
+fn head(confirmed: Offset) -> Head {
+    Head { confirmed, state_next: confirmed * 3, stream_time_ms: -7, tail: None }
+}
+
+fn contents(store: &impl Store, partition: PartitionId) -> BTreeMap<Offset, Identity> {
+    let mut seen = BTreeMap::new();
+    let mut last = 0;
+    let mut visit = |owner: Offset, identity| {
+        assert!(seen.insert(owner, identity).is_none(), "owner {owner} twice");
+    };
+    let mut blocks = |view: &dedupd::dedupe::BlockView<'_>| {
+        assert!(view.header.first >= last, "blocks overlap or fall");
+        last = view.header.next;
+        view.for_each(&mut visit).unwrap();
+        Ok(())
+    };
+    store.scan(partition, &mut blocks).unwrap();
+    seen
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    /// A block at the end or `gap` beyond it, of `length` offsets with every `step`th an owner.
+    Append {
+        partition: PartitionId,
+        gap: u64,
+        length: u64,
+        step: u64,
+    },
+    /// A block that begins `back` below the end.
+    Rewind {
+        partition: PartitionId,
+        back: u64,
+        length: u64,
+    },
+    Truncate {
+        partition: PartitionId,
+        back: u64,
+    },
+    Expire {
+        partition: PartitionId,
+        keep: u64,
+    },
+    SetHead {
+        partition: PartitionId,
+        confirmed: Offset,
+    },
+    Clear {
+        partition: PartitionId,
+    },
+    Reopen,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let partition = 0u32..3;
+    let length = prop_oneof![6 => 0u64..12, 3 => 1u64..400, 2 => 1_000u64..6_000];
+    let back = prop_oneof![0u64..30, 0u64..2_000, 0u64..20_000];
+    let step = prop_oneof![
+        12 => (partition.clone(), prop_oneof![4 => Just(0u64), 1 => 0u64..50], length.clone(), prop_oneof![3 => Just(1u64), 1 => 2u64..300])
+            .prop_map(|(partition, gap, length, step)| Step::Append { partition, gap, length, step }),
+        2 => (partition.clone(), back.clone(), length).prop_map(|(partition, back, length)| Step::Rewind { partition, back, length }),
+        2 => (partition.clone(), back.clone()).prop_map(|(partition, back)| Step::Truncate { partition, back }),
+        3 => (partition.clone(), back).prop_map(|(partition, keep)| Step::Expire { partition, keep }),
+        1 => (partition.clone(), 0u64..20_000).prop_map(|(partition, confirmed)| Step::SetHead { partition, confirmed }),
+        1 => partition.prop_map(|partition| Step::Clear { partition }),
+        1 => Just(Step::Reopen),
+    ];
+    prop::collection::vec(step, 1..120)
+}
+
+/// Both stores, and what must be true of them.
+struct Pair {
+    dir: tempfile::TempDir,
+    disk: Option<SledStore>,
+    memory: MemoryStore,
+    end: BTreeMap<PartitionId, Offset>,
+    floor: BTreeMap<PartitionId, Offset>,
+    writing: u64,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = Some(opened(dir.path()).store);
+        let (end, floor) = (BTreeMap::new(), BTreeMap::new());
+        Self { dir, disk, memory: MemoryStore::new(), end, floor, writing: 0 }
+    }
+
+    fn both(&mut self, change: impl Fn(&mut dyn Store) -> Vec<(Offset, Identity)>, floor: Offset) {
+        let above =
+            |removed: Vec<_>| removed.into_iter().filter(|(owner, _)| *owner >= floor).collect::<Vec<_>>();
+        let disk = above(change(self.disk.as_mut().unwrap()));
+        assert_eq!(disk, above(change(&mut self.memory)));
+    }
+
+    fn run(&mut self, step: &Step) {
+        self.writing += 1;
+        let writing = self.writing;
+        match *step {
+            Step::Append { partition, gap, length, step } => {
+                let first = self.end.get(&partition).copied().unwrap_or(0) + gap;
+                self.append(&block(partition, first..first + length, step, writing));
+            }
+            Step::Rewind { partition, back, length } => {
+                let first = self.end.get(&partition).copied().unwrap_or(0).saturating_sub(back);
+                self.append(&block(partition, first..first + length, 1, writing));
+            }
+            Step::Truncate { partition, back } => {
+                let end = self.end.entry(partition).or_default();
+                *end = end.saturating_sub(back);
+                let (from, floor) = (*end, self.floor(partition));
+                self.both(|store| store.truncate(partition, from).unwrap(), floor);
+            }
+            Step::Expire { partition, keep } => {
+                let first = self.end.get(&partition).copied().unwrap_or(0).saturating_sub(keep);
+                let floor = self.floor.entry(partition).or_default();
+                *floor = first.max(*floor);
+                self.both(
+                    |store| {
+                        store.expire(partition, first).unwrap();
+                        Vec::new()
+                    },
+                    0,
+                );
+            }
+            Step::SetHead { partition, confirmed } => self.both(
+                |store| {
+                    store.set_head(partition, head(confirmed)).unwrap();
+                    Vec::new()
+                },
+                0,
+            ),
+            Step::Clear { partition } => {
+                self.end.remove(&partition);
+                self.floor.remove(&partition);
+                self.both(
+                    |store| {
+                        store.clear(partition).unwrap();
+                        Vec::new()
+                    },
+                    0,
+                );
+            }
+            Step::Reopen => {
+                self.disk.take().unwrap().close().unwrap();
+                self.disk = Some(reopened(self.dir.path()));
+            }
+        }
+    }
+
+    fn append(&mut self, block: &Block) {
+        self.end.insert(block.partition, block.next);
+        self.both(
+            |store| {
+                store.append(block, head(block.next)).unwrap();
+                Vec::new()
+            },
+            0,
+        );
+    }
+
+    fn floor(&self, partition: PartitionId) -> Offset {
+        self.floor.get(&partition).copied().unwrap_or(0)
+    }
+
+    /// Above what was expired both hold the same; below, each may keep what its blocks straddle.
+    fn compare(&self) {
+        let disk = self.disk.as_ref().unwrap();
+        for partition in 0..3 {
+            let floor = self.floor(partition);
+            assert_eq!(disk.head(partition).unwrap(), self.memory.head(partition).unwrap());
+            let (on_disk, in_memory) = (contents(disk, partition), contents(&self.memory, partition));
+            assert!(on_disk.range(floor..).eq(in_memory.range(floor..)), "partition {partition} differs");
+            let end = self.end.get(&partition).copied().unwrap_or(0);
+            for offset in (floor..end + 3).step_by(7) {
+                let owner = Coordinates { partition, offset };
+                let found = disk.identity_of(owner).unwrap();
+                assert_eq!(found, on_disk.get(&offset).copied(), "{owner}");
+                assert_eq!(found, self.memory.identity_of(owner).unwrap(), "{owner}");
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: std::env::var("STORE_CASES").map_or(48, |cases| cases.parse().unwrap()), failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn disk_and_memory_give_the_same_answers_to_any_history(steps in steps()) {
+        let mut pair = Pair::new();
+        for (number, step) in steps.iter().enumerate() {
+            pair.run(step);
+            if number % 8 == 0 {
+                pair.compare();
+            }
+        }
+        pair.run(&Step::Reopen);
+        pair.compare();
+    }
+}
+
+#[test]
+fn truncation_returns_exactly_what_it_removes_and_lowers_a_head_that_says_too_much() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = opened(dir.path()).store;
+    store.append(&block(1, 0..5_000, 1, 1), head(5_000)).unwrap();
+    let removed = store.truncate(1, 4_321).unwrap();
+    let expected: Vec<_> = (4_321..5_000).map(|offset| (offset, identity(1, offset, 1))).collect();
+    assert_eq!(removed, expected);
+    assert_eq!(contents(&store, 1).len(), 4_321);
+    assert_eq!(
+        store.head(1).unwrap(),
+        Some(Head { confirmed: 4_321, state_next: 0, stream_time_ms: -7, tail: None })
+    );
+    store.set_head(1, head(100)).unwrap();
+    assert_eq!(store.truncate(1, 200).unwrap().len(), 4_121);
+    assert_eq!(store.head(1).unwrap(), Some(head(100)), "a head below the cut stays");
+}
+
+#[test]
+fn handles_share_one_database_and_a_partition_may_move_between_them() {
+    fn sendable<T: Clone + Send + 'static>(_: &T) {}
+    let dir = tempfile::tempdir().unwrap();
+    let mut one = opened(dir.path()).store;
+    sendable(&one);
+    let mut two = one.clone();
+    for round in 0..200 {
+        let store = if round % 3 == 0 { &mut one } else { &mut two };
+        store.append(&block(0, round * 10..round * 10 + 10, 1, 1), head(0)).unwrap();
+    }
+    two.close().unwrap();
+    assert_eq!(contents(&one, 0).len(), 2_000);
+    one.close().unwrap();
+    assert_eq!(contents(&reopened(dir.path()), 0).len(), 2_000);
+}
+
+#[test]
+fn a_trickle_does_not_leave_small_blocks() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = opened(dir.path()).store.with_join_span(Duration::from_hours(24));
+    for offset in 0..10_000 {
+        store.append(&block(2, offset..offset + 1, 1, 1), head(offset)).unwrap();
+    }
+    let (mut blocks, mut identities) = (0, 0);
+    let mut count = |view: &dedupd::dedupe::BlockView<'_>| {
+        blocks += 1;
+        identities += view.count();
+        Ok(())
+    };
+    store.scan(2, &mut count).unwrap();
+    assert_eq!(identities, 10_000);
+    assert!(blocks <= 64, "{blocks} blocks");
+    assert_eq!(contents(&store, 2).len(), 10_000);
+}
+
+#[test]
+fn small_blocks_are_not_joined_over_a_stretch_of_stream_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = opened(dir.path()).store.with_join_span(Duration::from_secs(10));
+    for offset in 0..3_000 {
+        store.append(&block(0, offset..offset + 1, 1, 1), head(offset)).unwrap();
+        if offset % 700 == 0 {
+            store.expire(0, offset / 2).unwrap();
+        }
+    }
+    let mut widest = 0;
+    let mut measure = |view: &dedupd::dedupe::BlockView<'_>| {
+        widest = widest.max(view.header.time_last_ms - view.header.time_first_ms);
+        Ok(())
+    };
+    store.scan(0, &mut measure).unwrap();
+    assert!((9_000..10_000 + 5).contains(&widest), "{widest} ms");
+}
+
+#[test]
+fn a_rolling_window_stays_small_on_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = opened(dir.path()).store;
+    let (window, length) = (300_000, 1_000);
+    for first in (0..window * 8).step_by(1_000) {
+        store.append(&block(0, first..first + length, 1, 1), head(first)).unwrap();
+        store.expire(0, (first + length).saturating_sub(window)).unwrap();
+    }
+    store.sync().unwrap();
+    let live = contents(&store, 0).len() as u64 * 17;
+    let disk = store.disk_bytes().unwrap();
+    // Beside the live bytes, sled keeps up to a few segments of 2 MiB.
+    assert!(disk <= 3 * live + (8 << 20), "{disk} bytes on disk for {live} live");
+    let blobs = fs::read_dir(store.path().join("blobs")).unwrap().count();
+    assert_eq!(blobs, 0, "a node grew into a file of its own, which is never synced");
+}

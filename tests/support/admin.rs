@@ -1,0 +1,190 @@
+//! What tests ask of a broker beside records: topics, their settings, offsets of groups.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use rdkafka::admin::{
+    AdminClient, AdminOptions, AlterConfig, ConfigSource, NewPartitions, NewTopic, ResourceSpecifier,
+    TopicReplication,
+};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::config::FromClientConfig;
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
+use rdkafka::metadata::MetadataTopic;
+use rdkafka::producer::{BaseProducer, Producer};
+use rdkafka::{Offset, TopicPartitionList};
+
+use super::{Isolation, Kafka, wait_until};
+
+const CALL_LIMIT: Duration = Duration::from_secs(30);
+
+impl Kafka {
+    /// An admin client on the direct listener; it survives restarts of the broker.
+    pub fn admin(&self) -> &AdminClient<DefaultClientContext> {
+        self.admin.get_or_init(|| AdminClient::from_config(&self.client_config()).expect("an admin client"))
+    }
+
+    /// Whether the broker answers, knows itself and has a leader for every partition.
+    pub(super) fn serves(&self) -> bool {
+        let metadata = self.admin().inner().fetch_metadata(None, Duration::from_millis(250));
+        metadata.is_ok_and(|metadata| {
+            let mut partitions = metadata.topics().iter().flat_map(MetadataTopic::partitions);
+            metadata.brokers().len() == 1 && partitions.all(|partition| partition.leader() >= 0)
+        })
+    }
+
+    /// Creates a topic and waits until all its partitions have a leader.
+    pub fn create_topic(&self, name: &str, partitions: usize, settings: &[(&str, &str)]) {
+        let count = i32::try_from(partitions).unwrap();
+        let mut topic = NewTopic::new(name, count, TopicReplication::Fixed(1));
+        for (key, value) in settings {
+            topic = topic.set(key, value);
+        }
+        let results = block_on(self.admin().create_topics([&topic], &options())).expect("create_topics");
+        assert_eq!(results, [Ok(name.to_owned())], "topic {name} could not be created");
+        self.wait_for_partitions(name, partitions);
+    }
+
+    /// Deletes a topic and waits until the broker no longer knows it.
+    pub fn delete_topic(&self, name: &str) {
+        let results = block_on(self.admin().delete_topics(&[name], &options())).expect("delete_topics");
+        assert_eq!(results, [Ok(name.to_owned())], "topic {name} could not be deleted");
+        self.wait_for_partitions(name, 0);
+    }
+
+    /// Grows a topic to `total` partitions.
+    pub fn grow_topic(&self, name: &str, total: usize) {
+        let growth = NewPartitions::new(name, total);
+        let results =
+            block_on(self.admin().create_partitions([&growth], &options())).expect("create_partitions");
+        assert_eq!(results, [Ok(name.to_owned())], "topic {name} could not be grown");
+        self.wait_for_partitions(name, total);
+    }
+
+    /// How many partitions with a leader the topic has; 0 when it does not exist.
+    pub fn partitions(&self, name: &str) -> usize {
+        let all = self.admin().inner().fetch_metadata(None, CALL_LIMIT).expect("metadata");
+        let topic = all.topics().iter().find(|topic| topic.name() == name);
+        topic.map_or(0, |topic| topic.partitions().iter().filter(|partition| partition.leader() >= 0).count())
+    }
+
+    fn wait_for_partitions(&self, name: &str, count: usize) {
+        let what = format!("{count} partitions of {name}");
+        wait_until(&what, CALL_LIMIT, || (self.partitions(name) == count).then_some(()));
+    }
+
+    /// The settings in force for a topic, defaults included.
+    pub fn topic_config(&self, name: &str) -> HashMap<String, String> {
+        self.topic_entries(name, |_| true)
+    }
+
+    fn topic_entries(&self, name: &str, keep: impl Fn(&ConfigSource) -> bool) -> HashMap<String, String> {
+        let resource = ResourceSpecifier::Topic(name);
+        let mut results =
+            block_on(self.admin().describe_configs([&resource], &options())).expect("describe_configs");
+        let resource = results.remove(0).unwrap_or_else(|code| panic!("settings of topic {name}: {code}"));
+        let entries = resource.entries.into_iter().filter(|entry| keep(&entry.source));
+        entries.filter_map(|entry| Some((entry.name, entry.value?))).collect()
+    }
+
+    /// Changes settings of a topic and leaves its other ones.
+    pub fn alter_topic_config(&self, name: &str, changes: &[(&str, &str)]) {
+        // The call that librdkafka has replaces all overrides of the topic, so the present ones go along.
+        let mut all = self.topic_entries(name, |source| matches!(source, ConfigSource::DynamicTopic));
+        all.extend(changes.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())));
+        let change =
+            all.iter().fold(AlterConfig::new(ResourceSpecifier::Topic(name)), |change, (key, value)| {
+                change.set(key, value)
+            });
+        let results = block_on(self.admin().alter_configs([&change], &options())).expect("alter_configs");
+        assert!(
+            results.iter().all(Result::is_ok),
+            "settings of topic {name} could not be changed: {results:?}"
+        );
+        for (key, value) in changes {
+            let what = format!("{key}={value} on topic {name}");
+            wait_until(&what, CALL_LIMIT, || (self.topic_config(name).get(*key)? == value).then_some(()));
+        }
+    }
+
+    /// Deletes the records of a partition below offset `before`, as retention would.
+    pub fn delete_records(&self, topic: &str, partition: i32, before: i64) {
+        let mut offsets = TopicPartitionList::new();
+        offsets.add_partition_offset(topic, partition, Offset::Offset(before)).unwrap();
+        let deleted = block_on(self.admin().delete_records(&offsets, &options())).expect("delete_records");
+        deleted.elements()[0]
+            .error()
+            .unwrap_or_else(|error| panic!("records of {topic}/{partition}: {error}"));
+        assert_eq!(self.watermarks(topic, partition).0, before, "log start of {topic}/{partition}");
+    }
+
+    /// First offset and high watermark of a partition, open transactions included.
+    pub fn watermarks(&self, topic: &str, partition: i32) -> (i64, i64) {
+        // Not with the admin client: it asks as read_committed, and so gets the last stable offset.
+        let reader = self.plain_consumer("harness", Isolation::Uncommitted);
+        reader.fetch_watermarks(topic, partition, CALL_LIMIT).expect("watermarks")
+    }
+
+    /// The last stable offset of a partition: the end of what `read_committed` readers see.
+    pub fn last_stable_offset(&self, topic: &str, partition: i32) -> i64 {
+        let reader = self.plain_consumer("harness", Isolation::Committed);
+        reader.fetch_watermarks(topic, partition, CALL_LIMIT).expect("watermarks").1
+    }
+
+    /// A consumer that joins nothing: for the offsets of logs and groups.
+    fn plain_consumer(&self, group: &str, isolation: Isolation) -> BaseConsumer {
+        let mut config = self.client_config();
+        config
+            .set("group.id", group)
+            .set("enable.auto.commit", "false")
+            .set("isolation.level", isolation.level());
+        config.create().expect("a consumer")
+    }
+
+    /// The committed offset of a group with its metadata. Waits for pending transactions on it.
+    pub fn committed(&self, group: &str, topic: &str, partition: i32) -> Option<(i64, String)> {
+        let mut asked = TopicPartitionList::new();
+        asked.add_partition(topic, partition);
+        let client = self.plain_consumer(group, Isolation::Committed);
+        // A young broker may still be loading what it knows of groups.
+        let found = wait_until(&format!("the offsets of group {group}"), CALL_LIMIT, || {
+            client.committed_offsets(asked.clone(), CALL_LIMIT).ok()
+        });
+        let element = &found.elements()[0];
+        let Offset::Offset(offset) = element.offset() else { return None };
+        Some((offset, element.metadata().to_owned()))
+    }
+
+    /// Sets the committed offset of a group, once its last member has left or timed out.
+    pub fn commit_offset(&self, group: &str, topic: &str, partition: i32, offset: i64) {
+        let mut offsets = TopicPartitionList::new();
+        offsets.add_partition_offset(topic, partition, Offset::Offset(offset)).unwrap();
+        let client = self.plain_consumer(group, Isolation::Committed);
+        wait_until(&format!("group {group} to be empty"), CALL_LIMIT, || {
+            client.commit(&offsets, CommitMode::Sync).ok()
+        });
+    }
+
+    /// Deletes a group with its offsets, once its last member has left or timed out.
+    pub fn delete_group(&self, group: &str) {
+        wait_until(&format!("group {group} to be deleted"), CALL_LIMIT, || {
+            let results = block_on(self.admin().delete_groups(&[group], &options())).expect("delete_groups");
+            (results == [Ok(group.to_owned())]).then_some(())
+        });
+    }
+
+    /// Fences whoever uses this transactional id, and aborts its open transaction.
+    pub fn fence(&self, transactional_id: &str) {
+        let producer: BaseProducer =
+            self.client_config().set("transactional.id", transactional_id).create().expect("a producer");
+        producer.init_transactions(CALL_LIMIT).expect("init_transactions");
+    }
+}
+
+fn options() -> AdminOptions {
+    AdminOptions::new().operation_timeout(Some(CALL_LIMIT)).request_timeout(Some(CALL_LIMIT))
+}
+
+fn block_on<F: Future>(future: F) -> F::Output {
+    tokio::runtime::Builder::new_current_thread().build().expect("a runtime").block_on(future)
+}

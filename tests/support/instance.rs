@@ -1,0 +1,175 @@
+//! The real binary as a process: started, watched over HTTP, killed.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ExitStatus, Stdio};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use super::{child, ports::free_port, wait_until};
+
+/// How to start a sidecar.
+#[derive(Clone, Debug)]
+pub struct Sidecar {
+    pub bootstrap: String,
+    pub raw: String,
+    pub clean: String,
+    pub instance: String,
+    pub state_dir: PathBuf,
+    pub environment: Vec<(String, String)>,
+    pub workers: usize,
+}
+
+impl Sidecar {
+    /// A sidecar of the pipe, with its state below `dir`.
+    pub fn new(bootstrap: &str, raw: &str, clean: &str, instance: &str, dir: &Path) -> Self {
+        let quick = [
+            ("DEDUPD_TOPICS__CREATE", "true"),
+            ("DEDUPD_GROUP__SESSION_TIMEOUT", "6s"),
+            ("DEDUPD_BATCH__TRANSACTION_TIMEOUT", "5s"),
+            ("DEDUPD_IDENTITY__FROM", "[\"json:/id\"]"),
+        ];
+        Self {
+            bootstrap: bootstrap.to_owned(),
+            raw: raw.to_owned(),
+            clean: clean.to_owned(),
+            instance: instance.to_owned(),
+            state_dir: dir.join(format!("state-{instance}")),
+            environment: quick.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
+            workers: 1,
+        }
+    }
+
+    /// The same with one more environment variable.
+    pub fn with(mut self, key: &str, value: &str) -> Self {
+        self.environment.push((key.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Starts the process.
+    pub fn start(&self) -> Running {
+        let port = free_port();
+        let mut command = child::tied(env!("CARGO_BIN_EXE_dedupd"));
+        command
+            .args(["run", "--bootstrap-servers", &self.bootstrap, "--raw", &self.raw, "--clean", &self.clean])
+            .args(["--instance", &self.instance, "--workers", &self.workers.to_string()])
+            .args(["--listen", &format!("127.0.0.1:{port}")])
+            .arg("--state-dir")
+            .arg(&self.state_dir)
+            .env_remove("RUST_LOG");
+        command.envs(self.environment.iter().cloned());
+        let log = self.state_dir.with_extension("log");
+        std::fs::create_dir_all(self.state_dir.parent().unwrap()).unwrap();
+        let file = File::options().create(true).append(true).open(&log).unwrap();
+        command.stdin(Stdio::null()).stdout(file.try_clone().unwrap()).stderr(file);
+        Running { child: Mutex::new(child::spawn(command)), port, log }
+    }
+}
+
+/// A running sidecar; killed when dropped.
+pub struct Running {
+    child: Mutex<Child>,
+    pub port: u16,
+    pub log: PathBuf,
+}
+
+impl Running {
+    pub fn pid(&self) -> u32 {
+        self.child.lock().unwrap().id()
+    }
+
+    /// Ends it as `kill -9` does.
+    pub fn kill9(&self) {
+        let mut child = self.child.lock().unwrap();
+        child.kill().ok();
+        child.wait().unwrap();
+    }
+
+    pub fn signal(&self, name: &str) {
+        child::signal(self.pid(), name);
+    }
+
+    /// Whether and how it ended.
+    pub fn ended(&self) -> Option<ExitStatus> {
+        self.child.lock().unwrap().try_wait().unwrap()
+    }
+
+    /// Waits for its end.
+    pub fn wait(&self, limit: Duration) -> ExitStatus {
+        wait_until(&format!("the end of {}", self.log.display()), limit, || self.ended())
+    }
+
+    /// Sends SIGTERM and returns the exit code.
+    pub fn stop(&self) -> Option<i32> {
+        self.signal("TERM");
+        self.wait(Duration::from_secs(15)).code()
+    }
+
+    /// What it wrote to its log.
+    pub fn text(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// A page of its HTTP endpoint with the status line; `None` while nobody answers.
+    pub fn get(&self, path: &str) -> Option<String> {
+        let mut socket = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
+        socket.set_read_timeout(Some(Duration::from_secs(2))).ok()?;
+        write!(socket, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").ok()?;
+        let mut page = String::new();
+        socket.read_to_string(&mut page).ok()?;
+        Some(page)
+    }
+
+    pub fn is_ready(&self) -> bool {
+        self.get("/readyz").is_some_and(|page| page.starts_with("HTTP/1.1 200"))
+    }
+
+    /// Waits until it is ready; shows its log when it does not become so.
+    pub fn wait_ready(&self, limit: Duration) {
+        let start = dedupd::clock::monotonic();
+        while !self.is_ready() {
+            let waits = self.ended().is_none() && start.elapsed() < limit;
+            assert!(waits, "{} is not ready:\n{}", self.log.display(), self.text());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Waits until it runs so many partitions.
+    pub fn wait_running(&self, partitions: usize, limit: Duration) {
+        let start = dedupd::clock::monotonic();
+        let count = || self.metric("dedupd_partitions{state=\"running\"}");
+        while count() != Some(partitions as f64) {
+            let waits = self.ended().is_none() && start.elapsed() < limit;
+            assert!(waits, "{} does not run {partitions} partitions:\n{}", self.log.display(), self.text());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// How many records had this outcome, by the metrics page.
+    pub fn outcome(&self, outcome: &str) -> u64 {
+        let name = format!("dedupd_records_total{{outcome=\"{outcome}\"}}");
+        let page = self.get("/metrics").expect("the metrics page");
+        let count = page.lines().find_map(|line| line.strip_prefix(&name)?.trim().parse().ok());
+        count.unwrap_or_else(|| panic!("{name} is not in the metrics"))
+    }
+
+    /// The value of a metric line that begins with `name`.
+    pub fn metric(&self, name: &str) -> Option<f64> {
+        let page = self.get("/metrics")?;
+        page.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.kill9();
+        if std::thread::panicking() {
+            let text = self.text();
+            let lines: Vec<&str> = text.lines().collect();
+            let end = lines[lines.len().saturating_sub(80)..].join("\n");
+            eprintln!("the end of {}:\n{end}", self.log.display());
+        }
+    }
+}

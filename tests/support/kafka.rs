@@ -1,0 +1,287 @@
+//! One real Apache Kafka broker as a child process, with the ways to hurt it.
+
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock};
+use std::time::Duration;
+use std::{env, thread};
+
+use dedupd::clock::monotonic;
+use rdkafka::ClientConfig;
+use rdkafka::admin::AdminClient;
+use rdkafka::client::DefaultClientContext;
+
+use super::child;
+use super::ports::free_port;
+use super::proxy::Proxy;
+
+const START_LIMIT: Duration = Duration::from_mins(1);
+const STOP_LIMIT: Duration = Duration::from_secs(30);
+const CLUSTER_ID: &str = "MkU3OEVBNTcwNTJENDM2Qg";
+const SETTINGS: &str = include_str!("../../scripts/kafka/server.properties");
+/// Starts half a second sooner, and leaves more of a small machine to the test.
+const QUICK_JIT: &str = "-XX:TieredStopAtLevel=1";
+/// What a server gets: slower to warm up, faster afterwards. For measurements.
+const FULL_JIT: &str = "-XX:+TieredCompilation";
+
+/// A single-node broker on 127.0.0.1 with its own ports and log directory.
+///
+/// Dropped: killed, its directory removed (kept and named when the test panics). The process never outlives
+/// the test process. Directories of dead test processes are removed by the next start.
+pub struct Kafka {
+    dir: PathBuf,
+    jit: &'static str,
+    bootstrap: String,
+    proxied: Proxied,
+    child: Mutex<Option<Child>>,
+    pub(super) admin: OnceLock<AdminClient<DefaultClientContext>>,
+    started_in: Duration,
+}
+
+/// The second listener: the broker listens on `upstream` and tells its clients to come to `advertised`.
+struct Proxied {
+    upstream: u16,
+    advertised: u16,
+}
+
+impl Kafka {
+    /// A broker with the settings of `scripts/kafka/server.properties`.
+    pub fn start() -> Kafka {
+        Kafka::start_with(&[])
+    }
+
+    /// The same with other or further broker settings.
+    pub fn start_with(overrides: &[(&str, &str)]) -> Kafka {
+        Kafka::launch(QUICK_JIT, overrides)
+    }
+
+    /// With the JVM's full compiler: for figures, not for tests.
+    pub fn start_for_bench(overrides: &[(&str, &str)]) -> Kafka {
+        Kafka::launch(FULL_JIT, overrides)
+    }
+
+    fn launch(jit: &'static str, overrides: &[(&str, &str)]) -> Kafka {
+        // A free port can be taken by somebody else before the broker has it: then once more with others.
+        for _ in 0..2 {
+            let mut broker = Kafka::prepare(jit, overrides);
+            match broker.run() {
+                Ok(started_in) => {
+                    broker.started_in = started_in;
+                    return broker;
+                }
+                Err(log) if log.contains("Address already in use") => {}
+                Err(log) => panic!("Kafka did not come up. The end of its log:\n{log}"),
+            }
+        }
+        panic!("Kafka found its ports taken, twice")
+    }
+
+    /// Makes the directory, writes the settings, formats the storage.
+    fn prepare(jit: &'static str, overrides: &[(&str, &str)]) -> Kafka {
+        let dir = fresh_dir();
+        let (direct, controller) = (free_port(), free_port());
+        let proxied = Proxied { upstream: free_port(), advertised: free_port() };
+        let mut settings = format!(
+            "{SETTINGS}\nlisteners=DIRECT://127.0.0.1:{direct},CONTROLLER://127.0.0.1:{controller},PROXIED://127.0.0.1:{}\n\
+             advertised.listeners=DIRECT://127.0.0.1:{direct},PROXIED://127.0.0.1:{}\n\
+             controller.quorum.voters=1@127.0.0.1:{controller}\nlog.dirs={}\n",
+            proxied.upstream,
+            proxied.advertised,
+            dir.join("logs").display(),
+        );
+        for (key, value) in overrides {
+            writeln!(settings, "{key}={value}").unwrap();
+        }
+        let file = dir.join("server.properties");
+        fs::write(&file, settings).unwrap();
+        let broker = Kafka {
+            dir,
+            jit,
+            bootstrap: format!("127.0.0.1:{direct}"),
+            proxied,
+            child: Mutex::new(None),
+            admin: OnceLock::new(),
+            started_in: Duration::ZERO,
+        };
+        let file = file.to_str().expect("a path in UTF-8");
+        tool("kafka.tools.StorageTool", &["format", "-t", CLUSTER_ID, "-c", file]);
+        broker
+    }
+
+    /// Starts the process and waits until it serves; else the end of its log.
+    fn run(&self) -> Result<Duration, String> {
+        let start = monotonic();
+        let log = File::options().create(true).append(true).open(self.log_file()).unwrap();
+        let mut java = child::tied("java");
+        java.args([self.jit, "-Xmx1g", "-Dorg.slf4j.simpleLogger.showDateTime=true", "-cp", &class_path()])
+            .args(["kafka.Kafka"])
+            .arg(self.dir.join("server.properties"))
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log);
+        *self.child.lock().unwrap() = Some(child::spawn(java));
+        while !self.serves() {
+            if self.has_exited() || start.elapsed() > START_LIMIT {
+                return Err(self.log_tail(60));
+            }
+        }
+        Ok(start.elapsed())
+    }
+
+    /// Kills the process at once, as `kill -9` does.
+    pub fn kill9(&self) {
+        if let Some(mut child) = self.child.lock().unwrap().take() {
+            child.kill().expect("the broker can be killed");
+            child.wait().expect("the broker can be waited for");
+        }
+    }
+
+    /// Starts it again (killing it first if need be) on the same directory and ports; waits until it serves
+    /// and every partition has a leader. How long that took.
+    pub fn restart(&self) -> Duration {
+        self.kill9();
+        self.run().unwrap_or_else(|log| panic!("Kafka did not come up again. The end of its log:\n{log}"))
+    }
+
+    /// Asks it to stop (SIGTERM) and waits until it has.
+    pub fn stop(&self) {
+        let Some(pid) = self.pid() else { return };
+        child::signal(pid, "TERM");
+        super::wait_until("Kafka to stop", STOP_LIMIT, || self.has_exited().then_some(()));
+        self.child.lock().unwrap().take();
+    }
+
+    /// Freezes the process: connections stay, nothing answers.
+    pub fn sigstop(&self) {
+        child::signal(self.pid().expect("a running broker"), "STOP");
+    }
+
+    /// Lets it go on.
+    pub fn sigcont(&self) {
+        child::signal(self.pid().expect("a running broker"), "CONT");
+    }
+
+    fn has_exited(&self) -> bool {
+        self.child.lock().unwrap().as_mut().is_none_or(|child| child.try_wait().unwrap().is_some())
+    }
+
+    /// The process id, while there is one.
+    pub fn pid(&self) -> Option<u32> {
+        self.child.lock().unwrap().as_ref().map(Child::id)
+    }
+
+    /// `host:port` of the listener without the proxy.
+    pub fn bootstrap(&self) -> &str {
+        &self.bootstrap
+    }
+
+    /// Opens the proxy in front of the second listener; its clients use [`Proxy::bootstrap`].
+    /// One at a time: there is one advertised port.
+    pub fn proxy(&self) -> Proxy {
+        Proxy::start(self.proxied.advertised, self.proxied.upstream)
+    }
+
+    /// A client configuration that finds the broker directly.
+    pub fn client_config(&self) -> ClientConfig {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", &self.bootstrap);
+        config.set("reconnect.backoff.ms", "20").set("reconnect.backoff.max.ms", "200");
+        config
+    }
+
+    /// From starting the process to serving (the storage was formatted before).
+    pub fn started_in(&self) -> Duration {
+        self.started_in
+    }
+
+    /// Where the broker keeps everything.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    fn log_file(&self) -> PathBuf {
+        self.dir.join("broker.log")
+    }
+
+    /// The whole log of the broker, over all restarts.
+    pub fn log(&self) -> String {
+        String::from_utf8_lossy(&fs::read(self.log_file()).unwrap_or_default()).into_owned()
+    }
+
+    fn log_tail(&self, lines: usize) -> String {
+        let log = self.log();
+        let all: Vec<&str> = log.lines().collect();
+        all[all.len().saturating_sub(lines)..].join("\n")
+    }
+}
+
+impl Drop for Kafka {
+    fn drop(&mut self) {
+        self.kill9();
+        if thread::panicking() {
+            eprintln!("the broker's directory is kept until the next test run: {}", self.dir.display());
+        } else if let Err(error) = fs::remove_dir_all(&self.dir) {
+            eprintln!("cannot remove {}: {error}", self.dir.display());
+        }
+    }
+}
+
+/// Runs one of Kafka's own tools by its class, for example `org.apache.kafka.tools.TransactionsCommand`;
+/// its output. Panics when it fails. A JVM each: half a second and more.
+pub fn tool(class: &str, arguments: &[&str]) -> String {
+    let mut java = child::tied("java");
+    java.args([QUICK_JIT, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", &class_path(), class])
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let output = child::spawn(java).wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{class} {arguments:?} failed:\n{text}{errors}");
+    text
+}
+
+/// The jars, or a panic that says how to get them.
+fn class_path() -> String {
+    let home = env::var_os("DEDUPD_KAFKA_HOME").map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join(".kafka").join(pinned_version()),
+        PathBuf::from,
+    );
+    let libs = home.join("libs");
+    assert!(
+        libs.is_dir(),
+        "no Kafka jars in {}: run scripts/setup, or set DEDUPD_KAFKA_HOME to a directory with libs/",
+        libs.display()
+    );
+    libs.join("*").to_str().expect("a path in UTF-8").to_owned()
+}
+
+/// The version of `scripts/kafka/pom.xml`, the only place that states it.
+fn pinned_version() -> &'static str {
+    let pom = include_str!("../../scripts/kafka/pom.xml");
+    let after = pom.split_once("<kafka.version>").expect("a version in pom.xml").1;
+    after.split_once('<').expect("a closed element in pom.xml").0
+}
+
+/// A new directory under cargo's own for tests, after sweeping those of test processes that are gone.
+fn fresh_dir() -> PathBuf {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let root = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    if count == 0 {
+        for entry in fs::read_dir(root).unwrap().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let owner = name.strip_prefix("kafka-").and_then(|rest| rest.split('-').next());
+            if owner.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
+                fs::remove_dir_all(entry.path()).ok(); // two test processes may sweep the same one
+            }
+        }
+    }
+    let dir = root.join(format!("kafka-{}-{count}", std::process::id()));
+    fs::create_dir_all(&dir).unwrap();
+    dir
+}

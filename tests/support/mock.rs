@@ -1,0 +1,107 @@
+//! librdkafka's embedded broker, and what makes it useful: injected errors, outages, quick groups.
+//!
+//! It has no transactions: it answers the whole protocol, but aborted records stay visible, transactional
+//! offsets are not stored, and nobody is ever fenced. What a test may claim here is what the *client* does.
+
+use std::time::Duration;
+
+use rdkafka::ClientConfig;
+use rdkafka::mocking::MockCluster;
+use rdkafka::producer::{BaseProducer, DefaultProducerContext, Producer};
+use rdkafka::types::{RDKafkaApiKey, RDKafkaErrorCode, RDKafkaRespErr};
+
+use dedupd::kafka::Settings;
+
+pub const RAW: &str = "raw";
+pub const CLEAN: &str = "clean";
+pub const STATE: &str = "state";
+pub const DEAD: &str = "dead";
+pub const GROUP: &str = "group";
+
+/// A cluster of one broker in this process. It lives inside a client that does nothing else.
+pub struct Mock {
+    holder: BaseProducer,
+}
+
+impl Mock {
+    /// A broker with the four topics, each of so many partitions.
+    pub fn start(partitions: i32) -> Self {
+        let holder: BaseProducer = ClientConfig::new()
+            .set("test.mock.num.brokers", "1")
+            .create()
+            .expect("a client with a mock cluster");
+        dedupd::kafka::hasten_groups(holder.client());
+        let mock = Self { holder };
+        for topic in [RAW, CLEAN, STATE, DEAD] {
+            mock.create_topic(topic, partitions);
+        }
+        mock
+    }
+
+    fn cluster(&self) -> MockCluster<'_, DefaultProducerContext> {
+        self.holder.client().mock_cluster().expect("the client was made with a mock cluster")
+    }
+
+    pub fn create_topic(&self, topic: &str, partitions: i32) {
+        self.cluster().create_topic(topic, partitions, 1).expect("a new topic");
+    }
+
+    pub fn bootstrap(&self) -> String {
+        self.cluster().bootstrap_servers()
+    }
+
+    /// Answers the next requests of this kind with these errors, one each.
+    pub fn inject(&self, api: RDKafkaApiKey, errors: &[RDKafkaErrorCode]) {
+        let errors: Vec<RDKafkaRespErr> = errors
+            .iter()
+            .map(|code| RDKafkaRespErr::try_from(*code as i32).expect("a code of the protocol"))
+            .collect();
+        self.cluster().request_errors(api, &errors);
+    }
+
+    /// Takes back what [`Mock::inject`] left unused.
+    pub fn clear(&self, api: RDKafkaApiKey) {
+        self.cluster().clear_request_errors(api);
+    }
+
+    /// Closes all connections and takes no new ones.
+    pub fn down(&self) {
+        self.cluster().broker_down(-1).expect("the broker goes down");
+    }
+
+    /// Takes connections again.
+    pub fn up(&self) {
+        self.cluster().broker_up(-1).expect("the broker comes up");
+    }
+
+    /// Lets every answer take so long.
+    pub fn slow(&self, round_trip: Duration) {
+        self.cluster().broker_round_trip_time(-1, round_trip).expect("a slower broker");
+    }
+
+    /// A plain client.
+    pub fn client_config(&self) -> ClientConfig {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", self.bootstrap()).set("allow.auto.create.topics", "false");
+        config
+    }
+
+    /// Settings of a worker named `name`. Sessions are short: a round of joining lasts a second less.
+    pub fn settings(&self, name: &str) -> Settings {
+        Settings {
+            bootstrap_servers: self.bootstrap(),
+            properties: Vec::new(),
+            raw: RAW.to_owned(),
+            clean: CLEAN.to_owned(),
+            state: STATE.to_owned(),
+            dead_letter: Some(DEAD.to_owned()),
+            group: GROUP.to_owned(),
+            transactional_id: format!("{GROUP}.{name}.0"),
+            instance: None,
+            session_timeout: Duration::from_millis(2_500),
+            transaction_timeout: Duration::from_secs(8),
+            max_records: 1_000,
+            max_bytes: 1 << 20,
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! What the integration tests stand on: a real Apache Kafka, a proxy that spoils chosen answers, readers.
+//!
+//! A test that needs a broker fails when there is none; it never skips. `scripts/setup` installs it.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking"
+)]
+#![allow(dead_code, unused_imports, reason = "each test binary uses its own part")]
+#![allow(missing_docs, reason = "tests have no readers of docs pages")]
+
+pub mod admin;
+pub mod child;
+pub mod instance;
+pub mod kafka;
+pub mod mock;
+pub mod pipe;
+pub mod ports;
+pub mod proxy;
+pub mod raw_batch;
+pub mod records;
+pub mod send;
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use dedupd::clock::monotonic;
+
+pub use instance::{Running, Sidecar};
+pub use kafka::{Kafka, tool};
+pub use pipe::{Findings, Load, Pipe};
+pub use proxy::{Proxy, api};
+pub use records::{Isolation, Record};
+pub use send::{Draft, Stamp};
+
+/// One broker for all tests of a test binary. It dies with the process (see [`child`]).
+pub fn shared_kafka() -> &'static Kafka {
+    static SHARED: OnceLock<Kafka> = OnceLock::new();
+    SHARED.get_or_init(Kafka::start)
+}
+
+/// Asks `probe` until it answers, at most `limit` long; then panics naming `what`.
+/// For states that can only be asked for, never awaited.
+pub fn wait_until<T>(what: &str, limit: Duration, mut probe: impl FnMut() -> Option<T>) -> T {
+    let start = monotonic();
+    loop {
+        if let Some(found) = probe() {
+            return found;
+        }
+        assert!(start.elapsed() < limit, "waited {limit:?} for {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

@@ -1,0 +1,278 @@
+//! A raw topic under load, and the independent proof of what arrived in the clean one.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rdkafka::message::{Header, OwnedHeaders};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
+
+use super::{Isolation, Kafka, Record, wait_until};
+
+/// Topics of one test.
+pub struct Pipe<'k> {
+    pub kafka: &'k Kafka,
+    pub raw: String,
+    pub clean: String,
+    pub dir: tempfile::TempDir,
+}
+
+/// What an audit found; everything must be empty.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Findings {
+    pub lost: usize,
+    pub duplicated: usize,
+    pub out_of_order: usize,
+    pub altered: usize,
+    pub phantom: usize,
+    /// Records in raw, and how many of them repeat an id: a run without duplicates proves nothing.
+    pub raw: usize,
+    pub repeats: usize,
+    pub first: Option<String>,
+}
+
+impl Findings {
+    pub fn is_clean(&self) -> bool {
+        self.lost + self.duplicated + self.out_of_order + self.altered + self.phantom == 0
+    }
+}
+
+impl<'k> Pipe<'k> {
+    pub fn new(kafka: &'k Kafka, name: &str, partitions: usize) -> Self {
+        let (raw, clean) = (format!("{name}.raw"), format!("{name}.clean"));
+        kafka.create_topic(&raw, partitions, &[]);
+        let mut dir = tempfile::tempdir().unwrap();
+        // Kept for reading when a test is looked into.
+        dir.disable_cleanup(std::env::var_os("DEDUPD_KEEP").is_some());
+        Self { kafka, raw, clean, dir }
+    }
+
+    pub fn group(&self) -> String {
+        format!("dedupd.{}.{}", self.raw, self.clean)
+    }
+
+    pub fn sidecar(&self, instance: &str) -> super::Sidecar {
+        super::Sidecar::new(self.kafka.bootstrap(), &self.raw, &self.clean, instance, self.dir.path())
+    }
+
+    /// Starts a producer that writes about `rate` records a second until it is stopped, 30 % of them repeats.
+    pub fn load(&self, partitions: usize, rate: u64) -> Load {
+        let stop = Arc::new(AtomicBool::new(false));
+        let sent = Arc::new(AtomicU64::new(0));
+        let mut config = self.kafka.client_config();
+        config.set("enable.idempotence", "true").set("linger.ms", "5");
+        let (told, count, topic) = (Arc::clone(&stop), Arc::clone(&sent), self.raw.clone());
+        let thread = std::thread::spawn(move || produce(&config, &topic, partitions, rate, &told, &count));
+        Load { stop, sent, thread: Some(thread) }
+    }
+
+    /// Waits until the group has committed everything that raw holds.
+    pub fn wait_caught_up(&self, partitions: usize, limit: Duration) {
+        let what = format!("{} to be processed (logs so far in {})", self.raw, self.dir.path().display());
+        wait_until(&what, limit, || {
+            let done = (0..partitions).all(|p| {
+                let p = i32::try_from(p).unwrap();
+                let (_, end) = self.kafka.watermarks(&self.raw, p);
+                let committed =
+                    self.kafka.committed(&self.group(), &self.raw, p).map_or(0, |(offset, _)| offset);
+                end == 0 || committed == end
+            });
+            if !done {
+                std::thread::sleep(Duration::from_millis(200));
+            }
+            done.then_some(())
+        });
+    }
+
+    /// Compares clean with the first occurrence of each id in raw, by code of its own.
+    pub fn audit(&self) -> Findings {
+        let raw = self.kafka.records(&self.raw, Isolation::Committed);
+        let clean = self.kafka.records(&self.clean, Isolation::Committed);
+        compare(&raw, &clean)
+    }
+
+    /// Stops the sidecar cleanly, then audits; shows its log when something is wrong.
+    pub fn audit_after(&self, running: &super::Running) -> Findings {
+        let code = running.stop();
+        let findings = self.audit();
+        if code != Some(0) || !findings.is_clean() {
+            eprintln!("exit {code:?}, logs in {}", self.keep_logs());
+        }
+        findings
+    }
+
+    /// Audits, and fails with everything known when something is wrong.
+    pub fn assert_exactly_once(&self) -> Findings {
+        let findings = self.audit();
+        assert!(findings.is_clean(), "{findings:#?}\nlogs in {}", self.keep_logs());
+        assert!(findings.repeats > 0, "no duplicates were there to drop: {findings:?}");
+        println!(
+            "{}: lost 0, duplicated 0, out of order 0, altered 0, phantom 0; {} raw records, {} repeats",
+            self.raw, findings.raw, findings.repeats
+        );
+        findings
+    }
+
+    /// Copies the logs of all instances to where they survive the test.
+    pub fn keep_logs(&self) -> String {
+        let kept = std::env::temp_dir().join(format!("dedupd-test-logs-{}-{}", std::process::id(), self.raw));
+        std::fs::create_dir_all(&kept).unwrap();
+        for entry in std::fs::read_dir(self.dir.path()).unwrap().flatten() {
+            if entry.path().extension().is_some_and(|e| e == "log") {
+                std::fs::copy(entry.path(), kept.join(entry.file_name())).unwrap();
+            }
+        }
+        kept.display().to_string()
+    }
+}
+
+/// The id of a generated record: what stands between the first `"id":"` and the next quote.
+fn id(record: &Record) -> Option<String> {
+    let text = record.text();
+    let (_, rest) = text.split_once("\"id\":\"")?;
+    rest.split_once('"').map(|(id, _)| id.to_owned())
+}
+
+type Content<'a> =
+    (&'a Option<Vec<u8>>, &'a Option<Vec<u8>>, &'a Option<i64>, &'a Vec<(String, Option<Vec<u8>>)>);
+
+fn content(record: &Record) -> Content<'_> {
+    (&record.key, &record.value, &record.timestamp_ms, &record.headers)
+}
+
+/// What clean must be, against what it is.
+pub fn compare(raw: &[Record], clean: &[Record]) -> Findings {
+    let mut findings = Findings { raw: raw.len(), ..Findings::default() };
+    let mut partitions: BTreeMap<i32, (Vec<&Record>, Vec<&Record>)> = BTreeMap::new();
+    for record in raw {
+        partitions.entry(record.partition).or_default().0.push(record);
+    }
+    for record in clean {
+        partitions.entry(record.partition).or_default().1.push(record);
+    }
+    for (raw, clean) in partitions.values() {
+        let mut seen = HashSet::new();
+        let expected: Vec<&Record> =
+            raw.iter().copied().filter(|r| id(r).is_none_or(|id| seen.insert(id))).collect();
+        findings.repeats += raw.len() - expected.len();
+        compare_partition(&expected, clean, &mut findings);
+    }
+    findings
+}
+
+fn compare_partition(expected: &[&Record], clean: &[&Record], findings: &mut Findings) {
+    let place: BTreeMap<String, usize> =
+        expected.iter().enumerate().filter_map(|(at, r)| Some((id(r)?, at))).collect();
+    let mut arrived = HashSet::new();
+    let mut previous = None;
+    for record in clean {
+        let note = |findings: &mut Findings, what: &str| {
+            findings.first.get_or_insert_with(|| {
+                format!("{what}: clean {}@{} {}", record.partition, record.offset, record.text())
+            });
+        };
+        let Some(at) = id(record).and_then(|id| place.get(&id).copied()) else {
+            if id(record).is_some() {
+                findings.phantom += 1;
+                note(findings, "phantom");
+            }
+            continue;
+        };
+        if !arrived.insert(at) {
+            findings.duplicated += 1;
+            note(findings, "duplicated");
+        } else if content(expected[at]) != content(record) {
+            findings.altered += 1;
+            note(findings, "altered");
+        }
+        if previous.is_some_and(|previous| at < previous) {
+            findings.out_of_order += 1;
+            note(findings, "out of order");
+        }
+        previous = Some(at);
+    }
+    let missing = place.values().filter(|at| !arrived.contains(*at)).min();
+    findings.lost += place.len() - arrived.len();
+    if let Some(at) = missing {
+        let record = expected[*at];
+        findings.first.get_or_insert_with(|| {
+            format!("lost: raw {}@{} {}", record.partition, record.offset, record.text())
+        });
+    }
+}
+
+/// A producer at work.
+pub struct Load {
+    stop: Arc<AtomicBool>,
+    sent: Arc<AtomicU64>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Load {
+    pub fn sent(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed)
+    }
+
+    /// Waits until so many records more were sent.
+    pub fn more(&self, records: u64) {
+        let target = self.sent() + records;
+        wait_until("the load to go on", Duration::from_mins(1), || (self.sent() >= target).then_some(()));
+    }
+
+    /// Stops and waits until everything is acknowledged.
+    pub fn finish(mut self) -> u64 {
+        self.stop.store(true, Ordering::Release);
+        self.thread.take().unwrap().join().expect("the load");
+        self.sent()
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+    }
+}
+
+fn produce(
+    config: &rdkafka::ClientConfig,
+    topic: &str,
+    partitions: usize,
+    rate: u64,
+    stop: &AtomicBool,
+    sent: &AtomicU64,
+) {
+    let producer: BaseProducer = config.create().unwrap();
+    let mut random = fastrand::Rng::with_seed(7);
+    let mut ids: Vec<Vec<String>> = vec![Vec::new(); partitions];
+    let start = dedupd::clock::monotonic();
+    while !stop.load(Ordering::Acquire) {
+        let due = u64::try_from(start.elapsed().as_millis()).unwrap() * rate / 1000;
+        while sent.load(Ordering::Relaxed) < due {
+            let partition = random.usize(..partitions);
+            let known = &mut ids[partition];
+            let id = if !known.is_empty() && random.f64() < 0.3 {
+                known[known.len() - 1 - random.usize(..known.len().min(5_000))].clone()
+            } else {
+                known.push(format!("{:032x}", random.u128(..)));
+                known[known.len() - 1].clone()
+            };
+            let number = sent.load(Ordering::Relaxed);
+            let value = format!("{{\"id\":\"{id}\",\"n\":{number}}}");
+            let headers = OwnedHeaders::new().insert(Header { key: "n", value: Some(&number.to_string()) });
+            let mut record = BaseRecord::to(topic)
+                .partition(i32::try_from(partition).unwrap())
+                .key(&id[..4])
+                .payload(&value)
+                .headers(headers);
+            while let Err((_, returned)) = producer.send(record) {
+                producer.poll(Duration::from_millis(1));
+                record = returned;
+            }
+            sent.fetch_add(1, Ordering::Relaxed);
+        }
+        producer.poll(Duration::from_millis(2));
+    }
+    producer.flush(Duration::from_mins(2)).expect("all of the load is acknowledged");
+}

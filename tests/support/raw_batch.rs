@@ -1,0 +1,115 @@
+//! A produce request written by hand: the client refuses to send some timestamps that other producers send.
+
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    reason = "the wire format's own widths"
+)]
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+/// A record of a batch; its key, value and headers may be null.
+#[derive(Clone, Debug, Default)]
+pub struct Handmade {
+    pub timestamp_ms: i64,
+    pub key: Option<Vec<u8>>,
+    pub value: Option<Vec<u8>>,
+    pub headers: Vec<(String, Option<Vec<u8>>)>,
+}
+
+/// Sends one batch (message format 2, Produce version 3) to a broker and panics unless it takes it.
+pub fn send(broker: &str, topic: &str, partition: i32, records: &[Handmade]) {
+    let mut request = Vec::new();
+    request.extend(0i16.to_be_bytes()); // Produce
+    request.extend(3i16.to_be_bytes());
+    request.extend(7i32.to_be_bytes()); // correlation id
+    put_string(&mut request, "handmade");
+    request.extend((-1i16).to_be_bytes()); // no transactional id
+    request.extend(1i16.to_be_bytes()); // acks
+    request.extend(5_000i32.to_be_bytes());
+    request.extend(1i32.to_be_bytes());
+    put_string(&mut request, topic);
+    request.extend(1i32.to_be_bytes());
+    request.extend(partition.to_be_bytes());
+    let batch = batch(records);
+    request.extend(length(&batch).to_be_bytes());
+    request.extend(batch);
+
+    let mut stream = TcpStream::connect(broker).expect("the broker listens");
+    stream.write_all(&length(&request).to_be_bytes()).unwrap();
+    stream.write_all(&request).unwrap();
+    let mut size = [0; 4];
+    stream.read_exact(&mut size).expect("an answer");
+    let mut answer = vec![0; usize::try_from(i32::from_be_bytes(size)).unwrap()];
+    stream.read_exact(&mut answer).unwrap();
+    // Correlation id, count of topics, name, count of partitions, partition.
+    let at = 4 + 4 + 2 + topic.len() + 4 + 4;
+    let code = i16::from_be_bytes(answer[at..at + 2].try_into().unwrap());
+    assert_eq!(code, 0, "the broker refused the batch");
+}
+
+fn batch(records: &[Handmade]) -> Vec<u8> {
+    let last = i32::try_from(records.len() - 1).unwrap();
+    let mut body = Vec::new();
+    body.extend(0i16.to_be_bytes()); // attributes: plain, create time
+    body.extend(last.to_be_bytes());
+    body.extend(0i64.to_be_bytes()); // first timestamp; the records' are relative to it
+    body.extend(records.iter().map(|record| record.timestamp_ms).max().unwrap().to_be_bytes());
+    body.extend((-1i64).to_be_bytes()); // no producer id, epoch, sequence
+    body.extend((-1i16).to_be_bytes());
+    body.extend((-1i32).to_be_bytes());
+    body.extend((last + 1).to_be_bytes());
+    for (index, record) in records.iter().enumerate() {
+        let encoded = encode(index, record);
+        put_varint(&mut body, encoded.len() as i64);
+        body.extend(encoded);
+    }
+    let mut batch = Vec::new();
+    batch.extend(0i64.to_be_bytes()); // base offset, the broker's
+    batch.extend((length(&body) + 9).to_be_bytes());
+    batch.extend((-1i32).to_be_bytes()); // leader epoch
+    batch.push(2); // format
+    batch.extend(crc32c::crc32c(&body).to_be_bytes());
+    batch.extend(body);
+    batch
+}
+
+fn encode(index: usize, record: &Handmade) -> Vec<u8> {
+    let mut out = vec![0]; // attributes
+    put_varint(&mut out, record.timestamp_ms);
+    put_varint(&mut out, index as i64);
+    put_bytes(&mut out, record.key.as_deref());
+    put_bytes(&mut out, record.value.as_deref());
+    put_varint(&mut out, record.headers.len() as i64);
+    for (name, value) in &record.headers {
+        put_bytes(&mut out, Some(name.as_bytes()));
+        put_bytes(&mut out, value.as_deref());
+    }
+    out
+}
+
+fn length(bytes: &[u8]) -> i32 {
+    i32::try_from(bytes.len()).unwrap()
+}
+
+fn put_string(out: &mut Vec<u8>, text: &str) {
+    out.extend(i16::try_from(text.len()).unwrap().to_be_bytes());
+    out.extend(text.as_bytes());
+}
+
+fn put_bytes(out: &mut Vec<u8>, bytes: Option<&[u8]>) {
+    put_varint(out, bytes.map_or(-1, |bytes| bytes.len() as i64));
+    out.extend(bytes.unwrap_or_default());
+}
+
+/// Zigzag, then seven bits a byte, lowest first.
+fn put_varint(out: &mut Vec<u8>, value: i64) {
+    let mut rest = ((value << 1) ^ (value >> 63)) as u64;
+    while rest >= 0x80 {
+        out.push((rest & 0x7f) as u8 | 0x80);
+        rest >>= 7;
+    }
+    out.push(rest as u8);
+}

@@ -1,0 +1,241 @@
+//! Rules that the compiler does not know, held by reading the source tree: who may name whom, sizes, names,
+//! nothing left undone, dashboards in step with the metrics. Each rule is also shown to fail on a bad sample.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking"
+)]
+
+#[path = "tidy/rules.rs"]
+mod rules;
+#[path = "tidy/source.rs"]
+mod source;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+const TOP: &str = env!("CARGO_MANIFEST_DIR");
+
+/// All text files that belong to the repository: path from the top, content.
+fn tree() -> Vec<(String, String)> {
+    let ignored = fs::read_to_string(Path::new(TOP).join(".gitignore")).unwrap();
+    let mut found = Vec::new();
+    walk("", &ignored, &mut found);
+    assert!(found.iter().any(|(path, _)| path == "src/lib.rs"), "the walk misses the source");
+    found.sort();
+    found
+}
+
+fn walk(folder: &str, ignored: &str, found: &mut Vec<(String, String)>) {
+    for entry in fs::read_dir(Path::new(TOP).join(folder)).unwrap() {
+        let entry = entry.unwrap();
+        let path = format!("{folder}{}", entry.file_name().to_string_lossy());
+        if path == ".git" || ignored.lines().any(|pattern| ignores(pattern, &path)) {
+            continue;
+        }
+        if entry.file_type().unwrap().is_dir() {
+            walk(&format!("{path}/"), ignored, found);
+        } else if let Ok(text) = fs::read_to_string(entry.path()) {
+            found.push((path, text)); // what is not UTF-8 is no text
+        }
+    }
+}
+
+/// The forms that our `.gitignore` uses: `/path`, `/start*`, `*.end`, `name`.
+fn ignores(pattern: &str, path: &str) -> bool {
+    let pattern = pattern.trim_end_matches('/');
+    match (pattern.strip_prefix('/'), pattern.strip_prefix('*')) {
+        (Some(rooted), _) => rooted.strip_suffix('*').map_or(path == rooted, |start| path.starts_with(start)),
+        (_, Some(end)) => path.ends_with(end),
+        _ => !pattern.is_empty() && path.rsplit('/').next() == Some(pattern),
+    }
+}
+
+fn rust_files() -> impl Iterator<Item = (String, String)> {
+    tree().into_iter().filter(|(path, _)| Path::new(path).extension() == Some("rs".as_ref()))
+}
+
+/// The names under `[dependencies]`, as code spells them.
+fn dependencies() -> BTreeSet<String> {
+    let manifest = fs::read_to_string(Path::new(TOP).join("Cargo.toml")).unwrap();
+    let section = manifest.split("\n[").find(|section| section.starts_with("dependencies]")).unwrap();
+    let names = section.lines().skip(1).filter_map(|line| line.split_once(" = "));
+    names.map(|(name, _)| name.replace('-', "_")).collect()
+}
+
+fn assert_none(wrong: impl IntoIterator<Item = String>) {
+    let wrong: Vec<String> = wrong.into_iter().collect();
+    assert!(wrong.is_empty(), "\n{}\n", wrong.join("\n"));
+}
+
+#[test]
+fn parts_name_only_whom_they_may() {
+    assert_none(rust_files().flat_map(|(path, text)| rules::boundaries(&path, &text)));
+}
+
+#[test]
+fn outside_crates_stay_in_their_folder() {
+    assert_none(rust_files().flat_map(|(path, text)| rules::outside_crates(&path, &text)));
+}
+
+#[test]
+fn the_core_is_pure() {
+    let dependencies = dependencies();
+    assert!(dependencies.contains("tracing_subscriber"), "the manifest is misread: {dependencies:?}");
+    assert_none(rust_files().flat_map(|(path, text)| rules::purity(&path, &text, &dependencies)));
+}
+
+#[test]
+fn files_are_small() {
+    assert_none(rust_files().filter_map(|(path, text)| rules::size(&path, &text)));
+}
+
+#[test]
+fn files_are_named_for_what_they_hold() {
+    assert_none(tree().into_iter().filter_map(|(path, _)| rules::file_name(&path)));
+}
+
+#[test]
+fn nothing_is_left_undone_or_skipped() {
+    assert_none(rust_files().flat_map(|(path, text)| rules::holes(&path, &text)));
+}
+
+#[test]
+fn dashboards_and_pages_ask_for_metrics_that_exist() {
+    let sources = rust_files().filter(|(path, _)| path.starts_with("src/metrics") && !path.contains("tests"));
+    let known: BTreeSet<String> = sources.flat_map(|(_, text)| rules::metric_literals(&text)).collect();
+    let asks = |path: &str| {
+        path.starts_with("dashboards/")
+            || path.starts_with("config/")
+            || ["README.md", "ARCHITECTURE.md"].contains(&path)
+    };
+    let pages = tree().into_iter().filter(|(path, _)| asks(path));
+    assert_none(pages.flat_map(|(path, text)| rules::unknown_metrics(&path, &text, &known)));
+}
+
+#[test]
+fn no_file_names_a_place_on_one_machine() {
+    assert_none(tree().iter().flat_map(|(path, text)| rules::machine_paths(path, text)));
+}
+
+mod shown_to_fail {
+    use super::rules::*;
+    use super::*;
+
+    #[test]
+    fn boundaries_see_every_way_to_name_a_part() {
+        let named = |path: &str, text: &str| boundaries(path, text).len();
+        assert_eq!(named("src/dedupe/window.rs", "use crate::store::Blocks;"), 1);
+        assert_eq!(
+            named("src/dedupe/window.rs", "use crate::{dedupe::Block, store::{Blocks, open as o}, kafka};"),
+            3
+        );
+        assert_eq!(named("src/dedupe/window.rs", "fn f() { crate::store::open::<u8>() }"), 1);
+        assert_eq!(named("src/dedupe/window.rs", "use super::super::store;"), 1);
+        assert_eq!(named("src/dedupe/mod.rs", "use super::store::Blocks;"), 1);
+        assert_eq!(named("src/dedupe/window.rs", "use super::index::Index; use crate::dedupe::Block;"), 0);
+        assert_eq!(named("src/main.rs", "use dedupd::pipeline::Worker; use dedupd::cli;"), 1);
+        assert_eq!(named("src/audit/mod.rs", "use crate::dedupe::{Coordinates, Block};"), 1);
+        assert_eq!(named("src/audit/mod.rs", "use crate::dedupe::{self, coordinates::Offset};"), 1);
+        assert_eq!(named("src/novelty.rs", ""), 1, "a part that is not in the table");
+        assert_eq!(named("src/app.rs", "use crate::{store, kafka};"), 0);
+    }
+
+    #[test]
+    fn boundaries_pass_over_tests_comments_and_strings() {
+        let text = r##"
+            // crate::store
+            /* crate::store /* nested */ crate::store */
+            const A: &str = "crate::store \" crate::store"; const B: &str = r#"" crate::store"#;
+            fn f<'a>(quote: &'a char) -> bool { *quote == '"' || *quote == '\'' }
+            pub(crate) mod x;
+            #[cfg(test)]
+            mod tests { use crate::store; fn g() { if true {} } }
+            #[cfg(all(test, feature = "failpoints"))]
+            use crate::store;
+        "##;
+        assert_none(boundaries("src/dedupe/window.rs", text));
+        assert_none(boundaries("src/dedupe/tests.rs", "use crate::store;"));
+        assert_eq!(boundaries("src/dedupe/window.rs", &format!("{text} use crate::store;")).len(), 1);
+        assert_eq!(boundaries("src/dedupe/window.rs", "#[cfg(not(test))] use crate::store;").len(), 1);
+    }
+
+    #[test]
+    fn outside_crates_are_seen_in_paths_uses_and_attributes() {
+        let named = |path: &str, text: &str| outside_crates(path, text).len();
+        assert_eq!(named("src/pipeline/worker.rs", "use sled::Db; use sled; fn f(db: ::sled::Db) {}"), 3);
+        assert_eq!(named("src/main.rs", "#[tokio::main] async fn main() {}"), 1);
+        assert_eq!(named("src/kafka/consumer.rs", "use tokio::spawn;"), 1);
+        assert_eq!(named("src/kafka/admin.rs", "use tokio::spawn;"), 0);
+        assert_eq!(named("src/store/blocks.rs", "use sled::Db; fn f() { crate::x::axum::y() }"), 0);
+        assert_eq!(named("src/config/mod.rs", "use clap::Parser; use figment::Figment;"), 1);
+    }
+
+    #[test]
+    fn purity_sees_crates_and_the_outside_world() {
+        let named = |text: &str| purity("src/dedupe/window.rs", text, &dependencies()).len();
+        assert_eq!(named("use std::{fs, time::Duration}; use std::net::TcpStream;"), 2);
+        assert_eq!(named("fn f() { fastrand::u64(..); tracing::info!(\"x\"); }"), 2);
+        assert_eq!(named("use crc32c::crc32c; use std::collections::HashMap;"), 0);
+        assert_none(purity("src/store/lock.rs", "use std::fs;", &dependencies()));
+    }
+
+    #[test]
+    fn size_counts_code_and_not_its_tests() {
+        let lines = |count: usize| "const A: u8 = 0;\n".repeat(count);
+        assert_eq!(size("src/a.rs", &lines(401)).map(|text| text.contains("401")), Some(true));
+        assert_eq!(
+            size("src/a.rs", &format!("{}#[cfg(test)]\nmod tests {{\n{}}}\n", lines(400), lines(50))),
+            None
+        );
+    }
+
+    #[test]
+    fn file_names_are_weighed_by_their_words() {
+        for bad in
+            ["src/kafka/rebalance_handler.rs", "src/utils/mod.rs", "tests/common.rs", "src/StoreTypes.rs"]
+        {
+            let bad = bad.replace("StoreTypes", "store-types");
+            assert!(file_name(&bad).is_some(), "{bad}");
+        }
+        assert_eq!(file_name("src/dedupe/coordinates.rs"), None);
+        assert_eq!(file_name("src/kafka/metadata.rs"), None);
+    }
+
+    #[test]
+    fn holes_are_seen_in_tests_too_but_not_in_words() {
+        let text = "#[cfg(test)] mod tests { #[test] #[ignore = \"slow\"] fn f() { todo!(); dbg!(1); unimplemented!() } }";
+        assert_eq!(holes("src/a.rs", text).len(), 4);
+        assert_none(holes("src/a.rs", "// todo!()\nconst TEXT: &str = \"dbg!(1)\"; fn ignore() {}"));
+    }
+
+    #[test]
+    fn metrics_are_known_by_their_literals() {
+        let known = metric_literals(
+            "const A: &str = \"dedupd_records_total\"; const B: &str = \"dedupd_batch_seconds\"; // \"dedupd_x\"",
+        );
+        let page = "rate(dedupd_records_total[1m]) dedupd_batch_seconds_bucket{le=\"1\"} dedupd_x dedupd_records_totals";
+        let wrong = unknown_metrics("dashboards/dedupd.json", page, &known);
+        assert_eq!(wrong.len(), 2, "{wrong:?}");
+    }
+
+    #[test]
+    fn machine_paths_are_seen_by_line() {
+        let text = format!("a\ncd {}wt-infra\n/workspace /rooted\n", concat!("/wo", "rk/"));
+        let wrong = machine_paths("scripts/x", &text);
+        assert_eq!(wrong.len(), 1);
+        assert!(wrong[0].starts_with("scripts/x:2:"), "{wrong:?}");
+    }
+
+    #[test]
+    fn ignored_files_are_those_of_git() {
+        assert!(
+            ignores("/target", "target")
+                && ignores("/dedupd-state*", "dedupd-state-2")
+                && ignores("*.log", "a/b.log")
+        );
+        assert!(!ignores("/target", "src/target") && !ignores("", "src") && !ignores("/kafka", "src/kafka"));
+    }
+}

@@ -1,0 +1,210 @@
+//! One partition's window, claim by claim.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use dedupd::dedupe::{
+    Block, BlockView, HashKind, Identity, Offset, Owners, TimeSource, Verdict, Window, WindowLimits,
+};
+
+const T: i64 = 1_700_000_000_000;
+const HOUR: i64 = 3_600_000;
+
+fn window(exact: Duration, max_ids: u64) -> Window {
+    Window::new(WindowLimits { exact, max_ids, time: TimeSource::Record })
+}
+
+fn id(number: u64) -> Identity {
+    Identity(u128::from(number).to_be_bytes())
+}
+
+/// A store in which the record at offset n owns identity n + `shift`; counts what it is asked.
+#[derive(Default)]
+struct Ledger {
+    shift: u64,
+    asked: Cell<u32>,
+}
+
+impl Owners for Ledger {
+    type Error = &'static str;
+    fn identity_of(&self, owner: Offset) -> Result<Option<Identity>, &'static str> {
+        self.asked.set(self.asked.get() + 1);
+        Ok(Some(id(owner + self.shift)))
+    }
+}
+
+struct Broken;
+
+impl Owners for Broken {
+    type Error = &'static str;
+    fn identity_of(&self, _: Offset) -> Result<Option<Identity>, &'static str> {
+        Err("the disk is on fire")
+    }
+}
+
+/// One record: observed, judged, admitted if it is to be forwarded.
+fn pass(window: &mut Window, at: Offset, number: u64, ms: i64) -> Verdict {
+    window.observe(Some(ms), ms);
+    let look = window.look(id(number));
+    let verdict = window.verdict(at, &look, &Ledger::default()).unwrap();
+    if !matches!(verdict, Verdict::Duplicate { .. }) {
+        window.admit(at, &look);
+    }
+    verdict
+}
+
+#[test]
+fn a_fingerprint_alone_never_drops_a_record() {
+    let mut window = window(Duration::from_hours(1), u64::MAX);
+    pass(&mut window, 0, 0, T);
+    window.commit(1);
+    let look = window.look(id(0));
+    let honest = Ledger::default();
+    assert_eq!(window.verdict(1, &look, &honest), Ok(Verdict::Duplicate { owner: 0 }));
+    assert_eq!(honest.asked.get(), 1);
+    let other = Ledger { shift: 7, ..Ledger::default() };
+    assert_eq!(window.verdict(1, &look, &other), Ok(Verdict::New), "the 16 bytes differ");
+    assert_eq!(window.verdict(1, &look, &Broken), Err("the disk is on fire"));
+}
+
+#[test]
+fn owners_of_the_open_transaction_are_seen_without_the_store_and_gone_after_an_abort() {
+    let mut window = window(Duration::from_hours(1), u64::MAX);
+    assert_eq!(pass(&mut window, 5, 1, T), Verdict::New);
+    let look = window.look(id(1));
+    assert_eq!(window.verdict(6, &look, &Broken), Ok(Verdict::Duplicate { owner: 5 }));
+    assert_eq!(window.pending(), [(5, id(1))]);
+    window.abort();
+    assert_eq!(window.verdict(6, &look, &Broken), Ok(Verdict::New));
+    assert_eq!((window.pending().len(), window.ids(), window.stream_time_ms()), (0, 0, 0));
+}
+
+#[test]
+fn an_id_older_than_the_window_is_new_again_at_once() {
+    let mut window = window(Duration::from_hours(24), u64::MAX);
+    pass(&mut window, 0, 0, T);
+    // In the same transaction, and across a commit.
+    assert_eq!(pass(&mut window, 1, 0, T + 24 * HOUR), Verdict::Duplicate { owner: 0 });
+    assert_eq!(pass(&mut window, 2, 0, T + 25 * HOUR), Verdict::New);
+    window.abort();
+    pass(&mut window, 0, 0, T);
+    window.commit(1);
+    assert_eq!(pass(&mut window, 1, 0, T + 30 * 24 * HOUR), Verdict::New);
+    window.abort();
+    assert_eq!(pass(&mut window, 1, 0, T + HOUR), Verdict::Duplicate { owner: 0 }, "the jump was undone");
+}
+
+#[test]
+fn a_far_future_timestamp_does_not_flush_the_window() {
+    let mut window = window(Duration::from_hours(1), u64::MAX);
+    pass(&mut window, 0, 0, T);
+    window.commit(1);
+    window.observe(Some(i64::MAX), T);
+    window.commit(2);
+    assert_eq!(pass(&mut window, 2, 0, T), Verdict::Duplicate { owner: 0 });
+}
+
+#[test]
+fn the_count_limit_shortens_the_window_and_says_so() {
+    let mut window = window(Duration::from_hours(1), 1_000);
+    for at in 0..4_000 {
+        pass(&mut window, at, at, T + at.cast_signed() * 100);
+        if at % 100 == 99 {
+            let whole = window.effective_seconds();
+            assert!(at > 1_000 || (whole - 3_600.0).abs() < 1e-9, "nothing is forgotten yet");
+            window.commit(at + 1);
+            assert!(window.ids() <= 1_000);
+        }
+    }
+    assert!((window.effective_seconds() - 100.0).abs() < 2.0, "{}", window.effective_seconds());
+    assert!((990..=1_000).contains(&window.ids()), "{}", window.ids());
+    assert_eq!(window.first_live(), 4_000 - window.ids());
+}
+
+#[test]
+fn blocks_restore_the_window_they_were_cut_from() {
+    let mut window = window(Duration::from_hours(32), u64::MAX);
+    for at in 0..100 {
+        pass(&mut window, 10 + at, 10 + at, T + at.cast_signed() * HOUR / 10);
+    }
+    window.observe(Some(T + 20 * HOUR), T + 20 * HOUR);
+    let blocks = window.blocks(HashKind::Xxh3, 3, 5..120, 8);
+    assert_eq!((blocks[0].first, blocks.last().unwrap().next), (5, 120));
+    assert!(blocks.windows(2).all(|pair| pair[0].next == pair[1].first), "they cover the range");
+    assert!(blocks.iter().all(|block| block.entries.len() <= 8));
+    assert!(blocks.iter().all(|block| block.time_last_ms - block.time_first_ms <= HOUR));
+    let entries: Vec<_> = blocks.iter().flat_map(|block| block.entries.clone()).collect();
+    assert_eq!(entries, window.pending());
+    window.commit(120);
+
+    let mut restored = self::window(Duration::from_hours(32), u64::MAX);
+    for bytes in blocks.iter().map(Block::encode) {
+        restored.restore(&BlockView::verified(&bytes).unwrap(), Offset::MAX).unwrap();
+    }
+    assert_eq!((restored.ids(), restored.next()), (100, 120));
+    assert_eq!(restored.stream_time_ms(), window.stream_time_ms());
+    for at in [10, 50, 109] {
+        let look = restored.look(id(at));
+        assert_eq!(restored.verdict(120, &look, &Ledger::default()), Ok(Verdict::Duplicate { owner: at }));
+    }
+}
+
+#[test]
+fn a_block_beyond_the_committed_offset_is_cut() {
+    let mut source = window(Duration::from_hours(1), u64::MAX);
+    for at in 0..10 {
+        pass(&mut source, at, at, T + at.cast_signed());
+    }
+    let bytes = source.blocks(HashKind::Xxh3, 0, 0..10, 100)[0].encode();
+    let mut window = window(Duration::from_hours(1), u64::MAX);
+    assert_eq!(window.restore(&BlockView::verified(&bytes).unwrap(), 6), Ok(6));
+    assert_eq!((window.ids(), window.next()), (6, 6));
+    assert_eq!(window.restore(&BlockView::verified(&bytes).unwrap(), 0), Ok(0), "all of it is beyond");
+    assert_eq!(window.ids(), 6);
+    assert_eq!(window.restore(&BlockView::verified(&bytes).unwrap(), 8), Ok(8), "the same range again");
+    assert_eq!(window.ids(), 8);
+}
+
+#[test]
+fn a_claim_makes_a_retry_or_nothing() {
+    let mut window = window(Duration::from_hours(1), u64::MAX);
+    window.claim(id(1), 7);
+    assert_eq!(pass(&mut window, 6, 1, T), Verdict::New, "an earlier copy");
+    window.abort();
+    assert_eq!(pass(&mut window, 7, 1, T), Verdict::Retry);
+    assert_eq!(pass(&mut window, 8, 1, T), Verdict::Duplicate { owner: 7 });
+    window.commit(9);
+    assert_eq!(window.claims(), 0);
+}
+
+#[test]
+fn truncation_forgets_the_newest_and_nothing_else() {
+    let mut window = window(Duration::from_hours(1), u64::MAX);
+    for at in 0..1_000 {
+        pass(&mut window, at, at, T);
+    }
+    window.commit(1_000);
+    pass(&mut window, 1_000, 1_000, T);
+    assert_eq!(window.truncate(600), 400);
+    assert_eq!((window.ids(), window.next()), (600, 600));
+    assert_eq!(pass(&mut window, 600, 599, T), Verdict::Duplicate { owner: 599 });
+    assert_eq!(pass(&mut window, 601, 601, T), Verdict::New);
+}
+
+#[test]
+fn a_topic_without_timestamps_is_limited_by_count_alone() {
+    let mut window = window(Duration::from_hours(1), 100);
+    for at in 0..1_000 {
+        window.observe(None, T);
+        let look = window.look(id(at));
+        window.admit(at, &look);
+        window.commit(at + 1);
+    }
+    assert_eq!((window.ids(), window.stream_time_ms()), (100, 0));
+    // The first time that becomes known does not make everything old at once.
+    assert_eq!(pass(&mut window, 1_000, 950, T), Verdict::Duplicate { owner: 950 });
+    window.commit(1_001);
+    assert_eq!(pass(&mut window, 1_001, 950, T + HOUR), Verdict::Duplicate { owner: 950 });
+    assert_eq!(pass(&mut window, 1_002, 950, T + HOUR + 1), Verdict::New);
+}
