@@ -233,7 +233,7 @@ pub struct Head {
     pub state_next: Offset,
     /// Stream time at `confirmed`, ms since the epoch.
     pub stream_time_ms: i64,
-    /// The last block appended: CRC32C of its encoding, and the raw offset after the last it covers.
+    /// The last block appended: its CRC32C, and the raw offset after the last it covers.
     /// The only block that may lie beyond `confirmed`; the committed offset's metadata names the
     /// block that was committed last, so that the two can be compared.
     pub tail: Option<(u32, Offset)>,
@@ -241,6 +241,11 @@ pub struct Head {
 
 /// The local block store. A cache: every method may lose the state, none may invent any.
 pub trait Store {
+    /// Takes the partition: from now on this handle alone may change it. False when another one may
+    /// have changed it since this one last took it. A store with one handle is always held.
+    fn hold(&mut self, _partition: PartitionId) -> bool {
+        true
+    }
     /// What is known of the partition; `None` when nothing is stored.
     fn head(&self, partition: PartitionId) -> Result<Option<Head>, StoreError>;
     /// Adds a block at the end and sets the head, atomically.
@@ -278,6 +283,20 @@ pub enum StoreError {
     /// The disk refused.
     #[error("local state cannot be written or read: {0}")]
     Io(String),
+    /// The partition is in the hands of another worker of this process.
+    #[error("the local state of partition {0} is now with another worker of this process")]
+    Taken(PartitionId),
+}
+
+impl StoreError {
+    /// What came of a call, `None` when the partition was taken.
+    pub fn unless_taken<T>(result: Result<T, Self>) -> Result<Option<T>, Self> {
+        match result {
+            Ok(value) => Ok(Some(value)),
+            Err(Self::Taken(_)) => Ok(None),
+            Err(other) => Err(other),
+        }
+    }
 }
 
 /// What to do about a failed Kafka call: errors are sorted by remedy, not by origin.

@@ -33,6 +33,15 @@ fn version_1_blocks_are_read_and_written_byte_for_byte() {
 }
 
 #[test]
+fn the_checksum_tells_blocks_apart() {
+    let other = Block { next: golden().next + 1, ..golden() };
+    assert_eq!(Block::checksum(GOLDEN), 0x4d4d_8602);
+    assert_ne!(Block::checksum(&golden().encode()), Block::checksum(&other.encode()));
+    // A CRC over everything would not: its own value behind the data cancels the data out.
+    assert_eq!(crc32c::crc32c(&golden().encode()), crc32c::crc32c(&other.encode()));
+}
+
+#[test]
 fn an_identity_costs_less_than_20_bytes() {
     let entries: Vec<_> = (0..4_000u64).map(|i| (i * 100, Identity(u128::from(i).to_le_bytes()))).collect();
     let block = Block { first: 0, next: 400_000, entries, ..golden() };

@@ -12,7 +12,7 @@ use crate::dedupe::Hasher;
 use crate::kafka::{self, CheckError, KafkaSink, KafkaSource, KafkaStateLog, Topology, Wanted};
 use crate::metrics::{PartitionState, WorkerStatus};
 use crate::pipeline::{Report, Worker, World};
-use crate::store::{self, Lock, SledStore};
+use crate::store::{self, Held, Lock, SledStore};
 
 /// Without a sign of life for so long, opening the store counts as hung.
 const OPEN: Duration = Duration::from_mins(1);
@@ -30,7 +30,7 @@ impl World for Production {
     type Source = KafkaSource;
     type Sink = KafkaSink;
     type Log = KafkaStateLog;
-    type Store = SledStore;
+    type Store = Held<SledStore>;
     type Clock = SystemClock;
 }
 
@@ -43,12 +43,12 @@ pub(super) fn supervise(service: &Service, stop: &Arc<AtomicBool>) -> Result<(),
     topology.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     let opened =
         store::open(&config.state.dir, &binding(config, &hasher, &topology), config.state.cache, OPEN)?;
-    let store = opened.store.with_join_span(config.window.exact / 100);
+    let store = Held::new(opened.store.with_join_span(config.window.exact / 100));
     let workers: Result<Vec<_>, Ended> = (0..config.group.workers)
         .map(|number| spawn(service, number, &hasher, &topology, &store, stop))
         .collect();
     look_after(workers?, service, &store, stop)?;
-    store.close().map_err(|error| Ended::new(crate::cli::Exit::State, error.to_string()))
+    store.into_store().close().map_err(|error| Ended::new(crate::cli::Exit::State, error.to_string()))
 }
 
 /// Checks the topics, for as long as nobody answers; `None` when told to stop meanwhile.
@@ -102,13 +102,13 @@ fn spawn(
     number: usize,
     hasher: &Hasher,
     topology: &Topology,
-    store: &SledStore,
+    store: &Held<SledStore>,
     stop: &Arc<AtomicBool>,
 ) -> Result<Running, Ended> {
     let settings = settings(&service.config, number);
     let options = options(&service.config, *hasher, number);
     let report = Report::new(service.metrics.clone(), Arc::clone(&service.status), number);
-    let (partitions, store, stop) = (topology.partitions, store.clone(), Arc::clone(stop));
+    let (partitions, store, stop) = (topology.partitions, store.another(), Arc::clone(stop));
     let beat = Arc::new(AtomicU64::new(0));
     let heart = Arc::clone(&beat);
     let work = move || -> Result<(), Ended> {
@@ -129,7 +129,7 @@ fn spawn(
 fn look_after(
     mut workers: Vec<Running>,
     service: &Service,
-    store: &SledStore,
+    store: &Held<SledStore>,
     stop: &AtomicBool,
 ) -> Result<(), Ended> {
     let mut looks = 0u32;
@@ -143,7 +143,7 @@ fn look_after(
             )));
         }
         if looks.is_multiple_of(MEASURE)
-            && let Ok(bytes) = store.disk_bytes()
+            && let Ok(bytes) = store.store().disk_bytes()
         {
             service.metrics.state_disk_bytes().set(bytes as f64);
         }

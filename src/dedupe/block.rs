@@ -102,6 +102,13 @@ impl Block {
         out
     }
 
+    /// The checksum at the end of an encoded block, which tells blocks apart. Not that of all its bytes:
+    /// a CRC over data with its own CRC behind is the same number for all data.
+    #[must_use]
+    pub fn checksum(encoded: &[u8]) -> u32 {
+        encoded.last_chunk().map_or(0, |crc| u32::from_le_bytes(*crc))
+    }
+
     /// Reads a whole block back, checksum verified.
     pub fn decode(bytes: &[u8]) -> Result<Self, BlockError> {
         let view = BlockView::verified(bytes)?;

@@ -21,7 +21,7 @@ pub struct Checkpoint {
 /// Names one block so that a local copy can be recognised as the committed one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tail {
-    /// CRC32C of the encoded block.
+    /// CRC32C of the block, the one it ends with.
     pub crc: u32,
     /// One past the last raw offset that the block covers.
     pub next: Offset,

@@ -6,6 +6,7 @@
 mod batch;
 mod checkpoint;
 pub mod failpoint;
+mod membership;
 mod options;
 mod partition;
 mod recovery;

@@ -92,6 +92,8 @@ pub struct Partition {
     pub untorn: bool,
     /// Monotonic time since which a leftover is seen.
     pub hanging_since: Option<Duration>,
+    /// The committed offset beyond which the state topic was found, when that was seen once.
+    pub behind_state: Option<Offset>,
     /// A committed leftover becomes visible with our next commit here, and is lost with an abort.
     pub must_commit: bool,
     /// The record that the broker refuses, once found, and its words.
@@ -115,6 +117,7 @@ impl Partition {
             rewound: false,
             untorn: false,
             hanging_since: None,
+            behind_state: None,
             must_commit: false,
             poison: None,
         }

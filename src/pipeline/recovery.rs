@@ -64,6 +64,8 @@ impl<W: World> Core<W> {
             .partitions
             .ids(|p| matches!(p.phase, Phase::Locating { not_before, .. } if not_before <= now));
         if !waiting.is_empty() && !self.batch.is_open() {
+            // Before anything is asked: what others do to the state must not come after the answer.
+            waiting.iter().for_each(|id| self.hold(*id));
             let free = self.untorn(source, &waiting)?;
             if !free.is_empty() {
                 self.locate(source, &free)?;
@@ -76,6 +78,16 @@ impl<W: World> Core<W> {
             return restored.into_iter().collect();
         }
         Ok(())
+    }
+
+    /// Takes the partition's local state. What is in memory is only worth something if nobody else
+    /// had it meanwhile.
+    fn hold(&mut self, id: PartitionId) {
+        if !self.store.hold(id)
+            && let Some(partition) = self.partitions.get_mut(id)
+        {
+            partition.unload();
+        }
     }
 
     fn locate(&mut self, source: &W::Source, waiting: &[PartitionId]) -> Result<(), Trouble> {

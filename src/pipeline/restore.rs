@@ -99,7 +99,7 @@ impl<W: World> Core<W> {
         restoring.ids += block.entries.len() as u64;
         restoring.tell(id, now);
         partition.state_next = offset + 1;
-        let tail = Tail { crc: crc32c::crc32c(bytes), next: block.next };
+        let tail = Tail { crc: Block::checksum(bytes), next: block.next };
         if let Some(window) = partition.window.as_mut() {
             window.restore(&view, Offset::MAX).map_err(|e| Trouble::block("the state topic", &e))?;
         }
@@ -127,6 +127,9 @@ impl<W: World> Core<W> {
         self.log.close(id)?;
         let committed = match (committed, covered) {
             (Some(committed), Some(covered)) if covered > committed => {
+                if self.seen_first(id, committed) {
+                    return Ok(());
+                }
                 self.rewound(id, committed, covered)?
             }
             (Some(committed), _) => committed,
@@ -153,6 +156,19 @@ impl<W: World> Core<W> {
         let took = self.clock.elapsed().saturating_sub(since);
         tracing::info!(partition = id, ids, offset = committed, ?took, "state restored from the state topic");
         self.start(source, id, Some((since, ids)))
+    }
+
+    /// The state topic is beyond C. Another instance may have committed between the question for C
+    /// and the reading, so the first time the group is asked again: offsets and blocks commit together.
+    fn seen_first(&mut self, id: PartitionId, committed: Offset) -> bool {
+        let now = self.clock.elapsed();
+        let Some(partition) = self.partitions.get_mut(id) else { return true };
+        if partition.behind_state.replace(committed) == Some(committed) {
+            return false;
+        }
+        partition.unload();
+        partition.relocate(now);
+        true
     }
 
     /// Somebody set the group back below what the state topic has committed.

@@ -14,7 +14,7 @@ use super::partition::{Open, Partition};
 use super::trouble::{Fatal, Trouble};
 use super::worker::{Core, World};
 use crate::clock::Clock;
-use crate::dedupe::{Coordinates, Identity, Look, Offset, Owners, PartitionId, Verdict, Window};
+use crate::dedupe::{Block, Coordinates, Identity, Look, Offset, Owners, PartitionId, Verdict, Window};
 use crate::metrics::Outcome;
 use crate::ports::{Failure, Head, Position, Reason, Record, Remedy, Sink, Source, Store, StoreError};
 
@@ -61,26 +61,15 @@ pub(super) fn gather<S: Source>(source: &S, wait: Duration) -> (Vec<S::Record<'_
     (chunk, Ok(()))
 }
 
-/// A failure in the middle of a chunk: its records were taken from the client and are not processed,
-/// so nothing less than a rewind brings them back.
-fn rewinding(trouble: Trouble) -> Trouble {
-    match trouble {
-        Trouble::Kafka(failed) if failed.remedy == Remedy::Retry => {
-            Failure { remedy: Remedy::Abort, ..failed }.into()
-        }
-        other => other,
-    }
-}
-
 impl<W: World> Core<W> {
     /// Decides about each record of a chunk and writes what is new; commits whenever the batch is full.
     pub(super) fn process(&mut self, source: &W::Source, chunk: &[RawOf<'_, W>]) -> Result<(), Trouble> {
         let looks: Vec<Option<Look>> = chunk.iter().map(|record| self.look(record)).collect();
         let now_ms = self.clock.wall_ms();
         for (record, look) in chunk.iter().zip(&looks) {
-            let limit_reached = self.decide(record, look.as_ref(), now_ms).map_err(rewinding)?;
+            let limit_reached = self.decide(record, look.as_ref(), now_ms).map_err(Trouble::rewinding)?;
             if limit_reached || self.batch.is_full(&self.options) {
-                self.commit(source).map_err(rewinding)?;
+                self.commit(source)?;
             }
         }
         Ok(())
@@ -196,11 +185,16 @@ impl<W: World> Core<W> {
         }
     }
 
-    /// Commits the open transaction: records, blocks and offsets together, or none of them.
+    /// Commits the open transaction: records, blocks and offsets together, or none of them. One that
+    /// failed is never gone on with: a partition given away meanwhile would be missing in its offsets.
     pub(super) fn commit(&mut self, source: &W::Source) -> Result<(), Trouble> {
         if !self.batch.is_open() {
             return Ok(());
         }
+        self.commit_open(source).map_err(Trouble::rewinding)
+    }
+
+    fn commit_open(&mut self, source: &W::Source) -> Result<(), Trouble> {
         let started = self.clock.elapsed();
         failpoint::pass("before_store");
         // Local first, while the broker is still acknowledging: a crash from here on leaves owners at
@@ -236,7 +230,7 @@ impl<W: World> Core<W> {
         for partition in self.partitions.open_mut() {
             for block in partition.blocks(self.options.hash) {
                 let encoded = block.encode();
-                let tail = Tail { crc: crc32c::crc32c(&encoded), next: block.next };
+                let tail = Tail { crc: Block::checksum(&encoded), next: block.next };
                 if let Some(open) = partition.open.as_mut() {
                     open.tail = Some(tail);
                 }
@@ -290,7 +284,7 @@ impl<W: World> Core<W> {
     fn apply(&mut self) -> Result<(), Trouble> {
         for partition in self.partitions.open_mut() {
             let first_live = partition.commit(self.sink.state_end(partition.id));
-            self.store.expire(partition.id, first_live)?;
+            StoreError::unless_taken(self.store.expire(partition.id, first_live))?;
         }
         self.batch.close();
         self.failures = 0;
@@ -328,14 +322,18 @@ impl<W: World> Core<W> {
     /// Ends the open transaction without a trace. Definite: C has not moved.
     pub(super) fn abort(&mut self) -> Result<(), Trouble> {
         self.keep_leftovers()?;
-        self.persistently(Sink::abort)?;
+        self.persistently(Sink::abort).map_err(Trouble::renewing)?;
         self.batch.close();
         self.tally.clear();
         for partition in self.partitions.open_mut() {
-            if partition.open.as_ref().is_some_and(|open| open.tail.is_some()) {
-                self.store.truncate(partition.id, partition.committed)?;
+            let stored = partition.open.as_ref().is_some_and(|open| open.tail.is_some());
+            if stored
+                && StoreError::unless_taken(self.store.truncate(partition.id, partition.committed))?.is_none()
+            {
+                partition.unload();
+            } else {
+                partition.abort();
             }
-            partition.abort();
         }
         Ok(())
     }

@@ -41,6 +41,27 @@ impl Trouble {
         .into()
     }
 
+    /// A failure in the middle of a chunk or a commit: nothing less than a rewind brings the records
+    /// back that were taken from the client, and the partitions that were.
+    pub(super) fn rewinding(self) -> Self {
+        match self {
+            Self::Kafka(failed) if failed.remedy == Remedy::Retry => {
+                Failure { remedy: Remedy::Abort, ..failed }.into()
+            }
+            other => other,
+        }
+    }
+
+    /// A failure to abort: only the end of the producer is sure to end its transaction.
+    pub(super) fn renewing(self) -> Self {
+        match self {
+            Self::Kafka(failed) if matches!(failed.remedy, Remedy::Retry | Remedy::Abort) => {
+                Failure { remedy: Remedy::Renew, ..failed }.into()
+            }
+            other => other,
+        }
+    }
+
     /// A call that has used up its time: the outcome is unknown.
     pub(super) fn exhausted(failed: Failure) -> Failure {
         match failed.remedy {

@@ -1,5 +1,6 @@
 //! The loop of one worker, and what it does about trouble.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -10,8 +11,7 @@ use super::report::{Report, Tally};
 use super::step::gather;
 use super::trouble::{Fatal, Trouble};
 use crate::clock::Clock;
-use crate::dedupe::PartitionId;
-use crate::ports::{Failure, GroupEvent, Head, Refused, Remedy, Sink, Source, StateLog, Store};
+use crate::ports::{Failure, GroupEvent, Head, Refused, Remedy, Sink, Source, StateLog, Store, StoreError};
 
 /// Longest wait for records when nothing is open; also how late a stop is noticed.
 const IDLE: Duration = Duration::from_millis(100);
@@ -19,11 +19,6 @@ const IDLE: Duration = Duration::from_millis(100);
 const BUSY: Duration = Duration::from_millis(1);
 /// Slice of `init_transactions` between two polls.
 const PREPARE: Duration = Duration::from_millis(500);
-/// A member replaced more often than this within the patience has a rival. A lone one can replace itself:
-/// after an outage beyond its session it joins anew, and its own late heartbeat is taken for a rival's.
-const REPLACED_MAX: usize = 2;
-/// A second fencing within this time means that somebody else uses our transactional id.
-const FENCE_PATIENCE: Duration = Duration::from_mins(1);
 /// How long leaving the group may take.
 const LEAVE: Duration = Duration::from_secs(3);
 
@@ -55,10 +50,14 @@ pub struct Core<W: World> {
     /// Failures in a row; the pause before the next attempt grows with them.
     pub(super) failures: u32,
     pub(super) prepared: bool,
+    /// What the group said and we have not answered yet.
+    pub(super) heard: VecDeque<GroupEvent>,
     /// A call failed for now; until one succeeds the process does not count as ready.
     doubtful: bool,
-    fenced_at: Option<Duration>,
-    replaced: Vec<Duration>,
+    /// The client of this member is dead and its successor has not been made yet.
+    pub(super) rejoining: bool,
+    pub(super) fenced_at: Option<Duration>,
+    pub(super) replaced: Vec<Duration>,
 }
 
 /// One worker: one member of the group, one transactional producer, and their partitions.
@@ -87,7 +86,9 @@ impl<W: World> Worker<W> {
             report,
             failures: 0,
             prepared: false,
+            heard: VecDeque::new(),
             doubtful: false,
+            rejoining: false,
             fenced_at: None,
             replaced: Vec::new(),
         };
@@ -128,10 +129,8 @@ impl<W: World> Worker<W> {
         while core.partitions.iter().next().is_some() && core.clock.elapsed() < deadline {
             // Records that still arrive belong to the next owner.
             drop(source.poll(BUSY));
-            for event in source.events() {
-                if let Err(trouble) = core.group_event(source, event) {
-                    tracing::warn!(%trouble, "leaving the group");
-                }
+            if let Err(trouble) = core.serve(source) {
+                tracing::warn!(%trouble, "leaving the group");
             }
         }
         core.store.sync().map_err(|error| Fatal::State(error.to_string()))
@@ -140,10 +139,7 @@ impl<W: World> Worker<W> {
 
 impl<W: World> Core<W> {
     fn turn(&mut self, source: &W::Source) -> Result<(), Trouble> {
-        // All of them, also after a failure: each is told once.
-        let served: Vec<_> =
-            source.events().into_iter().map(|event| self.group_event(source, event)).collect();
-        served.into_iter().collect::<Result<(), _>>()?;
+        self.serve(source)?;
         // However recovery fares, the client is polled in every turn: it answers the group from there.
         let recovered = if self.prepared { self.recover(source) } else { self.prepare() };
         let mut asked = Ok(());
@@ -190,54 +186,11 @@ impl<W: World> Core<W> {
         Ok(())
     }
 
-    pub(super) fn group_event(&mut self, source: &W::Source, event: GroupEvent) -> Result<(), Trouble> {
-        self.report.rebalanced(&event);
-        match event {
-            GroupEvent::Assigned(ids) => {
-                let starts: Vec<_> = ids.iter().map(|id| (*id, None)).collect();
-                source.assign(&starts)?;
-                let now = self.clock.elapsed();
-                for id in ids {
-                    self.partitions.insert(Partition::assigned(id, now));
-                }
-            }
-            GroupEvent::Revoked(ids) => {
-                let committed = self.commit(source);
-                let released = self.release(source, &ids);
-                committed.and(released)?;
-            }
-            GroupEvent::Lost(ids) => {
-                let aborted = if self.batch.is_open() { self.abort() } else { Ok(()) };
-                let released = self.release(source, &ids);
-                // What stays with us was part of the aborted transaction too.
-                self.relocate(source, Duration::ZERO)?;
-                aborted.and(released)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Lets partitions go: what is committed is marked as such, so that their return is quick.
-    fn release(&mut self, source: &W::Source, ids: &[PartitionId]) -> Result<(), Trouble> {
-        // Whatever fails here: the group waits for the answer, and without it for ever.
-        let closed: Vec<_> = ids.iter().map(|id| self.close(*id)).collect();
-        source.unassign(ids)?;
-        closed.into_iter().collect()
-    }
-
-    fn close(&mut self, id: PartitionId) -> Result<(), Trouble> {
-        let Some(partition) = self.partitions.remove(id) else { return Ok(()) };
-        if partition.is_running() && partition.open.is_none() {
-            self.store.set_head(id, partition.head())?;
-        }
-        self.log.close(id)?;
-        Ok(())
-    }
-
     /// Does what the trouble's remedy says; returns only what ends the process.
     fn remedy(&mut self, source: &mut W::Source, trouble: Trouble) -> Result<(), Fatal> {
         let failed = match trouble {
             Trouble::Fatal(fatal) => return Err(fatal),
+            Trouble::Store(StoreError::Taken(id)) => self.taken(id),
             Trouble::Store(error) => {
                 return Err(Fatal::State(format!(
                     "{error}; start again: damaged state is set aside and rebuilt from topic {}",
@@ -278,6 +231,8 @@ impl<W: World> Core<W> {
     fn give_up(trouble: Trouble) -> Result<(), Fatal> {
         match trouble {
             Trouble::Fatal(fatal) => Err(fatal),
+            // The next turn takes the partition back.
+            Trouble::Store(StoreError::Taken(_)) => Ok(()),
             Trouble::Store(error) => Err(Fatal::State(error.to_string())),
             // Nothing could be moved; the next turn tries again from the committed offsets.
             Trouble::Kafka(failed) if failed.remedy != Remedy::Stop => {
@@ -314,47 +269,6 @@ impl<W: World> Core<W> {
         self.relocate(source, pause)
     }
 
-    /// The group goes on without this member: another one takes its place, and begins from nothing.
-    fn rejoin(&mut self, source: &mut W::Source) -> Result<(), Trouble> {
-        for id in self.partitions.ids(|_| true) {
-            self.log.close(id)?;
-        }
-        let ended = if self.batch.is_open() { self.abort() } else { Ok(()) };
-        self.partitions = Partitions::default();
-        source.rejoin()?;
-        ended
-    }
-
-    /// Without a rival this happens once to an outage, so a few times are forgiven.
-    fn replaced(&mut self, failed: &Failure) -> Result<(), Fatal> {
-        let now = self.clock.elapsed();
-        self.replaced.retain(|before| now.saturating_sub(*before) < FENCE_PATIENCE);
-        self.replaced.push(now);
-        if self.replaced.len() > REPLACED_MAX { Err(self.second_process(failed)) } else { Ok(()) }
-    }
-
-    fn second_process(&self, failed: &Failure) -> Fatal {
-        Fatal::Fenced(format!(
-            "{}; this happened again within a minute: another process runs with group.instance and \
-             transactional id {}; give each process its own group.instance",
-            failed.what, self.options.writer
-        ))
-    }
-
-    /// A transaction timeout looks like this too, so the first time is forgiven.
-    fn fenced(&mut self, failed: &Failure) -> Result<(), Fatal> {
-        let now = self.clock.elapsed();
-        let young = self
-            .batch
-            .remaining(now, self.options.transaction_timeout)
-            .is_none_or(|remaining| !remaining.is_zero());
-        if young && self.fenced_at.is_some_and(|before| now.saturating_sub(before) < FENCE_PATIENCE) {
-            return Err(self.second_process(failed));
-        }
-        self.fenced_at = Some(now);
-        Ok(())
-    }
-
     fn backoff(&mut self) -> Duration {
         let pause = Duration::from_millis(50 << self.failures.min(6));
         self.failures += 1;
@@ -362,7 +276,7 @@ impl<W: World> Core<W> {
     }
 
     /// Stops every partition and asks the group anew where it stands.
-    fn relocate(&mut self, source: &W::Source, pause: Duration) -> Result<(), Trouble> {
+    pub(super) fn relocate(&mut self, source: &W::Source, pause: Duration) -> Result<(), Trouble> {
         let not_before = self.clock.elapsed() + pause;
         let running = self.partitions.ids(Partition::is_running);
         self.partitions.iter_mut().filter(|p| p.is_running()).for_each(|p| p.relocate(not_before));

@@ -10,6 +10,7 @@ use dedupd::dedupe::identity::{Hasher, IdSource, IdentityRule};
 use dedupd::dedupe::{HashKind, TimeSource, WindowLimits};
 use dedupd::metrics::{About, Metrics, Status};
 use dedupd::pipeline::{OnMissing, OnPoison, OnRewind, Options, Report, Start, Torn};
+use dedupd::store::Held;
 use dedupd::store::memory::MemoryStore;
 
 use crate::sim::audit::audit;
@@ -53,7 +54,7 @@ struct Life {
     universe: Rc<Universe>,
     setting: Setting,
     /// Store of each process, and older copies of it.
-    stores: Vec<(MemoryStore, Vec<MemoryStore>)>,
+    stores: Vec<(Held<MemoryStore>, Vec<MemoryStore>)>,
     choices: Choices,
 }
 
@@ -85,7 +86,7 @@ pub fn run(seed: u64, setting: &Setting) -> Outcome {
         sabotage: setting.sabotage,
     });
     let processes = if shared { 1 } else { workers };
-    let stores = (0..processes).map(|_| (MemoryStore::new(), Vec::new())).collect();
+    let stores = (0..processes).map(|_| (Held::new(MemoryStore::new()), Vec::new())).collect();
     let mut life = Life { universe, setting: setting.clone(), stores, choices };
     (0..steps).for_each(|_| life.step());
     let calmed = life.calm();
@@ -134,7 +135,7 @@ impl Life {
         let mut cluster = self.universe.cluster.borrow_mut();
         for (store, older) in &mut self.stores {
             if cluster.chance.hit(Fault::Snapshot) {
-                older.push(store.snapshot());
+                older.push(store.store().snapshot());
             }
         }
     }
@@ -199,7 +200,7 @@ impl Life {
         for worker in all {
             if self.universe.workers[worker].borrow().is_none() {
                 self.universe.cluster.borrow_mut().dead.remove(&worker);
-                let started = self.worker(worker, self.stores[process].0.clone());
+                let started = self.worker(worker, self.stores[process].0.another());
                 *self.universe.workers[worker].borrow_mut() = Some(started);
             }
         }
@@ -209,13 +210,13 @@ impl Life {
         let mut cluster = self.universe.cluster.borrow_mut();
         let (store, older) = &mut self.stores[process];
         if cluster.chance.hit(Fault::StoreCleared) {
-            *store = MemoryStore::new();
+            *store = Held::new(MemoryStore::new());
         } else if !older.is_empty() && cluster.chance.hit(Fault::StoreOld) {
-            *store = older[cluster.chance.rng.usize(0..older.len())].snapshot();
+            *store = Held::new(older[cluster.chance.rng.usize(0..older.len())].snapshot());
         }
     }
 
-    fn worker(&self, worker: usize, store: MemoryStore) -> SimWorker {
+    fn worker(&self, worker: usize, store: Held<MemoryStore>) -> SimWorker {
         let universe = &self.universe;
         let ports = (
             SimSource::join(universe, worker),

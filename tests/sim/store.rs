@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use dedupd::dedupe::{Block, BlockView, Coordinates, Identity, Offset, PartitionId};
 use dedupd::ports::{Head, Store, StoreError};
+use dedupd::store::Held;
 use dedupd::store::memory::MemoryStore;
 
 use crate::sim::chance::Exposure;
@@ -13,18 +14,18 @@ use crate::sim::universe::{Sabotage, Universe};
 pub struct SimStore {
     universe: Rc<Universe>,
     worker: usize,
-    inner: MemoryStore,
+    inner: Held<MemoryStore>,
 }
 
 impl SimStore {
     /// The store of a worker.
-    pub fn new(universe: &Rc<Universe>, worker: usize, inner: MemoryStore) -> Self {
+    pub fn new(universe: &Rc<Universe>, worker: usize, inner: Held<MemoryStore>) -> Self {
         Self { universe: Rc::clone(universe), worker, inner }
     }
 
     fn write<T>(
         &mut self,
-        effect: impl FnOnce(&mut MemoryStore) -> Result<T, StoreError>,
+        effect: impl FnOnce(&mut Held<MemoryStore>) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let Self { universe, worker, inner } = self;
         let call = universe.call(*worker, Exposure::Crash, |_| Ok(effect(inner)));
@@ -33,7 +34,7 @@ impl SimStore {
 }
 
 /// Keeps what lies at or beyond `from`, under coordinates below it.
-fn pass_off(store: &mut MemoryStore, partition: PartitionId, from: Offset) -> Result<(), StoreError> {
+fn pass_off(store: &mut Held<MemoryStore>, partition: PartitionId, from: Offset) -> Result<(), StoreError> {
     let mut kept: Option<Block> = None;
     let mut ids = Vec::new();
     store.scan(partition, &mut |view| {
@@ -50,6 +51,10 @@ fn pass_off(store: &mut MemoryStore, partition: PartitionId, from: Offset) -> Re
 }
 
 impl Store for SimStore {
+    fn hold(&mut self, partition: PartitionId) -> bool {
+        self.inner.hold(partition)
+    }
+
     fn head(&self, partition: PartitionId) -> Result<Option<Head>, StoreError> {
         self.inner.head(partition)
     }

@@ -1,0 +1,168 @@
+//! One store for several workers: each partition has one holder at a time.
+//!
+//! A worker can learn late that the group gave its partition to another worker of the same process.
+//! What it still does to the partition's local state would spoil it under the new owner's hands; the
+//! group refuses its transactions, and here its writes are refused.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::dedupe::{Block, BlockView, Coordinates, Identity, Offset, PartitionId};
+use crate::ports::{Head, Store, StoreError};
+
+/// Who holds a partition, 0 = nobody. Locked while the holder writes, so that another one takes it
+/// over between two writes and never in the middle of one.
+type Holder = Arc<Mutex<u64>>;
+
+#[derive(Debug, Default)]
+struct Holders {
+    handles: AtomicU64,
+    partitions: Mutex<HashMap<PartitionId, Holder>>,
+}
+
+/// A handle on a shared store, for one worker. `S` is a handle on the store itself.
+#[derive(Debug)]
+pub struct Held<S> {
+    store: S,
+    me: u64,
+    holders: Arc<Holders>,
+    /// The holders that this handle has asked for before.
+    known: HashMap<PartitionId, Holder>,
+}
+
+impl<S: Store + Clone> Held<S> {
+    /// The first handle.
+    pub fn new(store: S) -> Self {
+        Self::with(store, Arc::default())
+    }
+
+    /// A handle for another worker.
+    #[must_use]
+    pub fn another(&self) -> Self {
+        Self::with(self.store.clone(), Arc::clone(&self.holders))
+    }
+
+    fn with(store: S, holders: Arc<Holders>) -> Self {
+        let me = holders.handles.fetch_add(1, Ordering::Relaxed) + 1;
+        Self { store, me, holders, known: HashMap::new() }
+    }
+}
+
+impl<S> Held<S> {
+    /// The store itself.
+    pub fn store(&self) -> &S {
+        &self.store
+    }
+
+    /// Lets go of the store.
+    pub fn into_store(self) -> S {
+        self.store
+    }
+
+    fn holder(&mut self, partition: PartitionId) -> Holder {
+        let holders = &self.holders;
+        let known = self.known.entry(partition);
+        Arc::clone(known.or_insert_with(|| Arc::clone(lock(&holders.partitions).entry(partition).or_default())))
+    }
+
+    fn holds(&self, partition: PartitionId) -> bool {
+        self.known.get(&partition).is_some_and(|holder| *lock(holder) == self.me)
+    }
+
+    fn write<T>(
+        &mut self,
+        partition: PartitionId,
+        write: impl FnOnce(&mut S) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let holder = self.holder(partition);
+        let held = lock(&holder);
+        if *held == self.me { write(&mut self.store) } else { Err(StoreError::Taken(partition)) }
+    }
+
+    /// What was read badly from a partition that somebody else has changed meanwhile says nothing.
+    fn unless_taken<T>(&self, partition: PartitionId, read: T) -> Result<T, StoreError> {
+        if self.holds(partition) { Ok(read) } else { Err(StoreError::Taken(partition)) }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<S: Store> Store for Held<S> {
+    fn hold(&mut self, partition: PartitionId) -> bool {
+        let holder = self.holder(partition);
+        std::mem::replace(&mut *lock(&holder), self.me) == self.me
+    }
+
+    fn head(&self, partition: PartitionId) -> Result<Option<Head>, StoreError> {
+        self.store.head(partition)
+    }
+
+    fn append(&mut self, block: &Block, head: Head) -> Result<(), StoreError> {
+        self.write(block.partition, |store| store.append(block, head))
+    }
+
+    fn set_head(&mut self, partition: PartitionId, head: Head) -> Result<(), StoreError> {
+        self.write(partition, |store| store.set_head(partition, head))
+    }
+
+    fn scan(
+        &self,
+        partition: PartitionId,
+        visit: &mut dyn FnMut(&BlockView<'_>) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        let scanned = self.store.scan(partition, visit);
+        self.unless_taken(partition, scanned)?
+    }
+
+    fn truncate(
+        &mut self,
+        partition: PartitionId,
+        from: Offset,
+    ) -> Result<Vec<(Offset, Identity)>, StoreError> {
+        self.write(partition, |store| store.truncate(partition, from))
+    }
+
+    fn expire(&mut self, partition: PartitionId, first: Offset) -> Result<(), StoreError> {
+        self.write(partition, |store| store.expire(partition, first))
+    }
+
+    fn identity_of(&self, owner: Coordinates) -> Result<Option<Identity>, StoreError> {
+        match self.store.identity_of(owner) {
+            Ok(Some(identity)) => Ok(Some(identity)),
+            missing => self.unless_taken(owner.partition, missing)?,
+        }
+    }
+
+    fn clear(&mut self, partition: PartitionId) -> Result<(), StoreError> {
+        self.write(partition, |store| store.clear(partition))
+    }
+
+    fn sync(&mut self) -> Result<(), StoreError> {
+        self.store.sync()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::memory::MemoryStore;
+
+    #[test]
+    fn only_the_last_one_to_take_a_partition_may_change_it() {
+        let mut first = Held::new(MemoryStore::new());
+        let mut second = first.another();
+        assert_eq!(first.set_head(7, Head::default()), Err(StoreError::Taken(7)), "nobody took it");
+        assert!(!first.hold(7));
+        assert!(first.hold(7), "held without interruption");
+        assert_eq!(first.set_head(7, Head::default()), Ok(()));
+        assert!(!second.hold(7));
+        assert_eq!(first.truncate(7, 0), Err(StoreError::Taken(7)));
+        assert_eq!(first.identity_of(Coordinates { partition: 7, offset: 1 }), Err(StoreError::Taken(7)));
+        assert_eq!(second.identity_of(Coordinates { partition: 7, offset: 1 }), Ok(None));
+        assert!(!first.hold(7), "held, but not all the time");
+        assert_eq!(second.clear(7), Err(StoreError::Taken(7)));
+    }
+}
