@@ -96,8 +96,7 @@ impl<W: World> Core<W> {
     pub(super) fn rejoin(&mut self, source: &mut W::Source) -> Result<(), Trouble> {
         self.rejoining = true;
         self.heard.clear();
-        let closed: Vec<_> =
-            self.partitions.ids(|_| true).into_iter().map(|id| self.log.close(id)).collect();
+        let closed: Vec<_> = self.partitions.ids(|_| true).into_iter().map(|id| self.log.close(id)).collect();
         let ended = if self.batch.is_open() { self.abort() } else { Ok(()) };
         self.partitions = Partitions::default();
         source.rejoin()?;

@@ -21,8 +21,9 @@ pub enum Phase {
     Locating {
         /// Monotonic time before which nothing is tried, after failures.
         not_before: Duration,
-        /// Monotonic time of the first attempt that found a pending transaction.
-        blocked_since: Option<Duration>,
+        /// Monotonic time since which a pending transaction holds C back, and the settled offset
+        /// before it.
+        blocked: Option<(Duration, Option<Offset>)>,
     },
     /// Paused. Blocks are being read from the state topic.
     Restoring(Restoring),
@@ -45,8 +46,10 @@ pub struct Restoring {
     pub until: Offset,
     /// Last state topic offset read.
     pub at: Offset,
-    /// One past the last raw offset covered by the last block read.
+    /// One past the last raw offset covered by a block.
     pub covered: Option<Offset>,
+    /// The raw offset up to which local state was committed, perhaps beyond the last block.
+    pub confirmed: Option<Offset>,
     /// Identities read.
     pub ids: u64,
     /// Stream time that the checkpoint named.
@@ -62,6 +65,8 @@ pub struct Open {
     pub forwarded: bool,
     /// The block written for it, once there is one.
     pub tail: Option<Tail>,
+    /// The offset and metadata that its commit would leave behind, once they were sent.
+    pub sent: Option<(Offset, String)>,
 }
 
 /// A partition and everything that belongs to it. Owned by one worker.
@@ -90,8 +95,9 @@ pub struct Partition {
     pub rewound: bool,
     /// No leftover of a torn transaction is in the partition's topics, since the producer was made.
     pub untorn: bool,
-    /// Monotonic time since which a leftover is seen.
-    pub hanging_since: Option<Duration>,
+    /// Monotonic time since which the same leftover is seen, and where it begins in the clean and in
+    /// the state partition.
+    pub hanging: Option<(Duration, (Offset, Offset))>,
     /// The committed offset beyond which the state topic was found, when that was seen once.
     pub behind_state: Option<Offset>,
     /// A committed leftover becomes visible with our next commit here, and is lost with an abort.
@@ -106,7 +112,7 @@ impl Partition {
     pub fn assigned(id: PartitionId, now: Duration) -> Self {
         Self {
             id,
-            phase: Phase::Locating { not_before: now, blocked_since: None },
+            phase: Phase::Locating { not_before: now, blocked: None },
             window: None,
             committed: 0,
             next: 0,
@@ -116,7 +122,7 @@ impl Partition {
             limit: None,
             rewound: false,
             untorn: false,
-            hanging_since: None,
+            hanging: None,
             behind_state: None,
             must_commit: false,
             poison: None,
@@ -131,7 +137,7 @@ impl Partition {
 
     /// Back to the question where the group stands, not before `not_before`.
     pub fn relocate(&mut self, not_before: Duration) {
-        self.phase = Phase::Locating { not_before, blocked_since: None };
+        self.phase = Phase::Locating { not_before, blocked: None };
     }
 
     /// The blocks of the open transaction: everything new in `committed..next`.

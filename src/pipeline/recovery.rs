@@ -65,7 +65,9 @@ impl<W: World> Core<W> {
             .ids(|p| matches!(p.phase, Phase::Locating { not_before, .. } if not_before <= now));
         if !waiting.is_empty() && !self.batch.is_open() {
             // Before anything is asked: what others do to the state must not come after the answer.
-            waiting.iter().for_each(|id| self.hold(*id));
+            for id in &waiting {
+                self.hold(*id);
+            }
             let free = self.untorn(source, &waiting)?;
             if !free.is_empty() {
                 self.locate(source, &free)?;
@@ -107,7 +109,8 @@ impl<W: World> Core<W> {
     /// C is held back by a pending transaction. When its writer is dead, nobody else will end it
     /// before its timeout: learn who it was from the last settled metadata, and fence it.
     fn blocked(&mut self, source: &W::Source, waiting: &[PartitionId]) -> Result<(), Trouble> {
-        let blocked = self.blocked_for(waiting);
+        let settled = source.committed_unstable(waiting, SLICE)?;
+        let blocked = self.blocked_for(&settled);
         if blocked < SLICE {
             return Ok(());
         }
@@ -115,7 +118,7 @@ impl<W: World> Core<W> {
             return waiting.iter().try_for_each(|id| self.settle_offsets(source, *id));
         }
         let mut fenced: Vec<String> = vec![self.options.writer.clone()];
-        for answer in source.committed_unstable(waiting, SLICE)? {
+        for answer in settled {
             let Some(checkpoint) = Checkpoint::parse(&answer.metadata) else { continue };
             if !checkpoint.writer.is_empty() && !fenced.contains(&checkpoint.writer) {
                 tracing::info!(writer = %checkpoint.writer, partition = answer.partition,
@@ -127,15 +130,17 @@ impl<W: World> Core<W> {
         Ok(())
     }
 
-    /// How long C has been held back for the partition that waits longest.
-    fn blocked_for(&mut self, waiting: &[PartitionId]) -> Duration {
+    /// How long C has been held back at the same place, for the partition that waits longest. A writer
+    /// that lives moves the settled offset on.
+    fn blocked_for(&mut self, settled: &[Committed]) -> Duration {
         let now = self.clock.elapsed();
         let mut longest = Duration::ZERO;
-        for id in waiting {
-            if let Some(Phase::Locating { blocked_since, .. }) =
-                self.partitions.get_mut(*id).map(|p| &mut p.phase)
-            {
-                longest = longest.max(now.saturating_sub(*blocked_since.get_or_insert(now)));
+        for answer in settled {
+            let partition = self.partitions.get_mut(answer.partition);
+            if let Some(Phase::Locating { blocked, .. }) = partition.map(|p| &mut p.phase) {
+                let since = blocked.filter(|(_, at)| *at == answer.offset).map_or(now, |(since, _)| since);
+                *blocked = Some((since, answer.offset));
+                longest = longest.max(now.saturating_sub(since));
             }
         }
         longest
@@ -148,8 +153,11 @@ impl<W: World> Core<W> {
             if answer.offset == Some(partition.committed) {
                 return self.undo(source, id);
             }
-            if answer.offset == Some(partition.next) && partition.open.is_some() {
-                // The commit whose answer was lost did happen.
+            let sent = partition.open.as_ref().and_then(|open| open.sent.as_ref());
+            if sent
+                .is_some_and(|(next, metadata)| answer.offset == Some(*next) && answer.metadata == *metadata)
+            {
+                // The commit whose answer was lost did happen. By offset alone it could be another's.
                 partition.commit(None);
                 return self.start(source, id, None);
             }

@@ -8,7 +8,7 @@ use super::partition::{Partition, Phase, Restoring};
 use super::trouble::{Fatal, Trouble};
 use super::worker::{Core, World};
 use crate::clock::Clock;
-use crate::dedupe::{Block, BlockView, Offset, PartitionId};
+use crate::dedupe::{Block, BlockView, Offset, PartitionId, Window};
 use crate::metrics::RestoreSource;
 use crate::ports::{Committed, Head, Source, StateItem, StateLog, Store};
 
@@ -48,6 +48,7 @@ impl<W: World> Core<W> {
             partition.fresh(limits);
         }
         partition.tail = checkpoint.and_then(|c| c.tail);
+        let covered = partition.window.as_ref().map(Window::next).filter(|next| *next > 0);
         let from = usable.map_or(bounds.low, |(from, _)| from);
         tracing::info!(partition = id, from, until = bounds.stable, "restoring state from the state topic");
         partition.phase = Phase::Restoring(Restoring {
@@ -57,7 +58,8 @@ impl<W: World> Core<W> {
             from,
             until: bounds.stable,
             at: from,
-            covered: usable.map(|(_, confirmed)| confirmed),
+            covered,
+            confirmed: usable.map(|(_, confirmed)| confirmed),
             ids: 0,
             stream_time_ms: checkpoint.map_or(0, |c| c.stream_time_ms),
         });
@@ -114,12 +116,25 @@ impl<W: World> Core<W> {
         Ok(())
     }
 
+    /// The log hands its end over once, so what fails now has to begin anew.
     fn finish_restore(&mut self, source: &W::Source, id: PartitionId, next: Offset) -> Result<(), Trouble> {
+        let finished = self.end_restore(source, id, next);
+        let now = self.clock.elapsed();
+        if let (Err(_), Some(partition)) = (&finished, self.partitions.get_mut(id))
+            && matches!(partition.phase, Phase::Restoring(_))
+        {
+            partition.unload();
+            partition.relocate(now);
+        }
+        finished
+    }
+
+    fn end_restore(&mut self, source: &W::Source, id: PartitionId, next: Offset) -> Result<(), Trouble> {
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
         let Phase::Restoring(restoring) = &partition.phase else { return Ok(()) };
         let (committed, covered, since, ids, stream_time_ms) = (
             restoring.committed,
-            restoring.covered,
+            restoring.covered.max(restoring.confirmed.filter(|_| restoring.committed.is_none())),
             restoring.since,
             restoring.ids,
             restoring.stream_time_ms,

@@ -243,8 +243,14 @@ impl<W: World> Core<W> {
     }
 
     fn send_offsets(&mut self, source: &W::Source) -> Result<(), Trouble> {
-        let positions: Vec<Position> =
-            self.partitions.open_mut().map(|p| position(p, &self.options.writer)).collect();
+        let mut positions = Vec::new();
+        for partition in self.partitions.open_mut() {
+            let position = position(partition, &self.options.writer);
+            if let Some(open) = partition.open.as_mut() {
+                open.sent = Some((position.next, position.metadata.clone()));
+            }
+            positions.push(position);
+        }
         let ids: Vec<PartitionId> = positions.iter().map(|p| p.partition).collect();
         // The broker does not check all of this (KAFKA.md 9.1): an un-joined member's offsets are
         // accepted, and ownership of a partition is never verified.

@@ -98,8 +98,11 @@ impl<W: World> Core<W> {
         if hangs(&clean) || hangs(&state) {
             let now = self.clock.elapsed();
             let Some(partition) = self.partitions.get_mut(id) else { return Ok(false) };
-            let since = *partition.hanging_since.get_or_insert(now);
-            let found = self.find(source, id, &clean, &state)?;
+            // A writer that lives moves on; what hangs at the same place all the time is left behind.
+            let places = (clean.stable, state.stable);
+            let since = partition.hanging.filter(|(_, seen)| *seen == places).map_or(now, |(since, _)| since);
+            partition.hanging = Some((since, places));
+            let Some(found) = self.found(source, id, &clean, &state)? else { return Ok(false) };
             // A living writer may be about to commit; our own transaction ended when we took our id over.
             let ours = found.state_hangs && found.writer == self.options.writer;
             if !ours && now.saturating_sub(since) < self.options.transaction_timeout {
@@ -109,7 +112,7 @@ impl<W: World> Core<W> {
         }
         if let Some(partition) = self.partitions.get_mut(id) {
             partition.untorn = true;
-            partition.hanging_since = None;
+            partition.hanging = None;
         }
         Ok(true)
     }
@@ -117,8 +120,24 @@ impl<W: World> Core<W> {
     /// C has been held back for longer than any living transaction: only the offsets are torn.
     pub(super) fn settle_offsets(&mut self, source: &W::Source, id: PartitionId) -> Result<(), Trouble> {
         let (clean, state) = (self.log.clean_bounds(id, SLICE)?, self.log.bounds(id, SLICE)?);
-        let found = self.find(source, id, &clean, &state)?;
-        self.settle(source, id, &found).map(drop)
+        match self.found(source, id, &clean, &state)? {
+            Some(found) => self.settle(source, id, &found).map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// What is found, unless the logs moved meanwhile: evidence of different moments contradicts itself.
+    fn found(
+        &mut self,
+        source: &W::Source,
+        id: PartitionId,
+        clean: &Bounds,
+        state: &Bounds,
+    ) -> Result<Option<Found>, Trouble> {
+        let found = self.find(source, id, clean, state)?;
+        let (clean_now, state_now) = (self.log.clean_bounds(id, SLICE)?, self.log.bounds(id, SLICE)?);
+        let same = (clean_now.stable, state_now.stable) == (clean.stable, state.stable);
+        Ok(same.then_some(found))
     }
 
     fn find(
@@ -135,9 +154,9 @@ impl<W: World> Core<W> {
             Err(failed) => return Err(failed.into()),
         };
         let checkpoint = settled.as_ref().and_then(|c| Checkpoint::parse(&c.metadata)).unwrap_or_default();
-        let hanging = newest(self.log.tail(id, state.stable, Leftover::Everything, LONG)?);
+        let hanging = oldest_writers(self.log.tail(id, state.stable, Leftover::Everything, LONG)?);
         let from = checkpoint.state_next.saturating_sub(1).clamp(state.low, state.stable);
-        let visible = newest(self.log.tail(id, from, Leftover::Committed, LONG)?);
+        let visible = blocks(self.log.tail(id, from, Leftover::Committed, LONG)?).last();
         let clean_end = hanging.as_ref().and_then(|(origin, _)| origin.clean_end);
         let hanging_blocks_records_visible = match clean_end {
             Some(end) if end > 0 && end <= clean.stable => self.log.clean_shows(id, end - 1, LONG)?,
@@ -194,7 +213,7 @@ impl<W: World> Core<W> {
             self.report.torn(resolution);
         }
         if let Some(partition) = self.partitions.get_mut(id) {
-            partition.hanging_since = None;
+            partition.hanging = None;
             if resolution == Some(Resolution::Committed) && found.evidence.clean_hangs_at.is_some() {
                 // The next commit of ours that touches the partition settles it; an abort must not.
                 partition.untorn = true;
@@ -246,9 +265,18 @@ fn hangs(bounds: &Bounds) -> bool {
     bounds.stable < bounds.high
 }
 
-/// The newest block that can be read, with its origin.
-fn newest(items: Vec<StateItem>) -> Option<(Origin, Block)> {
-    items.into_iter().rev().find_map(|item| match item {
+/// The last block of the writer whose block stands first: the first unstable offset is where the
+/// oldest open transaction begins, and what others committed since then lies behind it.
+fn oldest_writers(items: Vec<StateItem>) -> Option<(Origin, Block)> {
+    let mut blocks = blocks(items);
+    let first = blocks.next()?;
+    let writer = first.0.writer.clone();
+    blocks.filter(|(origin, _)| origin.writer == writer).last().or(Some(first))
+}
+
+/// The blocks that can be read, with their origins.
+fn blocks(items: Vec<StateItem>) -> impl Iterator<Item = (Origin, Block)> {
+    items.into_iter().filter_map(|item| match item {
         StateItem::Block { key, block, .. } => {
             // Dummies of a purge are no blocks.
             BlockView::verified(&block).ok()?;

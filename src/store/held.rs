@@ -63,7 +63,9 @@ impl<S> Held<S> {
     fn holder(&mut self, partition: PartitionId) -> Holder {
         let holders = &self.holders;
         let known = self.known.entry(partition);
-        Arc::clone(known.or_insert_with(|| Arc::clone(lock(&holders.partitions).entry(partition).or_default())))
+        Arc::clone(
+            known.or_insert_with(|| Arc::clone(lock(&holders.partitions).entry(partition).or_default())),
+        )
     }
 
     fn holds(&self, partition: PartitionId) -> bool {

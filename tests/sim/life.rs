@@ -26,8 +26,9 @@ use crate::sim::universe::{Sabotage, SimClock, SimWorker, Universe, writer};
 const WINDOW: Duration = Duration::from_secs(24 * 3600);
 /// Turns after the faults within which everything has to be done; some 100 s of simulated time.
 const CALM_TURNS: usize = 8000;
-/// Rounds without anything left to do that count as the end.
-const IDLE_ROUNDS: usize = 3;
+/// Simulated time without anything left to do that counts as the end: longer than any pause between
+/// two attempts.
+const IDLE: Duration = Duration::from_secs(8);
 
 /// What a history begins with.
 #[derive(Clone)]
@@ -260,7 +261,7 @@ impl Life {
     /// No more faults: everything has to be done after a while.
     fn calm(&mut self) -> bool {
         self.universe.cluster.borrow_mut().chance.quiet();
-        let mut idle = 0;
+        let mut idle_since = None;
         for _ in 0..CALM_TURNS {
             self.bury();
             for worker in 0..self.universe.workers.len() {
@@ -270,8 +271,9 @@ impl Life {
             let mut cluster = self.universe.cluster.borrow_mut();
             let cluster = &mut *cluster;
             cluster.group.balance(cluster.now, &mut cluster.chance.rng);
-            idle = if is_idle(cluster) { idle + 1 } else { 0 };
-            if idle == IDLE_ROUNDS || !cluster.violations.is_empty() {
+            idle_since = idle_since.filter(|_| is_idle(cluster)).or(Some(cluster.now));
+            let idle = idle_since.is_some_and(|since| cluster.now - since >= IDLE);
+            if idle || !cluster.violations.is_empty() {
                 return true;
             }
         }
@@ -303,7 +305,10 @@ impl Life {
 fn is_idle(cluster: &Cluster) -> bool {
     let done = |partition: usize| {
         let fetch = cluster.group.position(partition).filter(|fetch| !fetch.paused);
-        fetch.and_then(|fetch| fetch.at).is_some_and(|at| cluster.raw[partition].next(at).is_none())
+        // Without a committed offset there was nothing to commit since the group lost its offsets.
+        let committed = cluster.offsets[partition].settled.as_ref().map(|(offset, _)| *offset);
+        let at = fetch.and_then(|fetch| fetch.at);
+        at.is_some_and(|at| cluster.raw[partition].next(committed.unwrap_or(at)).is_none())
     };
     cluster.is_settled() && cluster.group.is_settled() && (0..cluster.raw.len()).all(done)
 }

@@ -280,7 +280,10 @@ impl Sink<SimSource> for SimSink {
         self.with(Exposure::Crash, |_, _, _| Ok(()))?;
         let universe = Rc::clone(&self.universe);
         let mut cluster = universe.cluster.borrow_mut();
-        let fault = cluster.chance.failure(Exposure::Before);
+        // What is committed cannot be asked to be aborted any more.
+        let committed = self.producer.as_ref().is_some_and(|producer| producer.committed);
+        let exposure = if committed { Exposure::Ending } else { Exposure::Before };
+        let fault = cluster.chance.failure(exposure);
         self.try_commit(fault, &mut cluster)?;
         match fault {
             None => {
