@@ -42,6 +42,12 @@ use reader::Reader;
 /// How far ahead of the clock a timestamp may move stream time, ms.
 const AHEAD_MS: i64 = 5 * 60 * 1_000;
 
+/// What any consumer that trusts transactions reads.
+const COMMITTED: &str = "read_committed";
+/// How long the transactions that are open at the start may take to end.
+const SETTLE: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_millis(50);
+
 /// What to audit.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -81,13 +87,17 @@ pub fn progress_bar() -> ProgressBar {
 /// Raw is due up to its end at the start; what arrives later may be in clean and need not.
 pub fn run(options: &Options, bar: &ProgressBar) -> Result<Report, AuditError> {
     let started = clock::monotonic();
-    let raw = Reader::open(&options.bootstrap_servers, &options.properties, &options.raw)?;
-    let clean = Reader::open(&options.bootstrap_servers, &options.properties, &options.clean)?;
+    let open = |topic: &str, isolation: &str| {
+        Reader::open(&options.bootstrap_servers, &options.properties, topic, isolation)
+    };
+    let (raw, clean) = (open(&options.raw, COMMITTED)?, open(&options.clean, COMMITTED)?);
+    let hidden = settled(&clean, &open(&options.clean, "read_uncommitted")?)?;
     let spans = spans(&raw, &clean)?;
     bar.set_length(spans.iter().map(|spans| offsets(spans.raw) + offsets(spans.clean)).sum());
     let prints = Fingerprints::new(fastrand::u128(..));
     let audit = Audit { options, raw, clean, prints, bar };
     let mut report = Report { notes: audit.notes(&spans), ..Report::default() };
+    report.notes.extend(hidden);
     let (mut lost, mut phantom) = (HashMap::new(), Vec::new());
     for spans in &spans {
         bar.set_message(format!("partition {}", spans.partition));
@@ -110,6 +120,24 @@ struct Spans {
     /// Due up to here.
     raw: Span,
     clean: Span,
+}
+
+/// Waits until what clean holds now can be seen: a commit is answered before its markers are in every
+/// partition. Gives a note when a transaction stays open.
+fn settled(clean: &Reader, all: &Reader) -> Result<Option<String>, AuditError> {
+    let deadline = clock::monotonic() + SETTLE;
+    for partition in 0..clean.partitions() {
+        let written = all.span(partition)?.end;
+        while clean.span(partition)?.end < written {
+            if clock::monotonic() > deadline {
+                return Ok(Some(format!(
+                    "a transaction is open in partition {partition} of the clean topic; what it holds does not count"
+                )));
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+    Ok(None)
 }
 
 /// The ends of raw first: what clean then holds beyond them is read in raw as well, but not due.

@@ -56,9 +56,15 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// Connects and finds the topic.
-    pub fn open(servers: &str, properties: &[(String, String)], topic: &str) -> Result<Self, AuditError> {
+    /// Connects and finds the topic. Only `read_committed` gives records that count.
+    pub fn open(
+        servers: &str,
+        properties: &[(String, String)],
+        topic: &str,
+        isolation: &str,
+    ) -> Result<Self, AuditError> {
         let consumer = config(servers, properties)
+            .set("isolation.level", isolation)
             .create_with_context(LastComplaint::default())
             .map_err(AuditError::Settings)?;
         let (servers, topic) = (servers.to_owned(), topic.to_owned());
@@ -215,7 +221,6 @@ fn config(servers: &str, properties: &[(String, String)]) -> ClientConfig {
         .set("bootstrap.servers", servers)
         // The client wants a name to assign partitions; the group is never joined.
         .set("group.id", "dedupd.audit")
-        .set("isolation.level", "read_committed")
         .set("check.crcs", "true")
         .set("enable.auto.commit", "false")
         .set("enable.auto.offset.store", "false")
