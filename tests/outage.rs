@@ -68,12 +68,13 @@ fn a_commit_without_an_answer_is_settled_both_ways() {
     let count = wait_unknown(&running, running.metric(UNKNOWN).unwrap());
     proxy.heal();
     load.more(1_000);
-    // The request lost until it gives up: a new producer aborts the transaction.
-    let aborted = || {
-        let committed = clean(Isolation::Committed); // first: it grows
-        clean(Isolation::Uncommitted) - committed
-    };
+    // The request lost until it gives up: a new producer aborts the transaction. What an open one holds
+    // looks the same, so nothing may be open while that is counted.
+    let aborted = || clean(Isolation::Uncommitted) - clean(Isolation::Committed);
+    load.finish();
+    pipe.wait_caught_up(PARTITIONS, LIMIT);
     let before = aborted();
+    let load = pipe.load(PARTITIONS, 3_000);
     proxy.drop_requests(api::END_TXN, usize::MAX);
     let count = wait_unknown(&running, count);
     proxy.heal();
