@@ -13,6 +13,7 @@ use super::client_config::Settings;
 use super::consumer::{KafkaSource, kafka_offset, number};
 use super::delivery::{Deliveries, Kind, mark};
 use super::error::failure;
+use super::native;
 use super::record::RawRecord;
 use super::settle::Settling;
 use super::topic::{Outgoing, Topic};
@@ -22,6 +23,8 @@ use crate::ports::{Failure, Position, Reason, Record, Remedy, Sink};
 
 pub(super) type Client = ThreadedProducer<Deliveries>;
 
+/// Slice of waiting for deliveries, after which a failure is looked for.
+const FLUSH: Duration = Duration::from_millis(20);
 /// The client's `init_transactions` and its like must come back often enough for the worker to poll.
 const QUEUE_FULL_WAIT: Duration = Duration::from_secs(30);
 
@@ -286,15 +289,13 @@ impl Sink<KafkaSource> for KafkaSink {
     fn drain(&mut self, wait: Duration) -> Result<(), Failure> {
         let client = self.client()?;
         let deadline = clock::monotonic() + wait;
-        // The client's own flush polls in slices of 100 ms; this returns as soon as nothing is left.
-        while client.in_flight_count() > 0 {
+        while !native::flush(client.client(), FLUSH) {
             if let Some(failed) = self.first_failure(client) {
                 return Err(failed);
             }
             if clock::monotonic() > deadline {
                 return Err(undelivered(client.in_flight_count(), wait));
             }
-            client.poll(Duration::from_millis(1));
         }
         match self.first_failure(client) {
             Some(failed) => Err(failed),
