@@ -16,6 +16,7 @@ mod record;
 mod settle;
 mod state_topic;
 mod tail;
+mod topic;
 mod topics;
 
 pub use admin::{CheckError, Topology, Wanted, check};

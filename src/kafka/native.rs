@@ -110,6 +110,17 @@ pub fn known_end<C: ClientContext>(client: &Client<C>, topic: &str, partition: i
         .and_then(|high| high.try_into().ok())
 }
 
+/// Waits until every record is acknowledged or failed, without the pause of `linger.ms`; at most `wait`.
+/// Returns whether it came to that. Deliveries have to be served by another thread meanwhile.
+///
+/// The Rust client's own flush polls in slices of 100 ms.
+pub fn flush<C: ClientContext>(client: &Client<C>, wait: Duration) -> bool {
+    let wait_ms = i32::try_from(wait.as_millis()).unwrap_or(i32::MAX);
+    // SAFETY: the handle is alive for the whole call.
+    let code = unsafe { sys::rd_kafka_flush(client.native_ptr(), wait_ms) };
+    code == sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR
+}
+
 /// Lets groups of the embedded broker form at once instead of after its default of three seconds.
 /// Does nothing to a client without an embedded broker.
 pub fn hasten_groups<C: ClientContext>(client: &Client<C>) {

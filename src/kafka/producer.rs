@@ -13,23 +13,33 @@ use super::client_config::Settings;
 use super::consumer::{KafkaSource, kafka_offset, number};
 use super::delivery::{Deliveries, Kind, mark};
 use super::error::failure;
+use super::native;
 use super::record::RawRecord;
 use super::settle::Settling;
+use super::topic::{Outgoing, Topic};
 use crate::clock;
 use crate::dedupe::{Offset, PartitionId};
 use crate::ports::{Failure, Position, Reason, Record, Remedy, Sink};
 
 pub(super) type Client = ThreadedProducer<Deliveries>;
-type Outgoing<'a> = BaseRecord<'a, [u8], [u8], usize>;
 
+/// Slice of waiting for deliveries, after which a failure is looked for.
+const FLUSH: Duration = Duration::from_millis(20);
 /// The client's `init_transactions` and its like must come back often enough for the worker to poll.
 const QUEUE_FULL_WAIT: Duration = Duration::from_secs(30);
+
+/// A producer and the topics it writes to. The topics come first, as they have to be dropped first.
+struct Producing {
+    clean: Topic,
+    state: Topic,
+    client: Client,
+}
 
 /// One transactional producer, replaced whenever an outcome is unknown.
 pub struct KafkaSink {
     settings: Settings,
     partitions: usize,
-    producer: Option<Client>,
+    producer: Option<Producing>,
     ready: bool,
 }
 
@@ -45,6 +55,10 @@ impl KafkaSink {
     }
 
     fn client(&self) -> Result<&Client, Failure> {
+        self.producing().map(|producing| &producing.client)
+    }
+
+    fn producing(&self) -> Result<&Producing, Failure> {
         self.producer.as_ref().filter(|_| self.ready).ok_or_else(|| Failure {
             remedy: Remedy::Renew,
             what: format!("no producer is ready (transactional id {})", self.settings.transactional_id),
@@ -52,25 +66,40 @@ impl KafkaSink {
         })
     }
 
-    fn send(&self, record: Outgoing<'_>) -> Result<(), Failure> {
-        let client = self.client()?;
-        let topic = record.topic;
-        let deadline = clock::monotonic() + QUEUE_FULL_WAIT;
-        let mut record = record;
+    /// Calls `send` until the client's queue has room.
+    fn send(
+        &self,
+        client: &Client,
+        topic: &str,
+        mut send: impl FnMut() -> Result<(), KafkaError>,
+    ) -> Result<(), Failure> {
+        let mut deadline = None;
         loop {
-            match client.send(record) {
+            match send() {
                 Ok(()) => return Ok(()),
-                Err((KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull), returned))
-                    if clock::monotonic() < deadline =>
+                Err(KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull))
+                    if clock::monotonic()
+                        < *deadline.get_or_insert_with(|| clock::monotonic() + QUEUE_FULL_WAIT) =>
                 {
                     client.poll(Duration::from_millis(1));
-                    record = returned;
                 }
-                Err((error, _)) => {
+                Err(error) => {
                     return Err(self.fail(&format!("writing to topic {topic}"), &root_cause(client, error)));
                 }
             }
         }
+    }
+
+    fn connect(&self) -> Result<Producing, KafkaError> {
+        let client: Client = self
+            .settings
+            .producer(&self.settings.transactional_id)
+            .create_with_context(Deliveries::new(self.partitions))?;
+        Ok(Producing {
+            clean: Topic::open(client.client(), &self.settings.clean)?,
+            state: Topic::open(client.client(), &self.settings.state)?,
+            client,
+        })
     }
 
     /// Settles under a writer's transactional id: with our own producer when it is ours, because a
@@ -132,6 +161,8 @@ fn half_done(failed: Failure) -> Failure {
 
 /// What a record in the log has that has no timestamp.
 const NO_TIMESTAMP: i64 = -1;
+/// What the client reads as "now".
+const NOW: i64 = 0;
 
 /// The client reads both "none" and 0 as "now". The first has a number of its own; for 0, 1 ms after
 /// the epoch is the closest it can write.
@@ -154,25 +185,21 @@ impl Sink<KafkaSource> for KafkaSink {
         if self.ready {
             return Ok(());
         }
-        let client = match self.producer.take() {
-            Some(client) => client,
-            None => self
-                .settings
-                .producer(&self.settings.transactional_id)
-                .create_with_context(Deliveries::new(self.partitions))
-                .map_err(|e| self.fail("creating the producer", &e))?,
+        let producing = match self.producer.take() {
+            Some(producing) => producing,
+            None => self.connect().map_err(|e| self.fail("creating the producer", &e))?,
         };
-        match client.init_transactions(wait) {
+        match producing.client.init_transactions(wait) {
             Ok(()) => {
                 self.ready = true;
-                self.producer = Some(client);
+                self.producer = Some(producing);
                 Ok(())
             }
             Err(error) => {
                 let failed = self.fail("initialising transactions", &error);
                 // Only a retriable failure may be resumed on the same producer.
                 if failed.remedy == Remedy::Retry {
-                    self.producer = Some(client);
+                    self.producer = Some(producing);
                 }
                 Err(failed)
             }
@@ -223,15 +250,16 @@ impl Sink<KafkaSource> for KafkaSink {
 
     fn forward(&mut self, record: &RawRecord<'_>) -> Result<(), Failure> {
         let at = record.coordinates();
-        self.send(BaseRecord {
-            topic: &self.settings.clean,
-            partition: Some(number(at.partition)),
-            payload: record.0.payload(),
+        let Producing { clean, client, .. } = self.producing()?;
+        let outgoing = Outgoing {
+            partition: number(at.partition),
             key: record.0.key(),
-            timestamp: Some(timestamp(record)),
-            headers: record.0.headers().map(rdkafka::message::BorrowedHeaders::detach),
-            delivery_opaque: mark(Kind::Clean, at.offset),
-        })
+            value: record.0.payload(),
+            timestamp: timestamp(record),
+            headers_of: Some(&record.0),
+            opaque: mark(Kind::Clean, at.offset),
+        };
+        self.send(client, &self.settings.clean, || clean.send(client.client(), &outgoing))
     }
 
     fn dead_letter(&mut self, record: &RawRecord<'_>, reason: &Reason) -> Result<(), Failure> {
@@ -245,29 +273,29 @@ impl Sink<KafkaSource> for KafkaSink {
         };
         let headers =
             record.0.headers().map_or_else(OwnedHeaders::new, rdkafka::message::BorrowedHeaders::detach);
-        self.send(BaseRecord {
+        let client = self.client()?;
+        let letter = || BaseRecord {
             topic,
             partition: None,
             payload: record.0.payload(),
             key: record.0.key(),
             timestamp: Some(timestamp(record)),
-            headers: Some(explain(headers, record, reason, &self.settings.raw)),
+            headers: Some(explain(headers.clone(), record, reason, &self.settings.raw)),
             delivery_opaque: mark(Kind::DeadLetter, record.coordinates().offset),
-        })
+        };
+        self.send(client, topic, || client.send(letter()).map_err(|(error, _)| error))
     }
 
     fn drain(&mut self, wait: Duration) -> Result<(), Failure> {
         let client = self.client()?;
         let deadline = clock::monotonic() + wait;
-        // The client's own flush polls in slices of 100 ms; this returns as soon as nothing is left.
-        while client.in_flight_count() > 0 {
+        while !native::flush(client.client(), FLUSH) {
             if let Some(failed) = self.first_failure(client) {
                 return Err(failed);
             }
             if clock::monotonic() > deadline {
                 return Err(undelivered(client.in_flight_count(), wait));
             }
-            client.poll(Duration::from_millis(1));
         }
         match self.first_failure(client) {
             Some(failed) => Err(failed),
@@ -277,23 +305,24 @@ impl Sink<KafkaSource> for KafkaSink {
     }
 
     fn clean_end(&self, partition: PartitionId) -> Option<Offset> {
-        self.producer.as_ref()?.context().clean_end(partition)
+        self.producer.as_ref()?.client.context().clean_end(partition)
     }
 
     fn put_state(&mut self, partition: PartitionId, key: &str, block: &[u8]) -> Result<(), Failure> {
-        self.send(BaseRecord {
-            topic: &self.settings.state,
-            partition: Some(number(partition)),
-            payload: Some(block),
+        let Producing { state, client, .. } = self.producing()?;
+        let outgoing = Outgoing {
+            partition: number(partition),
             key: Some(key.as_bytes()),
-            timestamp: None,
-            headers: None,
-            delivery_opaque: mark(Kind::State, 0),
-        })
+            value: Some(block),
+            timestamp: NOW,
+            headers_of: None,
+            opaque: mark(Kind::State, 0),
+        };
+        self.send(client, &self.settings.state, || state.send(client.client(), &outgoing))
     }
 
     fn state_end(&self, partition: PartitionId) -> Option<Offset> {
-        self.producer.as_ref()?.context().state_end(partition)
+        self.producer.as_ref()?.client.context().state_end(partition)
     }
 
     fn send_offsets(

@@ -132,9 +132,10 @@ impl<W: World> Core<W> {
     fn end_restore(&mut self, source: &W::Source, id: PartitionId, next: Offset) -> Result<(), Trouble> {
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
         let Phase::Restoring(restoring) = &partition.phase else { return Ok(()) };
-        let (committed, covered, since, ids, stream_time_ms) = (
+        let (committed, covered, confirmed, since, ids, stream_time_ms) = (
             restoring.committed,
-            restoring.covered.max(restoring.confirmed.filter(|_| restoring.committed.is_none())),
+            restoring.covered,
+            restoring.confirmed,
             restoring.since,
             restoring.ids,
             restoring.stream_time_ms,
@@ -149,15 +150,20 @@ impl<W: World> Core<W> {
             }
             (Some(committed), _) => committed,
             (None, Some(covered)) => {
+                let stands = confirmed.map_or(covered, |confirmed| confirmed.max(covered));
                 tracing::warn!(
                     partition = id,
-                    offset = covered,
+                    offset = stands,
                     "the group has no committed offset (offsets expire when a group is empty for long); \
-                     continuing where the state topic stands"
+                     continuing where the state stands"
                 );
-                covered
+                stands
             }
-            (None, None) => self.first_offset(source, id)?,
+            // Nothing was committed yet: where this partition began, it begins again.
+            (None, None) => match confirmed {
+                Some(confirmed) => confirmed,
+                None => self.first_offset(source, id)?,
+            },
         };
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
         partition.committed = committed;
