@@ -243,9 +243,9 @@ fn produce(
     stop: &AtomicBool,
     sent: &AtomicU64,
 ) {
-    let producer: BaseProducer = config.create().unwrap();
     // One load after another writes other ids.
     static LOADS: AtomicU64 = AtomicU64::new(7);
+    let producer: BaseProducer = config.create().unwrap();
     let mut random = fastrand::Rng::with_seed(LOADS.fetch_add(1, Ordering::Relaxed));
     let mut ids: Vec<Vec<String>> = vec![Vec::new(); partitions];
     let start = dedupd::clock::monotonic();
