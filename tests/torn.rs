@@ -69,12 +69,14 @@ fn right_after_commits(torn: Option<&str>, name: &str) -> (Findings, f64) {
     let sidecar = sidecar(&pipe, torn);
     let load = pipe.load(PARTITIONS, 1_500);
     for _ in 0..CYCLES {
-        let armed = sidecar.clone().with("DEDUPD_FAILPOINT", "after_commit:2").start();
-        // The broker writes the markers within milliseconds of its answer, so there is no time to lose.
-        let started = dedupd::clock::monotonic();
-        while armed.ended().is_none() && started.elapsed() < Duration::from_mins(1) {
-            std::thread::sleep(Duration::from_micros(200));
-        }
+        // The broker writes the markers within milliseconds of its answer, so the sidecar itself kills it.
+        let broker = kafka.pid().expect("the broker runs").to_string();
+        let armed = sidecar
+            .clone()
+            .with("DEDUPD_FAILPOINT", "after_commit:2")
+            .with("DEDUPD_FAILPOINT_KILL", &broker)
+            .start();
+        armed.wait(Duration::from_mins(1));
         kafka.kill9();
         assert!(armed.text().contains("failpoint after_commit reached"), "{}", armed.text());
         std::thread::sleep(DOWN);

@@ -1,7 +1,8 @@
 //! Named points where a test can kill the process as `kill -9` would.
 //!
 //! `DEDUPD_FAILPOINT=name:n` ends the process at the n-th passing of the point, without running any
-//! clean-up. Exists only with the `failpoints` feature; otherwise it compiles to nothing.
+//! clean-up. `DEDUPD_FAILPOINT_KILL=pid` ends another process with it, and first: a broker, for which a
+//! millisecond more would be too long. Exists only with the `failpoints` feature; otherwise it compiles to nothing.
 
 /// Ends the process here when the environment says so.
 #[cfg(feature = "failpoints")]
@@ -20,9 +21,24 @@ pub fn pass(name: &str) {
         && at == name
         && PASSED.fetch_add(1, Ordering::Relaxed) + 1 == *count
     {
+        kill_other();
         eprintln!("failpoint {name} reached");
         // SIGABRT runs no destructor, flushes nothing and closes sockets as SIGKILL does.
         std::process::abort();
+    }
+}
+
+#[cfg(feature = "failpoints")]
+#[expect(unsafe_code, reason = "the one system call that ends another process")]
+fn kill_other() {
+    unsafe extern "C" {
+        fn kill(pid: i32, signal: i32) -> i32;
+    }
+    const SIGKILL: i32 = 9;
+    let other = std::env::var("DEDUPD_FAILPOINT_KILL").ok().and_then(|pid| pid.parse().ok());
+    if let Some(pid) = other.filter(|pid: &i32| *pid > 1) {
+        // SAFETY: a system call on numbers; the test names a process of its own.
+        unsafe { kill(pid, SIGKILL) };
     }
 }
 
