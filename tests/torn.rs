@@ -68,9 +68,11 @@ fn right_after_commits(torn: Option<&str>, name: &str) -> (Findings, f64) {
     let pipe = Pipe::new(&kafka, name, PARTITIONS);
     let sidecar = sidecar(&pipe, torn);
     let load = pipe.load(PARTITIONS, 1_500);
-    for _ in 0..CYCLES {
-        // The broker writes the markers within milliseconds of its answer, so the sidecar itself kills it.
-        let broker = kafka.pid().expect("the broker runs").to_string();
+    for cycle in 0..2 * CYCLES {
+        // The broker writes the markers within milliseconds of its answer, so the sidecar itself kills it,
+        // at another moment each time.
+        let pid = kafka.pid().expect("the broker runs");
+        let broker = format!("{pid}:{}", cycle * 400);
         let armed = sidecar
             .clone()
             .with("DEDUPD_FAILPOINT", "after_commit:2")

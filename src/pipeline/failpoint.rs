@@ -1,8 +1,8 @@
 //! Named points where a test can kill the process as `kill -9` would.
 //!
 //! `DEDUPD_FAILPOINT=name:n` ends the process at the n-th passing of the point, without running any
-//! clean-up. `DEDUPD_FAILPOINT_KILL=pid` ends another process with it, and first: a broker, for which a
-//! millisecond more would be too long. Exists only with the `failpoints` feature; otherwise it compiles to nothing.
+//! clean-up. `DEDUPD_FAILPOINT_KILL=pid:micros` ends another process before it, after so long: a broker, in
+//! the few milliseconds in which it writes the markers of a transaction. Exists only with the `failpoints` feature; otherwise it compiles to nothing.
 
 /// Ends the process here when the environment says so.
 #[cfg(feature = "failpoints")]
@@ -35,8 +35,12 @@ fn kill_other() {
         fn kill(pid: i32, signal: i32) -> i32;
     }
     const SIGKILL: i32 = 9;
-    let other = std::env::var("DEDUPD_FAILPOINT_KILL").ok().and_then(|pid| pid.parse().ok());
-    if let Some(pid) = other.filter(|pid: &i32| *pid > 1) {
+    let other = std::env::var("DEDUPD_FAILPOINT_KILL").ok().and_then(|setting| {
+        let (pid, micros) = setting.split_once(':')?;
+        Some((pid.parse().ok()?, micros.parse().ok()?))
+    });
+    if let Some((pid, micros)) = other.filter(|(pid, _): &(i32, u64)| *pid > 1) {
+        std::thread::sleep(std::time::Duration::from_micros(micros));
         // SAFETY: a system call on numbers; the test names a process of its own.
         unsafe { kill(pid, SIGKILL) };
     }
