@@ -3,7 +3,8 @@
 //! Nothing in here reads a clock, a file or a socket, and nothing knows that Kafka or sled exist.
 //! What it refuses to know is what makes it testable against a plain map.
 
-pub mod block;
+mod beyond;
+mod block;
 pub mod bloom;
 pub mod coordinates;
 pub mod identity;
