@@ -168,7 +168,8 @@ impl Ledger for Blocks {
 /// A full window that rolls on: a decision for each record, admission of the new ones, a commit
 /// each batch. Gives decisions a second.
 fn rolling<L: Ledger<Error: std::fmt::Debug>>(ids: u64, name: &str, mut ledger: L) -> f64 {
-    let limits = WindowLimits { exact: Duration::from_hours(24), max_ids: ids, time: TimeSource::Record };
+    let limits =
+        WindowLimits { exact: Duration::from_hours(24), max_ids: ids, time: TimeSource::Record, bloom: None };
     let mut window = Window::new(limits);
     let mut stream = Stream { state: 1, made: 0, window: ids };
     window.reserve(ids + ids / 64);
@@ -197,7 +198,7 @@ fn rolling<L: Ledger<Error: std::fmt::Debug>>(ids: u64, name: &str, mut ledger: 
                 window.observe(Some(1_700_000_000_000 + at.cast_signed() / 1_000), i64::MAX);
                 match window.verdict(at, look, &ledger).unwrap() {
                     Verdict::New | Verdict::Retry => window.admit(at, look),
-                    Verdict::Duplicate { .. } => dropped += 1,
+                    Verdict::Duplicate { .. } | Verdict::Probable { .. } => dropped += 1,
                 }
                 at += 1;
             }

@@ -12,7 +12,7 @@ const T: i64 = 1_700_000_000_000;
 const HOUR: i64 = 3_600_000;
 
 fn window(exact: Duration, max_ids: u64) -> Window {
-    Window::new(WindowLimits { exact, max_ids, time: TimeSource::Record })
+    Window::new(WindowLimits { exact, max_ids, time: TimeSource::Record, bloom: None })
 }
 
 fn id(number: u64) -> Identity {

@@ -5,10 +5,13 @@ use std::time::Duration;
 use super::Ended;
 use crate::cli::Exit;
 use crate::config::{self, Config, HashChoice};
-use crate::dedupe::{Hasher, IdSource, IdentityRule, TimeSource, WindowLimits};
+use crate::dedupe::{BloomLimits, Hasher, IdSource, IdentityRule, TimeSource, WindowLimits};
 use crate::kafka::{Settings, Topology};
-use crate::pipeline::{OnMissing, OnPoison, OnRewind, Options, Start, Torn};
+use crate::pipeline::{OnMissing, OnPoison, OnProbable, OnRewind, Options, Start, Torn};
 use crate::store::Binding;
+
+/// Into how many slices of time the window beyond the exact one is cut.
+const SLICES: u32 = 7;
 
 /// The longest time that anything is remembered.
 #[must_use]
@@ -53,6 +56,7 @@ pub(super) fn options(config: &Config, hasher: Hasher, worker: usize) -> Options
                 config::WindowTime::Record => TimeSource::Record,
                 config::WindowTime::Arrival => TimeSource::Arrival,
             },
+            bloom: filters(config),
         },
         max_ids,
         on_missing: match config.identity.on_missing {
@@ -65,6 +69,11 @@ pub(super) fn options(config: &Config, hasher: Hasher, worker: usize) -> Options
             config::OnPoison::Stop => OnPoison::Stop,
             config::OnPoison::DeadLetter => OnPoison::DeadLetter,
             config::OnPoison::Drop => OnPoison::Drop,
+        },
+        on_probable: match config.window.on_probable {
+            config::OnProbable::Drop => OnProbable::Drop,
+            config::OnProbable::Forward => OnProbable::Forward,
+            config::OnProbable::DeadLetter => OnProbable::DeadLetter,
         },
         start: match config.group.start {
             config::Start::Earliest => Start::Earliest,
@@ -82,6 +91,19 @@ pub(super) fn options(config: &Config, hasher: Hasher, worker: usize) -> Options
         interval: config.batch.interval,
         transaction_timeout: config.batch.transaction_timeout,
     }
+}
+
+/// The part of the window beyond the exact one, if the configuration asks for any.
+pub(super) fn filters(config: &Config) -> Option<BloomLimits> {
+    let (exact, bloom) = (config.window.exact, config.window.bloom);
+    (bloom > exact).then(|| BloomLimits {
+        exact,
+        // Owners are filed under the first time of their block, which spans up to 1/32 of `exact`.
+        bloom: bloom + exact / 32,
+        slices: SLICES,
+        false_positive_rate: config.window.false_positive_rate,
+        max_bytes: u64::MAX,
+    })
 }
 
 /// The wrong ways to treat torn transactions, for tests that must see them fail.

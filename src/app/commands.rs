@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use indicatif::ProgressBar;
 
-use super::{Ended, begin_log, begin_log_quietly, check, run, runtime, signal};
+use super::{Ended, begin_log, begin_log_quietly, check, run, runtime, signal, window_of};
 use crate::audit::{self, AuditError, MissingId, Report};
 use crate::cli::{Command, Exit, GenerateArgs};
 use crate::config::{self, AsTyped, Config, OnMissing};
@@ -63,7 +63,11 @@ fn audit(config: &Config) -> Result<Report, Ended> {
             OnMissing::Forward => MissingId::Forwarded,
             OnMissing::Drop | OnMissing::DeadLetter | OnMissing::Stop => MissingId::Withheld,
         },
-        window: Some(config.window.exact),
+        window: Some(match config.window.on_probable {
+            // What a filter has seen goes to clean once more.
+            config::OnProbable::Forward => config.window.exact,
+            config::OnProbable::Drop | config::OnProbable::DeadLetter => window_of(config),
+        }),
         allow_gone: false,
         samples: 10,
     };

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::assembly::{binding, hasher, options, settings, window_of};
+use super::assembly::{binding, filters, hasher, options, settings, window_of};
 use super::{Ended, Service};
 use crate::clock::SystemClock;
 use crate::dedupe::Hasher;
@@ -43,7 +43,11 @@ pub(super) fn supervise(service: &Service, stop: &Arc<AtomicBool>) -> Result<(),
     topology.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     let opened =
         store::open(&config.state.dir, &binding(config, &hasher, &topology), config.state.cache, OPEN)?;
-    let store = Held::new(opened.store.with_join_span(config.window.exact / 100));
+    let mut store = opened.store.with_join_span(config.window.exact / 100);
+    if let Some(filters) = filters(config) {
+        store = store.with_slices(filters.slice_ms());
+    }
+    let store = Held::new(store);
     let workers: Result<Vec<_>, Ended> = (0..config.group.workers)
         .map(|number| spawn(service, number, &hasher, &topology, &store, stop))
         .collect();

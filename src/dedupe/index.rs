@@ -29,7 +29,7 @@ const SMALLEST: u64 = 512;
 pub struct Look {
     /// The identity.
     pub identity: Identity,
-    position: Position,
+    pub(super) position: Position,
 }
 
 impl Look {

@@ -112,6 +112,11 @@ impl Marks {
         }
     }
 
+    /// Stream time of the latest owner that was dropped; `None` when none was.
+    pub fn dropped_ms(&self) -> Option<i64> {
+        self.dropped_ms
+    }
+
     /// How far back, in ms, the memory is known to reach; `None` when nothing was ever dropped.
     pub fn reach_ms(&self, now_ms: i64) -> Option<i64> {
         self.dropped_ms.map(|dropped| now_ms.saturating_sub(dropped))

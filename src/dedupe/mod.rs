@@ -3,7 +3,9 @@
 //! Nothing in here reads a clock, a file or a socket, and nothing knows that Kafka or sled exist.
 //! What it refuses to know is what makes it testable against a plain map.
 
-pub mod block;
+mod beyond;
+mod block;
+pub mod bloom;
 pub mod coordinates;
 pub mod identity;
 pub mod index;
@@ -17,6 +19,7 @@ pub mod verdict;
 pub mod window;
 
 pub use block::{Block, BlockError, BlockView};
+pub use bloom::{Bloom, BloomLimits};
 pub use coordinates::{Coordinates, Offset, PartitionId};
 pub use identity::{Fields, HashKind, Hasher, IdSource, Identity, IdentityRule};
 pub use index::{Index, Look};

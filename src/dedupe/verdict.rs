@@ -15,6 +15,12 @@ pub enum Verdict {
         /// Offset of that record, in the same partition.
         owner: Offset,
     },
+    /// A filter of the window beyond the exact part has the identity: seen before, or, at the configured
+    /// rate, not.
+    Probable {
+        /// Beginning of the slice that has it, stream time in ms since the epoch.
+        since_ms: i64,
+    },
 }
 
 /// The rule: `known` is the identity's owner in the window (committed, or earlier in the open

@@ -26,12 +26,16 @@ use std::collections::HashMap;
 use std::ops::{ControlFlow, Range};
 use std::time::Duration;
 
+use super::beyond::Beyond;
 use super::block::{Block, BlockError, BlockView};
+use super::bloom::BloomLimits;
 use super::index::{Index, Look};
 use super::marks::{MARKS_A_WINDOW, Marks};
 use super::stream_time::{StreamTime, TimeSource};
 use super::verdict::{self, Verdict};
 use super::{HashKind, Identity, Offset, PartitionId};
+
+mod filters;
 
 /// Records to look at before deciding on the first of them: enough to hide the memory, few enough
 /// that their lines are still cached.
@@ -41,7 +45,7 @@ pub const CHUNK: usize = 256;
 const BLOCKS_A_WINDOW: i64 = 32;
 
 /// How long a window remembers; whichever limit bites first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WindowLimits {
     /// Age, in stream time.
     pub exact: Duration,
@@ -49,6 +53,8 @@ pub struct WindowLimits {
     pub max_ids: u64,
     /// What moves stream time.
     pub time: TimeSource,
+    /// The part beyond the exact one, if there is any.
+    pub bloom: Option<BloomLimits>,
 }
 
 /// Knows the identities of committed owners, byte for byte.
@@ -72,6 +78,10 @@ pub struct Window {
     /// Stream time at the arrival of each pending owner.
     arrived_ms: Vec<i64>,
     claims: HashMap<Identity, Offset>,
+    beyond: Option<Beyond>,
+    /// How [`Window::blocks`] divided the pending owners: how many were before the end of each block,
+    /// and the block's first stream time.
+    cuts: Vec<(usize, i64)>,
     next: Offset,
 }
 
@@ -89,6 +99,8 @@ impl Window {
             pending: Vec::new(),
             arrived_ms: Vec::new(),
             claims: HashMap::new(),
+            beyond: limits.bloom.map(Beyond::new),
+            cuts: Vec::new(),
             next: 0,
         }
     }
@@ -104,6 +116,9 @@ impl Window {
     pub fn look(&self, identity: Identity) -> Look {
         let look = Look::at(identity);
         self.index.prefetch(&look);
+        if let Some(beyond) = &self.beyond {
+            beyond.prefetch(&look);
+        }
         look
     }
 
@@ -111,10 +126,14 @@ impl Window {
     /// Changes nothing.
     pub fn verdict<O: Owners>(&self, at: Offset, look: &Look, owners: &O) -> Result<Verdict, O::Error> {
         let oldest = self.time.ms().saturating_sub(self.exact_ms);
+        let oldest_pending = self.beyond.as_ref().map_or(oldest, |beyond| beyond.oldest_ms(self.time.ms()));
         let found = self.index.candidates(look, |owner| {
-            let (identity, arrived) = match self.place_of_pending(owner) {
-                Some(place) => (self.pending.get(place).copied(), self.arrived_ms.get(place).copied()),
-                None => (None, Some(self.marks.time_of(owner))),
+            let (identity, arrived, oldest) = match self.place_of_pending(owner) {
+                // Not in the filters before the commit, however old it is by now.
+                Some(place) => {
+                    (self.pending.get(place).copied(), self.arrived_ms.get(place).copied(), oldest_pending)
+                }
+                None => (None, Some(self.marks.time_of(owner)), oldest),
             };
             if arrived.is_some_and(|arrived| arrived > 0 && arrived < oldest) {
                 return ControlFlow::Continue(());
@@ -126,7 +145,13 @@ impl Window {
             }
         });
         let known = found.break_value().transpose()?;
-        Ok(verdict::decide(at, known, self.claims.get(&look.identity).copied()))
+        let verdict = verdict::decide(at, known, self.claims.get(&look.identity).copied());
+        Ok(match (verdict, &self.beyond) {
+            (Verdict::New, Some(beyond)) => beyond
+                .probably(look, self.time.ms(), self.exact_from_ms(oldest))
+                .map_or(Verdict::New, |since_ms| Verdict::Probable { since_ms }),
+            (verdict, _) => verdict,
+        })
     }
 
     /// Where a pending owner stands among the pending; committed ones lie below them all.
@@ -155,7 +180,7 @@ impl Window {
     /// most `most` identities each, and none longer than 1/32 of the window unless it is alone.
     #[must_use]
     pub fn blocks(
-        &self,
+        &mut self,
         hash: HashKind,
         partition: PartitionId,
         covered: Range<Offset>,
@@ -173,16 +198,19 @@ impl Window {
             entries: Vec::new(),
         };
         let mut blocks = Vec::new();
+        self.cuts.clear();
         let mut open = empty(covered.start, opened);
-        for (owner, arrived) in self.pending.iter().zip(&self.arrived_ms) {
+        for (seen, (owner, arrived)) in self.pending.iter().zip(&self.arrived_ms).enumerate() {
             let full = open.entries.len() >= most.max(1) || arrived - open.time_first_ms > longest;
             if full && owner.0 > open.first {
                 open.next = owner.0;
+                self.cuts.push((seen, open.time_first_ms));
                 blocks.push(std::mem::replace(&mut open, empty(owner.0, *arrived)));
             }
             open.time_last_ms = *arrived;
             open.entries.push(*owner);
         }
+        self.cuts.push((self.pending.len(), open.time_first_ms));
         let now = self.time.ms();
         match open.entries.last() {
             // Records without a new identity moved time on: a block of their own keeps the others' age.
@@ -206,6 +234,7 @@ impl Window {
         debug_assert!(next >= self.next, "the committed offset goes back");
         debug_assert!(self.pending.last().is_none_or(|(last, _)| *last < next), "an owner is not committed");
         let most = share(self.max_ids);
+        self.commit_beyond();
         for ((owner, _), arrived) in self.pending.drain(..).zip(self.arrived_ms.drain(..)) {
             self.marks.file(owner, (arrived, arrived), most);
         }
@@ -213,7 +242,7 @@ impl Window {
         self.next = self.next.max(next);
         self.clear_claims_below(next);
         self.expire();
-        self.index.first_live()
+        self.first_needed()
     }
 
     /// The transaction did not happen: undoes pending owners and stream time.
@@ -223,6 +252,7 @@ impl Window {
             debug_assert!(removed, "a pending owner is not in the index");
         }
         self.arrived_ms.clear();
+        self.cuts.clear();
         self.time.undo();
     }
 
@@ -254,6 +284,7 @@ impl Window {
                 restored += 1;
             }
         })?;
+        self.refill(view, below)?;
         self.time.set(if header.next <= below { header.time_last_ms } else { header.time_first_ms });
         self.next = header.next.min(below);
         self.expire();
@@ -283,6 +314,9 @@ impl Window {
         self.abort();
         let removed = self.index.remove_from(from);
         self.marks.truncate(from, removed);
+        if let Some(beyond) = self.beyond.as_mut() {
+            beyond.truncate(from);
+        }
         self.next = self.next.min(from);
         removed
     }
@@ -298,6 +332,9 @@ impl Window {
             self.index.expire(dropped.next, dropped.count);
         }
         self.index.expect(self.expected_ids(now), self.max_ids);
+        if let Some(beyond) = self.beyond.as_mut() {
+            beyond.expire(now);
+        }
     }
 
     /// How many identities a full window will hold if they go on coming as they came.

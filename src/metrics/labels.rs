@@ -32,6 +32,8 @@ label! {
         Retry = "retry",
         /// Dropped: its id is in the window.
         Duplicate = "duplicate",
+        /// Probably seen, beyond the exact window; treated by policy.
+        Probable = "probable",
         /// Had no id; treated by policy.
         MissingId = "missing_id",
         /// Written to the dead-letter topic.
@@ -78,6 +80,8 @@ label! {
     MemoryPart {
         /// The exact index of the windows.
         Index = "index",
+        /// The filters beyond the exact windows.
+        Bloom = "bloom",
         /// The open batches.
         Batch = "batch",
         /// The cache of the local store.

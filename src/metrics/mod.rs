@@ -93,6 +93,11 @@ impl Metrics {
         self.parts.state.restored.with_label_values(&[source.as_str()])
     }
 
+    /// Records called probably seen that were not, by estimate.
+    pub fn false_drops(&self) -> &Gauge {
+        &self.parts.state.false_drops
+    }
+
     /// Assignments and revocations seen.
     pub fn rebalances(&self) -> &IntCounter {
         &self.parts.group.rebalances

@@ -38,6 +38,8 @@ pub(super) struct State {
     lag: GaugeVec,
     window_seconds: GaugeVec,
     window_ids: GaugeVec,
+    false_positive_rate: Gauge,
+    pub(super) false_drops: Gauge,
 }
 
 /// The membership.
@@ -116,6 +118,8 @@ impl Registered {
                 lag: gauges(&registry, &table::LAG),
                 window_seconds: gauges(&registry, &table::WINDOW_SECONDS),
                 window_ids: gauges(&registry, &table::WINDOW_IDS),
+                false_positive_rate: gauge(&registry, &table::FALSE_POSITIVE_RATE),
+                false_drops: gauge(&registry, &table::FALSE_DROPS),
             },
             group: Group {
                 rebalances: counters(&registry, &table::REBALANCES).with_label_values::<&str>(&[]),
@@ -155,7 +159,10 @@ impl Registered {
         let sum = |of: fn(&WorkerStatus) -> u64| workers.iter().map(of).sum::<u64>() as f64;
         let memory = |part: MemoryPart| self.state.memory.with_label_values(&[part.as_str()]);
         memory(MemoryPart::Index).set(sum(|worker| worker.index_bytes));
+        memory(MemoryPart::Bloom).set(sum(|worker| worker.bloom_bytes));
         memory(MemoryPart::Batch).set(sum(|worker| worker.batch_bytes));
+        let worst = partitions().map(|status| status.false_positive_rate).fold(0.0, f64::max);
+        self.state.false_positive_rate.set(worst);
         for status in partitions() {
             let gauges = self.partition(status.partition);
             gauges.window_seconds.set(status.window_seconds);

@@ -38,6 +38,8 @@ pub struct PartitionStatus {
     pub window_ids: u64,
     /// How far back they are remembered, in seconds of stream time.
     pub window_seconds: f64,
+    /// The chance that a record never seen counts as probably seen, now.
+    pub false_positive_rate: f64,
 }
 
 /// One worker, as it last said it.
@@ -49,6 +51,8 @@ pub struct WorkerStatus {
     pub notes: Vec<String>,
     /// Memory of its exact index, in bytes.
     pub index_bytes: u64,
+    /// Memory of its filters beyond the exact window, in bytes.
+    pub bloom_bytes: u64,
     /// Memory of its open batch, in bytes.
     pub batch_bytes: u64,
     /// Its partitions.
@@ -62,6 +66,7 @@ impl WorkerStatus {
             not_ready: Some("is starting".to_owned()),
             notes: Vec::new(),
             index_bytes: 0,
+            bloom_bytes: 0,
             batch_bytes: 0,
             partitions: Vec::new(),
         }

@@ -111,6 +111,18 @@ pub(super) const WINDOW_SECONDS: Row = Row::new(
 .by("partition", &[]);
 pub(super) const WINDOW_IDS: Row =
     Row::new("dedupd_window_ids", Gauge, "identities", "Identities in the window.").by("partition", &[]);
+pub(super) const FALSE_POSITIVE_RATE: Row = Row::new(
+    "dedupd_false_positive_rate",
+    Gauge,
+    "chance",
+    "That a record never seen counts as probably seen, from the bits set in the filters; the worst partition's.",
+);
+pub(super) const FALSE_DROPS: Row = Row::new(
+    "dedupd_probable_false_drops_estimate",
+    Gauge,
+    "records",
+    "Records called probably seen that were not, since the start: new records times that chance.",
+);
 pub(super) const MEMORY: Row =
     Row::new("dedupd_memory_bytes", Gauge, "bytes", "Memory by what it is used for.")
         .by("part", MemoryPart::NAMES);
@@ -151,6 +163,8 @@ pub const TABLE: &[Row] = &[
     LAG,
     WINDOW_SECONDS,
     WINDOW_IDS,
+    FALSE_POSITIVE_RATE,
+    FALSE_DROPS,
     MEMORY,
     STATE_DISK,
     RESTORE_SECONDS,

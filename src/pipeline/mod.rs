@@ -18,7 +18,7 @@ mod trouble;
 mod worker;
 
 pub use checkpoint::{Checkpoint, Origin, Tail};
-pub use options::{OnMissing, OnPoison, OnRewind, Options, Start, Torn};
+pub use options::{OnMissing, OnPoison, OnProbable, OnRewind, Options, Start, Torn};
 pub use report::Report;
 pub use trouble::{Fatal, Trouble};
 pub use worker::{Worker, World};

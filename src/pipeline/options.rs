@@ -28,6 +28,18 @@ pub enum OnPoison {
     Drop,
 }
 
+/// What happens to a record whose id a filter beyond the exact window has, as it has by chance once in
+/// many times.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnProbable {
+    /// Counted and left out.
+    Drop,
+    /// Written to the clean topic, and remembered anew.
+    Forward,
+    /// Written to the dead-letter topic.
+    DeadLetter,
+}
+
 /// Where to begin when neither the group nor the state topic knows an offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
@@ -81,6 +93,8 @@ pub struct Options {
     pub on_missing: OnMissing,
     /// Policy for records that the broker refuses.
     pub on_poison: OnPoison,
+    /// Policy for records that have probably been seen.
+    pub on_probable: OnProbable,
     /// Where to begin.
     pub start: Start,
     /// Policy for a group that was rewound.

@@ -145,8 +145,8 @@ impl Partition {
     /// None when nothing was written to the clean topic. A block without identities is written when
     /// only records without id were forwarded: it shows later that the transaction was complete.
     #[must_use]
-    pub fn blocks(&self, hash: HashKind) -> Vec<Block> {
-        let (Some(open), Some(window)) = (&self.open, &self.window) else { return Vec::new() };
+    pub fn blocks(&mut self, hash: HashKind) -> Vec<Block> {
+        let (Some(open), Some(window)) = (&self.open, &mut self.window) else { return Vec::new() };
         if !open.forwarded && !self.rewound && window.pending().is_empty() {
             return Vec::new();
         }

@@ -271,6 +271,7 @@ impl<W: World> Core<W> {
         id: PartitionId,
         load: Option<(Duration, u64)>,
     ) -> Result<(), Trouble> {
+        self.renew_filters(id)?;
         let Some(partition) = self.partitions.get(id) else { return Ok(()) };
         let committed = partition.committed;
         let started = self.within_log(source, id, committed).and_then(|()| {
@@ -289,6 +290,23 @@ impl<W: World> Core<W> {
             self.report.restore_took(now.saturating_sub(began));
         }
         started
+    }
+
+    /// Filters that hold forgotten owners could call a record seen that was not.
+    fn renew_filters(&mut self, id: PartitionId) -> Result<(), Trouble> {
+        let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
+        let committed = partition.committed;
+        let Some(window) = partition.window.as_mut().filter(|window| window.has_stale_filters()) else {
+            return Ok(());
+        };
+        tracing::info!(partition = id, "building the filters beyond the exact window anew");
+        window.empty_filters();
+        self.store.scan(id, &mut |view| {
+            window
+                .refill(view, committed)
+                .map_err(|error| crate::ports::StoreError::Corrupt(format!("partition {id}: {error}")))
+        })?;
+        Ok(())
     }
 
     /// Refuses an offset that the log does not hold.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::batch::Partitions;
 use super::partition::Partition;
-use crate::dedupe::{Offset, PartitionId};
+use crate::dedupe::{Bloom, Offset, PartitionId, Window};
 use crate::metrics::{
     Latencies, Metrics, Outcome, PartitionState, PartitionStatus, Resolution, RestoreSource, Status, Topic,
     TransactionResult, WorkerStatus,
@@ -79,6 +79,8 @@ pub struct Report {
     /// A failure was told, its end not yet.
     warned: bool,
     published: Option<Duration>,
+    /// The chance that a new record counts as probably seen, as last published.
+    false_positive_rate: f64,
 }
 
 impl Report {
@@ -87,11 +89,23 @@ impl Report {
     pub fn new(metrics: Metrics, status: Arc<Status>, worker: usize) -> Self {
         let latencies = metrics.latencies();
         let not_ready = Some("connects to the broker".to_owned());
-        Self { metrics, latencies, status, worker, not_ready, told: None, warned: true, published: None }
+        Self {
+            metrics,
+            latencies,
+            status,
+            worker,
+            not_ready,
+            told: None,
+            warned: true,
+            published: None,
+            false_positive_rate: 0.0,
+        }
     }
 
     /// A transaction has committed: what it counted is real.
     pub(super) fn transaction(&mut self, tally: &mut Tally, took: Duration, now_ms: i64) {
+        let judged = tally.outcomes[Outcome::Forwarded as usize] + tally.outcomes[Outcome::Probable as usize];
+        self.metrics.false_drops().add(judged as f64 * self.false_positive_rate);
         for (outcome, count) in Outcome::ALL.iter().zip(tally.outcomes) {
             if count > 0 {
                 self.metrics.records(*outcome).inc_by(count);
@@ -179,16 +193,18 @@ impl Report {
             return;
         }
         self.published = Some(now);
-        let index_bytes =
-            partitions.iter().filter_map(|p| p.window.as_ref()).map(|w| w.memory_bytes() as u64);
+        let windows = || partitions.iter().filter_map(|p| p.window.as_ref());
+        let partitions: Vec<_> = partitions.iter().map(|p| status(p, end(p.id))).collect();
+        self.false_positive_rate = partitions.iter().map(|p| p.false_positive_rate).fold(0.0, f64::max);
         self.status.publish(
             self.worker,
             WorkerStatus {
                 not_ready: self.not_ready.clone(),
                 notes: Vec::new(),
-                index_bytes: index_bytes.sum(),
+                index_bytes: windows().map(|w| w.memory_bytes() as u64).sum(),
+                bloom_bytes: windows().filter_map(Window::bloom).map(Bloom::memory_bytes).sum(),
                 batch_bytes: 0,
-                partitions: partitions.iter().map(|p| status(p, end(p.id))).collect(),
+                partitions,
             },
         );
     }
@@ -207,7 +223,8 @@ fn status(partition: &Partition, end: Option<Offset>) -> PartitionStatus {
         reason: share.map(|share| format!("{:.0} % of the state topic read", share * 100.0)),
         next: partition.is_running().then_some(partition.next),
         lag_records: end.filter(|_| partition.is_running()).map(|end| end.saturating_sub(partition.next)),
-        window_ids: window.map_or(0, crate::dedupe::Window::ids),
-        window_seconds: window.map_or(0.0, crate::dedupe::Window::effective_seconds),
+        window_ids: window.map_or(0, Window::ids),
+        window_seconds: window.map_or(0.0, Window::effective_seconds),
+        false_positive_rate: window.map_or(0.0, Window::false_positive_rate),
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::checkpoint::{Checkpoint, Origin, Tail};
 use super::failpoint;
-use super::options::{OnMissing, OnPoison};
+use super::options::{OnMissing, OnPoison, OnProbable};
 use super::partition::{Open, Partition};
 use super::trouble::{Fatal, Trouble};
 use super::worker::{Core, World};
@@ -123,6 +123,11 @@ impl<W: World> Core<W> {
         let owners = Stored { store: &self.store, partition: at.partition };
         let outcome = match window.verdict(at.offset, look, &owners)? {
             Verdict::Duplicate { .. } => return Ok(Outcome::Duplicate),
+            Verdict::Probable { since_ms } => match self.options.on_probable {
+                OnProbable::Drop => return Ok(Outcome::Probable),
+                OnProbable::DeadLetter => return self.probable(record, since_ms),
+                OnProbable::Forward => Outcome::Probable,
+            },
             Verdict::Retry => Outcome::Retry,
             Verdict::New => Outcome::Forwarded,
         };
@@ -140,6 +145,13 @@ impl<W: World> Core<W> {
         }
         self.tally.forwarded(record.size());
         Ok(())
+    }
+
+    fn probable(&mut self, record: &RawOf<'_, W>, since_ms: i64) -> Result<Outcome, Trouble> {
+        let detail =
+            format!("the id was probably seen in the slice of the window that begins at {since_ms} ms");
+        self.sink.dead_letter(record, &Reason { code: "probable", detail })?;
+        Ok(Outcome::Probable)
     }
 
     fn without_id(&mut self, record: &RawOf<'_, W>) -> Result<Outcome, Trouble> {

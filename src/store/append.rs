@@ -12,7 +12,7 @@ pub(super) fn append(
     tail: &mut Tail,
     block: &Block,
     head: Head,
-    join_span_ms: i64,
+    (join_span_ms, slice_ms): (i64, i64),
 ) -> Result<(), StoreError> {
     let partition = block.partition;
     if block.first == block.next {
@@ -20,7 +20,8 @@ pub(super) fn append(
     }
     let mut packed = pack(block);
     let small = packed.first().filter(|packed| packed.place == Place::Waiting).map(|packed| packed.piece);
-    if small.is_none() || tail.begins_stretch(block.time_first_ms, join_span_ms) {
+    let begins = |span_ms| tail.begins_stretch(block.time_first_ms, span_ms);
+    if small.is_none() || begins(join_span_ms) || begins(slice_ms) {
         settle(engine, tail, partition)?;
     }
     let mut joined = Vec::new();

@@ -26,11 +26,13 @@ const CLOSE_SILENCE: Duration = Duration::from_secs(10);
 pub struct SledStore {
     engine: Arc<Engine>,
     join_span_ms: i64,
+    slice_ms: i64,
 }
 
 impl SledStore {
     pub(super) fn new(engine: Engine) -> Self {
-        Self { engine: Arc::new(engine), join_span_ms: i64::try_from(JOIN_SPAN.as_millis()).unwrap_or(1) }
+        let join_span_ms = i64::try_from(JOIN_SPAN.as_millis()).unwrap_or(1);
+        Self { engine: Arc::new(engine), join_span_ms, slice_ms: i64::MAX }
     }
 
     /// Joins small blocks only within stretches of `span` of stream time (default 5 minutes).
@@ -39,6 +41,14 @@ impl SledStore {
     #[must_use]
     pub fn with_join_span(mut self, span: Duration) -> Self {
         self.join_span_ms = i64::try_from(span.as_millis()).unwrap_or(i64::MAX).max(1);
+        self
+    }
+
+    /// Joins nothing over the border between two slices of `slice_ms` of stream time since the epoch:
+    /// a block is filed in the slice of its first identity, and so must each of its parts have been.
+    #[must_use]
+    pub fn with_slices(mut self, slice_ms: i64) -> Self {
+        self.slice_ms = slice_ms.max(1);
         self
     }
 
@@ -94,7 +104,7 @@ impl Store for SledStore {
             cut(engine, &mut tail, partition, block.first, &mut |_, _| ())?;
             tail = engine.take_tail(partition)?;
         }
-        append(engine, &mut tail, block, head, self.join_span_ms)?;
+        append(engine, &mut tail, block, head, (self.join_span_ms, self.slice_ms))?;
         engine.put_tail(partition, tail);
         Ok(())
     }

@@ -16,7 +16,9 @@ use dedupd::dedupe::{
 };
 use dedupd::kafka::{KafkaSink, KafkaSource, KafkaStateLog, Settings, Topology};
 use dedupd::metrics::{About, Metrics, PartitionState, Status};
-use dedupd::pipeline::{OnMissing, OnPoison, OnRewind, Options, Report, Start, Torn, Worker, World};
+use dedupd::pipeline::{
+    OnMissing, OnPoison, OnProbable, OnRewind, Options, Report, Start, Torn, Worker, World,
+};
 use dedupd::ports::{Bounds, Failure, Leftover, StateItem, StateLog};
 use dedupd::store::memory::MemoryStore;
 use rdkafka::consumer::{BaseConsumer, Consumer};
@@ -260,10 +262,16 @@ fn options(settings: &Settings) -> Options {
         writer: settings.transactional_id.clone(),
         rule: rule(),
         hash: HashKind::Xxh3,
-        window: WindowLimits { exact: Duration::from_hours(1), max_ids, time: TimeSource::Record },
+        window: WindowLimits {
+            exact: Duration::from_hours(1),
+            max_ids,
+            time: TimeSource::Record,
+            bloom: None,
+        },
         max_ids,
         on_missing: OnMissing::Forward,
         on_poison: OnPoison::Stop,
+        on_probable: OnProbable::Drop,
         start: Start::Earliest,
         on_rewind: OnRewind::Stop,
         torn: Torn::ByEvidence,

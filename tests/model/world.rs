@@ -194,6 +194,7 @@ impl World {
             exact: Duration::from_millis(self.settings.exact_ms.unsigned_abs()),
             max_ids: self.settings.max_ids,
             time: TimeSource::Record,
+            bloom: None,
         };
         let mut window = Window::new(limits);
         window.reserve(20);
@@ -275,6 +276,7 @@ impl World {
             }
             Verdict::Retry => self.seen.retries += 1,
             Verdict::New => {}
+            Verdict::Probable { .. } => unreachable!("the model has no filters"),
         }
         process.window.admit(at, look);
         true

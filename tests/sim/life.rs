@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 use dedupd::dedupe::identity::{Hasher, IdSource, IdentityRule};
-use dedupd::dedupe::{HashKind, TimeSource, WindowLimits};
+use dedupd::dedupe::{BloomLimits, HashKind, TimeSource, WindowLimits};
 use dedupd::metrics::{About, Metrics, Status};
-use dedupd::pipeline::{OnMissing, OnPoison, OnRewind, Options, Report, Start, Torn};
+use dedupd::pipeline::{OnMissing, OnPoison, OnProbable, OnRewind, Options, Report, Start, Torn};
 use dedupd::store::Held;
 use dedupd::store::memory::MemoryStore;
 
@@ -24,6 +24,8 @@ use crate::sim::universe::{Sabotage, SimClock, SimWorker, Universe, writer};
 
 /// Longer than any history, in simulated time.
 const WINDOW: Duration = Duration::from_secs(24 * 3600);
+/// Shorter than most histories, in simulated time.
+const SHORT: Duration = Duration::from_secs(2);
 /// Turns after the faults within which everything has to be done; some 100 s of simulated time.
 const CALM_TURNS: usize = 8000;
 /// Simulated time without anything left to do that counts as the end: longer than any pause between
@@ -62,9 +64,25 @@ struct Life {
 #[derive(Clone, Copy)]
 struct Choices {
     time: TimeSource,
+    /// The exact part of the window is short; filters remember the rest.
+    filters: bool,
     on_poison: OnPoison,
     max_records: usize,
     interval: Duration,
+}
+
+impl Choices {
+    fn window(self) -> WindowLimits {
+        let exact = if self.filters { SHORT } else { WINDOW };
+        let limits = BloomLimits {
+            exact,
+            bloom: WINDOW + exact / 32,
+            slices: 7,
+            false_positive_rate: 1e-12,
+            max_bytes: u64::MAX,
+        };
+        WindowLimits { exact, max_ids: 1 << 20, time: self.time, bloom: self.filters.then_some(limits) }
+    }
 }
 
 /// Runs the history of a seed.
@@ -75,6 +93,7 @@ pub fn run(seed: u64, setting: &Setting) -> Outcome {
     let shared = workers > 1 && chance.coin();
     let choices = Choices {
         time: if chance.coin() { TimeSource::Record } else { TimeSource::Arrival },
+        filters: chance.coin(),
         on_poison: if chance.coin() { OnPoison::Drop } else { OnPoison::DeadLetter },
         max_records: chance.rng.usize(1..=30),
         interval: Duration::from_millis(chance.rng.u64(5..1500)),
@@ -244,10 +263,11 @@ impl Life {
             writer: writer(worker),
             rule: IdentityRule::new(vec![IdSource::Key], Hasher::Xxh3),
             hash: HashKind::Xxh3,
-            window: WindowLimits { exact: WINDOW, max_ids: 1 << 20, time: self.choices.time },
+            window: self.choices.window(),
             max_ids: 1 << 20,
             on_missing: OnMissing::Forward,
             on_poison: self.choices.on_poison,
+            on_probable: OnProbable::Drop,
             start: Start::Earliest,
             on_rewind: OnRewind::Stop,
             torn: Torn::ByEvidence,

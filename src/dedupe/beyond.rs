@@ -1,0 +1,104 @@
+//! The part of a window beyond the exact one: filters, and which blocks it takes to build them again.
+//!
+//! What always holds:
+//! - Only committed owners are in the filters, each under the first stream time of its block. That is
+//!   what a block tells when it is read again, so filters that are rebuilt are the same, bit for bit.
+//! - Blocks from [`Beyond::first_needed`] on are all it takes to rebuild them.
+//! - Bits cannot be taken back. When owners are forgotten that are in the filters, these are *stale*:
+//!   they could call a record seen that was not, and have to be rebuilt before the next record.
+
+use std::collections::VecDeque;
+
+use super::bloom::{Bloom, BloomLimits};
+use super::index::Look;
+use super::{Identity, Offset};
+
+/// One partition's filters.
+#[derive(Debug)]
+pub(super) struct Beyond {
+    limits: BloomLimits,
+    bloom: Bloom,
+    /// Slices by number, the oldest first, each with the first owner in it.
+    slices: VecDeque<(i64, Offset)>,
+    /// One past the highest owner in the filters.
+    end: Offset,
+    stale: bool,
+}
+
+impl Beyond {
+    pub fn new(limits: BloomLimits) -> Self {
+        Self { limits, bloom: Bloom::new(limits), slices: VecDeque::new(), end: 0, stale: false }
+    }
+
+    pub fn bloom(&self) -> &Bloom {
+        &self.bloom
+    }
+
+    #[inline]
+    pub fn prefetch(&self, look: &Look) {
+        self.bloom.prefetch(look);
+    }
+
+    /// Stream time at `now_ms` of the oldest arrival that is remembered.
+    pub fn oldest_ms(&self, now_ms: i64) -> i64 {
+        self.bloom.asked(now_ms).start
+    }
+
+    /// The beginning of the slice that probably holds the identity, if any asked at `now_ms` does.
+    /// What arrived since `exact_from_ms` is in the exact part, and not asked for.
+    pub fn probably(&self, look: &Look, now_ms: i64, exact_from_ms: i64) -> Option<i64> {
+        let asked = self.bloom.asked(now_ms);
+        self.bloom.probably(look, &(asked.start..exact_from_ms.max(asked.end)))
+    }
+
+    /// Takes in committed owners, by rising offset, of a block that begins at `time_ms`.
+    pub fn insert(&mut self, owners: impl Iterator<Item = (Offset, Identity)>, time_ms: i64) {
+        let slice = time_ms.div_euclid(self.limits.slice_ms());
+        let (slices, end) = (&mut self.slices, &mut self.end);
+        let filed = owners.map(|(owner, identity)| {
+            if slices.back().is_none_or(|(last, _)| *last < slice) {
+                slices.push_back((slice, owner));
+            }
+            *end = owner + 1;
+            (identity, time_ms)
+        });
+        self.bloom.insert_all(filed);
+    }
+
+    /// Drops the slices that ended before the window.
+    pub fn expire(&mut self, now_ms: i64) {
+        if now_ms <= 0 {
+            return;
+        }
+        self.bloom.expire(now_ms);
+        // What came before any time was known counts as of now.
+        if let Some(first) = self.slices.front_mut().filter(|(slice, _)| *slice <= 0) {
+            first.0 = now_ms.div_euclid(self.limits.slice_ms());
+        }
+        let oldest = self.oldest_ms(now_ms);
+        let length = self.limits.slice_ms();
+        while self.slices.len() > 1
+            && self.slices.pop_front_if(|(slice, _)| (*slice + 1).saturating_mul(length) <= oldest).is_some()
+        {
+        }
+    }
+
+    /// The lowest offset whose block it takes to rebuild the filters.
+    pub fn first_needed(&self) -> Offset {
+        self.slices.front().map_or(self.end, |(_, first)| *first)
+    }
+
+    /// Owners at or beyond `from` are forgotten.
+    pub fn truncate(&mut self, from: Offset) {
+        self.stale |= from < self.end;
+    }
+
+    pub fn is_stale(&self) -> bool {
+        self.stale
+    }
+
+    /// Empties the filters, to be filled again.
+    pub fn clear(&mut self) {
+        *self = Self::new(self.limits);
+    }
+}

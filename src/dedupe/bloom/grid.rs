@@ -1,0 +1,244 @@
+//! The memory of filters of equal size: the blocks of all of them for one row stand side by side.
+
+use std::ops::Range;
+
+use super::filter::Filter;
+use crate::dedupe::prefetch::prefetch;
+use crate::dedupe::table::Position;
+
+/// A block: 512 bits, one cache line.
+type Block = [u64; WORDS];
+
+const WORDS: usize = 8;
+/// Bytes of a block.
+pub(super) const BLOCK_BYTES: u64 = 64;
+
+/// Rows of blocks, a column for each filter. An identity has two rows, the same in all columns, so
+/// a look-up reads one run of memory, and a second one only if a filter passes it at the first.
+#[derive(Debug)]
+pub(super) struct Grid {
+    /// Zeroed by the allocator, so that a large grid costs no pause; aligned by hand.
+    words: Vec<u64>,
+    aligned: usize,
+    rows: u64,
+    /// Bits an identity sets in each of its two blocks.
+    bits: u32,
+    columns: Vec<Column>,
+}
+
+#[derive(Debug, Default)]
+struct Column {
+    filter: Option<Filter>,
+    /// Bits of a filter that is gone may still stand here.
+    stale: bool,
+}
+
+impl Grid {
+    /// An empty grid. `rows` and `width` are at least 1.
+    pub fn new(rows: u64, width: usize, bits: u32) -> Self {
+        let blocks = usize::try_from(rows).unwrap_or(usize::MAX).saturating_mul(width);
+        let words = vec![0u64; blocks.saturating_add(1).saturating_mul(WORDS)];
+        let aligned = words.as_ptr().align_offset(64).min(WORDS);
+        let columns = std::iter::repeat_with(Column::default).take(width).collect();
+        Self { words, aligned, rows, bits, columns }
+    }
+
+    /// What a grid of this shape allocates.
+    pub fn bytes_for(rows: u64, width: usize) -> u64 {
+        rows.saturating_mul(width as u64).saturating_add(1).saturating_mul(BLOCK_BYTES)
+    }
+
+    pub fn memory_bytes(&self) -> u64 {
+        (self.words.len() * size_of::<u64>()) as u64
+    }
+
+    pub fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    pub fn bits(&self) -> u32 {
+        self.bits
+    }
+
+    /// A column without a filter.
+    pub fn free(&self) -> Option<usize> {
+        self.columns.iter().position(|column| column.filter.is_none())
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.columns.iter().all(|column| column.filter.is_none())
+    }
+
+    pub fn filters(&self) -> impl Iterator<Item = &Filter> {
+        self.columns.iter().filter_map(|column| column.filter.as_ref())
+    }
+
+    pub fn filters_mut(&mut self) -> impl Iterator<Item = &mut Filter> {
+        self.columns.iter_mut().filter_map(|column| column.filter.as_mut())
+    }
+
+    /// The column of the first filter that `is` holds for.
+    pub fn column_of(&self, is: impl Fn(&Filter) -> bool) -> Option<usize> {
+        self.columns.iter().position(|column| column.filter.as_ref().is_some_and(&is))
+    }
+
+    pub fn filter(&self, column: usize) -> Option<&Filter> {
+        self.columns.get(column)?.filter.as_ref()
+    }
+
+    /// Puts an empty filter into a free column.
+    pub fn open(&mut self, column: usize, filter: Filter) {
+        let width = self.columns.len();
+        let Some(place) = self.columns.get_mut(column) else { return };
+        debug_assert!(place.filter.is_none(), "a column is opened twice");
+        place.filter = Some(filter);
+        if std::mem::replace(&mut place.stale, true) {
+            let blocks = self.words.get_mut(self.aligned..).unwrap_or_default().as_chunks_mut().0;
+            blocks.iter_mut().skip(column).step_by(width).for_each(|block: &mut Block| *block = [0; WORDS]);
+        }
+    }
+
+    /// Takes out the filters that are not to be kept.
+    pub fn retain(&mut self, mut keep: impl FnMut(&Filter) -> bool) {
+        for column in &mut self.columns {
+            column.filter.take_if(|filter| !keep(filter));
+        }
+    }
+
+    /// Sets the bits of an identity in one column.
+    #[inline]
+    pub fn insert(&mut self, column: usize, position: Position, arrived_ms: i64) {
+        for hash in [position.first, position.second] {
+            let (row, mask) = (self.row(hash), mask(hash, self.bits));
+            let at = row * self.columns.len() + column;
+            let blocks = self.words.get_mut(self.aligned..).unwrap_or_default().as_chunks_mut().0;
+            let filter = self.columns.get_mut(column).and_then(|column| column.filter.as_mut());
+            let (Some(block), Some(filter)) = (blocks.get_mut(at), filter) else { return };
+            let sampled = Filter::samples(row).then(|| ones(block));
+            block.iter_mut().zip(&mask).for_each(|(word, bits)| *word |= bits);
+            if let Some(before) = sampled {
+                filter.refill(before, ones(block));
+            }
+        }
+        if let Some(filter) = self.columns.get_mut(column).and_then(|column| column.filter.as_mut()) {
+            filter.count(arrived_ms);
+        }
+    }
+
+    /// The slice of a filter that passes the identity, among those that overlap `asked`.
+    #[inline]
+    pub fn find(&self, position: Position, asked: &Range<i64>, slice: i64) -> Option<i64> {
+        let wanted = mask(position.first, self.bits);
+        let row = self.blocks_of(position.first).iter().zip(&self.columns);
+        for (at, (block, column)) in row.enumerate() {
+            let filter = column.filter.as_ref().filter(|filter| filter.overlaps(asked, slice));
+            if let Some(filter) = filter.filter(|_| covers(block, &wanted))
+                && let Some(second) = self.blocks_of(position.second).get(at)
+                && covers(second, &mask(position.second, self.bits))
+            {
+                return Some(filter.design.slice_ms);
+            }
+        }
+        None
+    }
+
+    /// Starts to load what [`Grid::find`] reads first: hardly ever more.
+    #[inline]
+    pub fn prefetch(&self, position: Position) {
+        let row = self.blocks_of(position.first).iter().zip(&self.columns);
+        row.filter(|(_, column)| column.filter.is_some()).for_each(|(block, _)| prefetch(block));
+    }
+
+    /// Starts to load what [`Grid::insert`] writes.
+    #[inline]
+    pub fn prefetch_column(&self, column: usize, position: Position) {
+        for hash in [position.first, position.second] {
+            if let Some(block) = self.blocks_of(hash).get(column) {
+                prefetch(block);
+            }
+        }
+    }
+
+    /// The row of one half of a position, by the high half of a product: any number of rows will do.
+    #[inline]
+    fn row(&self, hash: u64) -> usize {
+        let (_, high) = hash.carrying_mul(self.rows, 0);
+        usize::try_from(high).unwrap_or(usize::MAX)
+    }
+
+    #[inline]
+    fn blocks_of(&self, hash: u64) -> &[Block] {
+        let width = self.columns.len();
+        let first = self.row(hash).saturating_mul(width);
+        let blocks = self.words.get(self.aligned..).unwrap_or_default().as_chunks().0;
+        blocks.get(first..first.saturating_add(width)).unwrap_or_default()
+    }
+}
+
+/// The bits that an identity sets in one of its blocks. The row takes the high bits of the hash, so
+/// the bits come from a further mix of all of it: 9 bits a draw, seven draws a word.
+#[inline]
+fn mask(hash: u64, bits: u32) -> Block {
+    const DRAWS: u32 = 7;
+    const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mut mask = [0; WORDS];
+    let (mut state, mut word) = (hash, 0);
+    for draw in 0..bits {
+        if draw % DRAWS == 0 {
+            state = state.wrapping_add(STEP);
+            word = mixed(state);
+        }
+        if let Some(part) = mask.get_mut((word & 7) as usize) {
+            *part |= 1 << ((word >> 3) & 63);
+        }
+        word >>= 9;
+    }
+    mask
+}
+
+/// The finaliser of `SplitMix64` (Steele, Lea, Flood, 2014): each bit of the result hangs on all of `state`.
+#[inline]
+fn mixed(state: u64) -> u64 {
+    let state = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let state = (state ^ (state >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    state ^ (state >> 31)
+}
+
+#[inline]
+fn covers(block: &Block, wanted: &Block) -> bool {
+    block.iter().zip(wanted).fold(0, |missing, (word, bits)| missing | (bits & !word)) == 0
+}
+
+fn ones(block: &Block) -> u32 {
+    block.iter().map(|word| word.count_ones()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn masks_draw_all_bits_alike() {
+        let mut drawn = [0u32; 512];
+        for number in 0..20_000u64 {
+            // What the row leaves: hashes that share their high bits.
+            let mask = mask(0xabcd_0000_0000_0000 | number.wrapping_mul(0x9e37_79b9), 14);
+            let set = ones(&mask);
+            assert!((8..=14).contains(&set), "{set}");
+            for (bit, drawn) in drawn.iter_mut().enumerate() {
+                *drawn += u32::try_from((mask[bit / 64] >> (bit % 64)) & 1).unwrap();
+            }
+        }
+        let (least, most) = (drawn.iter().min().unwrap(), drawn.iter().max().unwrap());
+        // 540 expected, standard deviation 23.
+        assert!(*least > 430 && *most < 650, "{least} to {most}");
+    }
+
+    #[test]
+    fn blocks_are_cache_lines() {
+        let grid = Grid::new(64, 4, 14);
+        let block = &grid.blocks_of(u64::MAX)[3];
+        assert!(std::ptr::from_ref(block).cast::<u8>().align_offset(64) == 0);
+        assert_eq!(grid.memory_bytes(), Grid::bytes_for(64, 4));
+    }
+}

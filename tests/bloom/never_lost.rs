@@ -1,0 +1,121 @@
+//! What arrived inside the window is found, whatever time, growth and expiry did.
+
+use std::time::Duration;
+
+use dedupd::dedupe::{Bloom, BloomLimits};
+use proptest::prelude::*;
+
+use super::{HOUR, START, look, numbered, week};
+
+/// So many arrivals, `step_ms` apart, then a pause; and whether expiry is applied in between.
+#[derive(Debug, Clone)]
+struct Stretch {
+    count: u16,
+    step_ms: u16,
+    pause_ms: u32,
+    expires: bool,
+}
+
+fn stretches() -> impl Strategy<Value = Vec<Stretch>> {
+    let pause = prop_oneof![4 => 0..20_000u32, 1 => 0..200_000u32];
+    let step = prop_oneof![Just(0u16), 0..20u16];
+    let stretch = (1..4_000u16, step, pause, any::<bool>());
+    let stretch =
+        stretch.prop_map(|(count, step_ms, pause_ms, expires)| Stretch { count, step_ms, pause_ms, expires });
+    proptest::collection::vec(stretch, 1..14)
+}
+
+fn limits() -> impl Strategy<Value = BloomLimits> {
+    (0..60_000u64, 1..100_000u64, 1..13u32, prop_oneof![Just(1e-2), Just(1e-6), Just(1e-9)]).prop_map(
+        |(exact, beyond, slices, rate)| BloomLimits {
+            exact: Duration::from_millis(exact),
+            bloom: Duration::from_millis(exact + beyond),
+            slices,
+            false_positive_rate: rate,
+            max_bytes: u64::MAX,
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_is_inside_the_window_is_found(limits in limits(), stretches in stretches()) {
+        let mut bloom = Bloom::new(limits);
+        let (mut now, mut arrivals) = (START, Vec::new());
+        for stretch in &stretches {
+            for _ in 0..stretch.count {
+                now += i64::from(stretch.step_ms);
+                bloom.insert(&look(arrivals.len() as u64), now);
+                arrivals.push(now);
+            }
+            now += i64::from(stretch.pause_ms);
+            if stretch.expires {
+                bloom.expire(now);
+            }
+            let asked = bloom.asked(now);
+            let slice = limits.slice_ms();
+            let inside = arrivals.iter().enumerate().filter(|(_, arrived)| asked.contains(arrived));
+            for (number, arrived) in inside {
+                let start = bloom.probably(&look(number as u64), &asked);
+                prop_assert!(start.is_some(), "{number} of {arrived} is lost at {now}");
+                prop_assert!(start.is_some_and(|start| start + slice > asked.start && start < asked.end));
+            }
+        }
+        prop_assert_eq!(bloom.forgotten_ms(), None);
+    }
+}
+
+#[test]
+fn a_slice_is_dropped_whole_when_its_end_is_older_than_the_window() {
+    let mut bloom = Bloom::new(week(1e-6));
+    (0..9_000)
+        .for_each(|number| bloom.insert(&look(number), START + i64::try_from(number).unwrap() * HOUR / 60));
+    let starts = |bloom: &Bloom| bloom.slices().iter().map(|slice| slice.start_ms).collect::<Vec<_>>();
+    let days = |days: std::ops::Range<i64>| days.map(|day| START + day * 24 * HOUR).collect::<Vec<_>>();
+    assert_eq!(starts(&bloom), days(0..7));
+    let leaves = START + 8 * 24 * HOUR;
+    bloom.expire(leaves - 1);
+    assert_eq!(starts(&bloom), days(0..7));
+    assert_eq!(bloom.slices()[0].ids, 1_440);
+    bloom.expire(leaves);
+    assert_eq!(starts(&bloom), days(1..7));
+    bloom.expire(leaves + 7 * 24 * HOUR);
+    assert_eq!((starts(&bloom).len(), bloom.memory_bytes()), (0, 0));
+}
+
+#[test]
+fn the_exact_part_is_not_asked_about() {
+    let mut bloom = Bloom::new(week(1e-6));
+    bloom.insert(&look(1), START + HOUR);
+    bloom.insert(&look(2), START + 25 * HOUR);
+    // One day later the first is just older than the exact day, and the second is not.
+    let now = START + 26 * HOUR;
+    assert_eq!(bloom.probably(&look(1), &bloom.asked(now)), Some(START));
+    assert_eq!(bloom.probably(&look(2), &bloom.asked(now)), None);
+    assert_eq!(bloom.probably(&look(2), &bloom.asked(now + 24 * HOUR)), Some(START + 24 * HOUR));
+}
+
+#[test]
+fn what_came_before_any_time_is_filed_when_time_is_known() {
+    let mut bloom = Bloom::new(week(1e-6));
+    (0..3_000).for_each(|number| bloom.insert(&look(number), if number % 2 == 0 { 0 } else { -5 }));
+    bloom.expire(0);
+    assert_eq!(bloom.ids(), 3_000);
+    bloom.insert(&look(3_000), START + HOUR);
+    let slices = bloom.slices();
+    assert_eq!((slices.len(), slices[0].start_ms, slices[0].ids), (1, START, 3_001));
+    let asked = bloom.asked(START + 7 * 24 * HOUR);
+    assert!((0..=3_000).all(|number| bloom.probably(&look(number), &asked) == Some(START)));
+}
+
+#[test]
+fn a_time_that_goes_back_loses_nothing() {
+    let mut bloom = Bloom::new(week(1e-6));
+    let times = [3 * 24 * HOUR, 24 * HOUR, 2 * 24 * HOUR, 4 * 24 * HOUR, 0];
+    bloom.insert_all(times.iter().enumerate().map(|(number, time)| (numbered(number as u64), START + time)));
+    let asked = START - 1..START + 30 * 24 * HOUR;
+    assert!((0..5).all(|number| bloom.probably(&look(number), &asked).is_some()));
+    assert_eq!(bloom.slices().len(), 2);
+}

@@ -1,0 +1,176 @@
+//! A window with filters beyond its exact part: what is remembered, forgotten, undone and rebuilt.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use dedupd::dedupe::{
+    Block, BlockView, BloomLimits, HashKind, Identity, Offset, Owners, TimeSource, Verdict, Window,
+    WindowLimits,
+};
+
+const T: i64 = 1_700_000_000_000;
+const MINUTE: i64 = 60_000;
+const HOUR: i64 = 60 * MINUTE;
+/// Ids a transaction, one a second.
+const BATCH: u64 = 600;
+
+fn limits() -> WindowLimits {
+    let exact = Duration::from_hours(1);
+    let bloom = BloomLimits {
+        exact,
+        bloom: Duration::from_hours(7) + exact / 32,
+        slices: 7,
+        false_positive_rate: 1e-9,
+        max_bytes: u64::MAX,
+    };
+    WindowLimits { exact, max_ids: u64::MAX, time: TimeSource::Record, bloom: Some(bloom) }
+}
+
+fn id(number: u64) -> Identity {
+    Identity(u128::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835).to_be_bytes())
+}
+
+/// What was committed, as a complete store knows it.
+#[derive(Default)]
+struct Ledger {
+    owners: BTreeMap<Offset, Identity>,
+    blocks: Vec<Vec<u8>>,
+}
+
+impl Owners for Ledger {
+    type Error = &'static str;
+    fn identity_of(&self, owner: Offset) -> Result<Option<Identity>, &'static str> {
+        Ok(self.owners.get(&owner).copied())
+    }
+}
+
+fn judge(window: &mut Window, ledger: &Ledger, at: Offset, number: u64, ms: i64) -> Verdict {
+    window.observe(Some(ms), ms);
+    let look = window.look(id(number));
+    let verdict = window.verdict(at, &look, ledger).unwrap();
+    if matches!(verdict, Verdict::New | Verdict::Retry) {
+        window.admit(at, &look);
+    }
+    verdict
+}
+
+/// Commits what is pending; gives the first offset whose block is still needed.
+fn commit(window: &mut Window, ledger: &mut Ledger, next: Offset) -> Offset {
+    ledger.owners.extend(window.pending().iter().copied());
+    let blocks = window.blocks(HashKind::Xxh3, 0, window.next()..next, 1_000);
+    ledger.blocks.extend(blocks.iter().map(Block::encode));
+    window.commit(next)
+}
+
+/// Ids 0.. at offsets 0.., one a second from T on.
+fn filled(seconds: u64) -> (Window, Ledger, Offset) {
+    let (mut window, mut ledger, mut needed) = (Window::new(limits()), Ledger::default(), 0);
+    for at in 0..seconds {
+        let verdict = judge(&mut window, &ledger, at, at, T + 1_000 * at.cast_signed());
+        assert_eq!(verdict, Verdict::New, "{at}");
+        if (at + 1) % BATCH == 0 {
+            needed = commit(&mut window, &mut ledger, at + 1);
+        }
+    }
+    (window, ledger, needed)
+}
+
+fn verdict_of(window: &Window, ledger: &Ledger, number: u64) -> Verdict {
+    window.verdict(1 << 40, &window.look(id(number)), ledger).unwrap()
+}
+
+#[test]
+fn an_id_is_exact_then_probable_then_new() {
+    let (window, ledger, _) = filled(36_000);
+    let ago = |seconds: u64| verdict_of(&window, &ledger, 36_000 - seconds);
+    assert!(matches!(ago(1), Verdict::Duplicate { .. }));
+    assert!(matches!(ago(3_500), Verdict::Duplicate { .. }));
+    for seconds in (3_700..=25_200).step_by(97) {
+        let verdict = ago(seconds);
+        assert!(
+            matches!(verdict, Verdict::Probable { .. } | Verdict::Duplicate { .. }),
+            "{seconds}: {verdict:?}"
+        );
+    }
+    let Verdict::Probable { since_ms } = ago(20_000) else { panic!("{:?}", ago(20_000)) };
+    assert!((T + 16_000_000 - HOUR - 5 * MINUTE..=T + 16_000_000).contains(&since_ms), "{since_ms}");
+    // A slice goes when its end has left the window.
+    assert_eq!(ago(36_000), Verdict::New);
+    assert_eq!(verdict_of(&window, &ledger, 1 << 33), Verdict::New, "never seen");
+    assert!(window.false_positive_rate() <= 1e-9, "{}", window.false_positive_rate());
+}
+
+#[test]
+fn the_limit_on_the_count_hands_ids_over_to_the_filters() {
+    let (mut window, mut ledger, _) = filled(3_000);
+    window.set_max_ids(1_000);
+    assert_eq!(judge(&mut window, &ledger, 3_000, 3_000, T + 3_000_000), Verdict::New);
+    commit(&mut window, &mut ledger, 3_001);
+    assert!(matches!(verdict_of(&window, &ledger, 2_900), Verdict::Duplicate { .. }));
+    for number in 0..1_900 {
+        assert!(matches!(verdict_of(&window, &ledger, number), Verdict::Probable { .. }), "{number}");
+    }
+}
+
+#[test]
+fn what_was_not_committed_is_in_no_filter() {
+    let (mut window, ledger, _) = filled(600);
+    assert_eq!(judge(&mut window, &ledger, 600, 9_999, T + 600_000), Verdict::New);
+    // Hours pass inside the transaction: still the same transaction's owner.
+    assert!(matches!(
+        judge(&mut window, &ledger, 601, 9_999, T + 3 * HOUR),
+        Verdict::Duplicate { owner: 600 }
+    ));
+    window.abort();
+    window.observe(Some(T + 5 * HOUR), T + 5 * HOUR);
+    assert_eq!(verdict_of(&window, &ledger, 9_999), Verdict::New);
+}
+
+fn restored(ledger: &Ledger, from: Offset) -> Window {
+    let mut window = Window::new(limits());
+    for block in &ledger.blocks {
+        let view = BlockView::verified(block).unwrap();
+        if view.header.next > from {
+            window.restore(&view, Offset::MAX).unwrap();
+        }
+    }
+    window
+}
+
+#[test]
+fn the_needed_blocks_restore_the_same_answers() {
+    let (window, ledger, needed) = filled(36_000);
+    assert!((1..=36_000 - 25_200).contains(&needed), "blocks of what is forgotten may go: {needed}");
+    let slices = |window: &Window| window.bloom().unwrap().slices();
+    assert_eq!(slices(&restored(&ledger, 0)), slices(&window), "bit for bit");
+    for again in [restored(&ledger, 0), restored(&ledger, needed)] {
+        // Shaped after fewer slices, the filters have other sizes, and the same identities.
+        let held =
+            |window: &Window| -> Vec<_> { slices(window).iter().map(|s| (s.start_ms, s.ids)).collect() };
+        assert_eq!(held(&again), held(&window));
+        for number in (0..36_000).chain(1 << 33..(1 << 33) + 20_000) {
+            let (was, is) = (verdict_of(&window, &ledger, number), verdict_of(&again, &ledger, number));
+            // At the border of the exact part a restored owner may stay exact for a little longer.
+            let border = matches!((was, is), (Verdict::Probable { .. }, Verdict::Duplicate { .. }));
+            assert!(was == is || border, "{number}: {was:?}, then {is:?}");
+        }
+    }
+}
+
+#[test]
+fn forgotten_owners_make_the_filters_stale_until_they_are_built_anew() {
+    let (mut window, mut ledger, _) = filled(7_200);
+    assert!(!window.has_stale_filters());
+    window.truncate(1_200);
+    assert!(window.has_stale_filters());
+    ledger.owners.retain(|owner, _| *owner < 1_200);
+    window.empty_filters();
+    for block in &ledger.blocks {
+        window.refill(&BlockView::verified(block).unwrap(), 1_200).unwrap();
+    }
+    assert!(!window.has_stale_filters());
+    window.observe(Some(T + 2 * HOUR), T + 2 * HOUR);
+    assert_eq!(verdict_of(&window, &ledger, 1_200), Verdict::New);
+    assert!(matches!(verdict_of(&window, &ledger, 1_199), Verdict::Probable { .. }));
+}
