@@ -89,6 +89,7 @@ fn running() -> WorkerStatus {
         lag_records: Some(0),
         window_ids: 10,
         window_seconds: 60.0,
+        false_positive_rate: 0.0,
     };
     WorkerStatus { not_ready: None, partitions: vec![partition], ..WorkerStatus::starting() }
 }

@@ -104,10 +104,11 @@ impl Report {
 
     /// A transaction has committed: what it counted is real.
     pub(super) fn transaction(&mut self, tally: &mut Tally, took: Duration, now_ms: i64) {
-        let judged = tally.outcomes[Outcome::Forwarded as usize] + tally.outcomes[Outcome::Probable as usize];
-        self.metrics.false_drops().add(judged as f64 * self.false_positive_rate);
         for (outcome, count) in Outcome::ALL.iter().zip(tally.outcomes) {
             if count > 0 {
+                if matches!(outcome, Outcome::Forwarded | Outcome::Probable) {
+                    self.metrics.false_drops().add(count as f64 * self.false_positive_rate);
+                }
                 self.metrics.records(*outcome).inc_by(count);
             }
         }

@@ -22,6 +22,7 @@ fn the_least_is_enough_and_the_rest_follows_from_it() {
 #[test]
 fn bloom_follows_exact() {
     assert_eq!(good("window.exact = \"90m\"").window.bloom, Duration::from_mins(90));
+    assert_eq!(good("window.bloom = \"7days\"").window.bloom, Duration::from_hours(168));
 }
 
 #[test]

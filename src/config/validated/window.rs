@@ -1,6 +1,5 @@
 //! How long an identity is remembered.
 
-use std::cmp::Ordering;
 use std::time::Duration;
 
 use crate::config::as_typed::TypedWindow;
@@ -36,7 +35,7 @@ pub(super) fn validate(typed: &TypedWindow, reading: &mut Reading<'_>) -> Option
         None => exact,
     };
     if let (Some(exact), Some(bloom)) = (exact, bloom) {
-        bloom_equals_exact(exact, bloom, reading);
+        bloom_reaches_beyond(exact, bloom, reading);
     }
     let rate = rate(typed.false_positive_rate.as_deref(), reading);
     let on_probable = reading.choice("window.on_probable", typed.on_probable.as_deref());
@@ -52,16 +51,13 @@ pub(super) fn validate(typed: &TypedWindow, reading: &mut Reading<'_>) -> Option
     })
 }
 
-fn bloom_equals_exact(exact: Duration, bloom: Duration, reading: &mut Reading<'_>) {
+fn bloom_reaches_beyond(exact: Duration, bloom: Duration, reading: &mut Reading<'_>) {
+    if bloom >= exact {
+        return;
+    }
     let (exact_text, bloom_text) = (duration_text(exact), duration_text(bloom));
-    let what = match bloom.cmp(&exact) {
-        Ordering::Less => format!("is shorter than window.exact = \"{exact_text}\""),
-        Ordering::Equal => return,
-        Ordering::Greater => format!(
-            "is longer than window.exact = \"{exact_text}\": a Bloom-only window is not available in this version"
-        ),
-    };
-    let remedy = format!("set window.bloom = \"{exact_text}\", or leave it out");
+    let what = format!("is shorter than window.exact = \"{exact_text}\"");
+    let remedy = format!("set window.bloom = \"{exact_text}\" or longer, or leave it out");
     reading.refuse("window.bloom", Some(&bloom_text), &what, &remedy);
 }
 
