@@ -6,6 +6,7 @@
 pub mod block;
 pub mod bloom;
 pub mod coordinates;
+mod growth;
 pub mod identity;
 pub mod index;
 pub mod json;
@@ -20,6 +21,7 @@ pub mod window;
 pub use block::{Block, BlockError, BlockView};
 pub use bloom::{Bloom, BloomLimits};
 pub use coordinates::{Coordinates, Offset, PartitionId};
+pub use growth::IndexBytes;
 pub use identity::{Fields, HashKind, Hasher, IdSource, Identity, IdentityRule};
 pub use index::{Index, Look};
 pub use stream_time::TimeSource;
