@@ -96,7 +96,13 @@ fn mistakes_are_named() {
         ("demo --forever --seconds 3", "cannot be used with"),
         ("generate --topic t", "--bootstrap-servers"),
         ("generate --bootstrap-servers a:1 --topic t --size big", "is not a size"),
-        ("plan", "unrecognized subcommand"),
+        ("plan", "--events"),
+        ("plan --events 0", "records a second"),
+        ("plan --events 5 --exact 0s", "1s"),
+        ("plan --events 5 --exact 24", "has no unit"),
+        ("plan --events 5 --false-positive-rate 0.6", "1e-9"),
+        ("plan --events 5 --memory big", "is not a size"),
+        ("inspect", "unrecognized subcommand"),
         ("", "Usage"),
     ] {
         let text = parse(line).unwrap_err();
@@ -118,10 +124,10 @@ fn help_lists_exit_codes_and_environment() {
     }
     assert!(text.contains("DEDUPD_SECTION__KEY") && text.contains("Examples:"));
     let text = parse("--help").unwrap_err();
-    for command in ["run", "check", "demo", "generate", "audit"] {
+    for command in ["run", "check", "demo", "generate", "audit", "plan"] {
         assert!(text.contains(&format!("\n  {command} ")), "{command} is not in\n{text}");
     }
-    assert!(!text.contains("plan") && !text.contains("inspect"), "{text}");
+    assert!(!text.contains("inspect"), "{text}");
 }
 
 #[test]

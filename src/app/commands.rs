@@ -8,10 +8,11 @@ use indicatif::ProgressBar;
 
 use super::{Ended, begin_log, begin_log_quietly, check, run, runtime, signal, window_of};
 use crate::audit::{self, AuditError, MissingId, Report};
-use crate::cli::{Command, Exit, GenerateArgs};
+use crate::cli::{Command, Exit, GenerateArgs, IdForm, PlanArgs};
 use crate::config::{self, AsTyped, Config, OnMissing};
 use crate::demo;
 use crate::generate::{self, Shape, Summary};
+use crate::plan::{Fits, IdKind, Plan, Question};
 
 /// Does what the command line says; the exit code is that of a command that came to its end.
 pub fn command(command: Command) -> Result<Exit, Ended> {
@@ -34,6 +35,7 @@ pub fn command(command: Command) -> Result<Exit, Ended> {
             return demo::run(&args);
         }
         Command::Generate(args) => println!("{}", generate(&args)?),
+        Command::Plan(args) => print!("{}", plan(&args)?),
         Command::Audit(args) => {
             let report = audit(&load(args.config_file(), args.overrides())?)?;
             if args.json() {
@@ -73,6 +75,35 @@ fn audit(config: &Config) -> Result<Report, Ended> {
     };
     audit::run(&options, &audit::progress_bar())
         .map_err(|error: AuditError| Ended::new(Exit::Operator, error.to_string()))
+}
+
+/// `dedupd plan`: the text to print.
+fn plan(args: &PlanArgs) -> Result<String, Ended> {
+    let bloom = args.bloom.unwrap_or(args.exact);
+    if bloom < args.exact {
+        return Err(Ended::new(
+            Exit::Usage,
+            "--bloom is shorter than --exact: make it longer, or leave it out".to_owned(),
+        ));
+    }
+    let plan = Plan::of(Question {
+        events_per_second: args.events,
+        duplicates: args.duplicates,
+        ids: match args.ids {
+            IdForm::Uuid => IdKind::Uuid,
+            IdForm::Text => IdKind::Text,
+        },
+        exact: args.exact,
+        bloom,
+        slices: args.slices,
+        false_positive_rate: args.false_positive_rate,
+        partitions: args.partitions,
+    });
+    let fits = args.memory.map(|memory| Fits::of(&plan.asked, memory.0 as u64));
+    if args.json {
+        return Ok(format!("{}\n", serde_json::json!({ "plan": plan, "fits": fits })));
+    }
+    Ok(fits.map_or_else(|| plan.to_string(), |fits| format!("{plan}{fits}")))
 }
 
 /// `dedupd generate`: until all is written or a signal comes.

@@ -8,6 +8,7 @@ mod audit;
 mod demo;
 mod exit;
 mod generate;
+mod plan;
 mod service;
 
 use clap::{Parser, Subcommand};
@@ -16,6 +17,7 @@ pub use audit::AuditArgs;
 pub use demo::DemoArgs;
 pub use exit::Exit;
 pub use generate::{Bytes, GenerateArgs};
+pub use plan::{IdForm, PlanArgs};
 pub use service::{LogFormat, ServiceArgs};
 
 use crate::config::Property;
@@ -47,6 +49,9 @@ pub enum Command {
     /// Read raw and clean, and prove that nothing is lost, duplicated, reordered or altered
     #[command(after_help = audit::HELP)]
     Audit(AuditArgs),
+    /// Tell what a window costs in memory, disk and state topic, before it is deployed
+    #[command(after_help = plan::HELP)]
+    Plan(PlanArgs),
 }
 
 const EXAMPLES: &str = "\
@@ -55,6 +60,7 @@ Examples:
   dedupd run --bootstrap-servers localhost:9092 --raw events.raw --clean events.clean --id json:/id
   dedupd check --config dedupd.toml
   dedupd audit --config dedupd.toml --json
+  dedupd plan --events 5000 --exact 24h --partitions 12
 
 `dedupd run --help` lists the environment variables and the exit codes.";
 

@@ -15,14 +15,13 @@ use std::ops::ControlFlow;
 
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
+use super::growth::{SMALLEST, next_capacity};
 use super::overflow::Overflow;
 use super::table::{Position, Table};
 use super::{Identity, Offset};
 
 /// Seed of the positions; a second hash, because UUID bits are not uniform. "position" in ASCII.
 pub(super) const SEED: u64 = 0x706f_7369_7469_6f6e;
-/// Entries of the first table of a partition nothing is known of: 5.5 KB.
-const SMALLEST: u64 = 512;
 
 /// An identity and where it stands in the index, computed once a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -218,16 +217,10 @@ impl Index {
         }
     }
 
-    /// Room of the next table: what the window is expected to hold, but 2 to 8 times the last one,
-    /// and not much more than the window may hold. As much as the last one if that has merely run
-    /// out of offsets.
+    /// Room of the next table; as much as the last one if that has merely run out of offsets.
     fn next_capacity(&self) -> u64 {
         let last = self.newest.capacity();
-        if !self.newest.is_full() {
-            return last;
-        }
-        let wanted = self.expected.clamp(last.saturating_mul(2), last.saturating_mul(8));
-        wanted.min(self.most.saturating_add(self.most / 8)).max(last.saturating_add(last / 4))
+        if self.newest.is_full() { next_capacity(last, self.expected, self.most) } else { last }
     }
 
     fn table_of(&mut self, offset: Offset) -> &mut Table {

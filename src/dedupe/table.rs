@@ -45,16 +45,30 @@ pub(super) struct Table {
 impl Table {
     /// A table with room for `ids` entries at the load at which it counts as full.
     pub fn for_ids(ids: u64, base: Offset) -> Self {
-        let slots = usize::try_from(ids.saturating_mul(4) / 3).unwrap_or(usize::MAX / 16);
-        let buckets = slots.div_ceil(SLOTS).max(1);
+        let buckets = Self::buckets_for(ids);
         let words = vec![0u64; (buckets + 1) * SLOTS];
         let aligned = words.as_ptr().align_offset(64).min(SLOTS);
         Self { words, aligned, buckets, base, live: 0, untouched: true }
     }
 
+    /// The capacity of a table for `ids` entries, and what it allocates in bytes.
+    pub fn shape(ids: u64) -> (u64, u64) {
+        let buckets = Self::buckets_for(ids);
+        (Self::capacity_of(buckets), ((buckets + 1) * size_of::<Bucket>()) as u64)
+    }
+
+    fn buckets_for(ids: u64) -> usize {
+        let slots = usize::try_from(ids.saturating_mul(4) / 3).unwrap_or(usize::MAX).min(usize::MAX / 128);
+        slots.div_ceil(SLOTS).max(1)
+    }
+
+    fn capacity_of(buckets: usize) -> u64 {
+        (buckets * SLOTS / 4 * 3) as u64
+    }
+
     /// How many entries make it full: three quarters of its slots.
     pub fn capacity(&self) -> u64 {
-        (self.buckets * SLOTS / 4 * 3) as u64
+        Self::capacity_of(self.buckets)
     }
 
     /// Whether it takes no more entries.

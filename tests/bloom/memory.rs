@@ -39,7 +39,7 @@ fn steady_traffic_takes_what_the_rate_calls_for_and_no_more() {
     assert!(slices.iter().all(|slice| slice.filters == 1), "{slices:#?}");
     let bits_an_id = days[23] as f64 * 8.0 / 400_000.0;
     let least = Density::at_rate(limits.shares().of(0)).bits_an_id();
-    assert!(bits_an_id >= least && bits_an_id < least * 1.09, "{bits_an_id} bits, {least} in theory");
+    assert!(bits_an_id >= least && bits_an_id < least * 1.11, "{bits_an_id} bits, {least} in theory");
 }
 
 #[test]

@@ -61,7 +61,7 @@ fn a_slice_that_outgrows_its_design_keeps_the_promise() {
     assert!(found > told * 0.7 && told > rate * 0.1, "{found} measured, {told} told");
 }
 
-/// Chance weighs in small filters: here it is the promise of each single one that counts.
+/// Single crowded blocks weigh in small filters.
 #[test]
 fn small_partitions_keep_the_promise_too() {
     let rate = 1e-4;
@@ -71,6 +71,25 @@ fn small_partitions_keep_the_promise_too() {
         let told = bloom.false_positive_rate(&asked);
         assert!(told <= rate, "{told} told with {ids} a slice");
         assert!(measured(&bloom, &asked, 400_000) <= bound(told, 400_000), "with {ids} a slice");
+    }
+}
+
+/// Filters filled to the last place that their design has, each with other ids. The rate told is
+/// exact for filters as small as these.
+#[test]
+fn a_small_filter_has_room_for_chance() {
+    for (rate, ids) in
+        [(1e-4, 300), (1e-4, 2_000), (1e-4, 16_000), (1e-9, 300), (1e-9, 2_000), (1e-9, 16_000)]
+    {
+        for seed in 0..40 {
+            let mut bloom = Bloom::new(week(rate));
+            bloom.expect(ids);
+            (0..ids * 2 + 1_000)
+                .for_each(|number| bloom.insert(&look(seed * 100_000 + number), START + HOUR));
+            let slice = &bloom.slices()[0];
+            assert!(slice.filters > 1, "it never was full: {slice:?}");
+            assert!(slice.false_positive_rate <= rate / 7.0, "{rate} {ids} {seed}: {slice:?}");
+        }
     }
 }
 

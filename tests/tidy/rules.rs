@@ -12,6 +12,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("app", &["*"]),
     ("demo", &["*"]),
     ("cli", &["config", "app", "audit", "generate", "demo"]),
+    ("plan", &["dedupe"]),
     ("config", &["dedupe"]),
     ("clock", &[]),
     ("ports", &["dedupe"]),

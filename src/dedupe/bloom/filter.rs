@@ -9,7 +9,7 @@ const SAMPLED: u64 = 4_096;
 const BLOCK_BITS: f64 = 512.0;
 
 /// What a filter is opened for.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Design {
     /// Beginning of its slice, stream time, ms since the epoch.
     pub slice_ms: i64,
@@ -17,8 +17,6 @@ pub(super) struct Design {
     pub place: u32,
     /// Identities it is made for.
     pub ids: u64,
-    /// The false-positive rate that it may reach.
-    pub rate: f64,
 }
 
 /// One filter. Its bits stand in a column of a grid.
@@ -78,11 +76,10 @@ impl Filter {
         self.set as f64 / BLOCK_BITS / self.sampled() as f64
     }
 
-    /// Whether it takes no more identities: as many as it was made for are in it; or, in a filter so
-    /// small that chance weighs and so small that its rate is known exactly, the rate is reached.
+    /// Whether it holds as many identities as it was made for.
     #[inline]
     pub fn is_full(&self) -> bool {
-        self.ids >= self.design.ids || (self.blocks <= SAMPLED && self.rate() > self.design.rate)
+        self.ids >= self.design.ids
     }
 
     /// Whether it can hold anything that arrived in `asked`; `slice` is the length of a slice in ms.

@@ -109,7 +109,7 @@ impl Grid {
     #[inline]
     pub fn insert(&mut self, column: usize, position: Position, arrived_ms: i64) {
         for hash in [position.first, position.second] {
-            let (row, mask) = (self.row(hash), mask(hash, self.bits));
+            let (row, mask) = (self.row(hash), Mask::of(hash, self.bits).block);
             let at = row * self.columns.len() + column;
             let blocks = self.words.get_mut(self.aligned..).unwrap_or_default().as_chunks_mut().0;
             let filter = self.columns.get_mut(column).and_then(|column| column.filter.as_mut());
@@ -125,16 +125,16 @@ impl Grid {
         }
     }
 
-    /// The slice of a filter that passes the identity, among those that overlap `asked`.
+    /// The slice of a filter that passes the identity, among those that overlap `asked`. `first` is
+    /// the mask of the first half of the position, with as many bits as the grid has.
     #[inline]
-    pub fn find(&self, position: Position, asked: &Range<i64>, slice: i64) -> Option<i64> {
-        let wanted = mask(position.first, self.bits);
+    pub fn find(&self, first: &Mask, position: Position, asked: &Range<i64>, slice: i64) -> Option<i64> {
         let row = self.blocks_of(position.first).iter().zip(&self.columns);
         for (at, (block, column)) in row.enumerate() {
             let filter = column.filter.as_ref().filter(|filter| filter.overlaps(asked, slice));
-            if let Some(filter) = filter.filter(|_| covers(block, &wanted))
+            if let Some(filter) = filter.filter(|_| covers(block, &first.block))
                 && let Some(second) = self.blocks_of(position.second).get(at)
-                && covers(second, &mask(position.second, self.bits))
+                && covers(second, &Mask::of(position.second, self.bits).block)
             {
                 return Some(filter.design.slice_ms);
             }
@@ -175,25 +175,35 @@ impl Grid {
     }
 }
 
-/// The bits that an identity sets in one of its blocks. The row takes the high bits of the hash, so
-/// the bits come from a further mix of all of it: 9 bits a draw, seven draws a word.
-#[inline]
-fn mask(hash: u64, bits: u32) -> Block {
-    const DRAWS: u32 = 7;
-    const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
-    let mut mask = [0; WORDS];
-    let (mut state, mut word) = (hash, 0);
-    for draw in 0..bits {
-        if draw % DRAWS == 0 {
-            state = state.wrapping_add(STEP);
-            word = mixed(state);
+/// The bits that an identity sets in one of its blocks.
+#[derive(Debug)]
+pub(super) struct Mask {
+    /// Draws.
+    pub bits: u32,
+    block: Block,
+}
+
+impl Mask {
+    /// The row takes the high bits of the hash, so the draws come from a further mix of all of it:
+    /// 9 bits a draw, seven draws a word.
+    #[inline]
+    pub fn of(hash: u64, bits: u32) -> Self {
+        const DRAWS: u32 = 7;
+        const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+        let mut block = [0; WORDS];
+        let (mut state, mut word) = (hash, 0);
+        for draw in 0..bits {
+            if draw % DRAWS == 0 {
+                state = state.wrapping_add(STEP);
+                word = mixed(state);
+            }
+            if let Some(part) = block.get_mut((word & 7) as usize) {
+                *part |= 1 << ((word >> 3) & 63);
+            }
+            word >>= 9;
         }
-        if let Some(part) = mask.get_mut((word & 7) as usize) {
-            *part |= 1 << ((word >> 3) & 63);
-        }
-        word >>= 9;
+        Self { bits, block }
     }
-    mask
 }
 
 /// The finaliser of `SplitMix64` (Steele, Lea, Flood, 2014): each bit of the result hangs on all of `state`.
@@ -222,7 +232,7 @@ mod tests {
         let mut drawn = [0u32; 512];
         for number in 0..20_000u64 {
             // What the row leaves: hashes that share their high bits.
-            let mask = mask(0xabcd_0000_0000_0000 | number.wrapping_mul(0x9e37_79b9), 14);
+            let mask = Mask::of(0xabcd_0000_0000_0000 | number.wrapping_mul(0x9e37_79b9), 14).block;
             let set = ones(&mask);
             assert!((8..=14).contains(&set), "{set}");
             for (bit, drawn) in drawn.iter_mut().enumerate() {

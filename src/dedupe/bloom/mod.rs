@@ -22,6 +22,7 @@ mod filter;
 mod grid;
 mod limits;
 mod opening;
+mod shape;
 pub mod sizing;
 mod slices;
 
@@ -31,9 +32,10 @@ use std::ops::Range;
 use super::Identity;
 use super::index::Look;
 use filter::Filter;
-use grid::Grid;
+use grid::{Grid, Mask};
 pub use limits::BloomLimits;
 use limits::ms;
+pub use shape::Shape;
 use sizing::{Density, Shares};
 pub use slices::Slice;
 
@@ -113,7 +115,13 @@ impl Bloom {
     #[must_use]
     #[inline]
     pub fn probably(&self, look: &Look, asked: &Range<i64>) -> Option<i64> {
-        self.grids.iter().find_map(|grid| grid.find(look.position, asked, self.slice_ms))
+        let mut wanted = Mask::of(look.position.first, 0);
+        self.grids.iter().find_map(|grid| {
+            if wanted.bits != grid.bits() {
+                wanted = Mask::of(look.position.first, grid.bits());
+            }
+            grid.find(&wanted, look.position, asked, self.slice_ms)
+        })
     }
 
     /// Remembers the identity of a committed owner that arrived at stream time `arrived_ms`; 0 and

@@ -8,7 +8,7 @@ use super::{Bloom, Open};
 /// Identities of the first filter of a partition nothing is known of.
 const SMALLEST: u64 = 1_024;
 /// A filter has room for 1/16 more than is expected.
-pub(super) const HEADROOM: u64 = 16;
+const HEADROOM: u64 = 16;
 /// How much smaller or larger a slice's next filter may be than the one before it.
 const STRIDE: u64 = 8;
 
@@ -60,8 +60,7 @@ impl Bloom {
         self.open = Some(Open { at, ..open });
         let (grid, column) = at?;
         let grid = self.grids.get_mut(grid)?;
-        let design =
-            Design { slice_ms: open.begin_ms, place: open.place, ids: need.room_in(grid), rate: need.rate };
+        let design = Design { slice_ms: open.begin_ms, place: open.place, ids: need.room_in(grid) };
         let filter = Filter::new(design, grid.rows(), grid.bits(), arrived_ms);
         grid.open(column, filter);
         at
@@ -108,7 +107,7 @@ impl Bloom {
         let rate = self.shares.of(place);
         let density = if place == 0 { self.density } else { Density::at_rate(rate) };
         let most_rows = self.limits.max_bytes / BLOCK_BYTES / u64::from(self.limits.alive());
-        let wanted = density.blocks_for(expected.saturating_add(expected / HEADROOM));
+        let wanted = density.blocks_for(with_headroom(expected));
         let rows = wanted.min(most_rows.max(FEWEST_BLOCKS));
         // Nothing known: the first slice begins small, and no other slice will want a column of it.
         let width = if place == 0 && !self.held.is_empty() { self.limits.width() } else { 1 };
@@ -153,6 +152,11 @@ impl Bloom {
         self.drop_filters(|filter| age(filter) == oldest);
         Some(())
     }
+}
+
+/// Identities that a filter is sized for when so many are expected.
+pub(super) fn with_headroom(expected: u64) -> u64 {
+    expected.saturating_add(expected / HEADROOM)
 }
 
 /// `count` that came in `of_ms`, for a time of `to_ms`.

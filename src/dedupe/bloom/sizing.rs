@@ -109,18 +109,18 @@ impl Density {
         BLOCKS_AN_ID * f64::from(BLOCK_BITS) / self.load
     }
 
-    /// Blocks that hold `ids` identities: at least 64, and a few more than the average calls for,
-    /// because in a small filter single crowded blocks weigh (their number varies by its root).
+    /// Blocks that hold `ids` identities: at least 64, and more than the average calls for by twice the
+    /// root, because in a small filter single crowded blocks weigh.
     #[must_use]
     pub fn blocks_for(self, ids: u64) -> u64 {
         let blocks = (BLOCKS_AN_ID * ids as f64 / self.load).ceil();
-        whole(blocks + blocks.sqrt()).max(FEWEST_BLOCKS)
+        whole(blocks + 2.0 * blocks.sqrt()).max(FEWEST_BLOCKS)
     }
 
     /// Identities that so many blocks hold; the reverse of [`Density::blocks_for`].
     #[must_use]
     pub fn ids_in(self, blocks: u64) -> u64 {
-        let root = ((1.0 + 4.0 * blocks as f64).sqrt() - 1.0) / 2.0;
+        let root = (1.0 + blocks as f64).sqrt() - 1.0;
         whole(root * root * self.load / BLOCKS_AN_ID).max(1)
     }
 }

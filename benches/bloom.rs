@@ -1,0 +1,125 @@
+//! The Bloom part of the window: rate measured against rate promised, bits an id, look-ups and inserts
+//! a second on one core. `cargo bench --bench bloom [-- <million ids> <million probes>]`, 50 and 100
+//! without arguments.
+//!
+//! All eight slices are asked, the seven older ones full: the worst moment. Times are the thread's own
+//! processor time where the system tells it (Linux).
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a measurement fails by panicking"
+)]
+
+use std::ops::Range;
+use std::time::Duration;
+
+use dedupd::dedupe::window::CHUNK;
+use dedupd::dedupe::{Bloom, BloomLimits, Identity, Look};
+
+/// Beginning of the traffic, ms since the epoch, and the length of a slice.
+const START: i64 = 1_700_006_400_000;
+const SLICE_MS: i64 = 24 * 3_600_000;
+/// Slices of traffic: those of the window, and as many before them that only shape it.
+const SLICES: u64 = 16;
+/// Identities of a transaction.
+const BATCH: u64 = 16_384;
+
+fn main() {
+    let asked: Vec<u64> = std::env::args().skip(1).filter_map(|word| word.parse().ok()).collect();
+    let ids = asked.first().copied().unwrap_or(50) * 1_000_000;
+    let probes = asked.get(1).copied().unwrap_or(100) * 1_000_000;
+    for rate in [1e-4, 1e-6, 1e-9] {
+        measure(rate, ids, probes);
+    }
+}
+
+fn measure(rate: f64, ids: u64, probes: u64) {
+    let limits = BloomLimits {
+        exact: Duration::ZERO,
+        bloom: Duration::from_millis(7 * SLICE_MS.unsigned_abs()),
+        slices: 7,
+        false_positive_rate: rate,
+        max_bytes: u64::MAX,
+    };
+    let mut bloom = Bloom::new(limits);
+    let made = (ids / 8) * SLICES;
+    let began = spent();
+    let most = fill(&mut bloom, made, ids / 8);
+    let inserting = spent() - began;
+    let now = START + SLICES.cast_signed() * SLICE_MS - 1;
+    let asked = bloom.asked(now);
+    println!("\npromised {rate:.0e}, {} M ids in {} slices:", bloom.ids() / 1_000_000, bloom.slices().len());
+    println!("  told by the fill      {:.3e}", bloom.false_positive_rate(&asked));
+    let began = spent();
+    let passed = look_up(&bloom, &asked, (0..probes).map(|number| (1 << 50) + number));
+    println!(
+        "  measured              {:.3e}   {passed} of {} M absent ids",
+        passed as f64 / probes as f64,
+        probes / 1_000_000
+    );
+    println!("  look-ups, absent ids  {:.2} M/s", probes as f64 / (spent() - began) / 1e6);
+    let held = bloom.ids();
+    let again = held.min(probes);
+    let began = spent();
+    let found = look_up(&bloom, &asked, made - again..made);
+    assert_eq!(found, again, "an id of the window is lost");
+    println!("  look-ups, known ids   {:.2} M/s", again as f64 / (spent() - began) / 1e6);
+    println!(
+        "  inserts               {:.2} M/s, longest batch of {BATCH} {:.1} ms",
+        made as f64 / inserting / 1e6,
+        most * 1e3
+    );
+    println!(
+        "  memory                {:.1} MB, {:.1} bits an id",
+        bloom.memory_bytes() as f64 / 1e6,
+        bloom.memory_bytes() as f64 * 8.0 / held as f64
+    );
+}
+
+/// Even traffic over all slices; gives the seconds of the longest batch.
+fn fill(bloom: &mut Bloom, ids: u64, ids_a_slice: u64) -> f64 {
+    let time = |number: u64| START + (u128::from(number) * SLICE_MS as u128 / u128::from(ids_a_slice)) as i64;
+    let mut longest = 0.0f64;
+    for first in (0..ids).step_by(BATCH as usize) {
+        let began = spent();
+        let batch = first..(first + BATCH).min(ids);
+        bloom.insert_all(batch.clone().map(|number| (numbered(number), time(number))));
+        bloom.expire(time(batch.end - 1));
+        longest = longest.max(spent() - began);
+    }
+    longest
+}
+
+/// Looks in two passes, as the window does; gives how many passed.
+fn look_up(bloom: &Bloom, asked: &Range<i64>, numbers: impl Iterator<Item = u64>) -> u64 {
+    let mut numbers = numbers.map(|number| Look::at(numbered(number)));
+    let (mut looks, mut passed) = (Vec::with_capacity(CHUNK), 0);
+    loop {
+        looks.clear();
+        for look in numbers.by_ref().take(CHUNK) {
+            bloom.prefetch(&look);
+            looks.push(look);
+        }
+        if looks.is_empty() {
+            return passed;
+        }
+        passed += looks.iter().filter(|look| bloom.probably(look, asked).is_some()).count() as u64;
+    }
+}
+
+/// Version 7 UUIDs in all but the variant bits: a counter in front, random bits behind.
+fn numbered(number: u64) -> Identity {
+    let low = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    Identity(((u128::from(number) << 64) | u128::from(low)).to_be_bytes())
+}
+
+/// Processor time of this thread in seconds, or else the time that has passed.
+fn spent() -> f64 {
+    static START: std::sync::LazyLock<std::time::Instant> =
+        std::sync::LazyLock::new(dedupd::clock::monotonic);
+    let told = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
+    let nanos = told.and_then(|text| text.split(' ').next().and_then(|word| word.parse().ok()));
+    nanos.map_or_else(|| START.elapsed(), Duration::from_nanos).as_secs_f64()
+}

@@ -1,0 +1,82 @@
+//! `dedupd plan`.
+
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+use super::Bytes;
+use crate::config::parse_duration;
+
+/// Flags of `plan`.
+#[derive(Debug, Clone, Args)]
+pub struct PlanArgs {
+    /// Records a second in the raw topic, all partitions together
+    #[arg(long, value_parser = positive, value_name = "COUNT")]
+    pub events: f64,
+    /// Share of records that are duplicates, from 0 to below 1
+    #[arg(long, default_value_t = 0.0, value_parser = super::share, value_name = "SHARE")]
+    pub duplicates: f64,
+    /// What the ids are: uuid, or text for anything else
+    #[arg(long, value_enum, default_value_t = IdForm::Uuid, value_name = "KIND", hide_possible_values = true)]
+    pub ids: IdForm,
+    /// How long an id is remembered exactly, as in 90m, 24h or 7days
+    #[arg(long, default_value = "24h", value_parser = duration, value_name = "DURATION")]
+    pub exact: Duration,
+    /// How long an id is remembered in Bloom filters, longer than --exact [default: none are used]
+    #[arg(long, value_parser = duration, value_name = "DURATION")]
+    pub bloom: Option<Duration>,
+    /// Time slices of the Bloom part; memory expires by slices
+    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1_000), value_name = "COUNT")]
+    pub slices: u32,
+    /// How often a look-up in the Bloom part may take a new id for a known one
+    #[arg(long, default_value_t = 1e-9, value_parser = rate, value_name = "RATE")]
+    pub false_positive_rate: f64,
+    /// Partitions of the raw topic
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000), value_name = "COUNT")]
+    pub partitions: u32,
+    /// Tell also what window fits into so much memory, as in 4GiB
+    #[arg(long, value_name = "BYTES")]
+    pub memory: Option<Bytes>,
+    /// Print the result as one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What the ids are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum IdForm {
+    /// UUIDs.
+    Uuid,
+    /// Anything else.
+    Text,
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let longest = Duration::from_hours(100 * 365 * 24);
+    let span = parse_duration(text).map_err(|what| format!("it {what}; write 90m, 24h or 7days"))?;
+    if span < Duration::from_secs(1) || span > longest {
+        return Err("expected a duration from 1s to 100years".to_owned());
+    }
+    Ok(span)
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number| (1e-6..=1e12).contains(number));
+    number.ok_or_else(|| "expected a number of records a second, as in 5000 or 0.5".to_owned())
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    let rate = text.parse().ok().filter(|rate| *rate > 0.0 && *rate <= 0.5);
+    rate.ok_or_else(|| "expected a rate above 0 and at most 0.5, as in 1e-9".to_owned())
+}
+
+pub(super) const HELP: &str = "\
+What a window takes in memory, on disk and in the state topic, before it is deployed. Traffic is
+taken as even; for a topic with busy hours, plan with their rate.
+
+Examples:
+  dedupd plan --events 5000 --exact 24h --partitions 12
+  dedupd plan --events 5000 --exact 24h --bloom 30days --partitions 12 --json
+  dedupd plan --events 5000 --exact 1h --memory 4GiB
+
+Exit codes: 0 done, 2 the command line is wrong.";

@@ -1,0 +1,260 @@
+//! `dedupd plan`: what a window costs, before it is deployed. Arithmetic only.
+//!
+//! Memory follows what the index and the filters really allocate ([`crate::dedupe::IndexBytes`],
+//! [`crate::dedupe::bloom::Shape`]); disk, topic and times follow measured figures, each a named
+//! constant with where it was measured. Traffic is taken as even, over time and over partitions.
+
+mod costs;
+mod fits;
+mod fixed;
+mod text;
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::dedupe::bloom::Shape;
+use crate::dedupe::{BloomLimits, IndexBytes};
+pub use fits::{Fit, Fits};
+pub use fixed::{buckets_overwritten, remembered};
+
+/// Most ids of a partition that are reckoned with: far more than any memory holds.
+const MOST_IDS: u64 = 1 << 50;
+
+/// What the ids are. It decides how likely two of them are taken for one, not what they cost: an
+/// identity is 16 bytes in any case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum IdKind {
+    /// UUIDs, which stand for themselves.
+    Uuid,
+    /// Anything else, which is hashed to 128 bits.
+    Text,
+}
+
+/// The traffic and the window that is asked about.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Question {
+    /// Records a second in the raw topic, all partitions together.
+    pub events_per_second: f64,
+    /// Share of them that are duplicates, 0 to below 1.
+    pub duplicates: f64,
+    /// What the ids are.
+    pub ids: IdKind,
+    /// Remembered exactly for this long.
+    #[serde(serialize_with = "seconds")]
+    pub exact: Duration,
+    /// Remembered in Bloom filters until then; `exact` if there are none.
+    #[serde(serialize_with = "seconds")]
+    pub bloom: Duration,
+    /// Time slices of the Bloom part.
+    pub slices: u32,
+    /// Of a look-up in the Bloom part.
+    pub false_positive_rate: f64,
+    /// Partitions of the raw topic.
+    pub partitions: u32,
+}
+
+impl Question {
+    /// New ids a second, all partitions together.
+    fn new_ids(&self) -> f64 {
+        self.events_per_second * (1.0 - self.duplicates)
+    }
+
+    /// New ids of one partition in so much time.
+    fn ids_a_partition(&self, time: Duration) -> u64 {
+        count(self.new_ids() * time.as_secs_f64() / f64::from(self.partitions.max(1))).min(MOST_IDS)
+    }
+
+    /// The longer of the two parts of the window.
+    fn window(&self) -> Duration {
+        self.exact.max(self.bloom)
+    }
+
+    fn limits(&self) -> BloomLimits {
+        BloomLimits {
+            exact: self.exact,
+            bloom: self.window(),
+            slices: self.slices,
+            false_positive_rate: self.false_positive_rate,
+            max_bytes: u64::MAX,
+        }
+    }
+}
+
+/// What a window costs. Sums are over all partitions, however many processes share them.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Plan {
+    /// What was asked.
+    pub asked: Question,
+    /// New ids a second.
+    pub new_ids_per_second: f64,
+    /// Ids in the exact part of the window.
+    pub exact_ids: u64,
+    /// Ids in the window as a whole.
+    pub window_ids: u64,
+    /// Bytes of memory.
+    pub memory: Memory,
+    /// The filters of one partition; `None` without a Bloom part.
+    pub filters: Option<Filters>,
+    /// Bytes of the local state.
+    pub disk_bytes: u64,
+    /// The state topic.
+    pub state_topic: StateTopic,
+    /// Seconds until a process that has all partitions is ready again.
+    pub restore: Restore,
+    /// New records a day that the Bloom part takes for known ones, at most.
+    pub false_drops_a_day: f64,
+    /// Chance that anywhere in the window two different ids are taken for one.
+    pub collision: f64,
+    /// The fixed-memory way instead.
+    pub fixed_memory: FixedMemory,
+}
+
+/// Bytes of memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Memory {
+    /// The exact index, once the window is full.
+    pub exact_bytes: u64,
+    /// The exact index while the window fills for the first time: the most that it takes.
+    pub exact_peak_bytes: u64,
+    /// The Bloom filters, once the window is full.
+    pub bloom_bytes: u64,
+    /// Exact index and filters, once the window is full.
+    pub total_bytes: u64,
+}
+
+/// The filters of one partition, as they will be allocated.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Filters {
+    /// Filters of a partition, one a slice.
+    pub count: u32,
+    /// Length of a slice, in seconds.
+    pub slice_seconds: f64,
+    /// Ids that a filter is made for.
+    pub ids: u64,
+    /// Bytes of a filter.
+    pub bytes: u64,
+    /// 512-bit blocks of a filter.
+    pub blocks: u64,
+    /// Bits probed in the first block of an id, and as many in the second if those are all set.
+    pub probes: u32,
+    /// Bits of memory an id takes, headroom included.
+    pub bits_an_id: f64,
+    /// Filters that a look-up asks at most.
+    pub consulted: u32,
+    /// False-positive rate of a look-up with the expected fill; the promise is higher.
+    pub expected_rate: f64,
+}
+
+/// The state topic.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct StateTopic {
+    /// Bytes of one replica.
+    pub bytes: u64,
+    /// Its `retention.ms`, in seconds.
+    pub retention_seconds: u64,
+}
+
+/// How long it takes until decisions go on, in seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Restore {
+    /// From the local state.
+    pub local_seconds: f64,
+    /// From the state topic, when the local state is lost.
+    pub state_topic_seconds: f64,
+}
+
+/// A table of fixed size whose oldest entries are overwritten (an inverse Bloom filter): how many
+/// entries it needs, for the time of the exact part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct FixedMemory {
+    /// Buckets so that an id of that age is still known with 90 %.
+    pub buckets_for_90_percent: u64,
+    /// Buckets so that an id of that age is still known with 99 %.
+    pub buckets_for_99_percent: u64,
+}
+
+impl Plan {
+    /// The costs of what is asked.
+    #[must_use]
+    pub fn of(asked: Question) -> Self {
+        let partitions = u64::from(asked.partitions.max(1));
+        let (exact_ids, window_ids) =
+            (asked.ids_a_partition(asked.exact), asked.ids_a_partition(asked.window()));
+        let filters = Filters::of(&asked);
+        let memory = Memory::of(&asked);
+        Self {
+            new_ids_per_second: asked.new_ids(),
+            exact_ids: exact_ids.saturating_mul(partitions),
+            window_ids: window_ids.saturating_mul(partitions),
+            memory,
+            filters,
+            disk_bytes: costs::disk_bytes(window_ids.saturating_mul(partitions)),
+            state_topic: costs::state_topic(&asked),
+            restore: costs::restore(window_ids.saturating_mul(partitions), filters.is_some()),
+            false_drops_a_day: filters
+                .map_or(0.0, |_| asked.new_ids() * 86_400.0 * asked.false_positive_rate),
+            collision: costs::collision(asked.ids, window_ids.saturating_mul(partitions)),
+            fixed_memory: FixedMemory {
+                buckets_for_90_percent: remembered(0.9, exact_ids.saturating_mul(partitions)),
+                buckets_for_99_percent: remembered(0.99, exact_ids.saturating_mul(partitions)),
+            },
+            asked,
+        }
+    }
+}
+
+impl Memory {
+    fn of(asked: &Question) -> Self {
+        let partitions = u64::from(asked.partitions.max(1));
+        let index = IndexBytes::of(asked.ids_a_partition(asked.exact), u64::MAX);
+        let bloom_bytes = shape(asked).map_or(0, |shape| shape.bytes.saturating_mul(partitions));
+        let exact_bytes = index.steady.saturating_mul(partitions);
+        Self {
+            exact_bytes,
+            exact_peak_bytes: index.peak.saturating_mul(partitions),
+            bloom_bytes,
+            total_bytes: exact_bytes.saturating_add(bloom_bytes),
+        }
+    }
+}
+
+impl Filters {
+    fn of(asked: &Question) -> Option<Self> {
+        let shape = shape(asked)?;
+        let ids = asked.ids_a_partition(slice(asked)).max(1) * u64::from(shape.filters);
+        Some(Self {
+            count: shape.filters,
+            slice_seconds: slice(asked).as_secs_f64(),
+            ids: shape.ids_a_filter,
+            bytes: shape.blocks.saturating_mul(64),
+            blocks: shape.blocks,
+            probes: shape.bits,
+            bits_an_id: shape.bytes as f64 * 8.0 / ids as f64,
+            consulted: shape.consulted,
+            expected_rate: shape.expected_rate,
+        })
+    }
+}
+
+/// The filters of a partition; `None` without a Bloom part.
+fn shape(asked: &Question) -> Option<Shape> {
+    let bloom = asked.bloom > asked.exact;
+    bloom.then(|| Shape::of(&asked.limits(), asked.ids_a_partition(slice(asked))))
+}
+
+fn slice(asked: &Question) -> Duration {
+    Duration::from_millis(asked.limits().slice_ms().unsigned_abs())
+}
+
+/// A number of things, as such; what is no number is none.
+fn count(value: f64) -> u64 {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates")]
+    let count = value.ceil() as u64;
+    count
+}
+
+fn seconds<S: serde::Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(duration.as_secs_f64())
+}

@@ -1,0 +1,169 @@
+//! The plan for people: a table.
+
+use std::fmt;
+use std::time::Duration;
+
+use bytesize::ByteSize;
+
+use super::{Filters, Fits, IdKind, Plan};
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let asked = &self.asked;
+        section(f, "traffic")?;
+        line(
+            f,
+            "new ids",
+            &format!("{:.0} a second, {} partitions", self.new_ids_per_second, asked.partitions),
+        )?;
+        line(f, "exact", &format!("{}, {}", span(asked.exact), ids(self.exact_ids)))?;
+        if self.filters.is_some() {
+            line(f, "exact and Bloom", &format!("{}, {}", span(asked.bloom), ids(self.window_ids)))?;
+        }
+        section(f, "memory, all partitions")?;
+        let memory = &self.memory;
+        let exact = format!(
+            "{} an id, at most {} while it fills",
+            an_id(memory.exact_bytes, self.exact_ids),
+            size(memory.exact_peak_bytes)
+        );
+        costs(f, "exact index", memory.exact_bytes, &exact)?;
+        if let Some(filters) = &self.filters {
+            costs(
+                f,
+                "Bloom filters",
+                memory.bloom_bytes,
+                &format!("{} an id", an_id(memory.bloom_bytes, self.window_ids)),
+            )?;
+            costs(f, "total", memory.total_bytes, "")?;
+            self.filters(f, filters)?;
+        }
+        section(f, "disk and topic")?;
+        costs(
+            f,
+            "local state",
+            self.disk_bytes,
+            &format!("{} an id", an_id(self.disk_bytes, self.window_ids)),
+        )?;
+        let retention = Duration::from_secs(self.state_topic.retention_seconds);
+        costs(
+            f,
+            "state topic",
+            self.state_topic.bytes,
+            &format!("one replica, retention.ms={} ({})", retention.as_millis(), span(retention)),
+        )?;
+        section(f, "restart")?;
+        line(f, "from local state", &format!("{:.1} s", self.restore.local_seconds))?;
+        line(f, "from the state topic", &format!("{:.1} s, aimed for", self.restore.state_topic_seconds))?;
+        section(f, "mistakes")?;
+        let taken = match asked.ids {
+            IdKind::Uuid => "none: UUIDs stand for themselves".to_owned(),
+            IdKind::Text => format!("two ids with the same 128-bit hash: chance {:.0e}", self.collision),
+        };
+        line(f, "in the exact part", &taken)?;
+        if self.filters.is_some() {
+            let drops =
+                format!("at most {} new records a day dropped as known", figure(self.false_drops_a_day));
+            line(f, "in the Bloom part", &drops)?;
+        }
+        section(f, "a table of fixed size instead, forgetting the oldest")?;
+        let known = |buckets: u64| {
+            format!("{} buckets of 8 bytes, {}", plain(buckets), size(buckets.saturating_mul(8)))
+        };
+        line(f, "90 % known at the end", &known(self.fixed_memory.buckets_for_90_percent))?;
+        line(f, "99 % known at the end", &known(self.fixed_memory.buckets_for_99_percent))
+    }
+}
+
+impl Plan {
+    fn filters(&self, f: &mut fmt::Formatter<'_>, filters: &Filters) -> fmt::Result {
+        section(f, "filters of a partition")?;
+        let slice = span(Duration::from_secs_f64(filters.slice_seconds));
+        line(
+            f,
+            "filters",
+            &format!("{}, one for each {slice}; a look-up asks {}", filters.count, filters.consulted),
+        )?;
+        costs(
+            f,
+            "each",
+            filters.bytes,
+            &format!("{} blocks of 512 bits, for {}", plain(filters.blocks), ids(filters.ids)),
+        )?;
+        line(
+            f,
+            "probes",
+            &format!("2 blocks, {} bits in each; {:.1} bits an id", filters.probes, filters.bits_an_id),
+        )?;
+        let promised = self.asked.false_positive_rate;
+        line(
+            f,
+            "rate of a look-up",
+            &format!("{promised:.0e} promised, {:.1e} expected", filters.expected_rate),
+        )
+    }
+}
+
+impl fmt::Display for Fits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        section(f, &format!("what fits into {}", size(self.memory_bytes)))?;
+        line(f, "exact as a whole", &span(self.exact.window))?;
+        match &self.bloom {
+            Some(fit) => line(f, "with the exact part and Bloom", &span(fit.window)),
+            None => line(f, "with the exact part and Bloom", "nothing: the exact part alone needs more"),
+        }
+    }
+}
+
+fn section(f: &mut fmt::Formatter<'_>, title: &str) -> fmt::Result {
+    writeln!(f, "{title}")
+}
+
+fn line(f: &mut fmt::Formatter<'_>, what: &str, text: &str) -> fmt::Result {
+    writeln!(f, "  {what:<30} {text}")
+}
+
+fn costs(f: &mut fmt::Formatter<'_>, what: &str, bytes: u64, text: &str) -> fmt::Result {
+    writeln!(f, "{}", format!("  {what:<30} {:>10}  {text}", size(bytes)).trim_end())
+}
+
+/// In binary units, as memory and disks are counted.
+fn size(bytes: u64) -> String {
+    ByteSize(bytes).display().iec().to_string()
+}
+
+fn an_id(bytes: u64, ids: u64) -> String {
+    format!("{:.1} bytes", bytes as f64 / ids.max(1) as f64)
+}
+
+fn ids(count: u64) -> String {
+    format!("{} ids", plain(count))
+}
+
+/// A count with its thousands set apart.
+fn plain(count: u64) -> String {
+    let digits = count.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+fn figure(value: f64) -> String {
+    if value >= 0.01 { format!("{value:.2}") } else { format!("{value:.0e}") }
+}
+
+/// A duration in its two largest units; no unit longer than a day.
+fn span(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    let parts =
+        [(seconds / 86_400, "d"), (seconds / 3_600 % 24, "h"), (seconds / 60 % 60, "m"), (seconds % 60, "s")];
+    let from = parts.iter().position(|(count, _)| *count > 0).unwrap_or(parts.len() - 1);
+    let shown = parts.iter().skip(from).take(2).filter(|(count, _)| *count > 0);
+    let text = shown.map(|(count, unit)| format!("{count}{unit}")).collect::<Vec<_>>().join(" ");
+    if text.is_empty() { "less than 1s".to_owned() } else { text }
+}
