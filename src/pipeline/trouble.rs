@@ -41,6 +41,11 @@ impl Trouble {
         .into()
     }
 
+    /// Whether the same call again is all it takes.
+    pub(super) fn is_transient(&self) -> bool {
+        matches!(self, Self::Kafka(failed) if failed.remedy == Remedy::Retry)
+    }
+
     /// A failure in the middle of a chunk or a commit: nothing less than a rewind brings the records
     /// back that were taken from the client, and the partitions that were.
     pub(super) fn rewinding(self) -> Self {

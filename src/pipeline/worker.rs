@@ -155,9 +155,12 @@ impl<W: World> Core<W> {
         if due.is_some_and(|left| left.is_zero()) {
             self.commit(source)?;
         }
-        asked?;
-        gathered?;
-        recovered
+        // One failure is remedied in a turn. The gravest: what is merely tried again may fail in every
+        // turn, and would hide for ever that the producer has to be replaced.
+        let mut failed: Vec<Trouble> =
+            [recovered.err(), gathered.err().map(Trouble::from), asked.err()].into_iter().flatten().collect();
+        let gravest = failed.iter().position(|trouble| !trouble.is_transient()).unwrap_or(0);
+        if failed.is_empty() { Ok(()) } else { Err(failed.swap_remove(gravest)) }
     }
 
     /// Asks the cheapest question there is, to know whether the broker answers again.

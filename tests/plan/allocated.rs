@@ -31,8 +31,12 @@ fn the_exact_index_takes_what_is_planned() {
     for ids in [20_000u64, 65_000, 100_000, 300_000] {
         let asked = Question { exact: hour, bloom: hour, ..question(ids as f64 / 3_600.0) };
         let planned = Plan::of(asked).memory;
-        let mut window =
-            Window::new(WindowLimits { exact: hour, max_ids: u64::MAX, time: TimeSource::Record });
+        let mut window = Window::new(WindowLimits {
+            exact: hour,
+            max_ids: u64::MAX,
+            time: TimeSource::Record,
+            bloom: None,
+        });
         let mut peak = 0;
         let batch = (ids / 2_000).max(1);
         for number in 0..ids * 4 {
