@@ -18,7 +18,7 @@ use dedupd::metrics::Metrics;
 use sim::{Counts, Fault, Outcome, Sabotage, Setting, run};
 
 /// Seeds of a run that nobody asked more of.
-const SEEDS: u64 = 20_000;
+const SEEDS: u64 = 10_000;
 /// Seeds within which a negative control has to show itself.
 const CONTROL_SEEDS: u64 = 400;
 

@@ -93,7 +93,7 @@ pub fn run(seed: u64, setting: &Setting) -> Outcome {
     let shared = workers > 1 && chance.coin();
     let choices = Choices {
         time: if chance.coin() { TimeSource::Record } else { TimeSource::Arrival },
-        filters: chance.coin(),
+        filters: chance.rng.u8(0..4) == 0,
         on_poison: if chance.coin() { OnPoison::Drop } else { OnPoison::DeadLetter },
         max_records: chance.rng.usize(1..=30),
         interval: Duration::from_millis(chance.rng.u64(5..1500)),
