@@ -18,11 +18,12 @@ use crate::app::{self, Ended, Service};
 use crate::audit;
 use crate::cli::{DemoArgs, Exit};
 use crate::config::{
-    AsTyped, Config, IdSource, Sources, TypedGroup, TypedIdentity, TypedKafka, TypedState, TypedTopics,
+    AsTyped, Config, IdSource, Sources, TypedBatch, TypedGroup, TypedIdentity, TypedKafka, TypedState,
+    TypedTopics,
 };
 use crate::generate::{self, Shape};
 use crate::kafka::Topology;
-use crate::metrics::{Metrics, Outcome};
+use crate::metrics::{Metrics, Outcome, Status};
 use broker::{Broker, PARTITIONS};
 use summary::Summary;
 
@@ -71,6 +72,7 @@ fn drive(args: &DemoArgs, broker: &Broker, service: Service) -> Result<generate:
             options: options(args, broker),
             seconds: (!args.forever).then_some(args.seconds),
             metrics: service.metrics.clone(),
+            status: Arc::clone(&service.status),
             stop: Arc::clone(&stop),
         };
         let traffic = tokio::task::spawn_blocking(move || {
@@ -106,6 +108,7 @@ struct Traffic {
     options: generate::Options,
     seconds: Option<u64>,
     metrics: Metrics,
+    status: Arc<Status>,
     stop: Arc<AtomicBool>,
 }
 
@@ -130,14 +133,10 @@ impl Traffic {
     /// The group of the embedded broker takes a few seconds to form.
     fn await_pipeline(&self) {
         let mut left = FINISH;
-        while !left.is_zero() && !self.stop.load(Ordering::Acquire) && !self.is_ready() {
+        while !left.is_zero() && !self.stop.load(Ordering::Acquire) && !self.status.readiness().ready {
             std::thread::sleep(LOOK);
             left = left.saturating_sub(LOOK);
         }
-    }
-
-    fn is_ready(&self) -> bool {
-        self.metrics.render().lines().any(|line| line == "dedupd_ready 1")
     }
 
     fn await_all(&self, records: u64) {
@@ -191,8 +190,11 @@ fn config(servers: &str, dir: &std::path::Path) -> Result<Config, Ended> {
         group: TypedGroup {
             instance: text("demo"),
             static_membership: text("false"),
+            // The embedded broker lets a round of joining last for a whole session.
+            session_timeout: text("4s"),
             ..TypedGroup::default()
         },
+        batch: TypedBatch { transaction_timeout: text("3s"), ..TypedBatch::default() },
         identity: TypedIdentity { from: Some(vec!["json:/id".to_owned()]), ..TypedIdentity::default() },
         state: TypedState { dir: text(&dir.to_string_lossy()), ..TypedState::default() },
         ..AsTyped::default()
