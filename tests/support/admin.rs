@@ -121,14 +121,20 @@ impl Kafka {
     /// First offset and high watermark of a partition, open transactions included.
     pub fn watermarks(&self, topic: &str, partition: i32) -> (i64, i64) {
         // Not with the admin client: it asks as read_committed, and so gets the last stable offset.
-        let reader = self.plain_consumer("harness", Isolation::Uncommitted);
-        reader.fetch_watermarks(topic, partition, CALL_LIMIT).expect("watermarks")
+        self.log_ends(topic, partition, Isolation::Uncommitted)
     }
 
     /// The last stable offset of a partition: the end of what `read_committed` readers see.
     pub fn last_stable_offset(&self, topic: &str, partition: i32) -> i64 {
-        let reader = self.plain_consumer("harness", Isolation::Committed);
-        reader.fetch_watermarks(topic, partition, CALL_LIMIT).expect("watermarks").1
+        self.log_ends(topic, partition, Isolation::Committed).1
+    }
+
+    /// A broker that has just come back may refuse for a moment.
+    fn log_ends(&self, topic: &str, partition: i32, isolation: Isolation) -> (i64, i64) {
+        let reader = self.plain_consumer("harness", isolation);
+        wait_until(&format!("the ends of {topic}/{partition}"), CALL_LIMIT * 3, || {
+            reader.fetch_watermarks(topic, partition, CALL_LIMIT).ok()
+        })
     }
 
     /// A consumer that joins nothing: for the offsets of logs and groups.
