@@ -54,7 +54,7 @@ impl fmt::Display for Plan {
         )?;
         section(f, "restart")?;
         line(f, "from local state", &format!("{:.1} s", self.restore.local_seconds))?;
-        line(f, "from the state topic", &format!("{:.1} s, aimed for", self.restore.state_topic_seconds))?;
+        line(f, "from the state topic", &format!("{:.1} s", self.restore.state_topic_seconds))?;
         section(f, "mistakes")?;
         let taken = match asked.ids {
             IdKind::Uuid => "none: UUIDs stand for themselves".to_owned(),

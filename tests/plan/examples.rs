@@ -68,7 +68,7 @@ fn a_billion_uuids() {
     near(plan.window_ids as f64, 1e9);
     near(plan.exact_ids as f64, 1e9 / 30.0);
     assert!((8 * GIB..10 * GIB).contains(&plan.memory.total_bytes), "{}", plan.memory.total_bytes);
-    near(plan.restore.local_seconds, 1e9 / 20e6 + 1e9 / 8e6);
+    near(plan.restore.local_seconds, 1e9 / 11e6 + 1e9 / 8e6);
     assert!(plan.collision == 0.0);
     let text = Plan::of(Question { ids: IdKind::Text, ..asked });
     near(text.collision, 1e18 / 2.0 / 2.0f64.powi(128));
