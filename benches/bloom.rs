@@ -12,11 +12,15 @@
     reason = "a measurement fails by panicking"
 )]
 
+#[path = "support/spent.rs"]
+mod spent;
+
 use std::ops::Range;
 use std::time::Duration;
 
 use dedupd::dedupe::window::CHUNK;
 use dedupd::dedupe::{Bloom, BloomLimits, Identity, Look};
+use spent::spent;
 
 /// Beginning of the traffic, ms since the epoch, and the length of a slice.
 const START: i64 = 1_700_006_400_000;
@@ -113,13 +117,4 @@ fn look_up(bloom: &Bloom, asked: &Range<i64>, numbers: impl Iterator<Item = u64>
 fn numbered(number: u64) -> Identity {
     let low = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     Identity(((u128::from(number) << 64) | u128::from(low)).to_be_bytes())
-}
-
-/// Processor time of this thread in seconds, or else the time that has passed.
-fn spent() -> f64 {
-    static START: std::sync::LazyLock<std::time::Instant> =
-        std::sync::LazyLock::new(dedupd::clock::monotonic);
-    let told = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
-    let nanos = told.and_then(|text| text.split(' ').next().and_then(|word| word.parse().ok()));
-    nanos.map_or_else(|| START.elapsed(), Duration::from_nanos).as_secs_f64()
 }

@@ -12,6 +12,9 @@
     reason = "a measurement fails by panicking"
 )]
 
+#[path = "support/spent.rs"]
+mod spent;
+
 use std::collections::{HashSet, VecDeque};
 use std::convert::Infallible;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -23,6 +26,7 @@ use dedupd::dedupe::{
     Block, BlockError, BlockView, Fields, HashKind, IdSource, Identity, IdentityRule, Look, Offset, Owners,
     TimeSource, Verdict, Window, WindowLimits,
 };
+use spent::spent;
 
 /// Records measured.
 const MEASURED: u64 = 4_000_000;
@@ -270,15 +274,6 @@ fn report(name: &str, rate: f64, bytes: f64, longest: f64) {
         rate / 1e6,
         longest * 1e3
     );
-}
-
-/// Processor time of this thread in seconds, or else the time that has passed.
-fn spent() -> f64 {
-    static START: std::sync::LazyLock<std::time::Instant> =
-        std::sync::LazyLock::new(dedupd::clock::monotonic);
-    let told = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
-    let nanos = told.and_then(|text| text.split(' ').next().and_then(|word| word.parse().ok()));
-    nanos.map_or_else(|| START.elapsed(), Duration::from_nanos).as_secs_f64()
 }
 
 /// What it costs to find an id in a record.

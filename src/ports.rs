@@ -339,3 +339,11 @@ pub struct Failure {
     /// Set when the broker refused particular records as such (too large, invalid).
     pub refused: Option<Refused>,
 }
+
+impl Failure {
+    /// The same failure with another remedy, where one of `lesser` would not do.
+    #[must_use]
+    pub fn escalated(self, lesser: &[Remedy], remedy: Remedy) -> Self {
+        if lesser.contains(&self.remedy) { Self { remedy, ..self } } else { self }
+    }
+}

@@ -153,10 +153,7 @@ fn root_cause(client: &Client, seen: KafkaError) -> KafkaError {
 
 /// A settling transaction that failed is still open in its producer, and nobody would abort it.
 fn half_done(failed: Failure) -> Failure {
-    match failed.remedy {
-        Remedy::Retry | Remedy::Abort => Failure { remedy: Remedy::Renew, ..failed },
-        _ => failed,
-    }
+    failed.escalated(&[Remedy::Retry, Remedy::Abort], Remedy::Renew)
 }
 
 /// What a record in the log has that has no timestamp.

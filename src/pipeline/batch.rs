@@ -17,11 +17,16 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Opens the transaction if none is open. `now` is monotonic time.
-    pub fn begin<S: Source, K: Sink<S>>(&mut self, sink: &mut K, now: Duration) -> Result<(), Failure> {
+    /// Opens the transaction if none is open. `now` tells monotonic time; it is asked only then, because
+    /// this comes with each record.
+    pub fn begin<S: Source, K: Sink<S>>(
+        &mut self,
+        sink: &mut K,
+        now: impl FnOnce() -> Duration,
+    ) -> Result<(), Failure> {
         if self.since.is_none() {
             sink.begin()?;
-            *self = Self { since: Some(now), records: 0, bytes: 0 };
+            *self = Self { since: Some(now()), records: 0, bytes: 0 };
         }
         Ok(())
     }

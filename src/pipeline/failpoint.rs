@@ -2,7 +2,8 @@
 //!
 //! `DEDUPD_FAILPOINT=name:n` ends the process at the n-th passing of the point, without running any
 //! clean-up. `DEDUPD_FAILPOINT_KILL=pid:micros` ends another process before it, after so long: a broker, in
-//! the few milliseconds in which it writes the markers of a transaction. Exists only with the `failpoints` feature; otherwise it compiles to nothing.
+//! the few milliseconds in which it writes the markers of a transaction. Exists only with the
+//! `failpoints` feature; otherwise it compiles to nothing.
 
 /// Ends the process here when the environment says so.
 #[cfg(feature = "failpoints")]

@@ -94,9 +94,7 @@ impl<W: World> Core<W> {
             self.tally.count(Outcome::Stale);
             return Ok(false);
         }
-        if !self.batch.is_open() {
-            self.batch.begin(&mut self.sink, self.clock.elapsed())?;
-        }
+        self.batch.begin(&mut self.sink, || self.clock.elapsed())?;
         let Some(window) = partition.window.as_mut() else { return Ok(false) };
         let open = partition.open.get_or_insert_with(Open::default);
         window.observe(record.timestamp_ms(), now_ms);

@@ -49,29 +49,23 @@ impl Trouble {
     /// A failure in the middle of a chunk or a commit: nothing less than a rewind brings the records
     /// back that were taken from the client, and the partitions that were.
     pub(super) fn rewinding(self) -> Self {
-        match self {
-            Self::Kafka(failed) if failed.remedy == Remedy::Retry => {
-                Failure { remedy: Remedy::Abort, ..failed }.into()
-            }
-            other => other,
-        }
+        self.escalated(&[Remedy::Retry], Remedy::Abort)
     }
 
     /// A failure to abort: only the end of the producer is sure to end its transaction.
     pub(super) fn renewing(self) -> Self {
+        self.escalated(&[Remedy::Retry, Remedy::Abort], Remedy::Renew)
+    }
+
+    fn escalated(self, lesser: &[Remedy], remedy: Remedy) -> Self {
         match self {
-            Self::Kafka(failed) if matches!(failed.remedy, Remedy::Retry | Remedy::Abort) => {
-                Failure { remedy: Remedy::Renew, ..failed }.into()
-            }
+            Self::Kafka(failed) => failed.escalated(lesser, remedy).into(),
             other => other,
         }
     }
 
     /// A call that has used up its time: the outcome is unknown.
     pub(super) fn exhausted(failed: Failure) -> Failure {
-        match failed.remedy {
-            Remedy::Retry => Failure { remedy: Remedy::Renew, ..failed },
-            _ => failed,
-        }
+        failed.escalated(&[Remedy::Retry], Remedy::Renew)
     }
 }

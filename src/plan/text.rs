@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use bytesize::ByteSize;
+use indicatif::HumanCount;
 
 use super::{Filters, Fits, IdKind, Plan};
 
@@ -68,7 +69,7 @@ impl fmt::Display for Plan {
         }
         section(f, "a table of fixed size instead, forgetting the oldest")?;
         let known = |buckets: u64| {
-            format!("{} buckets of 8 bytes, {}", plain(buckets), size(buckets.saturating_mul(8)))
+            format!("{} buckets of 8 bytes, {}", HumanCount(buckets), size(buckets.saturating_mul(8)))
         };
         line(f, "90 % known at the end", &known(self.fixed_memory.buckets_for_90_percent))?;
         line(f, "99 % known at the end", &known(self.fixed_memory.buckets_for_99_percent))
@@ -88,7 +89,7 @@ impl Plan {
             f,
             "each",
             filters.bytes,
-            &format!("{} blocks of 512 bits, for {}", plain(filters.blocks), ids(filters.ids)),
+            &format!("{} blocks of 512 bits, for {}", HumanCount(filters.blocks), ids(filters.ids)),
         )?;
         line(
             f,
@@ -137,20 +138,7 @@ fn an_id(bytes: u64, ids: u64) -> String {
 }
 
 fn ids(count: u64) -> String {
-    format!("{} ids", plain(count))
-}
-
-/// A count with its thousands set apart.
-fn plain(count: u64) -> String {
-    let digits = count.to_string();
-    let mut text = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
+    format!("{} ids", HumanCount(count))
 }
 
 fn figure(value: f64) -> String {
