@@ -13,7 +13,11 @@ use crate::ports::{Failure, GroupEvent, Remedy, Source, StateLog, Store, StoreEr
 /// A member replaced more often than this within the patience has a rival. A lone one can replace itself:
 /// after an outage beyond its session it joins anew, and its own late heartbeat is taken for a rival's.
 const REPLACED_MAX: usize = 2;
-/// A second fencing within this time means that somebody else uses our transactional id.
+/// A producer fenced more often than this within the patience has a rival. More than [`REPLACED_MAX`],
+/// because two processes take the one seat of a static member strictly in turns, so that exactly one of
+/// them leaves for it; who fences whose producer between the turns is a matter of luck, and both could.
+const FENCED_MAX: usize = 6;
+/// How long a fencing is remembered.
 const FENCE_PATIENCE: Duration = Duration::from_mins(1);
 
 impl<W: World> Core<W> {
@@ -110,31 +114,33 @@ impl<W: World> Core<W> {
         if self.rejoining {
             return Ok(());
         }
-        let now = self.clock.elapsed();
-        self.replaced.retain(|before| now.saturating_sub(*before) < FENCE_PATIENCE);
-        self.replaced.push(now);
-        if self.replaced.len() > REPLACED_MAX { Err(self.second_process(failed)) } else { Ok(()) }
+        let times = remembered(&mut self.replaced, self.clock.elapsed());
+        if times > REPLACED_MAX { Err(self.second_process(failed)) } else { Ok(()) }
     }
 
-    fn second_process(&self, failed: &Failure) -> Fatal {
-        Fatal::Fenced(format!(
-            "{}; this happened again within a minute: another process runs with group.instance and \
-             transactional id {}; give each process its own group.instance",
-            failed.what, self.options.writer
-        ))
-    }
-
-    /// A transaction timeout looks like this too, so the first time is forgiven.
+    /// A transaction timeout looks like this too, so a few times are forgiven.
     pub(super) fn fenced(&mut self, failed: &Failure) -> Result<(), Fatal> {
         let now = self.clock.elapsed();
         let young = self
             .batch
             .remaining(now, self.options.transaction_timeout)
             .is_none_or(|remaining| !remaining.is_zero());
-        if young && self.fenced_at.is_some_and(|before| now.saturating_sub(before) < FENCE_PATIENCE) {
-            return Err(self.second_process(failed));
-        }
-        self.fenced_at = Some(now);
-        Ok(())
+        let times = remembered(&mut self.fenced, now);
+        if young && times > FENCED_MAX { Err(self.second_process(failed)) } else { Ok(()) }
     }
+
+    fn second_process(&self, failed: &Failure) -> Fatal {
+        Fatal::Fenced(format!(
+            "{}; this happened again and again within a minute: another process runs with group.instance \
+             and transactional id {}; give each process its own group.instance",
+            failed.what, self.options.writer
+        ))
+    }
+}
+
+/// Adds this time to the earlier ones, and returns how many fall within the patience.
+fn remembered(earlier: &mut Vec<Duration>, now: Duration) -> usize {
+    earlier.retain(|before| now.saturating_sub(*before) < FENCE_PATIENCE);
+    earlier.push(now);
+    earlier.len()
 }

@@ -56,7 +56,7 @@ pub struct Core<W: World> {
     doubtful: bool,
     /// The client of this member is dead and its successor has not been made yet.
     pub(super) rejoining: bool,
-    pub(super) fenced_at: Option<Duration>,
+    pub(super) fenced: Vec<Duration>,
     pub(super) replaced: Vec<Duration>,
 }
 
@@ -89,7 +89,7 @@ impl<W: World> Worker<W> {
             heard: VecDeque::new(),
             doubtful: false,
             rejoining: false,
-            fenced_at: None,
+            fenced: Vec::new(),
             replaced: Vec::new(),
         };
         Self { source, core }
