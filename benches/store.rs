@@ -131,7 +131,10 @@ fn append(store: &mut SledStore, partition: u32, first: u64, count: u64) {
         entries: (first..first + count).map(|o| (o, identity(partition, o))).collect(),
     };
     store
-        .append(&block, Head { confirmed: first, state_next: first, stream_time_ms: time, tail: None })
+        .append(
+            &block,
+            Head { confirmed: first, state_next: first, stream_time_ms: time, tail: None, forgets: 0 },
+        )
         .unwrap();
 }
 

@@ -8,7 +8,8 @@
 //! **The map.** [`dedupe`] decides, as a function of values. [`ports`] are the few traits between
 //! thinking and I/O; [`kafka`] and [`store`] implement them, [`pipeline`] is written against them.
 //! [`config`] and [`cli`] say what is wanted, [`app`] assembles it, [`metrics`] and [`http`] tell how it
-//! goes. [`audit`] proves the result and shares nothing with the rest; [`plan`] tells what a window costs; [`generate`] and [`demo`] make
+//! goes. [`control`] is what an operator may ask of a running
+//! instance. [`audit`] proves the result and shares nothing with the rest; [`plan`] tells what a window costs; [`generate`] and [`demo`] make
 //! traffic. ARCHITECTURE.md walks one record through all of it.
 
 pub mod app;
@@ -16,6 +17,7 @@ pub mod audit;
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod control;
 pub mod dedupe;
 pub mod demo;
 pub mod generate;

@@ -18,6 +18,8 @@ pub trait Record: Fields {
     fn timestamp_ms(&self) -> Option<i64>;
     /// Size of key and value, in bytes.
     fn size(&self) -> usize;
+    /// Whether it has a header of this name, whatever its value.
+    fn has_header(&self, name: &str) -> bool;
 }
 
 /// What the group told this member; only queued by the client's callback, acted upon by the worker.
@@ -107,6 +109,15 @@ pub struct Position {
     pub metadata: String,
 }
 
+/// A topic for records that do not go to the clean one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// For records that can be neither forwarded nor dropped.
+    DeadLetter,
+    /// For records that were dropped because their id was seen before.
+    Duplicates,
+}
+
 /// Why a record is not forwarded but handed to a side topic; becomes headers there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reason {
@@ -114,6 +125,18 @@ pub struct Reason {
     pub code: &'static str,
     /// One sentence for people.
     pub detail: String,
+    /// The record that had the id first, in the same partition, when it is known.
+    pub owner: Option<Offset>,
+    /// Beginning of the slice of the window whose filter has the id, stream time in ms since the epoch.
+    pub slice_ms: Option<i64>,
+}
+
+impl Reason {
+    /// A reason that has nothing to do with another record.
+    #[must_use]
+    pub fn new(code: &'static str, detail: String) -> Self {
+        Self { code, detail, owner: None, slice_ms: None }
+    }
 }
 
 /// The clean topic, the state topic and the transaction around them. One producer.
@@ -149,8 +172,8 @@ pub trait Sink<S: Source> {
     fn begin(&mut self) -> Result<(), Failure>;
     /// Writes the record unchanged to the clean topic, same partition, same timestamp.
     fn forward(&mut self, record: &S::Record<'_>) -> Result<(), Failure>;
-    /// Writes the original bytes to the dead-letter topic, with the reason and coordinates as headers.
-    fn dead_letter(&mut self, record: &S::Record<'_>, reason: &Reason) -> Result<(), Failure>;
+    /// Writes the original bytes to a side topic, with the reason and coordinates as headers.
+    fn divert(&mut self, side: Side, record: &S::Record<'_>, reason: &Reason) -> Result<(), Failure>;
     /// Waits until everything sent is acknowledged. An error names the first record refused.
     fn drain(&mut self, wait: Duration) -> Result<(), Failure>;
     /// One past the highest clean offset acknowledged in this transaction, for a partition.
@@ -237,6 +260,8 @@ pub struct Head {
     /// The only block that may lie beyond `confirmed`; the committed offset's metadata names the
     /// block that was committed last, so that the two can be compared.
     pub tail: Option<(u32, Offset)>,
+    /// How many times identities were taken back in the partition, as far as this state knows.
+    pub forgets: u64,
 }
 
 /// The local block store. A cache: every method may lose the state, none may invent any.
@@ -264,6 +289,8 @@ pub trait Store {
         partition: PartitionId,
         from: Offset,
     ) -> Result<Vec<(Offset, Identity)>, StoreError>;
+    /// Removes these owners from their blocks and sets the head; owners that are not there are gone already.
+    fn forget(&mut self, partition: PartitionId, owners: &[Offset], head: Head) -> Result<(), StoreError>;
     /// Removes blocks whose owners are all below `first`.
     fn expire(&mut self, partition: PartitionId, first: Offset) -> Result<(), StoreError>;
     /// The identity owned by the record at `owner`, if it owns one.

@@ -13,8 +13,7 @@ mod support;
 use std::collections::HashSet;
 use std::time::Duration;
 
-use dedupd::clock::{Clock, SystemClock};
-use support::{Draft, Isolation, Pipe, Record, Running, Sidecar, shared_kafka, wait_until};
+use support::{Draft, Isolation, Pipe, Record, Running, Sidecar, now_ms, shared_kafka, wait_until};
 
 const LIMIT: Duration = Duration::from_secs(40);
 const HOUR_MS: i64 = 3_600_000;
@@ -39,10 +38,6 @@ fn wait_committed(pipe: &Pipe<'_>, offset: i64) {
         let committed = pipe.kafka.committed(&pipe.group(), &pipe.raw, 0);
         committed.filter(|(at, _)| *at >= offset).map(|_| ())
     });
-}
-
-fn now_ms() -> i64 {
-    SystemClock::start().wall_ms()
 }
 
 #[test]

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use dedupd::http::{Limits, serve_within};
+use dedupd::http::{Door, Endpoint, Limits, serve_within};
 use dedupd::metrics::{About, Metrics, Outcome, PartitionState, PartitionStatus, Status, WorkerStatus};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -28,6 +28,10 @@ struct Server {
 
 impl Server {
     fn start(limits: Limits) -> Self {
+        Self::start_with(limits, Door::default())
+    }
+
+    fn start_with(limits: Limits, door: Door) -> Self {
         let text = str::to_owned;
         let about = About {
             version: text("9"),
@@ -45,7 +49,8 @@ impl Server {
             runtime.block_on(async {
                 let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
                 bound.send(listener.local_addr().unwrap()).unwrap();
-                serve_within(limits, listener, served.0, served.1, async { drop(stopped.await) }).await;
+                let endpoint = Endpoint { metrics: served.0, status: served.1, door };
+                serve_within(limits, listener, endpoint, async { drop(stopped.await) }).await;
             });
         });
         Self { address: address.recv().unwrap(), metrics, status, stop: Some(stop), thread: Some(thread) }

@@ -118,6 +118,7 @@ fn nothing_is_lost_duplicated_reordered_or_altered_whatever_fails() {
         for fault in Fault::ALL {
             assert!(total.counts.contains_key(fault.name()), "no history had a {}", fault.name());
         }
+        assert!(total.counts["taken back"] > 0, "no identity was taken back");
         assert!(total.clean > 0 && total.clean < total.raw, "there is something to forward and to leave out");
     }
 }
@@ -153,4 +154,9 @@ fn control_a_commit_misunderstood_loses() {
 #[test]
 fn control_a_hidden_block_duplicates() {
     assert_noticed(Sabotage::BlockHidden, "duplicated");
+}
+
+#[test]
+fn control_an_identity_that_is_kept_is_not_heard_again() {
+    assert_noticed(Sabotage::ForgetUnheard, "taken back and not heard again");
 }

@@ -10,9 +10,6 @@ use crate::kafka::{Settings, Topology};
 use crate::pipeline::{OnMissing, OnPoison, OnProbable, OnRewind, Options, Start, Torn};
 use crate::store::Binding;
 
-/// Into how many slices of time the window beyond the exact one is cut.
-const SLICES: u32 = 7;
-
 /// The longest time that anything is remembered.
 #[must_use]
 pub fn window_of(config: &Config) -> Duration {
@@ -30,6 +27,7 @@ pub fn settings(config: &Config, worker: usize) -> Settings {
         clean: config.topics.clean.as_str().to_owned(),
         state: config.topics.state.as_str().to_owned(),
         dead_letter: config.topics.dead_letter.as_ref().map(|t| t.as_str().to_owned()),
+        duplicates: config.topics.duplicates.as_ref().map(|t| t.as_str().to_owned()),
         group: group.id.clone(),
         transactional_id: format!("{}.{}.{worker}", group.id, group.instance),
         instance: group.static_membership.then(|| format!("{}.{worker}", group.instance)),
@@ -48,7 +46,7 @@ pub(super) fn options(config: &Config, hasher: Hasher, worker: usize) -> Options
         state: config.topics.state.as_str().to_owned(),
         writer: settings(config, worker).transactional_id,
         hash: hasher.kind(),
-        rule: IdentityRule::new(config.identity.from.iter().map(source).collect(), hasher),
+        rule: rule(config, hasher),
         window: WindowLimits {
             exact: config.window.exact,
             max_ids,
@@ -59,6 +57,8 @@ pub(super) fn options(config: &Config, hasher: Hasher, worker: usize) -> Options
             bloom: filters(config),
         },
         max_ids,
+        keep_duplicates: config.topics.duplicates.is_some(),
+        force_header: config.identity.force_header.clone(),
         on_missing: match config.identity.on_missing {
             config::OnMissing::Forward => OnMissing::Forward,
             config::OnMissing::Drop => OnMissing::Drop,
@@ -100,7 +100,7 @@ pub(super) fn filters(config: &Config) -> Option<BloomLimits> {
         exact,
         // Owners are filed under the first time of their block, which spans up to 1/32 of `exact`.
         bloom: bloom + exact / 32,
-        slices: SLICES,
+        slices: config.window.slices,
         false_positive_rate: config.window.false_positive_rate,
         max_bytes: u64::MAX,
     })
@@ -119,6 +119,11 @@ fn torn_control() -> Torn {
 #[cfg(not(feature = "failpoints"))]
 fn torn_control() -> Torn {
     Torn::ByEvidence
+}
+
+/// How a record, or the text of an id, becomes an identity.
+pub(super) fn rule(config: &Config, hasher: Hasher) -> IdentityRule {
+    IdentityRule::new(config.identity.from.iter().map(source).collect(), hasher)
 }
 
 fn source(source: &config::IdSource) -> IdSource {

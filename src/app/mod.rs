@@ -23,7 +23,7 @@ pub use ended::Ended;
 pub use log::{begin as begin_log, begin_quietly as begin_log_quietly};
 
 use crate::cli::Exit;
-use crate::config::Config;
+use crate::config::{Config, Control};
 use crate::http;
 use crate::kafka::{self, CheckError, Topology, Wanted};
 use crate::metrics::{About, Metrics, Status};
@@ -41,6 +41,8 @@ pub struct Service {
     pub status: Arc<Status>,
     /// The topics, when they need no check because the caller made them.
     pub topology: Option<Topology>,
+    /// The operator's way to the workers.
+    pub door: http::Door,
 }
 
 impl Service {
@@ -55,16 +57,25 @@ impl Service {
             clean: config.topics.clean.as_str().to_owned(),
         };
         let status = Arc::new(Status::new(about, config.group.workers));
-        Self { config, metrics: Metrics::new(), status, topology: None }
+        let who = match config.http.control {
+            Control::Off => http::Who::Nobody,
+            Control::Loopback => http::Who::Loopback,
+            Control::Any => http::Who::Anybody,
+        };
+        let door = http::Door { who, ..http::Door::default() };
+        Self { config, metrics: Metrics::new(), status, topology: None, door }
     }
 
     /// Runs until `shutdown` ends or something ends the service; the HTTP endpoint lives as long.
     pub async fn run(self, listener: TcpListener, shutdown: impl Future<Output = ()>) -> Result<(), Ended> {
         let stop = Arc::new(AtomicBool::new(false));
         let (close_http, http_closes) = oneshot::channel::<()>();
-        let page = http::serve(listener, self.metrics.clone(), Arc::clone(&self.status), async {
-            drop(http_closes.await);
-        });
+        let endpoint = http::Endpoint {
+            metrics: self.metrics.clone(),
+            status: Arc::clone(&self.status),
+            door: self.door.clone(),
+        };
+        let page = http::serve(listener, endpoint, async { drop(http_closes.await) });
         let page = tokio::spawn(page);
         let (tell, mut told) = oneshot::channel();
         let status = Arc::clone(&self.status);

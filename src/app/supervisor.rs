@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::Receiver;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::assembly::{binding, filters, hasher, options, settings, window_of};
+use super::assembly::{binding, filters, hasher, options, rule, settings, window_of};
 use super::{Ended, Service};
 use crate::clock::SystemClock;
+use crate::control::{Asked, Control};
 use crate::dedupe::Hasher;
 use crate::kafka::{self, CheckError, KafkaSink, KafkaSource, KafkaStateLog, Topology, Wanted};
 use crate::metrics::{PartitionState, WorkerStatus};
@@ -48,9 +50,14 @@ pub(super) fn supervise(service: &Service, stop: &Arc<AtomicBool>) -> Result<(),
         store = store.with_slices(filters.slice_ms());
     }
     let store = Held::new(store);
-    let workers: Result<Vec<_>, Ended> = (0..config.group.workers)
-        .map(|number| spawn(service, number, &hasher, &topology, &store, stop))
+    let (control, asked) = Control::new(rule(config, hasher), config.group.workers);
+    let workers: Result<Vec<_>, Ended> = asked
+        .into_iter()
+        .enumerate()
+        .map(|(number, asked)| spawn(service, (number, asked), &hasher, &topology, &store, stop))
         .collect();
+    // The supervisor runs once.
+    service.door.control.set(control).ok();
     look_after(workers?, service, &store, stop)?;
     store.into_store().close().map_err(|error| Ended::new(crate::cli::Exit::State, error.to_string()))
 }
@@ -103,7 +110,7 @@ impl Running {
 
 fn spawn(
     service: &Service,
-    number: usize,
+    (number, asked): (usize, Receiver<Asked>),
     hasher: &Hasher,
     topology: &Topology,
     store: &Held<SledStore>,
@@ -121,7 +128,8 @@ fn spawn(
         let source = KafkaSource::subscribe(&settings).map_err(operator)?;
         let sink = KafkaSink::new(settings, partitions);
         let ports = (source, sink, log, store);
-        Ok(Worker::<Production>::new(ports, SystemClock::start(), options, report).run(&stop, &heart)?)
+        let worker = Worker::<Production>::new(ports, SystemClock::start(), options, report);
+        Ok(worker.answering(asked).run(&stop, &heart)?)
     };
     let thread = std::thread::Builder::new().name(format!("worker-{number}")).spawn(work).map_err(|e| {
         Ended::failed(format!("cannot start worker {number}: {e}; raise the limit on processes"))

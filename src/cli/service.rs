@@ -100,7 +100,7 @@ impl ServiceArgs {
             },
             window: TypedWindow { exact: self.exact.clone(), ..TypedWindow::default() },
             state: TypedState { dir: self.state_dir.clone(), ..TypedState::default() },
-            http: TypedHttp { listen: self.listen.clone() },
+            http: TypedHttp { listen: self.listen.clone(), ..TypedHttp::default() },
             ..AsTyped::default()
         }
     }

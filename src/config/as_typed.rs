@@ -90,6 +90,8 @@ section! {
         exact,
         /// Remembered in a Bloom filter until then.
         bloom,
+        /// Into how many slices that time is cut.
+        slices,
         /// Of the Bloom part.
         false_positive_rate,
         /// What a Bloom hit means.
@@ -129,6 +131,8 @@ section! {
     TypedHttp {
         /// Address and port.
         listen,
+        /// Who may ask about ids and have them forgotten.
+        control,
     }
 }
 
@@ -140,6 +144,8 @@ pub struct TypedIdentity {
     pub from: Option<Vec<String>>,
     /// What to do without one.
     pub on_missing: Option<String>,
+    /// A record with this header goes through whatever its id.
+    pub force_header: Option<String>,
     /// How it becomes 16 bytes.
     pub hash: Option<String>,
     /// The secret of a keyed hash.
@@ -171,6 +177,7 @@ impl AsTyped {
             window: TypedWindow {
                 exact: text("24h"),
                 bloom: None,
+                slices: text("7"),
                 false_positive_rate: text("1e-9"),
                 on_probable: text("drop"),
                 max_ids: text("100000000"),
@@ -183,7 +190,7 @@ impl AsTyped {
                 transaction_timeout: text("8s"),
             },
             state: TypedState { dir: text("./dedupd-state"), cache: text("64MiB"), on_poison: text("stop") },
-            http: TypedHttp { listen: text("127.0.0.1:9464") },
+            http: TypedHttp { listen: text("127.0.0.1:9464"), control: text("loopback") },
         }
     }
 }

@@ -53,6 +53,9 @@ impl Config {
         let from: Vec<_> = identity.from.iter().map(|source| quoted(&source.to_string())).collect();
         page.plain("from", format_args!("[{}]", from.join(", ")));
         page.text("on_missing", identity.on_missing.as_str());
+        if let Some(name) = &identity.force_header {
+            page.text("force_header", name);
+        }
         page.text("hash", identity.hash.as_str());
         if let HashChoice::SipHash { key_file } = &identity.hash {
             page.text("key_file", &key_file.to_string_lossy());
@@ -61,6 +64,7 @@ impl Config {
         page.section("window");
         page.text("exact", &duration_text(window.exact));
         page.text("bloom", &duration_text(window.bloom));
+        page.plain("slices", window.slices);
         page.plain("false_positive_rate", format_args!("{:?}", window.false_positive_rate));
         page.text("on_probable", window.on_probable.as_str());
         page.plain("max_ids", window.max_ids);
@@ -82,6 +86,7 @@ impl Config {
 
         page.section("http");
         page.text("listen", &self.http.listen.to_string());
+        page.text("control", self.http.control.as_str());
     }
 }
 

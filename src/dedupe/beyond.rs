@@ -7,7 +7,7 @@
 //! - Bits cannot be taken back. When owners are forgotten that are in the filters, these are *stale*:
 //!   they could call a record seen that was not, and have to be rebuilt before the next record.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 
 use super::bloom::{Bloom, BloomLimits};
 use super::index::Look;
@@ -23,11 +23,25 @@ pub(super) struct Beyond {
     /// One past the highest owner in the filters.
     end: Offset,
     stale: bool,
+    /// Identities that were taken back: their bits are still set, and mean nothing until the identity
+    /// comes again. Few, because an operator names each; gone when the filters are built anew.
+    forgotten: HashSet<Identity>,
 }
 
 impl Beyond {
     pub fn new(limits: BloomLimits) -> Self {
-        Self { limits, bloom: Bloom::new(limits), slices: VecDeque::new(), end: 0, stale: false }
+        Self {
+            limits,
+            bloom: Bloom::new(limits),
+            slices: VecDeque::new(),
+            end: 0,
+            stale: false,
+            forgotten: HashSet::new(),
+        }
+    }
+
+    pub fn limits(&self) -> &BloomLimits {
+        &self.limits
     }
 
     pub fn bloom(&self) -> &Bloom {
@@ -48,14 +62,18 @@ impl Beyond {
     /// What arrived since `exact_from_ms` is in the exact part, and not asked for.
     pub fn probably(&self, look: &Look, now_ms: i64, exact_from_ms: i64) -> Option<i64> {
         let asked = self.bloom.asked(now_ms);
-        self.bloom.probably(look, &(asked.start..exact_from_ms.max(asked.end)))
+        let since_ms = self.bloom.probably(look, &(asked.start..exact_from_ms.max(asked.end)))?;
+        (!self.forgotten.contains(&look.identity)).then_some(since_ms)
     }
 
     /// Takes in committed owners, by rising offset, of a block that begins at `time_ms`.
     pub fn insert(&mut self, owners: impl Iterator<Item = (Offset, Identity)>, time_ms: i64) {
         let slice = time_ms.div_euclid(self.limits.slice_ms());
-        let (slices, end) = (&mut self.slices, &mut self.end);
+        let (slices, end, forgotten) = (&mut self.slices, &mut self.end, &mut self.forgotten);
         let filed = owners.map(|(owner, identity)| {
+            if !forgotten.is_empty() {
+                forgotten.remove(&identity);
+            }
             if slices.back().is_none_or(|(last, _)| *last < slice) {
                 slices.push_back((slice, owner));
             }
@@ -86,6 +104,11 @@ impl Beyond {
     /// The lowest offset whose block it takes to rebuild the filters.
     pub fn first_needed(&self) -> Offset {
         self.slices.front().map_or(self.end, |(_, first)| *first)
+    }
+
+    /// The identity is taken back, all of its owners.
+    pub fn forget(&mut self, identity: Identity) {
+        self.forgotten.insert(identity);
     }
 
     /// Owners at or beyond `from` are forgotten.

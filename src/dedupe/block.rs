@@ -77,10 +77,7 @@ impl Block {
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(HEADER_BYTES + CRC_BYTES + self.entries.len() * 18);
-        let (kind, key_id) = match self.hash {
-            HashKind::Xxh3 => (0u8, 0u64),
-            HashKind::SipHash { key_id } => (1, key_id),
-        };
+        let (kind, key_id) = hash_code(self.hash);
         out.extend_from_slice(&MAGIC);
         out.push(kind);
         out.extend_from_slice(&key_id.to_le_bytes());
@@ -157,13 +154,8 @@ impl<'a> BlockView<'a> {
         }
         let [kind] = take(content, 4)?;
         let key_id = u64::from_le_bytes(take(content, 5)?);
-        let hash = match kind {
-            0 => HashKind::Xxh3,
-            1 => HashKind::SipHash { key_id },
-            _ => return Err(BlockError::Inconsistent("unknown hash kind")),
-        };
         let header = Block {
-            hash,
+            hash: hash_of(kind, key_id)?,
             partition: u32::from_le_bytes(take(content, 13)?),
             first: u64::from_le_bytes(take(content, 17)?),
             next: u64::from_le_bytes(take(content, 25)?),
@@ -275,7 +267,24 @@ fn push_varint(out: &mut Vec<u8>, mut value: u64) {
     out.push(value.to_le_bytes()[0]);
 }
 
-fn take<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N], BlockError> {
+/// How a hash is written: its kind and the id of its key.
+pub(super) fn hash_code(hash: HashKind) -> (u8, u64) {
+    match hash {
+        HashKind::Xxh3 => (0, 0),
+        HashKind::SipHash { key_id } => (1, key_id),
+    }
+}
+
+pub(super) fn hash_of(kind: u8, key_id: u64) -> Result<HashKind, BlockError> {
+    match kind {
+        0 => Ok(HashKind::Xxh3),
+        1 => Ok(HashKind::SipHash { key_id }),
+        _ => Err(BlockError::Inconsistent("unknown hash kind")),
+    }
+}
+
+/// The bytes at a place.
+pub(super) fn take<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N], BlockError> {
     bytes
         .get(at..)
         .and_then(|rest| rest.first_chunk::<N>())

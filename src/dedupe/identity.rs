@@ -193,29 +193,60 @@ impl IdentityRule {
         self.hasher.kind()
     }
 
+    /// Of how many parts an id is made.
+    #[must_use]
+    pub fn parts(&self) -> usize {
+        self.sources.len()
+    }
+
     /// The record's identity; `None` when it has no id.
     #[must_use]
     pub fn identify<F: Fields>(&self, record: &F) -> Option<Identity> {
         match self.sources.as_slice() {
             [] => None,
-            [source] => {
-                let bytes = source.bytes(record)?;
-                Some(match uuid(&bytes) {
-                    Some(uuid) => self.hasher.uuid(uuid),
-                    None => self.hasher.hash(Domain::Text, &bytes),
-                })
-            }
+            [source] => Some(self.single(&source.bytes(record)?)),
             parts => {
                 let mut joined = Vec::with_capacity(64);
                 for source in parts {
-                    let bytes = source.bytes(record)?;
-                    joined.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
-                    joined.extend_from_slice(&bytes);
+                    join(&mut joined, &source.bytes(record)?);
                 }
                 Some(self.hasher.hash(Domain::Composite, &joined))
             }
         }
     }
+
+    /// The identity of an id given by its text, one for each part: what [`IdentityRule::identify`] makes
+    /// of a record that carries it. `None` when there are not as many texts as parts, or one is empty.
+    #[must_use]
+    pub fn identify_texts<T: AsRef<[u8]>>(&self, texts: &[T]) -> Option<Identity> {
+        if texts.len() != self.sources.len() || texts.iter().any(|text| text.as_ref().is_empty()) {
+            return None;
+        }
+        match texts {
+            [] => None,
+            [text] => Some(self.single(text.as_ref())),
+            parts => {
+                let mut joined = Vec::new();
+                for part in parts {
+                    join(&mut joined, part.as_ref());
+                }
+                Some(self.hasher.hash(Domain::Composite, &joined))
+            }
+        }
+    }
+
+    fn single(&self, bytes: &[u8]) -> Identity {
+        match uuid(bytes) {
+            Some(uuid) => self.hasher.uuid(uuid),
+            None => self.hasher.hash(Domain::Text, bytes),
+        }
+    }
+}
+
+/// Adds a part so that no other parts give the same bytes.
+fn join(joined: &mut Vec<u8>, part: &[u8]) {
+    joined.extend_from_slice(&(part.len() as u64).to_le_bytes());
+    joined.extend_from_slice(part);
 }
 
 /// The 16 bytes of UUID text: 8-4-4-4-12 hex digits, or 32 without hyphens, in any case.
@@ -362,6 +393,9 @@ mod tests {
                 .identify(&Sample { key: Some(key), header: Some(header), ..Sample::default() })
                 .unwrap()
         };
+        let rule = rule(&["key", "header:id"], Hasher::Xxh3);
+        assert_eq!(rule.identify_texts(&["a", "bc"]), Some(identify(b"a", b"bc")), "given by its texts");
+        assert_eq!(rule.identify_texts(&["a"]), None);
         assert_ne!(identify(b"ab", b"c"), identify(b"a", b"bc"));
         assert_ne!(identify(b"a", b"b"), identify(b"b", b"a"));
         assert_eq!(identify(b"a", b"b"), identify(b"a", b"b"));

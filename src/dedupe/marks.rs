@@ -112,6 +112,15 @@ impl Marks {
         }
     }
 
+    /// Forgets one owner among those filed.
+    pub fn forget(&mut self, owner: Offset) {
+        let place = self.queue.partition_point(|mark| mark.next <= owner);
+        if let Some(mark) = self.queue.get_mut(place).filter(|mark| mark.first <= owner) {
+            mark.count = mark.count.saturating_sub(1);
+            self.count = self.count.saturating_sub(1);
+        }
+    }
+
     /// Stream time of the latest owner that was dropped; `None` when none was.
     pub fn dropped_ms(&self) -> Option<i64> {
         self.dropped_ms

@@ -36,6 +36,7 @@ use super::verdict::{self, Verdict};
 use super::{HashKind, Identity, Offset, PartitionId};
 
 mod filters;
+mod forget;
 
 /// Records to look at before deciding on the first of them: enough to hide the memory, few enough
 /// that their lines are still cached.

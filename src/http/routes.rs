@@ -1,42 +1,40 @@
 //! What is answered where.
 
-use std::sync::Arc;
-
 use axum::Router;
 use axum::extract::State;
 use axum::http::{HeaderName, Method, Request, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use serde_json::json;
 
-use super::page;
-use crate::metrics::{Metrics, Outcome, Status};
+use super::{Endpoint, door, page};
+use crate::metrics::{Metrics, Outcome};
 
-/// What the answers are made of.
-#[derive(Clone)]
-struct Shown {
-    metrics: Metrics,
-    status: Arc<Status>,
-}
-
-pub(super) fn router(metrics: Metrics, status: Arc<Status>) -> Router {
+pub(super) fn router(endpoint: Endpoint) -> Router {
     Router::new()
         .route("/", get(status_page))
         .route("/status.json", get(status_json))
         .route("/metrics", get(metrics_page))
         .route("/livez", get(livez))
         .route("/readyz", get(readyz))
+        .route("/state", get(door::state))
+        .route("/forget", post(door::forget))
         .fallback(|| async { (StatusCode::NOT_FOUND, "try /, /status.json, /metrics, /livez or /readyz\n") })
         .layer(middleware::from_fn(get_only))
-        .with_state(Shown { metrics, status })
+        .with_state(endpoint)
 }
 
-/// Refuses everything but GET, on every path, and lets no answer be cached.
+/// Refuses everything but GET, on every path but one, and lets no answer be cached.
 async fn get_only(request: Request<axum::body::Body>, next: Next) -> Response {
-    if request.method() != Method::GET {
-        let allow = [(header::ALLOW, "GET")];
-        return (StatusCode::METHOD_NOT_ALLOWED, allow, "only GET is served here\n").into_response();
+    let (allowed, name) = match request.uri().path() {
+        "/forget" => (Method::POST, "POST"),
+        _ => (Method::GET, "GET"),
+    };
+    if request.method() != allowed {
+        let allow = [(header::ALLOW, name)];
+        return (StatusCode::METHOD_NOT_ALLOWED, allow, format!("only {name} is served here\n"))
+            .into_response();
     }
     let mut response = next.run(request).await;
     let no_store = header::HeaderValue::from_static("no-store");
@@ -44,19 +42,19 @@ async fn get_only(request: Request<axum::body::Body>, next: Next) -> Response {
     response
 }
 
-async fn metrics_page(State(shown): State<Shown>) -> impl IntoResponse {
+async fn metrics_page(State(shown): State<Endpoint>) -> impl IntoResponse {
     let kind = "text/plain; version=0.0.4; charset=utf-8";
     ([(header::CONTENT_TYPE, kind)], shown.metrics.scrape(&shown.status))
 }
 
-async fn livez(State(shown): State<Shown>) -> (StatusCode, String) {
+async fn livez(State(shown): State<Endpoint>) -> (StatusCode, String) {
     match shown.status.failure() {
         None => (StatusCode::OK, "alive\n".to_owned()),
         Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("failed: {reason}\n")),
     }
 }
 
-async fn readyz(State(shown): State<Shown>) -> (StatusCode, String) {
+async fn readyz(State(shown): State<Endpoint>) -> (StatusCode, String) {
     let readiness = shown.status.readiness();
     let (code, first) = if readiness.ready {
         (StatusCode::OK, "ready")
@@ -67,7 +65,7 @@ async fn readyz(State(shown): State<Shown>) -> (StatusCode, String) {
     (code, std::iter::once(format!("{first}\n")).chain(lines).collect())
 }
 
-async fn status_json(State(shown): State<Shown>) -> impl IntoResponse {
+async fn status_json(State(shown): State<Endpoint>) -> impl IntoResponse {
     let records: serde_json::Map<_, _> = counts(&shown.metrics)
         .into_iter()
         .map(|(outcome, count)| (outcome.as_str().to_owned(), count.into()))
@@ -81,7 +79,7 @@ async fn status_json(State(shown): State<Shown>) -> impl IntoResponse {
     ([(header::CONTENT_TYPE, "application/json")], format!("{document}\n"))
 }
 
-async fn status_page(State(shown): State<Shown>) -> impl IntoResponse {
+async fn status_page(State(shown): State<Endpoint>) -> impl IntoResponse {
     let policy = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'";
     let headers: [(HeaderName, &str); 2] =
         [(header::CONTENT_TYPE, "text/html; charset=utf-8"), (header::CONTENT_SECURITY_POLICY, policy)];

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Extension;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -12,8 +13,9 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
+use super::Endpoint;
+use super::door::Peer;
 use super::routes::router;
-use crate::metrics::{Metrics, Status};
 
 /// What a client may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,7 +30,8 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { connections: 64, head: Duration::from_secs(2), connection: Duration::from_secs(10) }
+        // Longer than the workers have to answer an operator.
+        Self { connections: 64, head: Duration::from_secs(2), connection: Duration::from_secs(70) }
     }
 }
 
@@ -37,24 +40,18 @@ const MAX_HEAD: usize = 16 * 1024;
 
 /// Serves until `shutdown` ends, with the default [`Limits`]. Open connections are given until
 /// their own limit to finish.
-pub async fn serve(
-    listener: TcpListener,
-    metrics: Metrics,
-    status: Arc<Status>,
-    shutdown: impl Future<Output = ()>,
-) {
-    serve_within(Limits::default(), listener, metrics, status, shutdown).await;
+pub async fn serve(listener: TcpListener, endpoint: Endpoint, shutdown: impl Future<Output = ()>) {
+    serve_within(Limits::default(), listener, endpoint, shutdown).await;
 }
 
 /// Serves until `shutdown` ends.
 pub async fn serve_within(
     limits: Limits,
     listener: TcpListener,
-    metrics: Metrics,
-    status: Arc<Status>,
+    endpoint: Endpoint,
     shutdown: impl Future<Output = ()>,
 ) {
-    let service = TowerToHyperService::new(router(metrics, status));
+    let router = router(endpoint);
     let places = Arc::new(Semaphore::new(limits.connections));
     let mut open = JoinSet::new();
     tokio::pin!(shutdown);
@@ -68,8 +65,8 @@ pub async fn serve_within(
             accepted = accepted => accepted,
         };
         match accepted {
-            Ok((stream, _)) => {
-                let service = service.clone();
+            Ok((stream, peer)) => {
+                let service = TowerToHyperService::new(router.clone().layer(Extension(Peer(peer))));
                 open.spawn(async move {
                     connection(stream, limits, service).await;
                     drop(place);

@@ -93,7 +93,8 @@ pub(super) struct Found {
     pub raw: Shape,
     pub clean: Shape,
     pub state: Shape,
-    pub dead_letter: Option<Shape>,
+    /// Dead-letter and duplicates topic, those that are configured.
+    pub aside: Vec<(String, Shape)>,
     replication: i32,
 }
 
@@ -139,7 +140,11 @@ impl<'a> Inquiry<'a> {
             raw,
             clean: self.topic(&settings.clean)?.0,
             state: self.topic(&settings.state)?.0,
-            dead_letter: settings.dead_letter.as_ref().map(|t| Ok(self.topic(t)?.0)).transpose()?,
+            aside: [&settings.dead_letter, &settings.duplicates]
+                .into_iter()
+                .flatten()
+                .map(|name| Ok((name.clone(), self.topic(name)?.0)))
+                .collect::<Result<_, _>>()?,
             replication,
         })
     }
@@ -176,7 +181,7 @@ impl<'a> Inquiry<'a> {
             ("retention.bytes", "-1"),
         ];
         let mut wanted: Vec<NewTopic<'_>> = Vec::new();
-        let topic = |name: &'a str, configs: &[(&'_ str, &'_ str)]| -> (String, Vec<(String, String)>) {
+        let topic = |name: &str, configs: &[(&str, &str)]| -> (String, Vec<(String, String)>) {
             (name.to_owned(), configs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect())
         };
         let mut missing = Vec::new();
@@ -186,9 +191,8 @@ impl<'a> Inquiry<'a> {
         if found.state == Shape::Missing {
             missing.push(topic(&settings.state, &state));
         }
-        if let (Some(name), Some(Shape::Missing)) = (&settings.dead_letter, &found.dead_letter) {
-            missing.push(topic(name, &[]));
-        }
+        let aside = found.aside.iter().filter(|(_, shape)| *shape == Shape::Missing);
+        missing.extend(aside.map(|(name, _)| topic(name, &[])));
         for (name, configs) in &missing {
             let mut new = NewTopic::new(name, partitions, TopicReplication::Fixed(found.replication));
             for (key, value) in configs {

@@ -19,6 +19,8 @@ pub struct Settings {
     pub state: String,
     /// Dead-letter topic, written.
     pub dead_letter: Option<String>,
+    /// Where dropped records go, if anywhere.
+    pub duplicates: Option<String>,
     /// Consumer group.
     pub group: String,
     /// Transactional id of this worker, stable across restarts.

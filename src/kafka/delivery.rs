@@ -20,6 +20,7 @@ pub(super) enum Kind {
     Clean,
     State,
     DeadLetter,
+    Duplicates,
 }
 
 const OFFSET_BITS: u32 = 62;
@@ -29,6 +30,7 @@ pub(super) fn mark(kind: Kind, offset: Offset) -> usize {
         Kind::Clean => 0u64,
         Kind::State => 1,
         Kind::DeadLetter => 2,
+        Kind::Duplicates => 3,
     };
     usize::try_from((kind << OFFSET_BITS) | (offset & ((1 << OFFSET_BITS) - 1))).unwrap_or(usize::MAX)
 }
@@ -38,7 +40,8 @@ fn unmark(mark: usize) -> (Kind, Offset) {
     let kind = match mark >> OFFSET_BITS {
         0 => Kind::Clean,
         1 => Kind::State,
-        _ => Kind::DeadLetter,
+        2 => Kind::DeadLetter,
+        _ => Kind::Duplicates,
     };
     (kind, mark & ((1 << OFFSET_BITS) - 1))
 }
@@ -104,20 +107,25 @@ impl Deliveries {
         *self.failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = None;
     }
 
-    /// The failure of this transaction's deliveries, if any; `topics` are clean, state, dead letter.
-    pub(super) fn failure(&self, topics: [&str; 3]) -> Option<Failure> {
+    /// The failure of this transaction's deliveries, if any; `topic` names the topic of a kind.
+    pub(super) fn failure<'a>(&self, topic: impl FnOnce(Kind) -> &'a str) -> Option<Failure> {
         let failed = self.failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()?;
-        let [clean, state, dead] = topics;
-        let topic = match failed.kind {
-            Kind::Clean => clean,
-            Kind::State => state,
-            Kind::DeadLetter => dead,
-        };
-        if failed.kind == Kind::Clean && error::blames_the_record(failed.code) {
-            return Some(error::refused(topic, failed.code, failed.records));
-        }
-        if failed.kind == Kind::DeadLetter && error::blames_the_record(failed.code) {
-            return Some(error::refused_twice(topic, failed.code));
+        let topic = topic(failed.kind);
+        if error::blames_the_record(failed.code) {
+            match failed.kind {
+                Kind::Clean => return Some(error::refused(topic, failed.code, failed.records)),
+                Kind::DeadLetter => {
+                    return Some(error::refused_aside(
+                        topic,
+                        failed.code,
+                        "choose another policy than dead_letter",
+                    ));
+                }
+                Kind::Duplicates => {
+                    return Some(error::refused_aside(topic, failed.code, "leave topics.duplicates out"));
+                }
+                Kind::State => {}
+            }
         }
         let cause = KafkaError::MessageProduction(failed.code);
         Some(error::failure(&format!("writing to topic {topic}"), &cause))
@@ -167,7 +175,7 @@ impl ProducerContext for Deliveries {
             Ok(message) => match kind {
                 Kind::Clean => self.clean.raise(message.partition(), message.offset()),
                 Kind::State => self.state.raise(message.partition(), message.offset()),
-                Kind::DeadLetter => {}
+                Kind::DeadLetter | Kind::Duplicates => {}
             },
             Err((KafkaError::MessageProduction(code), message)) => {
                 self.fail(*code, (kind, offset), message.partition());
@@ -183,7 +191,7 @@ mod tests {
 
     #[test]
     fn the_mark_of_a_record_reads_back() {
-        for kind in [Kind::Clean, Kind::State, Kind::DeadLetter] {
+        for kind in [Kind::Clean, Kind::State, Kind::DeadLetter, Kind::Duplicates] {
             for offset in [0, 1, (1 << OFFSET_BITS) - 1] {
                 assert_eq!(unmark(mark(kind, offset)), (kind, offset));
             }
@@ -194,15 +202,15 @@ mod tests {
     fn failures_of_one_kind_widen_and_purged_records_explain_nothing() {
         let deliveries = Deliveries::new(4);
         deliveries.fail(Code::PurgeQueue, (Kind::Clean, 3), 1);
-        assert!(deliveries.failure(["c", "s", "d"]).is_none());
+        assert!(deliveries.failure(|_| "c").is_none());
         assert!(deliveries.dropped_records());
         for offset in [20, 10, 15] {
             deliveries.fail(Code::MessageSizeTooLarge, (Kind::Clean, offset), 1);
         }
-        let failure = deliveries.failure(["c", "s", "d"]).unwrap();
+        let failure = deliveries.failure(|_| "c").unwrap();
         assert_eq!(failure.refused, Some(Refused { partition: 1, first: 10, last: 20 }));
         deliveries.reset();
-        assert!(deliveries.failure(["c", "s", "d"]).is_none());
+        assert!(deliveries.failure(|_| "c").is_none());
         assert!(!deliveries.dropped_records());
     }
 }

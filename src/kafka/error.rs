@@ -41,13 +41,13 @@ pub fn refused(topic: &str, code: RDKafkaErrorCode, records: Refused) -> Failure
     }
 }
 
-/// A record that the dead-letter topic refuses has nowhere to go.
-pub fn refused_twice(topic: &str, code: RDKafkaErrorCode) -> Failure {
+/// A record that a side topic refuses has nowhere to go; `otherwise` says how to do without that topic.
+pub fn refused_aside(topic: &str, code: RDKafkaErrorCode, otherwise: &str) -> Failure {
     Failure {
         remedy: Remedy::Stop,
         what: format!(
-            "dead-letter topic {topic} refused a record: {code}; let it accept what the raw topic does \
-             (max.message.bytes, message.timestamp.after.max.ms), or choose another policy than dead_letter"
+            "topic {topic} refused a record: {code}; let it accept what the raw topic does (max.message.bytes, \
+             message.timestamp.after.max.ms), or {otherwise}"
         ),
         refused: None,
     }

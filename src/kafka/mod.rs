@@ -4,6 +4,7 @@
 //! what has to be done about them.
 
 mod admin;
+mod aside;
 mod client_config;
 mod consumer;
 mod delivery;

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use rdkafka::Message;
 use rdkafka::consumer::Consumer;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, Producer, ThreadedProducer};
 use rdkafka::topic_partition_list::TopicPartitionList;
 
+use super::aside::explained;
 use super::client_config::Settings;
 use super::consumer::{KafkaSource, kafka_offset, number};
 use super::delivery::{Deliveries, Kind, mark};
@@ -19,7 +19,7 @@ use super::settle::Settling;
 use super::topic::{Outgoing, Topic};
 use crate::clock;
 use crate::dedupe::{Offset, PartitionId};
-use crate::ports::{Failure, Position, Reason, Record, Remedy, Sink};
+use crate::ports::{Failure, Position, Reason, Record, Remedy, Side, Sink};
 
 pub(super) type Client = ThreadedProducer<Deliveries>;
 
@@ -130,8 +130,13 @@ impl KafkaSink {
     }
 
     fn first_failure(&self, client: &Client) -> Option<Failure> {
-        let dead = self.settings.dead_letter.as_deref().unwrap_or_default();
-        client.context().failure([&self.settings.clean, &self.settings.state, dead])
+        let settings = &self.settings;
+        client.context().failure(|kind| match kind {
+            Kind::Clean => &settings.clean,
+            Kind::State => &settings.state,
+            Kind::DeadLetter => settings.dead_letter.as_deref().unwrap_or_default(),
+            Kind::Duplicates => settings.duplicates.as_deref().unwrap_or_default(),
+        })
     }
 }
 
@@ -165,16 +170,6 @@ const NOW: i64 = 0;
 /// the epoch is the closest it can write.
 fn timestamp(record: &RawRecord<'_>) -> i64 {
     record.timestamp_ms().map_or(NO_TIMESTAMP, |ms| ms.max(1))
-}
-
-fn explain(headers: OwnedHeaders, record: &RawRecord<'_>, reason: &Reason, raw: &str) -> OwnedHeaders {
-    let at = record.coordinates();
-    headers
-        .insert(Header { key: "dedupd.reason", value: Some(reason.code) })
-        .insert(Header { key: "dedupd.detail", value: Some(&reason.detail) })
-        .insert(Header { key: "dedupd.topic", value: Some(raw) })
-        .insert(Header { key: "dedupd.partition", value: Some(&at.partition.to_string()) })
-        .insert(Header { key: "dedupd.offset", value: Some(&at.offset.to_string()) })
 }
 
 impl Sink<KafkaSource> for KafkaSink {
@@ -259,17 +254,19 @@ impl Sink<KafkaSource> for KafkaSink {
         self.send(client, &self.settings.clean, || clean.send(client.client(), &outgoing))
     }
 
-    fn dead_letter(&mut self, record: &RawRecord<'_>, reason: &Reason) -> Result<(), Failure> {
-        let Some(topic) = self.settings.dead_letter.as_deref() else {
+    fn divert(&mut self, side: Side, record: &RawRecord<'_>, reason: &Reason) -> Result<(), Failure> {
+        let (key, topic, kind) = match side {
+            Side::DeadLetter => ("dead_letter", &self.settings.dead_letter, Kind::DeadLetter),
+            Side::Duplicates => ("duplicates", &self.settings.duplicates, Kind::Duplicates),
+        };
+        let Some(topic) = topic.as_deref() else {
             return Err(Failure {
                 remedy: Remedy::Stop,
-                what: "a record belongs to the dead-letter topic, but topics.dead_letter is not set; set it"
-                    .into(),
+                what: format!("a record belongs to topics.{key}, which is not set; set it"),
                 refused: None,
             });
         };
-        let headers =
-            record.0.headers().map_or_else(OwnedHeaders::new, rdkafka::message::BorrowedHeaders::detach);
+        let headers = explained(record, reason, &self.settings.raw);
         let client = self.client()?;
         let letter = || BaseRecord {
             topic,
@@ -277,8 +274,8 @@ impl Sink<KafkaSource> for KafkaSink {
             payload: record.0.payload(),
             key: record.0.key(),
             timestamp: Some(timestamp(record)),
-            headers: Some(explain(headers.clone(), record, reason, &self.settings.raw)),
-            delivery_opaque: mark(Kind::DeadLetter, record.coordinates().offset),
+            headers: Some(headers.clone()),
+            delivery_opaque: mark(kind, record.coordinates().offset),
         };
         self.send(client, topic, || client.send(letter()).map_err(|(error, _)| error))
     }

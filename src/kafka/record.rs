@@ -40,4 +40,8 @@ impl Record for RawRecord<'_> {
     fn size(&self) -> usize {
         self.0.key_len() + self.0.payload_len()
     }
+
+    fn has_header(&self, name: &str) -> bool {
+        self.0.headers().is_some_and(|headers| headers.iter().any(|header| header.key == name))
+    }
 }

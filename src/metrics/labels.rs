@@ -40,6 +40,8 @@ label! {
         DeadLetter = "dead_letter",
         /// Left out because the broker refuses it, as `state.on_poison = "drop"` asks.
         Refused = "refused",
+        /// Written to the clean topic although its id is known, because its header asked for it.
+        Forced = "forced",
         /// Handed over by the client a second time; ignored.
         Stale = "stale",
     }

@@ -14,6 +14,8 @@ pub struct Checkpoint {
     pub stream_time_ms: i64,
     /// The last block committed for the partition.
     pub tail: Option<Tail>,
+    /// How many times identities were taken back in the partition.
+    pub forgets: u64,
     /// Transactional id of the writer: whom to fence when its transaction hangs.
     pub writer: String,
 }
@@ -32,7 +34,8 @@ impl Checkpoint {
     #[must_use]
     pub fn render(&self) -> String {
         let tail = self.tail.map(|t| format!(";b={:08x}@{}", t.crc, t.next)).unwrap_or_default();
-        format!("v1;s={};t={}{tail};tx={}", self.state_next, self.stream_time_ms, self.writer)
+        let forgets = if self.forgets > 0 { format!(";f={}", self.forgets) } else { String::new() };
+        format!("v1;s={};t={}{tail}{forgets};tx={}", self.state_next, self.stream_time_ms, self.writer)
     }
 
     /// Reads the text form; `None` when it is not ours or of a newer version.
@@ -50,6 +53,7 @@ impl Checkpoint {
             match field.split_once('=')? {
                 ("s", value) => checkpoint.state_next = value.parse().ok()?,
                 ("t", value) => checkpoint.stream_time_ms = value.parse().ok()?,
+                ("f", value) => checkpoint.forgets = value.parse().ok()?,
                 ("b", value) => checkpoint.tail = Some(parse_tail(value)?),
                 _ => {}
             }
@@ -107,10 +111,11 @@ mod tests {
             state_next: 77,
             stream_time_ms: -5,
             tail: Some(Tail { crc: 0xdead_beef, next: u64::MAX }),
+            forgets: 3,
             writer: "dedupd.events;odd=name.a.0".into(),
         };
         assert_eq!(Checkpoint::parse(&full.render()), Some(full.clone()));
-        let bare = Checkpoint { tail: None, ..full };
+        let bare = Checkpoint { tail: None, forgets: 0, ..full };
         assert_eq!(Checkpoint::parse(&bare.render()), Some(bare));
     }
 
@@ -128,6 +133,7 @@ mod tests {
             state_next: u64::MAX,
             stream_time_ms: i64::MIN,
             tail: Some(Tail { crc: u32::MAX, next: u64::MAX }),
+            forgets: u64::MAX,
             writer: "w".repeat(400),
         };
         assert!(longest.render().len() < 512);

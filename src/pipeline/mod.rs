@@ -1,10 +1,12 @@
 //! The worker: reads records, decides, writes, commits; recovers when something broke.
 //!
 //! One worker is one thread. It owns its partitions and their state; nothing here is shared and
-//! nothing is locked. `step` is the way of a batch, `recovery` the way back to it.
+//! nothing is locked. `step` is the way of a batch, `commit` its end, `recovery` the way back to it.
 
 mod batch;
 mod checkpoint;
+mod commit;
+mod control;
 pub mod failpoint;
 mod membership;
 mod options;

@@ -89,6 +89,10 @@ pub struct Options {
     pub window: WindowLimits,
     /// Most identities of all partitions of this worker.
     pub max_ids: u64,
+    /// Whether dropped records go to the duplicates topic.
+    pub keep_duplicates: bool,
+    /// A record with this header is forwarded whatever its id.
+    pub force_header: Option<String>,
     /// Policy for records without id.
     pub on_missing: OnMissing,
     /// Policy for records that the broker refuses.

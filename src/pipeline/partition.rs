@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::checkpoint::Tail;
-use crate::dedupe::{Block, HashKind, Offset, PartitionId, Window, WindowLimits};
+use crate::dedupe::{Block, Forgotten, HashKind, Offset, PartitionId, Window, WindowLimits};
 
 /// Most identities of a block: some 540 KB, well below the default limit of a record's size.
 const BLOCK_IDS: usize = 30_000;
@@ -54,6 +54,8 @@ pub struct Restoring {
     pub ids: u64,
     /// Stream time that the checkpoint named.
     pub stream_time_ms: i64,
+    /// How many times identities were taken back, as the checkpoint named it.
+    pub forgets: u64,
 }
 
 /// What the open transaction did to a partition.
@@ -67,6 +69,8 @@ pub struct Open {
     pub tail: Option<Tail>,
     /// The offset and metadata that its commit would leave behind, once they were sent.
     pub sent: Option<(Offset, String)>,
+    /// The identities that it takes back.
+    pub forgotten: Option<Forgotten>,
 }
 
 /// A partition and everything that belongs to it. Owned by one worker.
@@ -86,6 +90,8 @@ pub struct Partition {
     pub state_next: Offset,
     /// The last committed block.
     pub tail: Option<Tail>,
+    /// How many times identities were taken back here, up to C.
+    pub forgets: u64,
     /// What the open transaction did here; kept while its outcome is unknown.
     pub open: Option<Open>,
     /// Most records of one transaction, while a record that the broker refuses is being looked for.
@@ -118,6 +124,7 @@ impl Partition {
             next: 0,
             state_next: 0,
             tail: None,
+            forgets: 0,
             open: None,
             limit: None,
             rewound: false,
@@ -162,7 +169,18 @@ impl Partition {
         self.state_next = state_end.map_or(self.state_next, |end| end.max(self.state_next));
         self.tail = open.tail.or(self.tail);
         self.limit = self.limit.and_then(|limit| (limit < 1 << 20).then_some(limit * 2));
+        if let Some(forgotten) = &open.forgotten {
+            self.forget(forgotten);
+        }
         self.window.as_mut().map_or(0, |window| window.commit(self.committed))
+    }
+
+    /// Takes identities back, as committed.
+    pub fn forget(&mut self, forgotten: &Forgotten) {
+        self.forgets = self.forgets.max(forgotten.number);
+        if let Some(window) = self.window.as_mut() {
+            forgotten.owners.iter().for_each(|(owner, identity)| window.forget(*owner, *identity));
+        }
     }
 
     /// The transaction is gone: nothing pending ever was.

@@ -50,7 +50,9 @@ pub(super) fn plan(head: Option<Head>, committed: Option<Offset>, checkpoint: Op
     };
     let local = head.tail.map(|(crc, next)| Tail { crc, next });
     let same_tail = checkpoint.tail.is_some_and(|tail| Some(tail) == local);
-    if head.confirmed == committed || (same_tail && head.confirmed < committed) {
+    // Taking an identity back leaves C and the last block as they are.
+    let same_forgets = checkpoint.forgets == head.forgets;
+    if same_forgets && (head.confirmed == committed || (same_tail && head.confirmed < committed)) {
         return Plan::Load;
     }
     Plan::CatchUp { confirmed: head.confirmed, from: head.state_next }
@@ -150,16 +152,17 @@ impl<W: World> Core<W> {
         let id = answer.partition;
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
         if partition.window.is_some() {
-            if answer.offset == Some(partition.committed) {
-                return self.undo(source, id);
-            }
             let sent = partition.open.as_ref().and_then(|open| open.sent.as_ref());
             if sent
                 .is_some_and(|(next, metadata)| answer.offset == Some(*next) && answer.metadata == *metadata)
             {
-                // The commit whose answer was lost did happen. By offset alone it could be another's.
-                partition.commit(None);
+                // The commit whose answer was lost did happen. By offset alone it could be another's, and
+                // one that only took identities back has moved nothing else.
+                self.committed(id)?;
                 return self.start(source, id, None);
+            }
+            if answer.offset == Some(partition.committed) {
+                return self.undo(source, id);
             }
             partition.unload();
         }
@@ -215,6 +218,7 @@ impl<W: World> Core<W> {
         partition.committed = committed;
         partition.next = committed;
         partition.tail = checkpoint.tail;
+        partition.forgets = checkpoint.forgets;
         partition.state_next = partition.state_next.max(checkpoint.state_next);
         if let Some(window) = partition.window.as_mut() {
             window.set_stream_time(checkpoint.stream_time_ms);
@@ -246,6 +250,7 @@ impl<W: World> Core<W> {
         let head = self.store.head(id)?.unwrap_or_default();
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(0) };
         partition.state_next = head.state_next;
+        partition.forgets = head.forgets;
         let Some(window) = partition.window.as_mut() else { return Ok(0) };
         let mut ids = 0u64;
         self.store.scan(id, &mut |view| {
@@ -330,7 +335,7 @@ mod tests {
     use super::*;
 
     fn head(confirmed: Offset, tail: Option<(u32, Offset)>) -> Head {
-        Head { confirmed, state_next: 40, stream_time_ms: 0, tail }
+        Head { confirmed, state_next: 40, stream_time_ms: 0, tail, forgets: 0 }
     }
 
     fn checkpoint(crc: u32, next: Offset) -> Checkpoint {
@@ -351,6 +356,14 @@ mod tests {
         // Another instance committed other blocks up to 200 while ours, up to 150, came to nothing.
         let plan = plan(Some(head(100, Some((7, 150)))), Some(200), Some(&checkpoint(9, 200)));
         assert_eq!(plan, Plan::CatchUp { confirmed: 100, from: 40 });
+    }
+
+    #[test]
+    fn identities_taken_back_elsewhere_are_learned_from_the_state_topic() {
+        let head = head(100, Some((7, 100)));
+        let elsewhere = Checkpoint { forgets: 1, ..checkpoint(7, 100) };
+        assert_eq!(plan(Some(head), Some(100), Some(&elsewhere)), Plan::CatchUp { confirmed: 100, from: 40 });
+        assert_eq!(plan(Some(Head { forgets: 1, ..head }), Some(100), Some(&elsewhere)), Plan::Load);
     }
 
     #[test]

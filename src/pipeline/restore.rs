@@ -8,7 +8,7 @@ use super::partition::{Partition, Phase, Restoring};
 use super::trouble::{Fatal, Trouble};
 use super::worker::{Core, World};
 use crate::clock::Clock;
-use crate::dedupe::{Block, BlockView, Offset, PartitionId, Window};
+use crate::dedupe::{Block, BlockView, Forgotten, HashKind, Offset, PartitionId, Window};
 use crate::metrics::RestoreSource;
 use crate::ports::{Committed, Head, Source, StateItem, StateLog, Store};
 
@@ -48,6 +48,9 @@ impl<W: World> Core<W> {
             partition.fresh(limits);
         }
         partition.tail = checkpoint.and_then(|c| c.tail);
+        if usable.is_none() {
+            partition.forgets = 0;
+        }
         let covered = partition.window.as_ref().map(Window::next).filter(|next| *next > 0);
         let from = usable.map_or(bounds.low, |(from, _)| from);
         tracing::info!(partition = id, from, until = bounds.stable, "restoring state from the state topic");
@@ -62,6 +65,7 @@ impl<W: World> Core<W> {
             confirmed: usable.map(|(_, confirmed)| confirmed),
             ids: 0,
             stream_time_ms: checkpoint.map_or(0, |c| c.stream_time_ms),
+            forgets: checkpoint.map_or(0, |c| c.forgets),
         });
         if from >= bounds.stable {
             return self.finish_restore(source, id, from);
@@ -81,17 +85,13 @@ impl<W: World> Core<W> {
 
     fn restore_block(&mut self, id: PartitionId, offset: Offset, bytes: &[u8]) -> Result<(), Trouble> {
         let place = || format!("topic {} partition {id} offset {offset}", self.options.state);
-        let view = BlockView::verified(bytes).map_err(|e| Trouble::block(&place(), &e))?;
-        if view.header.hash != self.options.hash {
-            return Err(Fatal::State(format!(
-                "{} was written with hash {:?}, the configuration says {:?}: identities of different hashes cannot \
-                 be compared; restore identity.hash and its key file, or begin anew with another topics.state",
-                place(),
-                view.header.hash,
-                self.options.hash
-            ))
-            .into());
+        if Forgotten::is_here(bytes) {
+            let forgotten = Forgotten::decode(bytes).map_err(|e| Trouble::block(&place(), &e))?;
+            self.same_hash(forgotten.hash, &place())?;
+            return self.restore_forgotten(id, offset, &forgotten);
         }
+        let view = BlockView::verified(bytes).map_err(|e| Trouble::block(&place(), &e))?;
+        self.same_hash(view.header.hash, &place())?;
         let block = Block::decode(bytes).map_err(|e| Trouble::block(&place(), &e))?;
         let now = self.clock.elapsed();
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
@@ -110,9 +110,40 @@ impl<W: World> Core<W> {
             state_next: offset + 1,
             stream_time_ms: block.time_last_ms,
             tail: Some((tail.crc, tail.next)),
+            forgets: partition.forgets,
         };
         self.store.append(&block, head)?;
         self.report.restored(RestoreSource::StateTopic, block.entries.len() as u64);
+        Ok(())
+    }
+
+    fn same_hash(&self, found: HashKind, place: &str) -> Result<(), Trouble> {
+        if found == self.options.hash {
+            return Ok(());
+        }
+        Err(Fatal::State(format!(
+            "{place} was written with hash {found:?}, the configuration says {:?}: identities of different hashes \
+             cannot be compared; restore identity.hash and its key file, or begin anew with another topics.state",
+            self.options.hash
+        ))
+        .into())
+    }
+
+    /// Identities that were taken back after the blocks read so far.
+    fn restore_forgotten(
+        &mut self,
+        id: PartitionId,
+        offset: Offset,
+        forgotten: &Forgotten,
+    ) -> Result<(), Trouble> {
+        let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
+        let Phase::Restoring(restoring) = &mut partition.phase else { return Ok(()) };
+        restoring.at = offset;
+        partition.state_next = offset + 1;
+        partition.forget(forgotten);
+        let before = self.store.head(id)?.unwrap_or_default();
+        let head = Head { state_next: offset + 1, forgets: partition.forgets, ..before };
+        self.store.forget(id, &forgotten.offsets(), head)?;
         Ok(())
     }
 
@@ -132,13 +163,14 @@ impl<W: World> Core<W> {
     fn end_restore(&mut self, source: &W::Source, id: PartitionId, next: Offset) -> Result<(), Trouble> {
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
         let Phase::Restoring(restoring) = &partition.phase else { return Ok(()) };
-        let (committed, covered, confirmed, since, ids, stream_time_ms) = (
+        let (committed, covered, confirmed, since, ids, stream_time_ms, forgets) = (
             restoring.committed,
             restoring.covered,
             restoring.confirmed,
             restoring.since,
             restoring.ids,
             restoring.stream_time_ms,
+            restoring.forgets,
         );
         self.log.close(id)?;
         let committed = match (committed, covered) {
@@ -169,6 +201,8 @@ impl<W: World> Core<W> {
         partition.committed = committed;
         partition.next = committed;
         partition.state_next = partition.state_next.max(next);
+        // The records of the first ones may have left the topic, with the blocks that they are about.
+        partition.forgets = partition.forgets.max(forgets);
         if let Some(window) = partition.window.as_mut() {
             window.set_stream_time(stream_time_ms);
         }

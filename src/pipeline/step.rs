@@ -1,33 +1,23 @@
-//! The way of a batch: gather, decide, write, commit. Every effect happens here, in this order.
-//!
-//! What a crash costs, at each point: until the commit, nothing, because the transaction aborts and
-//! the committed offset has not moved; the local store may then hold blocks that never became real,
-//! which the next start recognises by their owners. After the commit, nothing, because everything
-//! needed is in it.
+//! The way of a batch: gather, decide, write. What ends it is in `commit`.
 
 use std::time::Duration;
 
-use super::checkpoint::{Checkpoint, Origin, Tail};
-use super::failpoint;
 use super::options::{OnMissing, OnPoison, OnProbable};
-use super::partition::{Open, Partition};
+use super::partition::Open;
 use super::trouble::{Fatal, Trouble};
 use super::worker::{Core, World};
 use crate::clock::Clock;
-use crate::dedupe::{Block, Coordinates, Identity, Look, Offset, Owners, PartitionId, Verdict, Window};
+use crate::dedupe::{Coordinates, Identity, Look, Offset, Owners, PartitionId, Verdict};
 use crate::metrics::Outcome;
-use crate::ports::{Failure, Head, Position, Reason, Record, Remedy, Sink, Source, Store, StoreError};
+use crate::ports::{Failure, Reason, Record, Side, Sink, Source, Store, StoreError};
 
 /// Records looked at together, so that the memory accesses of one overlap with those of the others.
 pub(super) const CHUNK: usize = 256;
 
-/// Longest slice of one blocking broker call.
-const SLICE: Duration = Duration::from_secs(2);
-
 /// The owners of one partition, as the store knows them.
-struct Stored<'a, T> {
-    store: &'a T,
-    partition: PartitionId,
+pub(super) struct Stored<'a, T> {
+    pub(super) store: &'a T,
+    pub(super) partition: PartitionId,
 }
 
 impl<T: Store> Owners for Stored<'_, T> {
@@ -116,20 +106,24 @@ impl<W: World> Core<W> {
 
     fn with_id(&mut self, record: &RawOf<'_, W>, look: &Look) -> Result<Outcome, Trouble> {
         let at = record.coordinates();
-        let Some(partition) = self.partitions.get_mut(at.partition) else { return Ok(Outcome::Stale) };
-        let Some(window) = partition.window.as_mut() else { return Ok(Outcome::Stale) };
+        let window = self.partitions.get(at.partition).and_then(|partition| partition.window.as_ref());
+        let Some(window) = window else { return Ok(Outcome::Stale) };
         let owners = Stored { store: &self.store, partition: at.partition };
         let outcome = match window.verdict(at.offset, look, &owners)? {
-            Verdict::Duplicate { .. } => return Ok(Outcome::Duplicate),
+            Verdict::Duplicate { owner } => return self.duplicate(record, owner),
             Verdict::Probable { since_ms } => match self.options.on_probable {
-                OnProbable::Drop => return Ok(Outcome::Probable),
-                OnProbable::DeadLetter => return self.probable(record, since_ms),
+                OnProbable::Drop | OnProbable::DeadLetter if !self.is_forced(record) => {
+                    return self.probable(record, since_ms);
+                }
                 OnProbable::Forward => Outcome::Probable,
+                OnProbable::Drop | OnProbable::DeadLetter => Outcome::Forced,
             },
             Verdict::Retry => Outcome::Retry,
             Verdict::New => Outcome::Forwarded,
         };
-        window.admit(at.offset, look);
+        if let Some(window) = self.partitions.get_mut(at.partition).and_then(|p| p.window.as_mut()) {
+            window.admit(at.offset, look);
+        }
         self.forward(record)?;
         Ok(outcome)
     }
@@ -145,10 +139,35 @@ impl<W: World> Core<W> {
         Ok(())
     }
 
+    /// Whether the producer wants this record through whatever its id.
+    fn is_forced(&self, record: &RawOf<'_, W>) -> bool {
+        self.options.force_header.as_ref().is_some_and(|name| record.has_header(name))
+    }
+
+    /// A record whose id another one has: its owner stays what it is, also when the record is forced.
+    fn duplicate(&mut self, record: &RawOf<'_, W>, owner: Offset) -> Result<Outcome, Trouble> {
+        if self.is_forced(record) {
+            self.forward(record)?;
+            return Ok(Outcome::Forced);
+        }
+        if self.options.keep_duplicates {
+            let detail = format!("the record at offset {owner} of the same partition has the same id");
+            let reason = Reason { owner: Some(owner), ..Reason::new("duplicate", detail) };
+            self.sink.divert(Side::Duplicates, record, &reason)?;
+        }
+        Ok(Outcome::Duplicate)
+    }
+
     fn probable(&mut self, record: &RawOf<'_, W>, since_ms: i64) -> Result<Outcome, Trouble> {
+        let side = match self.options.on_probable {
+            OnProbable::DeadLetter => Side::DeadLetter,
+            _ if self.options.keep_duplicates => Side::Duplicates,
+            _ => return Ok(Outcome::Probable),
+        };
         let detail =
             format!("the id was probably seen in the slice of the window that begins at {since_ms} ms");
-        self.sink.dead_letter(record, &Reason { code: "probable", detail })?;
+        let reason = Reason { slice_ms: Some(since_ms), ..Reason::new("probable", detail) };
+        self.sink.divert(side, record, &reason)?;
         Ok(Outcome::Probable)
     }
 
@@ -158,7 +177,7 @@ impl<W: World> Core<W> {
             OnMissing::Drop => {}
             OnMissing::DeadLetter => {
                 let detail = "the record has no usable id".to_owned();
-                self.sink.dead_letter(record, &Reason { code: "missing_id", detail })?;
+                self.sink.divert(Side::DeadLetter, record, &Reason::new("missing_id", detail))?;
                 return Ok(Outcome::DeadLetter);
             }
             OnMissing::Stop => {
@@ -190,180 +209,10 @@ impl<W: World> Core<W> {
             ))
             .into()),
             OnPoison::DeadLetter => {
-                self.sink.dead_letter(record, &Reason { code: "refused", detail: said })?;
+                self.sink.divert(Side::DeadLetter, record, &Reason::new("refused", said))?;
                 Ok(Outcome::DeadLetter)
             }
             OnPoison::Drop => Ok(Outcome::Refused),
         }
     }
-
-    /// Commits the open transaction: records, blocks and offsets together, or none of them. One that
-    /// failed is never gone on with: a partition given away meanwhile would be missing in its offsets.
-    pub(super) fn commit(&mut self, source: &W::Source) -> Result<(), Trouble> {
-        if !self.batch.is_open() {
-            return Ok(());
-        }
-        self.commit_open(source).map_err(Trouble::rewinding)
-    }
-
-    fn commit_open(&mut self, source: &W::Source) -> Result<(), Trouble> {
-        let started = self.clock.elapsed();
-        failpoint::pass("before_store");
-        // Local first, while the broker is still acknowledging: a crash from here on leaves owners at
-        // or beyond C in the store, and the next start makes claims of them.
-        let blocks = self.store_blocks()?;
-        failpoint::pass("after_store");
-        self.sink.drain(self.options.transaction_timeout)?;
-        failpoint::pass("after_drain");
-        for (partition, block) in &blocks {
-            let origin =
-                Origin { clean_end: self.sink.clean_end(*partition), writer: self.options.writer.clone() };
-            self.sink.put_state(*partition, &origin.render(), block)?;
-            self.tally.block(block.len());
-        }
-        failpoint::pass("after_state_records");
-        self.send_offsets(source)?;
-        failpoint::pass("after_send_offsets");
-        // The client's commit would flush the state records in steps of 100 ms.
-        self.sink.drain(self.options.transaction_timeout)?;
-        failpoint::pass("before_commit");
-        self.persistently(Sink::commit)?;
-        failpoint::pass("after_commit");
-        self.apply()?;
-        failpoint::pass("after_apply");
-        let took = self.clock.elapsed().saturating_sub(started);
-        self.report.transaction(&mut self.tally, took, self.clock.wall_ms());
-        Ok(())
-    }
-
-    /// Writes the blocks of the open transaction to the local store, and returns them encoded.
-    fn store_blocks(&mut self) -> Result<Vec<(PartitionId, Vec<u8>)>, Trouble> {
-        let mut blocks = Vec::new();
-        for partition in self.partitions.open_mut() {
-            for block in partition.blocks(self.options.hash) {
-                let encoded = block.encode();
-                let tail = Tail { crc: Block::checksum(&encoded), next: block.next };
-                if let Some(open) = partition.open.as_mut() {
-                    open.tail = Some(tail);
-                }
-                let head = Head { tail: Some((tail.crc, tail.next)), ..partition.head() };
-                self.store.append(&block, head)?;
-                blocks.push((partition.id, encoded));
-            }
-        }
-        Ok(blocks)
-    }
-
-    fn send_offsets(&mut self, source: &W::Source) -> Result<(), Trouble> {
-        let mut positions = Vec::new();
-        for partition in self.partitions.open_mut() {
-            let position = position(partition, &self.options.writer);
-            if let Some(open) = partition.open.as_mut() {
-                open.sent = Some((position.next, position.metadata.clone()));
-            }
-            positions.push(position);
-        }
-        let ids: Vec<PartitionId> = positions.iter().map(|p| p.partition).collect();
-        // The broker does not check all of this (KAFKA.md 9.1): an un-joined member's offsets are
-        // accepted, and ownership of a partition is never verified.
-        if !source.may_commit(&ids) {
-            return Err(Failure {
-                remedy: Remedy::Abort,
-                what: format!(
-                    "this process no longer owns all of partitions {ids:?} of topic {}; aborting",
-                    self.options.raw
-                ),
-                refused: None,
-            }
-            .into());
-        }
-        self.persistently(|sink, wait| sink.send_offsets(source, &positions, wait))
-    }
-
-    /// Repeats a call that may be resumed, for as long as the transaction can live; then its outcome
-    /// counts as unknown.
-    fn persistently(
-        &mut self,
-        mut call: impl FnMut(&mut W::Sink, Duration) -> Result<(), Failure>,
-    ) -> Result<(), Trouble> {
-        let deadline = self.clock.elapsed() + self.options.transaction_timeout;
-        loop {
-            match call(&mut self.sink, SLICE) {
-                Ok(()) => return Ok(()),
-                Err(failed) if failed.remedy == Remedy::Retry && self.clock.elapsed() < deadline => {
-                    self.clock.rest(Duration::from_millis(50));
-                }
-                Err(failed) => return Err(Trouble::exhausted(failed).into()),
-            }
-        }
-    }
-
-    /// The transaction is real: so is what was pending. Only now may anything expire.
-    fn apply(&mut self) -> Result<(), Trouble> {
-        for partition in self.partitions.open_mut() {
-            let first_live = partition.commit(self.sink.state_end(partition.id));
-            StoreError::unless_taken(self.store.expire(partition.id, first_live))?;
-        }
-        self.batch.close();
-        self.failures = 0;
-        self.share_limit();
-        Ok(())
-    }
-
-    /// Below the limit a partition may hold what it likes; above it each gets an equal share.
-    fn share_limit(&mut self) {
-        let windows = || self.partitions.iter().filter_map(|p| p.window.as_ref());
-        let (count, ids) = (windows().count() as u64, windows().map(Window::ids).sum::<u64>());
-        let limit = if ids > self.options.max_ids {
-            self.options.max_ids / count.max(1)
-        } else {
-            self.options.max_ids
-        };
-        self.partitions.iter_mut().filter_map(|p| p.window.as_mut()).for_each(|w| w.set_max_ids(limit));
-    }
-
-    /// An abort that touches a partition with a committed leftover would undo the leftover.
-    fn keep_leftovers(&self) -> Result<(), Trouble> {
-        let endangered = |p: &&Partition| p.must_commit && p.open.as_ref().is_some_and(|open| open.forwarded);
-        match self.partitions.iter().find(endangered) {
-            None => Ok(()),
-            Some(partition) => Err(Fatal::Operator(format!(
-                "partition {} of the clean topic holds committed records that a broker left without their marker; the \
-                 open transaction has to be aborted, which would undo them; look at the transaction of {} with \
-                 kafka-transactions.sh, and start again",
-                partition.id, self.options.writer
-            ))
-            .into()),
-        }
-    }
-
-    /// Ends the open transaction without a trace. Definite: C has not moved.
-    pub(super) fn abort(&mut self) -> Result<(), Trouble> {
-        self.keep_leftovers()?;
-        self.persistently(Sink::abort).map_err(Trouble::renewing)?;
-        self.batch.close();
-        self.tally.clear();
-        for partition in self.partitions.open_mut() {
-            let stored = partition.open.as_ref().is_some_and(|open| open.tail.is_some());
-            if stored
-                && StoreError::unless_taken(self.store.truncate(partition.id, partition.committed))?.is_none()
-            {
-                partition.unload();
-            } else {
-                partition.abort();
-            }
-        }
-        Ok(())
-    }
-}
-
-fn position(partition: &Partition, writer: &str) -> Position {
-    let open_tail = partition.open.as_ref().and_then(|open| open.tail);
-    let checkpoint = Checkpoint {
-        state_next: partition.state_next,
-        stream_time_ms: partition.window.as_ref().map_or(0, Window::stream_time_ms),
-        tail: open_tail.or(partition.tail),
-        writer: writer.to_owned(),
-    };
-    Position { partition: partition.id, next: partition.next, metadata: checkpoint.render() }
 }

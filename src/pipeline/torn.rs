@@ -17,7 +17,7 @@ use super::options::Torn;
 use super::trouble::{Fatal, Trouble};
 use super::worker::{Core, World};
 use crate::clock::Clock;
-use crate::dedupe::{Block, BlockView, Offset, PartitionId};
+use crate::dedupe::{Block, BlockView, Forgotten, Offset, PartitionId};
 use crate::metrics::Resolution;
 use crate::ports::{Bounds, Leftover, Position, Remedy, Sink, Source, StateItem, StateLog, Store};
 
@@ -71,6 +71,8 @@ struct Found {
     writer: String,
     block: Option<Block>,
     state_hangs: bool,
+    /// As the settled checkpoint says.
+    forgets: u64,
 }
 
 impl<W: World> Core<W> {
@@ -154,7 +156,9 @@ impl<W: World> Core<W> {
             Err(failed) => return Err(failed.into()),
         };
         let checkpoint = settled.as_ref().and_then(|c| Checkpoint::parse(&c.metadata)).unwrap_or_default();
-        let hanging = oldest_writers(self.log.tail(id, state.stable, Leftover::Everything, LONG)?);
+        let tail = self.log.tail(id, state.stable, Leftover::Everything, LONG)?;
+        let only_forgotten = forgotten(&tail);
+        let hanging = oldest_writers(tail).or(only_forgotten);
         let from = checkpoint.state_next.saturating_sub(1).clamp(state.low, state.stable);
         let visible = blocks(self.log.tail(id, from, Leftover::Committed, LONG)?).last();
         let clean_end = hanging.as_ref().and_then(|(origin, _)| origin.clean_end);
@@ -178,6 +182,7 @@ impl<W: World> Core<W> {
                 .unwrap_or_else(|| self.options.writer.clone()),
             block: hanging.or(visible).map(|(_, block)| block),
             state_hangs: hangs(state),
+            forgets: checkpoint.forgets,
         })
     }
 
@@ -252,6 +257,7 @@ impl<W: World> Core<W> {
         let checkpoint = Checkpoint {
             stream_time_ms: block.time_last_ms,
             writer: self.options.writer.clone(),
+            forgets: found.forgets,
             ..Checkpoint::default()
         };
         let next = block.next.max(found.evidence.committed.unwrap_or(0));
@@ -272,6 +278,20 @@ fn oldest_writers(items: Vec<StateItem>) -> Option<(Origin, Block)> {
     let first = blocks.next()?;
     let writer = first.0.writer.clone();
     blocks.filter(|(origin, _)| origin.writer == writer).last().or(Some(first))
+}
+
+/// Of a transaction that only took identities back, as a block without identities.
+fn forgotten(items: &[StateItem]) -> Option<(Origin, Block)> {
+    items.iter().find_map(|item| match item {
+        StateItem::Block { key, block, .. } => {
+            let Forgotten { hash, partition, at, .. } = Forgotten::decode(block).ok()?;
+            let (first, next, time_first_ms, time_last_ms) = (at, at, 0, 0);
+            let block =
+                Block { hash, partition, first, next, time_first_ms, time_last_ms, entries: Vec::new() };
+            Some((Origin::parse(key)?, block))
+        }
+        StateItem::End { .. } => None,
+    })
 }
 
 /// The blocks that can be read, with their origins.

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use super::batch::{Batch, Partitions};
@@ -11,6 +12,7 @@ use super::report::{Report, Tally};
 use super::step::gather;
 use super::trouble::{Fatal, Trouble};
 use crate::clock::Clock;
+use crate::control::Asked;
 use crate::ports::{Failure, GroupEvent, Head, Refused, Remedy, Sink, Source, StateLog, Store, StoreError};
 
 /// Longest wait for records when nothing is open; also how late a stop is noticed.
@@ -58,6 +60,8 @@ pub struct Core<W: World> {
     pub(super) rejoining: bool,
     pub(super) fenced: Vec<Duration>,
     pub(super) replaced: Vec<Duration>,
+    /// Questions of an operator.
+    pub(super) control: Option<Receiver<Asked>>,
 }
 
 /// One worker: one member of the group, one transactional producer, and their partitions.
@@ -91,8 +95,16 @@ impl<W: World> Worker<W> {
             rejoining: false,
             fenced: Vec::new(),
             replaced: Vec::new(),
+            control: None,
         };
         Self { source, core }
+    }
+
+    /// Lets the worker answer what it is asked through this channel.
+    #[must_use]
+    pub fn answering(mut self, control: Receiver<Asked>) -> Self {
+        self.core.control = Some(control);
+        self
     }
 
     /// Works until `stop` is set, then commits what is open, leaves the group and returns. `beat`
@@ -140,6 +152,7 @@ impl<W: World> Worker<W> {
 impl<W: World> Core<W> {
     fn turn(&mut self, source: &W::Source) -> Result<(), Trouble> {
         self.serve(source)?;
+        self.answer(source)?;
         // However recovery fares, the client is polled in every turn: it answers the group from there.
         let recovered = if self.prepared { self.recover(source) } else { self.prepare() };
         let mut asked = Ok(());
@@ -312,6 +325,7 @@ impl Partition {
             state_next: self.state_next,
             stream_time_ms: self.window.as_ref().map_or(0, crate::dedupe::Window::stream_time_ms),
             tail: self.tail.map(|tail| (tail.crc, tail.next)),
+            forgets: self.forgets,
         }
     }
 }

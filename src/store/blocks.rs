@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::append::append;
-use super::cut::{Expired, clear, cut, expire};
+use super::cut::{Expired, clear, cut, expire, forget};
 use super::engine::Engine;
 use super::guard::guarded;
 use super::keys;
@@ -147,6 +147,10 @@ impl Store for SledStore {
         Ok(removed)
     }
 
+    fn forget(&mut self, partition: PartitionId, owners: &[Offset], head: Head) -> Result<(), StoreError> {
+        forget(&self.engine, partition, owners, head)
+    }
+
     fn expire(&mut self, partition: PartitionId, first: Offset) -> Result<(), StoreError> {
         let mut tail = self.engine.take_tail(partition)?;
         if first >= tail.oldest_next {
@@ -160,23 +164,10 @@ impl Store for SledStore {
     }
 
     fn identity_of(&self, owner: Coordinates) -> Result<Option<Identity>, StoreError> {
-        let Coordinates { partition, offset } = owner;
-        let places: &[Place] = match self.engine.waiting_from(partition) {
-            Some(from) if offset < from => &[Place::Settled],
-            Some(_) => &[Place::Waiting],
-            None => &[Place::Waiting, Place::Settled],
-        };
-        for place in places {
-            let wanted = keys::block(partition, 0)..=keys::block(partition, offset);
-            let tree = self.engine.tree(*place);
-            let found = self.engine.call("read", || tree.range(wanted).next_back().transpose())?;
-            if let Some((_, bytes)) = found {
-                let view = self.engine.trusted(partition, &bytes)?;
-                let bad = |cause| self.engine.bad_block(partition, view.header.first, &cause);
-                return view.identity_of(offset).map_err(bad);
-            }
-        }
-        Ok(None)
+        let Some((_, bytes)) = self.engine.block_of(owner)? else { return Ok(None) };
+        let view = self.engine.trusted(owner.partition, &bytes)?;
+        let bad = |cause| self.engine.bad_block(owner.partition, view.header.first, &cause);
+        view.identity_of(owner.offset).map_err(bad)
     }
 
     fn clear(&mut self, partition: PartitionId) -> Result<(), StoreError> {

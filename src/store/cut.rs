@@ -3,7 +3,7 @@
 use super::engine::{BATCH, Engine, Removal};
 use super::keys;
 use super::tail::{Packed, Place, Tail, range};
-use crate::dedupe::{Block, BlockView, Identity, Offset, PartitionId};
+use crate::dedupe::{Block, BlockView, Coordinates, Identity, Offset, PartitionId};
 use crate::ports::{Head, StoreError};
 
 /// Removes every owner at or beyond `from` and shows each to `gone`, by falling block.
@@ -71,6 +71,30 @@ fn front(mut block: Block, from: Offset) -> Packed {
     block.entries.truncate(block.entries.partition_point(|(owner, _)| *owner < from));
     block.next = from;
     Packed::new(&block)
+}
+
+/// Writes the blocks of these owners anew without them. The head comes with the last one: after a crash
+/// in between, the one before still says that something is missing.
+pub(super) fn forget(
+    engine: &Engine,
+    partition: PartitionId,
+    owners: &[Offset],
+    head: Head,
+) -> Result<(), StoreError> {
+    for owner in owners {
+        let at = Coordinates { partition, offset: *owner };
+        let Some((place, bytes)) = engine.block_of(at)? else { continue };
+        let view = engine.trusted(partition, &bytes)?;
+        let mut block = engine.block(place, partition, view.header.first)?;
+        block.entries.retain(|(offset, _)| offset != owner);
+        let mut tail = engine.take_tail(partition)?;
+        // Where it stood, though it may now be small: a reader looks for an owner in one place only.
+        let smaller = Packed { place, ..Packed::new(&block) };
+        engine.commit(partition, &mut tail, None, &[removal(place, partition, &view)], vec![smaller])?;
+    }
+    // Not put back: it holds the measures of what was rewritten, and is loaded again.
+    let mut tail = engine.take_tail(partition)?;
+    engine.commit(partition, &mut tail, Some(head), &[], Vec::new())
 }
 
 /// Removes the blocks that cover nothing at or beyond `first`, from the front; says whether any

@@ -8,15 +8,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use sled::transaction::{ConflictableTransactionError, TransactionError, Transactional};
-use sled::{Batch, Tree};
+use sled::{Batch, IVec, Tree};
 
 use super::error::needs_operator;
 use super::guard::caught;
-use super::keys::Key;
+use super::keys::{self, Key};
 use super::quarantine::condemn;
 use super::record::Record;
 use super::tail::{Packed, Piece, Place, Tail, range};
-use crate::dedupe::{Block, BlockError, BlockView, HashKind, Offset, PartitionId};
+use crate::dedupe::{Block, BlockError, BlockView, Coordinates, HashKind, Offset, PartitionId};
 use crate::ports::{Head, StoreError};
 
 /// Most operations in one batch; sled 0.34 leaks memory with batches of several hundred.
@@ -170,6 +170,24 @@ impl Engine {
         BlockView::trusted(bytes).map_err(|cause| self.bad_block(partition, 0, &cause))
     }
 
+    /// The bytes of the block that an owner would be in, and its place.
+    pub(super) fn block_of(&self, owner: Coordinates) -> Result<Option<(Place, IVec)>, StoreError> {
+        let Coordinates { partition, offset } = owner;
+        let places: &[Place] = match self.waiting_from(partition) {
+            Some(from) if offset < from => &[Place::Settled],
+            Some(_) => &[Place::Waiting],
+            None => &[Place::Waiting, Place::Settled],
+        };
+        for place in places {
+            let wanted = keys::block(partition, 0)..=keys::block(partition, offset);
+            let tree = self.tree(*place);
+            if let Some((_, bytes)) = self.call("read", || tree.range(wanted).next_back().transpose())? {
+                return Ok(Some((*place, bytes)));
+            }
+        }
+        Ok(None)
+    }
+
     /// The stored block at `first`.
     pub(super) fn block(
         &self,
@@ -177,7 +195,7 @@ impl Engine {
         partition: PartitionId,
         first: Offset,
     ) -> Result<Block, StoreError> {
-        let key = super::keys::block(partition, first);
+        let key = keys::block(partition, first);
         let found = self.call("read", || self.tree(place).get(key))?;
         let missing = || self.damaged("read", &format!("no block of partition {partition} at {first}"));
         Block::decode(&found.ok_or_else(missing)?).map_err(|cause| self.bad_block(partition, first, &cause))

@@ -127,6 +127,10 @@ impl<S: Store> Store for Held<S> {
         self.write(partition, |store| store.truncate(partition, from))
     }
 
+    fn forget(&mut self, partition: PartitionId, owners: &[Offset], head: Head) -> Result<(), StoreError> {
+        self.write(partition, |store| store.forget(partition, owners, head))
+    }
+
     fn expire(&mut self, partition: PartitionId, first: Offset) -> Result<(), StoreError> {
         self.write(partition, |store| store.expire(partition, first))
     }

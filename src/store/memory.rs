@@ -111,6 +111,19 @@ impl Store for MemoryStore {
         self.lock().get_mut(&partition).map_or_else(|| Ok(Vec::new()), |stored| stored.cut(from))
     }
 
+    fn forget(&mut self, partition: PartitionId, owners: &[Offset], head: Head) -> Result<(), StoreError> {
+        let mut partitions = self.lock();
+        let stored = partitions.entry(partition).or_default();
+        for owner in owners {
+            let Some((_, bytes)) = stored.blocks.range_mut(..=*owner).next_back() else { continue };
+            let mut block = Block::decode(bytes).map_err(damaged)?;
+            block.entries.retain(|(offset, _)| offset != owner);
+            *bytes = block.encode();
+        }
+        stored.head = head;
+        Ok(())
+    }
+
     fn expire(&mut self, partition: PartitionId, first: Offset) -> Result<(), StoreError> {
         if let Some(stored) = self.lock().get_mut(&partition) {
             while let Some(oldest) = stored.blocks.first_entry() {

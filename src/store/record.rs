@@ -1,7 +1,7 @@
 //! What is kept beside a partition's blocks, and changes in the same transaction as they do.
 //!
-//! Layout, little endian: version 1 (1 byte), confirmed, state next, stream time in ms, the tail's
-//! next offset (all ones: no tail) and CRC, number of blocks, number of identities (8 bytes each), CRC32C of the partition (4 bytes) and of all before.
+//! Layout, little endian: version 2 (1 byte), confirmed, state next, stream time in ms, the tail's
+//! next offset (all ones: no tail) and CRC, number of forgets, number of blocks, number of identities (8 bytes each), CRC32C of the partition (4 bytes) and of all before.
 //!
 //! The two counts are what makes a hole visible: an engine that lost a block in the middle still
 //! returns valid neighbours, and a window with a silent hole would let duplicates through.
@@ -9,8 +9,8 @@
 use crate::dedupe::PartitionId;
 use crate::ports::Head;
 
-const VERSION: u8 = 1;
-const BODY: usize = 1 + 7 * 8;
+const VERSION: u8 = 2;
+const BODY: usize = 1 + 8 * 8;
 const NO_TAIL: u64 = u64::MAX;
 
 /// A partition's head and the size of what is stored.
@@ -35,6 +35,7 @@ impl Record {
         let (crc, next) = self.head.tail.unwrap_or((0, NO_TAIL));
         out.extend_from_slice(&next.to_le_bytes());
         out.extend_from_slice(&u64::from(crc).to_le_bytes());
+        out.extend_from_slice(&self.head.forgets.to_le_bytes());
         out.extend_from_slice(&self.blocks.to_le_bytes());
         out.extend_from_slice(&self.identities.to_le_bytes());
         out.extend_from_slice(&checksum(partition, &out).to_le_bytes());
@@ -47,7 +48,8 @@ impl Record {
         let (version, fields) = body.split_first()?;
         let crc = u32::from_le_bytes(crc.try_into().ok()?);
         let (fields, _) = fields.as_chunks::<8>();
-        let [confirmed, state_next, stream_time, tail_next, tail_crc, blocks, identities] = fields else {
+        let [confirmed, state_next, stream_time, tail_next, tail_crc, forgets, blocks, identities] = fields
+        else {
             return None;
         };
         let tail_next = u64::from_le_bytes(*tail_next);
@@ -58,6 +60,7 @@ impl Record {
                 state_next: u64::from_le_bytes(*state_next),
                 stream_time_ms: i64::from_le_bytes(*stream_time),
                 tail: (tail_next != NO_TAIL).then_some((tail_crc, tail_next)),
+                forgets: u64::from_le_bytes(*forgets),
             },
             blocks: u64::from_le_bytes(*blocks),
             identities: u64::from_le_bytes(*identities),
@@ -76,7 +79,7 @@ mod tests {
     #[test]
     fn a_record_reads_back_and_notices_every_flipped_bit_and_the_wrong_partition() {
         let record = Record {
-            head: Head { confirmed: 7, state_next: 8, stream_time_ms: -9, tail: Some((5, 6)) },
+            head: Head { confirmed: 7, state_next: 8, stream_time_ms: -9, tail: Some((5, 6)), forgets: 12 },
             blocks: 10,
             identities: 11,
         };

@@ -56,7 +56,7 @@ fn nothing_printed_holds_a_secret() {
 #[test]
 fn what_is_shown_reads_back_as_the_same() {
     let more = "topics.dead_letter = \"d\"\ntopics.duplicates = \"u\"\nidentity.hash = \"siphash\"\n\
-                identity.key_file = 'C:\\key \"1\"'\nidentity.on_missing = \"dead_letter\"\n\
+                identity.key_file = 'C:\\key \"1\"'\nidentity.on_missing = \"dead_letter\"\nidentity.force_header = \"again\"\n\
                 window.false_positive_rate = 1e-7\nbatch.max_bytes = 3000\nbatch.interval = \"1500us\"\n\
                 kafka.properties.\"client.id\" = \"a\\tb\"";
     let config = good(more);

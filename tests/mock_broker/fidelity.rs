@@ -2,7 +2,7 @@
 //! those of the client, and they are these.
 
 use dedupd::kafka::KafkaSink;
-use dedupd::ports::{Reason, Sink, Source};
+use dedupd::ports::{Reason, Side, Sink, Source};
 
 use crate::support::Isolation;
 use crate::support::mock::{CLEAN, DEAD, Mock, RAW};
@@ -106,9 +106,9 @@ fn a_dead_letter_keeps_the_record_and_adds_why() {
         let mut sink = KafkaSink::new(settings, 4);
         renewed(&mut sink).expect("a producer");
         sink.begin().unwrap();
-        let reason = Reason { code: "missing_id", detail: "the record has no usable id".to_owned() };
+        let reason = Reason::new("missing_id", "the record has no usable id".to_owned());
         for record in &records {
-            sink.dead_letter(record, &reason).unwrap();
+            sink.divert(Side::DeadLetter, record, &reason).unwrap();
         }
         sink.drain(PATIENCE).unwrap();
         patiently(|wait| sink.commit(wait)).unwrap();

@@ -269,6 +269,8 @@ fn options(settings: &Settings) -> Options {
             bloom: None,
         },
         max_ids,
+        keep_duplicates: false,
+        force_header: None,
         on_missing: OnMissing::Forward,
         on_poison: OnPoison::Stop,
         on_probable: OnProbable::Drop,

@@ -1,24 +1,27 @@
 //! What came out against what went in. Knows nothing of how it was done.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use dedupd::dedupe::Offset;
 
+use crate::sim::ask::Wishes;
 use crate::sim::cluster::Cluster;
 
 /// Compares clean with raw, partition by partition.
-pub fn audit(cluster: &Cluster) -> Vec<String> {
-    (0..cluster.raw.len()).flat_map(|partition| audit_partition(cluster, partition)).collect()
+pub fn audit(cluster: &Cluster, wishes: &Wishes) -> Vec<String> {
+    let partitions = 0..cluster.raw.len();
+    let wrong = partitions.flat_map(|partition| audit_partition(cluster, partition, wishes));
+    wrong.chain(wishes.unheard(cluster)).collect()
 }
 
-fn audit_partition(cluster: &Cluster, partition: usize) -> Vec<String> {
+fn audit_partition(cluster: &Cluster, partition: usize, wishes: &Wishes) -> Vec<String> {
     let raw = &cluster.raw[partition];
     let mut firsts: BTreeMap<&str, Offset> = BTreeMap::new();
     for record in raw.records().filter(|record| !record.refused) {
         firsts.entry(record.name()).or_insert(record.at.offset);
     }
     let mut wrong = Vec::new();
-    let mut seen = BTreeSet::new();
+    let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
     let mut last = None;
     for (at, clean) in cluster.clean[partition].committed(0, &cluster.fates) {
         let name = clean.name();
@@ -32,7 +35,9 @@ fn audit_partition(cluster: &Cluster, partition: usize) -> Vec<String> {
         if original != clean {
             tell("altered");
         }
-        if !seen.insert(name) {
+        let times = seen.entry(name).or_default();
+        *times += 1;
+        if *times > wishes.most(partition, name) {
             tell("duplicated");
         }
         if last.is_some_and(|last| last >= original.at.offset) {
@@ -40,11 +45,11 @@ fn audit_partition(cluster: &Cluster, partition: usize) -> Vec<String> {
         }
         last = Some(original.at.offset);
         // With holes another copy may stand for a first one that was there too late.
-        if !raw.holed && firsts.get(name) != Some(&original.at.offset) {
+        if !raw.holed && *times == 1 && firsts.get(name) != Some(&original.at.offset) {
             tell("not the first");
         }
     }
-    let lost = firsts.iter().filter(|(name, _)| !seen.contains(**name));
+    let lost = firsts.iter().filter(|(name, _)| !seen.contains_key(**name));
     wrong.extend(lost.map(|(name, offset)| format!("lost: id {name} of raw {partition}@{offset}")));
     wrong
 }

@@ -4,15 +4,17 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
-use dedupd::dedupe::identity::{Hasher, IdSource, IdentityRule};
+use dedupd::control::Asked;
 use dedupd::dedupe::{BloomLimits, HashKind, TimeSource, WindowLimits};
 use dedupd::metrics::{About, Metrics, Status};
 use dedupd::pipeline::{OnMissing, OnPoison, OnProbable, OnRewind, Options, Report, Start, Torn};
 use dedupd::store::Held;
 use dedupd::store::memory::MemoryStore;
 
+use crate::sim::ask::{Wishes, rule};
 use crate::sim::audit::audit;
 use crate::sim::chance::{Chance, Counts, Fault};
 use crate::sim::cluster::{Cluster, TRANSACTION_TIMEOUT};
@@ -59,6 +61,9 @@ struct Life {
     /// Store of each process, and older copies of it.
     stores: Vec<(Held<MemoryStore>, Vec<MemoryStore>)>,
     choices: Choices,
+    /// The way to each worker that runs.
+    controls: Vec<Option<Sender<Asked>>>,
+    wishes: Wishes,
 }
 
 #[derive(Clone, Copy)]
@@ -107,7 +112,9 @@ pub fn run(seed: u64, setting: &Setting) -> Outcome {
     });
     let processes = if shared { 1 } else { workers };
     let stores = (0..processes).map(|_| (Held::new(MemoryStore::new()), Vec::new())).collect();
-    let mut life = Life { universe, setting: setting.clone(), stores, choices };
+    let controls = vec![None; workers];
+    let wishes = Wishes::default();
+    let mut life = Life { universe, setting: setting.clone(), stores, choices, controls, wishes };
     (0..steps).for_each(|_| life.step());
     let calmed = life.calm();
     life.end(calmed)
@@ -116,6 +123,7 @@ pub fn run(seed: u64, setting: &Setting) -> Outcome {
 impl Life {
     fn step(&mut self) {
         self.produce();
+        self.wishes.wish(&mut self.universe.cluster.borrow_mut(), &self.controls);
         self.universe.shuffle();
         let (worker, leaves) = {
             let mut cluster = self.universe.cluster.borrow_mut();
@@ -134,6 +142,7 @@ impl Life {
         } else {
             self.universe.turn(worker);
         }
+        self.wishes.hear(&self.universe.cluster.borrow());
         self.bury();
     }
 
@@ -236,7 +245,7 @@ impl Life {
         }
     }
 
-    fn worker(&self, worker: usize, store: Held<MemoryStore>) -> SimWorker {
+    fn worker(&mut self, worker: usize, store: Held<MemoryStore>) -> SimWorker {
         let universe = &self.universe;
         let ports = (
             SimSource::join(universe, worker),
@@ -253,7 +262,10 @@ impl Life {
         };
         let status = Arc::new(Status::new(about, universe.workers.len()));
         let report = Report::new(self.setting.metrics.clone(), status, worker);
-        SimWorker::new(ports, SimClock(Rc::clone(universe)), self.options(worker), report)
+        let (control, asked) = channel();
+        let worker_of = SimWorker::new(ports, SimClock(Rc::clone(universe)), self.options(worker), report);
+        self.controls[worker] = Some(control);
+        worker_of.answering(asked)
     }
 
     fn options(&self, worker: usize) -> Options {
@@ -261,10 +273,12 @@ impl Life {
             raw: "raw".to_owned(),
             state: "state".to_owned(),
             writer: writer(worker),
-            rule: IdentityRule::new(vec![IdSource::Key], Hasher::Xxh3),
+            rule: rule(),
             hash: HashKind::Xxh3,
             window: self.choices.window(),
             max_ids: 1 << 20,
+            keep_duplicates: false,
+            force_header: None,
             on_missing: OnMissing::Forward,
             on_poison: self.choices.on_poison,
             on_probable: OnProbable::Drop,
@@ -310,10 +324,12 @@ impl Life {
             let at: Vec<_> = (0..cluster.raw.len()).map(|p| cluster.group.position(p)).collect();
             violations.push(format!("not idle after {CALM_TURNS} turns: owners {owners:?}, at {at:?}"));
         }
-        violations.extend(audit(&cluster));
+        violations.extend(audit(&cluster, &self.wishes));
         let visible = |p: usize| cluster.clean[p].committed(0, &cluster.fates).count();
+        let mut counts = cluster.chance.counts();
+        counts.insert("taken back", self.wishes.fulfilled.len() as u64);
         Outcome {
-            counts: cluster.chance.counts(),
+            counts,
             raw: cluster.raw.iter().map(|log| log.history.len()).sum(),
             clean: (0..cluster.raw.len()).map(visible).sum(),
             violations,

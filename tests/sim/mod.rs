@@ -3,6 +3,7 @@
 //! One seed is one history: everything that happens, faults included, follows from it, on one thread.
 //! The worker meets nothing of this but the ports.
 
+mod ask;
 mod audit;
 mod chance;
 mod cluster;

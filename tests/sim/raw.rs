@@ -56,6 +56,9 @@ impl Record for SimRecord {
     fn size(&self) -> usize {
         self.0.name().len() + self.0.value.len()
     }
+    fn has_header(&self, _: &str) -> bool {
+        false
+    }
 }
 
 /// One partition of the raw topic.

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use dedupd::dedupe::{Offset, PartitionId};
-use dedupd::ports::{Failure, Position, Reason, Refused, Remedy, Sink};
+use dedupd::ports::{Failure, Position, Reason, Refused, Remedy, Side, Sink};
 
 use crate::sim::chance::{Exposure, Fault, failed, injected};
 use crate::sim::cluster::{Cluster, Epoch, StateRecord};
@@ -239,7 +239,7 @@ impl Sink<SimSource> for SimSink {
         self.enqueue(Outgoing::Clean(Rc::clone(&record.0)))
     }
 
-    fn dead_letter(&mut self, _: &SimRecord, _: &Reason) -> Result<(), Failure> {
+    fn divert(&mut self, _: Side, _: &SimRecord, _: &Reason) -> Result<(), Failure> {
         self.with(Exposure::Before, |_, _, _| Ok(()))
     }
 

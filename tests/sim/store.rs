@@ -91,6 +91,11 @@ impl Store for SimStore {
         })
     }
 
+    fn forget(&mut self, partition: PartitionId, owners: &[Offset], head: Head) -> Result<(), StoreError> {
+        let owners = if self.universe.sabotage == Sabotage::ForgetUnheard { &[] } else { owners };
+        self.write(|store| store.forget(partition, owners, head))
+    }
+
     fn expire(&mut self, partition: PartitionId, first: Offset) -> Result<(), StoreError> {
         self.write(|store| store.expire(partition, first))
     }

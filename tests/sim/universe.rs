@@ -29,6 +29,8 @@ pub enum Sabotage {
     CommitUnderstood,
     /// The state log leaves out its last block.
     BlockHidden,
+    /// The store says that an identity was taken back, and keeps it.
+    ForgetUnheard,
 }
 
 /// The worker under test.

@@ -74,7 +74,7 @@ fn block(partition: PartitionId, range: std::ops::Range<Offset>, step: u64, writ
 }
 
 fn head(confirmed: Offset) -> Head {
-    Head { confirmed, state_next: confirmed * 3, stream_time_ms: -7, tail: None }
+    Head { confirmed, state_next: confirmed * 3, stream_time_ms: -7, tail: None, forgets: 0 }
 }
 
 fn contents(store: &impl Store, partition: PartitionId) -> BTreeMap<Offset, Identity> {
@@ -120,6 +120,10 @@ enum Step {
         partition: PartitionId,
         confirmed: Offset,
     },
+    Forget {
+        partition: PartitionId,
+        back: Vec<u64>,
+    },
     Clear {
         partition: PartitionId,
     },
@@ -137,6 +141,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => (partition.clone(), back.clone()).prop_map(|(partition, back)| Step::Truncate { partition, back }),
         3 => (partition.clone(), back).prop_map(|(partition, keep)| Step::Expire { partition, keep }),
         1 => (partition.clone(), 0u64..20_000).prop_map(|(partition, confirmed)| Step::SetHead { partition, confirmed }),
+        2 => (partition.clone(), prop::collection::vec(0u64..6_000, 0..5))
+            .prop_map(|(partition, back)| Step::Forget { partition, back }),
         1 => partition.prop_map(|partition| Step::Clear { partition }),
         1 => Just(Step::Reopen),
     ];
@@ -205,6 +211,18 @@ impl Pair {
                 },
                 0,
             ),
+            Step::Forget { partition, ref back } => {
+                let end = self.end.get(&partition).copied().unwrap_or(0);
+                let owners: Vec<Offset> = back.iter().map(|back| end.saturating_sub(*back)).collect();
+                let forgets = Head { forgets: writing, ..head(end) };
+                self.both(
+                    |store| {
+                        store.forget(partition, &owners, forgets).unwrap();
+                        Vec::new()
+                    },
+                    0,
+                );
+            }
             Step::Clear { partition } => {
                 self.end.remove(&partition);
                 self.floor.remove(&partition);
@@ -285,7 +303,7 @@ fn truncation_returns_exactly_what_it_removes_and_lowers_a_head_that_says_too_mu
     assert_eq!(contents(&store, 1).len(), 4_321);
     assert_eq!(
         store.head(1).unwrap(),
-        Some(Head { confirmed: 4_321, state_next: 0, stream_time_ms: -7, tail: None })
+        Some(Head { confirmed: 4_321, state_next: 0, stream_time_ms: -7, tail: None, forgets: 0 })
     );
     store.set_head(1, head(100)).unwrap();
     assert_eq!(store.truncate(1, 200).unwrap().len(), 4_121);

@@ -95,6 +95,7 @@ impl Mock {
             clean: CLEAN.to_owned(),
             state: STATE.to_owned(),
             dead_letter: Some(DEAD.to_owned()),
+            duplicates: None,
             group: GROUP.to_owned(),
             transactional_id: format!("{GROUP}.{name}.0"),
             instance: None,

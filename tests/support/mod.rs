@@ -52,3 +52,9 @@ pub fn wait_until<T>(what: &str, limit: Duration, mut probe: impl FnMut() -> Opt
         std::thread::sleep(Duration::from_millis(20));
     }
 }
+
+/// The wall clock, ms since the epoch.
+pub fn now_ms() -> i64 {
+    use dedupd::clock::Clock;
+    dedupd::clock::SystemClock::start().wall_ms()
+}

@@ -14,6 +14,8 @@ pub struct Identity {
     pub from: Vec<IdSource>,
     /// What to do with a record that has none.
     pub on_missing: OnMissing,
+    /// A record with this header goes through whatever its id.
+    pub force_header: Option<String>,
     /// How it becomes 16 bytes.
     pub hash: HashChoice,
 }
@@ -44,7 +46,8 @@ pub(super) fn validate(typed: &TypedIdentity, reading: &mut Reading<'_>) -> Opti
     let from = sources(typed.from.as_deref().unwrap_or_default(), reading);
     let on_missing = reading.choice("identity.on_missing", typed.on_missing.as_deref());
     let hash = hash(typed, reading);
-    Some(Identity { from: from?, on_missing: on_missing?, hash: hash? })
+    let force_header = typed.force_header.clone().filter(|name| !name.is_empty());
+    Some(Identity { from: from?, on_missing: on_missing?, force_header, hash: hash? })
 }
 
 fn sources(texts: &[String], reading: &mut Reading<'_>) -> Option<Vec<IdSource>> {

@@ -12,8 +12,10 @@ use crate::config::units::duration_text;
 pub struct Window {
     /// Remembered exactly for this long, at least one second.
     pub exact: Duration,
-    /// Remembered in a Bloom filter until then. In this version always `exact`.
+    /// Remembered in a Bloom filter until then.
     pub bloom: Duration,
+    /// Into how many slices that time is cut, 1 to 64: a slice is dropped as a whole.
+    pub slices: u32,
     /// Of the Bloom part: above 0, at most 0.5.
     pub false_positive_rate: f64,
     /// What to do with a record that only the Bloom part knows.
@@ -26,6 +28,8 @@ pub struct Window {
 
 /// 38 bits of offset distance are kept for each identity (DESIGN 4.3).
 const MOST_IDS: u64 = 1 << 38;
+/// A look-up asks every slice, and each costs a share of the rate.
+const MOST_SLICES: u64 = 64;
 
 pub(super) fn validate(typed: &TypedWindow, reading: &mut Reading<'_>) -> Option<Window> {
     let second = Duration::from_secs(1);
@@ -37,6 +41,7 @@ pub(super) fn validate(typed: &TypedWindow, reading: &mut Reading<'_>) -> Option
     if let (Some(exact), Some(bloom)) = (exact, bloom) {
         bloom_reaches_beyond(exact, bloom, reading);
     }
+    let slices = reading.whole("window.slices", typed.slices.as_deref(), 1..=MOST_SLICES);
     let rate = rate(typed.false_positive_rate.as_deref(), reading);
     let on_probable = reading.choice("window.on_probable", typed.on_probable.as_deref());
     let max_ids = reading.whole("window.max_ids", typed.max_ids.as_deref(), 1..=MOST_IDS);
@@ -44,6 +49,7 @@ pub(super) fn validate(typed: &TypedWindow, reading: &mut Reading<'_>) -> Option
     Some(Window {
         exact: exact?,
         bloom: bloom?,
+        slices: u32::try_from(slices?).unwrap_or(u32::MAX),
         false_positive_rate: rate?,
         on_probable: on_probable?,
         max_ids: max_ids?,

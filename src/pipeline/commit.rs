@@ -1,0 +1,206 @@
+//! The end of a transaction. Every effect of it happens here, in this order.
+//!
+//! What a crash costs, at each point: until the commit, nothing, because the transaction aborts and
+//! the committed offset has not moved; the local store may then hold blocks that never became real,
+//! which the next start recognises by their owners. After the commit, nothing, because everything
+//! needed is in it.
+
+use std::time::Duration;
+
+use super::checkpoint::{Checkpoint, Origin, Tail};
+use super::failpoint;
+use super::partition::Partition;
+use super::trouble::{Fatal, Trouble};
+use super::worker::{Core, World};
+use crate::clock::Clock;
+use crate::dedupe::{Block, PartitionId, Window};
+use crate::ports::{Failure, Head, Position, Remedy, Sink, Source, Store, StoreError};
+
+/// Longest slice of one blocking broker call.
+const SLICE: Duration = Duration::from_secs(2);
+
+impl<W: World> Core<W> {
+    /// Commits the open transaction: records, blocks and offsets together, or none of them. One that
+    /// failed is never gone on with: a partition given away meanwhile would be missing in its offsets.
+    pub(super) fn commit(&mut self, source: &W::Source) -> Result<(), Trouble> {
+        if !self.batch.is_open() {
+            return Ok(());
+        }
+        self.commit_open(source).map_err(Trouble::rewinding)
+    }
+
+    fn commit_open(&mut self, source: &W::Source) -> Result<(), Trouble> {
+        let started = self.clock.elapsed();
+        failpoint::pass("before_store");
+        // Local first, while the broker is still acknowledging: a crash from here on leaves owners at
+        // or beyond C in the store, and the next start makes claims of them.
+        let blocks = self.store_blocks()?;
+        failpoint::pass("after_store");
+        self.sink.drain(self.options.transaction_timeout)?;
+        failpoint::pass("after_drain");
+        for (partition, block) in &blocks {
+            let origin =
+                Origin { clean_end: self.sink.clean_end(*partition), writer: self.options.writer.clone() };
+            self.sink.put_state(*partition, &origin.render(), block)?;
+            self.tally.block(block.len());
+        }
+        self.put_forgotten()?;
+        failpoint::pass("after_state_records");
+        self.send_offsets(source)?;
+        failpoint::pass("after_send_offsets");
+        // The client's commit would flush the state records in steps of 100 ms.
+        self.sink.drain(self.options.transaction_timeout)?;
+        failpoint::pass("before_commit");
+        self.persistently(Sink::commit)?;
+        failpoint::pass("after_commit");
+        self.apply()?;
+        failpoint::pass("after_apply");
+        let took = self.clock.elapsed().saturating_sub(started);
+        self.report.transaction(&mut self.tally, took, self.clock.wall_ms());
+        Ok(())
+    }
+
+    /// Writes the blocks of the open transaction to the local store, and returns them encoded.
+    fn store_blocks(&mut self) -> Result<Vec<(PartitionId, Vec<u8>)>, Trouble> {
+        let mut blocks = Vec::new();
+        for partition in self.partitions.open_mut() {
+            for block in partition.blocks(self.options.hash) {
+                let encoded = block.encode();
+                let tail = Tail { crc: Block::checksum(&encoded), next: block.next };
+                if let Some(open) = partition.open.as_mut() {
+                    open.tail = Some(tail);
+                }
+                let head = Head { tail: Some((tail.crc, tail.next)), ..partition.head() };
+                self.store.append(&block, head)?;
+                blocks.push((partition.id, encoded));
+            }
+        }
+        Ok(blocks)
+    }
+
+    fn send_offsets(&mut self, source: &W::Source) -> Result<(), Trouble> {
+        let mut positions = Vec::new();
+        for partition in self.partitions.open_mut() {
+            let position = position(partition, &self.options.writer);
+            if let Some(open) = partition.open.as_mut() {
+                open.sent = Some((position.next, position.metadata.clone()));
+            }
+            positions.push(position);
+        }
+        let ids: Vec<PartitionId> = positions.iter().map(|p| p.partition).collect();
+        // The broker does not check all of this (KAFKA.md 9.1): an un-joined member's offsets are
+        // accepted, and ownership of a partition is never verified.
+        if !source.may_commit(&ids) {
+            return Err(Failure {
+                remedy: Remedy::Abort,
+                what: format!(
+                    "this process no longer owns all of partitions {ids:?} of topic {}; aborting",
+                    self.options.raw
+                ),
+                refused: None,
+            }
+            .into());
+        }
+        self.persistently(|sink, wait| sink.send_offsets(source, &positions, wait))
+    }
+
+    /// Repeats a call that may be resumed, for as long as the transaction can live; then its outcome
+    /// counts as unknown.
+    fn persistently(
+        &mut self,
+        mut call: impl FnMut(&mut W::Sink, Duration) -> Result<(), Failure>,
+    ) -> Result<(), Trouble> {
+        let deadline = self.clock.elapsed() + self.options.transaction_timeout;
+        loop {
+            match call(&mut self.sink, SLICE) {
+                Ok(()) => return Ok(()),
+                Err(failed) if failed.remedy == Remedy::Retry && self.clock.elapsed() < deadline => {
+                    self.clock.rest(Duration::from_millis(50));
+                }
+                Err(failed) => return Err(Trouble::exhausted(failed).into()),
+            }
+        }
+    }
+
+    /// The transaction is real: so is what was pending. Only now may anything expire.
+    fn apply(&mut self) -> Result<(), Trouble> {
+        let open: Vec<PartitionId> = self.partitions.open_mut().map(|partition| partition.id).collect();
+        open.into_iter().try_for_each(|id| self.committed(id))?;
+        self.batch.close();
+        self.failures = 0;
+        self.share_limit();
+        Ok(())
+    }
+
+    /// What the open transaction did to a partition is real.
+    pub(super) fn committed(&mut self, id: PartitionId) -> Result<(), Trouble> {
+        let state_end = self.sink.state_end(id);
+        let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
+        let forgotten = partition.open.as_ref().and_then(|open| open.forgotten.clone());
+        let first_live = partition.commit(state_end);
+        if let Some(forgotten) = forgotten {
+            StoreError::unless_taken(self.store.forget(id, &forgotten.offsets(), partition.head()))?;
+        }
+        StoreError::unless_taken(self.store.expire(id, first_live))?;
+        Ok(())
+    }
+
+    /// Below the limit a partition may hold what it likes; above it each gets an equal share.
+    fn share_limit(&mut self) {
+        let windows = || self.partitions.iter().filter_map(|p| p.window.as_ref());
+        let (count, ids) = (windows().count() as u64, windows().map(Window::ids).sum::<u64>());
+        let limit = if ids > self.options.max_ids {
+            self.options.max_ids / count.max(1)
+        } else {
+            self.options.max_ids
+        };
+        self.partitions.iter_mut().filter_map(|p| p.window.as_mut()).for_each(|w| w.set_max_ids(limit));
+    }
+
+    /// An abort that touches a partition with a committed leftover would undo the leftover.
+    fn keep_leftovers(&self) -> Result<(), Trouble> {
+        let endangered = |p: &&Partition| p.must_commit && p.open.as_ref().is_some_and(|open| open.forwarded);
+        match self.partitions.iter().find(endangered) {
+            None => Ok(()),
+            Some(partition) => Err(Fatal::Operator(format!(
+                "partition {} of the clean topic holds committed records that a broker left without their marker; the \
+                 open transaction has to be aborted, which would undo them; look at the transaction of {} with \
+                 kafka-transactions.sh, and start again",
+                partition.id, self.options.writer
+            ))
+            .into()),
+        }
+    }
+
+    /// Ends the open transaction without a trace. Definite: C has not moved.
+    pub(super) fn abort(&mut self) -> Result<(), Trouble> {
+        self.keep_leftovers()?;
+        self.persistently(Sink::abort).map_err(Trouble::renewing)?;
+        self.batch.close();
+        self.tally.clear();
+        for partition in self.partitions.open_mut() {
+            let stored = partition.open.as_ref().is_some_and(|open| open.tail.is_some());
+            if stored
+                && StoreError::unless_taken(self.store.truncate(partition.id, partition.committed))?.is_none()
+            {
+                partition.unload();
+            } else {
+                partition.abort();
+            }
+        }
+        Ok(())
+    }
+}
+
+fn position(partition: &Partition, writer: &str) -> Position {
+    let open_tail = partition.open.as_ref().and_then(|open| open.tail);
+    let forgotten = partition.open.as_ref().and_then(|open| open.forgotten.as_ref());
+    let checkpoint = Checkpoint {
+        state_next: partition.state_next,
+        stream_time_ms: partition.window.as_ref().map_or(0, Window::stream_time_ms),
+        tail: open_tail.or(partition.tail),
+        forgets: forgotten.map_or(partition.forgets, |forgotten| forgotten.number),
+        writer: writer.to_owned(),
+    };
+    Position { partition: partition.id, next: partition.next, metadata: checkpoint.render() }
+}

@@ -1,0 +1,137 @@
+//! What an operator asks of a running worker, answered between two transactions.
+
+use super::batch::Partitions;
+use super::partition::{Open, Partition};
+use super::step::Stored;
+use super::trouble::Trouble;
+use super::worker::{Core, World};
+use crate::clock::Clock;
+use crate::control::{Answer, Asked, Part, Place};
+use crate::dedupe::{Forgotten, Identity, Look, Offset, Window};
+use crate::ports::{Sink, Store, StoreError};
+
+use super::checkpoint::Origin;
+
+/// The owner of an identity that a filter has by chance.
+const NOBODY: Offset = Offset::MAX;
+
+impl<W: World> Core<W> {
+    /// Answers one question, if there is any. To take an identity back is a transaction of its own: its
+    /// record in the state topic and the unchanged offsets, committed together.
+    pub(super) fn answer(&mut self, source: &W::Source) -> Result<(), Trouble> {
+        let Some(asked) = self.control.as_ref().and_then(|control| control.try_recv().ok()) else {
+            return Ok(());
+        };
+        if asked.forget {
+            // What is pending has no owner that could be named yet.
+            self.commit(source)?;
+        }
+        let answer = self.whereabouts(&asked)?;
+        if asked.forget && !answer.places.is_empty() {
+            if !self.prepared {
+                return Ok(());
+            }
+            self.forget(source, asked.identity, &answer.places)?;
+        }
+        // Whoever asked may have given up.
+        asked.answer.send(answer).ok();
+        Ok(())
+    }
+
+    fn whereabouts(&self, asked: &Asked) -> Result<Answer, StoreError> {
+        let mut answer = Answer::default();
+        let wanted = |p: &&Partition| asked.partition.is_none_or(|only| only == p.id);
+        for partition in self.partitions.iter().filter(wanted) {
+            match partition.window.as_ref().filter(|_| partition.is_running()) {
+                Some(window) => {
+                    answer.looked_into.push(partition.id);
+                    answer.places.extend(self.places(partition, window, asked.identity)?);
+                }
+                None => answer.not_ready.push(partition.id),
+            }
+        }
+        Ok(answer)
+    }
+
+    fn places(
+        &self,
+        partition: &Partition,
+        window: &Window,
+        identity: Identity,
+    ) -> Result<Vec<Place>, StoreError> {
+        let look = Look::at(identity);
+        let place = |offset, time_ms, part| Place {
+            partition: partition.id,
+            offset,
+            time_ms,
+            part,
+            slice_ms: window.slice_begin(time_ms),
+        };
+        let owners = window.owners(&look, &Stored { store: &self.store, partition: partition.id })?;
+        let mut places: Vec<Place> =
+            owners.iter().map(|(owner, time_ms)| place(Some(*owner), *time_ms, Part::Exact)).collect();
+        let Some(slice_ms) = window.slice_of(&look) else { return Ok(places) };
+        // A bit has no owner: the blocks tell whose it is.
+        self.store.scan(partition.id, &mut |view| {
+            let mut found = Vec::new();
+            view.for_each(|owner, other| {
+                if other == identity && owners.iter().all(|(known, _)| *known != owner) {
+                    found.push(place(Some(owner), view.header.time_first_ms, Part::Bloom));
+                }
+            })
+            .map_err(|error| StoreError::Corrupt(format!("partition {}: {error}", partition.id)))?;
+            places.extend(found);
+            Ok(())
+        })?;
+        if places.is_empty() {
+            places.push(place(None, slice_ms, Part::Bloom));
+        }
+        Ok(places)
+    }
+
+    fn forget(&mut self, source: &W::Source, identity: Identity, places: &[Place]) -> Result<(), Trouble> {
+        self.batch.begin(&mut self.sink, || self.clock.elapsed()).map_err(Trouble::from)?;
+        let hash = self.options.hash;
+        open_for(&mut self.partitions, places, |partition, owners| Forgotten {
+            hash,
+            partition: partition.id,
+            number: partition.forgets + 1,
+            at: partition.committed,
+            owners: owners.into_iter().map(|owner| (owner, identity)).collect(),
+        });
+        self.commit(source)?;
+        tracing::info!(?places, "an identity was taken back");
+        Ok(())
+    }
+
+    /// Writes what is taken back to the state topic, in the open transaction.
+    pub(super) fn put_forgotten(&mut self) -> Result<(), Trouble> {
+        for partition in self.partitions.open_mut() {
+            let Some(forgotten) = partition.open.as_ref().and_then(|open| open.forgotten.as_ref()) else {
+                continue;
+            };
+            let origin = Origin { clean_end: None, writer: self.options.writer.clone() };
+            self.sink.put_state(partition.id, &origin.render(), &forgotten.encode())?;
+        }
+        Ok(())
+    }
+}
+
+/// Makes the partitions of these places part of the open transaction.
+fn open_for(
+    partitions: &mut Partitions,
+    places: &[Place],
+    forgotten: impl Fn(&Partition, Vec<Offset>) -> Forgotten,
+) {
+    for partition in partitions.iter_mut() {
+        let owners: Vec<Offset> = places
+            .iter()
+            .filter(|place| place.partition == partition.id)
+            .map(|place| place.offset.unwrap_or(NOBODY))
+            .collect();
+        if !owners.is_empty() {
+            let forgotten = Some(forgotten(partition, owners));
+            partition.open = Some(Open { forgotten, ..Open::default() });
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! On a real Apache Kafka: the window beyond its exact part, and ids that are taken back or forced through.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking"
+)]
+
+mod support;
+
+use std::time::Duration;
+
+use serde_json::Value;
+use support::{Draft, Isolation, Pipe, Record, Running, Sidecar, now_ms, shared_kafka};
+
+const LIMIT: Duration = Duration::from_mins(1);
+const HOUR_MS: i64 = 3_600_000;
+
+/// One hour exactly and a day by filters, in slices of six hours and a bit.
+fn sidecar(pipe: &Pipe<'_>, instance: &str) -> Sidecar {
+    pipe.sidecar(instance)
+        .with("DEDUPD_WINDOW__EXACT", "1h")
+        .with("DEDUPD_WINDOW__BLOOM", "24h")
+        .with("DEDUPD_WINDOW__SLICES", "4")
+        .with("DEDUPD_TOPICS__DUPLICATES", &format!("{}.again", pipe.raw))
+}
+
+/// Longer ago than everything here remembers.
+fn long_ago() -> i64 {
+    now_ms() - 48 * HOUR_MS
+}
+
+/// Writes ids at one time, and waits until they are processed.
+fn send(pipe: &Pipe<'_>, ids: &[&str], at_ms: i64) {
+    let drafts: Vec<Draft> = ids.iter().map(|id| Draft::id(0, id).at(at_ms)).collect();
+    pipe.kafka.send(&pipe.raw, &drafts);
+    pipe.wait_caught_up(1, LIMIT);
+}
+
+fn ids(records: &[Record]) -> Vec<String> {
+    let strip = |record: &Record| record.text().replace("{\"id\":\"", "").replace("\"}", "");
+    records.iter().map(strip).collect()
+}
+
+fn clean(pipe: &Pipe<'_>) -> Vec<String> {
+    ids(&pipe.kafka.records(&pipe.clean, Isolation::Committed))
+}
+
+fn header(record: &Record, name: &str) -> Option<String> {
+    let (_, value) = record.headers.iter().find(|(key, _)| key == name)?;
+    Some(String::from_utf8(value.clone().unwrap()).unwrap())
+}
+
+#[test]
+fn an_id_is_remembered_beyond_the_exact_window_through_crashes_and_then_forgotten() {
+    let pipe = Pipe::new(shared_kafka(), "beyond", 1);
+    let sidecar = sidecar(&pipe, "a");
+    let start = long_ago();
+    let running = sidecar.start();
+    send(&pipe, &["a", "b", "c", "d"], start);
+    send(&pipe, &["e", "e"], start + 3 * HOUR_MS);
+    send(&pipe, &["a", "f"], start + 3 * HOUR_MS);
+    running.kill9();
+    let running = sidecar.start();
+    send(&pipe, &["b"], start + 3 * HOUR_MS);
+    running.kill9();
+    std::fs::remove_dir_all(&sidecar.state_dir).unwrap();
+    let running = sidecar.start();
+    send(&pipe, &["c", "e"], start + 5 * HOUR_MS);
+    assert_eq!(clean(&pipe), ["a", "b", "c", "d", "e", "f"]);
+    let rate = running.metric("dedupd_false_positive_rate{partition=\"0\"}");
+    assert!(rate.is_none_or(|rate| rate > 0.0 && rate <= 1e-9), "{rate:?}");
+
+    let again = pipe.kafka.records(&format!("{}.again", pipe.raw), Isolation::Committed);
+    assert_eq!(ids(&again), ["e", "a", "b", "c", "e"]);
+    let said = |name: &str| again.iter().map(|record| header(record, name)).collect::<Vec<_>>();
+    let reasons = ["duplicate", "probable", "probable", "probable", "probable"];
+    assert_eq!(said("dedupd.reason"), reasons.map(|word| Some(word.to_owned())));
+    assert_eq!(said("dedupd.owner"), [Some("4".to_owned()), None, None, None, None]);
+    for slice in &said("dedupd.slice")[1..4] {
+        let begin: i64 = slice.as_ref().unwrap().parse().unwrap();
+        assert!(begin <= start && start < begin + 7 * HOUR_MS, "{begin} for {start}");
+    }
+
+    // A slice goes when its youngest is too old: the length of one more than the window, at the latest.
+    send(&pipe, &["d"], start + 20 * HOUR_MS);
+    send(&pipe, &["tick"], start + 32 * HOUR_MS);
+    send(&pipe, &["d", "d"], start + 32 * HOUR_MS);
+    assert_eq!(clean(&pipe)[6..], ["tick", "d"]);
+    assert_eq!(running.stop(), Some(0), "{}", running.text());
+}
+
+#[test]
+fn what_is_probably_a_duplicate_goes_where_the_policy_says() {
+    for (policy, clean_has, dead) in
+        [("forward", ["a", "e", "a"].as_slice(), 0), ("dead_letter", &["a", "e"], 1)]
+    {
+        let pipe = Pipe::new(shared_kafka(), &format!("probable-{policy}"), 1);
+        let dead_topic = format!("{}.dead", pipe.raw);
+        let running = sidecar(&pipe, "a")
+            .with("DEDUPD_WINDOW__ON_PROBABLE", policy)
+            .with("DEDUPD_TOPICS__DEAD_LETTER", &dead_topic)
+            .start();
+        let start = long_ago();
+        send(&pipe, &["a"], start);
+        send(&pipe, &["e", "a"], start + 3 * HOUR_MS);
+        assert_eq!(clean(&pipe), clean_has, "{policy}");
+        let letters = pipe.kafka.records(&dead_topic, Isolation::Committed);
+        assert_eq!(letters.len(), dead, "{policy}");
+        assert!(letters.iter().all(|letter| header(letter, "dedupd.slice").is_some()), "{letters:?}");
+        assert_eq!(running.outcome("probable"), 1);
+        // What was forwarded is known exactly from now on.
+        send(&pipe, &["a"], start + 3 * HOUR_MS);
+        assert_eq!(running.outcome("duplicate"), u64::from(policy == "forward"), "{policy}");
+    }
+}
+
+/// The status code and the JSON of an answer.
+fn answer(page: Option<String>) -> (u16, Value) {
+    let page = page.expect("an answer");
+    let code = page.split(' ').nth(1).unwrap().parse().unwrap();
+    (code, serde_json::from_str(page.split_once("\r\n\r\n").unwrap().1.trim()).unwrap())
+}
+
+fn forget(running: &Running, id: &str) -> (u16, Value) {
+    answer(running.post("/forget", "application/json", &format!("{{\"id\":\"{id}\"}}")))
+}
+
+#[test]
+fn an_id_that_was_taken_back_is_heard_again_through_crashes_and_failover() {
+    let pipe = Pipe::new(shared_kafka(), "forget", 1);
+    let (a, b) = (sidecar(&pipe, "a"), sidecar(&pipe, "b"));
+    let start = long_ago();
+    // Both have local state from before.
+    let running = b.start();
+    send(&pipe, &["old", "older"], start);
+    send(&pipe, &["x", "y", "z", "w", "v"], start + 3 * HOUR_MS);
+    assert_eq!(running.stop(), Some(0), "{}", running.text());
+    let running = a.start();
+    running.wait_running(1, LIMIT);
+
+    let (code, found) = answer(running.get("/state?id=x&partition=0"));
+    assert_eq!(
+        (code, &found["found"][0]["offset"], &found["found"][0]["part"]),
+        (200, &2.into(), &"exact".into())
+    );
+    let (code, found) = answer(running.get("/state?id=old"));
+    assert_eq!(
+        (code, &found["found"][0]["offset"], &found["found"][0]["part"]),
+        (200, &0.into(), &"bloom".into())
+    );
+    assert_eq!(answer(running.get("/state?id=never")).0, 404);
+    assert_eq!(forget(&running, "never").0, 404);
+    let plain = running.post("/forget", "text/plain", "{\"id\":\"x\"}");
+    assert_eq!(answer(plain).0, 415);
+
+    // Exact and by filter, heard once and then known again.
+    for id in ["x", "old"] {
+        let (code, done) = forget(&running, id);
+        assert_eq!((code, done["forgotten"].as_array().unwrap().len()), (200, 1), "{done}");
+        assert_eq!(answer(running.get(&format!("/state?id={id}"))).0, 404);
+        send(&pipe, &[id, id], start + 3 * HOUR_MS);
+    }
+    assert_eq!(clean(&pipe)[7..], ["x", "old"]);
+
+    // Taken back, then everything local is lost.
+    assert_eq!(forget(&running, "y").0, 200);
+    assert_eq!(forget(&running, "older").0, 200);
+    running.kill9();
+    std::fs::remove_dir_all(&a.state_dir).unwrap();
+    let running = a.start();
+    send(&pipe, &["y", "older", "y", "older"], start + 3 * HOUR_MS);
+    assert_eq!(clean(&pipe)[9..], ["y", "older"]);
+
+    // Taken back here, and a restart from the same local state.
+    assert_eq!(forget(&running, "z").0, 200);
+    running.kill9();
+    let running = a.start();
+    send(&pipe, &["z", "z"], start + 3 * HOUR_MS);
+    assert_eq!(running.stop(), Some(0), "{}", running.text());
+    assert_eq!(clean(&pipe)[11..], ["z"]);
+
+    // Both have everything up to the same offset; one of them takes back, the other takes over.
+    let running = b.start();
+    send(&pipe, &["u"], start + 3 * HOUR_MS);
+    assert_eq!(running.stop(), Some(0), "{}", running.text());
+    let running = a.start();
+    running.wait_running(1, LIMIT);
+    assert_eq!(forget(&running, "w").0, 200);
+    assert_eq!(running.stop(), Some(0), "{}", running.text());
+    let running = b.start();
+    send(&pipe, &["w", "w", "v"], start + 3 * HOUR_MS);
+    assert_eq!(running.stop(), Some(0), "{}", running.text());
+    assert_eq!(clean(&pipe)[12..], ["u", "w"]);
+}
+
+#[test]
+fn a_closed_door_stays_closed() {
+    let pipe = Pipe::new(shared_kafka(), "closed", 1);
+    let running = sidecar(&pipe, "a").with("DEDUPD_HTTP__CONTROL", "off").start();
+    send(&pipe, &["x"], now_ms());
+    assert_eq!(forget(&running, "x").0, 403);
+    assert_eq!(answer(running.get("/state?id=x")).0, 403);
+    send(&pipe, &["x"], now_ms());
+    assert_eq!(clean(&pipe), ["x"]);
+}
+
+#[test]
+fn a_record_with_the_header_goes_through() {
+    let pipe = Pipe::new(shared_kafka(), "forced", 1);
+    let forced = sidecar(&pipe, "a").with("DEDUPD_IDENTITY__FORCE_HEADER", "again");
+    let running = forced.start();
+    let start = long_ago();
+    send(&pipe, &["a", "b"], start);
+    send(&pipe, &["tick"], start + 2 * HOUR_MS);
+    let again = |id: &str| Draft::id(0, id).at(start + 2 * HOUR_MS).header("again", None);
+    // Known by a filter, known exactly, and new.
+    pipe.kafka.send(&pipe.raw, &[again("a"), again("tick"), again("new")]);
+    send(&pipe, &["a", "tick", "new", "b"], start + 2 * HOUR_MS);
+    assert_eq!(clean(&pipe), ["a", "b", "tick", "a", "tick", "new"]);
+    let counted = ["forced", "forwarded", "duplicate", "probable"].map(|outcome| running.outcome(outcome));
+    assert_eq!(counted, [2, 4, 3, 1]);
+    running.kill9();
+    let running = forced.start();
+    send(&pipe, &["a", "tick", "new"], start + 2 * HOUR_MS);
+    assert_eq!(clean(&pipe).len(), 6);
+    assert_eq!(running.stop(), Some(0), "{}", running.text());
+}
