@@ -23,7 +23,7 @@ pub use ended::Ended;
 pub use log::{begin as begin_log, begin_quietly as begin_log_quietly};
 
 use crate::cli::Exit;
-use crate::config::{Config, Control};
+use crate::config::Config;
 use crate::http;
 use crate::kafka::{self, CheckError, Topology, Wanted};
 use crate::metrics::{About, Metrics, Status};
@@ -57,13 +57,7 @@ impl Service {
             clean: config.topics.clean.as_str().to_owned(),
         };
         let status = Arc::new(Status::new(about, config.group.workers));
-        let who = match config.http.control {
-            Control::Off => http::Who::Nobody,
-            Control::Loopback => http::Who::Loopback,
-            Control::Any => http::Who::Anybody,
-        };
-        let door = http::Door { who, ..http::Door::default() };
-        Self { config, metrics: Metrics::new(), status, topology: None, door }
+        Self { config, metrics: Metrics::new(), status, topology: None, door: http::Door::default() }
     }
 
     /// Runs until `shutdown` ends or something ends the service; the HTTP endpoint lives as long.
@@ -114,7 +108,9 @@ impl Service {
 /// `dedupd run`: until SIGTERM or SIGINT.
 pub fn run(config: Config) -> Result<(), Ended> {
     let listen = config.http.listen;
+    let door = http::Door { token: assembly::token(&config)?, ..http::Door::default() };
     runtime()?.block_on(async {
+        let stop = signal();
         let listener = TcpListener::bind(listen).await.map_err(|e| {
             Ended::new(
                 Exit::Usage,
@@ -124,7 +120,7 @@ pub fn run(config: Config) -> Result<(), Ended> {
         if let Ok(address) = listener.local_addr() {
             tracing::info!("status page and metrics at http://{address}/");
         }
-        Service::new(config).run(listener, signal()).await
+        Service { door, ..Service::new(config) }.run(listener, stop).await
     })
 }
 
@@ -146,13 +142,16 @@ pub fn runtime() -> Result<tokio::runtime::Runtime, Ended> {
         .map_err(|e| Ended::failed(format!("cannot start the runtime: {e}")))
 }
 
-/// Ends at SIGTERM or SIGINT.
-pub async fn signal() {
+/// Ends at SIGTERM or SIGINT. Listens from the call on, not only when it is waited for: a signal that
+/// comes in between must not end the process in its own way. Only inside a runtime.
+pub fn signal() -> impl Future<Output = ()> {
     use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut term), Ok(mut int)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
-    else {
-        tracing::error!("cannot listen for SIGTERM; stop this process with SIGKILL, which is safe");
-        return std::future::pending().await;
-    };
-    tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
+    let listening = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
+    async {
+        let (Ok(mut term), Ok(mut int)) = listening else {
+            tracing::error!("cannot listen for SIGTERM; stop this process with SIGKILL, which is safe");
+            return std::future::pending().await;
+        };
+        tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
+    }
 }
