@@ -8,6 +8,8 @@
 
 mod support;
 
+use std::collections::BTreeSet;
+use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -18,12 +20,18 @@ const HOUR_MS: i64 = 3_600_000;
 
 /// One hour exactly and a day by filters, in slices of six hours and a bit.
 fn sidecar(pipe: &Pipe<'_>, instance: &str) -> Sidecar {
+    let token_file = pipe.dir.path().join("token");
+    std::fs::write(&token_file, "a-secret-of-this-test\n").unwrap();
     pipe.sidecar(instance)
         .with("DEDUPD_WINDOW__EXACT", "1h")
         .with("DEDUPD_WINDOW__BLOOM", "24h")
         .with("DEDUPD_WINDOW__SLICES", "4")
         .with("DEDUPD_TOPICS__DUPLICATES", &format!("{}.again", pipe.raw))
+        .with("DEDUPD_HTTP__TOKEN_FILE", token_file.to_str().unwrap())
 }
+
+const SECRET: &str = "Authorization: Bearer a-secret-of-this-test";
+const JSON: &str = "Content-Type: application/json";
 
 /// Longer ago than everything here remembers.
 fn long_ago() -> i64 {
@@ -123,7 +131,12 @@ fn answer(page: Option<String>) -> (u16, Value) {
 }
 
 fn forget(running: &Running, id: &str) -> (u16, Value) {
-    answer(running.post("/forget", "application/json", &format!("{{\"id\":\"{id}\"}}")))
+    let body = format!("{{\"id\":\"{id}\"}}");
+    answer(running.request("POST", "/forget", &[SECRET, JSON], &body, LIMIT))
+}
+
+fn find(running: &Running, query: &str) -> (u16, Value) {
+    answer(running.request("GET", &format!("/state?{query}"), &[SECRET], "", LIMIT))
 }
 
 #[test]
@@ -139,26 +152,31 @@ fn an_id_that_was_taken_back_is_heard_again_through_crashes_and_failover() {
     let running = a.start();
     running.wait_running(1, LIMIT);
 
-    let (code, found) = answer(running.get("/state?id=x&partition=0"));
+    let (code, found) = find(&running, "id=x&partition=0");
     assert_eq!(
         (code, &found["found"][0]["offset"], &found["found"][0]["part"]),
         (200, &2.into(), &"exact".into())
     );
-    let (code, found) = answer(running.get("/state?id=old"));
+    let (code, found) = find(&running, "id=old");
     assert_eq!(
         (code, &found["found"][0]["offset"], &found["found"][0]["part"]),
         (200, &0.into(), &"bloom".into())
     );
-    assert_eq!(answer(running.get("/state?id=never")).0, 404);
+    assert_eq!(find(&running, "id=never").0, 404);
     assert_eq!(forget(&running, "never").0, 404);
-    let plain = running.post("/forget", "text/plain", "{\"id\":\"x\"}");
+    let plain =
+        running.request("POST", "/forget", &[SECRET, "Content-Type: text/plain"], "{\"id\":\"x\"}", LIMIT);
     assert_eq!(answer(plain).0, 415);
+    for wrong in ["Authorization: Bearer a-secret-of-this-tesT", "Authorization: Bearer ", "X: y"] {
+        let refused = running.request("POST", "/forget", &[wrong, JSON], "{\"id\":\"x\"}", LIMIT);
+        assert_eq!(answer(refused).0, 401, "{wrong}");
+    }
 
     // Exact and by filter, heard once and then known again.
     for id in ["x", "old"] {
         let (code, done) = forget(&running, id);
         assert_eq!((code, done["forgotten"].as_array().unwrap().len()), (200, 1), "{done}");
-        assert_eq!(answer(running.get(&format!("/state?id={id}"))).0, 404);
+        assert_eq!(find(&running, &format!("id={id}")).0, 404);
         send(&pipe, &[id, id], start + 3 * HOUR_MS);
     }
     assert_eq!(clean(&pipe)[7..], ["x", "old"]);
@@ -197,10 +215,10 @@ fn an_id_that_was_taken_back_is_heard_again_through_crashes_and_failover() {
 #[test]
 fn a_closed_door_stays_closed() {
     let pipe = Pipe::new(shared_kafka(), "closed", 1);
-    let running = sidecar(&pipe, "a").with("DEDUPD_HTTP__CONTROL", "off").start();
+    let running = pipe.sidecar("a").start();
     send(&pipe, &["x"], now_ms());
     assert_eq!(forget(&running, "x").0, 403);
-    assert_eq!(answer(running.get("/state?id=x")).0, 403);
+    assert_eq!(find(&running, "id=x").0, 403);
     send(&pipe, &["x"], now_ms());
     assert_eq!(clean(&pipe), ["x"]);
 }
@@ -225,4 +243,52 @@ fn a_record_with_the_header_goes_through() {
     send(&pipe, &["a", "tick", "new"], start + 2 * HOUR_MS);
     assert_eq!(clean(&pipe).len(), 6);
     assert_eq!(running.stop(), Some(0), "{}", running.text());
+}
+
+fn id_of(text: &str) -> String {
+    let value: Value = serde_json::from_str(text).unwrap();
+    value["id"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_plan_looks_at_the_live_topic() {
+    let pipe = Pipe::new(shared_kafka(), "live", 3);
+    let load = pipe.load(3, 2_000);
+    load.more(6_000);
+    load.finish();
+    let written = pipe.kafka.records(&pipe.raw, Isolation::Committed);
+    let different: BTreeSet<(i32, String)> = written
+        .iter()
+        .map(|record| (record.partition, record.text()))
+        .map(|(p, text)| (p, id_of(&text)))
+        .collect();
+    let repeats = written.len() - different.len();
+    assert!(repeats > 0);
+    let plan = |topic: &str, more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dedupd"));
+        command.args(["plan", "--bootstrap-servers", pipe.kafka.bootstrap(), "--raw", topic, "--json"]);
+        command.args(["--id", "json:/id"]).args(more).output().unwrap()
+    };
+    let output = plan(&pipe.raw, &[]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let told: Value = serde_json::from_str(&text).unwrap();
+    let (sample, asked) = (&told["sample"], &told["plan"]["asked"]);
+    assert_eq!(sample["read"], written.len(), "{told}");
+    assert_eq!((&sample["repeats"], &sample["partitions"]), (&repeats.into(), &3.into()), "{told}");
+    assert_eq!(asked["partitions"], 3);
+    // All of it was written in the last minute or so.
+    let rate = asked["events_per_second"].as_f64().unwrap();
+    let most = written.len() as f64;
+    assert!(rate > most / 120.0 && rate <= most, "{rate} of {most}");
+
+    let few = plan(&pipe.raw, &["--sample", "300", "--events", "10"]);
+    let told: Value = serde_json::from_slice(&few.stdout).unwrap();
+    assert_eq!(
+        (&told["sample"]["read"], &told["plan"]["asked"]["events_per_second"]),
+        (&300.into(), &10.0.into())
+    );
+    let missing = plan("no-such-topic", &[]);
+    assert_eq!(missing.status.code(), Some(6));
+    assert!(String::from_utf8_lossy(&missing.stderr).contains("no-such-topic"));
 }

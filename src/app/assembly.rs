@@ -6,6 +6,7 @@ use super::Ended;
 use crate::cli::Exit;
 use crate::config::{self, Config, HashChoice};
 use crate::dedupe::{BloomLimits, Hasher, IdSource, IdentityRule, TimeSource, WindowLimits};
+use crate::http::Token;
 use crate::kafka::{Settings, Topology};
 use crate::pipeline::{OnMissing, OnPoison, OnProbable, OnRewind, Options, Start, Torn};
 use crate::store::Binding;
@@ -153,6 +154,17 @@ pub(super) fn hasher(config: &Config) -> Result<Hasher, Ended> {
     let key = u128::from_str_radix(text, 16).ok().filter(|_| text.len() == 32);
     key.map(|key| Hasher::SipHash { key: key.to_be_bytes() })
         .ok_or_else(|| wrong("does not hold a 128-bit key".to_owned()))
+}
+
+/// The secret of those who may ask about ids, read from its file.
+pub(super) fn token(config: &Config) -> Result<Option<Token>, Ended> {
+    let Some(path) = &config.http.token_file else { return Ok(None) };
+    let wrong = |what: String| {
+        let remedy = "write at least 16 characters, as from: openssl rand -hex 16";
+        Ended::new(Exit::Usage, format!("http.token_file = {}: {what}; {remedy}", path.display()))
+    };
+    let text = std::fs::read_to_string(path).map_err(|e| wrong(e.to_string()))?;
+    Token::new(text.trim()).map(Some).ok_or_else(|| wrong("holds too short a secret".to_owned()))
 }
 
 /// What the local store belongs to.

@@ -9,9 +9,12 @@ use indicatif::ProgressBar;
 use super::{Ended, begin_log, begin_log_quietly, check, run, runtime, signal, window_of};
 use crate::audit::{self, AuditError, MissingId, Report};
 use crate::cli::{Command, Exit, GenerateArgs, IdForm, PlanArgs};
+use crate::clock::{Clock, SystemClock};
 use crate::config::{self, AsTyped, Config, OnMissing};
+use crate::dedupe::{Hasher, IdSource, IdentityRule};
 use crate::demo;
 use crate::generate::{self, Shape, Summary};
+use crate::kafka::{self, Sample, Sampling};
 use crate::plan::{Fits, IdKind, Plan, Question};
 
 /// Does what the command line says; the exit code is that of a command that came to its end.
@@ -86,9 +89,11 @@ fn plan(args: &PlanArgs) -> Result<String, Ended> {
             "--bloom is shorter than --exact: make it longer, or leave it out".to_owned(),
         ));
     }
+    let sample = args.raw.as_deref().map(|topic| sampled(args, topic)).transpose()?;
+    let live = sample.clone().unwrap_or_default();
     let plan = Plan::of(Question {
-        events_per_second: args.events,
-        duplicates: args.duplicates,
+        events_per_second: args.events.unwrap_or(live.events_per_second),
+        duplicates: args.duplicates.unwrap_or_else(|| live.duplicates()),
         ids: match args.ids {
             IdForm::Uuid => IdKind::Uuid,
             IdForm::Text => IdKind::Text,
@@ -97,13 +102,41 @@ fn plan(args: &PlanArgs) -> Result<String, Ended> {
         bloom,
         slices: args.slices,
         false_positive_rate: args.false_positive_rate,
-        partitions: args.partitions,
+        partitions: args.partitions.unwrap_or(live.partitions).max(1),
     });
     let fits = args.memory.map(|memory| Fits::of(&plan.asked, memory.0 as u64));
     if args.json {
-        return Ok(format!("{}\n", serde_json::json!({ "plan": plan, "fits": fits })));
+        return Ok(format!("{}\n", serde_json::json!({ "plan": plan, "fits": fits, "sample": sample })));
     }
-    Ok(fits.map_or_else(|| plan.to_string(), |fits| format!("{plan}{fits}")))
+    let fits = fits.map(|fits| fits.to_string()).unwrap_or_default();
+    let sample = sample.map(|sample| sample.to_string()).unwrap_or_default();
+    Ok(format!("{sample}{plan}{fits}"))
+}
+
+/// What a live topic tells of itself.
+fn sampled(args: &PlanArgs, topic: &str) -> Result<Sample, Ended> {
+    let wrong = |what: String| Ended::new(Exit::Usage, what);
+    let sources: Result<Vec<IdSource>, _> = args.id.iter().map(|text| text.parse()).collect();
+    let sources = sources.map_err(|error| wrong(format!("--id: {error}")))?;
+    let sampling = Sampling {
+        bootstrap_servers: args.bootstrap_servers.clone().unwrap_or_default(),
+        properties: args.properties.iter().map(|p| (p.name.clone(), p.value.clone())).collect(),
+        topic: topic.to_owned(),
+        records: args.sample,
+    };
+    let bar = ProgressBar::new(args.sample);
+    let rule = IdentityRule::new(sources, Hasher::Xxh3);
+    let sample =
+        kafka::sample(&sampling, &rule, SystemClock::start().wall_ms(), &|read| bar.set_position(read));
+    bar.finish_and_clear();
+    let sample = sample.map_err(|failed| Ended::new(Exit::Operator, failed.what))?;
+    if sample.with_id == 0 {
+        return Err(wrong(format!(
+            "none of {} records read of topic {topic} has an id; correct --id, or give --events, --duplicates and --partitions",
+            sample.read
+        )));
+    }
+    Ok(sample)
 }
 
 /// `dedupd generate`: until all is written or a signal comes.

@@ -5,17 +5,32 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use super::Bytes;
-use crate::config::parse_duration;
+use crate::config::{Property, parse_duration};
 
 /// Flags of `plan`.
 #[derive(Debug, Clone, Args)]
 pub struct PlanArgs {
-    /// Records a second in the raw topic, all partitions together
-    #[arg(long, value_parser = positive, value_name = "COUNT")]
-    pub events: f64,
-    /// Share of records that are duplicates, from 0 to below 1
-    #[arg(long, default_value_t = 0.0, value_parser = super::share, value_name = "SHARE")]
-    pub duplicates: f64,
+    /// Records a second in the raw topic, all partitions together; or let --raw tell
+    #[arg(long, value_parser = positive, required_unless_present = "raw", value_name = "COUNT")]
+    pub events: Option<f64>,
+    /// Share of records that are duplicates, from 0 to below 1 [default: 0, or what --raw tells]
+    #[arg(long, value_parser = super::share, value_name = "SHARE")]
+    pub duplicates: Option<f64>,
+    /// Look at this live topic for rate, duplicates and partitions; nothing is changed
+    #[arg(long, requires = "bootstrap_servers", requires = "id", value_name = "TOPIC")]
+    pub raw: Option<String>,
+    /// Brokers to begin with, as host:port, separated by commas
+    #[arg(long, value_name = "LIST")]
+    pub bootstrap_servers: Option<String>,
+    /// Where the id stands: key, header:NAME, json:/pointer or value; repeatable
+    #[arg(long, value_name = "WHERE")]
+    pub id: Vec<String>,
+    /// How many of its newest records are read, all partitions together
+    #[arg(long, default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(1..), value_name = "COUNT")]
+    pub sample: u64,
+    /// Set a librdkafka property, as in security.protocol=sasl_ssl; repeatable
+    #[arg(short = 'X', value_name = "NAME=VALUE", value_parser = super::property)]
+    pub properties: Vec<Property>,
     /// What the ids are: uuid, or text for anything else
     #[arg(long, value_enum, default_value_t = IdForm::Uuid, value_name = "KIND", hide_possible_values = true)]
     pub ids: IdForm,
@@ -31,9 +46,9 @@ pub struct PlanArgs {
     /// How often a look-up in the Bloom part may take a new id for a known one
     #[arg(long, default_value_t = 1e-9, value_parser = rate, value_name = "RATE")]
     pub false_positive_rate: f64,
-    /// Partitions of the raw topic
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000), value_name = "COUNT")]
-    pub partitions: u32,
+    /// Partitions of the raw topic [default: 1, or what --raw tells]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000), value_name = "COUNT")]
+    pub partitions: Option<u32>,
     /// Tell also what window fits into so much memory, as in 4GiB
     #[arg(long, value_name = "BYTES")]
     pub memory: Option<Bytes>,
@@ -78,5 +93,6 @@ Examples:
   dedupd plan --events 5000 --exact 24h --partitions 12
   dedupd plan --events 5000 --exact 24h --bloom 30days --partitions 12 --json
   dedupd plan --events 5000 --exact 1h --memory 4GiB
+  dedupd plan --bootstrap-servers localhost:9092 --raw events.raw --id json:/id --exact 24h
 
-Exit codes: 0 done, 2 the command line is wrong.";
+Exit codes: 0 done, 2 the command line is wrong, 6 Kafka refused.";

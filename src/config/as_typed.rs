@@ -131,8 +131,8 @@ section! {
     TypedHttp {
         /// Address and port.
         listen,
-        /// Who may ask about ids and have them forgotten.
-        control,
+        /// The secret of those who may ask about ids and have them forgotten.
+        token_file,
     }
 }
 
@@ -190,7 +190,7 @@ impl AsTyped {
                 transaction_timeout: text("8s"),
             },
             state: TypedState { dir: text("./dedupd-state"), cache: text("64MiB"), on_poison: text("stop") },
-            http: TypedHttp { listen: text("127.0.0.1:9464"), control: text("loopback") },
+            http: TypedHttp { listen: text("127.0.0.1:9464"), ..TypedHttp::default() },
         }
     }
 }

@@ -84,17 +84,6 @@ choice! {
     }
 }
 choice! {
-    /// Who may ask a running instance about ids and have them forgotten, over HTTP.
-    Control {
-        /// Nobody.
-        Off = "off",
-        /// Processes of the same machine.
-        Loopback = "loopback",
-        /// Everybody who reaches the port.
-        Any = "any",
-    }
-}
-choice! {
     /// Which clock moves the window.
     WindowTime {
         /// The records' timestamps, as a running maximum.

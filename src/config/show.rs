@@ -86,7 +86,9 @@ impl Config {
 
         page.section("http");
         page.text("listen", &self.http.listen.to_string());
-        page.text("control", self.http.control.as_str());
+        if let Some(path) = &self.http.token_file {
+            page.text("token_file", &path.to_string_lossy());
+        }
     }
 }
 

@@ -1,14 +1,12 @@
 //! What an operator may ask for: where an id is, and to have it forgotten.
 //!
-//! There is no authentication. Who may ask is a matter of `http.control`: by default processes of the
-//! same machine. A page in a browser of that machine is none of them: what changes anything has to be
-//! JSON, which a browser does not send elsewhere without asking first.
+//! Nobody may, unless the configuration names a file with a secret; then whoever has the secret.
 
-use std::net::{IpAddr, SocketAddr};
+use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use axum::body::Bytes;
-use axum::extract::{Extension, Query, State};
+use axum::extract::{Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
@@ -17,30 +15,42 @@ use serde_json::json;
 use super::Endpoint;
 use crate::control::{Answer, Control, Refusal};
 
-/// Who may ask.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Who {
-    /// Nobody.
-    #[default]
-    Nobody,
-    /// Processes of this machine.
-    Loopback,
-    /// Everybody who reaches the port.
-    Anybody,
+/// The shortest secret, in bytes.
+const SHORTEST: usize = 16;
+
+/// The secret of those who may ask.
+#[derive(Clone)]
+pub struct Token(Arc<str>);
+
+impl Token {
+    /// A secret; `None` when it is shorter than 16 bytes.
+    #[must_use]
+    pub fn new(secret: &str) -> Option<Self> {
+        (secret.len() >= SHORTEST).then(|| Self(secret.into()))
+    }
+
+    /// Compares every byte, so that the time tells nothing about where they differ.
+    fn is(&self, other: &str) -> bool {
+        let differing =
+            self.0.bytes().zip(other.bytes()).fold(0, |seen, (mine, theirs)| seen | (mine ^ theirs));
+        self.0.len() == other.len() && differing == 0
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(…)")
+    }
 }
 
 /// The way to the workers, once there are any.
 #[derive(Debug, Clone, Default)]
 pub struct Door {
-    /// Who may use it.
-    pub who: Who,
+    /// Who may use it: whoever has this, or nobody.
+    pub token: Option<Token>,
     /// Set when the workers have started.
     pub control: Arc<OnceLock<Control>>,
 }
-
-/// Where a request comes from.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Peer(pub SocketAddr);
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(untagged)]
@@ -59,7 +69,7 @@ struct Wish {
 /// `GET /state?id=…`: where an id is.
 pub(super) async fn state(
     State(shown): State<Endpoint>,
-    Extension(peer): Extension<Peer>,
+    headers: HeaderMap,
     Query(asked): Query<Vec<(String, String)>>,
 ) -> Response {
     let mut texts = Vec::new();
@@ -76,16 +86,11 @@ pub(super) async fn state(
             }
         }
     }
-    ask(shown.door, peer, texts, partition, false).await
+    ask(shown.door, &headers, texts, partition, false).await
 }
 
 /// `POST /forget`: takes an id back.
-pub(super) async fn forget(
-    State(shown): State<Endpoint>,
-    Extension(peer): Extension<Peer>,
-    headers: HeaderMap,
-    body: Bytes,
-) -> Response {
+pub(super) async fn forget(State(shown): State<Endpoint>, headers: HeaderMap, body: Bytes) -> Response {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     if kind.split(';').next().map(str::trim) != Some("application/json") {
         return refuse(StatusCode::UNSUPPORTED_MEDIA_TYPE, "send content-type: application/json");
@@ -96,7 +101,7 @@ pub(super) async fn forget(
                 Texts::One(text) => vec![text],
                 Texts::Parts(parts) => parts,
             };
-            ask(shown.door, peer, texts, partition, true).await
+            ask(shown.door, &headers, texts, partition, true).await
         }
         Err(error) => refuse(
             StatusCode::BAD_REQUEST,
@@ -107,19 +112,19 @@ pub(super) async fn forget(
 
 async fn ask(
     door: Door,
-    Peer(peer): Peer,
+    headers: &HeaderMap,
     texts: Vec<String>,
     partition: Option<u32>,
     forget: bool,
 ) -> Response {
-    let may = match door.who {
-        Who::Nobody => false,
-        Who::Loopback => is_loopback(peer.ip()),
-        Who::Anybody => true,
-    };
-    if !may {
-        let why = "http.control does not let you ask; ask from the machine itself, or set it to any";
+    let Some(token) = door.token else {
+        let why = "nobody may ask here: name a file with a secret in http.token_file, and start again";
         return refuse(StatusCode::FORBIDDEN, why);
+    };
+    let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    if !given.and_then(|given| given.strip_prefix("Bearer ")).is_some_and(|given| token.is(given.trim())) {
+        let why = "send the secret of http.token_file, as in: Authorization: Bearer SECRET";
+        return refuse(StatusCode::UNAUTHORIZED, why);
     }
     let Some(control) = door.control.get().cloned() else {
         return refuse(StatusCode::SERVICE_UNAVAILABLE, "the workers have not started yet; see /readyz");
@@ -150,12 +155,4 @@ fn found(answer: &Answer, forget: bool) -> Response {
 fn refuse(code: StatusCode, why: &str) -> Response {
     (code, [(header::CONTENT_TYPE, "application/json")], format!("{}\n", json!({ "error": why })))
         .into_response()
-}
-
-/// Also an IPv4 address that came in through an IPv6 socket.
-fn is_loopback(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V6(six) => six.to_ipv4_mapped().map_or(six.is_loopback(), |four| four.is_loopback()),
-        IpAddr::V4(four) => four.is_loopback(),
-    }
 }

@@ -10,7 +10,7 @@ mod server;
 
 use std::sync::Arc;
 
-pub use door::{Door, Who};
+pub use door::{Door, Token};
 pub use server::{Limits, serve, serve_within};
 
 use crate::metrics::{Metrics, Status};

@@ -4,7 +4,6 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Extension;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -14,7 +13,6 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::Endpoint;
-use super::door::Peer;
 use super::routes::router;
 
 /// What a client may take.
@@ -51,7 +49,7 @@ pub async fn serve_within(
     endpoint: Endpoint,
     shutdown: impl Future<Output = ()>,
 ) {
-    let router = router(endpoint);
+    let service = TowerToHyperService::new(router(endpoint));
     let places = Arc::new(Semaphore::new(limits.connections));
     let mut open = JoinSet::new();
     tokio::pin!(shutdown);
@@ -65,8 +63,8 @@ pub async fn serve_within(
             accepted = accepted => accepted,
         };
         match accepted {
-            Ok((stream, peer)) => {
-                let service = TowerToHyperService::new(router.clone().layer(Extension(Peer(peer))));
+            Ok((stream, _)) => {
+                let service = service.clone();
                 open.spawn(async move {
                     connection(stream, limits, service).await;
                     drop(place);

@@ -114,20 +114,27 @@ impl Running {
 
     /// A page of its HTTP endpoint with the status line; `None` while nobody answers.
     pub fn get(&self, path: &str) -> Option<String> {
-        self.ask(&format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"), 2)
+        self.request("GET", path, &[], "", Duration::from_secs(2))
     }
 
-    /// What it answers to a body that is posted.
-    pub fn post(&self, path: &str, kind: &str, body: &str) -> Option<String> {
-        let head = format!("POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}");
-        let length = body.len();
-        self.ask(&format!("{head}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"), 30)
-    }
-
-    fn ask(&self, request: &str, seconds: u64) -> Option<String> {
+    /// What it answers to a request, with the status line; `None` when nobody answers in time.
+    pub fn request(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[&str],
+        body: &str,
+        limit: Duration,
+    ) -> Option<String> {
         let mut socket = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
-        socket.set_read_timeout(Some(Duration::from_secs(seconds))).ok()?;
-        socket.write_all(request.as_bytes()).ok()?;
+        socket.set_read_timeout(Some(limit)).ok()?;
+        let headers: String = headers.iter().flat_map(|header| [*header, "\r\n"]).collect();
+        let length = body.len();
+        write!(
+            socket,
+            "{method} {path} HTTP/1.1\r\nHost: localhost\r\n{headers}Content-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+        )
+        .ok()?;
         let mut page = String::new();
         socket.read_to_string(&mut page).ok()?;
         Some(page)

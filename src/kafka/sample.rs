@@ -1,0 +1,244 @@
+//! A look at a live raw topic: how much comes, and how much of it repeats. Reads only.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::time::Duration;
+
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::KafkaError;
+use rdkafka::metadata::{MetadataPartition, MetadataTopic};
+use rdkafka::topic_partition_list::{Offset as KafkaOffset, TopicPartitionList};
+use rdkafka::{ClientConfig, Message};
+
+use super::ends::Quiet;
+use super::error::failure;
+use super::record::RawRecord;
+use serde::Serialize;
+
+use crate::clock;
+use crate::dedupe::{Identity, IdentityRule, PartitionId};
+use crate::ports::{Failure, Record, Remedy};
+
+/// How far back the rate is taken from, at most.
+const SPAN: Duration = Duration::from_hours(1);
+/// Longest time for one answer.
+const ANSWER: Duration = Duration::from_secs(10);
+/// Longest time without any record.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// What is sampled, and as whom.
+#[derive(Debug, Clone)]
+pub struct Sampling {
+    /// `host:port` list.
+    pub bootstrap_servers: String,
+    /// librdkafka properties of the user.
+    pub properties: Vec<(String, String)>,
+    /// The raw topic.
+    pub topic: String,
+    /// How many of the newest records are read, all partitions together.
+    pub records: u64,
+}
+
+/// What a topic looks like.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Sample {
+    /// Its partitions.
+    pub partitions: u32,
+    /// Records a second within the last hour, or since its first record if that is later. Markers of
+    /// transactions count as records, so it is rather too high.
+    pub events_per_second: f64,
+    /// Records that were read.
+    pub read: u64,
+    /// Those with an id.
+    pub with_id: u64,
+    /// Those whose id another one read before had, in the same partition. Duplicates that are further
+    /// apart are not seen, so it is rather too low.
+    pub repeats: u64,
+}
+
+impl Sample {
+    /// Share of duplicates among the records with an id, 0 to 1.
+    #[must_use]
+    pub fn duplicates(&self) -> f64 {
+        self.repeats as f64 / self.with_id.max(1) as f64
+    }
+}
+
+impl fmt::Display for Sample {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "the topic")?;
+        let rate = format!(
+            "{:.1} a second in the last hour, {} partitions",
+            self.events_per_second, self.partitions
+        );
+        writeln!(f, "  {:<30} {rate}", "records")?;
+        let (repeats, read) = (self.duplicates() * 100.0, self.read);
+        writeln!(
+            f,
+            "  {:<30} {repeats:.2} % of the newest {read}; those further apart are not seen",
+            "duplicates"
+        )
+    }
+}
+
+/// Samples a topic; `now_ms` is the wall clock, `seen` is told how many records have been read.
+pub fn sample(
+    sampling: &Sampling,
+    rule: &IdentityRule,
+    now_ms: i64,
+    seen: &dyn Fn(u64),
+) -> Result<Sample, Failure> {
+    let reading = Reading { sampling, consumer: sampling.consumer()? };
+    let ends = reading.ends()?;
+    if ends.is_empty() {
+        let what = format!("topic {} does not exist; correct --raw", sampling.topic);
+        return Err(Failure { remedy: Remedy::Stop, what, refused: None });
+    }
+    let mut sample = Sample {
+        partitions: u32::try_from(ends.len()).unwrap_or(u32::MAX),
+        events_per_second: reading.rate(&ends, now_ms)?,
+        ..Sample::default()
+    };
+    reading.count(&ends, rule, &mut sample, seen)?;
+    Ok(sample)
+}
+
+impl Sampling {
+    fn consumer(&self) -> Result<BaseConsumer<Quiet>, Failure> {
+        let mut config = ClientConfig::new();
+        for (key, value) in &self.properties {
+            config.set(key, value);
+        }
+        config
+            .set("bootstrap.servers", &self.bootstrap_servers)
+            // The client wants a name, though nothing is ever committed.
+            .set("group.id", "dedupd-plan")
+            .set("enable.auto.commit", "false")
+            .set("enable.partition.eof", "true")
+            .set("isolation.level", "read_committed")
+            .set("allow.auto.create.topics", "false")
+            .create_with_context(Quiet)
+            .map_err(|e| failure("creating a reader", &e))
+    }
+}
+
+/// The first and the end offset of a partition.
+type Ends = Vec<(i32, i64, i64)>;
+
+struct Reading<'a> {
+    sampling: &'a Sampling,
+    consumer: BaseConsumer<Quiet>,
+}
+
+impl Reading<'_> {
+    fn fail(&self, doing: &str, error: &KafkaError) -> Failure {
+        failure(&format!("{doing} topic {}", self.sampling.topic), error)
+    }
+
+    fn ends(&self) -> Result<Ends, Failure> {
+        let topic = self.sampling.topic.as_str();
+        let fail = |e: KafkaError| self.fail("asking for the ends of", &e);
+        let metadata = self.consumer.fetch_metadata(Some(topic), ANSWER).map_err(fail)?;
+        let partitions =
+            metadata.topics().iter().find(|it| it.name() == topic).map(MetadataTopic::partitions);
+        let numbers = partitions.unwrap_or_default().iter().map(MetadataPartition::id);
+        numbers
+            .map(|number| {
+                let (low, high) = self.consumer.fetch_watermarks(topic, number, ANSWER).map_err(fail)?;
+                Ok((number, low, high))
+            })
+            .collect()
+    }
+
+    /// Offsets passed since an hour ago, by the time that passed since the first of them was written.
+    fn rate(&self, ends: &Ends, now_ms: i64) -> Result<f64, Failure> {
+        let begin_ms = now_ms.saturating_sub(i64::try_from(SPAN.as_millis()).unwrap_or(i64::MAX));
+        let fail = |e: KafkaError| self.fail("asking for the offsets of an hour ago of", &e);
+        let mut times = TopicPartitionList::new();
+        for (partition, ..) in ends {
+            let time = KafkaOffset::Offset(begin_ms);
+            times.add_partition_offset(&self.sampling.topic, *partition, time).map_err(fail)?;
+        }
+        let begins = self.consumer.offsets_for_times(times, ANSWER).map_err(fail)?;
+        let mut passed = 0;
+        for (partition, low, high) in ends {
+            let begin = begins.find_partition(&self.sampling.topic, *partition).map(|it| it.offset());
+            // Without a record that new the answer is the end.
+            let begin = begin.and_then(KafkaOffset::to_raw).filter(|offset| *offset >= 0).unwrap_or(*high);
+            passed += high.saturating_sub(begin.max(*low)).max(0);
+        }
+        let first_ms = self.first_ms(ends)?.unwrap_or(begin_ms).max(begin_ms);
+        Ok(passed as f64 * 1_000.0 / now_ms.saturating_sub(first_ms).max(1_000) as f64)
+    }
+
+    /// The timestamp of the oldest first record.
+    fn first_ms(&self, ends: &Ends) -> Result<Option<i64>, Failure> {
+        let first =
+            ends.iter().filter(|(_, low, high)| low < high).map(|(number, low, _)| (*number, *low, *low + 1));
+        let mut oldest = None;
+        self.read(&first.collect(), &mut |record| {
+            oldest = match (oldest, record.timestamp_ms()) {
+                (Some(oldest), Some(ms)) => Some(ms.min(oldest)),
+                (known, ms) => known.or(ms),
+            };
+        })?;
+        Ok(oldest)
+    }
+
+    fn count(
+        &self,
+        ends: &Ends,
+        rule: &IdentityRule,
+        sample: &mut Sample,
+        seen: &dyn Fn(u64),
+    ) -> Result<(), Failure> {
+        let share =
+            i64::try_from(self.sampling.records).unwrap_or(i64::MAX) / ends.len().max(1).cast_signed() as i64;
+        let newest = ends.iter().map(|(number, low, high)| (*number, (*high - share).max(*low), *high));
+        let mut known: HashMap<PartitionId, HashSet<Identity>> = HashMap::new();
+        self.read(&newest.collect(), &mut |record| {
+            sample.read += 1;
+            if let Some(identity) = rule.identify(record) {
+                sample.with_id += 1;
+                let partition = known.entry(record.coordinates().partition).or_default();
+                sample.repeats += u64::from(!partition.insert(identity));
+            }
+            seen(sample.read);
+        })
+    }
+
+    /// Reads these ranges, as far as there are records in them.
+    fn read(&self, ranges: &Ends, visit: &mut dyn FnMut(&RawRecord<'_>)) -> Result<(), Failure> {
+        let fail = |e: KafkaError| self.fail("reading", &e);
+        let mut open: HashMap<i32, i64> =
+            ranges.iter().filter(|(_, from, to)| from < to).map(|(number, _, to)| (*number, *to)).collect();
+        let mut list = TopicPartitionList::new();
+        for (number, from, _) in ranges.iter().filter(|(number, ..)| open.contains_key(number)) {
+            let from = KafkaOffset::Offset(*from);
+            list.add_partition_offset(&self.sampling.topic, *number, from).map_err(fail)?;
+        }
+        self.consumer.assign(&list).map_err(fail)?;
+        let mut heard = clock::monotonic();
+        while !open.is_empty() && clock::monotonic().saturating_duration_since(heard) < PATIENCE {
+            match self.consumer.poll(Duration::from_millis(100)) {
+                Some(Ok(message)) => {
+                    heard = clock::monotonic();
+                    let (number, offset) = (message.partition(), message.offset());
+                    let Some(end) = open.get(&number).copied() else { continue };
+                    if offset < end {
+                        visit(&RawRecord(message));
+                    }
+                    if offset + 1 >= end {
+                        open.remove(&number);
+                    }
+                }
+                Some(Err(KafkaError::PartitionEOF(number))) => {
+                    open.remove(&number);
+                }
+                Some(Err(error)) => return Err(fail(error)),
+                None => {}
+            }
+        }
+        Ok(())
+    }
+}
