@@ -1,28 +1,18 @@
-//! Named points where a test can kill the process as `kill -9` would.
+//! Named points where a test can hold the process, or end it as `kill -9` would.
 //!
 //! `DEDUPD_FAILPOINT=name:n` ends the process at the n-th passing of the point, without running any
-//! clean-up. `DEDUPD_FAILPOINT_KILL=pid:micros` ends another process before it, after so long: a broker, in
-//! the few milliseconds in which it writes the markers of a transaction. Exists only with the
-//! `failpoints` feature; otherwise it compiles to nothing.
+//! clean-up. `DEDUPD_FAILPOINT_HOLD=name:n:file` makes the file there, and waits until it is gone. Exists
+//! only with the `failpoints` feature; otherwise it compiles to nothing.
 
-/// Ends the process here when the environment says so.
+/// Does here what the environment says.
 #[cfg(feature = "failpoints")]
 pub fn pass(name: &str) {
-    use std::sync::OnceLock;
-    use std::sync::atomic::{AtomicU64, Ordering};
+    use armed::{END, HOLD};
 
-    static ARMED: OnceLock<Option<(String, u64)>> = OnceLock::new();
-    static PASSED: AtomicU64 = AtomicU64::new(0);
-    let armed = ARMED.get_or_init(|| {
-        let setting = std::env::var("DEDUPD_FAILPOINT").ok()?;
-        let (name, count) = setting.split_once(':')?;
-        Some((name.to_owned(), count.parse().ok()?))
-    });
-    if let Some((at, count)) = armed
-        && at == name
-        && PASSED.fetch_add(1, Ordering::Relaxed) + 1 == *count
-    {
-        kill_other();
+    if let Some(file) = HOLD.reached(name) {
+        armed::hold(&file);
+    }
+    if END.reached(name).is_some() {
         eprintln!("failpoint {name} reached");
         // SIGABRT runs no destructor, flushes nothing and closes sockets as SIGKILL does.
         std::process::abort();
@@ -30,20 +20,47 @@ pub fn pass(name: &str) {
 }
 
 #[cfg(feature = "failpoints")]
-#[expect(unsafe_code, reason = "the one system call that ends another process")]
-fn kill_other() {
-    unsafe extern "C" {
-        fn kill(pid: i32, signal: i32) -> i32;
+mod armed {
+    use std::sync::OnceLock;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::time::Duration;
+
+    /// A point named in the environment, as `name:count` or `name:count:more`.
+    pub struct Point {
+        variable: &'static str,
+        setting: OnceLock<Option<(String, u64, String)>>,
+        passed: AtomicU64,
     }
-    const SIGKILL: i32 = 9;
-    let other = std::env::var("DEDUPD_FAILPOINT_KILL").ok().and_then(|setting| {
-        let (pid, micros) = setting.split_once(':')?;
-        Some((pid.parse().ok()?, micros.parse().ok()?))
-    });
-    if let Some((pid, micros)) = other.filter(|(pid, _): &(i32, u64)| *pid > 1) {
-        std::thread::sleep(std::time::Duration::from_micros(micros));
-        // SAFETY: a system call on numbers; the test names a process of its own.
-        unsafe { kill(pid, SIGKILL) };
+
+    pub static END: Point = Point::in_variable("DEDUPD_FAILPOINT");
+    pub static HOLD: Point = Point::in_variable("DEDUPD_FAILPOINT_HOLD");
+
+    impl Point {
+        const fn in_variable(variable: &'static str) -> Self {
+            Self { variable, setting: OnceLock::new(), passed: AtomicU64::new(0) }
+        }
+
+        /// What follows the count, at the passing that counts.
+        pub fn reached(&self, name: &str) -> Option<String> {
+            let setting = self.setting.get_or_init(|| {
+                let setting = std::env::var(self.variable).ok()?;
+                let (name, rest) = setting.split_once(':')?;
+                let (count, more) = rest.split_once(':').unwrap_or((rest, ""));
+                Some((name.to_owned(), count.parse().ok()?, more.to_owned()))
+            });
+            let (at, count, more) = setting.as_ref()?;
+            (at == name && self.passed.fetch_add(1, Ordering::Relaxed) + 1 == *count).then(|| more.clone())
+        }
+    }
+
+    pub fn hold(file: &str) {
+        if let Err(error) = std::fs::write(file, "held") {
+            eprintln!("cannot make {file}: {error}");
+            return;
+        }
+        while std::path::Path::new(file).exists() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 }
 

@@ -29,7 +29,7 @@ impl Kafka {
         let metadata = self.admin().inner().fetch_metadata(None, Duration::from_millis(250));
         metadata.is_ok_and(|metadata| {
             let mut partitions = metadata.topics().iter().flat_map(MetadataTopic::partitions);
-            metadata.brokers().len() == 1 && partitions.all(|partition| partition.leader() >= 0)
+            metadata.brokers().len() == self.nodes && partitions.all(|partition| partition.leader() >= 0)
         })
     }
 
@@ -43,6 +43,16 @@ impl Kafka {
         let results = block_on(self.admin().create_topics([&topic], &options())).expect("create_topics");
         assert_eq!(results, [Ok(name.to_owned())], "topic {name} could not be created");
         self.wait_for_partitions(name, partitions);
+    }
+
+    /// Creates a topic, each partition of it on one node.
+    pub fn create_topic_on(&self, name: &str, nodes: &[i32]) {
+        let replicas: Vec<&[i32]> = nodes.chunks(1).collect();
+        let topic =
+            NewTopic::new(name, i32::try_from(nodes.len()).unwrap(), TopicReplication::Variable(&replicas));
+        let results = block_on(self.admin().create_topics([&topic], &options())).expect("create_topics");
+        assert_eq!(results, [Ok(name.to_owned())], "topic {name} could not be created");
+        self.wait_for_partitions(name, nodes.len());
     }
 
     /// Deletes a topic and waits until the broker no longer knows it.

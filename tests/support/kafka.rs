@@ -36,6 +36,9 @@ pub struct Kafka {
     jit: &'static str,
     bootstrap: String,
     proxied: Proxied,
+    controller: u16,
+    /// How many nodes the cluster has, this one included, when it was started.
+    pub(super) nodes: usize,
     child: Mutex<Option<Child>>,
     pub(super) admin: OnceLock<AdminClient<DefaultClientContext>>,
     started_in: Duration,
@@ -63,10 +66,20 @@ impl Kafka {
         Kafka::launch(FULL_JIT, overrides)
     }
 
+    /// A second broker of this one's cluster, node 2, without a controller of its own.
+    pub fn second(&self) -> Kafka {
+        let overrides = [("process.roles", "broker"), ("node.id", "2")];
+        Kafka::launch_beside(Some(self), self.jit, &overrides)
+    }
+
     fn launch(jit: &'static str, overrides: &[(&str, &str)]) -> Kafka {
+        Kafka::launch_beside(None, jit, overrides)
+    }
+
+    fn launch_beside(first: Option<&Kafka>, jit: &'static str, overrides: &[(&str, &str)]) -> Kafka {
         // A free port can be taken by somebody else before the broker has it: then once more with others.
         for _ in 0..2 {
-            let mut broker = Kafka::prepare(jit, overrides);
+            let mut broker = Kafka::prepare(first, jit, overrides);
             match broker.run() {
                 Ok(started_in) => {
                     broker.started_in = started_in;
@@ -80,12 +93,14 @@ impl Kafka {
     }
 
     /// Makes the directory, writes the settings, formats the storage.
-    fn prepare(jit: &'static str, overrides: &[(&str, &str)]) -> Kafka {
+    fn prepare(first: Option<&Kafka>, jit: &'static str, overrides: &[(&str, &str)]) -> Kafka {
         let dir = fresh_dir();
-        let (direct, controller) = (free_port(), free_port());
+        let (direct, controller) = (free_port(), first.map_or_else(free_port, |first| first.controller));
+        let own =
+            if first.is_none() { format!("CONTROLLER://127.0.0.1:{controller},") } else { String::new() };
         let proxied = Proxied { upstream: free_port(), advertised: free_port() };
         let mut settings = format!(
-            "{SETTINGS}\nlisteners=DIRECT://127.0.0.1:{direct},CONTROLLER://127.0.0.1:{controller},PROXIED://127.0.0.1:{}\n\
+            "{SETTINGS}\nlisteners={own}DIRECT://127.0.0.1:{direct},PROXIED://127.0.0.1:{}\n\
              advertised.listeners=DIRECT://127.0.0.1:{direct},PROXIED://127.0.0.1:{}\n\
              controller.quorum.voters=1@127.0.0.1:{controller}\nlog.dirs={}\n",
             proxied.upstream,
@@ -102,6 +117,8 @@ impl Kafka {
             jit,
             bootstrap: format!("127.0.0.1:{direct}"),
             proxied,
+            controller,
+            nodes: 1 + usize::from(first.is_some()),
             child: Mutex::new(None),
             admin: OnceLock::new(),
             started_in: Duration::ZERO,

@@ -41,8 +41,17 @@ impl Findings {
 
 impl<'k> Pipe<'k> {
     pub fn new(kafka: &'k Kafka, name: &str, partitions: usize) -> Self {
+        Self::with_raw(kafka, name, |raw| kafka.create_topic(raw, partitions, &[]))
+    }
+
+    /// Of a cluster of several nodes: the raw topic on the first.
+    pub fn on_first_node(kafka: &'k Kafka, name: &str, partitions: usize) -> Self {
+        Self::with_raw(kafka, name, |raw| kafka.create_topic_on(raw, &vec![1; partitions]))
+    }
+
+    fn with_raw(kafka: &'k Kafka, name: &str, create: impl FnOnce(&str)) -> Self {
         let (raw, clean) = (format!("{name}.raw"), format!("{name}.clean"));
-        kafka.create_topic(&raw, partitions, &[]);
+        create(&raw);
         let mut dir = tempfile::tempdir().unwrap();
         // Kept for reading when a test is looked into.
         dir.disable_cleanup(std::env::var_os("DEDUPD_KEEP").is_some());
