@@ -6,6 +6,7 @@
 mod batch;
 mod checkpoint;
 pub mod failpoint;
+mod loading;
 mod membership;
 mod options;
 mod partition;
@@ -18,6 +19,7 @@ mod trouble;
 mod worker;
 
 pub use checkpoint::{Checkpoint, Origin, Tail};
+pub use loading::{Stored, load_window};
 pub use options::{OnMissing, OnPoison, OnProbable, OnRewind, Options, Start, Torn};
 pub use report::Report;
 pub use trouble::{Fatal, Trouble};

@@ -9,12 +9,13 @@ use std::time::Duration;
 
 use super::checkpoint::{Checkpoint, Origin, Tail};
 use super::failpoint;
+use super::loading::Stored;
 use super::options::{OnMissing, OnPoison, OnProbable};
 use super::partition::{Open, Partition};
 use super::trouble::{Fatal, Trouble};
 use super::worker::{Core, World};
 use crate::clock::Clock;
-use crate::dedupe::{Block, Coordinates, Identity, Look, Offset, Owners, PartitionId, Verdict, Window};
+use crate::dedupe::{Block, Look, PartitionId, Verdict, Window};
 use crate::metrics::Outcome;
 use crate::ports::{Failure, Head, Position, Reason, Record, Remedy, Sink, Source, Store, StoreError};
 
@@ -23,25 +24,6 @@ pub(super) const CHUNK: usize = 256;
 
 /// Longest slice of one blocking broker call.
 const SLICE: Duration = Duration::from_secs(2);
-
-/// The owners of one partition, as the store knows them.
-struct Stored<'a, T> {
-    store: &'a T,
-    partition: PartitionId,
-}
-
-impl<T: Store> Owners for Stored<'_, T> {
-    type Error = StoreError;
-
-    fn identity_of(&self, owner: Offset) -> Result<Option<Identity>, StoreError> {
-        let at = Coordinates { partition: self.partition, offset: owner };
-        match self.store.identity_of(at)? {
-            // The window asks only for owners that it holds, and the store must hold them too.
-            None => Err(StoreError::Corrupt(format!("the owner {at} is remembered, but not stored"))),
-            known => Ok(known),
-        }
-    }
-}
 
 type RawOf<'a, W> = <<W as World>::Source as Source>::Record<'a>;
 
