@@ -8,7 +8,8 @@
 //! **The map.** [`dedupe`] decides, as a function of values. [`ports`] are the few traits between
 //! thinking and I/O; [`kafka`] and [`store`] implement them, [`pipeline`] is written against them.
 //! [`config`] and [`cli`] say what is wanted, [`app`] assembles it, [`metrics`] and [`http`] tell how it
-//! goes. [`audit`] proves the result and shares nothing with the rest; [`plan`] tells what a window costs; [`generate`] and [`demo`] make
+//! goes. [`audit`] proves the result and shares nothing with the rest; [`plan`] tells what a window costs; [`state`] looks into a stopped
+//! instance's state and moves it; [`generate`] and [`demo`] make
 //! traffic. ARCHITECTURE.md walks one record through all of it.
 
 pub mod app;
@@ -25,4 +26,5 @@ pub mod metrics;
 pub mod pipeline;
 pub mod plan;
 pub mod ports;
+pub mod state;
 pub mod store;

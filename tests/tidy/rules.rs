@@ -20,6 +20,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("store", &["dedupe", "ports", "clock"]),
     ("kafka", &["dedupe", "ports", "config", "clock"]),
     ("pipeline", &["dedupe", "ports", "clock", "metrics", "config"]),
+    ("state", &["dedupe", "ports", "store", "pipeline"]),
     ("metrics", &[]),
     ("http", &["metrics"]),
     ("audit", READS_RECORDS),
