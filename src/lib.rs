@@ -8,8 +8,9 @@
 //! **The map.** [`dedupe`] decides, as a function of values. [`ports`] are the few traits between
 //! thinking and I/O; [`kafka`] and [`store`] implement them, [`pipeline`] is written against them.
 //! [`config`] and [`cli`] say what is wanted, [`app`] assembles it, [`metrics`] and [`http`] tell how it
-//! goes. [`control`] is what an operator may ask of a running
-//! instance. [`audit`] proves the result and shares nothing with the rest; [`plan`] tells what a window costs; [`generate`] and [`demo`] make
+//! goes. [`control`] is what an operator may ask of a running instance, [`state`] looks into that of a
+//! stopped one and moves it. [`audit`] proves the result and shares nothing with the rest; [`plan`] tells
+//! what a window costs; [`generate`] and [`demo`] make
 //! traffic. ARCHITECTURE.md walks one record through all of it.
 
 pub mod app;
@@ -27,4 +28,5 @@ pub mod metrics;
 pub mod pipeline;
 pub mod plan;
 pub mod ports;
+pub mod state;
 pub mod store;

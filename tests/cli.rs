@@ -10,8 +10,8 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use dedupd::cli::{Command, Exit, LogFormat, ServiceArgs, parse_from};
-use dedupd::config::{AsTyped, Config, IdSource, Sources};
+use dedupd::cli::{Command, Exit, LogFormat, ServiceArgs, StateCommand, parse_from};
+use dedupd::config::{AsTyped, Config, IdSource, Local, Sources};
 
 fn parse(line: &str) -> Result<Command, String> {
     parse_from(std::iter::once("dedupd").chain(line.split_whitespace()))
@@ -103,6 +103,12 @@ fn mistakes_are_named() {
         ("plan --events 5 --false-positive-rate 0.6", "1e-9"),
         ("plan --events 5 --memory big", "is not a size"),
         ("inspect", "unrecognized subcommand"),
+        ("state", "Usage"),
+        ("state export", "--to"),
+        ("state export --to a --filter 1/2", "cannot be used with"),
+        ("state export --filter 3", "a partition and the beginning of a slice"),
+        ("state import", "--from"),
+        ("state inspect --partition 3", "--id"),
         ("", "Usage"),
     ] {
         let text = parse(line).unwrap_err();
@@ -124,10 +130,37 @@ fn help_lists_exit_codes_and_environment() {
     }
     assert!(text.contains("DEDUPD_SECTION__KEY") && text.contains("Examples:"));
     let text = parse("--help").unwrap_err();
-    for command in ["run", "check", "demo", "generate", "audit", "plan"] {
+    for command in ["run", "check", "demo", "generate", "audit", "plan", "state"] {
         assert!(text.contains(&format!("\n  {command} ")), "{command} is not in\n{text}");
     }
-    assert!(!text.contains("inspect"), "{text}");
+}
+
+#[test]
+fn the_state_commands_take_what_the_service_takes() {
+    let text = parse("state --help").unwrap_err();
+    for command in ["inspect", "export", "import", "reset"] {
+        assert!(text.contains(&format!("\n  {command} ")), "{command} is not in\n{text}");
+        let help = parse(&format!("state {command} --help")).unwrap_err();
+        for part in ["--config", "--state-dir", "Exit codes: 0"] {
+            assert!(help.contains(part), "{part} is not in\n{help}");
+        }
+    }
+    let Ok(Command::State(state)) = parse("state inspect -c f --id a --id -b --state-dir /d --exact 2h")
+    else {
+        panic!("state inspect")
+    };
+    let StateCommand::Inspect(args) = state.command else { panic!("{state:?}") };
+    assert_eq!(
+        (args.id, args.local.config_file()),
+        (vec!["a".to_owned(), "-b".to_owned()], Some(Path::new("f")))
+    );
+    let flags = args.local.overrides();
+    let sources = Sources { flags, host: "h".to_owned(), ..Sources::default() };
+    let local = Local::from_sources(&sources).unwrap();
+    assert_eq!((local.state.dir.as_path(), local.window.exact.as_secs()), (Path::new("/d"), 7_200));
+    assert_eq!(local.from, None, "topics, brokers and id may be missing");
+    let wrong = Sources { flags: run("run --exact 24").overrides(), ..Sources::default() };
+    assert!(Local::from_sources(&wrong).unwrap_err().to_string().contains("window.exact"));
 }
 
 #[test]

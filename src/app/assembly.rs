@@ -48,15 +48,7 @@ pub(super) fn options(config: &Config, hasher: Hasher, worker: usize) -> Options
         writer: settings(config, worker).transactional_id,
         hash: hasher.kind(),
         rule: rule(config, hasher),
-        window: WindowLimits {
-            exact: config.window.exact,
-            max_ids,
-            time: match config.window.time {
-                config::WindowTime::Record => TimeSource::Record,
-                config::WindowTime::Arrival => TimeSource::Arrival,
-            },
-            bloom: filters(config),
-        },
+        window: limits(&config.window, max_ids),
         max_ids,
         keep_duplicates: config.topics.duplicates.is_some(),
         force_header: config.identity.force_header.clone(),
@@ -94,15 +86,28 @@ pub(super) fn options(config: &Config, hasher: Hasher, worker: usize) -> Options
     }
 }
 
+/// How long a partition's window remembers.
+pub(super) fn limits(window: &config::Window, max_ids: u64) -> WindowLimits {
+    WindowLimits {
+        exact: window.exact,
+        max_ids,
+        time: match window.time {
+            config::WindowTime::Record => TimeSource::Record,
+            config::WindowTime::Arrival => TimeSource::Arrival,
+        },
+        bloom: filters(window),
+    }
+}
+
 /// The part of the window beyond the exact one, if the configuration asks for any.
-pub(super) fn filters(config: &Config) -> Option<BloomLimits> {
-    let (exact, bloom) = (config.window.exact, config.window.bloom);
+pub(super) fn filters(window: &config::Window) -> Option<BloomLimits> {
+    let (exact, bloom) = (window.exact, window.bloom);
     (bloom > exact).then(|| BloomLimits {
         exact,
         // Owners are filed under the first time of their block, which spans up to 1/32 of `exact`.
         bloom: bloom + exact / 32,
-        slices: config.window.slices,
-        false_positive_rate: config.window.false_positive_rate,
+        slices: window.slices,
+        false_positive_rate: window.false_positive_rate,
         max_bytes: u64::MAX,
     })
 }
@@ -138,8 +143,8 @@ fn source(source: &config::IdSource) -> IdSource {
 }
 
 /// The hash in force, its secret read from the file.
-pub(super) fn hasher(config: &Config) -> Result<Hasher, Ended> {
-    let HashChoice::SipHash { key_file } = &config.identity.hash else { return Ok(Hasher::Xxh3) };
+pub(super) fn hasher(hash: &HashChoice) -> Result<Hasher, Ended> {
+    let HashChoice::SipHash { key_file } = hash else { return Ok(Hasher::Xxh3) };
     let wrong = |what: String| {
         Ended::new(
             Exit::Usage,

@@ -39,6 +39,7 @@ pub fn command(command: Command) -> Result<Exit, Ended> {
         }
         Command::Generate(args) => println!("{}", generate(&args)?),
         Command::Plan(args) => print!("{}", plan(&args)?),
+        Command::State(args) => return super::state::command(&args.command),
         Command::Audit(args) => {
             let report = audit(&load(args.config_file(), args.overrides())?)?;
             if args.json() {

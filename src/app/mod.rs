@@ -7,6 +7,7 @@ mod assembly;
 mod commands;
 mod ended;
 mod log;
+mod state;
 mod supervisor;
 
 use std::future::Future;

@@ -17,7 +17,7 @@ use crate::pipeline::{Report, Worker, World};
 use crate::store::{self, Held, Lock, SledStore};
 
 /// Without a sign of life for so long, opening the store counts as hung.
-const OPEN: Duration = Duration::from_mins(1);
+pub(super) const OPEN: Duration = Duration::from_mins(1);
 /// No call of a worker may take longer, whatever it waits for.
 const HANG: Duration = Duration::from_mins(1);
 /// How often the workers are looked after.
@@ -40,13 +40,13 @@ impl World for Production {
 pub(super) fn supervise(service: &Service, stop: &Arc<AtomicBool>) -> Result<(), Ended> {
     let config = &service.config;
     let _lock = Lock::acquire(&config.state.dir)?;
-    let hasher = hasher(config)?;
+    let hasher = hasher(&config.identity.hash)?;
     let Some(topology) = topology(service, stop)? else { return Ok(()) };
     topology.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     let opened =
         store::open(&config.state.dir, &binding(config, &hasher, &topology), config.state.cache, OPEN)?;
     let mut store = opened.store.with_join_span(config.window.exact / 100);
-    if let Some(filters) = filters(config) {
+    if let Some(filters) = filters(&config.window) {
         store = store.with_slices(filters.slice_ms());
     }
     let store = Held::new(store);

@@ -10,6 +10,7 @@ mod exit;
 mod generate;
 mod plan;
 mod service;
+mod state;
 
 use clap::{Parser, Subcommand};
 
@@ -19,6 +20,9 @@ pub use exit::Exit;
 pub use generate::{Bytes, GenerateArgs};
 pub use plan::{IdForm, PlanArgs};
 pub use service::{LogFormat, ServiceArgs};
+pub use state::{
+    ExportArgs, FilterName, ImportArgs, InspectArgs, LocalArgs, ResetArgs, StateArgs, StateCommand,
+};
 
 use crate::config::Property;
 
@@ -52,6 +56,9 @@ pub enum Command {
     /// Tell what a window costs in memory, disk and state topic, before it is deployed
     #[command(after_help = plan::HELP)]
     Plan(PlanArgs),
+    /// Inspect, export, import or reset the local state of a stopped instance
+    #[command(after_help = state::HELP)]
+    State(StateArgs),
 }
 
 const EXAMPLES: &str = "\
@@ -61,6 +68,7 @@ Examples:
   dedupd check --config dedupd.toml
   dedupd audit --config dedupd.toml --json
   dedupd plan --events 5000 --exact 24h --partitions 12
+  dedupd state inspect --config dedupd.toml
 
 `dedupd run --help` lists the environment variables and the exit codes.";
 

@@ -11,7 +11,7 @@ use super::error::ConfigError;
 use super::layers::Layer;
 use super::problem::{Problem, Problems};
 use super::reading::Reading;
-use super::validated::{self, Config};
+use super::validated::{self, Config, Local};
 
 /// A configuration file that has been read.
 #[derive(Debug, Clone)]
@@ -37,10 +37,19 @@ pub struct Sources {
 
 /// Reads the file, the environment and the host name, and validates.
 pub fn load(file: Option<&Path>, flags: AsTyped) -> Result<Config, ConfigError> {
+    Config::from_sources(&gather(file, flags)?)
+}
+
+/// [`load`] for commands that only read the local state.
+pub fn load_local(file: Option<&Path>, flags: AsTyped) -> Result<Local, ConfigError> {
+    Local::from_sources(&gather(file, flags)?)
+}
+
+fn gather(file: Option<&Path>, flags: AsTyped) -> Result<Sources, ConfigError> {
     let file = file.map(read).transpose()?;
     let text = |name: std::ffi::OsString| name.to_string_lossy().into_owned();
     let environment = std::env::vars_os().map(|(name, value)| (text(name), text(value))).collect();
-    Config::from_sources(&Sources { file, environment, flags, host: text(gethostname::gethostname()) })
+    Ok(Sources { file, environment, flags, host: text(gethostname::gethostname()) })
 }
 
 fn read(path: &Path) -> Result<FileText, ConfigError> {
@@ -53,13 +62,28 @@ fn read(path: &Path) -> Result<FileText, ConfigError> {
 impl Config {
     /// Merges the sources and validates the result. The error holds every problem there is.
     pub fn from_sources(sources: &Sources) -> Result<Self, ConfigError> {
-        let (typed, origins, problems) = merge(sources)?;
-        let mut reading = Reading::new(&origins, problems);
-        let config = validated::validate(&typed, &sources.host, &mut reading);
-        match (config, reading.into_problems()) {
-            (Some(config), problems) if problems.is_empty() => Ok(config),
-            (_, problems) => Err(ConfigError::Invalid(Problems(problems))),
-        }
+        merged(sources, |typed, reading| validated::validate(typed, &sources.host, reading))
+    }
+}
+
+impl Local {
+    /// Merges the sources and validates what is about the local state. The error holds every problem
+    /// there is with that.
+    pub fn from_sources(sources: &Sources) -> Result<Self, ConfigError> {
+        merged(sources, validated::local::validate)
+    }
+}
+
+fn merged<T>(
+    sources: &Sources,
+    validate: impl FnOnce(&AsTyped, &mut Reading<'_>) -> Option<T>,
+) -> Result<T, ConfigError> {
+    let (typed, origins, problems) = merge(sources)?;
+    let mut reading = Reading::new(&origins, problems);
+    let valid = validate(&typed, &mut reading);
+    match (valid, reading.into_problems()) {
+        (Some(valid), problems) if problems.is_empty() => Ok(valid),
+        (_, problems) => Err(ConfigError::Invalid(Problems(problems))),
     }
 }
 

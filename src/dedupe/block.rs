@@ -120,6 +120,7 @@ impl Block {
 pub struct BlockView<'a> {
     /// The header's fields; `entries` is empty.
     pub header: Block,
+    encoded: &'a [u8],
     count: usize,
     deltas: &'a [u8],
     identities: &'a [u8],
@@ -139,15 +140,16 @@ impl<'a> BlockView<'a> {
         if found != computed {
             return Err(BlockError::Checksum { found, computed });
         }
-        Self::parse(content)
+        Self::parse(bytes)
     }
 
     /// Parses without computing the checksum: for bytes that were verified when they entered memory.
     pub fn trusted(bytes: &'a [u8]) -> Result<Self, BlockError> {
-        Self::parse(bytes.get(..bytes.len().saturating_sub(CRC_BYTES)).unwrap_or_default())
+        Self::parse(bytes)
     }
 
-    fn parse(content: &'a [u8]) -> Result<Self, BlockError> {
+    fn parse(encoded: &'a [u8]) -> Result<Self, BlockError> {
+        let content = encoded.get(..encoded.len().saturating_sub(CRC_BYTES)).unwrap_or_default();
         let magic = take(content, 0)?;
         if magic != MAGIC {
             return Err(BlockError::Magic(magic));
@@ -177,7 +179,13 @@ impl<'a> BlockView<'a> {
         if header.first > header.next {
             return Err(BlockError::Inconsistent("first offset beyond next offset"));
         }
-        Ok(Self { header, count, deltas, identities })
+        Ok(Self { header, encoded, count, deltas, identities })
+    }
+
+    /// The block as it stands, header and checksum included.
+    #[must_use]
+    pub fn encoded(&self) -> &'a [u8] {
+        self.encoded
     }
 
     /// How many identities the block holds.

@@ -139,6 +139,33 @@ enum Domain {
 const XXH3_SEED: u64 = 0x6465_6475_7064_3100;
 
 impl Hasher {
+    /// The identity of an id given by the text of each of its parts; `None` without any, or when one is
+    /// empty: such a record has no id.
+    #[must_use]
+    pub fn identify_texts<T: AsRef<[u8]>>(&self, texts: &[T]) -> Option<Identity> {
+        if texts.iter().any(|text| text.as_ref().is_empty()) {
+            return None;
+        }
+        match texts {
+            [] => None,
+            [text] => Some(self.single(text.as_ref())),
+            parts => {
+                let mut joined = Vec::new();
+                for part in parts {
+                    join(&mut joined, part.as_ref());
+                }
+                Some(self.hash(Domain::Composite, &joined))
+            }
+        }
+    }
+
+    fn single(&self, bytes: &[u8]) -> Identity {
+        match uuid(bytes) {
+            Some(uuid) => self.uuid(uuid),
+            None => self.hash(Domain::Text, bytes),
+        }
+    }
+
     /// What block headers say of this hash. The key id is the key's own hash of a fixed text.
     #[must_use]
     pub fn kind(&self) -> HashKind {
@@ -204,7 +231,7 @@ impl IdentityRule {
     pub fn identify<F: Fields>(&self, record: &F) -> Option<Identity> {
         match self.sources.as_slice() {
             [] => None,
-            [source] => Some(self.single(&source.bytes(record)?)),
+            [source] => Some(self.hasher.single(&source.bytes(record)?)),
             parts => {
                 let mut joined = Vec::with_capacity(64);
                 for source in parts {
@@ -219,27 +246,7 @@ impl IdentityRule {
     /// of a record that carries it. `None` when there are not as many texts as parts, or one is empty.
     #[must_use]
     pub fn identify_texts<T: AsRef<[u8]>>(&self, texts: &[T]) -> Option<Identity> {
-        if texts.len() != self.sources.len() || texts.iter().any(|text| text.as_ref().is_empty()) {
-            return None;
-        }
-        match texts {
-            [] => None,
-            [text] => Some(self.single(text.as_ref())),
-            parts => {
-                let mut joined = Vec::new();
-                for part in parts {
-                    join(&mut joined, part.as_ref());
-                }
-                Some(self.hasher.hash(Domain::Composite, &joined))
-            }
-        }
-    }
-
-    fn single(&self, bytes: &[u8]) -> Identity {
-        match uuid(bytes) {
-            Some(uuid) => self.hasher.uuid(uuid),
-            None => self.hasher.hash(Domain::Text, bytes),
-        }
+        if texts.len() == self.sources.len() { self.hasher.identify_texts(texts) } else { None }
     }
 }
 

@@ -21,7 +21,7 @@ use super::table::{Position, Table};
 use super::{Identity, Offset};
 
 /// Seed of the positions; a second hash, because UUID bits are not uniform. "position" in ASCII.
-pub(super) const SEED: u64 = 0x706f_7369_7469_6f6e;
+pub const SEED: u64 = 0x706f_7369_7469_6f6e;
 
 /// An identity and where it stands in the index, computed once a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

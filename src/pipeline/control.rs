@@ -1,8 +1,8 @@
 //! What an operator asks of a running worker, answered between two transactions.
 
 use super::batch::Partitions;
+use super::loading::Stored;
 use super::partition::{Open, Partition};
-use super::step::Stored;
 use super::trouble::Trouble;
 use super::worker::{Core, World};
 use crate::clock::Clock;

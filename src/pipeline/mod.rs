@@ -8,6 +8,7 @@ mod checkpoint;
 mod commit;
 mod control;
 pub mod failpoint;
+mod loading;
 mod membership;
 mod options;
 mod partition;
@@ -20,6 +21,7 @@ mod trouble;
 mod worker;
 
 pub use checkpoint::{Checkpoint, Origin, Tail};
+pub use loading::{Stored, load_window};
 pub use options::{OnMissing, OnPoison, OnProbable, OnRewind, Options, Start, Torn};
 pub use report::Report;
 pub use trouble::{Fatal, Trouble};

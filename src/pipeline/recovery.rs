@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use super::checkpoint::{Checkpoint, Tail};
+use super::loading::load_window;
 use super::partition::Phase;
 use super::trouble::{Fatal, Trouble};
 use super::worker::{Core, World};
@@ -252,19 +253,7 @@ impl<W: World> Core<W> {
         partition.state_next = head.state_next;
         partition.forgets = head.forgets;
         let Some(window) = partition.window.as_mut() else { return Ok(0) };
-        let mut ids = 0u64;
-        self.store.scan(id, &mut |view| {
-            ids += view.count() as u64;
-            Ok(())
-        })?;
-        window.reserve(ids);
-        self.store.scan(id, &mut |view| {
-            window
-                .restore(view, trusted)
-                .map(drop)
-                .map_err(|error| crate::ports::StoreError::Corrupt(format!("partition {id}: {error}")))
-        })?;
-        window.set_stream_time(head.stream_time_ms);
+        let ids = load_window(&self.store, id, (trusted, head.stream_time_ms), window)?;
         self.report.restored(RestoreSource::Local, ids);
         Ok(ids)
     }

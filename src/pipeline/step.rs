@@ -2,36 +2,18 @@
 
 use std::time::Duration;
 
+use super::loading::Stored;
 use super::options::{OnMissing, OnPoison, OnProbable};
 use super::partition::Open;
 use super::trouble::{Fatal, Trouble};
 use super::worker::{Core, World};
 use crate::clock::Clock;
-use crate::dedupe::{Coordinates, Identity, Look, Offset, Owners, PartitionId, Verdict};
+use crate::dedupe::{Look, Offset, Verdict};
 use crate::metrics::Outcome;
-use crate::ports::{Failure, Reason, Record, Side, Sink, Source, Store, StoreError};
+use crate::ports::{Failure, Reason, Record, Side, Sink, Source};
 
 /// Records looked at together, so that the memory accesses of one overlap with those of the others.
 pub(super) const CHUNK: usize = 256;
-
-/// The owners of one partition, as the store knows them.
-pub(super) struct Stored<'a, T> {
-    pub(super) store: &'a T,
-    pub(super) partition: PartitionId,
-}
-
-impl<T: Store> Owners for Stored<'_, T> {
-    type Error = StoreError;
-
-    fn identity_of(&self, owner: Offset) -> Result<Option<Identity>, StoreError> {
-        let at = Coordinates { partition: self.partition, offset: owner };
-        match self.store.identity_of(at)? {
-            // The window asks only for owners that it holds, and the store must hold them too.
-            None => Err(StoreError::Corrupt(format!("the owner {at} is remembered, but not stored"))),
-            known => Ok(known),
-        }
-    }
-}
 
 type RawOf<'a, W> = <<W as World>::Source as Source>::Record<'a>;
 

@@ -42,6 +42,12 @@ pub(super) enum Relation {
 }
 
 impl Binding {
+    /// The hash as text: `xxh3`, or `siphash:` and the key id in hex.
+    #[must_use]
+    pub fn hash_text(&self) -> String {
+        hash_text::text(self.hash)
+    }
+
     /// Compares `self`, as configured, with what a store says of itself.
     pub(super) fn relation(&self, stored: &Self) -> Relation {
         let names = [
@@ -87,13 +93,13 @@ impl Binding {
 }
 
 /// The hash as text, for the stored binding and for messages.
-pub(super) mod hash_text {
+mod hash_text {
     use serde::{Deserialize, Deserializer, Serializer, de};
 
     use crate::dedupe::HashKind;
 
     /// `xxh3`, or `siphash:` and the key id in hex.
-    pub(in crate::store) fn text(hash: HashKind) -> String {
+    pub(super) fn text(hash: HashKind) -> String {
         match hash {
             HashKind::Xxh3 => "xxh3".to_owned(),
             HashKind::SipHash { key_id } => format!("siphash:{key_id:016x}"),

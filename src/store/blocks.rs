@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::append::append;
+use super::binding::Binding;
 use super::cut::{Expired, clear, cut, expire, forget};
 use super::engine::Engine;
 use super::guard::guarded;
@@ -24,7 +25,7 @@ const CLOSE_SILENCE: Duration = Duration::from_secs(10);
 /// A handle on the open database. Clones share it; each partition is used by one of them at a time.
 #[derive(Clone)]
 pub struct SledStore {
-    engine: Arc<Engine>,
+    pub(super) engine: Arc<Engine>,
     join_span_ms: i64,
     slice_ms: i64,
 }
@@ -55,6 +56,13 @@ impl SledStore {
     /// The directory of the database.
     pub fn path(&self) -> &Path {
         &self.engine.path
+    }
+
+    /// What the store belongs to.
+    pub fn binding(&self) -> Result<Binding, StoreError> {
+        let stored = self.engine.call("read", || self.engine.db.get(keys::BINDING))?;
+        let binding = stored.and_then(|json| serde_json::from_slice(&json).ok());
+        binding.ok_or_else(|| self.engine.damaged("read", "what the store belongs to is unreadable"))
     }
 
     /// Bytes that the database's files take up.
@@ -181,7 +189,8 @@ impl Store for SledStore {
     }
 }
 
-fn file_bytes(path: &Path) -> io::Result<u64> {
+/// Bytes of all files below a directory.
+pub(super) fn file_bytes(path: &Path) -> io::Result<u64> {
     let mut bytes = 0;
     for entry in fs::read_dir(path)? {
         let entry = entry?;

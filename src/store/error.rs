@@ -43,6 +43,39 @@ pub enum OpenError {
         /// The hash in the configuration.
         configured: String,
     },
+    /// There is nothing to read.
+    #[error(
+        "there is no state in {}: no instance has stored any yet, or state.dir is another directory",
+        dir.display()
+    )]
+    Absent {
+        /// The state directory.
+        dir: PathBuf,
+    },
+    /// The stored bytes cannot be believed.
+    #[error(
+        "the state in {} is damaged: {cause}. It was left as it is; the next start of the service sets it \
+         aside and rebuilds it from the state topic",
+        database.display()
+    )]
+    Damaged {
+        /// The database.
+        database: PathBuf,
+        /// What is wrong.
+        cause: String,
+    },
+    /// There is something where nothing may be.
+    #[error(
+        "state directory {} is not empty, it holds {what}: delete that state with `dedupd state reset` first, \
+         or import into another state.dir",
+        dir.display()
+    )]
+    Occupied {
+        /// The state directory.
+        dir: PathBuf,
+        /// One of the entries.
+        what: String,
+    },
     /// Not even a fresh database works.
     #[error(
         "the store's engine fails on a fresh database at {}: {cause}. Restart this process; if it stays, \

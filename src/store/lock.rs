@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 
 use super::OpenError;
 
+/// Name of the lock file.
+pub(super) const FILE: &str = "lock";
+
 /// The state directory is ours while this lives.
 ///
 /// The lock belongs to the open file, so the kernel releases it when the process ends in any way:
@@ -22,7 +25,7 @@ impl Lock {
     /// Creates the directory (mode 0700) where it is missing and locks it, without waiting.
     pub fn acquire(dir: &Path) -> Result<Self, OpenError> {
         create_private(dir)?;
-        let path = dir.join("lock");
+        let path = dir.join(FILE);
         let mut file = OpenOptions::new()
             .read(true)
             .write(true)

@@ -4,9 +4,12 @@
 //! then restores from the state topic) and never invents any: every block carries a checksum, every
 //! partition a count of what must be there, and whatever does not add up is set aside at opening.
 
+mod adopt;
 mod append;
 mod binding;
 mod blocks;
+mod contents;
+mod copied;
 mod cut;
 mod engine;
 mod error;
@@ -21,8 +24,11 @@ mod record;
 mod tail;
 mod verify;
 
+pub use adopt::Adoption;
 pub use binding::Binding;
 pub use blocks::SledStore;
+pub use contents::{Contents, Entry};
+pub use copied::{Copied, open_copy};
 pub use error::OpenError;
 pub use held::Held;
 pub use lock::Lock;

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
-use super::binding::{Binding, Relation, hash_text};
+use super::binding::{Binding, Relation};
 use super::blocks::SledStore;
 use super::engine::Engine;
 use super::error::needs_operator;
@@ -15,6 +15,7 @@ use super::lock::create_private;
 use super::quarantine::{Generations, Quarantine, condemned, remove_half_snapshots};
 use super::verify::verify;
 use super::{OpenError, keys};
+use crate::dedupe::HashKind;
 
 /// Size of sled's log segments. A message above a quarter of it goes into a file of its own, which
 /// sled does not sync; a quarter of this holds a node of 20 full blocks.
@@ -43,7 +44,29 @@ pub fn open(
     cache_bytes: u64,
     deadline: Duration,
 ) -> Result<Opened, OpenError> {
-    open_with(dir, binding, deadline, move |path| {
+    open_with(dir, binding, deadline, engine(cache_bytes))
+}
+
+/// Opens the database at `path`, whatever it belongs to, and verifies all of it. One that is not fit
+/// for use is an error and stays where it is, but what the engine does while opening can change it.
+pub(super) fn open_any(path: &Path, cache_bytes: u64, deadline: Duration) -> Result<SledStore, OpenError> {
+    open_any_with(path, deadline, engine(cache_bytes))
+}
+
+fn open_any_with(
+    path: &Path,
+    deadline: Duration,
+    start: impl Fn(&Path) -> sled::Result<sled::Db> + Send + 'static,
+) -> Result<SledStore, OpenError> {
+    install_hook();
+    match attempt(path, None, deadline, start)? {
+        Attempt::Ready(engine) => Ok(SledStore::new(*engine)),
+        Attempt::Unfit(cause) => Err(OpenError::Damaged { database: path.to_path_buf(), cause }),
+    }
+}
+
+fn engine(cache_bytes: u64) -> impl Fn(&Path) -> sled::Result<sled::Db> + Clone + Send + 'static {
+    move |path| {
         sled::Config::new()
             .path(path)
             .cache_capacity(cache_bytes)
@@ -52,7 +75,7 @@ pub fn open(
             .use_compression(false)
             .segment_size(SEGMENT_BYTES)
             .open()
-    })
+    }
 }
 
 fn open_with(
@@ -64,7 +87,7 @@ fn open_with(
     install_hook();
     create_private(dir)?;
     let mut generations = Generations::find(dir)?;
-    let reason = match attempt(&generations.path(), binding, deadline, start.clone())? {
+    let reason = match attempt(&generations.path(), Some(binding), deadline, start.clone())? {
         Attempt::Ready(engine) => {
             return Ok(Opened { store: SledStore::new(*engine), quarantined: None });
         }
@@ -73,7 +96,7 @@ fn open_with(
     let quarantined = generations.set_aside(&reason)?;
     if let Some(Quarantine { path, reason }) = &quarantined {
         tracing::warn!(path = %path.display(), reason, "local state set aside; it is rebuilt from the state topic");
-        match attempt(&generations.path(), binding, deadline, start)? {
+        match attempt(&generations.path(), Some(binding), deadline, start)? {
             Attempt::Ready(engine) => return Ok(Opened { store: SledStore::new(*engine), quarantined }),
             Attempt::Unfit(cause) => return Err(OpenError::Engine { path: generations.path(), cause }),
         }
@@ -87,10 +110,10 @@ enum Attempt {
     Unfit(String),
 }
 
-/// Opens one database in a thread of its own.
+/// Opens one database in a thread of its own; without a binding, whatever it belongs to.
 fn attempt(
     path: &Path,
-    binding: &Binding,
+    binding: Option<&Binding>,
     deadline: Duration,
     start: impl Fn(&Path) -> sled::Result<sled::Db> + Send + 'static,
 ) -> Result<Attempt, OpenError> {
@@ -99,11 +122,11 @@ fn attempt(
     if let Some(reason) = condemned(path) {
         return Ok(Attempt::Unfit(reason));
     }
-    let (inside, binding) = (path.to_path_buf(), binding.clone());
+    let (inside, binding) = (path.to_path_buf(), binding.cloned());
     let opened = guarded("store-open", deadline, move |progress: &Progress<Result<Engine, Refusal>>| {
         let db = start(&inside)?;
         progress.alive();
-        let engine = assemble(db, inside, &binding)?;
+        let engine = assemble(db, inside, binding.as_ref())?;
         verify(&engine.settled, &engine.waiting, engine.hash, &|| progress.alive())
             .map_err(Refusal::Unfit)?;
         Ok(engine)
@@ -139,9 +162,12 @@ impl From<sled::Error> for Refusal {
     }
 }
 
-fn assemble(db: sled::Db, path: PathBuf, binding: &Binding) -> Result<Engine, Refusal> {
+fn assemble(db: sled::Db, path: PathBuf, binding: Option<&Binding>) -> Result<Engine, Refusal> {
     let (settled, waiting) = (db.open_tree(keys::SETTLED)?, db.open_tree(keys::WAITING)?);
-    bind(&db, settled.is_empty() && waiting.is_empty(), binding)?;
+    let hash = match binding {
+        Some(binding) => bind(&db, settled.is_empty() && waiting.is_empty(), binding)?,
+        None => stored_binding(&db)?.ok_or_else(nameless)?.hash,
+    };
     let file = File::open(path.join("db")).map_err(Refusal::Disk)?;
     Ok(Engine {
         db,
@@ -150,40 +176,46 @@ fn assemble(db: sled::Db, path: PathBuf, binding: &Binding) -> Result<Engine, Re
         unflushed: AtomicUsize::new(0),
         file,
         path,
-        hash: binding.hash,
+        hash,
         failed: OnceLock::new(),
         tails: Mutex::default(),
     })
 }
 
-/// Compares the stored binding with ours and writes what is new. Written as a batch, because that
-/// takes the engine's process-wide write lock: if a hung thread still holds it, it shows here.
-fn bind(db: &sled::Db, empty: bool, binding: &Binding) -> Result<(), Refusal> {
-    let stored = db.get(keys::BINDING)?;
+fn stored_binding(db: &sled::Db) -> Result<Option<Binding>, Refusal> {
+    let read = |json: sled::IVec| serde_json::from_slice(&json);
+    let stored = db.get(keys::BINDING)?.map(read).transpose();
+    stored.map_err(|e| Refusal::Unfit(format!("what it belongs to is unreadable: {e}")))
+}
+
+fn nameless() -> Refusal {
+    Refusal::Unfit("it does not say what it belongs to".to_owned())
+}
+
+/// Compares the stored binding with ours and writes what is new; gives the hash. Written as a batch,
+/// because that takes the engine's process-wide write lock: if a hung thread still holds it, it shows here.
+fn bind(db: &sled::Db, empty: bool, binding: &Binding) -> Result<HashKind, Refusal> {
+    let stored = stored_binding(db)?;
     let kept = match &stored {
         None if empty => binding.clone(),
-        None => return Err(Refusal::Unfit("it does not say what it belongs to".to_owned())),
-        Some(json) => {
-            let stored = serde_json::from_slice::<Binding>(json)
-                .map_err(|e| Refusal::Unfit(format!("what it belongs to is unreadable: {e}")))?;
-            match binding.relation(&stored) {
-                Relation::Ours(kept) => *kept,
-                Relation::Foreign(reason) => return Err(Refusal::Unfit(reason)),
-                Relation::OtherHash(hash) => {
-                    let (stored, configured) = (hash_text::text(hash), hash_text::text(binding.hash));
-                    return Err(Refusal::OtherHash { stored, configured });
-                }
+        None => return Err(nameless()),
+        Some(stored) => match binding.relation(stored) {
+            Relation::Ours(kept) => *kept,
+            Relation::Foreign(reason) => return Err(Refusal::Unfit(reason)),
+            Relation::OtherHash(_) => {
+                let (stored, configured) = (stored.hash_text(), binding.hash_text());
+                return Err(Refusal::OtherHash { stored, configured });
             }
-        }
+        },
     };
-    let json = serde_json::to_vec(&kept).map_err(|e| Refusal::Unfit(e.to_string()))?;
-    if stored.as_deref() != Some(json.as_slice()) {
+    if stored.as_ref() != Some(&kept) {
+        let json = serde_json::to_vec(&kept).map_err(|e| Refusal::Unfit(e.to_string()))?;
         let mut batch = sled::Batch::default();
         batch.insert(keys::BINDING, json);
         db.apply_batch(batch)?;
         db.flush()?;
     }
-    Ok(())
+    Ok(kept.hash)
 }
 
 #[cfg(test)]
@@ -193,7 +225,7 @@ mod tests {
     use std::sync::{Arc, mpsc};
 
     use super::*;
-    use crate::dedupe::{Block, HashKind, Identity};
+    use crate::dedupe::{Block, Identity};
     use crate::ports::{Head, Store, StoreError};
 
     const DEADLINE: Duration = Duration::from_secs(10);
@@ -284,6 +316,28 @@ mod tests {
     }
 
     #[test]
+    fn a_look_at_a_database_comes_back_from_a_hang_and_sets_nothing_aside() {
+        let dir = filled();
+        let path = dir.path().join("db-1");
+        let (release, released) = mpsc::channel::<()>();
+        let released = Mutex::new(released);
+        let hang = move |path: &Path| {
+            assert!(released.lock().unwrap().recv().is_err());
+            plain(path)
+        };
+        let error = open_any_with(&path, Duration::from_millis(300), hang).unwrap_err();
+        assert!(
+            matches!(&error, OpenError::Damaged { cause, .. } if cause.contains("no sign of life")),
+            "{error}"
+        );
+        let panics = |_: &Path| -> sled::Result<sled::Db> { panic!("page 8") };
+        let error = open_any_with(&path, DEADLINE, panics).unwrap_err();
+        assert!(matches!(&error, OpenError::Damaged { cause, .. } if cause.contains("page 8")), "{error}");
+        assert!(path.join("db").is_file() && fs::read_dir(dir.path()).unwrap().count() == 1);
+        drop(release);
+    }
+
+    #[test]
     fn a_full_disk_is_reported_and_the_database_left_where_it_is() {
         let dir = filled();
         let full = || Err(sled::Error::Io(std::io::Error::from_raw_os_error(28)));
@@ -306,7 +360,7 @@ mod tests {
     fn a_failed_fsync_is_final_and_the_next_opening_sets_the_database_aside() {
         let dir = filled();
         let path = dir.path().join("db-1");
-        let Attempt::Ready(mut engine) = attempt(&path, &binding(), DEADLINE, plain).unwrap() else {
+        let Attempt::Ready(mut engine) = attempt(&path, Some(&binding()), DEADLINE, plain).unwrap() else {
             panic!("does not open")
         };
         // The kernel has no fsync for this device.

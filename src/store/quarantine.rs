@@ -30,6 +30,11 @@ pub(super) struct Generations {
     next: u64,
 }
 
+/// The database in use, if there is one. Changes nothing.
+pub(super) fn current(dir: &Path) -> Result<Option<PathBuf>, OpenError> {
+    Ok(numbered(dir, "db-")?.into_iter().max().map(|number| dir.join(format!("db-{number}"))))
+}
+
 impl Generations {
     /// Looks into the state directory.
     pub(super) fn find(dir: &Path) -> Result<Self, OpenError> {

@@ -21,6 +21,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("store", &["dedupe", "ports", "clock"]),
     ("kafka", &["dedupe", "ports", "config", "clock"]),
     ("pipeline", &["dedupe", "ports", "clock", "metrics", "config", "control"]),
+    ("state", &["dedupe", "ports", "store", "pipeline"]),
     ("metrics", &[]),
     ("http", &["metrics", "control"]),
     ("audit", READS_RECORDS),

@@ -50,7 +50,7 @@ pub(super) fn validate(typed: &TypedIdentity, reading: &mut Reading<'_>) -> Opti
     Some(Identity { from: from?, on_missing: on_missing?, force_header, hash: hash? })
 }
 
-fn sources(texts: &[String], reading: &mut Reading<'_>) -> Option<Vec<IdSource>> {
+pub(super) fn sources(texts: &[String], reading: &mut Reading<'_>) -> Option<Vec<IdSource>> {
     let remedy = "give key, header:NAME, json:/pointer or value, as in [\"json:/id\"]";
     if texts.is_empty() {
         reading.refuse("identity.from", None, "is missing", &format!("{remedy}, or --id"));
@@ -65,7 +65,7 @@ fn sources(texts: &[String], reading: &mut Reading<'_>) -> Option<Vec<IdSource>>
     parsed.into_iter().collect::<Result<_, ()>>().ok()
 }
 
-fn hash(typed: &TypedIdentity, reading: &mut Reading<'_>) -> Option<HashChoice> {
+pub(super) fn hash(typed: &TypedIdentity, reading: &mut Reading<'_>) -> Option<HashChoice> {
     let remedy = "give xxh3 or siphash";
     let word = reading.required("identity.hash", typed.hash.as_deref(), remedy)?;
     match (word, typed.key_file.as_deref().filter(|path| !path.is_empty())) {

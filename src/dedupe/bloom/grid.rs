@@ -82,6 +82,19 @@ impl Grid {
         self.columns.iter().position(|column| column.filter.as_ref().is_some_and(&is))
     }
 
+    /// The filters with their columns.
+    pub fn columns(&self) -> impl Iterator<Item = (usize, &Filter)> {
+        self.columns.iter().enumerate().filter_map(|(at, column)| Some((at, column.filter.as_ref()?)))
+    }
+
+    /// The bits of a column: its blocks by row, the words of each little endian.
+    pub fn bytes_of(&self, column: usize) -> Vec<u8> {
+        let blocks: &[Block] = self.words.get(self.aligned..).unwrap_or_default().as_chunks().0;
+        let rows = usize::try_from(self.rows).unwrap_or(usize::MAX);
+        let blocks = blocks.iter().skip(column).step_by(self.columns.len().max(1)).take(rows);
+        blocks.flatten().flat_map(|word| word.to_le_bytes()).collect()
+    }
+
     pub fn filter(&self, column: usize) -> Option<&Filter> {
         self.columns.get(column)?.filter.as_ref()
     }

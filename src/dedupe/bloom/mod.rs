@@ -18,6 +18,7 @@
 //! blocks of all of them for one row stand side by side; a filter that expires leaves its column to
 //! the next. A grid dies with its last filter, so a peak costs its memory for one window.
 
+mod copies;
 mod filter;
 mod grid;
 mod limits;
@@ -31,6 +32,7 @@ use std::ops::Range;
 
 use super::Identity;
 use super::index::Look;
+pub use copies::FilterCopy;
 use filter::Filter;
 use grid::{Grid, Mask};
 pub use limits::BloomLimits;

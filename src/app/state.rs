@@ -1,0 +1,246 @@
+//! `dedupd state`: from the command line to what [`crate::state`] does, and the words about it.
+
+use std::io::{self, BufRead, IsTerminal, Write};
+use std::path::Path;
+use std::time::Duration;
+
+use bytesize::ByteSize;
+use indicatif::{HumanCount, ProgressBar, ProgressStyle};
+
+use super::assembly::{hasher, limits};
+use super::supervisor::OPEN;
+use super::{Ended, begin_log_quietly};
+use crate::cli::{Exit, ExportArgs, FilterName, ImportArgs, InspectArgs, LocalArgs, ResetArgs, StateCommand};
+use crate::config::{self, Local};
+use crate::dedupe::{Hasher, WindowLimits};
+use crate::state::{self, Answer, Transferred};
+use crate::store::{Binding, Contents, Copied, Lock, OpenError, open_copy};
+
+/// Does what the command line says about the local state.
+pub(super) fn command(command: &StateCommand) -> Result<Exit, Ended> {
+    begin_log_quietly();
+    match command {
+        StateCommand::Inspect(args) => inspect(args),
+        StateCommand::Export(args) => export(args).map(|()| Exit::Done),
+        StateCommand::Import(args) => import(args).map(|()| Exit::Done),
+        StateCommand::Reset(args) => reset(args),
+    }
+}
+
+fn inspect(args: &InspectArgs) -> Result<Exit, Ended> {
+    let local = load(&args.local)?;
+    let limits = limits_of(&local);
+    if args.id.is_empty() {
+        let inspection = reading(&local, |copied| {
+            let bar = progress("partitions");
+            let inspection = state::inspect(copied, limits, &bar)?;
+            bar.finish_and_clear();
+            Ok(inspection)
+        })?;
+        print(&inspection, args.json)?;
+        return Ok(Exit::Done);
+    }
+    let hasher = hasher(&local.hash)?;
+    let identity = identity(&args.id, &local, hasher)?;
+    let answer = reading(&local, |copied| {
+        same_hash(&local, hasher, &copied.binding)?;
+        existing(args.partition, &copied.binding)?;
+        let bar = progress("partitions");
+        let answer = Answer::of(identity, copied, args.partition, limits, &bar)?;
+        bar.finish_and_clear();
+        Ok(answer)
+    })?;
+    print(&answer, args.json)?;
+    Ok(if answer.is_found() { Exit::Done } else { Exit::Failed })
+}
+
+fn existing(partition: Option<u32>, binding: &Binding) -> Result<(), Ended> {
+    match partition.filter(|partition| *partition >= binding.partitions) {
+        None => Ok(()),
+        Some(partition) => Err(usage(format!(
+            "--partition {partition} does not exist: topic {} has partitions 0 to {}",
+            binding.raw,
+            binding.partitions.saturating_sub(1)
+        ))),
+    }
+}
+
+fn identity(id: &[String], local: &Local, hasher: Hasher) -> Result<crate::dedupe::Identity, Ended> {
+    if let Some(from) = local.from.as_ref().filter(|from| from.len() != id.len()) {
+        let places: Vec<_> = from.iter().map(ToString::to_string).collect();
+        return Err(usage(format!(
+            "an id has {} part(s), from {}, and {} were given; repeat --id for each, in this order",
+            from.len(),
+            places.join(", "),
+            id.len()
+        )));
+    }
+    let empty = || usage("an empty --id is no id: records with an empty part have none".to_owned());
+    hasher.identify_texts(id).ok_or_else(empty)
+}
+
+fn export(args: &ExportArgs) -> Result<(), Ended> {
+    let local = load(&args.local)?;
+    if let Some(to) = &args.to {
+        let bar = progress("blocks");
+        let done = reading(&local, |copied| Ok(state::export(&copied.store, &copied.binding, to, &bar)?))?;
+        bar.finish_and_clear();
+        println!("{} written: {}", to.display(), amount(&done));
+    }
+    if let Some(filter) = &args.filter {
+        let start_ms = start_of(filter)?;
+        let filters = reading(&local, |copied| {
+            let made_of = (&copied.store, &copied.binding);
+            Ok(state::filters_of(made_of, limits_of(&local), filter.partition, start_ms)?)
+        })?;
+        print_json(&filters)?;
+    }
+    Ok(())
+}
+
+fn amount(done: &Transferred) -> String {
+    format!("{} ids in {} blocks", HumanCount(done.ids), HumanCount(done.blocks))
+}
+
+fn start_of(filter: &FilterName) -> Result<i64, Ended> {
+    state::parse_time(&filter.start).ok_or_else(|| {
+        usage(format!(
+            "--filter: {:?} is no time; write it as `dedupd state inspect` shows it, as in 2026-11-20T08:00:00.000Z",
+            filter.start
+        ))
+    })
+}
+
+fn import(args: &ImportArgs) -> Result<(), Ended> {
+    let local = load(&args.local)?;
+    let dir = &local.state.dir;
+    // Refused before the file is read, which can take long; a directory that is not there is not made yet.
+    let lock = if dir.exists() { Some(lock(&local)?) } else { None };
+    Contents::of(dir)?.must_be_empty()?;
+    let bar = progress("blocks verified");
+    let verified = state::verify(&args.from, &bar)?;
+    bar.finish_and_clear();
+    same_hash(&local, hasher(&local.hash)?, &verified.header.binding)?;
+    let _lock = lock.map_or_else(|| self::lock(&local), Ok)?;
+    let bar = progress("blocks");
+    bar.set_length(verified.blocks);
+    let database = state::import(&args.from, dir, (local.state.cache, OPEN), &bar)?;
+    bar.finish_and_clear();
+    println!("{} made from {}: {}", database.display(), args.from.display(), amount(&verified));
+    Ok(())
+}
+
+fn reset(args: &ResetArgs) -> Result<Exit, Ended> {
+    let local = load(&args.local)?;
+    let dir = &local.state.dir;
+    if !dir.exists() {
+        println!("there is no state in {}: nothing to delete", dir.display());
+        return Ok(Exit::Done);
+    }
+    let _lock = lock(&local)?;
+    let contents = Contents::of(dir)?;
+    if contents.ours.is_empty() {
+        println!("there is no state in {}: nothing to delete", dir.display());
+        return Ok(Exit::Done);
+    }
+    println!("to be deleted:");
+    for entry in &contents.ours {
+        println!("  {}  {}", entry.path.display(), ByteSize(entry.bytes).display().iec());
+    }
+    contents.others.iter().for_each(|path| println!("not touched: {}", path.display()));
+    println!("The state topic still has everything: the next start restores from it.");
+    if !args.yes && !confirmed(dir)? {
+        println!("nothing was deleted");
+        return Ok(Exit::Failed);
+    }
+    contents.delete()?;
+    println!("deleted");
+    Ok(Exit::Done)
+}
+
+/// Asks on the terminal.
+fn confirmed(dir: &Path) -> Result<bool, Ended> {
+    if !io::stdin().is_terminal() {
+        return Err(usage(format!(
+            "there is no terminal to ask whether the state in {} may be deleted; if it may, add --yes",
+            dir.display()
+        )));
+    }
+    print!("Delete? Type yes: ");
+    let mut answer = String::new();
+    let read = io::stdout().flush().and_then(|()| io::stdin().lock().read_line(&mut answer));
+    read.map_err(|e| Ended::failed(format!("cannot read the answer: {e}; nothing was deleted")))?;
+    Ok(answer.trim() == "yes")
+}
+
+fn load(args: &LocalArgs) -> Result<Local, Ended> {
+    config::load_local(args.config_file(), args.overrides()).map_err(|error| usage(error.to_string()))
+}
+
+fn limits_of(local: &Local) -> WindowLimits {
+    limits(&local.window, local.window.max_ids)
+}
+
+fn lock(local: &Local) -> Result<Lock, Ended> {
+    Lock::acquire(&local.state.dir).map_err(|error| match error {
+        OpenError::Held { .. } => Ended::new(
+            Exit::State,
+            format!("{error}. A running instance answers over HTTP: GET http://{}/state", local.http.listen),
+        ),
+        other => other.into(),
+    })
+}
+
+/// Locks the directory and looks at a copy of the state in it.
+fn reading<T>(local: &Local, look: impl FnOnce(&Copied) -> Result<T, Ended>) -> Result<T, Ended> {
+    let dir = &local.state.dir;
+    if !dir.exists() {
+        return Err(OpenError::Absent { dir: dir.clone() }.into());
+    }
+    let _lock = lock(local)?;
+    let bar = ProgressBar::new_spinner().with_message("copying and verifying the state");
+    bar.enable_steady_tick(Duration::from_millis(100));
+    let copied = open_copy(dir, &std::env::temp_dir(), local.state.cache, OPEN);
+    bar.finish_and_clear();
+    let copied = copied?;
+    let seen = look(&copied);
+    copied.close();
+    seen
+}
+
+/// Identities of different hashes must not be compared.
+fn same_hash(local: &Local, hasher: Hasher, stored: &Binding) -> Result<(), Ended> {
+    let configured = Binding { hash: hasher.kind(), ..stored.clone() };
+    if configured.hash == stored.hash {
+        return Ok(());
+    }
+    let (stored, configured) = (stored.hash_text(), configured.hash_text());
+    Err(OpenError::Hash { dir: local.state.dir.clone(), stored, configured }.into())
+}
+
+fn print<T: serde::Serialize + std::fmt::Display>(what: &T, json: bool) -> Result<(), Ended> {
+    if json {
+        return print_json(what);
+    }
+    print!("{what}");
+    Ok(())
+}
+
+fn print_json(what: &impl serde::Serialize) -> Result<(), Ended> {
+    let text = serde_json::to_string(what)
+        .map_err(|e| Ended::failed(format!("the result cannot be written as JSON: {e}; please report it")))?;
+    println!("{text}");
+    Ok(())
+}
+
+fn progress(what: &'static str) -> ProgressBar {
+    let bar = ProgressBar::new(0).with_message(what);
+    match ProgressStyle::with_template("{bar:24} {pos}/{len} {msg}  {elapsed}") {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}
+
+fn usage(what: String) -> Ended {
+    Ended::new(Exit::Usage, what)
+}

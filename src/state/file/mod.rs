@@ -1,0 +1,73 @@
+//! The portable file: a header, the blocks as they stand, a footer. docs/state-format.md has it byte
+//! by byte.
+
+mod read;
+mod write;
+
+use serde::{Deserialize, Serialize};
+
+pub use read::{Fault, Piece, Reader};
+pub use write::Writer;
+
+use super::find::Summary;
+use crate::dedupe::{Offset, PartitionId};
+use crate::ports::Head;
+use crate::store::Binding;
+
+/// The first bytes: magic and version.
+const MAGIC: [u8; 8] = *b"DDSTATE1";
+/// Kinds of frames. A frame is its kind (1 byte), the length of its content (u32, little endian), and that.
+const HEADER: u8 = 1;
+const BLOCK: u8 = 2;
+const FOOTER: u8 = 3;
+/// Content of the footer: blocks (u64), identities (u64), XXH3-128 of everything before the hash.
+const FOOTER_BYTES: u32 = 8 + 8 + 16;
+
+/// What the file holds, said first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Header {
+    /// What the state belongs to.
+    pub binding: Binding,
+    /// The partitions, by rising number; their blocks come in this order.
+    pub partitions: Vec<Part>,
+}
+
+/// One partition: its head, and how much of it follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Part {
+    /// Partition of the raw topic.
+    pub partition: PartitionId,
+    /// See [`Head::confirmed`].
+    pub confirmed: Offset,
+    /// See [`Head::state_next`].
+    pub state_next: Offset,
+    /// See [`Head::stream_time_ms`].
+    pub stream_time_ms: i64,
+    /// See [`Head::tail`].
+    pub tail: Option<(u32, Offset)>,
+    /// See [`Head::forgets`].
+    pub forgets: u64,
+    /// Blocks that follow.
+    pub blocks: u64,
+    /// Identities in them.
+    pub ids: u64,
+}
+
+impl Part {
+    /// The part of a partition that holds so much.
+    #[must_use]
+    pub fn of(partition: PartitionId, summary: &Summary) -> Self {
+        let Head { confirmed, state_next, stream_time_ms, tail, forgets } = summary.head;
+        let (blocks, ids) = (summary.blocks, summary.ids);
+        Self { partition, confirmed, state_next, stream_time_ms, tail, forgets, blocks, ids }
+    }
+
+    /// The partition's head.
+    #[must_use]
+    pub fn head(&self) -> Head {
+        let Self { confirmed, state_next, stream_time_ms, tail, forgets, .. } = *self;
+        Head { confirmed, state_next, stream_time_ms, tail, forgets }
+    }
+}

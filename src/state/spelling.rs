@@ -1,0 +1,45 @@
+//! Times as people type and read them.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+/// The last millisecond of the year 9999, which is the last that can be written as a date.
+const LAST_MS: i64 = 253_402_300_799_999;
+
+/// Stream time in UTC, as in `2026-11-20T08:00:00.000Z`; `unknown` for 0 and less, which is no time.
+#[must_use]
+pub fn utc(ms: i64) -> String {
+    match u64::try_from(ms) {
+        Ok(ms @ 1..) if ms <= LAST_MS.unsigned_abs() => {
+            humantime::format_rfc3339_millis(UNIX_EPOCH + Duration::from_millis(ms)).to_string()
+        }
+        Ok(1..) => format!("{ms} ms"),
+        _ => "unknown".to_owned(),
+    }
+}
+
+/// Reads ms since the epoch, or UTC as [`utc`] writes it.
+#[must_use]
+pub fn parse_time(text: &str) -> Option<i64> {
+    if let Ok(ms) = text.parse() {
+        return Some(ms);
+    }
+    let since = humantime::parse_rfc3339(text).ok()?.duration_since(UNIX_EPOCH).ok()?;
+    i64::try_from(since.as_millis()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_reads_back_as_printed() {
+        for ms in [1, 999, 1_700_000_000_123, LAST_MS] {
+            assert_eq!(parse_time(&utc(ms)), Some(ms), "{}", utc(ms));
+            assert_eq!(parse_time(&ms.to_string()), Some(ms));
+        }
+        assert_eq!(utc(1_700_000_000_000), "2023-11-14T22:13:20.000Z");
+        assert_eq!((utc(0), utc(i64::MIN)), ("unknown".to_owned(), "unknown".to_owned()));
+        assert_eq!(utc(i64::MAX), format!("{} ms", i64::MAX));
+        assert_eq!(parse_time("yesterday"), None);
+    }
+}

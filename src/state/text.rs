@@ -1,0 +1,148 @@
+//! What was found, for people.
+
+use std::fmt;
+
+use bytesize::ByteSize;
+use indicatif::HumanCount;
+
+use super::inspect::{Answer, Found, Inspection, PartitionReport};
+use super::spelling::utc;
+use super::standing::Standing;
+
+impl fmt::Display for Inspection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bound = &self.binding;
+        let topic = |name: &str, id: &Option<String>| match id {
+            Some(id) => format!("{name} (id {id})"),
+            None => name.to_owned(),
+        };
+        let lines = [
+            ("database", self.database.clone()),
+            ("on disk", ByteSize(self.disk_bytes).display().iec().to_string()),
+            ("cluster", bound.cluster_id.clone()),
+            ("raw topic", format!("{}, {} partitions", topic(&bound.raw, &bound.raw_id), bound.partitions)),
+            ("clean topic", topic(&bound.clean, &bound.clean_id)),
+            ("state topic", topic(&bound.state, &bound.state_id)),
+            ("group", bound.group.clone()),
+            ("hash", bound.hash_text()),
+            ("ids", HumanCount(self.ids).to_string()),
+        ];
+        for (name, value) in lines {
+            writeln!(f, "{name:<12}{value}")?;
+        }
+        if self.partitions.is_empty() {
+            return writeln!(f, "\nNo partition has state yet.");
+        }
+        writeln!(
+            f,
+            "\n{:>9}  {:>14}  {:<24}  {:>12}  {:>11}  {:>8}  {:>24}  {:>10}",
+            "partition", "confirmed", "stream time", "ids", "unconfirmed", "blocks", "offsets", "bytes"
+        )?;
+        for partition in &self.partitions {
+            row(f, partition)?;
+        }
+        self.partitions
+            .iter()
+            .filter(|partition| partition.exact_ids.is_some())
+            .try_for_each(|p| slices(f, p))
+    }
+}
+
+fn row(f: &mut fmt::Formatter<'_>, report: &PartitionReport) -> fmt::Result {
+    let offsets = match (report.first, report.next) {
+        (Some(first), Some(next)) => format!("{first}..{next}"),
+        _ => "none".to_owned(),
+    };
+    writeln!(
+        f,
+        "{:>9}  {:>14}  {:<24}  {:>12}  {:>11}  {:>8}  {offsets:>24}  {:>10}",
+        report.partition,
+        report.confirmed,
+        report.stream_time,
+        report.ids,
+        report.unconfirmed_ids,
+        report.blocks,
+        ByteSize(report.bytes).display().iec().to_string()
+    )
+}
+
+fn slices(f: &mut fmt::Formatter<'_>, report: &PartitionReport) -> fmt::Result {
+    let exact = HumanCount(report.exact_ids.unwrap_or(0));
+    writeln!(f, "\nfilters of partition {} ({exact} ids are in the exact part)", report.partition)?;
+    writeln!(
+        f,
+        "  {:<24}  {:<24}  {:>12}  {:>7}  {:>14}  {:>6}  {:>9}",
+        "from", "until", "ids", "filters", "bits", "fill", "rate"
+    )?;
+    for slice in &report.slices {
+        writeln!(
+            f,
+            "  {:<24}  {:<24}  {:>12}  {:>7}  {:>14}  {:>4.1} %  {:>9.1e}",
+            slice.start,
+            slice.end,
+            slice.ids,
+            slice.filters,
+            slice.bits,
+            slice.fill * 100.0,
+            slice.false_positive_rate
+        )?;
+    }
+    Ok(())
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "identity {}", self.identity)?;
+        self.found.iter().try_for_each(|found| writeln!(f, "{found}"))?;
+        if self.found.is_empty() {
+            writeln!(f, "not here: no stored block has it")?;
+        }
+        for (partition, standing) in &self.passed_by_chance {
+            writeln!(
+                f,
+                "partition {partition}: not stored, but {standing} passes it by chance: a record with it counts as \
+                 probably seen"
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let owned = &self.owned;
+        write!(
+            f,
+            "partition {} offset {}, arrived between {} and {}: ",
+            self.partition,
+            owned.offset,
+            utc(owned.time_first_ms),
+            utc(owned.time_last_ms)
+        )?;
+        match &self.standing {
+            Standing::Exact => {
+                f.write_str("in the exact part of the window; another record with it is a duplicate")
+            }
+            Standing::Bloom { .. } => {
+                write!(f, "in {}; another record with it counts as probably seen", self.standing)
+            }
+            Standing::Expired => f.write_str("older than the window; another record with it is new"),
+            Standing::Unconfirmed => f.write_str(
+                "at or beyond the confirmed offset; the next start asks the group whether it was committed",
+            ),
+        }
+    }
+}
+
+impl fmt::Display for Standing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exact => f.write_str("the exact part"),
+            Self::Bloom { slice_ms } => {
+                write!(f, "the filter of {} to {}", utc(slice_ms.start), utc(slice_ms.end))
+            }
+            Self::Expired => f.write_str("expired"),
+            Self::Unconfirmed => f.write_str("unconfirmed"),
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! A whole state to a file, and from a file into an empty directory.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufReader, BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use indicatif::ProgressBar;
+
+use super::error::StateError;
+use super::file::{Fault, Header, Part, Piece, Reader, Writer};
+use super::find::summarise;
+use crate::ports::{Head, Store, StoreError};
+use crate::store::{Adoption, Binding};
+
+/// Buffer for a file, in bytes.
+const BUFFER: usize = 1 << 20;
+/// Blocks taken over at once.
+const BATCH: usize = 64;
+
+/// How much was moved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Transferred {
+    /// What the state belongs to.
+    pub header: Header,
+    /// Blocks.
+    pub blocks: u64,
+    /// Identities in them.
+    pub ids: u64,
+}
+
+/// Writes everything that the store holds to a file that must not exist. It appears under its name
+/// when it is whole and on disk. `bar` counts blocks.
+pub fn export(
+    store: &impl Store,
+    binding: &Binding,
+    to: &Path,
+    bar: &ProgressBar,
+) -> Result<Transferred, StateError> {
+    if to.exists() {
+        return Err(StateError::file(to, "exists already; delete it, or choose another name"));
+    }
+    let mut name = to.file_name().unwrap_or_default().to_os_string();
+    name.push(format!(".part-{}", std::process::id()));
+    let part = to.with_file_name(name);
+    let written = write(store, binding, &part, bar).and_then(|done| {
+        put_in_place(&part, to).map_err(|e| StateError::io(to, "be written", &e))?;
+        Ok(done)
+    });
+    if written.is_err() {
+        // There may be none.
+        drop(fs::remove_file(&part));
+    }
+    written
+}
+
+fn put_in_place(part: &Path, to: &Path) -> io::Result<()> {
+    fs::rename(part, to)?;
+    let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(folder)?.sync_all()
+}
+
+fn write(
+    store: &impl Store,
+    binding: &Binding,
+    to: &Path,
+    bar: &ProgressBar,
+) -> Result<Transferred, StateError> {
+    let mut header = Header { binding: binding.clone(), partitions: Vec::new() };
+    for partition in 0..binding.partitions {
+        let summary = summarise(store, partition)?;
+        header.partitions.extend(summary.map(|summary| Part::of(partition, &summary)));
+    }
+    let sum = |of: fn(&Part) -> u64| header.partitions.iter().map(of).sum();
+    let (blocks, ids) = (sum(|part| part.blocks), sum(|part| part.ids));
+    bar.set_length(blocks);
+    let refused = |e: io::Error| StateError::io(to, "be written", &e);
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to).map_err(refused)?;
+    let mut writer = Writer::begin(BufWriter::with_capacity(BUFFER, file), &header).map_err(refused)?;
+    for part in &header.partitions {
+        let mut failed = Ok(());
+        let scanned = store.scan(part.partition, &mut |view| {
+            bar.inc(1);
+            writer.block(view).map_err(|e| {
+                failed = Err(e);
+                StoreError::Io("writing the export failed".to_owned())
+            })
+        });
+        failed.map_err(refused)?;
+        scanned?;
+    }
+    let mut buffered = writer.finish().map_err(refused)?;
+    buffered.flush().and_then(|()| buffered.get_ref().sync_all()).map_err(refused)?;
+    Ok(Transferred { header, blocks, ids })
+}
+
+/// Reads all of a file and believes it, or says what is wrong with it. `bar` counts blocks.
+pub fn verify(from: &Path, bar: &ProgressBar) -> Result<Transferred, StateError> {
+    let (mut reader, header) = begin(from)?;
+    bar.set_length(header.partitions.iter().map(|part| part.blocks).fold(0, u64::saturating_add));
+    loop {
+        match reader.next_piece().map_err(|fault| faulty(from, &fault))? {
+            Piece::Block(..) => bar.inc(1),
+            Piece::End { blocks, ids } => return Ok(Transferred { header, blocks, ids }),
+        }
+    }
+}
+
+/// Makes the content of a file, which [`verify`] has read, the state in `dir`, which the caller has
+/// locked and which must be empty. See [`crate::store::open`] for `cache_bytes` and `deadline`. Gives the path of
+/// the database.
+pub fn import(
+    from: &Path,
+    dir: &Path,
+    (cache_bytes, deadline): (u64, Duration),
+    bar: &ProgressBar,
+) -> Result<PathBuf, StateError> {
+    let (mut reader, header) = begin(from)?;
+    let mut adoption = Adoption::begin(dir, &header.binding, cache_bytes, deadline)?;
+    match fill(&mut adoption, from, &mut reader, &header, bar) {
+        Ok(()) => Ok(adoption.finish()?),
+        Err(error) => {
+            adoption.undo();
+            Err(error)
+        }
+    }
+}
+
+fn fill(
+    adoption: &mut Adoption,
+    from: &Path,
+    reader: &mut Reader<BufReader<File>>,
+    header: &Header,
+    bar: &ProgressBar,
+) -> Result<(), StateError> {
+    for part in &header.partitions {
+        // A partition without blocks has a head, too.
+        adoption.add(part.partition, &[], Head::default())?;
+        let mut left = part.blocks;
+        while left > 0 {
+            let mut some = Vec::with_capacity(BATCH);
+            while left > 0 && some.len() < BATCH {
+                match reader.next_piece().map_err(|fault| faulty(from, &fault))? {
+                    Piece::Block(partition, bytes) if partition == part.partition => some.push(bytes),
+                    _ => return Err(changed(from)),
+                }
+                left -= 1;
+            }
+            bar.inc(some.len() as u64);
+            adoption.add(part.partition, &some, Head::default())?;
+        }
+        adoption.add(part.partition, &[], part.head())?;
+    }
+    match reader.next_piece().map_err(|fault| faulty(from, &fault))? {
+        Piece::End { .. } => Ok(()),
+        Piece::Block(..) => Err(changed(from)),
+    }
+}
+
+fn begin(from: &Path) -> Result<(Reader<BufReader<File>>, Header), StateError> {
+    let file = File::open(from).map_err(|e| StateError::io(from, "be read", &e))?;
+    Reader::begin(BufReader::with_capacity(BUFFER, file)).map_err(|fault| faulty(from, &fault))
+}
+
+fn faulty(from: &Path, fault: &Fault) -> StateError {
+    StateError::file(from, &fault.to_string())
+}
+
+fn changed(from: &Path) -> StateError {
+    StateError::file(from, "changed while it was read; import it again")
+}

@@ -1,0 +1,95 @@
+//! A database made of blocks that come from outside. It is made under a name that no start looks at,
+//! and becomes the one in use whole.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::blocks::SledStore;
+use super::contents::{Contents, UNFINISHED};
+use super::engine::BATCH;
+use super::tail::{BLOCK_BYTES, Packed, Place, consistent};
+use super::{Binding, OpenError, open};
+use crate::dedupe::{Block, PartitionId};
+use crate::ports::{Head, Store, StoreError};
+
+/// A database that is being filled.
+#[derive(Debug)]
+pub struct Adoption {
+    dir: PathBuf,
+    store: SledStore,
+}
+
+impl Adoption {
+    /// Begins in `dir`, which the caller has locked. It must be empty, but for its lock and what an
+    /// adoption left that came to no end. See [`open()`] for the rest.
+    pub fn begin(
+        dir: &Path,
+        binding: &Binding,
+        cache_bytes: u64,
+        deadline: Duration,
+    ) -> Result<Self, OpenError> {
+        Contents::of(dir)?.must_be_empty()?;
+        let unfinished = dir.join(UNFINISHED);
+        if unfinished.exists() {
+            fs::remove_dir_all(&unfinished).map_err(|e| OpenError::io("delete", &unfinished, &e))?;
+        }
+        let store = open(&unfinished, binding, cache_bytes, deadline)?.store;
+        Ok(Self { dir: dir.to_path_buf(), store })
+    }
+
+    /// Adds blocks of one partition as they stand, and sets its head. They must come by rising offset.
+    pub fn add(&mut self, partition: PartitionId, blocks: &[Vec<u8>], head: Head) -> Result<(), StoreError> {
+        for some in blocks.chunks(BATCH - 1) {
+            self.add_batch(partition, some, head)?;
+        }
+        self.store.set_head(partition, head)
+    }
+
+    fn add_batch(
+        &mut self,
+        partition: PartitionId,
+        blocks: &[Vec<u8>],
+        head: Head,
+    ) -> Result<(), StoreError> {
+        let engine = &self.store.engine;
+        let mut tail = engine.take_tail(partition)?;
+        let mut packed = Vec::with_capacity(blocks.len());
+        for bytes in blocks {
+            let refused =
+                |cause: &str| StoreError::Corrupt(format!("a block of partition {partition}: {cause}"));
+            let block = Block::decode(bytes).map_err(|cause| refused(&cause.to_string()))?;
+            let fits = block.partition == partition && block.hash == engine.hash && block.first >= tail.end;
+            if !fits || !consistent(&block) || bytes.len() > BLOCK_BYTES {
+                return Err(refused("it does not belong here"));
+            }
+            tail.end = block.next;
+            packed.push(Packed { place: Place::Settled, bytes: bytes.clone(), ..Packed::new(&block) });
+        }
+        engine.commit(partition, &mut tail, Some(head), &[], packed)?;
+        engine.put_tail(partition, tail);
+        Ok(())
+    }
+
+    /// Makes it the database in use, durably; gives its path.
+    pub fn finish(self) -> Result<PathBuf, OpenError> {
+        let (dir, from) = (self.dir, self.store.path().to_path_buf());
+        let to = dir.join("db-1");
+        self.store
+            .close()
+            .map_err(|error| OpenError::Engine { path: from.clone(), cause: error.to_string() })?;
+        fs::rename(&from, &to).map_err(|e| OpenError::io("rename", &from, &e))?;
+        let unfinished = dir.join(UNFINISHED);
+        fs::remove_dir(&unfinished).map_err(|e| OpenError::io("delete", &unfinished, &e))?;
+        let synced = File::open(&dir).and_then(|dir| dir.sync_all());
+        synced.map_err(|e| OpenError::io("sync the directory", &dir, &e))?;
+        Ok(to)
+    }
+
+    /// Deletes what was made. What cannot be deleted is no obstacle to the next adoption.
+    pub fn undo(self) {
+        let unfinished = self.dir.join(UNFINISHED);
+        drop(self.store.close());
+        drop(fs::remove_dir_all(unfinished));
+    }
+}

@@ -1,0 +1,187 @@
+//! The commands as people and scripts use them: what they print, how they end, what they leave.
+
+use std::fs;
+
+use dedupd::clock::monotonic;
+use dedupd::store::Lock;
+use serde_json::Value;
+
+use super::*;
+
+fn entries(dir: &Path) -> Vec<String> {
+    let names = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<_> = names.collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn looking_and_exporting_leave_every_byte_as_it_was() {
+    let (dir, out) = (filled(), tempfile::tempdir().unwrap());
+    let scratch = tempfile::tempdir().unwrap();
+    let (before, target) = (files(dir.path()), out.path().join("state"));
+    for words in [
+        &["inspect"][..],
+        &["inspect", "--json"],
+        &["inspect", "--id", "order-0-5"],
+        &["export", "--to", target.to_str().unwrap()],
+    ] {
+        let said = dedupd_with(dir.path(), words, &[("TMPDIR", scratch.path().to_str().unwrap())]);
+        assert_eq!((said.code, said.err.as_str()), (0, ""), "{words:?}: {said:?}");
+        assert!(files(dir.path()) == before, "{words:?} changed the directory");
+        assert_eq!(entries(scratch.path()), [""; 0], "{words:?} left its copy behind");
+    }
+    // The state is still whole: a start opens it.
+    opened(dir.path(), HashKind::Xxh3).close().unwrap();
+}
+
+#[test]
+fn an_inspection_reads_well_and_parses() {
+    let dir = filled();
+    let said = dedupd(dir.path(), &["inspect"]);
+    for part in ["events.raw (id raw-id), 3 partitions", "37,800", "2023-11-15T08:13:19.000Z", "0..36000"] {
+        assert!(said.out.contains(part), "no {part:?} in\n{}", said.out);
+    }
+    assert!(said.out.lines().all(|line| line.len() <= 140), "{}", said.out);
+    let json: Value = serde_json::from_str(&dedupd(dir.path(), &["inspect", "--json"]).out).unwrap();
+    assert_eq!(json["binding"]["hash"], "xxh3");
+    assert_eq!(json["partitions"][1]["partition"], 2);
+    assert_eq!(json["partitions"][0]["stream_time_ms"], T + 35_999_000);
+}
+
+#[test]
+fn the_answer_about_an_id_is_in_words_json_and_exit_code() {
+    let dir = filled();
+    let ask = |words: &[&str]| dedupd(dir.path(), &[&["inspect"], words].concat());
+    let exact = ask(&["--id", "order-0-35999"]);
+    assert!(exact.code == 0 && exact.out.contains("partition 0 offset 35999"), "{exact:?}");
+    assert!(exact.out.contains("exact part"), "{exact:?}");
+    assert!(ask(&["--id", "order-0-20000"]).out.contains("in the filter of 2023-11-15T"), "{exact:?}");
+    assert!(ask(&["--id", "order-0-3"]).out.contains("older than the window"));
+    let absent = ask(&["--id", "order-0-36000"]);
+    assert!(absent.code == 1 && absent.out.contains("not here") && absent.err.is_empty(), "{absent:?}");
+    assert_eq!(ask(&["--id", "order-0-35999", "--partition", "2"]).code, 1);
+    let json: Value = serde_json::from_str(&ask(&["--id", "order-0-20000", "--json"]).out).unwrap();
+    assert_eq!((&json["found"][0]["offset"], &json["found"][0]["partition"]), (&20_000.into(), &0.into()));
+    assert!(json["found"][0]["standing"]["bloom"]["slice_ms"]["start"].is_i64(), "{json}");
+    for (words, named) in [
+        (&["--id", ""][..], "empty"),
+        (&["--id", "x", "--partition", "3"], "partitions 0 to 2"),
+        (&["--partition", "3"], "--id"),
+    ] {
+        let said = ask(words);
+        assert!(said.code == 2 && said.err.contains(named), "{words:?}: {said:?}");
+    }
+    let composite = [("DEDUPD_IDENTITY__FROM", "[\"key\", \"header:x\"]")];
+    let said = dedupd_with(dir.path(), &["inspect", "--id", "a"], &composite);
+    assert!(said.code == 2 && said.err.contains("key, header:x"), "{said:?}");
+    assert_eq!(dedupd_with(dir.path(), &["inspect", "--id", "a", "--id", "b"], &composite).code, 1);
+}
+
+#[test]
+fn ids_are_hashed_as_the_instance_hashes_them() {
+    let key = *b"0123456789abcdef";
+    let dir = filled_with(Hasher::SipHash { key });
+    let key_file = dir.path().with_extension("key");
+    fs::write(&key_file, format!("{:032x}\n", u128::from_be_bytes(key))).unwrap();
+    let keyed =
+        [("DEDUPD_IDENTITY__HASH", "siphash"), ("DEDUPD_IDENTITY__KEY_FILE", key_file.to_str().unwrap())];
+    let said = dedupd_with(dir.path(), &["inspect", "--id", "order-2-7"], &keyed);
+    assert!(said.code == 0 && said.out.contains("partition 2 offset 7"), "{said:?}");
+    let wrong = dedupd(dir.path(), &["inspect", "--id", "order-2-7"]);
+    assert!(wrong.code == 4 && wrong.err.contains("siphash:") && wrong.err.contains("xxh3"), "{wrong:?}");
+    // The whole state needs no key.
+    let json: Value = serde_json::from_str(&dedupd(dir.path(), &["inspect", "--json"]).out).unwrap();
+    assert!(json["binding"]["hash"].as_str().unwrap().starts_with("siphash:"));
+    let file = dir.path().with_extension("state");
+    assert_eq!(dedupd(dir.path(), &["export", "--to", file.to_str().unwrap()]).code, 0);
+    let other = tempfile::tempdir().unwrap();
+    let import = ["import", "--from", file.to_str().unwrap()];
+    let wrong = dedupd(other.path(), &import);
+    assert!(wrong.code == 4 && wrong.err.contains("siphash:"), "{wrong:?}");
+    assert_eq!(dedupd_with(other.path(), &import, &keyed).code, 0);
+    fs::remove_file(key_file).unwrap();
+    fs::remove_file(file).unwrap();
+}
+
+#[test]
+fn a_directory_in_use_is_refused_within_a_second_and_says_who_answers() {
+    let dir = filled();
+    let lock = Lock::acquire(dir.path()).unwrap();
+    let holder = fs::read(dir.path().join("lock")).unwrap();
+    let before = files(dir.path());
+    for words in [
+        &["inspect"][..],
+        &["inspect", "--id", "x"],
+        &["export", "--to", "never-written"],
+        &["export", "--filter", "0/5"],
+        &["import", "--from", "never-read"],
+        &["reset", "--yes"],
+    ] {
+        let start = monotonic();
+        let said = dedupd_with(dir.path(), words, &[("DEDUPD_HTTP__LISTEN", "127.0.0.1:7777")]);
+        assert!(start.elapsed() < Duration::from_secs(1), "{words:?} took {:?}", start.elapsed());
+        assert_eq!(said.code, 4, "{words:?}: {said:?}");
+        assert!(said.err.contains(&format!("process {}", std::process::id())), "{said:?}");
+        assert!(said.err.contains("GET http://127.0.0.1:7777/state"), "{said:?}");
+    }
+    assert!(files(dir.path()) == before && fs::read(dir.path().join("lock")).unwrap() == holder);
+    drop(lock);
+    assert_eq!(dedupd(dir.path(), &["inspect"]).code, 0);
+}
+
+#[test]
+fn where_there_is_no_state_none_is_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let absent = dir.path().join("absent");
+    for words in [&["inspect"][..], &["export", "--to", "never-written"]] {
+        let said = dedupd(&absent, words);
+        assert!(said.code == 4 && said.err.contains("there is no state") && !absent.exists(), "{said:?}");
+        assert_eq!(dedupd(dir.path(), words).code, 4);
+    }
+    let said = dedupd(&absent, &["reset", "--yes"]);
+    assert!(said.code == 0 && said.out.contains("nothing to delete") && !absent.exists(), "{said:?}");
+}
+
+#[test]
+fn an_import_wants_an_empty_directory() {
+    let (dir, empty) = (filled(), tempfile::tempdir().unwrap());
+    let file = dir.path().with_extension("file");
+    assert_eq!(dedupd(dir.path(), &["export", "--to", file.to_str().unwrap()]).code, 0);
+    let import = ["import", "--from", file.to_str().unwrap()];
+    let before = files(dir.path());
+    let said = dedupd(dir.path(), &import);
+    assert!(said.code == 4 && said.err.contains("db-1") && said.err.contains("state reset"), "{said:?}");
+    assert!(files(dir.path()) == before);
+    fs::write(empty.path().join("notes"), "mine").unwrap();
+    assert!(dedupd(empty.path(), &import).err.contains("notes"));
+    fs::remove_file(empty.path().join("notes")).unwrap();
+    let said = dedupd(empty.path(), &import);
+    assert!(said.code == 0 && said.out.contains("37,800 ids"), "{said:?}");
+    // A directory that does not exist is made.
+    assert_eq!(dedupd(&empty.path().join("new"), &import).code, 0);
+    let json: Value =
+        serde_json::from_str(&dedupd(&empty.path().join("new"), &["inspect", "--json"]).out).unwrap();
+    assert_eq!(json["ids"], 37_800);
+    fs::remove_file(file).unwrap();
+}
+
+#[test]
+fn a_reset_asks_and_deletes_only_what_the_store_made() {
+    let dir = filled();
+    fs::create_dir_all(dir.path().join("quarantine-0")).unwrap();
+    fs::write(dir.path().join("db-notes"), "mine").unwrap();
+    let before = files(dir.path());
+    let said = dedupd(dir.path(), &["reset"]);
+    assert!(said.code == 2 && said.err.contains("--yes"), "{said:?}");
+    assert!(files(dir.path()) == before, "nothing is deleted without an answer");
+    let said = dedupd(dir.path(), &["reset", "--yes"]);
+    assert_eq!((said.code, said.err.as_str()), (0, ""), "{said:?}");
+    assert!(said.out.contains("db-1") && said.out.contains("quarantine-0"), "{said:?}");
+    assert!(said.out.contains("state topic still has everything"), "{said:?}");
+    assert!(said.out.contains("not touched") && said.out.contains("db-notes"), "{said:?}");
+    assert_eq!(entries(dir.path()), ["db-notes", "lock"]);
+    let fresh = opened(dir.path(), HashKind::Xxh3);
+    assert_eq!(fresh.head(0).unwrap(), None);
+    fresh.close().unwrap();
+}

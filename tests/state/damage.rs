@@ -1,0 +1,174 @@
+//! A file with anything wrong in it is refused, and a damaged directory is left as it is.
+
+use std::fs;
+
+use dedupd::state::file::{Piece, Reader};
+use dedupd::state::{export, import};
+use dedupd::store::Lock;
+use indicatif::ProgressBar;
+
+use super::*;
+
+/// The export of a small state.
+fn small() -> Vec<u8> {
+    let (dir, files) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let mut store = opened(dir.path(), HashKind::Xxh3);
+    for partition in [0, 2] {
+        for first in [0, 40, 90] {
+            let entries = (first..first + 30).map(|at| (at, id(partition, at, Hasher::Xxh3))).collect();
+            let (next, time) = (first + 35, T + first.cast_signed());
+            let block = Block {
+                hash: HashKind::Xxh3,
+                partition,
+                first,
+                next,
+                time_first_ms: time,
+                time_last_ms: time,
+                entries,
+            };
+            store.append(&block, head(next, time)).unwrap();
+        }
+    }
+    let (file, binding) = (files.path().join("file"), binding(HashKind::Xxh3));
+    export(&store, &binding, &file, &ProgressBar::hidden()).unwrap();
+    store.close().unwrap();
+    fs::read(file).unwrap()
+}
+
+/// Whether the whole file is believed.
+fn believed(bytes: &[u8]) -> Result<(), String> {
+    let (mut reader, _) = Reader::begin(bytes).map_err(|fault| fault.to_string())?;
+    loop {
+        if let Piece::End { .. } = reader.next_piece().map_err(|fault| fault.to_string())? {
+            return Ok(());
+        }
+    }
+}
+
+#[test]
+fn every_truncation_and_every_flipped_bit_of_a_file_is_noticed() {
+    let bytes = small();
+    assert_eq!(believed(&bytes), Ok(()));
+    for length in 0..bytes.len() {
+        let refused = believed(&bytes[..length]).unwrap_err();
+        assert!(refused.contains("truncated after"), "at {length}: {refused}");
+    }
+    let mut flipped = bytes.clone();
+    for at in 0..bytes.len() {
+        for bit in 0..8 {
+            flipped[at] ^= 1 << bit;
+            assert!(believed(&flipped).is_err(), "bit {bit} of byte {at}");
+            flipped[at] ^= 1 << bit;
+        }
+    }
+    let longer = [&bytes[..], &[0]].concat();
+    assert!(believed(&longer).unwrap_err().contains("behind its end"));
+}
+
+/// The frames of a file: kind and whole frame.
+fn frames(bytes: &[u8]) -> Vec<(u8, Vec<u8>)> {
+    let (mut frames, mut rest) = (Vec::new(), &bytes[8..]);
+    while !rest.is_empty() {
+        let length = 5 + u32::from_le_bytes(rest[1..5].try_into().unwrap()) as usize;
+        frames.push((rest[0], rest[..length].to_vec()));
+        rest = &rest[length..];
+    }
+    frames
+}
+
+/// A file of these frames whose checksum is right.
+fn sealed(frames: &[(u8, Vec<u8>)]) -> Vec<u8> {
+    let all = frames.iter().flat_map(|(_, frame)| frame.clone());
+    let mut bytes: Vec<u8> = b"DDSTATE1".iter().copied().chain(all).collect();
+    let hashed = bytes.len() - 16;
+    let hash = xxhash_rust::xxh3::xxh3_128(&bytes[..hashed]);
+    bytes[hashed..].copy_from_slice(&hash.to_le_bytes());
+    bytes
+}
+
+#[test]
+fn a_file_that_contradicts_itself_is_refused_though_its_checksum_is_right() {
+    let bytes = small();
+    let whole = frames(&bytes);
+    assert_eq!(sealed(&whole), bytes);
+    let blocks: Vec<usize> = (0..whole.len()).filter(|at| whole[*at].0 == 2).collect();
+    assert!(blocks.len() >= 4);
+    for at in &blocks {
+        let mut without = whole.clone();
+        without.remove(*at);
+        assert!(believed(&sealed(&without)).is_err(), "without block {at}");
+        let mut twice = whole.clone();
+        twice.insert(*at, whole[*at].clone());
+        assert!(believed(&sealed(&twice)).is_err(), "block {at} twice");
+        for other in blocks.iter().filter(|other| *other > at) {
+            let mut swapped = whole.clone();
+            swapped.swap(*at, *other);
+            assert!(believed(&sealed(&swapped)).is_err(), "blocks {at} and {other} swapped");
+        }
+    }
+    let mut miscounted = whole.clone();
+    miscounted.last_mut().unwrap().1[5] ^= 1;
+    assert!(believed(&sealed(&miscounted)).unwrap_err().contains("footer"));
+    assert!(believed(b"SQLite format 3\0 and more").unwrap_err().contains("no exported state"));
+}
+
+#[test]
+fn two_hundred_damaged_files_are_refused_before_the_directory_is_touched() {
+    let (files, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (bytes, file) = (small(), files.path().join("file"));
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let lock = Lock::acquire(other.path()).unwrap();
+    for round in 0..200 {
+        let mut damaged = bytes.clone();
+        damaged[random.usize(..bytes.len())] ^= 1 << random.u8(..8);
+        fs::write(&file, &damaged).unwrap();
+        // Also where the file changes after it was verified: nothing is left of the attempt.
+        if round < 10 {
+            assert!(import(&file, other.path(), (CACHE_BYTES, DEADLINE), &ProgressBar::hidden()).is_err());
+        }
+        assert!(dedupd::state::verify(&file, &ProgressBar::hidden()).is_err(), "round {round}");
+        assert_eq!(fs::read_dir(other.path()).unwrap().count(), 1, "the lock alone");
+    }
+    drop(lock);
+    let absent = other.path().join("not-there");
+    let said = dedupd(&absent, &["import", "--from", file.to_str().unwrap()]);
+    assert_eq!(said.code, 1, "{said:?}");
+    assert!(said.err.contains(file.to_str().unwrap()) && !absent.exists(), "{said:?}");
+}
+
+#[test]
+fn a_damaged_directory_is_reported_and_left_as_it_is() {
+    type Damage = fn(&Path);
+    let damages: [(&str, Damage); 3] = [
+        ("fsync", |database| fs::write(database.join("CONDEMNED"), "fsync failed").unwrap()),
+        ("", |database| {
+            let mut bytes = fs::read(database.join("db")).unwrap();
+            let middle = bytes.len() / 4..bytes.len() / 2;
+            bytes[middle].iter_mut().for_each(|byte| *byte ^= 0x55);
+            fs::write(database.join("db"), bytes).unwrap();
+        }),
+        ("", |database| fs::write(database.join("conf"), "size: nonsense").unwrap()),
+    ];
+    for (number, (named, damage)) in damages.into_iter().enumerate() {
+        let dir = filled();
+        // From now on the engine has a snapshot that names what the damage takes away; without one it
+        // would go back to an older state, which is whole.
+        opened(dir.path(), HashKind::Xxh3).close().unwrap();
+        damage(&dir.path().join("db-1"));
+        let (before, target) = (files(dir.path()), dir.path().with_extension("exported"));
+        for words in
+            [&["inspect"][..], &["inspect", "--id", "x"], &["export", "--to", target.to_str().unwrap()]]
+        {
+            let said = dedupd(dir.path(), words);
+            assert_eq!(said.code, 4, "{number} {words:?}: {said:?}");
+            assert!(said.err.contains("is damaged") && said.err.contains(named), "{said:?}");
+            assert!(
+                said.err.contains("db-1") && said.err.contains("rebuilds it from the state topic"),
+                "{said:?}"
+            );
+        }
+        assert!(files(dir.path()) == before && !target.exists(), "{number}: the directory was changed");
+    }
+}

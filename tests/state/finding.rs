@@ -1,0 +1,145 @@
+//! Where an id is: against a plain model, and each standing that it can have.
+
+use dedupd::state::{Answer, Owned, Standing, find, inspect, summarise};
+use dedupd::store::memory::MemoryStore;
+use indicatif::ProgressBar;
+use proptest::prelude::*;
+
+use super::*;
+
+const HOUR: i64 = 3_600_000;
+
+proptest! {
+    /// Blocks with random gaps, few identities, so that many have several owners.
+    #[test]
+    fn the_newest_owner_in_the_range_is_found(
+        lengths in prop::collection::vec((0u64..5, 1u64..30), 1..12),
+        wanted in 0u8..6,
+        from in 0u64..200,
+        length in 0u64..200,
+        confirmed in 0u64..200,
+        writing in any::<u64>(),
+    ) {
+        let mut store = MemoryStore::new();
+        let (mut model, mut next, mut ids) = (Vec::new(), 0, 0);
+        let identity = |kind: u8| Identity([kind; 16]);
+        for (number, (gap, length)) in lengths.iter().enumerate() {
+            let first = next + gap;
+            next = first + length;
+            let owner = |at: u64| (at, ((at ^ writing).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8 % 8);
+            let owners: Vec<_> = (first..next).map(owner).filter(|(_, kind)| *kind < 6).collect();
+            let time = T + i64::try_from(number).unwrap();
+            ids += owners.len() as u64;
+            model.extend(owners.iter().map(|(at, kind)| (*at, *kind, time)));
+            let entries = owners.iter().map(|(at, kind)| (*at, identity(*kind))).collect();
+            let block = Block { hash: HashKind::Xxh3, partition: 7, first, next, time_first_ms: time, time_last_ms: time + 5, entries };
+            store.append(&block, head(confirmed, T)).unwrap();
+        }
+        let range = from..from + length;
+        let expected = model.iter().rfind(|(at, kind, _)| *kind == wanted && range.contains(at));
+        let expected = expected.map(|(at, _, time)| Owned { offset: *at, time_first_ms: *time, time_last_ms: *time + 5 });
+        prop_assert_eq!(find(&store, 7, identity(wanted), range).unwrap(), expected);
+        prop_assert_eq!(find(&store, 6, identity(wanted), 0..u64::MAX).unwrap(), None);
+        let summary = summarise(&store, 7).unwrap().unwrap();
+        prop_assert_eq!((summary.ids, summary.blocks), (ids, lengths.len() as u64));
+        let beyond = model.iter().filter(|(at, _, _)| *at >= confirmed).count() as u64;
+        prop_assert_eq!((summary.unconfirmed_ids, summary.covered), (beyond, Some((lengths[0].0, next))));
+        prop_assert_eq!(summarise(&store, 6).unwrap(), None);
+    }
+}
+
+fn answer(dir: &Path, identity: Identity, only: Option<PartitionId>) -> Answer {
+    let state = copied(dir);
+    let answer = Answer::of(identity, &state, only, limits(), &ProgressBar::hidden()).unwrap();
+    state.close();
+    answer
+}
+
+#[test]
+fn an_id_is_exact_then_in_a_filter_then_expired_and_else_absent() {
+    let dir = filled();
+    let standing = |number: u64| {
+        let answer = answer(dir.path(), id(0, number, Hasher::Xxh3), None);
+        assert_eq!((answer.found.len(), answer.found[0].partition), (1, 0), "{answer:?}");
+        let owned = answer.found[0].owned;
+        let arrived = T + 1_000 * number.cast_signed();
+        assert_eq!(owned.offset, number);
+        assert!((owned.time_first_ms..=owned.time_last_ms).contains(&arrived), "{owned:?} for {arrived}");
+        assert!(owned.time_last_ms - owned.time_first_ms < BATCH.cast_signed() * 1_000);
+        (answer.found[0].standing.clone(), owned)
+    };
+    assert_eq!(standing(35_999).0, Standing::Exact);
+    assert_eq!(standing(33_000).0, Standing::Exact);
+    for number in [30_000, 20_000, 12_000] {
+        let (Standing::Bloom { slice_ms }, owned) = standing(number) else {
+            panic!("{:?}", standing(number))
+        };
+        assert!(
+            slice_ms.contains(&owned.time_first_ms) && slice_ms.end - slice_ms.start > HOUR,
+            "{slice_ms:?}"
+        );
+    }
+    assert_eq!(standing(100).0, Standing::Expired);
+    let absent = answer(dir.path(), id(0, 36_000, Hasher::Xxh3), None);
+    assert!(!absent.is_found() && absent.passed_by_chance.is_empty(), "{absent:?}");
+    assert!(!answer(dir.path(), id(0, 35_999, Hasher::Xxh3), Some(2)).is_found(), "in another partition");
+}
+
+#[test]
+fn what_is_not_confirmed_is_said_to_be_so_beside_what_is() {
+    let dir = filled();
+    let mut store = opened(dir.path(), HashKind::Xxh3);
+    let before = store.head(0).unwrap().unwrap();
+    let again = id(0, 35_000, Hasher::Xxh3);
+    let block = Block {
+        hash: HashKind::Xxh3,
+        partition: 0,
+        first: 36_000,
+        next: 36_010,
+        time_first_ms: before.stream_time_ms,
+        time_last_ms: before.stream_time_ms + 7,
+        entries: vec![(36_003, again)],
+    };
+    store.append(&block, before).unwrap();
+    store.close().unwrap();
+    let answer = answer(dir.path(), again, None);
+    let standings: Vec<_> = answer.found.iter().map(|found| (found.owned.offset, &found.standing)).collect();
+    assert_eq!(standings, [(35_000, &Standing::Exact), (36_003, &Standing::Unconfirmed)]);
+}
+
+#[test]
+fn an_inspection_shows_partitions_and_the_slices_of_a_start() {
+    let dir = filled();
+    let state = copied(dir.path());
+    let inspection = inspect(&state, limits(), &ProgressBar::hidden()).unwrap();
+    assert_eq!(inspection.binding, binding(HashKind::Xxh3));
+    assert!(inspection.disk_bytes > 37_800 * 17, "{}", inspection.disk_bytes);
+    assert_eq!(inspection.ids, 37_800);
+    assert_eq!(inspection.partitions.iter().map(|p| p.partition).collect::<Vec<_>>(), [0, 2]);
+    let first = &inspection.partitions[0];
+    assert_eq!((first.confirmed, first.ids, first.unconfirmed_ids), (36_000, 36_000, 0));
+    assert_eq!((first.first, first.next, first.state_next), (Some(0), Some(36_000), 3_600));
+    assert_eq!(first.stream_time_ms, T + 35_999_000);
+    assert_eq!(first.stream_time, "2023-11-15T08:13:19.000Z");
+    assert!((36_000 * 17..36_000 * 18).contains(&first.bytes) && first.blocks >= 30, "{first:?}");
+    // As a start makes them.
+    let mut window = Window::new(limits());
+    state
+        .store
+        .scan(0, &mut |view| {
+            window.restore(view, 36_000).unwrap();
+            Ok(())
+        })
+        .unwrap();
+    let slices = window.bloom().unwrap().slices();
+    assert!(slices.len() >= 7);
+    assert_eq!(first.exact_ids, Some(window.ids()));
+    let shown: Vec<_> =
+        first.slices.iter().map(|s| (s.start_ms, s.end_ms, s.ids, s.fill, s.bits / 8)).collect();
+    let made: Vec<_> = slices.iter().map(|s| (s.start_ms, s.end_ms, s.ids, s.fill, s.bytes)).collect();
+    assert_eq!(shown, made);
+    let exact_only = WindowLimits { bloom: None, ..limits() };
+    let plain = inspect(&state, exact_only, &ProgressBar::hidden()).unwrap();
+    assert!(plain.partitions.iter().all(|p| p.slices.is_empty() && p.exact_ids.is_none()));
+    state.close();
+}

@@ -1,0 +1,158 @@
+//! The local state of a stopped instance: looked into, moved and deleted, on real directories.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::cast_possible_truncation,
+    reason = "a test fails by panicking"
+)]
+
+mod commands;
+mod damage;
+mod filter;
+mod finding;
+mod transfer;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use dedupd::dedupe::{
+    Block, BloomLimits, HashKind, Hasher, Identity, Offset, PartitionId, TimeSource, Window, WindowLimits,
+};
+use dedupd::ports::{Head, Store};
+use dedupd::store::{Binding, Copied, SledStore, open, open_copy};
+
+const CACHE_BYTES: u64 = 8 << 20;
+const DEADLINE: Duration = Duration::from_secs(20);
+const T: i64 = 1_700_000_000_000;
+/// Ids a transaction, one a second.
+const BATCH: u64 = 600;
+/// Partition 0 remembers ten hours, one id a second; partition 2 half an hour; partition 1 has nothing.
+const FILLED: [(PartitionId, u64); 2] = [(0, 36_000), (2, 1_800)];
+
+fn binding(hash: HashKind) -> Binding {
+    Binding {
+        cluster_id: "cluster".into(),
+        raw: "events.raw".into(),
+        clean: "events.clean".into(),
+        state: "events.state".into(),
+        group: "group".into(),
+        partitions: 3,
+        hash,
+        raw_id: Some("raw-id".into()),
+        clean_id: None,
+        state_id: None,
+    }
+}
+
+/// What the commands are told with [`configured`]: one hour exact, seven in filters.
+fn limits() -> WindowLimits {
+    let exact = Duration::from_hours(1);
+    let bloom = BloomLimits {
+        exact,
+        bloom: Duration::from_hours(7) + exact / 32,
+        slices: 7,
+        false_positive_rate: 1e-9,
+        max_bytes: u64::MAX,
+    };
+    WindowLimits { exact, max_ids: 100_000_000, time: TimeSource::Record, bloom: Some(bloom) }
+}
+
+fn text(partition: PartitionId, number: u64) -> String {
+    format!("order-{partition}-{number}")
+}
+
+fn id(partition: PartitionId, number: u64, hasher: Hasher) -> Identity {
+    hasher.identify_texts(&[text(partition, number)]).unwrap()
+}
+
+fn opened(dir: &Path, hash: HashKind) -> SledStore {
+    let opened = open(dir, &binding(hash), CACHE_BYTES, DEADLINE).unwrap();
+    assert_eq!(opened.quarantined, None);
+    opened.store
+}
+
+fn copied(dir: &Path) -> Copied {
+    open_copy(dir, &std::env::temp_dir(), CACHE_BYTES, DEADLINE).unwrap()
+}
+
+/// Appends what a worker would: ids 0.. at offsets 0.., one a second from T on.
+fn fill(store: &mut SledStore, partition: PartitionId, seconds: u64, hasher: Hasher) -> Window {
+    let mut window = Window::new(limits());
+    for at in 0..seconds {
+        let ms = T + 1_000 * at.cast_signed();
+        window.observe(Some(ms), ms);
+        window.admit(at, &window.look(id(partition, at, hasher)));
+        if (at + 1) % BATCH == 0 {
+            let before = store.head(partition).unwrap().unwrap_or_default();
+            for block in window.blocks(hasher.kind(), partition, window.next()..at + 1, 1_000) {
+                let tail = Some((Block::checksum(&block.encode()), block.next));
+                store.append(&block, Head { tail, ..before }).unwrap();
+            }
+            let tail = store.head(partition).unwrap().unwrap().tail;
+            store.set_head(partition, Head { tail, ..head(at + 1, ms) }).unwrap();
+            window.commit(at + 1);
+        }
+    }
+    window
+}
+
+fn head(confirmed: Offset, stream_time_ms: i64) -> Head {
+    Head { confirmed, state_next: confirmed / 10, stream_time_ms, tail: None, forgets: 0 }
+}
+
+/// A stopped instance's directory.
+fn filled() -> tempfile::TempDir {
+    filled_with(Hasher::Xxh3)
+}
+
+fn filled_with(hasher: Hasher) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let slice_ms = limits().bloom.unwrap().slice_ms();
+    let mut store =
+        opened(dir.path(), hasher.kind()).with_join_span(Duration::from_secs(36)).with_slices(slice_ms);
+    for (partition, seconds) in FILLED {
+        fill(&mut store, partition, seconds, hasher);
+    }
+    store.close().unwrap();
+    dir
+}
+
+/// Every file below a directory, the lock file left out: what it holds and when it was written.
+fn files(dir: &Path) -> BTreeMap<PathBuf, (Vec<u8>, std::time::SystemTime)> {
+    let mut found = BTreeMap::new();
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(files(&path));
+        } else if path.file_name().unwrap() != "lock" {
+            let written = path.metadata().unwrap().modified().unwrap();
+            found.insert(path.clone(), (std::fs::read(&path).unwrap(), written));
+        }
+    }
+    found
+}
+
+/// What a command said and how it ended.
+#[derive(Debug)]
+struct Said {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+/// `dedupd state …` on a directory, with the window of [`limits`] in the environment.
+fn dedupd(dir: &Path, words: &[&str]) -> Said {
+    dedupd_with(dir, words, &[])
+}
+
+fn dedupd_with(dir: &Path, words: &[&str], variables: &[(&str, &str)]) -> Said {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dedupd"));
+    command.arg("state").args(words).arg("--state-dir").arg(dir).stdin(Stdio::null());
+    command.env("DEDUPD_WINDOW__EXACT", "1h").env("DEDUPD_WINDOW__BLOOM", "7h");
+    let output = command.envs(variables.iter().copied()).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    Said { code: output.status.code().unwrap(), out: text(output.stdout), err: text(output.stderr) }
+}

@@ -1,0 +1,144 @@
+//! Export and import: nothing is added, lost or changed on the way.
+
+use std::fs;
+
+use dedupd::dedupe::{Coordinates, Owners, Verdict};
+use dedupd::ports::StoreError;
+use dedupd::state::{export, import, load, verify};
+use dedupd::store::{Adoption, Contents, Lock};
+use indicatif::ProgressBar;
+
+use super::*;
+
+fn exported(dir: &Path, to: &Path) {
+    let state = copied(dir);
+    let done = export(&state.store, &state.binding, to, &ProgressBar::hidden()).unwrap();
+    assert_eq!(done, verify(to, &ProgressBar::hidden()).unwrap());
+    state.close();
+}
+
+fn imported(from: &Path, dir: &Path) {
+    let _lock = Lock::acquire(dir).unwrap();
+    let database = import(from, dir, (CACHE_BYTES, DEADLINE), &ProgressBar::hidden()).unwrap();
+    assert!(database.starts_with(dir) && database.join("db").is_file());
+}
+
+struct Stored<'a>(&'a SledStore, PartitionId);
+
+impl Owners for Stored<'_> {
+    type Error = StoreError;
+    fn identity_of(&self, owner: Offset) -> Result<Option<Identity>, StoreError> {
+        self.0.identity_of(Coordinates { partition: self.1, offset: owner })
+    }
+}
+
+#[test]
+fn what_was_exported_and_imported_is_exported_the_same_and_answers_the_same() {
+    let (dir, files, other) = (filled(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (first, second) = (files.path().join("first"), files.path().join("second"));
+    exported(dir.path(), &first);
+    imported(&first, other.path());
+    exported(other.path(), &second);
+    assert!(fs::read(&first).unwrap() == fs::read(&second).unwrap(), "the files differ");
+    assert_eq!(fs::read_dir(files.path()).unwrap().count(), 2, "nothing half-written is left");
+
+    let (was, is) = (copied(dir.path()), copied(other.path()));
+    for (partition, seconds) in FILLED {
+        let head = was.store.head(partition).unwrap().unwrap();
+        assert_eq!(is.store.head(partition).unwrap(), Some(head));
+        let windows = [&was, &is].map(|state| load(&state.store, partition, head, limits()).unwrap());
+        let mut seen = [0; 3];
+        for _ in 0..20_000 {
+            let look = windows[0].look(id(partition, fastrand::u64(..2 * seconds), Hasher::Xxh3));
+            let verdict = |state: &Copied, window: &Window| {
+                window.verdict(u64::MAX, &look, &Stored(&state.store, partition)).unwrap()
+            };
+            let answers = [verdict(&was, &windows[0]), verdict(&is, &windows[1])];
+            assert_eq!(answers[0], answers[1]);
+            seen[match answers[0] {
+                Verdict::New => 0,
+                Verdict::Duplicate { .. } => 1,
+                _ => 2,
+            }] += 1;
+        }
+        assert!(seen[0] > 100 && seen[1] > 100 && (seen[2] > 100 || partition == 2), "{seen:?}");
+    }
+    was.close();
+    is.close();
+}
+
+#[test]
+fn an_imported_state_goes_on_as_any_other() {
+    let (dir, files, other) = (filled(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let file = files.path().join("file");
+    exported(dir.path(), &file);
+    imported(&file, other.path());
+    let mut store = opened(other.path(), HashKind::Xxh3);
+    for (partition, seconds) in FILLED {
+        let mut owners = 0;
+        for offset in (0..seconds).step_by(89) {
+            let owner = Coordinates { partition, offset };
+            assert_eq!(store.identity_of(owner).unwrap(), Some(id(partition, offset, Hasher::Xxh3)));
+            owners += 1;
+        }
+        assert!(owners > 20);
+        let block = Block {
+            hash: HashKind::Xxh3,
+            partition,
+            first: seconds,
+            next: seconds + 1,
+            time_first_ms: T,
+            time_last_ms: T,
+            entries: vec![(seconds, Identity([7; 16]))],
+        };
+        store.append(&block, head(seconds + 1, T)).unwrap();
+        assert_eq!(store.truncate(partition, seconds - 1).unwrap().len(), 2);
+        store.expire(partition, seconds / 2).unwrap();
+    }
+    store.close().unwrap();
+    let state = copied(other.path());
+    assert_eq!(state.store.head(0).unwrap().unwrap().confirmed, 35_999);
+    state.close();
+}
+
+#[test]
+fn a_state_without_blocks_travels_too() {
+    let (dir, files, other) =
+        (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let mut store = opened(dir.path(), HashKind::Xxh3);
+    store.set_head(1, Head { tail: Some((7, 9)), ..head(9, -4) }).unwrap();
+    store.close().unwrap();
+    let (first, second) = (files.path().join("first"), files.path().join("second"));
+    exported(dir.path(), &first);
+    imported(&first, other.path());
+    exported(other.path(), &second);
+    assert_eq!(fs::read(&first).unwrap(), fs::read(&second).unwrap());
+    let store = opened(other.path(), HashKind::Xxh3);
+    assert_eq!(store.head(1).unwrap(), Some(Head { tail: Some((7, 9)), ..head(9, -4) }));
+    store.close().unwrap();
+}
+
+#[test]
+fn an_import_that_was_killed_is_no_state_and_no_obstacle() {
+    let (dir, files, other) = (filled(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let file = files.path().join("file");
+    exported(dir.path(), &file);
+    let adoption = Adoption::begin(other.path(), &binding(HashKind::Xxh3), CACHE_BYTES, DEADLINE).unwrap();
+    drop(adoption);
+    assert_eq!(Contents::of(other.path()).unwrap().ours.len(), 1);
+    assert!(open_copy(other.path(), &std::env::temp_dir(), CACHE_BYTES, DEADLINE).is_err());
+    std::thread::sleep(Duration::from_millis(200)); // sled lets go of the file's lock a moment later
+    imported(&file, other.path());
+    let names: Vec<_> = fs::read_dir(other.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names.len(), 2, "the lock and the database: {names:?}");
+}
+
+#[test]
+fn an_export_does_not_replace_a_file() {
+    let (dir, files) = (filled(), tempfile::tempdir().unwrap());
+    let file = files.path().join("file");
+    fs::write(&file, "mine").unwrap();
+    let said = dedupd(dir.path(), &["export", "--to", file.to_str().unwrap()]);
+    assert!(said.code == 1 && said.err.contains("exists already"), "{said:?}");
+    assert_eq!(fs::read(&file).unwrap(), b"mine");
+}
