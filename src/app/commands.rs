@@ -8,7 +8,7 @@ use indicatif::ProgressBar;
 
 use super::{Ended, begin_log, begin_log_quietly, check, run, runtime, signal, window_of};
 use crate::audit::{self, AuditError, MissingId, Report};
-use crate::cli::{Command, Exit, GenerateArgs, IdForm, PlanArgs};
+use crate::cli::{Command, Exit, GenerateArgs, IdForm, PlanArgs, WhenFull};
 use crate::config::{self, AsTyped, Config, OnMissing};
 use crate::demo;
 use crate::generate::{self, Shape, Summary};
@@ -86,7 +86,18 @@ fn plan(args: &PlanArgs) -> Result<String, Ended> {
             "--bloom is shorter than --exact: make it longer, or leave it out".to_owned(),
         ));
     }
+    let slots = match (args.overflow, args.max_ids) {
+        (WhenFull::Evict, Some(slots)) => Some(slots),
+        (WhenFull::Shrink, None) => None,
+        (WhenFull::Evict, None) | (WhenFull::Shrink, Some(_)) => {
+            return Err(Ended::new(
+                Exit::Usage,
+                "--overflow evict and --max-ids go together: give both, or neither".to_owned(),
+            ));
+        }
+    };
     let plan = Plan::of(Question {
+        slots,
         events_per_second: args.events,
         duplicates: args.duplicates,
         ids: match args.ids {

@@ -34,12 +34,27 @@ pub struct PlanArgs {
     /// Partitions of the raw topic
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000), value_name = "COUNT")]
     pub partitions: u32,
+    /// What happens at --max-ids: shrink, the window becomes shorter; evict, the oldest are overwritten
+    #[arg(long, value_enum, default_value_t = WhenFull::Shrink, value_name = "WAY", hide_possible_values = true)]
+    pub overflow: WhenFull,
+    /// Slots of all tables together, with --overflow evict: window.max_ids
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1 << 38), value_name = "COUNT")]
+    pub max_ids: Option<u64>,
     /// Tell also what window fits into so much memory, as in 4GiB
     #[arg(long, value_name = "BYTES")]
     pub memory: Option<Bytes>,
     /// Print the result as one JSON object
     #[arg(long)]
     pub json: bool,
+}
+
+/// What happens when the window is full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum WhenFull {
+    /// It becomes shorter.
+    Shrink,
+    /// The oldest are overwritten.
+    Evict,
 }
 
 /// What the ids are.
@@ -78,5 +93,6 @@ Examples:
   dedupd plan --events 5000 --exact 24h --partitions 12
   dedupd plan --events 5000 --exact 24h --bloom 30days --partitions 12 --json
   dedupd plan --events 5000 --exact 1h --memory 4GiB
+  dedupd plan --events 5000 --exact 1h --overflow evict --max-ids 25000000
 
 Exit codes: 0 done, 2 the command line is wrong.";
