@@ -7,7 +7,7 @@ use crate::cli::Exit;
 use crate::config::{self, Config, HashChoice};
 use crate::dedupe::{BloomLimits, Hasher, IdSource, IdentityRule, TimeSource, WindowLimits};
 use crate::kafka::{Settings, Topology};
-use crate::pipeline::{OnMissing, OnPoison, OnProbable, OnRewind, Options, Start, Torn};
+use crate::pipeline::{Limits, OnMissing, OnPoison, OnProbable, OnRewind, Options, Start, Torn, WhenFull};
 use crate::store::Binding;
 
 /// Into how many slices of time the window beyond the exact one is cut.
@@ -42,7 +42,6 @@ pub fn settings(config: &Config, worker: usize) -> Settings {
 
 /// What worker number `worker` has to know.
 pub(super) fn options(config: &Config, hasher: Hasher, worker: usize) -> Options {
-    let max_ids = (config.window.max_ids / config.group.workers as u64).max(1);
     Options {
         raw: config.topics.raw.as_str().to_owned(),
         state: config.topics.state.as_str().to_owned(),
@@ -51,14 +50,14 @@ pub(super) fn options(config: &Config, hasher: Hasher, worker: usize) -> Options
         rule: IdentityRule::new(config.identity.from.iter().map(source).collect(), hasher),
         window: WindowLimits {
             exact: config.window.exact,
-            max_ids,
+            max_ids: config.window.max_ids,
             time: match config.window.time {
                 config::WindowTime::Record => TimeSource::Record,
                 config::WindowTime::Arrival => TimeSource::Arrival,
             },
             bloom: filters(config),
         },
-        max_ids,
+        limits: limits(config),
         on_missing: match config.identity.on_missing {
             config::OnMissing::Forward => OnMissing::Forward,
             config::OnMissing::Drop => OnMissing::Drop,
@@ -90,6 +89,20 @@ pub(super) fn options(config: &Config, hasher: Hasher, worker: usize) -> Options
         max_bytes: usize::try_from(config.batch.max_bytes).unwrap_or(usize::MAX),
         interval: config.batch.interval,
         transaction_timeout: config.batch.transaction_timeout,
+    }
+}
+
+/// What all workers together may hold.
+fn limits(config: &Config) -> Limits {
+    Limits {
+        workers: config.group.workers as u64,
+        max_ids: config.window.max_ids,
+        when_full: match config.window.overflow {
+            config::Overflow::Shrink => WhenFull::Shrink,
+            config::Overflow::Evict => WhenFull::Evict,
+        },
+        max_memory: config.window.max_memory,
+        max_disk: config.state.max_disk,
     }
 }
 

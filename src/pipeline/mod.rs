@@ -6,18 +6,21 @@
 mod batch;
 mod checkpoint;
 pub mod failpoint;
+mod limits;
 mod membership;
 mod options;
 mod partition;
 mod recovery;
 mod report;
 mod restore;
+mod shortened;
 mod step;
 mod torn;
 mod trouble;
 mod worker;
 
 pub use checkpoint::{Checkpoint, Origin, Tail};
+pub use limits::{Limits, WhenFull};
 pub use options::{OnMissing, OnPoison, OnProbable, OnRewind, Options, Start, Torn};
 pub use report::Report;
 pub use trouble::{Fatal, Trouble};

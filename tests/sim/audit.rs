@@ -6,12 +6,17 @@ use dedupd::dedupe::Offset;
 
 use crate::sim::cluster::Cluster;
 
-/// Compares clean with raw, partition by partition.
-pub fn audit(cluster: &Cluster) -> Vec<String> {
-    (0..cluster.raw.len()).flat_map(|partition| audit_partition(cluster, partition)).collect()
+/// Compares clean with raw, partition by partition. A window that `forgets` may let an id through again;
+/// gives how often it did.
+pub fn audit(cluster: &Cluster, forgets: bool) -> (Vec<String>, u64) {
+    let (mut wrong, mut repeated) = (Vec::new(), 0);
+    for partition in 0..cluster.raw.len() {
+        wrong.extend(audit_partition(cluster, partition, forgets, &mut repeated));
+    }
+    (wrong, repeated)
 }
 
-fn audit_partition(cluster: &Cluster, partition: usize) -> Vec<String> {
+fn audit_partition(cluster: &Cluster, partition: usize, forgets: bool, repeated: &mut u64) -> Vec<String> {
     let raw = &cluster.raw[partition];
     let mut firsts: BTreeMap<&str, Offset> = BTreeMap::new();
     for record in raw.records().filter(|record| !record.refused) {
@@ -32,7 +37,9 @@ fn audit_partition(cluster: &Cluster, partition: usize) -> Vec<String> {
         if original != clean {
             tell("altered");
         }
-        if !seen.insert(name) {
+        let again = !seen.insert(name);
+        *repeated += u64::from(again && forgets);
+        if again && !forgets {
             tell("duplicated");
         }
         if last.is_some_and(|last| last >= original.at.offset) {
@@ -40,7 +47,7 @@ fn audit_partition(cluster: &Cluster, partition: usize) -> Vec<String> {
         }
         last = Some(original.at.offset);
         // With holes another copy may stand for a first one that was there too late.
-        if !raw.holed && firsts.get(name) != Some(&original.at.offset) {
+        if !again && !raw.holed && firsts.get(name) != Some(&original.at.offset) {
             tell("not the first");
         }
     }
