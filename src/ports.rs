@@ -297,6 +297,10 @@ pub trait Store {
     fn identity_of(&self, owner: Coordinates) -> Result<Option<Identity>, StoreError>;
     /// Forgets the partition.
     fn clear(&mut self, partition: PartitionId) -> Result<(), StoreError>;
+    /// Bytes that everything stored takes up on disk; `None` where that is not known.
+    fn disk_bytes(&self) -> Result<Option<u64>, StoreError> {
+        Ok(None)
+    }
     /// Makes what was written durable against power loss.
     fn sync(&mut self) -> Result<(), StoreError>;
 }

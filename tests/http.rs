@@ -14,7 +14,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use dedupd::http::{Door, Endpoint, Limits, serve_within};
-use dedupd::metrics::{About, Metrics, Outcome, PartitionState, PartitionStatus, Status, WorkerStatus};
+use dedupd::metrics::{
+    About, Metrics, Outcome, PartitionState, PartitionStatus, Status, WindowStatus, WorkerStatus,
+};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
@@ -94,6 +96,7 @@ fn running() -> WorkerStatus {
         lag_records: Some(0),
         window_ids: 10,
         window_seconds: 60.0,
+        window: WindowStatus::default(),
         false_positive_rate: 0.0,
     };
     WorkerStatus { not_ready: None, partitions: vec![partition], ..WorkerStatus::starting() }

@@ -15,7 +15,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use dedupd::metrics::Metrics;
-use sim::{Counts, Fault, Outcome, Sabotage, Setting, run};
+use sim::{Counts, FORGOTTEN, Fault, Outcome, Sabotage, Setting, run};
 
 /// Seeds of a run that nobody asked more of.
 const SEEDS: u64 = 10_000;
@@ -119,6 +119,7 @@ fn nothing_is_lost_duplicated_reordered_or_altered_whatever_fails() {
             assert!(total.counts.contains_key(fault.name()), "no history had a {}", fault.name());
         }
         assert!(total.counts["taken back"] > 0, "no identity was taken back");
+        assert!(total.counts.contains_key(FORGOTTEN), "no window that evicts has forgotten anything");
         assert!(total.clean > 0 && total.clean < total.raw, "there is something to forward and to leave out");
     }
 }

@@ -8,7 +8,7 @@ use crate::config::{self, Config, HashChoice};
 use crate::dedupe::{BloomLimits, Hasher, IdSource, IdentityRule, TimeSource, WindowLimits};
 use crate::http::Token;
 use crate::kafka::{Settings, Topology};
-use crate::pipeline::{OnMissing, OnPoison, OnProbable, OnRewind, Options, Start, Torn};
+use crate::pipeline::{Limits, OnMissing, OnPoison, OnProbable, OnRewind, Options, Start, Torn, WhenFull};
 use crate::store::Binding;
 
 /// The longest time that anything is remembered.
@@ -41,15 +41,14 @@ pub fn settings(config: &Config, worker: usize) -> Settings {
 
 /// What worker number `worker` has to know.
 pub(super) fn options(config: &Config, hasher: Hasher, worker: usize) -> Options {
-    let max_ids = (config.window.max_ids / config.group.workers as u64).max(1);
     Options {
         raw: config.topics.raw.as_str().to_owned(),
         state: config.topics.state.as_str().to_owned(),
         writer: settings(config, worker).transactional_id,
         hash: hasher.kind(),
         rule: rule(config, hasher),
-        window: limits(&config.window, max_ids),
-        max_ids,
+        window: window_limits(&config.window, config.window.max_ids),
+        limits: limits(config),
         keep_duplicates: config.topics.duplicates.is_some(),
         force_header: config.identity.force_header.clone(),
         on_missing: match config.identity.on_missing {
@@ -87,7 +86,7 @@ pub(super) fn options(config: &Config, hasher: Hasher, worker: usize) -> Options
 }
 
 /// How long a partition's window remembers.
-pub(super) fn limits(window: &config::Window, max_ids: u64) -> WindowLimits {
+pub(super) fn window_limits(window: &config::Window, max_ids: u64) -> WindowLimits {
     WindowLimits {
         exact: window.exact,
         max_ids,
@@ -96,6 +95,20 @@ pub(super) fn limits(window: &config::Window, max_ids: u64) -> WindowLimits {
             config::WindowTime::Arrival => TimeSource::Arrival,
         },
         bloom: filters(window),
+    }
+}
+
+/// What all workers together may hold.
+fn limits(config: &Config) -> Limits {
+    Limits {
+        workers: config.group.workers as u64,
+        max_ids: config.window.max_ids,
+        when_full: match config.window.overflow {
+            config::Overflow::Shrink => WhenFull::Shrink,
+            config::Overflow::Evict => WhenFull::Evict,
+        },
+        max_memory: config.window.max_memory,
+        max_disk: config.state.max_disk,
     }
 }
 

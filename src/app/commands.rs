@@ -8,7 +8,7 @@ use indicatif::ProgressBar;
 
 use super::{Ended, begin_log, begin_log_quietly, check, run, runtime, signal, window_of};
 use crate::audit::{self, AuditError, MissingId, Report};
-use crate::cli::{Command, Exit, GenerateArgs, IdForm, PlanArgs};
+use crate::cli::{Command, Exit, GenerateArgs, IdForm, PlanArgs, WhenFull};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{self, AsTyped, Config, OnMissing};
 use crate::dedupe::{Hasher, IdSource, IdentityRule};
@@ -90,9 +90,20 @@ fn plan(args: &PlanArgs) -> Result<String, Ended> {
             "--bloom is shorter than --exact: make it longer, or leave it out".to_owned(),
         ));
     }
+    let slots = match (args.overflow, args.max_ids) {
+        (WhenFull::Evict, Some(slots)) => Some(slots),
+        (WhenFull::Shrink, None) => None,
+        (WhenFull::Evict, None) | (WhenFull::Shrink, Some(_)) => {
+            return Err(Ended::new(
+                Exit::Usage,
+                "--overflow evict and --max-ids go together: give both, or neither".to_owned(),
+            ));
+        }
+    };
     let sample = args.raw.as_deref().map(|topic| sampled(args, topic)).transpose()?;
     let live = sample.clone().unwrap_or_default();
     let plan = Plan::of(Question {
+        slots,
         events_per_second: args.events.unwrap_or(live.events_per_second),
         duplicates: args.duplicates.unwrap_or_else(|| live.duplicates()),
         ids: match args.ids {

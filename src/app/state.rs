@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use indicatif::{HumanCount, ProgressBar, ProgressStyle};
 
-use super::assembly::{hasher, limits};
+use super::assembly::{hasher, window_limits};
 use super::supervisor::OPEN;
 use super::{Ended, begin_log_quietly};
 use crate::cli::{Exit, ExportArgs, FilterName, ImportArgs, InspectArgs, LocalArgs, ResetArgs, StateCommand};
@@ -178,7 +178,7 @@ fn load(args: &LocalArgs) -> Result<Local, Ended> {
 }
 
 fn limits_of(local: &Local) -> WindowLimits {
-    limits(&local.window, local.window.max_ids)
+    window_limits(&local.window, local.window.max_ids)
 }
 
 fn lock(local: &Local) -> Result<Lock, Ended> {

@@ -18,7 +18,7 @@ pub use audit::AuditArgs;
 pub use demo::DemoArgs;
 pub use exit::Exit;
 pub use generate::{Bytes, GenerateArgs};
-pub use plan::{IdForm, PlanArgs};
+pub use plan::{IdForm, PlanArgs, WhenFull};
 pub use service::{LogFormat, ServiceArgs};
 pub use state::{
     ExportArgs, FilterName, ImportArgs, InspectArgs, LocalArgs, ResetArgs, StateArgs, StateCommand,

@@ -49,12 +49,27 @@ pub struct PlanArgs {
     /// Partitions of the raw topic [default: 1, or what --raw tells]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000), value_name = "COUNT")]
     pub partitions: Option<u32>,
+    /// What happens at --max-ids: shrink, the window becomes shorter; evict, the oldest are overwritten
+    #[arg(long, value_enum, default_value_t = WhenFull::Shrink, value_name = "WAY", hide_possible_values = true)]
+    pub overflow: WhenFull,
+    /// Slots of all tables together, with --overflow evict: window.max_ids
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1 << 38), value_name = "COUNT")]
+    pub max_ids: Option<u64>,
     /// Tell also what window fits into so much memory, as in 4GiB
     #[arg(long, value_name = "BYTES")]
     pub memory: Option<Bytes>,
     /// Print the result as one JSON object
     #[arg(long)]
     pub json: bool,
+}
+
+/// What happens when the window is full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum WhenFull {
+    /// It becomes shorter.
+    Shrink,
+    /// The oldest are overwritten.
+    Evict,
 }
 
 /// What the ids are.
@@ -94,5 +109,6 @@ Examples:
   dedupd plan --events 5000 --exact 24h --bloom 30days --partitions 12 --json
   dedupd plan --events 5000 --exact 1h --memory 4GiB
   dedupd plan --bootstrap-servers localhost:9092 --raw events.raw --id json:/id --exact 24h
+  dedupd plan --events 5000 --exact 1h --overflow evict --max-ids 25000000
 
 Exit codes: 0 done, 2 the command line is wrong, 6 Kafka refused.";

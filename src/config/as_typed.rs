@@ -98,6 +98,10 @@ section! {
         on_probable,
         /// Limit of the whole process.
         max_ids,
+        /// What happens when that is reached.
+        overflow,
+        /// Limit on the memory of index and filters, of the whole process.
+        max_memory,
         /// Which clock moves the window.
         time,
     }
@@ -122,6 +126,8 @@ section! {
         dir,
         /// Memory for reading it.
         cache,
+        /// Limit on the size of the directory.
+        max_disk,
         /// What to do with a record that the broker refuses.
         on_poison,
     }
@@ -181,6 +187,8 @@ impl AsTyped {
                 false_positive_rate: text("1e-9"),
                 on_probable: text("drop"),
                 max_ids: text("100000000"),
+                overflow: text("shrink"),
+                max_memory: None,
                 time: text("record"),
             },
             batch: TypedBatch {
@@ -189,7 +197,12 @@ impl AsTyped {
                 interval: text("100ms"),
                 transaction_timeout: text("8s"),
             },
-            state: TypedState { dir: text("./dedupd-state"), cache: text("64MiB"), on_poison: text("stop") },
+            state: TypedState {
+                dir: text("./dedupd-state"),
+                cache: text("64MiB"),
+                max_disk: None,
+                on_poison: text("stop"),
+            },
             http: TypedHttp { listen: text("127.0.0.1:9464"), ..TypedHttp::default() },
         }
     }

@@ -84,6 +84,15 @@ choice! {
     }
 }
 choice! {
+    /// What happens when an identity more comes than `window.max_ids` allows.
+    Overflow {
+        /// The oldest are forgotten: the window becomes shorter.
+        Shrink = "shrink",
+        /// One of the oldest is overwritten, in a table of fixed size: the window gets gaps.
+        Evict = "evict",
+    }
+}
+choice! {
     /// Which clock moves the window.
     WindowTime {
         /// The records' timestamps, as a running maximum.

@@ -26,23 +26,29 @@ pub(super) fn remedy_for_section(section: &str, known: &BTreeMap<String, Vec<Str
     }
 }
 
+/// The closest key there is; of equally close ones the one of the section itself.
 pub(super) fn remedy_for_key(path: &str, keys: &[String]) -> String {
     let (section, key) = path.split_once('.').unwrap_or((path, ""));
-    if let Some(near) = nearest(key, keys.iter()) {
-        return format!("did you mean {section}.{near}?");
-    }
     let known = known_keys();
-    let Some(near) = nearest(key, known.values().flatten()) else {
-        return format!("the keys of [{section}] are {}", keys.join(", "));
-    };
-    let home = known.iter().find(|(_, keys)| keys.contains(near)).map_or("", |(section, _)| section);
-    format!("did you mean {home}.{near}?")
+    let own = nearest(key, keys.iter()).map(|near| (distance(key, near), section, near));
+    let all = known.iter().filter_map(|(home, keys)| {
+        nearest(key, keys.iter()).map(|near| (distance(key, near), home.as_str(), near))
+    });
+    // The first of the smallest.
+    match own.into_iter().chain(all).min_by_key(|(distance, _, _)| *distance) {
+        Some((_, home, near)) => format!("did you mean {home}.{near}?"),
+        None => format!("the keys of [{section}] are {}", keys.join(", ")),
+    }
+}
+
+fn distance(typed: &str, word: &str) -> usize {
+    strsim::damerau_levenshtein(typed, word)
 }
 
 /// The known word closest to a mistyped one, if it is close: a third of its letters may differ.
 fn nearest<'a>(typed: &str, known: impl Iterator<Item = &'a String>) -> Option<&'a String> {
     known
-        .map(|word| (strsim::damerau_levenshtein(typed, word), word))
+        .map(|word| (distance(typed, word), word))
         .filter(|(distance, word)| *distance <= (word.len() / 3).max(1))
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, word)| word)

@@ -25,7 +25,7 @@ pub use as_typed::{
     AsTyped, TypedBatch, TypedGroup, TypedHttp, TypedIdentity, TypedKafka, TypedState, TypedTopics,
     TypedWindow,
 };
-pub use choices::{OnMissing, OnPoison, OnProbable, OnRewind, Start, WindowTime};
+pub use choices::{OnMissing, OnPoison, OnProbable, OnRewind, Overflow, Start, WindowTime};
 pub use error::ConfigError;
 pub use id_source::IdSource;
 pub use problem::{Problem, Problems};

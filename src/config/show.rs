@@ -68,6 +68,8 @@ impl Config {
         page.plain("false_positive_rate", format_args!("{:?}", window.false_positive_rate));
         page.text("on_probable", window.on_probable.as_str());
         page.plain("max_ids", window.max_ids);
+        page.text("overflow", window.overflow.as_str());
+        page.size("max_memory", window.max_memory);
         page.text("time", window.time.as_str());
     }
 
@@ -82,6 +84,7 @@ impl Config {
         page.section("state");
         page.text("dir", &state.dir.to_string_lossy());
         page.text("cache", &size_text(state.cache));
+        page.size("max_disk", state.max_disk);
         page.text("on_poison", state.on_poison.as_str());
 
         page.section("http");
@@ -104,6 +107,13 @@ impl Page {
 
     fn text(&mut self, key: &str, value: &str) {
         self.line(format_args!("{key} = {}", quoted(value)));
+    }
+
+    /// A size, if one is given.
+    fn size(&mut self, key: &str, bytes: Option<u64>) {
+        if let Some(bytes) = bytes {
+            self.text(key, &size_text(bytes));
+        }
     }
 
     fn plain(&mut self, key: &str, value: impl std::fmt::Display) {

@@ -101,6 +101,44 @@ impl Beyond {
         }
     }
 
+    /// Sets the limit on the memory of the filters.
+    pub fn set_max_bytes(&mut self, max_bytes: u64) {
+        self.limits.max_bytes = max_bytes;
+        self.bloom.set_max_bytes(max_bytes);
+    }
+
+    /// Forgets the oldest slices until the rest keeps within the limit on memory and holds at most
+    /// `most_ids`. When a single slice is too much for that, the blocks of its first owners may go, up to
+    /// `first_live` of the exact part: what is remembered of them ends with the process.
+    pub fn shrink(&mut self, most_ids: u64, first_live: Offset) {
+        self.bloom.shrink(most_ids);
+        let length = self.limits.slice_ms();
+        let oldest = self.bloom.oldest_slice_ms().map(|ms| ms.div_euclid(length));
+        while self.slices.len() > 1
+            && self.slices.pop_front_if(|(slice, _)| oldest.is_none_or(|oldest| *slice < oldest)).is_some()
+        {
+        }
+        let too_much = self.bloom.ids() > most_ids;
+        if let Some(last) = self.slices.front_mut().filter(|_| too_much) {
+            last.1 = last.1.max(first_live);
+        }
+    }
+
+    /// Identities in the filters.
+    pub fn ids(&self) -> u64 {
+        self.bloom.ids()
+    }
+
+    /// How far back from `now_ms` the filters reach, in ms: as asked, or less when memory did not do.
+    pub fn reach_ms(&self, now_ms: i64) -> i64 {
+        let asked = now_ms.saturating_sub(self.oldest_ms(now_ms));
+        // Owners are filed under the first time of their block, and may have come as much later as it spans.
+        let span = i64::try_from(self.limits.exact.as_millis() / 32).unwrap_or(i64::MAX);
+        let latest = self.bloom.forgotten_ms().map(|forgotten| forgotten.saturating_add(span));
+        let reach = latest.map_or(asked, |latest| now_ms.saturating_sub(latest));
+        reach.clamp(0, asked)
+    }
+
     /// The lowest offset whose block it takes to rebuild the filters.
     pub fn first_needed(&self) -> Offset {
         self.slices.front().map_or(self.end, |(_, first)| *first)
@@ -122,6 +160,8 @@ impl Beyond {
 
     /// Empties the filters, to be filled again.
     pub fn clear(&mut self) {
+        let forgotten = self.bloom.forgotten_ms();
         *self = Self::new(self.limits);
+        self.bloom.inherit_forgotten(forgotten);
     }
 }

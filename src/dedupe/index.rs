@@ -20,6 +20,10 @@ use super::overflow::Overflow;
 use super::table::{Position, Table};
 use super::{Identity, Offset};
 
+mod evicting;
+
+use evicting::Evicting;
+
 /// Seed of the positions; a second hash, because UUID bits are not uniform. "position" in ASCII.
 pub const SEED: u64 = 0x706f_7369_7469_6f6e;
 
@@ -53,6 +57,8 @@ pub struct Index {
     first_live: Offset,
     expected: u64,
     most: u64,
+    /// Set when there is one table for ever, in which the oldest are overwritten.
+    evicting: Option<Evicting>,
 }
 
 impl Default for Index {
@@ -64,6 +70,7 @@ impl Default for Index {
             first_live: 0,
             expected: u64::MAX,
             most: u64::MAX,
+            evicting: None,
         }
     }
 }
@@ -78,7 +85,7 @@ impl Index {
 
     /// Makes room in one table for so many further owners.
     pub fn reserve(&mut self, ids: u64) {
-        if ids > self.newest.capacity().saturating_sub(self.newest.live) {
+        if self.evicting.is_none() && ids > self.newest.capacity().saturating_sub(self.newest.live) {
             self.open(Table::for_ids(ids.saturating_add(ids / 16), Offset::MAX));
         }
     }
@@ -115,6 +122,9 @@ impl Index {
     /// Adds an owner. Offsets must rise, except after they were removed.
     pub fn insert(&mut self, look: &Look, offset: Offset) {
         debug_assert!(offset >= self.first_live, "an owner is inserted below the window");
+        if self.overwrite(look, offset) {
+            return;
+        }
         if self.newest.may_begin_at(offset) {
             self.newest.base = offset;
         } else if self.newest.is_full() || (offset >= self.newest.base && !self.newest.reaches(offset)) {
@@ -127,7 +137,8 @@ impl Index {
         }
     }
 
-    /// Takes back one insert; false when there is nothing to take back.
+    /// Takes back one insert; false when there is nothing to take back. An index that evicts undoes
+    /// the last insert first, and none that was settled.
     pub fn remove(&mut self, look: &Look, offset: Offset) -> bool {
         let removed = self.newest.remove(look.position, offset)
             || self.older.iter_mut().rev().any(|table| table.remove(look.position, offset))
@@ -135,6 +146,7 @@ impl Index {
         if removed {
             let table = self.table_of(offset);
             table.live = table.live.saturating_sub(1);
+            self.put_back(offset);
         }
         removed
     }
@@ -143,8 +155,8 @@ impl Index {
     pub fn remove_from(&mut self, from: Offset) -> u64 {
         let before = self.live();
         if from <= self.first_live {
-            let (expected, most) = (self.expected, self.most);
-            *self = Self { first_live: from, expected, most, ..Self::default() };
+            let empty = self.slots().map_or_else(Self::default, Self::evicting);
+            *self = Self { first_live: from, expected: self.expected, most: self.most, ..empty };
             return before;
         }
         for table in self.older.iter_mut().chain([&mut self.newest]) {

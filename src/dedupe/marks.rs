@@ -7,6 +7,9 @@ use super::Offset;
 /// Marks a window keeps for each of its two limits: expiry is exact to one part in so many.
 pub(super) const MARKS_A_WINDOW: u64 = 256;
 
+/// Marks kept of which no owner is left.
+const MARKS_MAX: usize = 1 << 16;
+
 /// Consecutive owners that expire together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Mark {
@@ -16,10 +19,18 @@ struct Mark {
     next: Offset,
     /// Owners.
     count: u64,
+    /// Of its owners, those that were overwritten.
+    evicted: u64,
     /// Stream time when the first of them arrived, ms since the epoch; 0 while unknown.
     time_first_ms: i64,
     /// Stream time when the last of them had arrived, ms since the epoch; 0 while unknown.
     time_last_ms: i64,
+}
+
+impl Mark {
+    fn filed(&self) -> u64 {
+        self.count + self.evicted
+    }
 }
 
 /// What a drop took away.
@@ -36,6 +47,10 @@ pub(super) struct Dropped {
 pub(super) struct Marks {
     queue: VecDeque<Mark>,
     count: u64,
+    /// Owners overwritten, of the marks in the queue.
+    evicted: u64,
+    /// Last stream time among all owners ever overwritten.
+    evicted_ms: Option<i64>,
     /// Longest time from the first to the last owner of a mark.
     longest_ms: i64,
     /// Last stream time among the owners dropped so far.
@@ -45,12 +60,17 @@ pub(super) struct Marks {
 impl Marks {
     pub fn new(exact_ms: i64) -> Self {
         let longest_ms = exact_ms / MARKS_A_WINDOW.cast_signed();
-        Self { queue: VecDeque::new(), count: 0, longest_ms, dropped_ms: None }
+        Self { queue: VecDeque::new(), count: 0, evicted: 0, evicted_ms: None, longest_ms, dropped_ms: None }
     }
 
     /// Owners filed and not dropped.
     pub fn count(&self) -> u64 {
         self.count
+    }
+
+    /// Owners filed and not dropped, those that were overwritten included.
+    pub fn filed(&self) -> u64 {
+        self.count + self.evicted
     }
 
     /// Files an owner, by rising offset, that arrived between two stream times. A mark is shared
@@ -60,14 +80,15 @@ impl Marks {
         let longest = self.longest_ms;
         let shared = self.queue.back_mut().filter(|last| {
             let same = last.time_first_ms == time_first_ms && last.time_last_ms == time_last_ms;
-            last.count < most && (same || time_last_ms - last.time_first_ms <= longest)
+            last.filed() < most && (same || time_last_ms - last.time_first_ms <= longest)
         });
         if let Some(mark) = shared {
             mark.next = owner + 1;
             mark.count += 1;
             mark.time_last_ms = mark.time_last_ms.max(time_last_ms);
         } else {
-            let mark = Mark { first: owner, next: owner + 1, count: 1, time_first_ms, time_last_ms };
+            let mark =
+                Mark { first: owner, next: owner + 1, count: 1, evicted: 0, time_first_ms, time_last_ms };
             self.queue.push_back(mark);
         }
     }
@@ -80,7 +101,7 @@ impl Marks {
     }
 
     /// Drops marks from the front: those whose last owner arrived before `oldest_ms`, and as many
-    /// more as it takes to hold at most `most_ids` owners.
+    /// more as it takes to hold at most `most_ids` owners, overwritten ones included.
     ///
     /// Owners filed before any time was known are filed under `now_ms` as soon as there is one.
     pub fn drop_expired(&mut self, now_ms: i64, oldest_ms: i64, most_ids: u64) -> Option<Dropped> {
@@ -88,10 +109,12 @@ impl Marks {
             (unknown.time_first_ms, unknown.time_last_ms) = (now_ms, now_ms);
         }
         let mut dropped = None;
-        while let Some(mark) =
-            self.queue.pop_front_if(|mark| mark.time_last_ms < oldest_ms || self.count > most_ids)
+        while let Some(mark) = self
+            .queue
+            .pop_front_if(|mark| mark.time_last_ms < oldest_ms || self.count + self.evicted > most_ids)
         {
             self.count -= mark.count;
+            self.evicted -= mark.evicted;
             self.dropped_ms = self.dropped_ms.max(Some(mark.time_last_ms));
             let count = dropped.map_or(0, |earlier: Dropped| earlier.count) + mark.count;
             dropped = Some(Dropped { next: mark.next, count });
@@ -104,6 +127,7 @@ impl Marks {
         let mut left = removed.min(self.count);
         self.count -= left;
         while let Some(mark) = self.queue.pop_back_if(|mark| mark.first >= from) {
+            self.evicted -= mark.evicted;
             left = left.saturating_sub(mark.count);
         }
         if let Some(cut) = self.queue.back_mut() {
@@ -119,6 +143,39 @@ impl Marks {
             mark.count = mark.count.saturating_sub(1);
             self.count = self.count.saturating_sub(1);
         }
+    }
+
+    /// A committed owner was overwritten by a newer one.
+    pub fn evicted(&mut self, owner: Offset) {
+        let place = self.queue.partition_point(|mark| mark.next <= owner);
+        let Some(mark) = self.queue.get_mut(place).filter(|mark| mark.first <= owner && mark.count > 0)
+        else {
+            return;
+        };
+        (mark.count, mark.evicted) = (mark.count - 1, mark.evicted + 1);
+        (self.count, self.evicted) = (self.count - 1, self.evicted + 1);
+        self.evicted_ms = self.evicted_ms.max(Some(mark.time_last_ms));
+    }
+
+    /// The lowest offset that may still own an identity; `None` when none does.
+    pub fn first_held(&mut self) -> Option<Offset> {
+        // Without time nothing ever expires, and marks of which nothing is left would pile up.
+        while self.queue.len() > MARKS_MAX
+            && let Some(empty) = self.queue.pop_front_if(|mark| mark.count == 0)
+        {
+            self.evicted -= empty.evicted;
+        }
+        self.queue.iter().find(|mark| mark.count > 0).map(|mark| mark.first)
+    }
+
+    /// Share of the owners inside the window that were overwritten, 0 to 1.
+    pub fn evicted_share(&self) -> f64 {
+        self.evicted as f64 / (self.count + self.evicted).max(1) as f64
+    }
+
+    /// Stream time of the latest owner that was ever overwritten; `None` when none was.
+    pub fn evicted_ms(&self) -> Option<i64> {
+        self.evicted_ms
     }
 
     /// Stream time of the latest owner that was dropped; `None` when none was.
@@ -188,6 +245,19 @@ mod tests {
         file(&mut marks, 0..100, (5, 5), 10);
         assert_eq!(marks.drop_expired(5, 0, 85), Some(Dropped { next: 20, count: 20 }));
         assert_eq!(marks.count(), 80);
+    }
+
+    #[test]
+    fn overwritten_owners_count_until_their_mark_is_dropped() {
+        let mut marks = Marks::new(1_000);
+        file(&mut marks, 0..10, (1_000, 1_000), 5);
+        (0..5).chain([5, 6]).for_each(|owner| marks.evicted(owner));
+        marks.evicted(99);
+        assert_eq!((marks.count(), marks.first_held(), marks.evicted_ms()), (3, Some(5), Some(1_000)));
+        assert!((marks.evicted_share() - 0.7).abs() < 1e-9);
+        assert_eq!(marks.drop_expired(1_000, 0, 9), Some(Dropped { next: 5, count: 0 }));
+        marks.truncate(7, 3);
+        assert_eq!((marks.count(), marks.first_held()), (0, None));
     }
 
     #[test]

@@ -3,6 +3,8 @@
 use super::Offset;
 use super::prefetch::prefetch;
 
+pub(super) mod evicting;
+
 /// A bucket: 64 bytes, one cache line. A slot is 0 when never used, otherwise 26 bits of
 /// fingerprint above 38 bits of offset, counted from the table's base and from 1.
 type Bucket = [u64; SLOTS];
@@ -45,7 +47,10 @@ pub(super) struct Table {
 impl Table {
     /// A table with room for `ids` entries at the load at which it counts as full.
     pub fn for_ids(ids: u64, base: Offset) -> Self {
-        let buckets = Self::buckets_for(ids);
+        Self::with_buckets(Self::buckets_for(ids), base)
+    }
+
+    fn with_buckets(buckets: usize, base: Offset) -> Self {
         let words = vec![0u64; (buckets + 1) * SLOTS];
         let aligned = words.as_ptr().align_offset(64).min(SLOTS);
         Self { words, aligned, buckets, base, live: 0, untouched: true }

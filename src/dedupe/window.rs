@@ -30,13 +30,16 @@ use super::beyond::Beyond;
 use super::block::{Block, BlockError, BlockView};
 use super::bloom::BloomLimits;
 use super::index::{Index, Look};
-use super::marks::{MARKS_A_WINDOW, Marks};
+use super::marks::Marks;
 use super::stream_time::{StreamTime, TimeSource};
 use super::verdict::{self, Verdict};
 use super::{HashKind, Identity, Offset, PartitionId};
 
 mod filters;
 mod forget;
+mod limits;
+
+pub use limits::Bounds;
 
 /// Records to look at before deciding on the first of them: enough to hide the memory, few enough
 /// that their lines are still cached.
@@ -71,7 +74,8 @@ pub trait Owners {
 #[derive(Debug)]
 pub struct Window {
     exact_ms: i64,
-    max_ids: u64,
+    bounds: Bounds,
+    evicted: u64,
     time: StreamTime,
     index: Index,
     marks: Marks,
@@ -93,7 +97,12 @@ impl Window {
         let exact_ms = i64::try_from(limits.exact.as_millis()).unwrap_or(i64::MAX);
         Self {
             exact_ms,
-            max_ids: limits.max_ids,
+            bounds: Bounds {
+                max_ids: limits.max_ids,
+                filter_bytes: limits.bloom.map_or(u64::MAX, |bloom| bloom.max_bytes),
+                ..Bounds::NONE
+            },
+            evicted: 0,
             time: StreamTime::new(limits.time),
             index: Index::default(),
             marks: Marks::new(exact_ms),
@@ -234,11 +243,12 @@ impl Window {
     pub fn commit(&mut self, next: Offset) -> Offset {
         debug_assert!(next >= self.next, "the committed offset goes back");
         debug_assert!(self.pending.last().is_none_or(|(last, _)| *last < next), "an owner is not committed");
-        let most = share(self.max_ids);
+        let most = self.most_in_a_mark();
         self.commit_beyond();
         for ((owner, _), arrived) in self.pending.drain(..).zip(self.arrived_ms.drain(..)) {
             self.marks.file(owner, (arrived, arrived), most);
         }
+        self.settle_evicted();
         self.time.settle();
         self.next = self.next.max(next);
         self.clear_claims_below(next);
@@ -248,7 +258,8 @@ impl Window {
 
     /// The transaction did not happen: undoes pending owners and stream time.
     pub fn abort(&mut self) {
-        for (offset, identity) in self.pending.drain(..) {
+        // The last first: what it had overwritten stands again.
+        for (offset, identity) in self.pending.drain(..).rev() {
             let removed = self.index.remove(&Look::at(identity), offset);
             debug_assert!(removed, "a pending owner is not in the index");
         }
@@ -259,7 +270,7 @@ impl Window {
 
     /// Makes room for so many owners at once, before they are restored.
     pub fn reserve(&mut self, ids: u64) {
-        let wanted = ids.min(self.max_ids.saturating_add(share(self.max_ids)));
+        let wanted = ids.min(self.bounds.max_ids.saturating_add(self.most_in_a_mark()));
         self.index.reserve(wanted);
     }
 
@@ -276,7 +287,7 @@ impl Window {
         if header.first < self.next {
             self.truncate(header.first);
         }
-        let (times, most) = ((header.time_first_ms, header.time_last_ms), share(self.max_ids));
+        let (times, most) = ((header.time_first_ms, header.time_last_ms), self.most_in_a_mark());
         let mut restored = 0;
         view.for_each(|owner, identity| {
             if owner < below {
@@ -285,6 +296,7 @@ impl Window {
                 restored += 1;
             }
         })?;
+        self.settle_evicted();
         self.refill(view, below)?;
         self.time.set(if header.next <= below { header.time_last_ms } else { header.time_first_ms });
         self.next = header.next.min(below);
@@ -322,30 +334,6 @@ impl Window {
         removed
     }
 
-    /// Sets the limit on the number of identities; applied by the next commit.
-    pub fn set_max_ids(&mut self, max_ids: u64) {
-        self.max_ids = max_ids;
-    }
-
-    fn expire(&mut self) {
-        let now = self.time.ms();
-        if let Some(dropped) = self.marks.drop_expired(now, now.saturating_sub(self.exact_ms), self.max_ids) {
-            self.index.expire(dropped.next, dropped.count);
-        }
-        self.index.expect(self.expected_ids(now), self.max_ids);
-        if let Some(beyond) = self.beyond.as_mut() {
-            beyond.expire(now);
-        }
-    }
-
-    /// How many identities a full window will hold if they go on coming as they came.
-    fn expected_ids(&self, now: i64) -> u64 {
-        let span = self.marks.span_ms(now).unwrap_or(0).clamp(1, self.exact_ms.max(1));
-        let ids = u128::from(self.marks.count()) * u128::from(self.exact_ms.unsigned_abs())
-            / u128::from(span.unsigned_abs());
-        u64::try_from(ids).unwrap_or(u64::MAX)
-    }
-
     /// One past the last offset known to be committed.
     #[must_use]
     pub fn next(&self) -> Offset {
@@ -362,14 +350,6 @@ impl Window {
     #[must_use]
     pub fn stream_time_ms(&self) -> i64 {
         self.time.ms()
-    }
-
-    /// How far back memory reaches, in seconds of stream time: what was asked, or less when the
-    /// limit on the count made it forget earlier.
-    #[must_use]
-    pub fn effective_seconds(&self) -> f64 {
-        let reach = self.marks.reach_ms(self.time.ms()).unwrap_or(i64::MAX);
-        reach.clamp(0, self.exact_ms) as f64 / 1_000.0
     }
 
     /// Identities held, pending ones included.
@@ -391,9 +371,4 @@ impl Window {
             + self.pending.capacity() * size_of::<(Offset, Identity, i64)>()
             + self.claims.capacity() * (size_of::<(Identity, Offset)>() + 1)
     }
-}
-
-/// Owners that one mark may hold, so that the limit on the count drops little more than it must.
-fn share(max_ids: u64) -> u64 {
-    (max_ids / MARKS_A_WINDOW).max(1)
 }

@@ -69,8 +69,24 @@ fn row(worker: usize, partition: &PartitionStatus) -> String {
         partition.next.map_or_else(unknown, grouped),
         partition.lag_records.map_or_else(unknown, grouped),
         grouped(partition.window_ids),
-        span(partition.window_seconds),
+        window(partition),
     )
+}
+
+/// How far back memory reaches, and what was asked where that is more.
+fn window(partition: &PartitionStatus) -> String {
+    let (status, seconds) = (&partition.window, partition.window_seconds);
+    let shorter = seconds < status.asked_seconds;
+    let part = status.exact_seconds < seconds && status.limit.is_some();
+    let of = if shorter { format!(" of {}", span(status.asked_seconds)) } else { String::new() };
+    let exactly = if part { format!(", {} exactly", span(status.exact_seconds)) } else { String::new() };
+    let missed = if status.miss_rate > 0.0 {
+        let (share, certain) = (status.miss_rate * 100.0, span(status.certain_seconds));
+        format!(", {share:.2} % overwritten, none in {certain}")
+    } else {
+        String::new()
+    };
+    format!("{}{of}{exactly}{missed}", span(seconds))
 }
 
 /// A number with its digits in groups of three.

@@ -18,7 +18,7 @@ use prometheus::{Gauge, Histogram, IntCounter};
 
 pub use labels::{MemoryPart, Outcome, PartitionState, Resolution, RestoreSource, Topic, TransactionResult};
 pub use registered::{Latencies, PartitionGauges};
-pub use status::{About, PartitionStatus, Readiness, Status, WorkerStatus};
+pub use status::{About, PartitionStatus, Readiness, Status, WindowStatus, WorkerStatus};
 
 use registered::Registered;
 
@@ -91,6 +91,11 @@ impl Metrics {
     /// Identities loaded at an assignment.
     pub fn restored_ids(&self, source: RestoreSource) -> IntCounter {
         self.parts.state.restored.with_label_values(&[source.as_str()])
+    }
+
+    /// Ids overwritten before their time.
+    pub fn evicted_ids(&self) -> &IntCounter {
+        &self.parts.state.evicted
     }
 
     /// Records called probably seen that were not, by estimate.

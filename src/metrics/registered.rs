@@ -38,6 +38,8 @@ pub(super) struct State {
     lag: GaugeVec,
     window_seconds: GaugeVec,
     window_ids: GaugeVec,
+    pub(super) evicted: IntCounter,
+    miss_rate: GaugeVec,
     false_positive_rate: Gauge,
     pub(super) false_drops: Gauge,
 }
@@ -67,6 +69,8 @@ pub struct PartitionGauges {
     pub window_seconds: Gauge,
     /// Identities in the window.
     pub window_ids: Gauge,
+    /// Share of them that were overwritten.
+    pub miss_rate: Gauge,
 }
 
 /// Latencies of one worker, collected without sharing and handed over once a batch.
@@ -118,6 +122,8 @@ impl Registered {
                 lag: gauges(&registry, &table::LAG),
                 window_seconds: gauges(&registry, &table::WINDOW_SECONDS),
                 window_ids: gauges(&registry, &table::WINDOW_IDS),
+                evicted: counters(&registry, &table::EVICTED).with_label_values::<&str>(&[]),
+                miss_rate: gauges(&registry, &table::MISS_RATE),
                 false_positive_rate: gauge(&registry, &table::FALSE_POSITIVE_RATE),
                 false_drops: gauge(&registry, &table::FALSE_DROPS),
             },
@@ -137,13 +143,15 @@ impl Registered {
             lag_records: self.state.lag.with_label_values(&[&label]),
             window_seconds: self.state.window_seconds.with_label_values(&[&label]),
             window_ids: self.state.window_ids.with_label_values(&[&label]),
+            miss_rate: self.state.miss_rate.with_label_values(&[&label]),
         }
     }
 
     /// Series that are not there are as good as removed.
     pub(super) fn forget_partition(&self, partition: u32) {
         let label = partition.to_string();
-        for gauges in [&self.state.lag, &self.state.window_seconds, &self.state.window_ids] {
+        let State { lag, window_seconds, window_ids, miss_rate, .. } = &self.state;
+        for gauges in [lag, window_seconds, window_ids, miss_rate] {
             drop(gauges.remove_label_values(&[&label]));
         }
     }
@@ -167,6 +175,7 @@ impl Registered {
             let gauges = self.partition(status.partition);
             gauges.window_seconds.set(status.window_seconds);
             gauges.window_ids.set(status.window_ids as f64);
+            gauges.miss_rate.set(status.window.miss_rate);
             if let Some(lag) = status.lag_records {
                 gauges.lag_records.set(lag as f64);
             }

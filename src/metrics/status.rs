@@ -21,6 +21,21 @@ pub struct About {
     pub clean: String,
 }
 
+/// What a partition's window remembers of what it was asked to.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct WindowStatus {
+    /// How far back ids shall be remembered, exactly or in filters, in seconds of stream time.
+    pub asked_seconds: f64,
+    /// How far back they are remembered exactly.
+    pub exact_seconds: f64,
+    /// How far back none was overwritten.
+    pub certain_seconds: f64,
+    /// Share of the ids inside the exact part that were overwritten, 0 to 1.
+    pub miss_rate: f64,
+    /// Which limit is in force and what it does, in one line; `None` when none is.
+    pub limit: Option<String>,
+}
+
 /// One partition, as its worker last said it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PartitionStatus {
@@ -38,6 +53,8 @@ pub struct PartitionStatus {
     pub window_ids: u64,
     /// How far back they are remembered, in seconds of stream time.
     pub window_seconds: f64,
+    /// What that is of what was asked.
+    pub window: WindowStatus,
     /// The chance that a record never seen counts as probably seen, now.
     pub false_positive_rate: f64,
 }

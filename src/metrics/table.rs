@@ -111,6 +111,19 @@ pub(super) const WINDOW_SECONDS: Row = Row::new(
 .by("partition", &[]);
 pub(super) const WINDOW_IDS: Row =
     Row::new("dedupd_window_ids", Gauge, "identities", "Identities in the window.").by("partition", &[]);
+pub(super) const EVICTED: Row = Row::new(
+    "dedupd_evicted_ids_total",
+    Counter,
+    "identities",
+    "Identities overwritten before their time, with window.overflow = evict.",
+);
+pub(super) const MISS_RATE: Row = Row::new(
+    "dedupd_window_miss_rate",
+    Gauge,
+    "share",
+    "Of the identities inside the exact window, those that were overwritten: copies of them are forwarded.",
+)
+.by("partition", &[]);
 pub(super) const FALSE_POSITIVE_RATE: Row = Row::new(
     "dedupd_false_positive_rate",
     Gauge,
@@ -163,6 +176,8 @@ pub const TABLE: &[Row] = &[
     LAG,
     WINDOW_SECONDS,
     WINDOW_IDS,
+    EVICTED,
+    MISS_RATE,
     FALSE_POSITIVE_RATE,
     FALSE_DROPS,
     MEMORY,

@@ -26,6 +26,7 @@ fn partition(partition: u32, state: PartitionState) -> PartitionStatus {
         lag_records: Some(3),
         window_ids: 11,
         window_seconds: 1.5,
+        window: WindowStatus::default(),
         false_positive_rate: 1e-9,
     }
 }

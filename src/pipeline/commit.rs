@@ -128,8 +128,7 @@ impl<W: World> Core<W> {
         open.into_iter().try_for_each(|id| self.committed(id))?;
         self.batch.close();
         self.failures = 0;
-        self.share_limit();
-        Ok(())
+        self.enforce_limits()
     }
 
     /// What the open transaction did to a partition is real.
@@ -143,18 +142,6 @@ impl<W: World> Core<W> {
         }
         StoreError::unless_taken(self.store.expire(id, first_live))?;
         Ok(())
-    }
-
-    /// Below the limit a partition may hold what it likes; above it each gets an equal share.
-    fn share_limit(&mut self) {
-        let windows = || self.partitions.iter().filter_map(|p| p.window.as_ref());
-        let (count, ids) = (windows().count() as u64, windows().map(Window::ids).sum::<u64>());
-        let limit = if ids > self.options.max_ids {
-            self.options.max_ids / count.max(1)
-        } else {
-            self.options.max_ids
-        };
-        self.partitions.iter_mut().filter_map(|p| p.window.as_mut()).for_each(|w| w.set_max_ids(limit));
     }
 
     /// An abort that touches a partition with a committed leftover would undo the leftover.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::limits::Limits;
 use crate::dedupe::{HashKind, IdentityRule, WindowLimits};
 
 /// What happens to a record without an id.
@@ -87,8 +88,8 @@ pub struct Options {
     pub hash: HashKind,
     /// How much each partition's window may hold.
     pub window: WindowLimits,
-    /// Most identities of all partitions of this worker.
-    pub max_ids: u64,
+    /// How much the windows of this process may hold.
+    pub limits: Limits,
     /// Whether dropped records go to the duplicates topic.
     pub keep_duplicates: bool,
     /// A record with this header is forwarded whatever its id.
@@ -113,4 +114,14 @@ pub struct Options {
     pub interval: Duration,
     /// How long the broker keeps a transaction open.
     pub transaction_timeout: Duration,
+}
+
+impl Options {
+    /// How long identities shall be remembered, exactly or in filters.
+    #[must_use]
+    pub fn asked(&self) -> Duration {
+        // Filters are kept for as much longer as a block may span.
+        let exact = self.window.exact;
+        self.window.bloom.map_or(exact, |bloom| bloom.bloom.saturating_sub(exact / 32).max(exact))
+    }
 }

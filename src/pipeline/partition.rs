@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::checkpoint::Tail;
-use crate::dedupe::{Block, Forgotten, HashKind, Offset, PartitionId, Window, WindowLimits};
+use crate::dedupe::{Block, Forgotten, HashKind, Offset, PartitionId, Window};
 
 /// Most identities of a block: some 540 KB, well below the default limit of a record's size.
 const BLOCK_IDS: usize = 30_000;
@@ -198,8 +198,8 @@ impl Partition {
         self.window = None;
     }
 
-    /// A fresh window for a load.
-    pub fn fresh(&mut self, limits: WindowLimits) -> &mut Window {
-        self.window.insert(Window::new(limits))
+    /// Takes an empty window for a load.
+    pub fn fresh(&mut self, window: Window) -> &mut Window {
+        self.window.insert(window)
     }
 }

@@ -62,6 +62,7 @@ pub(super) fn plan(head: Option<Head>, committed: Option<Offset>, checkpoint: Op
 impl<W: World> Core<W> {
     /// Advances every partition that does not run yet by one slice.
     pub(super) fn recover(&mut self, source: &W::Source) -> Result<(), Trouble> {
+        self.fit_tables(source)?;
         let now = self.clock.elapsed();
         let waiting = self
             .partitions
@@ -236,9 +237,9 @@ impl<W: World> Core<W> {
         committed: Option<Offset>,
         owners: Vec<(Offset, crate::dedupe::Identity)>,
     ) {
-        let limits = self.options.window;
+        let empty = self.empty_window();
         let Some(partition) = self.partitions.get_mut(id) else { return };
-        let window = partition.fresh(limits);
+        let window = partition.fresh(empty);
         for (owner, identity) in owners {
             if committed.is_some_and(|committed| owner >= committed) {
                 window.claim(identity, owner);
@@ -266,7 +267,11 @@ impl<W: World> Core<W> {
         load: Option<(Duration, u64)>,
     ) -> Result<(), Trouble> {
         self.renew_filters(id)?;
-        let Some(partition) = self.partitions.get(id) else { return Ok(()) };
+        let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
+        if let Some(window) = partition.window.as_mut().filter(|_| load.is_some()) {
+            // What reading old blocks overwrote was counted when they were new.
+            window.take_evicted();
+        }
         let committed = partition.committed;
         let started = self.within_log(source, id, committed).and_then(|()| {
             source.seek(&[(id, committed)])?;

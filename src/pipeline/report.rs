@@ -9,7 +9,7 @@ use super::partition::Partition;
 use crate::dedupe::{Bloom, Offset, PartitionId, Window};
 use crate::metrics::{
     Latencies, Metrics, Outcome, PartitionState, PartitionStatus, Resolution, RestoreSource, Status, Topic,
-    TransactionResult, WorkerStatus,
+    TransactionResult, WindowStatus, WorkerStatus,
 };
 use crate::ports::{Failure, GroupEvent, Remedy};
 
@@ -125,6 +125,10 @@ impl Report {
         tally.clear();
     }
 
+    pub(super) fn evicted(&self, ids: u64) {
+        self.metrics.evicted_ids().inc_by(ids);
+    }
+
     pub(super) fn aborted(&self) {
         self.metrics.transaction(TransactionResult::Aborted, Duration::ZERO);
     }
@@ -189,19 +193,25 @@ impl Report {
         partitions: &Partitions,
         now: Duration,
         end: impl Fn(PartitionId) -> Option<Offset>,
+        window: impl Fn(&Window) -> WindowStatus,
     ) {
         if self.published.is_some_and(|last| now.saturating_sub(last) < PUBLISH) {
             return;
         }
         self.published = Some(now);
         let windows = || partitions.iter().filter_map(|p| p.window.as_ref());
-        let partitions: Vec<_> = partitions.iter().map(|p| status(p, end(p.id))).collect();
+        let partitions: Vec<_> = partitions.iter().map(|p| status(p, end(p.id), &window)).collect();
+        let limits = partitions.iter().filter_map(|p| {
+            p.window.limit.as_ref().map(|limit| format!("partition {}: {limit}", p.partition))
+        });
+        // One stands for all: they share what there is.
+        let notes = limits.take(1).collect();
         self.false_positive_rate = partitions.iter().map(|p| p.false_positive_rate).fold(0.0, f64::max);
         self.status.publish(
             self.worker,
             WorkerStatus {
                 not_ready: self.not_ready.clone(),
-                notes: Vec::new(),
+                notes,
                 index_bytes: windows().map(|w| w.memory_bytes() as u64).sum(),
                 bloom_bytes: windows().filter_map(Window::bloom).map(Bloom::memory_bytes).sum(),
                 batch_bytes: 0,
@@ -211,7 +221,11 @@ impl Report {
     }
 }
 
-fn status(partition: &Partition, end: Option<Offset>) -> PartitionStatus {
+fn status(
+    partition: &Partition,
+    end: Option<Offset>,
+    of: impl Fn(&Window) -> WindowStatus,
+) -> PartitionStatus {
     let window = partition.window.as_ref();
     let share = partition.restored_share();
     PartitionStatus {
@@ -225,7 +239,8 @@ fn status(partition: &Partition, end: Option<Offset>) -> PartitionStatus {
         next: partition.is_running().then_some(partition.next),
         lag_records: end.filter(|_| partition.is_running()).map(|end| end.saturating_sub(partition.next)),
         window_ids: window.map_or(0, Window::ids),
-        window_seconds: window.map_or(0.0, Window::effective_seconds),
+        window_seconds: window.map_or(0.0, |window| window.effective_seconds().min(of(window).asked_seconds)),
+        window: window.map(of).unwrap_or_default(),
         false_positive_rate: window.map_or(0.0, Window::false_positive_rate),
     }
 }

@@ -38,14 +38,14 @@ impl<W: World> Core<W> {
             .into());
         }
         let usable = local.filter(|(from, _)| (bounds.low..=bounds.stable).contains(from));
-        let limits = self.options.window;
+        let empty = self.empty_window();
         let now = self.clock.elapsed();
         if usable.is_none() {
             self.store.clear(id)?;
         }
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
         if usable.is_none() {
-            partition.fresh(limits);
+            partition.fresh(empty);
         }
         partition.tail = checkpoint.and_then(|c| c.tail);
         if usable.is_none() {

@@ -6,13 +6,16 @@ use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use super::batch::{Batch, Partitions};
+use super::limits::Enforced;
 use super::options::Options;
 use super::partition::Partition;
 use super::report::{Report, Tally};
+use super::shortened::{Told, window_status};
 use super::step::gather;
 use super::trouble::{Fatal, Trouble};
 use crate::clock::Clock;
 use crate::control::Asked;
+use crate::dedupe::Window;
 use crate::ports::{Failure, GroupEvent, Head, Refused, Remedy, Sink, Source, StateLog, Store, StoreError};
 
 /// Longest wait for records when nothing is open; also how late a stop is noticed.
@@ -49,6 +52,8 @@ pub struct Core<W: World> {
     pub(super) batch: Batch,
     pub(super) tally: Tally,
     pub(super) report: Report,
+    pub(super) enforced: Enforced,
+    pub(super) told: Told,
     /// Failures in a row; the pause before the next attempt grows with them.
     pub(super) failures: u32,
     pub(super) prepared: bool,
@@ -88,6 +93,8 @@ impl<W: World> Worker<W> {
             batch: Batch::default(),
             tally: Tally::default(),
             report,
+            enforced: Enforced::default(),
+            told: Told::default(),
             failures: 0,
             prepared: false,
             heard: VecDeque::new(),
@@ -125,7 +132,8 @@ impl<W: World> Worker<W> {
             Err(trouble) => core.remedy(source, trouble),
         };
         // After a failed turn above all: while nobody answers, every turn fails.
-        core.report.publish(&core.partitions, core.clock.elapsed(), |id| source.end(id));
+        let window = |window: &Window| window_status(window, &core.enforced, &core.options);
+        core.report.publish(&core.partitions, core.clock.elapsed(), |id| source.end(id), window);
         turned
     }
 
@@ -323,7 +331,7 @@ impl Partition {
         Head {
             confirmed: self.committed,
             state_next: self.state_next,
-            stream_time_ms: self.window.as_ref().map_or(0, crate::dedupe::Window::stream_time_ms),
+            stream_time_ms: self.window.as_ref().map_or(0, Window::stream_time_ms),
             tail: self.tail.map(|tail| (tail.crc, tail.next)),
             forgets: self.forgets,
         }

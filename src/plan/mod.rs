@@ -5,6 +5,7 @@
 //! constant with where it was measured. Traffic is taken as even, over time and over partitions.
 
 mod costs;
+mod evicting;
 mod fits;
 mod fixed;
 mod text;
@@ -14,7 +15,8 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::dedupe::bloom::Shape;
-use crate::dedupe::{BloomLimits, IndexBytes};
+use crate::dedupe::{BloomLimits, Index, IndexBytes};
+pub use evicting::{Misses, missed, remembered_in};
 pub use fits::{Fit, Fits};
 pub use fixed::{buckets_overwritten, remembered};
 
@@ -53,6 +55,8 @@ pub struct Question {
     pub false_positive_rate: f64,
     /// Partitions of the raw topic.
     pub partitions: u32,
+    /// Slots of all tables together, if the window evicts (`window.max_ids`); `None` when it grows.
+    pub slots: Option<u64>,
 }
 
 impl Question {
@@ -107,6 +111,8 @@ pub struct Plan {
     pub false_drops_a_day: f64,
     /// Chance that anywhere in the window two different ids are taken for one.
     pub collision: f64,
+    /// What a window that evicts forgets; `None` when it grows.
+    pub misses: Option<Misses>,
     /// The fixed-memory way instead.
     pub fixed_memory: FixedMemory,
 }
@@ -165,14 +171,18 @@ pub struct Restore {
     pub state_topic_seconds: f64,
 }
 
-/// A table of fixed size whose oldest entries are overwritten (an inverse Bloom filter): how many
-/// entries it needs, for the time of the exact part.
+/// A table of fixed size whose oldest entries are overwritten: how many entries it needs, for the time of
+/// the exact part. An inverse Bloom filter, in which an id has one bucket of one slot, and ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct FixedMemory {
     /// Buckets so that an id of that age is still known with 90 %.
     pub buckets_for_90_percent: u64,
     /// Buckets so that an id of that age is still known with 99 %.
     pub buckets_for_99_percent: u64,
+    /// The same of our tables, with two buckets of eight slots an id: `window.max_ids`, evicting.
+    pub slots_for_90_percent: u64,
+    /// As many for 99 %.
+    pub slots_for_99_percent: u64,
 }
 
 impl Plan {
@@ -196,9 +206,12 @@ impl Plan {
             false_drops_a_day: filters
                 .map_or(0.0, |_| asked.new_ids() * 86_400.0 * asked.false_positive_rate),
             collision: costs::collision(asked.ids, window_ids.saturating_mul(partitions)),
+            misses: asked.slots.map(|slots| Misses::of(&asked, slots)),
             fixed_memory: FixedMemory {
                 buckets_for_90_percent: remembered(0.9, exact_ids.saturating_mul(partitions)),
                 buckets_for_99_percent: remembered(0.99, exact_ids.saturating_mul(partitions)),
+                slots_for_90_percent: remembered_in(0.9, exact_ids.saturating_mul(partitions)),
+                slots_for_99_percent: remembered_in(0.99, exact_ids.saturating_mul(partitions)),
             },
             asked,
         }
@@ -208,7 +221,9 @@ impl Plan {
 impl Memory {
     fn of(asked: &Question) -> Self {
         let partitions = u64::from(asked.partitions.max(1));
-        let index = IndexBytes::of(asked.ids_a_partition(asked.exact), u64::MAX);
+        let slots = |slots: u64| Index::bytes_of_slots((slots / partitions).max(1));
+        let fixed = asked.slots.map(slots).map(|bytes| IndexBytes { steady: bytes, peak: bytes });
+        let index = fixed.unwrap_or_else(|| IndexBytes::of(asked.ids_a_partition(asked.exact), u64::MAX));
         let bloom_bytes = shape(asked).map_or(0, |shape| shape.bytes.saturating_mul(partitions));
         let exact_bytes = index.steady.saturating_mul(partitions);
         Self {

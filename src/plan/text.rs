@@ -67,16 +67,31 @@ impl fmt::Display for Plan {
                 format!("at most {} new records a day dropped as known", figure(self.false_drops_a_day));
             line(f, "in the Bloom part", &drops)?;
         }
+        self.fixed(f)
+    }
+}
+
+impl Plan {
+    fn fixed(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(misses) = &self.misses {
+            section(f, "copies taken for new, because their first one was overwritten")?;
+            for (seconds, rate) in misses.seconds.iter().zip(misses.rates) {
+                let late = format!("coming {} later", span(Duration::from_secs_f64(*seconds)));
+                line(f, &late, &share(rate))?;
+            }
+            let certain = span(Duration::from_secs_f64(misses.seconds_for_99_percent));
+            line(f, "99 % recognised", &format!("up to {certain}, {}", slots(misses.slots)))?;
+        }
         section(f, "a table of fixed size instead, forgetting the oldest")?;
         let known = |buckets: u64| {
             format!("{} buckets of 8 bytes, {}", HumanCount(buckets), size(buckets.saturating_mul(8)))
         };
         line(f, "90 % known at the end", &known(self.fixed_memory.buckets_for_90_percent))?;
-        line(f, "99 % known at the end", &known(self.fixed_memory.buckets_for_99_percent))
+        line(f, "99 % known at the end", &known(self.fixed_memory.buckets_for_99_percent))?;
+        line(f, "90 % with --overflow evict", &slots(self.fixed_memory.slots_for_90_percent))?;
+        line(f, "99 % with --overflow evict", &slots(self.fixed_memory.slots_for_99_percent))
     }
-}
 
-impl Plan {
     fn filters(&self, f: &mut fmt::Formatter<'_>, filters: &Filters) -> fmt::Result {
         section(f, "filters of a partition")?;
         let slice = span(Duration::from_secs_f64(filters.slice_seconds));
@@ -139,6 +154,14 @@ fn an_id(bytes: u64, ids: u64) -> String {
 
 fn ids(count: u64) -> String {
     format!("{} ids", HumanCount(count))
+}
+
+fn slots(count: u64) -> String {
+    format!("--max-ids {count}, {}", size(count.saturating_mul(8)))
+}
+
+fn share(value: f64) -> String {
+    if value >= 1e-4 { format!("{:.2} %", value * 100.0) } else { format!("{value:.0e}") }
 }
 
 fn figure(value: f64) -> String {

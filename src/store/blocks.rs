@@ -184,6 +184,10 @@ impl Store for SledStore {
         Ok(())
     }
 
+    fn disk_bytes(&self) -> Result<Option<u64>, StoreError> {
+        Self::disk_bytes(self).map(Some)
+    }
+
     fn sync(&mut self) -> Result<(), StoreError> {
         self.engine.sync()
     }

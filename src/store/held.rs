@@ -146,6 +146,10 @@ impl<S: Store> Store for Held<S> {
         self.write(partition, |store| store.clear(partition))
     }
 
+    fn disk_bytes(&self) -> Result<Option<u64>, StoreError> {
+        self.store.disk_bytes()
+    }
+
     fn sync(&mut self) -> Result<(), StoreError> {
         self.store.sync()
     }

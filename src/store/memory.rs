@@ -148,6 +148,12 @@ impl Store for MemoryStore {
         Ok(())
     }
 
+    fn disk_bytes(&self) -> Result<Option<u64>, StoreError> {
+        let partitions = self.lock();
+        let blocks = partitions.values().flat_map(|stored| stored.blocks.values());
+        Ok(Some(blocks.map(|bytes| bytes.len() as u64).sum()))
+    }
+
     fn sync(&mut self) -> Result<(), StoreError> {
         Ok(())
     }

@@ -32,6 +32,18 @@ const CASES: &[(&str, &str)] = &[
         r#"window.max_ids = "0" (d.toml): is out of range; give a whole number from 1 to 274877906944"#,
     ),
     (
+        r#"window.overflow = "grow""#,
+        r#"window.overflow = "grow" (d.toml): is not one of the choices; give one of shrink, evict"#,
+    ),
+    (
+        r#"window.max_memory = "1MiB""#,
+        r#"window.max_memory = "1MiB" (d.toml): is too small; give at least "16MiB""#,
+    ),
+    (
+        r#"state.max_disk = "50MB""#,
+        r#"state.max_disk = "50MB" (d.toml): is too small; give at least "64MiB""#,
+    ),
+    (
         r#"window.time = "wall""#,
         r#"window.time = "wall" (d.toml): is not one of the choices; give one of record, arrival"#,
     ),

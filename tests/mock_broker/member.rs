@@ -17,7 +17,7 @@ use dedupd::dedupe::{
 use dedupd::kafka::{KafkaSink, KafkaSource, KafkaStateLog, Settings, Topology};
 use dedupd::metrics::{About, Metrics, PartitionState, Status};
 use dedupd::pipeline::{
-    OnMissing, OnPoison, OnProbable, OnRewind, Options, Report, Start, Torn, Worker, World,
+    Limits, OnMissing, OnPoison, OnProbable, OnRewind, Options, Report, Start, Torn, WhenFull, Worker, World,
 };
 use dedupd::ports::{Bounds, Failure, Leftover, StateItem, StateLog};
 use dedupd::store::memory::MemoryStore;
@@ -255,7 +255,6 @@ pub fn rule() -> IdentityRule {
 }
 
 fn options(settings: &Settings) -> Options {
-    let max_ids = 1_000_000;
     Options {
         raw: settings.raw.clone(),
         state: settings.state.clone(),
@@ -264,11 +263,17 @@ fn options(settings: &Settings) -> Options {
         hash: HashKind::Xxh3,
         window: WindowLimits {
             exact: Duration::from_hours(1),
-            max_ids,
+            max_ids: 1_000_000,
             time: TimeSource::Record,
             bloom: None,
         },
-        max_ids,
+        limits: Limits {
+            workers: 1,
+            max_ids: 1_000_000,
+            when_full: WhenFull::Shrink,
+            max_memory: None,
+            max_disk: None,
+        },
         keep_duplicates: false,
         force_header: None,
         on_missing: OnMissing::Forward,

@@ -91,7 +91,7 @@ impl Auditor {
             if judged.forwarded {
                 if let Some(owner) = owner
                     && judged.latest - owner.time <= self.settings.exact_ms
-                    && judged.forwarded_before - owner.forwarded_before <= self.settings.max_ids
+                    && judged.forwarded_before - owner.forwarded_before <= self.remembered()
                 {
                     self.violations.push(format!("duplicated: {owner:?} and {judged:?}"));
                 }
@@ -101,6 +101,11 @@ impl Auditor {
             }
         }
         self.violations
+    }
+
+    /// Identities that are certainly remembered. A table that evicts may lose any but the very last.
+    fn remembered(&self) -> u64 {
+        if !self.settings.evicts || self.settings.max_ids > 1_000 { self.settings.max_ids } else { 0 }
     }
 
     /// Whether nothing can excuse that the owner was still remembered.

@@ -21,7 +21,8 @@ use proptest::test_runner::{Config, TestRunner};
 use world::{End, Raw, Rule, Seen, Settings, Total, World};
 
 const NOW: i64 = 1_700_000_000_000;
-const FOR_EVER: Settings = Settings { rule: Rule::Claims, exact_ms: i64::MAX / 2, max_ids: u64::MAX };
+const FOR_EVER: Settings =
+    Settings { rule: Rule::Claims, exact_ms: i64::MAX / 2, max_ids: u64::MAX, evicts: false };
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -154,6 +155,20 @@ fn inside_a_short_window_nothing_is_lost_or_doubled() {
 fn inside_a_small_window_nothing_is_lost_or_doubled() {
     let seen = nothing_is_lost_or_doubled(Settings { max_ids: 8, ..FOR_EVER }, 16, Compaction::Sometimes);
     assert!(seen.expired > 1_000 && seen.duplicates > 1_000, "{seen:?}");
+}
+
+#[test]
+fn a_small_window_that_evicts_loses_nothing() {
+    let setting = Settings { max_ids: 16, evicts: true, ..FOR_EVER };
+    let seen = nothing_is_lost_or_doubled(setting, 40, Compaction::Sometimes);
+    assert!(seen.evicted > 1_000 && seen.duplicates > 1_000, "{seen:?}");
+}
+
+#[test]
+fn a_large_window_that_evicts_forgets_nothing() {
+    let setting = Settings { max_ids: 4_096, evicts: true, exact_ms: 10_000, ..FOR_EVER };
+    let seen = nothing_is_lost_or_doubled(setting, 12, Compaction::Never);
+    assert!(seen.evicted == 0 && seen.expired > 1_000 && seen.duplicates > 1_000, "{seen:?}");
 }
 
 #[test]

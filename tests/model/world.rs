@@ -36,6 +36,8 @@ pub struct Settings {
     pub rule: Rule,
     pub exact_ms: i64,
     pub max_ids: u64,
+    /// The window is a table of `max_ids` slots that overwrites the oldest.
+    pub evicts: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -123,6 +125,7 @@ pub struct Seen {
     pub claims: u64,
     pub stale: u64,
     pub expired: u64,
+    pub evicted: u64,
     pub restored: u64,
 }
 
@@ -196,7 +199,7 @@ impl World {
             time: TimeSource::Record,
             bloom: None,
         };
-        let mut window = Window::new(limits);
+        let mut window = if self.settings.evicts { Window::evicting(limits) } else { Window::new(limits) };
         window.reserve(20);
         let sound = local.confirmed.min(held);
         let hearsay = local.truncate(sound);
@@ -318,6 +321,7 @@ impl World {
         let before = process.window.ids();
         let first_live = process.window.commit(process.next.max(process.skip_below));
         self.seen.expired += before - process.window.ids();
+        self.seen.evicted += process.window.take_evicted();
         let local = &mut self.locals[self.here];
         local.expire(first_live);
         (local.confirmed, local.state_next) = (self.position, self.state.len());
@@ -347,6 +351,7 @@ impl Total {
             claims: sum.claims + seen.claims,
             stale: sum.stale + seen.stale,
             expired: sum.expired + seen.expired,
+            evicted: sum.evicted + seen.evicted,
             restored: sum.restored + seen.restored,
         });
     }

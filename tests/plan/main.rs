@@ -19,5 +19,6 @@ fn question(events_per_second: f64) -> Question {
         slices: 7,
         false_positive_rate: 1e-9,
         partitions: 1,
+        slots: None,
     }
 }

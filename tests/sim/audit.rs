@@ -7,14 +7,23 @@ use dedupd::dedupe::Offset;
 use crate::sim::ask::Wishes;
 use crate::sim::cluster::Cluster;
 
-/// Compares clean with raw, partition by partition.
-pub fn audit(cluster: &Cluster, wishes: &Wishes) -> Vec<String> {
-    let partitions = 0..cluster.raw.len();
-    let wrong = partitions.flat_map(|partition| audit_partition(cluster, partition, wishes));
-    wrong.chain(wishes.unheard(cluster)).collect()
+/// Compares clean with raw, partition by partition. A window that `forgets` may let an id through again;
+/// gives how often it did.
+pub fn audit(cluster: &Cluster, wishes: &Wishes, forgets: bool) -> (Vec<String>, u64) {
+    let (mut wrong, mut repeated) = (Vec::new(), 0);
+    for partition in 0..cluster.raw.len() {
+        wrong.extend(audit_partition(cluster, partition, (wishes, forgets), &mut repeated));
+    }
+    wrong.extend(wishes.unheard(cluster));
+    (wrong, repeated)
 }
 
-fn audit_partition(cluster: &Cluster, partition: usize, wishes: &Wishes) -> Vec<String> {
+fn audit_partition(
+    cluster: &Cluster,
+    partition: usize,
+    (wishes, forgets): (&Wishes, bool),
+    repeated: &mut u64,
+) -> Vec<String> {
     let raw = &cluster.raw[partition];
     let mut firsts: BTreeMap<&str, Offset> = BTreeMap::new();
     for record in raw.records().filter(|record| !record.refused) {
@@ -37,7 +46,9 @@ fn audit_partition(cluster: &Cluster, partition: usize, wishes: &Wishes) -> Vec<
         }
         let times = seen.entry(name).or_default();
         *times += 1;
-        if *times > wishes.most(partition, name) {
+        let again = *times > wishes.most(partition, name);
+        *repeated += u64::from(again && forgets);
+        if again && !forgets {
             tell("duplicated");
         }
         if last.is_some_and(|last| last >= original.at.offset) {

@@ -10,7 +10,9 @@ use std::time::Duration;
 use dedupd::control::Asked;
 use dedupd::dedupe::{BloomLimits, HashKind, TimeSource, WindowLimits};
 use dedupd::metrics::{About, Metrics, Status};
-use dedupd::pipeline::{OnMissing, OnPoison, OnProbable, OnRewind, Options, Report, Start, Torn};
+use dedupd::pipeline::{
+    Limits, OnMissing, OnPoison, OnProbable, OnRewind, Options, Report, Start, Torn, WhenFull,
+};
 use dedupd::store::Held;
 use dedupd::store::memory::MemoryStore;
 
@@ -28,6 +30,10 @@ use crate::sim::universe::{Sabotage, SimClock, SimWorker, Universe, writer};
 const WINDOW: Duration = Duration::from_secs(24 * 3600);
 /// Shorter than most histories, in simulated time.
 const SHORT: Duration = Duration::from_secs(2);
+/// Of a window that evicts, shared among its partitions: fewer than there are ids.
+const SLOTS: u64 = 16;
+/// What counts the records that a window let through again because it had forgotten their id.
+pub const FORGOTTEN: &str = "id forgotten by eviction";
 /// Turns after the faults within which everything has to be done; some 100 s of simulated time.
 const CALM_TURNS: usize = 8000;
 /// Simulated time without anything left to do that counts as the end: longer than any pause between
@@ -71,6 +77,8 @@ struct Choices {
     time: TimeSource,
     /// The exact part of the window is short; filters remember the rest.
     filters: bool,
+    /// The window has room for few ids, and overwrites the oldest.
+    evicts: bool,
     on_poison: OnPoison,
     max_records: usize,
     interval: Duration,
@@ -99,6 +107,7 @@ pub fn run(seed: u64, setting: &Setting) -> Outcome {
     let choices = Choices {
         time: if chance.coin() { TimeSource::Record } else { TimeSource::Arrival },
         filters: chance.rng.u8(0..4) == 0,
+        evicts: chance.rng.u8(0..4) == 0,
         on_poison: if chance.coin() { OnPoison::Drop } else { OnPoison::DeadLetter },
         max_records: chance.rng.usize(1..=30),
         interval: Duration::from_millis(chance.rng.u64(5..1500)),
@@ -276,7 +285,13 @@ impl Life {
             rule: rule(),
             hash: HashKind::Xxh3,
             window: self.choices.window(),
-            max_ids: 1 << 20,
+            limits: Limits {
+                workers: 1,
+                max_ids: if self.choices.evicts { SLOTS } else { 1 << 20 },
+                when_full: if self.choices.evicts { WhenFull::Evict } else { WhenFull::Shrink },
+                max_memory: None,
+                max_disk: None,
+            },
             keep_duplicates: false,
             force_header: None,
             on_missing: OnMissing::Forward,
@@ -324,9 +339,13 @@ impl Life {
             let at: Vec<_> = (0..cluster.raw.len()).map(|p| cluster.group.position(p)).collect();
             violations.push(format!("not idle after {CALM_TURNS} turns: owners {owners:?}, at {at:?}"));
         }
-        violations.extend(audit(&cluster, &self.wishes));
-        let visible = |p: usize| cluster.clean[p].committed(0, &cluster.fates).count();
+        let (wrong, repeated) = audit(&cluster, &self.wishes, self.choices.evicts);
+        violations.extend(wrong);
         let mut counts = cluster.chance.counts();
+        if repeated > 0 {
+            counts.insert(FORGOTTEN, repeated);
+        }
+        let visible = |p: usize| cluster.clean[p].committed(0, &cluster.fates).count();
         counts.insert("taken back", self.wishes.fulfilled.len() as u64);
         Outcome {
             counts,

@@ -18,5 +18,5 @@ mod tx_log;
 mod universe;
 
 pub use chance::{Counts, Fault};
-pub use life::{Outcome, Setting, run};
+pub use life::{FORGOTTEN, Outcome, Setting, run};
 pub use universe::Sabotage;

@@ -13,13 +13,20 @@ pub struct State {
     pub dir: PathBuf,
     /// Memory for reading it, in bytes, at least 1 MiB.
     pub cache: u64,
+    /// Most bytes of the directory, at least 64 MiB.
+    pub max_disk: Option<u64>,
     /// What to do with a record that the broker refuses.
     pub on_poison: OnPoison,
 }
 
+/// Below, the engine's own files and dead space would leave nothing for the state.
+const LEAST_DISK: u64 = 64 << 20;
+
 pub(super) fn validate(typed: &TypedState, reading: &mut Reading<'_>) -> Option<State> {
     let dir = reading.required("state.dir", typed.dir.as_deref(), "name a directory for the local state");
     let cache = reading.bytes("state.cache", typed.cache.as_deref(), 1 << 20);
+    let max_disk =
+        typed.max_disk.as_deref().and_then(|text| reading.bytes("state.max_disk", Some(text), LEAST_DISK));
     let on_poison = reading.choice("state.on_poison", typed.on_poison.as_deref());
-    Some(State { dir: PathBuf::from(dir?), cache: cache?, on_poison: on_poison? })
+    Some(State { dir: PathBuf::from(dir?), cache: cache?, max_disk, on_poison: on_poison? })
 }

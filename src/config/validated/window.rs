@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::config::as_typed::TypedWindow;
-use crate::config::choices::{OnProbable, WindowTime};
+use crate::config::choices::{OnProbable, Overflow, WindowTime};
 use crate::config::reading::Reading;
 use crate::config::units::duration_text;
 
@@ -22,10 +22,16 @@ pub struct Window {
     pub on_probable: OnProbable,
     /// Most identities in this process, at least 1.
     pub max_ids: u64,
+    /// What happens when that is reached.
+    pub overflow: Overflow,
+    /// Most bytes of index and filters in this process, at least 16 MiB.
+    pub max_memory: Option<u64>,
     /// Which clock moves the window.
     pub time: WindowTime,
 }
 
+/// Below, the smallest tables of a few dozen partitions would not fit.
+const LEAST_MEMORY: u64 = 16 << 20;
 /// 38 bits of offset distance are kept for each identity (DESIGN 4.3).
 const MOST_IDS: u64 = 1 << 38;
 /// A look-up asks every slice, and each costs a share of the rate.
@@ -45,6 +51,11 @@ pub(super) fn validate(typed: &TypedWindow, reading: &mut Reading<'_>) -> Option
     let rate = rate(typed.false_positive_rate.as_deref(), reading);
     let on_probable = reading.choice("window.on_probable", typed.on_probable.as_deref());
     let max_ids = reading.whole("window.max_ids", typed.max_ids.as_deref(), 1..=MOST_IDS);
+    let overflow = reading.choice("window.overflow", typed.overflow.as_deref());
+    let max_memory = typed
+        .max_memory
+        .as_deref()
+        .and_then(|text| reading.bytes("window.max_memory", Some(text), LEAST_MEMORY));
     let time = reading.choice("window.time", typed.time.as_deref());
     Some(Window {
         exact: exact?,
@@ -53,6 +64,8 @@ pub(super) fn validate(typed: &TypedWindow, reading: &mut Reading<'_>) -> Option
         false_positive_rate: rate?,
         on_probable: on_probable?,
         max_ids: max_ids?,
+        overflow: overflow?,
+        max_memory,
         time: time?,
     })
 }

@@ -118,6 +118,25 @@ impl Grid {
         }
     }
 
+    /// Gives back the columns without a filter.
+    pub fn narrow(&mut self) {
+        let (width, aligned) = (self.columns.len(), self.aligned);
+        let kept: Vec<usize> = (0..width).filter(|column| self.filter(*column).is_some()).collect();
+        if kept.len() == width || kept.is_empty() {
+            return;
+        }
+        let rows = usize::try_from(self.rows).unwrap_or(usize::MAX);
+        // To the left, from the left: nothing is written over before it was moved.
+        for (to, (row, column)) in (0..rows).flat_map(|row| kept.iter().map(move |at| (row, at))).enumerate()
+        {
+            let from = aligned + (row * width + column) * WORDS;
+            self.words.copy_within(from..from + WORDS, aligned + to * WORDS);
+        }
+        self.words.truncate((rows * kept.len() + 1) * WORDS);
+        self.words.shrink_to_fit();
+        self.columns.retain(|column| column.filter.is_some());
+    }
+
     /// Sets the bits of an identity in one column.
     #[inline]
     pub fn insert(&mut self, column: usize, position: Position, arrived_ms: i64) {

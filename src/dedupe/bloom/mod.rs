@@ -24,6 +24,7 @@ mod grid;
 mod limits;
 mod opening;
 mod shape;
+mod shrinking;
 pub mod sizing;
 mod slices;
 
@@ -203,6 +204,11 @@ impl Bloom {
     fn drop_filters(&mut self, gone: impl Fn(&Filter) -> bool) {
         self.grids.iter_mut().for_each(|grid| grid.retain(|filter| !gone(filter)));
         self.grids.retain(|grid| !grid.is_empty());
+        self.find_open();
+    }
+
+    /// Looks up anew where the newest filter of the slice that is being written stands.
+    fn find_open(&mut self) {
         if let Some(open) = &mut self.open {
             let newest = |filter: &Filter| {
                 filter.design.slice_ms == open.begin_ms && filter.design.place == open.place

@@ -39,6 +39,10 @@ impl Bloom {
     /// `None` when the memory limit does not allow for the smallest.
     #[cold]
     pub(super) fn make_room(&mut self, arrived_ms: i64) -> Option<(usize, usize)> {
+        if !self.has_room_for_any() {
+            while self.forget_oldest().is_some() {}
+            return None;
+        }
         // What is free must hang on the inserts alone, not on when somebody called `expire`.
         self.expire(arrived_ms);
         if let Some(at) = self.room(arrived_ms) {
@@ -144,7 +148,7 @@ impl Bloom {
     }
 
     /// Drops the filter of the oldest arrivals, for want of memory.
-    fn forget_oldest(&mut self) -> Option<()> {
+    pub(super) fn forget_oldest(&mut self) -> Option<()> {
         let age = |filter: &Filter| (filter.design.slice_ms, filter.design.place);
         let oldest = self.grids.iter().flat_map(Grid::filters).min_by_key(|filter| age(filter))?;
         let (oldest, last_ms) = (age(oldest), oldest.last_ms);

@@ -7,9 +7,9 @@ use crate::dedupe::{BlockError, BlockView, Offset};
 
 impl Window {
     /// Stream time from which on every owner is in the exact part: blocks span up to 1/32 of it, and
-    /// the limit on the count may have made it shorter.
+    /// the limit on the count may have made it shorter, or the latest that was overwritten.
     pub(super) fn exact_from_ms(&self, oldest: i64) -> i64 {
-        let shortened = self.marks.dropped_ms().unwrap_or(i64::MIN);
+        let shortened = self.marks.dropped_ms().max(self.marks.evicted_ms()).unwrap_or(i64::MIN);
         oldest.max(shortened).saturating_add(self.exact_ms / BLOCKS_A_WINDOW + 1)
     }
 

@@ -1,0 +1,256 @@
+//! A window of fixed memory: it may forget, it never drops a new record, and an abort leaves no trace.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
+#![allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "figures are small")]
+
+use std::collections::{BTreeMap, HashMap};
+use std::convert::Infallible;
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use dedupd::dedupe::{
+    Block, BlockView, HashKind, Identity, Index, Look, Offset, Owners, TimeSource, Verdict, Window,
+    WindowLimits,
+};
+use dedupd::plan::{missed, remembered_in};
+use proptest::prelude::*;
+
+const T: i64 = 1_700_000_000_000;
+
+fn id(number: u64) -> Identity {
+    Identity(u128::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835).to_be_bytes())
+}
+
+fn found(index: &Index, number: u64) -> Vec<Offset> {
+    let mut found = Vec::new();
+    let all = index.candidates::<()>(&Look::at(id(number)), |offset| {
+        found.push(offset);
+        ControlFlow::Continue(())
+    });
+    assert!(all.is_continue());
+    found
+}
+
+/// Everything that was committed.
+#[derive(Default)]
+struct Ledger {
+    owners: HashMap<Offset, Identity>,
+    blocks: Vec<Vec<u8>>,
+}
+
+impl Owners for Ledger {
+    type Error = Infallible;
+    fn identity_of(&self, owner: Offset) -> Result<Option<Identity>, Infallible> {
+        Ok(self.owners.get(&owner).copied())
+    }
+}
+
+fn window(slots: u64, exact: Duration) -> Window {
+    Window::evicting(WindowLimits { exact, max_ids: slots, time: TimeSource::Record, bloom: None })
+}
+
+/// One transaction: records as (id, ms since the last one), and whether it commits.
+type Transaction = (Vec<(u8, u16)>, bool);
+
+struct History {
+    window: Window,
+    ledger: Ledger,
+    /// Last committed owner of each id, with its stream time.
+    model: BTreeMap<u8, (Offset, i64)>,
+    next: Offset,
+    ms: i64,
+    forgotten: u64,
+}
+
+impl History {
+    fn new(slots: u64, exact: Duration) -> Self {
+        let (ledger, model) = (Ledger::default(), BTreeMap::new());
+        Self { window: window(slots, exact), ledger, model, next: 0, ms: T, forgotten: 0 }
+    }
+
+    fn verdicts(&self) -> Vec<Verdict> {
+        let at = self.next + 1_000;
+        let verdict = |number| self.window.verdict(at, &self.window.look(id(number)), &self.ledger).unwrap();
+        (0..=255).map(verdict).collect()
+    }
+
+    fn transaction(&mut self, (records, commits): &Transaction) {
+        let before = (self.verdicts(), self.window.ids());
+        let (mut model, mut at, mut ms, mut forgotten) = (self.model.clone(), self.next, self.ms, 0);
+        for (number, step) in records {
+            ms += i64::from(*step);
+            self.window.observe(Some(ms), ms);
+            let look = self.window.look(id(u64::from(*number)));
+            match self.window.verdict(at, &look, &self.ledger).unwrap() {
+                Verdict::Duplicate { owner } => {
+                    let known = model.get(number).unwrap_or_else(|| panic!("{number} is new, and dropped"));
+                    assert_eq!(owner, known.0, "the owner of {number}");
+                }
+                Verdict::New => {
+                    forgotten += u64::from(model.contains_key(number));
+                    self.window.admit(at, &look);
+                    model.insert(*number, (at, ms));
+                }
+                other => panic!("{other:?}"),
+            }
+            at += 1;
+        }
+        if !commits {
+            self.window.abort();
+            assert_eq!((self.verdicts(), self.window.ids()), before, "an abort leaves no trace");
+            return;
+        }
+        self.ledger.owners.extend(self.window.pending().iter().copied());
+        let blocks = self.window.blocks(HashKind::Xxh3, 0, self.next..at, 100);
+        self.ledger.blocks.extend(blocks.iter().map(Block::encode));
+        let first = self.window.commit(at);
+        self.ledger.owners.retain(|owner, _| *owner >= first);
+        (self.model, self.next, self.ms) = (model, at, ms);
+        self.forgotten += forgotten;
+        self.check(first);
+    }
+
+    /// What the index holds, the window counts; and nothing is held whose block is not needed.
+    fn check(&self, first: Offset) {
+        let owned = self.verdicts().into_iter().filter(|verdict| match verdict {
+            Verdict::Duplicate { owner } => {
+                assert!(*owner >= first, "{owner} is held, blocks are needed from {first} on");
+                true
+            }
+            _ => false,
+        });
+        assert!(owned.count() as u64 <= self.window.ids());
+        assert!(self.window.ids() <= self.window.slots().unwrap());
+    }
+}
+
+fn transactions() -> impl Strategy<Value = Vec<Transaction>> {
+    let records = proptest::collection::vec((any::<u8>(), 0..2_000u16), 1..40);
+    proptest::collection::vec((records, prop::bool::weighted(0.6)), 1..40)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn it_forgets_but_never_drops_a_new_record(history in transactions(), slots in 1..300u64, seconds in 1..200u64) {
+        let mut world = History::new(slots, Duration::from_secs(seconds));
+        for transaction in &history {
+            world.transaction(transaction);
+        }
+    }
+
+    #[test]
+    fn with_room_for_all_it_forgets_nothing(history in transactions()) {
+        let mut world = History::new(4_096, Duration::from_hours(24));
+        for transaction in &history {
+            world.transaction(transaction);
+        }
+        prop_assert_eq!((world.forgotten, world.window.take_evicted()), (0, 0));
+        prop_assert!((world.window.certain_seconds() - 86_400.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn an_index_taken_back_is_the_index_before(
+        slots in 1..200u64, kept in 0..400u64, undone in 1..400u64, gap in prop_oneof![4 => 1..9u64, 1 => Just(1 << 28)],
+    ) {
+        let mut index = Index::evicting(slots);
+        let memory = index.memory_bytes();
+        (0..kept).for_each(|n| index.insert(&Look::at(id(n)), n * gap));
+        let mut evicted = 0;
+        index.settle(|_| evicted += 1);
+        prop_assert_eq!(index.live() + evicted, kept);
+        let before: Vec<_> = (0..kept).map(|n| found(&index, n)).collect();
+        let all = kept..kept + undone;
+        all.clone().for_each(|n| index.insert(&Look::at(id(n)), n * gap));
+        prop_assert!(all.clone().any(|n| found(&index, n) == [n * gap]));
+        all.rev().for_each(|n| assert!(index.remove(&Look::at(id(n)), n * gap), "{n}"));
+        prop_assert_eq!((0..kept).map(|n| found(&index, n)).collect::<Vec<_>>(), before);
+        prop_assert_eq!((index.memory_bytes(), index.tables(), index.overflowed()), (memory, 1, 0));
+    }
+}
+
+#[test]
+fn offsets_beyond_the_reach_of_a_slot_move_the_base() {
+    let (mut index, far) = (Index::evicting(64), 1u64 << 37);
+    (0..40).for_each(|n| index.insert(&Look::at(id(n)), n));
+    index.settle(|_| panic!("there was room"));
+    (40..44).for_each(|n| index.insert(&Look::at(id(n)), far + n));
+    assert_eq!(found(&index, 3), [3]);
+    index.insert(&Look::at(id(44)), 2 * far + 20);
+    let mut left_behind = Vec::new();
+    index.settle(|owner| left_behind.push(owner));
+    left_behind.sort_unstable();
+    assert_eq!(left_behind, (0..40).collect::<Vec<_>>());
+    assert!((40..44).all(|n| found(&index, n) == [far + n]) && found(&index, 44) == [2 * far + 20]);
+    assert_eq!(index.live(), 5);
+}
+
+/// The curve of the plan against tables that have turned over many times.
+#[test]
+fn owners_are_overwritten_as_often_as_predicted() {
+    let slots = 1u64 << 17;
+    for load in [0.6, 0.75, 0.9, 1.0, 1.2, 1.5] {
+        let distance = (slots as f64 * load) as u64;
+        let mut index = Index::evicting(slots);
+        let (mut gone, mut all) = (0u64, 0u64);
+        for at in 0..slots * 12 {
+            index.insert(&Look::at(id(at)), at);
+            index.settle(|_| ());
+            // Every copy comes `distance` ids after the first.
+            if at >= slots * 4 && at % 3 == 0 {
+                all += 1;
+                gone += u64::from(!found(&index, at - distance).contains(&(at - distance)));
+            }
+        }
+        let (measured, predicted) = (gone as f64 / all as f64, missed(load));
+        let ratio = measured / predicted;
+        println!("distance of {load} tables: {measured:.3e} measured, {predicted:.3e} predicted");
+        assert!((0.9..=1.1).contains(&ratio), "{load}: {measured} measured, {predicted} predicted");
+        assert!(predicted < 0.1 || (0.97..=1.03).contains(&ratio), "{load}: {measured} and {predicted}");
+    }
+    for known in [0.9, 0.99, 0.999] {
+        let table = remembered_in(known, 1_000_000);
+        assert!((missed(1_000_000.0 / table as f64) - (1.0 - known)).abs() < 1e-4, "{known}: {table}");
+    }
+}
+
+#[test]
+fn the_window_tells_what_it_forgot() {
+    let mut window = window(10_000, Duration::from_hours(24));
+    for at in 0..60_000u64 {
+        window.observe(Some(T + at.cast_signed() * 1_000), T * 2);
+        let look = window.look(id(at));
+        window.admit(at, &look);
+        if at % 500 == 499 {
+            window.commit(at + 1);
+        }
+    }
+    // Within the window as asked, one owner in six is left: the table's.
+    assert!((window.effective_seconds() - 86_400.0).abs() < 1e-9);
+    assert!((window.evicted_share() - 5.0 / 6.0).abs() < 0.01, "{}", window.evicted_share());
+    assert_eq!(window.take_evicted(), 60_000 - window.ids());
+    // By the curve, one owner in all is expected to be gone that is younger than 0.65 tables.
+    assert!((5_000.0..7_500.0).contains(&window.certain_seconds()), "{}", window.certain_seconds());
+    // Blocks of what has gone are not needed: those of about two tables are.
+    assert!(60_000 - window.first_live() < 20_000, "{}", window.first_live());
+}
+
+#[test]
+fn a_restored_window_remembers_as_much() {
+    let mut world = History::new(64, Duration::from_hours(24));
+    for number in 0..100u8 {
+        let records = (0..10).map(|step| (number.wrapping_mul(7).wrapping_add(step * 13), 100)).collect();
+        world.transaction(&(records, true));
+    }
+    let mut again = window(64, Duration::from_hours(24));
+    again.reserve(1_000_000);
+    for block in &world.ledger.blocks {
+        again.restore(&BlockView::verified(block).unwrap(), Offset::MAX).unwrap();
+    }
+    assert_eq!(again.memory_bytes(), window(64, Duration::from_hours(24)).memory_bytes());
+    assert_eq!((again.ids(), again.next()), (world.window.ids(), world.window.next()));
+    let verdicts = world.verdicts();
+    world.window = again;
+    assert_eq!(world.verdicts(), verdicts);
+    assert!(world.window.truncate(world.next - 30) <= 30);
+}

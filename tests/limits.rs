@@ -1,0 +1,170 @@
+//! Limits on memory and on what is stored: the oldest go first, filters before exact ids, and it shows.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
+#![allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "figures are small")]
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::time::Duration;
+
+use dedupd::dedupe::{
+    Block, BlockView, BloomLimits, Bounds, HashKind, Identity, Offset, Owners, TimeSource, Verdict, Window,
+    WindowLimits,
+};
+
+const T: i64 = 1_700_000_000_000;
+const HOUR: f64 = 3_600.0;
+
+fn limits() -> WindowLimits {
+    let exact = Duration::from_hours(1);
+    let bloom = BloomLimits {
+        exact,
+        bloom: Duration::from_hours(7) + exact / 32,
+        slices: 7,
+        false_positive_rate: 1e-6,
+        max_bytes: u64::MAX,
+    };
+    WindowLimits { exact, max_ids: u64::MAX, time: TimeSource::Record, bloom: Some(bloom) }
+}
+
+fn id(number: u64) -> Identity {
+    Identity(u128::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835).to_be_bytes())
+}
+
+#[derive(Default)]
+struct Ledger {
+    owners: BTreeMap<Offset, Identity>,
+    blocks: Vec<Vec<u8>>,
+}
+
+impl Owners for Ledger {
+    type Error = Infallible;
+    fn identity_of(&self, owner: Offset) -> Result<Option<Identity>, Infallible> {
+        Ok(self.owners.get(&owner).copied())
+    }
+}
+
+struct World {
+    window: Window,
+    ledger: Ledger,
+    next: Offset,
+    needed: Offset,
+}
+
+impl World {
+    fn new(limits: WindowLimits) -> Self {
+        Self { window: Window::new(limits), ledger: Ledger::default(), next: 0, needed: 0 }
+    }
+
+    /// So many new ids, ten a second, in transactions of a minute.
+    fn run(&mut self, ids: u64) {
+        for _ in 0..ids {
+            let at = self.next;
+            self.window.observe(Some(T + at.cast_signed() * 100), i64::MAX / 2);
+            let look = self.window.look(id(at));
+            let verdict = self.window.verdict(at, &look, &self.ledger).unwrap();
+            assert!(!matches!(verdict, Verdict::Duplicate { .. }), "{at} is new");
+            self.window.admit(at, &look);
+            self.next += 1;
+            if self.next.is_multiple_of(600) {
+                self.commit();
+            }
+        }
+    }
+
+    fn commit(&mut self) {
+        self.ledger.owners.extend(self.window.pending().iter().copied());
+        let blocks = self.window.blocks(HashKind::Xxh3, 0, self.window.next()..self.next, 1_000);
+        self.ledger.blocks.extend(blocks.iter().map(Block::encode));
+        let needed = self.window.commit(self.next);
+        assert!(needed >= self.needed, "what may go may not be needed again");
+        self.needed = needed;
+        self.ledger.owners.retain(|owner, _| *owner >= needed);
+    }
+
+    fn known(&self, seconds_ago: f64) -> Verdict {
+        let number = self.next - 1 - (seconds_ago * 10.0) as u64;
+        self.window.verdict(1 << 40, &self.window.look(id(number)), &self.ledger).unwrap()
+    }
+
+    fn filters(&self) -> u64 {
+        self.window.bloom().unwrap().memory_bytes()
+    }
+
+    /// All younger than what the window claims are known.
+    fn claims_hold(&self) {
+        let claimed = self.window.effective_seconds();
+        for part in 0..200 {
+            let seconds = claimed * f64::from(part) / 200.0;
+            assert!(self.known(seconds) != Verdict::New, "{seconds} s ago, {claimed} claimed");
+        }
+    }
+}
+
+#[test]
+fn filters_make_way_slice_by_slice_and_their_blocks_too() {
+    let mut world = World::new(limits());
+    world.run(400_000);
+    assert!((world.window.effective_seconds() - 7.0 * HOUR - HOUR / 32.0).abs() < 1e-6);
+    let (full, needed) = (world.filters(), world.needed);
+    let mut last = world.window.effective_seconds();
+    for tenths in [8, 6, 4, 3] {
+        let filter_bytes = full * tenths / 10;
+        world.window.set_bounds(Bounds { filter_bytes, ..Bounds::NONE });
+        world.run(600);
+        assert!(world.filters() <= filter_bytes, "{} of {filter_bytes}", world.filters());
+        let seconds = world.window.effective_seconds();
+        assert!(seconds <= last && seconds >= HOUR, "{seconds} after {last}");
+        assert!(seconds > 7.0 * HOUR * (tenths as f64 / 10.0 - 0.35), "{seconds} s in {tenths} tenths");
+        world.claims_hold();
+        last = seconds;
+    }
+    assert!(world.needed > needed + 100_000, "blocks of forgotten slices may go: {}", world.needed);
+    assert!((world.window.exact_seconds() - HOUR).abs() < 1e-9, "the exact part is whole");
+    // With a bound that allows for nothing, the exact part is left.
+    world.window.set_bounds(Bounds { filter_bytes: 100, ..Bounds::NONE });
+    world.run(40_000);
+    assert_eq!(world.filters(), 0);
+    assert!((world.window.effective_seconds() - HOUR).abs() < 1.0, "{}", world.window.effective_seconds());
+    world.claims_hold();
+    // When there is room again, filters come back.
+    world.window.set_bounds(Bounds::NONE);
+    world.run(400_000);
+    assert!((world.window.effective_seconds() - 7.0 * HOUR - HOUR / 32.0).abs() < 1e-6);
+    world.claims_hold();
+}
+
+#[test]
+fn a_bound_on_what_is_stored_takes_the_oldest_slices_then_exact_ids() {
+    let mut world = World::new(limits());
+    world.run(400_000);
+    for most in [200_000, 100_000] {
+        world.window.set_bounds(Bounds { max_stored: most, ..Bounds::NONE });
+        world.run(600);
+        assert!(world.window.stored_ids() <= most);
+        assert!(world.next - world.needed <= most, "{} to {}", world.needed, world.next);
+        assert!((world.window.exact_seconds() - HOUR).abs() < 1e-9, "the exact part is whole");
+        world.claims_hold();
+    }
+    world.window.set_bounds(Bounds { max_stored: 10_000, ..Bounds::NONE });
+    world.run(40_000);
+    let held = world.window.ids() - world.window.pending().len() as u64;
+    assert!(held <= 10_000 && world.window.exact_seconds() < 1_060.0, "{held}");
+    assert!(world.next - world.needed <= 10_600, "{} to {}", world.needed, world.next);
+    world.claims_hold();
+}
+
+#[test]
+fn what_is_restored_keeps_within_the_bounds() {
+    let mut world = World::new(limits());
+    world.run(399_600);
+    let bound = world.filters() / 2;
+    let bloom = limits().bloom.map(|bloom| BloomLimits { max_bytes: bound, ..bloom });
+    let mut again = Window::new(WindowLimits { bloom, ..limits() });
+    for block in &world.ledger.blocks {
+        again.restore(&BlockView::verified(block).unwrap(), Offset::MAX).unwrap();
+        assert!(again.bloom().unwrap().memory_bytes() <= bound);
+    }
+    assert!(again.effective_seconds() < 7.0 * HOUR, "{}", again.effective_seconds());
+    world.window = again;
+    world.claims_hold();
+}
