@@ -105,7 +105,7 @@ pub struct Position {
     pub partition: PartitionId,
     /// The next raw offset to process.
     pub next: Offset,
-    /// Checkpoint metadata, below 512 bytes.
+    /// Checkpoint metadata, below 640 bytes.
     pub metadata: String,
 }
 

@@ -165,6 +165,16 @@ fn what_is_restored_keeps_within_the_bounds() {
         assert!(again.bloom().unwrap().memory_bytes() <= bound);
     }
     assert!(again.effective_seconds() < 7.0 * HOUR, "{}", again.effective_seconds());
+    // What was forgotten before a restart is no part of the blocks, and has to be told.
+    let lost = again.lost();
+    assert!(lost.beyond_ms.is_some() && lost.exact_ms.is_none(), "{lost:?}");
+    let mut later = Window::new(limits());
+    for block in world.ledger.blocks.iter().rev().take(3).rev() {
+        later.restore(&BlockView::verified(block).unwrap(), Offset::MAX).unwrap();
+    }
+    assert!(later.effective_seconds() > 7.0 * HOUR, "{}", later.effective_seconds());
+    later.inherit(lost);
+    assert!((later.effective_seconds() - again.effective_seconds()).abs() < 1.0, "{lost:?}");
     world.window = again;
     world.claims_hold();
 }

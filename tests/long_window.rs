@@ -13,7 +13,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
-use support::{Draft, Isolation, Pipe, Record, Running, Sidecar, now_ms, shared_kafka};
+use support::{Draft, Isolation, Pipe, Record, Running, Sidecar, now_ms, shared_kafka, wait_until};
 
 const LIMIT: Duration = Duration::from_mins(1);
 const HOUR_MS: i64 = 3_600_000;
@@ -291,4 +291,37 @@ fn a_plan_looks_at_the_live_topic() {
     let missing = plan("no-such-topic", &[]);
     assert_eq!(missing.status.code(), Some(6));
     assert!(String::from_utf8_lossy(&missing.stderr).contains("no-such-topic"));
+}
+
+#[test]
+fn a_window_that_a_limit_shortens_says_so_also_after_a_restart() {
+    let pipe = Pipe::new(shared_kafka(), "shortened", 1);
+    let sidecar = pipe.sidecar("a").with("DEDUPD_WINDOW__EXACT", "1h").with("DEDUPD_WINDOW__MAX_IDS", "1000");
+    let start = long_ago();
+    let running = sidecar.start();
+    let minute = 60_000;
+    let drafts: Vec<Draft> =
+        (0..3_000).map(|n| Draft::id(0, &format!("{n}")).at(start + n / 100 * minute)).collect();
+    pipe.kafka.send(&pipe.raw, &drafts);
+    pipe.wait_caught_up(1, LIMIT);
+    // 1,000 ids at 100 a minute are ten minutes. The newest is remembered, the oldest forgotten.
+    send(&pipe, &["2999", "2500", "0"], start + 30 * minute);
+    let seconds = |running: &Running| running.metric("dedupd_window_seconds{partition=\"0\"}");
+    let short = |running: &Running| seconds(running).filter(|seconds| (300.0..900.0).contains(seconds));
+    wait_until("the metric to tell it", LIMIT, || short(&running));
+    assert_eq!(clean(&pipe).len(), 3_001);
+    wait_until("the warning", LIMIT, || {
+        // Limits are enforced by commits.
+        send(&pipe, &["2999"], start + 30 * minute);
+        let text = running.text();
+        (text.contains("window.max_ids = 1000") && text.contains("dedupd plan")).then_some(())
+    });
+    assert!(running.is_ready());
+    running.kill9();
+    let running = sidecar.start();
+    running.wait_running(1, LIMIT);
+    let after = wait_until("the metric after a restart", LIMIT, || seconds(&running).filter(|s| *s > 0.0));
+    assert!((300.0..900.0).contains(&after), "{after}");
+    let page = running.get("/readyz").unwrap();
+    assert!(page.contains("window.max_ids = 1000"), "{page}");
 }

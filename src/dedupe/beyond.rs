@@ -139,6 +139,16 @@ impl Beyond {
         reach.clamp(0, asked)
     }
 
+    /// Stream time of the latest owner that was forgotten for want of room, if it would still count at `now_ms`.
+    pub fn lost_ms(&self, now_ms: i64) -> Option<i64> {
+        self.bloom.forgotten_ms().filter(|ms| *ms >= self.oldest_ms(now_ms))
+    }
+
+    /// Takes over what was forgotten before a restart.
+    pub fn inherit_lost(&mut self, lost_ms: Option<i64>) {
+        self.bloom.inherit_forgotten(lost_ms);
+    }
+
     /// The lowest offset whose block it takes to rebuild the filters.
     pub fn first_needed(&self) -> Offset {
         self.slices.front().map_or(self.end, |(_, first)| *first)

@@ -183,6 +183,11 @@ impl Marks {
         self.dropped_ms
     }
 
+    /// Takes over what was dropped before a restart.
+    pub fn inherit_dropped(&mut self, dropped_ms: Option<i64>) {
+        self.dropped_ms = self.dropped_ms.max(dropped_ms);
+    }
+
     /// How far back, in ms, the memory is known to reach; `None` when nothing was ever dropped.
     pub fn reach_ms(&self, now_ms: i64) -> Option<i64> {
         self.dropped_ms.map(|dropped| now_ms.saturating_sub(dropped))

@@ -29,4 +29,4 @@ pub use identity::{Fields, HashKind, Hasher, IdSource, Identity, IdentityRule};
 pub use index::{Index, Look};
 pub use stream_time::TimeSource;
 pub use verdict::Verdict;
-pub use window::{Bounds, Owners, Window, WindowLimits};
+pub use window::{Bounds, Lost, Owners, Window, WindowLimits};

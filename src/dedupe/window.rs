@@ -39,7 +39,7 @@ mod filters;
 mod forget;
 mod limits;
 
-pub use limits::Bounds;
+pub use limits::{Bounds, Lost};
 
 /// Records to look at before deciding on the first of them: enough to hide the memory, few enough
 /// that their lines are still cached.

@@ -1,6 +1,6 @@
 //! What is written beside a committed offset and beside a block, as text that any Kafka tool shows.
 
-use crate::dedupe::Offset;
+use crate::dedupe::{Lost, Offset};
 
 /// The metadata of a committed offset: `v1;s=…;t=…;b=…@…;tx=…`.
 ///
@@ -16,6 +16,8 @@ pub struct Checkpoint {
     pub tail: Option<Tail>,
     /// How many times identities were taken back in the partition.
     pub forgets: u64,
+    /// What limits made the window forget before its time.
+    pub lost: Lost,
     /// Transactional id of the writer: whom to fence when its transaction hangs.
     pub writer: String,
 }
@@ -30,12 +32,18 @@ pub struct Tail {
 }
 
 impl Checkpoint {
-    /// The text form; below 512 bytes for any legal transactional id of up to 400 bytes.
+    /// The text form; below 640 bytes for any legal transactional id of up to 400 bytes (the broker takes 4,096, unless told otherwise).
     #[must_use]
     pub fn render(&self) -> String {
         let tail = self.tail.map(|t| format!(";b={:08x}@{}", t.crc, t.next)).unwrap_or_default();
         let forgets = if self.forgets > 0 { format!(";f={}", self.forgets) } else { String::new() };
-        format!("v1;s={};t={}{tail}{forgets};tx={}", self.state_next, self.stream_time_ms, self.writer)
+        let Lost { exact_ms, beyond_ms } = self.lost;
+        let lost = if self.lost == Lost::default() {
+            String::new()
+        } else {
+            format!(";l={},{}", exact_ms.unwrap_or(0), beyond_ms.unwrap_or(0))
+        };
+        format!("v1;s={};t={}{tail}{forgets}{lost};tx={}", self.state_next, self.stream_time_ms, self.writer)
     }
 
     /// Reads the text form; `None` when it is not ours or of a newer version.
@@ -54,6 +62,7 @@ impl Checkpoint {
                 ("s", value) => checkpoint.state_next = value.parse().ok()?,
                 ("t", value) => checkpoint.stream_time_ms = value.parse().ok()?,
                 ("f", value) => checkpoint.forgets = value.parse().ok()?,
+                ("l", value) => checkpoint.lost = parse_lost(value)?,
                 ("b", value) => checkpoint.tail = Some(parse_tail(value)?),
                 _ => {}
             }
@@ -61,6 +70,12 @@ impl Checkpoint {
         }
         Some(checkpoint)
     }
+}
+
+fn parse_lost(value: &str) -> Option<Lost> {
+    let (exact, beyond) = value.split_once(',')?;
+    let ms = |text: &str| text.parse::<i64>().ok().map(|ms| (ms != 0).then_some(ms));
+    Some(Lost { exact_ms: ms(exact)?, beyond_ms: ms(beyond)? })
 }
 
 fn parse_tail(value: &str) -> Option<Tail> {
@@ -112,10 +127,11 @@ mod tests {
             stream_time_ms: -5,
             tail: Some(Tail { crc: 0xdead_beef, next: u64::MAX }),
             forgets: 3,
+            lost: Lost { exact_ms: None, beyond_ms: Some(7) },
             writer: "dedupd.events;odd=name.a.0".into(),
         };
         assert_eq!(Checkpoint::parse(&full.render()), Some(full.clone()));
-        let bare = Checkpoint { tail: None, forgets: 0, ..full };
+        let bare = Checkpoint { tail: None, forgets: 0, lost: Lost::default(), ..full };
         assert_eq!(Checkpoint::parse(&bare.render()), Some(bare));
     }
 
@@ -134,9 +150,10 @@ mod tests {
             stream_time_ms: i64::MIN,
             tail: Some(Tail { crc: u32::MAX, next: u64::MAX }),
             forgets: u64::MAX,
+            lost: Lost { exact_ms: Some(i64::MIN), beyond_ms: Some(i64::MIN) },
             writer: "w".repeat(400),
         };
-        assert!(longest.render().len() < 512);
+        assert!(longest.render().len() < 640);
     }
 
     #[test]

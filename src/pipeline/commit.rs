@@ -187,6 +187,7 @@ fn position(partition: &Partition, writer: &str) -> Position {
         stream_time_ms: partition.window.as_ref().map_or(0, Window::stream_time_ms),
         tail: open_tail.or(partition.tail),
         forgets: forgotten.map_or(partition.forgets, |forgotten| forgotten.number),
+        lost: partition.window.as_ref().map(Window::lost).unwrap_or_default(),
         writer: writer.to_owned(),
     };
     Position { partition: partition.id, next: partition.next, metadata: checkpoint.render() }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::checkpoint::Tail;
+use super::checkpoint::{Checkpoint, Tail};
 use crate::dedupe::{Block, Forgotten, HashKind, Offset, PartitionId, Window};
 
 /// Most identities of a block: some 540 KB, well below the default limit of a record's size.
@@ -52,10 +52,8 @@ pub struct Restoring {
     pub confirmed: Option<Offset>,
     /// Identities read.
     pub ids: u64,
-    /// Stream time that the checkpoint named.
-    pub stream_time_ms: i64,
-    /// How many times identities were taken back, as the checkpoint named it.
-    pub forgets: u64,
+    /// What stood beside the committed offset.
+    pub checkpoint: Option<Checkpoint>,
 }
 
 /// What the open transaction did to a partition.
@@ -173,6 +171,16 @@ impl Partition {
             self.forget(forgotten);
         }
         self.window.as_mut().map_or(0, |window| window.commit(self.committed))
+    }
+
+    /// The state is complete up to C: what blocks do not tell comes from the checkpoint.
+    pub fn take_over(&mut self, checkpoint: &Checkpoint) {
+        // The records of the first ones may have left the topic, with the blocks that they are about.
+        self.forgets = self.forgets.max(checkpoint.forgets);
+        if let Some(window) = self.window.as_mut() {
+            window.set_stream_time(checkpoint.stream_time_ms);
+            window.inherit(checkpoint.lost);
+        }
     }
 
     /// Takes identities back, as committed.

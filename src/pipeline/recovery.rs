@@ -220,11 +220,8 @@ impl<W: World> Core<W> {
         partition.committed = committed;
         partition.next = committed;
         partition.tail = checkpoint.tail;
-        partition.forgets = checkpoint.forgets;
         partition.state_next = partition.state_next.max(checkpoint.state_next);
-        if let Some(window) = partition.window.as_mut() {
-            window.set_stream_time(checkpoint.stream_time_ms);
-        }
+        partition.take_over(checkpoint);
         let took = self.clock.elapsed().saturating_sub(began);
         tracing::info!(partition = id, ids, offset = committed, ?took, "state loaded from the local store");
         self.start(source, id, Some((began, ids)))
@@ -267,6 +264,8 @@ impl<W: World> Core<W> {
         load: Option<(Duration, u64)>,
     ) -> Result<(), Trouble> {
         self.renew_filters(id)?;
+        // Before the first commit: whoever looks should see a limit that is in force.
+        self.enforced.apply(&self.options, &mut self.partitions);
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
         if let Some(window) = partition.window.as_mut().filter(|_| load.is_some()) {
             // What reading old blocks overwrote was counted when they were new.

@@ -64,8 +64,7 @@ impl<W: World> Core<W> {
             covered,
             confirmed: usable.map(|(_, confirmed)| confirmed),
             ids: 0,
-            stream_time_ms: checkpoint.map_or(0, |c| c.stream_time_ms),
-            forgets: checkpoint.map_or(0, |c| c.forgets),
+            checkpoint: checkpoint.cloned(),
         });
         if from >= bounds.stable {
             return self.finish_restore(source, id, from);
@@ -163,14 +162,13 @@ impl<W: World> Core<W> {
     fn end_restore(&mut self, source: &W::Source, id: PartitionId, next: Offset) -> Result<(), Trouble> {
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
         let Phase::Restoring(restoring) = &partition.phase else { return Ok(()) };
-        let (committed, covered, confirmed, since, ids, stream_time_ms, forgets) = (
+        let (committed, covered, confirmed, since, ids, checkpoint) = (
             restoring.committed,
             restoring.covered,
             restoring.confirmed,
             restoring.since,
             restoring.ids,
-            restoring.stream_time_ms,
-            restoring.forgets,
+            restoring.checkpoint.clone(),
         );
         self.log.close(id)?;
         let committed = match (committed, covered) {
@@ -201,11 +199,7 @@ impl<W: World> Core<W> {
         partition.committed = committed;
         partition.next = committed;
         partition.state_next = partition.state_next.max(next);
-        // The records of the first ones may have left the topic, with the blocks that they are about.
-        partition.forgets = partition.forgets.max(forgets);
-        if let Some(window) = partition.window.as_mut() {
-            window.set_stream_time(stream_time_ms);
-        }
+        partition.take_over(&checkpoint.unwrap_or_default());
         let head = partition.head();
         self.store.set_head(id, head)?;
         let took = self.clock.elapsed().saturating_sub(since);

@@ -22,7 +22,34 @@ impl Bounds {
     pub const NONE: Self = Self { max_ids: u64::MAX, max_stored: u64::MAX, filter_bytes: u64::MAX };
 }
 
+/// Up to where owners were forgotten before their time, last stream time among them in ms since the epoch;
+/// `None` where nothing was, or where all of them would be too old by now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Lost {
+    /// In the exact part.
+    pub exact_ms: Option<i64>,
+    /// In the filters beyond it.
+    pub beyond_ms: Option<i64>,
+}
+
 impl Window {
+    /// What limits made it forget: what a restart has to be told, because blocks do not show it.
+    #[must_use]
+    pub fn lost(&self) -> Lost {
+        let now = self.time.ms();
+        let exact = self.marks.dropped_ms().filter(|ms| *ms >= now.saturating_sub(self.exact_ms));
+        let beyond = self.beyond.as_ref().and_then(|beyond| beyond.lost_ms(now));
+        Lost { exact_ms: exact, beyond_ms: beyond }
+    }
+
+    /// Takes over what was forgotten before a restart.
+    pub fn inherit(&mut self, lost: Lost) {
+        self.marks.inherit_dropped(lost.exact_ms);
+        if let Some(beyond) = self.beyond.as_mut() {
+            beyond.inherit_lost(lost.beyond_ms);
+        }
+    }
+
     /// An empty window of fixed memory: a table of `limits.max_ids` slots of 8 bytes, made once. A new
     /// identity that finds both of its buckets full takes the place of the oldest owner in them. So it
     /// may forget an identity before its time, and never takes a new one for a known one.
