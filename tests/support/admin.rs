@@ -73,7 +73,10 @@ impl Kafka {
 
     /// How many partitions with a leader the topic has; 0 when it does not exist.
     pub fn partitions(&self, name: &str) -> usize {
-        let all = self.admin().inner().fetch_metadata(None, CALL_LIMIT).expect("metadata");
+        // Of several nodes the client may ask one that is away.
+        let all = wait_until("metadata", CALL_LIMIT * 3, || {
+            self.admin().inner().fetch_metadata(None, Duration::from_secs(3)).ok()
+        });
         let topic = all.topics().iter().find(|topic| topic.name() == name);
         topic.map_or(0, |topic| topic.partitions().iter().filter(|partition| partition.leader() >= 0).count())
     }
