@@ -12,30 +12,33 @@
     reason = "a measurement fails by panicking"
 )]
 
+#[path = "support/ledger.rs"]
+mod ledger;
 #[path = "support/spent.rs"]
 mod spent;
+#[path = "support/stream.rs"]
+mod stream;
 
 use std::collections::{HashSet, VecDeque};
-use std::convert::Infallible;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::hint::black_box;
 use std::time::Duration;
 
 use dedupd::dedupe::window::CHUNK;
 use dedupd::dedupe::{
-    Block, BlockError, BlockView, Fields, HashKind, IdSource, Identity, IdentityRule, Look, Offset, Owners,
-    TimeSource, Verdict, Window, WindowLimits,
+    Fields, IdSource, IdentityRule, Look, Offset, TimeSource, Verdict, Window, WindowLimits,
 };
+use ledger::{Array, Blocks, Ledger};
 use spent::spent;
+use stream::{Repeats, Stream};
 
 /// Records measured.
 const MEASURED: u64 = 4_000_000;
 /// One record in so many repeats an id of the window.
 const REPEAT_ONE_IN: u64 = 14;
+const REPEATS: Repeats = Repeats::Anywhere { one_in: REPEAT_ONE_IN };
 /// Records of a transaction.
 const BATCH: u64 = 16_384;
-/// Identities of a stored block.
-const BLOCK_IDS: u64 = 4_000;
 
 fn main() {
     let asked: Vec<u64> = std::env::args().skip(1).filter_map(|word| word.parse().ok()).collect();
@@ -51,131 +54,13 @@ fn main() {
     }
 }
 
-/// The stream of records: mostly new ids, some of the window's again. Without memory of its own.
-struct Stream {
-    state: u64,
-    made: u64,
-    window: u64,
-}
-
-impl Stream {
-    fn random(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.state ^ (self.state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb)
-    }
-
-    fn fresh(&mut self) -> Identity {
-        self.made += 1;
-        numbered(self.made)
-    }
-
-    fn next(&mut self) -> (Identity, bool) {
-        let random = self.random();
-        if random.is_multiple_of(REPEAT_ONE_IN) {
-            let age = (random >> 8) % (self.window * 9 / 10);
-            (numbered(self.made - age), true)
-        } else {
-            (self.fresh(), false)
-        }
-    }
-}
-
-/// Version 7 UUIDs in all but the variant bits: a counter in front, random bits behind.
-fn numbered(number: u64) -> Identity {
-    let low = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    Identity(((u128::from(number) << 64) | u128::from(low)).to_be_bytes())
-}
-
-/// Committed owners, as one of two stand-ins for the local store.
-trait Ledger: Owners {
-    fn append(&mut self, owners: &[(Offset, Identity)]);
-    fn expire(&mut self, first: Offset);
-}
-
-#[derive(Default)]
-struct Array {
-    first: Offset,
-    identities: VecDeque<Identity>,
-}
-
-impl Owners for Array {
-    type Error = Infallible;
-    fn identity_of(&self, owner: Offset) -> Result<Option<Identity>, Infallible> {
-        Ok(self.identities.get((owner - self.first) as usize).copied())
-    }
-}
-
-impl Ledger for Array {
-    fn append(&mut self, owners: &[(Offset, Identity)]) {
-        for (offset, identity) in owners {
-            while self.first + (self.identities.len() as u64) < *offset {
-                self.identities.push_back(Identity([0; 16]));
-            }
-            self.identities.push_back(*identity);
-        }
-    }
-    fn expire(&mut self, first: Offset) {
-        let gone = ((first - self.first) as usize).min(self.identities.len());
-        self.identities.drain(..gone);
-        self.first = first;
-    }
-}
-
-#[derive(Default)]
-struct Blocks {
-    blocks: VecDeque<(Offset, Vec<u8>)>,
-    open: Vec<(Offset, Identity)>,
-}
-
-impl Owners for Blocks {
-    type Error = BlockError;
-    fn identity_of(&self, owner: Offset) -> Result<Option<Identity>, BlockError> {
-        if self.open.first().is_some_and(|(first, _)| *first <= owner) {
-            let place = self.open.binary_search_by_key(&owner, |(offset, _)| *offset);
-            return Ok(place.ok().map(|place| self.open[place].1));
-        }
-        let place = self.blocks.partition_point(|(first, _)| *first <= owner);
-        match place.checked_sub(1).and_then(|place| self.blocks.get(place)) {
-            Some((_, bytes)) => BlockView::trusted(bytes)?.identity_of(owner),
-            None => Ok(None),
-        }
-    }
-}
-
-impl Ledger for Blocks {
-    fn append(&mut self, owners: &[(Offset, Identity)]) {
-        self.open.extend_from_slice(owners);
-        while self.open.len() as u64 >= BLOCK_IDS {
-            let rest = self.open.split_off(BLOCK_IDS as usize);
-            let entries = std::mem::replace(&mut self.open, rest);
-            let (first, next) = (entries[0].0, entries[entries.len() - 1].0 + 1);
-            let block = Block {
-                hash: HashKind::Xxh3,
-                partition: 0,
-                first,
-                next,
-                time_first_ms: 0,
-                time_last_ms: 0,
-                entries,
-            };
-            self.blocks.push_back((first, block.encode()));
-        }
-    }
-    fn expire(&mut self, first: Offset) {
-        while self.blocks.get(1).is_some_and(|(next, _)| *next <= first) {
-            self.blocks.pop_front();
-        }
-    }
-}
-
 /// A full window that rolls on: a decision for each record, admission of the new ones, a commit
 /// each batch. Gives decisions a second.
-fn rolling<L: Ledger<Error: std::fmt::Debug>>(ids: u64, name: &str, mut ledger: L) -> f64 {
+fn rolling<L: Ledger>(ids: u64, name: &str, mut ledger: L) -> f64 {
     let limits =
         WindowLimits { exact: Duration::from_hours(24), max_ids: ids, time: TimeSource::Record, bloom: None };
     let mut window = Window::new(limits);
-    let mut stream = Stream { state: 1, made: 0, window: ids };
+    let mut stream = Stream::new(ids, REPEATS);
     window.reserve(ids + ids / 64);
     let mut at = 0;
     while window.ids() < ids - BATCH {
@@ -224,7 +109,7 @@ fn settle<L: Ledger>(window: &mut Window, ledger: &mut L, next: Offset) {
 
 /// The usual answer: a set of identities, and a queue of them to forget the oldest.
 fn rival<S: std::hash::BuildHasher + Default>(ids: u64, name: &str) -> f64 {
-    let mut stream = Stream { state: 1, made: 0, window: ids };
+    let mut stream = Stream::new(ids, REPEATS);
     let mut set = HashSet::with_capacity_and_hasher(ids as usize, S::default());
     let mut queue = VecDeque::with_capacity(ids as usize + 1);
     for _ in 0..ids {

@@ -16,10 +16,11 @@ use std::time::Duration;
 
 use dedupd::clock::monotonic;
 
+use support::files::size_of_files;
 use support::harness::{Pipe, Sidecar, wait_until};
 use support::progress::{Watch, follow};
 use support::traffic::{Traffic, fill};
-use support::{broker, machine, median, setting, size_of_files};
+use support::{broker, machine, median, setting};
 
 const PARTITIONS: i32 = 12;
 const LIMIT: Duration = Duration::from_mins(10);

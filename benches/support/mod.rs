@@ -10,13 +10,14 @@
 #![allow(dead_code, reason = "each bench uses its own part")]
 #![allow(missing_docs, reason = "benches have no readers of docs pages")]
 
+pub mod files;
 #[path = "../../tests/support/mod.rs"]
 pub mod harness;
 pub mod progress;
+pub mod spent;
 pub mod traffic;
 
 use std::str::FromStr;
-use std::time::Duration;
 
 use harness::Kafka;
 
@@ -58,30 +59,10 @@ pub fn median(values: &[f64]) -> f64 {
     quantile(values, 0.5)
 }
 
-/// User and system time of a process. Linux counts it in hundredths of a second.
-pub fn cpu_time(pid: u32) -> Duration {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("a running process");
-    // The second field is the name in brackets, which may hold spaces; the next one is number 3.
-    let (_, fields) = stat.rsplit_once(')').expect("a stat line");
-    let ticks = fields.split_whitespace().skip(11).take(2).map(|field| field.parse::<u64>().unwrap());
-    Duration::from_millis(ticks.sum::<u64>() * 10)
-}
-
 /// The most memory that a process has held, in MiB.
 pub fn peak_memory(pid: u32) -> f64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
     kib.unwrap_or(f64::NAN) / 1024.0
-}
-
-/// Bytes of the files below a directory for which `wanted` holds.
-pub fn size_of_files(dir: &std::path::Path, wanted: &dyn Fn(&std::path::Path) -> bool) -> u64 {
-    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    let sizes = entries.map(|entry| match entry.metadata() {
-        Ok(about) if about.is_dir() => size_of_files(&entry.path(), wanted),
-        Ok(about) if wanted(&entry.path()) => about.len(),
-        _ => 0,
-    });
-    sizes.sum()
 }

@@ -7,7 +7,8 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::{Offset, TopicPartitionList};
 
 use super::harness::Kafka;
-use super::{cpu_time, peak_memory};
+use super::peak_memory;
+use super::spent::cpu_time;
 
 const CALL_LIMIT: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(10);

@@ -1,4 +1,5 @@
-//! The clock of benches that measure one thread's work.
+//! The clocks of benches: processor time of one thread, and of a process.
+#![allow(dead_code, reason = "each bench uses its own part")]
 
 use std::time::Duration;
 
@@ -9,4 +10,13 @@ pub fn spent() -> f64 {
     let told = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
     let nanos = told.and_then(|text| text.split(' ').next().and_then(|word| word.parse().ok()));
     nanos.map_or_else(|| START.elapsed(), Duration::from_nanos).as_secs_f64()
+}
+
+/// User and system time of a process. Linux counts it in hundredths of a second.
+pub fn cpu_time(pid: u32) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("a running process");
+    // The second field is the name in brackets, which may hold spaces; the next one is number 3.
+    let (_, fields) = stat.rsplit_once(')').expect("a stat line");
+    let ticks = fields.split_whitespace().skip(11).take(2).map(|field| field.parse::<u64>().unwrap());
+    Duration::from_millis(ticks.sum::<u64>() * 10)
 }

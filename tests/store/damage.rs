@@ -6,44 +6,70 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use dedupd::clock::monotonic;
-use dedupd::dedupe::{Coordinates, Identity, Offset, PartitionId};
-use dedupd::ports::Store;
-use dedupd::store::{Opened, open};
+use dedupd::dedupe::{
+    Coordinates, Identity, Offset, Owners, PartitionId, TimeSource, Verdict, Window, WindowLimits,
+};
+use dedupd::ports::{Store, StoreError};
+use dedupd::store::{Binding, Opened, SledStore, open};
 
-use super::{CACHE_BYTES, DEADLINE, binding, block, contents, head, opened, reopened};
+use super::{CACHE_BYTES, DEADLINE, binding, block, contents, head, identity};
 
 /// What may stand in a damaged store: for each owner, every identity ever written there.
 type Written = BTreeMap<(PartitionId, Offset), Vec<Identity>>;
 
 /// A closed store with some history, and an older copy of it.
-fn history(dir: &Path, random: &mut fastrand::Rng) -> (Written, PathBuf) {
-    let mut written = Written::new();
-    let mut store = opened(dir).store;
-    let older = dir.join("older");
-    let mut end = [0u64; 3];
-    let rounds = random.u64(20..160);
-    for round in 0..rounds {
-        let partition = random.u32(0..3);
-        let next = &mut end[partition as usize];
-        if random.u32(0..20) == 0 {
-            *next = next.saturating_sub(random.u64(0..500));
+struct History {
+    dir: tempfile::TempDir,
+    written: Written,
+    older: PathBuf,
+}
+
+impl History {
+    /// The writings of an instance are numbered from `writing`, so that no two write the same identities.
+    fn made(binding: &Binding, writing: u64, random: &mut fastrand::Rng) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let again = || {
+            let Opened { store, quarantined } = open(dir.path(), binding, CACHE_BYTES, DEADLINE).unwrap();
+            assert_eq!(quarantined, None, "a store closed well opens again");
+            store
+        };
+        let (mut written, mut store, older) = (Written::new(), again(), dir.path().join("older"));
+        let mut end = [0u64; 3];
+        let rounds = random.u64(20..160);
+        for round in 0..rounds {
+            let partition = random.u32(0..3);
+            let next = &mut end[partition as usize];
+            if random.u32(0..20) == 0 {
+                *next = next.saturating_sub(random.u64(0..500));
+            }
+            let length = if random.u32(0..3) == 0 { random.u64(500..4_000) } else { random.u64(1..60) };
+            let block = block(partition, *next..*next + length, 1, writing + round);
+            for (owner, identity) in &block.entries {
+                written.entry((partition, *owner)).or_default().push(*identity);
+            }
+            store.append(&block, head(block.next)).unwrap();
+            *next += length;
+            store.expire(partition, next.saturating_sub(20_000)).unwrap();
+            if round == rounds / 2 {
+                store.close().unwrap();
+                copy(&database(dir.path()), &older);
+                store = again();
+            }
         }
-        let length = if random.u32(0..3) == 0 { random.u64(500..4_000) } else { random.u64(1..60) };
-        let block = block(partition, *next..*next + length, 1, round);
-        for (owner, identity) in &block.entries {
-            written.entry((partition, *owner)).or_default().push(*identity);
-        }
-        store.append(&block, head(block.next)).unwrap();
-        *next += length;
-        store.expire(partition, next.saturating_sub(20_000)).unwrap();
-        if round == rounds / 2 {
-            store.close().unwrap();
-            copy(&database(dir), &older);
-            store = reopened(dir);
-        }
+        store.close().unwrap();
+        Self { dir, written, older }
     }
-    store.close().unwrap();
-    (written, older)
+
+    fn database(&self) -> PathBuf {
+        database(self.dir.path())
+    }
+
+    fn wrote(&self, partition: PartitionId, stored: &BTreeMap<Offset, Identity>) -> bool {
+        let known = |(owner, identity): (&Offset, &Identity)| {
+            self.written.get(&(partition, *owner)).is_some_and(|all| all.contains(identity))
+        };
+        stored.iter().all(known)
+    }
 }
 
 fn database(dir: &Path) -> PathBuf {
@@ -74,16 +100,17 @@ fn files(dir: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Damages a closed store in one of eight ways and says how.
-fn damage(database: &Path, older: &Path, random: &mut fastrand::Rng) -> String {
+/// Damages a closed store in one of eleven ways and says how. `other` is the store of another instance.
+fn damage(ours: &History, other: &History, random: &mut fastrand::Rng) -> String {
+    let database = ours.database();
     let files: Vec<_> =
-        files(database).into_iter().filter(|file| fs::metadata(file).unwrap().len() > 0).collect();
-    let main = database.join("db");
-    let victim = if random.bool() { main.clone() } else { files[random.usize(0..files.len())].clone() };
+        files(&database).into_iter().filter(|file| fs::metadata(file).unwrap().len() > 0).collect();
+    let victim =
+        if random.bool() { database.join("db") } else { files[random.usize(0..files.len())].clone() };
     let name = victim.file_name().unwrap().to_string_lossy().into_owned();
     let mut bytes = fs::read(&victim).unwrap();
     let at = random.usize(0..bytes.len());
-    match random.u32(0..8) {
+    match random.u32(0..12) {
         0 => {
             bytes.truncate(at);
             fs::write(&victim, bytes).unwrap();
@@ -115,35 +142,93 @@ fn damage(database: &Path, older: &Path, random: &mut fastrand::Rng) -> String {
             fs::write(&victim, bytes).unwrap();
             format!("noise in {name} from {at} to {end}")
         }
+        7 => {
+            for file in &files {
+                fs::remove_file(file).unwrap();
+            }
+            format!("all {} files deleted", files.len())
+        }
+        8 => {
+            fs::copy(ours.older.join("db"), database.join("db")).unwrap();
+            "an older copy of db beside younger files".to_owned()
+        }
+        9 => {
+            fs::copy(other.database().join("db"), database.join("db")).unwrap();
+            "another instance's db beside our files".to_owned()
+        }
+        10 => {
+            fs::remove_dir_all(&database).unwrap();
+            copy(&other.database(), &database);
+            "another instance's directory in its place".to_owned()
+        }
         _ => {
-            fs::remove_dir_all(database).unwrap();
-            copy(older, database);
+            fs::remove_dir_all(&database).unwrap();
+            copy(&ours.older, &database);
             "an older copy put in its place".to_owned()
         }
+    }
+}
+
+/// One partition of a store, as a window asks it.
+struct Stored<'a>(&'a SledStore, PartitionId);
+
+impl Owners for Stored<'_> {
+    type Error = StoreError;
+    fn identity_of(&self, offset: Offset) -> Result<Option<Identity>, StoreError> {
+        self.0.identity_of(Coordinates { partition: self.1, offset })
+    }
+}
+
+/// A window loaded from the store calls what is stored a duplicate of its owner, and nothing else one.
+fn judges_rightly(
+    store: &SledStore,
+    partition: PartitionId,
+    stored: &BTreeMap<Offset, Identity>,
+    case: &str,
+) {
+    let mut window = Window::new(WindowLimits {
+        exact: Duration::from_hours(1_000),
+        max_ids: u64::MAX,
+        time: TimeSource::Record,
+        bloom: None,
+    });
+    let load = &mut |view: &dedupd::dedupe::BlockView<'_>| {
+        window.restore(view, Offset::MAX).unwrap();
+        Ok(())
+    };
+    store.scan(partition, load).unwrap();
+    let verdict = |identity| window.verdict(window.next(), &window.look(identity), &Stored(store, partition));
+    for (owner, found) in stored.iter().step_by(7) {
+        assert_eq!(verdict(*found), Ok(Verdict::Duplicate { owner: *owner }), "{case}: {partition}@{owner}");
+        assert_eq!(verdict(identity(partition, *owner, u64::MAX >> 16)), Ok(Verdict::New), "{case}");
     }
 }
 
 /// One damaged store: opened or set aside in time, nothing in it that was not written, and usable.
 fn survive(seed: u64) -> (String, bool) {
     let mut random = fastrand::Rng::with_seed(seed);
-    let dir = tempfile::tempdir().unwrap();
-    let (written, older) = history(dir.path(), &mut random);
-    let how = damage(&database(dir.path()), &older, &mut random);
+    let ours = History::made(&binding(), 0, &mut random);
+    // The other instance is of the same group, or of another one on the same topics.
+    let same_group = random.bool();
+    let group = if same_group { binding().group } else { "another".to_owned() };
+    let other = History::made(&Binding { group, ..binding() }, 10_000, &mut random);
+    let how = damage(&ours, &other, &mut random);
     let case = format!("STORE_SEED={seed}: {how}");
     let start = monotonic();
-    let Opened { mut store, quarantined } = match open(dir.path(), &binding(), CACHE_BYTES, DEADLINE) {
+    let Opened { mut store, quarantined } = match open(ours.dir.path(), &binding(), CACHE_BYTES, DEADLINE) {
         Ok(opened) => opened,
         Err(error) => panic!("{case}: {error}"),
     };
     assert!(start.elapsed() < DEADLINE + Duration::from_secs(5), "{case}: took {:?}", start.elapsed());
-    for partition in 0..3 {
-        let stored = contents(&store, partition);
-        for (owner, identity) in &stored {
-            let known = written.get(&(partition, *owner)).is_some_and(|all| all.contains(identity));
-            assert!(known, "{case}: {partition}@{owner} was never written");
-            let found = store.identity_of(Coordinates { partition, offset: *owner }).unwrap();
-            assert_eq!(found, Some(*identity), "{case}");
-        }
+    let all: Vec<_> = (0..3).map(|partition| contents(&store, partition)).collect();
+    let wrote_all =
+        |history: &History| (0..).zip(&all).all(|(partition, stored)| history.wrote(partition, stored));
+    assert!(
+        wrote_all(&ours) || (same_group && wrote_all(&other)),
+        "{case}: an identity that was never written, or of two histories at once"
+    );
+    for (partition, stored) in (0..).zip(&all) {
+        judges_rightly(&store, partition, stored, &case);
         // What a head confirms is there without holes, down to what had expired.
         if let (Some(head), Some((first, _))) = (store.head(partition).unwrap(), stored.first_key_value()) {
             assert_eq!(
@@ -157,7 +242,7 @@ fn survive(seed: u64) -> (String, bool) {
         assert_eq!(contents(&store, partition).len(), stored.len() + 3_000, "{case}");
     }
     store.close().unwrap();
-    drop(reopened(dir.path()));
+    drop(super::reopened(ours.dir.path()));
     (how, quarantined.is_some())
 }
 
@@ -168,7 +253,7 @@ fn a_damaged_store_opens_or_is_set_aside_and_never_invents_an_identity() {
         return;
     }
     let base: u64 = std::env::var("STORE_BASE").map_or(20_261_120, |base| base.parse().unwrap());
-    let cases = std::env::var("STORE_CASES").map_or(64, |cases| cases.parse().unwrap());
+    let cases = std::env::var("STORE_CASES").map_or(72, |cases| cases.parse().unwrap());
     let mut set_aside = 0;
     for seed in base..base + cases {
         let (how, quarantined) = survive(seed);

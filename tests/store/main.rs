@@ -10,6 +10,8 @@
 
 mod damage;
 mod directory;
+mod rolling;
+mod soak;
 
 use std::collections::BTreeMap;
 use std::fs;

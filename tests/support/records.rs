@@ -138,7 +138,9 @@ fn reader(config: &ClientConfig, isolation: Isolation) -> BaseConsumer {
 }
 
 fn assign_all(consumer: &BaseConsumer, topic: &str) -> BTreeSet<i32> {
-    let metadata = consumer.fetch_metadata(Some(topic), LIMIT).expect("metadata");
+    let metadata = super::wait_until("metadata", LIMIT * 2, || {
+        consumer.fetch_metadata(Some(topic), Duration::from_secs(5)).ok()
+    });
     let partitions: BTreeSet<i32> =
         metadata.topics()[0].partitions().iter().map(MetadataPartition::id).collect();
     assert!(!partitions.is_empty(), "there is no topic {topic}");

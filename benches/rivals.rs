@@ -1,0 +1,187 @@
+//! Our decisions beside what people use otherwise, in one run: the same records, the same transactions.
+//!
+//! `cargo bench --bench rivals [-- <million ids>...]`, 1 and 20 without arguments; 100 takes 20 GB.
+//! `scripts/count-cache-misses` counts instructions and cache misses of those in memory.
+//!
+//! A round measures every contestant once; of three rounds the median counts. Rates are in processor
+//! time of all threads, so a contestant is not charged for waiting for the disk, and is for its helpers.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::cast_possible_truncation,
+    reason = "a measurement fails by panicking"
+)]
+
+#[path = "support/allocated.rs"]
+mod allocated;
+#[path = "support/callgrind.rs"]
+mod callgrind;
+#[path = "support/contest.rs"]
+mod contest;
+#[path = "support/files.rs"]
+mod files;
+#[path = "support/ledger.rs"]
+mod ledger;
+#[path = "support/naive.rs"]
+mod naive;
+#[path = "support/ours.rs"]
+mod ours;
+#[path = "support/spent.rs"]
+mod spent;
+#[path = "support/stream.rs"]
+mod stream;
+
+use std::path::Path;
+
+use callgrind::{Tell, tell};
+use contest::{Contestant, DUPLICATES_PERCENT, Entry, TRANSACTION};
+use ledger::Array;
+use naive::{Queued, Records, Turns};
+use ours::{Ours, Stored};
+
+const ROUNDS: usize = 3;
+/// Records of a round, of contestants in memory or almost, and of the slow ones.
+const ROUND: u64 = 4_000_000;
+const SLOW_ROUND: u64 = 500_000;
+const SLOWEST_ROUND: u64 = 100_000;
+/// One record an id costs so much that these hold fewer ids; sled took 10 GB of memory for 3 M.
+const REDB_MOST: u64 = 2_000_000;
+const SLED_MOST: u64 = 200_000;
+/// Promised rate of false positives.
+const RATE: f64 = 1e-9;
+
+type Xxh3 = xxhash_rust::xxh3::Xxh3DefaultBuilder;
+
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
+    if let [count, name, millions] = &words[..]
+        && count == "count"
+    {
+        return counted(name, millions.parse::<f64>().expect("million ids"));
+    }
+    let asked: Vec<u64> = words.iter().filter_map(|word| word.parse().ok()).collect();
+    println!(
+        "transactions of {TRANSACTION} records, {DUPLICATES_PERCENT} % of them duplicates, most from not long ago\n\
+         (each power of two of distance alike); median of {ROUNDS} rounds with lowest and highest"
+    );
+    if !asked.contains(&100) {
+        println!("100 M ids: cargo bench --bench rivals -- 100");
+    }
+    for millions in if asked.is_empty() { vec![1, 20] } else { asked } {
+        contest(millions * 1_000_000);
+    }
+}
+
+fn contest(ids: u64) {
+    println!("\n{} M ids in the window:", ids / 1_000_000);
+    println!("  {:<44} {:>9}  M decisions/s a core    bytes an id: memory, disk", "", "M ids");
+    let dir = tempfile::tempdir_in(".").unwrap();
+    let mut entries = entries(ids, dir.path());
+    for _ in 0..ROUNDS {
+        entries.iter_mut().for_each(Entry::measure);
+    }
+    for entry in &mut entries {
+        report(entry);
+    }
+}
+
+fn entries(ids: u64, dir: &Path) -> Vec<Entry> {
+    let few = ids.min(REDB_MOST);
+    let fewest = ids.min(SLED_MOST);
+    let records = ids * 100 / (100 - DUPLICATES_PERCENT);
+    let stored = || Stored::below(dir);
+    vec![
+        Entry::filled(|| Box::new(exact(ids)), ROUND, 1),
+        Entry::filled(
+            || Box::new(Ours::exact("dedupd, exact; owners in its store", ids, stored())),
+            ROUND,
+            1,
+        ),
+        // Filters are shaped by what the last slices held, so they have seen a window before this one.
+        Entry::filled(
+            || {
+                let name = "dedupd, 1/8 exact, 7 Bloom slices; its store";
+                Box::new(Ours::with_filters(name, ids, records, RATE, stored()))
+            },
+            ROUND,
+            2,
+        ),
+        Entry::filled(|| Box::new(xxh3(ids)), ROUND, 1),
+        Entry::filled(|| Box::new(foldhash(ids)), ROUND, 1),
+        Entry::filled(|| Box::new(Turns::new("fastbloom, 8 filters in turns", ids, RATE)), ROUND, 1),
+        Entry::filled(
+            || Box::new(Records::<redb::Database>::below(dir, "redb, one record an id", few)),
+            SLOW_ROUND,
+            1,
+        ),
+        Entry::filled(
+            || Box::new(Records::<sled::Db>::below(dir, "sled, one record an id", fewest)),
+            SLOWEST_ROUND,
+            1,
+        ),
+    ]
+}
+
+fn exact(ids: u64) -> Ours<Array> {
+    Ours::exact("dedupd, exact; owners in an array", ids, Array::default())
+}
+
+fn xxh3(ids: u64) -> impl Contestant + 'static {
+    let set = std::collections::HashSet::with_capacity_and_hasher(ids as usize, Xxh3::new());
+    Queued::new("HashSet with xxh3, and a queue", ids, set)
+}
+
+fn foldhash(ids: u64) -> impl Contestant + 'static {
+    let set = hashbrown::HashSet::with_capacity(ids as usize);
+    Queued::new("hashbrown with its own hasher, and a queue", ids, set)
+}
+
+fn report(entry: &mut Entry) {
+    entry.rates.sort_by(f64::total_cmp);
+    let ids = entry.contestant.ids() as f64;
+    let disk =
+        entry.contestant.disk_bytes().map_or("-".to_owned(), |bytes| format!("{:.1}", bytes as f64 / ids));
+    let wrong = if entry.wrong > 0 { format!("  {} wrong", entry.wrong) } else { String::new() };
+    println!(
+        "  {:<44} {:>9.1}  {:>6.2} ({:.2} to {:.2}) {:>14.1} {disk:>8}{wrong}",
+        entry.contestant.name(),
+        ids / 1e6,
+        entry.rates[ROUNDS / 2] / 1e6,
+        entry.rates[0] / 1e6,
+        entry.rates[ROUNDS - 1] / 1e6,
+        entry.bytes as f64 / ids,
+    );
+}
+
+/// Ten transactions of one contestant under callgrind, after ten that fill the simulated caches.
+fn counted(name: &str, millions: f64) {
+    #[expect(clippy::cast_sign_loss, reason = "a size")]
+    let ids = (millions * 1e6) as u64;
+    let records = ids * 100 / (100 - DUPLICATES_PERCENT);
+    let make = || -> Box<dyn Contestant> {
+        match name {
+            "exact" => Box::new(exact(ids)),
+            "filters" => Box::new(Ours::with_filters("filters", ids, records, RATE, Array::default())),
+            "xxh3" => Box::new(xxh3(ids)),
+            "hashbrown" => Box::new(foldhash(ids)),
+            "fastbloom" => Box::new(Turns::new("fastbloom", ids, RATE)),
+            _ => panic!("exact, filters, xxh3, hashbrown or fastbloom, not {name}"),
+        }
+    };
+    let mut entry = Entry::filled(make, ROUND, if name == "filters" { 2 } else { 1 });
+    let batches: Vec<_> = (0..20)
+        .map(|_| {
+            let mut records = Vec::new();
+            let expected = entry.draw(&mut records);
+            (records, expected)
+        })
+        .collect();
+    let mut judge = |(records, expected): &(Vec<_>, u64)| entry.judge(records, *expected);
+    tell(Tell::Follow);
+    let mut wrong = batches[..10].iter().map(&mut judge).sum::<u64>();
+    tell(Tell::Zero);
+    wrong += batches[10..].iter().map(&mut judge).sum::<u64>();
+    tell(Tell::Leave);
+    println!("counted {} records, {wrong} of them dropped and new", 10 * TRANSACTION);
+}

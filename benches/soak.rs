@@ -1,0 +1,40 @@
+//! The local store's directory through many windows: peak size against what is alive in it, at a high
+//! rate and at a trickle. `cargo bench --bench soak [-- <windows>]`, 8 without arguments.
+//!
+//! A window is a number of records, not of hours: the disk does not know the difference. Beside what is
+//! alive sled has some segments of 2 MiB in hand, which counts in the smaller runs.
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    reason = "a measurement fails by panicking"
+)]
+
+#[path = "../tests/store/rolling.rs"]
+mod rolling;
+
+use dedupd::clock::monotonic;
+use rolling::Soak;
+
+fn main() {
+    let windows = std::env::args().skip(1).find_map(|word| word.parse().ok()).unwrap_or(8);
+    let soak =
+        |partitions, window, transaction| Soak { partitions, window, windows, transaction, seed: 20_261_121 };
+    measure("transactions of 50,000 records", &soak(4, 1_500_000, 50_000..=50_000));
+    measure("transactions of 500 to 5,000 records", &soak(12, 250_000, 500..=5_000));
+    measure("a trickle: 1 to 5 records a transaction", &soak(2, 200_000, 1..=5));
+    measure("a trickle over many partitions", &soak(40, 5_000, 1..=5));
+}
+
+fn measure(what: &str, soak: &Soak) {
+    println!("\n{what}, {} partitions, windows of {} records each:", soak.partitions, soak.window);
+    let dir = tempfile::tempdir_in(".").expect("a directory");
+    let began = monotonic();
+    let mut worst = 0.0f64;
+    soak.run(dir.path(), |window, rolled| {
+        println!("  window {window}: {rolled}");
+        // The first one is not full before it ends.
+        worst = worst.max(if window > 1 { rolled.ratio() } else { 0.0 });
+    });
+    println!("  worst after the first: {worst:.2} x live; {:.0} s", began.elapsed().as_secs_f64());
+}

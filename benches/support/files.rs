@@ -1,0 +1,13 @@
+//! What directories take up.
+#![allow(dead_code, reason = "each bench uses its own part")]
+
+/// Bytes of the files below a directory for which `wanted` holds.
+pub fn size_of_files(dir: &std::path::Path, wanted: &dyn Fn(&std::path::Path) -> bool) -> u64 {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let sizes = entries.map(|entry| match entry.metadata() {
+        Ok(about) if about.is_dir() => size_of_files(&entry.path(), wanted),
+        Ok(about) if wanted(&entry.path()) => about.len(),
+        _ => 0,
+    });
+    sizes.sum()
+}

@@ -1,0 +1,101 @@
+//! Committed owners in memory, as stand-ins for the local store.
+#![allow(dead_code, reason = "each bench uses its own part")]
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+
+use dedupd::dedupe::{Block, BlockError, BlockView, HashKind, Identity, Offset, Owners};
+
+/// Identities of a stored block.
+const BLOCK_IDS: u64 = 4_000;
+
+/// Takes in what a transaction commits, and forgets what the window does.
+pub trait Ledger: Owners<Error: std::fmt::Debug> {
+    fn append(&mut self, owners: &[(Offset, Identity)]);
+    fn expire(&mut self, first: Offset);
+    /// What it takes up on disk, where it has a disk.
+    fn disk_bytes(&self) -> Option<u64> {
+        None
+    }
+}
+
+/// By offset, 16 bytes each.
+#[derive(Default)]
+pub struct Array {
+    first: Offset,
+    identities: VecDeque<Identity>,
+}
+
+impl Owners for Array {
+    type Error = Infallible;
+    fn identity_of(&self, owner: Offset) -> Result<Option<Identity>, Infallible> {
+        Ok(self.identities.get((owner - self.first) as usize).copied())
+    }
+}
+
+impl Ledger for Array {
+    fn append(&mut self, owners: &[(Offset, Identity)]) {
+        for (offset, identity) in owners {
+            while self.first + (self.identities.len() as u64) < *offset {
+                self.identities.push_back(Identity([0; 16]));
+            }
+            self.identities.push_back(*identity);
+        }
+    }
+    fn expire(&mut self, first: Offset) {
+        let gone = ((first - self.first) as usize).min(self.identities.len());
+        self.identities.drain(..gone);
+        self.first = first;
+    }
+}
+
+/// The block of these owners, of which there is at least one.
+pub fn block(entries: Vec<(Offset, Identity)>) -> Block {
+    Block {
+        hash: HashKind::Xxh3,
+        partition: 0,
+        first: entries[0].0,
+        next: entries[entries.len() - 1].0 + 1,
+        time_first_ms: 0,
+        time_last_ms: 0,
+        entries,
+    }
+}
+
+/// In encoded blocks, as the local store keeps them.
+#[derive(Default)]
+pub struct Blocks {
+    blocks: VecDeque<(Offset, Vec<u8>)>,
+    open: Vec<(Offset, Identity)>,
+}
+
+impl Owners for Blocks {
+    type Error = BlockError;
+    fn identity_of(&self, owner: Offset) -> Result<Option<Identity>, BlockError> {
+        if self.open.first().is_some_and(|(first, _)| *first <= owner) {
+            let place = self.open.binary_search_by_key(&owner, |(offset, _)| *offset);
+            return Ok(place.ok().map(|place| self.open[place].1));
+        }
+        let place = self.blocks.partition_point(|(first, _)| *first <= owner);
+        match place.checked_sub(1).and_then(|place| self.blocks.get(place)) {
+            Some((_, bytes)) => BlockView::trusted(bytes)?.identity_of(owner),
+            None => Ok(None),
+        }
+    }
+}
+
+impl Ledger for Blocks {
+    fn append(&mut self, owners: &[(Offset, Identity)]) {
+        self.open.extend_from_slice(owners);
+        while self.open.len() as u64 >= BLOCK_IDS {
+            let rest = self.open.split_off(BLOCK_IDS as usize);
+            let entries = std::mem::replace(&mut self.open, rest);
+            self.blocks.push_back((entries[0].0, block(entries).encode()));
+        }
+    }
+    fn expire(&mut self, first: Offset) {
+        while self.blocks.get(1).is_some_and(|(next, _)| *next <= first) {
+            self.blocks.pop_front();
+        }
+    }
+}

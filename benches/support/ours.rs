@@ -1,0 +1,150 @@
+//! Our window as a contestant, with what remembers the owners' 16 bytes behind it.
+
+use std::path::Path;
+use std::time::Duration;
+
+use dedupd::dedupe::window::CHUNK;
+use dedupd::dedupe::{
+    BloomLimits, Coordinates, HashKind, Identity, Look, Offset, Owners, TimeSource, Verdict, Window,
+    WindowLimits,
+};
+use dedupd::ports::{Head, Store, StoreError};
+use dedupd::store::{Binding, SledStore, open};
+
+use super::contest::Contestant;
+use super::ledger::{Ledger, block};
+
+/// Stream time of the first record, ms since the epoch; each record is 1 ms later.
+const START_MS: i64 = 1_700_000_000_000;
+const CACHE_BYTES: u64 = 64 << 20;
+const DEADLINE: Duration = Duration::from_mins(1);
+/// Identities of a block in the state topic, at most.
+const BLOCK_IDS: usize = 4_000;
+
+/// A window, driven as the pipeline drives it.
+pub struct Ours<L> {
+    name: &'static str,
+    window: Window,
+    ledger: L,
+    at: Offset,
+    looks: Vec<Look>,
+    /// Identities that all of it remembers.
+    ids: u64,
+}
+
+impl<L: Ledger> Ours<L> {
+    /// All identities in the exact part.
+    pub fn exact(name: &'static str, ids: u64, ledger: L) -> Self {
+        let limits = WindowLimits {
+            exact: Duration::from_hours(1_000_000),
+            max_ids: ids,
+            time: TimeSource::Record,
+            bloom: None,
+        };
+        let mut window = Window::new(limits);
+        window.reserve(ids + ids / 64);
+        Self { name, window, ledger, at: 0, looks: Vec::with_capacity(CHUNK), ids }
+    }
+
+    /// The newest eighth exact, all of it in seven slices of Bloom filters. `records` are those that a
+    /// window of `ids` takes, duplicates included.
+    pub fn with_filters(name: &'static str, ids: u64, records: u64, rate: f64, ledger: L) -> Self {
+        let (exact, bloom) = (Duration::from_millis(records / 8), Duration::from_millis(records));
+        let filters = BloomLimits { exact, bloom, slices: 7, false_positive_rate: rate, max_bytes: u64::MAX };
+        let limits =
+            WindowLimits { exact, max_ids: u64::MAX, time: TimeSource::Record, bloom: Some(filters) };
+        let mut window = Window::new(limits);
+        window.reserve(ids / 8 + ids / 64);
+        Self { name, window, ledger, at: 0, looks: Vec::with_capacity(CHUNK), ids }
+    }
+
+    fn commit(&mut self) {
+        let covered = self.window.next()..self.at;
+        for block in self.window.blocks(HashKind::Xxh3, 0, covered, BLOCK_IDS) {
+            if !block.entries.is_empty() {
+                self.ledger.append(&block.entries);
+            }
+        }
+        let first_live = self.window.commit(self.at);
+        self.ledger.expire(first_live);
+    }
+}
+
+impl<L: Ledger> Contestant for Ours<L> {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn ids(&self) -> u64 {
+        self.ids
+    }
+
+    fn transaction(&mut self, records: &[Identity]) -> u64 {
+        let mut dropped = 0;
+        for chunk in records.chunks(CHUNK) {
+            self.looks.clear();
+            self.looks.extend(chunk.iter().map(|identity| self.window.look(*identity)));
+            for look in &self.looks {
+                self.window.observe(Some(START_MS + self.at.cast_signed()), i64::MAX);
+                match self.window.verdict(self.at, look, &self.ledger).unwrap() {
+                    Verdict::New | Verdict::Retry => self.window.admit(self.at, look),
+                    Verdict::Duplicate { .. } | Verdict::Probable { .. } => dropped += 1,
+                }
+                self.at += 1;
+            }
+        }
+        self.commit();
+        dropped
+    }
+
+    fn disk_bytes(&self) -> Option<u64> {
+        self.ledger.disk_bytes()
+    }
+}
+
+/// The local store itself, in its own directory.
+pub struct Stored {
+    store: SledStore,
+    _dir: tempfile::TempDir,
+}
+
+impl Stored {
+    pub fn below(dir: &Path) -> Self {
+        let dir = tempfile::tempdir_in(dir).unwrap();
+        let binding = Binding {
+            cluster_id: "bench".into(),
+            raw: "raw".into(),
+            clean: "clean".into(),
+            state: "state".into(),
+            group: "group".into(),
+            partitions: 1,
+            hash: HashKind::Xxh3,
+            raw_id: None,
+            clean_id: None,
+            state_id: None,
+        };
+        Self { store: open(dir.path(), &binding, CACHE_BYTES, DEADLINE).unwrap().store, _dir: dir }
+    }
+}
+
+impl Owners for Stored {
+    type Error = StoreError;
+    fn identity_of(&self, owner: Offset) -> Result<Option<Identity>, StoreError> {
+        self.store.identity_of(Coordinates { partition: 0, offset: owner })
+    }
+}
+
+impl Ledger for Stored {
+    fn append(&mut self, owners: &[(Offset, Identity)]) {
+        let block = block(owners.to_vec());
+        let next = block.next;
+        let head = Head { confirmed: next, state_next: next, stream_time_ms: 0, tail: None };
+        self.store.append(&block, head).unwrap();
+    }
+    fn expire(&mut self, first: Offset) {
+        self.store.expire(0, first).unwrap();
+    }
+    fn disk_bytes(&self) -> Option<u64> {
+        Some(self.store.disk_bytes().unwrap())
+    }
+}

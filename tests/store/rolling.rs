@@ -1,0 +1,153 @@
+//! A store whose windows roll on for long: how large its directory grows beside what is alive in it.
+//!
+//! Time is virtual: a window is a number of offsets, and every offset moves stream time by 1 ms.
+#![allow(missing_docs, reason = "shared by a test and a bench")]
+
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::path::Path;
+use std::time::Duration;
+
+use dedupd::dedupe::{Block, HashKind, Identity, Offset, PartitionId};
+use dedupd::ports::{Head, Store};
+use dedupd::store::{Binding, SledStore, open};
+
+const CACHE_BYTES: u64 = 64 << 20;
+const DEADLINE: Duration = Duration::from_secs(30);
+/// One offset in so many owns nothing: its record was a duplicate.
+const DUPLICATE_ONE_IN: u64 = 5;
+/// The directory is measured whenever so many offsets were written.
+const LOOK_EVERY: u64 = 4_096;
+
+/// What is written.
+#[derive(Clone, Debug)]
+pub struct Soak {
+    pub partitions: PartitionId,
+    /// Offsets that a partition's window covers.
+    pub window: u64,
+    /// How many windows are written, one after the other.
+    pub windows: u64,
+    /// Offsets of one transaction, all of them in one partition.
+    pub transaction: RangeInclusive<u64>,
+    pub seed: u64,
+}
+
+/// One window's length of writing, over all partitions.
+#[derive(Clone, Copy, Debug)]
+pub struct Rolled {
+    /// The most that the directory took up at any look, in bytes.
+    pub peak_bytes: u64,
+    /// Encoded bytes of the blocks that were alive at the end.
+    pub live_bytes: u64,
+    /// Identities in them.
+    pub live_ids: u64,
+}
+
+impl Rolled {
+    pub fn ratio(&self) -> f64 {
+        self.peak_bytes as f64 / self.live_bytes as f64
+    }
+}
+
+impl fmt::Display for Rolled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "peak {:>7.1} MB, live {:>6.1} MB in {:>6.2} M ids: {:.2} x live, {:.1} bytes an id",
+            self.peak_bytes as f64 / 1e6,
+            self.live_bytes as f64 / 1e6,
+            self.live_ids as f64 / 1e6,
+            self.ratio(),
+            self.peak_bytes as f64 / self.live_ids as f64
+        )
+    }
+}
+
+impl Soak {
+    /// Writes all windows into a fresh store in `dir`, closes it, and shows each window as it ends.
+    pub fn run(&self, dir: &Path, mut show: impl FnMut(u64, Rolled)) {
+        // What the service does: small blocks are joined within a hundredth of the window.
+        let mut store = opened(dir, self.partitions).with_join_span(Duration::from_millis(self.window / 100));
+        let mut random = fastrand::Rng::with_seed(self.seed);
+        let mut next = vec![0u64; self.partitions as usize];
+        let (mut written, mut look) = (0, LOOK_EVERY);
+        for window in 1..=self.windows {
+            let mut peak_bytes = 0;
+            while written < window * self.window * u64::from(self.partitions) {
+                let partition = random.u32(..self.partitions);
+                let length = random.u64(self.transaction.clone());
+                let end = &mut next[partition as usize];
+                append(&mut store, partition, *end..*end + length);
+                *end += length;
+                store.expire(partition, end.saturating_sub(self.window)).expect("an expiry");
+                written += length;
+                if written >= look {
+                    look = written + LOOK_EVERY;
+                    peak_bytes = peak_bytes.max(store.disk_bytes().expect("a directory"));
+                }
+            }
+            let (live_bytes, live_ids) = live(&store, self.partitions);
+            show(window, Rolled { peak_bytes, live_bytes, live_ids });
+        }
+        store.close().expect("a store that closes");
+    }
+}
+
+fn opened(dir: &Path, partitions: PartitionId) -> SledStore {
+    let binding = Binding {
+        cluster_id: "soak".into(),
+        raw: "raw".into(),
+        clean: "clean".into(),
+        state: "state".into(),
+        group: "group".into(),
+        partitions,
+        hash: HashKind::Xxh3,
+        raw_id: None,
+        clean_id: None,
+        state_id: None,
+    };
+    open(dir, &binding, CACHE_BYTES, DEADLINE).expect("a fresh store").store
+}
+
+fn append(store: &mut SledStore, partition: PartitionId, covered: std::ops::Range<Offset>) {
+    let time = |offset: Offset| i64::try_from(offset).expect("a time");
+    let owners = covered.clone().filter(|offset| offset % DUPLICATE_ONE_IN != 0);
+    let block = Block {
+        hash: HashKind::Xxh3,
+        partition,
+        first: covered.start,
+        next: covered.end,
+        time_first_ms: time(covered.start),
+        time_last_ms: time(covered.end),
+        entries: owners.map(|owner| (owner, identity(partition, owner))).collect(),
+    };
+    let head = Head {
+        confirmed: covered.start,
+        state_next: covered.start,
+        stream_time_ms: block.time_last_ms,
+        tail: None,
+        forgets: 0,
+    };
+    store.append(&block, head).expect("an append");
+}
+
+fn identity(partition: PartitionId, owner: Offset) -> Identity {
+    let number = u128::from(owner) << 32 | u128::from(partition);
+    Identity(number.wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835).to_le_bytes())
+}
+
+/// Encoded bytes and identities of all stored blocks.
+fn live(store: &SledStore, partitions: PartitionId) -> (u64, u64) {
+    let (mut bytes, mut ids) = (0, 0);
+    for partition in 0..partitions {
+        let mut measure = |view: &dedupd::dedupe::BlockView<'_>| {
+            let mut entries = Vec::with_capacity(view.count());
+            view.for_each(|owner, identity| entries.push((owner, identity))).expect("a sound block");
+            ids += entries.len() as u64;
+            bytes += Block { entries, ..view.header.clone() }.encode().len() as u64;
+            Ok(())
+        };
+        store.scan(partition, &mut measure).expect("a scan");
+    }
+    (bytes, ids)
+}
