@@ -116,6 +116,9 @@ pub enum Side {
     DeadLetter,
     /// For records that were dropped because their id was seen before.
     Duplicates,
+    /// The clean topic after all, same partition, marked: what shadow mode does with a record that would
+    /// have been left out.
+    Clean,
 }
 
 /// Why a record is not forwarded but handed to a side topic; becomes headers there.
@@ -127,6 +130,8 @@ pub struct Reason {
     pub detail: String,
     /// The record that had the id first, in the same partition, when it is known.
     pub owner: Option<Offset>,
+    /// When that arrived, stream time in ms since the epoch.
+    pub owner_ms: Option<i64>,
     /// Beginning of the slice of the window whose filter has the id, stream time in ms since the epoch.
     pub slice_ms: Option<i64>,
 }
@@ -135,7 +140,7 @@ impl Reason {
     /// A reason that has nothing to do with another record.
     #[must_use]
     pub fn new(code: &'static str, detail: String) -> Self {
-        Self { code, detail, owner: None, slice_ms: None }
+        Self { code, detail, owner: None, owner_ms: None, slice_ms: None }
     }
 }
 
@@ -172,7 +177,7 @@ pub trait Sink<S: Source> {
     fn begin(&mut self) -> Result<(), Failure>;
     /// Writes the record unchanged to the clean topic, same partition, same timestamp.
     fn forward(&mut self, record: &S::Record<'_>) -> Result<(), Failure>;
-    /// Writes the original bytes to a side topic, with the reason and coordinates as headers.
+    /// Writes the original bytes to a side topic (or to the clean one), with the reason and coordinates as headers.
     fn divert(&mut self, side: Side, record: &S::Record<'_>, reason: &Reason) -> Result<(), Failure>;
     /// Waits until everything sent is acknowledged. An error names the first record refused.
     fn drain(&mut self, wait: Duration) -> Result<(), Failure>;

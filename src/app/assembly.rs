@@ -8,7 +8,9 @@ use crate::config::{self, Config, HashChoice};
 use crate::dedupe::{BloomLimits, Hasher, IdSource, IdentityRule, TimeSource, WindowLimits};
 use crate::http::Token;
 use crate::kafka::{Settings, Topology};
-use crate::pipeline::{Limits, OnMissing, OnPoison, OnProbable, OnRewind, Options, Start, Torn, WhenFull};
+use crate::pipeline::{
+    Limits, Mode, OnMissing, OnPoison, OnProbable, OnRewind, Options, Start, Torn, WhenFull,
+};
 use crate::store::Binding;
 
 /// The longest time that anything is remembered.
@@ -49,6 +51,11 @@ pub(super) fn options(config: &Config, hasher: Hasher, worker: usize) -> Options
         rule: rule(config, hasher),
         window: window_limits(&config.window, config.window.max_ids),
         limits: limits(config),
+        mode: match config.mode {
+            config::Mode::Drop => Mode::Drop,
+            config::Mode::Shadow => Mode::Shadow,
+            config::Mode::Bypass => Mode::Bypass,
+        },
         keep_duplicates: config.topics.duplicates.is_some(),
         force_header: config.identity.force_header.clone(),
         on_missing: match config.identity.on_missing {

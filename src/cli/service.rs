@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 
 use crate::config::{
-    AsTyped, Property, TypedGroup, TypedHttp, TypedIdentity, TypedKafka, TypedState, TypedTopics, TypedWindow,
+    AsTyped, Property, TypedDedupe, TypedGroup, TypedHttp, TypedIdentity, TypedKafka, TypedState,
+    TypedTopics, TypedWindow,
 };
 
 /// Flags of `run` and `check`. Each one overrides the key it stands for.
@@ -44,6 +45,9 @@ pub struct ServiceArgs {
     /// Address of metrics, health and status page [default: 127.0.0.1:9464]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
+    /// What is done with duplicates: drop, shadow (only mark them) or bypass (do nothing) [default: drop]
+    #[arg(long, value_name = "MODE")]
+    mode: Option<String>,
     /// How long an id is remembered, as in 90m, 24h or 7days [default: 24h]
     #[arg(long, value_name = "DURATION")]
     exact: Option<String>,
@@ -98,6 +102,7 @@ impl ServiceArgs {
                 from: Some(self.id.clone()).filter(|sources| !sources.is_empty()),
                 ..TypedIdentity::default()
             },
+            dedupe: TypedDedupe { mode: self.mode.clone() },
             window: TypedWindow { exact: self.exact.clone(), ..TypedWindow::default() },
             state: TypedState { dir: self.state_dir.clone(), ..TypedState::default() },
             http: TypedHttp { listen: self.listen.clone(), ..TypedHttp::default() },

@@ -27,6 +27,8 @@ pub struct AsTyped {
     pub group: TypedGroup,
     /// What an id is.
     pub identity: TypedIdentity,
+    /// Whether duplicates are dropped at all.
+    pub dedupe: TypedDedupe,
     /// How long an identity is remembered.
     pub window: TypedWindow,
     /// How much one transaction holds.
@@ -81,6 +83,13 @@ section! {
         start,
         /// What a rewound group means.
         on_rewind,
+    }
+}
+section! {
+    /// Whether duplicates are dropped at all.
+    TypedDedupe {
+        /// What is done with them.
+        mode,
     }
 }
 section! {
@@ -180,6 +189,7 @@ impl AsTyped {
                 hash: text("xxh3"),
                 ..TypedIdentity::default()
             },
+            dedupe: TypedDedupe { mode: text("drop") },
             window: TypedWindow {
                 exact: text("24h"),
                 bloom: None,

@@ -93,6 +93,17 @@ choice! {
     }
 }
 choice! {
+    /// What is done with duplicates.
+    Mode {
+        /// They are dropped.
+        Drop = "drop",
+        /// Everything is forwarded; what would have been dropped is marked and counted.
+        Shadow = "shadow",
+        /// Everything is forwarded, and nothing remembered.
+        Bypass = "bypass",
+    }
+}
+choice! {
     /// Which clock moves the window.
     WindowTime {
         /// The records' timestamps, as a running maximum.

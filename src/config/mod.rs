@@ -22,10 +22,10 @@ mod units;
 mod validated;
 
 pub use as_typed::{
-    AsTyped, TypedBatch, TypedGroup, TypedHttp, TypedIdentity, TypedKafka, TypedState, TypedTopics,
-    TypedWindow,
+    AsTyped, TypedBatch, TypedDedupe, TypedGroup, TypedHttp, TypedIdentity, TypedKafka, TypedState,
+    TypedTopics, TypedWindow,
 };
-pub use choices::{OnMissing, OnPoison, OnProbable, OnRewind, Overflow, Start, WindowTime};
+pub use choices::{Mode, OnMissing, OnPoison, OnProbable, OnRewind, Overflow, Start, WindowTime};
 pub use error::ConfigError;
 pub use id_source::IdSource;
 pub use problem::{Problem, Problems};

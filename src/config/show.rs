@@ -61,6 +61,9 @@ impl Config {
             page.text("key_file", &key_file.to_string_lossy());
         }
 
+        page.section("dedupe");
+        page.text("mode", self.mode.as_str());
+
         page.section("window");
         page.text("exact", &duration_text(window.exact));
         page.text("bloom", &duration_text(window.bloom));

@@ -19,6 +19,7 @@ pub(super) fn explained(record: &RawRecord<'_>, reason: &Reason, raw: &str) -> O
     ];
     let known = [
         ("dedupd.owner", reason.owner.map(|owner| owner.to_string())),
+        ("dedupd.owner_time", reason.owner_ms.map(|ms| ms.to_string())),
         ("dedupd.slice", reason.slice_ms.map(|ms| ms.to_string())),
     ];
     let known = known.into_iter().filter_map(|(key, value)| Some((key, value?)));

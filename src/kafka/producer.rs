@@ -256,10 +256,11 @@ impl Sink<KafkaSource> for KafkaSink {
 
     fn divert(&mut self, side: Side, record: &RawRecord<'_>, reason: &Reason) -> Result<(), Failure> {
         let (key, topic, kind) = match side {
-            Side::DeadLetter => ("dead_letter", &self.settings.dead_letter, Kind::DeadLetter),
-            Side::Duplicates => ("duplicates", &self.settings.duplicates, Kind::Duplicates),
+            Side::DeadLetter => ("dead_letter", self.settings.dead_letter.as_deref(), Kind::DeadLetter),
+            Side::Duplicates => ("duplicates", self.settings.duplicates.as_deref(), Kind::Duplicates),
+            Side::Clean => ("clean", Some(self.settings.clean.as_str()), Kind::Clean),
         };
-        let Some(topic) = topic.as_deref() else {
+        let Some(topic) = topic else {
             return Err(Failure {
                 remedy: Remedy::Stop,
                 what: format!("a record belongs to topics.{key}, which is not set; set it"),
@@ -270,7 +271,7 @@ impl Sink<KafkaSource> for KafkaSink {
         let client = self.client()?;
         let letter = || BaseRecord {
             topic,
-            partition: None,
+            partition: (side == Side::Clean).then(|| number(record.coordinates().partition)),
             payload: record.0.payload(),
             key: record.0.key(),
             timestamp: Some(timestamp(record)),

@@ -42,6 +42,8 @@ label! {
         Refused = "refused",
         /// Written to the clean topic although its id is known, because its header asked for it.
         Forced = "forced",
+        /// Written to the clean topic without a look at its id, as `dedupe.mode = "bypass"` asks.
+        Bypassed = "bypassed",
         /// Handed over by the client a second time; ignored.
         Stale = "stale",
     }

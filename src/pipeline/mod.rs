@@ -25,7 +25,7 @@ mod worker;
 pub use checkpoint::{Checkpoint, Origin, Tail};
 pub use limits::{Limits, WhenFull};
 pub use loading::{Stored, load_window};
-pub use options::{OnMissing, OnPoison, OnProbable, OnRewind, Options, Start, Torn};
+pub use options::{Mode, OnMissing, OnPoison, OnProbable, OnRewind, Options, Start, Torn};
 pub use report::Report;
 pub use trouble::{Fatal, Trouble};
 pub use worker::{Worker, World};

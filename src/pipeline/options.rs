@@ -5,6 +5,31 @@ use std::time::Duration;
 use super::limits::Limits;
 use crate::dedupe::{HashKind, IdentityRule, WindowLimits};
 
+/// What is done with duplicates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// They are left out.
+    Drop,
+    /// Everything is forwarded; what would have been left out is marked.
+    Shadow,
+    /// Everything is forwarded, and nothing remembered.
+    Bypass,
+}
+
+impl Mode {
+    /// What an operator has to know of it, all the time that it is in force.
+    #[must_use]
+    pub fn warning(self) -> Option<&'static str> {
+        match self {
+            Self::Drop => None,
+            Self::Shadow => Some("dedupe.mode = \"shadow\": no duplicate is dropped, they are only marked"),
+            Self::Bypass => Some(
+                "dedupe.mode = \"bypass\": every record is forwarded and no id remembered; set it back to \"drop\" as soon as you can",
+            ),
+        }
+    }
+}
+
 /// What happens to a record without an id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnMissing {
@@ -90,6 +115,8 @@ pub struct Options {
     pub window: WindowLimits,
     /// How much the windows of this process may hold.
     pub limits: Limits,
+    /// What is done with duplicates.
+    pub mode: Mode,
     /// Whether dropped records go to the duplicates topic.
     pub keep_duplicates: bool,
     /// A record with this header is forwarded whatever its id.

@@ -17,6 +17,8 @@ use crate::ports::{Failure, GroupEvent, Remedy};
 const PUBLISH: Duration = Duration::from_millis(500);
 /// How often repeated attempts are told in the log.
 const TELL: Duration = Duration::from_secs(5);
+/// How often the log repeats what an operator has to know all the time.
+const REMIND: Duration = Duration::from_mins(1);
 /// Of a large batch, every so many-th record's latency is observed.
 const SAMPLE: u64 = 16;
 
@@ -81,6 +83,9 @@ pub struct Report {
     published: Option<Duration>,
     /// The chance that a new record counts as probably seen, as last published.
     false_positive_rate: f64,
+    /// What an operator has to know all the time, and when the log told it last.
+    warning: Option<&'static str>,
+    reminded: Option<Duration>,
 }
 
 impl Report {
@@ -99,6 +104,21 @@ impl Report {
             warned: true,
             published: None,
             false_positive_rate: 0.0,
+            warning: None,
+            reminded: None,
+        }
+    }
+
+    /// From now on the status and, once a minute, the log tell this.
+    pub(super) fn warn_always(&mut self, warning: Option<&'static str>) {
+        self.warning = warning;
+    }
+
+    fn remind(&mut self, now: Duration) {
+        let due = self.reminded.is_none_or(|last| now.saturating_sub(last) >= REMIND);
+        if let Some(warning) = self.warning.filter(|_| due) {
+            tracing::warn!("{warning}");
+            self.reminded = Some(now);
         }
     }
 
@@ -199,13 +219,14 @@ impl Report {
             return;
         }
         self.published = Some(now);
+        self.remind(now);
         let windows = || partitions.iter().filter_map(|p| p.window.as_ref());
         let partitions: Vec<_> = partitions.iter().map(|p| status(p, end(p.id), &window)).collect();
         let limits = partitions.iter().filter_map(|p| {
             p.window.limit.as_ref().map(|limit| format!("partition {}: {limit}", p.partition))
         });
         // One stands for all: they share what there is.
-        let notes = limits.take(1).collect();
+        let notes = self.warning.map(str::to_owned).into_iter().chain(limits.take(1)).collect();
         self.false_positive_rate = partitions.iter().map(|p| p.false_positive_rate).fold(0.0, f64::max);
         self.status.publish(
             self.worker,

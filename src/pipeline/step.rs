@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::loading::Stored;
-use super::options::{OnMissing, OnPoison, OnProbable};
+use super::options::{Mode, OnMissing, OnPoison, OnProbable};
 use super::partition::Open;
 use super::trouble::{Fatal, Trouble};
 use super::worker::{Core, World};
@@ -49,6 +49,9 @@ impl<W: World> Core<W> {
 
     /// First pass: the identity, and a hint to the memory that its bucket will be needed.
     fn look(&self, record: &RawOf<'_, W>) -> Option<Look> {
+        if self.options.mode == Mode::Bypass {
+            return None;
+        }
         let identity = self.options.rule.identify(record)?;
         let window = self.partitions.get(record.coordinates().partition).and_then(|p| p.window.as_ref());
         Some(window.map_or_else(|| Look::at(identity), |window| window.look(identity)))
@@ -76,6 +79,10 @@ impl<W: World> Core<W> {
         let poisoned = partition.poison.as_ref().is_some_and(|(offset, _)| *offset == at.offset);
         let outcome = match look {
             _ if poisoned => self.set_aside(record)?,
+            _ if self.options.mode == Mode::Bypass => {
+                self.forward(record)?;
+                Outcome::Bypassed
+            }
             None => self.without_id(record)?,
             Some(look) => self.with_id(record, look)?,
         };
@@ -112,13 +119,17 @@ impl<W: World> Core<W> {
 
     fn forward(&mut self, record: &RawOf<'_, W>) -> Result<(), Trouble> {
         self.sink.forward(record)?;
+        self.forwarded(record);
+        Ok(())
+    }
+
+    fn forwarded(&mut self, record: &RawOf<'_, W>) {
         if let Some(open) =
             self.partitions.get_mut(record.coordinates().partition).and_then(|p| p.open.as_mut())
         {
             open.forwarded = true;
         }
         self.tally.forwarded(record.size());
-        Ok(())
     }
 
     /// Whether the producer wants this record through whatever its id.
@@ -132,47 +143,66 @@ impl<W: World> Core<W> {
             self.forward(record)?;
             return Ok(Outcome::Forced);
         }
-        if self.options.keep_duplicates {
+        let window = self.partitions.get(record.coordinates().partition).and_then(|p| p.window.as_ref());
+        let owner_ms = window.map(|window| window.arrived_ms(owner)).filter(|ms| *ms > 0);
+        let side = self.options.keep_duplicates.then_some(Side::Duplicates);
+        self.leave_out(record, Outcome::Duplicate, side, || {
             let detail = format!("the record at offset {owner} of the same partition has the same id");
-            let reason = Reason { owner: Some(owner), ..Reason::new("duplicate", detail) };
-            self.sink.divert(Side::Duplicates, record, &reason)?;
-        }
-        Ok(Outcome::Duplicate)
+            Reason { owner: Some(owner), owner_ms, ..Reason::new("duplicate", detail) }
+        })
     }
 
     fn probable(&mut self, record: &RawOf<'_, W>, since_ms: i64) -> Result<Outcome, Trouble> {
         let side = match self.options.on_probable {
-            OnProbable::DeadLetter => Side::DeadLetter,
-            _ if self.options.keep_duplicates => Side::Duplicates,
-            _ => return Ok(Outcome::Probable),
+            OnProbable::DeadLetter => Some(Side::DeadLetter),
+            _ => self.options.keep_duplicates.then_some(Side::Duplicates),
         };
-        let detail =
-            format!("the id was probably seen in the slice of the window that begins at {since_ms} ms");
-        let reason = Reason { slice_ms: Some(since_ms), ..Reason::new("probable", detail) };
-        self.sink.divert(side, record, &reason)?;
-        Ok(Outcome::Probable)
+        self.leave_out(record, Outcome::Probable, side, || {
+            let detail =
+                format!("the id was probably seen in the slice of the window that begins at {since_ms} ms");
+            Reason { slice_ms: Some(since_ms), ..Reason::new("probable", detail) }
+        })
     }
 
     fn without_id(&mut self, record: &RawOf<'_, W>) -> Result<Outcome, Trouble> {
+        let reason = || Reason::new("missing_id", "the record has no usable id".to_owned());
         match self.options.on_missing {
-            OnMissing::Forward => self.forward(record)?,
-            OnMissing::Drop => {}
+            OnMissing::Forward => {
+                self.forward(record)?;
+                Ok(Outcome::MissingId)
+            }
+            OnMissing::Drop => self.leave_out(record, Outcome::MissingId, None, reason),
             OnMissing::DeadLetter => {
-                let detail = "the record has no usable id".to_owned();
-                self.sink.divert(Side::DeadLetter, record, &Reason::new("missing_id", detail))?;
-                return Ok(Outcome::DeadLetter);
+                self.leave_out(record, Outcome::DeadLetter, Some(Side::DeadLetter), reason)
             }
-            OnMissing::Stop => {
-                return Err(Fatal::Operator(format!(
-                    "record {} of topic {} has no usable id and identity.on_missing is \"stop\"; correct \
-                     identity.from, or choose forward, drop or dead_letter",
-                    record.coordinates(),
-                    self.options.raw
-                ))
-                .into());
+            OnMissing::Stop if self.options.mode == Mode::Shadow => {
+                self.leave_out(record, Outcome::MissingId, None, reason)
             }
+            OnMissing::Stop => Err(Fatal::Operator(format!(
+                "record {} of topic {} has no usable id and identity.on_missing is \"stop\"; correct \
+                 identity.from, or choose forward, drop or dead_letter",
+                record.coordinates(),
+                self.options.raw
+            ))
+            .into()),
         }
-        Ok(Outcome::MissingId)
+    }
+
+    /// A record that does not go to the clean topic; in shadow mode it does, marked.
+    fn leave_out(
+        &mut self,
+        record: &RawOf<'_, W>,
+        outcome: Outcome,
+        side: Option<Side>,
+        reason: impl FnOnce() -> Reason,
+    ) -> Result<Outcome, Trouble> {
+        if self.options.mode == Mode::Shadow {
+            self.sink.divert(Side::Clean, record, &reason())?;
+            self.forwarded(record);
+        } else if let Some(side) = side {
+            self.sink.divert(side, record, &reason())?;
+        }
+        Ok(outcome)
     }
 
     /// A record that the broker refused, by policy.

@@ -81,8 +81,9 @@ impl<W: World> Worker<W> {
         (source, sink, log, store): (W::Source, W::Sink, W::Log, W::Store),
         clock: W::Clock,
         options: Options,
-        report: Report,
+        mut report: Report,
     ) -> Self {
+        report.warn_always(options.mode.warning());
         let core = Core {
             sink,
             log,

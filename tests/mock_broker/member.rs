@@ -17,7 +17,8 @@ use dedupd::dedupe::{
 use dedupd::kafka::{KafkaSink, KafkaSource, KafkaStateLog, Settings, Topology};
 use dedupd::metrics::{About, Metrics, PartitionState, Status};
 use dedupd::pipeline::{
-    Limits, OnMissing, OnPoison, OnProbable, OnRewind, Options, Report, Start, Torn, WhenFull, Worker, World,
+    Limits, Mode, OnMissing, OnPoison, OnProbable, OnRewind, Options, Report, Start, Torn, WhenFull, Worker,
+    World,
 };
 use dedupd::ports::{Bounds, Failure, Leftover, StateItem, StateLog};
 use dedupd::store::memory::MemoryStore;
@@ -274,6 +275,7 @@ fn options(settings: &Settings) -> Options {
             max_memory: None,
             max_disk: None,
         },
+        mode: Mode::Drop,
         keep_duplicates: false,
         force_header: None,
         on_missing: OnMissing::Forward,

@@ -11,7 +11,7 @@ use dedupd::control::Asked;
 use dedupd::dedupe::{BloomLimits, HashKind, TimeSource, WindowLimits};
 use dedupd::metrics::{About, Metrics, Status};
 use dedupd::pipeline::{
-    Limits, OnMissing, OnPoison, OnProbable, OnRewind, Options, Report, Start, Torn, WhenFull,
+    Limits, Mode, OnMissing, OnPoison, OnProbable, OnRewind, Options, Report, Start, Torn, WhenFull,
 };
 use dedupd::store::Held;
 use dedupd::store::memory::MemoryStore;
@@ -292,6 +292,7 @@ impl Life {
                 max_memory: None,
                 max_disk: None,
             },
+            mode: Mode::Drop,
             keep_duplicates: false,
             force_header: None,
             on_missing: OnMissing::Forward,

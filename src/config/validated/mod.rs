@@ -21,7 +21,7 @@ pub use topics::Topics;
 pub use window::Window;
 
 use super::as_typed::AsTyped;
-use super::choices::{OnMissing, OnPoison, OnProbable};
+use super::choices::{Mode, OnMissing, OnPoison, OnProbable};
 use super::reading::Reading;
 use super::units::duration_text;
 
@@ -36,6 +36,8 @@ pub struct Config {
     pub group: Group,
     /// What an id is.
     pub identity: Identity,
+    /// What is done with duplicates.
+    pub mode: Mode,
     /// How long an identity is remembered.
     pub window: Window,
     /// How much one transaction holds.
@@ -53,6 +55,7 @@ pub(super) fn validate(typed: &AsTyped, host: &str, reading: &mut Reading<'_>) -
     let topics = topics::validate(&typed.topics, reading);
     let group = group::validate(typed, host, reading);
     let identity = identity::validate(&typed.identity, reading);
+    let mode = reading.choice("dedupe.mode", typed.dedupe.mode.as_deref());
     let window = window::validate(&typed.window, reading);
     let batch = batch::validate(&typed.batch, reading);
     let state = state::validate(&typed.state, reading);
@@ -77,6 +80,7 @@ pub(super) fn validate(typed: &AsTyped, host: &str, reading: &mut Reading<'_>) -
         topics: topics?,
         group: group?,
         identity: identity?,
+        mode: mode?,
         window: window?,
         batch: batch?,
         state: state?,

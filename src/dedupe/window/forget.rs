@@ -27,6 +27,13 @@ impl Window {
         asked.break_value().map_or(Ok(found), Err)
     }
 
+    /// Stream time at which an owner had arrived at the latest, ms since the epoch; 0 while unknown.
+    #[must_use]
+    pub fn arrived_ms(&self, owner: Offset) -> i64 {
+        let pending = self.place_of_pending(owner).and_then(|place| self.arrived_ms.get(place).copied());
+        pending.unwrap_or_else(|| self.marks.time_of(owner))
+    }
+
     /// The beginning of the slice whose filter has the identity, of those that still count, the exact
     /// part included; `None` when no filter has it, or there is none.
     #[must_use]
