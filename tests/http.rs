@@ -9,16 +9,25 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use dedupd::http::{Door, Endpoint, Limits, serve_within};
 use dedupd::metrics::{
-    About, Metrics, Outcome, PartitionState, PartitionStatus, Status, WindowStatus, WorkerStatus,
+    About, History, Metrics, Outcome, PartitionState, PartitionStatus, Recent, Status, Totals, Warning,
+    WindowStatus, WorkerStatus,
 };
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
+
+/// Two looks, five seconds apart.
+fn history() -> History {
+    let mut history = History::default();
+    history.note(Duration::from_secs(0), Totals::default());
+    history.note(Duration::from_secs(5), Totals { records: 5_000, duplicates: 500, lag: 7 });
+    history
+}
 
 struct Server {
     address: SocketAddr,
@@ -51,7 +60,18 @@ impl Server {
             runtime.block_on(async {
                 let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
                 bound.send(listener.local_addr().unwrap()).unwrap();
-                let endpoint = Endpoint { metrics: served.0, status: served.1, door };
+                let endpoint = Endpoint {
+                    metrics: served.0,
+                    status: served.1,
+                    door,
+                    config: "[kafka]\nbootstrap_servers = \"a:1\"\n".into(),
+                    history: Arc::new(Mutex::new(history())),
+                    recent: Recent::default(),
+                };
+                let warning =
+                    Warning { time_ms: 1_700_000_000_000, text: "the <b>broker</b> is away".to_owned() };
+                endpoint.recent.add(warning.clone());
+                endpoint.recent.add(warning);
                 serve_within(limits, listener, endpoint, async { drop(stopped.await) }).await;
             });
         });
@@ -232,4 +252,19 @@ fn shutdown_ends_the_server_and_frees_the_port() {
     assert!(server.ask("GET", "/livez").starts_with("HTTP/1.1 200 "));
     server.stop();
     assert!(TcpStream::connect(server.address).is_err());
+}
+
+#[test]
+fn the_page_shows_rates_warnings_and_the_configuration() {
+    let server = Server::start(Limits::default());
+    let page = server.ask("GET", "/");
+    assert!(page.contains("1000 records/s") && page.contains("100 duplicates/s"), "{page}");
+    assert!(page.contains("<polyline") && !page.contains("<script") && !page.contains("http://"), "{page}");
+    assert_eq!(page.matches("2023-11-14T22:13:20Z").count(), 1, "a repeated warning is shown once: {page}");
+    assert!(page.contains("the &lt;b&gt;broker&lt;/b&gt; is away"), "{page}");
+    assert!(server.ask("GET", "/config").contains("bootstrap_servers = \"a:1\""));
+    let answer = server.ask("GET", "/status.json");
+    let status: serde_json::Value = serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap();
+    assert_eq!((&status["rates"][0]["records"], &status["rates"][0]["lag"]), (&1000.0.into(), &7.into()));
+    assert_eq!(status["warnings"][0]["text"], "the <b>broker</b> is away");
 }

@@ -22,8 +22,8 @@ pub fn command(command: Command) -> Result<Exit, Ended> {
     match command {
         Command::Run(args) => {
             let config = load(args.config_file(), args.overrides())?;
-            begin_log(args.log_format());
-            run(config)?;
+            let recent = begin_log(args.log_format());
+            run(config, recent)?;
         }
         Command::Check(args) => {
             let config = load(args.config_file(), args.overrides())?;

@@ -11,8 +11,8 @@ mod state;
 mod supervisor;
 
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use tokio::net::TcpListener;
@@ -24,10 +24,11 @@ pub use ended::Ended;
 pub use log::{begin as begin_log, begin_quietly as begin_log_quietly};
 
 use crate::cli::Exit;
+use crate::clock::{Clock, SystemClock};
 use crate::config::Config;
 use crate::http;
 use crate::kafka::{self, CheckError, Topology, Wanted};
-use crate::metrics::{About, Metrics, Status};
+use crate::metrics::{About, Metrics, Recent, Status};
 
 /// How long the workers have to commit and leave after a signal.
 const STOP: Duration = Duration::from_secs(9);
@@ -44,6 +45,8 @@ pub struct Service {
     pub topology: Option<Topology>,
     /// The operator's way to the workers.
     pub door: http::Door,
+    /// The last warnings of the log.
+    pub recent: Recent,
 }
 
 impl Service {
@@ -58,7 +61,14 @@ impl Service {
             clean: config.topics.clean.as_str().to_owned(),
         };
         let status = Arc::new(Status::new(about, config.group.workers));
-        Self { config, metrics: Metrics::new(), status, topology: None, door: http::Door::default() }
+        Self {
+            config,
+            metrics: Metrics::new(),
+            status,
+            topology: None,
+            door: http::Door::default(),
+            recent: Recent::default(),
+        }
     }
 
     /// Runs until `shutdown` ends or something ends the service; the HTTP endpoint lives as long.
@@ -69,7 +79,11 @@ impl Service {
             metrics: self.metrics.clone(),
             status: Arc::clone(&self.status),
             door: self.door.clone(),
+            config: self.config.show().into(),
+            history: Arc::default(),
+            recent: self.recent.clone(),
         };
+        let watching = tokio::spawn(watch(endpoint.clone()));
         let page = http::serve(listener, endpoint, async { drop(http_closes.await) });
         let page = tokio::spawn(page);
         let (tell, mut told) = oneshot::channel();
@@ -100,14 +114,26 @@ impl Service {
             status.fail(&ended.message);
         }
         // The page may have ended by itself.
+        watching.abort();
         close_http.send(()).ok();
         drop(tokio::time::timeout(Duration::from_millis(200), page).await);
         ended
     }
 }
 
+/// Notes the counters every five seconds, for the charts.
+async fn watch(endpoint: http::Endpoint) {
+    let clock = SystemClock::start();
+    let mut ticks = tokio::time::interval(Duration::from_secs(5));
+    loop {
+        ticks.tick().await;
+        let totals = endpoint.metrics.totals(&endpoint.status);
+        endpoint.history.lock().unwrap_or_else(PoisonError::into_inner).note(clock.elapsed(), totals);
+    }
+}
+
 /// `dedupd run`: until SIGTERM or SIGINT.
-pub fn run(config: Config) -> Result<(), Ended> {
+pub fn run(config: Config, recent: Recent) -> Result<(), Ended> {
     let listen = config.http.listen;
     let door = http::Door { token: assembly::token(&config)?, ..http::Door::default() };
     runtime()?.block_on(async {
@@ -121,7 +147,7 @@ pub fn run(config: Config) -> Result<(), Ended> {
         if let Ok(address) = listener.local_addr() {
             tracing::info!("status page and metrics at http://{address}/");
         }
-        Service { door, ..Service::new(config) }.run(listener, stop).await
+        Service { door, recent, ..Service::new(config) }.run(listener, stop).await
     })
 }
 

@@ -3,17 +3,18 @@
 //! It reads what the workers published and asks them nothing, so a slow or hostile client cannot reach
 //! the data path; what an operator may ask and change has a door of its own. No authentication.
 
+mod chart;
 mod door;
 mod page;
 mod routes;
 mod server;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 pub use door::{Door, Token};
 pub use server::{Limits, serve, serve_within};
 
-use crate::metrics::{Metrics, Status};
+use crate::metrics::{History, Metrics, Recent, Status};
 
 /// What the answers are made of.
 #[derive(Clone)]
@@ -24,4 +25,10 @@ pub struct Endpoint {
     pub status: Arc<Status>,
     /// The way to the workers.
     pub door: Door,
+    /// The configuration in force, without secrets.
+    pub config: Arc<str>,
+    /// The last minutes.
+    pub history: Arc<Mutex<History>>,
+    /// The last warnings.
+    pub recent: Recent,
 }

@@ -1,7 +1,10 @@
 //! The status page for people: plain HTML, nothing loaded from elsewhere, dark or light as the
 //! reader's system is.
 
-use crate::metrics::{Outcome, PartitionStatus, Readiness, Status, WorkerStatus};
+use std::time::{Duration, UNIX_EPOCH};
+
+use super::{Endpoint, chart};
+use crate::metrics::{Outcome, PartitionStatus, Rates, Readiness, Warning, WorkerStatus};
 
 const STYLE: &str = "\
 :root{color-scheme:light dark}\
@@ -13,10 +16,16 @@ h1{font-size:1.4rem}h2{font-size:1.1rem;margin-top:2rem}\
 table{border-collapse:collapse}\
 th,td{text-align:left;padding:.2rem 1.2rem .2rem 0;border-bottom:1px solid #8885}\
 td.number,th.number{text-align:right;font-variant-numeric:tabular-nums}\
+svg{width:100%;height:6rem;border-bottom:1px solid #8885}\
+polyline{fill:none;stroke-width:2;vector-effect:non-scaling-stroke}\
+polyline.all{stroke:#28c}polyline.again{stroke:#d60}\
+span.all{border-bottom:2px solid #28c}span.again{border-bottom:2px solid #d60}\
+.legend{margin-top:.3rem}time{opacity:.75;white-space:nowrap}\
 footer{margin-top:2rem;opacity:.75}";
 
 /// The page as a whole; it loads itself again every five seconds.
-pub(super) fn render(status: &Status, counts: &[(Outcome, u64)]) -> String {
+pub(super) fn render(shown: &Endpoint, counts: &[(Outcome, u64)], rates: &[Rates]) -> String {
+    let status = &shown.status;
     let about = status.about();
     let workers = status.workers();
     let title = format!("dedupd: {} to {}", escaped(&about.raw), escaped(&about.clean));
@@ -27,15 +36,25 @@ pub(super) fn render(status: &Status, counts: &[(Outcome, u64)]) -> String {
          <meta name=\"viewport\" content=\"width=device-width\">\
          <meta http-equiv=\"refresh\" content=\"5\"><title>{title}</title><style>{STYLE}</style></head>\n\
          <body><h1>{title}</h1>\n{readiness}\n\
-         <h2>Records</h2><table><tr><th>became<th class=\"number\">records</tr>\n{records}</table>\n\
+         {chart}<h2>Records</h2><table><tr><th>became<th class=\"number\">records</tr>\n{records}</table>\n\
          <h2>Partitions</h2><div class=\"scroll\"><table><tr><th class=\"number\">partition\
          <th class=\"number\">worker<th>state<th class=\"number\">next offset<th class=\"number\">lag\
          <th class=\"number\">ids<th>window</tr>\n{partitions}</table></div>\n\
+         {warnings}\
          <footer>group {group}, instance {instance}, version {version}. \
          <a href=\"/metrics\">metrics</a>, <a href=\"/readyz\">readiness</a>, \
-         <a href=\"/status.json\">this page as JSON</a></footer></body></html>\n",
+         <a href=\"/config\">configuration</a>, <a href=\"/status.json\">this page as JSON</a></footer></body></html>\n",
         readiness = readiness(&status.readiness()),
-        records = counts.iter().map(|(outcome, count)| count_row(*outcome, *count)).collect::<String>(),
+        chart = chart::rates(rates),
+        warnings = warnings(&shown.recent.list()),
+        records = counts
+            .iter()
+            // What never happens here need not be read.
+            .filter(
+                |(outcome, count)| *count > 0 || matches!(outcome, Outcome::Forwarded | Outcome::Duplicate)
+            )
+            .map(|(outcome, count)| count_row(*outcome, *count))
+            .collect::<String>(),
         group = escaped(&about.group),
         instance = escaped(&about.instance),
         version = escaped(&about.version),
@@ -46,6 +65,19 @@ fn readiness(readiness: &Readiness) -> String {
     let (class, word) = if readiness.ready { ("ready", "Ready") } else { ("waiting", "Not ready") };
     let lines: String = readiness.lines.iter().flat_map(|line| ["<br>".to_owned(), escaped(line)]).collect();
     format!("<p class=\"{class}\"><strong>{word}</strong>{lines}</p>")
+}
+
+fn warnings(recent: &[Warning]) -> String {
+    if recent.is_empty() {
+        return String::new();
+    }
+    let line = |warning: &Warning| {
+        let time = u64::try_from(warning.time_ms).unwrap_or(0);
+        let time = humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_millis(time));
+        format!("<li><time>{time}</time> {}</li>\n", escaped(&warning.text))
+    };
+    let lines: String = recent.iter().map(line).collect();
+    format!("<h2>Last warnings</h2><ul>\n{lines}</ul>\n")
 }
 
 fn count_row(outcome: Outcome, count: u64) -> String {

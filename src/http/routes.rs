@@ -1,5 +1,7 @@
 //! What is answered where.
 
+use std::sync::PoisonError;
+
 use axum::Router;
 use axum::extract::State;
 use axum::http::{HeaderName, Method, Request, StatusCode, header};
@@ -9,7 +11,7 @@ use axum::routing::{get, post};
 use serde_json::json;
 
 use super::{Endpoint, door, page};
-use crate::metrics::{Metrics, Outcome};
+use crate::metrics::{Metrics, Outcome, Rates};
 
 pub(super) fn router(endpoint: Endpoint) -> Router {
     Router::new()
@@ -18,9 +20,12 @@ pub(super) fn router(endpoint: Endpoint) -> Router {
         .route("/metrics", get(metrics_page))
         .route("/livez", get(livez))
         .route("/readyz", get(readyz))
+        .route("/config", get(config))
         .route("/state", get(door::state))
         .route("/forget", post(door::forget))
-        .fallback(|| async { (StatusCode::NOT_FOUND, "try /, /status.json, /metrics, /livez or /readyz\n") })
+        .fallback(|| async {
+            (StatusCode::NOT_FOUND, "try /, /status.json, /config, /metrics, /livez or /readyz\n")
+        })
         .layer(middleware::from_fn(get_only))
         .with_state(endpoint)
 }
@@ -75,6 +80,8 @@ async fn status_json(State(shown): State<Endpoint>) -> impl IntoResponse {
         "readiness": shown.status.readiness(),
         "records": records,
         "workers": shown.status.workers(),
+        "rates": rates(&shown),
+        "warnings": shown.recent.list(),
     });
     ([(header::CONTENT_TYPE, "application/json")], format!("{document}\n"))
 }
@@ -83,7 +90,16 @@ async fn status_page(State(shown): State<Endpoint>) -> impl IntoResponse {
     let policy = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'";
     let headers: [(HeaderName, &str); 2] =
         [(header::CONTENT_TYPE, "text/html; charset=utf-8"), (header::CONTENT_SECURITY_POLICY, policy)];
-    (headers, page::render(&shown.status, &counts(&shown.metrics)))
+    (headers, page::render(&shown, &counts(&shown.metrics), &rates(&shown)))
+}
+
+/// The configuration in force, as TOML.
+async fn config(State(shown): State<Endpoint>) -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], shown.config.to_string())
+}
+
+fn rates(shown: &Endpoint) -> Vec<Rates> {
+    shown.history.lock().unwrap_or_else(PoisonError::into_inner).rates()
 }
 
 fn counts(metrics: &Metrics) -> Vec<(Outcome, u64)> {

@@ -4,8 +4,10 @@
 //! tests are made from it. Only this module knows the prometheus crate. Nothing here knows Kafka,
 //! the window or the store: they return values, and the pipeline counts.
 
+mod history;
 mod labels;
 mod process;
+mod recent;
 mod registered;
 mod status;
 pub mod table;
@@ -16,7 +18,9 @@ use std::time::Duration;
 
 use prometheus::{Gauge, Histogram, IntCounter};
 
+pub use history::{History, Rates, Totals};
 pub use labels::{MemoryPart, Outcome, PartitionState, Resolution, RestoreSource, Topic, TransactionResult};
+pub use recent::{Recent, Warning};
 pub use registered::{Latencies, PartitionGauges};
 pub use status::{About, PartitionStatus, Readiness, Status, WindowStatus, WorkerStatus};
 
@@ -127,6 +131,17 @@ impl Metrics {
         exposed.difference(&published).for_each(|gone| self.parts.forget_partition(*gone));
         *exposed = published;
         self.render()
+    }
+
+    /// What the charts of the status page are made of.
+    pub fn totals(&self, status: &Status) -> Totals {
+        let records = |outcomes: &[Outcome]| outcomes.iter().map(|it| self.records(*it).get()).sum();
+        let lag = status.workers().into_iter().flat_map(|worker| worker.partitions);
+        Totals {
+            records: records(Outcome::ALL),
+            duplicates: records(&[Outcome::Duplicate, Outcome::Probable]),
+            lag: lag.filter_map(|partition| partition.lag_records).sum(),
+        }
     }
 
     /// The page for Prometheus, as things stand.

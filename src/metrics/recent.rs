@@ -1,0 +1,43 @@
+//! The last warnings, for the status page.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde::Serialize;
+
+/// Warnings kept.
+const KEPT: usize = 20;
+
+/// A line of the log that an operator may have to know.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Warning {
+    /// Wall clock, ms since the epoch.
+    pub time_ms: i64,
+    /// The line.
+    pub text: String,
+}
+
+/// The last warnings of this process. Cloning gives the same list.
+#[derive(Debug, Clone, Default)]
+pub struct Recent(Arc<Mutex<VecDeque<Warning>>>);
+
+impl Recent {
+    /// Adds a warning. One that repeats the last takes its place.
+    pub fn add(&self, warning: Warning) {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.back().is_some_and(|last| last.text == warning.text) {
+            kept.pop_back();
+        }
+        kept.push_back(warning);
+        if kept.len() > KEPT {
+            kept.pop_front();
+        }
+    }
+
+    /// The newest first.
+    #[must_use]
+    pub fn list(&self) -> Vec<Warning> {
+        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.iter().rev().cloned().collect()
+    }
+}
