@@ -84,10 +84,8 @@ label! {
         Index = "index",
         /// The filters beyond the exact windows.
         Bloom = "bloom",
-        /// The open batches.
+        /// Keys and values in the open transactions.
         Batch = "batch",
-        /// The cache of the local store.
-        Cache = "cache",
     }
 }
 label! {

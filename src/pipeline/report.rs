@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::batch::Partitions;
+use super::batch::{Batch, Partitions};
 use super::partition::Partition;
 use crate::dedupe::{Bloom, Offset, PartitionId, Window};
 use crate::metrics::{
@@ -190,7 +190,7 @@ impl Report {
     /// Publishes the status when it is time to.
     pub(super) fn publish(
         &mut self,
-        partitions: &Partitions,
+        (partitions, batch): (&Partitions, &Batch),
         now: Duration,
         end: impl Fn(PartitionId) -> Option<Offset>,
         window: impl Fn(&Window) -> WindowStatus,
@@ -214,7 +214,7 @@ impl Report {
                 notes,
                 index_bytes: windows().map(|w| w.memory_bytes() as u64).sum(),
                 bloom_bytes: windows().filter_map(Window::bloom).map(Bloom::memory_bytes).sum(),
-                batch_bytes: 0,
+                batch_bytes: batch.bytes() as u64,
                 partitions,
             },
         );
@@ -237,6 +237,7 @@ fn status(
         },
         reason: share.map(|share| format!("{:.0} % of the state topic read", share * 100.0)),
         next: partition.is_running().then_some(partition.next),
+        committed: partition.is_running().then_some(partition.committed),
         lag_records: end.filter(|_| partition.is_running()).map(|end| end.saturating_sub(partition.next)),
         window_ids: window.map_or(0, Window::ids),
         window_seconds: window.map_or(0.0, |window| window.effective_seconds().min(of(window).asked_seconds)),
