@@ -178,7 +178,8 @@ fn dashboard_and_alerts_are_answered_by_a_real_prometheus() {
     pipe.assert_exactly_once();
     retention_is_followed(&prometheus, &pipe);
     assert_eq!(dedupd.stop(), Some(0));
-    prometheus.wait_for("up{job=\"dedupd\"} == 0");
+    // The committed rules are at work; it takes two minutes more until this one fires.
+    prometheus.wait_for("ALERTS{alertname=\"DedupdDown\", alertstate=\"pending\"} == 1");
 }
 
 fn figures_are_those_of_the_pipe(prometheus: &Prometheus) {
@@ -193,6 +194,7 @@ fn figures_are_those_of_the_pipe(prometheus: &Prometheus) {
     prometheus.holds("dedupd_records_total{outcome=\"probable\"} > 0");
     prometheus.holds(&format!("dedupd_raw_start_offset{{partition=\"0\"}} == {DELETED}"));
     prometheus.holds(&format!("sum(dedupd_raw_start_offset) == {DELETED}"));
+    prometheus.holds("max_over_time(dedupd_memory_bytes{part=\"batch\"}[1m]) > 0");
     prometheus.holds("min(dedupd_raw_retained_records) > 100");
     // 30 % of the load are copies.
     let share = "sum(dedupd_records_total{outcome=~\"duplicate|probable\"}) / sum(dedupd_records_total)";

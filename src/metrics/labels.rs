@@ -84,7 +84,7 @@ label! {
         Index = "index",
         /// The filters beyond the exact windows.
         Bloom = "bloom",
-        /// Keys and values in the open transactions.
+        /// Keys and values in open transactions: each worker's largest of late.
         Batch = "batch",
     }
 }

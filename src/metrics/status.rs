@@ -73,7 +73,7 @@ pub struct WorkerStatus {
     pub index_bytes: u64,
     /// Memory of its filters beyond the exact window, in bytes.
     pub bloom_bytes: u64,
-    /// Memory of its open batch, in bytes.
+    /// Keys and values in its largest transaction since the last time this was published, in bytes.
     pub batch_bytes: u64,
     /// Its partitions.
     pub partitions: Vec<PartitionStatus>,

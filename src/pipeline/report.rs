@@ -79,6 +79,9 @@ pub struct Report {
     /// A failure was told, its end not yet.
     warned: bool,
     published: Option<Duration>,
+    /// Bytes of the largest transaction committed since the status was last published: at low load none
+    /// is open whenever that happens.
+    batch_bytes: u64,
     /// The chance that a new record counts as probably seen, as last published.
     false_positive_rate: f64,
 }
@@ -98,6 +101,7 @@ impl Report {
             told: None,
             warned: true,
             published: None,
+            batch_bytes: 0,
             false_positive_rate: 0.0,
         }
     }
@@ -112,6 +116,7 @@ impl Report {
                 self.metrics.records(*outcome).inc_by(count);
             }
         }
+        self.batch_bytes = self.batch_bytes.max(tally.raw_bytes);
         self.metrics.bytes(Topic::Raw).inc_by(tally.raw_bytes);
         self.metrics.bytes(Topic::Clean).inc_by(tally.clean_bytes);
         self.metrics.bytes(Topic::State).inc_by(tally.state_bytes);
@@ -214,7 +219,7 @@ impl Report {
                 notes,
                 index_bytes: windows().map(|w| w.memory_bytes() as u64).sum(),
                 bloom_bytes: windows().filter_map(Window::bloom).map(Bloom::memory_bytes).sum(),
-                batch_bytes: batch.bytes() as u64,
+                batch_bytes: std::mem::take(&mut self.batch_bytes).max(batch.bytes() as u64),
                 partitions,
             },
         );
