@@ -113,10 +113,11 @@ fn running() -> WorkerStatus {
         state: PartitionState::Running,
         reason: None,
         next: Some(1_234),
+        committed: Some(1_234),
         lag_records: Some(0),
         window_ids: 10,
         window_seconds: 60.0,
-        window: WindowStatus::default(),
+        window: WindowStatus { asked_seconds: 60.0, ..WindowStatus::default() },
         false_positive_rate: 0.0,
     };
     WorkerStatus { not_ready: None, partitions: vec![partition], ..WorkerStatus::starting() }

@@ -7,6 +7,7 @@ mod assembly;
 mod commands;
 mod ended;
 mod log;
+mod retention;
 mod state;
 mod supervisor;
 
@@ -61,9 +62,13 @@ impl Service {
             clean: config.topics.clean.as_str().to_owned(),
         };
         let status = Arc::new(Status::new(about, config.group.workers));
+        let metrics = Metrics::new();
+        let (rate, filters) =
+            (config.window.false_positive_rate, assembly::filters(&config.window).is_some());
+        metrics.asked(window_of(&config), if filters { rate } else { 0.0 });
         Self {
             config,
-            metrics: Metrics::new(),
+            metrics,
             status,
             topology: None,
             door: http::Door::default(),

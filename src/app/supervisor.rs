@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::assembly::{binding, filters, hasher, options, rule, settings, window_of};
-use super::{Ended, Service};
+use super::{Ended, Service, retention};
 use crate::clock::SystemClock;
 use crate::control::{Asked, Control};
 use crate::dedupe::Hasher;
@@ -58,7 +58,13 @@ pub(super) fn supervise(service: &Service, stop: &Arc<AtomicBool>) -> Result<(),
         .collect();
     // The supervisor runs once.
     service.door.control.set(control).ok();
-    look_after(workers?, service, &store, stop)?;
+    let workers = workers?;
+    let retention = retention::watch(&settings(config, 0), service, stop)?;
+    let ended = look_after(workers, service, &store, stop);
+    stop.store(true, Ordering::Release);
+    // Its client must not live into the end of the process. A panic of it is in the log.
+    retention.join().ok();
+    ended?;
     store.into_store().close().map_err(|error| Ended::new(crate::cli::Exit::State, error.to_string()))
 }
 
@@ -83,7 +89,7 @@ fn topology(service: &Service, stop: &AtomicBool) -> Result<Option<Topology>, En
     Ok(None)
 }
 
-fn pause(time: Duration, stop: &AtomicBool) {
+pub(super) fn pause(time: Duration, stop: &AtomicBool) {
     let mut left = time;
     while !left.is_zero() && !stop.load(Ordering::Acquire) {
         std::thread::sleep(LOOK.min(left));

@@ -86,10 +86,8 @@ label! {
         Index = "index",
         /// The filters beyond the exact windows.
         Bloom = "bloom",
-        /// The open batches.
+        /// Keys and values in open transactions: each worker's largest of late.
         Batch = "batch",
-        /// The cache of the local store.
-        Cache = "cache",
     }
 }
 label! {

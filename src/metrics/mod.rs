@@ -4,6 +4,7 @@
 //! tests are made from it. Only this module knows the prometheus crate. Nothing here knows Kafka,
 //! the window or the store: they return values, and the pipeline counts.
 
+mod by_partition;
 mod history;
 mod labels;
 mod process;
@@ -21,7 +22,7 @@ use prometheus::{Gauge, Histogram, IntCounter};
 pub use history::{History, Rates, Totals};
 pub use labels::{MemoryPart, Outcome, PartitionState, Resolution, RestoreSource, Topic, TransactionResult};
 pub use recent::{Recent, Warning};
-pub use registered::{Latencies, PartitionGauges};
+pub use registered::Latencies;
 pub use status::{About, PartitionStatus, Readiness, Status, WindowStatus, WorkerStatus};
 
 use registered::Registered;
@@ -77,9 +78,11 @@ impl Metrics {
         self.parts.transactions.torn.with_label_values(&[resolution.as_str()])
     }
 
-    /// Memory of what belongs to the whole process. What belongs to workers comes from [`Status`].
-    pub fn memory(&self, part: MemoryPart) -> Gauge {
-        self.parts.state.memory.with_label_values(&[part.as_str()])
+    /// What the configuration asks for: how far back ids shall be remembered, and how often filters may
+    /// be wrong, 0 without filters.
+    pub fn asked(&self, window: Duration, false_positive_rate: f64) {
+        self.parts.state.window_configured.set(window.as_secs_f64());
+        self.parts.state.false_positive_rate_promised.set(false_positive_rate);
     }
 
     /// Size of the local state on disk, in bytes.
@@ -112,23 +115,17 @@ impl Metrics {
         &self.parts.group.rebalances
     }
 
-    /// The gauges of one partition. [`Metrics::scrape`] sets them from [`Status`].
-    pub fn partition(&self, partition: u32) -> PartitionGauges {
-        self.parts.partition(partition)
-    }
-
     /// Removes the series of a partition that moved away.
     pub fn forget_partition(&self, partition: u32) {
-        self.parts.forget_partition(partition);
+        self.parts.partitions.forget(partition);
     }
 
     /// The page for Prometheus, after the gauges have been set from what the workers published.
     /// Series of partitions that are no longer published disappear.
     pub fn scrape(&self, status: &Status) -> String {
         let mut exposed = self.exposed.lock().unwrap_or_else(PoisonError::into_inner);
-        let workers = status.workers();
-        let published = self.parts.set_from(&workers, status.readiness().ready);
-        exposed.difference(&published).for_each(|gone| self.parts.forget_partition(*gone));
+        let published = self.parts.set_from(status);
+        exposed.difference(&published).for_each(|gone| self.parts.partitions.forget(*gone));
         *exposed = published;
         self.render()
     }

@@ -9,9 +9,10 @@ use prometheus::{
     TextEncoder,
 };
 
+use super::by_partition::ByPartition;
 use super::labels::{MemoryPart, PartitionState};
 use super::process::Process;
-use super::status::WorkerStatus;
+use super::status::{Status, WorkerStatus};
 use super::table::{self, Kind, Row};
 
 /// What passes through.
@@ -35,12 +36,10 @@ pub(super) struct State {
     pub(super) disk: Gauge,
     pub(super) restore_seconds: Histogram,
     pub(super) restored: IntCounterVec,
-    lag: GaugeVec,
-    window_seconds: GaugeVec,
-    window_ids: GaugeVec,
+    pub(super) window_configured: Gauge,
     pub(super) evicted: IntCounter,
-    miss_rate: GaugeVec,
     false_positive_rate: Gauge,
+    pub(super) false_positive_rate_promised: Gauge,
     pub(super) false_drops: Gauge,
 }
 
@@ -57,20 +56,9 @@ pub(super) struct Registered {
     pub(super) flow: Flow,
     pub(super) transactions: Transactions,
     pub(super) state: State,
+    pub(super) partitions: ByPartition,
     pub(super) group: Group,
     pub(super) process: Process,
-}
-
-/// The gauges of one partition.
-pub struct PartitionGauges {
-    /// From the next offset to the end that can be read, in offsets.
-    pub lag_records: Gauge,
-    /// How far back identities are remembered, in seconds of stream time.
-    pub window_seconds: Gauge,
-    /// Identities in the window.
-    pub window_ids: Gauge,
-    /// Share of them that were overwritten.
-    pub miss_rate: Gauge,
 }
 
 /// Latencies of one worker, collected without sharing and handed over once a batch.
@@ -119,14 +107,13 @@ impl Registered {
                 disk: gauge(&registry, &table::STATE_DISK),
                 restore_seconds: histogram(&registry, &table::RESTORE_SECONDS),
                 restored: counters(&registry, &table::RESTORED),
-                lag: gauges(&registry, &table::LAG),
-                window_seconds: gauges(&registry, &table::WINDOW_SECONDS),
-                window_ids: gauges(&registry, &table::WINDOW_IDS),
+                window_configured: gauge(&registry, &table::WINDOW_CONFIGURED),
                 evicted: counters(&registry, &table::EVICTED).with_label_values::<&str>(&[]),
-                miss_rate: gauges(&registry, &table::MISS_RATE),
                 false_positive_rate: gauge(&registry, &table::FALSE_POSITIVE_RATE),
+                false_positive_rate_promised: gauge(&registry, &table::FALSE_POSITIVE_RATE_PROMISED),
                 false_drops: gauge(&registry, &table::FALSE_DROPS),
             },
+            partitions: ByPartition::new(|row| gauges(&registry, row)),
             group: Group {
                 rebalances: counters(&registry, &table::REBALANCES).with_label_values::<&str>(&[]),
                 partitions: gauges(&registry, &table::PARTITIONS),
@@ -137,28 +124,10 @@ impl Registered {
         }
     }
 
-    pub(super) fn partition(&self, partition: u32) -> PartitionGauges {
-        let label = partition.to_string();
-        PartitionGauges {
-            lag_records: self.state.lag.with_label_values(&[&label]),
-            window_seconds: self.state.window_seconds.with_label_values(&[&label]),
-            window_ids: self.state.window_ids.with_label_values(&[&label]),
-            miss_rate: self.state.miss_rate.with_label_values(&[&label]),
-        }
-    }
-
-    /// Series that are not there are as good as removed.
-    pub(super) fn forget_partition(&self, partition: u32) {
-        let label = partition.to_string();
-        let State { lag, window_seconds, window_ids, miss_rate, .. } = &self.state;
-        for gauges in [lag, window_seconds, window_ids, miss_rate] {
-            drop(gauges.remove_label_values(&[&label]));
-        }
-    }
-
     /// Sets the gauges that follow from what the workers published; returns the partitions seen.
-    pub(super) fn set_from(&self, workers: &[WorkerStatus], ready: bool) -> BTreeSet<u32> {
-        self.group.ready.set(f64::from(u8::from(ready)));
+    pub(super) fn set_from(&self, status: &Status) -> BTreeSet<u32> {
+        let (workers, starts) = (status.workers(), status.log_starts());
+        self.group.ready.set(f64::from(u8::from(status.readiness().ready)));
         let partitions = || workers.iter().flat_map(|worker| &worker.partitions);
         for state in PartitionState::ALL {
             let count = partitions().filter(|partition| partition.state == *state).count();
@@ -172,13 +141,7 @@ impl Registered {
         let worst = partitions().map(|status| status.false_positive_rate).fold(0.0, f64::max);
         self.state.false_positive_rate.set(worst);
         for status in partitions() {
-            let gauges = self.partition(status.partition);
-            gauges.window_seconds.set(status.window_seconds);
-            gauges.window_ids.set(status.window_ids as f64);
-            gauges.miss_rate.set(status.window.miss_rate);
-            if let Some(lag) = status.lag_records {
-                gauges.lag_records.set(lag as f64);
-            }
+            self.partitions.set(status, starts.get(&status.partition).copied());
         }
         partitions().map(|status| status.partition).collect()
     }

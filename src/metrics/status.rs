@@ -1,5 +1,6 @@
 //! What the workers are doing, as they last said it.
 
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
@@ -47,7 +48,9 @@ pub struct PartitionStatus {
     pub reason: Option<String>,
     /// The next raw offset to process.
     pub next: Option<u64>,
-    /// From there to the end that `read_committed` can see, in offsets.
+    /// The offset up to which the group has committed.
+    pub committed: Option<u64>,
+    /// From `next` to the end that `read_committed` can see, in offsets.
     pub lag_records: Option<u64>,
     /// Identities in the window.
     pub window_ids: u64,
@@ -70,7 +73,7 @@ pub struct WorkerStatus {
     pub index_bytes: u64,
     /// Memory of its filters beyond the exact window, in bytes.
     pub bloom_bytes: u64,
-    /// Memory of its open batch, in bytes.
+    /// Keys and values in its largest transaction since the last time this was published, in bytes.
     pub batch_bytes: u64,
     /// Its partitions.
     pub partitions: Vec<PartitionStatus>,
@@ -121,13 +124,14 @@ pub struct Status {
     about: About,
     workers: Mutex<Vec<WorkerStatus>>,
     failure: Mutex<Option<String>>,
+    log_starts: Mutex<BTreeMap<u32, u64>>,
 }
 
 impl Status {
     /// So many workers, all starting.
     pub fn new(about: About, workers: usize) -> Self {
         let workers = Mutex::new(vec![WorkerStatus::starting(); workers]);
-        Self { about, workers, failure: Mutex::default() }
+        Self { about, workers, failure: Mutex::default(), log_starts: Mutex::default() }
     }
 
     /// What this process is.
@@ -145,6 +149,16 @@ impl Status {
     /// What the workers said last, by number.
     pub fn workers(&self) -> Vec<WorkerStatus> {
         lock(&self.workers).clone()
+    }
+
+    /// Notes where the raw logs begin; what was noted of other partitions stays.
+    pub fn note_log_starts(&self, starts: BTreeMap<u32, u64>) {
+        lock(&self.log_starts).extend(starts);
+    }
+
+    /// The first offset left in the raw log of each partition that was asked about, as last answered.
+    pub fn log_starts(&self) -> BTreeMap<u32, u64> {
+        lock(&self.log_starts).clone()
     }
 
     /// From now on the process counts as dead; one line says why. The first reason stays.

@@ -102,11 +102,38 @@ pub(super) const LAG: Row = Row::new(
     "From the next offset to process to the end that read_committed can see.",
 )
 .by("partition", &[]);
+pub(super) const RAW_START: Row = Row::new(
+    "dedupd_raw_start_offset",
+    Gauge,
+    "offset",
+    "The first offset that retention has left in the raw log; asked every 30 seconds.",
+)
+.by("partition", &[]);
+pub(super) const RAW_RETAINED: Row = Row::new(
+    "dedupd_raw_retained_records",
+    Gauge,
+    "offsets",
+    "From there to the committed offset: at 0, with lag, retention is about to delete what was not read yet.",
+)
+.by("partition", &[]);
 pub(super) const WINDOW_SECONDS: Row = Row::new(
     "dedupd_window_seconds",
     Gauge,
     "seconds",
     "How far back identities are remembered, in stream time; less than asked when a limit bites.",
+)
+.by("partition", &[]);
+pub(super) const WINDOW_CONFIGURED: Row = Row::new(
+    "dedupd_window_configured_seconds",
+    Gauge,
+    "seconds",
+    "How far back identities shall be remembered: the longer of window.exact and window.bloom.",
+);
+pub(super) const WINDOW_CERTAIN: Row = Row::new(
+    "dedupd_window_certain_seconds",
+    Gauge,
+    "seconds",
+    "How far back identities are remembered exactly and none was overwritten, in stream time.",
 )
 .by("partition", &[]);
 pub(super) const WINDOW_IDS: Row =
@@ -129,6 +156,12 @@ pub(super) const FALSE_POSITIVE_RATE: Row = Row::new(
     Gauge,
     "chance",
     "That a record never seen counts as probably seen, from the bits set in the filters; the worst partition's.",
+);
+pub(super) const FALSE_POSITIVE_RATE_PROMISED: Row = Row::new(
+    "dedupd_false_positive_rate_promised",
+    Gauge,
+    "chance",
+    "The highest that is configured, window.false_positive_rate; 0 without filters.",
 );
 pub(super) const FALSE_DROPS: Row = Row::new(
     "dedupd_probable_false_drops_estimate",
@@ -174,11 +207,16 @@ pub const TABLE: &[Row] = &[
     BATCH_RECORDS,
     TORN,
     LAG,
+    RAW_START,
+    RAW_RETAINED,
     WINDOW_SECONDS,
+    WINDOW_CONFIGURED,
+    WINDOW_CERTAIN,
     WINDOW_IDS,
     EVICTED,
     MISS_RATE,
     FALSE_POSITIVE_RATE,
+    FALSE_POSITIVE_RATE_PROMISED,
     FALSE_DROPS,
     MEMORY,
     STATE_DISK,

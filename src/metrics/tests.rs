@@ -1,6 +1,6 @@
 //! Claims about the metrics page.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::table::{BEGIN, END, Kind, TABLE, markdown, regenerated};
@@ -23,10 +23,11 @@ fn partition(partition: u32, state: PartitionState) -> PartitionStatus {
         state,
         reason: None,
         next: Some(7),
+        committed: Some(7),
         lag_records: Some(3),
         window_ids: 11,
         window_seconds: 1.5,
-        window: WindowStatus::default(),
+        window: WindowStatus { asked_seconds: 2.0, certain_seconds: 1.25, ..WindowStatus::default() },
         false_positive_rate: 1e-9,
     }
 }
@@ -40,6 +41,7 @@ fn the_page_shows_exactly_what_the_table_names() {
     let metrics = Metrics::new();
     let status = Status::new(about(), 1);
     status.publish(0, running(vec![partition(0, PartitionState::Running)]));
+    status.note_log_starts(BTreeMap::from([(0, 4)]));
     let page = metrics.scrape(&status);
     let shown: BTreeSet<_> = page
         .lines()
@@ -141,6 +143,44 @@ fn a_partition_that_moves_away_takes_its_series_along() {
 
     metrics.forget_partition(3);
     assert!(!metrics.render().contains("partition=\"3\""));
+}
+
+#[test]
+fn what_is_not_known_yet_has_no_series_and_keeps_its_last_value_when_lost() {
+    let metrics = Metrics::new();
+    let status = Status::new(about(), 1);
+    let mut loading = partition(3, PartitionState::Restoring);
+    (loading.next, loading.committed, loading.lag_records) = (None, None, None);
+    loading.window = WindowStatus::default();
+    status.publish(0, running(vec![loading.clone()]));
+    assert!(!metrics.scrape(&status).contains("partition=\"3\""));
+
+    status.publish(0, running(vec![partition(3, PartitionState::Running)]));
+    assert!(!metrics.scrape(&status).contains("dedupd_raw_"), "nobody has asked yet");
+    status.note_log_starts(BTreeMap::from([(3, 5), (9, 1)]));
+    let page = metrics.scrape(&status);
+    assert!(page.contains("dedupd_raw_start_offset{partition=\"3\"} 5\n"), "{page}");
+    assert!(page.contains("dedupd_raw_retained_records{partition=\"3\"} 2\n"), "{page}");
+    assert!(page.contains("dedupd_window_certain_seconds{partition=\"3\"} 1.25\n"), "{page}");
+    assert!(!page.contains("partition=\"9\""), "somebody else's by now");
+
+    // Retention has passed the committed offset.
+    status.note_log_starts(BTreeMap::from([(3, 8)]));
+    assert!(metrics.scrape(&status).contains("dedupd_raw_retained_records{partition=\"3\"} 0\n"));
+
+    status.publish(0, running(vec![loading]));
+    let page = metrics.scrape(&status);
+    assert!(page.contains("dedupd_lag_records{partition=\"3\"} 3\n"), "{page}");
+    assert!(page.contains("dedupd_window_seconds{partition=\"3\"} 1.5\n"), "{page}");
+}
+
+#[test]
+fn what_was_asked_for_is_shown() {
+    let metrics = Metrics::new();
+    metrics.asked(Duration::from_hours(1), 1e-6);
+    let page = metrics.render();
+    assert!(page.contains("dedupd_window_configured_seconds 3600\n"), "{page}");
+    assert!(page.contains("dedupd_false_positive_rate_promised 0.000001\n"), "{page}");
 }
 
 #[test]

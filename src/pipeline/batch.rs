@@ -37,6 +37,12 @@ impl Batch {
         self.bytes += bytes;
     }
 
+    /// Bytes of the keys and values in the open transaction.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Forgets the transaction, however it ended.
     pub fn close(&mut self) {
         *self = Self::default();

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::batch::Partitions;
+use super::batch::{Batch, Partitions};
 use super::partition::Partition;
 use crate::dedupe::{Bloom, Offset, PartitionId, Window};
 use crate::metrics::{
@@ -81,6 +81,9 @@ pub struct Report {
     /// A failure was told, its end not yet.
     warned: bool,
     published: Option<Duration>,
+    /// Bytes of the largest transaction committed since the status was last published: at low load none
+    /// is open whenever that happens.
+    batch_bytes: u64,
     /// The chance that a new record counts as probably seen, as last published.
     false_positive_rate: f64,
     /// What an operator has to know all the time, and when the log told it last.
@@ -103,6 +106,7 @@ impl Report {
             told: None,
             warned: true,
             published: None,
+            batch_bytes: 0,
             false_positive_rate: 0.0,
             warning: None,
             reminded: None,
@@ -132,6 +136,7 @@ impl Report {
                 self.metrics.records(*outcome).inc_by(count);
             }
         }
+        self.batch_bytes = self.batch_bytes.max(tally.raw_bytes);
         self.metrics.bytes(Topic::Raw).inc_by(tally.raw_bytes);
         self.metrics.bytes(Topic::Clean).inc_by(tally.clean_bytes);
         self.metrics.bytes(Topic::State).inc_by(tally.state_bytes);
@@ -210,7 +215,7 @@ impl Report {
     /// Publishes the status when it is time to.
     pub(super) fn publish(
         &mut self,
-        partitions: &Partitions,
+        (partitions, batch): (&Partitions, &Batch),
         now: Duration,
         end: impl Fn(PartitionId) -> Option<Offset>,
         window: impl Fn(&Window) -> WindowStatus,
@@ -235,7 +240,7 @@ impl Report {
                 notes,
                 index_bytes: windows().map(|w| w.memory_bytes() as u64).sum(),
                 bloom_bytes: windows().filter_map(Window::bloom).map(Bloom::memory_bytes).sum(),
-                batch_bytes: 0,
+                batch_bytes: std::mem::take(&mut self.batch_bytes).max(batch.bytes() as u64),
                 partitions,
             },
         );
@@ -258,6 +263,7 @@ fn status(
         },
         reason: share.map(|share| format!("{:.0} % of the state topic read", share * 100.0)),
         next: partition.is_running().then_some(partition.next),
+        committed: partition.is_running().then_some(partition.committed),
         lag_records: end.filter(|_| partition.is_running()).map(|end| end.saturating_sub(partition.next)),
         window_ids: window.map_or(0, Window::ids),
         window_seconds: window.map_or(0.0, |window| window.effective_seconds().min(of(window).asked_seconds)),

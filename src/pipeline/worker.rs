@@ -134,7 +134,8 @@ impl<W: World> Worker<W> {
         };
         // After a failed turn above all: while nobody answers, every turn fails.
         let window = |window: &Window| window_status(window, &core.enforced, &core.options);
-        core.report.publish(&core.partitions, core.clock.elapsed(), |id| source.end(id), window);
+        let shown = (&core.partitions, &core.batch);
+        core.report.publish(shown, core.clock.elapsed(), |id| source.end(id), window);
         turned
     }
 

@@ -1,0 +1,27 @@
+# dedupd in a container: no root, nothing writable but the state volume.
+#   docker build -t dedupd .
+#   docker run --read-only -v dedupd-state:/var/lib/dedupd dedupd run --bootstrap-servers … --raw … --clean … --id json:/id
+FROM rust:1.95.0-bookworm AS build
+RUN apt-get update && apt-get install -y --no-install-recommends libssl-dev pkg-config \
+    && rm -rf /var/lib/apt/lists/*
+WORKDIR /src
+COPY Cargo.toml Cargo.lock ./
+COPY src src
+COPY benches benches
+RUN cargo build --release --locked --bin dedupd
+
+FROM debian:bookworm-slim
+RUN apt-get update && apt-get install -y --no-install-recommends ca-certificates libssl3 \
+    && rm -rf /var/lib/apt/lists/* \
+    && useradd --system --uid 10001 --no-create-home dedupd \
+    && install -d -o dedupd /var/lib/dedupd
+COPY --from=build /src/target/release/dedupd /usr/local/bin/dedupd
+USER 10001
+VOLUME /var/lib/dedupd
+ENV DEDUPD_STATE__DIR=/var/lib/dedupd \
+    DEDUPD_HTTP__LISTEN=0.0.0.0:9464
+EXPOSE 9464
+# SIGTERM commits what is open and leaves; that takes up to nine seconds.
+STOPSIGNAL SIGTERM
+ENTRYPOINT ["dedupd"]
+CMD ["--help"]

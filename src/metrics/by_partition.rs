@@ -1,0 +1,70 @@
+//! The gauges by partition, together, so that a partition that moves away leaves none behind.
+
+use prometheus::GaugeVec;
+
+use super::status::PartitionStatus;
+use super::table::{self, Row};
+
+/// Every gauge with a series for each partition.
+pub(super) struct ByPartition {
+    lag: GaugeVec,
+    raw_start: GaugeVec,
+    raw_retained: GaugeVec,
+    window_seconds: GaugeVec,
+    window_certain: GaugeVec,
+    window_ids: GaugeVec,
+    miss_rate: GaugeVec,
+}
+
+impl ByPartition {
+    /// Made of the table's rows by `gauges`; without series.
+    pub(super) fn new(gauges: impl Fn(&Row) -> GaugeVec) -> Self {
+        Self {
+            lag: gauges(&table::LAG),
+            raw_start: gauges(&table::RAW_START),
+            raw_retained: gauges(&table::RAW_RETAINED),
+            window_seconds: gauges(&table::WINDOW_SECONDS),
+            window_certain: gauges(&table::WINDOW_CERTAIN),
+            window_ids: gauges(&table::WINDOW_IDS),
+            miss_rate: gauges(&table::MISS_RATE),
+        }
+    }
+
+    /// Sets what is known. What is not known yet has no series, and what is not known for a moment keeps
+    /// its last value: a window of 0 seconds while it is loaded would be an alarm about nothing.
+    pub(super) fn set(&self, status: &PartitionStatus, log_start: Option<u64>) {
+        let label = status.partition.to_string();
+        let set = |gauge: &GaugeVec, value: f64| gauge.with_label_values(&[&label]).set(value);
+        if let Some(lag) = status.lag_records {
+            set(&self.lag, lag as f64);
+        }
+        if let Some(start) = log_start {
+            set(&self.raw_start, start as f64);
+            if let Some(committed) = status.committed {
+                set(&self.raw_retained, committed.saturating_sub(start) as f64);
+            }
+        }
+        if status.window.asked_seconds > 0.0 {
+            set(&self.window_seconds, status.window_seconds);
+            set(&self.window_certain, status.window.certain_seconds);
+            set(&self.window_ids, status.window_ids as f64);
+            set(&self.miss_rate, status.window.miss_rate);
+        }
+    }
+
+    /// Removes a partition's series. Those that are not there are as good as removed.
+    pub(super) fn forget(&self, partition: u32) {
+        let label = partition.to_string();
+        for gauges in [
+            &self.lag,
+            &self.raw_start,
+            &self.raw_retained,
+            &self.window_seconds,
+            &self.window_certain,
+            &self.window_ids,
+            &self.miss_rate,
+        ] {
+            drop(gauges.remove_label_values(&[&label]));
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! The alerts: Prometheus takes them, its own unit tests pass, and those tests notice a changed rule.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::programs::{TOP, promtool, said, text};
+use super::questions;
+
+#[test]
+fn prometheus_takes_configuration_and_rules() {
+    for arguments in [["check", "config", "config/prometheus.yml"], ["check", "rules", "config/alerts.yml"]] {
+        let output = promtool(Path::new(TOP), &arguments);
+        let text = said(&output);
+        assert!(output.status.success() && text.contains("SUCCESS"), "{text}");
+        assert!(!text.contains("FAILED") && !text.to_lowercase().contains("duplicate"), "{text}");
+    }
+}
+
+#[test]
+fn every_alert_fires_when_it_should_and_only_then() {
+    let output = promtool(Path::new(TOP), &["test", "rules", "config/alerts.test.yml"]);
+    assert!(output.status.success(), "{}", said(&output));
+    let tests = text("config/alerts.test.yml");
+    for alert in questions::of_the_alerts() {
+        assert!(tests.contains(&format!("alertname=\"{}\"", alert.by)), "{} has no test", alert.by);
+    }
+}
+
+/// Changes of one rule each, and none that the tests may overlook.
+const CHANGES: [(&str, &str); 14] = [
+    ("up{job=\"dedupd\"} == 0", "up == 0"),
+    ("dedupd_ready == 0\n        for: 5m", "dedupd_ready == 0\n        for: 4m"),
+    ("[15m]) > 2", "[15m]) > 5"),
+    ("(deriv(dedupd_lag_records[15m])) > 0", "(deriv(dedupd_lag_records[15m])) > -1000"),
+    ("> 60 *", "> 0 *"),
+    ("> 9 *", "> 11 *"),
+    ("dedupd_raw_start_offset > 0", "dedupd_raw_start_offset >= 0"),
+    ("> 0.05 *", "> 0.01 *"),
+    ("dedupd_torn_transactions_total[1h])) > 0", "dedupd_torn_transactions_total[1h])) > 1"),
+    ("(0.99 *", "(0.4 *"),
+    ("dedupd_evicted_ids_total[1h]) > 0", "dedupd_evicted_ids_total[1h]) >= 0"),
+    ("miss_rate > 0.01", "miss_rate > 0.0001"),
+    ("rate > dedupd_false_positive_rate_promised", "rate >= dedupd_false_positive_rate_promised"),
+    ("{state=\"restoring\"} > 0", "{state=\"restoring\"} > 1"),
+];
+
+#[test]
+fn the_tests_notice_a_changed_rule() {
+    let (rules, tests) = (text("config/alerts.yml"), text("config/alerts.test.yml"));
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("alerts.test.yml"), tests).unwrap();
+    for (from, to) in CHANGES {
+        assert_eq!(rules.matches(from).count(), 1, "{from}");
+        std::fs::write(folder.path().join("alerts.yml"), rules.replace(from, to)).unwrap();
+        let output = promtool(folder.path(), &["test", "rules", "alerts.test.yml"]);
+        assert!(!output.status.success(), "nobody notices that {from} has become {to}");
+        assert!(said(&output).contains("got"), "failed for another reason: {}", said(&output));
+    }
+}
+
+#[test]
+fn every_alert_says_how_bad_it_is_what_happened_and_what_to_do() {
+    let rules: Value = serde_norway::from_str(&text("config/alerts.yml")).unwrap();
+    for rule in rules["groups"][0]["rules"].as_array().unwrap() {
+        let severity = rule["labels"]["severity"].as_str().unwrap();
+        assert!(["critical", "warning", "info"].contains(&severity), "{rule}");
+        let said = |key: &str| rule["annotations"][key].as_str().unwrap_or_default().to_owned();
+        assert!(said("summary").contains("{{ $labels.instance }}"), "{rule}");
+        let description = said("description").to_lowercase();
+        let verbs = ["read ", "look at", "raise ", "compare ", "set ", "keep "];
+        assert!(verbs.iter().any(|verb| description.contains(verb)), "{}: what to do?", rule["alert"]);
+    }
+}

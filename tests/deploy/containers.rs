@@ -1,0 +1,173 @@
+//! `Dockerfile` and `docker-compose.yml`.
+
+use std::path::Path;
+
+use dedupd::cli::{Command, parse_from};
+use serde_json::Value;
+
+use super::configuration;
+use super::programs::{TOP, text};
+
+fn compose() -> Value {
+    serde_norway::from_str(&text("docker-compose.yml")).expect("docker-compose.yml is YAML")
+}
+
+fn words(list: &Value) -> Vec<String> {
+    list.as_array().expect("a list").iter().map(|word| word.as_str().expect("a text").to_owned()).collect()
+}
+
+/// The lines of the Dockerfile, each with its continuation.
+fn instructions() -> Vec<(String, String)> {
+    let text = text("Dockerfile").replace("\\\n", " ");
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    lines.filter_map(|line| line.split_once(' ')).map(|(a, b)| (a.to_owned(), b.to_owned())).collect()
+}
+
+/// The arguments of every instruction of a name.
+fn every(name: &str) -> Vec<String> {
+    instructions().into_iter().filter(|(it, _)| it == name).map(|(_, rest)| rest).collect()
+}
+
+/// What the image itself sets.
+fn image_environment() -> Vec<(String, String)> {
+    let lines = every("ENV").join(" ");
+    lines
+        .split_whitespace()
+        .map(|pair| pair.split_once('=').map(|(key, value)| (key.to_owned(), value.to_owned())).unwrap())
+        .collect()
+}
+
+#[test]
+fn images_are_pinned() {
+    let compose = compose();
+    let services = compose["services"].as_object().unwrap();
+    let images = services.values().filter_map(|service| service["image"].as_str().map(str::to_owned));
+    let bases = every("FROM").into_iter().map(|base| base.split(' ').next().unwrap().to_owned());
+    let all: Vec<String> = images.chain(bases).collect();
+    assert_eq!(all.len(), 5, "{all:?}");
+    for image in all {
+        let tag = image.rsplit_once(':').map_or("", |(_, tag)| tag);
+        assert!(!tag.is_empty() && !tag.contains("latest"), "{image}");
+    }
+}
+
+#[test]
+fn the_image_is_built_of_what_docker_is_given() {
+    let given: Vec<String> =
+        text(".dockerignore").lines().filter_map(|line| line.strip_prefix('!').map(str::to_owned)).collect();
+    let copied: Vec<String> = every("COPY")
+        .into_iter()
+        .filter(|line| !line.starts_with("--from"))
+        .flat_map(|line| line.split(' ').rev().skip(1).map(str::to_owned).collect::<Vec<_>>())
+        .collect();
+    assert!(copied.iter().any(|path| path == "src") && !copied.is_empty());
+    for path in &copied {
+        assert!(Path::new(TOP).join(path).exists(), "{path} does not exist");
+        assert!(given.contains(path), "{path} is kept from docker by .dockerignore");
+    }
+    // Cargo reads the manifest as a whole: what it names has to be there.
+    let manifest = text("Cargo.toml");
+    assert!(!manifest.contains("[[bench]]") || copied.iter().any(|path| path == "benches"));
+    let rust = manifest.lines().find_map(|line| line.strip_prefix("rust-version = ")).unwrap();
+    assert!(every("FROM")[0].starts_with(&format!("rust:{}", rust.trim_matches('"'))), "another Rust");
+}
+
+#[test]
+fn the_image_keeps_its_state_in_the_volume_and_is_not_root() {
+    let environment = image_environment();
+    let words: Vec<String> = "run -c /x.toml".split(' ').map(str::to_owned).collect();
+    let config = configuration(&words, &("/x.toml".to_owned(), text("config/dedupd.toml")), &environment);
+    assert_eq!(config.state.dir.display().to_string(), every("VOLUME")[0]);
+    assert!(config.http.listen.ip().is_unspecified());
+    assert_eq!(config.http.listen.port().to_string(), every("EXPOSE")[0]);
+    let user: u32 = every("USER")[0].parse().unwrap();
+    assert!(user > 0 && every("RUN").iter().any(|line| line.contains(&format!("--uid {user} "))));
+    assert_eq!(every("ENTRYPOINT"), ["[\"dedupd\"]"]);
+}
+
+/// What runs in a service of the compose file, if it is ours.
+fn environment_of(service: &Value) -> Vec<(String, String)> {
+    let own = service["environment"].as_object().into_iter().flatten();
+    let own = own.map(|(key, value)| (key.clone(), value.as_str().expect("a quoted text").to_owned()));
+    image_environment().into_iter().chain(own).collect()
+}
+
+/// The file of the host that a service sees under a path.
+fn mounted(service: &Value, inside: &str) -> Option<String> {
+    let volumes = service["volumes"].as_array()?.iter().filter_map(Value::as_str);
+    volumes
+        .filter_map(|volume| volume.split_once(':'))
+        .find(|(_, place)| place.trim_end_matches(":ro") == inside)
+        .map(|(outside, _)| outside.to_owned())
+}
+
+#[test]
+fn dedupd_of_the_compose_file_accepts_what_it_is_given() {
+    let compose = compose();
+    let service = &compose["services"]["dedupd"];
+    let words = words(&service["command"]);
+    let path = words.last().unwrap().clone();
+    let file = mounted(service, &path).expect("the configuration is mounted");
+    let config = configuration(&words, &(path, text(&file)), &environment_of(service));
+    assert_eq!(config.kafka.bootstrap_servers, "kafka:9092");
+    assert!(config.topics.create && config.http.listen.ip().is_unspecified());
+    assert_eq!(mounted(service, &config.state.dir.display().to_string()).as_deref(), Some("dedupd-state"));
+    assert!(compose["volumes"].as_object().unwrap().contains_key("dedupd-state"));
+    let port = config.http.listen.port();
+    assert_eq!(service["ports"][0].as_str(), Some(format!("127.0.0.1:{port}:{port}").as_str()));
+    let scraped: Value = serde_norway::from_str(&text("config/prometheus.yml")).unwrap();
+    let target = &scraped["scrape_configs"][0]["static_configs"][0]["targets"][0];
+    assert_eq!(target.as_str(), Some(format!("dedupd:{port}").as_str()));
+    // The producer writes what dedupd reads.
+    let producer = self::words(&compose["services"]["producer"]["command"]);
+    let line = std::iter::once("dedupd").chain(producer.iter().map(String::as_str));
+    let Ok(Command::Generate(args)) = parse_from(line) else { panic!("{producer:?}") };
+    assert_eq!(args.topic, config.topics.raw.as_str());
+    assert_eq!(args.bootstrap_servers, config.kafka.bootstrap_servers);
+    assert_eq!((args.records, args.partitions), (None, Some(6)), "without end, and it makes the topic");
+}
+
+#[test]
+fn what_is_mounted_exists_and_services_wait_for_services_that_are_there() {
+    let compose = compose();
+    let services = compose["services"].as_object().unwrap();
+    let mut files = 0;
+    for (name, service) in services {
+        for volume in service["volumes"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+            let (outside, _) = volume.split_once(':').unwrap();
+            if let Some(path) = outside.strip_prefix("./") {
+                files += 1;
+                assert!(Path::new(TOP).join(path).exists(), "{name} mounts {path}");
+                assert!(volume.ends_with(":ro"), "{name} may write to {path}");
+            }
+        }
+        for other in service["depends_on"].as_object().into_iter().flatten().map(|(other, _)| other) {
+            assert!(services[other]["healthcheck"].is_object(), "{name} waits for the health of {other}");
+        }
+    }
+    assert_eq!(files, 6);
+}
+
+#[test]
+fn grafana_finds_the_dashboard_and_its_data() {
+    let compose = compose();
+    let grafana = &compose["services"]["grafana"];
+    let providers: Value = serde_norway::from_str(&text("config/grafana/dashboards.yml")).unwrap();
+    let folder = providers["providers"][0]["options"]["path"].as_str().unwrap();
+    assert_eq!(mounted(grafana, folder).as_deref(), Some("./dashboards"));
+    let home = grafana["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"].as_str();
+    assert_eq!(home, Some(format!("{folder}/dedupd.json").as_str()));
+    let sources: Value = serde_norway::from_str(&text("config/grafana/datasources.yml")).unwrap();
+    let source = &sources["datasources"][0];
+    assert_eq!((source["type"].as_str(), source["isDefault"].as_bool()), (Some("prometheus"), Some(true)));
+    assert_eq!(source["url"].as_str(), Some("http://prometheus:9090"));
+    for place in ["datasources/dedupd.yml", "dashboards/dedupd.yml"] {
+        assert!(mounted(grafana, &format!("/etc/grafana/provisioning/{place}")).is_some(), "{place}");
+    }
+    for (inside, outside) in
+        [("prometheus.yml", "./config/prometheus.yml"), ("alerts.yml", "./config/alerts.yml")]
+    {
+        let inside = format!("/etc/prometheus/{inside}");
+        assert_eq!(mounted(&compose["services"]["prometheus"], &inside).as_deref(), Some(outside));
+    }
+}
