@@ -1,7 +1,7 @@
 //! What is answered where.
 
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{HeaderName, Method, Request, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -10,6 +10,9 @@ use serde_json::json;
 
 use super::{Endpoint, door, page};
 use crate::metrics::{Metrics, Outcome};
+
+/// A request's body may have so many bytes: an id, and what is around it.
+const MAX_BODY: usize = 64 * 1024;
 
 pub(super) fn router(endpoint: Endpoint) -> Router {
     Router::new()
@@ -21,6 +24,7 @@ pub(super) fn router(endpoint: Endpoint) -> Router {
         .route("/state", get(door::state))
         .route("/forget", post(door::forget))
         .fallback(|| async { (StatusCode::NOT_FOUND, "try /, /status.json, /metrics, /livez or /readyz\n") })
+        .layer(DefaultBodyLimit::max(MAX_BODY))
         .layer(middleware::from_fn(get_only))
         .with_state(endpoint)
 }
