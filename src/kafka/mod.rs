@@ -6,6 +6,7 @@
 mod admin;
 mod aside;
 mod client_config;
+mod connection;
 mod consumer;
 mod delivery;
 mod ends;
@@ -14,6 +15,7 @@ mod group;
 mod native;
 mod producer;
 mod record;
+mod rights;
 mod sample;
 mod settle;
 mod state_topic;
