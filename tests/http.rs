@@ -7,13 +7,16 @@
     reason = "a test fails by panicking"
 )]
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use dedupd::http::{Door, Endpoint, Limits, serve_within};
+use dedupd::clock::monotonic;
+use dedupd::control::{Answer, Control};
+use dedupd::dedupe::{Hasher, IdSource, IdentityRule};
+use dedupd::http::{Door, Endpoint, Limits, Token, serve_within};
 use dedupd::metrics::{
     About, History, Metrics, Outcome, PartitionState, PartitionStatus, Recent, Status, Totals, Warning,
     WindowStatus, WorkerStatus,
@@ -28,6 +31,8 @@ fn history() -> History {
     history.note(Duration::from_secs(5), Totals { records: 5_000, duplicates: 500, lag: 7 });
     history
 }
+/// Bytes of a large page.
+const HUGE: usize = 8 << 20;
 
 struct Server {
     address: SocketAddr,
@@ -91,6 +96,12 @@ impl Server {
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         answer
+    }
+
+    /// From now on `/readyz` is more than the buffers of two sockets hold.
+    fn fill_pages(&self) {
+        let notes = vec!["x".repeat(HUGE)];
+        self.status.publish(0, WorkerStatus { notes, ..running() });
     }
 
     fn stop(&mut self) {
@@ -182,6 +193,7 @@ fn only_get_is_served() {
 fn the_limits_are_the_documented_ones() {
     let limits = Limits::default();
     assert_eq!((limits.connections, limits.head), (64, Duration::from_secs(2)));
+    assert_eq!((limits.connection, limits.control), (Duration::from_secs(10), Duration::from_secs(70)));
 }
 
 #[test]
@@ -215,36 +227,123 @@ fn a_head_without_end_is_refused() {
 
 #[test]
 fn a_client_that_does_not_read_its_answer_is_cut_off() {
-    let limits = Limits { connections: 1, connection: Duration::from_millis(300), ..Limits::default() };
+    let limits = Limits { connection: Duration::from_millis(300), ..Limits::default() };
     let server = Server::start(limits);
-    // More than the buffers of both sockets hold.
-    let notes = vec!["x".repeat(64 << 20)];
-    server.status.publish(0, WorkerStatus { notes, ..running() });
+    server.fill_pages();
     let mut idle = server.connect();
     write!(idle, "GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
-    // The only place is taken until the idle client is cut off.
-    assert!(server.ask("GET", "/livez").starts_with("HTTP/1.1 200 "));
+    std::thread::sleep(Duration::from_millis(600));
     let mut answer = Vec::new();
     drop(idle.read_to_end(&mut answer));
-    assert!(answer.len() < 64 << 20, "the whole answer was delivered");
+    assert!(answer.len() < HUGE, "the whole answer was delivered");
 }
 
 #[test]
-fn more_clients_than_places_wait() {
+fn a_client_more_than_there_are_places_costs_the_oldest_its_own() {
     let long = Duration::from_mins(10);
-    let server = Server::start(Limits { connections: 1, head: long, connection: long });
-    let first = server.connect();
-    let mut second = server.connect();
-    write!(second, "GET /livez HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
-    second.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
-    let error = second.read(&mut [0]).unwrap_err();
-    assert!([ErrorKind::WouldBlock, ErrorKind::TimedOut].contains(&error.kind()), "{error}");
-
-    drop(first);
-    second.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let server = Server::start(Limits { connections: 2, head: long, connection: long, control: long });
+    let (mut first, mut second) = (server.connect(), server.connect());
+    for silent in [&mut first, &mut second] {
+        silent.write_all(b"GET /livez HTTP/1.1\r\n").unwrap();
+        assert!(server.ask("GET", "/livez").starts_with("HTTP/1.1 200 "));
+    }
+    let mut answer = Vec::new();
+    drop(first.read_to_end(&mut answer));
+    assert!(answer.is_empty(), "the oldest is cut off");
+    // Both questions have been answered, so one place was free again when the last came.
+    second.write_all(b"Host: x\r\n\r\n").unwrap();
     let mut answer = String::new();
     second.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+}
+
+#[test]
+fn slow_clients_do_not_delay_a_look_at_its_health() {
+    let server = Server::start(Limits::default());
+    server.fill_pages();
+    let client = |request: &[u8]| {
+        let mut client = server.connect();
+        client.set_nonblocking(true).unwrap();
+        drop(client.write(request));
+        client
+    };
+    // Some send a byte now and then, some ask for much and never read.
+    let begin = || client(b"GET /metrics HTTP/1.1\r\nX: ");
+    let mut slow: Vec<TcpStream> = (0..200).map(|_| begin()).collect();
+    let mut deaf: Vec<TcpStream> = Vec::new();
+    let mut longest = Duration::ZERO;
+    for _ in 0..40 {
+        let asked = monotonic();
+        assert!(server.ask("GET", "/livez").starts_with("HTTP/1.1 200 "));
+        longest = longest.max(asked.elapsed());
+        for client in &mut slow {
+            if client.write(b"x").is_err() {
+                *client = begin();
+            }
+        }
+        deaf.extend((0..2).map(|_| client(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    drop(deaf);
+    println!("the slowest of 40 answers came after {longest:?}");
+    assert!(longest < Duration::from_secs(1), "{longest:?}");
+}
+
+/// A server that answers operators with this secret, `delay` late.
+fn controlled(limits: Limits, delay: Duration) -> Server {
+    let rule = IdentityRule::new(vec![IdSource::Key], Hasher::Xxh3);
+    let (control, mut asked) = Control::new(rule, 1);
+    let questions = asked.remove(0);
+    std::thread::spawn(move || {
+        for question in questions {
+            std::thread::sleep(delay);
+            question.answer.send(Answer::default()).ok();
+        }
+    });
+    let door = Door { token: Token::new(SECRET), ..Door::default() };
+    door.control.set(control).unwrap();
+    Server::start_with(limits, door)
+}
+
+const SECRET: &str = "a secret of some length";
+
+#[test]
+fn only_an_operator_gets_more_time() {
+    let limits = Limits { connection: Duration::from_millis(300), ..Limits::default() };
+    let server = controlled(limits, Duration::from_millis(900));
+    let ask = |headers: &str| {
+        let mut client = server.connect();
+        write!(client, "GET /state?id=x HTTP/1.1\r\nHost: x\r\n{headers}\r\n").unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let answer = ask(&format!("Authorization: Bearer {SECRET}\r\n"));
+    assert!(answer.starts_with("HTTP/1.1 404 ") && answer.contains("looked_into"), "{answer}");
+    assert!(ask("Authorization: Bearer something else\r\n").starts_with("HTTP/1.1 401 "));
+    assert!(ask("").starts_with("HTTP/1.1 401 "));
+}
+
+#[test]
+fn who_has_no_secret_is_refused_before_a_body_is_read() {
+    let server = controlled(Limits::default(), Duration::ZERO);
+    let post = |headers: &str, body: &[u8]| {
+        let mut client = server.connect();
+        let kind = "Content-Type: application/json\r\nContent-Length: 1000000";
+        write!(client, "POST /forget HTTP/1.1\r\nHost: x\r\n{kind}\r\n{headers}\r\n").unwrap();
+        drop(client.write_all(body));
+        let mut answer = [0; 12];
+        match client.read_exact(&mut answer) {
+            Ok(()) => String::from_utf8_lossy(&answer).into_owned(),
+            Err(error) => error.kind().to_string(),
+        }
+    };
+    assert_eq!(post("", b""), "HTTP/1.1 401");
+    let secret = format!("Authorization: Bearer {SECRET}\r\n");
+    let answer = post(&secret, &vec![b'x'; 200_000]);
+    // The server closes while there is more to come, which can overtake its answer.
+    let refused = ["HTTP/1.1 413", "connection reset"].contains(&answer.as_str());
+    assert!(refused, "nor does an operator's body fill the memory: {answer}");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use super::{Ended, begin_log, begin_log_quietly, check, run, runtime, signal, wi
 use crate::audit::{self, AuditError, MissingId, Report};
 use crate::cli::{Command, Exit, GenerateArgs, IdForm, PlanArgs, WhenFull};
 use crate::clock::{Clock, SystemClock};
-use crate::config::{self, AsTyped, Config, OnMissing};
+use crate::config::{self, AsTyped, Config, OnMissing, Properties, Property};
 use crate::dedupe::{Hasher, IdSource, IdentityRule};
 use crate::demo;
 use crate::generate::{self, Shape, Summary};
@@ -132,7 +132,7 @@ fn sampled(args: &PlanArgs, topic: &str) -> Result<Sample, Ended> {
     let sources = sources.map_err(|error| wrong(format!("--id: {error}")))?;
     let sampling = Sampling {
         bootstrap_servers: args.bootstrap_servers.clone().unwrap_or_default(),
-        properties: args.properties.iter().map(|p| (p.name.clone(), p.value.clone())).collect(),
+        properties: properties(&args.properties)?,
         topic: topic.to_owned(),
         records: args.sample,
     };
@@ -151,11 +151,18 @@ fn sampled(args: &PlanArgs, topic: &str) -> Result<Sample, Ended> {
     Ok(sample)
 }
 
+/// The properties of the command line, with what stands in files.
+fn properties(given: &[Property]) -> Result<Vec<(String, String)>, Ended> {
+    let given: Properties = given.iter().cloned().collect();
+    let read = given.with_files_read().map_err(|problems| Ended::new(Exit::Usage, problems.to_string()))?;
+    Ok(read.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
+}
+
 /// `dedupd generate`: until all is written or a signal comes.
 fn generate(args: &GenerateArgs) -> Result<Summary, Ended> {
     let options = generate::Options {
         bootstrap_servers: args.bootstrap_servers.clone(),
-        properties: args.properties.iter().map(|p| (p.name.clone(), p.value.clone())).collect(),
+        properties: properties(&args.properties)?,
         topic: args.topic.clone(),
         partitions: args.partitions,
         shape: Shape {

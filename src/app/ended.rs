@@ -44,7 +44,7 @@ impl From<CheckError> for Ended {
     fn from(error: CheckError) -> Self {
         let exit = match error {
             CheckError::Configuration(_) => Exit::Usage,
-            CheckError::Refused(_) | CheckError::Unreachable(_) => Exit::StartUp,
+            CheckError::Refused(_) | CheckError::Unreachable(_) | CheckError::Rejected(_) => Exit::StartUp,
         };
         Self::new(exit, error.to_string())
     }

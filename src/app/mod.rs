@@ -151,6 +151,13 @@ pub fn run(config: Config, recent: Recent) -> Result<(), Ended> {
         })?;
         if let Ok(address) = listener.local_addr() {
             tracing::info!("status page and metrics at http://{address}/");
+            if !address.ip().is_loopback() {
+                tracing::warn!(
+                    "http.listen = {address} can be reached from other machines, and whoever reaches it can read \
+                     topics, offsets and figures without a password; let it listen on 127.0.0.1, or put a firewall \
+                     or a proxy with a password before it"
+                );
+            }
         }
         Service { door, recent, ..Service::new(config) }.run(listener, stop).await
     })

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::assembly::{binding, filters, hasher, options, rule, settings, window_of};
 use super::{Ended, Service, retention};
-use crate::clock::SystemClock;
+use crate::clock::{SystemClock, monotonic};
 use crate::control::{Asked, Control};
 use crate::dedupe::Hasher;
 use crate::kafka::{self, CheckError, KafkaSink, KafkaSource, KafkaStateLog, Topology, Wanted};
@@ -20,6 +20,8 @@ use crate::store::{self, Held, Lock, SledStore};
 pub(super) const OPEN: Duration = Duration::from_mins(1);
 /// No call of a worker may take longer, whatever it waits for.
 const HANG: Duration = Duration::from_mins(1);
+/// For how long a broker may refuse the connection at the start before that counts as final.
+const REFUSED: Duration = Duration::from_secs(8);
 /// How often the workers are looked after.
 const LOOK: Duration = Duration::from_millis(50);
 /// Every so many looks the size on disk is measured.
@@ -74,19 +76,31 @@ fn topology(service: &Service, stop: &AtomicBool) -> Result<Option<Topology>, En
         return Ok(Some(topology.clone()));
     }
     let wanted = Wanted { create: service.config.topics.create, window: window_of(&service.config) };
+    let mut refused_since = None;
     while !stop.load(Ordering::Acquire) {
         match kafka::check(&settings(&service.config, 0), wanted) {
             Ok(topology) => return Ok(Some(topology)),
             Err(CheckError::Unreachable(what)) => {
+                refused_since = None;
                 tracing::warn!("no broker answers: {what}");
-                let not_ready = Some(format!("waits for a broker: {what}"));
-                service.status.publish(0, WorkerStatus { not_ready, ..WorkerStatus::starting() });
-                pause(Duration::from_secs(1), stop);
+                waits(service, format!("waits for a broker: {what}"), stop);
+            }
+            // One broker of several may be wrong, or has not heard of a new user yet.
+            Err(CheckError::Rejected(what))
+                if refused_since.get_or_insert_with(monotonic).elapsed() < REFUSED =>
+            {
+                tracing::warn!("the broker refuses the connection: {what}");
+                waits(service, format!("is refused by the broker: {what}"), stop);
             }
             Err(refused) => return Err(refused.into()),
         }
     }
     Ok(None)
+}
+
+fn waits(service: &Service, why: String, stop: &AtomicBool) {
+    service.status.publish(0, WorkerStatus { not_ready: Some(why), ..WorkerStatus::starting() });
+    pause(Duration::from_secs(1), stop);
 }
 
 pub(super) fn pause(time: Duration, stop: &AtomicBool) {

@@ -12,7 +12,8 @@ pub enum Exit {
     Failed = 1,
     /// The command line or the configuration is wrong.
     Usage = 2,
-    /// A check at the start failed: a topic is missing or has the wrong shape.
+    /// A check at the start failed: a topic or a right is missing, a topic has the wrong shape, or the
+    /// brokers refuse the connection.
     StartUp = 3,
     /// The local state cannot be used: the disk, or the hash does not fit.
     State = 4,

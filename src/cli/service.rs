@@ -122,14 +122,16 @@ Environment:
   DEDUPD_TOPICS__RAW sets topics.raw, DEDUPD_WINDOW__EXACT sets window.exact.
   Below DEDUPD_KAFKA__PROPERTIES__, underscores stand for dots: SECURITY_PROTOCOL is
   security.protocol. Lists are written as in TOML. An empty variable counts as not set.
-  Later wins: default, file, environment, flag. Secrets belong into the file or the
-  environment: other users of the machine can see a command line.
+  Later wins: default, file, environment, flag. Secrets belong into a file or the
+  environment: other users of the machine can see a command line. NAME.file, or NAME_FILE in the
+  environment, names a file with the value of the property NAME.
 
 Exit codes:
   0  done, or stopped as told by SIGTERM or SIGINT
   1  failed
   2  the command line or the configuration is wrong
-  3  a check at the start failed: a topic is missing or has the wrong shape
+  3  a check at the start failed: a topic or a right is missing, a topic has the wrong shape,
+     or the brokers refuse the connection
   4  the local state cannot be used: the disk, or the hash does not fit
   5  another process uses the same group and instance name
   6  Kafka refused something that only an operator can mend";
@@ -141,5 +143,5 @@ Examples:
   dedupd check --config /etc/dedupd.toml
   dedupd check --bootstrap-servers localhost:9092 --raw events.raw --clean events.clean --id key
 
-Exit codes: 0 all is well, 2 the configuration is wrong, 3 a topic is missing or has the wrong
-shape, 6 Kafka refused. Environment: see `dedupd run --help`.";
+Exit codes: 0 all is well, 2 the configuration is wrong, 3 a topic or a right is missing, a topic
+has the wrong shape, or the brokers refuse the connection, 6 Kafka refused. Environment: see `dedupd run --help`.";

@@ -3,7 +3,8 @@
 //! The first step ([`AsTyped`]) merges strings from the defaults, a TOML file, the environment and
 //! the command line, and knows which keys exist. The second ([`Config`]) gives them types and
 //! refuses what cannot work. Both collect every [`Problem`] instead of stopping at the first.
-//! Nothing in here opens a socket, and only [`load`] touches a file or the environment.
+//! Nothing in here opens a socket, and only [`load`] and [`Properties::with_files_read`] touch a file or
+//! the environment.
 
 mod as_typed;
 mod choices;
@@ -15,6 +16,7 @@ mod layers;
 mod problem;
 mod properties;
 mod reading;
+mod secret_files;
 mod show;
 mod sources;
 mod topic_name;

@@ -13,8 +13,8 @@ use super::problem::{Problem, Problems};
 use super::reading::Reading;
 use super::validated::{self, Config, Local};
 
-/// A configuration file that has been read.
-#[derive(Debug, Clone)]
+/// A configuration file that has been read. No `Debug`: it may hold secrets.
+#[derive(Clone)]
 pub struct FileText {
     /// Where it was read from, for messages.
     pub path: PathBuf,
@@ -22,8 +22,9 @@ pub struct FileText {
     pub text: String,
 }
 
-/// Everything a configuration is made of. Later ones win: defaults, file, environment, flags.
-#[derive(Debug, Clone, Default)]
+/// Everything a configuration is made of. Later ones win: defaults, file, environment, flags. No `Debug`:
+/// it holds secrets.
+#[derive(Clone, Default)]
 pub struct Sources {
     /// The file, if one was named.
     pub file: Option<FileText>,
@@ -35,9 +36,11 @@ pub struct Sources {
     pub host: String,
 }
 
-/// Reads the file, the environment and the host name, and validates.
+/// Reads the file, the environment and the host name, validates, and reads the files that properties name.
 pub fn load(file: Option<&Path>, flags: AsTyped) -> Result<Config, ConfigError> {
-    Config::from_sources(&gather(file, flags)?)
+    let mut config = Config::from_sources(&gather(file, flags)?)?;
+    config.kafka.properties = config.kafka.properties.with_files_read().map_err(ConfigError::Invalid)?;
+    Ok(config)
 }
 
 /// [`load`] for commands that only read the local state.

@@ -30,8 +30,8 @@ const TELL: Duration = Duration::from_millis(200);
 /// Longest wait for the next record's time, so that a stop is noticed.
 const NAP: Duration = Duration::from_millis(50);
 
-/// What to write where.
-#[derive(Debug, Clone)]
+/// What to write where. No `Debug`: the properties hold secrets.
+#[derive(Clone)]
 pub struct Options {
     /// `host:port` list.
     pub bootstrap_servers: String,

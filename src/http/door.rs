@@ -6,13 +6,15 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use axum::body::Bytes;
-use axum::extract::{Query, State};
+use axum::extract::{FromRequestParts, Query, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::json;
 
 use super::Endpoint;
+use super::server::Trusted;
 use crate::control::{Answer, Control, Refusal};
 
 /// The shortest secret, in bytes.
@@ -66,10 +68,34 @@ struct Wish {
     partition: Option<u32>,
 }
 
+/// Somebody who has shown the secret. Comes before anything of the request's body is read.
+pub(super) struct Operator;
+
+impl FromRequestParts<Endpoint> for Operator {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, shown: &Endpoint) -> Result<Self, Response> {
+        let Some(token) = &shown.door.token else {
+            let why = "nobody may ask here: name a file with a secret in http.token_file, and start again";
+            return Err(refuse(StatusCode::FORBIDDEN, why));
+        };
+        let given = parts.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+        if !given.and_then(|given| given.strip_prefix("Bearer ")).is_some_and(|given| token.is(given.trim()))
+        {
+            let why = "send the secret of http.token_file, as in: Authorization: Bearer SECRET";
+            return Err(refuse(StatusCode::UNAUTHORIZED, why));
+        }
+        if let Some(trusted) = parts.extensions.get::<Trusted>() {
+            trusted.grant();
+        }
+        Ok(Self)
+    }
+}
+
 /// `GET /state?id=…`: where an id is.
 pub(super) async fn state(
+    _operator: Operator,
     State(shown): State<Endpoint>,
-    headers: HeaderMap,
     Query(asked): Query<Vec<(String, String)>>,
 ) -> Response {
     let mut texts = Vec::new();
@@ -86,11 +112,16 @@ pub(super) async fn state(
             }
         }
     }
-    ask(shown.door, &headers, texts, partition, false).await
+    ask(shown.door, texts, partition, false).await
 }
 
 /// `POST /forget`: takes an id back.
-pub(super) async fn forget(State(shown): State<Endpoint>, headers: HeaderMap, body: Bytes) -> Response {
+pub(super) async fn forget(
+    _operator: Operator,
+    State(shown): State<Endpoint>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     if kind.split(';').next().map(str::trim) != Some("application/json") {
         return refuse(StatusCode::UNSUPPORTED_MEDIA_TYPE, "send content-type: application/json");
@@ -101,7 +132,7 @@ pub(super) async fn forget(State(shown): State<Endpoint>, headers: HeaderMap, bo
                 Texts::One(text) => vec![text],
                 Texts::Parts(parts) => parts,
             };
-            ask(shown.door, &headers, texts, partition, true).await
+            ask(shown.door, texts, partition, true).await
         }
         Err(error) => refuse(
             StatusCode::BAD_REQUEST,
@@ -110,22 +141,7 @@ pub(super) async fn forget(State(shown): State<Endpoint>, headers: HeaderMap, bo
     }
 }
 
-async fn ask(
-    door: Door,
-    headers: &HeaderMap,
-    texts: Vec<String>,
-    partition: Option<u32>,
-    forget: bool,
-) -> Response {
-    let Some(token) = door.token else {
-        let why = "nobody may ask here: name a file with a secret in http.token_file, and start again";
-        return refuse(StatusCode::FORBIDDEN, why);
-    };
-    let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    if !given.and_then(|given| given.strip_prefix("Bearer ")).is_some_and(|given| token.is(given.trim())) {
-        let why = "send the secret of http.token_file, as in: Authorization: Bearer SECRET";
-        return refuse(StatusCode::UNAUTHORIZED, why);
-    }
+async fn ask(door: Door, texts: Vec<String>, partition: Option<u32>, forget: bool) -> Response {
     let Some(control) = door.control.get().cloned() else {
         return refuse(StatusCode::SERVICE_UNAVAILABLE, "the workers have not started yet; see /readyz");
     };

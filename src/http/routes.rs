@@ -3,7 +3,7 @@
 use std::sync::PoisonError;
 
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{HeaderName, Method, Request, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -12,6 +12,9 @@ use serde_json::json;
 
 use super::{Endpoint, door, page};
 use crate::metrics::{Metrics, Outcome, Rates};
+
+/// A request's body may have so many bytes: an id, and what is around it.
+const MAX_BODY: usize = 64 * 1024;
 
 pub(super) fn router(endpoint: Endpoint) -> Router {
     Router::new()
@@ -26,6 +29,7 @@ pub(super) fn router(endpoint: Endpoint) -> Router {
         .fallback(|| async {
             (StatusCode::NOT_FOUND, "try /, /status.json, /config, /metrics, /livez or /readyz\n")
         })
+        .layer(DefaultBodyLimit::max(MAX_BODY))
         .layer(middleware::from_fn(get_only))
         .with_state(endpoint)
 }

@@ -11,8 +11,10 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
 use super::client_config::Settings;
-use super::error::failure;
-use super::native;
+use super::connection::{self, Listening};
+use super::error::{failure, said};
+use super::native::{self, Described};
+use super::rights::{self, Operation, Resource};
 use super::topics::{self, Shape};
 use crate::ports::Remedy;
 
@@ -47,6 +49,10 @@ pub enum CheckError {
     /// Nobody answers; trying again may help.
     #[error("no broker answers: {0}")]
     Unreachable(String),
+    /// A broker refuses the connection: certificates, user or password. Trying again helps only when
+    /// somebody mends that (exit code 3).
+    #[error("the broker refuses the connection: {0}")]
+    Rejected(String),
     /// The configuration asks for what this cluster does not allow (exit code 2).
     #[error("{}", .0.join("\n"))]
     Configuration(Vec<String>),
@@ -67,24 +73,9 @@ pub struct Wanted {
 /// Asks the cluster about everything that must hold before a record moves.
 pub fn check(settings: &Settings, wanted: Wanted) -> Result<Topology, CheckError> {
     let asking = Inquiry::new(settings)?;
-    let mut found = asking.topics()?;
-    asking.broker_limits()?;
-    if wanted.create && !found.raw_missing() {
-        asking.create_missing(&found, wanted.window)?;
-        found = asking.topics()?;
-    }
-    let configs = asking.configs(&found)?;
-    let verdict = topics::judge(settings, &found.shapes(), &configs, wanted.window);
-    if !verdict.problems.is_empty() {
-        return Err(CheckError::Refused(verdict.problems));
-    }
-    let names = [settings.raw.as_str(), &settings.clean, &settings.state];
-    let ids = native::topic_ids(asking.reader.client(), &names, ANSWER).unwrap_or_default();
-    Ok(Topology {
-        partitions: found.raw.partitions().unwrap_or(0),
-        cluster_id: asking.reader.client().fetch_cluster_id(ANSWER),
-        topic_ids: ids.try_into().unwrap_or_default(),
-        warnings: verdict.warnings,
+    asking.everything(wanted).map_err(|error| match error {
+        CheckError::Unreachable(what) => asking.unreachable(what),
+        other => other,
     })
 }
 
@@ -99,8 +90,10 @@ pub(super) struct Found {
 }
 
 impl Found {
-    fn raw_missing(&self) -> bool {
-        self.raw.partitions().is_none()
+    /// Whether the raw topic is there, and every other may be seen.
+    fn may_be_completed(&self) -> bool {
+        let aside = self.aside.iter().map(|(_, shape)| shape);
+        self.raw.partitions().is_some() && self.shapes().into_iter().chain(aside).all(|s| *s != Shape::Hidden)
     }
 
     fn shapes(&self) -> [&Shape; 3] {
@@ -110,7 +103,7 @@ impl Found {
 
 struct Inquiry<'a> {
     settings: &'a Settings,
-    reader: BaseConsumer,
+    reader: BaseConsumer<Listening>,
     admin: AdminClient<DefaultClientContext>,
 }
 
@@ -124,13 +117,55 @@ fn refuse(doing: &str, error: &KafkaError) -> CheckError {
 
 impl<'a> Inquiry<'a> {
     fn new(settings: &'a Settings) -> Result<Self, CheckError> {
-        let create = |e: KafkaError| CheckError::Configuration(vec![e.to_string()]);
-        let config = settings.reader("read_committed");
+        let create = |e: KafkaError| CheckError::Configuration(vec![said(&e)]);
         Ok(Self {
             settings,
-            reader: config.create().map_err(create)?,
+            reader: Listening::reader(settings).map_err(create)?,
             admin: settings.base().create().map_err(create)?,
         })
+    }
+
+    fn everything(&self, wanted: Wanted) -> Result<Topology, CheckError> {
+        let mut found = self.topics()?;
+        self.broker_limits()?;
+        if wanted.create && found.may_be_completed() {
+            self.create_missing(&found, wanted.window)?;
+            found = self.topics()?;
+        }
+        let configs = self.configs(&found)?;
+        let described = self.described();
+        let mut verdict = topics::judge(self.settings, &found.shapes(), &configs, wanted.window);
+        verdict.problems.extend(self.missing_rights(&described));
+        if !verdict.problems.is_empty() {
+            return Err(CheckError::Refused(verdict.problems));
+        }
+        let mut ids = described.into_iter().map(|topic| topic.id);
+        Ok(Topology {
+            partitions: found.raw.partitions().unwrap_or(0),
+            cluster_id: self.reader.client().fetch_cluster_id(ANSWER),
+            topic_ids: std::array::from_fn(|_| ids.next().flatten()),
+            warnings: verdict.warnings,
+        })
+    }
+
+    /// Nobody answered; the client may have said why.
+    fn unreachable(&self, what: String) -> CheckError {
+        match connection::complaint_of(&self.reader, self.settings) {
+            Some(complaint) if complaint.refused => CheckError::Rejected(complaint.what),
+            Some(complaint) => CheckError::Unreachable(format!("{what}: {}", complaint.what)),
+            None => CheckError::Unreachable(what),
+        }
+    }
+
+    /// What the broker tells of the topics of [`rights::on_topics`]; nothing where it is too old for that.
+    fn described(&self) -> Vec<Described> {
+        let names: Vec<&str> = rights::on_topics(self.settings).iter().map(|(name, _)| *name).collect();
+        native::topics(self.reader.client(), &names, ANSWER).unwrap_or_default()
+    }
+
+    fn missing_rights(&self, topics: &[Described]) -> Vec<String> {
+        let group = native::group(self.reader.client(), &self.settings.group, ANSWER).unwrap_or_default();
+        rights::all_missing(self.settings, topics, &group)
     }
 
     fn topics(&self) -> Result<Found, CheckError> {
@@ -163,6 +198,7 @@ impl<'a> Inquiry<'a> {
             Some(RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic) => {
                 Ok((Shape::Missing, 1))
             }
+            Some(RDKafkaErrorCode::TopicAuthorizationFailed) => Ok((Shape::Hidden, 1)),
             Some(code) => Err(refuse(&doing, &KafkaError::MetadataFetch(code))),
         }
     }
@@ -215,6 +251,13 @@ impl<'a> Inquiry<'a> {
                 Ok(name) => tracing::info!(topic = name, "created"),
                 // Another instance was faster.
                 Err((_, RDKafkaErrorCode::TopicAlreadyExists)) => {}
+                Err((
+                    name,
+                    RDKafkaErrorCode::TopicAuthorizationFailed | RDKafkaErrorCode::ClusterAuthorizationFailed,
+                )) => {
+                    let right = rights::missing(self.settings, Operation::Create, Resource::Topic(&name));
+                    return Err(CheckError::Refused(vec![right]));
+                }
                 Err((name, code)) => {
                     return Err(refuse(&format!("creating topic {name}"), &KafkaError::AdminOp(code)));
                 }
@@ -242,7 +285,7 @@ impl<'a> Inquiry<'a> {
         let mut configs = [HashMap::new(), HashMap::new(), HashMap::new()];
         let names = [&settings.raw, &settings.clean, &settings.state];
         for ((slot, name), shape) in configs.iter_mut().zip(names).zip(found.shapes()) {
-            if *shape != Shape::Missing {
+            if shape.partitions().is_some() {
                 *slot = self.topic_configs(name)?;
             }
         }
@@ -251,27 +294,28 @@ impl<'a> Inquiry<'a> {
 
     /// The configuration of a topic; empty, with a warning, where the right to see it is missing.
     fn topic_configs(&self, name: &str) -> Result<HashMap<String, String>, CheckError> {
-        self.describe(ResourceSpecifier::Topic(name), &format!("reading the configuration of topic {name}"))
+        let doing = format!("reading the configuration of topic {name}");
+        self.describe((ResourceSpecifier::Topic(name), Resource::Topic(name)), &doing)
     }
 
     fn describe(
         &self,
-        resource: ResourceSpecifier<'_>,
+        (asked, resource): (ResourceSpecifier<'_>, Resource<'_>),
         doing: &str,
     ) -> Result<HashMap<String, String>, CheckError> {
         let options = AdminOptions::new().request_timeout(Some(ANSWER));
-        let answers = pollster::block_on(self.admin.describe_configs([&resource], &options))
+        let answers = pollster::block_on(self.admin.describe_configs([&asked], &options))
             .map_err(|e| refuse(doing, &e))?;
-        match answers.into_iter().next() {
-            Some(Ok(ConfigResource { entries, .. })) => {
-                Ok(entries.into_iter().filter_map(|e| Some((e.name, e.value?))).collect())
-            }
-            Some(Err(code)) => {
-                tracing::warn!("{doing}: {code}; grant DESCRIBE_CONFIGS to let dedupd check it");
-                Ok(HashMap::new())
-            }
-            None => Ok(HashMap::new()),
+        let entries = match answers.into_iter().next() {
+            Some(Ok(ConfigResource { entries, .. })) => entries,
+            Some(Err(_)) | None => Vec::new(),
+        };
+        // The client library does not hand over the refusal, but everything has a configuration.
+        if entries.is_empty() {
+            let right = rights::missing(self.settings, Operation::DescribeConfigs, resource);
+            tracing::warn!("{doing} is not possible, so it is not checked; dedupd works without: {right}");
         }
+        Ok(entries.into_iter().filter_map(|e| Some((e.name, e.value?))).collect())
     }
 
     /// Limits of the broker that the configuration has to keep.
@@ -281,7 +325,8 @@ impl<'a> Inquiry<'a> {
             .fetch_metadata(Some(&self.settings.raw), ANSWER)
             .map_err(|e| refuse("reading the broker's limits", &e))?;
         let Some(broker) = metadata.brokers().first() else { return Ok(()) };
-        let limits = self.describe(ResourceSpecifier::Broker(broker.id()), "reading the broker's limits")?;
+        let asked = (ResourceSpecifier::Broker(broker.id()), Resource::Cluster);
+        let limits = self.describe(asked, "reading the broker's limits")?;
         let problems = topics::limits(self.settings, &limits);
         if problems.is_empty() { Ok(()) } else { Err(CheckError::Configuration(problems)) }
     }

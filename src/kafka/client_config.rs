@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use rdkafka::ClientConfig;
 
-/// Everything the Kafka side needs to know, already validated.
-#[derive(Debug, Clone)]
+/// Everything the Kafka side needs to know, already validated. No `Debug`: the properties hold secrets.
+#[derive(Clone)]
 pub struct Settings {
     /// `host:port` list.
     pub bootstrap_servers: String,

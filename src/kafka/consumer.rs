@@ -14,7 +14,7 @@ use rdkafka::topic_partition_list::{Offset as KafkaOffset, TopicPartitionList};
 
 use super::client_config::Settings;
 use super::ends::Ends;
-use super::error::failure;
+use super::error::{failure, failure_of};
 use super::group::Group;
 use super::native;
 use super::record::RawRecord;
@@ -67,7 +67,20 @@ impl KafkaSource {
     }
 
     fn fail(&self, doing: &str, error: &KafkaError) -> Failure {
-        failure(&format!("{doing} topic {} in group {}", self.topic, self.group), error)
+        let failed = failure_of(
+            &self.settings,
+            &format!("{doing} topic {} in group {}", self.topic, self.group),
+            error,
+        );
+        self.explained(failed)
+    }
+
+    /// With the reason why there is no connection, where that is what failed.
+    fn explained(&self, failed: Failure) -> Failure {
+        match self.consumer.context().complaint().filter(|_| failed.remedy == Remedy::Retry) {
+            Some(complaint) => Failure { what: format!("{}: {}", failed.what, complaint.what), ..failed },
+            None => failed,
+        }
     }
 
     fn list(
@@ -310,7 +323,9 @@ impl Source for KafkaSource {
     }
 
     fn bounds(&self, partition: PartitionId, wait: Duration) -> Result<Bounds, Failure> {
-        self.ends.of(&self.topic, partition, wait)
+        let bounds = self.ends.of(&self.topic, partition, wait).map_err(|failed| self.explained(failed))?;
+        self.consumer.context().connected();
+        Ok(bounds)
     }
 
     fn end(&self, partition: PartitionId) -> Option<Offset> {

@@ -5,9 +5,14 @@
 //! not enough: `Fenced` may come as "requires abort", `Flush` and `MessageProduction` carry no flags,
 //! and `UnsupportedFeature` is flagged retriable. So the code decides first, the flags second, and
 //! what is still unknown costs a new producer, which is always safe.
+//!
+//! Failures of TLS and SASL have no remedy of their own: after the start they are outages. A broker that goes
+//! down in the middle of a handshake reports them too, and one whose certificate has expired gets another.
 
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
+use super::client_config::Settings;
+use super::rights;
 use crate::ports::{Failure, Refused, Remedy};
 
 /// Turns a client error into a failure. `doing` completes "while …", naming the topic or group.
@@ -25,7 +30,32 @@ pub fn failure(doing: &str, error: &KafkaError) -> Failure {
         }
         Remedy::Stop => advice(error.rdkafka_error_code()),
     };
-    Failure { remedy, what: format!("{error} while {doing}; {advice}"), refused: None }
+    Failure { remedy, what: format!("{} while {doing}; {advice}", said(error)), refused: None }
+}
+
+/// What the client says of an error, without the value of a property: a mistyped name may hold a secret.
+pub(super) fn said(error: &KafkaError) -> String {
+    match error {
+        KafkaError::ClientConfig(_, what, name, _) => {
+            format!("kafka.properties.{name}: {what}; correct it, or leave it out")
+        }
+        KafkaError::ClientCreation(what) => {
+            format!("the Kafka client cannot be made: {what}; correct what is set under [kafka.properties]")
+        }
+        other => other.to_string(),
+    }
+}
+
+/// The same, naming the right that is missing where the code tells which.
+pub(super) fn failure_of(settings: &Settings, doing: &str, error: &KafkaError) -> Failure {
+    match error.rdkafka_error_code().and_then(|code| rights::of_code(settings, code)) {
+        Some(right) => Failure {
+            what: format!("{} while {doing}; {right}", said(error)),
+            remedy: remedy(error),
+            refused: None,
+        },
+        None => failure(doing, error),
+    }
 }
 
 /// A failure of records that the broker refused as such.
@@ -106,9 +136,6 @@ fn by_code(code: RDKafkaErrorCode) -> Option<Remedy> {
         | C::GroupAuthorizationFailed
         | C::ClusterAuthorizationFailed
         | C::TransactionalIdAuthorizationFailed
-        | C::SaslAuthenticationFailed
-        | C::Authentication
-        | C::SSL
         | C::UnsupportedFeature
         | C::UnsupportedVersion
         | C::InvalidTransactionTimeout
@@ -121,16 +148,12 @@ fn advice(code: Option<RDKafkaErrorCode>) -> &'static str {
     use RDKafkaErrorCode as C;
     match code {
         Some(C::TopicAuthorizationFailed) => {
-            "grant READ on the raw and state topics and WRITE on the clean and state topics to this principal"
+            "a right on a topic was taken away; run dedupd check, which names it with the command that grants it"
         }
         Some(C::GroupAuthorizationFailed) => "grant READ on the consumer group to this principal",
         Some(C::TransactionalIdAuthorizationFailed) => {
             "grant WRITE on the transactional ids prefixed with the group name to this principal"
         }
-        Some(C::SaslAuthenticationFailed | C::Authentication) => {
-            "check the user name, password and mechanism under [kafka.properties]"
-        }
-        Some(C::SSL) => "check ssl.ca.location and the certificates under [kafka.properties]",
         Some(C::InvalidTransactionTimeout) => {
             "lower batch.transaction_timeout or raise the broker's transaction.max.timeout.ms"
         }

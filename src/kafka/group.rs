@@ -8,6 +8,7 @@ use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaRespErr;
 use rdkafka::{ClientContext, TopicPartitionList as Partitions};
 
+use super::connection::{Complaint, Heard};
 use super::ends::Quiet;
 use crate::dedupe::PartitionId;
 use crate::ports::GroupEvent;
@@ -20,9 +21,20 @@ pub(super) struct Group {
     /// The client waits for [`Source::assign`](crate::ports::Source::assign) or [`Source::unassign`](crate::ports::Source::unassign).
     unanswered: AtomicBool,
     closing: AtomicBool,
+    heard: Heard,
 }
 
 impl Group {
+    /// Why there is no connection, as far as the client has said it lately.
+    pub(super) fn complaint(&self) -> Option<Complaint> {
+        self.heard.latest()
+    }
+
+    /// A connection stands.
+    pub(super) fn connected(&self) {
+        self.heard.clear();
+    }
+
     fn push(&self, event: GroupEvent) {
         self.events.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(event);
     }
@@ -47,6 +59,7 @@ impl Group {
 
 impl ClientContext for Group {
     fn error(&self, error: KafkaError, reason: &str) {
+        self.heard.note(reason);
         Quiet.error(error, reason);
     }
 }

@@ -6,6 +6,7 @@
 mod admin;
 mod aside;
 mod client_config;
+mod connection;
 mod consumer;
 mod delivery;
 mod ends;
@@ -15,6 +16,7 @@ mod log_starts;
 mod native;
 mod producer;
 mod record;
+mod rights;
 mod sample;
 mod settle;
 mod state_topic;

@@ -1,9 +1,15 @@
 //! The few librdkafka calls that the Rust client does not offer. The only unsafe code of `kafka`.
 #![expect(unsafe_code, reason = "foreign functions; each block states what it relies on")]
 
+mod certificate;
+mod describe;
+
 use std::ffi::{CStr, CString};
 use std::ptr;
 use std::time::Duration;
+
+pub use certificate::judged as judged_certificate;
+pub use describe::{Described, group, topics};
 
 use rdkafka::client::Client;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
@@ -130,90 +136,5 @@ pub fn hasten_groups<C: ClientContext>(client: &Client<C>) {
         if !cluster.is_null() {
             sys::rd_kafka_mock_group_initial_rebalance_delay_ms(cluster, 100);
         }
-    }
-}
-
-/// The topic ids (base64 of 16 bytes) of the named topics, `None` for a topic that the broker does
-/// not know. Needs Kafka 2.8; an older broker gives an error.
-pub fn topic_ids<C: ClientContext>(
-    client: &Client<C>,
-    topics: &[&str],
-    wait: Duration,
-) -> Result<Vec<Option<String>>, KafkaError> {
-    let names: Vec<CString> = topics.iter().map(|t| CString::new(*t)).collect::<Result<_, _>>()?;
-    let mut pointers: Vec<_> = names.iter().map(|n| n.as_ptr()).collect();
-    let wait_ms = i32::try_from(wait.as_millis()).unwrap_or(i32::MAX);
-    // SAFETY: every object created here is destroyed here, after the last use of what it owns; the
-    // names outlive the collection, which copies them.
-    unsafe {
-        let rk = client.native_ptr();
-        let collection = sys::rd_kafka_TopicCollection_of_topic_names(pointers.as_mut_ptr(), pointers.len());
-        let options =
-            sys::rd_kafka_AdminOptions_new(rk, sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS);
-        let mut error_text = [0; 256];
-        sys::rd_kafka_AdminOptions_set_request_timeout(
-            options,
-            wait_ms,
-            error_text.as_mut_ptr(),
-            error_text.len(),
-        );
-        let queue = sys::rd_kafka_queue_new(rk);
-        sys::rd_kafka_DescribeTopics(rk, collection, options, queue);
-        let event = sys::rd_kafka_queue_poll(queue, wait_ms);
-        let ids = if event.is_null() {
-            Err(KafkaError::AdminOp(RDKafkaErrorCode::OperationTimedOut))
-        } else {
-            described_ids(event, topics.len())
-        };
-        if !event.is_null() {
-            sys::rd_kafka_event_destroy(event);
-        }
-        sys::rd_kafka_queue_destroy(queue);
-        sys::rd_kafka_AdminOptions_destroy(options);
-        sys::rd_kafka_TopicCollection_destroy(collection);
-        ids
-    }
-}
-
-/// # Safety
-/// `event` must be a live event from a queue that only `DescribeTopics` answers to.
-unsafe fn described_ids(
-    event: *mut sys::rd_kafka_event_t,
-    expected: usize,
-) -> Result<Vec<Option<String>>, KafkaError> {
-    // SAFETY: the result and everything reached from it lives as long as the event.
-    unsafe {
-        let code = sys::rd_kafka_event_error(event);
-        let result = sys::rd_kafka_event_DescribeTopics_result(event);
-        if code != sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR || result.is_null() {
-            return Err(KafkaError::AdminOp(code.into()));
-        }
-        let mut count = 0;
-        let topics = sys::rd_kafka_DescribeTopics_result_topics(result, ptr::from_mut(&mut count));
-        if count != expected {
-            return Err(KafkaError::AdminOp(RDKafkaErrorCode::Inconsistent));
-        }
-        let descriptions = std::slice::from_raw_parts(topics, count);
-        Ok(descriptions.iter().map(|topic| described_id(*topic)).collect())
-    }
-}
-
-/// # Safety
-/// `topic` must come from a live `DescribeTopics` result.
-unsafe fn described_id(topic: *const sys::rd_kafka_TopicDescription_t) -> Option<String> {
-    // SAFETY: the description is alive, and the base64 text belongs to the id, which belongs to it.
-    unsafe {
-        let error = sys::rd_kafka_TopicDescription_error(topic);
-        if !error.is_null()
-            && sys::rd_kafka_error_code(error) != sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR
-        {
-            return None;
-        }
-        let id = sys::rd_kafka_TopicDescription_topic_id(topic);
-        if id.is_null() {
-            return None;
-        }
-        let text = sys::rd_kafka_Uuid_base64str(id);
-        (!text.is_null()).then(|| CStr::from_ptr(text).to_string_lossy().into_owned())
     }
 }

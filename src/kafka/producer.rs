@@ -12,7 +12,7 @@ use super::aside::explained;
 use super::client_config::Settings;
 use super::consumer::{KafkaSource, kafka_offset, number};
 use super::delivery::{Deliveries, Kind, mark};
-use super::error::failure;
+use super::error::failure_of;
 use super::native;
 use super::record::RawRecord;
 use super::settle::Settling;
@@ -51,7 +51,8 @@ impl KafkaSink {
     }
 
     fn fail(&self, doing: &str, error: &KafkaError) -> Failure {
-        failure(&format!("{doing} (transactional id {})", self.settings.transactional_id), error)
+        let id = &self.settings.transactional_id;
+        failure_of(&self.settings, &format!("{doing} (transactional id {id})"), error)
     }
 
     fn client(&self) -> Result<&Client, Failure> {
@@ -111,7 +112,8 @@ impl KafkaSink {
         settle: impl FnOnce(&Settling<'_>, &Client) -> Result<(), KafkaError>,
     ) -> Result<(), Failure> {
         let settling = Settling { settings: &self.settings };
-        let fail = |e| failure(&format!("settling a torn transaction of transactional id {writer}"), &e);
+        let doing = format!("settling a torn transaction of transactional id {writer}");
+        let fail = |e| failure_of(&self.settings, &doing, &e);
         if writer == self.settings.transactional_id {
             return settle(&settling, self.client()?).map_err(fail).map_err(half_done);
         }
@@ -200,12 +202,10 @@ impl Sink<KafkaSource> for KafkaSink {
 
     fn fence(&mut self, writer: &str, wait: Duration) -> Result<(), Failure> {
         let doing = format!("ending the open transaction of transactional id {writer}");
-        let client: Client = self
-            .settings
-            .producer(writer)
-            .create_with_context(Deliveries::new(0))
-            .map_err(|e| failure(&doing, &e))?;
-        client.init_transactions(wait).map_err(|e| failure(&doing, &e))
+        let fail = |e| failure_of(&self.settings, &doing, &e);
+        let client: Client =
+            self.settings.producer(writer).create_with_context(Deliveries::new(0)).map_err(fail)?;
+        client.init_transactions(wait).map_err(fail)
     }
 
     fn purge(

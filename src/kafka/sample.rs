@@ -26,8 +26,8 @@ const ANSWER: Duration = Duration::from_secs(10);
 /// Longest time without any record.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// What is sampled, and as whom.
-#[derive(Debug, Clone)]
+/// What is sampled, and as whom. No `Debug`: the properties hold secrets.
+#[derive(Clone)]
 pub struct Sampling {
     /// `host:port` list.
     pub bootstrap_servers: String,

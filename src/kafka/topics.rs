@@ -10,6 +10,8 @@ use super::client_config::Settings;
 pub enum Shape {
     /// The broker does not know it.
     Missing,
+    /// This client may not see it, so nobody knows whether it is there.
+    Hidden,
     /// It has this many partitions.
     Partitions(usize),
 }
@@ -17,7 +19,7 @@ pub enum Shape {
 impl Shape {
     pub(super) fn partitions(self) -> Option<usize> {
         match self {
-            Self::Missing => None,
+            Self::Missing | Self::Hidden => None,
             Self::Partitions(count) => Some(count),
         }
     }
@@ -55,7 +57,7 @@ pub(super) fn judge(
     let mut verdict = Verdict::default();
     let names = [("raw", &settings.raw), ("clean", &settings.clean), ("state", &settings.state)];
     for ((role, name), shape) in names.iter().zip(shapes) {
-        if shape.partitions().is_none() {
+        if **shape == Shape::Missing {
             verdict.problems.push(missing(role, name));
         }
     }

@@ -24,6 +24,9 @@ const CLUSTER_ID: &str = "MkU3OEVBNTcwNTJENDM2Qg";
 const SETTINGS: &str = include_str!("../../scripts/kafka/server.properties");
 /// Starts half a second sooner, and leaves more of a small machine to the test.
 const QUICK_JIT: &str = "-XX:TieredStopAtLevel=1";
+/// Not settings of the broker, but what is added to some.
+const LISTEN: &str = "further listeners";
+const SPEAK: &str = "their protocols";
 /// What a server gets: slower to warm up, faster afterwards. For measurements.
 const FULL_JIT: &str = "-XX:+TieredCompilation";
 
@@ -59,6 +62,17 @@ impl Kafka {
     /// The same with other or further broker settings.
     pub fn start_with(overrides: &[(&str, &str)]) -> Kafka {
         Kafka::launch(QUICK_JIT, overrides)
+    }
+
+    /// The same with further listeners, each a name, its port, and the protocol it speaks.
+    pub fn start_listening(listeners: &[(&str, u16, &str)], overrides: &[(&str, &str)]) -> Kafka {
+        let (mut at, mut speaks) = (String::new(), String::new());
+        for (name, port, protocol) in listeners {
+            write!(at, ",{name}://127.0.0.1:{port}").unwrap();
+            write!(speaks, ",{name}:{protocol}").unwrap();
+        }
+        let further = [&[(LISTEN, at.as_str()), (SPEAK, speaks.as_str())], overrides].concat();
+        Kafka::launch(QUICK_JIT, &further)
     }
 
     /// With the JVM's full compiler: for figures, not for tests.
@@ -99,15 +113,18 @@ impl Kafka {
         let own =
             if first.is_none() { format!("CONTROLLER://127.0.0.1:{controller},") } else { String::new() };
         let proxied = Proxied { upstream: free_port(), advertised: free_port() };
+        let further = |key: &str| overrides.iter().find(|(k, _)| *k == key).map_or("", |(_, value)| *value);
+        let listen = further(LISTEN);
         let mut settings = format!(
-            "{SETTINGS}\nlisteners={own}DIRECT://127.0.0.1:{direct},PROXIED://127.0.0.1:{}\n\
-             advertised.listeners=DIRECT://127.0.0.1:{direct},PROXIED://127.0.0.1:{}\n\
+            "{SETTINGS}{}\nlisteners={own}DIRECT://127.0.0.1:{direct},PROXIED://127.0.0.1:{}{listen}\n\
+             advertised.listeners=DIRECT://127.0.0.1:{direct},PROXIED://127.0.0.1:{}{listen}\n\
              controller.quorum.voters=1@127.0.0.1:{controller}\nlog.dirs={}\n",
+            protocols(further(SPEAK)),
             proxied.upstream,
             proxied.advertised,
             dir.join("logs").display(),
         );
-        for (key, value) in overrides {
+        for (key, value) in overrides.iter().filter(|(key, _)| ![LISTEN, SPEAK].contains(key)) {
             writeln!(settings, "{key}={value}").unwrap();
         }
         let file = dir.join("server.properties");
@@ -244,6 +261,13 @@ impl Drop for Kafka {
             eprintln!("cannot remove {}: {error}", self.dir.display());
         }
     }
+}
+
+/// The line that says what each listener speaks, when there are more than in [`SETTINGS`].
+fn protocols(further: &str) -> String {
+    let key = "listener.security.protocol.map=";
+    let known = SETTINGS.lines().find(|line| line.starts_with(key)).unwrap();
+    if further.is_empty() { String::new() } else { format!("\n{known}{further}") }
 }
 
 /// Runs one of Kafka's own tools by its class, for example `org.apache.kafka.tools.TransactionsCommand`;

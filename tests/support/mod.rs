@@ -20,6 +20,7 @@ pub mod ports;
 pub mod proxy;
 pub mod raw_batch;
 pub mod records;
+pub mod secured;
 pub mod send;
 
 use std::sync::OnceLock;
@@ -32,6 +33,7 @@ pub use kafka::{Kafka, tool};
 pub use pipe::{Findings, Load, Pipe};
 pub use proxy::{Proxy, api};
 pub use records::{Isolation, Record};
+pub use secured::Secured;
 pub use send::{Draft, Stamp};
 
 /// One broker for all tests of a test binary. It dies with the process (see [`child`]).

@@ -1,0 +1,298 @@
+//! What a client says about its connections, in words that help.
+//!
+//! Calls fail with "timed out" or "all brokers down" whatever the reason. The reason stands only in the
+//! text of an error event, in OpenSSL's words or the client's own.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rdkafka::ClientContext;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
+use rdkafka::error::KafkaError;
+
+use super::client_config::Settings;
+use super::ends::Quiet;
+use super::native;
+use crate::clock;
+
+/// For how long a complaint explains calls that fail. The client repeats the same one every 30 s.
+const FRESH: Duration = Duration::from_secs(45);
+/// How long a client's events are read for a reason.
+const EVENTS: Duration = Duration::from_millis(300);
+/// How long it may take to learn what is wrong with a certificate.
+const CERTIFICATE: Duration = Duration::from_secs(3);
+
+/// Why a connection cannot be made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Complaint {
+    /// What happened, to which broker, and what to do.
+    pub(super) what: String,
+    /// A broker was there and said no: waiting does not help, and no outage looks like this.
+    pub(super) refused: bool,
+    /// It is about the broker's certificate.
+    certificate: bool,
+}
+
+/// The latest complaint of a client.
+#[derive(Default)]
+pub(super) struct Heard(Mutex<Option<(Instant, Complaint)>>);
+
+impl Heard {
+    /// Notes the reason of an error event or of a line of the client's log, if it is one that is understood.
+    pub(super) fn note(&self, reason: &str) {
+        let Some(complaint) = complaint(reason) else { return };
+        let mut said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let refused = said.as_ref().is_some_and(|(when, known)| known.refused && when.elapsed() < FRESH);
+        if complaint.refused || !refused {
+            *said = Some((clock::monotonic(), complaint));
+        }
+    }
+
+    /// What was said lately.
+    pub(super) fn latest(&self) -> Option<Complaint> {
+        let said = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        said.filter(|(when, _)| when.elapsed() < FRESH).map(|(_, complaint)| complaint)
+    }
+
+    /// Forgets everything: a connection stands.
+    pub(super) fn clear(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+/// The context of a client that is asked why it cannot connect.
+#[derive(Default)]
+pub(super) struct Listening(Heard);
+
+impl Listening {
+    /// A reader that says why it cannot connect.
+    pub(super) fn reader(settings: &Settings) -> Result<BaseConsumer<Self>, KafkaError> {
+        let mut config = settings.reader("read_committed");
+        // A broker that closes the connection without a word is not an error to the client, only a line.
+        config.set("log.connection.close", "true");
+        if (config.log_level as i32) < (RDKafkaLogLevel::Info as i32) {
+            config.set_log_level(RDKafkaLogLevel::Info);
+        }
+        config.create_with_context(Self::default())
+    }
+}
+
+impl ClientContext for Listening {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        if facility == "FAIL" {
+            self.0.note(unthreaded(message));
+        }
+        Quiet.log(level, facility, message);
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        self.0.note(reason);
+        Quiet.error(error, reason);
+    }
+}
+
+impl ConsumerContext for Listening {}
+
+/// Why this client, for which a call has just failed, has no connection. Looks closer where a
+/// certificate is the reason.
+pub(super) fn complaint_of(client: &BaseConsumer<Listening>, settings: &Settings) -> Option<Complaint> {
+    // Events wait until somebody polls, errors among lines of the log.
+    let deadline = clock::monotonic() + EVENTS;
+    while clock::monotonic() < deadline && !client.context().0.latest().is_some_and(|it| it.refused) {
+        drop(client.poll(EVENTS / 10));
+    }
+    let complaint = client.context().0.latest()?;
+    if !complaint.certificate {
+        return Some(complaint);
+    }
+    match native::judged_certificate(&settings.base(), CERTIFICATE) {
+        Some(verdict) => {
+            let verdict = unthreaded(&verdict);
+            Some(Complaint {
+                what: format!("the broker's certificate is not accepted: {verdict}"),
+                ..complaint
+            })
+        }
+        None => Some(complaint),
+    }
+}
+
+/// A line of the client's log without the name of a thread in front.
+fn unthreaded(line: &str) -> &str {
+    line.split_once("]: ").map_or(line, |(_, said)| said)
+}
+
+/// A reason as it can be recognised.
+struct Known {
+    /// One of these is in it, in small letters.
+    words: &'static [&'static str],
+    /// The broker was there and said no.
+    refused: bool,
+    /// It is about the broker's certificate.
+    certificate: bool,
+    /// What it means, and what to do.
+    what: &'static str,
+}
+
+const KNOWN: [Known; 6] = [
+    Known {
+        words: &["certificate verify failed", "failed to verify broker certificate"],
+        refused: true,
+        certificate: true,
+        what: "the broker's certificate is not accepted; check ssl.ca.location, that it has not expired, and that it names \
+               the host",
+    },
+    Known {
+        words: &[
+            "alert certificate",
+            "alert bad certificate",
+            "alert unknown ca",
+            "alert unsupported certificate",
+            "ssl authentication might be required",
+        ],
+        refused: true,
+        certificate: false,
+        what: "the broker does not accept this client's certificate; set ssl.certificate.location and ssl.key.location to \
+               one that has not expired and is issued by an authority in the broker's truststore",
+    },
+    Known {
+        words: &["sasl authentication error", "sasl authentication failure", "failed to initialize sasl"],
+        refused: true,
+        certificate: false,
+        what: "the broker does not accept user or password; correct sasl.username and sasl.password (or the file of \
+               sasl.password.file), or create the user for this mechanism on the broker",
+    },
+    Known {
+        words: &["connecting to a plaintext broker listener", "wrong version number", "record layer failure"],
+        refused: false,
+        certificate: false,
+        what: "security.protocol asks for TLS, and this port seems not to speak it; if the broker is up, correct the port \
+               in kafka.bootstrap_servers, or security.protocol",
+    },
+    Known {
+        words: &["connecting to a ssl listener", "invalid response size", "invalid frame size"],
+        refused: false,
+        certificate: false,
+        what: WANTS_TLS,
+    },
+    Known {
+        words: &["failed to resolve"],
+        refused: false,
+        certificate: false,
+        what: "the name of the broker is not known here; correct kafka.bootstrap_servers, the broker's \
+               advertised.listeners, or the name service",
+    },
+];
+const WANTS_TLS: &str = "this port seems to want TLS, and security.protocol does not ask for it; if the broker is up, set \
+    security.protocol to ssl or sasl_ssl, or correct the port in kafka.bootstrap_servers";
+const WANTS_SASL: &str = "this port seems to want SASL, and security.protocol does not ask for it; if the broker is up, set \
+    security.protocol and sasl.mechanism, or correct the port in kafka.bootstrap_servers";
+
+fn complaint(reason: &str) -> Option<Complaint> {
+    let text = reason.to_lowercase();
+    if let Some((_, offered)) = text.split_once("broker's supported mechanisms: ") {
+        // Without a list it is a connection that ended meanwhile.
+        let listed = offered.split('(').next().is_some_and(|list| !list.trim().is_empty());
+        return listed.then(|| Complaint {
+            what: format!(
+                "the broker does not offer this SASL mechanism: {reason}; set sasl.mechanism to one that it supports, or \
+                 enable this one on the broker"
+            ),
+            refused: true,
+            certificate: false,
+        });
+    }
+    // An answer that never came is no refusal, whatever was asked.
+    if text.contains("saslauthenticaterequest failed") {
+        return None;
+    }
+    if let Some(known) = KNOWN.iter().find(|known| known.words.iter().any(|word| text.contains(word))) {
+        let Known { refused, certificate, what, .. } = known;
+        let (refused, certificate) = (*refused, *certificate);
+        return Some(Complaint { what: format!("{what} ({reason})"), refused, certificate });
+    }
+    closed(&text).map(|what| Complaint {
+        what: format!("{what} ({reason})"),
+        refused: false,
+        certificate: false,
+    })
+}
+
+/// What it may mean that a broker closes the connection without a word: it does that to the first thing it does
+/// not expect. In front of the reason stands the protocol, unless it is the plain one.
+fn closed(text: &str) -> Option<&'static str> {
+    if !text.contains("disconnected") || text.contains("ssl://") {
+        None
+    } else if text.contains("in state apiversion_query") {
+        Some(WANTS_TLS)
+    } else if text.contains("in state up") && !text.contains("sasl_plaintext://") {
+        Some(WANTS_SASL)
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_told_from_a_connection_that_ended_in_the_middle() {
+        for (reason, refused) in [
+            ("SASL authentication error: Authentication failed: Invalid username or password", Some(true)),
+            (
+                "SASL authentication error: SaslAuthenticateRequest failed: Local: Broker transport failure",
+                None,
+            ),
+            (
+                "SASL PLAIN mechanism handshake failed: Local: Broker transport failure: broker's supported \
+                 mechanisms:  (after 2ms in state AUTH_HANDSHAKE)",
+                None,
+            ),
+            (
+                "SASL X mechanism handshake failed: Broker: Unsupported SASL mechanism: broker's supported \
+                 mechanisms: PLAIN (after 2ms in state AUTH_HANDSHAKE)",
+                Some(true),
+            ),
+            (
+                "ssl://b:1/1: SSL handshake failed: error:0A000086:SSL routines::certificate verify failed",
+                Some(true),
+            ),
+            (
+                "ssl://b:1/1: Receive failed: error:0A00045C:SSL routines::tlsv13 alert certificate required",
+                Some(true),
+            ),
+            (
+                "ssl://b:1/1: SSL handshake failed: Disconnected: connecting to a PLAINTEXT broker listener?",
+                Some(false),
+            ),
+            (
+                "b:1/1: Disconnected: connection closed by peer (after 0ms in state APIVERSION_QUERY)",
+                Some(false),
+            ),
+            (
+                "ssl://b:1/1: Disconnected: connection closed by peer (after 0ms in state APIVERSION_QUERY)",
+                None,
+            ),
+            (
+                "b:1/1: Connect to ipv4#127.0.0.1:1 failed: Connection refused (after 0ms in state CONNECT)",
+                None,
+            ),
+        ] {
+            assert_eq!(complaint(reason).map(|it| it.refused), refused, "{reason}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_is_not_forgotten_for_what_follows_from_it() {
+        let heard = Heard::default();
+        heard.note("b:1/1: Disconnected: connection closed by peer (after 0ms in state APIVERSION_QUERY)");
+        assert!(!heard.latest().unwrap().refused);
+        heard.note("SASL authentication error: Authentication failed");
+        heard.note("b:1/1: Disconnected: connection closed by peer (after 0ms in state UP)");
+        assert!(heard.latest().unwrap().refused);
+        heard.clear();
+        assert_eq!(heard.latest(), None);
+    }
+}

@@ -1,0 +1,193 @@
+//! What a broker tells of topics and of a group, and what this client may do with them.
+
+use std::ffi::{CStr, CString};
+use std::ptr;
+use std::time::Duration;
+
+use rdkafka::client::Client;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::{ClientContext, bindings as sys};
+use sys::rd_kafka_AclOperation_t as Acl;
+
+use crate::kafka::rights::Operation;
+
+/// A topic or a group as the broker describes it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Described {
+    /// Id of a topic, base64 of 16 bytes; `None` where the broker does not know the topic.
+    pub id: Option<String>,
+    /// What this client may do with it; `None` where the broker does not say.
+    pub allowed: Option<Vec<Operation>>,
+    /// Why there is no description.
+    pub error: Option<RDKafkaErrorCode>,
+}
+
+/// The named topics, in this order. Needs Kafka 2.8; an older broker gives an error.
+pub fn topics<C: ClientContext>(
+    client: &Client<C>,
+    names: &[&str],
+    wait: Duration,
+) -> Result<Vec<Described>, KafkaError> {
+    let names: Vec<CString> = names.iter().map(|name| CString::new(*name)).collect::<Result<_, _>>()?;
+    let mut pointers: Vec<_> = names.iter().map(|name| name.as_ptr()).collect();
+    let count = pointers.len();
+    let operation = sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS;
+    // SAFETY: the names outlive the collection, which copies them, and the collection the call; the
+    // result is read as what was asked for.
+    unsafe {
+        let collection = sys::rd_kafka_TopicCollection_of_topic_names(pointers.as_mut_ptr(), count);
+        let ask = |rk, options, queue| sys::rd_kafka_DescribeTopics(rk, collection, options, queue);
+        let answer = answered(client, operation, wait, ask, |event| described_topics(event, count));
+        sys::rd_kafka_TopicCollection_destroy(collection);
+        answer
+    }
+}
+
+/// The consumer group, also when it does not exist yet.
+pub fn group<C: ClientContext>(
+    client: &Client<C>,
+    name: &str,
+    wait: Duration,
+) -> Result<Described, KafkaError> {
+    let name = CString::new(name)?;
+    let mut pointer = name.as_ptr();
+    let operation = sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBECONSUMERGROUPS;
+    // SAFETY: the one name outlives the call, which copies it; the result is read as what was asked for.
+    unsafe {
+        let ask = |rk, options, queue| {
+            sys::rd_kafka_DescribeConsumerGroups(rk, ptr::from_mut(&mut pointer), 1, options, queue);
+        };
+        answered(client, operation, wait, ask, |event| described_group(event))
+    }
+}
+
+/// Asks one question and reads its answer.
+///
+/// # Safety
+/// `ask` must put one question of the kind of `operation`, and `read` must read its answer as such.
+unsafe fn answered<C: ClientContext, T>(
+    client: &Client<C>,
+    operation: sys::rd_kafka_admin_op_t,
+    wait: Duration,
+    ask: impl FnOnce(*mut sys::rd_kafka_t, *const sys::rd_kafka_AdminOptions_t, *mut sys::rd_kafka_queue_t),
+    read: impl FnOnce(*mut sys::rd_kafka_event_t) -> Result<T, KafkaError>,
+) -> Result<T, KafkaError> {
+    let wait_ms = i32::try_from(wait.as_millis()).unwrap_or(i32::MAX);
+    // SAFETY: every object made here is destroyed here, after the last use of what it owns.
+    unsafe {
+        let rk = client.native_ptr();
+        let options = sys::rd_kafka_AdminOptions_new(rk, operation);
+        let mut text = [0; 256];
+        sys::rd_kafka_AdminOptions_set_request_timeout(options, wait_ms, text.as_mut_ptr(), text.len());
+        let refused = sys::rd_kafka_AdminOptions_set_include_authorized_operations(options, 1);
+        if !refused.is_null() {
+            sys::rd_kafka_error_destroy(refused);
+        }
+        let queue = sys::rd_kafka_queue_new(rk);
+        ask(rk, options, queue);
+        let event = sys::rd_kafka_queue_poll(queue, wait_ms);
+        let answer = if event.is_null() {
+            Err(KafkaError::AdminOp(RDKafkaErrorCode::OperationTimedOut))
+        } else {
+            let code = sys::rd_kafka_event_error(event);
+            let answer = if code == sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR {
+                read(event)
+            } else {
+                Err(KafkaError::AdminOp(code.into()))
+            };
+            sys::rd_kafka_event_destroy(event);
+            answer
+        };
+        sys::rd_kafka_queue_destroy(queue);
+        sys::rd_kafka_AdminOptions_destroy(options);
+        answer
+    }
+}
+
+/// # Safety
+/// `event` must be a live answer to `DescribeTopics`.
+unsafe fn described_topics(
+    event: *mut sys::rd_kafka_event_t,
+    expected: usize,
+) -> Result<Vec<Described>, KafkaError> {
+    // SAFETY: the result and everything reached from it lives as long as the event.
+    unsafe {
+        let result = sys::rd_kafka_event_DescribeTopics_result(event);
+        let mut count = 0;
+        let topics = sys::rd_kafka_DescribeTopics_result_topics(result, ptr::from_mut(&mut count));
+        if count != expected || topics.is_null() {
+            return Err(KafkaError::AdminOp(RDKafkaErrorCode::Inconsistent));
+        }
+        let topics = std::slice::from_raw_parts(topics, count);
+        Ok(topics.iter().map(|topic| described_topic(*topic)).collect())
+    }
+}
+
+/// # Safety
+/// `topic` must come from a live `DescribeTopics` result.
+unsafe fn described_topic(topic: *const sys::rd_kafka_TopicDescription_t) -> Described {
+    // SAFETY: the description is alive, and the base64 text belongs to the id, which belongs to it.
+    unsafe {
+        let error = code_of(sys::rd_kafka_TopicDescription_error(topic));
+        if error.is_some() {
+            return Described { error, ..Described::default() };
+        }
+        let id = sys::rd_kafka_TopicDescription_topic_id(topic);
+        let text = if id.is_null() { ptr::null() } else { sys::rd_kafka_Uuid_base64str(id) };
+        let id = (!text.is_null()).then(|| CStr::from_ptr(text).to_string_lossy().into_owned());
+        let mut count = 0;
+        let list = sys::rd_kafka_TopicDescription_authorized_operations(topic, ptr::from_mut(&mut count));
+        Described { id, allowed: operations(list, count), error }
+    }
+}
+
+/// # Safety
+/// `event` must be a live answer to `DescribeConsumerGroups` about one group.
+unsafe fn described_group(event: *mut sys::rd_kafka_event_t) -> Result<Described, KafkaError> {
+    // SAFETY: the result and everything reached from it lives as long as the event.
+    unsafe {
+        let result = sys::rd_kafka_event_DescribeConsumerGroups_result(event);
+        let mut count = 0;
+        let groups = sys::rd_kafka_DescribeConsumerGroups_result_groups(result, ptr::from_mut(&mut count));
+        if count != 1 || groups.is_null() {
+            return Err(KafkaError::AdminOp(RDKafkaErrorCode::Inconsistent));
+        }
+        let group = *groups;
+        let error = code_of(sys::rd_kafka_ConsumerGroupDescription_error(group));
+        let mut count = 0;
+        let list =
+            sys::rd_kafka_ConsumerGroupDescription_authorized_operations(group, ptr::from_mut(&mut count));
+        Ok(Described { id: None, allowed: operations(list, count), error })
+    }
+}
+
+/// # Safety
+/// `error` must be null or alive.
+unsafe fn code_of(error: *const sys::rd_kafka_error_t) -> Option<RDKafkaErrorCode> {
+    if error.is_null() {
+        return None;
+    }
+    // SAFETY: not null, so alive by contract.
+    let code = unsafe { sys::rd_kafka_error_code(error) };
+    (code != sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR).then(|| code.into())
+}
+
+/// # Safety
+/// `list` must be null or hold `count` operations.
+unsafe fn operations(list: *const Acl, count: usize) -> Option<Vec<Operation>> {
+    if list.is_null() || count == 0 {
+        return None;
+    }
+    // SAFETY: not null, so `count` elements are there by contract.
+    let list = unsafe { std::slice::from_raw_parts(list, count) };
+    Some(list.iter().filter_map(|operation| known(*operation)).collect())
+}
+
+fn known(operation: Acl) -> Option<Operation> {
+    match operation {
+        Acl::RD_KAFKA_ACL_OPERATION_READ => Some(Operation::Read),
+        Acl::RD_KAFKA_ACL_OPERATION_WRITE => Some(Operation::Write),
+        Acl::RD_KAFKA_ACL_OPERATION_DESCRIBE_CONFIGS => Some(Operation::DescribeConfigs),
+        _ => None,
+    }
+}

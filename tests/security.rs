@@ -1,0 +1,48 @@
+//! Who may come in, on a real Apache Kafka with TLS, SASL and an authorizer: right ones work, wrong ones are told
+//! why, and the documented rights are exactly those needed.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking"
+)]
+
+#[path = "security/connections.rs"]
+mod connections;
+#[path = "security/rights.rs"]
+mod rights;
+#[path = "security/secrets.rs"]
+mod secrets;
+mod support;
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use support::Secured;
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+fn shared() -> &'static Secured {
+    static SHARED: OnceLock<Secured> = OnceLock::new();
+    SHARED.get_or_init(Secured::start)
+}
+
+type Properties<'a> = &'a [(&'a str, &'a str)];
+
+const TLS: Properties<'_> = &[("security.protocol", "ssl"), ("ssl.ca.location", "@ca.pem")];
+
+/// The properties of a user with a password.
+fn sasl<'a>(
+    protocol: &'a str,
+    mechanism: &'a str,
+    user: &'a str,
+    password: &'a str,
+) -> Vec<(&'a str, &'a str)> {
+    vec![
+        ("security.protocol", protocol),
+        ("ssl.ca.location", "@ca.pem"),
+        ("sasl.mechanism", mechanism),
+        ("sasl.username", user),
+        ("sasl.password", password),
+    ]
+}

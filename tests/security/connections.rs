@@ -1,0 +1,164 @@
+//! Who may come in: right certificates, users and passwords work, wrong ones are told.
+
+use std::time::Duration;
+
+use dedupd::clock::monotonic;
+
+use crate::support::secured::TRUSTED;
+use crate::support::{Pipe, Secured, wait_until};
+use crate::{LIMIT, Properties, TLS, sasl, shared};
+
+/// Some traffic through this listener: it arrives exactly once.
+fn assert_works(name: &str, listener: &str, properties: Properties<'_>) {
+    let secured = shared();
+    let pipe = Pipe::new(&secured.kafka, name, 2);
+    let load = pipe.load(2, 1_000);
+    let running = secured.through(pipe.sidecar("a"), listener, properties).start();
+    running.wait_running(2, LIMIT);
+    load.more(1_000);
+    load.finish();
+    pipe.wait_caught_up(2, LIMIT);
+    assert_eq!(running.stop(), Some(0), "{}", running.text());
+    pipe.assert_exactly_once();
+}
+
+#[test]
+fn records_go_through_tls() {
+    assert_works("tls", "TLS", TLS);
+}
+
+#[test]
+fn records_go_through_tls_with_a_client_certificate() {
+    let own = [("ssl.certificate.location", "@trusted.crt"), ("ssl.key.location", "@trusted.key")];
+    assert_works("mtls", "MTLS", &[TLS, &own].concat());
+}
+
+#[test]
+fn records_go_through_plain_and_scram() {
+    assert_works("plain", "SASLTLS", &sasl("sasl_ssl", "PLAIN", "trusted", TRUSTED));
+    assert_works("scram", "SASLTLS", &sasl("sasl_ssl", "SCRAM-SHA-512", "trusted", TRUSTED));
+    assert_works("bare", "SASLPLAIN", &sasl("sasl_plaintext", "SCRAM-SHA-512", "trusted", TRUSTED));
+}
+
+/// How it must fare: exit code 3, or alive and not ready.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Fate {
+    Ends,
+    Waits,
+}
+
+fn assert_told(name: &str, listener: &str, properties: Properties<'_>, fate: Fate, words: &[&str]) {
+    let secured = shared();
+    let pipe = Pipe::new(&secured.kafka, name, 1);
+    let began = monotonic();
+    let running = secured.through(pipe.sidecar("a"), listener, properties).start();
+    let has = |text: &str| words.iter().all(|word| text.contains(word));
+    let page =
+        wait_until(&format!("{words:?} on the page of {name}: {}", running.log.display()), LIMIT, || {
+            running.get("/readyz").filter(|page| has(page))
+        });
+    assert!(page.starts_with("HTTP/1.1 503"), "{page}");
+    println!(
+        "{name} ({fate:?}, told after {:?}): {}",
+        began.elapsed(),
+        page.lines().last().unwrap_or_default()
+    );
+    match fate {
+        Fate::Ends => {
+            let code = running.wait(LIMIT).code();
+            assert_eq!(code, Some(3), "{}", running.text());
+            assert!(has(running.text().lines().last().unwrap()), "{}", running.text());
+        }
+        Fate::Waits => {
+            assert!(running.get("/livez").unwrap().starts_with("HTTP/1.1 200"));
+            assert!(has(&running.text()), "{}", running.text());
+            assert_eq!(running.ended(), None);
+            assert_eq!(running.stop(), Some(0), "{}", running.text());
+        }
+    }
+    assert!(began.elapsed() < LIMIT, "{:?}", began.elapsed());
+}
+
+#[test]
+fn a_certificate_that_is_not_accepted_is_told_with_the_reason() {
+    let strange = [("security.protocol", "ssl"), ("ssl.ca.location", "@stranger.pem")];
+    let words = ["CN=ca", "its issuer is not among the trusted ones", "ssl.ca.location"];
+    assert_told("strange", "TLS", &strange, Fate::Ends, &words);
+    assert_told("misnamed", "MISNAMED", TLS, Fate::Ends, &["CN=misnamed", "not for the host"]);
+    assert_told("expired", "EXPIRED", TLS, Fate::Ends, &["CN=expired", "it has expired"]);
+    let words = ["does not accept this client's certificate", "ssl.certificate.location"];
+    assert_told("nameless", "MTLS", TLS, Fate::Ends, &words);
+}
+
+#[test]
+fn a_wrong_password_or_mechanism_is_told() {
+    let words = ["does not accept user or password", "sasl.password"];
+    for (name, mechanism) in [("pw.plain", "PLAIN"), ("pw.scram", "SCRAM-SHA-512")] {
+        assert_told(name, "SASLTLS", &sasl("sasl_ssl", mechanism, "trusted", "wrong"), Fate::Ends, &words);
+    }
+    let words = ["does not offer this SASL mechanism", "PLAIN,SCRAM-SHA-512"];
+    let other = sasl("sasl_ssl", "SCRAM-SHA-256", "trusted", TRUSTED);
+    assert_told("mechanism", "SASLTLS", &other, Fate::Ends, &words);
+}
+
+#[test]
+fn a_port_that_speaks_something_else_is_told_and_waited_for() {
+    let words = ["this port seems not to speak it", "security.protocol"];
+    assert_told("tls.to.plain", "SASLPLAIN", TLS, Fate::Waits, &words);
+    let plain = sasl("sasl_plaintext", "PLAIN", "trusted", TRUSTED);
+    let words = ["this port seems to want TLS", "security.protocol"];
+    assert_told("plain.to.tls", "TLS", &[], Fate::Waits, &words);
+    assert_told("sasl.to.tls", "SASLTLS", &plain, Fate::Waits, &words);
+    let words = ["this port seems to want SASL"];
+    assert_told("plain.to.sasl", "SASLPLAIN", &[], Fate::Waits, &words);
+}
+
+/// A broker that dies in the middle of handshakes looks like one that refuses certificates and passwords.
+#[test]
+fn a_broker_that_comes_and_goes_ends_nothing() {
+    let secured = Secured::start();
+    let pipe = Pipe::new(&secured.kafka, "restarts", 2);
+    let load = pipe.load(2, 500);
+    let properties = sasl("sasl_ssl", "SCRAM-SHA-512", "trusted", TRUSTED);
+    let running = secured.through(pipe.sidecar("a"), "SASLTLS", &properties).start();
+    running.wait_running(2, LIMIT);
+    for round in 0..4 {
+        load.more(300);
+        if round % 2 == 0 {
+            secured.kafka.kill9();
+        } else {
+            // Its connections are refused one by one, while it ends.
+            secured.kafka.stop();
+        }
+        secured.kafka.restart();
+        running.wait_running(2, Duration::from_mins(1));
+    }
+    load.more(300);
+    load.finish();
+    pipe.wait_caught_up(2, Duration::from_mins(1));
+    assert_eq!(running.stop(), Some(0), "{}", running.text());
+    pipe.assert_exactly_once();
+}
+
+/// While the password no longer fits, it is alive, not ready, and says why; when it fits again, it goes on.
+#[test]
+fn a_password_that_is_changed_on_the_broker_is_an_outage() {
+    let secured = Secured::start();
+    let pipe = Pipe::new(&secured.kafka, "rotated", 1);
+    let properties = sasl("sasl_ssl", "SCRAM-SHA-512", "trusted", TRUSTED);
+    let running = secured.through(pipe.sidecar("a"), "SASLTLS", &properties).start();
+    running.wait_running(1, LIMIT);
+    secured.set_password("trusted", "another-passphrase");
+    // Connections that stand are not asked again.
+    secured.kafka.kill9();
+    secured.kafka.restart();
+    let words = "does not accept user or password";
+    let page = wait_until("the page to say so", Duration::from_mins(1), || {
+        running.get("/readyz").filter(|page| page.contains(words))
+    });
+    assert!(page.starts_with("HTTP/1.1 503"), "{page}");
+    assert!(running.get("/livez").unwrap().starts_with("HTTP/1.1 200"));
+    secured.set_password("trusted", TRUSTED);
+    running.wait_ready(Duration::from_mins(1));
+    assert_eq!(running.stop(), Some(0), "{}", running.text());
+}

@@ -1,0 +1,187 @@
+//! What the README lists under "Rights" is what is needed, all of it and no more.
+
+use std::fs;
+use std::time::Duration;
+
+use crate::support::secured::DEDUPD;
+use crate::support::{Draft, Isolation, Pipe, Secured, Sidecar};
+use crate::{LIMIT, sasl, shared};
+
+/// One line of the README: the arguments of `kafka-acls.sh`, and what the comment behind says.
+struct Documented {
+    arguments: Vec<String>,
+    comment: String,
+}
+
+impl Documented {
+    /// The lines of the README, for topics of this name.
+    fn all(name: &str) -> Vec<Self> {
+        let readme = include_str!("../../README.md");
+        let section = readme.split("\n## ").find(|section| section.starts_with("Rights")).unwrap();
+        let lines = section.lines().filter_map(|line| line.strip_prefix("$acls "));
+        lines
+            .map(|line| {
+                let (arguments, comment) = line.split_once('#').unwrap_or((line, ""));
+                let arguments = arguments.split_whitespace().map(|word| word.replace("events", name));
+                Self { arguments: arguments.collect(), comment: comment.trim().to_owned() }
+            })
+            .collect()
+    }
+
+    /// Each right alone: one operation on one resource.
+    fn singly(&self) -> Vec<Vec<&str>> {
+        let words: Vec<&str> = self.arguments.iter().map(String::as_str).collect();
+        let pairs = || words.chunks(2).filter(|pair| pair[0].starts_with("--"));
+        let of = |key: &'static str| pairs().filter(move |pair| pair[0] == key);
+        let pattern: Vec<&str> = of("--resource-pattern-type").flatten().copied().collect();
+        let resources: Vec<&[&str]> = pairs()
+            .filter(|pair| ["--topic", "--group", "--transactional-id", "--cluster"].contains(&pair[0]))
+            .collect();
+        let all = of("--operation").flat_map(|operation| resources.iter().map(move |it| (operation, *it)));
+        all.map(|(operation, resource)| [operation, resource, &pattern].concat()).collect()
+    }
+}
+
+fn change(secured: &Secured, verb: &[&str], arguments: &[&str]) {
+    secured.acls(&[verb, &["--allow-principal", "User:dedupd"], arguments].concat());
+}
+
+fn grant(secured: &Secured, documented: &[Documented]) {
+    for line in documented {
+        let arguments: Vec<&str> = line.arguments.iter().map(String::as_str).collect();
+        change(secured, &["--add"], &arguments);
+    }
+}
+
+/// A pipe whose topics are all there, and a sidecar that is `dedupd`.
+fn pipe<'s>(secured: &'s Secured, name: &str) -> Pipe<'s> {
+    let pipe = Pipe::new(&secured.kafka, name, 4);
+    secured.kafka.create_topic(&pipe.clean, 4, &[]);
+    secured.kafka.create_topic(&format!("{}.dedupd", pipe.clean), 4, &[("retention.ms", "-1")]);
+    for aside in ["dead", "duplicates"] {
+        secured.kafka.create_topic(&format!("{name}.{aside}"), 1, &[]);
+    }
+    pipe
+}
+
+fn sidecar(secured: &Secured, pipe: &Pipe<'_>, name: &str, instance: &str) -> Sidecar {
+    let properties = sasl("sasl_ssl", "SCRAM-SHA-512", "dedupd", DEDUPD);
+    secured
+        .through(pipe.sidecar(instance), "SASLTLS", &properties)
+        .with("DEDUPD_TOPICS__CREATE", "false")
+        .with("DEDUPD_TOPICS__DEAD_LETTER", &format!("{name}.dead"))
+        .with("DEDUPD_TOPICS__DUPLICATES", &format!("{name}.duplicates"))
+        .with("DEDUPD_IDENTITY__ON_MISSING", "dead_letter")
+}
+
+#[test]
+fn with_the_documented_rights_everything_works() {
+    let secured = shared();
+    let mut documented = Documented::all("events");
+    documented.retain(|line| !line.comment.contains("create"));
+    grant(secured, &documented);
+    let pipe = pipe(secured, "events");
+    let load = pipe.load(4, 500);
+    let first = sidecar(secured, &pipe, "events", "a").start();
+    first.wait_running(4, LIMIT);
+    load.more(500);
+    // A rebalance, a crash whose transaction another instance has to end, and a restore from the state topic.
+    let second = sidecar(secured, &pipe, "events", "b").start();
+    second.wait_running(2, LIMIT);
+    load.more(500);
+    first.kill9();
+    second.wait_running(4, Duration::from_mins(1));
+    load.more(500);
+    fs::remove_dir_all(pipe.dir.path().join("state-a")).unwrap();
+    let first = sidecar(secured, &pipe, "events", "a").start();
+    first.wait_running(2, Duration::from_mins(1));
+    load.more(500);
+    load.finish();
+    pipe.wait_caught_up(4, LIMIT);
+    pipe.kafka.send(&pipe.raw, &[Draft::new(0, "has no id")]);
+    pipe.wait_caught_up(4, LIMIT);
+    for running in [&first, &second] {
+        assert_eq!(running.stop(), Some(0), "{}", running.text());
+        let text = running.text().to_lowercase();
+        assert!(!text.contains("authori") && !text.contains("the right to"), "{text}");
+    }
+    let findings = pipe.assert_exactly_once();
+    let records = |topic: &str| pipe.kafka.records(topic, Isolation::Committed).len();
+    assert_eq!(records("events.dead"), 1);
+    assert_eq!(records("events.duplicates"), findings.repeats);
+}
+
+/// The command in a message, as arguments of `kafka-acls.sh`; the only one there is.
+fn command(text: &str) -> Vec<String> {
+    let (_, rest) = text.split_once("kafka-acls.sh ").expect("a command");
+    let (command, rest) = rest.split_once(", with the name").expect("its end");
+    assert!(!rest.contains("kafka-acls.sh"), "only one right is missing: {text}");
+    let words = command.split_whitespace().map(|word| word.replace("NAME", "dedupd"));
+    words.skip_while(|word| !word.starts_with("--add")).collect()
+}
+
+#[test]
+fn each_right_that_is_missing_is_named_with_the_command_that_grants_it() {
+    let secured = shared();
+    let documented = Documented::all("lacking");
+    let needed = |line: &&Documented| !line.comment.contains("create") && line.comment != "optional";
+    grant(secured, &documented);
+    let pipe = pipe(secured, "lacking");
+    let mut named = 0;
+    for right in documented.iter().filter(needed).flat_map(Documented::singly) {
+        change(secured, &["--remove", "--force"], &right);
+        let running = sidecar(secured, &pipe, "lacking", "a").start();
+        let code = running.wait(LIMIT).code();
+        let text = running.text();
+        let last = text.lines().last().unwrap();
+        let expected = if right.contains(&"--transactional-id") { 6 } else { 3 };
+        assert_eq!(code, Some(expected), "{right:?}: {text}");
+        assert!(last.contains(&format!("the right to {} is missing on", right[1])), "{right:?}: {text}");
+        let command = command(last);
+        assert!(right.iter().all(|word| command.iter().any(|it| it == word)), "{right:?}: {command:?}");
+        secured.acls(&command.iter().map(String::as_str).collect::<Vec<_>>());
+        fs::remove_file(&running.log).unwrap();
+        named += 1;
+    }
+    assert_eq!(named, 9, "the README lists so many needed rights");
+    let running = sidecar(secured, &pipe, "lacking", "a").start();
+    running.wait_ready(LIMIT);
+    assert_eq!(running.stop(), Some(0), "{}", running.text());
+    assert!(!running.text().contains("the right to"), "{}", running.text());
+
+    for line in documented.iter().filter(|line| line.comment == "optional") {
+        change(
+            secured,
+            &["--remove", "--force"],
+            &line.arguments.iter().map(String::as_str).collect::<Vec<_>>(),
+        );
+    }
+    let running = sidecar(secured, &pipe, "lacking", "a").start();
+    running.wait_ready(LIMIT);
+    assert_eq!(running.stop(), Some(0), "{}", running.text());
+    let warned = running.text().matches("the right to DescribeConfigs is missing on").count();
+    assert_eq!(warned, 4, "{}", running.text());
+}
+
+#[test]
+fn the_right_to_create_topics_is_needed_only_where_that_is_asked_for() {
+    let secured = shared();
+    let documented = Documented::all("making");
+    let (create, others): (Vec<_>, Vec<_>) =
+        documented.into_iter().partition(|line| line.comment.contains("create"));
+    grant(secured, &others);
+    let pipe = Pipe::new(&secured.kafka, "making", 2);
+    let properties = sasl("sasl_ssl", "PLAIN", "dedupd", DEDUPD);
+    let making = || secured.through(pipe.sidecar("a"), "SASLTLS", &properties);
+    let running = making().start();
+    assert_eq!(running.wait(LIMIT).code(), Some(3), "{}", running.text());
+    assert!(
+        running.text().contains("the right to Create is missing on topic making.clean"),
+        "{}",
+        running.text()
+    );
+    grant(secured, &create);
+    let running = making().start();
+    running.wait_ready(LIMIT);
+    assert_eq!(running.stop(), Some(0), "{}", running.text());
+}

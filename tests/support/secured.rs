@@ -1,0 +1,177 @@
+//! A broker that asks who is there: TLS, client certificates, SASL and an authorizer, with certificates made
+//! for the test by `openssl`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::ports::free_port;
+use super::{Kafka, Sidecar, tool};
+
+/// Passwords of the two users on the broker.
+pub const TRUSTED: &str = "trusted-passphrase-1";
+pub const DEDUPD: &str = "dedupd-passphrase-2";
+
+/// The listeners, each on a port of its own, and what each speaks. All have the good certificate but two.
+const LISTENERS: [(&str, &str); 6] = [
+    ("TLS", "SSL"),
+    ("MTLS", "SSL"),
+    ("MISNAMED", "SSL"),
+    ("EXPIRED", "SSL"),
+    ("SASLTLS", "SASL_SSL"),
+    ("SASLPLAIN", "SASL_PLAINTEXT"),
+];
+
+/// The broker with its certificates. `trusted` and whoever comes without a name may do everything, `dedupd`
+/// what it is granted.
+pub struct Secured {
+    pub kafka: Kafka,
+    ports: Vec<(&'static str, u16)>,
+    certificates: tempfile::TempDir,
+}
+
+impl Secured {
+    pub fn start() -> Self {
+        let certificates = tempfile::tempdir().unwrap();
+        let at = certificates.path();
+        make_certificates(at);
+        let ports: Vec<(&str, u16)> = LISTENERS.iter().map(|(name, _)| (*name, free_port())).collect();
+        let listeners: Vec<_> =
+            LISTENERS.iter().zip(&ports).map(|((name, speaks), (_, port))| (*name, *port, *speaks)).collect();
+        let settings = settings(at);
+        let settings: Vec<(&str, &str)> = settings.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+        let kafka = Kafka::start_listening(&listeners, &settings);
+        let secured = Self { kafka, ports, certificates };
+        secured.set_password("trusted", TRUSTED);
+        secured.set_password("dedupd", DEDUPD);
+        secured
+    }
+
+    /// Gives a user this password for SCRAM.
+    pub fn set_password(&self, user: &str, password: &str) {
+        let config = format!("SCRAM-SHA-512=[password={password}]");
+        let which = ["--entity-type", "users", "--entity-name", user];
+        let alter = ["--bootstrap-server", self.kafka.bootstrap(), "--alter", "--add-config", &config];
+        tool("kafka.admin.ConfigCommand", &[&alter[..], &which].concat());
+    }
+
+    /// `host:port` of a listener.
+    pub fn at(&self, listener: &str) -> String {
+        let port = self.ports.iter().find(|(name, _)| *name == listener).expect("a listener").1;
+        format!("127.0.0.1:{port}")
+    }
+
+    /// Where a file of this name is, as in `ca.pem`.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.certificates.path().join(name)
+    }
+
+    /// The sidecar at another listener, with these client properties; values with `@` name a file.
+    pub fn through(&self, mut sidecar: Sidecar, listener: &str, properties: &[(&str, &str)]) -> Sidecar {
+        sidecar.bootstrap = self.at(listener);
+        properties.iter().fold(sidecar, |sidecar, (name, value)| {
+            let value = match value.strip_prefix('@') {
+                Some(file) => self.file(file).display().to_string(),
+                None => (*value).to_owned(),
+            };
+            sidecar.with(&variable(name), &value)
+        })
+    }
+
+    /// Runs a command of `kafka-acls.sh` against this broker, in the name of an administrator.
+    pub fn acls(&self, arguments: &[&str]) -> String {
+        let server = ["--bootstrap-server", self.kafka.bootstrap()];
+        tool("org.apache.kafka.tools.AclCommand", &[&server[..], arguments].concat())
+    }
+}
+
+/// The environment variable of a client property.
+pub fn variable(property: &str) -> String {
+    format!("DEDUPD_KAFKA__PROPERTIES__{}", property.replace('.', "_").to_uppercase())
+}
+
+fn settings(at: &Path) -> Vec<(String, String)> {
+    let pem = |name: &str| at.join(name).display().to_string();
+    let plain = format!(
+        "org.apache.kafka.common.security.plain.PlainLoginModule required user_trusted=\"{TRUSTED}\" \
+         user_dedupd=\"{DEDUPD}\";"
+    );
+    let mut settings = vec![
+        ("authorizer.class.name", "org.apache.kafka.metadata.authorizer.StandardAuthorizer".to_owned()),
+        ("super.users", "User:ANONYMOUS;User:trusted".to_owned()),
+        ("ssl.keystore.type", "PEM".to_owned()),
+        ("ssl.keystore.location", pem("broker.pem")),
+        ("ssl.truststore.type", "PEM".to_owned()),
+        ("ssl.truststore.location", pem("ca.pem")),
+        ("ssl.principal.mapping.rules", "RULE:^CN=(.*)$/$1/".to_owned()),
+        ("listener.name.mtls.ssl.client.auth", "required".to_owned()),
+        ("sasl.enabled.mechanisms", "PLAIN,SCRAM-SHA-512".to_owned()),
+    ];
+    for (listener, certificate) in [("misnamed", "misnamed.pem"), ("expired", "expired.pem")] {
+        let key: &'static str = Box::leak(format!("listener.name.{listener}.ssl.keystore.location").into());
+        let kind: &'static str = Box::leak(format!("listener.name.{listener}.ssl.keystore.type").into());
+        settings.extend([(key, pem(certificate)), (kind, "PEM".to_owned())]);
+    }
+    let scram = "org.apache.kafka.common.security.scram.ScramLoginModule required;";
+    let mut settings: Vec<_> = settings.into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
+    for listener in ["sasltls", "saslplain"] {
+        let key = |mechanism: &str| format!("listener.name.{listener}.{mechanism}.sasl.jaas.config");
+        settings.extend([(key("plain"), plain.clone()), (key("scram-sha-512"), scram.to_owned())]);
+    }
+    settings
+}
+
+/// Two authorities; certificates of the broker: a good one, one for another host, one that has expired; and
+/// one of a client.
+fn make_certificates(at: &Path) {
+    for authority in ["ca", "stranger"] {
+        let subject = format!("/CN={authority}");
+        let (key, pem) = (format!("{authority}.key"), format!("{authority}.pem"));
+        let new = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", &subject];
+        openssl(at, &[&new[..], &["-keyout", &key, "-out", &pem]].concat());
+    }
+    let here = "subjectAltName=IP:127.0.0.1,DNS:localhost";
+    issue(at, "broker", here, None);
+    issue(at, "misnamed", "subjectAltName=DNS:elsewhere.example", None);
+    issue(at, "expired", here, Some(("20200101000000Z", "20200102000000Z")));
+    issue(at, "trusted", "extendedKeyUsage=clientAuth", None);
+}
+
+/// A key and a certificate of the first authority: `NAME.key`, `NAME.crt`, and both in `NAME.pem`.
+fn issue(at: &Path, name: &str, extension: &str, valid: Option<(&str, &str)>) {
+    let file = |end: &str| format!("{name}.{end}");
+    let (key, request, certificate) = (file("key"), file("csr"), file("crt"));
+    let subject = format!("/CN={name}");
+    let new = ["req", "-newkey", "rsa:2048", "-nodes", "-subj", &subject];
+    openssl(at, &[&new[..], &["-keyout", &key, "-out", &request]].concat());
+    let extensions = file("ext");
+    fs::write(at.join(&extensions), format!("{extension}\n")).unwrap();
+    let signed = ["-in", &request, "-out", &certificate, "-extfile", &extensions];
+    match valid {
+        None => {
+            let by = ["-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2"];
+            openssl(at, &[&["x509", "-req"][..], &signed, &by].concat());
+        }
+        Some((from, until)) => {
+            fs::write(
+                at.join("ca.conf"),
+                "[ca]\ndefault_ca=d\n[d]\ndatabase=index.txt\nnew_certs_dir=.\nrand_serial=yes\n\
+                 default_md=sha256\npolicy=p\n[p]\ncommonName=supplied\n",
+            )
+            .unwrap();
+            fs::write(at.join("index.txt"), "").unwrap();
+            let by =
+                ["ca", "-batch", "-notext", "-config", "ca.conf", "-cert", "ca.pem", "-keyfile", "ca.key"];
+            openssl(at, &[&by[..], &["-startdate", from, "-enddate", until], &signed].concat());
+        }
+    }
+    let text = |end: &str| fs::read_to_string(at.join(file(end))).unwrap();
+    let both = text("key") + &text("crt") + &fs::read_to_string(at.join("ca.pem")).unwrap();
+    fs::write(at.join(file("pem")), both).unwrap();
+}
+
+fn openssl(at: &Path, arguments: &[&str]) {
+    let output = Command::new("openssl").args(arguments).current_dir(at).output();
+    let output = output.expect("openssl runs; install it");
+    assert!(output.status.success(), "openssl {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
