@@ -82,7 +82,7 @@ impl Comparison {
     /// Nothing yet.
     #[must_use]
     pub fn new(rules: Rules, scratch: &Scratch) -> Self {
-        let sorter = || Sorter::new(scratch, 3 * scratch.unit());
+        let sorter = || Sorter::new(scratch, 5 * scratch.unit());
         Self {
             scratch: scratch.clone(),
             rules,
