@@ -47,18 +47,17 @@ pub(super) fn whole_ms(duration: Duration) -> i64 {
 }
 
 fn rfc3339(text: &str) -> Option<i64> {
-    let (local, east_minutes) = match text.strip_suffix(['Z', 'z']) {
-        Some(local) => (local, 0),
-        None => {
-            let (local, zone) = text.split_at_checked(text.len().checked_sub(6)?)?;
-            let (hours, minutes) = zone.get(1..)?.split_once(':')?;
-            let (hours, minutes): (u8, u8) = (hours.parse().ok()?, minutes.parse().ok()?);
-            let east = i64::from(hours) * 60 + i64::from(minutes);
-            match zone.bytes().next()? {
-                b'+' if hours < 24 && minutes < 60 => (local, east),
-                b'-' if hours < 24 && minutes < 60 => (local, -east),
-                _ => return None,
-            }
+    let (local, east_minutes) = if let Some(local) = text.strip_suffix(['Z', 'z']) {
+        (local, 0)
+    } else {
+        let (local, zone) = text.split_at_checked(text.len().checked_sub(6)?)?;
+        let (hours, minutes) = zone.get(1..)?.split_once(':')?;
+        let (hours, minutes): (u8, u8) = (hours.parse().ok()?, minutes.parse().ok()?);
+        let east = i64::from(hours) * 60 + i64::from(minutes);
+        match zone.bytes().next()? {
+            b'+' if hours < 24 && minutes < 60 => (local, east),
+            b'-' if hours < 24 && minutes < 60 => (local, -east),
+            _ => return None,
         }
     };
     let time = humantime::parse_rfc3339_weak(&format!("{local}Z")).ok()?;

@@ -37,6 +37,9 @@ impl Span {
     }
 }
 
+/// Takes a record; says whether it wants more.
+pub(super) type Visit<'a> = dyn FnMut(Offset, &Fields<'_>) -> Result<ControlFlow<()>, AuditError> + 'a;
+
 /// How a topic is reached.
 pub(super) struct Access<'a> {
     /// `host:port` list.
@@ -136,12 +139,7 @@ impl Reader {
     }
 
     /// Visits the records of a span by rising offset, until the visitor has enough.
-    pub fn read(
-        &self,
-        partition: PartitionId,
-        span: Span,
-        visit: &mut dyn FnMut(Offset, &Fields<'_>) -> Result<ControlFlow<()>, AuditError>,
-    ) -> Result<(), AuditError> {
+    pub fn read(&self, partition: PartitionId, span: Span, visit: &mut Visit<'_>) -> Result<(), AuditError> {
         if span.low >= span.end {
             return Ok(());
         }

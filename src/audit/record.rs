@@ -106,9 +106,9 @@ impl Row for Content {
     const BYTES: usize = 32;
 
     fn put(&self, out: &mut Vec<u8>) {
-        [self.key, self.value, self.headers, self.timestamp_ms.cast_unsigned()]
-            .iter()
-            .for_each(|part| part.put(out));
+        for part in [self.key, self.value, self.headers, self.timestamp_ms.cast_unsigned()] {
+            part.put(out);
+        }
     }
 
     fn get(parts: &mut Parts<'_>) -> Self {

@@ -58,7 +58,7 @@ fn a_range_of_time_is_judged_and_what_was_decided_before_it_is_counted_apart() {
     let at = |seconds: i64| Some(EPOCH_MS + seconds * 1_000);
     let mut options = audit::Options {
         range: Range { from_ms: at(2_000), to_ms: at(4_000) },
-        window: Some(Duration::from_secs(600)),
+        window: Some(Duration::from_mins(10)),
         force_header: Some("force".to_owned()),
         ..audit_options(kafka, "range-raw", "range-clean")
     };
@@ -75,7 +75,7 @@ fn a_range_of_time_is_judged_and_what_was_decided_before_it_is_counted_apart() {
     assert_eq!(report.to_json()["from"], "2023-11-14T22:46:40.000Z");
 
     // Raw of the context and of the range's beginning is gone: what clean still holds of it, is no finding.
-    kafka.delete_records("range-raw", 0, span.low as i64 + 180);
+    kafka.delete_records("range-raw", 0, i64::try_from(span.low).unwrap() + 180);
     let report = audited(&options);
     assert!(report.counts.phantom > 0, "{report}");
     assert!(report.notes.iter().any(|note| note.contains("--allow-gone")), "{report}");

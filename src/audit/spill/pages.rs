@@ -18,7 +18,7 @@ const PAGE: usize = PAIRS * 16;
 pub struct Pages {
     scratch: Scratch,
     file: Option<File>,
-    pages: HashMap<u64, Page>,
+    held: HashMap<u64, Page>,
     /// The pages in memory, the one loaded first in front.
     loaded: VecDeque<u64>,
     most: usize,
@@ -36,7 +36,7 @@ impl Pages {
     pub fn new(scratch: &Scratch) -> Self {
         let most = (scratch.unit() / PAGE).max(4);
         let scratch = scratch.clone();
-        Self { scratch, file: None, pages: HashMap::new(), loaded: VecDeque::new(), most, len: 0 }
+        Self { scratch, file: None, held: HashMap::new(), loaded: VecDeque::new(), most, len: 0 }
     }
 
     /// How many pairs there are.
@@ -67,15 +67,15 @@ impl Pages {
     }
 
     fn page(&mut self, number: u64) -> io::Result<&mut Page> {
-        if !self.pages.contains_key(&number) {
+        if !self.held.contains_key(&number) {
             if self.loaded.len() >= self.most {
                 self.evict()?;
             }
             let page = self.load(number)?;
-            self.pages.insert(number, page);
+            self.held.insert(number, page);
             self.loaded.push_back(number);
         }
-        Ok(self.pages.entry(number).or_default())
+        Ok(self.held.entry(number).or_default())
     }
 
     /// A page as the file has it; an empty one behind the end.
@@ -93,7 +93,7 @@ impl Pages {
 
     fn evict(&mut self) -> io::Result<()> {
         let Some(number) = self.loaded.pop_front() else { return Ok(()) };
-        let Some(page) = self.pages.remove(&number).filter(|page| page.changed) else { return Ok(()) };
+        let Some(page) = self.held.remove(&number).filter(|page| page.changed) else { return Ok(()) };
         let file = match &mut self.file {
             Some(file) => file,
             none => none.insert(self.scratch.file()?),

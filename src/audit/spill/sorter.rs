@@ -82,7 +82,7 @@ impl<R: Row> Sorter<R> {
                 Source::Runs(Merge::new(runs.tape, &ends)?)
             }
         };
-        let mut sorted = Sorted { head: None, source };
+        let mut sorted = Sorted { head: None, from: source };
         sorted.next()?;
         Ok(sorted)
     }
@@ -155,7 +155,7 @@ enum Source<R> {
 #[derive(Debug)]
 pub struct Sorted<R> {
     head: Option<R>,
-    source: Source<R>,
+    from: Source<R>,
 }
 
 impl<R: Row> Sorted<R> {
@@ -166,7 +166,7 @@ impl<R: Row> Sorted<R> {
 
     /// Takes the next row.
     pub fn next(&mut self) -> io::Result<Option<R>> {
-        let behind = match &mut self.source {
+        let behind = match &mut self.from {
             Source::Memory(rows) => rows.next(),
             Source::Runs(merge) => merge.heads.next(&merge.tape)?,
         };
@@ -193,13 +193,13 @@ mod tests {
         let mut all: Vec<u64> = (0..50_000).map(|_| random.u64(..)).collect();
         all.iter().try_for_each(|row| sorter.push(*row)).unwrap();
         assert!(sorter.spilled.as_ref().unwrap().ends.len() > scratch.fan_in().pow(3), "merged in levels");
-        let mut sorted = sorter.sorted().unwrap();
+        let mut merged = sorter.sorted().unwrap();
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "also while the files are in use");
         all.sort_unstable();
         for row in all {
-            assert_eq!(sorted.next().unwrap(), Some(row));
+            assert_eq!(merged.next().unwrap(), Some(row));
         }
-        assert_eq!(sorted.next().unwrap(), None);
+        assert_eq!(merged.next().unwrap(), None);
         assert!(scratch.written() > 4 * 50_000 * 8);
     }
 

@@ -56,7 +56,11 @@ fn apply(clean: &mut Vec<Written>, (damage, at, to, length): (Damage, Index, Ind
             let to = to.min(clean.len());
             clean.splice(to..to, moved);
         }
-        Damage::Alter => clean[stretch].iter_mut().step_by(3).for_each(|record| record.value.push('!')),
+        Damage::Alter => {
+            for record in clean[stretch].iter_mut().step_by(3) {
+                record.value.push('!');
+            }
+        }
         Damage::Invent => clean.insert(at, with_id(&format!("invented {at}"), 1)),
         Damage::Reverse => clean[stretch].reverse(),
     }
@@ -106,7 +110,9 @@ proptest! {
         samples in 0..8usize,
     ) {
         let (raw, mut clean) = logs(&all);
-        damages.into_iter().for_each(|damage| apply(&mut clean, damage));
+        for damage in damages {
+            apply(&mut clean, damage);
+        }
         let size = raw.len() + 1;
         let (begin, end, from_ms) = borders.map_or((0, size, None), |(begin, length, from_ms)| {
             let begin = begin.index(size);
@@ -155,7 +161,9 @@ fn long_chains_of_one_id_and_of_one_content_agree_too() {
     clean.swap(4, 2_000);
     clean.drain(100..1_400);
     clean.truncate(3_500);
-    clean.iter_mut().step_by(97).for_each(|record| record.value.push('!'));
+    for record in clean.iter_mut().step_by(97) {
+        record.value.push('!');
+    }
     let rules = Rules { latest_ms: i64::MAX, ..rules() };
     let outcome = compare_by(rules, Gone::Nothing, &raw, &clean);
     assert!(outcome.counts.lost > 1_000, "{outcome:?}");

@@ -7,6 +7,7 @@ use crate::dedupe::Offset;
 
 /// One record that clean must or may hold.
 #[derive(Debug, Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "a model says plainly what holds")]
 pub(super) struct Entry {
     pub offset: Offset,
     pub content: Content,
