@@ -7,13 +7,15 @@
     reason = "a test fails by panicking"
 )]
 
+#[path = "audit/range.rs"]
+mod range;
 mod support;
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use dedupd::audit::{self, AuditError, Counts, MissingId, Report};
+use dedupd::audit::{self, AuditError, Counts, MissingId, Range, Report};
 use dedupd::config::IdSource;
 use dedupd::generate::{self, GenerateError, Shape};
 use indicatif::ProgressBar;
@@ -50,9 +52,14 @@ fn audit_options(kafka: &Kafka, raw: &str, clean: &str) -> audit::Options {
         clean: clean.to_owned(),
         id: vec![IdSource::parse("json:/id").unwrap()],
         missing_id: MissingId::Forwarded,
+        force_header: None,
         window: None,
+        range: Range::default(),
         allow_gone: false,
         samples: 10,
+        memory: audit::LEAST_MEMORY,
+        temp_dir: None,
+        notes: Vec::new(),
     }
 }
 

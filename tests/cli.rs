@@ -10,6 +10,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+use dedupd::audit::Range;
 use dedupd::cli::{Command, Exit, LogFormat, ServiceArgs, StateCommand, parse_from};
 use dedupd::config::{AsTyped, Config, IdSource, Local, Sources};
 
@@ -81,6 +82,15 @@ fn the_other_commands_have_the_documented_defaults() {
     let Ok(Command::Audit(audit)) = parse("audit --raw r --window 1h --json") else { panic!("audit") };
     assert!(audit.json());
     assert_eq!(audit.overrides().window.exact.as_deref(), Some("1h"));
+    assert_eq!((audit.memory(), audit.samples(), audit.allow_gone()), (256 << 20, 10, false));
+    assert_eq!(audit.range(9), Ok(Range::default()));
+    let ranged =
+        "audit --from 1970-01-01T00:00:01Z --to 2s --memory 1GiB --temp-dir /d --samples 0 --allow-gone";
+    let Ok(Command::Audit(audit)) = parse(ranged) else { panic!("audit") };
+    assert_eq!(audit.range(9_000), Ok(Range { from_ms: Some(1_000), to_ms: Some(7_000) }));
+    assert!(audit.range(3_000).unwrap_err().contains("--from is not before --to"));
+    assert_eq!((audit.memory(), audit.samples(), audit.allow_gone()), (1 << 30, 0, true));
+    assert_eq!(audit.temp_dir(), Some(Path::new("/d")));
     assert!(matches!(parse("check --raw r"), Ok(Command::Check(_))));
 }
 
@@ -102,6 +112,8 @@ fn mistakes_are_named() {
         ("plan --events 5 --exact 24", "has no unit"),
         ("plan --events 5 --false-positive-rate 0.6", "1e-9"),
         ("plan --events 5 --memory big", "is not a size"),
+        ("audit --from yesterday", "RFC 3339"),
+        ("audit --memory 1MiB", "32MiB"),
         ("inspect", "unrecognized subcommand"),
         ("state", "Usage"),
         ("state export", "--to"),

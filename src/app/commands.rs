@@ -6,11 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use indicatif::ProgressBar;
 
-use super::{Ended, begin_log, begin_log_quietly, check, run, runtime, signal, window_of};
-use crate::audit::{self, AuditError, MissingId, Report};
+use super::{Ended, begin_log, begin_log_quietly, check, run, runtime, signal};
 use crate::cli::{Command, Exit, GenerateArgs, IdForm, PlanArgs, WhenFull};
 use crate::clock::{Clock, SystemClock};
-use crate::config::{self, AsTyped, Config, OnMissing, Properties, Property};
+use crate::config::{self, AsTyped, Config, Properties, Property};
 use crate::dedupe::{Hasher, IdSource, IdentityRule};
 use crate::demo;
 use crate::generate::{self, Shape, Summary};
@@ -41,7 +40,7 @@ pub fn command(command: Command) -> Result<Exit, Ended> {
         Command::Plan(args) => print!("{}", plan(&args)?),
         Command::State(args) => return super::state::command(&args.command),
         Command::Audit(args) => {
-            let report = audit(&load(args.config_file(), args.overrides())?)?;
+            let report = super::audit::command(&args, &load(args.config_file(), args.overrides())?)?;
             if args.json() {
                 println!("{}", report.to_json());
             } else {
@@ -55,30 +54,6 @@ pub fn command(command: Command) -> Result<Exit, Ended> {
 
 fn load(file: Option<&Path>, flags: AsTyped) -> Result<Config, Ended> {
     config::load(file, flags).map_err(|error| Ended::new(Exit::Usage, error.to_string()))
-}
-
-/// `dedupd audit`: exactly what the configuration promises.
-fn audit(config: &Config) -> Result<Report, Ended> {
-    let options = audit::Options {
-        bootstrap_servers: config.kafka.bootstrap_servers.clone(),
-        properties: config.kafka.properties.iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect(),
-        raw: config.topics.raw.as_str().to_owned(),
-        clean: config.topics.clean.as_str().to_owned(),
-        id: config.identity.from.clone(),
-        missing_id: match config.identity.on_missing {
-            OnMissing::Forward => MissingId::Forwarded,
-            OnMissing::Drop | OnMissing::DeadLetter | OnMissing::Stop => MissingId::Withheld,
-        },
-        window: Some(match config.window.on_probable {
-            // What a filter has seen goes to clean once more.
-            config::OnProbable::Forward => config.window.exact,
-            config::OnProbable::Drop | config::OnProbable::DeadLetter => window_of(config),
-        }),
-        allow_gone: false,
-        samples: 10,
-    };
-    audit::run(&options, &audit::progress_bar())
-        .map_err(|error: AuditError| Ended::new(Exit::Operator, error.to_string()))
 }
 
 /// `dedupd plan`: the text to print.

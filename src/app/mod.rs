@@ -4,6 +4,7 @@
 //! everything that touches records runs on plain threads.
 
 mod assembly;
+mod audit;
 mod commands;
 mod ended;
 mod log;

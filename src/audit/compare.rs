@@ -1,24 +1,28 @@
-//! Raw against clean, one partition: values in, findings out.
+//! Raw against clean, one partition: values in, findings out, in bounded memory.
 //!
 //! Each clean record finds its raw record by id (or by content, where it has no id), wherever that
 //! stands, so one loss or one repeat never shifts what follows it. What moved is told by the longest
-//! run of records that are in raw order; the others are out of order. Memory is about 200 bytes for each
-//! id of the partition at hand, whatever the size of the records.
+//! run of records that are in raw order; the others are out of order.
+//!
+//! The way: both sides are sorted by print and joined ([`super::join`]); records with several to choose from
+//! are given one ([`super::choice`]); the result, in clean order, is judged against what was expected
+//! ([`super::account`]). Every step reads and writes rows in sequence, so memory is what [`Scratch`] was given,
+//! whatever the size of the partition; only reading long chains jumps, and that through a small buffer.
 
-use std::collections::HashMap;
+use std::io;
 
-use super::expected::{Entry, Expected, Place, RawCounts};
-use super::findings::{Counts, Finding, Findings, Kind};
-use super::matching::{CleanLog, Stray};
-use super::order::longest_rise;
-use super::record::{Differing, Print, Seen};
-use crate::dedupe::{Offset, PartitionId};
-
-/// How far a changed record is looked for among lost ones.
-const REACH: usize = 1024;
-
-/// Most lost or phantom records of a partition that are looked for in other partitions.
-const MOVED_MAX: usize = 1_000_000;
+use super::account::Account;
+use super::choice::Choice;
+use super::entry::{Filed, Stranger};
+use super::expected::{RawCounts, RawLog, Rules};
+use super::findings::{Counts, Finding, Findings};
+use super::join::Joined;
+use super::ledger::Ledger;
+use super::range::Part;
+use super::record::Seen;
+use super::rise::Copies;
+use super::spill::{Scratch, Sorter};
+use crate::dedupe::PartitionId;
 
 /// What can be missing without being lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +51,7 @@ pub struct Scope {
 }
 
 /// What came out of one partition.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// What raw holds.
     pub raw: RawCounts,
@@ -57,260 +61,131 @@ pub struct Outcome {
     pub counts: Counts,
     /// Records that do not fit, which retention or compaction explains.
     pub gone: u64,
+    /// Clean records about which something before the range decides.
+    pub outside: u64,
     /// The first findings of each kind.
     pub samples: Vec<Finding>,
-    /// Lost records, for finding them in other partitions; at most a million.
-    pub lost: Vec<(Print, Offset)>,
-    /// Phantom records, for the same.
-    pub phantom: Vec<(Print, Offset)>,
 }
 
-/// A comparison under way: first all of raw is in `expected`, then clean comes by [`Self::push`].
+/// A comparison under way: records come by [`Self::raw`] and [`Self::clean`], each side by rising offset.
 #[derive(Debug)]
 pub struct Comparison {
-    expected: Expected,
-    clean: CleanLog,
+    scratch: Scratch,
+    rules: Rules,
+    log: RawLog,
+    raw: Sorter<Filed>,
+    clean: Sorter<Filed>,
+    clean_records: u64,
 }
 
 impl Comparison {
-    /// Begins with all of raw read.
+    /// Nothing yet.
     #[must_use]
-    pub fn new(expected: Expected) -> Self {
-        Self { expected, clean: CleanLog::default() }
+    pub fn new(rules: Rules, scratch: &Scratch) -> Self {
+        let sorter = || Sorter::new(scratch, 5 * scratch.unit());
+        Self {
+            scratch: scratch.clone(),
+            rules,
+            log: RawLog::new(rules),
+            raw: sorter(),
+            clean: sorter(),
+            clean_records: 0,
+        }
     }
 
-    /// Takes the next clean record, by rising offset.
-    pub fn push(&mut self, record: &Seen) {
-        self.clean.push(&self.expected, record);
+    /// Takes the next raw record, which lies in this part of the log. Fails when temporary files do.
+    pub fn raw(&mut self, record: &Seen, part: Part) -> io::Result<()> {
+        let filed = self.log.file(record, part);
+        self.raw.push(filed)
     }
 
-    /// All of clean has been read.
-    #[must_use]
-    pub fn finish(self, scope: Scope) -> Outcome {
-        let Self { expected, clean } = self;
-        let places = clean.places(&expected);
+    /// Takes the next clean record. Fails when temporary files do.
+    pub fn clean(&mut self, record: &Seen) -> io::Result<()> {
+        self.clean_records += 1;
+        self.clean.push(Filed::of_clean(record))
+    }
+
+    /// All has been read. Fails when temporary files do.
+    pub fn finish(self, scope: Scope, strangers: &mut Strangers) -> io::Result<Outcome> {
+        let Self { scratch, rules, log, raw, clean, clean_records } = self;
+        let mut joined = Joined::new(&scratch, log.counts);
+        joined.join(&rules, &mut raw.sorted()?, &mut clean.sorted()?)?;
+        let Joined { singles, of_ids, of_contents, pairs, strays, unseen, chains, counts, .. } = joined;
+        let mut copies = Copies::of(&scratch, &mut singles.sorted()?)?;
+        let mut of_ids = of_ids.sorted()?;
+        let mut pairs = pairs.sorted()?;
+        if of_ids.peek().is_some() || pairs.peek().is_some() {
+            let mut placed = Choice::new(&scratch, &chains).all(&mut of_ids, &copies)?;
+            while let Some(pair) = pairs.next()? {
+                placed.push(pair)?;
+            }
+            copies = copies.and(&scratch, placed)?;
+        }
+        let mut of_contents = of_contents.sorted()?;
+        if of_contents.peek().is_some() {
+            let placed = Choice::new(&scratch, &chains).all(&mut of_contents, &copies)?;
+            copies = copies.and(&scratch, placed)?;
+        }
+        let members = copies.longest_rise(&scratch)?;
         let mut account = Account {
-            findings: Findings::new(scope.partition, scope.samples),
-            standing: vec![Standing::default(); expected.entries.len()],
-            gone: 0,
-            phantom: Vec::new(),
+            scratch: &scratch,
             scope,
-            expected: &expected,
-            clean: &clean,
+            rules: &rules,
+            raw: counts,
+            begin: log.begin.unwrap_or(0),
+            doubtful_until_ms: log.first_ms.and_then(|first_ms| rules.doubtful_until(first_ms)),
+            findings: Findings::new(scope.partition, scope.samples),
+            gone: 0,
+            outside: 0,
+            strangers: &mut strangers.sorter,
         };
-        let in_order = account.order(&places);
-        account.copies(&places, &in_order);
-        account.repeats_within_window(&places, &in_order);
-        account.strays(&places, &in_order);
-        account.losses();
-        account.outcome()
+        let (taken, again) = account.copies(&copies, &members)?;
+        account.repeats_within_window(again, &chains)?;
+        let mut ledger = Ledger::new(&taken, unseen.sorted()?)?;
+        account.strays_and_losses(strays.sorted()?, (&copies, &members), &mut ledger)?;
+        Ok(Outcome {
+            raw: counts,
+            clean_records,
+            counts: account.findings.counts,
+            gone: account.gone,
+            outside: account.outside,
+            samples: account.findings.samples(),
+        })
     }
 }
 
-/// What is known of an entry.
-#[derive(Debug, Clone, Copy, Default)]
-struct Standing {
-    /// Some clean record is it.
-    seen: bool,
-    /// One of them stands where it should.
-    in_order: bool,
-    /// One of them is unchanged.
-    unchanged: bool,
+/// Lost and phantom records of all partitions.
+#[derive(Debug)]
+pub struct Strangers {
+    sorter: Sorter<Stranger>,
 }
 
-struct Account<'a> {
-    scope: Scope,
-    expected: &'a Expected,
-    clean: &'a CleanLog,
-    standing: Vec<Standing>,
-    findings: Findings,
-    gone: u64,
-    phantom: Vec<(Print, Offset)>,
-}
-
-impl Account<'_> {
-    fn entry(&self, place: Place) -> Option<&Entry> {
-        self.expected.entry(place)
+impl Strangers {
+    /// None yet.
+    #[must_use]
+    pub fn new(scratch: &Scratch) -> Self {
+        Self { sorter: Sorter::new(scratch, scratch.unit()) }
     }
 
-    fn standing(&mut self, place: Place, change: impl FnOnce(&mut Standing)) -> Standing {
-        let Some(standing) = self.standing.get_mut(place as usize) else { return Standing::default() };
-        let before = *standing;
-        change(standing);
-        before
-    }
-
-    fn add(&mut self, kind: Kind, place: Option<Place>, at: Option<usize>, fields: Differing) {
-        let raw = place.and_then(|place| self.entry(place)).map(|entry| entry.offset);
-        let clean = at.and_then(|at| self.clean.offsets.get(at)).copied();
-        self.findings.add(kind, raw, clean, fields);
-    }
-
-    fn allows_gone(&self) -> bool {
-        self.scope.gone != Gone::Nothing
-    }
-
-    /// Which clean records stand where they should.
-    fn order(&mut self, places: &[Option<Place>]) -> Vec<bool> {
-        let in_order = longest_rise(places);
-        for (at, (place, in_order)) in places.iter().zip(&in_order).enumerate() {
-            let Some(place) = *place else { continue };
-            let unchanged = self.clean.changed(self.expected, at, place).is_none();
-            self.standing(place, |standing| {
-                standing.in_order |= in_order;
-                standing.unchanged |= unchanged;
-            });
-        }
-        in_order
-    }
-
-    /// Clean records that have a place: each but one of those that share it is a repeat.
-    fn copies(&mut self, places: &[Option<Place>], in_order: &[bool]) {
-        for (at, (place, in_order)) in places.iter().zip(in_order).enumerate() {
-            let Some(place) = *place else { continue };
-            let before = self.standing(place, |standing| standing.seen |= *in_order || !standing.in_order);
-            if !in_order && (before.in_order || before.seen) {
-                self.add(Kind::Duplicated, Some(place), Some(at), Differing::default());
-                continue;
-            }
-            if !before.unchanged {
-                self.changed(place, at);
-            }
-            if !in_order && (before.unchanged || !self.allows_gone()) {
-                self.moved(place, at);
-            }
-        }
-    }
-
-    fn changed(&mut self, place: Place, at: usize) {
-        if self.allows_gone() {
-            self.gone += 1;
-            return;
-        }
-        let content = self.clean.changed(self.expected, at, place);
-        let fields = content.zip(self.entry(place)).map(|(content, entry)| entry.content.differing(&content));
-        self.add(Kind::Altered, Some(place), Some(at), fields.unwrap_or_default());
-    }
-
-    fn moved(&mut self, place: Place, at: usize) {
-        if self.allows_gone() && self.expected.raw.holes {
-            self.gone += 1;
-        } else {
-            self.add(Kind::OutOfOrder, Some(place), Some(at), Differing::default());
-        }
-    }
-
-    /// Ids that came again after the window: what followed such a record within the window must not be.
-    fn repeats_within_window(&mut self, places: &[Option<Place>], in_order: &[bool]) {
-        let again = |place: &Place| self.entry(*place).is_some_and(|entry| entry.again);
-        let taken: HashMap<Place, usize> = places
-            .iter()
-            .zip(in_order)
-            .enumerate()
-            .filter_map(|(at, (place, in_order))| place.filter(|_| *in_order).map(|place| (place, at)))
-            .filter(|(place, _)| again(place))
-            .collect();
-        if taken.is_empty() {
-            return;
-        }
-        for chain in self.expected.chains() {
-            let mut owner_ms = chain.first().and_then(|first| self.entry(*first)).map_or(0, |e| e.time_ms);
-            for place in chain {
-                let (Some(at), Some(entry)) = (taken.get(place), self.entry(*place)) else { continue };
-                let time_ms = entry.time_ms;
-                if self.expected.remembered(owner_ms, time_ms) {
-                    self.add(Kind::Duplicated, Some(*place), Some(*at), Differing::default());
-                } else {
-                    owner_ms = time_ms;
+    /// Lost records that are phantoms of another partition, as many as can be paired. Fails when temporary
+    /// files do.
+    pub fn moved(self) -> io::Result<u64> {
+        let mut sorted = self.sorter.sorted()?;
+        let mut moved = 0;
+        while let Some(print) = sorted.peek().map(|stranger| stranger.print) {
+            let (mut lost, mut phantom, mut most) = (0_u64, 0_u64, 0);
+            while let Some(partition) = sorted.peek().filter(|s| s.print == print).map(|s| s.partition) {
+                let mut here = 0;
+                while let Some(stranger) = sorted.next_if(|s| (s.print, s.partition) == (print, partition))? {
+                    here += 1;
+                    *(if stranger.lost { &mut lost } else { &mut phantom }) += 1;
                 }
+                most = most.max(here);
             }
+            // Pairs within the partition that has most of them cannot be avoided beyond this.
+            moved += lost.min(phantom).min(lost + phantom - most);
         }
-    }
-
-    /// Clean records without a place: a changed one, if it stands where one is lost and resembles it.
-    fn strays(&mut self, places: &[Option<Place>], in_order: &[bool]) {
-        let mut here: Place = 0;
-        for (at, (place, in_order)) in places.iter().zip(in_order).enumerate() {
-            match place {
-                Some(place) if *in_order => here = place + 1,
-                Some(_) => {}
-                None => {
-                    let Some(stray) = self.clean.strays.get(&at).copied() else { continue };
-                    here = self.stray(at, &stray, here);
-                }
-            }
-        }
-    }
-
-    /// Returns where the next one may be found.
-    fn stray(&mut self, at: usize, stray: &Stray, here: Place) -> Place {
-        if self.allows_gone() {
-            self.gone += 1;
-            return here;
-        }
-        let unseen = |place: &Place| self.standing.get(*place as usize).is_some_and(|s| !s.seen);
-        let lost = (here..).take(REACH).take_while(unseen).find(|place| {
-            self.entry(*place).is_some_and(|entry| entry.due && entry.content.resembles(&stray.content))
-        });
-        if let Some(place) = lost {
-            self.standing(place, |standing| standing.seen = true);
-            let fields = self.entry(place).map(|entry| entry.content.differing(&stray.content));
-            self.add(Kind::Altered, Some(place), Some(at), fields.unwrap_or_default());
-            return place + 1;
-        }
-        self.add(Kind::Phantom, None, Some(at), Differing::default());
-        if self.phantom.len() < MOVED_MAX
-            && let Some(offset) = self.clean.offsets.get(at)
-        {
-            self.phantom.push((stray.print, *offset));
-        }
-        here
-    }
-
-    fn losses(&mut self) {
-        let trimmed = self.scope.gone == Gone::Allowed { clean_trimmed: true };
-        let mut before_first = trimmed;
-        for place in 0..self.expected.entries.len() {
-            let standing = self.standing.get(place).copied().unwrap_or_default();
-            before_first &= !standing.in_order;
-            let Ok(place) = Place::try_from(place) else { break };
-            if standing.seen || !self.entry(place).is_some_and(|entry| entry.due) {
-                continue;
-            }
-            if before_first {
-                self.gone += 1;
-                self.standing(place, |standing| standing.seen = true);
-            } else {
-                self.add(Kind::Lost, Some(place), None, Differing::default());
-            }
-        }
-    }
-
-    fn outcome(self) -> Outcome {
-        let lost = if self.findings.counts.lost > 0 { self.lost_prints() } else { Vec::new() };
-        Outcome {
-            raw: self.expected.raw,
-            clean_records: self.clean.offsets.len() as u64,
-            counts: self.findings.counts,
-            gone: self.gone,
-            samples: self.findings.samples,
-            lost,
-            phantom: self.phantom,
-        }
-    }
-
-    fn lost_prints(&self) -> Vec<(Print, Offset)> {
-        let is_lost = |place: &Place| {
-            self.entry(*place).is_some_and(|entry| entry.due)
-                && self.standing.get(*place as usize).is_some_and(|standing| !standing.seen)
-        };
-        let places = |first: Place| {
-            let chain = self.expected.chain(first);
-            chain.iter().copied().chain(chain.is_empty().then_some(first)).filter(is_lost)
-        };
-        let all =
-            self.expected.prints().flat_map(|(print, first)| places(first).map(|place| (*print, place)));
-        all.filter_map(|(print, place)| Some((print, self.entry(place)?.offset))).take(MOVED_MAX).collect()
+        Ok(moved)
     }
 }
 

@@ -1,7 +1,12 @@
 //! Why an audit could not be made. Not what it found.
 
+use std::io;
+use std::path::PathBuf;
+
+use bytesize::ByteSize;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
+use super::spill::Scratch;
 use crate::dedupe::PartitionId;
 
 /// Why an audit could not be made.
@@ -52,6 +57,20 @@ pub enum AuditError {
         /// The partition.
         partition: PartitionId,
     },
+    /// Temporary files cannot be written or read.
+    #[error(
+        "a temporary file in {} failed after {written} had been written: {why}; free space there (about 150 bytes \
+         for each record of the largest partition), or name another folder with --temp-dir",
+        dir.display()
+    )]
+    Spill {
+        /// The folder.
+        dir: PathBuf,
+        /// How much was written before.
+        written: ByteSize,
+        /// What the system said.
+        why: io::Error,
+    },
     /// The broker stopped answering in the middle.
     #[error(
         "topic {topic}, partition {partition} gave no record for {seconds} s although more are there: {why}; check \
@@ -67,6 +86,12 @@ pub enum AuditError {
         /// What the client said last.
         why: String,
     },
+}
+
+impl AuditError {
+    pub(super) fn spill(scratch: &Scratch, why: io::Error) -> Self {
+        Self::Spill { dir: scratch.dir().to_owned(), written: ByteSize(scratch.written()), why }
+    }
 }
 
 /// What to do about a refusal; `None` when the error is none.

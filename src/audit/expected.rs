@@ -1,13 +1,13 @@
-//! What the clean partition has to hold, computed from the raw partition alone.
+//! What the clean partition has to hold, as rules; [`super::join`] applies them.
 //!
 //! The first record of each id is due. A later one of the same id at most the window younger, in
 //! stream time, must not appear. One that is older than the window may appear or not: the window ends
-//! with a transaction, and nobody but the pipeline knows where its transactions ended.
+//! with a transaction, and nobody but the pipeline knows where its transactions ended. A record that its
+//! producer forced through is due each time.
 
-use std::collections::HashMap;
-use std::hash::BuildHasherDefault;
-
-use super::record::{AsIs, Content, Print, Seen};
+use super::entry::{Filed, Marks};
+use super::range::Part;
+use super::record::Seen;
 use crate::dedupe::Offset;
 
 /// What happens to raw records without an id.
@@ -30,44 +30,33 @@ pub struct Rules {
     pub missing_id: MissingId,
     /// Records from this offset on may be in clean but need not yet.
     pub due_below: Offset,
+    /// Raw is whole from here on: whatever is missing behind is a hole.
+    pub whole_from: Offset,
+    /// Whether what tells the ids known before the range is gone in part.
+    pub context_cut: bool,
+    /// Records with a timestamp before this need not be in clean, ms since the epoch.
+    pub from_ms: Option<i64>,
 }
 
-/// One record that clean must or may hold.
-#[derive(Debug, Clone)]
-pub(super) struct Entry {
-    pub offset: Offset,
-    pub content: Content,
-    /// Stream time at which it arrived, ms since the epoch.
-    pub time_ms: i64,
-    /// Whether clean must hold it.
-    pub due: bool,
-    /// Whether it repeats an id that is older than the window.
-    pub again: bool,
-}
+impl Rules {
+    /// Whether an id that arrived then is certainly remembered now, both in ms of stream time.
+    pub(super) fn remembered(&self, then_ms: i64, now_ms: i64) -> bool {
+        self.window_ms.is_none_or(|window_ms| now_ms.saturating_sub(then_ms) <= window_ms)
+    }
 
-/// What several places of one print have in common.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Shared {
-    /// One id; all but the first are older than the window and need not be in clean.
-    Id,
-    /// The whole content; none of them has an id, and each is due.
-    Content,
-}
+    /// Up to when, in ms of stream time, a first record can repeat one that is gone; `first_ms` is the arrival
+    /// of the first that is left.
+    pub(super) fn doubtful_until(&self, first_ms: i64) -> Option<i64> {
+        self.context_cut
+            .then(|| self.window_ms.map_or(i64::MAX, |window_ms| first_ms.saturating_add(window_ms)))
+    }
 
-/// Position of an entry; entries are in raw order.
-pub(super) type Place = u32;
-
-/// The records of one raw partition that clean must or may hold.
-#[derive(Debug)]
-pub struct Expected {
-    rules: Rules,
-    time_ms: i64,
-    next: Offset,
-    first: HashMap<Print, Place, BuildHasherDefault<AsIs>>,
-    /// Places that share a print, under the first of them, which they include.
-    chains: HashMap<Place, Vec<Place>>,
-    pub(super) entries: Vec<Entry>,
-    pub(super) raw: RawCounts,
+    /// Whether a record would be due if it were the first of its id.
+    fn may_be_due(&self, record: &Seen, part: Part) -> bool {
+        part == Part::Within
+            && record.offset < self.due_below
+            && self.from_ms.is_none_or(|from_ms| record.content.timestamp_ms() >= from_ms)
+    }
 }
 
 /// What a raw partition holds.
@@ -75,12 +64,16 @@ pub struct Expected {
 pub struct RawCounts {
     /// Records that a `read_committed` reader sees.
     pub records: u64,
-    /// Different ids.
+    /// Different ids; without those that came before the range.
     pub ids: u64,
     /// Records that repeat an id within the window.
     pub duplicates: u64,
     /// Records that repeat an id older than the window.
     pub beyond_window: u64,
+    /// Records that repeat an id and were forced through by their producer.
+    pub forced: u64,
+    /// Records whose id stands before the range too: what becomes of them is decided there.
+    pub decided_outside: u64,
     /// Records without an id.
     pub without_id: u64,
     /// Whether offsets are missing before or between its records: deleted, compacted, aborted, or markers of
@@ -88,96 +81,53 @@ pub struct RawCounts {
     pub holes: bool,
 }
 
-impl Expected {
-    /// Nothing yet.
-    #[must_use]
+/// Raw records as they come, by rising offset, on their way to be sorted.
+#[derive(Debug)]
+pub(super) struct RawLog {
+    rules: Rules,
+    time_ms: i64,
+    next: Offset,
+    pub counts: RawCounts,
+    /// First offset of the range, once it has begun.
+    pub begin: Option<Offset>,
+    /// When the first record arrived, ms of stream time.
+    pub first_ms: Option<i64>,
+}
+
+impl RawLog {
     pub fn new(rules: Rules) -> Self {
         Self {
             rules,
             time_ms: 0,
-            next: 0,
-            first: HashMap::default(),
-            chains: HashMap::new(),
-            entries: Vec::new(),
-            raw: RawCounts::default(),
+            next: rules.whole_from,
+            counts: RawCounts::default(),
+            begin: None,
+            first_ms: None,
         }
     }
 
-    /// Takes the next raw record, by rising offset.
-    pub fn push(&mut self, record: &Seen) {
+    /// Takes the next record.
+    pub fn file(&mut self, record: &Seen, part: Part) -> Filed {
         self.time_ms = self.time_ms.max(record.content.timestamp_ms().min(self.rules.latest_ms));
-        self.raw.holes |= record.offset != self.next;
+        self.first_ms.get_or_insert(self.time_ms);
+        self.counts.holes |= record.offset != self.next;
         self.next = record.offset + 1;
-        self.raw.records += 1;
-        if !record.has_id {
-            self.raw.without_id += 1;
-            if self.rules.missing_id == MissingId::Forwarded {
-                self.enter(record, false);
-            }
-            return;
+        self.counts.records += 1;
+        self.counts.without_id += u64::from(!record.has_id);
+        if part != Part::Before && self.begin.is_none() {
+            self.begin = Some(record.offset);
         }
-        let Some(first) = self.first.get(&record.print) else {
-            self.raw.ids += 1;
-            self.enter(record, false);
-            return;
-        };
-        let arrived_ms = self.entry(*first).map_or(0, |entry| entry.time_ms);
-        if self.remembered(arrived_ms, self.time_ms) {
-            self.raw.duplicates += 1;
-        } else {
-            self.raw.beyond_window += 1;
-            self.enter(record, true);
-        }
-    }
-
-    /// Whether an id that arrived then is certainly remembered now, both in ms of stream time.
-    pub(super) fn remembered(&self, then_ms: i64, now_ms: i64) -> bool {
-        self.rules.window_ms.is_none_or(|window_ms| now_ms.saturating_sub(then_ms) <= window_ms)
-    }
-
-    fn enter(&mut self, record: &Seen, again: bool) {
-        let place = Place::try_from(self.entries.len()).unwrap_or(Place::MAX);
-        let first = *self.first.entry(record.print).or_insert(place);
-        if first != place {
-            self.chains.entry(first).or_insert_with(|| vec![first]).push(place);
-        }
-        self.entries.push(Entry {
+        let marks = Marks::default()
+            .with(Marks::ID, record.has_id)
+            .with(Marks::FORCED, record.forced)
+            .with(Marks::BEFORE, part == Part::Before)
+            .with(Marks::DUE, self.rules.may_be_due(record, part));
+        Filed {
+            print: record.print,
             offset: record.offset,
-            content: record.content,
             time_ms: self.time_ms,
-            due: !again && record.offset < self.rules.due_below,
-            again,
-        });
-    }
-
-    /// The first place of a print.
-    pub(super) fn first(&self, print: &Print) -> Option<Place> {
-        self.first.get(print).copied()
-    }
-
-    /// All places of a print, by its first; empty when there is only that one.
-    pub(super) fn chain(&self, first: Place) -> &[Place] {
-        self.chains.get(&first).map_or(&[], Vec::as_slice)
-    }
-
-    /// What the records of a print have in common, if it has several.
-    pub(super) fn shares(&self, first: Place) -> Option<Shared> {
-        let second = *self.chain(first).get(1)?;
-        let again = self.entry(second).is_some_and(|entry| entry.again);
-        Some(if again { Shared::Id } else { Shared::Content })
-    }
-
-    /// All prints with more than one place.
-    pub(super) fn chains(&self) -> impl Iterator<Item = &[Place]> {
-        self.chains.values().map(Vec::as_slice)
-    }
-
-    /// Every print with its first place.
-    pub(super) fn prints(&self) -> impl Iterator<Item = (&Print, Place)> {
-        self.first.iter().map(|(print, first)| (print, *first))
-    }
-
-    pub(super) fn entry(&self, place: Place) -> Option<&Entry> {
-        self.entries.get(place as usize)
+            content: record.content,
+            marks,
+        }
     }
 }

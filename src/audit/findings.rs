@@ -1,5 +1,6 @@
 //! What can be wrong with a clean partition, counted and sampled.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::AddAssign;
 
@@ -127,25 +128,58 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Counts findings and keeps the first few of each kind.
+/// Where a finding comes in a report: by the step that made it, then by its coordinates.
+pub(super) type Turn = (Step, Offset, Offset);
+
+/// The steps of a comparison that find something, in the order of a report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Step {
+    /// Copies, by clean offset.
+    Copies,
+    /// Repeats within the window, by the first record of their id.
+    Repeats,
+    /// Records without a raw record, by clean offset.
+    Strays,
+    /// Lost records, by raw offset.
+    Losses,
+}
+
+/// Counts findings and keeps the first few of each kind, in whatever order they come.
 #[derive(Debug)]
 pub(super) struct Findings {
     partition: PartitionId,
-    limit: u64,
+    limit: usize,
     pub counts: Counts,
-    pub samples: Vec<Finding>,
+    kept: BTreeMap<Kind, BTreeMap<Turn, Finding>>,
 }
 
 impl Findings {
     pub fn new(partition: PartitionId, limit: usize) -> Self {
-        Self { partition, limit: limit as u64, counts: Counts::default(), samples: Vec::new() }
+        Self { partition, limit, counts: Counts::default(), kept: BTreeMap::new() }
     }
 
-    pub fn add(&mut self, kind: Kind, raw: Option<Offset>, clean: Option<Offset>, fields: Differing) {
-        let slot = self.counts.slot(kind);
-        *slot += 1;
-        if *slot <= self.limit {
-            self.samples.push(Finding { kind, partition: self.partition, raw, clean, fields });
+    pub fn add(
+        &mut self,
+        turn: Turn,
+        kind: Kind,
+        (raw, clean): (Option<Offset>, Option<Offset>),
+        fields: Differing,
+    ) {
+        *self.counts.slot(kind) += 1;
+        let kept = self.kept.entry(kind).or_default();
+        if kept.len() == self.limit && kept.last_key_value().is_none_or(|(last, _)| *last < turn) {
+            return;
         }
+        kept.insert(turn, Finding { kind, partition: self.partition, raw, clean, fields });
+        if kept.len() > self.limit {
+            kept.pop_last();
+        }
+    }
+
+    /// The first findings of each kind, in the order of a report.
+    pub fn samples(&self) -> Vec<Finding> {
+        let mut all: Vec<_> = self.kept.values().flatten().collect();
+        all.sort_by_key(|(turn, finding)| (**turn, matches!(finding.kind, Kind::OutOfOrder)));
+        all.into_iter().map(|(_, finding)| *finding).collect()
     }
 }

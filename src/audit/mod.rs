@@ -9,44 +9,63 @@
 //! clock of the audit instead, and with `window.time = "arrival"` no age can be told; give no window then,
 //! as long as all of raw arrived within one.
 
+mod account;
+mod choice;
 mod compare;
+mod entry;
 mod error;
 mod expected;
 mod findings;
 mod id;
-mod matching;
-mod order;
+mod join;
+mod ledger;
+mod partition;
+mod progress;
+mod range;
 mod reader;
 mod record;
 mod report;
+mod rise;
+mod spill;
 
-use std::collections::HashMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 
-pub use compare::{Comparison, Gone, Outcome, Scope};
+pub use compare::{Comparison, Gone, Outcome, Scope, Strangers};
 pub use error::AuditError;
-pub use expected::{Expected, MissingId, RawCounts, Rules};
+pub use expected::{MissingId, RawCounts, Rules};
 pub use findings::{Counts, Finding, Kind};
 pub use id::id_of;
+pub use progress::progress_bar;
+pub use range::{Moment, Part, Range};
 pub use reader::Span;
 pub use record::{Content, Differing, Fields, Fingerprints, Print, Seen};
 pub use report::{PartitionReport, Report};
+pub use spill::Scratch;
 
 use crate::clock;
 use crate::config::IdSource;
 use crate::dedupe::{Offset, PartitionId};
-use reader::Reader;
-
-/// How far ahead of the clock a timestamp may move stream time, ms.
-const AHEAD_MS: i64 = 5 * 60 * 1_000;
+use partition::Audit;
+use progress::Progress;
+use reader::{Access, Reader};
 
 /// What any consumer that trusts transactions reads.
 const COMMITTED: &str = "read_committed";
 /// How long the transactions that are open at the start may take to end.
 const SETTLE: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(50);
+/// Memory that the client takes beside its queue, and all that is not rows, bytes.
+const BESIDE: u64 = 8 << 20;
+/// Most that the client reads ahead, bytes.
+const AHEAD_MAX: u64 = 64 << 20;
+
+/// The least memory an audit can do with, bytes.
+pub const LEAST_MEMORY: u64 = 32 << 20;
+/// The memory of an audit that was not told, bytes.
+pub const DEFAULT_MEMORY: u64 = 256 << 20;
 
 /// What to audit.
 #[derive(Debug, Clone)]
@@ -63,22 +82,34 @@ pub struct Options {
     pub id: Vec<IdSource>,
     /// What happened to records without an id.
     pub missing_id: MissingId,
+    /// A record with this header went through whatever its id.
+    pub force_header: Option<String>,
     /// How long an id was remembered; `None` is for ever.
     pub window: Option<Duration>,
+    /// The part of the logs that is judged.
+    pub range: Range,
     /// Count what retention or compaction explains apart, instead of as findings.
     pub allow_gone: bool,
     /// How many findings of each kind are told by their coordinates.
     pub samples: usize,
+    /// Most memory in use, bytes, at least [`LEAST_MEMORY`]; what does not fit goes to temporary files.
+    pub memory: u64,
+    /// The folder of those; `None` is the system's.
+    pub temp_dir: Option<PathBuf>,
+    /// What a reader of the report should know of the configuration.
+    pub notes: Vec<String>,
 }
 
-/// The progress bar of an audit: on standard error, if that is a terminal.
-#[must_use]
-pub fn progress_bar() -> ProgressBar {
-    let style = ProgressStyle::with_template("audit {bar:40} {percent:>3} % of offsets, {msg} ({eta} left)");
-    let bar = ProgressBar::new(0);
-    match style {
-        Ok(style) => bar.with_style(style),
-        Err(_) => bar,
+impl Options {
+    /// How much the client may read ahead, bytes.
+    fn ahead(&self) -> u64 {
+        (self.memory / 4).min(AHEAD_MAX)
+    }
+
+    fn scratch(&self) -> Scratch {
+        let dir = self.temp_dir.clone().unwrap_or_else(std::env::temp_dir);
+        let rows = self.memory.max(LEAST_MEMORY).saturating_sub(self.ahead() + BESIDE);
+        Scratch::new(&dir, usize::try_from(rows).unwrap_or(usize::MAX))
     }
 }
 
@@ -88,26 +119,42 @@ pub fn progress_bar() -> ProgressBar {
 pub fn run(options: &Options, bar: &ProgressBar) -> Result<Report, AuditError> {
     let started = clock::monotonic();
     let open = |topic: &str, isolation: &str| {
-        Reader::open(&options.bootstrap_servers, &options.properties, topic, isolation)
+        Reader::open(
+            &Access {
+                servers: &options.bootstrap_servers,
+                properties: &options.properties,
+                ahead: options.ahead(),
+            },
+            topic,
+            isolation,
+        )
     };
     let (raw, clean) = (open(&options.raw, COMMITTED)?, open(&options.clean, COMMITTED)?);
     let hidden = settled(&clean, &open(&options.clean, "read_uncommitted")?)?;
-    let spans = spans(&raw, &clean)?;
-    bar.set_length(spans.iter().map(|spans| offsets(spans.raw) + offsets(spans.clean)).sum());
-    let prints = Fingerprints::new(fastrand::u128(..));
-    let audit = Audit { options, raw, clean, prints, bar };
-    let mut report = Report { notes: audit.notes(&spans), ..Report::default() };
+    let spans = spans(&raw, &clean, options)?;
+    let progress = Progress::new(bar, spans.iter().map(|spans| spans.raw.len() + spans.clean.len()).sum());
+    let scratch = options.scratch();
+    let failed = |error| AuditError::spill(&scratch, error);
+    let audit = Audit {
+        options,
+        raw,
+        clean,
+        prints: Fingerprints::new(fastrand::u128(..)),
+        progress,
+        scratch: scratch.clone(),
+    };
+    let mut report = Report { range: options.range, notes: audit.notes(&spans), ..Report::default() };
     report.notes.extend(hidden);
-    let (mut lost, mut phantom) = (HashMap::new(), Vec::new());
+    report.notes.extend(options.notes.iter().cloned());
+    let mut strangers = Strangers::new(&scratch);
     for spans in &spans {
-        bar.set_message(format!("partition {}", spans.partition));
-        let outcome = audit.partition(spans)?;
+        let (outcome, raw_end) = audit.partition(spans, &mut strangers)?;
         report.sample(&outcome.samples, options.samples);
-        lost.extend(outcome.lost.iter().map(|(print, _)| (*print, spans.partition)));
-        phantom.extend(outcome.phantom.iter().map(|(print, _)| (*print, spans.partition)));
-        report.add(part(spans, &outcome));
+        report.add(part(spans, raw_end, &outcome));
     }
-    report.moved = moved(lost, &phantom);
+    report.moved = strangers.moved().map_err(failed)?;
+    report.bytes = audit.progress.bytes();
+    report.spilled_bytes = scratch.written();
     report.elapsed = started.elapsed();
     bar.finish_and_clear();
     Ok(report)
@@ -120,6 +167,12 @@ struct Spans {
     /// Due up to here.
     raw: Span,
     clean: Span,
+    /// Whether clean has lost its beginning, and the range reaches back to that.
+    clean_trimmed: bool,
+    /// First offset that raw has, wherever the range begins.
+    raw_low: Offset,
+    /// First offset that clean has.
+    clean_low: Offset,
 }
 
 /// Waits until what clean holds now can be seen: a commit is answered before its markers are in every
@@ -141,111 +194,42 @@ fn settled(clean: &Reader, all: &Reader) -> Result<Option<String>, AuditError> {
 }
 
 /// The ends of raw first: what clean then holds beyond them is read in raw as well, but not due.
-fn spans(raw: &Reader, clean: &Reader) -> Result<Vec<Spans>, AuditError> {
+fn spans(raw: &Reader, clean: &Reader, options: &Options) -> Result<Vec<Spans>, AuditError> {
     let partitions = 0..raw.partitions().max(clean.partitions());
+    let raws: Vec<Span> =
+        partitions.clone().map(|partition| raw.span(partition)).collect::<Result<_, _>>()?;
     let mut spans = Vec::new();
-    for partition in partitions {
-        spans.push(Spans { partition, raw: raw.span(partition)?, clean: Span::default() });
-    }
-    for spans in &mut spans {
-        spans.clean = clean.span(spans.partition)?;
+    for (partition, mut raw_span) in partitions.zip(raws) {
+        let mut clean_span = clean.span(partition)?;
+        let (raw_low, clean_low) = (raw_span.low, clean_span.low);
+        if let Some(from_ms) = options.range.from_ms {
+            clean_span.low = clean.first_since(partition, from_ms, clean_span)?;
+            if let Some(known_ms) = known_since(options, from_ms) {
+                raw_span.low = raw.first_since(partition, known_ms, raw_span)?;
+            }
+        }
+        let clean_trimmed = clean_low > 0 && clean_span.low == clean_low;
+        let (raw, clean) = (raw_span, clean_span);
+        spans.push(Spans { partition, raw, clean, clean_trimmed, raw_low, clean_low });
     }
     Ok(spans)
 }
 
-fn offsets(span: Span) -> u64 {
-    span.end.saturating_sub(span.low)
+/// From when on raw is read, so that every id is known that can decide about the range: two windows before
+/// it. Of an id that was seen last before that, nothing is remembered by any reckoning.
+fn known_since(options: &Options, from_ms: i64) -> Option<i64> {
+    options.window.map(|window| from_ms.saturating_sub(range::whole_ms(window).saturating_mul(2)))
 }
 
-struct Audit<'a> {
-    options: &'a Options,
-    raw: Reader,
-    clean: Reader,
-    prints: Fingerprints,
-    bar: &'a ProgressBar,
-}
-
-impl Audit<'_> {
-    fn partition(&self, spans: &Spans) -> Result<Outcome, AuditError> {
-        // Everything that clean holds up to the end asked for before was in raw by now.
-        let all_raw = Span { low: spans.raw.low, end: self.raw.span(spans.partition)?.end };
-        let window = self.options.window.map(|window| i64::try_from(window.as_millis()).unwrap_or(i64::MAX));
-        let mut expected = Expected::new(Rules {
-            window_ms: window,
-            latest_ms: clock::wall_ms().saturating_add(AHEAD_MS),
-            missing_id: self.options.missing_id,
-            due_below: spans.raw.end,
-        });
-        self.read(&self.raw, spans.partition, all_raw, &mut |record| expected.push(record))?;
-        let mut comparison = Comparison::new(expected);
-        self.read(&self.clean, spans.partition, spans.clean, &mut |record| comparison.push(record))?;
-        let trimmed = Gone::Allowed { clean_trimmed: spans.clean.low > 0 };
-        Ok(comparison.finish(Scope {
-            partition: spans.partition,
-            samples: self.options.samples,
-            gone: if self.options.allow_gone { trimmed } else { Gone::Nothing },
-        }))
-    }
-
-    fn read(
-        &self,
-        reader: &Reader,
-        partition: PartitionId,
-        span: Span,
-        take: &mut dyn FnMut(&Seen),
-    ) -> Result<(), AuditError> {
-        let before = self.bar.position();
-        reader.read(partition, span, &mut |offset, fields| {
-            let id = id_of(&self.options.id, fields);
-            take(&self.prints.seen(offset, id.as_deref(), fields));
-            if offset.is_multiple_of(4_096) {
-                self.bar.set_position(before + offset.saturating_sub(span.low));
-            }
-        })?;
-        self.bar.set_position(before + offsets(span));
-        Ok(())
-    }
-
-    fn notes(&self, spans: &[Spans]) -> Vec<String> {
-        let mut notes = Vec::new();
-        let (raw, clean) = (self.raw.partitions(), self.clean.partitions());
-        if raw != clean {
-            let (raw_topic, clean_topic) = (&self.options.raw, &self.options.clean);
-            notes.push(format!("{raw_topic} has {raw} partitions and {clean_topic} has {clean}"));
-        }
-        let trimmed = |topic: &str, lows: &mut dyn Iterator<Item = Offset>, counts_as: &str| {
-            let count = lows.filter(|low| *low > 0).count();
-            (count > 0).then(|| {
-                format!(
-                    "{topic} no longer begins at offset 0 in {count} partitions: what is gone from there counts as \
-                     {counts_as}, unless that is allowed"
-                )
-            })
-        };
-        if !self.options.allow_gone {
-            notes.extend(trimmed(&self.options.raw, &mut spans.iter().map(|s| s.raw.low), "phantom"));
-            notes.extend(trimmed(&self.options.clean, &mut spans.iter().map(|s| s.clean.low), "lost"));
-        }
-        notes
-    }
-}
-
-fn part(spans: &Spans, outcome: &Outcome) -> PartitionReport {
+fn part(spans: &Spans, raw_end: Offset, outcome: &Outcome) -> PartitionReport {
     PartitionReport {
         partition: spans.partition,
-        raw_span: spans.raw,
+        raw_span: Span { low: spans.raw.low, end: raw_end },
         clean_span: spans.clean,
         raw: outcome.raw,
         clean_records: outcome.clean_records,
         counts: outcome.counts,
         gone: outcome.gone,
+        outside: outcome.outside,
     }
-}
-
-/// Lost records that are phantoms of another partition.
-fn moved(mut lost: HashMap<Print, PartitionId>, phantom: &[(Print, PartitionId)]) -> u64 {
-    let elsewhere = |(print, found): &&(Print, PartitionId)| {
-        lost.get(print).is_some_and(|partition| partition != found) && lost.remove(print).is_some()
-    };
-    phantom.iter().filter(elsewhere).count() as u64
 }

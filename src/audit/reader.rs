@@ -1,6 +1,7 @@
 //! One topic, read partition by partition as a `read_committed` reader sees it. Joins no group and
 //! commits nothing.
 
+use std::ops::ControlFlow;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -27,6 +28,26 @@ pub struct Span {
     pub low: Offset,
     /// One past the last offset that a `read_committed` reader can see.
     pub end: Offset,
+}
+
+impl Span {
+    /// How many offsets.
+    pub(super) fn len(self) -> u64 {
+        self.end.saturating_sub(self.low)
+    }
+}
+
+/// Takes a record; says whether it wants more.
+pub(super) type Visit<'a> = dyn FnMut(Offset, &Fields<'_>) -> Result<ControlFlow<()>, AuditError> + 'a;
+
+/// How a topic is reached.
+pub(super) struct Access<'a> {
+    /// `host:port` list.
+    pub servers: &'a str,
+    /// librdkafka properties.
+    pub properties: &'a [(String, String)],
+    /// How much is read ahead, bytes.
+    pub ahead: u64,
 }
 
 /// Remembers what the client complained of last: its calls only say that they timed out.
@@ -57,17 +78,12 @@ pub(super) struct Reader {
 
 impl Reader {
     /// Connects and finds the topic. Only `read_committed` gives records that count.
-    pub fn open(
-        servers: &str,
-        properties: &[(String, String)],
-        topic: &str,
-        isolation: &str,
-    ) -> Result<Self, AuditError> {
-        let consumer = config(servers, properties)
+    pub fn open(access: &Access<'_>, topic: &str, isolation: &str) -> Result<Self, AuditError> {
+        let consumer = config(access)
             .set("isolation.level", isolation)
             .create_with_context(LastComplaint::default())
             .map_err(AuditError::Settings)?;
-        let (servers, topic) = (servers.to_owned(), topic.to_owned());
+        let (servers, topic) = (access.servers.to_owned(), topic.to_owned());
         let mut reader = Self { consumer, servers, topic, partitions: 0 };
         reader.partitions = reader.count_partitions()?;
         Ok(reader)
@@ -106,13 +122,24 @@ impl Reader {
         Ok(Span { low: offset(low), end: offset(end) })
     }
 
-    /// Visits the records of a span by rising offset.
-    pub fn read(
-        &self,
-        partition: PartitionId,
-        span: Span,
-        visit: &mut dyn FnMut(Offset, &Fields<'_>),
-    ) -> Result<(), AuditError> {
+    /// An offset of the span before which no record has this timestamp or a later one; its end when none has.
+    pub fn first_since(&self, partition: PartitionId, ms: i64, span: Span) -> Result<Offset, AuditError> {
+        if span.low >= span.end {
+            return Ok(span.low);
+        }
+        let mut list = TopicPartitionList::new();
+        list.add_partition_offset(&self.topic, number(partition), Start::Offset(ms.max(0)))
+            .map_err(AuditError::Settings)?;
+        let found = self.consumer.offsets_for_times(list, PATIENCE).map_err(|e| self.unanswered(&e))?;
+        match found.elements().first().map(|element| (element.error(), element.offset())) {
+            Some((Ok(()), Start::Offset(at))) => Ok(offset(at).clamp(span.low, span.end)),
+            Some((Err(error), _)) => Err(self.unanswered(&error)),
+            _ => Ok(span.end),
+        }
+    }
+
+    /// Visits the records of a span by rising offset, until the visitor has enough.
+    pub fn read(&self, partition: PartitionId, span: Span, visit: &mut Visit<'_>) -> Result<(), AuditError> {
         if span.low >= span.end {
             return Ok(());
         }
@@ -123,10 +150,8 @@ impl Reader {
                 Some(Ok(message)) => {
                     waiting = false;
                     let at = offset(message.offset());
-                    if at < span.end {
-                        visit(at, &fields(&message));
-                    }
-                    if at + 1 >= span.end {
+                    let enough = at < span.end && visit(at, &fields(&message))?.is_break();
+                    if enough || at + 1 >= span.end {
                         break;
                     }
                     continue;
@@ -207,18 +232,19 @@ impl Reader {
     }
 }
 
-fn config(servers: &str, properties: &[(String, String)]) -> ClientConfig {
+fn config(access: &Access<'_>) -> ClientConfig {
     let mut config = ClientConfig::new();
     config
         .set("client.id", "dedupd.audit")
         .set("reconnect.backoff.max.ms", "1000")
         .set("fetch.wait.max.ms", "50")
-        .set("fetch.queue.backoff.ms", "20");
-    for (name, value) in properties {
+        .set("fetch.queue.backoff.ms", "20")
+        .set("queued.max.messages.kbytes", (access.ahead >> 10).clamp(1, 2_097_151).to_string());
+    for (name, value) in access.properties {
         config.set(name, value);
     }
     config
-        .set("bootstrap.servers", servers)
+        .set("bootstrap.servers", access.servers)
         // The client wants a name to assign partitions; the group is never joined.
         .set("group.id", "dedupd.audit")
         .set("check.crcs", "true")

@@ -2,12 +2,15 @@
 //!
 //! Everything is remembered by fingerprint, so that memory does not depend on the size of records.
 //! The hash (`SipHash` 1-3, 128 bits) has a random key per run and shares nothing with the hashes of
-//! the pipeline: what collides there does not collide here.
+//! the pipeline: what collides there does not collide here. Two of 10^10 ids share a print with a chance of
+//! 1.5e-19; they would then count as one id, and a second run, with another key, would tell them apart. A
+//! change of one field is overlooked with a chance of 2^-64.
 
 use std::hash::Hasher as _;
 
 use siphasher::sip128::{Hasher128 as _, SipHasher13};
 
+use super::spill::{Parts, Row};
 use crate::dedupe::Offset;
 
 /// What a record holds, borrowed.
@@ -23,39 +26,22 @@ pub struct Fields<'a> {
     pub timestamp_ms: Option<i64>,
 }
 
+impl Fields<'_> {
+    /// Bytes of key, value and headers.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let len = |bytes: Option<&[u8]>| bytes.map_or(0, <[u8]>::len);
+        let headers = self.headers.iter().map(|(name, value)| name.len() + len(*value)).sum::<usize>();
+        (len(self.key) + len(self.value) + headers) as u64
+    }
+}
+
 /// 128 bits that stand for an id, or for the content of a record without one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Print(pub [u8; 16]);
 
-impl std::hash::Hash for Print {
-    /// The bits are already a keyed hash.
-    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        state.write_u64(self.0.first_chunk().map_or(0, |bits| u64::from_le_bytes(*bits)));
-    }
-}
-
-/// A `BuildHasher` for maps whose keys are [`Print`]s.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct AsIs(u64);
-
-impl std::hash::Hasher for AsIs {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
-        }
-    }
-
-    fn write_u64(&mut self, bits: u64) {
-        self.0 = bits;
-    }
-}
-
 /// The fields of a record, each by 64 bits, so that a change can be told by the field it is in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Content {
     key: u64,
     value: u64,
@@ -64,11 +50,25 @@ pub struct Content {
 }
 
 /// Which fields differ between two contents.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Differing(u8);
 
 impl Differing {
     const NAMES: [&'static str; 4] = ["key", "value", "headers", "timestamp"];
+
+    /// Whether nothing differs.
+    #[must_use]
+    pub fn is_none(self) -> bool {
+        self.0 == 0
+    }
+
+    pub(super) fn bits(self) -> u8 {
+        self.0
+    }
+
+    pub(super) fn of_bits(bits: u8) -> Self {
+        Self(bits)
+    }
 
     /// The names of the fields that differ.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
@@ -102,6 +102,25 @@ impl Content {
     }
 }
 
+impl Row for Content {
+    const BYTES: usize = 32;
+
+    fn put(&self, out: &mut Vec<u8>) {
+        for part in [self.key, self.value, self.headers, self.timestamp_ms.cast_unsigned()] {
+            part.put(out);
+        }
+    }
+
+    fn get(parts: &mut Parts<'_>) -> Self {
+        Self {
+            key: parts.u64(),
+            value: parts.u64(),
+            headers: parts.u64(),
+            timestamp_ms: parts.u64().cast_signed(),
+        }
+    }
+}
+
 /// One record, reduced to what the comparison needs.
 #[derive(Debug, Clone, Copy)]
 pub struct Seen {
@@ -111,6 +130,8 @@ pub struct Seen {
     pub print: Print,
     /// Whether it has an id.
     pub has_id: bool,
+    /// Whether the producer wants it through whatever its id.
+    pub forced: bool,
     /// Its fields.
     pub content: Content,
 }
@@ -144,7 +165,7 @@ impl Fingerprints {
                 ],
             ),
         };
-        Seen { offset, print, has_id: id.is_some(), content }
+        Seen { offset, print, has_id: id.is_some(), forced: false, content }
     }
 
     fn print(&self, domain: u8, parts: &[&[u8]]) -> Print {

@@ -1,12 +1,14 @@
 //! What an audit says, for people and for programs.
 
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
+use bytesize::ByteSize;
 use serde_json::{Value, json};
 
 use super::expected::RawCounts;
 use super::findings::{Counts, Finding, Kind};
+use super::range::Range;
 use super::reader::Span;
 use crate::dedupe::PartitionId;
 
@@ -27,6 +29,8 @@ pub struct PartitionReport {
     pub counts: Counts,
     /// Records that do not fit, which retention or compaction explains.
     pub gone: u64,
+    /// Clean records about which something before the range decides.
+    pub outside: u64,
 }
 
 /// What an audit found.
@@ -44,8 +48,14 @@ pub struct Report {
     pub duplicates_in_raw: u64,
     /// Raw records that repeat an id older than the window; clean may hold them.
     pub beyond_window: u64,
+    /// Raw records that repeat an id and were forced through; clean has to hold them.
+    pub forced: u64,
     /// Raw records without an id.
     pub without_id: u64,
+    /// The range that was judged.
+    pub range: Range,
+    /// Raw and clean records of the range that were not judged, because something before it decides.
+    pub decided_outside: (u64, u64),
     /// What is wrong, in all partitions.
     pub counts: Counts,
     /// Of the lost records, those that another partition of clean holds as phantoms.
@@ -56,6 +66,10 @@ pub struct Report {
     pub samples: Vec<Finding>,
     /// What a reader of this report should know.
     pub notes: Vec<String>,
+    /// Bytes of keys, values and headers that were read.
+    pub bytes: u64,
+    /// Bytes that went through temporary files.
+    pub spilled_bytes: u64,
     /// How long it took.
     pub elapsed: Duration,
 }
@@ -74,7 +88,10 @@ impl Report {
         self.ids += part.raw.ids;
         self.duplicates_in_raw += part.raw.duplicates;
         self.beyond_window += part.raw.beyond_window;
+        self.forced += part.raw.forced;
         self.without_id += part.raw.without_id;
+        self.decided_outside.0 += part.raw.decided_outside;
+        self.decided_outside.1 += part.outside;
         self.counts += part.counts;
         self.gone += part.gone;
         self.partitions.push(part);
@@ -106,7 +123,13 @@ impl Report {
             "ids": self.ids,
             "duplicates_in_raw": self.duplicates_in_raw,
             "beyond_window": self.beyond_window,
+            "forced": self.forced,
             "without_id": self.without_id,
+            "decided_outside": { "raw": self.decided_outside.0, "clean": self.decided_outside.1 },
+            "from": self.range.from_ms.map(rfc3339),
+            "to": self.range.to_ms.map(rfc3339),
+            "bytes": self.bytes,
+            "spilled_bytes": self.spilled_bytes,
             "elapsed_seconds": self.elapsed.as_secs_f64(),
             "notes": self.notes,
             "samples": self.samples.iter().map(finding_json).collect::<Vec<_>>(),
@@ -136,7 +159,18 @@ fn partition_json(part: &PartitionReport) -> Value {
         "altered": part.counts.altered,
         "phantom": part.counts.phantom,
         "gone": part.gone,
+        "ids": part.raw.ids,
+        "duplicates_in_raw": part.raw.duplicates,
+        "beyond_window": part.raw.beyond_window,
+        "forced": part.raw.forced,
+        "without_id": part.raw.without_id,
+        "decided_outside": { "raw": part.raw.decided_outside, "clean": part.outside },
     })
+}
+
+fn rfc3339(ms: i64) -> String {
+    let since = Duration::from_millis(u64::try_from(ms).unwrap_or(0));
+    humantime::format_rfc3339_millis(UNIX_EPOCH + since).to_string()
 }
 
 impl fmt::Display for Report {
@@ -156,16 +190,33 @@ impl fmt::Display for Report {
         if self.gone > 0 {
             writeln!(f, "{} records do not fit because others are gone from the topics", self.gone)?;
         }
+        if self.range != Range::default() {
+            let text = |ms: Option<i64>, none: &str| ms.map_or_else(|| none.to_owned(), rfc3339);
+            let (from, to) = (text(self.range.from_ms, "the beginning"), text(self.range.to_ms, "the end"));
+            writeln!(f, "range: from {from} to {to}")?;
+            let (raw, clean) = self.decided_outside;
+            writeln!(
+                f,
+                "decided outside the range: {raw} raw and {clean} clean records, not judged: a copy before the \
+                 range decides about them"
+            )?;
+        }
         self.notes.iter().try_for_each(|note| writeln!(f, "note: {note}"))?;
         writeln!(
             f,
-            "raw: {} records, {} ids, {} duplicates, {} repeats beyond the window, {} without an id",
-            self.raw_records, self.ids, self.duplicates_in_raw, self.beyond_window, self.without_id
+            "raw: {} records, {} ids, {} duplicates, {} repeats beyond the window, {} forced, {} without an id",
+            self.raw_records,
+            self.ids,
+            self.duplicates_in_raw,
+            self.beyond_window,
+            self.forced,
+            self.without_id
         )?;
         writeln!(
             f,
-            "clean: {} records; {} partitions read in {:.1} s",
+            "clean: {} records; {} of {} partitions read in {:.1} s",
             self.clean_records,
+            ByteSize(self.bytes),
             self.partitions.len(),
             self.elapsed.as_secs_f64()
         )?;

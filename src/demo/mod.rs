@@ -173,7 +173,12 @@ fn audit_options(broker: &Broker) -> audit::Options {
         window: None,
         // The embedded broker keeps 5 MiB of a partition: a long demo outlives its own log.
         allow_gone: true,
+        force_header: None,
+        range: audit::Range::default(),
         samples: 3,
+        memory: audit::DEFAULT_MEMORY,
+        temp_dir: None,
+        notes: Vec::new(),
     }
 }
 

@@ -12,11 +12,11 @@ use crate::ports::{Failure, GroupEvent, Remedy, Source, StateLog, Store, StoreEr
 
 /// A member replaced more often than this within the patience has a rival. A lone one can replace itself:
 /// after an outage beyond its session it joins anew, and its own late heartbeat is taken for a rival's.
-const REPLACED_MAX: usize = 2;
+const REPLACED_MAX: usize = 4;
 /// A producer fenced more often than this within the patience has a rival. More than [`REPLACED_MAX`],
 /// because two processes take the one seat of a static member strictly in turns, so that exactly one of
 /// them leaves for it; who fences whose producer between the turns is a matter of luck, and both could.
-const FENCED_MAX: usize = 6;
+const FENCED_MAX: usize = 12;
 /// How long a fencing is remembered.
 const FENCE_PATIENCE: Duration = Duration::from_mins(1);
 

@@ -1,4 +1,4 @@
-//! The longest rising run through a sequence of places.
+//! The model: the longest rising run through a sequence of places.
 //!
 //! Records outside it are the fewest that must have moved, so one record out of place is one finding
 //! and not as many as it jumped over.

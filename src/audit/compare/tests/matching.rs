@@ -1,4 +1,4 @@
-//! Which raw record each clean record is.
+//! The model: which raw record each clean record is, with both sides in memory.
 //!
 //! An id that stands once among the expectations leaves no choice. Where several raw records share an
 //! id (the later ones older than the window) or a content (records without an id), any assignment that
@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use super::expected::{Expected, Place, Shared};
 use super::order::longest_rise;
-use super::record::{Content, Print, Seen};
+use crate::audit::{Content, Seen};
 use crate::dedupe::Offset;
 
 /// How many candidates are looked at before a record counts as none of them.
@@ -20,7 +20,6 @@ const REACH: usize = 1024;
 /// A clean record that no raw record explains.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Stray {
-    pub print: Print,
     pub content: Content,
 }
 
@@ -44,7 +43,7 @@ impl CleanLog {
         self.firsts.push(first);
         match first {
             None => {
-                self.strays.insert(at, Stray { print: record.print, content: record.content });
+                self.strays.insert(at, Stray { content: record.content });
             }
             Some(first) => {
                 let same = expected.entry(first).is_some_and(|entry| entry.content == record.content);

@@ -1,0 +1,65 @@
+//! The figures of the comparison that an audit makes: `cargo bench --bench audit [millions of records] [MiB]`
+//! (default 10 and 256). One partition of synthetic records, a tenth of them repeats; no broker.
+#![allow(clippy::unwrap_used, reason = "a bench fails by panicking")]
+
+use dedupd::audit::{
+    Comparison, Counts, Fields, Fingerprints, Gone, MissingId, Part, Rules, Scope, Scratch, Seen, Strangers,
+};
+use dedupd::clock::monotonic;
+
+fn main() {
+    let mut numbers = std::env::args().skip(1).filter_map(|arg| arg.parse::<u64>().ok());
+    let (millions, mib) = (numbers.next().unwrap_or(10), numbers.next().unwrap_or(256));
+    let records = millions * 1_000_000;
+    let dir = tempfile::tempdir_in(".").unwrap();
+    let scratch = Scratch::new(dir.path(), usize::try_from(mib << 20).unwrap());
+    let prints = Fingerprints::new(fastrand::u128(..));
+    let mut comparison = Comparison::new(
+        Rules {
+            window_ms: None,
+            latest_ms: i64::MAX,
+            missing_id: MissingId::Forwarded,
+            due_below: u64::MAX,
+            whole_from: 0,
+            context_cut: false,
+            from_ms: None,
+        },
+        &scratch,
+    );
+    let start = monotonic();
+    let mut clean = 0;
+    for at in 0..records {
+        comparison.raw(&record(&prints, at, at), Part::Within).unwrap();
+        if at % 10 != 9 {
+            comparison.clean(&record(&prints, clean, at)).unwrap();
+            clean += 1;
+        }
+    }
+    let read = start.elapsed();
+    let scope = Scope { partition: 0, samples: 10, gone: Gone::Nothing };
+    let outcome = comparison.finish(scope, &mut Strangers::new(&scratch)).unwrap();
+    let seconds = start.elapsed().as_secs_f64();
+    assert_eq!((outcome.counts, outcome.raw.duplicates), (Counts::default(), records / 10));
+    let both = (records + clean) as f64;
+    println!("{:44} {both:>14.0}", "records of raw and clean");
+    println!("{:44} {:>14.0}", "records a second, sorted and compared", both / seconds);
+    println!("{:44} {:>14.1}", "of that until all were taken, s", read.as_secs_f64());
+    println!("{:44} {:>14.1}", "to the end, s", seconds);
+    println!(
+        "{:44} {:>14.0}",
+        "bytes through temporary files, a raw record",
+        scratch.written() as f64 / records as f64
+    );
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or("unknown").trim();
+    println!("{:44} {:>14}", format!("peak resident memory of {mib} MiB"), peak);
+}
+
+/// The record of raw offset `at`, standing at `offset`: every tenth repeats the one before it.
+fn record(prints: &Fingerprints, offset: u64, at: u64) -> Seen {
+    let id = format!("order-{}", if at % 10 == 9 { at - 1 } else { at });
+    let value = [0x61_u8; 200];
+    let timestamp_ms = Some(i64::try_from(at).unwrap());
+    let fields = Fields { key: Some(id.as_bytes()), value: Some(&value), timestamp_ms, ..Fields::default() };
+    prints.seen(offset, Some(id.as_bytes()), &fields)
+}

@@ -1,0 +1,162 @@
+//! The longest rising run through the places of the clean records, in bounded memory.
+//!
+//! Records outside it are the fewest that must have moved, so one record out of place is one finding and not
+//! as many as it jumped over. Patience sorting with predecessor links, O(n log n) (Fredman 1975). The links
+//! are followed from the last to the first and always lead back, so they are a tape that is read backward;
+//! the piles are in pages of which only those in use are in memory.
+
+use std::io;
+
+use super::entry::Copy;
+use super::spill::{Backward, Cursor, Pages, Scratch, Sorted, Sorter, Tape};
+
+/// No predecessor.
+const NONE: u64 = u64::MAX;
+
+/// Clean records that have a raw record, by rising clean offset.
+#[derive(Debug)]
+pub(super) struct Copies {
+    tape: Tape<Copy>,
+    last: Option<u64>,
+    /// Whether raw offsets rise all the way.
+    pub rising: bool,
+}
+
+impl Copies {
+    fn new(scratch: &Scratch) -> Self {
+        Self { tape: Tape::new(scratch), last: None, rising: true }
+    }
+
+    /// All of these.
+    pub fn of(scratch: &Scratch, sorted: &mut Sorted<Copy>) -> io::Result<Self> {
+        let mut copies = Self::new(scratch);
+        while let Some(copy) = sorted.next()? {
+            copies.push(&copy)?;
+        }
+        Ok(copies)
+    }
+
+    /// These and others.
+    pub fn and(self, scratch: &Scratch, others: Sorter<Copy>) -> io::Result<Self> {
+        let mut others = others.sorted()?;
+        let mut both = Self::new(scratch);
+        let mut cursor = self.tape.cursor(0, NONE);
+        while let Some(copy) = cursor.next(&self.tape)? {
+            while let Some(other) = others.next_if(|other| other.at < copy.at)? {
+                both.push(&other)?;
+            }
+            both.push(&copy)?;
+        }
+        while let Some(other) = others.next()? {
+            both.push(&other)?;
+        }
+        Ok(both)
+    }
+
+    fn push(&mut self, copy: &Copy) -> io::Result<()> {
+        self.rising &= self.last.is_none_or(|last| last < copy.place);
+        self.last = Some(copy.place);
+        self.tape.push(copy)
+    }
+
+    /// Reads all of them, each with whether it belongs to the longest rise.
+    pub fn marked<'a>(&'a self, members: &'a Members) -> Marked<'a> {
+        Marked { copies: self, cursor: self.tape.cursor(0, NONE), members, walk: members.walk(), row: 0 }
+    }
+
+    /// Finds the longest strictly rising run; of several, the one that patience sorting finds.
+    pub fn longest_rise(&self, scratch: &Scratch) -> io::Result<Members> {
+        if self.rising {
+            return Ok(Members(None));
+        }
+        let mut piles = Pages::new(scratch);
+        let mut before: Tape<u64> = Tape::new(scratch);
+        let mut cursor = self.tape.cursor(0, NONE);
+        let mut row = 0;
+        while let Some(copy) = cursor.next(&self.tape)? {
+            let length = lower_bound(&mut piles, copy.place)?;
+            let shorter = match length.checked_sub(1) {
+                Some(shorter) => piles.at(shorter)?,
+                None => None,
+            };
+            before.push(&shorter.map_or(NONE, |(_, row)| row))?;
+            piles.set(length, (copy.place, row))?;
+            row += 1;
+        }
+        let mut members = Tape::new(scratch);
+        let mut links = before.backward();
+        let mut at = match piles.len().checked_sub(1) {
+            Some(last) => piles.at(last)?.map(|(_, row)| row),
+            None => None,
+        };
+        while let Some(member) = at {
+            members.push(&member)?;
+            at = links.at(&before, member)?.filter(|link| *link != NONE);
+        }
+        Ok(Members(Some(members)))
+    }
+}
+
+/// How many piles end below a place.
+fn lower_bound(piles: &mut Pages, place: u64) -> io::Result<u64> {
+    let (mut low, mut high) = (0, piles.len());
+    // Nearly always it is the last.
+    let mut look = high.saturating_sub(1);
+    while low < high {
+        if piles.at(look)?.is_some_and(|(end, _)| end < place) {
+            low = look + 1;
+        } else {
+            high = look;
+        }
+        look = low + (high - low) / 2;
+    }
+    Ok(low)
+}
+
+/// The rows of the longest rise, last first; without a tape all of them.
+#[derive(Debug)]
+pub(super) struct Members(Option<Tape<u64>>);
+
+impl Members {
+    fn walk(&self) -> Option<Walk> {
+        self.0.as_ref().map(|tape| Walk { rows: tape.backward(), next: None, begun: false })
+    }
+}
+
+#[derive(Debug)]
+struct Walk {
+    rows: Backward<u64>,
+    next: Option<u64>,
+    begun: bool,
+}
+
+/// Copies with their marks, read in order.
+#[derive(Debug)]
+pub(super) struct Marked<'a> {
+    copies: &'a Copies,
+    cursor: Cursor<Copy>,
+    members: &'a Members,
+    walk: Option<Walk>,
+    row: u64,
+}
+
+impl Marked<'_> {
+    /// The next copy, and whether it belongs to the longest rise.
+    pub fn next(&mut self) -> io::Result<Option<(Copy, bool)>> {
+        let Some(copy) = self.cursor.next(&self.copies.tape)? else { return Ok(None) };
+        let row = self.row;
+        self.row += 1;
+        let (Some(walk), Some(rows)) = (&mut self.walk, &self.members.0) else {
+            return Ok(Some((copy, true)));
+        };
+        if !walk.begun {
+            walk.begun = true;
+            walk.next = walk.rows.next(rows)?;
+        }
+        let is_member = walk.next == Some(row);
+        if is_member {
+            walk.next = walk.rows.next(rows)?;
+        }
+        Ok(Some((copy, is_member)))
+    }
+}

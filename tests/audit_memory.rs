@@ -1,0 +1,110 @@
+//! The comparison of an audit stays below its memory at ten times the records, also where much is wrong.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(unsafe_code, reason = "an allocator that counts; it hands every call to that of the system")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use dedupd::audit::{
+    Comparison, Counts, Fields, Fingerprints, Gone, MissingId, Outcome, Part, Rules, Scope, Scratch, Seen,
+    Strangers,
+};
+
+struct Counting;
+
+static NOW: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call goes to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let now = NOW.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
+        PEAK.fetch_max(now, Ordering::Relaxed);
+        // SAFETY: the caller keeps the contract, and it is the same.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        NOW.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: as above.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+const MEMORY: usize = 4 << 20;
+const WINDOW_MS: i64 = 1_000;
+
+fn seen(prints: &Fingerprints, offset: u64, id: Option<u64>, timestamp_ms: i64) -> Seen {
+    let value = offset.to_le_bytes();
+    let text = id.map(u64::to_le_bytes);
+    let value = if id.is_some() { &value[..] } else { b"the same" };
+    let timestamp_ms = Some(if id.is_some() { timestamp_ms } else { 0 });
+    let fields = Fields { value: Some(value), timestamp_ms, ..Fields::default() };
+    prints.seen(offset, text.as_ref().map(<[u8; 8]>::as_slice), &fields)
+}
+
+/// Which record stands at a raw offset: mostly new ids, some without, some from long before the window.
+fn raw(prints: &Fingerprints, at: u64) -> Seen {
+    let id = match at % 10 {
+        0 => None,
+        1 if at > 10_000 => Some(at - 9_999),
+        _ => Some(at),
+    };
+    seen(prints, at, id, i64::try_from(at).unwrap())
+}
+
+/// Compares so many records and returns what came out, and the most memory that was in use meanwhile.
+fn compare(records: u64, is_wrong: bool) -> (Outcome, usize) {
+    let dir = tempfile::tempdir().unwrap();
+    let prints = Fingerprints::new(3);
+    let before = NOW.load(Ordering::Relaxed);
+    PEAK.store(before, Ordering::Relaxed);
+    let scratch = Scratch::new(dir.path(), MEMORY);
+    let mut comparison = Comparison::new(
+        Rules {
+            window_ms: Some(WINDOW_MS),
+            latest_ms: i64::MAX,
+            missing_id: MissingId::Forwarded,
+            due_below: u64::MAX,
+            whole_from: 0,
+            context_cut: false,
+            from_ms: None,
+        },
+        &scratch,
+    );
+    (0..records).for_each(|at| comparison.raw(&raw(&prints, at), Part::Within).unwrap());
+    for at in 0..records {
+        // Losses, a second half that stands before the first, and records that nobody wrote.
+        let from = if is_wrong { (at + records / 2) % records } else { at };
+        let mut record = Seen { offset: at, ..raw(&prints, from) };
+        if is_wrong && at % 16 == 3 {
+            record = seen(&prints, at, Some(u64::MAX - at), -2);
+        }
+        comparison.clean(&record).unwrap();
+    }
+    let scope = Scope { partition: 0, samples: 10, gone: Gone::Nothing };
+    let mut strangers = Strangers::new(&scratch);
+    let outcome = comparison.finish(scope, &mut strangers).unwrap();
+    assert_eq!(strangers.moved().unwrap(), 0);
+    assert!(scratch.written() > records * 100, "it went through files");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    (outcome, PEAK.load(Ordering::Relaxed) - before)
+}
+
+#[test]
+fn the_peak_stays_below_the_bound_at_ten_times_the_records() {
+    for is_wrong in [false, true] {
+        let (_, small) = compare(100_000, is_wrong);
+        let (outcome, large) = compare(1_000_000, is_wrong);
+        println!("wrong: {is_wrong}, {small} bytes, then {large}: {outcome:?}");
+        assert!(small <= MEMORY && large <= MEMORY, "{small} and {large} bytes of {MEMORY}");
+        assert_eq!(outcome.clean_records, 1_000_000);
+        assert_eq!(outcome.counts == Counts::default(), !is_wrong, "{outcome:?}");
+        if is_wrong {
+            assert!(outcome.counts.phantom > 50_000 && outcome.counts.lost > 10_000, "{outcome:?}");
+        }
+    }
+}
