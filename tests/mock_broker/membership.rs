@@ -248,7 +248,10 @@ fn what_stands_in_the_way_of_reading_is_told() {
         let failure = failure_of(&source);
         mock.clear(Api::Fetch);
         assert_eq!(failure.remedy, Remedy::Stop, "{failure}");
-        assert!(failure.what.contains("grant READ"), "{failure}");
+        assert!(
+            failure.what.contains("run dedupd check, which names it with the command that grants it"),
+            "{failure}"
+        );
         drop(source);
 
         tell.send("an offset outside of the log".to_owned()).unwrap();
@@ -265,7 +268,7 @@ fn a_member_without_the_right_to_join_ends_and_says_what_to_grant() {
     mock.inject(Api::JoinGroup, &[Code::GroupAuthorizationFailed; 20]);
     let why = Member::worker(mock.settings("stranger"), 4, Pace::FULL).end().expect_err("no right");
     assert!(why.starts_with("Operator"), "{why}");
-    assert!(why.contains("grant READ on the consumer group"), "{why}");
+    assert!(why.contains("--operation Read --group group"), "{why}");
 }
 
 /// Two processes with one `group.instance`: the group keeps the newer member. Being replaced once is forgiven,
