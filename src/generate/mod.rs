@@ -29,6 +29,8 @@ use crate::clock;
 const TELL: Duration = Duration::from_millis(200);
 /// Longest wait for the next record's time, so that a stop is noticed.
 const NAP: Duration = Duration::from_millis(50);
+/// The client waits in whole milliseconds.
+const SHORTEST_NAP: Duration = Duration::from_millis(2);
 
 /// What to write where. No `Debug`: the properties hold secrets.
 #[derive(Clone)]
@@ -192,7 +194,8 @@ impl Load<'_> {
             }
             let early = self.due(sent).saturating_sub(elapsed);
             if !early.is_zero() {
-                self.writer.serve(early.min(NAP))?;
+                // Less than a millisecond would not wait at all: the records due by then go together.
+                self.writer.serve(early.clamp(SHORTEST_NAP, NAP))?;
                 continue;
             }
             let event = events.next_at(clock::wall_ms());
