@@ -89,6 +89,15 @@ pub struct Report {
     /// What an operator has to know all the time, and when the log told it last.
     warning: Option<&'static str>,
     reminded: Option<Duration>,
+    minute: Minute,
+}
+
+/// What was committed since the last line of health in the log.
+#[derive(Debug, Default)]
+struct Minute {
+    since: Option<Duration>,
+    records: u64,
+    duplicates: u64,
 }
 
 impl Report {
@@ -110,12 +119,33 @@ impl Report {
             false_positive_rate: 0.0,
             warning: None,
             reminded: None,
+            minute: Minute::default(),
         }
     }
 
     /// From now on the status and, once a minute, the log tell this.
     pub(super) fn warn_always(&mut self, warning: Option<&'static str>) {
         self.warning = warning;
+    }
+
+    /// One line a minute that all is well, or how far it is not.
+    fn tell_health(
+        &mut self,
+        partitions: &Partitions,
+        now: Duration,
+        end: impl Fn(PartitionId) -> Option<Offset>,
+    ) {
+        let since = *self.minute.since.get_or_insert(now);
+        if now.saturating_sub(since) < REMIND {
+            return;
+        }
+        let lag = |p: &Partition| Some(end(p.id)?.saturating_sub(p.next));
+        let running = partitions.iter().filter(|p| p.is_running());
+        let (count, lag) = running.fold((0, 0), |(count, sum), p| (count + 1, sum + lag(p).unwrap_or(0)));
+        let Minute { records, duplicates, .. } = self.minute;
+        let (worker, partitions) = (self.worker, partitions.iter().count());
+        tracing::info!(worker, records, duplicates, lag, running = count, partitions, "the last minute");
+        self.minute = Minute { since: Some(now), ..Minute::default() };
     }
 
     fn remind(&mut self, now: Duration) {
@@ -129,6 +159,10 @@ impl Report {
     /// A transaction has committed: what it counted is real.
     pub(super) fn transaction(&mut self, tally: &mut Tally, took: Duration, now_ms: i64) {
         for (outcome, count) in Outcome::ALL.iter().zip(tally.outcomes) {
+            self.minute.records += count;
+            if matches!(outcome, Outcome::Duplicate | Outcome::Probable) {
+                self.minute.duplicates += count;
+            }
             if count > 0 {
                 if matches!(outcome, Outcome::Forwarded | Outcome::Probable) {
                     self.metrics.false_drops().add(count as f64 * self.false_positive_rate);
@@ -225,6 +259,7 @@ impl Report {
         }
         self.published = Some(now);
         self.remind(now);
+        self.tell_health(partitions, now, &end);
         let windows = || partitions.iter().filter_map(|p| p.window.as_ref());
         let partitions: Vec<_> = partitions.iter().map(|p| status(p, end(p.id), &window)).collect();
         let limits = partitions.iter().filter_map(|p| {
