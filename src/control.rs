@@ -114,8 +114,7 @@ impl Control {
     }
 
     fn collect(&self, identity: Identity, answers: &Receiver<Answer>) -> Result<Answer, Refusal> {
-        let hex = format!("{:032x}", u128::from_be_bytes(identity.0));
-        let mut all = Answer { identity: hex, ..Answer::default() };
+        let mut all = Answer { identity: identity.to_string(), ..Answer::default() };
         let deadline: Instant = monotonic() + ANSWER;
         for _ in &self.workers {
             match answers.recv_timeout(deadline.saturating_duration_since(monotonic())) {

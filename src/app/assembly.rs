@@ -8,9 +8,7 @@ use crate::config::{self, Config, HashChoice};
 use crate::dedupe::{BloomLimits, Hasher, IdSource, IdentityRule, TimeSource, WindowLimits};
 use crate::http::Token;
 use crate::kafka::{Settings, Topology};
-use crate::pipeline::{
-    Limits, Mode, OnMissing, OnPoison, OnProbable, OnRewind, Options, Start, Torn, WhenFull,
-};
+use crate::pipeline::{Limits, Options, Torn};
 use crate::store::Binding;
 
 /// The longest time that anything is remembered.
@@ -51,39 +49,14 @@ pub(super) fn options(config: &Config, hasher: Hasher, worker: usize) -> Options
         rule: rule(config, hasher),
         window: window_limits(&config.window, config.window.max_ids),
         limits: limits(config),
-        mode: match config.mode {
-            config::Mode::Drop => Mode::Drop,
-            config::Mode::Shadow => Mode::Shadow,
-            config::Mode::Bypass => Mode::Bypass,
-        },
+        mode: config.mode,
         keep_duplicates: config.topics.duplicates.is_some(),
         force_header: config.identity.force_header.clone(),
-        on_missing: match config.identity.on_missing {
-            config::OnMissing::Forward => OnMissing::Forward,
-            config::OnMissing::Drop => OnMissing::Drop,
-            config::OnMissing::DeadLetter => OnMissing::DeadLetter,
-            config::OnMissing::Stop => OnMissing::Stop,
-        },
-        on_poison: match config.state.on_poison {
-            config::OnPoison::Stop => OnPoison::Stop,
-            config::OnPoison::DeadLetter => OnPoison::DeadLetter,
-            config::OnPoison::Drop => OnPoison::Drop,
-        },
-        on_probable: match config.window.on_probable {
-            config::OnProbable::Drop => OnProbable::Drop,
-            config::OnProbable::Forward => OnProbable::Forward,
-            config::OnProbable::DeadLetter => OnProbable::DeadLetter,
-        },
-        start: match config.group.start {
-            config::Start::Earliest => Start::Earliest,
-            config::Start::Latest => Start::Latest,
-            config::Start::Stop => Start::Stop,
-        },
-        on_rewind: match config.group.on_rewind {
-            config::OnRewind::Stop => OnRewind::Stop,
-            config::OnRewind::Skip => OnRewind::Skip,
-            config::OnRewind::Reemit => OnRewind::Reemit,
-        },
+        on_missing: config.identity.on_missing,
+        on_poison: config.state.on_poison,
+        on_probable: config.window.on_probable,
+        start: config.group.start,
+        on_rewind: config.group.on_rewind,
         torn: torn_control(),
         max_records: config.batch.max_records,
         max_bytes: usize::try_from(config.batch.max_bytes).unwrap_or(usize::MAX),
@@ -110,10 +83,7 @@ fn limits(config: &Config) -> Limits {
     Limits {
         workers: config.group.workers as u64,
         max_ids: config.window.max_ids,
-        when_full: match config.window.overflow {
-            config::Overflow::Shrink => WhenFull::Shrink,
-            config::Overflow::Evict => WhenFull::Evict,
-        },
+        when_full: config.window.overflow,
         max_memory: config.window.max_memory,
         max_disk: config.state.max_disk,
     }

@@ -8,7 +8,7 @@ use indicatif::ProgressBar;
 
 use super::{Ended, begin_log, begin_log_quietly, check, run, runtime, signal};
 use crate::cli::{Command, Exit, GenerateArgs, IdForm, PlanArgs, WhenFull};
-use crate::clock::{Clock, SystemClock};
+use crate::clock;
 use crate::config::{self, AsTyped, Config, Properties, Property};
 use crate::dedupe::{Hasher, IdSource, IdentityRule};
 use crate::demo;
@@ -113,8 +113,7 @@ fn sampled(args: &PlanArgs, topic: &str) -> Result<Sample, Ended> {
     };
     let bar = ProgressBar::new(args.sample);
     let rule = IdentityRule::new(sources, Hasher::Xxh3);
-    let sample =
-        kafka::sample(&sampling, &rule, SystemClock::start().wall_ms(), &|read| bar.set_position(read));
+    let sample = kafka::sample(&sampling, &rule, clock::wall_ms(), &|read| bar.set_position(read));
     bar.finish_and_clear();
     let sample = sample.map_err(|failed| Ended::new(Exit::Operator, failed.what))?;
     if sample.with_id == 0 {

@@ -10,7 +10,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer};
 
 use crate::cli::LogFormat;
-use crate::clock::{Clock, SystemClock};
+use crate::clock;
 use crate::metrics::{Recent, Warning};
 
 /// What is logged unless `RUST_LOG` says otherwise. Failures of the client reach the log through the
@@ -38,7 +38,7 @@ fn start(format: LogFormat, default: &str) -> Recent {
         LogFormat::Json => lines.json().boxed(),
     };
     let recent = Recent::default();
-    let kept = Keeping { recent: recent.clone(), clock: SystemClock::start() };
+    let kept = Keeping { recent: recent.clone() };
     drop(tracing_subscriber::registry().with(filter).with(lines).with(kept).try_init());
     recent
 }
@@ -46,7 +46,6 @@ fn start(format: LogFormat, default: &str) -> Recent {
 /// Keeps warnings and worse for the status page.
 struct Keeping {
     recent: Recent,
-    clock: SystemClock,
 }
 
 impl<S: Subscriber> Layer<S> for Keeping {
@@ -57,7 +56,7 @@ impl<S: Subscriber> Layer<S> for Keeping {
         let mut line = Line::default();
         event.record(&mut line);
         let text = format!("{}{}", line.message, line.fields);
-        self.recent.add(Warning { time_ms: self.clock.wall_ms(), text });
+        self.recent.add(Warning { time_ms: clock::wall_ms(), text });
     }
 }
 

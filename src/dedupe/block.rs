@@ -211,6 +211,17 @@ impl<'a> BlockView<'a> {
         }
     }
 
+    /// The owners of an identity, by rising offset.
+    pub fn owners_of(&self, identity: Identity) -> Result<Vec<Offset>, BlockError> {
+        let mut owners = Vec::new();
+        self.for_each(|owner, other| {
+            if other == identity {
+                owners.push(owner);
+            }
+        })?;
+        Ok(owners)
+    }
+
     /// The identity owned by the record at `owner`, if it owns one.
     pub fn identity_of(&self, owner: Offset) -> Result<Option<Identity>, BlockError> {
         let mut walk = Deltas { bytes: self.deltas, offset: self.header.first };

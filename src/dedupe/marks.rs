@@ -138,23 +138,25 @@ impl Marks {
 
     /// Forgets one owner among those filed.
     pub fn forget(&mut self, owner: Offset) {
-        let place = self.queue.partition_point(|mark| mark.next <= owner);
-        if let Some(mark) = self.queue.get_mut(place).filter(|mark| mark.first <= owner) {
-            mark.count = mark.count.saturating_sub(1);
-            self.count = self.count.saturating_sub(1);
+        if let Some(mark) = self.mark_of(owner) {
+            mark.count -= 1;
+            self.count -= 1;
         }
+    }
+
+    /// The mark that an owner was filed under, while it holds any.
+    fn mark_of(&mut self, owner: Offset) -> Option<&mut Mark> {
+        let place = self.queue.partition_point(|mark| mark.next <= owner);
+        self.queue.get_mut(place).filter(|mark| mark.first <= owner && mark.count > 0)
     }
 
     /// A committed owner was overwritten by a newer one.
     pub fn evicted(&mut self, owner: Offset) {
-        let place = self.queue.partition_point(|mark| mark.next <= owner);
-        let Some(mark) = self.queue.get_mut(place).filter(|mark| mark.first <= owner && mark.count > 0)
-        else {
-            return;
-        };
+        let Some(mark) = self.mark_of(owner) else { return };
         (mark.count, mark.evicted) = (mark.count - 1, mark.evicted + 1);
+        let time_ms = mark.time_last_ms;
         (self.count, self.evicted) = (self.count - 1, self.evicted + 1);
-        self.evicted_ms = self.evicted_ms.max(Some(mark.time_last_ms));
+        self.evicted_ms = self.evicted_ms.max(Some(time_ms));
     }
 
     /// The lowest offset that may still own an identity; `None` when none does.

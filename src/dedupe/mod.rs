@@ -17,6 +17,7 @@ mod overflow;
 mod prefetch;
 pub mod stream_time;
 mod table;
+mod uuid;
 pub mod verdict;
 pub mod window;
 

@@ -1,6 +1,7 @@
 //! What an operator asks of a running worker, answered between two transactions.
 
 use super::batch::Partitions;
+use super::checkpoint::Origin;
 use super::loading::Stored;
 use super::partition::{Open, Partition};
 use super::trouble::Trouble;
@@ -9,8 +10,6 @@ use crate::clock::Clock;
 use crate::control::{Answer, Asked, Part, Place};
 use crate::dedupe::{Forgotten, Identity, Look, Offset, Window};
 use crate::ports::{Sink, Store, StoreError};
-
-use super::checkpoint::Origin;
 
 /// The owner of an identity that a filter has by chance.
 const NOBODY: Offset = Offset::MAX;
@@ -73,14 +72,11 @@ impl<W: World> Core<W> {
         let Some(slice_ms) = window.slice_of(&look) else { return Ok(places) };
         // A bit has no owner: the blocks tell whose it is.
         self.store.scan(partition.id, &mut |view| {
-            let mut found = Vec::new();
-            view.for_each(|owner, other| {
-                if other == identity && owners.iter().all(|(known, _)| *known != owner) {
-                    found.push(place(Some(owner), view.header.time_first_ms, Part::Bloom));
-                }
-            })
-            .map_err(|error| StoreError::Corrupt(format!("partition {}: {error}", partition.id)))?;
-            places.extend(found);
+            let stored = view
+                .owners_of(identity)
+                .map_err(|error| StoreError::Corrupt(format!("partition {}: {error}", partition.id)))?;
+            let beyond = stored.into_iter().filter(|owner| owners.iter().all(|(known, _)| known != owner));
+            places.extend(beyond.map(|owner| place(Some(owner), view.header.time_first_ms, Part::Bloom)));
             Ok(())
         })?;
         if places.is_empty() {

@@ -10,23 +10,13 @@ use std::time::Duration;
 
 use super::batch::Partitions;
 use super::options::Options;
-use crate::config::size_text;
+use crate::config::{Overflow, size_text};
 use crate::dedupe::{BloomLimits, Bounds, Index, IndexBytes, Window, WindowLimits};
 
 /// How often the directory is measured.
 const MEASURE: Duration = Duration::from_secs(10);
 /// How long the engine gets to give space back before more is taken.
 const PATIENCE: Duration = Duration::from_mins(1);
-
-/// What happens when an identity more comes than a window may hold.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum WhenFull {
-    /// The oldest are forgotten: the window becomes shorter.
-    #[default]
-    Shrink,
-    /// One of the oldest is overwritten: the window gets gaps.
-    Evict,
-}
 
 /// A key of the configuration that can shorten the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -47,7 +37,7 @@ pub struct Limits {
     /// Most identities in the exact part of all windows.
     pub max_ids: u64,
     /// What happens then.
-    pub when_full: WhenFull,
+    pub when_full: Overflow,
     /// Most bytes of all indexes and filters.
     pub max_memory: Option<u64>,
     /// Most bytes of the directory.
@@ -78,8 +68,8 @@ impl Limits {
         let bytes = self.max_memory.map_or(u64::MAX, |bytes| bytes / count);
         let by_memory = match (self.max_memory, self.when_full) {
             (None, _) => u64::MAX,
-            (_, WhenFull::Shrink) => most(by_count, |ids| IndexBytes::of(ids, ids).peak <= bytes),
-            (_, WhenFull::Evict) => most(by_count, |ids| Index::bytes_of_slots(ids) <= bytes),
+            (_, Overflow::Shrink) => most(by_count, |ids| IndexBytes::of(ids, ids).peak <= bytes),
+            (_, Overflow::Evict) => most(by_count, |ids| Index::bytes_of_slots(ids) <= bytes),
         };
         let because = if by_memory < by_count { Limit::Memory } else { Limit::Ids };
         Share { ids: by_count.min(by_memory), because, bytes }
@@ -91,11 +81,11 @@ impl Limits {
         let bloom = wanted.bloom.map(|bloom| BloomLimits { max_bytes: share.bytes, ..bloom });
         match self.when_full {
             // One partition alone may hold what others leave: the limit on the count is shared later.
-            WhenFull::Shrink => {
+            Overflow::Shrink => {
                 let ids = if share.because == Limit::Ids { self.ids_of_worker() } else { share.ids };
                 Window::new(WindowLimits { max_ids: ids, bloom, ..wanted })
             }
-            WhenFull::Evict => Window::evicting(WindowLimits { max_ids: share.ids, bloom, ..wanted }),
+            Overflow::Evict => Window::evicting(WindowLimits { max_ids: share.ids, bloom, ..wanted }),
         }
     }
 
@@ -244,7 +234,7 @@ mod tests {
     const LIMITS: Limits = Limits {
         workers: 1,
         max_ids: 1_000_000,
-        when_full: WhenFull::Shrink,
+        when_full: Overflow::Shrink,
         max_memory: None,
         max_disk: None,
     };
@@ -256,14 +246,14 @@ mod tests {
         let share = limits.share(4);
         assert_eq!((share.because, share.bytes), (Limit::Memory, 2 << 20));
         assert!(IndexBytes::of(share.ids, share.ids).peak <= 2 << 20 && share.ids > 60_000, "{share:?}");
-        let slots = Limits { when_full: WhenFull::Evict, ..limits }.share(4).ids;
+        let slots = Limits { when_full: Overflow::Evict, ..limits }.share(4).ids;
         assert!(Index::bytes_of_slots(slots) <= 2 << 20 && slots > 240_000, "{slots}");
         assert_eq!(Limits { workers: 2, ..limits }.share(2), limits.share(4));
     }
 
     #[test]
     fn a_table_is_made_anew_when_its_share_has_changed() {
-        let limits = Limits { when_full: WhenFull::Evict, max_ids: 12_000, ..LIMITS };
+        let limits = Limits { when_full: Overflow::Evict, max_ids: 12_000, ..LIMITS };
         let wanted = WindowLimits {
             exact: Duration::from_hours(1),
             max_ids: 1,

@@ -22,8 +22,9 @@ mod torn;
 mod trouble;
 mod worker;
 
+pub use crate::config::Overflow;
 pub use checkpoint::{Checkpoint, Origin, Tail};
-pub use limits::{Limits, WhenFull};
+pub use limits::Limits;
 pub use loading::{Stored, load_window};
 pub use options::{Mode, OnMissing, OnPoison, OnProbable, OnRewind, Options, Start, Torn};
 pub use report::Report;

@@ -3,18 +3,8 @@
 use std::time::Duration;
 
 use super::limits::Limits;
+pub use crate::config::{Mode, OnMissing, OnPoison, OnProbable, OnRewind, Start};
 use crate::dedupe::{HashKind, IdentityRule, WindowLimits};
-
-/// What is done with duplicates.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
-    /// They are left out.
-    Drop,
-    /// Everything is forwarded; what would have been left out is marked.
-    Shadow,
-    /// Everything is forwarded, and nothing remembered.
-    Bypass,
-}
 
 impl Mode {
     /// What an operator has to know of it, all the time that it is in force.
@@ -28,64 +18,6 @@ impl Mode {
             ),
         }
     }
-}
-
-/// What happens to a record without an id.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OnMissing {
-    /// Written to the clean topic unchanged.
-    Forward,
-    /// Counted and left out.
-    Drop,
-    /// Written to the dead-letter topic.
-    DeadLetter,
-    /// The process ends, naming the record.
-    Stop,
-}
-
-/// What happens to a record that the broker refuses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OnPoison {
-    /// The process ends, naming the record.
-    Stop,
-    /// Written to the dead-letter topic.
-    DeadLetter,
-    /// Counted and left out.
-    Drop,
-}
-
-/// What happens to a record whose id a filter beyond the exact window has, as it has by chance once in
-/// many times.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OnProbable {
-    /// Counted and left out.
-    Drop,
-    /// Written to the clean topic, and remembered anew.
-    Forward,
-    /// Written to the dead-letter topic.
-    DeadLetter,
-}
-
-/// Where to begin when neither the group nor the state topic knows an offset.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Start {
-    /// At the beginning of the raw log.
-    Earliest,
-    /// At its end.
-    Latest,
-    /// Nowhere: the process ends and says so.
-    Stop,
-}
-
-/// What to do when the group's offset lies below what the state topic has committed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OnRewind {
-    /// The process ends, naming both offsets.
-    Stop,
-    /// What was committed stays committed: continue where the state stands.
-    Skip,
-    /// Forget the owners from there on and write their records again.
-    Reemit,
 }
 
 /// How transactions are settled that a broker left without their marker.

@@ -289,6 +289,7 @@ fn status(
 ) -> PartitionStatus {
     let window = partition.window.as_ref();
     let share = partition.restored_share();
+    let shown = window.map(of).unwrap_or_default();
     PartitionStatus {
         partition: partition.id,
         state: match (partition.is_running(), share) {
@@ -301,8 +302,8 @@ fn status(
         committed: partition.is_running().then_some(partition.committed),
         lag_records: end.filter(|_| partition.is_running()).map(|end| end.saturating_sub(partition.next)),
         window_ids: window.map_or(0, Window::ids),
-        window_seconds: window.map_or(0.0, |window| window.effective_seconds().min(of(window).asked_seconds)),
-        window: window.map(of).unwrap_or_default(),
+        window_seconds: window.map_or(0.0, |window| window.effective_seconds().min(shown.asked_seconds)),
+        window: shown,
         false_positive_rate: window.map_or(0.0, Window::false_positive_rate),
     }
 }

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::limits::{Enforced, Limit, Limits, WhenFull};
+use super::limits::{Enforced, Limit, Limits};
 use super::options::Options;
 use super::partition::Partition;
 use super::trouble::Trouble;
 use super::worker::{Core, World};
 use crate::clock::Clock;
-use crate::config::duration_text;
+use crate::config::{Overflow, duration_text};
 use crate::dedupe::Window;
 use crate::metrics::WindowStatus;
 use crate::ports::{Source, Store};
@@ -79,7 +79,7 @@ impl<W: World> Core<W> {
     /// Tables of fixed size are made anew, from the local state, when the number of partitions that
     /// share the memory has changed.
     pub(super) fn fit_tables(&mut self, source: &W::Source) -> Result<(), Trouble> {
-        if self.batch.is_open() || self.options.limits.when_full == WhenFull::Shrink {
+        if self.batch.is_open() || self.options.limits.when_full == Overflow::Shrink {
             return Ok(());
         }
         let (limits, count) = (self.options.limits, self.partitions.iter().count() as u64);
@@ -135,7 +135,7 @@ fn plan_command(options: &Options, ids_a_second: f64, partitions: u64) -> String
     let limits: &Limits = &options.limits;
     let bloom = options.window.bloom.map(|_| format!(" --bloom {}", duration_text(options.asked())));
     let memory = limits.max_memory.map(|bytes| format!(" --memory {bytes}"));
-    let evicts = limits.when_full == WhenFull::Evict;
+    let evicts = limits.when_full == Overflow::Evict;
     let evict = evicts.then(|| format!(" --overflow evict --max-ids {}", limits.max_ids));
     let more: String = [bloom, memory, evict].into_iter().flatten().collect();
     format!(

@@ -100,13 +100,9 @@ impl<W: World> Core<W> {
         let owners = Stored { store: &self.store, partition: at.partition };
         let outcome = match window.verdict(at.offset, look, &owners)? {
             Verdict::Duplicate { owner } => return self.duplicate(record, owner),
-            Verdict::Probable { since_ms } => match self.options.on_probable {
-                OnProbable::Drop | OnProbable::DeadLetter if !self.is_forced(record) => {
-                    return self.probable(record, since_ms);
-                }
-                OnProbable::Forward => Outcome::Probable,
-                OnProbable::Drop | OnProbable::DeadLetter => Outcome::Forced,
-            },
+            Verdict::Probable { .. } if self.options.on_probable == OnProbable::Forward => Outcome::Probable,
+            Verdict::Probable { .. } if self.is_forced(record) => Outcome::Forced,
+            Verdict::Probable { since_ms } => return self.probable(record, since_ms),
             Verdict::Retry => Outcome::Retry,
             Verdict::New => Outcome::Forwarded,
         };

@@ -33,12 +33,10 @@ pub fn find(
             return Ok(());
         }
         let (time_first_ms, time_last_ms) = (header.time_first_ms, header.time_last_ms);
-        let visited = view.for_each(|offset, owned| {
-            if owned == identity && range.contains(&offset) {
-                found = Some(Owned { offset, time_first_ms, time_last_ms });
-            }
-        });
-        visited.map_err(|cause| bad_block(partition, header.first, &cause))
+        let owners = view.owners_of(identity).map_err(|cause| bad_block(partition, header.first, &cause))?;
+        let newest = owners.into_iter().rfind(|offset| range.contains(offset));
+        found = newest.map(|offset| Owned { offset, time_first_ms, time_last_ms }).or(found);
+        Ok(())
     })?;
     Ok(found)
 }

@@ -175,8 +175,8 @@ impl Answer {
         limits: WindowLimits,
         bar: &ProgressBar,
     ) -> Result<Self, StateError> {
-        let identity_hex = format!("{:032x}", u128::from_be_bytes(identity.0));
-        let mut answer = Self { identity: identity_hex, found: Vec::new(), passed_by_chance: Vec::new() };
+        let mut answer =
+            Self { identity: identity.to_string(), found: Vec::new(), passed_by_chance: Vec::new() };
         let partitions = only.map_or(0..state.binding.partitions, |one| one..one.saturating_add(1));
         bar.set_length(partitions.len() as u64);
         for partition in partitions {

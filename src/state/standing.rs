@@ -49,11 +49,7 @@ pub fn standing_of(
     owned: Option<Owned>,
 ) -> Result<Option<Standing>, StoreError> {
     let verdict = window.verdict(Offset::MAX, &window.look(identity), &Stored { store, partition })?;
-    let length = bloom.map_or(1, |limits| limits.slice_ms());
-    let slice_at = |ms: i64| {
-        let start = ms.div_euclid(length) * length;
-        start..start.saturating_add(length)
-    };
+    let slice_at = |ms: i64| bloom.map_or(ms..ms.saturating_add(1), |limits| limits.slice_at(ms));
     let held = |start_ms: i64| {
         let slices = window.bloom().map(Bloom::slices).unwrap_or_default();
         slices.iter().any(|slice| slice.start_ms == start_ms)

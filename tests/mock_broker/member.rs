@@ -17,7 +17,7 @@ use dedupd::dedupe::{
 use dedupd::kafka::{KafkaSink, KafkaSource, KafkaStateLog, Settings, Topology};
 use dedupd::metrics::{About, Metrics, PartitionState, Status};
 use dedupd::pipeline::{
-    Limits, Mode, OnMissing, OnPoison, OnProbable, OnRewind, Options, Report, Start, Torn, WhenFull, Worker,
+    Limits, Mode, OnMissing, OnPoison, OnProbable, OnRewind, Options, Overflow, Report, Start, Torn, Worker,
     World,
 };
 use dedupd::ports::{Bounds, Failure, Leftover, StateItem, StateLog};
@@ -271,7 +271,7 @@ fn options(settings: &Settings) -> Options {
         limits: Limits {
             workers: 1,
             max_ids: 1_000_000,
-            when_full: WhenFull::Shrink,
+            when_full: Overflow::Shrink,
             max_memory: None,
             max_disk: None,
         },

@@ -17,7 +17,7 @@ const HASH_KEY: &str = "c0ffee00c0ffee00c0ffee00c0ffee00";
 
 /// Everything that the process says, while it runs well.
 fn everything_said(running: &Running) -> String {
-    let pages = ["/", "/metrics", "/status.json", "/readyz", "/livez", "/state?id=x"];
+    let pages = ["/", "/metrics", "/status.json", "/config", "/readyz", "/livez", "/state?id=x"];
     let mut said: String = pages.iter().filter_map(|page| running.get(page)).collect();
     let secret = format!("Authorization: Bearer {TOKEN}");
     said += &running.request("GET", "/state?id=x", &[&secret], "", LIMIT).unwrap();

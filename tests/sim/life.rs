@@ -11,7 +11,7 @@ use dedupd::control::Asked;
 use dedupd::dedupe::{BloomLimits, HashKind, TimeSource, WindowLimits};
 use dedupd::metrics::{About, Metrics, Status};
 use dedupd::pipeline::{
-    Limits, Mode, OnMissing, OnPoison, OnProbable, OnRewind, Options, Report, Start, Torn, WhenFull,
+    Limits, Mode, OnMissing, OnPoison, OnProbable, OnRewind, Options, Overflow, Report, Start, Torn,
 };
 use dedupd::store::Held;
 use dedupd::store::memory::MemoryStore;
@@ -288,7 +288,7 @@ impl Life {
             limits: Limits {
                 workers: 1,
                 max_ids: if self.choices.evicts { SLOTS } else { 1 << 20 },
-                when_full: if self.choices.evicts { WhenFull::Evict } else { WhenFull::Shrink },
+                when_full: if self.choices.evicts { Overflow::Evict } else { Overflow::Shrink },
                 max_memory: None,
                 max_disk: None,
             },

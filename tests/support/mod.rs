@@ -57,6 +57,5 @@ pub fn wait_until<T>(what: &str, limit: Duration, mut probe: impl FnMut() -> Opt
 
 /// The wall clock, ms since the epoch.
 pub fn now_ms() -> i64 {
-    use dedupd::clock::Clock;
-    dedupd::clock::SystemClock::start().wall_ms()
+    dedupd::clock::wall_ms()
 }

@@ -1,5 +1,6 @@
 //! What the Bloom part is asked to remember, and what follows from it.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use super::sizing::Shares;
@@ -29,6 +30,15 @@ impl BloomLimits {
     pub fn slice_ms(&self) -> i64 {
         let slices = i64::from(self.slices.max(1));
         ms(self.bloom).saturating_add(slices - 1).checked_div(slices).unwrap_or(1).max(1)
+    }
+
+    /// The slice that an arrival at this stream time is filed in: from its beginning, in ms since the epoch,
+    /// to its end.
+    #[must_use]
+    pub fn slice_at(&self, time_ms: i64) -> Range<i64> {
+        let length = self.slice_ms();
+        let begin = time_ms.div_euclid(length).saturating_mul(length);
+        begin..begin.saturating_add(length)
     }
 
     /// Most slices that one look-up asks: those that reach into the time between `bloom` and `exact`.

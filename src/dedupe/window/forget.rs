@@ -45,8 +45,7 @@ impl Window {
     /// `None` without filters.
     #[must_use]
     pub fn slice_begin(&self, time_ms: i64) -> Option<i64> {
-        let length = self.beyond.as_ref()?.limits().slice_ms();
-        Some(time_ms.div_euclid(length).saturating_mul(length))
+        Some(self.beyond.as_ref()?.limits().slice_at(time_ms).start)
     }
 
     /// Takes back a committed owner of an identity. Bits of filters cannot be taken back; what they say
