@@ -2,23 +2,19 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 #![allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "figures are small")]
 
-use std::collections::{BTreeMap, HashMap};
-use std::convert::Infallible;
+mod ledger;
+
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
 use dedupd::dedupe::{
-    Block, BlockView, HashKind, Identity, Index, Look, Offset, Owners, TimeSource, Verdict, Window,
-    WindowLimits,
+    Block, BlockView, HashKind, Index, Look, Offset, TimeSource, Verdict, Window, WindowLimits,
 };
 use dedupd::plan::{missed, remembered_in};
 use proptest::prelude::*;
 
-const T: i64 = 1_700_000_000_000;
-
-fn id(number: u64) -> Identity {
-    Identity(u128::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835).to_be_bytes())
-}
+use ledger::{Ledger, T, id};
 
 fn found(index: &Index, number: u64) -> Vec<Offset> {
     let mut found = Vec::new();
@@ -28,20 +24,6 @@ fn found(index: &Index, number: u64) -> Vec<Offset> {
     });
     assert!(all.is_continue());
     found
-}
-
-/// Everything that was committed.
-#[derive(Default)]
-struct Ledger {
-    owners: HashMap<Offset, Identity>,
-    blocks: Vec<Vec<u8>>,
-}
-
-impl Owners for Ledger {
-    type Error = Infallible;
-    fn identity_of(&self, owner: Offset) -> Result<Option<Identity>, Infallible> {
-        Ok(self.owners.get(&owner).copied())
-    }
 }
 
 fn window(slots: u64, exact: Duration) -> Window {

@@ -1,48 +1,19 @@
 //! A window with filters beyond its exact part: what is remembered, forgotten, undone and rebuilt.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
-use std::collections::BTreeMap;
-use std::time::Duration;
+mod ledger;
 
-use dedupd::dedupe::{
-    Block, BlockView, BloomLimits, HashKind, Identity, Offset, Owners, TimeSource, Verdict, Window,
-    WindowLimits,
-};
+use dedupd::dedupe::{BlockView, Offset, Verdict, Window, WindowLimits};
 
-const T: i64 = 1_700_000_000_000;
+use ledger::{Ledger, T, id};
+
 const MINUTE: i64 = 60_000;
 const HOUR: i64 = 60 * MINUTE;
 /// Ids a transaction, one a second.
 const BATCH: u64 = 600;
 
 fn limits() -> WindowLimits {
-    let exact = Duration::from_hours(1);
-    let bloom = BloomLimits {
-        exact,
-        bloom: Duration::from_hours(7) + exact / 32,
-        slices: 7,
-        false_positive_rate: 1e-9,
-        max_bytes: u64::MAX,
-    };
-    WindowLimits { exact, max_ids: u64::MAX, time: TimeSource::Record, bloom: Some(bloom) }
-}
-
-fn id(number: u64) -> Identity {
-    Identity(u128::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835).to_be_bytes())
-}
-
-/// What was committed, as a complete store knows it.
-#[derive(Default)]
-struct Ledger {
-    owners: BTreeMap<Offset, Identity>,
-    blocks: Vec<Vec<u8>>,
-}
-
-impl Owners for Ledger {
-    type Error = &'static str;
-    fn identity_of(&self, owner: Offset) -> Result<Option<Identity>, &'static str> {
-        Ok(self.owners.get(&owner).copied())
-    }
+    ledger::limits(1e-9)
 }
 
 fn judge(window: &mut Window, ledger: &Ledger, at: Offset, number: u64, ms: i64) -> Verdict {
@@ -55,14 +26,6 @@ fn judge(window: &mut Window, ledger: &Ledger, at: Offset, number: u64, ms: i64)
     verdict
 }
 
-/// Commits what is pending; gives the first offset whose block is still needed.
-fn commit(window: &mut Window, ledger: &mut Ledger, next: Offset) -> Offset {
-    ledger.owners.extend(window.pending().iter().copied());
-    let blocks = window.blocks(HashKind::Xxh3, 0, window.next()..next, 1_000);
-    ledger.blocks.extend(blocks.iter().map(Block::encode));
-    window.commit(next)
-}
-
 /// Ids 0.. at offsets 0.., one a second from T on.
 fn filled(seconds: u64) -> (Window, Ledger, Offset) {
     let (mut window, mut ledger, mut needed) = (Window::new(limits()), Ledger::default(), 0);
@@ -70,7 +33,7 @@ fn filled(seconds: u64) -> (Window, Ledger, Offset) {
         let verdict = judge(&mut window, &ledger, at, at, T + 1_000 * at.cast_signed());
         assert_eq!(verdict, Verdict::New, "{at}");
         if (at + 1) % BATCH == 0 {
-            needed = commit(&mut window, &mut ledger, at + 1);
+            needed = ledger.commit(&mut window, at + 1);
         }
     }
     (window, ledger, needed)
@@ -106,7 +69,7 @@ fn the_limit_on_the_count_hands_ids_over_to_the_filters() {
     let (mut window, mut ledger, _) = filled(3_000);
     window.set_max_ids(1_000);
     assert_eq!(judge(&mut window, &ledger, 3_000, 3_000, T + 3_000_000), Verdict::New);
-    commit(&mut window, &mut ledger, 3_001);
+    ledger.commit(&mut window, 3_001);
     assert!(matches!(verdict_of(&window, &ledger, 2_900), Verdict::Duplicate { .. }));
     for number in 0..1_900 {
         assert!(matches!(verdict_of(&window, &ledger, number), Verdict::Probable { .. }), "{number}");

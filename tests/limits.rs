@@ -2,45 +2,16 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 #![allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "figures are small")]
 
-use std::collections::BTreeMap;
-use std::convert::Infallible;
-use std::time::Duration;
+mod ledger;
 
-use dedupd::dedupe::{
-    Block, BlockView, BloomLimits, Bounds, HashKind, Identity, Offset, Owners, TimeSource, Verdict, Window,
-    WindowLimits,
-};
+use dedupd::dedupe::{BlockView, BloomLimits, Bounds, Offset, Verdict, Window, WindowLimits};
 
-const T: i64 = 1_700_000_000_000;
+use ledger::{Ledger, T, id};
+
 const HOUR: f64 = 3_600.0;
 
 fn limits() -> WindowLimits {
-    let exact = Duration::from_hours(1);
-    let bloom = BloomLimits {
-        exact,
-        bloom: Duration::from_hours(7) + exact / 32,
-        slices: 7,
-        false_positive_rate: 1e-6,
-        max_bytes: u64::MAX,
-    };
-    WindowLimits { exact, max_ids: u64::MAX, time: TimeSource::Record, bloom: Some(bloom) }
-}
-
-fn id(number: u64) -> Identity {
-    Identity(u128::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835).to_be_bytes())
-}
-
-#[derive(Default)]
-struct Ledger {
-    owners: BTreeMap<Offset, Identity>,
-    blocks: Vec<Vec<u8>>,
-}
-
-impl Owners for Ledger {
-    type Error = Infallible;
-    fn identity_of(&self, owner: Offset) -> Result<Option<Identity>, Infallible> {
-        Ok(self.owners.get(&owner).copied())
-    }
+    ledger::limits(1e-6)
 }
 
 struct World {
@@ -72,10 +43,7 @@ impl World {
     }
 
     fn commit(&mut self) {
-        self.ledger.owners.extend(self.window.pending().iter().copied());
-        let blocks = self.window.blocks(HashKind::Xxh3, 0, self.window.next()..self.next, 1_000);
-        self.ledger.blocks.extend(blocks.iter().map(Block::encode));
-        let needed = self.window.commit(self.next);
+        let needed = self.ledger.commit(&mut self.window, self.next);
         assert!(needed >= self.needed, "what may go may not be needed again");
         self.needed = needed;
         self.ledger.owners.retain(|owner, _| *owner >= needed);

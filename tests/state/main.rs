@@ -11,6 +11,8 @@ mod commands;
 mod damage;
 mod filter;
 mod finding;
+#[path = "../ledger/mod.rs"]
+mod ledger;
 mod transfer;
 
 use std::collections::BTreeMap;
@@ -18,9 +20,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use dedupd::dedupe::{
-    Block, BloomLimits, HashKind, Hasher, Identity, Offset, PartitionId, TimeSource, Window, WindowLimits,
-};
+use dedupd::dedupe::{Block, HashKind, Hasher, Identity, Offset, PartitionId, Window, WindowLimits};
 use dedupd::ports::{Head, Store};
 use dedupd::store::{Binding, Copied, SledStore, open, open_copy};
 
@@ -49,15 +49,7 @@ fn binding(hash: HashKind) -> Binding {
 
 /// What the commands are told with [`configured`]: one hour exact, seven in filters.
 fn limits() -> WindowLimits {
-    let exact = Duration::from_hours(1);
-    let bloom = BloomLimits {
-        exact,
-        bloom: Duration::from_hours(7) + exact / 32,
-        slices: 7,
-        false_positive_rate: 1e-9,
-        max_bytes: u64::MAX,
-    };
-    WindowLimits { exact, max_ids: 100_000_000, time: TimeSource::Record, bloom: Some(bloom) }
+    WindowLimits { max_ids: 100_000_000, ..ledger::limits(1e-9) }
 }
 
 fn text(partition: PartitionId, number: u64) -> String {

@@ -191,9 +191,9 @@ impl Bloom {
     /// Files what came before any time was known under `now_ms`.
     fn date(&mut self, now_ms: i64) {
         let Some(open) = self.open.as_mut().filter(|open| open.first_ms <= 0) else { return };
-        let begin_ms = now_ms - now_ms.rem_euclid(self.slice_ms);
-        (open.first_ms, open.begin_ms) = (now_ms, begin_ms);
-        open.end_ms = begin_ms.saturating_add(self.slice_ms);
+        let slice = self.limits.slice_at(now_ms);
+        let begin_ms = slice.start;
+        (open.first_ms, open.begin_ms, open.end_ms) = (now_ms, begin_ms, slice.end);
         for filter in self.grids.iter_mut().flat_map(Grid::filters_mut).filter(|filter| filter.first_ms <= 0)
         {
             (filter.design.slice_ms, filter.first_ms, filter.last_ms) = (begin_ms, now_ms, now_ms);

@@ -72,8 +72,8 @@ impl Bloom {
 
     /// The slice that begins with an arrival.
     fn begin(&self, arrived_ms: i64) -> Open {
-        let begin_ms = arrived_ms - arrived_ms.rem_euclid(self.slice_ms);
-        let end_ms = if arrived_ms > 0 { begin_ms.saturating_add(self.slice_ms) } else { i64::MAX };
+        let slice = self.limits.slice_at(arrived_ms);
+        let (begin_ms, end_ms) = (slice.start, if arrived_ms > 0 { slice.end } else { i64::MAX });
         Open { at: None, place: 0, begin_ms, end_ms, first_ms: arrived_ms, ids: 0 }
     }
 
