@@ -3,7 +3,7 @@
 
 mod ledger;
 
-use dedupd::dedupe::{BlockView, Offset, Verdict, Window, WindowLimits};
+use dedupd::dedupe::{BlockView, Layout, Offset, Verdict, Window, WindowLimits};
 
 use ledger::{Ledger, T, id};
 
@@ -90,8 +90,11 @@ fn what_was_not_committed_is_in_no_filter() {
     assert_eq!(verdict_of(&window, &ledger, 9_999), Verdict::New);
 }
 
-fn restored(ledger: &Ledger, from: Offset) -> Window {
+fn restored(ledger: &Ledger, from: Offset, layout: Option<&Layout>) -> Window {
     let mut window = Window::new(limits());
+    if let Some(layout) = layout {
+        window.follow_filters(layout);
+    }
     for block in &ledger.blocks {
         let view = BlockView::verified(block).unwrap();
         if view.header.next > from {
@@ -106,9 +109,14 @@ fn the_needed_blocks_restore_the_same_answers() {
     let (window, ledger, needed) = filled(36_000);
     assert!((1..=36_000 - 25_200).contains(&needed), "blocks of what is forgotten may go: {needed}");
     let slices = |window: &Window| window.bloom().unwrap().slices();
-    assert_eq!(slices(&restored(&ledger, 0)), slices(&window), "bit for bit");
-    for again in [restored(&ledger, 0), restored(&ledger, needed)] {
-        // Shaped after fewer slices, the filters have other sizes, and the same identities.
+    let layout = ledger.layout.as_ref();
+    assert!(layout.is_some());
+    for again in [restored(&ledger, 0, None), restored(&ledger, 0, layout), restored(&ledger, needed, layout)]
+    {
+        assert_eq!(slices(&again), slices(&window), "bit for bit");
+    }
+    for again in [restored(&ledger, needed, layout), restored(&ledger, needed, None)] {
+        // Shaped after fewer slices and without the layout, the filters have other sizes, and the same identities.
         let held =
             |window: &Window| -> Vec<_> { slices(window).iter().map(|s| (s.start_ms, s.ids)).collect() };
         assert_eq!(held(&again), held(&window));

@@ -99,6 +99,36 @@ fn an_id_is_remembered_beyond_the_exact_window_through_crashes_and_then_forgotte
 }
 
 #[test]
+fn filters_that_are_rebuilt_stand_as_they_stood() {
+    let pipe = Pipe::new(shared_kafka(), "layout", 1);
+    let sidecar = sidecar(&pipe, "a");
+    let start = long_ago() - 48 * HOUR_MS;
+    let running = sidecar.start();
+    // Busy slices shape the filters of the next ones, and have left the window at the end.
+    for (hours, count) in [(0, 60_000), (7, 60_000), (14, 1_000), (21, 500), (28, 500), (35, 500)] {
+        let ids: Vec<String> = (0..count).map(|number| format!("{hours}-{number}")).collect();
+        send(&pipe, &ids.iter().map(String::as_str).collect::<Vec<_>>(), start + hours * HOUR_MS);
+    }
+    send(&pipe, &["last"], start + 43 * HOUR_MS);
+    let bytes =
+        |running: &Running| running.metric("dedupd_memory_bytes{part=\"bloom\"}").filter(|b| *b > 0.0);
+    let before = wait_until("the filters", LIMIT, || bytes(&running));
+    assert!(before > 300_000.0, "not shaped after the busy slice: {before}");
+    // From the local store, which has no block of the busy slices any more, and from the state topic, which has.
+    running.kill9();
+    let running = sidecar.start();
+    running.wait_running(1, LIMIT);
+    assert_eq!(wait_until("the filters again", LIMIT, || bytes(&running)).to_bits(), before.to_bits());
+    running.kill9();
+    std::fs::remove_dir_all(&sidecar.state_dir).unwrap();
+    let running = sidecar.start();
+    running.wait_running(1, LIMIT);
+    assert_eq!(wait_until("the filters again", LIMIT, || bytes(&running)).to_bits(), before.to_bits());
+    send(&pipe, &["21-1", "28-1"], start + 43 * HOUR_MS);
+    assert_eq!(running.outcome("probable"), 2);
+}
+
+#[test]
 fn what_is_probably_a_duplicate_goes_where_the_policy_says() {
     for (policy, clean_has, dead) in
         [("forward", ["a", "e", "a"].as_slice(), 0), ("dead_letter", &["a", "e"], 1)]

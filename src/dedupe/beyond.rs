@@ -2,14 +2,14 @@
 //!
 //! What always holds:
 //! - Only committed owners are in the filters, each under the first stream time of its block. That is
-//!   what a block tells when it is read again, so filters that are rebuilt are the same, bit for bit.
+//!   what a block tells when it is read again, so filters that are rebuilt to the same [`Layout`] are the same, bit for bit.
 //! - Blocks from [`Beyond::first_needed`] on are all it takes to rebuild them.
 //! - Bits cannot be taken back. When owners are forgotten that are in the filters, these are *stale*:
 //!   they could call a record seen that was not, and have to be rebuilt before the next record.
 
 use std::collections::{HashSet, VecDeque};
 
-use super::bloom::{Bloom, BloomLimits};
+use super::bloom::{Bloom, BloomLimits, Layout};
 use super::index::Look;
 use super::{Identity, Offset};
 
@@ -46,6 +46,11 @@ impl Beyond {
 
     pub fn bloom(&self) -> &Bloom {
         &self.bloom
+    }
+
+    /// Makes filters that are still empty come to stand as they stood.
+    pub fn follow(&mut self, layout: &Layout) {
+        self.bloom.follow(layout);
     }
 
     #[inline]
@@ -170,8 +175,11 @@ impl Beyond {
 
     /// Empties the filters, to be filled again.
     pub fn clear(&mut self) {
-        let forgotten = self.bloom.forgotten_ms();
+        let (forgotten, layout) = (self.bloom.forgotten_ms(), self.bloom.layout());
         *self = Self::new(self.limits);
+        if let Some(layout) = layout {
+            self.follow(&layout);
+        }
         self.bloom.inherit_forgotten(forgotten);
     }
 }

@@ -22,7 +22,7 @@ pub mod verdict;
 pub mod window;
 
 pub use block::{Block, BlockError, BlockView};
-pub use bloom::{Bloom, BloomLimits};
+pub use bloom::{Bloom, BloomLimits, Layout};
 pub use coordinates::{Coordinates, Offset, PartitionId};
 pub use forgotten::Forgotten;
 pub use growth::IndexBytes;

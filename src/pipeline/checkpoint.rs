@@ -1,8 +1,11 @@
 //! What is written beside a committed offset and beside a block, as text that any Kafka tool shows.
 
-use crate::dedupe::{Lost, Offset};
+use crate::dedupe::{Layout, Lost, Offset};
 
-/// The metadata of a committed offset: `v1;s=…;t=…;b=…@…;tx=…`.
+/// The layout of more filters than that is left out: the broker limits metadata to 4,096 bytes.
+const LONGEST_LAYOUT: usize = 2_048;
+
+/// The metadata of a committed offset: `v1;s=…;t=…;b=…@…;f=…;l=…;w=…;tx=…`.
 ///
 /// Other programs may commit to the group, so anything may stand there; what does not parse counts
 /// as no checkpoint, which costs a restore and never correctness.
@@ -18,6 +21,8 @@ pub struct Checkpoint {
     pub forgets: u64,
     /// What limits made the window forget before its time.
     pub lost: Lost,
+    /// How the filters stood before the owners of this commit.
+    pub filters: Option<Layout>,
     /// Transactional id of the writer: whom to fence when its transaction hangs.
     pub writer: String,
 }
@@ -32,7 +37,8 @@ pub struct Tail {
 }
 
 impl Checkpoint {
-    /// The text form; below 640 bytes for any legal transactional id of up to 400 bytes (the broker takes 4,096, unless told otherwise).
+    /// The text form; below 640 bytes and 2,048 for the layout, for any legal transactional id of up to 400 bytes (the broker
+    /// takes 4,096, unless told otherwise).
     #[must_use]
     pub fn render(&self) -> String {
         let tail = self.tail.map(|t| format!(";b={:08x}@{}", t.crc, t.next)).unwrap_or_default();
@@ -43,7 +49,12 @@ impl Checkpoint {
         } else {
             format!(";l={},{}", exact_ms.unwrap_or(0), beyond_ms.unwrap_or(0))
         };
-        format!("v1;s={};t={}{tail}{forgets}{lost};tx={}", self.state_next, self.stream_time_ms, self.writer)
+        let filters = self.filters.as_ref().map(|layout| format!(";w={layout}"));
+        let filters = filters.filter(|text| text.len() <= LONGEST_LAYOUT).unwrap_or_default();
+        format!(
+            "v1;s={};t={}{tail}{forgets}{lost}{filters};tx={}",
+            self.state_next, self.stream_time_ms, self.writer
+        )
     }
 
     /// Reads the text form; `None` when it is not ours or of a newer version.
@@ -63,6 +74,7 @@ impl Checkpoint {
                 ("t", value) => checkpoint.stream_time_ms = value.parse().ok()?,
                 ("f", value) => checkpoint.forgets = value.parse().ok()?,
                 ("l", value) => checkpoint.lost = parse_lost(value)?,
+                ("w", value) => checkpoint.filters = Layout::parse(value),
                 ("b", value) => checkpoint.tail = Some(parse_tail(value)?),
                 _ => {}
             }
@@ -128,10 +140,12 @@ mod tests {
             tail: Some(Tail { crc: 0xdead_beef, next: u64::MAX }),
             forgets: 3,
             lost: Lost { exact_ms: None, beyond_ms: Some(7) },
+            filters: Layout::parse("604800000,86400000,20412|1,2|640.14.6.-|320.12.0+1.0"),
             writer: "dedupd.events;odd=name.a.0".into(),
         };
+        assert!(full.filters.is_some());
         assert_eq!(Checkpoint::parse(&full.render()), Some(full.clone()));
-        let bare = Checkpoint { tail: None, forgets: 0, lost: Lost::default(), ..full };
+        let bare = Checkpoint { tail: None, forgets: 0, lost: Lost::default(), filters: None, ..full };
         assert_eq!(Checkpoint::parse(&bare.render()), Some(bare));
     }
 
@@ -140,7 +154,8 @@ mod tests {
         for text in ["", "v2;s=1", "hello", "v1;s=x;t=1", "v1;b=12;tx=a", "\u{fffd}\u{fffd}"] {
             assert_eq!(Checkpoint::parse(text), None, "{text:?}");
         }
-        assert_eq!(Checkpoint::parse("v1;s=4;later=1;tx=w").map(|c| c.state_next), Some(4));
+        let odd = Checkpoint::parse("v1;s=4;later=1;w=nonsense;tx=w").unwrap();
+        assert_eq!((odd.state_next, odd.filters), (4, None));
     }
 
     #[test]
@@ -151,9 +166,10 @@ mod tests {
             tail: Some(Tail { crc: u32::MAX, next: u64::MAX }),
             forgets: u64::MAX,
             lost: Lost { exact_ms: Some(i64::MIN), beyond_ms: Some(i64::MIN) },
+            filters: Layout::parse(&format!("2,1,9|{}7|640.14.6", "18446744073709551615,".repeat(100))),
             writer: "w".repeat(400),
         };
-        assert!(longest.render().len() < 640);
+        assert!(longest.filters.is_some() && longest.render().len() < 640);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use super::partition::Partition;
 use super::trouble::{Fatal, Trouble};
 use super::worker::{Core, World};
 use crate::clock::Clock;
-use crate::dedupe::{Block, PartitionId, Window};
+use crate::dedupe::{Block, Bloom, PartitionId, Window};
 use crate::ports::{Failure, Head, Position, Remedy, Sink, Source, Store, StoreError};
 
 /// Longest slice of one blocking broker call.
@@ -188,6 +188,7 @@ fn position(partition: &Partition, writer: &str) -> Position {
         tail: open_tail.or(partition.tail),
         forgets: forgotten.map_or(partition.forgets, |forgotten| forgotten.number),
         lost: partition.window.as_ref().map(Window::lost).unwrap_or_default(),
+        filters: partition.window.as_ref().and_then(Window::bloom).and_then(Bloom::layout),
         writer: writer.to_owned(),
     };
     Position { partition: partition.id, next: partition.next, metadata: checkpoint.render() }

@@ -26,7 +26,7 @@ pub enum Phase {
         blocked: Option<(Duration, Option<Offset>)>,
     },
     /// Paused. Blocks are being read from the state topic.
-    Restoring(Restoring),
+    Restoring(Box<Restoring>),
     /// Records flow.
     Running,
 }

@@ -185,7 +185,7 @@ impl<W: World> Core<W> {
             Plan::Load => self.load(source, answer, &checkpoint.unwrap_or_default()),
             Plan::CatchUp { confirmed, from } => {
                 let claims = self.store.truncate(id, confirmed)?;
-                self.claim(id, answer.offset, claims);
+                self.claim(answer, checkpoint.as_ref(), claims);
                 self.load_local(id, confirmed)?;
                 self.begin_restore(source, answer, checkpoint.as_ref(), Some((from, confirmed)))
             }
@@ -214,7 +214,7 @@ impl<W: World> Core<W> {
         let committed = answer.offset.unwrap_or(0);
         let began = self.clock.elapsed();
         let claims = self.store.truncate(id, committed)?;
-        self.claim(id, answer.offset, claims);
+        self.claim(answer, Some(checkpoint), claims);
         let ids = self.load_local(id, committed)?;
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
         partition.committed = committed;
@@ -230,15 +230,15 @@ impl<W: World> Core<W> {
     /// Owners at or beyond C that the local store held: hearsay about records that will come again.
     fn claim(
         &mut self,
-        id: PartitionId,
-        committed: Option<Offset>,
+        answer: &Committed,
+        checkpoint: Option<&Checkpoint>,
         owners: Vec<(Offset, crate::dedupe::Identity)>,
     ) {
-        let empty = self.empty_window();
-        let Some(partition) = self.partitions.get_mut(id) else { return };
+        let empty = self.empty_window(checkpoint);
+        let Some(partition) = self.partitions.get_mut(answer.partition) else { return };
         let window = partition.fresh(empty);
         for (owner, identity) in owners {
-            if committed.is_some_and(|committed| owner >= committed) {
+            if answer.offset.is_some_and(|committed| owner >= committed) {
                 window.claim(identity, owner);
             }
         }

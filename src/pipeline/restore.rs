@@ -38,7 +38,7 @@ impl<W: World> Core<W> {
             .into());
         }
         let usable = local.filter(|(from, _)| (bounds.low..=bounds.stable).contains(from));
-        let empty = self.empty_window();
+        let empty = self.empty_window(checkpoint);
         let now = self.clock.elapsed();
         if usable.is_none() {
             self.store.clear(id)?;
@@ -54,7 +54,7 @@ impl<W: World> Core<W> {
         let covered = partition.window.as_ref().map(Window::next).filter(|next| *next > 0);
         let from = usable.map_or(bounds.low, |(from, _)| from);
         tracing::info!(partition = id, from, until = bounds.stable, "restoring state from the state topic");
-        partition.phase = Phase::Restoring(Restoring {
+        partition.phase = Phase::Restoring(Box::new(Restoring {
             since: now,
             told: now,
             committed: answer.offset,
@@ -65,7 +65,7 @@ impl<W: World> Core<W> {
             confirmed: usable.map(|(_, confirmed)| confirmed),
             ids: 0,
             checkpoint: checkpoint.cloned(),
-        });
+        }));
         if from >= bounds.stable {
             return self.finish_restore(source, id, from);
         }

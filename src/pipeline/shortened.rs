@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::checkpoint::Checkpoint;
 use super::limits::{Enforced, Limit, Limits};
 use super::options::Options;
 use super::partition::Partition;
@@ -100,9 +101,14 @@ impl<W: World> Core<W> {
         Ok(source.pause(&misfits)?)
     }
 
-    /// An empty window for one of the partitions there are.
-    pub(super) fn empty_window(&self) -> Window {
-        self.options.limits.window(self.options.window, self.partitions.iter().count() as u64)
+    /// An empty window for one of the partitions there are, about to be filled up to C.
+    pub(super) fn empty_window(&self, checkpoint: Option<&Checkpoint>) -> Window {
+        let mut window =
+            self.options.limits.window(self.options.window, self.partitions.iter().count() as u64);
+        if let Some(layout) = checkpoint.and_then(|checkpoint| checkpoint.filters.as_ref()) {
+            window.follow_filters(layout);
+        }
+        window
     }
 }
 

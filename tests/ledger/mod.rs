@@ -6,7 +6,7 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use dedupd::dedupe::{
-    Block, BloomLimits, HashKind, Identity, Offset, Owners, TimeSource, Window, WindowLimits,
+    Block, Bloom, BloomLimits, HashKind, Identity, Layout, Offset, Owners, TimeSource, Window, WindowLimits,
 };
 
 /// When it begins, ms since the epoch.
@@ -33,11 +33,14 @@ pub fn id(number: u64) -> Identity {
 pub struct Ledger {
     pub owners: BTreeMap<Offset, Identity>,
     pub blocks: Vec<Vec<u8>>,
+    /// How the filters stood at the last commit, as its checkpoint tells.
+    pub layout: Option<Layout>,
 }
 
 impl Ledger {
     /// Commits what is pending; gives the first offset whose block is still needed.
     pub fn commit(&mut self, window: &mut Window, next: Offset) -> Offset {
+        self.layout = window.bloom().and_then(Bloom::layout);
         self.owners.extend(window.pending().iter().copied());
         let blocks = window.blocks(HashKind::Xxh3, 0, window.next()..next, 1_000);
         self.blocks.extend(blocks.iter().map(Block::encode));

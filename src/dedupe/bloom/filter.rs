@@ -8,6 +8,10 @@ const SAMPLED: u64 = 4_096;
 /// Bits of a block.
 const BLOCK_BITS: f64 = 512.0;
 
+/// What tells filters apart, and orders them: the beginning of the slice, stream time, ms since the epoch, and which
+/// filter of the slice it is.
+pub(super) type Age = (i64, u32);
+
 /// What a filter is opened for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Design {
@@ -17,6 +21,12 @@ pub(super) struct Design {
     pub place: u32,
     /// Identities it is made for.
     pub ids: u64,
+}
+
+impl Design {
+    pub fn age(&self) -> Age {
+        (self.slice_ms, self.place)
+    }
 }
 
 /// One filter. Its bits stand in a column of a grid.

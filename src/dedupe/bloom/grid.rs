@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::filter::Filter;
+use super::filter::{Age, Filter};
 use crate::dedupe::prefetch::prefetch;
 use crate::dedupe::table::Position;
 
@@ -29,8 +29,16 @@ pub(super) struct Grid {
 #[derive(Debug, Default)]
 struct Column {
     filter: Option<Filter>,
+    /// Which filter it is kept for: one that stood here before a restart.
+    kept_for: Option<Age>,
     /// Bits of a filter that is gone may still stand here.
     stale: bool,
+}
+
+impl Column {
+    fn age(&self) -> Option<Age> {
+        self.filter.as_ref().map(|filter| filter.design.age()).or(self.kept_for)
+    }
 }
 
 impl Grid {
@@ -60,13 +68,31 @@ impl Grid {
         self.bits
     }
 
-    /// A column without a filter.
+    /// A column that no filter has, and that is kept for none.
     pub fn free(&self) -> Option<usize> {
-        self.columns.iter().position(|column| column.filter.is_none())
+        self.columns.iter().position(|column| column.age().is_none())
     }
 
     pub fn is_empty(&self) -> bool {
-        self.columns.iter().all(|column| column.filter.is_none())
+        self.columns.iter().all(|column| column.age().is_none())
+    }
+
+    /// Whose each column is.
+    pub fn ages(&self) -> impl Iterator<Item = Option<Age>> {
+        self.columns.iter().map(Column::age)
+    }
+
+    /// Keeps a column for a filter to come.
+    pub fn keep(&mut self, column: usize, age: Age) {
+        if let Some(column) = self.columns.get_mut(column) {
+            column.kept_for = Some(age);
+        }
+    }
+
+    /// The first filter of the slice, from `age` on, that a column is kept for; and that column.
+    pub fn kept(&self, age: Age) -> Option<(Age, usize)> {
+        let kept = self.columns.iter().enumerate().filter_map(|(at, column)| Some((column.kept_for?, at)));
+        kept.filter(|(kept, _)| kept.0 == age.0 && kept.1 >= age.1).min()
     }
 
     pub fn filters(&self) -> impl Iterator<Item = &Filter> {
@@ -104,6 +130,7 @@ impl Grid {
         let width = self.columns.len();
         let Some(place) = self.columns.get_mut(column) else { return };
         debug_assert!(place.filter.is_none(), "a column is opened twice");
+        place.kept_for = None;
         place.filter = Some(filter);
         if std::mem::replace(&mut place.stale, true) {
             let blocks = self.words.get_mut(self.aligned..).unwrap_or_default().as_chunks_mut().0;
@@ -111,17 +138,18 @@ impl Grid {
         }
     }
 
-    /// Takes out the filters that are not to be kept.
-    pub fn retain(&mut self, mut keep: impl FnMut(&Filter) -> bool) {
+    /// Frees the columns of the filters that are gone.
+    pub fn free_all(&mut self, gone: impl Fn(Age) -> bool) {
         for column in &mut self.columns {
-            column.filter.take_if(|filter| !keep(filter));
+            column.filter.take_if(|filter| gone(filter.design.age()));
+            column.kept_for.take_if(|age| gone(*age));
         }
     }
 
-    /// Gives back the columns without a filter.
+    /// Gives back the free columns.
     pub fn narrow(&mut self) {
         let (width, aligned) = (self.columns.len(), self.aligned);
-        let kept: Vec<usize> = (0..width).filter(|column| self.filter(*column).is_some()).collect();
+        let kept: Vec<usize> = self.ages().enumerate().filter_map(|(at, age)| age.map(|_| at)).collect();
         if kept.len() == width || kept.is_empty() {
             return;
         }
@@ -134,7 +162,7 @@ impl Grid {
         }
         self.words.truncate((rows * kept.len() + 1) * WORDS);
         self.words.shrink_to_fit();
-        self.columns.retain(|column| column.filter.is_some());
+        self.columns.retain(|column| column.age().is_some());
     }
 
     /// Sets the bits of an identity in one column.

@@ -8,7 +8,8 @@
 //! - A bit has no owner and is never taken back. So only committed owners may be inserted, and when
 //!   committed owners are undone after all, the filters must be built anew.
 //! - The same inserts in the same order give the same bits, however often [`Bloom::expire`] is called
-//!   in between.
+//!   in between. With the [`Layout`] of the filters at any later time, the inserts of the slices that
+//!   were alive then will do.
 //!
 //! Stream time at arrival is cut into slices of `bloom / slices`. A slice lives until its end is
 //! older than the window and is then dropped whole, so up to `slices + 1` are alive.
@@ -21,6 +22,7 @@
 mod copies;
 mod filter;
 mod grid;
+mod layout;
 mod limits;
 mod opening;
 mod shape;
@@ -34,8 +36,9 @@ use std::ops::Range;
 use super::Identity;
 use super::index::Look;
 pub use copies::FilterCopy;
-use filter::Filter;
+use filter::{Age, Filter};
 use grid::{Grid, Mask};
+pub use layout::Layout;
 pub use limits::BloomLimits;
 use limits::ms;
 pub use shape::Shape;
@@ -58,6 +61,8 @@ pub struct Bloom {
     /// What the last slices held.
     held: VecDeque<u64>,
     forgotten_ms: Option<i64>,
+    /// The layout that is followed: its oldest slice and the one that was open then.
+    followed: Option<(i64, i64)>,
 }
 
 /// The slice that is being written.
@@ -90,6 +95,7 @@ impl Bloom {
             open: None,
             held: VecDeque::new(),
             forgotten_ms: None,
+            followed: None,
         }
     }
 
@@ -133,6 +139,9 @@ impl Bloom {
     #[inline]
     pub fn insert(&mut self, look: &Look, arrived_ms: i64) {
         let arrived_ms = arrived_ms.max(0);
+        if self.is_past(arrived_ms) {
+            return;
+        }
         let room = self.room(arrived_ms).or_else(|| self.make_room(arrived_ms));
         if let Some(open) = &mut self.open {
             open.ids += 1;
@@ -182,8 +191,8 @@ impl Bloom {
         }
         self.date(now_ms);
         let (oldest, slice) = (now_ms.saturating_sub(ms(self.limits.bloom)), self.slice_ms);
-        let gone = |filter: &Filter| filter.design.slice_ms.saturating_add(slice) <= oldest;
-        if self.filters().any(gone) {
+        let gone = |(slice_ms, _): Age| slice_ms.saturating_add(slice) <= oldest;
+        if self.ages().any(gone) {
             self.drop_filters(gone);
         }
     }
@@ -201,8 +210,8 @@ impl Bloom {
     }
 
     /// Takes filters out, and gives back the memory of grids that are empty then.
-    fn drop_filters(&mut self, gone: impl Fn(&Filter) -> bool) {
-        self.grids.iter_mut().for_each(|grid| grid.retain(|filter| !gone(filter)));
+    fn drop_filters(&mut self, gone: impl Fn(Age) -> bool) {
+        self.grids.iter_mut().for_each(|grid| grid.free_all(&gone));
         self.grids.retain(|grid| !grid.is_empty());
         self.find_open();
     }
@@ -210,9 +219,7 @@ impl Bloom {
     /// Looks up anew where the newest filter of the slice that is being written stands.
     fn find_open(&mut self) {
         if let Some(open) = &mut self.open {
-            let newest = |filter: &Filter| {
-                filter.design.slice_ms == open.begin_ms && filter.design.place == open.place
-            };
+            let newest = |filter: &Filter| filter.design.age() == (open.begin_ms, open.place);
             let mut places = self.grids.iter().enumerate();
             open.at = places.find_map(|(at, grid)| Some((at, grid.column_of(newest)?)));
         }

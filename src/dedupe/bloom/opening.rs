@@ -59,13 +59,17 @@ impl Bloom {
                 (self.begin(arrived_ms), self.expected())
             }
         };
+        let kept = self.column_kept_for((open.begin_ms, open.place));
+        let open = Open { place: kept.map_or(open.place, |(place, _)| place), ..open };
         let need = self.need(open.place, expected);
-        let at = self.column_for(&need);
+        let at = kept.map(|(_, at)| at).or_else(|| self.column_for(&need));
         self.open = Some(Open { at, ..open });
         let (grid, column) = at?;
         let grid = self.grids.get_mut(grid)?;
         let design = Design { slice_ms: open.begin_ms, place: open.place, ids: need.room_in(grid) };
-        let filter = Filter::new(design, grid.rows(), grid.bits(), arrived_ms);
+        // A further filter is asked whenever the first one is: where exactly it begins, a block that was
+        // joined with others does not tell any more.
+        let filter = Filter::new(design, grid.rows(), grid.bits(), open.first_ms.min(arrived_ms));
         grid.open(column, filter);
         at
     }
@@ -80,6 +84,9 @@ impl Bloom {
     /// Notes what a slice held. The very first one is mostly a part of a slice: it counts for what it
     /// would have held as a whole.
     fn close(&mut self, open: &Open) {
+        if self.is_accounted(open.begin_ms) {
+            return;
+        }
         let covered = open.end_ms.saturating_sub(open.first_ms);
         let first = self.held.is_empty();
         let whole = if first { scaled(open.ids, self.slice_ms, covered) } else { open.ids };
@@ -149,11 +156,11 @@ impl Bloom {
 
     /// Drops the filter of the oldest arrivals, for want of memory.
     pub(super) fn forget_oldest(&mut self) -> Option<()> {
-        let age = |filter: &Filter| (filter.design.slice_ms, filter.design.place);
-        let oldest = self.grids.iter().flat_map(Grid::filters).min_by_key(|filter| age(filter))?;
-        let (oldest, last_ms) = (age(oldest), oldest.last_ms);
-        self.forgotten_ms = self.forgotten_ms.max(Some(last_ms));
-        self.drop_filters(|filter| age(filter) == oldest);
+        let oldest = self.ages().min()?;
+        let last_ms =
+            self.filters().find(|filter| filter.design.age() == oldest).map(|filter| filter.last_ms);
+        self.forgotten_ms = self.forgotten_ms.max(last_ms);
+        self.drop_filters(|age| age == oldest);
         Some(())
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::Bloom;
-use super::filter::Filter;
+use super::filter::{Age, Filter};
 use super::grid::{BLOCK_BYTES, Grid};
 
 /// One slice of stream time and what its filters hold.
@@ -62,6 +62,11 @@ impl Bloom {
     #[must_use]
     pub fn ids(&self) -> u64 {
         self.filters().map(|filter| filter.ids).sum()
+    }
+
+    /// The filters held, and those that columns are kept for.
+    pub(super) fn ages(&self) -> impl Iterator<Item = Age> {
+        self.grids.iter().flat_map(Grid::ages).flatten()
     }
 
     /// Filters held.

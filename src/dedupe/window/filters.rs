@@ -2,7 +2,7 @@
 
 use super::{BLOCKS_A_WINDOW, Window};
 use crate::dedupe::beyond::Beyond;
-use crate::dedupe::bloom::Bloom;
+use crate::dedupe::bloom::{Bloom, Layout};
 use crate::dedupe::{BlockError, BlockView, Offset};
 
 impl Window {
@@ -39,6 +39,13 @@ impl Window {
     #[must_use]
     pub fn has_stale_filters(&self) -> bool {
         self.beyond.as_ref().is_some_and(Beyond::is_stale)
+    }
+
+    /// Makes the filters of an empty window come to stand as they stood, when they are filled again.
+    pub fn follow_filters(&mut self, layout: &Layout) {
+        if let Some(beyond) = self.beyond.as_mut() {
+            beyond.follow(layout);
+        }
     }
 
     /// Empties the filters beyond the exact part.
