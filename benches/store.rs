@@ -115,6 +115,7 @@ fn opened(dir: &std::path::Path) -> SledStore {
         raw_id: None,
         clean_id: None,
         state_id: None,
+        kinds: Vec::new(),
     };
     open(dir, &binding, CACHE_BYTES, DEADLINE).unwrap().store
 }

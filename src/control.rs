@@ -29,6 +29,9 @@ pub enum Part {
 pub struct Place {
     /// Partition of the raw topic.
     pub partition: PartitionId,
+    /// The kind of its record, if it has a name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
     /// Offset of the record; `None` when a filter has the identity by chance and no record had it.
     pub offset: Option<Offset>,
     /// Stream time of its arrival in ms since the epoch, as precisely as it is kept.

@@ -136,6 +136,9 @@ fn answered(prometheus: &Prometheus, question: &Question) {
     });
 }
 
+/// The panels about kinds need one.
+const KIND: &str = "[[kinds]]\nname = \"rare\"\nfrom = \"header:kind\"\nvalues = [\"rare\"]\n";
+
 #[test]
 fn dashboard_and_alerts_are_answered_by_a_real_prometheus() {
     let kafka = shared_kafka();
@@ -145,6 +148,7 @@ fn dashboard_and_alerts_are_answered_by_a_real_prometheus() {
     kafka.delete_records(&pipe.raw, 0, DELETED);
     let dedupd = pipe
         .sidecar("a")
+        .with_file(KIND)
         // So short that filters are filled and asked, so long that no copy of the load is too old.
         .with("DEDUPD_WINDOW__EXACT", "2s")
         .with("DEDUPD_WINDOW__BLOOM", "10m")

@@ -122,6 +122,7 @@ impl Stored {
             raw_id: None,
             clean_id: None,
             state_id: None,
+            kinds: Vec::new(),
         };
         Self { store: open(dir.path(), &binding, CACHE_BYTES, DEADLINE).unwrap().store, _dir: dir }
     }

@@ -5,16 +5,45 @@ use std::time::Duration;
 use super::Ended;
 use crate::cli::Exit;
 use crate::config::{self, Config, HashChoice};
-use crate::dedupe::{BloomLimits, Hasher, IdSource, IdentityRule, TimeSource, WindowLimits};
+use crate::dedupe::{
+    BloomLimits, Hasher, IdSource, IdentityRule, KindId, KindRule, TimeSource, WindowLimits,
+};
 use crate::http::Token;
 use crate::kafka::{Settings, Topology};
-use crate::pipeline::{Limits, Options, Torn};
-use crate::store::Binding;
+use crate::pipeline::{Kind, Kinds, Limits, Options, Torn};
+use crate::store::{Binding, Joining};
 
 /// The longest time that anything is remembered.
 #[must_use]
 pub fn window_of(config: &Config) -> Duration {
-    config.window.exact.max(config.window.bloom)
+    windows(config).map(|window| window.exact.max(window.bloom)).max().unwrap_or_default()
+}
+
+/// The windows of all kinds.
+pub(super) fn windows(config: &Config) -> impl Iterator<Item = &config::Window> {
+    std::iter::once(&config.window).chain(config.kinds.iter().filter_map(|kind| kind.window.as_ref()))
+}
+
+/// The kinds of records, as the pipeline knows them.
+fn kinds(config: &Config) -> Kinds {
+    let max_ids = config.window.max_ids;
+    let named = config.kinds.iter().map(|kind| Kind {
+        name: kind.name.clone(),
+        id: KindId::named(&kind.name),
+        rule: Some(KindRule::new(source(&kind.from), kind.values.iter().cloned())),
+        window: kind.window.as_ref().map(|window| window_limits(window, max_ids)),
+        on_probable: kind.window.as_ref().map_or(config.window.on_probable, |window| window.on_probable),
+    });
+    Kinds::new(window_limits(&config.window, max_ids), config.window.on_probable, named)
+}
+
+/// How the store may join small blocks.
+pub(super) fn joining(config: &Config) -> Joining {
+    let of =
+        |window: &config::Window| (window.exact / 100, filters(window).map(|filters| filters.slice_ms()));
+    let named =
+        config.kinds.iter().filter_map(|kind| Some((KindId::named(&kind.name), of(kind.window.as_ref()?))));
+    Joining::new(of(&config.window), named)
 }
 
 /// What the Kafka side of worker number `worker` has to know.
@@ -47,14 +76,13 @@ pub(super) fn options(config: &Config, hasher: Hasher, worker: usize) -> Options
         writer: settings(config, worker).transactional_id,
         hash: hasher.kind(),
         rule: rule(config, hasher),
-        window: window_limits(&config.window, config.window.max_ids),
+        kinds: kinds(config),
         limits: limits(config),
         mode: config.mode,
         keep_duplicates: config.topics.duplicates.is_some(),
         force_header: config.identity.force_header.clone(),
         on_missing: config.identity.on_missing,
         on_poison: config.state.on_poison,
-        on_probable: config.window.on_probable,
         start: config.group.start,
         on_rewind: config.group.on_rewind,
         torn: torn_control(),
@@ -176,5 +204,14 @@ pub(super) fn binding(config: &Config, hasher: &Hasher, topology: &Topology) -> 
         raw_id,
         clean_id,
         state_id,
+        kinds: kind_names(&config.kinds),
     }
+}
+
+/// The kinds that have windows, in order.
+fn kind_names(kinds: &[config::Kind]) -> Vec<String> {
+    let mut names: Vec<_> =
+        kinds.iter().filter(|kind| kind.window.is_some()).map(|kind| kind.name.clone()).collect();
+    names.sort_unstable();
+    names
 }

@@ -1,10 +1,12 @@
 //! `dedupd audit`: exactly what the configuration promises.
 
-use super::{Ended, window_of};
+use std::time::Duration;
+
+use super::Ended;
 use crate::audit::{self, AuditError, MissingId, Options, Report};
 use crate::cli::{AuditArgs, Exit};
 use crate::clock;
-use crate::config::{Config, OnMissing, OnPoison, OnProbable, Overflow, WindowTime};
+use crate::config::{Config, OnMissing, OnPoison, OnProbable, Overflow, Window, WindowTime, duration_text};
 
 /// Reads both topics and tells what is wrong.
 pub fn command(args: &AuditArgs, config: &Config) -> Result<Report, Ended> {
@@ -20,11 +22,7 @@ pub fn command(args: &AuditArgs, config: &Config) -> Result<Report, Ended> {
             OnMissing::Drop | OnMissing::DeadLetter | OnMissing::Stop => MissingId::Withheld,
         },
         force_header: config.identity.force_header.clone(),
-        window: Some(match config.window.on_probable {
-            // What a filter has seen goes to clean once more.
-            OnProbable::Forward => config.window.exact,
-            OnProbable::Drop | OnProbable::DeadLetter => window_of(config),
-        }),
+        window: Some(shortest(config)),
         range,
         allow_gone: args.allow_gone(),
         samples: args.samples(),
@@ -38,6 +36,17 @@ pub fn command(args: &AuditArgs, config: &Config) -> Result<Report, Ended> {
     })
 }
 
+/// For how long no id comes twice, whatever the kind of its record.
+fn shortest(config: &Config) -> Duration {
+    let kept = |window: &Window| match window.on_probable {
+        // What a filter has seen goes to clean once more.
+        OnProbable::Forward => window.exact,
+        OnProbable::Drop | OnProbable::DeadLetter => window.bloom.max(window.exact),
+    };
+    let kinds = config.kinds.iter().map(|kind| kind.window.as_ref().map_or(Duration::ZERO, kept));
+    kinds.fold(kept(&config.window), Duration::min)
+}
+
 /// What this configuration lets happen on purpose, and topics alone cannot tell from an error.
 fn notes(config: &Config) -> Vec<String> {
     let window = &config.window;
@@ -48,6 +57,14 @@ fn notes(config: &Config) -> Vec<String> {
             format!(
                 "beyond the exact window a new record may be taken for a copy, at a rate of {:e}; it then counts as lost",
                 window.false_positive_rate
+            ),
+        ),
+        (
+            !config.kinds.is_empty(),
+            format!(
+                "[[kinds]] have windows of their own, which the audit does not tell apart: a copy counts as duplicated \
+                 within the shortest of them, {}, and one of another kind too",
+                duration_text(shortest(config))
             ),
         ),
         (

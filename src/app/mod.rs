@@ -64,9 +64,9 @@ impl Service {
         };
         let status = Arc::new(Status::new(about, config.group.workers));
         let metrics = Metrics::new();
-        let (rate, filters) =
-            (config.window.false_positive_rate, assembly::filters(&config.window).is_some());
-        metrics.asked(window_of(&config), if filters { rate } else { 0.0 });
+        let with_filters = assembly::windows(&config).filter(|window| assembly::filters(window).is_some());
+        let highest = with_filters.map(|window| window.false_positive_rate).fold(0.0, f64::max);
+        metrics.asked(config.window.bloom.max(config.window.exact), highest);
         Self {
             config,
             metrics,

@@ -12,8 +12,8 @@ use super::supervisor::OPEN;
 use super::{Ended, begin_log_quietly};
 use crate::cli::{Exit, ExportArgs, FilterName, ImportArgs, InspectArgs, LocalArgs, ResetArgs, StateCommand};
 use crate::config::{self, Local};
-use crate::dedupe::{Hasher, WindowLimits};
-use crate::state::{self, Answer, Transferred};
+use crate::dedupe::Hasher;
+use crate::state::{self, Answer, Lengths, Transferred};
 use crate::store::{Binding, Contents, Copied, Lock, OpenError, open_copy};
 
 /// Does what the command line says about the local state.
@@ -29,11 +29,11 @@ pub(super) fn command(command: &StateCommand) -> Result<Exit, Ended> {
 
 fn inspect(args: &InspectArgs) -> Result<Exit, Ended> {
     let local = load(&args.local)?;
-    let limits = limits_of(&local);
+    let lengths = lengths(&local);
     if args.id.is_empty() {
         let inspection = reading(&local, |copied| {
             let bar = progress("partitions");
-            let inspection = state::inspect(copied, limits, &bar)?;
+            let inspection = state::inspect(copied, &lengths, &bar)?;
             bar.finish_and_clear();
             Ok(inspection)
         })?;
@@ -46,7 +46,7 @@ fn inspect(args: &InspectArgs) -> Result<Exit, Ended> {
         same_hash(&local, hasher, &copied.binding)?;
         existing(args.partition, &copied.binding)?;
         let bar = progress("partitions");
-        let answer = Answer::of(identity, copied, args.partition, limits, &bar)?;
+        let answer = Answer::of(identity, copied, args.partition, &lengths, &bar)?;
         bar.finish_and_clear();
         Ok(answer)
     })?;
@@ -91,7 +91,7 @@ fn export(args: &ExportArgs) -> Result<(), Ended> {
         let start_ms = start_of(filter)?;
         let filters = reading(&local, |copied| {
             let made_of = (&copied.store, &copied.binding);
-            Ok(state::filters_of(made_of, limits_of(&local), filter.partition, start_ms)?)
+            Ok(state::filters_of(made_of, lengths(&local).of(None), filter.partition, start_ms)?)
         })?;
         print_json(&filters)?;
     }
@@ -177,8 +177,11 @@ fn load(args: &LocalArgs) -> Result<Local, Ended> {
     config::load_local(args.config_file(), args.overrides()).map_err(|error| usage(error.to_string()))
 }
 
-fn limits_of(local: &Local) -> WindowLimits {
-    window_limits(&local.window, local.window.max_ids)
+fn lengths(local: &Local) -> Lengths {
+    let limits = |window| window_limits(window, local.window.max_ids);
+    let named =
+        local.kinds.iter().filter_map(|kind| Some((kind.name.clone(), limits(kind.window.as_ref()?))));
+    Lengths::new(limits(&local.window), named.collect())
 }
 
 fn lock(local: &Local) -> Result<Lock, Ended> {

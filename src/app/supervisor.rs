@@ -6,7 +6,7 @@ use std::sync::mpsc::Receiver;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::assembly::{binding, filters, hasher, options, rule, settings, window_of};
+use super::assembly::{binding, hasher, joining, options, rule, settings, window_of};
 use super::{Ended, Service, retention};
 use crate::clock::{SystemClock, monotonic};
 use crate::control::{Asked, Control};
@@ -47,11 +47,7 @@ pub(super) fn supervise(service: &Service, stop: &Arc<AtomicBool>) -> Result<(),
     topology.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     let opened =
         store::open(&config.state.dir, &binding(config, &hasher, &topology), config.state.cache, OPEN)?;
-    let mut store = opened.store.with_join_span(config.window.exact / 100);
-    if let Some(filters) = filters(&config.window) {
-        store = store.with_slices(filters.slice_ms());
-    }
-    let store = Held::new(store);
+    let store = Held::new(opened.store.joining(joining(config)));
     let (control, asked) = Control::new(rule(config, hasher), config.group.workers);
     let workers: Result<Vec<_>, Ended> = asked
         .into_iter()

@@ -31,6 +31,8 @@ pub struct AsTyped {
     pub dedupe: TypedDedupe,
     /// How long an identity is remembered.
     pub window: TypedWindow,
+    /// Records with windows of their own.
+    pub kinds: Vec<TypedKind>,
     /// How much one transaction holds.
     pub batch: TypedBatch,
     /// The local state.
@@ -167,6 +169,28 @@ pub struct TypedIdentity {
     pub key_file: Option<String>,
 }
 
+/// Records with a window of their own: one table of `[[kinds]]`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TypedKind {
+    /// Its name.
+    pub name: Option<String>,
+    /// Where a record tells its kind.
+    pub from: Option<String>,
+    /// What records of this kind have there.
+    pub values: Option<Vec<String>>,
+    /// Whether their ids are looked at.
+    pub dedupe: Option<String>,
+    /// As in `[window]`.
+    pub exact: Option<String>,
+    /// As in `[window]`.
+    pub bloom: Option<String>,
+    /// As in `[window]`.
+    pub false_positive_rate: Option<String>,
+    /// As in `[window]`.
+    pub on_probable: Option<String>,
+}
+
 impl AsTyped {
     /// What holds where nothing is given. Three defaults depend on other values and are made
     /// while validating: `topics.state`, `group.id`, `group.instance`; `window.bloom` follows
@@ -201,6 +225,7 @@ impl AsTyped {
                 max_memory: None,
                 time: text("record"),
             },
+            kinds: Vec::new(),
             batch: TypedBatch {
                 max_records: text("50000"),
                 max_bytes: text("32MiB"),

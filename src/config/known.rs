@@ -4,11 +4,17 @@ use std::collections::BTreeMap;
 
 use figment::value::{Dict, Value};
 
-use super::as_typed::AsTyped;
+use super::as_typed::{AsTyped, TypedKind};
 
 /// A configuration as typed, as a nested table; keys that are not given are empty values.
 pub(super) fn serialised(typed: &AsTyped) -> Dict {
     Value::serialize(typed).ok().and_then(Value::into_dict).unwrap_or_default()
+}
+
+/// The keys of one table of `[[kinds]]`.
+pub(super) fn kind_keys() -> Vec<String> {
+    let kind = Value::serialize(TypedKind::default()).ok().and_then(Value::into_dict);
+    kind.unwrap_or_default().into_keys().collect()
 }
 
 /// Section → keys, read off the type itself.

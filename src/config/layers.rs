@@ -10,8 +10,11 @@ use figment::value::{Dict, Num, Value};
 
 use super::as_typed::AsTyped;
 use super::environment;
-use super::known::{known_keys, remedy_for_key, remedy_for_section, serialised};
+use super::known::{kind_keys, known_keys, remedy_for_key, remedy_for_section, serialised};
 use super::problem::Problem;
+
+/// The one list of tables.
+const KINDS: &str = "kinds";
 
 /// One layer: text under known keys.
 #[derive(Default)]
@@ -56,6 +59,10 @@ impl Layer {
         let known = known_keys();
         let mut layer = Self::default();
         for (section, value) in dict {
+            if section == KINDS {
+                layer.take_kinds(value, origin_of);
+                continue;
+            }
             match (known.get(&section), value) {
                 (Some(keys), Value::Dict(_, values)) => layer.take_section(&section, keys, values, origin_of),
                 (Some(_), _) => {
@@ -102,6 +109,48 @@ impl Layer {
             }
         }
         self.dict.insert(section.to_owned(), taken.into());
+    }
+
+    /// The tables of `[[kinds]]`, together: a later layer does not add to them, it replaces them.
+    fn take_kinds(&mut self, value: Value, origin_of: &dyn Fn(&str) -> String) {
+        let Value::Array(_, tables) = value else {
+            let remedy = "write [[kinds]] and its keys below, in a file";
+            return self.problem(KINDS, "is a list of tables", remedy.to_owned(), origin_of);
+        };
+        let known = kind_keys();
+        let mut kinds = Vec::new();
+        for (number, table) in tables.into_iter().enumerate() {
+            let Value::Dict(_, values) = table else { continue };
+            let mut taken = Dict::new();
+            for (key, value) in values.into_iter().filter(|(_, value)| !matches!(value, Value::Empty(..))) {
+                let path = format!("{KINDS}[{number}].{key}");
+                let text =
+                    if key == "values" { list_of_text(value) } else { scalar(&value).map(Value::from) };
+                match text.filter(|_| known.contains(&key)) {
+                    Some(text) => {
+                        self.origins.insert(path.clone(), origin_of(&path));
+                        taken.insert(key, text);
+                    }
+                    None if known.contains(&key) => {
+                        let what = "is a table or a list where a value belongs";
+                        self.problem(
+                            &path,
+                            what,
+                            "write a text, a number or true/false".to_owned(),
+                            origin_of,
+                        );
+                    }
+                    None => {
+                        let remedy = format!("the keys of [[kinds]] are {}", known.join(", "));
+                        self.problem(&path, "is no key of the configuration", remedy, origin_of);
+                    }
+                }
+            }
+            kinds.push(Value::from(taken));
+        }
+        if !kinds.is_empty() {
+            self.dict.insert(KINDS.to_owned(), kinds.into());
+        }
     }
 
     /// Properties as one flat table: `a.b = 1` without quotes is a table in TOML.

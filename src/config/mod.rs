@@ -24,8 +24,8 @@ mod units;
 mod validated;
 
 pub use as_typed::{
-    AsTyped, TypedBatch, TypedDedupe, TypedGroup, TypedHttp, TypedIdentity, TypedKafka, TypedState,
-    TypedTopics, TypedWindow,
+    AsTyped, TypedBatch, TypedDedupe, TypedGroup, TypedHttp, TypedIdentity, TypedKafka, TypedKind,
+    TypedState, TypedTopics, TypedWindow,
 };
 pub use choices::{Mode, OnMissing, OnPoison, OnProbable, OnRewind, Overflow, Start, WindowTime};
 pub use error::ConfigError;
@@ -35,4 +35,6 @@ pub use properties::{Properties, Property};
 pub use sources::{FileText, Sources, load, load_local};
 pub use topic_name::TopicName;
 pub use units::{duration_text, parse_bytes, parse_duration, size_text};
-pub use validated::{Batch, Config, Group, HashChoice, Http, Identity, Kafka, Local, State, Topics, Window};
+pub use validated::{
+    Batch, Config, Group, HashChoice, Http, Identity, Kafka, Kind, Local, State, Topics, Window,
+};

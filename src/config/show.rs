@@ -1,7 +1,7 @@
 //! The configuration in force, printed as TOML without secrets.
 
 use super::units::{duration_text, size_text};
-use super::validated::{Config, HashChoice};
+use super::validated::{Config, HashChoice, Kind};
 
 impl Config {
     /// The configuration in force as TOML. A value that could be a secret is printed as `"***"`;
@@ -74,6 +74,7 @@ impl Config {
         page.text("overflow", window.overflow.as_str());
         page.size("max_memory", window.max_memory);
         page.text("time", window.time.as_str());
+        self.kinds.iter().for_each(|kind| show_kind(kind, page));
     }
 
     fn show_batch_state_http(&self, page: &mut Page) {
@@ -95,6 +96,21 @@ impl Config {
         if let Some(path) = &self.http.token_file {
             page.text("token_file", &path.to_string_lossy());
         }
+    }
+}
+
+fn show_kind(kind: &Kind, page: &mut Page) {
+    page.line(format_args!("\n[[kinds]]"));
+    page.text("name", &kind.name);
+    page.text("from", &kind.from.to_string());
+    let values: Vec<_> = kind.values.iter().map(|value| quoted(value)).collect();
+    page.plain("values", format_args!("[{}]", values.join(", ")));
+    page.plain("dedupe", kind.window.is_some());
+    if let Some(window) = &kind.window {
+        page.text("exact", &duration_text(window.exact));
+        page.text("bloom", &duration_text(window.bloom));
+        page.plain("false_positive_rate", format_args!("{:?}", window.false_positive_rate));
+        page.text("on_probable", window.on_probable.as_str());
     }
 }
 

@@ -104,7 +104,7 @@ impl fmt::Display for IdSource {
 
 impl IdSource {
     /// The bytes found there; `None` when there are none, or no byte at all.
-    fn bytes<'r, F: Fields>(&self, record: &'r F) -> Option<Cow<'r, [u8]>> {
+    pub(super) fn bytes<'r, F: Fields>(&self, record: &'r F) -> Option<Cow<'r, [u8]>> {
         let bytes = match self {
             Self::Key => Cow::Borrowed(record.key()?),
             Self::Header(name) => Cow::Borrowed(record.header(name)?),

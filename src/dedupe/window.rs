@@ -352,6 +352,21 @@ impl Window {
         self.time.ms()
     }
 
+    /// How long identities shall be remembered exactly.
+    #[must_use]
+    pub fn exact(&self) -> Duration {
+        Duration::from_millis(self.exact_ms.unsigned_abs())
+    }
+
+    /// How long they shall be remembered at all, exactly or in filters.
+    #[must_use]
+    pub fn asked(&self) -> Duration {
+        let exact = self.exact();
+        // Filters are kept for as much longer as a block may span.
+        let bloom = self.beyond.as_ref().map(|beyond| beyond.limits().bloom.saturating_sub(exact / 32));
+        bloom.map_or(exact, |bloom| bloom.max(exact))
+    }
+
     /// Identities held, pending ones included.
     #[must_use]
     pub fn ids(&self) -> u64 {

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::client_config::Settings;
+use crate::dedupe::MOST_PARTITIONS;
 
 /// Whether a topic is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +64,13 @@ pub(super) fn judge(
     }
     let [raw, clean, state] = shapes;
     if let Some(partitions) = raw.partitions() {
+        if partitions > MOST_PARTITIONS as usize {
+            verdict.problems.push(format!(
+                "topic {} has {partitions} partitions, more than the {MOST_PARTITIONS} that blocks can name beside a \
+                 kind; split the topic",
+                settings.raw
+            ));
+        }
         for ((role, name), shape) in names.iter().zip([raw, clean, state]).skip(1) {
             if let Some(other) = shape.partitions().filter(|other| *other != partitions) {
                 verdict.problems.push(format!(

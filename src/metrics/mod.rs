@@ -23,7 +23,7 @@ pub use history::{History, Rates, Totals};
 pub use labels::{MemoryPart, Outcome, PartitionState, Resolution, RestoreSource, Topic, TransactionResult};
 pub use recent::{Recent, Warning};
 pub use registered::Latencies;
-pub use status::{About, PartitionStatus, Readiness, Status, WindowStatus, WorkerStatus};
+pub use status::{About, KindStatus, PartitionStatus, Readiness, Status, WindowStatus, WorkerStatus};
 
 use registered::Registered;
 
@@ -50,6 +50,11 @@ impl Metrics {
     /// Raw records by what became of them, counted when their transaction has committed.
     pub fn records(&self, outcome: Outcome) -> IntCounter {
         self.parts.flow.records.with_label_values(&[outcome.as_str()])
+    }
+
+    /// The same for the records of one named kind.
+    pub fn kind_records(&self, kind: &str, outcome: Outcome) -> IntCounter {
+        self.parts.flow.kind_records.with_label_values(&[kind, outcome.as_str()])
     }
 
     /// Bytes of keys and values read or written, by topic.

@@ -12,12 +12,13 @@ use prometheus::{
 use super::by_partition::ByPartition;
 use super::labels::{MemoryPart, PartitionState};
 use super::process::Process;
-use super::status::{Status, WorkerStatus};
+use super::status::{KindStatus, Status, WorkerStatus};
 use super::table::{self, Kind, Row};
 
 /// What passes through.
 pub(super) struct Flow {
     pub(super) records: IntCounterVec,
+    pub(super) kind_records: IntCounterVec,
     pub(super) bytes: IntCounterVec,
     pub(super) latency: Histogram,
 }
@@ -37,6 +38,8 @@ pub(super) struct State {
     pub(super) restore_seconds: Histogram,
     pub(super) restored: IntCounterVec,
     pub(super) window_configured: Gauge,
+    kind_seconds: GaugeVec,
+    kind_ids: GaugeVec,
     pub(super) evicted: IntCounter,
     false_positive_rate: Gauge,
     pub(super) false_positive_rate_promised: Gauge,
@@ -93,6 +96,7 @@ impl Registered {
         Self {
             flow: Flow {
                 records: counters(&registry, &table::RECORDS),
+                kind_records: counters(&registry, &table::KIND_RECORDS),
                 bytes: counters(&registry, &table::BYTES),
                 latency: histogram(&registry, &table::LATENCY),
             },
@@ -108,6 +112,8 @@ impl Registered {
                 restore_seconds: histogram(&registry, &table::RESTORE_SECONDS),
                 restored: counters(&registry, &table::RESTORED),
                 window_configured: gauge(&registry, &table::WINDOW_CONFIGURED),
+                kind_seconds: gauges(&registry, &table::KIND_WINDOW_SECONDS),
+                kind_ids: gauges(&registry, &table::KIND_WINDOW_IDS),
                 evicted: counters(&registry, &table::EVICTED).with_label_values::<&str>(&[]),
                 false_positive_rate: gauge(&registry, &table::FALSE_POSITIVE_RATE),
                 false_positive_rate_promised: gauge(&registry, &table::FALSE_POSITIVE_RATE_PROMISED),
@@ -140,6 +146,10 @@ impl Registered {
         memory(MemoryPart::Batch).set(sum(|worker| worker.batch_bytes));
         let worst = partitions().map(|status| status.false_positive_rate).fold(0.0, f64::max);
         self.state.false_positive_rate.set(worst);
+        for kind in KindStatus::of_all(workers.iter().flat_map(|worker| &worker.kinds)) {
+            self.state.kind_seconds.with_label_values(&[&kind.kind]).set(kind.window_seconds);
+            self.state.kind_ids.with_label_values(&[&kind.kind]).set(kind.window_ids as f64);
+        }
         for status in partitions() {
             self.partitions.set(status, starts.get(&status.partition).copied());
         }
@@ -165,24 +175,25 @@ fn options(row: &Row) -> Opts {
     Opts::new(row.name, row.help)
 }
 
-fn label_names(row: &Row) -> Vec<&'static str> {
-    row.label.iter().map(|label| label.name).collect()
-}
-
-/// The values of a row's label that are known beforehand, so that their series start at 0.
+/// The values of a row's only label that are known beforehand, so that their series start at 0.
 fn label_values(row: &Row) -> impl Iterator<Item = &'static str> {
-    row.label.iter().flat_map(|label| label.values.iter().copied()).collect::<Vec<_>>().into_iter()
+    row.label
+        .iter()
+        .filter(|_| !row.by_kind)
+        .flat_map(|label| label.values.iter().copied())
+        .collect::<Vec<_>>()
+        .into_iter()
 }
 
 fn counters(registry: &Registry, row: &Row) -> IntCounterVec {
-    let counters = sound(IntCounterVec::new(options(row), &label_names(row)), row.name);
+    let counters = sound(IntCounterVec::new(options(row), &row.labels()), row.name);
     sound(registry.register(Box::new(counters.clone())), row.name);
     label_values(row).for_each(|value| drop(counters.with_label_values(&[value])));
     counters
 }
 
 fn gauges(registry: &Registry, row: &Row) -> GaugeVec {
-    let gauges = sound(GaugeVec::new(options(row), &label_names(row)), row.name);
+    let gauges = sound(GaugeVec::new(options(row), &row.labels()), row.name);
     sound(registry.register(Box::new(gauges.clone())), row.name);
     label_values(row).for_each(|value| drop(gauges.with_label_values(&[value])));
     gauges
@@ -193,7 +204,7 @@ fn gauge(registry: &Registry, row: &Row) -> Gauge {
 }
 
 fn seconds(registry: &Registry, row: &Row) -> prometheus::Counter {
-    let counters = sound(CounterVec::new(options(row), &label_names(row)), row.name);
+    let counters = sound(CounterVec::new(options(row), &row.labels()), row.name);
     sound(registry.register(Box::new(counters.clone())), row.name);
     counters.with_label_values::<&str>(&[])
 }

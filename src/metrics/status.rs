@@ -62,6 +62,36 @@ pub struct PartitionStatus {
     pub false_positive_rate: f64,
 }
 
+/// The windows of one named kind, in all partitions.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct KindStatus {
+    /// Its name.
+    pub kind: String,
+    /// How far back ids shall be remembered, exactly or in filters, in seconds of stream time.
+    pub asked_seconds: f64,
+    /// How far back they are remembered in the partition where that is shortest; what is asked, without any.
+    pub window_seconds: f64,
+    /// Identities in the windows.
+    pub window_ids: u64,
+}
+
+impl KindStatus {
+    /// What several workers say, one for each kind.
+    pub fn of_all<'a>(said: impl IntoIterator<Item = &'a Self>) -> Vec<Self> {
+        let mut all: Vec<Self> = Vec::new();
+        for one in said {
+            match all.iter_mut().find(|known| known.kind == one.kind) {
+                Some(known) => {
+                    known.window_seconds = known.window_seconds.min(one.window_seconds);
+                    known.window_ids += one.window_ids;
+                }
+                None => all.push(one.clone()),
+            }
+        }
+        all
+    }
+}
+
 /// One worker, as it last said it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct WorkerStatus {
@@ -77,6 +107,8 @@ pub struct WorkerStatus {
     pub batch_bytes: u64,
     /// Its partitions.
     pub partitions: Vec<PartitionStatus>,
+    /// The named kinds that have windows.
+    pub kinds: Vec<KindStatus>,
 }
 
 impl WorkerStatus {
@@ -89,6 +121,7 @@ impl WorkerStatus {
             bloom_bytes: 0,
             batch_bytes: 0,
             partitions: Vec::new(),
+            kinds: Vec::new(),
         }
     }
 

@@ -37,17 +37,29 @@ pub struct Row {
     pub unit: &'static str,
     /// Its label, if it has one.
     pub label: Option<Label>,
+    /// Whether it has the label `kind` before that one, the name of a kind in the configuration.
+    pub by_kind: bool,
     /// One sentence.
     pub help: &'static str,
 }
 
 impl Row {
     const fn new(name: &'static str, kind: Kind, unit: &'static str, help: &'static str) -> Self {
-        Self { name, kind, unit, label: None, help }
+        Self { name, kind, unit, label: None, by_kind: false, help }
     }
 
     const fn by(self, name: &'static str, values: &'static [&'static str]) -> Self {
         Self { label: Some(Label { name, values }), ..self }
+    }
+
+    const fn by_kind(self) -> Self {
+        Self { by_kind: true, ..self }
+    }
+
+    /// The names of its labels.
+    #[must_use]
+    pub fn labels(&self) -> Vec<&'static str> {
+        self.by_kind.then_some("kind").into_iter().chain(self.label.map(|label| label.name)).collect()
     }
 }
 
@@ -60,6 +72,14 @@ pub(super) const RECORDS: Row = Row::new(
     "Raw records by what became of them, once committed.",
 )
 .by("outcome", Outcome::NAMES);
+pub(super) const KIND_RECORDS: Row = Row::new(
+    "dedupd_kind_records_total",
+    Counter,
+    "records",
+    "The same for the records of each kind in [[kinds]].",
+)
+.by("outcome", Outcome::NAMES)
+.by_kind();
 pub(super) const BYTES: Row = Row::new(
     "dedupd_bytes_total",
     Counter,
@@ -123,6 +143,15 @@ pub(super) const WINDOW_SECONDS: Row = Row::new(
     "How far back identities are remembered, in stream time; less than asked when a limit bites.",
 )
 .by("partition", &[]);
+pub(super) const KIND_WINDOW_SECONDS: Row = Row::new(
+    "dedupd_kind_window_seconds",
+    Gauge,
+    "seconds",
+    "The same of the window of a kind, in the partition where it is shortest.",
+)
+.by_kind();
+pub(super) const KIND_WINDOW_IDS: Row =
+    Row::new("dedupd_kind_window_ids", Gauge, "identities", "Identities in the windows of a kind.").by_kind();
 pub(super) const WINDOW_CONFIGURED: Row = Row::new(
     "dedupd_window_configured_seconds",
     Gauge,
@@ -200,6 +229,7 @@ pub(super) const CPU: Row =
 /// Every metric, in the order of the documentation.
 pub const TABLE: &[Row] = &[
     RECORDS,
+    KIND_RECORDS,
     BYTES,
     LATENCY,
     TRANSACTIONS,
@@ -213,6 +243,8 @@ pub const TABLE: &[Row] = &[
     WINDOW_CONFIGURED,
     WINDOW_CERTAIN,
     WINDOW_IDS,
+    KIND_WINDOW_SECONDS,
+    KIND_WINDOW_IDS,
     EVICTED,
     MISS_RATE,
     FALSE_POSITIVE_RATE,
@@ -244,10 +276,12 @@ pub fn markdown() -> String {
             Gauge => "gauge",
             Histogram(_) => "histogram",
         };
-        let label = row.label.map_or_else(String::new, |label| match label.values {
+        let label = row.label.map(|label| match label.values {
             [] => format!("`{}`", label.name),
             values => format!("`{}`: {}", label.name, values.join(", ")),
         });
+        let labels: Vec<_> = row.by_kind.then(|| "`kind`".to_owned()).into_iter().chain(label).collect();
+        let label = labels.join("; ");
         let line = writeln!(text, "| `{}` | {kind} | {} | {label} | {} |", row.name, row.unit, row.help);
         debug_assert!(line.is_ok(), "writing to a String cannot fail");
     }

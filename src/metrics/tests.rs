@@ -40,9 +40,20 @@ fn running(partitions: Vec<PartitionStatus>) -> WorkerStatus {
 fn the_page_shows_exactly_what_the_table_names() {
     let metrics = Metrics::new();
     let status = Status::new(about(), 1);
-    status.publish(0, running(vec![partition(0, PartitionState::Running)]));
+    let kind = |ids| KindStatus {
+        kind: "k".into(),
+        asked_seconds: 9.0,
+        window_seconds: ids as f64,
+        window_ids: ids,
+    };
+    let kinds = vec![kind(5), kind(3)];
+    status.publish(0, WorkerStatus { kinds, ..running(vec![partition(0, PartitionState::Running)]) });
     status.note_log_starts(BTreeMap::from([(0, 4)]));
+    metrics.kind_records("k", Outcome::Retry).inc();
     let page = metrics.scrape(&status);
+    assert!(page.contains("dedupd_kind_window_seconds{kind=\"k\"} 3\n"), "{page}");
+    assert!(page.contains("dedupd_kind_window_ids{kind=\"k\"} 8\n"), "{page}");
+    assert!(page.contains("dedupd_kind_records_total{kind=\"k\",outcome=\"retry\"} 1\n"), "{page}");
     let shown: BTreeSet<_> = page
         .lines()
         .filter_map(|line| line.strip_prefix("# TYPE "))

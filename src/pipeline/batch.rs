@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::options::Options;
 use super::partition::Partition;
-use crate::dedupe::PartitionId;
+use crate::dedupe::{KindId, PartitionId, Window, Windows};
 use crate::ports::{Failure, Sink, Source};
 
 /// The open transaction, or none. It begins with its first record, so that idle time never counts
@@ -107,6 +107,23 @@ impl Partitions {
     /// All of them, by number, to change.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Partition> {
         self.0.iter_mut().filter_map(Option::as_deref_mut)
+    }
+
+    /// Every window there is, with its partition and kind.
+    pub fn kinds(&self) -> impl Iterator<Item = (PartitionId, KindId, &Window)> {
+        self.iter()
+            .flat_map(|p| p.windows.iter().flat_map(Windows::iter).map(|(kind, window)| (p.id, kind, window)))
+    }
+
+    /// Every window there is, to look at.
+    pub fn windows(&self) -> impl Iterator<Item = &Window> {
+        self.kinds().map(|(_, _, window)| window)
+    }
+
+    /// Every window there is, to change.
+    pub fn windows_mut(&mut self) -> impl Iterator<Item = &mut Window> {
+        let windows = self.iter_mut().filter_map(|p| p.windows.as_mut());
+        windows.flat_map(Windows::iter_mut).map(|(_, window)| window)
     }
 
     /// Those that the open transaction touched. One that does not run may still remember what an

@@ -1,11 +1,11 @@
 //! What is written beside a committed offset and beside a block, as text that any Kafka tool shows.
 
-use crate::dedupe::{Layout, Lost, Offset};
+use crate::dedupe::{KindId, Layout, Lost, Offset, Remembered};
 
-/// The layout of more filters than that is left out: the broker limits metadata to 4,096 bytes.
+/// Layouts of more filters than that are left out: the broker limits metadata to 4,096 bytes.
 const LONGEST_LAYOUT: usize = 2_048;
 
-/// The metadata of a committed offset: `v1;s=…;t=…;b=…@…;f=…;l=…;w=…;tx=…`.
+/// The metadata of a committed offset: `v1;s=…;t=…;b=…@…;f=…;l=…;w=…;k=…;l=…;w=…;tx=…`.
 ///
 /// Other programs may commit to the group, so anything may stand there; what does not parse counts
 /// as no checkpoint, which costs a restore and never correctness.
@@ -19,10 +19,8 @@ pub struct Checkpoint {
     pub tail: Option<Tail>,
     /// How many times identities were taken back in the partition.
     pub forgets: u64,
-    /// What limits made the window forget before its time.
-    pub lost: Lost,
-    /// How the filters stood before the owners of this commit.
-    pub filters: Option<Layout>,
+    /// What there is to tell of the windows, as they were before the owners of this commit.
+    pub windows: Vec<Remembered>,
     /// Transactional id of the writer: whom to fence when its transaction hangs.
     pub writer: String,
 }
@@ -37,22 +35,15 @@ pub struct Tail {
 }
 
 impl Checkpoint {
-    /// The text form; below 640 bytes and 2,048 for the layout, for any legal transactional id of up to 400 bytes (the broker
-    /// takes 4,096, unless told otherwise).
+    /// The text form; below 3,300 bytes for nine kinds and any legal transactional id of up to 400 bytes (the broker takes
+    /// 4,096, unless told otherwise).
     #[must_use]
     pub fn render(&self) -> String {
         let tail = self.tail.map(|t| format!(";b={:08x}@{}", t.crc, t.next)).unwrap_or_default();
         let forgets = if self.forgets > 0 { format!(";f={}", self.forgets) } else { String::new() };
-        let Lost { exact_ms, beyond_ms } = self.lost;
-        let lost = if self.lost == Lost::default() {
-            String::new()
-        } else {
-            format!(";l={},{}", exact_ms.unwrap_or(0), beyond_ms.unwrap_or(0))
-        };
-        let filters = self.filters.as_ref().map(|layout| format!(";w={layout}"));
-        let filters = filters.filter(|text| text.len() <= LONGEST_LAYOUT).unwrap_or_default();
+        let windows = render_windows(&self.windows);
         format!(
-            "v1;s={};t={}{tail}{forgets}{lost}{filters};tx={}",
+            "v1;s={};t={}{tail}{forgets}{windows};tx={}",
             self.state_next, self.stream_time_ms, self.writer
         )
     }
@@ -62,6 +53,7 @@ impl Checkpoint {
     pub fn parse(text: &str) -> Option<Self> {
         let mut fields = text.strip_prefix("v1;")?;
         let mut checkpoint = Self::default();
+        let mut kind = KindId::UNNAMED;
         // The writer comes last and may itself contain semicolons.
         while !fields.is_empty() {
             if let Some(writer) = fields.strip_prefix("tx=") {
@@ -73,8 +65,12 @@ impl Checkpoint {
                 ("s", value) => checkpoint.state_next = value.parse().ok()?,
                 ("t", value) => checkpoint.stream_time_ms = value.parse().ok()?,
                 ("f", value) => checkpoint.forgets = value.parse().ok()?,
-                ("l", value) => checkpoint.lost = parse_lost(value)?,
-                ("w", value) => checkpoint.filters = Layout::parse(value),
+                ("k", value) => kind = KindId::numbered(value.parse().ok()?),
+                ("l", value) => {
+                    let lost = parse_lost(value)?;
+                    checkpoint.tell(kind, |it| it.lost = lost);
+                }
+                ("w", value) => checkpoint.tell(kind, |it| it.filters = Layout::parse(value)),
                 ("b", value) => checkpoint.tail = Some(parse_tail(value)?),
                 _ => {}
             }
@@ -82,6 +78,37 @@ impl Checkpoint {
         }
         Some(checkpoint)
     }
+
+    /// Changes what is told of a kind's window.
+    fn tell(&mut self, kind: KindId, tell: impl FnOnce(&mut Remembered)) {
+        if let Some(known) = self.windows.iter_mut().find(|it| it.kind == kind) {
+            return tell(known);
+        }
+        let mut new = Remembered { kind, ..Remembered::default() };
+        tell(&mut new);
+        self.windows.push(new);
+    }
+}
+
+/// What there is to tell, kind by kind; the unnamed one needs no number.
+fn render_windows(windows: &[Remembered]) -> String {
+    let (mut text, mut left) = (String::new(), LONGEST_LAYOUT);
+    for it in windows {
+        if it.kind != KindId::UNNAMED {
+            text.extend([";k=", &it.kind.number().to_string()]);
+        }
+        let Lost { exact_ms, beyond_ms } = it.lost;
+        if it.lost != Lost::default() {
+            let [exact, beyond] = [exact_ms, beyond_ms].map(|ms| ms.unwrap_or(0).to_string());
+            text.extend([";l=", &exact, ",", &beyond]);
+        }
+        let layout = it.filters.as_ref().map(Layout::to_string).filter(|layout| layout.len() <= left);
+        if let Some(layout) = layout {
+            left -= layout.len();
+            text.extend([";w=", &layout]);
+        }
+    }
+    text
 }
 
 fn parse_lost(value: &str) -> Option<Lost> {
@@ -95,12 +122,14 @@ fn parse_tail(value: &str) -> Option<Tail> {
     Some(Tail { crc: u32::from_str_radix(crc, 16).ok()?, next: next.parse().ok()? })
 }
 
-/// The key of a record in the state topic: `v1;clean=…;tx=…`. With a transaction that hangs after a
+/// The key of a record in the state topic: `v1;clean=…;kind=…;tx=…`. With a transaction that hangs after a
 /// broker crash it tells who wrote it and how far the clean partition had come with it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Origin {
     /// One past the last clean offset written in the same transaction, when there was one.
     pub clean_end: Option<Offset>,
+    /// The name of the kind that the block belongs to, if it has one.
+    pub kind: Option<String>,
     /// Transactional id of the writer.
     pub writer: String,
 }
@@ -110,7 +139,8 @@ impl Origin {
     #[must_use]
     pub fn render(&self) -> String {
         let clean = self.clean_end.map(|end| format!("clean={end};")).unwrap_or_default();
-        format!("v1;{clean}tx={}", self.writer)
+        let kind = self.kind.as_ref().map(|kind| format!("kind={kind};")).unwrap_or_default();
+        format!("v1;{clean}{kind}tx={}", self.writer)
     }
 
     /// Reads the text form; `None` when it is not ours.
@@ -124,7 +154,11 @@ impl Origin {
             }
             None => (None, rest),
         };
-        Some(Self { clean_end, writer: rest.strip_prefix("tx=")?.to_owned() })
+        let (kind, rest) = match rest.strip_prefix("kind=").and_then(|rest| rest.split_once(';')) {
+            Some((kind, rest)) => (Some(kind.to_owned()), rest),
+            None => (None, rest),
+        };
+        Some(Self { clean_end, kind, writer: rest.strip_prefix("tx=")?.to_owned() })
     }
 }
 
@@ -139,13 +173,23 @@ mod tests {
             stream_time_ms: -5,
             tail: Some(Tail { crc: 0xdead_beef, next: u64::MAX }),
             forgets: 3,
-            lost: Lost { exact_ms: None, beyond_ms: Some(7) },
-            filters: Layout::parse("604800000,86400000,20412|1,2|640.14.6.-|320.12.0+1.0"),
+            windows: vec![
+                Remembered {
+                    kind: KindId::UNNAMED,
+                    lost: Lost { exact_ms: None, beyond_ms: Some(7) },
+                    filters: Layout::parse("604800000,86400000,20412|1,2|640.14.6.-|320.12.0+1.0"),
+                },
+                Remembered {
+                    kind: KindId::named("payments"),
+                    filters: Layout::parse("700,100,7||640.14.0"),
+                    ..Remembered::default()
+                },
+            ],
             writer: "dedupd.events;odd=name.a.0".into(),
         };
-        assert!(full.filters.is_some());
+        assert!(full.windows.iter().all(|it| it.filters.is_some()));
         assert_eq!(Checkpoint::parse(&full.render()), Some(full.clone()));
-        let bare = Checkpoint { tail: None, forgets: 0, lost: Lost::default(), filters: None, ..full };
+        let bare = Checkpoint { tail: None, forgets: 0, windows: Vec::new(), ..full };
         assert_eq!(Checkpoint::parse(&bare.render()), Some(bare));
     }
 
@@ -155,7 +199,15 @@ mod tests {
             assert_eq!(Checkpoint::parse(text), None, "{text:?}");
         }
         let odd = Checkpoint::parse("v1;s=4;later=1;w=nonsense;tx=w").unwrap();
-        assert_eq!((odd.state_next, odd.filters), (4, None));
+        assert_eq!((odd.state_next, odd.windows.iter().any(|it| it.filters.is_some())), (4, false));
+    }
+
+    fn longest_of(kind: u16) -> Remembered {
+        Remembered {
+            kind: KindId::numbered(32_000 + kind),
+            lost: Lost { exact_ms: Some(i64::MIN), beyond_ms: Some(i64::MIN) },
+            filters: Layout::parse(&format!("2,1,9|{}7|640.14.6", "18446744073709551615,".repeat(30))),
+        }
     }
 
     #[test]
@@ -165,18 +217,19 @@ mod tests {
             stream_time_ms: i64::MIN,
             tail: Some(Tail { crc: u32::MAX, next: u64::MAX }),
             forgets: u64::MAX,
-            lost: Lost { exact_ms: Some(i64::MIN), beyond_ms: Some(i64::MIN) },
-            filters: Layout::parse(&format!("2,1,9|{}7|640.14.6", "18446744073709551615,".repeat(100))),
+            windows: (0..9).map(longest_of).collect(),
             writer: "w".repeat(400),
         };
-        assert!(longest.filters.is_some() && longest.render().len() < 640);
+        assert!((2_500..3_300).contains(&longest.render().len()), "{}", longest.render().len());
     }
 
     #[test]
     fn an_origin_reads_back_as_written() {
         for clean_end in [None, Some(0), Some(u64::MAX)] {
-            let origin = Origin { clean_end, writer: "a;b=c".into() };
-            assert_eq!(Origin::parse(&origin.render()), Some(origin));
+            for kind in [None, Some("payments".to_owned())] {
+                let origin = Origin { clean_end, kind, writer: "a;b=c".into() };
+                assert_eq!(Origin::parse(&origin.render()), Some(origin));
+            }
         }
         assert_eq!(Origin::parse("v1;clean=;tx=a"), None);
         assert_eq!(Origin::parse("else"), None);

@@ -13,7 +13,7 @@ use super::partition::Partition;
 use super::trouble::{Fatal, Trouble};
 use super::worker::{Core, World};
 use crate::clock::Clock;
-use crate::dedupe::{Block, Bloom, PartitionId, Window};
+use crate::dedupe::{Block, KindId, Offset, PartitionId, Windows};
 use crate::ports::{Failure, Head, Position, Remedy, Sink, Source, Store, StoreError};
 
 /// Longest slice of one blocking broker call.
@@ -38,10 +38,14 @@ impl<W: World> Core<W> {
         failpoint::pass("after_store");
         self.sink.drain(self.options.transaction_timeout)?;
         failpoint::pass("after_drain");
-        for (partition, block) in &blocks {
-            let origin =
-                Origin { clean_end: self.sink.clean_end(*partition), writer: self.options.writer.clone() };
-            self.sink.put_state(*partition, &origin.render(), block)?;
+        for (filed, block) in &blocks {
+            let (_, partition) = KindId::of_filed(*filed);
+            let origin = Origin {
+                clean_end: self.sink.clean_end(partition),
+                kind: self.options.kinds.name_of(*filed).map(str::to_owned),
+                writer: self.options.writer.clone(),
+            };
+            self.sink.put_state(partition, &origin.render(), block)?;
             self.tally.block(block.len());
         }
         self.put_forgotten()?;
@@ -60,7 +64,8 @@ impl<W: World> Core<W> {
         Ok(())
     }
 
-    /// Writes the blocks of the open transaction to the local store, and returns them encoded.
+    /// Writes the blocks of the open transaction to the local store, and returns them encoded. The last one of a
+    /// partition proves that those before it are there too.
     fn store_blocks(&mut self) -> Result<Vec<(PartitionId, Vec<u8>)>, Trouble> {
         let mut blocks = Vec::new();
         for partition in self.partitions.open_mut() {
@@ -72,7 +77,7 @@ impl<W: World> Core<W> {
                 }
                 let head = Head { tail: Some((tail.crc, tail.next)), ..partition.head() };
                 self.store.append(&block, head)?;
-                blocks.push((partition.id, encoded));
+                blocks.push((block.partition, encoded));
             }
         }
         Ok(blocks)
@@ -136,11 +141,15 @@ impl<W: World> Core<W> {
         let state_end = self.sink.state_end(id);
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
         let forgotten = partition.open.as_ref().and_then(|open| open.forgotten.clone());
-        let first_live = partition.commit(state_end);
-        if let Some(forgotten) = forgotten {
-            StoreError::unless_taken(self.store.forget(id, &forgotten.offsets(), partition.head()))?;
+        let needed = partition.commit(state_end);
+        for (kind, first) in needed {
+            let filed = kind.filed(id);
+            if let Some(forgotten) = &forgotten {
+                let head = partition.head();
+                StoreError::unless_taken(self.store.forget(filed, &forgotten.offsets(), head))?;
+            }
+            StoreError::unless_taken(self.store.expire(filed, first))?;
         }
-        StoreError::unless_taken(self.store.expire(id, first_live))?;
         Ok(())
     }
 
@@ -167,9 +176,8 @@ impl<W: World> Core<W> {
         self.tally.clear();
         for partition in self.partitions.open_mut() {
             let stored = partition.open.as_ref().is_some_and(|open| open.tail.is_some());
-            if stored
-                && StoreError::unless_taken(self.store.truncate(partition.id, partition.committed))?.is_none()
-            {
+            let filed = self.options.kinds.filed(partition.id);
+            if stored && cut_back(&mut self.store, &filed, partition.committed)?.is_none() {
                 partition.unload();
             } else {
                 partition.abort();
@@ -179,16 +187,25 @@ impl<W: World> Core<W> {
     }
 }
 
+/// Forgets the owners at or beyond `from`; `None` when another worker has the partition now.
+fn cut_back(store: &mut impl Store, filed: &[PartitionId], from: Offset) -> Result<Option<()>, StoreError> {
+    for number in filed {
+        if StoreError::unless_taken(store.truncate(*number, from))?.is_none() {
+            return Ok(None);
+        }
+    }
+    Ok(Some(()))
+}
+
 fn position(partition: &Partition, writer: &str) -> Position {
     let open_tail = partition.open.as_ref().and_then(|open| open.tail);
     let forgotten = partition.open.as_ref().and_then(|open| open.forgotten.as_ref());
     let checkpoint = Checkpoint {
         state_next: partition.state_next,
-        stream_time_ms: partition.window.as_ref().map_or(0, Window::stream_time_ms),
+        stream_time_ms: partition.windows.as_ref().map_or(0, Windows::stream_time_ms),
         tail: open_tail.or(partition.tail),
         forgets: forgotten.map_or(partition.forgets, |forgotten| forgotten.number),
-        lost: partition.window.as_ref().map(Window::lost).unwrap_or_default(),
-        filters: partition.window.as_ref().and_then(Window::bloom).and_then(Bloom::layout),
+        windows: partition.windows.as_ref().map(Windows::remembered).unwrap_or_default(),
         writer: writer.to_owned(),
     };
     Position { partition: partition.id, next: partition.next, metadata: checkpoint.render() }

@@ -8,7 +8,7 @@ use super::trouble::Trouble;
 use super::worker::{Core, World};
 use crate::clock::Clock;
 use crate::control::{Answer, Asked, Part, Place};
-use crate::dedupe::{Forgotten, Identity, Look, Offset, Window};
+use crate::dedupe::{Forgotten, Identity, Look, Offset, PartitionId, Window};
 use crate::ports::{Sink, Store, StoreError};
 
 /// The owner of an identity that a filter has by chance.
@@ -41,10 +41,13 @@ impl<W: World> Core<W> {
         let mut answer = Answer::default();
         let wanted = |p: &&Partition| asked.partition.is_none_or(|only| only == p.id);
         for partition in self.partitions.iter().filter(wanted) {
-            match partition.window.as_ref().filter(|_| partition.is_running()) {
-                Some(window) => {
+            match partition.windows.as_ref().filter(|_| partition.is_running()) {
+                Some(windows) => {
                     answer.looked_into.push(partition.id);
-                    answer.places.extend(self.places(partition, window, asked.identity)?);
+                    for (kind, window) in windows.iter() {
+                        let filed = kind.filed(partition.id);
+                        answer.places.extend(self.places(partition, (filed, window), asked.identity)?);
+                    }
                 }
                 None => answer.not_ready.push(partition.id),
             }
@@ -55,23 +58,25 @@ impl<W: World> Core<W> {
     fn places(
         &self,
         partition: &Partition,
-        window: &Window,
+        (filed, window): (PartitionId, &Window),
         identity: Identity,
     ) -> Result<Vec<Place>, StoreError> {
         let look = Look::at(identity);
+        let kind = self.options.kinds.name_of(filed);
         let place = |offset, time_ms, part| Place {
             partition: partition.id,
+            kind: kind.map(str::to_owned),
             offset,
             time_ms,
             part,
             slice_ms: window.slice_begin(time_ms),
         };
-        let owners = window.owners(&look, &Stored { store: &self.store, partition: partition.id })?;
+        let owners = window.owners(&look, &Stored { store: &self.store, partition: filed })?;
         let mut places: Vec<Place> =
             owners.iter().map(|(owner, time_ms)| place(Some(*owner), *time_ms, Part::Exact)).collect();
         let Some(slice_ms) = window.slice_of(&look) else { return Ok(places) };
         // A bit has no owner: the blocks tell whose it is.
-        self.store.scan(partition.id, &mut |view| {
+        self.store.scan(filed, &mut |view| {
             let stored = view
                 .owners_of(identity)
                 .map_err(|error| StoreError::Corrupt(format!("partition {}: {error}", partition.id)))?;
@@ -106,7 +111,7 @@ impl<W: World> Core<W> {
             let Some(forgotten) = partition.open.as_ref().and_then(|open| open.forgotten.as_ref()) else {
                 continue;
             };
-            let origin = Origin { clean_end: None, writer: self.options.writer.clone() };
+            let origin = Origin { writer: self.options.writer.clone(), ..Origin::default() };
             self.sink.put_state(partition.id, &origin.render(), &forgotten.encode())?;
         }
         Ok(())

@@ -1,7 +1,7 @@
-//! What one worker may hold, and how its partitions share it.
+//! What one worker may hold, and how the windows of its partitions share it: one a partition and kind.
 //!
 //! Memory is shared equally from the beginning, because a table cannot be made smaller: index and filters
-//! of a partition together keep within its share. The filters get what the index leaves, so their oldest
+//! of a window together keep within its share. The filters get what the index leaves, so their oldest
 //! slices go first; when the index alone would be too large, the exact part becomes shorter.
 //! The bound on the disk is kept by feedback: a directory that is too large lowers the number of ids that
 //! may be stored, by a tenth at a time, because the engine gives space back slowly.
@@ -44,7 +44,7 @@ pub struct Limits {
     pub max_disk: Option<u64>,
 }
 
-/// What one partition may hold.
+/// What one window may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Share {
     /// Identities in the exact part: slots, when it evicts.
@@ -61,9 +61,9 @@ impl Limits {
         (self.max_ids / self.workers.max(1)).max(1)
     }
 
-    /// An equal share for each of so many partitions of one worker.
-    pub(super) fn share(&self, partitions: u64) -> Share {
-        let count = partitions.max(1).saturating_mul(self.workers.max(1));
+    /// An equal share for each of so many windows of one worker.
+    pub(super) fn share(&self, windows: u64) -> Share {
+        let count = windows.max(1).saturating_mul(self.workers.max(1));
         let by_count = (self.max_ids / count).max(1);
         let bytes = self.max_memory.map_or(u64::MAX, |bytes| bytes / count);
         let by_memory = match (self.max_memory, self.when_full) {
@@ -75,9 +75,9 @@ impl Limits {
         Share { ids: by_count.min(by_memory), because, bytes }
     }
 
-    /// An empty window for one of so many partitions.
-    pub(super) fn window(&self, wanted: WindowLimits, partitions: u64) -> Window {
-        let share = self.share(partitions);
+    /// An empty window, one of so many.
+    pub(super) fn window(&self, wanted: WindowLimits, windows: u64) -> Window {
+        let share = self.share(windows);
         let bloom = wanted.bloom.map(|bloom| BloomLimits { max_bytes: share.bytes, ..bloom });
         match self.when_full {
             // One partition alone may hold what others leave: the limit on the count is shared later.
@@ -91,8 +91,8 @@ impl Limits {
 
     /// Whether a window's table is not the one for its share: it has to be made anew. A smaller one is
     /// kept while it has half of what it might have.
-    pub(super) fn misfits(&self, window: &Window, partitions: u64) -> bool {
-        let ids = self.share(partitions).ids;
+    pub(super) fn misfits(&self, window: &Window, windows: u64) -> bool {
+        let ids = self.share(windows).ids;
         // A table has whole buckets of eight slots.
         window.slots().is_some_and(|slots| slots >= ids + 8 || slots < ids / 2)
     }
@@ -119,7 +119,7 @@ fn scaled(count: u64, to: u64, of: u64) -> u64 {
 /// The limits as they are applied, commit by commit.
 #[derive(Debug, Default)]
 pub(super) struct Enforced {
-    /// The share as last computed, and for how many partitions.
+    /// The share as last computed, and for how many windows.
     share: Option<(u64, Share)>,
     disk: DiskBound,
 }
@@ -133,7 +133,7 @@ impl Enforced {
     /// The directory has this size.
     pub fn disk(&mut self, bytes: u64, options: &Options, partitions: &Partitions, now: Duration) {
         let Some(bound) = options.limits.max_disk else { return };
-        let stored = partitions.iter().filter_map(|p| p.window.as_ref()).map(Window::stored_ids).sum();
+        let stored = partitions.windows().map(Window::stored_ids).sum();
         self.disk.measured(bytes, bound, stored, now);
     }
 
@@ -141,13 +141,13 @@ impl Enforced {
     /// partition may hold what it likes, above it each gets an equal share.
     pub fn apply(&mut self, options: &Options, partitions: &mut Partitions) {
         let limits = &options.limits;
-        let windows = || partitions.iter().filter_map(|p| p.window.as_ref());
-        let (count, ids) = (partitions.iter().count() as u64, windows().map(Window::ids).sum::<u64>());
+        let count = partitions.iter().count() as u64 * options.kinds.windows();
+        let ids = partitions.windows().map(Window::ids).sum::<u64>();
         let share = self.share(limits, count);
         let crowded = ids > limits.ids_of_worker() || share.because == Limit::Memory;
         let max_ids = if crowded { share.ids } else { limits.ids_of_worker() };
         let max_stored = self.disk.most_ids.map_or(u64::MAX, |most| (most / count.max(1)).max(1));
-        for window in partitions.iter_mut().filter_map(|p| p.window.as_mut()) {
+        for window in partitions.windows_mut() {
             let index = window.index_bytes_ahead();
             let filter_bytes = share.bytes.saturating_sub(index);
             // Uneven traffic can make tables grow otherwise than was reckoned with. By proportion, and not
@@ -165,10 +165,10 @@ impl Enforced {
         }
     }
 
-    /// Which limit has made this window shorter than `asked` seconds, or put gaps into it.
-    pub fn in_force(&self, window: &Window, options: &Options) -> Option<Limit> {
+    /// Which limit has made this window shorter than it was asked to be, or put gaps into it.
+    pub fn in_force(&self, window: &Window) -> Option<Limit> {
         let share = self.share.map(|(_, share)| share)?;
-        let (asked, exact) = (options.asked().as_secs_f64(), options.window.exact.as_secs_f64());
+        let (asked, exact) = (window.asked().as_secs_f64(), window.exact().as_secs_f64());
         // What is known of time is known to a mark, 1/256 of the window.
         let shorter = |seconds: f64, wanted: f64| seconds < wanted * (1.0 - 1.0 / 128.0);
         let exact_shorter = shorter(window.exact_seconds(), exact);

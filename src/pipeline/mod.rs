@@ -8,6 +8,7 @@ mod checkpoint;
 mod commit;
 mod control;
 pub mod failpoint;
+mod kinds;
 mod limits;
 mod loading;
 mod membership;
@@ -24,6 +25,7 @@ mod worker;
 
 pub use crate::config::Overflow;
 pub use checkpoint::{Checkpoint, Origin, Tail};
+pub use kinds::{Kind, Kinds};
 pub use limits::Limits;
 pub use loading::{Stored, load_window};
 pub use options::{Mode, OnMissing, OnPoison, OnProbable, OnRewind, Options, Start, Torn};

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use super::kinds::Kinds;
 use super::limits::Limits;
 pub use crate::config::{Mode, OnMissing, OnPoison, OnProbable, OnRewind, Start};
-use crate::dedupe::{HashKind, IdentityRule, WindowLimits};
+use crate::dedupe::{HashKind, IdentityRule};
 
 impl Mode {
     /// What an operator has to know of it, all the time that it is in force.
@@ -43,8 +44,8 @@ pub struct Options {
     pub rule: IdentityRule,
     /// The hash in force.
     pub hash: HashKind,
-    /// How much each partition's window may hold.
-    pub window: WindowLimits,
+    /// The kinds of records, and how long each is remembered.
+    pub kinds: Kinds,
     /// How much the windows of this process may hold.
     pub limits: Limits,
     /// What is done with duplicates.
@@ -57,8 +58,6 @@ pub struct Options {
     pub on_missing: OnMissing,
     /// Policy for records that the broker refuses.
     pub on_poison: OnPoison,
-    /// Policy for records that have probably been seen.
-    pub on_probable: OnProbable,
     /// Where to begin.
     pub start: Start,
     /// Policy for a group that was rewound.
@@ -73,14 +72,4 @@ pub struct Options {
     pub interval: Duration,
     /// How long the broker keeps a transaction open.
     pub transaction_timeout: Duration,
-}
-
-impl Options {
-    /// How long identities shall be remembered, exactly or in filters.
-    #[must_use]
-    pub fn asked(&self) -> Duration {
-        // Filters are kept for as much longer as a block may span.
-        let exact = self.window.exact;
-        self.window.bloom.map_or(exact, |bloom| bloom.bloom.saturating_sub(exact / 32).max(exact))
-    }
 }

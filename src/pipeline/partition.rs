@@ -1,9 +1,10 @@
 //! One raw partition in this worker's care: where it is in its life, and its state.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::checkpoint::{Checkpoint, Tail};
-use crate::dedupe::{Block, Forgotten, HashKind, Offset, PartitionId, Window};
+use crate::dedupe::{Block, Forgotten, HashKind, KindId, Offset, PartitionId, Windows};
 
 /// Most identities of a block: some 540 KB, well below the default limit of a record's size.
 const BLOCK_IDS: usize = 30_000;
@@ -52,6 +53,11 @@ pub struct Restoring {
     pub confirmed: Option<Offset>,
     /// Identities read.
     pub ids: u64,
+    /// The first block of a named kind that reaches beyond the unnamed kind's: its state topic offset, and the highest
+    /// raw offset that such blocks cover.
+    pub ahead: Option<(Offset, Offset)>,
+    /// Identities left out because there is no such kind any more, by the kind's name.
+    pub left_out: BTreeMap<String, u64>,
     /// What stood beside the committed offset.
     pub checkpoint: Option<Checkpoint>,
 }
@@ -79,7 +85,7 @@ pub struct Partition {
     /// Where it is in its life.
     pub phase: Phase,
     /// What it remembers; `None` until loaded.
-    pub window: Option<Window>,
+    pub windows: Option<Windows>,
     /// C as last read or committed.
     pub committed: Offset,
     /// The next raw offset expected; ahead of `committed` while a transaction is open.
@@ -117,7 +123,7 @@ impl Partition {
         Self {
             id,
             phase: Phase::Locating { not_before: now, blocked: None },
-            window: None,
+            windows: None,
             committed: 0,
             next: 0,
             state_next: 0,
@@ -151,15 +157,16 @@ impl Partition {
     /// only records without id were forwarded: it shows later that the transaction was complete.
     #[must_use]
     pub fn blocks(&mut self, hash: HashKind) -> Vec<Block> {
-        let (Some(open), Some(window)) = (&self.open, &mut self.window) else { return Vec::new() };
-        if !open.forwarded && !self.rewound && window.pending().is_empty() {
+        let (Some(open), Some(windows)) = (&self.open, &mut self.windows) else { return Vec::new() };
+        if !open.forwarded && !self.rewound && !windows.has_pending() {
             return Vec::new();
         }
-        window.blocks(hash, self.id, self.committed..self.next, BLOCK_IDS)
+        windows.blocks(hash, self.id, &(self.committed..self.next), BLOCK_IDS)
     }
 
-    /// The transaction is committed: what was pending is real. Returns the first live offset.
-    pub fn commit(&mut self, state_end: Option<Offset>) -> Offset {
+    /// The transaction is committed: what was pending is real. Returns the first offset of each kind whose block is
+    /// still needed.
+    pub fn commit(&mut self, state_end: Option<Offset>) -> Vec<(KindId, Offset)> {
         let open = self.open.take().unwrap_or_default();
         self.committed = self.next;
         self.must_commit &= !open.forwarded;
@@ -170,24 +177,24 @@ impl Partition {
         if let Some(forgotten) = &open.forgotten {
             self.forget(forgotten);
         }
-        self.window.as_mut().map_or(0, |window| window.commit(self.committed))
+        self.windows.as_mut().map(|windows| windows.commit(self.committed)).unwrap_or_default()
     }
 
     /// The state is complete up to C: what blocks do not tell comes from the checkpoint.
     pub fn take_over(&mut self, checkpoint: &Checkpoint) {
         // The records of the first ones may have left the topic, with the blocks that they are about.
         self.forgets = self.forgets.max(checkpoint.forgets);
-        if let Some(window) = self.window.as_mut() {
-            window.set_stream_time(checkpoint.stream_time_ms);
-            window.inherit(checkpoint.lost);
+        if let Some(windows) = self.windows.as_mut() {
+            windows.set_stream_time(checkpoint.stream_time_ms);
+            windows.inherit(&checkpoint.windows);
         }
     }
 
     /// Takes identities back, as committed.
     pub fn forget(&mut self, forgotten: &Forgotten) {
         self.forgets = self.forgets.max(forgotten.number);
-        if let Some(window) = self.window.as_mut() {
-            forgotten.owners.iter().for_each(|(owner, identity)| window.forget(*owner, *identity));
+        if let Some(windows) = self.windows.as_mut() {
+            forgotten.owners.iter().for_each(|(owner, identity)| windows.forget(*owner, *identity));
         }
     }
 
@@ -195,19 +202,19 @@ impl Partition {
     pub fn abort(&mut self) {
         self.open = None;
         self.next = self.committed;
-        if let Some(window) = self.window.as_mut() {
-            window.abort();
+        if let Some(windows) = self.windows.as_mut() {
+            windows.abort();
         }
     }
 
     /// Forgets everything in memory; the next step loads it again.
     pub fn unload(&mut self) {
         self.open = None;
-        self.window = None;
+        self.windows = None;
     }
 
-    /// Takes an empty window for a load.
-    pub fn fresh(&mut self, window: Window) -> &mut Window {
-        self.window.insert(window)
+    /// Takes empty windows for a load.
+    pub fn fresh(&mut self, windows: Windows) -> &mut Windows {
+        self.windows.insert(windows)
     }
 }

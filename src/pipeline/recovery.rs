@@ -12,9 +12,9 @@ use super::partition::Phase;
 use super::trouble::{Fatal, Trouble};
 use super::worker::{Core, World};
 use crate::clock::Clock;
-use crate::dedupe::{Offset, PartitionId};
+use crate::dedupe::{KindId, Offset, PartitionId, Windows};
 use crate::metrics::RestoreSource;
-use crate::ports::{Committed, Head, Remedy, Sink, Source, StateLog, Store};
+use crate::ports::{Committed, Head, Remedy, Sink, Source, StateLog, Store, StoreError};
 
 /// Slice of a question to the broker between two polls.
 const SLICE: Duration = Duration::from_secs(1);
@@ -27,7 +27,10 @@ const READ: Duration = Duration::from_millis(20);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Plan {
     /// The local store has everything below C.
-    Load,
+    Load {
+        /// One past the last raw offset whose block is known to be committed, at most C.
+        believed: Offset,
+    },
     /// The local store is right below `confirmed`; the rest comes from the state topic, from here on.
     CatchUp {
         /// Local owners from here on are hearsay.
@@ -54,7 +57,8 @@ pub(super) fn plan(head: Option<Head>, committed: Option<Offset>, checkpoint: Op
     // Taking an identity back leaves C and the last block as they are.
     let same_forgets = checkpoint.forgets == head.forgets;
     if same_forgets && (head.confirmed == committed || (same_tail && head.confirmed < committed)) {
-        return Plan::Load;
+        let last = checkpoint.tail.filter(|_| same_tail).map_or(0, |tail| tail.next);
+        return Plan::Load { believed: head.confirmed.max(last).min(committed) };
     }
     Plan::CatchUp { confirmed: head.confirmed, from: head.state_next }
 }
@@ -89,7 +93,9 @@ impl<W: World> Core<W> {
     /// Takes the partition's local state. What is in memory is only worth something if nobody else
     /// had it meanwhile.
     fn hold(&mut self, id: PartitionId) {
-        if !self.store.hold(id)
+        let held: Vec<bool> =
+            self.options.kinds.filed(id).into_iter().map(|filed| self.store.hold(filed)).collect();
+        if held.contains(&false)
             && let Some(partition) = self.partitions.get_mut(id)
         {
             partition.unload();
@@ -153,7 +159,7 @@ impl<W: World> Core<W> {
     fn located(&mut self, source: &W::Source, answer: &Committed) -> Result<(), Trouble> {
         let id = answer.partition;
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
-        if partition.window.is_some() {
+        if partition.windows.is_some() {
             let sent = partition.open.as_ref().and_then(|open| open.sent.as_ref());
             if sent
                 .is_some_and(|(next, metadata)| answer.offset == Some(*next) && answer.metadata == *metadata)
@@ -182,10 +188,9 @@ impl<W: World> Core<W> {
         let id = answer.partition;
         let checkpoint = Checkpoint::parse(&answer.metadata);
         match plan(self.store.head(id)?, answer.offset, checkpoint.as_ref()) {
-            Plan::Load => self.load(source, answer, &checkpoint.unwrap_or_default()),
+            Plan::Load { believed } => self.load(source, (answer, believed), &checkpoint.unwrap_or_default()),
             Plan::CatchUp { confirmed, from } => {
-                let claims = self.store.truncate(id, confirmed)?;
-                self.claim(answer, checkpoint.as_ref(), claims);
+                self.claim(answer, checkpoint.as_ref(), (confirmed, confirmed))?;
                 self.load_local(id, confirmed)?;
                 self.begin_restore(source, answer, checkpoint.as_ref(), Some((from, confirmed)))
             }
@@ -197,7 +202,9 @@ impl<W: World> Core<W> {
     fn undo(&mut self, source: &W::Source, id: PartitionId) -> Result<(), Trouble> {
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
         if partition.open.as_ref().is_some_and(|open| open.tail.is_some()) {
-            self.store.truncate(id, partition.committed)?;
+            for filed in self.options.kinds.filed(id) {
+                self.store.truncate(filed, partition.committed)?;
+            }
         }
         partition.abort();
         self.start(source, id, None)
@@ -207,14 +214,13 @@ impl<W: World> Core<W> {
     fn load(
         &mut self,
         source: &W::Source,
-        answer: &Committed,
+        (answer, believed): (&Committed, Offset),
         checkpoint: &Checkpoint,
     ) -> Result<(), Trouble> {
         let id = answer.partition;
         let committed = answer.offset.unwrap_or(0);
         let began = self.clock.elapsed();
-        let claims = self.store.truncate(id, committed)?;
-        self.claim(answer, Some(checkpoint), claims);
+        self.claim(answer, Some(checkpoint), (committed, believed))?;
         let ids = self.load_local(id, committed)?;
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
         partition.committed = committed;
@@ -227,21 +233,29 @@ impl<W: World> Core<W> {
         self.start(source, id, Some((began, ids)))
     }
 
-    /// Owners at or beyond C that the local store held: hearsay about records that will come again.
+    /// Cuts the local store back, to `from` in the blocks of the unnamed kind, and to `believed` in those of named kinds:
+    /// only the last block of the unnamed kind proves what is committed, and they are written before it. What the
+    /// store held at or beyond C is hearsay about records that will come again: claims.
     fn claim(
         &mut self,
         answer: &Committed,
         checkpoint: Option<&Checkpoint>,
-        owners: Vec<(Offset, crate::dedupe::Identity)>,
-    ) {
-        let empty = self.empty_window(checkpoint);
-        let Some(partition) = self.partitions.get_mut(answer.partition) else { return };
-        let window = partition.fresh(empty);
-        for (owner, identity) in owners {
-            if answer.offset.is_some_and(|committed| owner >= committed) {
-                window.claim(identity, owner);
+        (from, believed): (Offset, Offset),
+    ) -> Result<(), Trouble> {
+        let id = answer.partition;
+        let mut windows = self.empty_windows(checkpoint);
+        for (kind, window) in windows.iter_mut() {
+            let from = if kind == KindId::UNNAMED { from } else { believed };
+            for (owner, identity) in self.store.truncate(kind.filed(id), from)? {
+                if answer.offset.is_some_and(|committed| owner >= committed) {
+                    window.claim(identity, owner);
+                }
             }
         }
+        if let Some(partition) = self.partitions.get_mut(id) {
+            partition.fresh(windows);
+        }
+        Ok(())
     }
 
     /// Reads the local blocks below `trusted` into the window. Returns how many identities.
@@ -250,8 +264,11 @@ impl<W: World> Core<W> {
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(0) };
         partition.state_next = head.state_next;
         partition.forgets = head.forgets;
-        let Some(window) = partition.window.as_mut() else { return Ok(0) };
-        let ids = load_window(&self.store, id, (trusted, head.stream_time_ms), window)?;
+        let Some(windows) = partition.windows.as_mut() else { return Ok(0) };
+        let mut ids = 0;
+        for (kind, window) in windows.iter_mut() {
+            ids += load_window(&self.store, kind.filed(id), (trusted, head.stream_time_ms), window)?;
+        }
         self.report.restored(RestoreSource::Local, ids);
         Ok(ids)
     }
@@ -267,9 +284,11 @@ impl<W: World> Core<W> {
         // Before the first commit: whoever looks should see a limit that is in force.
         self.enforced.apply(&self.options, &mut self.partitions);
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
-        if let Some(window) = partition.window.as_mut().filter(|_| load.is_some()) {
+        if let Some(windows) = partition.windows.as_mut().filter(|_| load.is_some()) {
             // What reading old blocks overwrote was counted when they were new.
-            window.take_evicted();
+            for (_, window) in windows.iter_mut() {
+                window.take_evicted();
+            }
         }
         let committed = partition.committed;
         let started = self.within_log(source, id, committed).and_then(|()| {
@@ -294,16 +313,17 @@ impl<W: World> Core<W> {
     fn renew_filters(&mut self, id: PartitionId) -> Result<(), Trouble> {
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
         let committed = partition.committed;
-        let Some(window) = partition.window.as_mut().filter(|window| window.has_stale_filters()) else {
-            return Ok(());
-        };
-        tracing::info!(partition = id, "building the filters beyond the exact window anew");
-        window.empty_filters();
-        self.store.scan(id, &mut |view| {
-            window
-                .refill(view, committed)
-                .map_err(|error| crate::ports::StoreError::Corrupt(format!("partition {id}: {error}")))
-        })?;
+        for (kind, window) in partition.windows.iter_mut().flat_map(Windows::iter_mut) {
+            if !window.has_stale_filters() {
+                continue;
+            }
+            tracing::info!(partition = id, "building the filters beyond the exact window anew");
+            window.empty_filters();
+            self.store.scan(kind.filed(id), &mut |view| {
+                let filled = window.refill(view, committed);
+                filled.map_err(|error| StoreError::Corrupt(format!("partition {id}: {error}")))
+            })?;
+        }
         Ok(())
     }
 
@@ -331,17 +351,22 @@ mod tests {
         Head { confirmed, state_next: 40, stream_time_ms: 0, tail, forgets: 0 }
     }
 
+    fn load(believed: Offset) -> Plan {
+        Plan::Load { believed }
+    }
+
     fn checkpoint(crc: u32, next: Offset) -> Checkpoint {
         Checkpoint { tail: Some(Tail { crc, next }), ..Checkpoint::default() }
     }
 
     #[test]
     fn local_state_that_is_exactly_the_committed_one_is_loaded() {
-        assert_eq!(plan(Some(head(100, Some((7, 100)))), Some(100), Some(&checkpoint(9, 100))), Plan::Load);
+        assert_eq!(plan(Some(head(100, Some((7, 100)))), Some(100), Some(&checkpoint(9, 100))), load(100));
         // The crash came between the commit and its note in the store: the block proves itself.
-        assert_eq!(plan(Some(head(100, Some((7, 150)))), Some(150), Some(&checkpoint(7, 150))), Plan::Load);
-        // Only duplicates since then: C moved on, the last block is still the last block.
-        assert_eq!(plan(Some(head(100, Some((7, 150)))), Some(190), Some(&checkpoint(7, 150))), Plan::Load);
+        assert_eq!(plan(Some(head(100, Some((7, 150)))), Some(150), Some(&checkpoint(7, 150))), load(150));
+        // Only duplicates since then: C moved on, the last block is still the last block. What named kinds have beyond
+        // it was never committed.
+        assert_eq!(plan(Some(head(100, Some((7, 150)))), Some(190), Some(&checkpoint(7, 150))), load(150));
     }
 
     #[test]
@@ -356,7 +381,7 @@ mod tests {
         let head = head(100, Some((7, 100)));
         let elsewhere = Checkpoint { forgets: 1, ..checkpoint(7, 100) };
         assert_eq!(plan(Some(head), Some(100), Some(&elsewhere)), Plan::CatchUp { confirmed: 100, from: 40 });
-        assert_eq!(plan(Some(Head { forgets: 1, ..head }), Some(100), Some(&elsewhere)), Plan::Load);
+        assert_eq!(plan(Some(Head { forgets: 1, ..head }), Some(100), Some(&elsewhere)), load(100));
     }
 
     #[test]

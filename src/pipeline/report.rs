@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::batch::{Batch, Partitions};
+use super::kinds::Kinds;
 use super::partition::Partition;
-use crate::dedupe::{Bloom, Offset, PartitionId, Window};
+use crate::dedupe::{Bloom, Offset, PartitionId, Window, Windows};
 use crate::metrics::{
-    Latencies, Metrics, Outcome, PartitionState, PartitionStatus, Resolution, RestoreSource, Status, Topic,
-    TransactionResult, WindowStatus, WorkerStatus,
+    KindStatus, Latencies, Metrics, Outcome, PartitionState, PartitionStatus, Resolution, RestoreSource,
+    Status, Topic, TransactionResult, WindowStatus, WorkerStatus,
 };
 use crate::ports::{Failure, GroupEvent, Remedy};
 
@@ -25,7 +26,8 @@ const SAMPLE: u64 = 16;
 /// Counts of the open transaction; they become metrics when it has committed.
 #[derive(Debug, Default)]
 pub struct Tally {
-    outcomes: [u64; Outcome::ALL.len()],
+    /// By kind; the first is that of the records of no named kind.
+    outcomes: Vec<[u64; Outcome::ALL.len()]>,
     records: u64,
     raw_bytes: u64,
     clean_bytes: u64,
@@ -34,9 +36,12 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Counts what became of one record.
-    pub fn count(&mut self, outcome: Outcome) {
-        if let Some(slot) = self.outcomes.get_mut(outcome as usize) {
+    /// Counts what became of one record of this kind.
+    pub fn count(&mut self, kind: usize, outcome: Outcome) {
+        if self.outcomes.len() <= kind {
+            self.outcomes.resize(kind + 1, [0; Outcome::ALL.len()]);
+        }
+        if let Some(slot) = self.outcomes.get_mut(kind).and_then(|counts| counts.get_mut(outcome as usize)) {
             *slot += 1;
         }
     }
@@ -84,8 +89,10 @@ pub struct Report {
     /// Bytes of the largest transaction committed since the status was last published: at low load none
     /// is open whenever that happens.
     batch_bytes: u64,
-    /// The chance that a new record counts as probably seen, as last published.
-    false_positive_rate: f64,
+    /// By kind, the chance that a new record counts as probably seen, as last published.
+    false_positive_rates: Vec<f64>,
+    /// The kinds' names.
+    kinds: Vec<String>,
     /// What an operator has to know all the time, and when the log told it last.
     warning: Option<&'static str>,
     reminded: Option<Duration>,
@@ -116,10 +123,21 @@ impl Report {
             warned: true,
             published: None,
             batch_bytes: 0,
-            false_positive_rate: 0.0,
+            false_positive_rates: Vec::new(),
+            kinds: Vec::new(),
             warning: None,
             reminded: None,
             minute: Minute::default(),
+        }
+    }
+
+    /// Tells the names of the kinds. Their series start at 0.
+    pub(super) fn know(&mut self, kinds: &Kinds) {
+        self.kinds = kinds.iter().map(|kind| kind.name.clone()).collect();
+        for name in self.kinds.iter().filter(|name| !name.is_empty()) {
+            for outcome in Outcome::ALL {
+                self.metrics.kind_records(name, *outcome);
+            }
         }
     }
 
@@ -158,17 +176,11 @@ impl Report {
 
     /// A transaction has committed: what it counted is real.
     pub(super) fn transaction(&mut self, tally: &mut Tally, took: Duration, now_ms: i64) {
-        for (outcome, count) in Outcome::ALL.iter().zip(tally.outcomes) {
-            self.minute.records += count;
-            if matches!(outcome, Outcome::Duplicate | Outcome::Probable) {
-                self.minute.duplicates += count;
-            }
-            if count > 0 {
-                if matches!(outcome, Outcome::Forwarded | Outcome::Probable) {
-                    self.metrics.false_drops().add(count as f64 * self.false_positive_rate);
-                }
-                self.metrics.records(*outcome).inc_by(count);
-            }
+        for (kind, counts) in tally.outcomes.iter().enumerate() {
+            let counts = Outcome::ALL.iter().copied().zip(counts.iter().copied());
+            counts
+                .filter(|(_, count)| *count > 0)
+                .for_each(|(outcome, count)| self.count(kind, outcome, count));
         }
         self.batch_bytes = self.batch_bytes.max(tally.raw_bytes);
         self.metrics.bytes(Topic::Raw).inc_by(tally.raw_bytes);
@@ -182,6 +194,21 @@ impl Report {
         }
         self.latencies.flush();
         tally.clear();
+    }
+
+    fn count(&mut self, kind: usize, outcome: Outcome, count: u64) {
+        self.minute.records += count;
+        if matches!(outcome, Outcome::Duplicate | Outcome::Probable) {
+            self.minute.duplicates += count;
+        }
+        if matches!(outcome, Outcome::Forwarded | Outcome::Probable) {
+            let rate = self.false_positive_rates.get(kind).copied().unwrap_or(0.0);
+            self.metrics.false_drops().add(count as f64 * rate);
+        }
+        self.metrics.records(outcome).inc_by(count);
+        if let Some(name) = self.kinds.get(kind).filter(|name| !name.is_empty()) {
+            self.metrics.kind_records(name, outcome).inc_by(count);
+        }
     }
 
     pub(super) fn evicted(&self, ids: u64) {
@@ -260,26 +287,45 @@ impl Report {
         self.published = Some(now);
         self.remind(now);
         self.tell_health(partitions, now, &end);
-        let windows = || partitions.iter().filter_map(|p| p.window.as_ref());
-        let partitions: Vec<_> = partitions.iter().map(|p| status(p, end(p.id), &window)).collect();
-        let limits = partitions.iter().filter_map(|p| {
-            p.window.limit.as_ref().map(|limit| format!("partition {}: {limit}", p.partition))
-        });
         // One stands for all: they share what there is.
-        let notes = self.warning.map(str::to_owned).into_iter().chain(limits.take(1)).collect();
-        self.false_positive_rate = partitions.iter().map(|p| p.false_positive_rate).fold(0.0, f64::max);
+        let limits =
+            partitions.kinds().find_map(|(id, _, it)| Some(format!("partition {id}: {}", window(it).limit?)));
+        let notes = self.warning.map(str::to_owned).into_iter().chain(limits).collect();
+        self.false_positive_rates =
+            (0..self.kinds.len()).map(|kind| highest_rate(partitions, kind)).collect();
         self.status.publish(
             self.worker,
             WorkerStatus {
                 not_ready: self.not_ready.clone(),
                 notes,
-                index_bytes: windows().map(|w| w.memory_bytes() as u64).sum(),
-                bloom_bytes: windows().filter_map(Window::bloom).map(Bloom::memory_bytes).sum(),
+                index_bytes: partitions.windows().map(|w| w.memory_bytes() as u64).sum(),
+                bloom_bytes: partitions.windows().filter_map(Window::bloom).map(Bloom::memory_bytes).sum(),
                 batch_bytes: std::mem::take(&mut self.batch_bytes).max(batch.bytes() as u64),
-                partitions,
+                kinds: kinds(partitions, &self.kinds, &window),
+                partitions: partitions.iter().map(|p| status(p, end(p.id), &window)).collect(),
             },
         );
     }
+}
+
+/// The chance that a new record of this kind counts as probably seen, in the partition where it is highest.
+fn highest_rate(partitions: &Partitions, kind: usize) -> f64 {
+    let windows = partitions.iter().filter_map(|p| p.windows.as_ref()?.get(kind));
+    windows.map(Window::false_positive_rate).fold(0.0, f64::max)
+}
+
+fn kinds(partitions: &Partitions, names: &[String], of: impl Fn(&Window) -> WindowStatus) -> Vec<KindStatus> {
+    let with_name = names.iter().enumerate().filter(|(_, name)| !name.is_empty());
+    let said = with_name.flat_map(|(number, name)| {
+        let windows = partitions.iter().filter_map(move |p| p.windows.as_ref()?.get(number));
+        windows.map(|window| KindStatus {
+            kind: name.clone(),
+            asked_seconds: of(window).asked_seconds,
+            window_seconds: window.effective_seconds().min(of(window).asked_seconds),
+            window_ids: window.ids(),
+        })
+    });
+    KindStatus::of_all(&said.collect::<Vec<_>>())
 }
 
 fn status(
@@ -287,7 +333,8 @@ fn status(
     end: Option<Offset>,
     of: impl Fn(&Window) -> WindowStatus,
 ) -> PartitionStatus {
-    let window = partition.window.as_ref();
+    let windows = partition.windows.as_ref();
+    let window = windows.and_then(Windows::unnamed);
     let share = partition.restored_share();
     let shown = window.map(of).unwrap_or_default();
     PartitionStatus {
@@ -301,9 +348,9 @@ fn status(
         next: partition.is_running().then_some(partition.next),
         committed: partition.is_running().then_some(partition.committed),
         lag_records: end.filter(|_| partition.is_running()).map(|end| end.saturating_sub(partition.next)),
-        window_ids: window.map_or(0, Window::ids),
+        window_ids: windows.map_or(0, Windows::ids),
         window_seconds: window.map_or(0.0, |window| window.effective_seconds().min(shown.asked_seconds)),
         window: shown,
-        false_positive_rate: window.map_or(0.0, Window::false_positive_rate),
+        false_positive_rate: windows.map_or(0.0, Windows::false_positive_rate),
     }
 }

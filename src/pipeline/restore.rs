@@ -1,14 +1,15 @@
 //! A restore from the state topic, in slices short enough that the worker keeps polling.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::checkpoint::{Checkpoint, Tail};
+use super::checkpoint::{Checkpoint, Origin, Tail};
 use super::options::{OnRewind, Start};
 use super::partition::{Partition, Phase, Restoring};
 use super::trouble::{Fatal, Trouble};
 use super::worker::{Core, World};
 use crate::clock::Clock;
-use crate::dedupe::{Block, BlockView, Forgotten, HashKind, Offset, PartitionId, Window};
+use crate::dedupe::{Block, BlockView, Forgotten, HashKind, KindId, Offset, PartitionId, Windows};
 use crate::metrics::RestoreSource;
 use crate::ports::{Committed, Head, Source, StateItem, StateLog, Store};
 
@@ -38,10 +39,10 @@ impl<W: World> Core<W> {
             .into());
         }
         let usable = local.filter(|(from, _)| (bounds.low..=bounds.stable).contains(from));
-        let empty = self.empty_window(checkpoint);
+        let empty = self.empty_windows(checkpoint);
         let now = self.clock.elapsed();
         if usable.is_none() {
-            self.store.clear(id)?;
+            self.options.kinds.filed(id).into_iter().try_for_each(|filed| self.store.clear(filed))?;
         }
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
         if usable.is_none() {
@@ -51,7 +52,7 @@ impl<W: World> Core<W> {
         if usable.is_none() {
             partition.forgets = 0;
         }
-        let covered = partition.window.as_ref().map(Window::next).filter(|next| *next > 0);
+        let covered = partition.windows.as_ref().map(Windows::next).filter(|next| *next > 0);
         let from = usable.map_or(bounds.low, |(from, _)| from);
         tracing::info!(partition = id, from, until = bounds.stable, "restoring state from the state topic");
         partition.phase = Phase::Restoring(Box::new(Restoring {
@@ -64,6 +65,8 @@ impl<W: World> Core<W> {
             covered,
             confirmed: usable.map(|(_, confirmed)| confirmed),
             ids: 0,
+            ahead: None,
+            left_out: BTreeMap::new(),
             checkpoint: checkpoint.cloned(),
         }));
         if from >= bounds.stable {
@@ -75,14 +78,19 @@ impl<W: World> Core<W> {
 
     pub(super) fn restored(&mut self, source: &W::Source, item: StateItem) -> Result<(), Trouble> {
         match item {
-            StateItem::Block { partition, offset, block, .. } => {
-                self.restore_block(partition, offset, &block)
+            StateItem::Block { partition, offset, key, block } => {
+                self.restore_block((partition, offset), &key, &block)
             }
             StateItem::End { partition, next } => self.finish_restore(source, partition, next),
         }
     }
 
-    fn restore_block(&mut self, id: PartitionId, offset: Offset, bytes: &[u8]) -> Result<(), Trouble> {
+    fn restore_block(
+        &mut self,
+        (id, offset): (PartitionId, Offset),
+        key: &str,
+        bytes: &[u8],
+    ) -> Result<(), Trouble> {
         let place = || format!("topic {} partition {id} offset {offset}", self.options.state);
         if Forgotten::is_here(bytes) {
             let forgotten = Forgotten::decode(bytes).map_err(|e| Trouble::block(&place(), &e))?;
@@ -99,14 +107,17 @@ impl<W: World> Core<W> {
         restoring.covered = Some(block.next);
         restoring.ids += block.entries.len() as u64;
         restoring.tell(id, now);
-        partition.state_next = offset + 1;
+        partition.state_next = restoring.resume_after(&block, offset);
         let tail = Tail { crc: Block::checksum(bytes), next: block.next };
-        if let Some(window) = partition.window.as_mut() {
-            window.restore(&view, Offset::MAX).map_err(|e| Trouble::block("the state topic", &e))?;
+        let windows = partition.windows.as_mut();
+        let restored = windows.map(|windows| windows.restore(&view)).transpose();
+        if restored.map_err(|e| Trouble::block("the state topic", &e))?.flatten().is_none() {
+            restoring.left_out(key, block.entries.len() as u64);
+            return Ok(());
         }
         let head = Head {
             confirmed: block.next,
-            state_next: offset + 1,
+            state_next: partition.state_next,
             stream_time_ms: block.time_last_ms,
             tail: Some((tail.crc, tail.next)),
             forgets: partition.forgets,
@@ -142,7 +153,9 @@ impl<W: World> Core<W> {
         partition.forget(forgotten);
         let before = self.store.head(id)?.unwrap_or_default();
         let head = Head { state_next: offset + 1, forgets: partition.forgets, ..before };
-        self.store.forget(id, &forgotten.offsets(), head)?;
+        for filed in self.options.kinds.filed(id) {
+            self.store.forget(filed, &forgotten.offsets(), head)?;
+        }
         Ok(())
     }
 
@@ -170,6 +183,7 @@ impl<W: World> Core<W> {
             restoring.ids,
             restoring.checkpoint.clone(),
         );
+        restoring.tell_left_out(id, &self.options.state);
         self.log.close(id)?;
         let committed = match (committed, covered) {
             (Some(committed), Some(covered)) if covered > committed => {
@@ -239,10 +253,12 @@ impl<W: World> Core<W> {
             }
             OnRewind::Reemit => {
                 tracing::warn!("{names}; writing again from the group's offset (group.on_rewind = reemit)");
-                self.store.truncate(id, committed)?;
+                for filed in self.options.kinds.filed(id) {
+                    self.store.truncate(filed, committed)?;
+                }
                 if let Some(partition) = self.partitions.get_mut(id) {
                     partition.rewound = true;
-                    partition.window.as_mut().map(|window| window.truncate(committed));
+                    partition.windows.iter_mut().for_each(|windows| windows.truncate(committed));
                 }
                 Ok(committed)
             }
@@ -270,6 +286,34 @@ impl Restoring {
     pub fn share(&self) -> f64 {
         let total = self.until.saturating_sub(self.from).max(1);
         (self.at.saturating_sub(self.from) as f64 / total as f64).min(1.0)
+    }
+
+    /// Where reading has to begin again to miss nothing, after this block: at the first block of a named kind that reaches
+    /// beyond what the unnamed kind, which stands for all, has covered by now.
+    fn resume_after(&mut self, block: &Block, offset: Offset) -> Offset {
+        let (kind, _) = KindId::of_filed(block.partition);
+        match &mut self.ahead {
+            Some((_, next)) if kind != KindId::UNNAMED => *next = block.next.max(*next),
+            None if kind != KindId::UNNAMED => self.ahead = Some((offset, block.next)),
+            ahead => drop(ahead.take_if(|(_, next)| *next <= block.next)),
+        }
+        self.ahead.map_or(offset + 1, |(first, _)| first)
+    }
+
+    /// A block of a kind that there is no more.
+    fn left_out(&mut self, key: &str, ids: u64) {
+        let name = Origin::parse(key).and_then(|origin| origin.kind).unwrap_or_default();
+        *self.left_out.entry(name).or_default() += ids;
+    }
+
+    fn tell_left_out(&self, id: PartitionId, topic: &str) {
+        for (kind, ids) in &self.left_out {
+            tracing::warn!(
+                partition = id,
+                "topic {topic} holds {ids} ids of the kind {kind:?}, which is no kind with a window in the configuration: \
+                 they are forgotten; a kind that was renamed needs its old name to find them"
+            );
+        }
     }
 
     fn tell(&mut self, id: PartitionId, now: Duration) {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::checkpoint::Checkpoint;
+use super::kinds::Kind;
 use super::limits::{Enforced, Limit, Limits};
 use super::options::Options;
 use super::partition::Partition;
@@ -11,7 +12,7 @@ use super::trouble::Trouble;
 use super::worker::{Core, World};
 use crate::clock::Clock;
 use crate::config::{Overflow, duration_text};
-use crate::dedupe::Window;
+use crate::dedupe::{KindId, PartitionId, Window, Windows};
 use crate::metrics::WindowStatus;
 use crate::ports::{Source, Store};
 
@@ -37,7 +38,7 @@ impl<W: World> Core<W> {
             self.enforced.disk(bytes, &self.options, &self.partitions, now);
         }
         self.enforced.apply(&self.options, &mut self.partitions);
-        let windows = self.partitions.iter_mut().filter_map(|p| p.window.as_mut());
+        let windows = self.partitions.windows_mut();
         self.report.evicted(windows.map(Window::take_evicted).sum());
         if self.told.looked.is_none_or(|last| now.saturating_sub(last) >= LOOK) {
             self.told.looked = Some(now);
@@ -48,31 +49,29 @@ impl<W: World> Core<W> {
 
     /// The partition hit worst stands for all.
     fn tell_limits(&mut self, now: Duration) {
-        let mut worst: BTreeMap<Limit, &Partition> = BTreeMap::new();
-        let reach = |partition: &Partition| partition.window.as_ref().map_or(0.0, Window::certain_seconds);
-        for partition in self.partitions.iter() {
-            let Some(window) = &partition.window else { continue };
-            let Some(limit) = self.enforced.in_force(window, &self.options) else { continue };
-            let other = worst.entry(limit).or_insert(partition);
-            if reach(partition) < reach(other) {
-                *other = partition;
+        let mut worst: BTreeMap<Limit, (PartitionId, KindId, &Window)> = BTreeMap::new();
+        for (partition, kind, window) in self.partitions.kinds() {
+            let Some(limit) = self.enforced.in_force(window) else { continue };
+            let other = worst.entry(limit).or_insert((partition, kind, window));
+            if window.certain_seconds() < other.2.certain_seconds() {
+                *other = (partition, kind, window);
             }
         }
         let count = self.partitions.iter().count() as u64;
-        let rate: f64 =
-            self.partitions.iter().filter_map(|p| p.window.as_ref()).map(Window::ids_a_second).sum();
-        for (limit, partition) in worst {
+        for (limit, (partition, kind, window)) in worst {
             let told = self.told.limits.get(&limit);
             if told.is_some_and(|last| now.saturating_sub(*last) < TELL) {
                 continue;
             }
             self.told.limits.insert(limit, now);
-            let Some(window) = &partition.window else { continue };
+            let of_kind = self.partitions.kinds().filter(|(_, other, _)| *other == kind);
+            let rate: f64 = of_kind.map(|(_, _, window)| window.ids_a_second()).sum();
             tracing::warn!(
-                partition = partition.id,
+                partition,
+                kind = self.options.kinds.name_of(kind.filed(partition)),
                 "{}; what it takes: {}",
                 sentence(limit, window, &self.options),
-                plan_command(&self.options, rate, count)
+                plan_command(&self.options, window, (rate, count))
             );
         }
     }
@@ -83,10 +82,11 @@ impl<W: World> Core<W> {
         if self.batch.is_open() || self.options.limits.when_full == Overflow::Shrink {
             return Ok(());
         }
-        let (limits, count) = (self.options.limits, self.partitions.iter().count() as u64);
-        let misfits = self
-            .partitions
-            .ids(|p| p.is_running() && p.window.as_ref().is_some_and(|window| limits.misfits(window, count)));
+        let (limits, count) = (self.options.limits, self.count_windows());
+        let misfit = |p: &Partition| {
+            p.windows.iter().flat_map(Windows::iter).any(|(_, window)| limits.misfits(window, count))
+        };
+        let misfits = self.partitions.ids(|p| p.is_running() && misfit(p));
         if misfits.is_empty() {
             return Ok(());
         }
@@ -101,35 +101,41 @@ impl<W: World> Core<W> {
         Ok(source.pause(&misfits)?)
     }
 
-    /// An empty window for one of the partitions there are, about to be filled up to C.
-    pub(super) fn empty_window(&self, checkpoint: Option<&Checkpoint>) -> Window {
-        let mut window =
-            self.options.limits.window(self.options.window, self.partitions.iter().count() as u64);
-        if let Some(layout) = checkpoint.and_then(|checkpoint| checkpoint.filters.as_ref()) {
-            window.follow_filters(layout);
+    /// Empty windows for one of the partitions there are, about to be filled up to C.
+    pub(super) fn empty_windows(&self, checkpoint: Option<&Checkpoint>) -> Windows {
+        let (limits, count) = (&self.options.limits, self.count_windows());
+        let window = |kind: &Kind| kind.window.map(|wanted| limits.window(wanted, count));
+        let mut windows = Windows::new(self.options.kinds.iter().map(|kind| (kind.id, window(kind))));
+        if let Some(checkpoint) = checkpoint {
+            windows.follow(&checkpoint.windows);
         }
-        window
+        windows
+    }
+
+    /// How many windows share what this worker may hold.
+    fn count_windows(&self) -> u64 {
+        self.partitions.iter().count() as u64 * self.options.kinds.windows()
     }
 }
 
 /// What a limit does to a window, in one line.
 fn sentence(limit: Limit, window: &Window, options: &Options) -> String {
-    let (asked, limit) = (duration_text(options.asked()), limit.told(&options.limits));
+    let (asked, limit) = (duration_text(window.asked()), limit.told(&options.limits));
     if window.evicted_share() > 0.0 {
         return format!(
             "{limit}: of the ids of the last {}, {:.2} % were overwritten (window.overflow = \"evict\"); none of the \
              last {}",
-            duration_text(options.window.exact),
+            duration_text(window.exact()),
             window.evicted_share() * 100.0,
             span(window.certain_seconds())
         );
     }
     let (exact, all) = (window.exact_seconds(), window.effective_seconds());
-    if all >= options.asked().as_secs_f64() {
+    if all >= window.asked().as_secs_f64() {
         return format!(
             "{limit}: ids are remembered exactly for {} instead of {}; filters remember the rest",
             span(exact),
-            duration_text(options.window.exact)
+            duration_text(window.exact())
         );
     }
     let part = if exact < all { format!(" ({} exactly)", span(exact)) } else { String::new() };
@@ -137,9 +143,9 @@ fn sentence(limit: Limit, window: &Window, options: &Options) -> String {
 }
 
 /// The command that says what the window as configured takes at the rate observed, for this process.
-fn plan_command(options: &Options, ids_a_second: f64, partitions: u64) -> String {
+fn plan_command(options: &Options, window: &Window, (ids_a_second, partitions): (f64, u64)) -> String {
     let limits: &Limits = &options.limits;
-    let bloom = options.window.bloom.map(|_| format!(" --bloom {}", duration_text(options.asked())));
+    let bloom = window.bloom().map(|_| format!(" --bloom {}", duration_text(window.asked())));
     let memory = limits.max_memory.map(|bytes| format!(" --memory {bytes}"));
     let evicts = limits.when_full == Overflow::Evict;
     let evict = evicts.then(|| format!(" --overflow evict --max-ids {}", limits.max_ids));
@@ -147,7 +153,7 @@ fn plan_command(options: &Options, ids_a_second: f64, partitions: u64) -> String
     format!(
         "dedupd plan --events {:.3} --exact {} --partitions {}{more}",
         (ids_a_second * limits.workers as f64).max(0.001),
-        duration_text(options.window.exact),
+        duration_text(window.exact()),
         partitions.saturating_mul(limits.workers).max(1)
     )
 }
@@ -159,9 +165,9 @@ fn span(seconds: f64) -> String {
 
 /// What the status says of a window.
 pub(super) fn window_status(window: &Window, enforced: &Enforced, options: &Options) -> WindowStatus {
-    let limit = enforced.in_force(window, options);
+    let limit = enforced.in_force(window);
     WindowStatus {
-        asked_seconds: options.asked().as_secs_f64(),
+        asked_seconds: window.asked().as_secs_f64(),
         exact_seconds: window.exact_seconds(),
         certain_seconds: window.certain_seconds(),
         miss_rate: window.evicted_share(),

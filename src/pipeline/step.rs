@@ -8,12 +8,20 @@ use super::partition::Open;
 use super::trouble::{Fatal, Trouble};
 use super::worker::{Core, World};
 use crate::clock::Clock;
-use crate::dedupe::{Look, Offset, Verdict};
+use crate::dedupe::{Look, Offset, Verdict, Window};
 use crate::metrics::Outcome;
 use crate::ports::{Failure, Reason, Record, Side, Sink, Source};
 
 /// Records looked at together, so that the memory accesses of one overlap with those of the others.
 pub(super) const CHUNK: usize = 256;
+
+/// What the first pass found of a record.
+struct Looked {
+    /// The number of its kind.
+    kind: usize,
+    /// Where its identity stands; `None` when it has none.
+    look: Option<Look>,
+}
 
 type RawOf<'a, W> = <<W as World>::Source as Source>::Record<'a>;
 
@@ -36,10 +44,10 @@ pub(super) fn gather<S: Source>(source: &S, wait: Duration) -> (Vec<S::Record<'_
 impl<W: World> Core<W> {
     /// Decides about each record of a chunk and writes what is new; commits whenever the batch is full.
     pub(super) fn process(&mut self, source: &W::Source, chunk: &[RawOf<'_, W>]) -> Result<(), Trouble> {
-        let looks: Vec<Option<Look>> = chunk.iter().map(|record| self.look(record)).collect();
+        let looks: Vec<Looked> = chunk.iter().map(|record| self.look(record)).collect();
         let now_ms = self.clock.wall_ms();
-        for (record, look) in chunk.iter().zip(&looks) {
-            let limit_reached = self.decide(record, look.as_ref(), now_ms).map_err(Trouble::rewinding)?;
+        for (record, looked) in chunk.iter().zip(&looks) {
+            let limit_reached = self.decide(record, looked, now_ms).map_err(Trouble::rewinding)?;
             if limit_reached || self.batch.is_full(&self.options) {
                 self.commit(source)?;
             }
@@ -47,18 +55,30 @@ impl<W: World> Core<W> {
         Ok(())
     }
 
-    /// First pass: the identity, and a hint to the memory that its bucket will be needed.
-    fn look(&self, record: &RawOf<'_, W>) -> Option<Look> {
-        if self.options.mode == Mode::Bypass {
-            return None;
+    /// First pass: kind and identity, and a hint to the memory that its bucket will be needed.
+    fn look(&self, record: &RawOf<'_, W>) -> Looked {
+        let kind = self.options.kinds.number_of(record);
+        if self.passes_unseen(kind) {
+            return Looked { kind, look: None };
         }
-        let identity = self.options.rule.identify(record)?;
-        let window = self.partitions.get(record.coordinates().partition).and_then(|p| p.window.as_ref());
-        Some(window.map_or_else(|| Look::at(identity), |window| window.look(identity)))
+        let look = self.options.rule.identify(record).map(|identity| {
+            let window = self.window(record, kind);
+            window.map_or_else(|| Look::at(identity), |window| window.look(identity))
+        });
+        Looked { kind, look }
+    }
+
+    /// Whether records of this kind are forwarded without a look.
+    fn passes_unseen(&self, kind: usize) -> bool {
+        self.options.mode == Mode::Bypass || self.options.kinds.get(kind).is_none_or(|it| it.window.is_none())
+    }
+
+    fn window(&self, record: &RawOf<'_, W>, kind: usize) -> Option<&Window> {
+        self.partitions.get(record.coordinates().partition)?.windows.as_ref()?.get(kind)
     }
 
     /// Second pass: one record. True when its partition may take no more in this transaction.
-    fn decide(&mut self, record: &RawOf<'_, W>, look: Option<&Look>, now_ms: i64) -> Result<bool, Trouble> {
+    fn decide(&mut self, record: &RawOf<'_, W>, looked: &Looked, now_ms: i64) -> Result<bool, Trouble> {
         let at = record.coordinates();
         let Some(partition) = self.partitions.get_mut(at.partition).filter(|p| p.is_running()) else {
             // Fetched before its partition was paused or given away; it will be read again.
@@ -66,47 +86,53 @@ impl<W: World> Core<W> {
         };
         if at.offset < partition.next {
             // The client can hand over an offset twice; the second time it is no record.
-            self.tally.count(Outcome::Stale);
+            self.tally.count(0, Outcome::Stale);
             return Ok(false);
         }
         self.batch.begin(&mut self.sink, || self.clock.elapsed())?;
-        let Some(window) = partition.window.as_mut() else { return Ok(false) };
+        let Some(windows) = partition.windows.as_mut() else { return Ok(false) };
         let open = partition.open.get_or_insert_with(Open::default);
-        window.observe(record.timestamp_ms(), now_ms);
+        windows.observe(record.timestamp_ms(), now_ms);
         open.records += 1;
         let records = open.records;
         self.batch.add(record.size());
         let poisoned = partition.poison.as_ref().is_some_and(|(offset, _)| *offset == at.offset);
-        let outcome = match look {
+        let outcome = match &looked.look {
             _ if poisoned => self.set_aside(record)?,
-            _ if self.options.mode == Mode::Bypass => {
+            _ if self.passes_unseen(looked.kind) => {
                 self.forward(record)?;
                 Outcome::Bypassed
             }
             None => self.without_id(record)?,
-            Some(look) => self.with_id(record, look)?,
+            Some(look) => self.with_id(record, looked.kind, look)?,
         };
-        self.tally.count(outcome);
+        self.tally.count(looked.kind, outcome);
         self.tally.seen(record.size(), record.timestamp_ms());
         let Some(partition) = self.partitions.get_mut(at.partition) else { return Ok(false) };
         partition.next = at.offset + 1;
         Ok(partition.limit.is_some_and(|limit| records >= limit))
     }
 
-    fn with_id(&mut self, record: &RawOf<'_, W>, look: &Look) -> Result<Outcome, Trouble> {
+    fn with_id(&mut self, record: &RawOf<'_, W>, number: usize, look: &Look) -> Result<Outcome, Trouble> {
         let at = record.coordinates();
-        let window = self.partitions.get(at.partition).and_then(|partition| partition.window.as_ref());
-        let Some(window) = window else { return Ok(Outcome::Stale) };
-        let owners = Stored { store: &self.store, partition: at.partition };
+        let (Some(window), Some(kind)) = (self.window(record, number), self.options.kinds.get(number)) else {
+            return Ok(Outcome::Stale);
+        };
+        let (policy, filed) = (kind.on_probable, kind.id.filed(at.partition));
+        let owners = Stored { store: &self.store, partition: filed };
         let outcome = match window.verdict(at.offset, look, &owners)? {
-            Verdict::Duplicate { owner } => return self.duplicate(record, owner),
-            Verdict::Probable { .. } if self.options.on_probable == OnProbable::Forward => Outcome::Probable,
+            Verdict::Duplicate { owner } => {
+                let owner_ms = Some(window.arrived_ms(owner)).filter(|ms| *ms > 0);
+                return self.duplicate(record, owner, owner_ms);
+            }
+            Verdict::Probable { .. } if policy == OnProbable::Forward => Outcome::Probable,
             Verdict::Probable { .. } if self.is_forced(record) => Outcome::Forced,
-            Verdict::Probable { since_ms } => return self.probable(record, since_ms),
+            Verdict::Probable { since_ms } => return self.probable(record, policy, since_ms),
             Verdict::Retry => Outcome::Retry,
             Verdict::New => Outcome::Forwarded,
         };
-        if let Some(window) = self.partitions.get_mut(at.partition).and_then(|p| p.window.as_mut()) {
+        let windows = self.partitions.get_mut(at.partition).and_then(|p| p.windows.as_mut());
+        if let Some(window) = windows.and_then(|windows| windows.get_mut(number)) {
             window.admit(at.offset, look);
         }
         self.forward(record)?;
@@ -134,13 +160,16 @@ impl<W: World> Core<W> {
     }
 
     /// A record whose id another one has: its owner stays what it is, also when the record is forced.
-    fn duplicate(&mut self, record: &RawOf<'_, W>, owner: Offset) -> Result<Outcome, Trouble> {
+    fn duplicate(
+        &mut self,
+        record: &RawOf<'_, W>,
+        owner: Offset,
+        owner_ms: Option<i64>,
+    ) -> Result<Outcome, Trouble> {
         if self.is_forced(record) {
             self.forward(record)?;
             return Ok(Outcome::Forced);
         }
-        let window = self.partitions.get(record.coordinates().partition).and_then(|p| p.window.as_ref());
-        let owner_ms = window.map(|window| window.arrived_ms(owner)).filter(|ms| *ms > 0);
         let side = self.options.keep_duplicates.then_some(Side::Duplicates);
         self.leave_out(record, Outcome::Duplicate, side, || {
             let detail = format!("the record at offset {owner} of the same partition has the same id");
@@ -148,8 +177,13 @@ impl<W: World> Core<W> {
         })
     }
 
-    fn probable(&mut self, record: &RawOf<'_, W>, since_ms: i64) -> Result<Outcome, Trouble> {
-        let side = match self.options.on_probable {
+    fn probable(
+        &mut self,
+        record: &RawOf<'_, W>,
+        policy: OnProbable,
+        since_ms: i64,
+    ) -> Result<Outcome, Trouble> {
+        let side = match policy {
             OnProbable::DeadLetter => Some(Side::DeadLetter),
             _ => self.options.keep_duplicates.then_some(Side::Duplicates),
         };

@@ -253,7 +253,7 @@ impl<W: World> Core<W> {
             time_first_ms: block.time_last_ms,
             ..block.clone()
         };
-        let origin = Origin { clean_end: None, writer: self.options.writer.clone() };
+        let origin = Origin { writer: self.options.writer.clone(), ..Origin::default() };
         let checkpoint = Checkpoint {
             stream_time_ms: block.time_last_ms,
             writer: self.options.writer.clone(),

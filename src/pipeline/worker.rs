@@ -15,7 +15,7 @@ use super::step::gather;
 use super::trouble::{Fatal, Trouble};
 use crate::clock::Clock;
 use crate::control::Asked;
-use crate::dedupe::Window;
+use crate::dedupe::{Window, Windows};
 use crate::ports::{Failure, GroupEvent, Head, Refused, Remedy, Sink, Source, StateLog, Store, StoreError};
 
 /// Longest wait for records when nothing is open; also how late a stop is noticed.
@@ -84,6 +84,7 @@ impl<W: World> Worker<W> {
         mut report: Report,
     ) -> Self {
         report.warn_always(options.mode.warning());
+        report.know(&options.kinds);
         let core = Core {
             sink,
             log,
@@ -333,7 +334,7 @@ impl Partition {
         Head {
             confirmed: self.committed,
             state_next: self.state_next,
-            stream_time_ms: self.window.as_ref().map_or(0, Window::stream_time_ms),
+            stream_time_ms: self.windows.as_ref().map_or(0, Windows::stream_time_ms),
             tail: self.tail.map(|tail| (tail.crc, tail.next)),
             forgets: self.forgets,
         }

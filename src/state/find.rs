@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use serde::Serialize;
 
-use crate::dedupe::{BlockError, Identity, Offset, PartitionId};
+use crate::dedupe::{BlockError, Identity, KindId, Offset, PartitionId};
 use crate::ports::{Head, Store, StoreError};
 
 /// The record that owns an identity.
@@ -64,7 +64,7 @@ pub struct Summary {
 
 /// Counts what a partition holds; `None` when nothing is known of it.
 pub fn summarise(store: &impl Store, partition: PartitionId) -> Result<Option<Summary>, StoreError> {
-    let Some(head) = store.head(partition)? else { return Ok(None) };
+    let Some(head) = head_of(store, partition)? else { return Ok(None) };
     let mut summary = Summary { head, ..Summary::default() };
     store.scan(partition, &mut |view| {
         let header = &view.header;
@@ -80,4 +80,14 @@ pub fn summarise(store: &impl Store, partition: PartitionId) -> Result<Option<Su
         Ok(())
     })?;
     Ok(Some(summary))
+}
+
+/// How much of the blocks filed under this number is real: the head of the partition says it, for all kinds. `None` when
+/// nothing is stored.
+pub(super) fn head_of(store: &impl Store, filed: PartitionId) -> Result<Option<Head>, StoreError> {
+    let (_, partition) = KindId::of_filed(filed);
+    if store.head(filed)?.is_none() {
+        return Ok(None);
+    }
+    store.head(partition)
 }

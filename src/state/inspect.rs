@@ -4,11 +4,11 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 
 use super::error::StateError;
-use super::find::{Owned, Summary, find, summarise};
+use super::find::{Owned, Summary, find, head_of, summarise};
 use super::spelling::utc;
-use super::standing::{Standing, load, standing_of};
+use super::standing::{Lengths, Standing, load, standing_of};
 use crate::dedupe::bloom::Slice;
-use crate::dedupe::{Bloom, Identity, Offset, PartitionId, Window, WindowLimits};
+use crate::dedupe::{Bloom, Identity, KindId, Offset, PartitionId, Window, WindowLimits};
 use crate::ports::Store;
 use crate::store::{Binding, Copied};
 
@@ -27,11 +27,14 @@ pub struct Inspection {
     pub partitions: Vec<PartitionReport>,
 }
 
-/// One partition.
+/// One partition, or what it remembers of one kind.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PartitionReport {
     /// Its number in the raw topic.
     pub partition: PartitionId,
+    /// The kind, if it has a name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
     /// Raw offset up to which the state is known to be committed.
     pub confirmed: Offset,
     /// Where the state topic continues.
@@ -98,6 +101,9 @@ pub struct Answer {
 pub struct Found {
     /// Partition of the raw topic.
     pub partition: PartitionId,
+    /// The kind of its record, if it has a name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
     /// Offset and time of the record that owns the id.
     #[serde(flatten)]
     pub owned: Owned,
@@ -107,12 +113,14 @@ pub struct Found {
 
 /// Looks at all partitions, one after the other; filters are built as a start builds them. `bar`
 /// counts partitions.
-pub fn inspect(state: &Copied, limits: WindowLimits, bar: &ProgressBar) -> Result<Inspection, StateError> {
+pub fn inspect(state: &Copied, lengths: &Lengths, bar: &ProgressBar) -> Result<Inspection, StateError> {
     let mut partitions = Vec::new();
-    bar.set_length(u64::from(state.binding.partitions));
-    for partition in 0..state.binding.partitions {
-        if let Some(summary) = summarise(&state.store, partition)? {
-            partitions.push(report(&state.store, partition, &summary, limits)?);
+    let windows = state.binding.windows();
+    bar.set_length(windows.len() as u64);
+    for (kind, partition, filed) in windows {
+        if let Some(summary) = summarise(&state.store, filed)? {
+            let report = report(&state.store, filed, &summary, lengths.of(kind))?;
+            partitions.push(PartitionReport { partition, kind: kind.map(str::to_owned), ..report });
         }
         bar.inc(1);
     }
@@ -135,6 +143,7 @@ fn report(
     let slices = window.as_ref().and_then(Window::bloom).map(Bloom::slices);
     Ok(PartitionReport {
         partition,
+        kind: None,
         confirmed: summary.head.confirmed,
         state_next: summary.head.state_next,
         stream_time_ms: summary.head.stream_time_ms,
@@ -172,15 +181,16 @@ impl Answer {
         identity: Identity,
         state: &Copied,
         only: Option<PartitionId>,
-        limits: WindowLimits,
+        lengths: &Lengths,
         bar: &ProgressBar,
     ) -> Result<Self, StateError> {
         let mut answer =
             Self { identity: identity.to_string(), found: Vec::new(), passed_by_chance: Vec::new() };
-        let partitions = only.map_or(0..state.binding.partitions, |one| one..one.saturating_add(1));
-        bar.set_length(partitions.len() as u64);
-        for partition in partitions {
-            answer.look(identity, &state.store, partition, limits)?;
+        let mut windows = state.binding.windows();
+        windows.retain(|(_, partition, _)| only.is_none_or(|only| only == *partition));
+        bar.set_length(windows.len() as u64);
+        for (kind, _, filed) in windows {
+            answer.look(identity, &state.store, (kind, filed), lengths.of(kind))?;
             bar.inc(1);
         }
         Ok(answer)
@@ -190,24 +200,25 @@ impl Answer {
         &mut self,
         identity: Identity,
         store: &impl Store,
-        partition: PartitionId,
+        (kind, filed): (Option<&str>, PartitionId),
         limits: WindowLimits,
     ) -> Result<(), StateError> {
-        let Some(head) = store.head(partition)? else { return Ok(()) };
-        let settled = find(store, partition, identity, 0..head.confirmed)?;
-        let hearsay = find(store, partition, identity, head.confirmed..Offset::MAX)?;
+        let Some(head) = head_of(store, filed)? else { return Ok(()) };
+        let (_, partition) = KindId::of_filed(filed);
+        let found = |owned, standing| Found { partition, kind: kind.map(str::to_owned), owned, standing };
+        let settled = find(store, filed, identity, 0..head.confirmed)?;
+        let hearsay = find(store, filed, identity, head.confirmed..Offset::MAX)?;
         if settled.is_some() || limits.bloom.is_some() {
-            let window = load(store, partition, head, limits)?;
-            let made_of = (store, partition);
+            let window = load(store, filed, head, limits)?;
+            let made_of = (store, filed);
             let standing = standing_of(made_of, (&window, limits.bloom), identity, settled)?;
             match (settled, standing) {
-                (Some(owned), Some(standing)) => self.found.push(Found { partition, owned, standing }),
+                (Some(owned), Some(standing)) => self.found.push(found(owned, standing)),
                 (None, Some(standing)) => self.passed_by_chance.push((partition, standing)),
                 (_, None) => {}
             }
         }
-        let unconfirmed = |owned| Found { partition, owned, standing: Standing::Unconfirmed };
-        self.found.extend(hearsay.map(unconfirmed));
+        self.found.extend(hearsay.map(|owned| found(owned, Standing::Unconfirmed)));
         Ok(())
     }
 

@@ -19,5 +19,5 @@ pub use filter::{FilterBits, SliceFilters, filters_of};
 pub use find::{Owned, Summary, find, summarise};
 pub use inspect::{Answer, Found, Inspection, PartitionReport, SliceReport, inspect};
 pub use spelling::{parse_time, utc};
-pub use standing::{Standing, load, standing_of};
+pub use standing::{Lengths, Standing, load, standing_of};
 pub use transfer::{Transferred, export, import, verify};

@@ -27,6 +27,28 @@ pub enum Standing {
     Unconfirmed,
 }
 
+/// How long the ids of each kind are remembered.
+#[derive(Debug, Clone)]
+pub struct Lengths {
+    unnamed: WindowLimits,
+    named: Vec<(String, WindowLimits)>,
+}
+
+impl Lengths {
+    /// For the records of no named kind, and for each kind with a window of its own.
+    #[must_use]
+    pub fn new(unnamed: WindowLimits, named: Vec<(String, WindowLimits)>) -> Self {
+        Self { unnamed, named }
+    }
+
+    /// Those of a kind; of one that is not known as those of no kind.
+    #[must_use]
+    pub fn of(&self, kind: Option<&str>) -> WindowLimits {
+        let named = self.named.iter().find(|(name, _)| Some(name.as_str()) == kind);
+        named.map_or(self.unnamed, |(_, limits)| *limits)
+    }
+}
+
 /// The window of a stopped instance's partition, as a start would make it if the group stood at the
 /// confirmed offset.
 pub fn load(

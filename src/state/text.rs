@@ -55,20 +55,26 @@ fn row(f: &mut fmt::Formatter<'_>, report: &PartitionReport) -> fmt::Result {
     };
     writeln!(
         f,
-        "{:>9}  {:>14}  {:<24}  {:>12}  {:>11}  {:>8}  {offsets:>24}  {:>10}",
+        "{:>9}  {:>14}  {:<24}  {:>12}  {:>11}  {:>8}  {offsets:>24}  {:>10}{}",
         report.partition,
         report.confirmed,
         report.stream_time,
         report.ids,
         report.unconfirmed_ids,
         report.blocks,
-        ByteSize(report.bytes).display().iec().to_string()
+        ByteSize(report.bytes).display().iec().to_string(),
+        of_kind(report.kind.as_deref())
     )
+}
+
+fn of_kind(kind: Option<&str>) -> String {
+    kind.map(|kind| format!("  kind {kind}")).unwrap_or_default()
 }
 
 fn slices(f: &mut fmt::Formatter<'_>, report: &PartitionReport) -> fmt::Result {
     let exact = HumanCount(report.exact_ids.unwrap_or(0));
-    writeln!(f, "\nfilters of partition {} ({exact} ids are in the exact part)", report.partition)?;
+    let kind = of_kind(report.kind.as_deref());
+    writeln!(f, "\nfilters of partition {}{kind} ({exact} ids are in the exact part)", report.partition)?;
     writeln!(
         f,
         "  {:<24}  {:<24}  {:>12}  {:>7}  {:>14}  {:>6}  {:>9}",

@@ -68,9 +68,9 @@ fn write(
     bar: &ProgressBar,
 ) -> Result<Transferred, StateError> {
     let mut header = Header { binding: binding.clone(), partitions: Vec::new() };
-    for partition in 0..binding.partitions {
-        let summary = summarise(store, partition)?;
-        header.partitions.extend(summary.map(|summary| Part::of(partition, &summary)));
+    for (_, _, filed) in binding.windows() {
+        let summary = summarise(store, filed)?;
+        header.partitions.extend(summary.map(|summary| Part::of(filed, &summary)));
     }
     let sum = |of: fn(&Part) -> u64| header.partitions.iter().map(of).sum();
     let (blocks, ids) = (sum(|part| part.blocks), sum(|part| part.ids));

@@ -1,6 +1,7 @@
 //! Adding a block: cut to size, small ones joined.
 
 use super::engine::{BATCH, Engine, Removal};
+use super::joining::Stretch;
 use super::keys;
 use super::tail::{Packed, Piece, Place, Tail, join, pack};
 use crate::dedupe::{Block, PartitionId};
@@ -12,7 +13,7 @@ pub(super) fn append(
     tail: &mut Tail,
     block: &Block,
     head: Head,
-    (join_span_ms, slice_ms): (i64, i64),
+    stretch: Stretch,
 ) -> Result<(), StoreError> {
     let partition = block.partition;
     if block.first == block.next {
@@ -21,7 +22,7 @@ pub(super) fn append(
     let mut packed = pack(block);
     let small = packed.first().filter(|packed| packed.place == Place::Waiting).map(|packed| packed.piece);
     let begins = |span_ms| tail.begins_stretch(block.time_first_ms, span_ms);
-    if small.is_none() || begins(join_span_ms) || begins(slice_ms) {
+    if small.is_none() || begins(stretch.span) || begins(stretch.slice) {
         settle(engine, tail, partition)?;
     }
     let mut joined = Vec::new();

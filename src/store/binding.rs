@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::dedupe::HashKind;
+use crate::dedupe::{HashKind, KindId, PartitionId};
 
 /// What the store's identities and offsets refer to; written into the database.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,6 +28,9 @@ pub struct Binding {
     pub clean_id: Option<String>,
     /// Kafka's id of the state topic, where known.
     pub state_id: Option<String>,
+    /// The kinds with windows of their own, by name, in order. What the store knows is complete for these alone.
+    #[serde(default)]
+    pub kinds: Vec<String>,
 }
 
 /// How a stored binding stands to the configured one.
@@ -46,6 +49,19 @@ impl Binding {
     #[must_use]
     pub fn hash_text(&self) -> String {
         hash_text::text(self.hash)
+    }
+
+    /// The windows of all partitions: the kind's name, if it has one, the partition, and the number that their blocks are
+    /// filed under, by which they are sorted.
+    #[must_use]
+    pub fn windows(&self) -> Vec<(Option<&str>, PartitionId, PartitionId)> {
+        let kinds = std::iter::once(None).chain(self.kinds.iter().map(|name| Some(name.as_str())));
+        let of = |kind: Option<&str>| kind.map_or(KindId::UNNAMED, KindId::named);
+        let mut all: Vec<_> = kinds
+            .flat_map(|kind| (0..self.partitions).map(move |id| (kind, id, of(kind).filed(id))))
+            .collect();
+        all.sort_unstable_by_key(|(_, _, filed)| *filed);
+        all
     }
 
     /// Compares `self`, as configured, with what a store says of itself.
@@ -79,6 +95,9 @@ impl Binding {
         if stored.partitions > self.partitions {
             let (had, has) = (stored.partitions, self.partitions);
             return Relation::Foreign(format!("the raw topic had {had} partitions and has {has}"));
+        }
+        if stored.kinds != self.kinds {
+            return Relation::Foreign(format!("it knows the kinds {:?}, not {:?}", stored.kinds, self.kinds));
         }
         if stored.hash != self.hash {
             return Relation::OtherHash(stored.hash);
@@ -138,6 +157,7 @@ mod tests {
             raw_id: Some("1".into()),
             clean_id: None,
             state_id: None,
+            kinds: Vec::new(),
         }
     }
 

@@ -12,13 +12,12 @@ use super::binding::Binding;
 use super::cut::{Expired, clear, cut, expire, forget};
 use super::engine::Engine;
 use super::guard::guarded;
+use super::joining::Joining;
 use super::keys;
 use super::tail::{Place, consistent, range};
 use crate::dedupe::{Block, BlockView, Coordinates, Identity, Offset, PartitionId};
 use crate::ports::{Head, Store, StoreError};
 
-/// Small blocks are joined within this stretch of stream time, unless told otherwise.
-const JOIN_SPAN: Duration = Duration::from_mins(5);
 /// How long closing waits for the engine's threads.
 const CLOSE_SILENCE: Duration = Duration::from_secs(10);
 
@@ -26,30 +25,18 @@ const CLOSE_SILENCE: Duration = Duration::from_secs(10);
 #[derive(Clone)]
 pub struct SledStore {
     pub(super) engine: Arc<Engine>,
-    join_span_ms: i64,
-    slice_ms: i64,
+    joining: Joining,
 }
 
 impl SledStore {
     pub(super) fn new(engine: Engine) -> Self {
-        let join_span_ms = i64::try_from(JOIN_SPAN.as_millis()).unwrap_or(1);
-        Self { engine: Arc::new(engine), join_span_ms, slice_ms: i64::MAX }
+        Self { engine: Arc::new(engine), joining: Joining::default() }
     }
 
-    /// Joins small blocks only within stretches of `span` of stream time (default 5 minutes).
-    /// A reader of a block knows the stream time of its identities no better than that, so take
-    /// a small part of the window, a hundredth say.
+    /// Joins small blocks only so far (default: 5 minutes).
     #[must_use]
-    pub fn with_join_span(mut self, span: Duration) -> Self {
-        self.join_span_ms = i64::try_from(span.as_millis()).unwrap_or(i64::MAX).max(1);
-        self
-    }
-
-    /// Joins nothing over the border between two slices of `slice_ms` of stream time since the epoch:
-    /// a block is filed in the slice of its first identity, and so must each of its parts have been.
-    #[must_use]
-    pub fn with_slices(mut self, slice_ms: i64) -> Self {
-        self.slice_ms = slice_ms.max(1);
+    pub fn joining(mut self, joining: Joining) -> Self {
+        self.joining = joining;
         self
     }
 
@@ -112,7 +99,7 @@ impl Store for SledStore {
             cut(engine, &mut tail, partition, block.first, &mut |_, _| ())?;
             tail = engine.take_tail(partition)?;
         }
-        append(engine, &mut tail, block, head, (self.join_span_ms, self.slice_ms))?;
+        append(engine, &mut tail, block, head, self.joining.of(partition))?;
         engine.put_tail(partition, tail);
         Ok(())
     }

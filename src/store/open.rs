@@ -244,6 +244,7 @@ mod tests {
             raw_id: None,
             clean_id: None,
             state_id: None,
+            kinds: Vec::new(),
         }
     }
 

@@ -1,8 +1,9 @@
 //! What is printed: no secret, and nothing that does not read back.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
-use dedupd::config::{AsTyped, Config, ConfigError, HashChoice};
+use dedupd::config::{AsTyped, Config, ConfigError, HashChoice, TypedKind};
 
 use super::{LEAST, good, problems_of, sources, with};
 
@@ -59,9 +60,15 @@ fn what_is_shown_reads_back_as_the_same() {
                 identity.key_file = 'C:\\key \"1\"'\nidentity.on_missing = \"dead_letter\"\nidentity.force_header = \"again\"\n\
                 window.false_positive_rate = 1e-7\nbatch.max_bytes = 3000\nbatch.interval = \"1500us\"\n\
                 window.overflow = \"evict\"\nwindow.max_memory = \"2GiB\"\nstate.max_disk = \"20GB\"\n\
-                kafka.properties.\"client.id\" = \"a\\tb\"";
+                kafka.properties.\"client.id\" = \"a\\tb\"\n\
+                [[kinds]]\nname = \"pay\"\nfrom = \"json:/type\"\nvalues = [\"a\", 7]\nexact = \"7d\"\nbloom = \"30d\"\n\
+                [[kinds]]\nname = \"noise\"\nfrom = \"header:k\"\nvalues = [\"x\"]\ndedupe = false";
     let config = good(more);
     let key_file = PathBuf::from(r#"C:\key "1""#);
+    let lengths: Vec<_> =
+        config.kinds.iter().map(|kind| kind.window.as_ref().map(|it| (it.exact, it.bloom))).collect();
+    assert_eq!(lengths, [Some((Duration::from_hours(168), Duration::from_hours(720))), None]);
+    assert_eq!(config.kinds[0].values, ["a", "7"]);
     assert_eq!(config.identity.hash, HashChoice::SipHash { key_file });
     for config in [config, good("")] {
         let mut again = sources(&config.show(), &[]);
@@ -79,12 +86,19 @@ fn the_documented_file_holds_every_key_with_its_default() {
     assert_eq!(documented, Config::from_sources(&sources(least, &[])).unwrap());
 
     let keys = serde_json::to_value(AsTyped::default()).unwrap();
-    for (section, keys) in keys.as_object().unwrap() {
+    for (section, keys) in keys.as_object().unwrap().iter().filter(|(_, keys)| keys.is_object()) {
         let below = text.split_once(&format!("\n[{section}]\n")).unwrap().1;
         let below = below.split("\n[").next().unwrap();
         for key in keys.as_object().unwrap().keys().filter(|key| *key != "properties") {
             let shown = |line: &str| line.trim_start_matches("# ").starts_with(&format!("{key} = "));
             assert!(below.lines().any(shown), "{section}.{key} is not in config/dedupd.toml");
         }
+    }
+    let kinds = text.split_once("\n# [[kinds]]\n").unwrap().1.split("\n\n").next().unwrap();
+    for key in serde_json::to_value(TypedKind::default()).unwrap().as_object().unwrap().keys() {
+        assert!(
+            kinds.lines().any(|line| line.starts_with(&format!("# {key} = "))),
+            "kinds.{key} is not there"
+        );
     }
 }

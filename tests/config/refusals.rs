@@ -193,7 +193,7 @@ fn unknown_keys_are_errors_with_a_suggestion_and_without_their_value() {
             "batch.linger (d.toml): is no key of the configuration; the keys of [batch] are interval, max_bytes, max_records, transaction_timeout",
             "http.listen (d.toml): is a table or a list where a value belongs; write a text, a number or true/false",
             "kafka.sasl_password (d.toml): is no key of the configuration; the keys of [kafka] are bootstrap_servers, properties",
-            "nonsense (d.toml): is no section of the configuration; the sections are batch, dedupe, group, http, identity, kafka, state, topics, window",
+            "nonsense (d.toml): is no section of the configuration; the sections are batch, dedupe, group, http, identity, kafka, kinds, state, topics, window",
             "topic (d.toml): is no section of the configuration; did you mean [topics]?",
             "topics.rwa (d.toml): is no key of the configuration; did you mean topics.raw?",
             "window.interval (d.toml): is no key of the configuration; did you mean batch.interval?",
@@ -249,4 +249,51 @@ fn properties_that_would_break_the_promise_are_refused_by_name() {
     );
     assert!(line("transaction.timeout.ms").ends_with("set batch.transaction_timeout"));
     assert!(line("auto.offset.reset").ends_with("set group.start"));
+}
+
+#[test]
+fn kinds_are_refused_with_their_place() {
+    let cases: &[(&str, &[&str])] = &[
+        (
+            r#"kinds = [{ name = "a b", from = "key", values = [], dedupe = "no" }]"#,
+            &[
+                r#"kinds[0].name = "a b" (d.toml): is no name for a kind; give a name of 1 to 32 letters, digits, '.', '_' and '-'"#,
+                r#"kinds[0].from = "key" (d.toml): is too much: a kind is told by a header or a place in JSON; say where a record tells its kind: header:NAME or json:/pointer"#,
+                r#"kinds[0].values (d.toml): is missing, or has an empty value; list what records of this kind have there, as in values = ["payment"]"#,
+                r#"kinds[0].dedupe = "no" (d.toml): is neither true nor false; give true or false"#,
+            ],
+        ),
+        (
+            r#"kinds = [{ name = "a", from = "header:k", values = ["1"], exact = "2h", bloom = "1h", window = "1h" }]"#,
+            &[
+                r"kinds[0].window (d.toml): is no key of the configuration; the keys of [[kinds]] are bloom, dedupe, exact, false_positive_rate, from, name, on_probable, values",
+                r#"kinds[0].bloom = "1h" (d.toml): is shorter than kinds[0].exact = "2h"; set kinds[0].bloom = "2h" or longer, or leave it out"#,
+            ],
+        ),
+        (
+            r#"kinds = [{ name = "a", from = "header:k", values = ["1"] }, { name = "a", from = "header:k", values = ["2"] }]"#,
+            &[r#"kinds[1].name = "a" (d.toml): names two kinds; give another name"#],
+        ),
+        (
+            r#"kinds = [{ name = "a", from = "header:k", values = ["1"], on_probable = "dead_letter" }]"#,
+            &[
+                r#"kinds.on_probable = "dead_letter": needs a dead-letter topic, and there is none; set topics.dead_letter, or choose another policy"#,
+            ],
+        ),
+        (
+            "kinds = 3",
+            &["kinds (d.toml): is a list of tables; write [[kinds]] and its keys below, in a file"],
+        ),
+    ];
+    for (toml, lines) in cases {
+        let file = format!("{toml}\n{LEAST}");
+        assert_eq!(problems_of(&sources(&file, &[])), *lines, "for {toml}");
+    }
+    let nine: Vec<String> =
+        (0..9).map(|n| format!("{{ name = \"k{n}\", from = \"header:k\", values = [\"{n}\"] }}")).collect();
+    let file = format!("kinds = [{}]\n{LEAST}", nine.join(", "));
+    assert_eq!(
+        problems_of(&sources(&file, &[])),
+        ["kinds: are too many; keep to 8, one can have several values"]
+    );
 }

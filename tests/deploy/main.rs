@@ -58,7 +58,8 @@ fn wrong(question: &Question) -> Vec<String> {
         };
         for (label, _, value) in selector.matchers {
             let own = row.label.filter(|own| own.name == label);
-            if own.is_none() && !["job", "instance"].contains(&label.as_str()) {
+            let elsewhere = ["job", "instance"].contains(&label.as_str()) || (row.by_kind && label == "kind");
+            if own.is_none() && !elsewhere {
                 wrong.push(format!("{by}: {} has no label {label}", row.name));
             }
             let known = own.map_or(&[][..], |own| own.values);

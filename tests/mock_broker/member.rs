@@ -17,8 +17,8 @@ use dedupd::dedupe::{
 use dedupd::kafka::{KafkaSink, KafkaSource, KafkaStateLog, Settings, Topology};
 use dedupd::metrics::{About, Metrics, PartitionState, Status};
 use dedupd::pipeline::{
-    Limits, Mode, OnMissing, OnPoison, OnProbable, OnRewind, Options, Overflow, Report, Start, Torn, Worker,
-    World,
+    Kinds, Limits, Mode, OnMissing, OnPoison, OnProbable, OnRewind, Options, Overflow, Report, Start, Torn,
+    Worker, World,
 };
 use dedupd::ports::{Bounds, Failure, Leftover, StateItem, StateLog};
 use dedupd::store::memory::MemoryStore;
@@ -262,12 +262,16 @@ fn options(settings: &Settings) -> Options {
         writer: settings.transactional_id.clone(),
         rule: rule(),
         hash: HashKind::Xxh3,
-        window: WindowLimits {
-            exact: Duration::from_hours(1),
-            max_ids: 1_000_000,
-            time: TimeSource::Record,
-            bloom: None,
-        },
+        kinds: Kinds::new(
+            WindowLimits {
+                exact: Duration::from_hours(1),
+                max_ids: 1_000_000,
+                time: TimeSource::Record,
+                bloom: None,
+            },
+            OnProbable::Drop,
+            [],
+        ),
         limits: Limits {
             workers: 1,
             max_ids: 1_000_000,
@@ -280,7 +284,6 @@ fn options(settings: &Settings) -> Options {
         force_header: None,
         on_missing: OnMissing::Forward,
         on_poison: OnPoison::Stop,
-        on_probable: OnProbable::Drop,
         start: Start::Earliest,
         on_rewind: OnRewind::Stop,
         torn: Torn::ByEvidence,

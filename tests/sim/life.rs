@@ -8,10 +8,11 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use dedupd::control::Asked;
-use dedupd::dedupe::{BloomLimits, HashKind, TimeSource, WindowLimits};
+use dedupd::dedupe::{BloomLimits, HashKind, IdSource, KindId, KindRule, TimeSource, WindowLimits};
 use dedupd::metrics::{About, Metrics, Status};
 use dedupd::pipeline::{
-    Limits, Mode, OnMissing, OnPoison, OnProbable, OnRewind, Options, Overflow, Report, Start, Torn,
+    Kind, Kinds, Limits, Mode, OnMissing, OnPoison, OnProbable, OnRewind, Options, Overflow, Report, Start,
+    Torn,
 };
 use dedupd::store::Held;
 use dedupd::store::memory::MemoryStore;
@@ -79,14 +80,33 @@ struct Choices {
     filters: bool,
     /// The window has room for few ids, and overwrites the oldest.
     evicts: bool,
+    /// Some records have windows of their own.
+    has_kinds: bool,
     on_poison: OnPoison,
     max_records: usize,
     interval: Duration,
 }
 
 impl Choices {
-    fn window(self) -> WindowLimits {
-        let exact = if self.filters { SHORT } else { WINDOW };
+    /// The kinds of a history, by the last digit of an id: remembered exactly, in filters, or as all the others.
+    fn kinds(self) -> Kinds {
+        let kind = |name: &str, digits: &[&str], filters| Kind {
+            name: name.to_owned(),
+            id: KindId::named(name),
+            rule: Some(KindRule::new(
+                IdSource::Header("kind".to_owned()),
+                digits.iter().map(|digit| (*digit).to_owned()),
+            )),
+            window: Some(self.window(filters)),
+            on_probable: OnProbable::Drop,
+        };
+        let named = [kind("exact", &["0", "1", "2"], false), kind("filters", &["3", "4"], true)];
+        let named = named.into_iter().filter(|_| self.has_kinds);
+        Kinds::new(self.window(self.filters), OnProbable::Drop, named)
+    }
+
+    fn window(self, filters: bool) -> WindowLimits {
+        let exact = if filters { SHORT } else { WINDOW };
         let limits = BloomLimits {
             exact,
             bloom: WINDOW + exact / 32,
@@ -94,7 +114,7 @@ impl Choices {
             false_positive_rate: 1e-12,
             max_bytes: u64::MAX,
         };
-        WindowLimits { exact, max_ids: 1 << 20, time: self.time, bloom: self.filters.then_some(limits) }
+        WindowLimits { exact, max_ids: 1 << 20, time: self.time, bloom: filters.then_some(limits) }
     }
 }
 
@@ -108,10 +128,12 @@ pub fn run(seed: u64, setting: &Setting) -> Outcome {
         time: if chance.coin() { TimeSource::Record } else { TimeSource::Arrival },
         filters: chance.rng.u8(0..4) == 0,
         evicts: chance.rng.u8(0..4) == 0,
+        has_kinds: false,
         on_poison: if chance.coin() { OnPoison::Drop } else { OnPoison::DeadLetter },
         max_records: chance.rng.usize(1..=30),
         interval: Duration::from_millis(chance.rng.u64(5..1500)),
     };
+    let choices = Choices { has_kinds: chance.rng.u8(0..3) == 0, ..choices };
     let steps = chance.rng.usize(30..200);
     let universe = Rc::new(Universe {
         cluster: RefCell::new(Cluster::new(chance, partitions)),
@@ -284,7 +306,7 @@ impl Life {
             writer: writer(worker),
             rule: rule(),
             hash: HashKind::Xxh3,
-            window: self.choices.window(),
+            kinds: self.choices.kinds(),
             limits: Limits {
                 workers: 1,
                 max_ids: if self.choices.evicts { SLOTS } else { 1 << 20 },
@@ -297,7 +319,6 @@ impl Life {
             force_header: None,
             on_missing: OnMissing::Forward,
             on_poison: self.choices.on_poison,
-            on_probable: OnProbable::Drop,
             start: Start::Earliest,
             on_rewind: OnRewind::Stop,
             torn: Torn::ByEvidence,

@@ -41,8 +41,10 @@ impl Fields for SimRecord {
     fn value(&self) -> Option<&[u8]> {
         Some(self.0.value.as_bytes())
     }
-    fn header(&self, _: &str) -> Option<&[u8]> {
-        None
+    /// The last digit of the id, so that all records with it are of the same kind.
+    fn header(&self, name: &str) -> Option<&[u8]> {
+        let key = self.0.key.as_ref().filter(|_| name == "kind")?.as_bytes();
+        key.last_chunk::<1>().map(<[u8; 1]>::as_slice)
     }
 }
 

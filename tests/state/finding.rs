@@ -1,6 +1,6 @@
 //! Where an id is: against a plain model, and each standing that it can have.
 
-use dedupd::state::{Answer, Owned, Standing, find, inspect, summarise};
+use dedupd::state::{Answer, Lengths, Owned, Standing, find, inspect, summarise};
 use dedupd::store::memory::MemoryStore;
 use indicatif::ProgressBar;
 use proptest::prelude::*;
@@ -48,9 +48,13 @@ proptest! {
     }
 }
 
+fn lengths(limits: WindowLimits) -> Lengths {
+    Lengths::new(limits, Vec::new())
+}
+
 fn answer(dir: &Path, identity: Identity, only: Option<PartitionId>) -> Answer {
     let state = copied(dir);
-    let answer = Answer::of(identity, &state, only, limits(), &ProgressBar::hidden()).unwrap();
+    let answer = Answer::of(identity, &state, only, &lengths(limits()), &ProgressBar::hidden()).unwrap();
     state.close();
     answer
 }
@@ -111,7 +115,7 @@ fn what_is_not_confirmed_is_said_to_be_so_beside_what_is() {
 fn an_inspection_shows_partitions_and_the_slices_of_a_start() {
     let dir = filled();
     let state = copied(dir.path());
-    let inspection = inspect(&state, limits(), &ProgressBar::hidden()).unwrap();
+    let inspection = inspect(&state, &lengths(limits()), &ProgressBar::hidden()).unwrap();
     assert_eq!(inspection.binding, binding(HashKind::Xxh3));
     assert!(inspection.disk_bytes > 37_800 * 17, "{}", inspection.disk_bytes);
     assert_eq!(inspection.ids, 37_800);
@@ -139,7 +143,7 @@ fn an_inspection_shows_partitions_and_the_slices_of_a_start() {
     let made: Vec<_> = slices.iter().map(|s| (s.start_ms, s.end_ms, s.ids, s.fill, s.bytes)).collect();
     assert_eq!(shown, made);
     let exact_only = WindowLimits { bloom: None, ..limits() };
-    let plain = inspect(&state, exact_only, &ProgressBar::hidden()).unwrap();
+    let plain = inspect(&state, &lengths(exact_only), &ProgressBar::hidden()).unwrap();
     assert!(plain.partitions.iter().all(|p| p.slices.is_empty() && p.exact_ids.is_none()));
     state.close();
 }

@@ -44,6 +44,7 @@ fn binding(hash: HashKind) -> Binding {
         raw_id: Some("raw-id".into()),
         clean_id: None,
         state_id: None,
+        kinds: Vec::new(),
     }
 }
 
@@ -103,8 +104,8 @@ fn filled() -> tempfile::TempDir {
 fn filled_with(hasher: Hasher) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let slice_ms = limits().bloom.unwrap().slice_ms();
-    let mut store =
-        opened(dir.path(), hasher.kind()).with_join_span(Duration::from_secs(36)).with_slices(slice_ms);
+    let mut store = opened(dir.path(), hasher.kind())
+        .joining(dedupd::store::Joining::new((Duration::from_secs(36), Some(slice_ms)), []));
     for (partition, seconds) in FILLED {
         fill(&mut store, partition, seconds, hasher);
     }

@@ -40,6 +40,7 @@ fn binding() -> Binding {
         raw_id: None,
         clean_id: None,
         state_id: None,
+        kinds: Vec::new(),
     }
 }
 
@@ -332,7 +333,8 @@ fn handles_share_one_database_and_a_partition_may_move_between_them() {
 #[test]
 fn a_trickle_does_not_leave_small_blocks() {
     let dir = tempfile::tempdir().unwrap();
-    let mut store = opened(dir.path()).store.with_join_span(Duration::from_hours(24));
+    let mut store =
+        opened(dir.path()).store.joining(dedupd::store::Joining::new((Duration::from_hours(24), None), []));
     for offset in 0..10_000 {
         store.append(&block(2, offset..offset + 1, 1, 1), head(offset)).unwrap();
     }
@@ -351,7 +353,8 @@ fn a_trickle_does_not_leave_small_blocks() {
 #[test]
 fn small_blocks_are_not_joined_over_a_stretch_of_stream_time() {
     let dir = tempfile::tempdir().unwrap();
-    let mut store = opened(dir.path()).store.with_join_span(Duration::from_secs(10));
+    let mut store =
+        opened(dir.path()).store.joining(dedupd::store::Joining::new((Duration::from_secs(10), None), []));
     for offset in 0..3_000 {
         store.append(&block(0, offset..offset + 1, 1, 1), head(offset)).unwrap();
         if offset % 700 == 0 {

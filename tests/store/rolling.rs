@@ -67,7 +67,8 @@ impl Soak {
     /// Writes all windows into a fresh store in `dir`, closes it, and shows each window as it ends.
     pub fn run(&self, dir: &Path, mut show: impl FnMut(u64, Rolled)) {
         // What the service does: small blocks are joined within a hundredth of the window.
-        let mut store = opened(dir, self.partitions).with_join_span(Duration::from_millis(self.window / 100));
+        let mut store = opened(dir, self.partitions)
+            .joining(dedupd::store::Joining::new((Duration::from_millis(self.window / 100), None), []));
         let mut random = fastrand::Rng::with_seed(self.seed);
         let mut next = vec![0u64; self.partitions as usize];
         let (mut written, mut look) = (0, LOOK_EVERY);
@@ -105,6 +106,7 @@ fn opened(dir: &Path, partitions: PartitionId) -> SledStore {
         raw_id: None,
         clean_id: None,
         state_id: None,
+        kinds: Vec::new(),
     };
     open(dir, &binding, CACHE_BYTES, DEADLINE).expect("a fresh store").store
 }

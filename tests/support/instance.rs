@@ -20,6 +20,7 @@ pub struct Sidecar {
     pub state_dir: PathBuf,
     pub environment: Vec<(String, String)>,
     pub workers: usize,
+    pub config: Option<PathBuf>,
 }
 
 impl Sidecar {
@@ -39,12 +40,22 @@ impl Sidecar {
             state_dir: dir.join(format!("state-{instance}")),
             environment: quick.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
             workers: 1,
+            config: None,
         }
     }
 
     /// The same with one more environment variable.
     pub fn with(mut self, key: &str, value: &str) -> Self {
         self.environment.push((key.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// The same with a configuration file of this text.
+    pub fn with_file(mut self, text: &str) -> Self {
+        let path = self.state_dir.with_extension("toml");
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, text).unwrap();
+        self.config = Some(path);
         self
     }
 
@@ -59,6 +70,9 @@ impl Sidecar {
             .arg("--state-dir")
             .arg(&self.state_dir)
             .env_remove("RUST_LOG");
+        if let Some(path) = &self.config {
+            command.arg("--config").arg(path);
+        }
         command.envs(self.environment.iter().cloned());
         let log = self.state_dir.with_extension("log");
         std::fs::create_dir_all(self.state_dir.parent().unwrap()).unwrap();

@@ -5,6 +5,7 @@ mod group;
 mod http;
 mod identity;
 mod kafka;
+mod kinds;
 pub(super) mod local;
 mod state;
 mod topics;
@@ -15,6 +16,7 @@ pub use group::Group;
 pub use http::Http;
 pub use identity::{HashChoice, Identity};
 pub use kafka::Kafka;
+pub use kinds::Kind;
 pub use local::Local;
 pub use state::State;
 pub use topics::Topics;
@@ -40,6 +42,8 @@ pub struct Config {
     pub mode: Mode,
     /// How long an identity is remembered.
     pub window: Window,
+    /// Records with windows of their own, the first that takes a record has it.
+    pub kinds: Vec<Kind>,
     /// How much one transaction holds.
     pub batch: Batch,
     /// The local state.
@@ -57,6 +61,7 @@ pub(super) fn validate(typed: &AsTyped, host: &str, reading: &mut Reading<'_>) -
     let identity = identity::validate(&typed.identity, reading);
     let mode = reading.choice("dedupe.mode", typed.dedupe.mode.as_deref());
     let window = window::validate(&typed.window, reading);
+    let kinds = kinds::validate(&typed.kinds, (window.as_ref(), &typed.window), reading);
     let batch = batch::validate(&typed.batch, reading);
     let state = state::validate(&typed.state, reading);
     let http = http::validate(&typed.http, reading);
@@ -68,6 +73,7 @@ pub(super) fn validate(typed: &AsTyped, host: &str, reading: &mut Reading<'_>) -
         let policies = [
             ("identity.on_missing", identity.as_ref().map(|it| it.on_missing == OnMissing::DeadLetter)),
             ("window.on_probable", window.as_ref().map(|it| it.on_probable == OnProbable::DeadLetter)),
+            ("kinds.on_probable", kinds.as_ref().map(|kinds| kinds.iter().any(Kind::needs_dead_letter))),
             ("state.on_poison", state.as_ref().map(|it| it.on_poison == OnPoison::DeadLetter)),
         ];
         policies
@@ -82,6 +88,7 @@ pub(super) fn validate(typed: &AsTyped, host: &str, reading: &mut Reading<'_>) -
         identity: identity?,
         mode: mode?,
         window: window?,
+        kinds: kinds?,
         batch: batch?,
         state: state?,
         http: http?,

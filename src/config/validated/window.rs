@@ -45,10 +45,10 @@ pub(super) fn validate(typed: &TypedWindow, reading: &mut Reading<'_>) -> Option
         None => exact,
     };
     if let (Some(exact), Some(bloom)) = (exact, bloom) {
-        bloom_reaches_beyond(exact, bloom, reading);
+        bloom_reaches_beyond(("window.bloom", bloom), ("window.exact", exact), reading);
     }
     let slices = reading.whole("window.slices", typed.slices.as_deref(), 1..=MOST_SLICES);
-    let rate = rate(typed.false_positive_rate.as_deref(), reading);
+    let rate = rate("window.false_positive_rate", typed.false_positive_rate.as_deref(), reading);
     let on_probable = reading.choice("window.on_probable", typed.on_probable.as_deref());
     let max_ids = reading.whole("window.max_ids", typed.max_ids.as_deref(), 1..=MOST_IDS);
     let overflow = reading.choice("window.overflow", typed.overflow.as_deref());
@@ -70,18 +70,21 @@ pub(super) fn validate(typed: &TypedWindow, reading: &mut Reading<'_>) -> Option
     })
 }
 
-fn bloom_reaches_beyond(exact: Duration, bloom: Duration, reading: &mut Reading<'_>) {
+pub(super) fn bloom_reaches_beyond(
+    (key, bloom): (&str, Duration),
+    (exact_key, exact): (&str, Duration),
+    reading: &mut Reading<'_>,
+) {
     if bloom >= exact {
         return;
     }
     let (exact_text, bloom_text) = (duration_text(exact), duration_text(bloom));
-    let what = format!("is shorter than window.exact = \"{exact_text}\"");
-    let remedy = format!("set window.bloom = \"{exact_text}\" or longer, or leave it out");
-    reading.refuse("window.bloom", Some(&bloom_text), &what, &remedy);
+    let what = format!("is shorter than {exact_key} = \"{exact_text}\"");
+    let remedy = format!("set {key} = \"{exact_text}\" or longer, or leave it out");
+    reading.refuse(key, Some(&bloom_text), &what, &remedy);
 }
 
-fn rate(value: Option<&str>, reading: &mut Reading<'_>) -> Option<f64> {
-    let key = "window.false_positive_rate";
+pub(super) fn rate(key: &str, value: Option<&str>, reading: &mut Reading<'_>) -> Option<f64> {
     let remedy = "give a number above 0 and at most 0.5, as in 1e-9";
     let text = reading.required(key, value, remedy)?;
     let rate = text.trim().parse::<f64>().ok().filter(|rate| *rate > 0.0 && *rate <= 0.5);

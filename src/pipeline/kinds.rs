@@ -1,0 +1,76 @@
+//! The kinds of records and what each is treated like.
+
+use crate::config::OnProbable;
+use crate::dedupe::{Fields, KindId, KindRule, PartitionId, WindowLimits};
+
+/// How the records of one kind are treated.
+#[derive(Debug, Clone)]
+pub struct Kind {
+    /// Its name in metrics and messages; empty for the records that belong to no named kind.
+    pub name: String,
+    /// Stands for it in blocks.
+    pub id: KindId,
+    /// Which records belong to it; `None` for all that no other kind takes.
+    pub rule: Option<KindRule>,
+    /// How long its ids are remembered; `None` when its records are forwarded without a look.
+    pub window: Option<WindowLimits>,
+    /// Policy for records that have probably been seen.
+    pub on_probable: OnProbable,
+}
+
+/// All kinds. The first one is that of the records that no other takes.
+#[derive(Debug, Clone)]
+pub struct Kinds(Vec<Kind>);
+
+impl Kinds {
+    /// The first of `named` that takes a record has it.
+    #[must_use]
+    pub fn new(window: WindowLimits, on_probable: OnProbable, named: impl IntoIterator<Item = Kind>) -> Self {
+        let unnamed =
+            Kind { name: String::new(), id: KindId::UNNAMED, rule: None, window: Some(window), on_probable };
+        Self(std::iter::once(unnamed).chain(named).collect())
+    }
+
+    /// The number of the kind that a record belongs to.
+    #[inline]
+    pub fn number_of<F: Fields>(&self, record: &F) -> usize {
+        let takes = |kind: &Kind| kind.rule.as_ref().is_some_and(|rule| rule.takes(record));
+        self.0.iter().skip(1).position(takes).map_or(0, |place| place + 1)
+    }
+
+    /// The kind with this number.
+    #[must_use]
+    pub fn get(&self, number: usize) -> Option<&Kind> {
+        self.0.get(number)
+    }
+
+    /// All kinds, by number.
+    pub fn iter(&self) -> impl Iterator<Item = &Kind> {
+        self.0.iter()
+    }
+
+    /// Windows of a partition.
+    #[must_use]
+    pub fn windows(&self) -> u64 {
+        self.0.iter().filter(|kind| kind.window.is_some()).count() as u64
+    }
+
+    /// The numbers that a partition's blocks are filed under, the partition's own last: what the store says of that one
+    /// stands for all.
+    #[must_use]
+    pub fn filed(&self, partition: PartitionId) -> Vec<PartitionId> {
+        self.0
+            .iter()
+            .rev()
+            .filter(|kind| kind.window.is_some())
+            .map(|kind| kind.id.filed(partition))
+            .collect()
+    }
+
+    /// The name of the kind that a block belongs to; `None` for the unnamed one.
+    #[must_use]
+    pub fn name_of(&self, filed: PartitionId) -> Option<&str> {
+        let (id, _) = KindId::of_filed(filed);
+        self.0.iter().skip(1).find(|kind| kind.id == id).map(|kind| kind.name.as_str())
+    }
+}

@@ -1,0 +1,160 @@
+//! On a real Apache Kafka: kinds of records, each with a window of its own, through crashes.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking"
+)]
+
+mod support;
+
+use std::process::Command;
+use std::time::Duration;
+
+use support::{Draft, Isolation, Pipe, Running, Sidecar, now_ms, shared_kafka, wait_until};
+
+const LIMIT: Duration = Duration::from_mins(1);
+const HOUR_MS: i64 = 3_600_000;
+
+/// Payments exactly for a day, clicks exactly for a minute and by filters for a day, noise not at all, and all others
+/// exactly for an hour.
+const KINDS: &str = r#"
+[window]
+exact = "1h"
+
+[[kinds]]
+name = "payments"
+from = "json:/type"
+values = ["payment", "refund"]
+exact = "24h"
+
+[[kinds]]
+name = "clicks"
+from = "header:kind"
+values = ["click"]
+exact = "1m"
+bloom = "24h"
+
+[[kinds]]
+name = "noise"
+from = "header:kind"
+values = ["noise"]
+dedupe = false
+"#;
+
+fn sidecar(pipe: &Pipe<'_>, kinds: &str) -> Sidecar {
+    pipe.sidecar("a").with_file(kinds)
+}
+
+/// Records as `kind:id`, all at one time.
+fn send(pipe: &Pipe<'_>, records: &[&str], at_ms: i64) {
+    let draft = |record: &&str| match record.split_once(':').unwrap() {
+        (kind @ ("payment" | "refund"), id) => {
+            Draft::new(0, &format!("{{\"id\":\"{id}\",\"type\":\"{kind}\"}}"))
+        }
+        ("other", id) => Draft::id(0, id),
+        (kind, id) => Draft::id(0, id).header("kind", Some(kind.as_bytes())),
+    };
+    let drafts: Vec<Draft> = records.iter().map(|record| draft(record).at(at_ms)).collect();
+    pipe.kafka.send(&pipe.raw, &drafts);
+    pipe.wait_caught_up(1, LIMIT);
+}
+
+/// The ids in the clean topic, from the place on.
+fn clean(pipe: &Pipe<'_>, from: usize) -> Vec<String> {
+    let records = pipe.kafka.records(&pipe.clean, Isolation::Committed);
+    let id = |text: String| text.split('"').nth(3).unwrap().to_owned();
+    records[from..].iter().map(|record| id(record.text())).collect()
+}
+
+fn of_kind(running: &Running, kind: &str, outcome: &str) -> String {
+    let name = format!("dedupd_kind_records_total{{kind=\"{kind}\",outcome=\"{outcome}\"}}");
+    format!("{kind} {outcome} {}", running.metric(&name).unwrap_or_default())
+}
+
+#[test]
+fn each_kind_is_remembered_as_long_as_it_shall_be() {
+    let pipe = Pipe::new(shared_kafka(), "kinds", 1);
+    let sidecar = sidecar(&pipe, KINDS);
+    let start = now_ms() - 48 * HOUR_MS;
+    let running = sidecar.start();
+    let first = ["payment:p", "click:c", "noise:n", "noise:n", "other:o", "payment:x", "click:x", "refund:p"];
+    send(&pipe, &first, start);
+    assert_eq!(clean(&pipe, 0), ["p", "c", "n", "n", "o", "x", "x"], "an id is known within its kind");
+    let again = ["payment:p", "click:c", "noise:n", "other:o", "click:x"];
+    send(&pipe, &again, start + 2 * HOUR_MS);
+    assert_eq!(clean(&pipe, 7), ["n", "o"]);
+    let counted = |running: &Running| {
+        [("payments", "duplicate"), ("clicks", "probable"), ("noise", "bypassed"), ("clicks", "forwarded")]
+            .map(|(kind, outcome)| of_kind(running, kind, outcome))
+    };
+    assert_eq!(
+        counted(&running),
+        ["payments duplicate 2", "clicks probable 2", "noise bypassed 3", "clicks forwarded 2"]
+    );
+
+    // From the local store, then from the state topic.
+    running.kill9();
+    let running = sidecar.start();
+    send(&pipe, &again, start + 4 * HOUR_MS);
+    assert_eq!(clean(&pipe, 9), ["n", "o"]);
+    running.kill9();
+    std::fs::remove_dir_all(&sidecar.state_dir).unwrap();
+    let running = sidecar.start();
+    send(&pipe, &again, start + 6 * HOUR_MS);
+    assert_eq!(clean(&pipe, 11), ["n", "o"]);
+    assert_eq!(
+        counted(&running),
+        ["payments duplicate 1", "clicks probable 2", "noise bypassed 1", "clicks forwarded 0"]
+    );
+
+    let ids = |kind: &str| running.metric(&format!("dedupd_kind_window_ids{{kind=\"{kind}\"}}"));
+    wait_until("the gauges", LIMIT, || (ids("payments") == Some(2.0)).then_some(()));
+    assert_eq!(running.metric("dedupd_kind_window_seconds{kind=\"payments\"}"), Some(86_400.0));
+    assert_eq!(ids("noise"), None, "a kind without a window has none to tell of");
+
+    assert_eq!(running.stop(), Some(0), "{}", running.text());
+    let inspected = inspect(&sidecar, &["--json"]);
+    let inspected: serde_json::Value = serde_json::from_str(&inspected).unwrap();
+    let kinds: Vec<_> =
+        inspected["partitions"].as_array().unwrap().iter().map(|it| (&it["kind"], &it["ids"])).collect();
+    assert!(kinds.iter().any(|(kind, ids)| **kind == "payments" && **ids == 2), "{kinds:?}");
+    let found = inspect(&sidecar, &["--json", "--id", "x"]);
+    assert!(found.contains("payments") && found.contains("clicks"), "{found}");
+}
+
+fn inspect(sidecar: &Sidecar, arguments: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_dedupd"))
+        .args(["state", "inspect", "--config"])
+        .arg(sidecar.config.as_ref().unwrap())
+        .arg("--state-dir")
+        .arg(&sidecar.state_dir)
+        .args(arguments)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn a_kind_that_is_renamed_is_forgotten_aloud_and_found_again_by_its_name() {
+    let pipe = Pipe::new(shared_kafka(), "renamed", 1);
+    let start = now_ms() - 48 * HOUR_MS;
+    let before = sidecar(&pipe, KINDS);
+    let running = before.start();
+    send(&pipe, &["payment:p", "other:o"], start);
+    assert_eq!(running.stop(), Some(0));
+
+    let renamed = sidecar(&pipe, &KINDS.replace("\"payments\"", "\"money\""));
+    let running = renamed.start();
+    send(&pipe, &["payment:p", "payment:p", "other:o"], start);
+    assert_eq!(clean(&pipe, 2), ["p"], "new to this kind, and then known; others are as known as before");
+    let said = running.text();
+    assert!(said.contains("holds 1 ids of the kind \"payments\""), "{said}");
+    assert_eq!(running.stop(), Some(0));
+
+    let running = sidecar(&pipe, KINDS).start();
+    send(&pipe, &["payment:p", "other:o"], start);
+    assert_eq!(clean(&pipe, 3), Vec::<String>::new(), "the state topic still has them");
+    assert_eq!(running.stop(), Some(0));
+}
