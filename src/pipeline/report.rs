@@ -240,8 +240,11 @@ impl Report {
             self.told = Some(now);
             self.warned = true;
         }
-        if self.not_ready.as_deref() != Some(&failed.what) {
-            self.not_ready = Some(failed.what.clone());
+        // Only the same call again is waiting; the others do something about it first.
+        let waits = if failed.remedy == Remedy::Retry { "waits for the broker: " } else { "" };
+        let reason = format!("{waits}{failed}");
+        if self.not_ready.as_ref() != Some(&reason) {
+            self.not_ready = Some(reason);
             self.published = None;
         }
     }

@@ -23,7 +23,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("pipeline", &["dedupe", "ports", "clock", "metrics", "config", "control"]),
     ("state", &["dedupe", "ports", "store", "pipeline"]),
     ("metrics", &[]),
-    ("http", &["metrics", "control"]),
+    ("http", &["metrics", "control", "clock"]),
     ("audit", READS_RECORDS),
     ("generate", READS_RECORDS),
 ];
