@@ -156,7 +156,7 @@ fn an_instance_at_work_is_shown_as_it_is() {
 /// Once all is processed: offsets as Kafka knows them, ids as the audit counts them, owners as both workers say.
 fn table_is_right(browser: &Browser, pipe: &Pipe<'_>, running: &Running) {
     let ends: Vec<u64> =
-        (0..PARTITIONS).map(|p| pipe.kafka.watermarks(&pipe.raw, p as i32).1.try_into().unwrap()).collect();
+        (0..).take(PARTITIONS).map(|p| pipe.kafka.watermarks(&pipe.raw, p).1.try_into().unwrap()).collect();
     wait_until("the page to come to the end", LIMIT, || {
         let rows = partitions(browser);
         rows.iter().map(|row| number(row, "next offset")).eq(ends.iter().copied()).then_some(())
@@ -173,7 +173,7 @@ fn table_is_right(browser: &Browser, pipe: &Pipe<'_>, running: &Running) {
             (&row["state"], number(row, "lag"), &row["window"]),
             (&"running".into(), 0, &"24 h".into())
         );
-        let owned = &status["workers"][number(row, "worker") as usize]["partitions"];
+        let owned = &status["workers"][usize::try_from(number(row, "worker")).unwrap()]["partitions"];
         assert!(owned.as_array().unwrap().iter().any(|it| it["partition"] == at), "partition {at}: {owned}");
     }
     let workers: std::collections::BTreeSet<u64> = rows.iter().map(|row| number(row, "worker")).collect();

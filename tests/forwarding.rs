@@ -13,6 +13,7 @@ mod support;
 use std::collections::HashSet;
 use std::time::Duration;
 
+use dedupd::clock::monotonic;
 use support::{Draft, Isolation, Pipe, Record, Running, Sidecar, now_ms, shared_kafka, wait_until};
 
 const LIMIT: Duration = Duration::from_secs(40);
@@ -215,10 +216,15 @@ fn poisoned(name: &str) -> (Pipe<'static>, Sidecar) {
     let dead = format!("{name}.dead");
     let mut drafts: Vec<Draft> =
         (0..1_200).map(|n| Draft::id(n % 2, &format!("{}-{}", n % 2, n / 2 % 550))).collect();
-    drafts.insert(601, Draft::new(0, &format!("{{\"id\":\"big\",\"pad\":\"{}\"}}", "x".repeat(30_000))));
+    drafts.insert(601, too_large("big"));
     kafka.send(&pipe.raw, &drafts);
     let sidecar = pipe.sidecar("a").with("DEDUPD_TOPICS__DEAD_LETTER", &dead);
-    (pipe, sidecar)
+    (pipe, sidecar.with("DEDUPD_STATE__POISON_RETRY", "2s"))
+}
+
+/// A record for partition 0 that such a clean topic refuses.
+fn too_large(id: &str) -> Draft {
+    Draft::new(0, &format!("{{\"id\":\"{id}\",\"pad\":\"{}\"}}", "x".repeat(30_000)))
 }
 
 /// Everything but the poison is in clean, once and in order.
@@ -236,9 +242,66 @@ fn a_record_that_clean_refuses_is_dropped_and_nothing_else() {
     pipe.wait_caught_up(2, LIMIT);
     assert_only_poison_is_missing(&pipe);
     assert_eq!(running.outcome("refused"), 1, "{}", running.text());
-    pipe.kafka.send(&pipe.raw, &[Draft::id(0, "after"), Draft::id(1, "after")]);
+    assert!(running.text().contains("attempt 2 of 3, next in 1s"), "{}", running.text());
+    // The next one is not waited for once more.
+    pipe.kafka.send(&pipe.raw, &[Draft::id(0, "after"), too_large("big too"), Draft::id(1, "after")]);
     pipe.wait_caught_up(2, LIMIT);
-    assert_only_poison_is_missing(&pipe);
+    assert_eq!(running.outcome("refused"), 2, "{}", running.text());
+    assert_eq!(running.text().matches("attempt 1 of").count(), 1, "{}", running.text());
+    assert_eq!(pipe.audit().lost, 2);
+}
+
+/// Waits until its log says so, while it runs.
+fn wait_told(running: &Running, words: &str) {
+    wait_until(words, LIMIT, || {
+        assert_eq!(running.ended(), None, "{}", running.text());
+        running.text().contains(words).then_some(())
+    });
+}
+
+#[test]
+fn a_topic_that_is_allowed_more_while_a_record_waits_gets_it_and_nothing_is_put_aside() {
+    let (pipe, sidecar) = poisoned("poison-patience");
+    let running = sidecar
+        .with("DEDUPD_STATE__ON_POISON", "dead_letter")
+        .with("DEDUPD_STATE__POISON_RETRY", "2m")
+        .start();
+    wait_told(&running, "attempt 3 of 8, next in 4s");
+    wait_until("readiness to tell", LIMIT, || {
+        running.get("/readyz").filter(|page| page.contains("is refused: attempt 3 of 8"))
+    });
+    // The other partition goes on meanwhile.
+    pipe.kafka.send(&pipe.raw, &[Draft::id(1, "meanwhile")]);
+    wait_until("the other partition", LIMIT, || {
+        pipe.kafka.texts(&pipe.clean).contains(&"{\"id\":\"meanwhile\"}".to_owned()).then_some(())
+    });
+    assert!(
+        !running.text().contains("attempt 4 of"),
+        "it went on while the record waited: {}",
+        running.text()
+    );
+    pipe.kafka.alter_topic_config(&pipe.clean, &[("max.message.bytes", "1000000")]);
+    pipe.wait_caught_up(2, LIMIT);
+    pipe.assert_exactly_once();
+    running.wait_ready(LIMIT);
+    assert_eq!(running.outcome("dead_letter"), 0, "{}", running.text());
+    assert_eq!(pipe.kafka.records("poison-patience.dead", Isolation::Committed), []);
+    assert!(running.text().contains("a record that was refused is accepted"), "{}", running.text());
+}
+
+#[test]
+fn a_stop_while_a_refused_record_waits_is_prompt() {
+    let (pipe, sidecar) = poisoned("poison-stopped");
+    let sidecar = sidecar.with("DEDUPD_STATE__POISON_RETRY", "10m");
+    let running = sidecar.start();
+    wait_told(&running, "next in 8s");
+    let asked = monotonic();
+    assert_eq!(running.stop(), Some(0), "{}", running.text());
+    assert!(asked.elapsed() < Duration::from_secs(5), "{:?}\n{}", asked.elapsed(), running.text());
+    // What it had committed stays, and the record is still there for the next one.
+    pipe.kafka.alter_topic_config(&pipe.clean, &[("max.message.bytes", "1000000")]);
+    through(&pipe, 2, &sidecar);
+    pipe.assert_exactly_once();
 }
 
 #[test]

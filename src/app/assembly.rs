@@ -54,6 +54,7 @@ pub(super) fn options(config: &Config, hasher: Hasher, worker: usize) -> Options
         force_header: config.identity.force_header.clone(),
         on_missing: config.identity.on_missing,
         on_poison: config.state.on_poison,
+        poison_retry: config.state.poison_retry,
         on_probable: config.window.on_probable,
         start: config.group.start,
         on_rewind: config.group.on_rewind,

@@ -56,7 +56,7 @@ fn word(readiness: &Readiness) -> &'static str {
 /// Whether it does its work, and what is in its way.
 fn standing(readiness: &Readiness) -> String {
     let class = if readiness.ready { "ready" } else { "waiting" };
-    let lines: String = readiness.lines.iter().map(|line| format!("<li>{}", escaped(line))).collect();
+    let lines: String = readiness.lines.iter().flat_map(|line| ["<li>".to_owned(), escaped(line)]).collect();
     let list = if lines.is_empty() { lines } else { format!("<ul>{lines}</ul>") };
     format!("<div class=\"{class}\"><strong>{}</strong>{list}</div>\n", word(readiness))
 }

@@ -137,6 +137,7 @@ impl<W: World> Core<W> {
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
         let forgotten = partition.open.as_ref().and_then(|open| open.forgotten.clone());
         let first_live = partition.commit(state_end);
+        partition.note_accepted();
         if let Some(forgotten) = forgotten {
             StoreError::unless_taken(self.store.forget(id, &forgotten.offsets(), partition.head()))?;
         }

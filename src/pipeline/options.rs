@@ -57,6 +57,8 @@ pub struct Options {
     pub on_missing: OnMissing,
     /// Policy for records that the broker refuses.
     pub on_poison: OnPoison,
+    /// How long such a record is tried again before the policy.
+    pub poison_retry: Duration,
     /// Policy for records that have probably been seen.
     pub on_probable: OnProbable,
     /// Where to begin.

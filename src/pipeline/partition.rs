@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::checkpoint::{Checkpoint, Tail};
+use super::poison::Refusal;
 use crate::dedupe::{Block, Forgotten, HashKind, Offset, PartitionId, Window};
 
 /// Most identities of a block: some 540 KB, well below the default limit of a record's size.
@@ -108,6 +109,10 @@ pub struct Partition {
     pub must_commit: bool,
     /// The record that the broker refuses, once found, and its words.
     pub poison: Option<(Offset, String)>,
+    /// The record that was refused alone and is tried again.
+    pub refusal: Option<Refusal>,
+    /// Monotonic time since which a record was tried in vain and given up.
+    pub gave_up: Option<Duration>,
 }
 
 impl Partition {
@@ -131,6 +136,8 @@ impl Partition {
             behind_state: None,
             must_commit: false,
             poison: None,
+            refusal: None,
+            gave_up: None,
         }
     }
 

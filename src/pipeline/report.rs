@@ -300,7 +300,10 @@ fn status(
             (_, Some(_)) => PartitionState::Restoring,
             _ => PartitionState::Starting,
         },
-        reason: share.map(|share| format!("{:.0} % of the state topic read", share * 100.0)),
+        reason: match share {
+            Some(share) => Some(format!("{:.0} % of the state topic read", share * 100.0)),
+            None => partition.refusal().filter(|_| !partition.is_running()).map(str::to_owned),
+        },
         next: partition.is_running().then_some(partition.next),
         committed: partition.is_running().then_some(partition.committed),
         lag_records: end.filter(|_| partition.is_running()).map(|end| end.saturating_sub(partition.next)),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::loading::Stored;
-use super::options::{Mode, OnMissing, OnPoison, OnProbable};
+use super::options::{Mode, OnMissing, OnProbable};
 use super::partition::Open;
 use super::trouble::{Fatal, Trouble};
 use super::worker::{Core, World};
@@ -15,7 +15,7 @@ use crate::ports::{Failure, Reason, Record, Side, Sink, Source};
 /// Records looked at together, so that the memory accesses of one overlap with those of the others.
 pub(super) const CHUNK: usize = 256;
 
-type RawOf<'a, W> = <<W as World>::Source as Source>::Record<'a>;
+pub(super) type RawOf<'a, W> = <<W as World>::Source as Source>::Record<'a>;
 
 /// Takes the records that are there, at most a chunk, waiting only for the first. What was taken
 /// before a failure comes with it: the client will not hand those records over again.
@@ -199,28 +199,5 @@ impl<W: World> Core<W> {
             self.sink.divert(side, record, &reason())?;
         }
         Ok(outcome)
-    }
-
-    /// A record that the broker refused, by policy.
-    fn set_aside(&mut self, record: &RawOf<'_, W>) -> Result<Outcome, Trouble> {
-        let at = record.coordinates();
-        let said = self
-            .partitions
-            .get(at.partition)
-            .and_then(|p| p.poison.as_ref().map(|(_, said)| said.clone()))
-            .unwrap_or_default();
-        match self.options.on_poison {
-            OnPoison::Stop => Err(Fatal::Operator(format!(
-                "record {at} of topic {} cannot be written: {said}; change what the clean topic accepts \
-                 (max.message.bytes, message.timestamp.after.max.ms), or set state.on_poison to dead_letter or drop",
-                self.options.raw
-            ))
-            .into()),
-            OnPoison::DeadLetter => {
-                self.sink.divert(Side::DeadLetter, record, &Reason::new("refused", said))?;
-                Ok(Outcome::DeadLetter)
-            }
-            OnPoison::Drop => Ok(Outcome::Refused),
-        }
     }
 }

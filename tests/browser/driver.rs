@@ -1,4 +1,4 @@
-//! A headless Chromium, driven over WebDriver: HTTP and JSON, so no crate is needed for it.
+//! A headless Chromium, driven over `WebDriver`: HTTP and JSON, so no crate is needed for it.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -16,7 +16,7 @@ use crate::support::{child, ports::free_port, wait_until};
 const START: Duration = Duration::from_secs(30);
 /// Longer than anything that is asked of the page.
 const ANSWER: Duration = Duration::from_secs(30);
-/// What WebDriver calls a reference to an element.
+/// What `WebDriver` calls a reference to an element.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 
 /// What a screen is like.
@@ -37,7 +37,7 @@ impl Screen {
         }
     }
 
-    /// As the DevTools protocol wants it.
+    /// As the `DevTools` protocol wants it.
     fn metrics(self) -> Value {
         let (width, height) = self.size();
         json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": self == Self::Phone})
@@ -97,8 +97,8 @@ impl Browser {
         let answer = wait_until("chromedriver to start (its log is chromium.log)", START, || {
             request(self.port, "POST", "/session", &wanted)
         });
-        let id = answer["value"]["sessionId"].as_str();
-        self.session = id.unwrap_or_else(|| panic!("chromedriver gives no session: {answer}")).to_owned();
+        let id = answer["value"]["sessionId"].as_str().map(str::to_owned);
+        self.session = id.unwrap_or_else(|| panic!("chromedriver gives no session: {answer}"));
     }
 
     /// Shows a page, once it is loaded.

@@ -280,6 +280,7 @@ fn options(settings: &Settings) -> Options {
         force_header: None,
         on_missing: OnMissing::Forward,
         on_poison: OnPoison::Stop,
+        poison_retry: Duration::ZERO,
         on_probable: OnProbable::Drop,
         start: Start::Earliest,
         on_rewind: OnRewind::Stop,
