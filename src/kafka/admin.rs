@@ -11,8 +11,9 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
 use super::client_config::Settings;
+use super::connection::said;
 use super::connection::{self, Listening};
-use super::error::{failure, said};
+use super::error::failure;
 use super::native::{self, Described};
 use super::rights::{self, Operation, Resource};
 use super::topics::{self, Shape};
@@ -120,7 +121,7 @@ impl<'a> Inquiry<'a> {
         let create = |e: KafkaError| CheckError::Configuration(vec![said(&e)]);
         Ok(Self {
             settings,
-            reader: Listening::reader(settings).map_err(create)?,
+            reader: Listening::reader(settings.reader("read_committed")).map_err(create)?,
             admin: settings.base().create().map_err(create)?,
         })
     }
@@ -150,7 +151,7 @@ impl<'a> Inquiry<'a> {
 
     /// Nobody answered; the client may have said why.
     fn unreachable(&self, what: String) -> CheckError {
-        match connection::complaint_of(&self.reader, self.settings) {
+        match connection::complaint_of(&self.reader, &self.settings.base()) {
             Some(complaint) if complaint.refused => CheckError::Rejected(complaint.what),
             Some(complaint) => CheckError::Unreachable(format!("{what}: {}", complaint.what)),
             None => CheckError::Unreachable(what),

@@ -30,6 +30,8 @@ const MAY_NAME: &[(&str, &[&str])] = &[
 const READS_RECORDS: &[&str] = &[
     "clock",
     "config",
+    // Why a client has no connection: in one set of words.
+    "kafka::connection",
     "dedupe::coordinates",
     "dedupe::Coordinates",
     "dedupe::Offset",
