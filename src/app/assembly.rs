@@ -36,6 +36,7 @@ pub fn settings(config: &Config, worker: usize) -> Settings {
         transaction_timeout: config.batch.transaction_timeout,
         max_records: config.batch.max_records,
         max_bytes: config.batch.max_bytes,
+        largest_batch: None,
     }
 }
 

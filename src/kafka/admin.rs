@@ -40,6 +40,8 @@ pub struct Topology {
     pub cluster_id: Option<String>,
     /// Topic ids of raw, clean and state, where the broker has them (Kafka 2.8).
     pub topic_ids: [Option<String>; 3],
+    /// The largest batch that the clean topic takes, bytes, where the broker tells it.
+    pub largest_batch: Option<u64>,
     /// What does not break the promise but deserves to be known.
     pub warnings: Vec<String>,
 }
@@ -145,6 +147,7 @@ impl<'a> Inquiry<'a> {
             partitions: found.raw.partitions().unwrap_or(0),
             cluster_id: self.reader.client().fetch_cluster_id(ANSWER),
             topic_ids: std::array::from_fn(|_| ids.next().flatten()),
+            largest_batch: topics::largest_batch(&configs[1]),
             warnings: verdict.warnings,
         })
     }

@@ -107,6 +107,8 @@ pub struct Partition {
     pub behind_state: Option<Offset>,
     /// A committed leftover becomes visible with our next commit here, and is lost with an abort.
     pub must_commit: bool,
+    /// The lowest record among those refused last: it is sent alone next, and what lies before it without it.
+    pub suspect: Option<Offset>,
     /// The record that the broker refuses, once found, and its words.
     pub poison: Option<(Offset, String)>,
     /// The record that was refused alone and is tried again.
@@ -135,6 +137,7 @@ impl Partition {
             hanging: None,
             behind_state: None,
             must_commit: false,
+            suspect: None,
             poison: None,
             refusal: None,
             gave_up: None,

@@ -37,15 +37,16 @@ pub struct Refusal {
 }
 
 impl<W: World> Core<W> {
-    /// The broker refused records of a partition: halve what a transaction may take of it, until the
-    /// record is found.
+    /// The broker refused records of a partition. The lowest of them is sent alone next, those before it without it;
+    /// when it is accepted, transactions grow again, until one is refused once more.
     pub(super) fn narrow(&mut self, refused: Refused, said: &str) {
         let now = self.clock.elapsed();
         let Some(partition) = self.partitions.get_mut(refused.partition) else { return };
         let taken = partition.open.as_ref().map_or(1, |open| open.records);
         // Not by the range alone: of a refused batch one record may be known before the others.
         if taken != 1 {
-            partition.limit = Some((taken / 2).max(1));
+            partition.suspect = Some(refused.first);
+            partition.limit = None;
         } else if let Some(told) = partition.again(refused.first, now, self.options.poison_retry) {
             partition.limit = Some(1);
             tracing::warn!("{told}; then it goes by state.on_poison ({})", self.options.on_poison.as_str());
@@ -53,6 +54,19 @@ impl<W: World> Core<W> {
             partition.poison = Some((refused.first, said.to_owned()));
             partition.limit = None;
         }
+    }
+
+    /// Whether the open transaction has to be committed before this record, because it is suspect.
+    pub(super) fn parts_before(&mut self, at: Coordinates) -> bool {
+        let Some(partition) = self.partitions.get_mut(at.partition).filter(|p| p.is_running()) else {
+            return false;
+        };
+        if at.offset < partition.next || partition.suspect.is_none_or(|suspect| at.offset < suspect) {
+            return false;
+        }
+        partition.suspect = None;
+        partition.limit = Some(1);
+        partition.open.as_ref().is_some_and(|open| open.records > 0)
     }
 
     /// A record that the broker refused, by policy.

@@ -39,6 +39,9 @@ impl<W: World> Core<W> {
         let looks: Vec<Option<Look>> = chunk.iter().map(|record| self.look(record)).collect();
         let now_ms = self.clock.wall_ms();
         for (record, look) in chunk.iter().zip(&looks) {
+            if self.parts_before(record.coordinates()) {
+                self.commit(source)?;
+            }
             let limit_reached = self.decide(record, look.as_ref(), now_ms).map_err(Trouble::rewinding)?;
             if limit_reached || self.batch.is_full(&self.options) {
                 self.commit(source)?;
