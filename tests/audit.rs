@@ -248,6 +248,19 @@ fn a_missing_topic_and_a_missing_broker_are_named() {
 }
 
 #[test]
+fn an_audit_whose_files_cannot_fit_is_refused_before_it_reads() {
+    let kafka = shared_kafka();
+    kafka.create_topic("roomy", 1, &[]);
+    generate::run(&load(kafka, "roomy", 150_000), &AtomicBool::new(false), |_| ()).unwrap();
+    // A file system that never has anything free.
+    let options = audit::Options { temp_dir: Some("/proc".into()), ..audit_options(kafka, "roomy", "roomy") };
+    let error = audit::run(&options, &ProgressBar::hidden()).unwrap_err();
+    assert!(matches!(&error, AuditError::NoRoom { records: 150_000, .. }), "{error}");
+    let told = error.to_string();
+    assert!(told.starts_with("/proc has 0 B free") && told.contains("21.5 MiB"), "{told}");
+}
+
+#[test]
 fn lost_answers_leave_real_repeats_in_the_log() {
     let kafka = shared_kafka();
     let mut options = load(kafka, "cut", 40_000);

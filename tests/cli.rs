@@ -183,3 +183,41 @@ fn exit_codes_are_the_documented_numbers() {
     assert_eq!(numbers, [0, 1, 2, 3, 4, 5, 6]);
     assert_eq!(ExitCode::from(Exit::Done), ExitCode::SUCCESS);
 }
+
+/// What a command prints to both outputs, and its code.
+fn ended(arguments: &[&str]) -> (Option<i32>, String) {
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_dedupd")).args(arguments).output().unwrap();
+    (output.status.code(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
+}
+
+#[test]
+fn no_command_prints_the_value_of_a_wrong_property() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().to_str().unwrap();
+    let servers = ["--bootstrap-servers", "127.0.0.1:1"];
+    let topics = ["--raw", "r", "--clean", "c", "--id", "key"];
+    let at = ["--state-dir", state, "--listen", "127.0.0.1:0"];
+    for (command, arguments) in [
+        ("run", [&servers[..], &topics, &at].concat()),
+        ("check", [&servers[..], &topics, &at].concat()),
+        ("audit", [&servers[..], &topics].concat()),
+        ("generate", [&servers[..], &["--topic", "t"]].concat()),
+        ("plan", [&servers[..], &["--raw", "r", "--id", "key"]].concat()),
+    ] {
+        for (wrong, told) in [
+            ("sasl.pasword=canary", "sasl.pasword"),
+            ("sasl.password:canary", "-X"),
+            // The right name with what belongs to another.
+            ("broker.address.family=canary", "broker.address.family: its value is not accepted"),
+        ] {
+            // What is known to hold no secret, `check` shows.
+            if command == "check" && wrong.starts_with("broker") {
+                continue;
+            }
+            let (code, said) = ended(&[&[command][..], &arguments, &["-X", wrong]].concat());
+            assert!(said.contains(told), "{command} -X {wrong}: {said}");
+            assert!(!said.contains("canary"), "{command} -X {wrong}: {said}");
+            assert_eq!(code, Some(2), "{command} -X {wrong}: {said}");
+        }
+    }
+}

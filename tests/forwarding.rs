@@ -13,7 +13,7 @@ mod support;
 use std::collections::HashSet;
 use std::time::Duration;
 
-use support::{Draft, Isolation, Pipe, Record, Running, Sidecar, now_ms, shared_kafka, wait_until};
+use support::{Draft, Isolation, Pipe, Record, Running, now_ms, shared_kafka, wait_until};
 
 const LIMIT: Duration = Duration::from_secs(40);
 const HOUR_MS: i64 = 3_600_000;
@@ -23,13 +23,6 @@ type Content = (i32, Option<Vec<u8>>, Option<Vec<u8>>, Option<i64>, Vec<(String,
 fn content(record: &Record) -> Content {
     let Record { partition, key, value, timestamp_ms, headers, .. } = record.clone();
     (partition, key, value, timestamp_ms, headers)
-}
-
-/// Runs a sidecar until raw is processed, then stops it.
-fn through(pipe: &Pipe<'_>, partitions: usize, sidecar: &Sidecar) {
-    let running = sidecar.start();
-    pipe.wait_caught_up(partitions, LIMIT);
-    assert_eq!(running.stop(), Some(0), "{}", running.text());
 }
 
 /// Waits until the group has committed `offset` or more of partition 0.
@@ -66,7 +59,7 @@ fn every_part_of_a_record_arrives_as_it_was() {
         .collect();
     kafka.send(&pipe.raw, &drafts);
     let from = ("DEDUPD_IDENTITY__FROM", "[\"header:event-id\"]");
-    through(&pipe, 3, &pipe.sidecar("a").with(from.0, from.1));
+    pipe.through(3, &pipe.sidecar("a").with(from.0, from.1));
     let raw = kafka.records(&pipe.raw, Isolation::Committed);
     assert_eq!(raw.len(), 3 * shapes.len());
     let mut seen = HashSet::new();
@@ -92,7 +85,7 @@ fn compressed_input_is_read_and_arrives_in_order() {
     }
     let mut whole = pipe.sidecar("a").with("DEDUPD_KAFKA__PROPERTIES__COMPRESSION_TYPE", "zstd");
     whole.workers = 1;
-    through(&pipe, 1, &whole);
+    pipe.through(1, &whole);
     assert_eq!(pipe.assert_exactly_once().repeats, 400);
 }
 
@@ -104,7 +97,7 @@ fn timestamps_that_clients_cannot_write_stay_close() {
         [(0, "{\"id\":\"zero\"}"), (1_000, "{\"id\":\"one second\"}"), (0, "{\"id\":\"zero again\"}")];
     kafka.send_stamped(&pipe.raw, 0, &stamps);
     kafka.send_stamped(&pipe.raw, 0, &[(-1, "{\"id\":\"none\"}"), (-1, "{\"id\":\"none\"}")]);
-    through(&pipe, 1, &pipe.sidecar("a"));
+    pipe.through(1, &pipe.sidecar("a"));
     let times = |topic: &str| -> Vec<Option<i64>> {
         kafka.records(topic, Isolation::Committed).iter().map(|record| record.timestamp_ms).collect()
     };
@@ -149,7 +142,7 @@ fn records_without_an_id_go_to_the_dead_letter_topic_with_the_reason() {
         .sidecar("a")
         .with("DEDUPD_IDENTITY__ON_MISSING", "dead_letter")
         .with("DEDUPD_TOPICS__DEAD_LETTER", "missing-dead.dead");
-    through(&pipe, 1, &sidecar);
+    pipe.through(1, &sidecar);
     assert_eq!(pipe.kafka.texts(&pipe.clean), [r#"{"id":"a"}"#, r#"{"id":"b"}"#]);
     let dead = pipe.kafka.records("missing-dead.dead", Isolation::Committed);
     assert_eq!(dead.len(), 2, "{dead:?}");
@@ -180,7 +173,7 @@ fn a_record_without_an_id_stops_the_process_where_told_so() {
     let text = running.text();
     assert!(text.contains("0@2") && text.contains(&pipe.raw) && text.contains("on_missing"), "{text}");
     assert_eq!(pipe.kafka.committed(&pipe.group(), &pipe.raw, 0), None, "nothing is committed past it");
-    through(&pipe, 1, &pipe.sidecar("a"));
+    pipe.through(1, &pipe.sidecar("a"));
     assert_eq!(pipe.kafka.texts(&pipe.clean), [r#"{"id":"a"}"#, "no json", "", r#"{"id":"b"}"#]);
 }
 
@@ -204,83 +197,6 @@ fn aborted_records_of_a_transactional_raw_topic_do_not_count() {
     assert_eq!(running.stop(), Some(0), "{}", running.text());
     let expected = ["a", "b", "e", "c", "d", "f"].map(|id| format!("{{\"id\":\"{id}\"}}"));
     assert_eq!(kafka.texts(&pipe.clean), expected);
-}
-
-/// Partition 0 holds 600 small records with one large one in their middle, too large for the clean topic;
-/// partition 1 holds small ones. Together the small ones are more than the clean topic takes in one batch.
-fn poisoned(name: &str) -> (Pipe<'static>, Sidecar) {
-    let kafka = shared_kafka();
-    let pipe = Pipe::new(kafka, name, 2);
-    kafka.create_topic(&pipe.clean, 2, &[("max.message.bytes", "20000")]);
-    let dead = format!("{name}.dead");
-    let mut drafts: Vec<Draft> =
-        (0..1_200).map(|n| Draft::id(n % 2, &format!("{}-{}", n % 2, n / 2 % 550))).collect();
-    drafts.insert(601, Draft::new(0, &format!("{{\"id\":\"big\",\"pad\":\"{}\"}}", "x".repeat(30_000))));
-    kafka.send(&pipe.raw, &drafts);
-    let sidecar = pipe.sidecar("a").with("DEDUPD_TOPICS__DEAD_LETTER", &dead);
-    (pipe, sidecar)
-}
-
-/// Everything but the poison is in clean, once and in order.
-fn assert_only_poison_is_missing(pipe: &Pipe<'_>) {
-    let findings = pipe.audit();
-    assert_eq!((findings.lost, findings.repeats), (1, 100), "{findings:?}");
-    assert!(findings.first.as_ref().is_some_and(|first| first.contains("\"big\"")), "{findings:?}");
-    assert!(support::Findings { lost: 0, ..findings }.is_clean());
-}
-
-#[test]
-fn a_record_that_clean_refuses_is_dropped_and_nothing_else() {
-    let (pipe, sidecar) = poisoned("poison-drop");
-    let running = sidecar.with("DEDUPD_STATE__ON_POISON", "drop").start();
-    pipe.wait_caught_up(2, LIMIT);
-    assert_only_poison_is_missing(&pipe);
-    assert_eq!(running.outcome("refused"), 1, "{}", running.text());
-    pipe.kafka.send(&pipe.raw, &[Draft::id(0, "after"), Draft::id(1, "after")]);
-    pipe.wait_caught_up(2, LIMIT);
-    assert_only_poison_is_missing(&pipe);
-}
-
-#[test]
-fn a_record_that_clean_refuses_goes_to_the_dead_letter_topic() {
-    let (pipe, sidecar) = poisoned("poison-dead");
-    through(&pipe, 2, &sidecar.with("DEDUPD_STATE__ON_POISON", "dead_letter"));
-    assert_only_poison_is_missing(&pipe);
-    let dead = pipe.kafka.records("poison-dead.dead", Isolation::Committed);
-    assert_eq!(dead.len(), 1);
-    let raw = pipe.kafka.records(&pipe.raw, Isolation::Committed);
-    let origin = raw.iter().find(|record| record.text().contains("\"big\"")).unwrap();
-    assert_eq!(dead[0].value, origin.value);
-    let header = |name: &str| {
-        let (_, value) = dead[0].headers.iter().find(|(key, _)| key == name).unwrap();
-        String::from_utf8(value.clone().unwrap()).unwrap()
-    };
-    assert_eq!(header("dedupd.reason"), "refused");
-    assert_eq!(header("dedupd.offset"), origin.offset.to_string());
-}
-
-#[test]
-fn a_record_that_clean_refuses_stops_the_process_by_default_and_is_named() {
-    let (pipe, sidecar) = poisoned("poison-stop");
-    let raw = pipe.kafka.records(&pipe.raw, Isolation::Committed);
-    let offset = raw.iter().find(|record| record.text().contains("\"big\"")).unwrap().offset;
-    let running = sidecar.start();
-    assert_eq!(running.wait(LIMIT).code(), Some(6), "{}", running.text());
-    let text = running.text();
-    assert!(text.contains(&format!("record 0@{offset} of topic {}", pipe.raw)), "{text}");
-    // What the message advises.
-    pipe.kafka.alter_topic_config(&pipe.clean, &[("max.message.bytes", "1000000")]);
-    through(&pipe, 2, &sidecar);
-    pipe.assert_exactly_once();
-}
-
-#[test]
-fn a_dead_letter_topic_that_refuses_too_ends_the_process() {
-    let (pipe, sidecar) = poisoned("poison-both");
-    pipe.kafka.create_topic("poison-both.dead", 1, &[("max.message.bytes", "20000")]);
-    let running = sidecar.with("DEDUPD_STATE__ON_POISON", "dead_letter").start();
-    assert_eq!(running.wait(LIMIT).code(), Some(6), "{}", running.text());
-    assert!(running.text().contains("poison-both.dead"), "{}", running.text());
 }
 
 /// A sidecar with a window of one hour.

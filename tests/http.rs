@@ -28,7 +28,7 @@ use tokio::sync::oneshot;
 fn history() -> History {
     let mut history = History::default();
     history.note(Duration::from_secs(0), Totals::default());
-    history.note(Duration::from_secs(5), Totals { records: 5_000, duplicates: 500, lag: 7 });
+    history.note(Duration::from_secs(5), Totals { records: 5_000, duplicates: 500, lag: Some(7) });
     history
 }
 /// Bytes of a large page.
@@ -359,7 +359,7 @@ fn the_page_shows_rates_warnings_and_the_configuration() {
     let server = Server::start(Limits::default());
     let page = server.ask("GET", "/");
     assert!(page.contains("1000 records/s") && page.contains("100 duplicates/s"), "{page}");
-    assert!(page.contains("<polyline") && !page.contains("<script") && !page.contains("http://"), "{page}");
+    assert!(page.contains("<path") && !page.contains("<script") && !page.contains("http://"), "{page}");
     assert_eq!(page.matches("2023-11-14T22:13:20Z").count(), 1, "a repeated warning is shown once: {page}");
     assert!(page.contains("the &lt;b&gt;broker&lt;/b&gt; is away"), "{page}");
     assert!(server.ask("GET", "/config").contains("bootstrap_servers = \"a:1\""));

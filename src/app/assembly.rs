@@ -65,6 +65,7 @@ pub fn settings(config: &Config, worker: usize) -> Settings {
         transaction_timeout: config.batch.transaction_timeout,
         max_records: config.batch.max_records,
         max_bytes: config.batch.max_bytes,
+        largest_batch: None,
     }
 }
 
@@ -83,6 +84,7 @@ pub(super) fn options(config: &Config, hasher: Hasher, worker: usize) -> Options
         force_header: config.identity.force_header.clone(),
         on_missing: config.identity.on_missing,
         on_poison: config.state.on_poison,
+        poison_retry: config.state.poison_retry,
         start: config.group.start,
         on_rewind: config.group.on_rewind,
         torn: torn_control(),

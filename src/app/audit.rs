@@ -31,7 +31,11 @@ pub fn command(args: &AuditArgs, config: &Config) -> Result<Report, Ended> {
         notes: notes(config),
     };
     audit::run(&options, &audit::progress_bar()).map_err(|error: AuditError| {
-        let exit = if matches!(error, AuditError::Spill { .. }) { Exit::State } else { Exit::Operator };
+        let exit = match error {
+            AuditError::Spill { .. } | AuditError::NoRoom { .. } => Exit::State,
+            AuditError::Settings(_) => Exit::Usage,
+            _ => Exit::Operator,
+        };
         Ended::new(exit, error.to_string())
     })
 }

@@ -12,8 +12,8 @@ use crate::clock;
 use crate::config::{self, AsTyped, Config, Properties, Property};
 use crate::dedupe::{Hasher, IdSource, IdentityRule};
 use crate::demo;
-use crate::generate::{self, Shape, Summary};
-use crate::kafka::{self, Sample, Sampling};
+use crate::generate::{self, GenerateError, Shape, Summary};
+use crate::kafka::{self, Sample, SampleError, Sampling};
 use crate::plan::{Fits, IdKind, Plan, Question};
 
 /// Does what the command line says; the exit code is that of a command that came to its end.
@@ -115,7 +115,10 @@ fn sampled(args: &PlanArgs, topic: &str) -> Result<Sample, Ended> {
     let rule = IdentityRule::new(sources, Hasher::Xxh3);
     let sample = kafka::sample(&sampling, &rule, clock::wall_ms(), &|read| bar.set_position(read));
     bar.finish_and_clear();
-    let sample = sample.map_err(|failed| Ended::new(Exit::Operator, failed.what))?;
+    let sample = sample.map_err(|failed| {
+        let exit = if matches!(failed, SampleError::Settings(_)) { Exit::Usage } else { Exit::Operator };
+        Ended::new(exit, failed.to_string())
+    })?;
     if sample.with_id == 0 {
         return Err(wrong(format!(
             "none of {} records read of topic {topic} has an id; correct --id, or give --events, --duplicates and --partitions",
@@ -163,6 +166,9 @@ fn generate(args: &GenerateArgs) -> Result<Summary, Ended> {
             summary
         });
         let summary = done.await.map_err(|e| Ended::failed(format!("the generator panicked: {e}")))?;
-        summary.map_err(|e| Ended::new(Exit::Operator, e.to_string()))
+        summary.map_err(|error| {
+            let wrong = matches!(error, GenerateError::Settings(_));
+            Ended::new(if wrong { Exit::Usage } else { Exit::Operator }, error.to_string())
+        })
     })
 }

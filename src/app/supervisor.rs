@@ -11,7 +11,7 @@ use super::{Ended, Service, retention};
 use crate::clock::{SystemClock, monotonic};
 use crate::control::{Asked, Control};
 use crate::dedupe::Hasher;
-use crate::kafka::{self, CheckError, KafkaSink, KafkaSource, KafkaStateLog, Topology, Wanted};
+use crate::kafka::{self, CheckError, KafkaSink, KafkaSource, KafkaStateLog, Settings, Topology, Wanted};
 use crate::metrics::{PartitionState, WorkerStatus};
 use crate::pipeline::{Report, Worker, World};
 use crate::store::{self, Held, Lock, SledStore};
@@ -132,7 +132,7 @@ fn spawn(
     store: &Held<SledStore>,
     stop: &Arc<AtomicBool>,
 ) -> Result<Running, Ended> {
-    let settings = settings(&service.config, number);
+    let settings = Settings { largest_batch: topology.largest_batch, ..settings(&service.config, number) };
     let options = options(&service.config, *hasher, number);
     let report = Report::new(service.metrics.clone(), Arc::clone(&service.status), number);
     let (partitions, store, stop) = (topology.partitions, store.another(), Arc::clone(stop));

@@ -8,22 +8,26 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
 use super::spill::Scratch;
 use crate::dedupe::PartitionId;
+use crate::kafka::connection::said;
 
 /// Why an audit could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum AuditError {
     /// Nobody answers.
-    #[error(
-        "no broker of {servers} answered within {seconds} s: {why}; check the address, the network and that \
-         Kafka runs"
-    )]
+    #[error("no broker of {servers} answers: {why}; check the address, the network and that Kafka runs")]
     Unreachable {
         /// The brokers asked.
         servers: String,
-        /// How long was waited, s.
-        seconds: u64,
         /// What the client said last.
         why: String,
+    },
+    /// A broker is there, and a connection is not.
+    #[error("no connection to {servers}: {what}")]
+    NotConnected {
+        /// The brokers asked.
+        servers: String,
+        /// What is wrong, and what to do.
+        what: String,
     },
     /// A topic is not there.
     #[error("topic {topic} does not exist on {servers}; check its name, or create it")]
@@ -44,8 +48,8 @@ pub enum AuditError {
         remedy: &'static str,
     },
     /// The client does not accept its properties.
-    #[error("the Kafka client cannot be made: {0}; correct the properties given to it")]
-    Settings(KafkaError),
+    #[error("{0}")]
+    Settings(String),
     /// Records disappeared while they were read.
     #[error(
         "records of topic {topic}, partition {partition} were deleted while they were read; audit again, with a \
@@ -59,9 +63,10 @@ pub enum AuditError {
     },
     /// Temporary files cannot be written or read.
     #[error(
-        "a temporary file in {} failed after {written} had been written: {why}; free space there (about 150 bytes \
-         for each record of the largest partition), or name another folder with --temp-dir",
-        dir.display()
+        "a temporary file in {} failed after {written} had been written: {why}; {} (about 150 bytes for each record of \
+         the largest partition are needed), or name another folder with --temp-dir",
+        dir.display(),
+        if why.kind() == io::ErrorKind::StorageFull { "the disk is full: free space there" } else { "mend that" }
     )]
     Spill {
         /// The folder.
@@ -70,6 +75,23 @@ pub enum AuditError {
         written: ByteSize,
         /// What the system said.
         why: io::Error,
+    },
+    /// The temporary files may become larger than what is free for them.
+    #[error(
+        "{} has {free} free, and the temporary files of this audit may take {needed} (about 150 bytes for each record of \
+         the largest partition, {records} by its offsets); free space there, name another folder with --temp-dir, or \
+         audit a range with --from and --to",
+        dir.display()
+    )]
+    NoRoom {
+        /// The folder.
+        dir: PathBuf,
+        /// How much is free there.
+        free: ByteSize,
+        /// How much they may take.
+        needed: ByteSize,
+        /// Records of the largest partition, at most.
+        records: u64,
     },
     /// The broker stopped answering in the middle.
     #[error(
@@ -89,6 +111,10 @@ pub enum AuditError {
 }
 
 impl AuditError {
+    pub(super) fn settings(error: &KafkaError) -> Self {
+        Self::Settings(said(error))
+    }
+
     pub(super) fn spill(scratch: &Scratch, why: io::Error) -> Self {
         Self::Spill { dir: scratch.dir().to_owned(), written: ByteSize(scratch.written()), why }
     }

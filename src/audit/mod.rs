@@ -134,6 +134,8 @@ pub fn run(options: &Options, bar: &ProgressBar) -> Result<Report, AuditError> {
     let spans = spans(&raw, &clean, options)?;
     let progress = Progress::new(bar, spans.iter().map(|spans| spans.raw.len() + spans.clean.len()).sum());
     let scratch = options.scratch();
+    let largest = spans.iter().map(|spans| spans.raw.len().max(spans.clean.len())).max().unwrap_or(0);
+    scratch.has_room(largest)?;
     let failed = |error| AuditError::spill(&scratch, error);
     let audit = Audit {
         options,

@@ -2,11 +2,9 @@
 //! commits nothing.
 
 use std::ops::ControlFlow;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use rdkafka::client::ClientContext;
-use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
+use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{BorrowedMessage, Headers, Message};
 use rdkafka::metadata::MetadataTopic;
@@ -16,6 +14,7 @@ use super::error::{AuditError, remedy};
 use super::record::Fields;
 use crate::clock;
 use crate::dedupe::{Offset, PartitionId};
+use crate::kafka::connection::{self, Complaint, Listening};
 
 /// How long a broker may be silent before the audit gives up.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -50,27 +49,10 @@ pub(super) struct Access<'a> {
     pub ahead: u64,
 }
 
-/// Remembers what the client complained of last: its calls only say that they timed out.
-#[derive(Debug, Default)]
-struct LastComplaint(Mutex<Option<(KafkaError, String)>>);
-
-impl ClientContext for LastComplaint {
-    fn error(&self, error: KafkaError, reason: &str) {
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match error.rdkafka_error_code() {
-            Some(RDKafkaErrorCode::PartitionEOF) => {}
-            // Comes after the reason and only repeats that there is one.
-            Some(RDKafkaErrorCode::AllBrokersDown) if last.is_some() => {}
-            _ => *last = Some((error, reason.to_owned())),
-        }
-    }
-}
-
-impl ConsumerContext for LastComplaint {}
-
 /// A topic being read.
 pub(super) struct Reader {
-    consumer: BaseConsumer<LastComplaint>,
+    consumer: BaseConsumer<Listening>,
+    config: ClientConfig,
     servers: String,
     topic: String,
     partitions: PartitionId,
@@ -79,12 +61,11 @@ pub(super) struct Reader {
 impl Reader {
     /// Connects and finds the topic. Only `read_committed` gives records that count.
     pub fn open(access: &Access<'_>, topic: &str, isolation: &str) -> Result<Self, AuditError> {
-        let consumer = config(access)
-            .set("isolation.level", isolation)
-            .create_with_context(LastComplaint::default())
-            .map_err(AuditError::Settings)?;
+        let mut config = config(access);
+        config.set("isolation.level", isolation);
+        let consumer = Listening::reader(config.clone()).map_err(|e| AuditError::settings(&e))?;
         let (servers, topic) = (access.servers.to_owned(), topic.to_owned());
-        let mut reader = Self { consumer, servers, topic, partitions: 0 };
+        let mut reader = Self { consumer, config, servers, topic, partitions: 0 };
         reader.partitions = reader.count_partitions()?;
         Ok(reader)
     }
@@ -95,8 +76,8 @@ impl Reader {
     }
 
     fn count_partitions(&self) -> Result<PartitionId, AuditError> {
-        let metadata =
-            self.consumer.fetch_metadata(Some(&self.topic), PATIENCE).map_err(|e| self.unanswered(&e))?;
+        let metadata = connection::metadata(&self.consumer, &self.config, &self.topic)
+            .map_err(|(error, complaint)| self.explained(&error, complaint))?;
         let found = metadata.topics().iter().find(|topic| topic.name() == self.topic);
         let error = found.and_then(MetadataTopic::error).map(RDKafkaErrorCode::from);
         match (found, error) {
@@ -129,7 +110,7 @@ impl Reader {
         }
         let mut list = TopicPartitionList::new();
         list.add_partition_offset(&self.topic, number(partition), Start::Offset(ms.max(0)))
-            .map_err(AuditError::Settings)?;
+            .map_err(|e| AuditError::settings(&e))?;
         let found = self.consumer.offsets_for_times(list, PATIENCE).map_err(|e| self.unanswered(&e))?;
         match found.elements().first().map(|element| (element.error(), element.offset())) {
             Some((Ok(()), Start::Offset(at))) => Ok(offset(at).clamp(span.low, span.end)),
@@ -167,7 +148,7 @@ impl Reader {
                 return Err(self.silent(partition));
             }
         }
-        self.consumer.unassign().map_err(AuditError::Settings)
+        self.consumer.unassign().map_err(|e| AuditError::settings(&e))
     }
 
     fn assign(&self, partition: PartitionId, from: Offset) -> Result<(), AuditError> {
@@ -177,8 +158,8 @@ impl Reader {
             number(partition),
             Start::Offset(i64::try_from(from).unwrap_or(i64::MAX)),
         )
-        .map_err(AuditError::Settings)?;
-        self.consumer.assign(&list).map_err(AuditError::Settings)
+        .map_err(|e| AuditError::settings(&e))?;
+        self.consumer.assign(&list).map_err(|e| AuditError::settings(&e))
     }
 
     /// Brokers come back; refusals and deleted records do not.
@@ -196,9 +177,17 @@ impl Reader {
         }
     }
 
-    /// A call that failed: refused, or not answered. The reason is often only in the complaints.
+    /// A call that failed: refused, or not answered.
     fn unanswered(&self, error: &KafkaError) -> AuditError {
-        let complaint = self.complaint();
+        self.explained(error, connection::complaint_of(&self.consumer, &self.config))
+    }
+
+    /// The reason is often only in the complaints.
+    fn explained(&self, error: &KafkaError, complaint: Option<Complaint>) -> AuditError {
+        if let Some(Complaint { what, .. }) = complaint {
+            return AuditError::NotConnected { servers: self.servers.clone(), what };
+        }
+        let complaint = self.consumer.context().last();
         let codes =
             [error.rdkafka_error_code(), complaint.as_ref().and_then(|(e, _)| e.rdkafka_error_code())];
         if let Some((why, remedy)) = codes.into_iter().flatten().find_map(|code| Some((code, remedy(code)?)))
@@ -207,7 +196,6 @@ impl Reader {
         }
         AuditError::Unreachable {
             servers: self.servers.clone(),
-            seconds: PATIENCE.as_secs(),
             why: complaint.map_or_else(|| error.to_string(), |(_, reason)| reason),
         }
     }
@@ -218,17 +206,11 @@ impl Reader {
             partition,
             seconds: PATIENCE.as_secs(),
             why: self
-                .complaint()
+                .consumer
+                .context()
+                .last()
                 .map_or_else(|| "the client reports no error".to_owned(), |(_, reason)| reason),
         }
-    }
-
-    fn complaint(&self) -> Option<(KafkaError, String)> {
-        // Complaints wait in the queue until somebody polls.
-        for _ in 0..10 {
-            drop(self.consumer.poll(POLL / 10));
-        }
-        self.consumer.context().0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 

@@ -12,6 +12,7 @@ mod plan;
 mod service;
 mod state;
 
+use clap::error::{ContextKind, ContextValue};
 use clap::{Parser, Subcommand};
 
 pub use audit::AuditArgs;
@@ -75,12 +76,22 @@ Examples:
 /// Reads this process's command line. Prints help, or what is wrong, and exits where that ends it:
 /// with 0 after help, with [`Exit::Usage`] after an error.
 pub fn parse() -> Command {
-    CommandLine::parse().command
+    CommandLine::try_parse().unwrap_or_else(|error| discreet(error).exit()).command
 }
 
 /// Reads a command line whose first word is the program's name. The error is text to print.
 pub fn parse_from<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<Command, String> {
-    CommandLine::try_parse_from(words).map(|line| line.command).map_err(|error| error.to_string())
+    CommandLine::try_parse_from(words).map(|line| line.command).map_err(|error| discreet(error).to_string())
+}
+
+/// The same error without what was given as a property: a secret, perhaps, of which only the `=` is missing.
+fn discreet(mut error: clap::Error) -> clap::Error {
+    if let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg)
+        && flag.starts_with("-X ")
+    {
+        error.insert(ContextKind::InvalidValue, ContextValue::String("(not shown)".to_owned()));
+    }
+    error
 }
 
 fn property(text: &str) -> Result<Property, String> {

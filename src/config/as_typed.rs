@@ -141,6 +141,8 @@ section! {
         max_disk,
         /// What to do with a record that the broker refuses.
         on_poison,
+        /// How long it is tried again before that.
+        poison_retry,
     }
 }
 section! {
@@ -237,6 +239,7 @@ impl AsTyped {
                 cache: text("64MiB"),
                 max_disk: None,
                 on_poison: text("stop"),
+                poison_retry: text("30s"),
             },
             http: TypedHttp { listen: text("127.0.0.1:9464"), ..TypedHttp::default() },
         }

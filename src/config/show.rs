@@ -90,6 +90,7 @@ impl Config {
         page.text("cache", &size_text(state.cache));
         page.size("max_disk", state.max_disk);
         page.text("on_poison", state.on_poison.as_str());
+        page.text("poison_retry", &duration_text(state.poison_retry));
 
         page.section("http");
         page.text("listen", &self.http.listen.to_string());

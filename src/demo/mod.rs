@@ -46,6 +46,7 @@ pub fn run(args: &DemoArgs) -> Result<Exit, Ended> {
         partitions: PARTITIONS as usize,
         cluster_id: None,
         topic_ids: Default::default(),
+        largest_batch: None,
         warnings: Vec::new(),
     });
     let metrics = service.metrics.clone();

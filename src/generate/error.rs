@@ -4,21 +4,26 @@ use std::io;
 
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
+use crate::kafka::connection::said;
+
 /// Why no load could be written.
 #[derive(Debug, thiserror::Error)]
 pub enum GenerateError {
     /// Nobody answers.
-    #[error(
-        "no broker of {servers} answered within {seconds} s: {source}; check the address, the network and that \
-         Kafka runs"
-    )]
+    #[error("no broker of {servers} answers: {why}; check the address, the network and that Kafka runs")]
     Unreachable {
         /// The brokers asked.
         servers: String,
-        /// How long was waited, s.
-        seconds: u64,
-        /// What the client said.
-        source: KafkaError,
+        /// What the client said last.
+        why: String,
+    },
+    /// A broker is there, and a connection is not.
+    #[error("no connection to {servers}: {what}")]
+    NotConnected {
+        /// The brokers asked.
+        servers: String,
+        /// What is wrong, and what to do.
+        what: String,
     },
     /// The topic is not there.
     #[error("topic {topic} does not exist on {servers}; give the number of partitions to have it created")]
@@ -37,8 +42,8 @@ pub enum GenerateError {
         why: RDKafkaErrorCode,
     },
     /// The client does not accept its properties.
-    #[error("the Kafka client cannot be made: {0}; correct the properties given to it")]
-    Settings(KafkaError),
+    #[error("{0}")]
+    Settings(String),
     /// Records were not written.
     #[error(
         "{failed} records were not written to topic {topic}, the first because of: {why}; check the rights on the \
@@ -72,4 +77,11 @@ pub enum GenerateError {
     /// No ports or threads for the proxy.
     #[error("the proxy that cuts answers could not start: {0}; raise the limits on open files and threads")]
     Proxy(#[source] io::Error),
+}
+
+impl GenerateError {
+    #[expect(clippy::needless_pass_by_value, reason = "it stands in map_err")]
+    pub(super) fn settings(error: KafkaError) -> Self {
+        Self::Settings(said(&error))
+    }
 }

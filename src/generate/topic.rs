@@ -7,15 +7,17 @@ use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::metadata::MetadataTopic;
+use rdkafka::metadata::{Metadata, MetadataTopic};
 
 use super::error::GenerateError;
+use crate::clock;
+use crate::kafka::connection::{self, Complaint, Listening};
 
 const ANSWER: Duration = Duration::from_secs(30);
 
 /// A topic and the client that asks about it.
 pub(super) struct Topic<'a> {
-    reader: BaseConsumer,
+    reader: BaseConsumer<Listening>,
     config: &'a ClientConfig,
     servers: &'a str,
     name: &'a str,
@@ -26,7 +28,7 @@ impl<'a> Topic<'a> {
         let mut questions = config.clone();
         // Everything written counts, committed or not.
         questions.set("isolation.level", "read_uncommitted");
-        let reader = questions.create().map_err(GenerateError::Settings)?;
+        let reader = Listening::reader(questions).map_err(GenerateError::settings)?;
         Ok(Self { reader, config, servers, name })
     }
 
@@ -52,8 +54,7 @@ impl<'a> Topic<'a> {
     }
 
     fn partitions(&self) -> Result<Option<i32>, GenerateError> {
-        let metadata =
-            self.reader.fetch_metadata(Some(self.name), ANSWER).map_err(|e| self.unreachable(e))?;
+        let metadata = self.metadata()?;
         let found = metadata.topics().iter().find(|topic| topic.name() == self.name);
         let found = found.filter(|topic| topic.error().is_none()).map(MetadataTopic::partitions);
         let led = found.filter(|all| !all.is_empty() && all.iter().all(|one| one.leader() >= 0));
@@ -62,13 +63,13 @@ impl<'a> Topic<'a> {
 
     fn create(&self, partitions: u32) -> Result<(), GenerateError> {
         let admin: AdminClient<DefaultClientContext> =
-            self.config.create().map_err(GenerateError::Settings)?;
+            self.config.create().map_err(GenerateError::settings)?;
         let count = i32::try_from(partitions).unwrap_or(i32::MAX);
         // -1: as many replicas as the broker makes by default.
         let topic = NewTopic::new(self.name, count, TopicReplication::Fixed(-1));
         let options = AdminOptions::new().operation_timeout(Some(ANSWER));
         let answers =
-            pollster::block_on(admin.create_topics([&topic], &options)).map_err(|e| self.unreachable(e))?;
+            pollster::block_on(admin.create_topics([&topic], &options)).map_err(|e| self.unreachable(&e))?;
         for answer in answers {
             match answer {
                 // Somebody else was faster.
@@ -81,8 +82,7 @@ impl<'a> Topic<'a> {
 
     /// Host and port of every broker, as it advertises them.
     pub fn brokers(&self) -> Result<Vec<(String, u16)>, GenerateError> {
-        let metadata =
-            self.reader.fetch_metadata(Some(self.name), ANSWER).map_err(|e| self.unreachable(e))?;
+        let metadata = self.metadata()?;
         let brokers = metadata.brokers().iter();
         Ok(brokers.map(|b| (b.host().to_owned(), u16::try_from(b.port()).unwrap_or(0))).collect())
     }
@@ -90,13 +90,43 @@ impl<'a> Topic<'a> {
     /// Offsets in all partitions' logs so far.
     pub fn length(&self, partitions: i32) -> Result<u64, GenerateError> {
         (0..partitions).try_fold(0, |sum, partition| {
-            let ends = self.reader.fetch_watermarks(self.name, partition, ANSWER);
-            let (_, end) = ends.map_err(|e| self.unreachable(e))?;
+            let end = self.end(partition).map_err(|e| self.unreachable(&e))?;
             Ok(sum + u64::try_from(end).unwrap_or(0))
         })
     }
 
-    fn unreachable(&self, source: KafkaError) -> GenerateError {
-        GenerateError::Unreachable { servers: self.servers.to_owned(), seconds: ANSWER.as_secs(), source }
+    /// The client may have heard of a new topic before its leader has.
+    fn end(&self, partition: i32) -> Result<i64, KafkaError> {
+        let began = clock::monotonic();
+        loop {
+            match self.reader.fetch_watermarks(self.name, partition, ANSWER) {
+                Err(error)
+                    if error.rdkafka_error_code() == Some(RDKafkaErrorCode::NotLeaderForPartition)
+                        && began.elapsed() < ANSWER =>
+                {
+                    std::thread::sleep(Duration::from_millis(100));
+                }
+                ends => return ends.map(|(_, end)| end),
+            }
+        }
+    }
+
+    fn metadata(&self) -> Result<Metadata, GenerateError> {
+        connection::metadata(&self.reader, self.config, self.name)
+            .map_err(|(error, complaint)| self.explained(&error, complaint))
+    }
+
+    fn unreachable(&self, error: &KafkaError) -> GenerateError {
+        self.explained(error, connection::complaint_of(&self.reader, self.config))
+    }
+
+    fn explained(&self, error: &KafkaError, complaint: Option<Complaint>) -> GenerateError {
+        let servers = self.servers.to_owned();
+        if let Some(Complaint { what, .. }) = complaint {
+            return GenerateError::NotConnected { servers, what };
+        }
+        let last = self.reader.context().last();
+        let why = last.map_or_else(|| error.to_string(), |(_, reason)| reason);
+        GenerateError::Unreachable { servers, why }
     }
 }

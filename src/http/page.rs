@@ -4,48 +4,36 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use super::{Endpoint, chart};
-use crate::metrics::{Outcome, PartitionStatus, Rates, Readiness, Warning, WorkerStatus};
+use crate::metrics::{Outcome, PartitionState, PartitionStatus, Rates, Readiness, Warning, WorkerStatus};
 
-const STYLE: &str = "\
-:root{color-scheme:light dark}\
-body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}\
-h1{font-size:1.4rem}h2{font-size:1.1rem;margin-top:2rem}\
-.ready,.waiting{padding:.6rem 1rem;border-left:.4rem solid}\
-.ready{border-color:#2a8}.waiting{border-color:#d60}\
-.scroll{overflow-x:auto}\
-table{border-collapse:collapse}\
-th,td{text-align:left;padding:.2rem 1.2rem .2rem 0;border-bottom:1px solid #8885}\
-td.number,th.number{text-align:right;font-variant-numeric:tabular-nums}\
-svg{width:100%;height:6rem;border-bottom:1px solid #8885}\
-polyline{fill:none;stroke-width:2;vector-effect:non-scaling-stroke}\
-polyline.all{stroke:#28c}polyline.again{stroke:#d60}\
-span.all{border-bottom:2px solid #28c}span.again{border-bottom:2px solid #d60}\
-.legend{margin-top:.3rem}time{opacity:.75;white-space:nowrap}\
-footer{margin-top:2rem;opacity:.75}";
+const STYLE: &str = include_str!("page.css");
+/// How often the page loads itself again, in seconds.
+const AGAIN: u32 = 5;
 
-/// The page as a whole; it loads itself again every five seconds.
-pub(super) fn render(shown: &Endpoint, counts: &[(Outcome, u64)], rates: &[Rates]) -> String {
+/// The page as a whole, at `now_ms` since the epoch; it loads itself again.
+pub(super) fn render(shown: &Endpoint, counts: &[(Outcome, u64)], rates: &[Rates], now_ms: i64) -> String {
     let status = &shown.status;
     let about = status.about();
     let workers = status.workers();
-    let title = format!("dedupd: {} to {}", escaped(&about.raw), escaped(&about.clean));
-    let partitions: String =
-        workers.iter().enumerate().map(|(number, worker)| rows(number, worker)).collect();
+    let readiness = status.readiness();
+    let title = format!("{} to {}", escaped(&about.raw), escaped(&about.clean));
     format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
-         <meta name=\"viewport\" content=\"width=device-width\">\
-         <meta http-equiv=\"refresh\" content=\"5\"><title>{title}</title><style>{STYLE}</style></head>\n\
-         <body><h1>{title}</h1>\n{readiness}\n\
-         {chart}<h2>Records</h2><table><tr><th>became<th class=\"number\">records</tr>\n{records}</table>\n\
-         <h2>Partitions</h2><div class=\"scroll\"><table><tr><th class=\"number\">partition\
-         <th class=\"number\">worker<th>state<th class=\"number\">next offset<th class=\"number\">lag\
-         <th class=\"number\">ids<th>window</tr>\n{partitions}</table></div>\n\
-         {warnings}\
-         <footer>group {group}, instance {instance}, version {version}. \
-         <a href=\"/metrics\">metrics</a>, <a href=\"/readyz\">readiness</a>, \
-         <a href=\"/config\">configuration</a>, <a href=\"/status.json\">this page as JSON</a></footer></body></html>\n",
-        readiness = readiness(&status.readiness()),
-        chart = chart::rates(rates),
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
+         <meta http-equiv=\"refresh\" content=\"{AGAIN}\"><link rel=\"icon\" href=\"data:,\">\
+         <title>{word}: {title}</title><style>{STYLE}</style></head>\n\
+         <body><h1>dedupd: {title}</h1>\n\
+         <p class=\"quiet\">group {group}, instance {instance}, version {version}; as of {now}, loads itself again every \
+         {AGAIN} s</p>\n\
+         {standing}{charts}<h2>Records since the start</h2>\n<table><tr><th>became<th class=\"number\">records</tr>\n{records}</table>\n\
+         <h2>Partitions</h2>\n{partitions}{warnings}\
+         <nav><a href=\"/metrics\">metrics</a> <a href=\"/readyz\">readiness</a> \
+         <a href=\"/config\">configuration</a> <a href=\"/status.json\">this page as JSON</a></nav></body></html>\n",
+        word = word(&readiness),
+        now = time(now_ms),
+        standing = standing(&readiness),
+        charts = chart::charts(rates, status.lag()),
+        partitions = partitions(&workers),
         warnings = warnings(&shown.recent.list()),
         records = counts
             .iter()
@@ -61,23 +49,30 @@ pub(super) fn render(shown: &Endpoint, counts: &[(Outcome, u64)], rates: &[Rates
     )
 }
 
-fn readiness(readiness: &Readiness) -> String {
-    let (class, word) = if readiness.ready { ("ready", "Ready") } else { ("waiting", "Not ready") };
-    let lines: String = readiness.lines.iter().flat_map(|line| ["<br>".to_owned(), escaped(line)]).collect();
-    format!("<p class=\"{class}\"><strong>{word}</strong>{lines}</p>")
+fn word(readiness: &Readiness) -> &'static str {
+    if readiness.ready { "Ready" } else { "Not ready" }
+}
+
+/// Whether it does its work, and what is in its way.
+fn standing(readiness: &Readiness) -> String {
+    let class = if readiness.ready { "ready" } else { "waiting" };
+    let lines: String = readiness.lines.iter().flat_map(|line| ["<li>".to_owned(), escaped(line)]).collect();
+    let list = if lines.is_empty() { lines } else { format!("<ul>{lines}</ul>") };
+    format!("<div class=\"{class}\"><strong>{}</strong>{list}</div>\n", word(readiness))
+}
+
+fn time(ms: i64) -> String {
+    let since = Duration::from_millis(u64::try_from(ms).unwrap_or(0));
+    format!("<time>{}</time>", humantime::format_rfc3339_seconds(UNIX_EPOCH + since))
 }
 
 fn warnings(recent: &[Warning]) -> String {
     if recent.is_empty() {
         return String::new();
     }
-    let line = |warning: &Warning| {
-        let time = u64::try_from(warning.time_ms).unwrap_or(0);
-        let time = humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_millis(time));
-        format!("<li><time>{time}</time> {}</li>\n", escaped(&warning.text))
-    };
+    let line = |it: &Warning| format!("<li>{} {}</li>\n", time(it.time_ms), escaped(&it.text));
     let lines: String = recent.iter().map(line).collect();
-    format!("<h2>Last warnings</h2><ul>\n{lines}</ul>\n")
+    format!("<h2>Last warnings</h2>\n<ul class=\"warnings\">\n{lines}</ul>\n")
 }
 
 fn count_row(outcome: Outcome, count: u64) -> String {
@@ -85,23 +80,39 @@ fn count_row(outcome: Outcome, count: u64) -> String {
     format!("<tr><td>{name}<td class=\"number\">{}</tr>\n", grouped(count))
 }
 
-fn rows(number: usize, worker: &WorkerStatus) -> String {
-    worker.partitions.iter().map(|partition| row(number, partition)).collect()
+/// All partitions of this instance, by number.
+fn partitions(workers: &[WorkerStatus]) -> String {
+    let owned = |(number, worker)| {
+        let worker: &WorkerStatus = worker;
+        worker.partitions.iter().map(move |partition| (number, partition))
+    };
+    let mut all: Vec<(usize, &PartitionStatus)> = workers.iter().enumerate().flat_map(owned).collect();
+    if all.is_empty() {
+        return "<p>None is assigned to this instance now.</p>\n".to_owned();
+    }
+    all.sort_by_key(|(_, partition)| partition.partition);
+    let rows: String = all.into_iter().map(|(worker, partition)| row(worker, partition)).collect();
+    format!(
+        "<div class=\"scroll\"><table id=\"partitions\"><tr><th class=\"number\">partition<th>state\
+         <th class=\"number\">lag<th>window<th class=\"number\">ids<th class=\"number\">next offset\
+         <th class=\"number\">worker</tr>\n{rows}</table></div>\n"
+    )
 }
 
 fn row(worker: usize, partition: &PartitionStatus) -> String {
     let unknown = || "?".to_owned();
     let reason =
         partition.reason.as_ref().map_or_else(String::new, |reason| format!(": {}", escaped(reason)));
+    let class = if partition.state == PartitionState::Running { "" } else { " class=\"alert\"" };
     format!(
-        "<tr><td class=\"number\">{}<td class=\"number\">{worker}<td>{}{reason}<td class=\"number\">{}\
-         <td class=\"number\">{}<td class=\"number\">{}<td>{}</tr>\n",
+        "<tr><td class=\"number\">{}<td{class}>{}{reason}<td class=\"number\">{}<td>{}<td class=\"number\">{}\
+         <td class=\"number\">{}<td class=\"number\">{worker}</tr>\n",
         partition.partition,
         partition.state.as_str(),
-        partition.next.map_or_else(unknown, grouped),
         partition.lag_records.map_or_else(unknown, grouped),
-        grouped(partition.window_ids),
         window(partition),
+        grouped(partition.window_ids),
+        partition.next.map_or_else(unknown, grouped),
     )
 }
 
@@ -136,15 +147,13 @@ fn grouped(number: u64) -> String {
 
 /// A length of time for people, in its two largest units.
 fn span(seconds: f64) -> String {
-    let minutes = seconds / 60.0;
-    let hours = minutes / 60.0;
-    if minutes < 1.0 {
-        format!("{seconds:.0} s")
-    } else if hours < 1.0 {
-        format!("{:.0} min {:.0} s", minutes.floor(), (seconds % 60.0).floor())
-    } else {
-        format!("{:.0} h {:.0} min", hours.floor(), (minutes % 60.0).floor())
-    }
+    let (minutes, hours) = ((seconds / 60.0).floor(), (seconds / 3600.0).floor());
+    let (large, small) = match (hours, minutes) {
+        (..1.0, ..1.0) => return format!("{seconds:.0} s"),
+        (..1.0, _) => (format!("{minutes:.0} min"), format!("{:.0} s", (seconds % 60.0).floor())),
+        _ => (format!("{hours:.0} h"), format!("{:.0} min", minutes % 60.0)),
+    };
+    if small.starts_with("0 ") { large } else { format!("{large} {small}") }
 }
 
 /// Text for HTML.
@@ -163,7 +172,8 @@ mod tests {
         assert_eq!(grouped(1_234_567), "1\u{202f}234\u{202f}567");
         assert_eq!(span(59.4), "59 s");
         assert_eq!(span(61.0), "1 min 1 s");
-        assert_eq!(span(86_400.0), "24 h 0 min");
+        assert_eq!(span(86_400.0), "24 h");
+        assert_eq!(span(5_400.0), "1 h 30 min");
     }
 
     #[test]

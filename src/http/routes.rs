@@ -11,6 +11,7 @@ use axum::routing::{get, post};
 use serde_json::json;
 
 use super::{Endpoint, door, page};
+use crate::clock::wall_ms;
 use crate::metrics::{Metrics, Outcome, Rates};
 
 /// A request's body may have so many bytes: an id, and what is around it.
@@ -26,6 +27,8 @@ pub(super) fn router(endpoint: Endpoint) -> Router {
         .route("/config", get(config))
         .route("/state", get(door::state))
         .route("/forget", post(door::forget))
+        // A browser asks for it with every page of text.
+        .route("/favicon.ico", get(|| async { StatusCode::NO_CONTENT }))
         .fallback(|| async {
             (StatusCode::NOT_FOUND, "try /, /status.json, /config, /metrics, /livez or /readyz\n")
         })
@@ -91,10 +94,10 @@ async fn status_json(State(shown): State<Endpoint>) -> impl IntoResponse {
 }
 
 async fn status_page(State(shown): State<Endpoint>) -> impl IntoResponse {
-    let policy = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'";
+    let policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'";
     let headers: [(HeaderName, &str); 2] =
         [(header::CONTENT_TYPE, "text/html; charset=utf-8"), (header::CONTENT_SECURITY_POLICY, policy)];
-    (headers, page::render(&shown, &counts(&shown.metrics), &rates(&shown)))
+    (headers, page::render(&shown, &counts(&shown.metrics), &rates(&shown), wall_ms()))
 }
 
 /// The configuration in force, as TOML.

@@ -11,8 +11,9 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
 use super::client_config::Settings;
+use super::connection::said;
 use super::connection::{self, Listening};
-use super::error::{failure, said};
+use super::error::failure;
 use super::native::{self, Described};
 use super::rights::{self, Operation, Resource};
 use super::topics::{self, Shape};
@@ -39,6 +40,8 @@ pub struct Topology {
     pub cluster_id: Option<String>,
     /// Topic ids of raw, clean and state, where the broker has them (Kafka 2.8).
     pub topic_ids: [Option<String>; 3],
+    /// The largest batch that the clean topic takes, bytes, where the broker tells it.
+    pub largest_batch: Option<u64>,
     /// What does not break the promise but deserves to be known.
     pub warnings: Vec<String>,
 }
@@ -120,7 +123,7 @@ impl<'a> Inquiry<'a> {
         let create = |e: KafkaError| CheckError::Configuration(vec![said(&e)]);
         Ok(Self {
             settings,
-            reader: Listening::reader(settings).map_err(create)?,
+            reader: Listening::reader(settings.reader("read_committed")).map_err(create)?,
             admin: settings.base().create().map_err(create)?,
         })
     }
@@ -144,13 +147,14 @@ impl<'a> Inquiry<'a> {
             partitions: found.raw.partitions().unwrap_or(0),
             cluster_id: self.reader.client().fetch_cluster_id(ANSWER),
             topic_ids: std::array::from_fn(|_| ids.next().flatten()),
+            largest_batch: topics::largest_batch(&configs[1]),
             warnings: verdict.warnings,
         })
     }
 
     /// Nobody answered; the client may have said why.
     fn unreachable(&self, what: String) -> CheckError {
-        match connection::complaint_of(&self.reader, self.settings) {
+        match connection::complaint_of(&self.reader, &self.settings.base()) {
             Some(complaint) if complaint.refused => CheckError::Rejected(complaint.what),
             Some(complaint) => CheckError::Unreachable(format!("{what}: {}", complaint.what)),
             None => CheckError::Unreachable(what),

@@ -35,7 +35,12 @@ pub struct Settings {
     pub max_records: usize,
     /// Most bytes of one transaction.
     pub max_bytes: u64,
+    /// The largest batch that the clean topic takes, bytes, where that is known.
+    pub largest_batch: Option<u64>,
 }
+
+/// The client's own limit on a batch, bytes.
+const BATCH: u64 = 1_000_000;
 
 impl Settings {
     /// A client for questions about topics; also the common base of all others.
@@ -141,6 +146,11 @@ impl Settings {
             if !self.properties.iter().any(|(k, _)| k == key) {
                 config.set(key, value);
             }
+        }
+        // A batch of several records must not be refused for its size: then a refusal is about one record.
+        let batch = config.get("batch.size").and_then(|size| size.parse().ok()).unwrap_or(BATCH);
+        if let Some(largest) = self.largest_batch.filter(|largest| *largest < batch) {
+            config.set("batch.size", largest.max(1).to_string());
         }
         config
     }

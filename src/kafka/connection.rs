@@ -1,4 +1,4 @@
-//! What a client says about its connections, in words that help.
+//! What a client says about its connections and its properties, in words that help. Also for `audit` and `generate`.
 //!
 //! Calls fail with "timed out" or "all brokers down" whatever the reason. The reason stands only in the
 //! text of an error event, in OpenSSL's words or the client's own.
@@ -6,12 +6,12 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use rdkafka::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
-use rdkafka::error::KafkaError;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::metadata::Metadata;
+use rdkafka::{ClientConfig, ClientContext};
 
-use super::client_config::Settings;
 use super::ends::Quiet;
 use super::native;
 use crate::clock;
@@ -23,24 +23,31 @@ const EVENTS: Duration = Duration::from_millis(300);
 /// How long it may take to learn what is wrong with a certificate.
 const CERTIFICATE: Duration = Duration::from_secs(3);
 
+/// How long a command that is not the service tries to reach a broker.
+const REACH: Duration = Duration::from_secs(15);
+/// How long one question of it waits.
+const ANSWER: Duration = Duration::from_secs(2);
+/// For so long a refusal has to last: one broker of several may be wrong.
+const REFUSED: Duration = Duration::from_secs(3);
+
 /// Why a connection cannot be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Complaint {
+pub struct Complaint {
     /// What happened, to which broker, and what to do.
-    pub(super) what: String,
+    pub what: String,
     /// A broker was there and said no: waiting does not help, and no outage looks like this.
-    pub(super) refused: bool,
+    pub refused: bool,
     /// It is about the broker's certificate.
     certificate: bool,
 }
 
 /// The latest complaint of a client.
-#[derive(Default)]
-pub(super) struct Heard(Mutex<Option<(Instant, Complaint)>>);
+#[derive(Debug, Default)]
+pub struct Heard(Mutex<Option<(Instant, Complaint)>>);
 
 impl Heard {
     /// Notes the reason of an error event or of a line of the client's log, if it is one that is understood.
-    pub(super) fn note(&self, reason: &str) {
+    pub fn note(&self, reason: &str) {
         let Some(complaint) = complaint(reason) else { return };
         let mut said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let refused = said.as_ref().is_some_and(|(when, known)| known.refused && when.elapsed() < FRESH);
@@ -62,13 +69,16 @@ impl Heard {
 }
 
 /// The context of a client that is asked why it cannot connect.
-#[derive(Default)]
-pub(super) struct Listening(Heard);
+#[derive(Debug, Default)]
+pub struct Listening {
+    heard: Heard,
+    /// The last error that it told, in the client's own words.
+    last: Mutex<Option<(KafkaError, String)>>,
+}
 
 impl Listening {
-    /// A reader that says why it cannot connect.
-    pub(super) fn reader(settings: &Settings) -> Result<BaseConsumer<Self>, KafkaError> {
-        let mut config = settings.reader("read_committed");
+    /// A reader of this configuration that says why it cannot connect.
+    pub fn reader(mut config: ClientConfig) -> Result<BaseConsumer<Self>, KafkaError> {
         // A broker that closes the connection without a word is not an error to the client, only a line.
         config.set("log.connection.close", "true");
         if (config.log_level as i32) < (RDKafkaLogLevel::Info as i32) {
@@ -76,37 +86,90 @@ impl Listening {
         }
         config.create_with_context(Self::default())
     }
+
+    /// The last error that the client told, with its reason.
+    pub fn last(&self) -> Option<(KafkaError, String)> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 impl ClientContext for Listening {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         if facility == "FAIL" {
-            self.0.note(unthreaded(message));
+            self.heard.note(unthreaded(message));
         }
         Quiet.log(level, facility, message);
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        self.0.note(reason);
-        Quiet.error(error, reason);
+        self.heard.note(reason);
+        Quiet.error(error.clone(), reason);
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        match error.rdkafka_error_code() {
+            Some(RDKafkaErrorCode::PartitionEOF) => {}
+            // Comes after the reason and only repeats that there is one.
+            Some(RDKafkaErrorCode::AllBrokersDown) if last.is_some() => {}
+            _ => *last = Some((error, reason.to_owned())),
+        }
     }
 }
 
 impl ConsumerContext for Listening {}
 
+/// What a client says of an error, without the value of a property: a mistyped name may hold a secret, and so may
+/// a value that is where another belongs.
+pub fn said(error: &KafkaError) -> String {
+    match error {
+        KafkaError::ClientConfig(_, what, name, value) => {
+            let what = if !value.is_empty() && what.contains(value.as_str()) {
+                "its value is not accepted"
+            } else {
+                what
+            };
+            format!("kafka.properties.{name}: {what}; correct it, or leave it out")
+        }
+        KafkaError::ClientCreation(what) => {
+            format!("the Kafka client cannot be made: {what}; correct what is set under [kafka.properties]")
+        }
+        other => other.to_string(),
+    }
+}
+
+/// Asks for a topic, until a broker answers, refuses for good, or it has taken too long. The error is the last one,
+/// with the reason where that is known.
+pub fn metadata(
+    client: &BaseConsumer<Listening>,
+    config: &ClientConfig,
+    topic: &str,
+) -> Result<Metadata, (KafkaError, Option<Complaint>)> {
+    let began = clock::monotonic();
+    let mut refused_since = None;
+    loop {
+        let error = match client.fetch_metadata(Some(topic), ANSWER) {
+            Ok(metadata) => return Ok(metadata),
+            Err(error) => error,
+        };
+        events(client);
+        let refused = client.context().heard.latest().is_some_and(|it| it.refused);
+        let since = *refused_since.get_or_insert_with(clock::monotonic);
+        if (refused && since.elapsed() >= REFUSED) || began.elapsed() >= REACH {
+            return Err((error, complaint_of(client, config)));
+        }
+        if !refused {
+            refused_since = None;
+        }
+    }
+}
+
 /// Why this client, for which a call has just failed, has no connection. Looks closer where a
 /// certificate is the reason.
-pub(super) fn complaint_of(client: &BaseConsumer<Listening>, settings: &Settings) -> Option<Complaint> {
-    // Events wait until somebody polls, errors among lines of the log.
-    let deadline = clock::monotonic() + EVENTS;
-    while clock::monotonic() < deadline && !client.context().0.latest().is_some_and(|it| it.refused) {
-        drop(client.poll(EVENTS / 10));
-    }
-    let complaint = client.context().0.latest()?;
+pub fn complaint_of(client: &BaseConsumer<Listening>, config: &ClientConfig) -> Option<Complaint> {
+    events(client);
+    let complaint = client.context().heard.latest()?;
     if !complaint.certificate {
         return Some(complaint);
     }
-    match native::judged_certificate(&settings.base(), CERTIFICATE) {
+    match native::judged_certificate(config, CERTIFICATE) {
         Some(verdict) => {
             let verdict = unthreaded(&verdict);
             Some(Complaint {
@@ -115,6 +178,14 @@ pub(super) fn complaint_of(client: &BaseConsumer<Listening>, settings: &Settings
             })
         }
         None => Some(complaint),
+    }
+}
+
+/// Takes in what the client has to tell: events wait until somebody polls, errors among lines of the log.
+fn events(client: &BaseConsumer<Listening>) {
+    let deadline = clock::monotonic() + EVENTS;
+    while clock::monotonic() < deadline && !client.context().heard.latest().is_some_and(|it| it.refused) {
+        drop(client.poll(EVENTS / 10));
     }
 }
 

@@ -12,6 +12,7 @@
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
 use super::client_config::Settings;
+use super::connection::said;
 use super::rights;
 use crate::ports::{Failure, Refused, Remedy};
 
@@ -33,20 +34,7 @@ pub fn failure(doing: &str, error: &KafkaError) -> Failure {
     Failure { remedy, what: format!("{} while {doing}; {advice}", said(error)), refused: None }
 }
 
-/// What the client says of an error, without the value of a property: a mistyped name may hold a secret.
-pub(super) fn said(error: &KafkaError) -> String {
-    match error {
-        KafkaError::ClientConfig(_, what, name, _) => {
-            format!("kafka.properties.{name}: {what}; correct it, or leave it out")
-        }
-        KafkaError::ClientCreation(what) => {
-            format!("the Kafka client cannot be made: {what}; correct what is set under [kafka.properties]")
-        }
-        other => other.to_string(),
-    }
-}
-
-/// The same, naming the right that is missing where the code tells which.
+/// The same as [`failure`], naming the right that is missing where the code tells which.
 pub(super) fn failure_of(settings: &Settings, doing: &str, error: &KafkaError) -> Failure {
     match error.rdkafka_error_code().and_then(|code| rights::of_code(settings, code)) {
         Some(right) => Failure {

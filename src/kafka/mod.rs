@@ -6,7 +6,7 @@
 mod admin;
 mod aside;
 mod client_config;
-mod connection;
+pub mod connection;
 mod consumer;
 mod delivery;
 mod ends;
@@ -31,5 +31,5 @@ pub use log_starts::LogStarts;
 pub use native::hasten_groups;
 pub use producer::KafkaSink;
 pub use record::RawRecord;
-pub use sample::{Sample, Sampling, sample};
+pub use sample::{Sample, SampleError, Sampling, sample};
 pub use state_topic::KafkaStateLog;

@@ -10,6 +10,7 @@ use rdkafka::metadata::{MetadataPartition, MetadataTopic};
 use rdkafka::topic_partition_list::{Offset as KafkaOffset, TopicPartitionList};
 use rdkafka::{ClientConfig, Message};
 
+use super::connection::said;
 use super::ends::Quiet;
 use super::error::failure;
 use super::record::RawRecord;
@@ -81,18 +82,29 @@ impl fmt::Display for Sample {
     }
 }
 
+/// Why there is no sample.
+#[derive(Debug, thiserror::Error)]
+pub enum SampleError {
+    /// The client does not accept its properties.
+    #[error("{0}")]
+    Settings(String),
+    /// The broker did not answer as it should.
+    #[error(transparent)]
+    Kafka(#[from] Failure),
+}
+
 /// Samples a topic; `now_ms` is the wall clock, `seen` is told how many records have been read.
 pub fn sample(
     sampling: &Sampling,
     rule: &IdentityRule,
     now_ms: i64,
     seen: &dyn Fn(u64),
-) -> Result<Sample, Failure> {
+) -> Result<Sample, SampleError> {
     let reading = Reading { sampling, consumer: sampling.consumer()? };
     let ends = reading.ends()?;
     if ends.is_empty() {
         let what = format!("topic {} does not exist; correct --raw", sampling.topic);
-        return Err(Failure { remedy: Remedy::Stop, what, refused: None });
+        return Err(Failure { remedy: Remedy::Stop, what, refused: None }.into());
     }
     let mut sample = Sample {
         partitions: u32::try_from(ends.len()).unwrap_or(u32::MAX),
@@ -104,7 +116,7 @@ pub fn sample(
 }
 
 impl Sampling {
-    fn consumer(&self) -> Result<BaseConsumer<Quiet>, Failure> {
+    fn consumer(&self) -> Result<BaseConsumer<Quiet>, SampleError> {
         let mut config = ClientConfig::new();
         for (key, value) in &self.properties {
             config.set(key, value);
@@ -118,7 +130,7 @@ impl Sampling {
             .set("isolation.level", "read_committed")
             .set("allow.auto.create.topics", "false")
             .create_with_context(Quiet)
-            .map_err(|e| failure("creating a reader", &e))
+            .map_err(|e| SampleError::Settings(said(&e)))
     }
 }
 

@@ -137,10 +137,14 @@ fn judge_state(settings: &Settings, config: &Config, window: Duration, verdict: 
     }
 }
 
+/// The largest batch of records that a topic takes, bytes.
+pub(super) fn largest_batch(topic: &Config) -> Option<u64> {
+    topic.get("max.message.bytes").and_then(|value| value.parse().ok())
+}
+
 fn judge_clean(settings: &Settings, raw: &Config, clean: &Config, verdict: &mut Verdict) {
     let name = &settings.clean;
-    let size = |config: &Config| config.get("max.message.bytes").and_then(|value| value.parse::<u64>().ok());
-    if let (Some(raw_max), Some(clean_max)) = (size(raw), size(clean))
+    if let (Some(raw_max), Some(clean_max)) = (largest_batch(raw), largest_batch(clean))
         && clean_max < raw_max
     {
         verdict.warnings.push(format!(

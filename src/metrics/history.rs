@@ -15,8 +15,8 @@ pub struct Totals {
     pub records: u64,
     /// Those of them that were duplicates, probable ones included.
     pub duplicates: u64,
-    /// Offsets to the end of the raw topic, all partitions together.
-    pub lag: u64,
+    /// Offsets to the end of the raw topic, all partitions together; nothing while one does not know its own.
+    pub lag: Option<u64>,
 }
 
 /// What happened between two looks.
@@ -26,8 +26,8 @@ pub struct Rates {
     pub records: f64,
     /// Duplicates a second.
     pub duplicates: f64,
-    /// Offsets to the end of the raw topic, at the later look.
-    pub lag: u64,
+    /// Offsets to the end of the raw topic, at the later look; nothing when that was not known.
+    pub lag: Option<u64>,
 }
 
 /// The last looks, the oldest first.
@@ -70,11 +70,11 @@ mod tests {
         let mut history = History::default();
         assert_eq!(history.rates(), []);
         for look in 0..500u64 {
-            let totals = Totals { records: look * 100, duplicates: look * 10, lag: look };
+            let totals = Totals { records: look * 100, duplicates: look * 10, lag: Some(look) };
             history.note(Duration::from_secs(look * 5), totals);
         }
         let rates = history.rates();
         assert_eq!(rates.len(), 120);
-        assert_eq!(rates.last(), Some(&Rates { records: 20.0, duplicates: 2.0, lag: 499 }));
+        assert_eq!(rates.last(), Some(&Rates { records: 20.0, duplicates: 2.0, lag: Some(499) }));
     }
 }

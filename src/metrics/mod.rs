@@ -138,11 +138,10 @@ impl Metrics {
     /// What the charts of the status page are made of.
     pub fn totals(&self, status: &Status) -> Totals {
         let records = |outcomes: &[Outcome]| outcomes.iter().map(|it| self.records(*it).get()).sum();
-        let lag = status.workers().into_iter().flat_map(|worker| worker.partitions);
         Totals {
             records: records(Outcome::ALL),
             duplicates: records(&[Outcome::Duplicate, Outcome::Probable]),
-            lag: lag.filter_map(|partition| partition.lag_records).sum(),
+            lag: status.lag(),
         }
     }
 

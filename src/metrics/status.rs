@@ -184,6 +184,15 @@ impl Status {
         lock(&self.workers).clone()
     }
 
+    /// Offsets to the end of the raw topic, all partitions together; nothing while one does not know its own, and
+    /// when there are none.
+    pub fn lag(&self) -> Option<u64> {
+        let workers = lock(&self.workers);
+        let mut lags =
+            workers.iter().flat_map(|worker| &worker.partitions).map(|it| it.lag_records).peekable();
+        lags.peek().is_some().then(|| lags.sum())?
+    }
+
     /// Notes where the raw logs begin; what was noted of other partitions stays.
     pub fn note_log_starts(&self, starts: BTreeMap<u32, u64>) {
         lock(&self.log_starts).extend(starts);

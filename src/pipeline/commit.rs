@@ -142,6 +142,7 @@ impl<W: World> Core<W> {
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
         let forgotten = partition.open.as_ref().and_then(|open| open.forgotten.clone());
         let needed = partition.commit(state_end);
+        partition.note_accepted();
         for (kind, first) in needed {
             let filed = kind.filed(id);
             if let Some(forgotten) = &forgotten {

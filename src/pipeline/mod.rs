@@ -14,6 +14,7 @@ mod loading;
 mod membership;
 mod options;
 mod partition;
+mod poison;
 mod recovery;
 mod report;
 mod restore;

@@ -58,6 +58,8 @@ pub struct Options {
     pub on_missing: OnMissing,
     /// Policy for records that the broker refuses.
     pub on_poison: OnPoison,
+    /// How long such a record is tried again before the policy.
+    pub poison_retry: Duration,
     /// Where to begin.
     pub start: Start,
     /// Policy for a group that was rewound.

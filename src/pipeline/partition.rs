@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::checkpoint::{Checkpoint, Tail};
+use super::poison::Refusal;
 use crate::dedupe::{Block, Forgotten, HashKind, KindId, Offset, PartitionId, Windows};
 
 /// Most identities of a block: some 540 KB, well below the default limit of a record's size.
@@ -112,8 +113,14 @@ pub struct Partition {
     pub behind_state: Option<Offset>,
     /// A committed leftover becomes visible with our next commit here, and is lost with an abort.
     pub must_commit: bool,
+    /// The lowest record among those refused last: it is sent alone next, and what lies before it without it.
+    pub suspect: Option<Offset>,
     /// The record that the broker refuses, once found, and its words.
     pub poison: Option<(Offset, String)>,
+    /// The record that was refused alone and is tried again.
+    pub refusal: Option<Refusal>,
+    /// Monotonic time since which a record was tried in vain and given up.
+    pub gave_up: Option<Duration>,
 }
 
 impl Partition {
@@ -136,7 +143,10 @@ impl Partition {
             hanging: None,
             behind_state: None,
             must_commit: false,
+            suspect: None,
             poison: None,
+            refusal: None,
+            gave_up: None,
         }
     }
 

@@ -68,9 +68,9 @@ impl<W: World> Core<W> {
     pub(super) fn recover(&mut self, source: &W::Source) -> Result<(), Trouble> {
         self.fit_tables(source)?;
         let now = self.clock.elapsed();
-        let waiting = self
-            .partitions
-            .ids(|p| matches!(p.phase, Phase::Locating { not_before, .. } if not_before <= now));
+        let waiting = self.partitions.ids(
+            |p| matches!(p.phase, Phase::Locating { not_before, .. } if not_before <= now && !p.rests(now)),
+        );
         if !waiting.is_empty() && !self.batch.is_open() {
             // Before anything is asked: what others do to the state must not come after the answer.
             for id in &waiting {

@@ -267,8 +267,11 @@ impl Report {
             self.told = Some(now);
             self.warned = true;
         }
-        if self.not_ready.as_deref() != Some(&failed.what) {
-            self.not_ready = Some(failed.what.clone());
+        // Only the same call again is waiting; the others do something about it first.
+        let waits = if failed.remedy == Remedy::Retry { "waits for the broker: " } else { "" };
+        let reason = format!("{waits}{failed}");
+        if self.not_ready.as_ref() != Some(&reason) {
+            self.not_ready = Some(reason);
             self.published = None;
         }
     }
@@ -344,7 +347,10 @@ fn status(
             (_, Some(_)) => PartitionState::Restoring,
             _ => PartitionState::Starting,
         },
-        reason: share.map(|share| format!("{:.0} % of the state topic read", share * 100.0)),
+        reason: match share {
+            Some(share) => Some(format!("{:.0} % of the state topic read", share * 100.0)),
+            None => partition.refusal().filter(|_| !partition.is_running()).map(str::to_owned),
+        },
         next: partition.is_running().then_some(partition.next),
         committed: partition.is_running().then_some(partition.committed),
         lag_records: end.filter(|_| partition.is_running()).map(|end| end.saturating_sub(partition.next)),

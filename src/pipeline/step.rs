@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::loading::Stored;
-use super::options::{Mode, OnMissing, OnPoison, OnProbable};
+use super::options::{Mode, OnMissing, OnProbable};
 use super::partition::Open;
 use super::trouble::{Fatal, Trouble};
 use super::worker::{Core, World};
@@ -23,7 +23,7 @@ struct Looked {
     look: Option<Look>,
 }
 
-type RawOf<'a, W> = <<W as World>::Source as Source>::Record<'a>;
+pub(super) type RawOf<'a, W> = <<W as World>::Source as Source>::Record<'a>;
 
 /// Takes the records that are there, at most a chunk, waiting only for the first. What was taken
 /// before a failure comes with it: the client will not hand those records over again.
@@ -47,6 +47,9 @@ impl<W: World> Core<W> {
         let looks: Vec<Looked> = chunk.iter().map(|record| self.look(record)).collect();
         let now_ms = self.clock.wall_ms();
         for (record, looked) in chunk.iter().zip(&looks) {
+            if self.parts_before(record.coordinates()) {
+                self.commit(source)?;
+            }
             let limit_reached = self.decide(record, looked, now_ms).map_err(Trouble::rewinding)?;
             if limit_reached || self.batch.is_full(&self.options) {
                 self.commit(source)?;
@@ -233,28 +236,5 @@ impl<W: World> Core<W> {
             self.sink.divert(side, record, &reason())?;
         }
         Ok(outcome)
-    }
-
-    /// A record that the broker refused, by policy.
-    fn set_aside(&mut self, record: &RawOf<'_, W>) -> Result<Outcome, Trouble> {
-        let at = record.coordinates();
-        let said = self
-            .partitions
-            .get(at.partition)
-            .and_then(|p| p.poison.as_ref().map(|(_, said)| said.clone()))
-            .unwrap_or_default();
-        match self.options.on_poison {
-            OnPoison::Stop => Err(Fatal::Operator(format!(
-                "record {at} of topic {} cannot be written: {said}; change what the clean topic accepts \
-                 (max.message.bytes, message.timestamp.after.max.ms), or set state.on_poison to dead_letter or drop",
-                self.options.raw
-            ))
-            .into()),
-            OnPoison::DeadLetter => {
-                self.sink.divert(Side::DeadLetter, record, &Reason::new("refused", said))?;
-                Ok(Outcome::DeadLetter)
-            }
-            OnPoison::Drop => Ok(Outcome::Refused),
-        }
     }
 }

@@ -16,7 +16,7 @@ use super::trouble::{Fatal, Trouble};
 use crate::clock::Clock;
 use crate::control::Asked;
 use crate::dedupe::{Window, Windows};
-use crate::ports::{Failure, GroupEvent, Head, Refused, Remedy, Sink, Source, StateLog, Store, StoreError};
+use crate::ports::{Failure, GroupEvent, Head, Remedy, Sink, Source, StateLog, Store, StoreError};
 
 /// Longest wait for records when nothing is open; also how late a stop is noticed.
 const IDLE: Duration = Duration::from_millis(100);
@@ -198,10 +198,11 @@ impl<W: World> Core<W> {
     }
 
     fn wait(&self) -> Duration {
-        if !self.prepared || self.partitions.iter().any(|p| !p.is_running()) {
+        let now = self.clock.elapsed();
+        if !self.prepared || self.partitions.iter().any(|p| !p.is_running() && !p.rests(now)) {
             return BUSY;
         }
-        self.batch.remaining(self.clock.elapsed(), self.options.interval).unwrap_or(IDLE).min(IDLE)
+        self.batch.remaining(now, self.options.interval).unwrap_or(IDLE).min(IDLE)
     }
 
     /// Fences a predecessor with our transactional id. Comes before the first question for C, whose
@@ -311,20 +312,6 @@ impl<W: World> Core<W> {
             source.pause(&running)?;
         }
         Ok(())
-    }
-
-    /// The broker refused records of a partition: halve what a transaction may take of it, until the
-    /// record is found.
-    fn narrow(&mut self, refused: Refused, said: &str) {
-        let Some(partition) = self.partitions.get_mut(refused.partition) else { return };
-        let taken = partition.open.as_ref().map_or(1, |open| open.records);
-        // Not by the range alone: of a refused batch one record may be known before the others.
-        if taken == 1 {
-            partition.poison = Some((refused.first, said.to_owned()));
-            partition.limit = None;
-            return;
-        }
-        partition.limit = Some((taken / 2).max(1));
     }
 }
 

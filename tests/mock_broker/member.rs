@@ -150,8 +150,13 @@ impl Member {
     /// The service as `dedupd run` starts it, its state in a directory; the topics are not checked, because
     /// the mock answers no questions about them.
     pub fn service(config: Config, partitions: usize) -> Self {
-        let topology =
-            Topology { partitions, cluster_id: None, topic_ids: [None, None, None], warnings: Vec::new() };
+        let topology = Topology {
+            partitions,
+            cluster_id: None,
+            topic_ids: [None, None, None],
+            largest_batch: None,
+            warnings: Vec::new(),
+        };
         let service = Service { topology: Some(topology), ..Service::new(config) };
         let (status, metrics) = (Arc::clone(&service.status), service.metrics.clone());
         let stop = Arc::new(AtomicBool::new(false));
@@ -284,6 +289,7 @@ fn options(settings: &Settings) -> Options {
         force_header: None,
         on_missing: OnMissing::Forward,
         on_poison: OnPoison::Stop,
+        poison_retry: Duration::ZERO,
         start: Start::Earliest,
         on_rewind: OnRewind::Stop,
         torn: Torn::ByEvidence,

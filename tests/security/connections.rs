@@ -1,9 +1,11 @@
 //! Who may come in: right certificates, users and passwords work, wrong ones are told.
 
+use std::process::Command;
 use std::time::Duration;
 
 use dedupd::clock::monotonic;
 
+use crate::support::ports::free_port;
 use crate::support::secured::TRUSTED;
 use crate::support::{Pipe, Secured, wait_until};
 use crate::{LIMIT, Properties, TLS, sasl, shared};
@@ -111,6 +113,51 @@ fn a_port_that_speaks_something_else_is_told_and_waited_for() {
     assert_told("sasl.to.tls", "SASLTLS", &plain, Fate::Waits, &words);
     let words = ["this port seems to want SASL"];
     assert_told("plain.to.sasl", "SASLPLAIN", &[], Fate::Waits, &words);
+}
+
+/// The commands that read and write topics themselves, each once against a listener: code 6, and the words in time.
+fn assert_commands_tell(secured: &Secured, servers: &str, properties: Properties<'_>, words: &[&str]) {
+    for arguments in
+        [["audit", "--raw", "none", "--clean", "nothing"].as_slice(), &["generate", "--topic", "none"]]
+    {
+        let began = monotonic();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dedupd"));
+        command.args(arguments).args(["--bootstrap-servers", servers]);
+        if arguments[0] == "audit" {
+            command.args(["--id", "key"]);
+        }
+        for (name, value) in properties {
+            command.args(["-X", &format!("{name}={}", secured.meant(value))]);
+        }
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        println!("{} after {:?}: {said}", arguments[0], began.elapsed());
+        assert!(words.iter().all(|word| said.contains(word)), "{words:?}: {said}");
+        assert_eq!(output.status.code(), Some(6), "{said}");
+        assert!(began.elapsed() < LIMIT, "{:?}", began.elapsed());
+        assert!(!said.contains("wrong-canary"), "{said}");
+    }
+}
+
+#[test]
+fn audit_and_generate_tell_why_they_cannot_connect() {
+    let secured = shared();
+    let at = |listener: &str| secured.at(listener);
+    let nobody = format!("127.0.0.1:{}", free_port());
+    let wrong = sasl("sasl_ssl", "PLAIN", "trusted", "wrong-canary");
+    let strange = [("security.protocol", "ssl"), ("ssl.ca.location", "@stranger.pem")];
+    let cases: [(String, Properties<'_>, &[&str]); 5] = [
+        (nobody, &[], &["no broker of 127.0.0.1", "Connection refused", "check the address"]),
+        (at("SASLPLAIN"), TLS, &["this port seems not to speak it", "security.protocol"]),
+        (at("TLS"), &[], &["this port seems to want TLS"]),
+        (at("SASLTLS"), &wrong, &["does not accept user or password", "sasl.password"]),
+        (at("TLS"), &strange, &["its issuer is not among the trusted ones"]),
+    ];
+    std::thread::scope(|all| {
+        for (servers, properties, words) in &cases {
+            all.spawn(|| assert_commands_tell(secured, servers, properties, words));
+        }
+    });
 }
 
 /// A broker that dies in the middle of handshakes looks like one that refuses certificates and passwords.

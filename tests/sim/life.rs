@@ -319,6 +319,8 @@ impl Life {
             force_header: None,
             on_missing: OnMissing::Forward,
             on_poison: self.choices.on_poison,
+            // In a third of the histories at once, else after one or two pauses.
+            poison_retry: Duration::from_secs(self.choices.max_records as u64 % 3),
             start: Start::Earliest,
             on_rewind: OnRewind::Stop,
             torn: Torn::ByEvidence,

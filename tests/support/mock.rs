@@ -103,6 +103,7 @@ impl Mock {
             transaction_timeout: Duration::from_secs(8),
             max_records: 1_000,
             max_bytes: 1 << 20,
+            largest_batch: None,
         }
     }
 }

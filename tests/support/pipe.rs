@@ -95,6 +95,13 @@ impl<'k> Pipe<'k> {
         });
     }
 
+    /// Runs a sidecar until raw is processed, then stops it.
+    pub fn through(&self, partitions: usize, sidecar: &super::Sidecar) {
+        let running = sidecar.start();
+        self.wait_caught_up(partitions, Duration::from_secs(40));
+        assert_eq!(running.stop(), Some(0), "{}", running.text());
+    }
+
     /// Compares clean with the first occurrence of each id in raw, by code of its own.
     pub fn audit(&self) -> Findings {
         let raw = self.kafka.records(&self.raw, Isolation::Committed);

@@ -69,13 +69,14 @@ impl Secured {
     /// The sidecar at another listener, with these client properties; values with `@` name a file.
     pub fn through(&self, mut sidecar: Sidecar, listener: &str, properties: &[(&str, &str)]) -> Sidecar {
         sidecar.bootstrap = self.at(listener);
-        properties.iter().fold(sidecar, |sidecar, (name, value)| {
-            let value = match value.strip_prefix('@') {
-                Some(file) => self.file(file).display().to_string(),
-                None => (*value).to_owned(),
-            };
-            sidecar.with(&variable(name), &value)
-        })
+        properties
+            .iter()
+            .fold(sidecar, |sidecar, (name, value)| sidecar.with(&variable(name), &self.meant(value)))
+    }
+
+    /// The path of a file, for `@` and its name; any other value as it is.
+    pub fn meant(&self, value: &str) -> String {
+        value.strip_prefix('@').map_or_else(|| value.to_owned(), |file| self.file(file).display().to_string())
     }
 
     /// Runs a command of `kafka-acls.sh` against this broker, in the name of an administrator.

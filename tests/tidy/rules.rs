@@ -23,13 +23,15 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("pipeline", &["dedupe", "ports", "clock", "metrics", "config", "control"]),
     ("state", &["dedupe", "ports", "store", "pipeline"]),
     ("metrics", &[]),
-    ("http", &["metrics", "control"]),
+    ("http", &["metrics", "control", "clock"]),
     ("audit", READS_RECORDS),
     ("generate", READS_RECORDS),
 ];
 const READS_RECORDS: &[&str] = &[
     "clock",
     "config",
+    // Why a client has no connection: in one set of words.
+    "kafka::connection",
     "dedupe::coordinates",
     "dedupe::Coordinates",
     "dedupe::Offset",

@@ -1,6 +1,7 @@
 //! The local state.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::config::as_typed::TypedState;
 use crate::config::choices::OnPoison;
@@ -17,6 +18,8 @@ pub struct State {
     pub max_disk: Option<u64>,
     /// What to do with a record that the broker refuses.
     pub on_poison: OnPoison,
+    /// How long it is tried again before that.
+    pub poison_retry: Duration,
 }
 
 /// Below, the engine's own files and dead space would leave nothing for the state.
@@ -27,6 +30,13 @@ pub(super) fn validate(typed: &TypedState, reading: &mut Reading<'_>) -> Option<
     let cache = reading.bytes("state.cache", typed.cache.as_deref(), 1 << 20);
     let max_disk =
         typed.max_disk.as_deref().and_then(|text| reading.bytes("state.max_disk", Some(text), LEAST_DISK));
+    let poison_retry = reading.duration("state.poison_retry", typed.poison_retry.as_deref(), Duration::ZERO);
     let on_poison = reading.choice("state.on_poison", typed.on_poison.as_deref());
-    Some(State { dir: PathBuf::from(dir?), cache: cache?, max_disk, on_poison: on_poison? })
+    Some(State {
+        dir: PathBuf::from(dir?),
+        cache: cache?,
+        max_disk,
+        on_poison: on_poison?,
+        poison_retry: poison_retry?,
+    })
 }
