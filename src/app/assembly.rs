@@ -8,7 +8,7 @@ use crate::config::{self, Config, HashChoice};
 use crate::dedupe::{BloomLimits, Hasher, IdSource, IdentityRule, TimeSource, WindowLimits};
 use crate::http::Token;
 use crate::kafka::{Settings, Topology};
-use crate::pipeline::{Limits, Options, Torn};
+use crate::pipeline::{Limits, Options, Reach, Torn};
 use crate::store::Binding;
 
 /// The longest time that anything is remembered.
@@ -40,10 +40,17 @@ pub fn settings(config: &Config, worker: usize) -> Settings {
 }
 
 /// What worker number `worker` has to know.
-pub(super) fn options(config: &Config, hasher: Hasher, worker: usize) -> Options {
+pub(super) fn options(
+    config: &Config,
+    hasher: Hasher,
+    (topology, reach): (&Topology, &Reach),
+    worker: usize,
+) -> Options {
     Options {
         raw: config.topics.raw.as_str().to_owned(),
         state: config.topics.state.as_str().to_owned(),
+        reach: reach.clone(),
+        began: u32::try_from(topology.partitions).unwrap_or(u32::MAX),
         writer: settings(config, worker).transactional_id,
         hash: hasher.kind(),
         rule: rule(config, hasher),

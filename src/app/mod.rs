@@ -8,9 +8,9 @@ mod audit;
 mod commands;
 mod ended;
 mod log;
-mod retention;
 mod state;
 mod supervisor;
+mod watch;
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};

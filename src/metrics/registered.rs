@@ -46,6 +46,7 @@ pub(super) struct State {
 /// The membership.
 pub(super) struct Group {
     pub(super) rebalances: IntCounter,
+    pub(super) beginnings: IntCounterVec,
     partitions: GaugeVec,
     ready: Gauge,
 }
@@ -116,6 +117,7 @@ impl Registered {
             partitions: ByPartition::new(|row| gauges(&registry, row)),
             group: Group {
                 rebalances: counters(&registry, &table::REBALANCES).with_label_values::<&str>(&[]),
+                beginnings: counters(&registry, &table::BEGINNINGS),
                 partitions: gauges(&registry, &table::PARTITIONS),
                 ready: gauge(&registry, &table::READY),
             },

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::labels::{
-    MemoryPart, Outcome, PartitionState, Resolution, RestoreSource, Topic, TransactionResult,
+    Beginning, MemoryPart, Outcome, PartitionState, Resolution, RestoreSource, Topic, TransactionResult,
 };
 
 /// What kind of metric.
@@ -188,6 +188,13 @@ pub(super) const PARTITIONS: Row =
         .by("state", PartitionState::NAMES);
 pub(super) const REBALANCES: Row =
     Row::new("dedupd_rebalances_total", Counter, "events", "Assignments and revocations seen.");
+pub(super) const BEGINNINGS: Row = Row::new(
+    "dedupd_beginnings_total",
+    Counter,
+    "partitions",
+    "Partitions that went on elsewhere than at the group's offset, by why.",
+)
+.by("reason", Beginning::NAMES);
 pub(super) const READY: Row =
     Row::new("dedupd_ready", Gauge, "0 or 1", "1 when /readyz answers 200, else 0.");
 pub(super) const BUILD: Row =
@@ -224,6 +231,7 @@ pub const TABLE: &[Row] = &[
     RESTORED,
     PARTITIONS,
     REBALANCES,
+    BEGINNINGS,
     READY,
     BUILD,
     RESIDENT,

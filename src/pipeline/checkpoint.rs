@@ -5,7 +5,7 @@ use crate::dedupe::{Layout, Lost, Offset};
 /// The layout of more filters than that is left out: the broker limits metadata to 4,096 bytes.
 const LONGEST_LAYOUT: usize = 2_048;
 
-/// The metadata of a committed offset: `v1;s=…;t=…;b=…@…;f=…;l=…;w=…;tx=…`.
+/// The metadata of a committed offset: `v1;s=…;t=…;b=…@…;f=…;l=…;w=…;p=…;r=…;d=…;tx=…`.
 ///
 /// Other programs may commit to the group, so anything may stand there; what does not parse counts
 /// as no checkpoint, which costs a restore and never correctness.
@@ -23,6 +23,8 @@ pub struct Checkpoint {
     pub lost: Lost,
     /// How the filters stood before the owners of this commit.
     pub filters: Option<Layout>,
+    /// How many partitions the raw topic had when the group began; those beyond have come by growth.
+    pub began: Option<u32>,
     /// Transactional id of the writer: whom to fence when its transaction hangs.
     pub writer: String,
 }
@@ -51,8 +53,9 @@ impl Checkpoint {
         };
         let filters = self.filters.as_ref().map(|layout| format!(";w={layout}"));
         let filters = filters.filter(|text| text.len() <= LONGEST_LAYOUT).unwrap_or_default();
+        let began = self.began.map(|partitions| format!(";p={partitions}")).unwrap_or_default();
         format!(
-            "v1;s={};t={}{tail}{forgets}{lost}{filters};tx={}",
+            "v1;s={};t={}{tail}{forgets}{lost}{filters}{began};tx={}",
             self.state_next, self.stream_time_ms, self.writer
         )
     }
@@ -75,6 +78,7 @@ impl Checkpoint {
                 ("f", value) => checkpoint.forgets = value.parse().ok()?,
                 ("l", value) => checkpoint.lost = parse_lost(value)?,
                 ("w", value) => checkpoint.filters = Layout::parse(value),
+                ("p", value) => checkpoint.began = Some(value.parse().ok()?),
                 ("b", value) => checkpoint.tail = Some(parse_tail(value)?),
                 _ => {}
             }
@@ -141,11 +145,13 @@ mod tests {
             forgets: 3,
             lost: Lost { exact_ms: None, beyond_ms: Some(7) },
             filters: Layout::parse("604800000,86400000,20412|1,2|640.14.6.-|320.12.0+1.0"),
+            began: Some(4),
             writer: "dedupd.events;odd=name.a.0".into(),
         };
         assert!(full.filters.is_some());
         assert_eq!(Checkpoint::parse(&full.render()), Some(full.clone()));
-        let bare = Checkpoint { tail: None, forgets: 0, lost: Lost::default(), filters: None, ..full };
+        let bare =
+            Checkpoint { tail: None, forgets: 0, lost: Lost::default(), filters: None, began: None, ..full };
         assert_eq!(Checkpoint::parse(&bare.render()), Some(bare));
     }
 
@@ -167,6 +173,7 @@ mod tests {
             forgets: u64::MAX,
             lost: Lost { exact_ms: Some(i64::MIN), beyond_ms: Some(i64::MIN) },
             filters: Layout::parse(&format!("2,1,9|{}7|640.14.6", "18446744073709551615,".repeat(100))),
+            began: Some(u32::MAX),
             writer: "w".repeat(400),
         };
         assert!(longest.filters.is_some() && longest.render().len() < 640);

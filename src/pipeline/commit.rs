@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::checkpoint::{Checkpoint, Origin, Tail};
 use super::failpoint;
+use super::options::Options;
 use super::partition::Partition;
 use super::trouble::{Fatal, Trouble};
 use super::worker::{Core, World};
@@ -81,7 +82,7 @@ impl<W: World> Core<W> {
     fn send_offsets(&mut self, source: &W::Source) -> Result<(), Trouble> {
         let mut positions = Vec::new();
         for partition in self.partitions.open_mut() {
-            let position = position(partition, &self.options.writer);
+            let position = position(partition, &self.options);
             if let Some(open) = partition.open.as_mut() {
                 open.sent = Some((position.next, position.metadata.clone()));
             }
@@ -179,7 +180,7 @@ impl<W: World> Core<W> {
     }
 }
 
-fn position(partition: &Partition, writer: &str) -> Position {
+fn position(partition: &Partition, options: &Options) -> Position {
     let open_tail = partition.open.as_ref().and_then(|open| open.tail);
     let forgotten = partition.open.as_ref().and_then(|open| open.forgotten.as_ref());
     let checkpoint = Checkpoint {
@@ -189,7 +190,8 @@ fn position(partition: &Partition, writer: &str) -> Position {
         forgets: forgotten.map_or(partition.forgets, |forgotten| forgotten.number),
         lost: partition.window.as_ref().map(Window::lost).unwrap_or_default(),
         filters: partition.window.as_ref().and_then(Window::bloom).and_then(Bloom::layout),
-        writer: writer.to_owned(),
+        began: partition.began.or(Some(options.began)),
+        writer: options.writer.clone(),
     };
     Position { partition: partition.id, next: partition.next, metadata: checkpoint.render() }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::limits::Limits;
+use super::reach::Reach;
 pub use crate::config::{Mode, OnMissing, OnPoison, OnProbable, OnRewind, Start};
 use crate::dedupe::{HashKind, IdentityRule, WindowLimits};
 
@@ -37,6 +38,10 @@ pub struct Options {
     pub raw: String,
     /// State topic, for messages.
     pub state: String,
+    /// Which partitions the clean and the state topic have.
+    pub reach: Reach,
+    /// How many partitions the raw topic had when this process began.
+    pub began: u32,
     /// Transactional id of this worker.
     pub writer: String,
     /// Where ids come from.

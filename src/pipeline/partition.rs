@@ -102,6 +102,10 @@ pub struct Partition {
     /// Monotonic time since which the same leftover is seen, and where it begins in the clean and in
     /// the state partition.
     pub hanging: Option<(Duration, (Offset, Offset))>,
+    /// How many partitions the raw topic had when the group began, as the last checkpoint says.
+    pub began: Option<u32>,
+    /// Nobody else could know where this partition begins: its position is committed though no record came.
+    pub unsettled: bool,
     /// The committed offset beyond which the state topic was found, when that was seen once.
     pub behind_state: Option<Offset>,
     /// A committed leftover becomes visible with our next commit here, and is lost with an abort.
@@ -128,6 +132,8 @@ impl Partition {
             rewound: false,
             untorn: false,
             hanging: None,
+            began: None,
+            unsettled: false,
             behind_state: None,
             must_commit: false,
             poison: None,
@@ -164,6 +170,7 @@ impl Partition {
         self.committed = self.next;
         self.must_commit &= !open.forwarded;
         self.rewound = false;
+        self.unsettled = false;
         self.state_next = state_end.map_or(self.state_next, |end| end.max(self.state_next));
         self.tail = open.tail.or(self.tail);
         self.limit = self.limit.and_then(|limit| (limit < 1 << 20).then_some(limit * 2));
@@ -177,6 +184,7 @@ impl Partition {
     pub fn take_over(&mut self, checkpoint: &Checkpoint) {
         // The records of the first ones may have left the topic, with the blocks that they are about.
         self.forgets = self.forgets.max(checkpoint.forgets);
+        self.began = checkpoint.began.or(self.began);
         if let Some(window) = self.window.as_mut() {
             window.set_stream_time(checkpoint.stream_time_ms);
             window.inherit(checkpoint.lost);

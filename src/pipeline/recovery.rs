@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::checkpoint::{Checkpoint, Tail};
 use super::loading::load_window;
-use super::partition::Phase;
+use super::partition::{Open, Phase};
 use super::trouble::{Fatal, Trouble};
 use super::worker::{Core, World};
 use crate::clock::Clock;
@@ -64,9 +64,10 @@ impl<W: World> Core<W> {
     pub(super) fn recover(&mut self, source: &W::Source) -> Result<(), Trouble> {
         self.fit_tables(source)?;
         let now = self.clock.elapsed();
-        let waiting = self
-            .partitions
-            .ids(|p| matches!(p.phase, Phase::Locating { not_before, .. } if not_before <= now));
+        let reach = &self.options.reach;
+        let waiting = self.partitions.ids(|p| {
+            matches!(p.phase, Phase::Locating { not_before, .. } if not_before <= now) && reach.covers(p.id)
+        });
         if !waiting.is_empty() && !self.batch.is_open() {
             // Before anything is asked: what others do to the state must not come after the answer.
             for id in &waiting {
@@ -287,7 +288,16 @@ impl<W: World> Core<W> {
         if let (Ok(()), Some((began, _))) = (&started, load) {
             self.report.restore_took(now.saturating_sub(began));
         }
-        started
+        started?;
+        self.settle_position(id)
+    }
+
+    /// Puts a position that only we know into the next commit, though no record has come.
+    fn settle_position(&mut self, id: PartitionId) -> Result<(), Trouble> {
+        let Some(partition) = self.partitions.get_mut(id).filter(|p| p.unsettled) else { return Ok(()) };
+        self.batch.begin(&mut self.sink, || self.clock.elapsed())?;
+        partition.open.get_or_insert_with(Open::default);
+        Ok(())
     }
 
     /// Filters that hold forgotten owners could call a record seen that was not.

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use super::batch::{Batch, Partitions};
 use super::partition::Partition;
+use super::reach::Reach;
 use crate::dedupe::{Bloom, Offset, PartitionId, Window};
 use crate::metrics::{
-    Latencies, Metrics, Outcome, PartitionState, PartitionStatus, Resolution, RestoreSource, Status, Topic,
-    TransactionResult, WindowStatus, WorkerStatus,
+    Beginning, Latencies, Metrics, Outcome, PartitionState, PartitionStatus, Resolution, RestoreSource,
+    Status, Topic, TransactionResult, WindowStatus, WorkerStatus,
 };
 use crate::ports::{Failure, GroupEvent, Remedy};
 
@@ -204,6 +205,10 @@ impl Report {
         self.metrics.restored_ids(source).inc_by(ids);
     }
 
+    pub(super) fn begun(&self, beginning: Beginning) {
+        self.metrics.beginnings(beginning).inc();
+    }
+
     pub(super) fn restore_took(&self, took: Duration) {
         self.metrics.restore_seconds().observe(took.as_secs_f64());
     }
@@ -249,7 +254,7 @@ impl Report {
     /// Publishes the status when it is time to.
     pub(super) fn publish(
         &mut self,
-        (partitions, batch): (&Partitions, &Batch),
+        (partitions, batch, reach): (&Partitions, &Batch, &Reach),
         now: Duration,
         end: impl Fn(PartitionId) -> Option<Offset>,
         window: impl Fn(&Window) -> WindowStatus,
@@ -261,7 +266,7 @@ impl Report {
         self.remind(now);
         self.tell_health(partitions, now, &end);
         let windows = || partitions.iter().filter_map(|p| p.window.as_ref());
-        let partitions: Vec<_> = partitions.iter().map(|p| status(p, end(p.id), &window)).collect();
+        let partitions: Vec<_> = partitions.iter().map(|p| status(p, reach, end(p.id), &window)).collect();
         let limits = partitions.iter().filter_map(|p| {
             p.window.limit.as_ref().map(|limit| format!("partition {}: {limit}", p.partition))
         });
@@ -284,6 +289,7 @@ impl Report {
 
 fn status(
     partition: &Partition,
+    reach: &Reach,
     end: Option<Offset>,
     of: impl Fn(&Window) -> WindowStatus,
 ) -> PartitionStatus {
@@ -297,7 +303,11 @@ fn status(
             (_, Some(_)) => PartitionState::Restoring,
             _ => PartitionState::Starting,
         },
-        reason: share.map(|share| format!("{:.0} % of the state topic read", share * 100.0)),
+        reason: match share {
+            Some(share) => Some(format!("{:.0} % of the state topic read", share * 100.0)),
+            None if reach.covers(partition.id) => None,
+            None => Some("waits until the clean and the state topic have this partition".to_owned()),
+        },
         next: partition.is_running().then_some(partition.next),
         committed: partition.is_running().then_some(partition.committed),
         lag_records: end.filter(|_| partition.is_running()).map(|end| end.saturating_sub(partition.next)),

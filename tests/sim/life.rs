@@ -11,7 +11,7 @@ use dedupd::control::Asked;
 use dedupd::dedupe::{BloomLimits, HashKind, TimeSource, WindowLimits};
 use dedupd::metrics::{About, Metrics, Status};
 use dedupd::pipeline::{
-    Limits, Mode, OnMissing, OnPoison, OnProbable, OnRewind, Options, Overflow, Report, Start, Torn,
+    Limits, Mode, OnMissing, OnPoison, OnProbable, OnRewind, Options, Overflow, Reach, Report, Start, Torn,
 };
 use dedupd::store::Held;
 use dedupd::store::memory::MemoryStore;
@@ -281,6 +281,8 @@ impl Life {
         Options {
             raw: "raw".to_owned(),
             state: "state".to_owned(),
+            reach: Reach::new(usize::MAX),
+            began: u32::MAX,
             writer: writer(worker),
             rule: rule(),
             hash: HashKind::Xxh3,
