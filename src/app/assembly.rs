@@ -46,8 +46,11 @@ pub(super) fn options(
     (topology, reach): (&Topology, &Reach),
     worker: usize,
 ) -> Options {
+    let [raw_id, _, state_id] = topology.topic_ids.clone();
     Options {
         raw: config.topics.raw.as_str().to_owned(),
+        raw_id,
+        state_id,
         state: config.topics.state.as_str().to_owned(),
         reach: reach.clone(),
         began: u32::try_from(topology.partitions).unwrap_or(u32::MAX),

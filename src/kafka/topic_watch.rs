@@ -78,6 +78,7 @@ impl TopicWatch {
     pub fn look(&mut self) -> Result<Sight, LookError> {
         let found = self.asking.topics()?;
         self.are_there(&found)?;
+        self.are_the_same()?;
         let mut sight = Sight { reach: reach(&found), warnings: Vec::new() };
         let Some(raw) = found.raw.partitions() else { return Ok(sight) };
         let short = topics::short(&self.asking.settings, &found.shapes());
@@ -94,6 +95,22 @@ impl TopicWatch {
         }
         sight.warnings.extend(self.wider(&found, raw));
         Ok(sight)
+    }
+
+    /// Nobody else notices a topic that was created anew: to the client a name is the topic.
+    fn are_the_same(&mut self) -> Result<(), LookError> {
+        let described = self.asking.described();
+        for (role, (known, now)) in self.ids.iter_mut().zip(described).enumerate() {
+            match (known.as_deref(), now.id) {
+                (Some(was), Some(is)) if was != is => {
+                    let what = topics::created_anew(&self.asking.settings, role, (was, &is));
+                    return Err(LookError::Replaced(what));
+                }
+                (None, now) => *known = now,
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// Topics that somebody gave more partitions than raw has; each count is told once.

@@ -141,6 +141,29 @@ pub(super) fn grown(raw: &str, from: usize, to: usize) -> String {
     )
 }
 
+/// A topic is not the one that the process began with. `role` is its place among raw, clean and state.
+pub(super) fn created_anew(settings: &Settings, role: usize, (was, is): (&str, &str)) -> String {
+    let (name, hence) = match role {
+        0 => (
+            &settings.raw,
+            "its offsets begin anew, and records of it that lie before the old position were not read. To begin anew \
+             with an empty window, give topics.state and group.id other names",
+        ),
+        1 => (
+            &settings.clean,
+            "what was forwarded is gone with the old one. Start again to go on into the new one; or, to forward \
+             everything that raw still has once more, give topics.state and group.id other names",
+        ),
+        _ => (
+            &settings.state,
+            "what the old one held is gone, and local state alone is never believed. Start again to read how to go on",
+        ),
+    };
+    format!(
+        "topic {name} was deleted and created again while dedupd ran: its id was {was} and is {is}; {hence}"
+    )
+}
+
 /// What everybody should know of a clean or state topic with more partitions than raw.
 pub(super) fn wider(settings: &Settings, name: &str, count: usize, raw: usize) -> String {
     format!(

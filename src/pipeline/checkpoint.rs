@@ -25,6 +25,10 @@ pub struct Checkpoint {
     pub filters: Option<Layout>,
     /// How many partitions the raw topic had when the group began; those beyond have come by growth.
     pub began: Option<u32>,
+    /// Kafka's id of the raw topic that the offset belongs to, where known.
+    pub raw: Option<String>,
+    /// Kafka's id of the state topic that holds the blocks, where known.
+    pub state: Option<String>,
     /// Transactional id of the writer: whom to fence when its transaction hangs.
     pub writer: String,
 }
@@ -54,8 +58,10 @@ impl Checkpoint {
         let filters = self.filters.as_ref().map(|layout| format!(";w={layout}"));
         let filters = filters.filter(|text| text.len() <= LONGEST_LAYOUT).unwrap_or_default();
         let began = self.began.map(|partitions| format!(";p={partitions}")).unwrap_or_default();
+        let id = |key, id: &Option<String>| id.as_ref().map(|id| format!(";{key}={id}")).unwrap_or_default();
+        let (raw, state) = (id("r", &self.raw), id("d", &self.state));
         format!(
-            "v1;s={};t={}{tail}{forgets}{lost}{filters}{began};tx={}",
+            "v1;s={};t={}{tail}{forgets}{lost}{filters}{began}{raw}{state};tx={}",
             self.state_next, self.stream_time_ms, self.writer
         )
     }
@@ -79,6 +85,8 @@ impl Checkpoint {
                 ("l", value) => checkpoint.lost = parse_lost(value)?,
                 ("w", value) => checkpoint.filters = Layout::parse(value),
                 ("p", value) => checkpoint.began = Some(value.parse().ok()?),
+                ("r", value) => checkpoint.raw = Some(value.to_owned()),
+                ("d", value) => checkpoint.state = Some(value.to_owned()),
                 ("b", value) => checkpoint.tail = Some(parse_tail(value)?),
                 _ => {}
             }
@@ -99,12 +107,15 @@ fn parse_tail(value: &str) -> Option<Tail> {
     Some(Tail { crc: u32::from_str_radix(crc, 16).ok()?, next: next.parse().ok()? })
 }
 
-/// The key of a record in the state topic: `v1;clean=…;tx=…`. With a transaction that hangs after a
-/// broker crash it tells who wrote it and how far the clean partition had come with it.
+/// The key of a record in the state topic: `v1;clean=…;raw=…;tx=…`. With a transaction that hangs after a
+/// broker crash it tells who wrote it and how far the clean partition had come with it. After the raw topic
+/// was created anew, which takes the group's offsets with it, it alone tells that the state is of another.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Origin {
     /// One past the last clean offset written in the same transaction, when there was one.
     pub clean_end: Option<Offset>,
+    /// Kafka's id of the raw topic that the record is about, where known.
+    pub raw: Option<String>,
     /// Transactional id of the writer.
     pub writer: String,
 }
@@ -114,21 +125,28 @@ impl Origin {
     #[must_use]
     pub fn render(&self) -> String {
         let clean = self.clean_end.map(|end| format!("clean={end};")).unwrap_or_default();
-        format!("v1;{clean}tx={}", self.writer)
+        let raw = self.raw.as_ref().map(|id| format!("raw={id};")).unwrap_or_default();
+        format!("v1;{clean}{raw}tx={}", self.writer)
     }
 
     /// Reads the text form; `None` when it is not ours.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
-        let rest = text.strip_prefix("v1;")?;
-        let (clean_end, rest) = match rest.strip_prefix("clean=") {
-            Some(clean) => {
-                let (end, rest) = clean.split_once(';')?;
-                (Some(end.parse().ok()?), rest)
+        let mut fields = text.strip_prefix("v1;")?;
+        let mut origin = Self::default();
+        // The writer comes last and may itself contain semicolons.
+        loop {
+            if let Some(writer) = fields.strip_prefix("tx=") {
+                return Some(Self { writer: writer.to_owned(), ..origin });
             }
-            None => (None, rest),
-        };
-        Some(Self { clean_end, writer: rest.strip_prefix("tx=")?.to_owned() })
+            let (field, rest) = fields.split_once(';')?;
+            match field.split_once('=')? {
+                ("clean", end) => origin.clean_end = Some(end.parse().ok()?),
+                ("raw", id) => origin.raw = Some(id.to_owned()),
+                _ => {}
+            }
+            fields = rest;
+        }
     }
 }
 
@@ -146,12 +164,22 @@ mod tests {
             lost: Lost { exact_ms: None, beyond_ms: Some(7) },
             filters: Layout::parse("604800000,86400000,20412|1,2|640.14.6.-|320.12.0+1.0"),
             began: Some(4),
+            raw: Some("aXb+c/AAQ0Cw==".into()),
+            state: Some("aXb-c_AAQ0Cw".into()),
             writer: "dedupd.events;odd=name.a.0".into(),
         };
         assert!(full.filters.is_some());
         assert_eq!(Checkpoint::parse(&full.render()), Some(full.clone()));
-        let bare =
-            Checkpoint { tail: None, forgets: 0, lost: Lost::default(), filters: None, began: None, ..full };
+        let bare = Checkpoint {
+            tail: None,
+            forgets: 0,
+            lost: Lost::default(),
+            filters: None,
+            began: None,
+            raw: None,
+            state: None,
+            ..full
+        };
         assert_eq!(Checkpoint::parse(&bare.render()), Some(bare));
     }
 
@@ -174,6 +202,8 @@ mod tests {
             lost: Lost { exact_ms: Some(i64::MIN), beyond_ms: Some(i64::MIN) },
             filters: Layout::parse(&format!("2,1,9|{}7|640.14.6", "18446744073709551615,".repeat(100))),
             began: Some(u32::MAX),
+            raw: Some("i".repeat(24)),
+            state: Some("i".repeat(24)),
             writer: "w".repeat(400),
         };
         assert!(longest.filters.is_some() && longest.render().len() < 640);
@@ -182,8 +212,10 @@ mod tests {
     #[test]
     fn an_origin_reads_back_as_written() {
         for clean_end in [None, Some(0), Some(u64::MAX)] {
-            let origin = Origin { clean_end, writer: "a;b=c".into() };
-            assert_eq!(Origin::parse(&origin.render()), Some(origin));
+            let origin = Origin { clean_end, raw: None, writer: "a;b=c".into() };
+            assert_eq!(Origin::parse(&origin.render()), Some(origin.clone()));
+            let of_topic = Origin { raw: Some("aXb+c/AAQ0Cw==".into()), ..origin };
+            assert_eq!(Origin::parse(&of_topic.render()), Some(of_topic));
         }
         assert_eq!(Origin::parse("v1;clean=;tx=a"), None);
         assert_eq!(Origin::parse("else"), None);

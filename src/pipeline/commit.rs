@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use super::checkpoint::{Checkpoint, Origin, Tail};
+use super::checkpoint::{Checkpoint, Tail};
 use super::failpoint;
 use super::options::Options;
 use super::partition::Partition;
@@ -40,8 +40,7 @@ impl<W: World> Core<W> {
         self.sink.drain(self.options.transaction_timeout)?;
         failpoint::pass("after_drain");
         for (partition, block) in &blocks {
-            let origin =
-                Origin { clean_end: self.sink.clean_end(*partition), writer: self.options.writer.clone() };
+            let origin = self.options.origin(self.sink.clean_end(*partition));
             self.sink.put_state(*partition, &origin.render(), block)?;
             self.tally.block(block.len());
         }
@@ -191,6 +190,8 @@ fn position(partition: &Partition, options: &Options) -> Position {
         lost: partition.window.as_ref().map(Window::lost).unwrap_or_default(),
         filters: partition.window.as_ref().and_then(Window::bloom).and_then(Bloom::layout),
         began: partition.began.or(Some(options.began)),
+        raw: options.raw_id.clone(),
+        state: options.state_id.clone(),
         writer: options.writer.clone(),
     };
     Position { partition: partition.id, next: partition.next, metadata: checkpoint.render() }

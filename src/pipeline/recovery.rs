@@ -182,6 +182,10 @@ impl<W: World> Core<W> {
     fn begin(&mut self, source: &W::Source, answer: &Committed) -> Result<(), Trouble> {
         let id = answer.partition;
         let checkpoint = Checkpoint::parse(&answer.metadata);
+        if let Some(checkpoint) = &checkpoint {
+            self.options.same_raw(checkpoint.raw.as_deref(), self.options.raw_id.as_deref())?;
+            self.options.same_state(checkpoint.state.as_deref())?;
+        }
         match plan(self.store.head(id)?, answer.offset, checkpoint.as_ref()) {
             Plan::Load => self.load(source, answer, &checkpoint.unwrap_or_default()),
             Plan::CatchUp { confirmed, from } => {
@@ -319,6 +323,10 @@ impl<W: World> Core<W> {
 
     /// Refuses an offset that the log does not hold.
     fn within_log(&self, source: &W::Source, id: PartitionId, committed: Offset) -> Result<(), Trouble> {
+        if let Some(known) = &self.options.raw_id {
+            // Also an offset that the log does hold may belong to the log of another topic.
+            self.options.same_raw(Some(known), source.topic_id(SLICE).as_deref())?;
+        }
         let bounds = source.bounds(id, SLICE)?;
         if !(bounds.low..=bounds.high).contains(&committed) {
             return Err(Fatal::Operator(format!(

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::checkpoint::{Checkpoint, Tail};
+use super::checkpoint::{Checkpoint, Origin, Tail};
 use super::options::{OnRewind, Start};
 use super::partition::{Partition, Phase, Restoring};
 use super::trouble::{Fatal, Trouble};
@@ -75,7 +75,9 @@ impl<W: World> Core<W> {
 
     pub(super) fn restored(&mut self, source: &W::Source, item: StateItem) -> Result<(), Trouble> {
         match item {
-            StateItem::Block { partition, offset, block, .. } => {
+            StateItem::Block { partition, offset, key, block } => {
+                let written_for = Origin::parse(&key).and_then(|origin| origin.raw);
+                self.options.same_raw(written_for.as_deref(), self.options.raw_id.as_deref())?;
                 self.restore_block(partition, offset, &block)
             }
             StateItem::End { partition, next } => self.finish_restore(source, partition, next),
@@ -267,7 +269,9 @@ impl<W: World> Core<W> {
             Start::Earliest => Ok(bounds.low),
             Start::Latest => {
                 // The next owner would find another end.
-                self.partitions.get_mut(id).map(|partition| partition.unsettled = true);
+                if let Some(partition) = self.partitions.get_mut(id) {
+                    partition.unsettled = true;
+                }
                 Ok(bounds.stable)
             }
             Start::Stop => Err(Fatal::Operator(format!(

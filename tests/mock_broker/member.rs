@@ -263,6 +263,8 @@ pub fn rule() -> IdentityRule {
 fn options(settings: &Settings, reach: Reach) -> Options {
     Options {
         raw: settings.raw.clone(),
+        raw_id: None,
+        state_id: None,
         state: settings.state.clone(),
         reach,
         began: u32::MAX,

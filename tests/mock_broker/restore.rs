@@ -70,7 +70,7 @@ fn left_behind(mock: &Mock, blocks: u64) {
             time_last_ms: now_ms,
             entries,
         };
-        let origin = Origin { clean_end: Some(next), writer: "group.dead.0".to_owned() }.render();
+        let origin = Origin { clean_end: Some(next), raw: None, writer: "group.dead.0".to_owned() }.render();
         let encoded = block.encode();
         producer
             .send(BaseRecord::to(STATE).partition(SLOW).key(&origin).payload(&encoded))

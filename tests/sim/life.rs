@@ -280,6 +280,8 @@ impl Life {
     fn options(&self, worker: usize) -> Options {
         Options {
             raw: "raw".to_owned(),
+            raw_id: None,
+            state_id: None,
             state: "state".to_owned(),
             reach: Reach::new(usize::MAX),
             began: u32::MAX,
