@@ -67,6 +67,7 @@ pub(super) fn options(
         on_probable: config.window.on_probable,
         start: config.group.start,
         on_rewind: config.group.on_rewind,
+        on_gap: config.group.on_gap,
         torn: torn_control(),
         max_records: config.batch.max_records,
         max_bytes: usize::try_from(config.batch.max_bytes).unwrap_or(usize::MAX),

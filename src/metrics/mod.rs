@@ -107,6 +107,11 @@ impl Metrics {
         self.parts.group.beginnings.with_label_values(&[beginning.as_str()])
     }
 
+    /// Raw offsets that were gone before they were read, and were skipped.
+    pub fn gap_offsets(&self) -> &IntCounter {
+        &self.parts.group.gap_offsets
+    }
+
     /// Ids overwritten before their time.
     pub fn evicted_ids(&self) -> &IntCounter {
         &self.parts.state.evicted

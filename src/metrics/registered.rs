@@ -47,6 +47,7 @@ pub(super) struct State {
 pub(super) struct Group {
     pub(super) rebalances: IntCounter,
     pub(super) beginnings: IntCounterVec,
+    pub(super) gap_offsets: IntCounter,
     partitions: GaugeVec,
     ready: Gauge,
 }
@@ -118,6 +119,7 @@ impl Registered {
             group: Group {
                 rebalances: counters(&registry, &table::REBALANCES).with_label_values::<&str>(&[]),
                 beginnings: counters(&registry, &table::BEGINNINGS),
+                gap_offsets: counters(&registry, &table::GAP_OFFSETS).with_label_values::<&str>(&[]),
                 partitions: gauges(&registry, &table::PARTITIONS),
                 ready: gauge(&registry, &table::READY),
             },

@@ -195,6 +195,12 @@ pub(super) const BEGINNINGS: Row = Row::new(
     "Partitions that went on elsewhere than at the group's offset, by why.",
 )
 .by("reason", Beginning::NAMES);
+pub(super) const GAP_OFFSETS: Row = Row::new(
+    "dedupd_gap_offsets_total",
+    Counter,
+    "offsets",
+    "Raw offsets that were deleted before they were read and skipped, as group.on_gap = accept asks.",
+);
 pub(super) const READY: Row =
     Row::new("dedupd_ready", Gauge, "0 or 1", "1 when /readyz answers 200, else 0.");
 pub(super) const BUILD: Row =
@@ -232,6 +238,7 @@ pub const TABLE: &[Row] = &[
     PARTITIONS,
     REBALANCES,
     BEGINNINGS,
+    GAP_OFFSETS,
     READY,
     BUILD,
     RESIDENT,

@@ -6,7 +6,7 @@ use super::checkpoint::Origin;
 use super::limits::Limits;
 use super::reach::Reach;
 use super::trouble::Fatal;
-pub use crate::config::{Mode, OnMissing, OnPoison, OnProbable, OnRewind, Start};
+pub use crate::config::{Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, Start};
 use crate::dedupe::{HashKind, IdentityRule, Offset, WindowLimits};
 
 impl Mode {
@@ -74,6 +74,8 @@ pub struct Options {
     pub start: Start,
     /// Policy for a group that was rewound.
     pub on_rewind: OnRewind,
+    /// Policy for an offset that the raw log does not hold.
+    pub on_gap: OnGap,
     /// How torn transactions are settled.
     pub torn: Torn,
     /// Most records of one transaction.

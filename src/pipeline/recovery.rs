@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::checkpoint::{Checkpoint, Tail};
 use super::loading::load_window;
 use super::partition::{Open, Phase};
-use super::trouble::{Fatal, Trouble};
+use super::trouble::Trouble;
 use super::worker::{Core, World};
 use crate::clock::Clock;
 use crate::dedupe::{Offset, PartitionId};
@@ -268,6 +268,7 @@ impl<W: World> Core<W> {
         id: PartitionId,
         load: Option<(Duration, u64)>,
     ) -> Result<(), Trouble> {
+        let placed = self.place(source, id);
         self.renew_filters(id)?;
         // Before the first commit: whoever looks should see a limit that is in force.
         self.enforced.apply(&self.options, &mut self.partitions);
@@ -276,8 +277,7 @@ impl<W: World> Core<W> {
             // What reading old blocks overwrote was counted when they were new.
             window.take_evicted();
         }
-        let committed = partition.committed;
-        let started = self.within_log(source, id, committed).and_then(|()| {
+        let started = placed.and_then(|committed| {
             source.seek(&[(id, committed)])?;
             Ok(())
         });
@@ -318,25 +318,6 @@ impl<W: World> Core<W> {
                 .refill(view, committed)
                 .map_err(|error| crate::ports::StoreError::Corrupt(format!("partition {id}: {error}")))
         })?;
-        Ok(())
-    }
-
-    /// Refuses an offset that the log does not hold.
-    fn within_log(&self, source: &W::Source, id: PartitionId, committed: Offset) -> Result<(), Trouble> {
-        if let Some(known) = &self.options.raw_id {
-            // Also an offset that the log does hold may belong to the log of another topic.
-            self.options.same_raw(Some(known), source.topic_id(SLICE).as_deref())?;
-        }
-        let bounds = source.bounds(id, SLICE)?;
-        if !(bounds.low..=bounds.high).contains(&committed) {
-            return Err(Fatal::Operator(format!(
-                "partition {id} of topic {} now holds offsets {} to {}, but the group has to continue at {committed}: \
-                 records were deleted before they were read, or the topic was truncated or re-created; to accept the \
-                 gap, set the group's offset to {} with kafka-consumer-groups.sh while dedupd is stopped",
-                self.options.raw, bounds.low, bounds.high, bounds.low
-            ))
-            .into());
-        }
         Ok(())
     }
 }

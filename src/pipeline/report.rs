@@ -209,6 +209,10 @@ impl Report {
         self.metrics.beginnings(beginning).inc();
     }
 
+    pub(super) fn skipped(&self, offsets: u64) {
+        self.metrics.gap_offsets().inc_by(offsets);
+    }
+
     pub(super) fn restore_took(&self, took: Duration) {
         self.metrics.restore_seconds().observe(took.as_secs_f64());
     }

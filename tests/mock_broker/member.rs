@@ -17,8 +17,8 @@ use dedupd::dedupe::{
 use dedupd::kafka::{KafkaSink, KafkaSource, KafkaStateLog, Settings, Topology};
 use dedupd::metrics::{About, Metrics, PartitionState, Status};
 use dedupd::pipeline::{
-    Limits, Mode, OnMissing, OnPoison, OnProbable, OnRewind, Options, Overflow, Reach, Report, Start, Torn,
-    Worker, World,
+    Limits, Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, Options, Overflow, Reach, Report, Start,
+    Torn, Worker, World,
 };
 use dedupd::ports::{Bounds, Failure, Leftover, StateItem, StateLog};
 use dedupd::store::memory::MemoryStore;
@@ -292,6 +292,7 @@ fn options(settings: &Settings, reach: Reach) -> Options {
         on_probable: OnProbable::Drop,
         start: Start::Earliest,
         on_rewind: OnRewind::Stop,
+        on_gap: OnGap::Stop,
         torn: Torn::ByEvidence,
         max_records: settings.max_records,
         max_bytes: usize::try_from(settings.max_bytes).unwrap(),

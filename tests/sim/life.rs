@@ -11,7 +11,8 @@ use dedupd::control::Asked;
 use dedupd::dedupe::{BloomLimits, HashKind, TimeSource, WindowLimits};
 use dedupd::metrics::{About, Metrics, Status};
 use dedupd::pipeline::{
-    Limits, Mode, OnMissing, OnPoison, OnProbable, OnRewind, Options, Overflow, Reach, Report, Start, Torn,
+    Limits, Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, Options, Overflow, Reach, Report, Start,
+    Torn,
 };
 use dedupd::store::Held;
 use dedupd::store::memory::MemoryStore;
@@ -304,6 +305,7 @@ impl Life {
             on_probable: OnProbable::Drop,
             start: Start::Earliest,
             on_rewind: OnRewind::Stop,
+            on_gap: OnGap::Stop,
             torn: Torn::ByEvidence,
             max_records: self.choices.max_records,
             max_bytes: 1 << 20,
