@@ -7,6 +7,7 @@ mod assembly;
 mod audit;
 mod commands;
 mod ended;
+mod hanging;
 mod log;
 mod state;
 mod supervisor;

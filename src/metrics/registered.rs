@@ -130,7 +130,7 @@ impl Registered {
 
     /// Sets the gauges that follow from what the workers published; returns the partitions seen.
     pub(super) fn set_from(&self, status: &Status) -> BTreeSet<u32> {
-        let (workers, starts) = (status.workers(), status.log_starts());
+        let (workers, starts, hanging) = (status.workers(), status.log_starts(), status.hanging());
         self.group.ready.set(f64::from(u8::from(status.readiness().ready)));
         let partitions = || workers.iter().flat_map(|worker| &worker.partitions);
         for state in PartitionState::ALL {
@@ -145,7 +145,8 @@ impl Registered {
         let worst = partitions().map(|status| status.false_positive_rate).fold(0.0, f64::max);
         self.state.false_positive_rate.set(worst);
         for status in partitions() {
-            self.partitions.set(status, starts.get(&status.partition).copied());
+            let of = status.partition;
+            self.partitions.set(status, starts.get(&of).copied(), hanging.get(&of).copied());
         }
         partitions().map(|status| status.partition).collect()
     }

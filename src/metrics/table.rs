@@ -116,6 +116,13 @@ pub(super) const RAW_RETAINED: Row = Row::new(
     "From there to the committed offset: at 0, with lag, retention is about to delete what was not read yet.",
 )
 .by("partition", &[]);
+pub(super) const RAW_HANGING: Row = Row::new(
+    "dedupd_raw_hanging_seconds",
+    Gauge,
+    "seconds",
+    "For how long an upstream transaction has stood open, at least: what lies behind it cannot be read; 0 if none does.",
+)
+.by("partition", &[]);
 pub(super) const WINDOW_SECONDS: Row = Row::new(
     "dedupd_window_seconds",
     Gauge,
@@ -222,6 +229,7 @@ pub const TABLE: &[Row] = &[
     LAG,
     RAW_START,
     RAW_RETAINED,
+    RAW_HANGING,
     WINDOW_SECONDS,
     WINDOW_CONFIGURED,
     WINDOW_CERTAIN,

@@ -42,6 +42,7 @@ fn the_page_shows_exactly_what_the_table_names() {
     let status = Status::new(about(), 1);
     status.publish(0, running(vec![partition(0, PartitionState::Running)]));
     status.note_log_starts(BTreeMap::from([(0, 4)]));
+    status.note_hanging(BTreeMap::from([(0, Duration::ZERO)]), Vec::new());
     let page = metrics.scrape(&status);
     let shown: BTreeSet<_> = page
         .lines()
