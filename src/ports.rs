@@ -87,6 +87,10 @@ pub trait Source {
     ) -> Result<Vec<Committed>, Failure>;
     /// The ends of a raw partition's log.
     fn bounds(&self, partition: PartitionId, wait: Duration) -> Result<Bounds, Failure>;
+    /// The raw topic's id now; `None` where the broker does not tell.
+    fn topic_id(&self, _wait: Duration) -> Option<String> {
+        None
+    }
     /// The end of a raw partition as the last fetch told it; asks nobody.
     fn end(&self, partition: PartitionId) -> Option<Offset>;
     /// Whether this member may commit for exactly these partitions now: a real generation and

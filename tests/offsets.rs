@@ -178,6 +178,95 @@ fn an_offset_that_retention_has_passed_stops_the_process() {
     assert_eq!(pipe.kafka.texts(&pipe.clean).len(), 60 + 30);
 }
 
+/// Offsets skipped, and partitions in which that happened.
+fn gap(running: &support::Running) -> (Option<f64>, Option<f64>) {
+    let skipped = running.metric("dedupd_gap_offsets_total");
+    (skipped, running.metric("dedupd_beginnings_total{reason=\"gap\"}"))
+}
+
+#[test]
+fn a_gap_can_be_accepted_and_is_counted() {
+    let (pipe, sidecar) = processed("accepted");
+    pipe.kafka.send(&pipe.raw, &numbered(100..150));
+    pipe.kafka.delete_records(&pipe.raw, 0, 120);
+    let accepting = sidecar.clone().with("DEDUPD_GROUP__ON_GAP", "accept");
+    let running = accepting.start();
+    pipe.wait_caught_up(1, LIMIT);
+    assert!(running.text().contains("20 offsets skipped (group.on_gap = accept)"), "{}", running.text());
+    assert_eq!(gap(&running), (Some(20.0), Some(1.0)));
+    // The window has not suffered.
+    pipe.kafka.send(&pipe.raw, &numbered([5, 59, 120]));
+    pipe.wait_caught_up(1, LIMIT);
+    assert_eq!((running.outcome("forwarded"), running.outcome("duplicate")), (30, 3));
+    assert_eq!(running.stop(), Some(0));
+    // It is the group's offset now: nothing is left to accept, here or elsewhere.
+    std::fs::remove_dir_all(&sidecar.state_dir).unwrap();
+    through(&pipe, &sidecar);
+    assert_eq!(pipe.kafka.texts(&pipe.clean).len(), 60 + 30);
+}
+
+#[test]
+fn an_accepted_gap_is_the_groups_offset_before_any_record_comes() {
+    let (pipe, sidecar) = processed("accepted-idle");
+    pipe.kafka.send(&pipe.raw, &numbered(100..150));
+    pipe.kafka.delete_records(&pipe.raw, 0, 150);
+    let running = sidecar.clone().with("DEDUPD_GROUP__ON_GAP", "accept").start();
+    pipe.wait_caught_up(1, LIMIT);
+    assert_eq!(gap(&running), (Some(50.0), Some(1.0)));
+    running.kill9();
+    through(&pipe, &sidecar);
+}
+
+#[test]
+fn an_offset_beyond_the_log_can_be_accepted() {
+    let (pipe, sidecar) = processed("beyond");
+    set_offset(&pipe, 120);
+    assert_stopped(&sidecar, &["0 to 100", "continue at 120", "truncated", "group.on_gap"]);
+    let running = sidecar.clone().with("DEDUPD_GROUP__ON_GAP", "accept").start();
+    pipe.wait_caught_up(1, LIMIT);
+    pipe.kafka.send(&pipe.raw, &numbered([5, 61, 62, 61]));
+    pipe.wait_caught_up(1, LIMIT);
+    assert_eq!(gap(&running), (Some(0.0), Some(1.0)));
+    assert_eq!((running.outcome("forwarded"), running.outcome("duplicate")), (2, 2));
+    assert_eq!(running.stop(), Some(0));
+    for keeps_local in [true, false] {
+        if !keeps_local {
+            std::fs::remove_dir_all(&sidecar.state_dir).unwrap();
+        }
+        through(&pipe, &sidecar);
+    }
+    pipe.assert_exactly_once();
+}
+
+/// Retention passes a partition that is assigned and behind, here because its process is frozen.
+#[test]
+fn retention_that_passes_a_running_partition_is_named_with_its_offsets() {
+    for accepts in [false, true] {
+        let (pipe, sidecar) = processed(&format!("passed-{accepts}"));
+        let sidecar = sidecar.with("DEDUPD_GROUP__SESSION_TIMEOUT", "30s");
+        let running =
+            if accepts { sidecar.with("DEDUPD_GROUP__ON_GAP", "accept").start() } else { sidecar.start() };
+        running.wait_running(1, LIMIT);
+        running.signal("STOP");
+        pipe.kafka.send(&pipe.raw, &numbered(100..150));
+        pipe.kafka.delete_records(&pipe.raw, 0, 120);
+        running.signal("CONT");
+        if accepts {
+            pipe.wait_caught_up(1, LIMIT);
+            // What a fetch of before the freeze has brought is none of the gap.
+            assert!(running.metric("dedupd_gap_offsets_total").is_some_and(|gap| gap <= 20.0));
+            assert_eq!(running.stop(), Some(0), "{}", running.text());
+        } else {
+            assert_eq!(running.wait(LIMIT).code(), Some(6), "{}", running.text());
+            assert!(
+                running.text().contains("120 to 150, but the group has to continue at 100"),
+                "{}",
+                running.text()
+            );
+        }
+    }
+}
+
 #[test]
 fn an_idle_log_that_retention_has_emptied_is_no_gap() {
     let (pipe, sidecar) = processed("emptied");

@@ -10,7 +10,7 @@ use crate::dedupe::{
 };
 use crate::http::Token;
 use crate::kafka::{Settings, Topology};
-use crate::pipeline::{Kind, Kinds, Limits, Options, Torn};
+use crate::pipeline::{Kind, Kinds, Limits, Options, Reach, Torn};
 use crate::store::{Binding, Joining};
 
 /// The longest time that anything is remembered.
@@ -70,10 +70,20 @@ pub fn settings(config: &Config, worker: usize) -> Settings {
 }
 
 /// What worker number `worker` has to know.
-pub(super) fn options(config: &Config, hasher: Hasher, worker: usize) -> Options {
+pub(super) fn options(
+    config: &Config,
+    hasher: Hasher,
+    (topology, reach): (&Topology, &Reach),
+    worker: usize,
+) -> Options {
+    let [raw_id, _, state_id] = topology.topic_ids.clone();
     Options {
         raw: config.topics.raw.as_str().to_owned(),
+        raw_id,
+        state_id,
         state: config.topics.state.as_str().to_owned(),
+        reach: reach.clone(),
+        began: u32::try_from(topology.partitions).unwrap_or(u32::MAX),
         writer: settings(config, worker).transactional_id,
         hash: hasher.kind(),
         rule: rule(config, hasher),
@@ -87,6 +97,7 @@ pub(super) fn options(config: &Config, hasher: Hasher, worker: usize) -> Options
         poison_retry: config.state.poison_retry,
         start: config.group.start,
         on_rewind: config.group.on_rewind,
+        on_gap: config.group.on_gap,
         torn: torn_control(),
         max_records: config.batch.max_records,
         max_bytes: usize::try_from(config.batch.max_bytes).unwrap_or(usize::MAX),

@@ -7,10 +7,11 @@ mod assembly;
 mod audit;
 mod commands;
 mod ended;
+mod hanging;
 mod log;
-mod retention;
 mod state;
 mod supervisor;
+mod watch;
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -7,13 +7,13 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::assembly::{binding, hasher, joining, options, rule, settings, window_of};
-use super::{Ended, Service, retention};
+use super::watch::watch;
+use super::{Ended, STOP, Service};
 use crate::clock::{SystemClock, monotonic};
 use crate::control::{Asked, Control};
-use crate::dedupe::Hasher;
 use crate::kafka::{self, CheckError, KafkaSink, KafkaSource, KafkaStateLog, Settings, Topology, Wanted};
 use crate::metrics::{PartitionState, WorkerStatus};
-use crate::pipeline::{Report, Worker, World};
+use crate::pipeline::{Options, Reach, Report, Worker, World};
 use crate::store::{self, Held, Lock, SledStore};
 
 /// Without a sign of life for so long, opening the store counts as hung.
@@ -48,21 +48,31 @@ pub(super) fn supervise(service: &Service, stop: &Arc<AtomicBool>) -> Result<(),
     let opened =
         store::open(&config.state.dir, &binding(config, &hasher, &topology), config.state.cache, OPEN)?;
     let store = Held::new(opened.store.joining(joining(config)));
+    let reach = Reach::new(topology.partitions);
     let (control, asked) = Control::new(rule(config, hasher), config.group.workers);
     let workers: Result<Vec<_>, Ended> = asked
         .into_iter()
         .enumerate()
-        .map(|(number, asked)| spawn(service, (number, asked), &hasher, &topology, &store, stop))
+        .map(|(number, asked)| {
+            let options = options(config, hasher, (&topology, &reach), number);
+            let settings = Settings { largest_batch: topology.largest_batch, ..settings(config, number) };
+            spawn(service, (number, asked), (settings, options), &store, stop)
+        })
         .collect();
     // The supervisor runs once.
     service.door.control.set(control).ok();
     let workers = workers?;
-    let retention = retention::watch(&settings(config, 0), service, stop)?;
-    let ended = look_after(workers, service, &store, stop);
+    let watch = watch(service, &topology, &reach, stop)?;
+    let ended = look_after(workers, &watch, service, &store, stop);
     stop.store(true, Ordering::Release);
-    // Its client must not live into the end of the process. A panic of it is in the log.
-    retention.join().ok();
-    ended?;
+    // Its clients must not live into the end of the process.
+    let seen = watch.join().unwrap_or_else(|_| {
+        Err(Ended::failed("the watch thread panicked; the log above says where. Please report it".to_owned()))
+    });
+    if let Err(seen) = &seen {
+        service.status.fail(&seen.message);
+    }
+    seen.and(ended)?;
     store.into_store().close().map_err(|error| Ended::new(crate::cli::Exit::State, error.to_string()))
 }
 
@@ -127,22 +137,19 @@ impl Running {
 fn spawn(
     service: &Service,
     (number, asked): (usize, Receiver<Asked>),
-    hasher: &Hasher,
-    topology: &Topology,
+    (settings, options): (Settings, Options),
     store: &Held<SledStore>,
     stop: &Arc<AtomicBool>,
 ) -> Result<Running, Ended> {
-    let settings = Settings { largest_batch: topology.largest_batch, ..settings(&service.config, number) };
-    let options = options(&service.config, *hasher, number);
     let report = Report::new(service.metrics.clone(), Arc::clone(&service.status), number);
-    let (partitions, store, stop) = (topology.partitions, store.another(), Arc::clone(stop));
+    let (store, stop) = (store.another(), Arc::clone(stop));
     let beat = Arc::new(AtomicU64::new(0));
     let heart = Arc::clone(&beat);
     let work = move || -> Result<(), Ended> {
         let operator = |failed: crate::ports::Failure| Ended::new(crate::cli::Exit::Operator, failed.what);
         let log = KafkaStateLog::new(&settings).map_err(operator)?;
         let source = KafkaSource::subscribe(&settings).map_err(operator)?;
-        let sink = KafkaSink::new(settings, partitions);
+        let sink = KafkaSink::new(settings);
         let ports = (source, sink, log, store);
         let worker = Worker::<Production>::new(ports, SystemClock::start(), options, report);
         Ok(worker.answering(asked).run(&stop, &heart)?)
@@ -153,16 +160,18 @@ fn spawn(
     Ok(Running { thread, beat, seen: (0, 0) })
 }
 
-/// Waits for the workers. When one ends, all do: a process with half its workers would look healthy.
+/// Waits for the workers. When one ends, all do: a process with half its workers would look healthy. What
+/// the watch ends for ends them too.
 fn look_after(
     mut workers: Vec<Running>,
+    watch: &JoinHandle<Result<(), Ended>>,
     service: &Service,
     store: &Held<SledStore>,
     stop: &AtomicBool,
 ) -> Result<(), Ended> {
     let mut looks = 0u32;
     let patience = HANG.max(service.config.batch.transaction_timeout * 8);
-    while workers.iter().all(|worker| !worker.thread.is_finished()) {
+    while workers.iter().all(|worker| !worker.thread.is_finished()) && !watch.is_finished() {
         if let Some(number) = workers.iter_mut().position(|worker| worker.still_for() > patience) {
             return Err(Ended::failed(format!(
                 "worker {number} has been in one call for {} s, longer than any may take; ending the process, because \
@@ -178,7 +187,11 @@ fn look_after(
         looks = looks.wrapping_add(1);
         std::thread::sleep(LOOK);
     }
-    stop.store(true, Ordering::Release);
+    let told = stop.swap(true, Ordering::AcqRel);
+    if watch.is_finished() && !told && !finish_in_time(&workers) {
+        // With topics that are not what they were, calls may hang; whatever is open is aborted.
+        return Ok(());
+    }
     let mut ended = Ok(());
     for (number, worker) in workers.into_iter().enumerate() {
         let one = worker.thread.join().unwrap_or_else(|_| {
@@ -192,6 +205,18 @@ fn look_after(
         ended = ended.and(one);
     }
     ended
+}
+
+/// Whether all of them end within the time that a stop may take.
+fn finish_in_time(workers: &[Running]) -> bool {
+    let told = monotonic();
+    while workers.iter().any(|worker| !worker.thread.is_finished()) {
+        if told.elapsed() >= STOP {
+            return false;
+        }
+        std::thread::sleep(LOOK);
+    }
+    true
 }
 
 fn stopped(service: &Service, number: usize, why: &str) {

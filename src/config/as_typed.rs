@@ -85,6 +85,8 @@ section! {
         start,
         /// What a rewound group means.
         on_rewind,
+        /// What an offset means that the raw log does not hold.
+        on_gap,
     }
 }
 section! {
@@ -208,6 +210,7 @@ impl AsTyped {
                 session_timeout: text("10s"),
                 start: text("earliest"),
                 on_rewind: text("stop"),
+                on_gap: text("stop"),
                 ..TypedGroup::default()
             },
             identity: TypedIdentity {

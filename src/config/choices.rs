@@ -49,6 +49,15 @@ choice! {
     }
 }
 choice! {
+    /// What to do when the raw log does not hold the offset to go on at.
+    OnGap {
+        /// Stop and name the offsets.
+        Stop = "stop",
+        /// Go on at the near end of what there is, counted.
+        Accept = "accept",
+    }
+}
+choice! {
     /// What to do with a record that has no id.
     OnMissing {
         /// Write it to the clean topic, counted.

@@ -45,6 +45,7 @@ impl Config {
         page.text("session_timeout", &duration_text(group.session_timeout));
         page.text("start", group.start.as_str());
         page.text("on_rewind", group.on_rewind.as_str());
+        page.text("on_gap", group.on_gap.as_str());
     }
 
     fn show_identity_and_window(&self, page: &mut Page) {

@@ -3,9 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use rdkafka::admin::{
-    AdminClient, AdminOptions, ConfigResource, NewTopic, ResourceSpecifier, TopicReplication,
-};
+use rdkafka::admin::{AdminClient, AdminOptions, ConfigResource, ResourceSpecifier};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
@@ -19,18 +17,8 @@ use super::rights::{self, Operation, Resource};
 use super::topics::{self, Shape};
 use crate::ports::Remedy;
 
-/// How long one question may take; well below the time that a stop may take.
+/// How long one question may take at the start; well below the time that a stop may take.
 const ANSWER: Duration = Duration::from_secs(5);
-/// What a created clean topic takes over from the raw one: how long it keeps records, and which it accepts.
-const INHERITED: [&str; 6] = [
-    "cleanup.policy",
-    "retention.ms",
-    "retention.bytes",
-    "max.message.bytes",
-    "message.timestamp.before.max.ms",
-    "message.timestamp.after.max.ms",
-];
-
 /// What the checks found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topology {
@@ -75,7 +63,7 @@ pub struct Wanted {
 
 /// Asks the cluster about everything that must hold before a record moves.
 pub fn check(settings: &Settings, wanted: Wanted) -> Result<Topology, CheckError> {
-    let asking = Inquiry::new(settings)?;
+    let asking = Inquiry::new(settings, ANSWER)?;
     asking.everything(wanted).map_err(|error| match error {
         CheckError::Unreachable(what) => asking.unreachable(what),
         other => other,
@@ -89,7 +77,7 @@ pub(super) struct Found {
     pub state: Shape,
     /// Dead-letter and duplicates topic, those that are configured.
     pub aside: Vec<(String, Shape)>,
-    replication: i32,
+    pub replication: i32,
 }
 
 impl Found {
@@ -99,18 +87,21 @@ impl Found {
         self.raw.partitions().is_some() && self.shapes().into_iter().chain(aside).all(|s| *s != Shape::Hidden)
     }
 
-    fn shapes(&self) -> [&Shape; 3] {
+    pub(super) fn shapes(&self) -> [&Shape; 3] {
         [&self.raw, &self.clean, &self.state]
     }
 }
 
-struct Inquiry<'a> {
-    settings: &'a Settings,
-    reader: BaseConsumer<Listening>,
-    admin: AdminClient<DefaultClientContext>,
+/// Asks about the topics, by clients of its own.
+pub(super) struct Inquiry {
+    pub settings: Settings,
+    pub reader: BaseConsumer<Listening>,
+    pub admin: AdminClient<DefaultClientContext>,
+    /// How long one answer may take.
+    pub wait: Duration,
 }
 
-fn refuse(doing: &str, error: &KafkaError) -> CheckError {
+pub(super) fn refuse(doing: &str, error: &KafkaError) -> CheckError {
     let failed = failure(doing, error);
     match failed.remedy {
         Remedy::Stop => CheckError::Refused(vec![failed.what]),
@@ -118,13 +109,14 @@ fn refuse(doing: &str, error: &KafkaError) -> CheckError {
     }
 }
 
-impl<'a> Inquiry<'a> {
-    fn new(settings: &'a Settings) -> Result<Self, CheckError> {
+impl Inquiry {
+    pub(super) fn new(settings: &Settings, wait: Duration) -> Result<Self, CheckError> {
         let create = |e: KafkaError| CheckError::Configuration(vec![said(&e)]);
         Ok(Self {
-            settings,
+            settings: settings.clone(),
             reader: Listening::reader(settings.reader("read_committed")).map_err(create)?,
             admin: settings.base().create().map_err(create)?,
+            wait,
         })
     }
 
@@ -134,10 +126,16 @@ impl<'a> Inquiry<'a> {
         if wanted.create && found.may_be_completed() {
             self.create_missing(&found, wanted.window)?;
             found = self.topics()?;
+            if topics::may_grow(&found.shapes())
+                && self.group_has_begun(found.raw.partitions().unwrap_or(0))?
+            {
+                self.grow(&found)?;
+                found = self.topics()?;
+            }
         }
         let configs = self.configs(&found)?;
         let described = self.described();
-        let mut verdict = topics::judge(self.settings, &found.shapes(), &configs, wanted.window);
+        let mut verdict = topics::judge(&self.settings, &found.shapes(), &configs, wanted.window);
         verdict.problems.extend(self.missing_rights(&described));
         if !verdict.problems.is_empty() {
             return Err(CheckError::Refused(verdict.problems));
@@ -145,7 +143,7 @@ impl<'a> Inquiry<'a> {
         let mut ids = described.into_iter().map(|topic| topic.id);
         Ok(Topology {
             partitions: found.raw.partitions().unwrap_or(0),
-            cluster_id: self.reader.client().fetch_cluster_id(ANSWER),
+            cluster_id: self.reader.client().fetch_cluster_id(self.wait),
             topic_ids: std::array::from_fn(|_| ids.next().flatten()),
             largest_batch: topics::largest_batch(&configs[1]),
             warnings: verdict.warnings,
@@ -162,18 +160,18 @@ impl<'a> Inquiry<'a> {
     }
 
     /// What the broker tells of the topics of [`rights::on_topics`]; nothing where it is too old for that.
-    fn described(&self) -> Vec<Described> {
-        let names: Vec<&str> = rights::on_topics(self.settings).iter().map(|(name, _)| *name).collect();
-        native::topics(self.reader.client(), &names, ANSWER).unwrap_or_default()
+    pub(super) fn described(&self) -> Vec<Described> {
+        let names: Vec<&str> = rights::on_topics(&self.settings).iter().map(|(name, _)| *name).collect();
+        native::topics(self.reader.client(), &names, self.wait).unwrap_or_default()
     }
 
     fn missing_rights(&self, topics: &[Described]) -> Vec<String> {
-        let group = native::group(self.reader.client(), &self.settings.group, ANSWER).unwrap_or_default();
-        rights::all_missing(self.settings, topics, &group)
+        let group = native::group(self.reader.client(), &self.settings.group, self.wait).unwrap_or_default();
+        rights::all_missing(&self.settings, topics, &group)
     }
 
-    fn topics(&self) -> Result<Found, CheckError> {
-        let settings = self.settings;
+    pub(super) fn topics(&self) -> Result<Found, CheckError> {
+        let settings = &self.settings;
         let (raw, replication) = self.topic(&settings.raw)?;
         Ok(Found {
             raw,
@@ -188,9 +186,9 @@ impl<'a> Inquiry<'a> {
         })
     }
 
-    fn topic(&self, name: &str) -> Result<(Shape, i32), CheckError> {
+    pub(super) fn topic(&self, name: &str) -> Result<(Shape, i32), CheckError> {
         let doing = format!("asking {} for topic {name}", self.settings.bootstrap_servers);
-        let metadata = self.reader.fetch_metadata(Some(name), ANSWER).map_err(|e| refuse(&doing, &e))?;
+        let metadata = self.reader.fetch_metadata(Some(name), self.wait).map_err(|e| refuse(&doing, &e))?;
         let Some(topic) = metadata.topics().iter().find(|t| t.name() == name) else {
             return Ok((Shape::Missing, 1));
         };
@@ -207,85 +205,8 @@ impl<'a> Inquiry<'a> {
         }
     }
 
-    /// Creates clean, state and dead-letter topics where they are missing.
-    fn create_missing(&self, found: &Found, window: Duration) -> Result<(), CheckError> {
-        let settings = self.settings;
-        let partitions = i32::try_from(found.raw.partitions().unwrap_or(1)).unwrap_or(1);
-        let raw = self.topic_configs(&settings.raw)?;
-        let state_retention_ms = topics::state_retention(window).as_millis().to_string();
-        let inherited: Vec<(&str, &str)> =
-            INHERITED.iter().filter_map(|key| Some((*key, raw.get(*key)?.as_str()))).collect();
-        let state = [
-            ("cleanup.policy", "delete"),
-            ("retention.ms", state_retention_ms.as_str()),
-            ("retention.bytes", "-1"),
-        ];
-        let mut wanted: Vec<NewTopic<'_>> = Vec::new();
-        let topic = |name: &str, configs: &[(&str, &str)]| -> (String, Vec<(String, String)>) {
-            (name.to_owned(), configs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect())
-        };
-        let mut missing = Vec::new();
-        if found.clean == Shape::Missing {
-            missing.push(topic(&settings.clean, &inherited));
-        }
-        if found.state == Shape::Missing {
-            missing.push(topic(&settings.state, &state));
-        }
-        let aside = found.aside.iter().filter(|(_, shape)| *shape == Shape::Missing);
-        missing.extend(aside.map(|(name, _)| topic(name, &[])));
-        for (name, configs) in &missing {
-            let mut new = NewTopic::new(name, partitions, TopicReplication::Fixed(found.replication));
-            for (key, value) in configs {
-                new = new.set(key, value);
-            }
-            wanted.push(new);
-        }
-        self.create(&wanted)
-    }
-
-    fn create(&self, wanted: &[NewTopic<'_>]) -> Result<(), CheckError> {
-        if wanted.is_empty() {
-            return Ok(());
-        }
-        let options = AdminOptions::new().operation_timeout(Some(ANSWER));
-        let answers = pollster::block_on(self.admin.create_topics(wanted, &options))
-            .map_err(|e| refuse("creating topics", &e))?;
-        for answer in answers {
-            match answer {
-                Ok(name) => tracing::info!(topic = name, "created"),
-                // Another instance was faster.
-                Err((_, RDKafkaErrorCode::TopicAlreadyExists)) => {}
-                Err((
-                    name,
-                    RDKafkaErrorCode::TopicAuthorizationFailed | RDKafkaErrorCode::ClusterAuthorizationFailed,
-                )) => {
-                    let right = rights::missing(self.settings, Operation::Create, Resource::Topic(&name));
-                    return Err(CheckError::Refused(vec![right]));
-                }
-                Err((name, code)) => {
-                    return Err(refuse(&format!("creating topic {name}"), &KafkaError::AdminOp(code)));
-                }
-            }
-        }
-        self.wait_for(wanted)
-    }
-
-    /// A created topic is not at once in every broker's metadata.
-    fn wait_for(&self, wanted: &[NewTopic<'_>]) -> Result<(), CheckError> {
-        for _ in 0..100 {
-            let missing = wanted.iter().try_fold(0, |n, topic| {
-                Ok::<_, CheckError>(n + usize::from(self.topic(topic.name)?.0 == Shape::Missing))
-            })?;
-            if missing == 0 {
-                return Ok(());
-            }
-            std::thread::sleep(Duration::from_millis(100));
-        }
-        Err(CheckError::Unreachable("topics were created but do not appear in the metadata".to_owned()))
-    }
-
     fn configs(&self, found: &Found) -> Result<[HashMap<String, String>; 3], CheckError> {
-        let settings = self.settings;
+        let settings = &self.settings;
         let mut configs = [HashMap::new(), HashMap::new(), HashMap::new()];
         let names = [&settings.raw, &settings.clean, &settings.state];
         for ((slot, name), shape) in configs.iter_mut().zip(names).zip(found.shapes()) {
@@ -297,7 +218,7 @@ impl<'a> Inquiry<'a> {
     }
 
     /// The configuration of a topic; empty, with a warning, where the right to see it is missing.
-    fn topic_configs(&self, name: &str) -> Result<HashMap<String, String>, CheckError> {
+    pub(super) fn topic_configs(&self, name: &str) -> Result<HashMap<String, String>, CheckError> {
         let doing = format!("reading the configuration of topic {name}");
         self.describe((ResourceSpecifier::Topic(name), Resource::Topic(name)), &doing)
     }
@@ -307,7 +228,7 @@ impl<'a> Inquiry<'a> {
         (asked, resource): (ResourceSpecifier<'_>, Resource<'_>),
         doing: &str,
     ) -> Result<HashMap<String, String>, CheckError> {
-        let options = AdminOptions::new().request_timeout(Some(ANSWER));
+        let options = AdminOptions::new().request_timeout(Some(self.wait));
         let answers = pollster::block_on(self.admin.describe_configs([&asked], &options))
             .map_err(|e| refuse(doing, &e))?;
         let entries = match answers.into_iter().next() {
@@ -316,7 +237,7 @@ impl<'a> Inquiry<'a> {
         };
         // The client library does not hand over the refusal, but everything has a configuration.
         if entries.is_empty() {
-            let right = rights::missing(self.settings, Operation::DescribeConfigs, resource);
+            let right = rights::missing(&self.settings, Operation::DescribeConfigs, resource);
             tracing::warn!("{doing} is not possible, so it is not checked; dedupd works without: {right}");
         }
         Ok(entries.into_iter().filter_map(|e| Some((e.name, e.value?))).collect())
@@ -326,12 +247,12 @@ impl<'a> Inquiry<'a> {
     fn broker_limits(&self) -> Result<(), CheckError> {
         let metadata = self
             .reader
-            .fetch_metadata(Some(&self.settings.raw), ANSWER)
+            .fetch_metadata(Some(&self.settings.raw), self.wait)
             .map_err(|e| refuse("reading the broker's limits", &e))?;
         let Some(broker) = metadata.brokers().first() else { return Ok(()) };
         let asked = (ResourceSpecifier::Broker(broker.id()), Resource::Cluster);
         let limits = self.describe(asked, "reading the broker's limits")?;
-        let problems = topics::limits(self.settings, &limits);
+        let problems = topics::limits(&self.settings, &limits);
         if problems.is_empty() { Ok(()) } else { Err(CheckError::Configuration(problems)) }
     }
 }

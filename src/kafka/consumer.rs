@@ -238,10 +238,11 @@ impl Source for KafkaSource {
             ))
             | None => Ok(None),
             Some(Err(KafkaError::MessageConsumption(RDKafkaErrorCode::AutoOffsetReset))) => Err(Failure {
-                remedy: Remedy::Stop,
+                // Everything is located anew, and finds out which partition it is and what the log holds.
+                remedy: Remedy::Abort,
                 what: format!(
                     "the position in topic {} is outside of its log: records were deleted before they were read, \
-                     or the topic was re-created; start again to see which partition and offsets",
+                     or the topic was truncated or created again; asking the group where it stands",
                     self.topic
                 ),
                 refused: None,
@@ -326,6 +327,11 @@ impl Source for KafkaSource {
         let bounds = self.ends.of(&self.topic, partition, wait).map_err(|failed| self.explained(failed))?;
         self.consumer.context().connected();
         Ok(bounds)
+    }
+
+    fn topic_id(&self, wait: Duration) -> Option<String> {
+        let described = native::topics(self.ends.stable().client(), &[&self.topic], wait).ok()?;
+        described.into_iter().next()?.id
     }
 
     fn end(&self, partition: PartitionId) -> Option<Offset> {

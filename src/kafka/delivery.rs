@@ -1,7 +1,7 @@
 //! What the producer's own thread reports back about each record it delivered.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
 
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{DeliveryResult, Message};
@@ -54,28 +54,35 @@ struct Failed {
     records: Refused,
 }
 
-/// One past the highest acknowledged offset of each partition; 0 = none yet.
-struct Ends(Vec<AtomicU64>);
+/// One past the highest acknowledged offset of each partition; 0 = none yet. The raw topic may grow while
+/// deliveries come, so row `n` holds 2^n partitions and is made with the first of them; no row ever moves.
+#[derive(Default)]
+struct Ends([OnceLock<Box<[AtomicU64]>>; u32::BITS as usize]);
 
 impl Ends {
-    fn new(partitions: usize) -> Self {
-        Self((0..partitions).map(|_| AtomicU64::new(0)).collect())
+    fn slot(&self, partition: PartitionId) -> Option<&AtomicU64> {
+        let place = partition.checked_add(1)?;
+        let row = place.ilog2();
+        let slots = self.0.get(row as usize)?;
+        let slots = slots.get_or_init(|| (0..1u32 << row).map(|_| AtomicU64::new(0)).collect());
+        slots.get((place - (1 << row)) as usize)
     }
 
     fn raise(&self, partition: i32, offset: i64) {
-        let slot = usize::try_from(partition).ok().and_then(|p| self.0.get(p));
+        let slot = PartitionId::try_from(partition).ok().and_then(|partition| self.slot(partition));
         if let (Some(slot), Ok(offset)) = (slot, u64::try_from(offset)) {
             slot.fetch_max(offset + 1, Ordering::Relaxed);
         }
     }
 
     fn get(&self, partition: PartitionId) -> Option<Offset> {
-        let end = self.0.get(partition as usize)?.load(Ordering::Acquire);
+        let end = self.slot(partition)?.load(Ordering::Acquire);
         (end > 0).then_some(end)
     }
 }
 
 /// Collects deliveries; read by the worker after it has drained them.
+#[derive(Default)]
 pub(super) struct Deliveries {
     clean: Ends,
     state: Ends,
@@ -84,15 +91,6 @@ pub(super) struct Deliveries {
 }
 
 impl Deliveries {
-    pub(super) fn new(partitions: usize) -> Self {
-        Self {
-            clean: Ends::new(partitions),
-            state: Ends::new(partitions),
-            failed: Mutex::new(None),
-            dropped: AtomicBool::new(false),
-        }
-    }
-
     pub(super) fn clean_end(&self, partition: PartitionId) -> Option<Offset> {
         self.clean.get(partition)
     }
@@ -199,8 +197,23 @@ mod tests {
     }
 
     #[test]
+    fn ends_are_kept_for_any_partition_apart() {
+        let ends = Ends::default();
+        let partitions: Vec<i32> = (0..70).chain([4_095, 4_096, 100_000]).collect();
+        for partition in &partitions {
+            ends.raise(*partition, i64::from(*partition) * 10);
+        }
+        ends.raise(-1, 5);
+        for partition in partitions {
+            let partition = u32::try_from(partition).unwrap();
+            assert_eq!(ends.get(partition), Some(u64::from(partition) * 10 + 1));
+        }
+        assert_eq!(ends.get(71), None);
+    }
+
+    #[test]
     fn failures_of_one_kind_widen_and_purged_records_explain_nothing() {
-        let deliveries = Deliveries::new(4);
+        let deliveries = Deliveries::default();
         deliveries.fail(Code::PurgeQueue, (Kind::Clean, 3), 1);
         assert!(deliveries.failure(|_| "c").is_none());
         assert!(deliveries.dropped_records());

@@ -64,9 +64,25 @@ impl Ends {
     /// The stable end by a `read_committed` client, the written end by the other.
     pub(super) fn of(&self, topic: &str, partition: PartitionId, wait: Duration) -> Result<Bounds, Failure> {
         let fail = |e| failure(&format!("reading the ends of topic {topic}, partition {partition}"), &e);
-        let (low, stable) = self.stable.fetch_watermarks(topic, number(partition), wait).map_err(fail)?;
-        let (_, high) = self.unstable.fetch_watermarks(topic, number(partition), wait).map_err(fail)?;
+        let at = (topic, number(partition));
+        let (low, stable) = watermarks(&self.stable, at, wait).map_err(fail)?;
+        let (_, high) = watermarks(&self.unstable, at, wait).map_err(fail)?;
         let offset = |value: i64| u64::try_from(value).unwrap_or(0);
         Ok(Bounds { low: offset(low), stable: offset(stable), high: offset(high).max(offset(stable)) })
+    }
+}
+
+fn watermarks(
+    reader: &BaseConsumer<Quiet>,
+    (topic, partition): (&str, i32),
+    wait: Duration,
+) -> Result<(i64, i64), KafkaError> {
+    match reader.fetch_watermarks(topic, partition, wait) {
+        // The topic has grown. Nobody who is not asked to refreshes what this client knows of it.
+        Err(KafkaError::MetadataFetch(RDKafkaErrorCode::UnknownPartition)) => {
+            reader.fetch_metadata(Some(topic), wait)?;
+            reader.fetch_watermarks(topic, partition, wait)
+        }
+        known => known,
     }
 }

@@ -28,6 +28,9 @@ const FLUSH: Duration = Duration::from_millis(20);
 /// The client's `init_transactions` and its like must come back often enough for the worker to poll.
 const QUEUE_FULL_WAIT: Duration = Duration::from_secs(30);
 
+/// How long a producer is given to hear of a new partition; well below the timeout of a transaction.
+const GROWTH: Duration = Duration::from_secs(2);
+
 /// A producer and the topics it writes to. The topics come first, as they have to be dropped first.
 struct Producing {
     clean: Topic,
@@ -38,16 +41,15 @@ struct Producing {
 /// One transactional producer, replaced whenever an outcome is unknown.
 pub struct KafkaSink {
     settings: Settings,
-    partitions: usize,
     producer: Option<Producing>,
     ready: bool,
 }
 
 impl KafkaSink {
-    /// A sink without a producer; [`Sink::prepare`] makes it. `partitions` is the count of the topics.
+    /// A sink without a producer; [`Sink::prepare`] makes it.
     #[must_use]
-    pub fn new(settings: Settings, partitions: usize) -> Self {
-        Self { settings, partitions, producer: None, ready: false }
+    pub fn new(settings: Settings) -> Self {
+        Self { settings, producer: None, ready: false }
     }
 
     fn fail(&self, doing: &str, error: &KafkaError) -> Failure {
@@ -67,7 +69,7 @@ impl KafkaSink {
         })
     }
 
-    /// Calls `send` until the client's queue has room.
+    /// Calls `send` until the client's queue has room, and the client has heard of a partition that is new.
     fn send(
         &self,
         client: &Client,
@@ -84,6 +86,12 @@ impl KafkaSink {
                 {
                     client.poll(Duration::from_millis(1));
                 }
+                // The topic has grown: the partition is there, only this client does not know it yet.
+                Err(KafkaError::MessageProduction(RDKafkaErrorCode::UnknownPartition))
+                    if clock::monotonic() < *deadline.get_or_insert_with(|| clock::monotonic() + GROWTH) =>
+                {
+                    drop(client.client().fetch_metadata(Some(topic), GROWTH));
+                }
                 Err(error) => {
                     return Err(self.fail(&format!("writing to topic {topic}"), &root_cause(client, error)));
                 }
@@ -95,7 +103,7 @@ impl KafkaSink {
         let client: Client = self
             .settings
             .producer(&self.settings.transactional_id)
-            .create_with_context(Deliveries::new(self.partitions))?;
+            .create_with_context(Deliveries::default())?;
         Ok(Producing {
             clean: Topic::open(client.client(), &self.settings.clean)?,
             state: Topic::open(client.client(), &self.settings.state)?,
@@ -117,11 +125,8 @@ impl KafkaSink {
         if writer == self.settings.transactional_id {
             return settle(&settling, self.client()?).map_err(fail).map_err(half_done);
         }
-        let client: Client = self
-            .settings
-            .producer(writer)
-            .create_with_context(Deliveries::new(self.partitions))
-            .map_err(fail)?;
+        let client: Client =
+            self.settings.producer(writer).create_with_context(Deliveries::default()).map_err(fail)?;
         client.init_transactions(wait).and_then(|()| settle(&settling, &client)).map_err(fail)
     }
 
@@ -204,7 +209,7 @@ impl Sink<KafkaSource> for KafkaSink {
         let doing = format!("ending the open transaction of transactional id {writer}");
         let fail = |e| failure_of(&self.settings, &doing, &e);
         let client: Client =
-            self.settings.producer(writer).create_with_context(Deliveries::new(0)).map_err(fail)?;
+            self.settings.producer(writer).create_with_context(Deliveries::default()).map_err(fail)?;
         client.init_transactions(wait).map_err(fail)
     }
 

@@ -16,6 +16,8 @@ pub enum Operation {
     Write,
     /// Creating a topic.
     Create,
+    /// Adding partitions to a topic.
+    Alter,
     /// Seeing the configuration of a topic or of the brokers.
     DescribeConfigs,
 }
@@ -27,6 +29,7 @@ impl Operation {
             Self::Read => "Read",
             Self::Write => "Write",
             Self::Create => "Create",
+            Self::Alter => "Alter",
             Self::DescribeConfigs => "DescribeConfigs",
         }
     }

@@ -73,10 +73,14 @@ pub(super) fn judge(
         }
         for ((role, name), shape) in names.iter().zip([raw, clean, state]).skip(1) {
             if let Some(other) = shape.partitions().filter(|other| *other != partitions) {
+                let remedy = if other < partitions {
+                    format!("run {}", more_partitions(settings, name, partitions))
+                } else {
+                    format!("re-create it, or run {}", more_partitions(settings, &settings.raw, other))
+                };
                 verdict.problems.push(format!(
                     "topic {name} has {other} partitions, topic {} has {partitions}: a record keeps its partition, so \
-                     the {role} topic needs exactly as many; re-create it, or add partitions with kafka-topics.sh \
-                     --alter --topic {name} --partitions {partitions}",
+                     the {role} topic needs exactly as many; {remedy}",
                     settings.raw
                 ));
             }
@@ -92,6 +96,90 @@ pub(super) fn judge(
         ));
     }
     verdict
+}
+
+/// The command that adds partitions.
+fn more_partitions(settings: &Settings, name: &str, partitions: usize) -> String {
+    format!(
+        "kafka-topics.sh --bootstrap-server {} --alter --topic {name} --partitions {partitions}",
+        settings.bootstrap_servers
+    )
+}
+
+/// Of the clean and the state topic, those that have fewer partitions than raw, and how many they have.
+pub(super) fn short<'a>(settings: &'a Settings, shapes: &[&Shape; 3]) -> Vec<(&'a str, usize)> {
+    let [raw, clean, state] = shapes;
+    let wanted = raw.partitions().unwrap_or(0);
+    [(settings.clean.as_str(), clean), (settings.state.as_str(), state)]
+        .into_iter()
+        .filter_map(|(name, shape)| Some((name, shape.partitions().filter(|count| *count < wanted)?)))
+        .collect()
+}
+
+/// Whether adding partitions to the clean and the state topic is all that they need.
+pub(super) fn may_grow(shapes: &[&Shape; 3]) -> bool {
+    let [raw, clean, state] = shapes.map(|shape| shape.partitions());
+    let fits = |other: Option<usize>| raw.zip(other).is_some_and(|(raw, other)| other <= raw);
+    fits(clean) && fits(state) && (clean < raw || state < raw)
+}
+
+/// The raw topic has grown beyond the others, and they may not be grown from here.
+pub(super) fn left_behind(settings: &Settings, raw: usize, short: &[(&str, usize)]) -> String {
+    let (mut counts, mut commands) = (Vec::new(), Vec::new());
+    for (name, count) in short {
+        counts.push(format!("topic {name} has {count}"));
+        commands.push(more_partitions(settings, name, raw));
+    }
+    format!(
+        "topic {} has grown to {raw} partitions, {}: a record keeps its partition, so those of the new partitions have \
+         nowhere to go; run {}, and start again: they are read from their beginning. With topics.create = true dedupd \
+         adds partitions by itself",
+        settings.raw,
+        counts.join(" and "),
+        commands.join(" and "),
+    )
+}
+
+/// What everybody should know of a raw topic that has grown.
+pub(super) fn grown(raw: &str, from: usize, to: usize) -> String {
+    format!(
+        "topic {raw} has grown from {from} to {to} partitions; the new ones are read from their beginning. Where \
+         producers choose the partition by key, ids now go to other partitions: a copy of what was written before the \
+         growth is not recognised in its new partition, and is forwarded, until the window has passed"
+    )
+}
+
+/// A topic is not the one that the process began with. `role` is its place among raw, clean and state.
+pub(super) fn created_anew(settings: &Settings, role: usize, (was, is): (&str, &str)) -> String {
+    let (name, hence) = match role {
+        0 => (
+            &settings.raw,
+            "its offsets begin anew, and records of it that lie before the old position were not read. To begin anew \
+             with an empty window, give topics.state and group.id other names",
+        ),
+        1 => (
+            &settings.clean,
+            "what was forwarded is gone with the old one. Start again to go on into the new one; or, to forward \
+             everything that raw still has once more, give topics.state and group.id other names",
+        ),
+        _ => (
+            &settings.state,
+            "what the old one held is gone, and local state alone is never believed. Start again to read how to go on",
+        ),
+    };
+    format!(
+        "topic {name} was deleted and created again while dedupd ran: its id was {was} and is {is}; {hence}"
+    )
+}
+
+/// What everybody should know of a clean or state topic with more partitions than raw.
+pub(super) fn wider(settings: &Settings, name: &str, count: usize, raw: usize) -> String {
+    format!(
+        "topic {name} has {count} partitions, topic {} has {raw}: nothing is written to the others, and no start is \
+         possible until they are equal; run {}",
+        settings.raw,
+        more_partitions(settings, &settings.raw, count)
+    )
 }
 
 fn missing(role: &str, name: &str) -> String {

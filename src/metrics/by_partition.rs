@@ -1,5 +1,7 @@
 //! The gauges by partition, together, so that a partition that moves away leaves none behind.
 
+use std::time::Duration;
+
 use prometheus::GaugeVec;
 
 use super::status::PartitionStatus;
@@ -10,6 +12,7 @@ pub(super) struct ByPartition {
     lag: GaugeVec,
     raw_start: GaugeVec,
     raw_retained: GaugeVec,
+    raw_hanging: GaugeVec,
     window_seconds: GaugeVec,
     window_certain: GaugeVec,
     window_ids: GaugeVec,
@@ -23,6 +26,7 @@ impl ByPartition {
             lag: gauges(&table::LAG),
             raw_start: gauges(&table::RAW_START),
             raw_retained: gauges(&table::RAW_RETAINED),
+            raw_hanging: gauges(&table::RAW_HANGING),
             window_seconds: gauges(&table::WINDOW_SECONDS),
             window_certain: gauges(&table::WINDOW_CERTAIN),
             window_ids: gauges(&table::WINDOW_IDS),
@@ -32,7 +36,7 @@ impl ByPartition {
 
     /// Sets what is known. What is not known yet has no series, and what is not known for a moment keeps
     /// its last value: a window of 0 seconds while it is loaded would be an alarm about nothing.
-    pub(super) fn set(&self, status: &PartitionStatus, log_start: Option<u64>) {
+    pub(super) fn set(&self, status: &PartitionStatus, log_start: Option<u64>, hanging: Option<Duration>) {
         let label = status.partition.to_string();
         let set = |gauge: &GaugeVec, value: f64| gauge.with_label_values(&[&label]).set(value);
         if let Some(lag) = status.lag_records {
@@ -43,6 +47,9 @@ impl ByPartition {
             if let Some(committed) = status.committed {
                 set(&self.raw_retained, committed.saturating_sub(start) as f64);
             }
+        }
+        if let Some(hanging) = hanging {
+            set(&self.raw_hanging, hanging.as_secs_f64());
         }
         if status.window.asked_seconds > 0.0 {
             set(&self.window_seconds, status.window_seconds);
@@ -59,6 +66,7 @@ impl ByPartition {
             &self.lag,
             &self.raw_start,
             &self.raw_retained,
+            &self.raw_hanging,
             &self.window_seconds,
             &self.window_certain,
             &self.window_ids,

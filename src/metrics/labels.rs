@@ -100,6 +100,19 @@ label! {
     }
 }
 label! {
+    /// Why a partition goes on where the group's offset does not say.
+    Beginning {
+        /// It is new: the raw topic has grown.
+        Grown = "grown",
+        /// The group has no offset, the state has.
+        Expired = "expired",
+        /// The group's offset lies before what was committed, and `group.on_rewind` says what to do.
+        Rewound = "rewound",
+        /// The raw log does not hold the group's offset, and `group.on_gap` accepts that.
+        Gap = "gap",
+    }
+}
+label! {
     /// What a partition is doing.
     PartitionState {
         /// Assigned; its offset and state are being looked up.

@@ -20,7 +20,9 @@ use std::time::Duration;
 use prometheus::{Gauge, Histogram, IntCounter};
 
 pub use history::{History, Rates, Totals};
-pub use labels::{MemoryPart, Outcome, PartitionState, Resolution, RestoreSource, Topic, TransactionResult};
+pub use labels::{
+    Beginning, MemoryPart, Outcome, PartitionState, Resolution, RestoreSource, Topic, TransactionResult,
+};
 pub use recent::{Recent, Warning};
 pub use registered::Latencies;
 pub use status::{About, KindStatus, PartitionStatus, Readiness, Status, WindowStatus, WorkerStatus};
@@ -103,6 +105,16 @@ impl Metrics {
     /// Identities loaded at an assignment.
     pub fn restored_ids(&self, source: RestoreSource) -> IntCounter {
         self.parts.state.restored.with_label_values(&[source.as_str()])
+    }
+
+    /// Partitions that went on where the group's offset does not say, by why.
+    pub fn beginnings(&self, beginning: Beginning) -> IntCounter {
+        self.parts.group.beginnings.with_label_values(&[beginning.as_str()])
+    }
+
+    /// Raw offsets that were gone before they were read, and were skipped.
+    pub fn gap_offsets(&self) -> &IntCounter {
+        &self.parts.group.gap_offsets
     }
 
     /// Ids overwritten before their time.

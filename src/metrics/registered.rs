@@ -49,6 +49,8 @@ pub(super) struct State {
 /// The membership.
 pub(super) struct Group {
     pub(super) rebalances: IntCounter,
+    pub(super) beginnings: IntCounterVec,
+    pub(super) gap_offsets: IntCounter,
     partitions: GaugeVec,
     ready: Gauge,
 }
@@ -122,6 +124,8 @@ impl Registered {
             partitions: ByPartition::new(|row| gauges(&registry, row)),
             group: Group {
                 rebalances: counters(&registry, &table::REBALANCES).with_label_values::<&str>(&[]),
+                beginnings: counters(&registry, &table::BEGINNINGS),
+                gap_offsets: counters(&registry, &table::GAP_OFFSETS).with_label_values::<&str>(&[]),
                 partitions: gauges(&registry, &table::PARTITIONS),
                 ready: gauge(&registry, &table::READY),
             },
@@ -132,7 +136,7 @@ impl Registered {
 
     /// Sets the gauges that follow from what the workers published; returns the partitions seen.
     pub(super) fn set_from(&self, status: &Status) -> BTreeSet<u32> {
-        let (workers, starts) = (status.workers(), status.log_starts());
+        let (workers, starts, hanging) = (status.workers(), status.log_starts(), status.hanging());
         self.group.ready.set(f64::from(u8::from(status.readiness().ready)));
         let partitions = || workers.iter().flat_map(|worker| &worker.partitions);
         for state in PartitionState::ALL {
@@ -151,7 +155,8 @@ impl Registered {
             self.state.kind_ids.with_label_values(&[&kind.kind]).set(kind.window_ids as f64);
         }
         for status in partitions() {
-            self.partitions.set(status, starts.get(&status.partition).copied());
+            let of = status.partition;
+            self.partitions.set(status, starts.get(&of).copied(), hanging.get(&of).copied());
         }
         partitions().map(|status| status.partition).collect()
     }

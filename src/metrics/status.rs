@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use serde::Serialize;
 
@@ -158,13 +159,20 @@ pub struct Status {
     workers: Mutex<Vec<WorkerStatus>>,
     failure: Mutex<Option<String>>,
     log_starts: Mutex<BTreeMap<u32, u64>>,
+    hanging: Mutex<(BTreeMap<u32, Duration>, Vec<String>)>,
 }
 
 impl Status {
     /// So many workers, all starting.
     pub fn new(about: About, workers: usize) -> Self {
         let workers = Mutex::new(vec![WorkerStatus::starting(); workers]);
-        Self { about, workers, failure: Mutex::default(), log_starts: Mutex::default() }
+        Self {
+            about,
+            workers,
+            failure: Mutex::default(),
+            log_starts: Mutex::default(),
+            hanging: Mutex::default(),
+        }
     }
 
     /// What this process is.
@@ -203,6 +211,17 @@ impl Status {
         lock(&self.log_starts).clone()
     }
 
+    /// Notes for how long an upstream transaction has held each partition up, and what to say of it; what was
+    /// noted before goes.
+    pub fn note_hanging(&self, standing: BTreeMap<u32, Duration>, notes: Vec<String>) {
+        *lock(&self.hanging) = (standing, notes);
+    }
+
+    /// For how long an upstream transaction has held each partition up, zero where none does.
+    pub fn hanging(&self) -> BTreeMap<u32, Duration> {
+        lock(&self.hanging).0.clone()
+    }
+
     /// From now on the process counts as dead; one line says why. The first reason stays.
     pub fn fail(&self, reason: &str) {
         lock(&self.failure).get_or_insert_with(|| one_line(reason));
@@ -227,6 +246,7 @@ impl Status {
             lines
                 .extend(worker.notes.iter().map(|note| format!("note: worker {number}: {}", one_line(note))));
         }
+        lines.extend(lock(&self.hanging).1.iter().map(|note| format!("note: {}", one_line(note))));
         Readiness { ready, lines }
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::labels::{
-    MemoryPart, Outcome, PartitionState, Resolution, RestoreSource, Topic, TransactionResult,
+    Beginning, MemoryPart, Outcome, PartitionState, Resolution, RestoreSource, Topic, TransactionResult,
 };
 
 /// What kind of metric.
@@ -136,6 +136,13 @@ pub(super) const RAW_RETAINED: Row = Row::new(
     "From there to the committed offset: at 0, with lag, retention is about to delete what was not read yet.",
 )
 .by("partition", &[]);
+pub(super) const RAW_HANGING: Row = Row::new(
+    "dedupd_raw_hanging_seconds",
+    Gauge,
+    "seconds",
+    "For how long an upstream transaction has stood open, at least: what lies behind it cannot be read; 0 if none does.",
+)
+.by("partition", &[]);
 pub(super) const WINDOW_SECONDS: Row = Row::new(
     "dedupd_window_seconds",
     Gauge,
@@ -217,6 +224,19 @@ pub(super) const PARTITIONS: Row =
         .by("state", PartitionState::NAMES);
 pub(super) const REBALANCES: Row =
     Row::new("dedupd_rebalances_total", Counter, "events", "Assignments and revocations seen.");
+pub(super) const BEGINNINGS: Row = Row::new(
+    "dedupd_beginnings_total",
+    Counter,
+    "partitions",
+    "Partitions that went on elsewhere than at the group's offset, by why.",
+)
+.by("reason", Beginning::NAMES);
+pub(super) const GAP_OFFSETS: Row = Row::new(
+    "dedupd_gap_offsets_total",
+    Counter,
+    "offsets",
+    "Raw offsets that were deleted before they were read and skipped, as group.on_gap = accept asks.",
+);
 pub(super) const READY: Row =
     Row::new("dedupd_ready", Gauge, "0 or 1", "1 when /readyz answers 200, else 0.");
 pub(super) const BUILD: Row =
@@ -239,6 +259,7 @@ pub const TABLE: &[Row] = &[
     LAG,
     RAW_START,
     RAW_RETAINED,
+    RAW_HANGING,
     WINDOW_SECONDS,
     WINDOW_CONFIGURED,
     WINDOW_CERTAIN,
@@ -256,6 +277,8 @@ pub const TABLE: &[Row] = &[
     RESTORED,
     PARTITIONS,
     REBALANCES,
+    BEGINNINGS,
+    GAP_OFFSETS,
     READY,
     BUILD,
     RESIDENT,

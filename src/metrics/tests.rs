@@ -50,6 +50,7 @@ fn the_page_shows_exactly_what_the_table_names() {
     status.publish(0, WorkerStatus { kinds, ..running(vec![partition(0, PartitionState::Running)]) });
     status.note_log_starts(BTreeMap::from([(0, 4)]));
     metrics.kind_records("k", Outcome::Retry).inc();
+    status.note_hanging(BTreeMap::from([(0, Duration::ZERO)]), Vec::new());
     let page = metrics.scrape(&status);
     assert!(page.contains("dedupd_kind_window_seconds{kind=\"k\"} 3\n"), "{page}");
     assert!(page.contains("dedupd_kind_window_ids{kind=\"k\"} 8\n"), "{page}");

@@ -5,7 +5,7 @@ use crate::dedupe::{KindId, Layout, Lost, Offset, Remembered};
 /// Layouts of more filters than that are left out: the broker limits metadata to 4,096 bytes.
 const LONGEST_LAYOUT: usize = 2_048;
 
-/// The metadata of a committed offset: `v1;s=…;t=…;b=…@…;f=…;l=…;w=…;k=…;l=…;w=…;tx=…`.
+/// The metadata of a committed offset: `v1;s=…;t=…;b=…@…;f=…;l=…;w=…;k=…;l=…;w=…;p=…;r=…;d=…;tx=…`.
 ///
 /// Other programs may commit to the group, so anything may stand there; what does not parse counts
 /// as no checkpoint, which costs a restore and never correctness.
@@ -21,6 +21,12 @@ pub struct Checkpoint {
     pub forgets: u64,
     /// What there is to tell of the windows, as they were before the owners of this commit.
     pub windows: Vec<Remembered>,
+    /// How many partitions the raw topic had when the group began; those beyond have come by growth.
+    pub began: Option<u32>,
+    /// Kafka's id of the raw topic that the offset belongs to, where known.
+    pub raw: Option<String>,
+    /// Kafka's id of the state topic that holds the blocks, where known.
+    pub state: Option<String>,
     /// Transactional id of the writer: whom to fence when its transaction hangs.
     pub writer: String,
 }
@@ -42,8 +48,11 @@ impl Checkpoint {
         let tail = self.tail.map(|t| format!(";b={:08x}@{}", t.crc, t.next)).unwrap_or_default();
         let forgets = if self.forgets > 0 { format!(";f={}", self.forgets) } else { String::new() };
         let windows = render_windows(&self.windows);
+        let began = self.began.map(|partitions| format!(";p={partitions}")).unwrap_or_default();
+        let id = |key, id: &Option<String>| id.as_ref().map(|id| format!(";{key}={id}")).unwrap_or_default();
+        let (raw, state) = (id("r", &self.raw), id("d", &self.state));
         format!(
-            "v1;s={};t={}{tail}{forgets}{windows};tx={}",
+            "v1;s={};t={}{tail}{forgets}{windows}{began}{raw}{state};tx={}",
             self.state_next, self.stream_time_ms, self.writer
         )
     }
@@ -71,6 +80,9 @@ impl Checkpoint {
                     checkpoint.tell(kind, |it| it.lost = lost);
                 }
                 ("w", value) => checkpoint.tell(kind, |it| it.filters = Layout::parse(value)),
+                ("p", value) => checkpoint.began = Some(value.parse().ok()?),
+                ("r", value) => checkpoint.raw = Some(value.to_owned()),
+                ("d", value) => checkpoint.state = Some(value.to_owned()),
                 ("b", value) => checkpoint.tail = Some(parse_tail(value)?),
                 _ => {}
             }
@@ -122,14 +134,17 @@ fn parse_tail(value: &str) -> Option<Tail> {
     Some(Tail { crc: u32::from_str_radix(crc, 16).ok()?, next: next.parse().ok()? })
 }
 
-/// The key of a record in the state topic: `v1;clean=…;kind=…;tx=…`. With a transaction that hangs after a
-/// broker crash it tells who wrote it and how far the clean partition had come with it.
+/// The key of a record in the state topic: `v1;clean=…;kind=…;raw=…;tx=…`. With a transaction that hangs after a
+/// broker crash it tells who wrote it and how far the clean partition had come with it. After the raw topic
+/// was created anew, which takes the group's offsets with it, it alone tells that the state is of another.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Origin {
     /// One past the last clean offset written in the same transaction, when there was one.
     pub clean_end: Option<Offset>,
     /// The name of the kind that the block belongs to, if it has one.
     pub kind: Option<String>,
+    /// Kafka's id of the raw topic that the record is about, where known.
+    pub raw: Option<String>,
     /// Transactional id of the writer.
     pub writer: String,
 }
@@ -140,25 +155,29 @@ impl Origin {
     pub fn render(&self) -> String {
         let clean = self.clean_end.map(|end| format!("clean={end};")).unwrap_or_default();
         let kind = self.kind.as_ref().map(|kind| format!("kind={kind};")).unwrap_or_default();
-        format!("v1;{clean}{kind}tx={}", self.writer)
+        let raw = self.raw.as_ref().map(|id| format!("raw={id};")).unwrap_or_default();
+        format!("v1;{clean}{kind}{raw}tx={}", self.writer)
     }
 
     /// Reads the text form; `None` when it is not ours.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
-        let rest = text.strip_prefix("v1;")?;
-        let (clean_end, rest) = match rest.strip_prefix("clean=") {
-            Some(clean) => {
-                let (end, rest) = clean.split_once(';')?;
-                (Some(end.parse().ok()?), rest)
+        let mut fields = text.strip_prefix("v1;")?;
+        let mut origin = Self::default();
+        // The writer comes last and may itself contain semicolons.
+        loop {
+            if let Some(writer) = fields.strip_prefix("tx=") {
+                return Some(Self { writer: writer.to_owned(), ..origin });
             }
-            None => (None, rest),
-        };
-        let (kind, rest) = match rest.strip_prefix("kind=").and_then(|rest| rest.split_once(';')) {
-            Some((kind, rest)) => (Some(kind.to_owned()), rest),
-            None => (None, rest),
-        };
-        Some(Self { clean_end, kind, writer: rest.strip_prefix("tx=")?.to_owned() })
+            let (field, rest) = fields.split_once(';')?;
+            match field.split_once('=')? {
+                ("clean", end) => origin.clean_end = Some(end.parse().ok()?),
+                ("kind", name) => origin.kind = Some(name.to_owned()),
+                ("raw", id) => origin.raw = Some(id.to_owned()),
+                _ => {}
+            }
+            fields = rest;
+        }
     }
 }
 
@@ -185,11 +204,22 @@ mod tests {
                     ..Remembered::default()
                 },
             ],
+            began: Some(4),
+            raw: Some("aXb+c/AAQ0Cw==".into()),
+            state: Some("aXb-c_AAQ0Cw".into()),
             writer: "dedupd.events;odd=name.a.0".into(),
         };
         assert!(full.windows.iter().all(|it| it.filters.is_some()));
         assert_eq!(Checkpoint::parse(&full.render()), Some(full.clone()));
-        let bare = Checkpoint { tail: None, forgets: 0, windows: Vec::new(), ..full };
+        let bare = Checkpoint {
+            tail: None,
+            forgets: 0,
+            windows: Vec::new(),
+            began: None,
+            raw: None,
+            state: None,
+            ..full
+        };
         assert_eq!(Checkpoint::parse(&bare.render()), Some(bare));
     }
 
@@ -218,6 +248,9 @@ mod tests {
             tail: Some(Tail { crc: u32::MAX, next: u64::MAX }),
             forgets: u64::MAX,
             windows: (0..9).map(longest_of).collect(),
+            began: Some(u32::MAX),
+            raw: Some("i".repeat(24)),
+            state: Some("i".repeat(24)),
             writer: "w".repeat(400),
         };
         assert!((2_500..3_300).contains(&longest.render().len()), "{}", longest.render().len());
@@ -226,10 +259,11 @@ mod tests {
     #[test]
     fn an_origin_reads_back_as_written() {
         for clean_end in [None, Some(0), Some(u64::MAX)] {
-            for kind in [None, Some("payments".to_owned())] {
-                let origin = Origin { clean_end, kind, writer: "a;b=c".into() };
-                assert_eq!(Origin::parse(&origin.render()), Some(origin));
-            }
+            let origin = Origin { clean_end, kind: None, raw: None, writer: "a;b=c".into() };
+            assert_eq!(Origin::parse(&origin.render()), Some(origin.clone()));
+            let (kind, raw) = (Some("payments".into()), Some("aXb+c/AAQ0Cw==".into()));
+            let of_topic = Origin { kind, raw, ..origin };
+            assert_eq!(Origin::parse(&of_topic.render()), Some(of_topic));
         }
         assert_eq!(Origin::parse("v1;clean=;tx=a"), None);
         assert_eq!(Origin::parse("else"), None);

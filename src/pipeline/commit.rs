@@ -9,11 +9,13 @@ use std::time::Duration;
 
 use super::checkpoint::{Checkpoint, Origin, Tail};
 use super::failpoint;
+use super::loading::cut_back;
+use super::options::Options;
 use super::partition::Partition;
 use super::trouble::{Fatal, Trouble};
 use super::worker::{Core, World};
 use crate::clock::Clock;
-use crate::dedupe::{Block, KindId, Offset, PartitionId, Windows};
+use crate::dedupe::{Block, KindId, PartitionId, Windows};
 use crate::ports::{Failure, Head, Position, Remedy, Sink, Source, Store, StoreError};
 
 /// Longest slice of one blocking broker call.
@@ -40,11 +42,8 @@ impl<W: World> Core<W> {
         failpoint::pass("after_drain");
         for (filed, block) in &blocks {
             let (_, partition) = KindId::of_filed(*filed);
-            let origin = Origin {
-                clean_end: self.sink.clean_end(partition),
-                kind: self.options.kinds.name_of(*filed).map(str::to_owned),
-                writer: self.options.writer.clone(),
-            };
+            let kind = self.options.kinds.name_of(*filed).map(str::to_owned);
+            let origin = Origin { kind, ..self.options.origin(self.sink.clean_end(partition)) };
             self.sink.put_state(partition, &origin.render(), block)?;
             self.tally.block(block.len());
         }
@@ -86,7 +85,7 @@ impl<W: World> Core<W> {
     fn send_offsets(&mut self, source: &W::Source) -> Result<(), Trouble> {
         let mut positions = Vec::new();
         for partition in self.partitions.open_mut() {
-            let position = position(partition, &self.options.writer);
+            let position = position(partition, &self.options);
             if let Some(open) = partition.open.as_mut() {
                 open.sent = Some((position.next, position.metadata.clone()));
             }
@@ -178,7 +177,8 @@ impl<W: World> Core<W> {
         for partition in self.partitions.open_mut() {
             let stored = partition.open.as_ref().is_some_and(|open| open.tail.is_some());
             let filed = self.options.kinds.filed(partition.id);
-            if stored && cut_back(&mut self.store, &filed, partition.committed)?.is_none() {
+            let mut cut = || cut_back(&mut self.store, &filed, partition.committed);
+            if stored && StoreError::unless_taken(cut())?.is_none() {
                 partition.unload();
             } else {
                 partition.abort();
@@ -188,17 +188,7 @@ impl<W: World> Core<W> {
     }
 }
 
-/// Forgets the owners at or beyond `from`; `None` when another worker has the partition now.
-fn cut_back(store: &mut impl Store, filed: &[PartitionId], from: Offset) -> Result<Option<()>, StoreError> {
-    for number in filed {
-        if StoreError::unless_taken(store.truncate(*number, from))?.is_none() {
-            return Ok(None);
-        }
-    }
-    Ok(Some(()))
-}
-
-fn position(partition: &Partition, writer: &str) -> Position {
+fn position(partition: &Partition, options: &Options) -> Position {
     let open_tail = partition.open.as_ref().and_then(|open| open.tail);
     let forgotten = partition.open.as_ref().and_then(|open| open.forgotten.as_ref());
     let checkpoint = Checkpoint {
@@ -207,7 +197,10 @@ fn position(partition: &Partition, writer: &str) -> Position {
         tail: open_tail.or(partition.tail),
         forgets: forgotten.map_or(partition.forgets, |forgotten| forgotten.number),
         windows: partition.windows.as_ref().map(Windows::remembered).unwrap_or_default(),
-        writer: writer.to_owned(),
+        began: partition.began.or(Some(options.began)),
+        raw: options.raw_id.clone(),
+        state: options.state_id.clone(),
+        writer: options.writer.clone(),
     };
     Position { partition: partition.id, next: partition.next, metadata: checkpoint.render() }
 }

@@ -1,7 +1,6 @@
 //! What an operator asks of a running worker, answered between two transactions.
 
 use super::batch::Partitions;
-use super::checkpoint::Origin;
 use super::loading::Stored;
 use super::partition::{Open, Partition};
 use super::trouble::Trouble;
@@ -111,7 +110,7 @@ impl<W: World> Core<W> {
             let Some(forgotten) = partition.open.as_ref().and_then(|open| open.forgotten.as_ref()) else {
                 continue;
             };
-            let origin = Origin { writer: self.options.writer.clone(), ..Origin::default() };
+            let origin = self.options.origin(None);
             self.sink.put_state(partition.id, &origin.render(), &forgotten.encode())?;
         }
         Ok(())

@@ -24,6 +24,15 @@ impl<T: Store> Owners for Stored<'_, T> {
     }
 }
 
+/// Forgets the owners at or beyond `from` in the blocks filed under these numbers.
+pub(super) fn cut_back(
+    store: &mut impl Store,
+    filed: &[PartitionId],
+    from: Offset,
+) -> Result<(), StoreError> {
+    filed.iter().try_for_each(|number| store.truncate(*number, from).map(drop))
+}
+
 /// Reads the blocks of a partition below `trusted` into an empty window and sets its stream time, in
 /// ms since the epoch. Gives how many identities the blocks hold.
 pub fn load_window(

@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
+use super::checkpoint::Origin;
 use super::kinds::Kinds;
 use super::limits::Limits;
-pub use crate::config::{Mode, OnMissing, OnPoison, OnProbable, OnRewind, Start};
-use crate::dedupe::{HashKind, IdentityRule};
+use super::reach::Reach;
+use super::trouble::Fatal;
+pub use crate::config::{Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, Start};
+use crate::dedupe::{HashKind, IdentityRule, Offset};
 
 impl Mode {
     /// What an operator has to know of it, all the time that it is in force.
@@ -36,8 +39,16 @@ pub enum Torn {
 pub struct Options {
     /// Raw topic, for messages.
     pub raw: String,
+    /// Kafka's id of the raw topic, where known.
+    pub raw_id: Option<String>,
     /// State topic, for messages.
     pub state: String,
+    /// Kafka's id of the state topic, where known.
+    pub state_id: Option<String>,
+    /// Which partitions the clean and the state topic have.
+    pub reach: Reach,
+    /// How many partitions the raw topic had when this process began.
+    pub began: u32,
     /// Transactional id of this worker.
     pub writer: String,
     /// Where ids come from.
@@ -64,6 +75,8 @@ pub struct Options {
     pub start: Start,
     /// Policy for a group that was rewound.
     pub on_rewind: OnRewind,
+    /// Policy for an offset that the raw log does not hold.
+    pub on_gap: OnGap,
     /// How torn transactions are settled.
     pub torn: Torn,
     /// Most records of one transaction.
@@ -74,4 +87,38 @@ pub struct Options {
     pub interval: Duration,
     /// How long the broker keeps a transaction open.
     pub transaction_timeout: Duration,
+}
+
+impl Options {
+    /// What stands beside a record of ours in the state topic.
+    pub(super) fn origin(&self, clean_end: Option<Offset>) -> Origin {
+        Origin { clean_end, kind: None, raw: self.raw_id.clone(), writer: self.writer.clone() }
+    }
+
+    /// Refuses a raw topic that is not the one that something was written for.
+    pub(super) fn same_raw(&self, theirs: Option<&str>, ours: Option<&str>) -> Result<(), Fatal> {
+        match theirs.zip(ours).filter(|(theirs, ours)| theirs != ours) {
+            None => Ok(()),
+            Some((theirs, ours)) => Err(Fatal::Operator(format!(
+                "topic {} was deleted and created again: its id is {ours}, and topic {} and the group's offsets were \
+                 written for {theirs}. Its offsets begin anew, so nobody can tell by them what was processed. To begin \
+                 anew with an empty window, give topics.state and group.id other names",
+                self.raw, self.state
+            ))),
+        }
+    }
+
+    /// Refuses a state topic that is not the one that the group's offsets were committed with.
+    pub(super) fn same_state(&self, theirs: Option<&str>) -> Result<(), Fatal> {
+        match theirs.zip(self.state_id.as_deref()).filter(|(theirs, ours)| theirs != ours) {
+            None => Ok(()),
+            Some((theirs, ours)) => Err(Fatal::Operator(format!(
+                "topic {} was deleted and created again: its id is {ours}, and the group's offsets were committed with \
+                 {theirs}; what it held is gone. Restore it; or, to go on where the group stands with an empty window, \
+                 stop all instances and set the group's offsets to what they are: kafka-consumer-groups.sh \
+                 --reset-offsets --to-current --execute --topic {} with the group's name",
+                self.state, self.raw
+            ))),
+        }
+    }
 }

@@ -79,6 +79,7 @@ pub struct Open {
 }
 
 /// A partition and everything that belongs to it. Owned by one worker.
+#[expect(clippy::struct_excessive_bools, reason = "each a fact of its own, none follows from another")]
 #[derive(Debug)]
 pub struct Partition {
     /// Its number.
@@ -109,6 +110,10 @@ pub struct Partition {
     /// Monotonic time since which the same leftover is seen, and where it begins in the clean and in
     /// the state partition.
     pub hanging: Option<(Duration, (Offset, Offset))>,
+    /// How many partitions the raw topic had when the group began, as the last checkpoint says.
+    pub began: Option<u32>,
+    /// Nobody else could know where this partition begins: its position is committed though no record came.
+    pub unsettled: bool,
     /// The committed offset beyond which the state topic was found, when that was seen once.
     pub behind_state: Option<Offset>,
     /// A committed leftover becomes visible with our next commit here, and is lost with an abort.
@@ -141,6 +146,8 @@ impl Partition {
             rewound: false,
             untorn: false,
             hanging: None,
+            began: None,
+            unsettled: false,
             behind_state: None,
             must_commit: false,
             suspect: None,
@@ -181,6 +188,7 @@ impl Partition {
         self.committed = self.next;
         self.must_commit &= !open.forwarded;
         self.rewound = false;
+        self.unsettled = false;
         self.state_next = state_end.map_or(self.state_next, |end| end.max(self.state_next));
         self.tail = open.tail.or(self.tail);
         self.limit = self.limit.and_then(|limit| (limit < 1 << 20).then_some(limit * 2));
@@ -194,6 +202,7 @@ impl Partition {
     pub fn take_over(&mut self, checkpoint: &Checkpoint) {
         // The records of the first ones may have left the topic, with the blocks that they are about.
         self.forgets = self.forgets.max(checkpoint.forgets);
+        self.began = checkpoint.began.or(self.began);
         if let Some(windows) = self.windows.as_mut() {
             windows.set_stream_time(checkpoint.stream_time_ms);
             windows.inherit(&checkpoint.windows);

@@ -7,9 +7,9 @@
 use std::time::Duration;
 
 use super::checkpoint::{Checkpoint, Tail};
-use super::loading::load_window;
-use super::partition::Phase;
-use super::trouble::{Fatal, Trouble};
+use super::loading::{cut_back, load_window};
+use super::partition::{Open, Partition, Phase};
+use super::trouble::Trouble;
 use super::worker::{Core, World};
 use crate::clock::Clock;
 use crate::dedupe::{KindId, Offset, PartitionId, Windows};
@@ -68,9 +68,9 @@ impl<W: World> Core<W> {
     pub(super) fn recover(&mut self, source: &W::Source) -> Result<(), Trouble> {
         self.fit_tables(source)?;
         let now = self.clock.elapsed();
-        let waiting = self.partitions.ids(
-            |p| matches!(p.phase, Phase::Locating { not_before, .. } if not_before <= now && !p.rests(now)),
-        );
+        let reach = &self.options.reach;
+        let due = |p: &Partition| matches!(p.phase, Phase::Locating { not_before, .. } if not_before <= now);
+        let waiting = self.partitions.ids(|p| due(p) && !p.rests(now) && reach.covers(p.id));
         if !waiting.is_empty() && !self.batch.is_open() {
             // Before anything is asked: what others do to the state must not come after the answer.
             for id in &waiting {
@@ -187,6 +187,10 @@ impl<W: World> Core<W> {
     fn begin(&mut self, source: &W::Source, answer: &Committed) -> Result<(), Trouble> {
         let id = answer.partition;
         let checkpoint = Checkpoint::parse(&answer.metadata);
+        if let Some(checkpoint) = &checkpoint {
+            self.options.same_raw(checkpoint.raw.as_deref(), self.options.raw_id.as_deref())?;
+            self.options.same_state(checkpoint.state.as_deref())?;
+        }
         match plan(self.store.head(id)?, answer.offset, checkpoint.as_ref()) {
             Plan::Load { believed } => self.load(source, (answer, believed), &checkpoint.unwrap_or_default()),
             Plan::CatchUp { confirmed, from } => {
@@ -202,9 +206,7 @@ impl<W: World> Core<W> {
     fn undo(&mut self, source: &W::Source, id: PartitionId) -> Result<(), Trouble> {
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
         if partition.open.as_ref().is_some_and(|open| open.tail.is_some()) {
-            for filed in self.options.kinds.filed(id) {
-                self.store.truncate(filed, partition.committed)?;
-            }
+            cut_back(&mut self.store, &self.options.kinds.filed(id), partition.committed)?;
         }
         partition.abort();
         self.start(source, id, None)
@@ -280,6 +282,7 @@ impl<W: World> Core<W> {
         id: PartitionId,
         load: Option<(Duration, u64)>,
     ) -> Result<(), Trouble> {
+        let placed = self.place(source, id);
         self.renew_filters(id)?;
         // Before the first commit: whoever looks should see a limit that is in force.
         self.enforced.apply(&self.options, &mut self.partitions);
@@ -290,8 +293,7 @@ impl<W: World> Core<W> {
                 window.take_evicted();
             }
         }
-        let committed = partition.committed;
-        let started = self.within_log(source, id, committed).and_then(|()| {
+        let started = placed.and_then(|committed| {
             source.seek(&[(id, committed)])?;
             Ok(())
         });
@@ -306,7 +308,16 @@ impl<W: World> Core<W> {
         if let (Ok(()), Some((began, _))) = (&started, load) {
             self.report.restore_took(now.saturating_sub(began));
         }
-        started
+        started?;
+        self.settle_position(id)
+    }
+
+    /// Puts a position that only we know into the next commit, though no record has come.
+    fn settle_position(&mut self, id: PartitionId) -> Result<(), Trouble> {
+        let Some(partition) = self.partitions.get_mut(id).filter(|p| p.unsettled) else { return Ok(()) };
+        self.batch.begin(&mut self.sink, || self.clock.elapsed())?;
+        partition.open.get_or_insert_with(Open::default);
+        Ok(())
     }
 
     /// Filters that hold forgotten owners could call a record seen that was not.
@@ -323,21 +334,6 @@ impl<W: World> Core<W> {
                 let filled = window.refill(view, committed);
                 filled.map_err(|error| StoreError::Corrupt(format!("partition {id}: {error}")))
             })?;
-        }
-        Ok(())
-    }
-
-    /// Refuses an offset that the log does not hold.
-    fn within_log(&self, source: &W::Source, id: PartitionId, committed: Offset) -> Result<(), Trouble> {
-        let bounds = source.bounds(id, SLICE)?;
-        if !(bounds.low..=bounds.high).contains(&committed) {
-            return Err(Fatal::Operator(format!(
-                "partition {id} of topic {} now holds offsets {} to {}, but the group has to continue at {committed}: \
-                 records were deleted before they were read, or the topic was truncated or re-created; to accept the \
-                 gap, set the group's offset to {} with kafka-consumer-groups.sh while dedupd is stopped",
-                self.options.raw, bounds.low, bounds.high, bounds.low
-            ))
-            .into());
         }
         Ok(())
     }

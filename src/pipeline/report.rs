@@ -7,10 +7,11 @@ use std::time::Duration;
 use super::batch::{Batch, Partitions};
 use super::kinds::Kinds;
 use super::partition::Partition;
+use super::reach::Reach;
 use crate::dedupe::{Bloom, Offset, PartitionId, Window, Windows};
 use crate::metrics::{
-    KindStatus, Latencies, Metrics, Outcome, PartitionState, PartitionStatus, Resolution, RestoreSource,
-    Status, Topic, TransactionResult, WindowStatus, WorkerStatus,
+    Beginning, KindStatus, Latencies, Metrics, Outcome, PartitionState, PartitionStatus, Resolution,
+    RestoreSource, Status, Topic, TransactionResult, WindowStatus, WorkerStatus,
 };
 use crate::ports::{Failure, GroupEvent, Remedy};
 
@@ -231,6 +232,14 @@ impl Report {
         self.metrics.restored_ids(source).inc_by(ids);
     }
 
+    pub(super) fn begun(&self, beginning: Beginning) {
+        self.metrics.beginnings(beginning).inc();
+    }
+
+    pub(super) fn skipped(&self, offsets: u64) {
+        self.metrics.gap_offsets().inc_by(offsets);
+    }
+
     pub(super) fn restore_took(&self, took: Duration) {
         self.metrics.restore_seconds().observe(took.as_secs_f64());
     }
@@ -279,7 +288,7 @@ impl Report {
     /// Publishes the status when it is time to.
     pub(super) fn publish(
         &mut self,
-        (partitions, batch): (&Partitions, &Batch),
+        (partitions, batch, reach): (&Partitions, &Batch, &Reach),
         now: Duration,
         end: impl Fn(PartitionId) -> Option<Offset>,
         window: impl Fn(&Window) -> WindowStatus,
@@ -305,7 +314,7 @@ impl Report {
                 bloom_bytes: partitions.windows().filter_map(Window::bloom).map(Bloom::memory_bytes).sum(),
                 batch_bytes: std::mem::take(&mut self.batch_bytes).max(batch.bytes() as u64),
                 kinds: kinds(partitions, &self.kinds, &window),
-                partitions: partitions.iter().map(|p| status(p, end(p.id), &window)).collect(),
+                partitions: partitions.iter().map(|p| status(p, reach, end(p.id), &window)).collect(),
             },
         );
     }
@@ -333,6 +342,7 @@ fn kinds(partitions: &Partitions, names: &[String], of: impl Fn(&Window) -> Wind
 
 fn status(
     partition: &Partition,
+    reach: &Reach,
     end: Option<Offset>,
     of: impl Fn(&Window) -> WindowStatus,
 ) -> PartitionStatus {
@@ -349,6 +359,9 @@ fn status(
         },
         reason: match share {
             Some(share) => Some(format!("{:.0} % of the state topic read", share * 100.0)),
+            None if !reach.covers(partition.id) => {
+                Some("waits until the clean and the state topic have this partition".to_owned())
+            }
             None => partition.refusal().filter(|_| !partition.is_running()).map(str::to_owned),
         },
         next: partition.is_running().then_some(partition.next),

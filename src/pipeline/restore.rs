@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::checkpoint::{Checkpoint, Origin, Tail};
+use super::loading::cut_back;
 use super::options::{OnRewind, Start};
 use super::partition::{Partition, Phase, Restoring};
 use super::trouble::{Fatal, Trouble};
 use super::worker::{Core, World};
 use crate::clock::Clock;
 use crate::dedupe::{Block, BlockView, Forgotten, HashKind, KindId, Offset, PartitionId, Windows};
-use crate::metrics::RestoreSource;
+use crate::metrics::{Beginning, RestoreSource};
 use crate::ports::{Committed, Head, Source, StateItem, StateLog, Store};
 
 /// Slice of a question to the broker between two polls.
@@ -79,6 +80,8 @@ impl<W: World> Core<W> {
     pub(super) fn restored(&mut self, source: &W::Source, item: StateItem) -> Result<(), Trouble> {
         match item {
             StateItem::Block { partition, offset, key, block } => {
+                let written_for = Origin::parse(&key).and_then(|origin| origin.raw);
+                self.options.same_raw(written_for.as_deref(), self.options.raw_id.as_deref())?;
                 self.restore_block((partition, offset), &key, &block)
             }
             StateItem::End { partition, next } => self.finish_restore(source, partition, next),
@@ -201,11 +204,15 @@ impl<W: World> Core<W> {
                     "the group has no committed offset (offsets expire when a group is empty for long); \
                      continuing where the state stands"
                 );
+                self.report.begun(Beginning::Expired);
                 stands
             }
             // Nothing was committed yet: where this partition began, it begins again.
             (None, None) => match confirmed {
-                Some(confirmed) => confirmed,
+                Some(confirmed) => {
+                    partition.unsettled = self.options.start == Start::Latest;
+                    confirmed
+                }
                 None => self.first_offset(source, id)?,
             },
         };
@@ -248,28 +255,46 @@ impl<W: World> Core<W> {
             ))
             .into()),
             OnRewind::Skip => {
+                self.report.begun(Beginning::Rewound);
                 tracing::warn!("{names}; skipping to it (group.on_rewind = skip)");
                 Ok(covered)
             }
             OnRewind::Reemit => {
+                self.report.begun(Beginning::Rewound);
                 tracing::warn!("{names}; writing again from the group's offset (group.on_rewind = reemit)");
-                for filed in self.options.kinds.filed(id) {
-                    self.store.truncate(filed, committed)?;
-                }
-                if let Some(partition) = self.partitions.get_mut(id) {
-                    partition.rewound = true;
-                    partition.windows.iter_mut().for_each(|windows| windows.truncate(committed));
-                }
+                self.forget_from(id, committed)?;
                 Ok(committed)
             }
         }
     }
 
+    /// Other records will come at offsets that had owners: none of them counts any more.
+    pub(super) fn forget_from(&mut self, id: PartitionId, from: Offset) -> Result<(), Trouble> {
+        cut_back(&mut self.store, &self.options.kinds.filed(id), from)?;
+        if let Some(partition) = self.partitions.get_mut(id) {
+            partition.rewound = true;
+            partition.windows.iter_mut().for_each(|windows| windows.truncate(from));
+        }
+        Ok(())
+    }
+
     fn first_offset(&mut self, source: &W::Source, id: PartitionId) -> Result<Offset, Trouble> {
         let bounds = source.bounds(id, SLICE)?;
+        if self.has_come_by_growth(source, id)? {
+            // What was written before anybody was given the partition belongs to it too.
+            tracing::info!(partition = id, offset = bounds.low, "a new partition: begins at its beginning");
+            self.report.begun(Beginning::Grown);
+            return Ok(bounds.low);
+        }
         match self.options.start {
             Start::Earliest => Ok(bounds.low),
-            Start::Latest => Ok(bounds.stable),
+            Start::Latest => {
+                // The next owner would find another end.
+                if let Some(partition) = self.partitions.get_mut(id) {
+                    partition.unsettled = true;
+                }
+                Ok(bounds.stable)
+            }
             Start::Stop => Err(Fatal::Operator(format!(
                 "neither the group nor topic {} knows an offset for partition {id} of topic {}, and group.start is \
                  \"stop\"; set it to earliest or latest",
@@ -277,6 +302,21 @@ impl<W: World> Core<W> {
             ))
             .into()),
         }
+    }
+
+    /// Whether the raw topic did not have the partition yet when the group began. The partitions below it
+    /// tell, in what stands beside their offsets; the least counts, as each may have begun later.
+    fn has_come_by_growth(&self, source: &W::Source, id: PartitionId) -> Result<bool, Trouble> {
+        if id >= self.options.began {
+            return Ok(true);
+        }
+        if self.options.start == Start::Earliest || id == 0 {
+            return Ok(false);
+        }
+        let below: Vec<PartitionId> = (0..id).collect();
+        let told = source.committed_unstable(&below, SLICE)?;
+        let began = told.iter().filter_map(|answer| Checkpoint::parse(&answer.metadata)?.began).min();
+        Ok(began.is_some_and(|began| id >= began))
     }
 }
 

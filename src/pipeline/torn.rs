@@ -253,10 +253,12 @@ impl<W: World> Core<W> {
             time_first_ms: block.time_last_ms,
             ..block.clone()
         };
-        let origin = Origin { writer: self.options.writer.clone(), ..Origin::default() };
+        let origin = self.options.origin(None);
         let checkpoint = Checkpoint {
             stream_time_ms: block.time_last_ms,
             writer: self.options.writer.clone(),
+            raw: self.options.raw_id.clone(),
+            state: self.options.state_id.clone(),
             forgets: found.forgets,
             ..Checkpoint::default()
         };

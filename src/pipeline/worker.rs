@@ -135,7 +135,7 @@ impl<W: World> Worker<W> {
         };
         // After a failed turn above all: while nobody answers, every turn fails.
         let window = |window: &Window| window_status(window, &core.enforced, &core.options);
-        let shown = (&core.partitions, &core.batch);
+        let shown = (&core.partitions, &core.batch, &core.options.reach);
         core.report.publish(shown, core.clock.elapsed(), |id| source.end(id), window);
         turned
     }

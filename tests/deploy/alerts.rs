@@ -28,7 +28,7 @@ fn every_alert_fires_when_it_should_and_only_then() {
 }
 
 /// Changes of one rule each, and none that the tests may overlook.
-const CHANGES: [(&str, &str); 14] = [
+const CHANGES: [(&str, &str); 17] = [
     ("up{job=\"dedupd\"} == 0", "up == 0"),
     ("dedupd_ready == 0\n        for: 5m", "dedupd_ready == 0\n        for: 4m"),
     ("[15m]) > 2", "[15m]) > 5"),
@@ -36,6 +36,9 @@ const CHANGES: [(&str, &str); 14] = [
     ("> 60 *", "> 0 *"),
     ("> 9 *", "> 11 *"),
     ("dedupd_raw_start_offset > 0", "dedupd_raw_start_offset >= 0"),
+    ("{reason=\"gap\"}", ""),
+    ("(dedupd_beginnings_total{reason=\"gap\"}) > 0", "(dedupd_beginnings_total{reason=\"gap\"}) > 2"),
+    ("dedupd_raw_hanging_seconds > 300", "dedupd_raw_hanging_seconds > 280"),
     ("> 0.05 *", "> 0.01 *"),
     ("dedupd_torn_transactions_total[1h])) > 0", "dedupd_torn_transactions_total[1h])) > 1"),
     ("(0.99 *", "(0.4 *"),

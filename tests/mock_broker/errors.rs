@@ -166,7 +166,7 @@ fn run_table(rows: &'static [(Api, Code, Seen)]) {
         settings.properties.push(("linger.ms".to_owned(), "20".to_owned()));
         fill(&mock, i32::try_from(PARTITION).unwrap(), 10);
         let source = joined(&settings, &[(PARTITION, FIRST)]);
-        let mut sink = KafkaSink::new(settings, 4);
+        let mut sink = KafkaSink::new(settings);
         renewed(&mut sink).expect("a producer");
         let records = read(&source, COUNT);
         let mut bench = Bench { mock: &mock, source: &source, sink, records, tell };
@@ -194,7 +194,7 @@ fn errors_without_flags_abort_or_renew() {
         fill(&mock, 2, 10);
         let source = joined(&settings, &[(2, 0)]);
         let records = read(&source, 2);
-        let mut sink = KafkaSink::new(settings.clone(), 4);
+        let mut sink = KafkaSink::new(settings.clone());
         renewed(&mut sink).expect("a producer");
 
         tell.send("MessageProduction: sending outside of a transaction".to_owned()).unwrap();
@@ -205,7 +205,7 @@ fn errors_without_flags_abort_or_renew() {
 
         tell.send("MessageProduction: a partition that the clean topic does not have".to_owned()).unwrap();
         let narrow = dedupd::kafka::Settings { clean: "narrow".to_owned(), ..settings };
-        let mut sink = KafkaSink::new(narrow, 4);
+        let mut sink = KafkaSink::new(narrow);
         renewed(&mut sink).expect("a producer");
         for known in ["not asked for", "known"] {
             let (call, failure) = transaction(&source, &mut sink, &records).expect_err("no such partition");
@@ -215,7 +215,7 @@ fn errors_without_flags_abort_or_renew() {
         }
 
         tell.send("Flush: committing what the broker has not acknowledged".to_owned()).unwrap();
-        let mut sink = KafkaSink::new(mock.settings("flush"), 4);
+        let mut sink = KafkaSink::new(mock.settings("flush"));
         renewed(&mut sink).expect("a producer");
         sink.begin().unwrap();
         mock.down();

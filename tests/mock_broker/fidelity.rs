@@ -79,7 +79,7 @@ fn odd_records_are_forwarded_as_they_are() {
         let settings = mock.settings("faithful");
         let source = joined(&settings, &[(3, 0)]);
         let records = read(&source, odd.len());
-        let mut sink = KafkaSink::new(settings, 4);
+        let mut sink = KafkaSink::new(settings);
         renewed(&mut sink).expect("a producer");
         transaction(&source, &mut sink, &records).expect("a transaction");
         let seen = read_with(&mock.client_config(), CLEAN, Isolation::Committed);
@@ -103,7 +103,7 @@ fn a_dead_letter_keeps_the_record_and_adds_why() {
         settings.dead_letter = Some("dead.single".to_owned());
         let source = joined(&settings, &[(3, 0)]);
         let records = read(&source, odd.len());
-        let mut sink = KafkaSink::new(settings, 4);
+        let mut sink = KafkaSink::new(settings);
         renewed(&mut sink).expect("a producer");
         sink.begin().unwrap();
         let reason = Reason::new("missing_id", "the record has no usable id".to_owned());

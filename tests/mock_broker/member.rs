@@ -17,8 +17,8 @@ use dedupd::dedupe::{
 use dedupd::kafka::{KafkaSink, KafkaSource, KafkaStateLog, Settings, Topology};
 use dedupd::metrics::{About, Metrics, PartitionState, Status};
 use dedupd::pipeline::{
-    Kinds, Limits, Mode, OnMissing, OnPoison, OnProbable, OnRewind, Options, Overflow, Report, Start, Torn,
-    Worker, World,
+    Kinds, Limits, Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, Options, Overflow, Reach, Report,
+    Start, Torn, Worker, World,
 };
 use dedupd::ports::{Bounds, Failure, Leftover, StateItem, StateLog};
 use dedupd::store::memory::MemoryStore;
@@ -123,6 +123,11 @@ pub struct Member {
 impl Member {
     /// A bare worker with its state in memory.
     pub fn worker(settings: Settings, partitions: usize, pace: Pace) -> Self {
+        Self::reaching(settings, Reach::new(partitions), pace)
+    }
+
+    /// The same, with somebody else to say which partitions are everywhere.
+    pub fn reaching(settings: Settings, reach: Reach, pace: Pace) -> Self {
         let about = About {
             version: String::new(),
             group: settings.group.clone(),
@@ -135,10 +140,10 @@ impl Member {
         let stop = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&stop);
         let thread = thread::spawn(move || {
-            let options = options(&settings);
+            let options = options(&settings, reach);
             let inner = KafkaStateLog::new(&settings).map_err(|e| e.to_string())?;
             let source = KafkaSource::subscribe(&settings).map_err(|e| e.to_string())?;
-            let sink = KafkaSink::new(settings, partitions);
+            let sink = KafkaSink::new(settings);
             let ports = (source, sink, Slowed { inner, pace, held: VecDeque::new() }, MemoryStore::new());
             Worker::<Mocked>::new(ports, SystemClock::start(), options, report)
                 .run(&told, &AtomicU64::new(0))
@@ -260,10 +265,14 @@ pub fn rule() -> IdentityRule {
     IdentityRule::new(vec![IdSource::Key], Hasher::Xxh3)
 }
 
-fn options(settings: &Settings) -> Options {
+fn options(settings: &Settings, reach: Reach) -> Options {
     Options {
         raw: settings.raw.clone(),
+        raw_id: None,
+        state_id: None,
         state: settings.state.clone(),
+        reach,
+        began: u32::MAX,
         writer: settings.transactional_id.clone(),
         rule: rule(),
         hash: HashKind::Xxh3,
@@ -292,6 +301,7 @@ fn options(settings: &Settings) -> Options {
         poison_retry: Duration::ZERO,
         start: Start::Earliest,
         on_rewind: OnRewind::Stop,
+        on_gap: OnGap::Stop,
         torn: Torn::ByEvidence,
         max_records: settings.max_records,
         max_bytes: usize::try_from(settings.max_bytes).unwrap(),

@@ -31,7 +31,7 @@ fn a_commit_without_a_broker_can_be_called_again_until_there_is_one() {
         fill(&mock, 0, 3);
         let source = joined(&settings, &[(0, 0)]);
         let records = read(&source, 3);
-        let mut sink = KafkaSink::new(settings, 4);
+        let mut sink = KafkaSink::new(settings);
         renewed(&mut sink).expect("a producer");
         sink.begin().unwrap();
         forward(&mut sink, &records);
@@ -61,7 +61,7 @@ fn a_commit_given_up_costs_the_producer_and_nothing_else() {
         fill(&mock, 0, 3);
         let source = joined(&settings, &[(0, 0)]);
         let records = read(&source, 3);
-        let mut sink = KafkaSink::new(settings, 4);
+        let mut sink = KafkaSink::new(settings);
         renewed(&mut sink).expect("a producer");
         sink.begin().unwrap();
         forward(&mut sink, &records);
@@ -97,7 +97,7 @@ fn a_drain_without_a_broker_ends_with_its_time() {
         fill(&mock, 0, 3);
         let source = joined(&settings, &[(0, 0)]);
         let records = read(&source, 3);
-        let mut sink = KafkaSink::new(settings, 4);
+        let mut sink = KafkaSink::new(settings);
         renewed(&mut sink).expect("a producer");
         mock.down();
         sink.begin().unwrap();
@@ -120,7 +120,7 @@ fn an_abort_right_after_sending_is_quick() {
         fill(&mock, 0, 100);
         let source = joined(&settings, &[(0, 0)]);
         let records = read(&source, 100);
-        let mut sink = KafkaSink::new(settings, 4);
+        let mut sink = KafkaSink::new(settings);
         renewed(&mut sink).expect("a producer");
         sink.begin().unwrap();
         forward(&mut sink, &records);
@@ -140,7 +140,7 @@ fn a_commit_does_not_wait_in_steps_of_100_ms() {
         fill(&mock, 0, 20);
         let source = joined(&settings, &[(0, 0)]);
         let records = read(&source, 20);
-        let mut sink = KafkaSink::new(settings, 4);
+        let mut sink = KafkaSink::new(settings);
         renewed(&mut sink).expect("a producer");
         let mut took = Vec::new();
         for _ in 0..20 {
@@ -163,7 +163,7 @@ fn ends_are_those_of_the_records_acknowledged() {
         fill(&mock, 1, 3);
         let source = joined(&settings, &[(1, 0)]);
         let records = read(&source, 3);
-        let mut sink = KafkaSink::new(settings, 4);
+        let mut sink = KafkaSink::new(settings);
         renewed(&mut sink).expect("a producer");
         assert_eq!((sink.clean_end(1), sink.state_end(1)), (None, None));
         for round in 1..=2 {

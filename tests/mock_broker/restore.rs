@@ -7,7 +7,7 @@ use dedupd::clock::{monotonic, wall_ms};
 use dedupd::dedupe::{Block, Fields, HashKind, Identity};
 use dedupd::kafka::Settings;
 use dedupd::metrics::PartitionState;
-use dedupd::pipeline::Origin;
+use dedupd::pipeline::{Origin, Reach};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 
 use crate::member::{Clean, LIMIT, Member, Pace, rule};
@@ -70,7 +70,8 @@ fn left_behind(mock: &Mock, blocks: u64) {
             time_last_ms: now_ms,
             entries,
         };
-        let origin = Origin { clean_end: Some(next), kind: None, writer: "group.dead.0".to_owned() }.render();
+        let writer = "group.dead.0".to_owned();
+        let origin = Origin { clean_end: Some(next), writer, ..Origin::default() }.render();
         let encoded = block.encode();
         producer
             .send(BaseRecord::to(STATE).partition(SLOW).key(&origin).payload(&encoded))
@@ -119,6 +120,27 @@ fn a_long_restore_misses_no_poll_and_holds_nobody_up() {
     produce(&mock, SLOW, &[fresh[0].clone(), key(SLOW, 0), known, fresh[1].clone()]);
     clean.wait_for(&BTreeMap::from([(slow, fresh.clone())]), || member.assert_alive());
     assert_eq!(clean.keys[&slow], fresh);
+    member.stop();
+}
+
+/// What the group hands out before the other topics have it waits, whatever happens, and holds nobody up.
+#[test]
+fn a_partition_that_is_not_everywhere_yet_waits_and_holds_nobody_up() {
+    let mock = Mock::start(2);
+    let mut clean = Clean::of(&mock.client_config(), 2);
+    let (here, there) = (OTHER.unsigned_abs(), SLOW.unsigned_abs());
+    let keys = |partition| vec![key(partition, 0), key(partition, 1)];
+    [OTHER, SLOW].into_iter().for_each(|partition| produce(&mock, partition, &keys(partition)));
+    let reach = Reach::new(1);
+    let member = Member::reaching(settings(&mock, "early"), reach.clone(), Pace::FULL);
+    clean.wait_for(&BTreeMap::from([(here, keys(OTHER))]), || member.assert_alive());
+    assert!(clean.keys.get(&there).is_none_or(Vec::is_empty), "{:?}", clean.keys);
+    wait_until("the other one to be shown as waiting", LIMIT, || {
+        (member.in_state(PartitionState::Starting) == [there].into()).then_some(())
+    });
+    reach.raise(2);
+    clean.wait_for(&BTreeMap::from([(there, keys(SLOW))]), || member.assert_alive());
+    member.runs([here, there]);
     member.stop();
 }
 

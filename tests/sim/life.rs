@@ -11,8 +11,8 @@ use dedupd::control::Asked;
 use dedupd::dedupe::{BloomLimits, HashKind, IdSource, KindId, KindRule, TimeSource, WindowLimits};
 use dedupd::metrics::{About, Metrics, Status};
 use dedupd::pipeline::{
-    Kind, Kinds, Limits, Mode, OnMissing, OnPoison, OnProbable, OnRewind, Options, Overflow, Report, Start,
-    Torn,
+    Kind, Kinds, Limits, Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, Options, Overflow, Reach,
+    Report, Start, Torn,
 };
 use dedupd::store::Held;
 use dedupd::store::memory::MemoryStore;
@@ -302,7 +302,11 @@ impl Life {
     fn options(&self, worker: usize) -> Options {
         Options {
             raw: "raw".to_owned(),
+            raw_id: None,
+            state_id: None,
             state: "state".to_owned(),
+            reach: Reach::new(usize::MAX),
+            began: u32::MAX,
             writer: writer(worker),
             rule: rule(),
             hash: HashKind::Xxh3,
@@ -323,6 +327,7 @@ impl Life {
             poison_retry: Duration::from_secs(self.choices.max_records as u64 % 3),
             start: Start::Earliest,
             on_rewind: OnRewind::Stop,
+            on_gap: OnGap::Stop,
             torn: Torn::ByEvidence,
             max_records: self.choices.max_records,
             max_bytes: 1 << 20,

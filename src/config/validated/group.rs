@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::config::as_typed::AsTyped;
-use crate::config::choices::{OnRewind, Start};
+use crate::config::choices::{OnGap, OnRewind, Start};
 use crate::config::reading::Reading;
 use crate::config::topic_name;
 
@@ -24,6 +24,8 @@ pub struct Group {
     pub start: Start,
     /// What to do when the group's offset is below what the state topic committed.
     pub on_rewind: OnRewind,
+    /// What to do when the raw log does not hold the offset to go on at.
+    pub on_gap: OnGap,
 }
 
 /// More members than this in one process are a typing error.
@@ -39,6 +41,7 @@ pub(super) fn validate(all: &AsTyped, host: &str, reading: &mut Reading<'_>) -> 
     let session_timeout = reading.duration("group.session_timeout", typed.session_timeout.as_deref(), second);
     let start = reading.choice("group.start", typed.start.as_deref());
     let on_rewind = reading.choice("group.on_rewind", typed.on_rewind.as_deref());
+    let on_gap = reading.choice("group.on_gap", typed.on_gap.as_deref());
     Some(Group {
         id: id?,
         instance: instance?,
@@ -47,6 +50,7 @@ pub(super) fn validate(all: &AsTyped, host: &str, reading: &mut Reading<'_>) -> 
         session_timeout: session_timeout?,
         start: start?,
         on_rewind: on_rewind?,
+        on_gap: on_gap?,
     })
 }
 

@@ -1,0 +1,160 @@
+//! Topics that are made, and topics that grow with the raw one; only with `topics.create`.
+
+use std::time::Duration;
+
+use rdkafka::admin::{AdminOptions, NewPartitions, NewTopic, TopicReplication};
+use rdkafka::consumer::Consumer;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::topic_partition_list::TopicPartitionList;
+
+use super::admin::{CheckError, Found, Inquiry, refuse};
+use super::consumer::number;
+use super::native;
+use super::rights::{self, Operation, Resource};
+use super::topics::{self, Shape};
+
+/// What a created clean topic takes over from the raw one: how long it keeps records, and which it accepts.
+const INHERITED: [&str; 6] = [
+    "cleanup.policy",
+    "retention.ms",
+    "retention.bytes",
+    "max.message.bytes",
+    "message.timestamp.before.max.ms",
+    "message.timestamp.after.max.ms",
+];
+/// How often, and at which pace, is looked whether the brokers know what was made.
+const WAIT_TRIES: usize = 50;
+const WAIT_PAUSE: Duration = Duration::from_millis(100);
+
+impl Inquiry {
+    /// Creates clean, state and dead-letter topics where they are missing.
+    pub(super) fn create_missing(&self, found: &Found, window: Duration) -> Result<(), CheckError> {
+        let settings = &self.settings;
+        let partitions = i32::try_from(found.raw.partitions().unwrap_or(1)).unwrap_or(1);
+        let raw = self.topic_configs(&settings.raw)?;
+        let state_retention_ms = topics::state_retention(window).as_millis().to_string();
+        let inherited: Vec<(&str, &str)> =
+            INHERITED.iter().filter_map(|key| Some((*key, raw.get(*key)?.as_str()))).collect();
+        let state = [
+            ("cleanup.policy", "delete"),
+            ("retention.ms", state_retention_ms.as_str()),
+            ("retention.bytes", "-1"),
+        ];
+        let mut wanted: Vec<NewTopic<'_>> = Vec::new();
+        let topic = |name: &str, configs: &[(&str, &str)]| -> (String, Vec<(String, String)>) {
+            (name.to_owned(), configs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect())
+        };
+        let mut missing = Vec::new();
+        if found.clean == Shape::Missing {
+            missing.push(topic(&settings.clean, &inherited));
+        }
+        if found.state == Shape::Missing {
+            missing.push(topic(&settings.state, &state));
+        }
+        let aside = found.aside.iter().filter(|(_, shape)| *shape == Shape::Missing);
+        missing.extend(aside.map(|(name, _)| topic(name, &[])));
+        for (name, configs) in &missing {
+            let mut new = NewTopic::new(name, partitions, TopicReplication::Fixed(found.replication));
+            for (key, value) in configs {
+                new = new.set(key, value);
+            }
+            wanted.push(new);
+        }
+        self.create(&wanted)
+    }
+
+    fn create(&self, wanted: &[NewTopic<'_>]) -> Result<(), CheckError> {
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let options = AdminOptions::new().operation_timeout(Some(self.wait));
+        let answers = pollster::block_on(self.admin.create_topics(wanted, &options))
+            .map_err(|e| refuse("creating topics", &e))?;
+        for answer in answers {
+            match answer {
+                Ok(name) => tracing::info!(topic = name, "created"),
+                // Another instance was faster.
+                Err((_, RDKafkaErrorCode::TopicAlreadyExists)) => {}
+                Err((
+                    name,
+                    RDKafkaErrorCode::TopicAuthorizationFailed | RDKafkaErrorCode::ClusterAuthorizationFailed,
+                )) => {
+                    let right = rights::missing(&self.settings, Operation::Create, Resource::Topic(&name));
+                    return Err(CheckError::Refused(vec![right]));
+                }
+                Err((name, code)) => {
+                    return Err(refuse(&format!("creating topic {name}"), &KafkaError::AdminOp(code)));
+                }
+            }
+        }
+        self.wait_for(wanted)
+    }
+
+    /// A created topic is not at once in every broker's metadata.
+    fn wait_for(&self, wanted: &[NewTopic<'_>]) -> Result<(), CheckError> {
+        for _ in 0..WAIT_TRIES {
+            let missing = wanted.iter().try_fold(0, |n, topic| {
+                Ok::<_, CheckError>(n + usize::from(self.topic(topic.name)?.0 == Shape::Missing))
+            })?;
+            if missing == 0 {
+                return Ok(());
+            }
+            std::thread::sleep(WAIT_PAUSE);
+        }
+        Err(CheckError::Unreachable("topics were created but do not appear in the metadata".to_owned()))
+    }
+
+    /// Whether the group has ever committed an offset of the raw topic. Topics that were never used together
+    /// may be a mistake, and partitions cannot be taken back.
+    pub(super) fn group_has_begun(&self, raw: usize) -> Result<bool, CheckError> {
+        let doing = format!("reading the offsets of group {}", self.settings.group);
+        let mut list = TopicPartitionList::new();
+        for partition in 0..u32::try_from(raw).unwrap_or(u32::MAX) {
+            list.add_partition(&self.settings.raw, number(partition));
+        }
+        let answers =
+            native::committed(self.reader.client(), &list, self.wait).map_err(|e| refuse(&doing, &e))?;
+        Ok(answers.iter().any(|answer| answer.offset >= 0))
+    }
+
+    /// Gives the clean and the state topic as many partitions as the raw topic has. Returns once the
+    /// brokers know them.
+    pub(super) fn grow(&self, found: &Found) -> Result<(), CheckError> {
+        let Some(partitions) = found.raw.partitions() else { return Ok(()) };
+        let short = topics::short(&self.settings, &found.shapes());
+        for (name, _) in &short {
+            self.add_partitions(name, partitions)?;
+        }
+        for _ in 0..WAIT_TRIES {
+            if topics::short(&self.settings, &self.topics()?.shapes()).is_empty() {
+                return Ok(());
+            }
+            std::thread::sleep(WAIT_PAUSE);
+        }
+        Err(CheckError::Unreachable("partitions were added but do not appear in the metadata".to_owned()))
+    }
+
+    fn add_partitions(&self, name: &str, partitions: usize) -> Result<(), CheckError> {
+        let options = AdminOptions::new().operation_timeout(Some(self.wait));
+        let growth = NewPartitions::new(name, partitions);
+        let doing = format!("adding partitions to topic {name}");
+        let answers = pollster::block_on(self.admin.create_partitions([&growth], &options))
+            .map_err(|e| refuse(&doing, &e))?;
+        for answer in answers {
+            match answer {
+                Ok(name) => tracing::info!(topic = name, partitions, "partitions added"),
+                // Another instance was faster.
+                Err((_, RDKafkaErrorCode::InvalidPartitions)) => {}
+                Err((
+                    name,
+                    RDKafkaErrorCode::TopicAuthorizationFailed | RDKafkaErrorCode::ClusterAuthorizationFailed,
+                )) => {
+                    let right = rights::missing(&self.settings, Operation::Alter, Resource::Topic(&name));
+                    return Err(CheckError::Refused(vec![right]));
+                }
+                Err((_, code)) => return Err(refuse(&doing, &KafkaError::AdminOp(code))),
+            }
+        }
+        Ok(())
+    }
+}

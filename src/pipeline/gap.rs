@@ -1,0 +1,72 @@
+//! Whether the raw log holds the offset to go on at, and what to do when it does not.
+
+use std::time::Duration;
+
+use super::options::OnGap;
+use super::trouble::{Fatal, Trouble};
+use super::worker::{Core, World};
+use crate::dedupe::{Offset, PartitionId};
+use crate::metrics::Beginning;
+use crate::ports::{Bounds, Source};
+
+/// Slice of a question to the broker between two polls.
+const SLICE: Duration = Duration::from_secs(1);
+
+impl<W: World> Core<W> {
+    /// Where a partition whose state is complete goes on: at C, or, where the log does not hold that and the
+    /// configuration accepts it, at the log's near end.
+    pub(super) fn place(&mut self, source: &W::Source, id: PartitionId) -> Result<Offset, Trouble> {
+        if let Some(known) = &self.options.raw_id {
+            // An offset that the log does hold may belong to the log of another topic all the same.
+            self.options.same_raw(Some(known), source.topic_id(SLICE).as_deref())?;
+        }
+        let committed = self.partitions.get(id).map_or(0, |partition| partition.committed);
+        let bounds = source.bounds(id, SLICE)?;
+        if (bounds.low..=bounds.high).contains(&committed) {
+            return Ok(committed);
+        }
+        let names = format!(
+            "partition {id} of topic {} now holds offsets {} to {}, but the group has to continue at {committed}: {}",
+            self.options.raw,
+            bounds.low,
+            bounds.high,
+            if committed < bounds.low {
+                "records were deleted before they were read"
+            } else {
+                "the topic was truncated"
+            }
+        );
+        match self.options.on_gap {
+            OnGap::Stop => Err(Fatal::Operator(format!(
+                "{names}; to accept the gap, start once with group.on_gap = \"accept\" (in the environment: \
+                 DEDUPD_GROUP__ON_GAP=accept), or set the group's offset to {} with kafka-consumer-groups.sh while dedupd \
+                 is stopped",
+                committed.clamp(bounds.low, bounds.high)
+            ))
+            .into()),
+            OnGap::Accept => self.accept(id, committed, bounds, &names),
+        }
+    }
+
+    fn accept(
+        &mut self,
+        id: PartitionId,
+        committed: Offset,
+        bounds: Bounds,
+        names: &str,
+    ) -> Result<Offset, Trouble> {
+        let next = committed.clamp(bounds.low, bounds.high);
+        let skipped = next.saturating_sub(committed);
+        tracing::error!("{names}; going on at {next}, {skipped} offsets skipped (group.on_gap = accept)");
+        if next < committed {
+            self.forget_from(id, next)?;
+        }
+        if let Some(partition) = self.partitions.get_mut(id) {
+            (partition.committed, partition.next) = (next, next);
+            partition.unsettled = true;
+        }
+        self.report.begun(Beginning::Gap);
+        self.report.skipped(skipped);
+        Ok(next)
+    }
+}

@@ -1,0 +1,69 @@
+//! Producers of the raw topic that do not end their transactions, on a real Apache Kafka.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking"
+)]
+
+mod support;
+
+use std::time::Duration;
+
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
+use support::{Draft, Pipe, shared_kafka, tool, wait_until};
+
+const LIMIT: Duration = Duration::from_secs(30);
+/// Until it is told, and a look more.
+const LONG: Duration = Duration::from_secs(90);
+const HANGING: &str = "dedupd_raw_hanging_seconds{partition=\"1\"}";
+
+/// A transaction of one record in partition 1 that is as good as abandoned.
+fn open_transaction(pipe: &Pipe<'_>) -> BaseProducer {
+    let mut config = pipe.kafka.client_config();
+    config.set("transactional.id", "upstream").set("transaction.timeout.ms", "600000");
+    let producer: BaseProducer = config.create().unwrap();
+    producer.init_transactions(LIMIT).unwrap();
+    producer.begin_transaction().unwrap();
+    let record = BaseRecord::<(), str>::to(&pipe.raw).partition(1).payload("{\"id\":\"never\"}");
+    producer.send(record).map_err(|(error, _)| error).unwrap();
+    producer.flush(LIMIT).unwrap();
+    producer
+}
+
+#[test]
+fn an_upstream_transaction_that_hangs_is_named_and_the_command_that_is_told_ends_it() {
+    let pipe = Pipe::new(shared_kafka(), "hangs", 2);
+    let running = pipe.sidecar("a").start();
+    running.wait_running(2, LIMIT);
+    pipe.kafka.send(&pipe.raw, &[Draft::id(0, "a"), Draft::id(1, "a"), Draft::id(1, "b")]);
+    pipe.wait_caught_up(2, LIMIT);
+    assert!(running.metric(HANGING).is_none_or(|seconds| seconds == 0.0));
+
+    let abandoned = open_transaction(&pipe);
+    pipe.kafka.send(&pipe.raw, &[Draft::id(0, "c"), Draft::id(1, "c"), Draft::id(1, "c")]);
+    pipe.wait_caught_up(1, LIMIT);
+    wait_until("the metric to rise", LIMIT, || running.metric(HANGING).filter(|seconds| *seconds > 0.0));
+    assert!(!running.text().contains("transaction hangs"), "not told at once: {}", running.text());
+    let abort = " abort --topic hangs.raw --partition 1 --start-offset 2";
+    wait_until("the command to be told", LONG, || running.text().contains(abort).then_some(()));
+    assert!(running.metric(HANGING).unwrap() >= 60.0);
+    assert_eq!(running.metric("dedupd_raw_hanging_seconds{partition=\"0\"}"), Some(0.0));
+    let note = "an upstream transaction hangs in partition 1 of topic hangs.raw from offset 2 on";
+    let page = running.get("/readyz").unwrap();
+    assert!(page.starts_with("HTTP/1.1 200") && page.contains(note), "{page}");
+    assert!(running.get("/").unwrap().contains(note));
+    assert_eq!(pipe.kafka.texts(&pipe.clean).len(), 4, "nothing behind it is read");
+
+    let arguments: Vec<&str> = abort.split_whitespace().collect();
+    let told = [&["--bootstrap-server", pipe.kafka.bootstrap()], arguments.as_slice()].concat();
+    tool("org.apache.kafka.tools.TransactionsCommand", &told);
+    wait_until("what waited", LIMIT, || (pipe.kafka.texts(&pipe.clean).len() == 5).then_some(()));
+    wait_until("the metric to fall", LIMIT, || running.metric(HANGING).filter(|seconds| *seconds == 0.0));
+    wait_until("the note to go", LIMIT, || running.get("/readyz").filter(|page| !page.contains("hangs in")));
+    assert!(running.text().contains("the upstream transaction in topic hangs.raw has ended"));
+    assert_eq!(running.stop(), Some(0));
+    let findings = pipe.audit();
+    assert!(findings.is_clean() && findings.repeats == 1, "{findings:?}");
+    drop(abandoned);
+}
