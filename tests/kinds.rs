@@ -111,6 +111,8 @@ fn each_kind_is_remembered_as_long_as_it_shall_be() {
     let ids = |kind: &str| running.metric(&format!("dedupd_kind_window_ids{{kind=\"{kind}\"}}"));
     wait_until("the gauges", LIMIT, || (ids("payments") == Some(2.0)).then_some(()));
     assert_eq!(running.metric("dedupd_kind_window_seconds{kind=\"payments\"}"), Some(86_400.0));
+    let page = running.get("/").unwrap();
+    assert!(page.contains("<tr><td>payments<td>"), "{page}");
     assert_eq!(ids("noise"), None, "a kind without a window has none to tell of");
 
     assert_eq!(running.stop(), Some(0), "{}", running.text());

@@ -4,7 +4,9 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use super::{Endpoint, chart};
-use crate::metrics::{Outcome, PartitionState, PartitionStatus, Rates, Readiness, Warning, WorkerStatus};
+use crate::metrics::{
+    KindStatus, Outcome, PartitionState, PartitionStatus, Rates, Readiness, Warning, WorkerStatus,
+};
 
 const STYLE: &str = include_str!("page.css");
 /// How often the page loads itself again, in seconds.
@@ -26,7 +28,7 @@ pub(super) fn render(shown: &Endpoint, counts: &[(Outcome, u64)], rates: &[Rates
          <p class=\"quiet\">group {group}, instance {instance}, version {version}; as of {now}, loads itself again every \
          {AGAIN} s</p>\n\
          {standing}{charts}<h2>Records since the start</h2>\n<table><tr><th>became<th class=\"number\">records</tr>\n{records}</table>\n\
-         <h2>Partitions</h2>\n{partitions}{warnings}\
+         <h2>Partitions</h2>\n{partitions}{kinds}{warnings}\
          <nav><a href=\"/metrics\">metrics</a> <a href=\"/readyz\">readiness</a> \
          <a href=\"/config\">configuration</a> <a href=\"/status.json\">this page as JSON</a></nav></body></html>\n",
         word = word(&readiness),
@@ -34,6 +36,7 @@ pub(super) fn render(shown: &Endpoint, counts: &[(Outcome, u64)], rates: &[Rates
         standing = standing(&readiness),
         charts = chart::charts(rates, status.lag()),
         partitions = partitions(&workers),
+        kinds = kinds(&KindStatus::of_all(workers.iter().flat_map(|worker| &worker.kinds))),
         warnings = warnings(&shown.recent.list()),
         records = counts
             .iter()
@@ -96,6 +99,23 @@ fn partitions(workers: &[WorkerStatus]) -> String {
         "<div class=\"scroll\"><table id=\"partitions\"><tr><th class=\"number\">partition<th>state\
          <th class=\"number\">lag<th>window<th class=\"number\">ids<th class=\"number\">next offset\
          <th class=\"number\">worker</tr>\n{rows}</table></div>\n"
+    )
+}
+
+/// The kinds with windows of their own; nothing where there are none.
+fn kinds(kinds: &[KindStatus]) -> String {
+    if kinds.is_empty() {
+        return String::new();
+    }
+    let row = |it: &KindStatus| {
+        let (has, asked) = (it.window_seconds, it.asked_seconds);
+        let of = if has < asked { format!(" of {}", span(asked)) } else { String::new() };
+        let (name, ids) = (escaped(&it.kind), grouped(it.window_ids));
+        format!("<tr><td>{name}<td>{}{of}<td class=\"number\">{ids}</tr>\n", span(has))
+    };
+    let rows: String = kinds.iter().map(row).collect();
+    format!(
+        "<h2>Kinds</h2>\n<table id=\"kinds\"><tr><th>kind<th>shortest window<th class=\"number\">ids</tr>\n{rows}</table>\n"
     )
 }
 

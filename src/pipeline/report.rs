@@ -17,6 +17,8 @@ use crate::ports::{Failure, GroupEvent, Remedy};
 
 /// How often the status is published.
 const PUBLISH: Duration = Duration::from_millis(500);
+/// What is merely tried again is told when it has failed for so long: a coordinator that is being found takes a second.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// How often repeated attempts are told in the log.
 const TELL: Duration = Duration::from_secs(5);
 /// How often the log repeats what an operator has to know all the time.
@@ -84,6 +86,8 @@ pub struct Report {
     worker: usize,
     not_ready: Option<String>,
     told: Option<Duration>,
+    /// Since when nothing but failures came.
+    failing_since: Option<Duration>,
     /// A failure was told, its end not yet.
     warned: bool,
     published: Option<Duration>,
@@ -121,6 +125,7 @@ impl Report {
             worker,
             not_ready,
             told: None,
+            failing_since: None,
             warned: true,
             published: None,
             batch_bytes: 0,
@@ -258,6 +263,7 @@ impl Report {
 
     /// The broker answers.
     pub(super) fn reachable(&mut self) {
+        self.failing_since = None;
         if self.not_ready.take().is_some() {
             self.published = None;
             if self.warned {
@@ -269,8 +275,10 @@ impl Report {
 
     /// Something failed. What is merely tried again is told every few seconds.
     pub(super) fn failed(&mut self, failed: &Failure, now: Duration) {
-        let quiet =
-            failed.remedy == Remedy::Retry && self.told.is_some_and(|last| now.saturating_sub(last) < TELL);
+        let since = *self.failing_since.get_or_insert(now);
+        let young = now.saturating_sub(since) < PATIENCE;
+        let recent = self.told.is_some_and(|last| now.saturating_sub(last) < TELL);
+        let quiet = failed.remedy == Remedy::Retry && (young || recent);
         if !quiet {
             tracing::warn!("{failed}");
             self.told = Some(now);

@@ -127,7 +127,13 @@ fn a_directory_in_use_is_refused_within_a_second_and_says_who_answers() {
     }
     assert!(files(dir.path()) == before && fs::read(dir.path().join("lock")).unwrap() == holder);
     drop(lock);
-    assert_eq!(dedupd(dir.path(), &["inspect"]).code, 0);
+    // A process that another test is just starting may hold a copy of the lock for a moment.
+    let free = || dedupd(dir.path(), &["inspect"]).code == 0;
+    let soon = (0..50).any(|attempt| {
+        std::thread::sleep(Duration::from_millis(20 * u64::from(attempt > 0)));
+        free()
+    });
+    assert!(soon, "still locked");
 }
 
 #[test]
