@@ -212,3 +212,28 @@ fn a_second_process_on_the_same_state_directory_leaves_at_once() {
     assert_clean_stop(&first);
     pipe.assert_exactly_once();
 }
+
+#[test]
+fn a_worker_that_stands_in_a_call_is_not_ready_until_it_goes_on() {
+    let pipe = Pipe::new(shared_kafka(), "standing", 1);
+    let gate = pipe.dir.path().join("gate");
+    // Longer than it stands: the broker must not give the transaction up.
+    let running = pipe
+        .sidecar("a")
+        .with("DEDUPD_BATCH__TRANSACTION_TIMEOUT", "60s")
+        .with("DEDUPD_GROUP__SESSION_TIMEOUT", "90s")
+        .with("DEDUPD_FAILPOINT_HOLD", &format!("before_commit:1:{}", gate.display()))
+        .start();
+    running.wait_running(1, LIMIT);
+    pipe.kafka.send(&pipe.raw, &[Draft::id(0, "a")]);
+    wait_until("the note", LIMIT, || {
+        let page = running.get("/readyz")?;
+        (page.contains("503") && page.contains("has been in one call for")).then_some(())
+    });
+    assert!(gate.exists());
+    std::fs::remove_file(&gate).unwrap();
+    running.wait_ready(LIMIT);
+    pipe.wait_caught_up(1, LIMIT);
+    assert_eq!(running.outcome("forwarded"), 1);
+    assert_clean_stop(&running);
+}

@@ -18,6 +18,8 @@ use crate::store::{self, Held, Lock, SledStore};
 
 /// Without a sign of life for so long, opening the store counts as hung.
 pub(super) const OPEN: Duration = Duration::from_mins(1);
+/// A worker that is longer in one call does not count as ready.
+const LONG: Duration = Duration::from_secs(15);
 /// No call of a worker may take longer, whatever it waits for.
 const HANG: Duration = Duration::from_mins(1);
 /// For how long a broker may refuse the connection at the start before that counts as final.
@@ -126,10 +128,13 @@ struct Running {
 }
 
 impl Running {
-    /// How long the worker has been in the same turn.
-    fn still_for(&mut self) -> Duration {
+    fn look(&mut self) {
         let beat = self.beat.load(Ordering::Relaxed);
         self.seen = if beat == self.seen.0 { (beat, self.seen.1 + 1) } else { (beat, 0) };
+    }
+
+    /// How long the worker has been in the same turn, as far as was looked.
+    fn stands_for(&self) -> Duration {
         LOOK * self.seen.1
     }
 }
@@ -172,12 +177,17 @@ fn look_after(
     let mut looks = 0u32;
     let patience = HANG.max(service.config.batch.transaction_timeout * 8);
     while workers.iter().all(|worker| !worker.thread.is_finished()) && !watch.is_finished() {
-        if let Some(number) = workers.iter_mut().position(|worker| worker.still_for() > patience) {
+        workers.iter_mut().for_each(Running::look);
+        if let Some(number) = workers.iter().position(|worker| worker.stands_for() > patience) {
             return Err(Ended::failed(format!(
                 "worker {number} has been in one call for {} s, longer than any may take; ending the process, because \
                  only a restart helps. Its open transaction is aborted and read again",
                 patience.as_secs()
             )));
+        }
+        for (number, worker) in workers.iter().enumerate().filter(|(_, worker)| worker.stands_for() > LONG) {
+            let seconds = worker.stands_for().as_secs();
+            not_ready(service, number, &format!("has been in one call for {seconds} s"), None);
         }
         if looks.is_multiple_of(MEASURE)
             && let Ok(bytes) = store.store().disk_bytes()
@@ -200,7 +210,7 @@ fn look_after(
             )))
         });
         if let Err(error) = &one {
-            stopped(service, number, &error.message);
+            not_ready(service, number, &error.message, Some(PartitionState::Stopped));
         }
         ended = ended.and(one);
     }
@@ -219,11 +229,12 @@ fn finish_in_time(workers: &[Running]) -> bool {
     true
 }
 
-fn stopped(service: &Service, number: usize, why: &str) {
+/// Says of a worker what it cannot say itself.
+fn not_ready(service: &Service, number: usize, why: &str, state: Option<PartitionState>) {
     let mut workers = service.status.workers();
     let Some(status) = workers.get_mut(number) else { return };
     for partition in &mut status.partitions {
-        partition.state = PartitionState::Stopped;
+        partition.state = state.unwrap_or(partition.state);
     }
     service.status.publish(number, WorkerStatus { not_ready: Some(why.to_owned()), ..status.clone() });
 }
