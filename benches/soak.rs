@@ -2,7 +2,7 @@
 //! rate and at a trickle. `cargo bench --bench soak [-- <windows>]`, 8 without arguments.
 //!
 //! A window is a number of records, not of hours: the disk does not know the difference. Beside what is
-//! alive sled has some segments of 2 MiB in hand, which counts in the smaller runs.
+//! alive sled has some megabytes in hand, which counts in the smaller runs.
 #![allow(
     clippy::expect_used,
     clippy::indexing_slicing,
@@ -18,10 +18,14 @@ use rolling::Soak;
 
 fn main() {
     let windows = std::env::args().skip(1).find_map(|word| word.parse().ok()).unwrap_or(8);
-    let soak =
-        |partitions, window, transaction| Soak { partitions, window, windows, transaction, seed: 20_261_121 };
+    let soak = |partitions, window, transaction| {
+        let (undone_one_in, seed) = (None, 20_261_121);
+        Soak { partitions, window, windows, transaction, undone_one_in, seed }
+    };
     measure("transactions of 50,000 records", &soak(4, 1_500_000, 50_000..=50_000));
     measure("transactions of 500 to 5,000 records", &soak(12, 250_000, 500..=5_000));
+    let undone = Soak { undone_one_in: Some(2), ..soak(12, 250_000, 500..=5_000) };
+    measure("the same, every other one undone and written again", &undone);
     measure("a trickle: 1 to 5 records a transaction", &soak(2, 200_000, 1..=5));
     measure("a trickle over many partitions", &soak(40, 5_000, 1..=5));
 }

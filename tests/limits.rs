@@ -4,7 +4,9 @@
 
 mod ledger;
 
-use dedupd::dedupe::{BlockView, BloomLimits, Bounds, Offset, Verdict, Window, WindowLimits};
+use std::time::Duration;
+
+use dedupd::dedupe::{BlockView, BloomLimits, Bounds, IndexBytes, Offset, Verdict, Window, WindowLimits};
 
 use ledger::{Ledger, T, id};
 
@@ -119,6 +121,22 @@ fn a_bound_on_what_is_stored_takes_the_oldest_slices_then_exact_ids() {
     assert!(held <= 10_000 && world.window.exact_seconds() < 1_060.0, "{held}");
     assert!(world.next - world.needed <= 10_600, "{} to {}", world.needed, world.next);
     world.claims_hold();
+}
+
+#[test]
+fn an_index_takes_what_is_reckoned_for_the_most_ids_that_it_may_hold() {
+    // Transactions of 600 ids are less than the 64th that a table has to spare.
+    for max_ids in [50_000, 70_000, 110_000] {
+        let reckoned = IndexBytes::of(max_ids, max_ids).peak;
+        let exact = Duration::from_hours(10);
+        let mut world = World::new(WindowLimits { exact, max_ids, bloom: None, ..limits() });
+        for _ in 0..700 {
+            world.run(600);
+            let bytes = world.window.memory_in_index();
+            assert!(bytes <= reckoned, "{bytes} bytes for {max_ids} ids, {reckoned} reckoned");
+        }
+        assert!(world.window.exact_seconds() < 4.0 * HOUR);
+    }
 }
 
 #[test]

@@ -3,8 +3,8 @@
 //! Memory is shared equally from the beginning, because a table cannot be made smaller: index and filters
 //! of a window together keep within its share. The filters get what the index leaves, so their oldest
 //! slices go first; when the index alone would be too large, the exact part becomes shorter.
-//! The bound on the disk is kept by feedback: a directory that is too large lowers the number of ids that
-//! may be stored, by a tenth at a time, because the engine gives space back slowly.
+//! The bound on the disk is kept by feedback: a directory that comes near it lowers the number of ids that
+//! may be stored, by proportion.
 
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ use crate::dedupe::{BloomLimits, Bounds, Index, IndexBytes, Window, WindowLimits
 
 /// How often the directory is measured.
 const MEASURE: Duration = Duration::from_secs(10);
-/// How long the engine gets to give space back before more is taken.
-const PATIENCE: Duration = Duration::from_mins(1);
+/// How long what has been taken gets to leave the disk: with the next commits, before the look after the next.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A key of the configuration that can shorten the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -121,6 +121,8 @@ fn scaled(count: u64, to: u64, of: u64) -> u64 {
 pub(super) struct Enforced {
     /// The share as last computed, and for how many windows.
     share: Option<(u64, Share)>,
+    /// The limits as last applied, and whether the windows hold about as many ids as they may.
+    applied: Option<(Limits, bool)>,
     disk: DiskBound,
 }
 
@@ -144,6 +146,7 @@ impl Enforced {
         let count = partitions.iter().count() as u64 * options.kinds.windows();
         let ids = partitions.windows().map(Window::ids).sum::<u64>();
         let share = self.share(limits, count);
+        self.applied = Some((*limits, ids >= limits.ids_of_worker() / 16 * 15));
         let crowded = ids > limits.ids_of_worker() || share.because == Limit::Memory;
         let max_ids = if crowded { share.ids } else { limits.ids_of_worker() };
         let max_stored = self.disk.most_ids.map_or(u64::MAX, |most| (most / count.max(1)).max(1));
@@ -173,12 +176,13 @@ impl Enforced {
         let shorter = |seconds: f64, wanted: f64| seconds < wanted * (1.0 - 1.0 / 128.0);
         let exact_shorter = shorter(window.exact_seconds(), exact);
         if exact_shorter || shorter(window.effective_seconds(), asked) {
-            let by_disk = self.disk.most_ids.is_some();
-            return Some(match (by_disk, exact_shorter) {
-                (true, _) => Limit::Disk,
-                (false, true) => share.because,
-                (false, false) => Limit::Memory,
-            });
+            // After a restart the bound on the disk has not bitten yet, and the window is still as short.
+            let other = if exact_shorter { share.because } else { Limit::Memory };
+            let (limits, full) = self.applied?;
+            let excluded =
+                other == Limit::Ids && !full || other == Limit::Memory && limits.max_memory.is_none();
+            let by_disk = self.disk.most_ids.is_some() || limits.max_disk.is_some() && excluded;
+            return Some(if by_disk { Limit::Disk } else { other });
         }
         (window.evicted_share() > 0.0).then_some(share.because)
     }
@@ -204,8 +208,9 @@ impl DiskBound {
 
     fn measured(&mut self, bytes: u64, bound: u64, stored: u64, now: Duration) {
         let waited = self.lowered.is_none_or(|last| now.saturating_sub(last) >= PATIENCE);
-        if bytes > bound && waited {
-            self.most_ids = Some((stored / 10 * 9).max(1));
+        // The directory grows until the look after the next: an eighth is left for that.
+        if bytes > bound / 8 * 7 && waited {
+            self.most_ids = Some(scaled(stored, bound / 16 * 13, bytes));
             self.lowered = Some(now);
         } else if bytes < bound / 4 * 3 {
             // There is room again: up by 1/16 a look, until nothing hangs on it any more.
@@ -270,18 +275,22 @@ mod tests {
     fn a_directory_too_large_costs_ids_until_it_has_shrunk() {
         let (mut bound, at) = (DiskBound::default(), Duration::from_secs);
         assert!(bound.due(at(0)) && !bound.due(at(9)) && bound.due(at(10)));
-        bound.measured(900, 1_000, 500, at(10));
+        bound.measured(14_000, 16_000, 500, at(10));
         assert_eq!(bound.most_ids, None);
-        bound.measured(1_100, 1_000, 600, at(20));
-        assert_eq!(bound.most_ids, Some(540));
-        // The engine has not given space back yet.
-        bound.measured(1_100, 1_000, 540, at(30));
-        assert_eq!(bound.most_ids, Some(540));
-        bound.measured(1_100, 1_000, 540, at(90));
-        assert_eq!(bound.most_ids, Some(486));
-        bound.measured(900, 1_000, 486, at(200));
-        assert_eq!(bound.most_ids, Some(486), "between three quarters and all of it nothing changes");
-        (0..40).for_each(|look| bound.measured(500, 1_000, 300, at(210 + look)));
+        bound.measured(15_000, 16_000, 600, at(20));
+        assert_eq!(bound.most_ids, Some(520), "for 13,000 bytes");
+        // What is taken has not left the disk yet.
+        bound.measured(15_000, 16_000, 520, at(30));
+        assert_eq!(bound.most_ids, Some(520));
+        bound.measured(20_000, 16_000, 520, at(40));
+        assert_eq!(bound.most_ids, Some(338));
+        bound.measured(12_500, 16_000, 338, at(200));
+        assert_eq!(
+            bound.most_ids,
+            Some(338),
+            "between three quarters and seven eighths of it nothing changes"
+        );
+        (0..40).for_each(|look| bound.measured(8_000, 16_000, 300, at(210 + look)));
         assert_eq!(bound.most_ids, None);
     }
 }

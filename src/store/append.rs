@@ -1,5 +1,7 @@
 //! Adding a block: cut to size, small ones joined.
 
+use std::mem;
+
 use super::engine::{BATCH, Engine, Removal};
 use super::joining::Stretch;
 use super::keys;
@@ -34,12 +36,41 @@ pub(super) fn append(
     }
     write(engine, tail, partition, &joined, packed, head)?;
     tail.end = block.next;
-    Ok(())
+    tail.oldest_next = tail.oldest_next.min(block.next);
+    compact(engine, tail, partition)
+}
+
+/// Writes the live blocks of a file anew, when the partition's files hold too much that is not alive.
+fn compact(engine: &Engine, tail: &mut Tail, partition: PartitionId) -> Result<(), StoreError> {
+    let Some(file) = tail.files.wasteful() else { return Ok(()) };
+    tail.files.begin_another();
+    let (mut reader, mut blocks) = (engine.segments.reader(), engine.walk(Place::Settled, partition));
+    let mut moved: (Vec<Removal>, Vec<Packed>) = Default::default();
+    while let Some(found) = blocks.next()? {
+        let removal = found.removal();
+        if removal.entry.is_none_or(|entry| entry.file != file) {
+            continue;
+        }
+        let bytes = engine.bytes(&found, &mut reader)?;
+        let piece = Piece::of(&engine.trusted(partition, &bytes)?, bytes.len());
+        moved.1.push(Packed { place: Place::Settled, key: removal.key, bytes: bytes.to_vec(), piece });
+        moved.0.push(removal);
+        if moved.0.len() == BATCH / 2 - 1 {
+            let (removed, packed) = mem::take(&mut moved);
+            engine.commit(partition, tail, None, &removed, packed)?;
+        }
+    }
+    let (removed, packed) = moved;
+    if !removed.is_empty() {
+        engine.commit(partition, tail, None, &removed, packed)?;
+    }
+    // What was durable in the file that goes must not be lost with the one that takes its place.
+    engine.durable(engine.segments.sync())
 }
 
 /// Joins the waiting blocks into one, for good.
 fn settle(engine: &Engine, tail: &mut Tail, partition: PartitionId) -> Result<(), StoreError> {
-    let pieces = std::mem::take(&mut tail.pieces);
+    let pieces = mem::take(&mut tail.pieces);
     if pieces.is_empty() {
         return Ok(());
     }
@@ -58,7 +89,7 @@ fn joined_block(
 ) -> Result<Block, StoreError> {
     let mut blocks = Vec::with_capacity(pieces.len() + 1);
     for piece in pieces {
-        blocks.push(engine.block(Place::Waiting, partition, piece.first)?);
+        blocks.push(engine.waiting_block(partition, piece.first)?);
     }
     blocks.extend(new.cloned());
     join(blocks).ok_or_else(|| engine.damaged("join", "no blocks to join"))
@@ -69,6 +100,7 @@ fn removals(partition: PartitionId, pieces: &[Piece]) -> Vec<Removal> {
         place: Place::Waiting,
         key: keys::block(partition, piece.first),
         identities: piece.identities,
+        entry: None,
     };
     pieces.iter().map(removal).collect()
 }

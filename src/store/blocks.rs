@@ -1,5 +1,6 @@
 //! The store as the pipeline sees it.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::fs;
 use std::io;
@@ -7,14 +8,18 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sled::IVec;
+
 use super::append::append;
 use super::binding::Binding;
-use super::cut::{Expired, clear, cut, expire, forget};
+use super::cache::Cache;
+use super::cut::{clear, cut, expire, forget};
 use super::engine::Engine;
 use super::guard::guarded;
 use super::joining::Joining;
 use super::keys;
-use super::tail::{Place, consistent, range};
+use super::tail::{Place, consistent};
+use super::walk::{Content, Found};
 use crate::dedupe::{Block, BlockView, Coordinates, Identity, Offset, PartitionId};
 use crate::ports::{Head, Store, StoreError};
 
@@ -22,15 +27,43 @@ use crate::ports::{Head, Store, StoreError};
 const CLOSE_SILENCE: Duration = Duration::from_secs(10);
 
 /// A handle on the open database. Clones share it; each partition is used by one of them at a time.
-#[derive(Clone)]
 pub struct SledStore {
     pub(super) engine: Arc<Engine>,
     joining: Joining,
+    cache: RefCell<Cache>,
+}
+
+impl Clone for SledStore {
+    fn clone(&self) -> Self {
+        let (engine, joining) = (Arc::clone(&self.engine), self.joining.clone());
+        Self { engine, joining, cache: RefCell::default() }
+    }
 }
 
 impl SledStore {
     pub(super) fn new(engine: Engine) -> Self {
-        Self { engine: Arc::new(engine), joining: Joining::default() }
+        Self { engine: Arc::new(engine), joining: Joining::default(), cache: RefCell::default() }
+    }
+
+    /// Gives the caches of all handles so much together; before they are made.
+    pub(super) fn keep_in_memory(&mut self, cache_bytes: u64) {
+        if let Some(engine) = Arc::get_mut(&mut self.engine) {
+            engine.cache_bytes = cache_bytes;
+        }
+    }
+
+    /// The bytes of a block that others will soon be asked of. The handles share what the cache may take.
+    fn cached(&self, found: &Found) -> Result<IVec, StoreError> {
+        let read = || self.engine.bytes(found, &mut self.engine.segments.reader());
+        let Content::Filed(entry) = &found.content else { return read() };
+        let most_bytes = self.engine.cache_bytes / Arc::strong_count(&self.engine) as u64;
+        let mut cache = self.cache.borrow_mut();
+        if let Some(bytes) = cache.get((entry.file, entry.at), most_bytes) {
+            return Ok(bytes);
+        }
+        let bytes = read()?;
+        cache.put((entry.file, entry.at), bytes.clone(), most_bytes);
+        Ok(bytes)
     }
 
     /// Joins small blocks only so far (default: 5 minutes).
@@ -97,7 +130,6 @@ impl Store for SledStore {
         let mut tail = engine.take_tail(partition)?;
         if block.first < tail.end {
             cut(engine, &mut tail, partition, block.first, &mut |_, _| ())?;
-            tail = engine.take_tail(partition)?;
         }
         append(engine, &mut tail, block, head, self.joining.of(partition))?;
         engine.put_tail(partition, tail);
@@ -116,13 +148,11 @@ impl Store for SledStore {
         partition: PartitionId,
         visit: &mut dyn FnMut(&BlockView<'_>) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
+        let mut reader = self.engine.segments.reader();
         for place in [Place::Settled, Place::Waiting] {
-            let mut blocks = self.engine.tree(place).range(range(partition));
-            while let Some((key, bytes)) = self.engine.call("read", || blocks.next().transpose())? {
-                let first = keys::parse_block(&key).map_or(0, |(_, first)| first);
-                let view = BlockView::verified(&bytes)
-                    .map_err(|cause| self.engine.bad_block(partition, first, &cause))?;
-                visit(&view)?;
+            let mut blocks = self.engine.walk(place, partition);
+            while let Some(found) = blocks.next()? {
+                visit(&self.engine.trusted(partition, &self.engine.bytes(&found, &mut reader)?)?)?;
             }
         }
         Ok(())
@@ -138,6 +168,7 @@ impl Store for SledStore {
         cut(&self.engine, &mut tail, partition, from, &mut |owner, identity| {
             removed.push((owner, identity));
         })?;
+        self.engine.put_tail(partition, tail);
         removed.sort_unstable();
         Ok(removed)
     }
@@ -149,20 +180,18 @@ impl Store for SledStore {
     fn expire(&mut self, partition: PartitionId, first: Offset) -> Result<(), StoreError> {
         let mut tail = self.engine.take_tail(partition)?;
         if first >= tail.oldest_next {
-            match expire(&self.engine, &mut tail, partition, first)? {
-                Expired::Some => return Ok(()),
-                Expired::Nothing { oldest_next } => tail.oldest_next = oldest_next,
-            }
+            expire(&self.engine, &mut tail, partition, first)?;
         }
         self.engine.put_tail(partition, tail);
         Ok(())
     }
 
     fn identity_of(&self, owner: Coordinates) -> Result<Option<Identity>, StoreError> {
-        let Some((_, bytes)) = self.engine.block_of(owner)? else { return Ok(None) };
-        let view = self.engine.trusted(owner.partition, &bytes)?;
-        let bad = |cause| self.engine.bad_block(owner.partition, view.header.first, &cause);
-        view.identity_of(owner.offset).map_err(bad)
+        let found = self.engine.block_of(owner)?.filter(|found| owner.offset < found.next);
+        let Some(found) = found else { return Ok(None) };
+        let bytes = self.cached(&found)?;
+        let bad = |cause| self.engine.bad_block(owner.partition, found.first, &cause);
+        self.engine.trusted(owner.partition, &bytes)?.identity_of(owner.offset).map_err(bad)
     }
 
     fn clear(&mut self, partition: PartitionId) -> Result<(), StoreError> {

@@ -1,9 +1,8 @@
 //! Removing blocks: from the end at an offset, from the front by expiry, or all of them.
 
 use super::engine::{BATCH, Engine, Removal};
-use super::keys;
-use super::tail::{Packed, Place, Tail, range};
-use crate::dedupe::{Block, BlockView, Coordinates, Identity, Offset, PartitionId};
+use super::tail::{Packed, Place, Tail};
+use crate::dedupe::{Block, Coordinates, Identity, Offset, PartitionId};
 use crate::ports::{Head, StoreError};
 
 /// Removes every owner at or beyond `from` and shows each to `gone`, by falling block.
@@ -22,23 +21,21 @@ pub(super) fn cut(
     let head = lowered(record.head, from);
     let mut remove: Vec<Removal> = Vec::new();
     let mut keep = None;
+    let mut reader = engine.segments.reader();
     for place in [Place::Waiting, Place::Settled] {
-        let mut blocks = engine.tree(place).range(range(partition));
-        while let Some((_, bytes)) = engine.call("read", || blocks.next_back().transpose())? {
-            let view = engine.trusted(partition, &bytes)?;
-            if view.header.next <= from {
-                break;
-            }
+        let mut blocks = engine.walk(place, partition);
+        while let Some(found) = blocks.next_back()?.filter(|found| found.next > from) {
+            let bytes = engine.bytes(&found, &mut reader)?;
             let visit = |owner, identity| {
                 if owner >= from {
                     gone(owner, identity);
                 }
             };
-            let first = view.header.first;
-            view.for_each(visit).map_err(|cause| engine.bad_block(partition, first, &cause))?;
-            remove.push(removal(place, partition, &view));
-            if first < from {
-                keep = Some(Packed { place, ..front(engine.block(place, partition, first)?, from) });
+            let bad = |cause| engine.bad_block(partition, found.first, &cause);
+            engine.trusted(partition, &bytes)?.for_each(visit).map_err(bad)?;
+            remove.push(found.removal());
+            if found.first < from {
+                keep = Some(Packed { place, ..front(Block::decode(&bytes).map_err(bad)?, from) });
                 break;
             }
         }
@@ -52,11 +49,7 @@ pub(super) fn cut(
         let kept = if batches.peek().is_none() { keep.take() } else { None };
         engine.commit(partition, tail, Some(head), batch, kept.into_iter().collect())?;
     }
-    Ok(())
-}
-
-fn removal(place: Place, partition: PartitionId, view: &BlockView<'_>) -> Removal {
-    Removal { place, key: keys::block(partition, view.header.first), identities: view.count() as u64 }
+    engine.look_at_end(partition, tail)
 }
 
 /// What remains true of a head when everything at or beyond `from` is gone.
@@ -83,59 +76,50 @@ pub(super) fn forget(
 ) -> Result<(), StoreError> {
     for owner in owners {
         let at = Coordinates { partition, offset: *owner };
-        let Some((place, bytes)) = engine.block_of(at)? else { continue };
-        let view = engine.trusted(partition, &bytes)?;
-        let mut block = engine.block(place, partition, view.header.first)?;
+        let Some(found) = engine.block_of(at)? else { continue };
+        let bytes = engine.bytes(&found, &mut engine.segments.reader())?;
+        let bad = |cause| engine.bad_block(partition, found.first, &cause);
+        let mut block = Block::decode(&bytes).map_err(bad)?;
         block.entries.retain(|(offset, _)| offset != owner);
         let mut tail = engine.take_tail(partition)?;
         // Where it stood, though it may now be small: a reader looks for an owner in one place only.
-        let smaller = Packed { place, ..Packed::new(&block) };
-        engine.commit(partition, &mut tail, None, &[removal(place, partition, &view)], vec![smaller])?;
+        let smaller = Packed { place: found.place(), ..Packed::new(&block) };
+        engine.commit(partition, &mut tail, None, &[found.removal()], vec![smaller])?;
+        // The measures of what was rewritten.
+        engine.look_at_end(partition, &mut tail)?;
+        engine.put_tail(partition, tail);
     }
-    // Not put back: it holds the measures of what was rewritten, and is loaded again.
     let mut tail = engine.take_tail(partition)?;
-    engine.commit(partition, &mut tail, Some(head), &[], Vec::new())
+    engine.commit(partition, &mut tail, Some(head), &[], Vec::new())?;
+    engine.put_tail(partition, tail);
+    Ok(())
 }
 
-/// Removes the blocks that cover nothing at or beyond `first`, from the front; says whether any
-/// was, and otherwise where the oldest ends.
+/// Removes the blocks that cover nothing at or beyond `first`, from the front.
 pub(super) fn expire(
     engine: &Engine,
     tail: &mut Tail,
     partition: PartitionId,
     first: Offset,
-) -> Result<Expired, StoreError> {
+) -> Result<(), StoreError> {
     let mut remove: Vec<Removal> = Vec::new();
     let mut oldest_next = Offset::MAX;
     for place in [Place::Settled, Place::Waiting] {
-        let mut blocks = engine.tree(place).range(range(partition));
-        while let Some((_, bytes)) = engine.call("read", || blocks.next().transpose())? {
-            let view = engine.trusted(partition, &bytes)?;
-            if view.header.next > first {
-                oldest_next = oldest_next.min(view.header.next);
+        let mut blocks = engine.walk(place, partition);
+        while let Some(found) = blocks.next()? {
+            if found.next > first {
+                oldest_next = oldest_next.min(found.next);
                 break;
             }
-            remove.push(removal(place, partition, &view));
+            remove.push(found.removal());
         }
-    }
-    if remove.is_empty() {
-        return Ok(Expired::Nothing { oldest_next });
     }
     for batch in remove.chunks(BATCH - 1) {
         engine.commit(partition, tail, None, batch, Vec::new())?;
     }
-    Ok(Expired::Some)
-}
-
-/// What an expiry did.
-pub(super) enum Expired {
-    /// Blocks were removed.
-    Some,
-    /// No block was old enough; the oldest one covers up to here.
-    Nothing {
-        /// `Offset::MAX` when there is no block.
-        oldest_next: Offset,
-    },
+    tail.pieces.retain(|piece| piece.next > first);
+    tail.oldest_next = oldest_next;
+    Ok(())
 }
 
 /// Removes all blocks and the record. What a crash leaves half done counts as unconfirmed.
@@ -146,9 +130,9 @@ pub(super) fn clear(engine: &Engine, partition: PartitionId) -> Result<(), Store
     }
     let mut remove: Vec<Removal> = Vec::new();
     for place in [Place::Waiting, Place::Settled] {
-        let mut blocks = engine.tree(place).range(range(partition));
-        while let Some((_, bytes)) = engine.call("read", || blocks.next_back().transpose())? {
-            remove.push(removal(place, partition, &engine.trusted(partition, &bytes)?));
+        let mut blocks = engine.walk(place, partition);
+        while let Some(found) = blocks.next_back()? {
+            remove.push(found.removal());
         }
     }
     for batch in remove.chunks(BATCH - 1) {

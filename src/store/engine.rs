@@ -8,24 +8,30 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use sled::transaction::{ConflictableTransactionError, TransactionError, Transactional};
-use sled::{Batch, IVec, Tree};
+use sled::{Batch, Tree};
 
-use super::error::needs_operator;
+use super::entry::Entry;
+use super::error::{needs_operator, remedy};
+use super::files::Files;
 use super::guard::caught;
 use super::keys::{self, Key};
 use super::quarantine::condemn;
 use super::record::Record;
-use super::tail::{Packed, Piece, Place, Tail, range};
-use crate::dedupe::{Block, BlockError, BlockView, Coordinates, HashKind, Offset, PartitionId};
+use super::segments::Segments;
+use super::tail::{Packed, Piece, Place, Tail};
+use super::walk::Found;
+use crate::dedupe::{Block, BlockError, Coordinates, HashKind, Offset, PartitionId};
 use crate::ports::{Head, StoreError};
 
 /// Most operations in one batch; sled 0.34 leaks memory with batches of several hundred.
 pub(super) const BATCH: usize = 100;
-/// A flush is due after so many bytes. Left alone, sled queues what is written faster than the disk
-/// takes it: memory and file grow without bound (8.8 instead of 1.4 times the live bytes), and when
-/// all of its seven I/O threads wait for a lock whose holder waits for an eighth task, the
-/// shortening of the file, it stands still for ever.
-const FLUSH_BYTES: usize = 1024 * 1024;
+/// A flush is due after so many bytes given to sled. It writes a few times as many, because it writes nodes
+/// anew, and that should stay below a few of its segments: each is a task for one of its seven I/O
+/// threads, and when all of these wait for a lock whose holder waits for an eighth task, the shortening of the
+/// file, it stands still for ever. (Seen with segments of 256 KiB and a flush after 1 MiB.)
+const FLUSH_BYTES: usize = 256 * 1024;
+/// Bytes in files count for less: a flush is due for deleting what has expired.
+const FILED_SHARE: usize = 4;
 /// What an operation costs sled's log beside its bytes, roughly.
 const OPERATION_BYTES: usize = 1024;
 
@@ -33,11 +39,13 @@ const OPERATION_BYTES: usize = 1024;
 pub(super) struct Engine {
     /// The database, for flushing.
     pub db: sled::Db,
-    /// Tree of settled blocks.
+    /// Tree of entries, one for each settled block.
     pub settled: Tree,
     /// Tree of records and waiting blocks.
     pub waiting: Tree,
-    /// Bytes given to sled since the last flush, roughly.
+    /// The files of the settled blocks.
+    pub segments: Segments,
+    /// Bytes written since the last flush, roughly.
     pub unflushed: AtomicUsize,
     /// The database's file, opened once more by us and kept open: the kernel reports a failed
     /// write-back once to every open file, so sled's own fsync cannot swallow an error of ours.
@@ -46,6 +54,8 @@ pub(super) struct Engine {
     pub path: PathBuf,
     /// The hash of every block.
     pub hash: HashKind,
+    /// What all handles' caches of blocks may take together, roughly.
+    pub cache_bytes: u64,
     /// The first failure after which nothing can be trusted; every later call returns it.
     pub failed: OnceLock<StoreError>,
     /// What appends remember, shared by all handles: a partition may move from one worker to
@@ -62,6 +72,8 @@ pub(super) struct Removal {
     pub key: Key,
     /// How many identities go with it.
     pub identities: u64,
+    /// Where it lies, when it is settled.
+    pub entry: Option<Entry>,
 }
 
 impl Engine {
@@ -77,7 +89,8 @@ impl Engine {
         match caught(call) {
             Ok(Ok(value)) => Ok(value),
             Ok(Err(sled::Error::Io(cause))) if !is_damage(&cause) => {
-                Err(StoreError::Io(format!("{what} in {}: {cause}", self.path.display())))
+                let (path, remedy) = (self.path.display(), remedy(&cause));
+                Err(StoreError::Io(format!("{what} in {path}: {cause}; {remedy}")))
             }
             Ok(Err(cause)) => Err(self.damaged(what, &cause.to_string())),
             Err(panic) => Err(self.damaged(what, &format!("the engine panicked: {panic}"))),
@@ -123,17 +136,32 @@ impl Engine {
 
     fn load_tail(&self, partition: PartitionId) -> Result<Tail, StoreError> {
         let mut tail = Tail { record: self.record(partition)?, ..Tail::default() };
-        let last = self.call("read", || self.settled.range(range(partition)).next_back().transpose())?;
-        if let Some((_, bytes)) = last {
-            tail.end = self.trusted(partition, &bytes)?.header.next;
+        let mut settled = self.walk(Place::Settled, partition);
+        while let Some(found) = settled.next()? {
+            if let Some(entry) = found.removal().entry {
+                tail.files.count(&entry);
+            }
         }
-        let mut blocks = self.waiting.range(range(partition));
-        while let Some((_, bytes)) = self.call("read", || blocks.next().transpose())? {
-            let view = self.trusted(partition, &bytes)?;
-            tail.end = view.header.next;
-            tail.pieces.push(Piece::of(&view, bytes.len()));
+        for file in tail.files.numbers() {
+            let size = self.segments.size(file).map_err(|cause| self.refused("measure", file, &cause))?;
+            tail.files.measured(file, size);
         }
+        self.look_at_end(partition, &mut tail)?;
         Ok(tail)
+    }
+
+    /// Finds out where a partition ends, after blocks went from there.
+    pub(super) fn look_at_end(&self, partition: PartitionId, tail: &mut Tail) -> Result<(), StoreError> {
+        tail.oldest_next = 0;
+        tail.pieces.clear();
+        tail.end = self.walk(Place::Settled, partition).next_back()?.map_or(0, |last| last.next);
+        let mut waiting = self.walk(Place::Waiting, partition);
+        while let Some(found) = waiting.next()? {
+            let bytes = self.bytes(&found, &mut self.segments.reader())?;
+            tail.end = found.next;
+            tail.pieces.push(Piece::of(&self.trusted(partition, &bytes)?, bytes.len()));
+        }
+        Ok(())
     }
 
     /// Where the waiting blocks begin, if that is in memory.
@@ -160,18 +188,8 @@ impl Engine {
         record.map(Some).ok_or_else(damage)
     }
 
-    /// Parses a block that was verified at opening or written by us; sled itself checks what it
-    /// reads from disk.
-    pub(super) fn trusted<'a>(
-        &self,
-        partition: PartitionId,
-        bytes: &'a [u8],
-    ) -> Result<BlockView<'a>, StoreError> {
-        BlockView::trusted(bytes).map_err(|cause| self.bad_block(partition, 0, &cause))
-    }
-
-    /// The bytes of the block that an owner would be in, and its place.
-    pub(super) fn block_of(&self, owner: Coordinates) -> Result<Option<(Place, IVec)>, StoreError> {
+    /// The block that an owner would be in.
+    pub(super) fn block_of(&self, owner: Coordinates) -> Result<Option<Found>, StoreError> {
         let Coordinates { partition, offset } = owner;
         let places: &[Place] = match self.waiting_from(partition) {
             Some(from) if offset < from => &[Place::Settled],
@@ -181,22 +199,16 @@ impl Engine {
         for place in places {
             let wanted = keys::block(partition, 0)..=keys::block(partition, offset);
             let tree = self.tree(*place);
-            if let Some((_, bytes)) = self.call("read", || tree.range(wanted).next_back().transpose())? {
-                return Ok(Some((*place, bytes)));
+            if let Some((key, value)) = self.call("read", || tree.range(wanted).next_back().transpose())? {
+                return self.found(*place, partition, &key, value).map(Some);
             }
         }
         Ok(None)
     }
 
-    /// The stored block at `first`.
-    pub(super) fn block(
-        &self,
-        place: Place,
-        partition: PartitionId,
-        first: Offset,
-    ) -> Result<Block, StoreError> {
-        let key = keys::block(partition, first);
-        let found = self.call("read", || self.tree(place).get(key))?;
+    /// The waiting block at `first`.
+    pub(super) fn waiting_block(&self, partition: PartitionId, first: Offset) -> Result<Block, StoreError> {
+        let found = self.call("read", || self.waiting.get(keys::block(partition, first)))?;
         let missing = || self.damaged("read", &format!("no block of partition {partition} at {first}"));
         Block::decode(&found.ok_or_else(missing)?).map_err(|cause| self.bad_block(partition, first, &cause))
     }
@@ -219,23 +231,63 @@ impl Engine {
         record.identities = record.identities.saturating_sub(removed) + inserted;
 
         let operations = remove.len() + insert.len() + 1;
-        let bytes: usize = insert.iter().map(|packed| packed.bytes.len()).sum();
+        let weight = |packed: &Packed| match packed.place {
+            Place::Settled => packed.bytes.len() / FILED_SHARE,
+            Place::Waiting => packed.bytes.len(),
+        };
+        let bytes: usize = insert.iter().map(weight).sum();
+        let entries = self.file(&tail.files, &insert)?;
         let (mut settled, mut waiting) = (Batch::default(), Batch::default());
-        let mut both = false;
         for Removal { place, key, .. } in remove {
-            both |= *place == Place::Settled;
             of(*place, &mut settled, &mut waiting).remove(key);
         }
-        for Packed { place, key, bytes, .. } in insert {
-            both |= place == Place::Settled;
-            of(place, &mut settled, &mut waiting).insert(&key, bytes);
+        for (key, entry) in &entries {
+            settled.insert(key, entry.encode());
+        }
+        let waits = |packed: &Packed| packed.place == Place::Waiting;
+        for Packed { key, bytes, .. } in insert.into_iter().filter(waits) {
+            waiting.insert(&key, bytes);
         }
         waiting.insert(&partition.to_be_bytes(), record.encode(partition));
+        let both = !entries.is_empty() || remove.iter().any(|removal| removal.place == Place::Settled);
         self.call("write", || {
             if both { self.apply(&settled, &waiting) } else { self.waiting.apply_batch(waiting) }
         })?;
         tail.record = Some(record);
+        // First what came: it may lie in the file that what goes would leave empty.
+        for (_, entry) in &entries {
+            tail.files.count(entry);
+        }
+        for entry in remove.iter().filter_map(|removal| removal.entry) {
+            if tail.files.discount(&entry) {
+                self.segments.retire(entry.file);
+            }
+        }
         self.flush_when_due(bytes + operations * OPERATION_BYTES)
+    }
+
+    /// Writes the settled ones of these blocks into one of the partition's files; gives their entries.
+    fn file(&self, files: &Files, blocks: &[Packed]) -> Result<Vec<(Key, Entry)>, StoreError> {
+        let settled = || blocks.iter().filter(|packed| packed.place == Place::Settled);
+        if settled().next().is_none() {
+            return Ok(Vec::new());
+        }
+        let (file, begin) = files.current().unwrap_or_else(|| (self.segments.begin(), 0));
+        let (mut bytes, mut entries) = (Vec::new(), Vec::new());
+        for Packed { key, bytes: block, piece, .. } in settled() {
+            let entry = Entry {
+                file,
+                at: begin + bytes.len() as u64,
+                bytes: u32::try_from(block.len()).unwrap_or(u32::MAX),
+                crc: Block::checksum(block),
+                next: piece.next,
+                identities: piece.identities,
+            };
+            entries.push((*key, entry));
+            bytes.extend_from_slice(block);
+        }
+        self.segments.write(file, begin, &bytes).map_err(|cause| self.refused("write", file, &cause))?;
+        Ok(entries)
     }
 
     fn apply(&self, settled: &Batch, waiting: &Batch) -> sled::Result<()> {
@@ -253,19 +305,37 @@ impl Engine {
     fn flush_when_due(&self, bytes: usize) -> Result<(), StoreError> {
         if self.unflushed.fetch_add(bytes, Ordering::Relaxed) + bytes >= FLUSH_BYTES {
             self.unflushed.store(0, Ordering::Relaxed);
-            self.call("flush", || self.db.flush())?;
+            self.flush()?;
         }
         Ok(())
     }
 
-    /// Flushes and fsyncs. A failed fsync is never tried again: the kernel may have dropped the
-    /// pages, and a second fsync would say that all is well.
-    pub(super) fn sync(&self) -> Result<(), StoreError> {
+    /// Writes out what sled holds back, and then deletes the files that it does not name any more.
+    fn flush(&self) -> Result<(), StoreError> {
+        let dead = self.segments.take_dead();
         self.call("flush", || self.db.flush())?;
-        self.file.sync_all().map_err(|cause| {
+        if !dead.is_empty() {
+            self.durable(self.file.sync_all())?;
+        }
+        let delete =
+            |file: u32| self.segments.delete(file).map_err(|cause| self.refused("delete", file, &cause));
+        dead.into_iter().try_for_each(delete)
+    }
+
+    /// Flushes and fsyncs.
+    pub(super) fn sync(&self) -> Result<(), StoreError> {
+        self.durable(self.segments.sync())?;
+        self.flush()?;
+        self.durable(self.file.sync_all())
+    }
+
+    /// A failed fsync is never tried again: the kernel may have dropped the pages, and a second fsync
+    /// would say that all is well.
+    pub(super) fn durable(&self, synced: io::Result<()>) -> Result<(), StoreError> {
+        synced.map_err(|cause| {
             self.condemn(StoreError::Io(format!(
                 "fsync of {}: {cause}; what was written lately may be lost, restart to rebuild",
-                self.path.join("db").display()
+                self.path.display()
             )))
         })
     }

@@ -106,6 +106,7 @@ pub(super) fn needs_operator(cause: &io::Error) -> bool {
         cause.kind(),
         io::ErrorKind::StorageFull
             | io::ErrorKind::QuotaExceeded
+            | io::ErrorKind::FileTooLarge
             | io::ErrorKind::PermissionDenied
             | io::ErrorKind::ReadOnlyFilesystem
             | io::ErrorKind::NotADirectory
@@ -119,9 +120,13 @@ fn held_elsewhere(cause: &io::Error) -> bool {
     cause.to_string().contains("could not acquire lock")
 }
 
-fn remedy(cause: &io::Error) -> &'static str {
+/// What to do about it.
+pub(super) fn remedy(cause: &io::Error) -> &'static str {
     match cause.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "free space or enlarge the volume",
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "free space or enlarge the volume; state.max_disk keeps the state within a bound"
+        }
+        io::ErrorKind::FileTooLarge => "raise the limit on the size of files (ulimit -f)",
         io::ErrorKind::PermissionDenied => "give this user read and write permission on state.dir",
         io::ErrorKind::ReadOnlyFilesystem => "mount the volume of state.dir writable",
         io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => "let state.dir name a directory",

@@ -2,12 +2,12 @@
 
 use crate::dedupe::{Offset, PartitionId};
 
-/// Tree of settled blocks: partition (u32) and first offset (u64) to an encoded block.
-pub(super) const SETTLED: &str = "settled";
+/// Tree of settled blocks: partition (u32) and first offset (u64) to an [`super::entry::Entry`].
+pub(super) const SETTLED: &str = "entries";
+/// Where an older version kept the settled blocks themselves.
+pub(super) const FORMER: &str = "settled";
 /// Tree of what changes often: partition (u32) to a [`super::record::Record`], and right behind it
-/// the partition's small blocks that wait to be joined, keyed as settled ones. They lie apart
-/// because sled rewrites a node of up to 16 values every 10 changes: beside full blocks, ten appends
-/// of one identity each would write 16 full blocks anew.
+/// the partition's small blocks that wait to be joined, keyed as settled ones.
 pub(super) const WAITING: &str = "waiting";
 /// Key in the default tree: the binding as JSON.
 pub(super) const BINDING: &[u8] = b"binding";

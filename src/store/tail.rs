@@ -7,16 +7,17 @@
 //! 3 × 16 small blocks wait at a time, so a join fits into one atomic batch. Waiting blocks always lie
 //! behind all settled ones.
 
+use super::files::Files;
 use super::keys::{self, Key};
 use super::record::Record;
 use crate::dedupe::{Block, BlockView, Offset, PartitionId};
 
-/// No stored block is larger. sled keeps up to 16 values in a node (20 while two are merged) and
-/// writes it as a whole; that must stay below `open::SEGMENT_BYTES / 4`, or it goes into a file of
-/// its own, which is never synced.
+/// No stored block is larger: it is read as a whole for each of its identities that is asked for.
 pub(super) const BLOCK_BYTES: usize = 24 * 1024;
-/// A block of this size is never joined again: half, so that the parts of an oversized block are full.
-const FULL_BYTES: usize = BLOCK_BYTES / 2;
+/// A block of this size is settled and never joined again. What is smaller waits in sled, which keeps up
+/// to 16 values in a node (20 while two are merged) and writes it as a whole; that must stay below
+/// `open::SEGMENT_BYTES / 4`, or it goes into a file of its own, which is never synced.
+const FULL_BYTES: usize = BLOCK_BYTES / 8;
 /// Small blocks that together reach this become full ones.
 const JOIN_BYTES: usize = BLOCK_BYTES * 3 / 4;
 /// How many small blocks of one level make one of the next.
@@ -31,6 +32,8 @@ const CUT_SLACK: usize = 128;
 pub(super) struct Piece {
     /// Its first offset, and so its key.
     pub first: Offset,
+    /// One past the last offset it covers.
+    pub next: Offset,
     /// Its encoded size.
     pub bytes: usize,
     /// How many identities it holds.
@@ -50,6 +53,8 @@ pub(super) struct Tail {
     pub oldest_next: Offset,
     /// The waiting small blocks, by rising offset.
     pub pieces: Vec<Piece>,
+    /// The files of the settled ones.
+    pub files: Files,
 }
 
 /// Where a block is stored.
@@ -80,6 +85,7 @@ impl Packed {
         let bytes = block.encode();
         let piece = Piece {
             first: block.first,
+            next: block.next,
             bytes: bytes.len(),
             identities: block.entries.len() as u64,
             time_ms: block.time_first_ms,
@@ -92,8 +98,8 @@ impl Packed {
 impl Piece {
     /// The measures of a block of this many bytes.
     pub(super) fn of(view: &BlockView<'_>, bytes: usize) -> Self {
-        let (first, time_ms) = (view.header.first, view.header.time_first_ms);
-        Self { first, bytes, identities: view.count() as u64, time_ms }
+        let Block { first, next, time_first_ms: time_ms, .. } = view.header;
+        Self { first, next, bytes, identities: view.count() as u64, time_ms }
     }
 
     /// Whether it is left as it is for good.
@@ -226,7 +232,8 @@ mod tests {
             for part in &parts {
                 assert!(part.bytes.len() <= BLOCK_BYTES, "{} bytes", part.bytes.len());
                 assert!(
-                    parts.len() == 1 || (part.place == Place::Settled && part.bytes.len() > FULL_BYTES - 64),
+                    parts.len() == 1
+                        || (part.place == Place::Settled && part.bytes.len() > BLOCK_BYTES / 2 - 64),
                     "{} bytes, one of {}",
                     part.bytes.len(),
                     parts.len()
@@ -244,7 +251,7 @@ mod tests {
         let (mut written, mut most) = (0u64, 0);
         let total = 100_000;
         for first in 0..total {
-            let mut new = Piece { first, bytes: 61 + 17, identities: 1, time_ms: 0 };
+            let mut new = Piece { first, next: first + 1, bytes: 61 + 17, identities: 1, time_ms: 0 };
             let keep = tail.pieces.len() - tail.due(&new);
             for old in tail.pieces.split_off(keep) {
                 new.first = new.first.min(old.first);

@@ -1,11 +1,17 @@
 //! Reading everything once, before anything is believed.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use sled::Tree;
 
+use super::engine::Engine;
+use super::entry::Entry;
+use super::error::needs_operator;
 use super::keys;
+use super::open::Refusal;
 use super::record::Record;
+use super::segments::Reader;
+use super::tail::Place;
 use crate::dedupe::{BlockView, HashKind, Offset, PartitionId};
 
 /// A sign of life is given every so many entries.
@@ -21,35 +27,63 @@ struct Seen {
 }
 
 /// Checks every block (key, checksum, hash, order), that look-ups find it, and that each partition's record counts exactly
-/// the blocks and identities that are there. Stops at the first thing wrong and says it.
-pub(super) fn verify(settled: &Tree, waiting: &Tree, hash: HashKind, alive: &dyn Fn()) -> Result<(), String> {
+/// the blocks and identities that are there. Stops at the first thing wrong and says it. Gives the files
+/// that are in use.
+pub(super) fn verify(engine: &Engine, alive: &dyn Fn()) -> Result<BTreeSet<u32>, Refusal> {
     let mut partitions: HashMap<PartitionId, Seen> = HashMap::new();
-    for tree in [settled, waiting] {
+    let mut used = BTreeSet::new();
+    let mut reader = engine.segments.reader();
+    for (place, tree) in [(Place::Settled, &engine.settled), (Place::Waiting, &engine.waiting)] {
         let mut before: Option<sled::IVec> = None;
         for (number, entry) in (0u64..).zip(tree.iter()) {
             if number.is_multiple_of(STRIDE) {
                 alive();
             }
-            let (key, bytes) = entry.map_err(|e| e.to_string())?;
-            reachable(tree, &key, &bytes)?;
+            let (key, value) = entry?;
+            reachable(tree, &key, &value)?;
             // Rising keys also mean that an engine running in circles comes to an end here.
             if before.as_ref().is_some_and(|before| *before >= key) {
-                return Err("keys are out of order".to_owned());
+                return Err("keys are out of order".into());
             }
             if let Some(partition) = keys::parse_record(&key) {
-                let record = Record::decode(partition, &bytes)
+                let record = Record::decode(partition, &value)
                     .ok_or_else(|| format!("the record of partition {partition} is damaged"))?;
                 partitions.entry(partition).or_default().record = Some(record);
             } else {
-                let (partition, first) = keys::parse_block(&key).ok_or("a key is damaged")?;
-                let seen = partitions.entry(partition).or_default();
-                let place = |cause: &str| format!("block of partition {partition} at {first}: {cause}");
-                check(seen, &bytes, (partition, first, hash)).map_err(|cause| place(&cause))?;
+                let at = keys::parse_block(&key).ok_or("a key is damaged")?;
+                let seen = partitions.entry(at.0).or_default();
+                let bytes = match place {
+                    Place::Waiting => value,
+                    Place::Settled => filed(at, &value, &mut reader, &mut used)?,
+                };
+                check(seen, &bytes, (at.0, at.1, engine.hash)).map_err(|cause| wrong(at, &cause))?;
             }
             before = Some(key);
         }
     }
-    partitions.iter().try_for_each(|(partition, seen)| complete(*partition, seen))
+    partitions.iter().try_for_each(|(partition, seen)| complete(*partition, seen))?;
+    Ok(used)
+}
+
+fn wrong((partition, first): (PartitionId, Offset), cause: &str) -> String {
+    format!("block of partition {partition} at {first}: {cause}")
+}
+
+/// The bytes of a settled block.
+fn filed(
+    at: (PartitionId, Offset),
+    entry: &[u8],
+    reader: &mut Reader<'_>,
+    used: &mut BTreeSet<u32>,
+) -> Result<sled::IVec, Refusal> {
+    let entry = Entry::decode(entry).ok_or_else(|| wrong(at, "its entry is damaged"))?;
+    let bytes = reader.read(&entry).map_err(|cause| {
+        let told = wrong(at, &format!("file {}: {cause}", entry.file));
+        if needs_operator(&cause) { Refusal::Disk(cause) } else { told.into() }
+    })?;
+    entry.verified(at, &bytes).map_err(|cause| wrong(at, &cause))?;
+    used.insert(entry.file);
+    Ok(bytes.into())
 }
 
 /// After one flipped bit a tree was seen whose entries a walk finds and a look-up does not, because

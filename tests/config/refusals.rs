@@ -40,8 +40,8 @@ const CASES: &[(&str, &str)] = &[
         r#"window.max_memory = "1MiB" (d.toml): is too small; give at least "16MiB""#,
     ),
     (
-        r#"state.max_disk = "50MB""#,
-        r#"state.max_disk = "50MB" (d.toml): is too small; give at least "64MiB""#,
+        r#"state.max_disk = "10MB""#,
+        r#"state.max_disk = "10MB" (d.toml): is too small; give at least "16MiB""#,
     ),
     (
         r#"window.time = "wall""#,

@@ -37,7 +37,7 @@ fn two_million_messages_a_minute_for_a_day() {
     let an_id = plan.memory.exact_bytes as f64 / plan.exact_ids as f64;
     assert!((10.6..13.0).contains(&an_id), "{an_id}");
     assert_eq!((plan.memory.bloom_bytes, plan.filters, plan.false_drops_a_day), (0, None, 0.0));
-    near(plan.disk_bytes as f64, 2.88e9 * 29.6);
+    near(plan.disk_bytes as f64, 2.88e9 * 21.0);
 
     // The last hour exact, the rest of the day in Bloom filters.
     let plan =

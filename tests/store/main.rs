@@ -10,6 +10,7 @@
 
 mod damage;
 mod directory;
+mod killed;
 mod rolling;
 mod soak;
 
@@ -354,7 +355,7 @@ fn a_trickle_does_not_leave_small_blocks() {
 fn small_blocks_are_not_joined_over_a_stretch_of_stream_time() {
     let dir = tempfile::tempdir().unwrap();
     let mut store =
-        opened(dir.path()).store.joining(dedupd::store::Joining::new((Duration::from_secs(10), None), []));
+        opened(dir.path()).store.joining(dedupd::store::Joining::new((Duration::from_secs(1), None), []));
     for offset in 0..3_000 {
         store.append(&block(0, offset..offset + 1, 1, 1), head(offset)).unwrap();
         if offset % 700 == 0 {
@@ -367,7 +368,7 @@ fn small_blocks_are_not_joined_over_a_stretch_of_stream_time() {
         Ok(())
     };
     store.scan(0, &mut measure).unwrap();
-    assert!((9_000..10_000 + 5).contains(&widest), "{widest} ms");
+    assert!((900..1_000 + 5).contains(&widest), "{widest} ms");
 }
 
 #[test]
@@ -382,8 +383,8 @@ fn a_rolling_window_stays_small_on_disk() {
     store.sync().unwrap();
     let live = contents(&store, 0).len() as u64 * 17;
     let disk = store.disk_bytes().unwrap();
-    // Beside the live bytes, sled keeps up to a few segments of 2 MiB.
-    assert!(disk <= 3 * live + (8 << 20), "{disk} bytes on disk for {live} live");
+    // An eighth may have expired in the oldest file; beside the blocks, sled has some segments in hand.
+    assert!(disk <= live / 4 * 5 + (6 << 20), "{disk} bytes on disk for {live} live");
     let blobs = fs::read_dir(store.path().join("blobs")).unwrap().count();
     assert_eq!(blobs, 0, "a node grew into a file of its own, which is never synced");
 }

@@ -29,6 +29,8 @@ pub struct Soak {
     pub windows: u64,
     /// Offsets of one transaction, all of them in one partition.
     pub transaction: RangeInclusive<u64>,
+    /// One transaction in so many is undone and written again.
+    pub undone_one_in: Option<u64>,
     pub seed: u64,
 }
 
@@ -79,6 +81,10 @@ impl Soak {
                 let length = random.u64(self.transaction.clone());
                 let end = &mut next[partition as usize];
                 append(&mut store, partition, *end..*end + length);
+                if self.undone_one_in.is_some_and(|many| random.u64(..many) == 0) {
+                    store.truncate(partition, *end).expect("a truncation");
+                    append(&mut store, partition, *end..*end + length);
+                }
                 *end += length;
                 store.expire(partition, end.saturating_sub(self.window)).expect("an expiry");
                 written += length;

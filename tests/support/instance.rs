@@ -21,6 +21,8 @@ pub struct Sidecar {
     pub environment: Vec<(String, String)>,
     pub workers: usize,
     pub config: Option<PathBuf>,
+    /// No file that it writes may become longer.
+    pub file_limit: Option<u64>,
 }
 
 impl Sidecar {
@@ -41,6 +43,7 @@ impl Sidecar {
             environment: quick.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
             workers: 1,
             config: None,
+            file_limit: None,
         }
     }
 
@@ -59,10 +62,22 @@ impl Sidecar {
         self
     }
 
+    /// The same, refused by the kernel to write files longer than so many bytes.
+    pub fn with_file_limit(mut self, bytes: u64) -> Self {
+        self.file_limit = Some(bytes);
+        self
+    }
+
     /// Starts the process.
     pub fn start(&self) -> Running {
         let port = free_port();
-        let mut command = child::tied(env!("CARGO_BIN_EXE_dedupd"));
+        let program = env!("CARGO_BIN_EXE_dedupd");
+        let mut command = child::tied(if self.file_limit.is_some() { "sh" } else { program });
+        if let Some(bytes) = self.file_limit {
+            // Without the signal the write fails as on a full disk. In units of 512 bytes.
+            let limited = format!("trap '' XFSZ; ulimit -f {}; exec \"$@\"", bytes / 512);
+            command.args(["-c", &limited, "sh", program]);
+        }
         command
             .args(["run", "--bootstrap-servers", &self.bootstrap, "--raw", &self.raw, "--clean", &self.clean])
             .args(["--instance", &self.instance, "--workers", &self.workers.to_string()])

@@ -23,7 +23,7 @@ pub struct State {
 }
 
 /// Below, the engine's own files and dead space would leave nothing for the state.
-const LEAST_DISK: u64 = 64 << 20;
+const LEAST_DISK: u64 = 16 << 20;
 
 pub(super) fn validate(typed: &TypedState, reading: &mut Reading<'_>) -> Option<State> {
     let dir = reading.required("state.dir", typed.dir.as_deref(), "name a directory for the local state");

@@ -104,7 +104,8 @@ impl Window {
         if evicts && let Some(first) = self.marks.first_held() {
             self.index.expire(first, 0);
         }
-        self.index.expect(self.expected_ids(now), self.bounds.max_ids);
+        // Memory is reckoned with tables for what a window may hold, however much would come in its time.
+        self.index.expect(self.expected_ids(now).min(self.bounds.max_ids), self.bounds.max_ids);
         let first_live = self.index.first_live();
         if let Some(beyond) = self.beyond.as_mut() {
             beyond.expire(now);

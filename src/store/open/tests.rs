@@ -1,0 +1,180 @@
+use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+
+use super::*;
+use crate::dedupe::{Block, Identity};
+use crate::ports::{Head, Store, StoreError};
+
+const DEADLINE: Duration = Duration::from_secs(10);
+
+type Fault = Box<dyn Fn() -> sled::Result<()> + Send + Sync>;
+
+fn binding() -> Binding {
+    Binding {
+        cluster_id: "c".into(),
+        raw: "r".into(),
+        clean: "l".into(),
+        state: "s".into(),
+        group: "g".into(),
+        partitions: 1,
+        hash: HashKind::Xxh3,
+        raw_id: None,
+        clean_id: None,
+        state_id: None,
+        kinds: Vec::new(),
+    }
+}
+
+fn plain(path: &Path) -> sled::Result<sled::Db> {
+    sled::Config::new().path(path).segment_size(SEGMENT_BYTES).open()
+}
+
+fn append(store: &mut SledStore, first: u64) -> Result<(), StoreError> {
+    let block = Block {
+        hash: HashKind::Xxh3,
+        partition: 0,
+        first,
+        next: first + 1,
+        time_first_ms: 0,
+        time_last_ms: 0,
+        entries: vec![(first, Identity([1; 16]))],
+    };
+    store.append(&block, Head::default())
+}
+
+/// A directory with a store of one identity.
+fn filled() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = open(dir.path(), &binding(), 1 << 20, DEADLINE).unwrap().store;
+    append(&mut store, 0).unwrap();
+    store.close().unwrap();
+    dir
+}
+
+/// Opens with an engine that misbehaves the first time.
+fn open_after(
+    dir: &Path,
+    deadline: Duration,
+    first: impl Fn() -> sled::Result<()> + Send + Sync + 'static,
+) -> Result<Opened, OpenError> {
+    let (first, used) = (Arc::new(first), Arc::new(AtomicBool::new(false)));
+    open_with(dir, &binding(), deadline, move |path| {
+        if !used.swap(true, Ordering::Relaxed) {
+            first()?;
+        }
+        plain(path)
+    })
+}
+
+#[test]
+fn error_panic_and_hang_of_the_engine_end_alike() {
+    let (release, released) = mpsc::channel::<()>();
+    let released = Mutex::new(released);
+    let hang = move || {
+        assert!(released.lock().unwrap().recv().is_err());
+        Ok(())
+    };
+    let faults: [(&str, Duration, Fault); 3] = [
+        ("page 7", DEADLINE, Box::new(|| Err(sled::Error::ReportableBug("page 7".into())))),
+        ("panicked: page 8", DEADLINE, Box::new(|| panic!("page 8"))),
+        ("no sign of life", Duration::from_millis(500), Box::new(hang)),
+    ];
+    for (reason, deadline, fault) in faults {
+        let dir = filled();
+        let opened = open_after(dir.path(), deadline, fault).unwrap();
+        let quarantine = opened.quarantined.unwrap();
+        assert!(quarantine.reason.contains(reason), "{quarantine:?}");
+        assert!(quarantine.path.join("db").is_file());
+        let mut store = opened.store;
+        assert_eq!(store.head(0).unwrap(), None);
+        append(&mut store, 0).unwrap();
+        store.close().unwrap();
+    }
+    drop(release);
+}
+
+#[test]
+fn a_look_at_a_database_comes_back_from_a_hang_and_sets_nothing_aside() {
+    let dir = filled();
+    let path = dir.path().join("db-1");
+    let (release, released) = mpsc::channel::<()>();
+    let released = Mutex::new(released);
+    let hang = move |path: &Path| {
+        assert!(released.lock().unwrap().recv().is_err());
+        plain(path)
+    };
+    let error = open_any_with(&path, Duration::from_millis(300), hang).unwrap_err();
+    assert!(
+        matches!(&error, OpenError::Damaged { cause, .. } if cause.contains("no sign of life")),
+        "{error}"
+    );
+    let panics = |_: &Path| -> sled::Result<sled::Db> { panic!("page 8") };
+    let error = open_any_with(&path, DEADLINE, panics).unwrap_err();
+    assert!(matches!(&error, OpenError::Damaged { cause, .. } if cause.contains("page 8")), "{error}");
+    assert!(path.join("db").is_file() && fs::read_dir(dir.path()).unwrap().count() == 1);
+    drop(release);
+}
+
+#[test]
+fn a_full_disk_is_reported_and_the_database_left_where_it_is() {
+    let dir = filled();
+    let full = || Err(sled::Error::Io(std::io::Error::from_raw_os_error(28)));
+    let error = open_after(dir.path(), DEADLINE, full).unwrap_err();
+    assert!(matches!(error, OpenError::Io { .. }) && error.to_string().contains("db-1"), "{error}");
+    let opened = open(dir.path(), &binding(), 1 << 20, DEADLINE).unwrap();
+    assert_eq!(opened.quarantined, None);
+    assert_eq!(opened.store.head(0).unwrap(), Some(Head::default()));
+}
+
+#[test]
+fn an_engine_that_fails_on_a_fresh_database_is_an_error() {
+    let dir = filled();
+    let broken = |_: &Path| -> sled::Result<sled::Db> { panic!("always") };
+    let error = open_with(dir.path(), &binding(), DEADLINE, broken).unwrap_err();
+    assert!(matches!(error, OpenError::Engine { .. }) && error.to_string().contains("db-2"), "{error}");
+}
+
+#[test]
+fn a_failed_fsync_is_final_and_the_next_opening_sets_the_database_aside() {
+    let dir = filled();
+    let path = dir.path().join("db-1");
+    let Attempt::Ready(mut engine) = attempt(&path, Some(&binding()), DEADLINE, plain).unwrap() else {
+        panic!("does not open")
+    };
+    // The kernel has no fsync for this device.
+    engine.file = File::open("/dev/null").unwrap();
+    let mut store = SledStore::new(*engine);
+    append(&mut store, 1).unwrap();
+    let failure = store.sync().unwrap_err();
+    assert!(matches!(&failure, StoreError::Io(text) if text.contains("fsync")), "{failure}");
+    assert_eq!(append(&mut store, 2), Err(failure.clone()));
+    assert_eq!(store.sync(), Err(failure.clone()), "never tried again");
+    assert_eq!(store.close(), Err(failure));
+    let opened = open(dir.path(), &binding(), 1 << 20, DEADLINE).unwrap();
+    assert!(opened.quarantined.unwrap().reason.contains("fsync"));
+}
+
+#[test]
+fn what_an_older_version_wrote_is_set_aside() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("db-1");
+    create_private(&path).unwrap();
+    let db = plain(&path).unwrap();
+    db.insert(keys::BINDING, serde_json::to_vec(&binding()).unwrap()).unwrap();
+    db.open_tree(keys::FORMER).unwrap().insert(keys::block(0, 0), b"a block").unwrap();
+    drop(db);
+    let opened = open(dir.path(), &binding(), 1 << 20, DEADLINE).unwrap();
+    assert!(opened.quarantined.unwrap().reason.contains("older version"));
+}
+
+#[test]
+fn a_hole_in_the_blocks_is_noticed() {
+    let dir = filled();
+    let db = plain(&dir.path().join("db-1")).unwrap();
+    db.open_tree(keys::WAITING).unwrap().remove(keys::block(0, 0)).unwrap();
+    drop(db);
+    let opened = open(dir.path(), &binding(), 1 << 20, DEADLINE).unwrap();
+    assert!(opened.quarantined.unwrap().reason.contains("should have 1 blocks"));
+    assert!(fs::read_dir(dir.path()).unwrap().count() >= 2);
+}

@@ -1,0 +1,145 @@
+//! The files of the settled blocks: written at their end, read anywhere, deleted whole.
+//!
+//! Each belongs to one partition, so that the partition's holder alone changes it, and a window that rolls
+//! on leaves its oldest files empty: they go without anything being copied.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::mem;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::entry::Entry;
+
+/// Name of the directory in a database.
+pub(super) const DIR: &str = "blocks";
+
+/// All files of one database, by number.
+pub(super) struct Segments {
+    dir: PathBuf,
+    /// The number of the next file. None is ever used again.
+    next: AtomicU32,
+    /// Written since they were last synced.
+    unsynced: Mutex<BTreeSet<u32>>,
+    /// Of no use any more, to be deleted when the engine has written that down: after a crash its
+    /// older index must still find them.
+    dead: Mutex<Vec<u32>>,
+}
+
+impl Segments {
+    /// Looks into the directory, which is created where it is missing.
+    pub(super) fn open(database: &Path) -> io::Result<Self> {
+        let dir = database.join(DIR);
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
+        let highest = numbers(&dir)?.into_iter().max().unwrap_or(0);
+        Ok(Self {
+            dir,
+            next: AtomicU32::new(highest + 1),
+            unsynced: Mutex::default(),
+            dead: Mutex::default(),
+        })
+    }
+
+    /// The number of a new file, which [`Segments::write`] creates.
+    pub(super) fn begin(&self) -> u32 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Where a file lies.
+    pub(super) fn path(&self, file: u32) -> PathBuf {
+        self.dir.join(file.to_string())
+    }
+
+    /// Bytes of a file.
+    pub(super) fn size(&self, file: u32) -> io::Result<u64> {
+        fs::metadata(self.path(file)).map(|metadata| metadata.len())
+    }
+
+    /// Writes at this place of a file.
+    pub(super) fn write(&self, file: u32, at: u64, bytes: &[u8]) -> io::Result<()> {
+        lock(&self.unsynced).insert(file);
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false).mode(0o600);
+        options.open(self.path(file))?.write_all_at(bytes, at)
+    }
+
+    /// Reads blocks.
+    pub(super) fn reader(&self) -> Reader<'_> {
+        Reader { segments: self, open: None }
+    }
+
+    /// Makes what was written durable. A file that is gone by now has nothing to keep.
+    pub(super) fn sync(&self) -> io::Result<()> {
+        let unsynced = mem::take(&mut *lock(&self.unsynced));
+        for file in unsynced {
+            match File::open(self.path(file)) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                opened => opened?.sync_all()?,
+            }
+        }
+        File::open(&self.dir)?.sync_all()
+    }
+
+    /// A file has no live block any more.
+    pub(super) fn retire(&self, file: u32) {
+        lock(&self.dead).push(file);
+    }
+
+    /// The files that were retired so far.
+    pub(super) fn take_dead(&self) -> Vec<u32> {
+        mem::take(&mut *lock(&self.dead))
+    }
+
+    /// Deletes a file.
+    pub(super) fn delete(&self, file: u32) -> io::Result<()> {
+        lock(&self.unsynced).remove(&file);
+        match fs::remove_file(self.path(file)) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+            _ => Ok(()),
+        }
+    }
+
+    /// Deletes what a crash left without an entry.
+    pub(super) fn keep_only(&self, used: &BTreeSet<u32>) -> io::Result<()> {
+        numbers(&self.dir)?
+            .into_iter()
+            .filter(|file| !used.contains(file))
+            .try_for_each(|file| self.delete(file))
+    }
+}
+
+/// Reads blocks of one file after the other.
+pub(super) struct Reader<'a> {
+    segments: &'a Segments,
+    open: Option<(u32, File)>,
+}
+
+impl Reader<'_> {
+    /// The bytes at an entry's place, unverified.
+    pub(super) fn read(&mut self, entry: &Entry) -> io::Result<Vec<u8>> {
+        let file = match self.open.take() {
+            Some((number, file)) if number == entry.file => file,
+            _ => File::open(self.segments.path(entry.file))?,
+        };
+        let mut bytes = vec![0; entry.bytes as usize];
+        file.read_exact_at(&mut bytes, entry.at)?;
+        self.open = Some((entry.file, file));
+        Ok(bytes)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The numbers of the files; anything else in the directory is not ours.
+fn numbers(dir: &Path) -> io::Result<Vec<u32>> {
+    let mut numbers = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        numbers.extend(entry?.file_name().to_str().and_then(|name| name.parse::<u32>().ok()));
+    }
+    Ok(numbers)
+}

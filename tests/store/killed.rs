@@ -1,0 +1,72 @@
+//! A process that is killed at any moment leaves a store that opens, without holes.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
+
+use super::*;
+
+const DIR: &str = "STORE_KILLED_DIR";
+const PARTITIONS: PartitionId = 3;
+/// Offsets that a partition's window covers: a few of its smallest files.
+const WINDOW: u64 = 20_000;
+
+/// Writes, expires, takes back, and begins again where the last one ended, until it is killed.
+fn write_until_killed(dir: &Path) -> ! {
+    let mut store = reopened(dir);
+    let mut random = fastrand::Rng::new();
+    loop {
+        let partition = random.u32(..PARTITIONS);
+        let end = contents(&store, partition).last_key_value().map_or(0, |(last, _)| last + 1);
+        let mut next = end;
+        for _ in 0..100 {
+            let first = if random.u32(..10) == 0 { next.saturating_sub(random.u64(..2_000)) } else { next };
+            let length = if random.bool() { random.u64(1..8_000) } else { random.u64(1..40) };
+            next = first + length;
+            store.append(&block(partition, first..next, 1, 1), head(first)).unwrap();
+            store.expire(partition, next.saturating_sub(WINDOW)).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_store_killed_at_any_moment_opens_without_holes() {
+    if let Some(dir) = std::env::var_os(DIR) {
+        // This is the process that is killed.
+        write_until_killed(Path::new(&dir));
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut random = fastrand::Rng::with_seed(7);
+    let mut most = 0;
+    for kill in 0..12 {
+        let itself = "killed::a_store_killed_at_any_moment_opens_without_holes";
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", itself, "--nocapture"])
+            .env(DIR, dir.path())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        // Some are killed while they open what the last one left.
+        std::thread::sleep(Duration::from_millis(random.u64(5..1_000)));
+        child.kill().unwrap();
+        assert_eq!(child.wait().unwrap().signal(), Some(9), "it ended by itself");
+        let store = reopened(dir.path());
+        for partition in 0..PARTITIONS {
+            let stored = contents(&store, partition);
+            most = most.max(stored.len());
+            let (Some(head), Some((first, _))) = (store.head(partition).unwrap(), stored.first_key_value())
+            else {
+                continue;
+            };
+            assert_eq!(stored.range(..head.confirmed).count() as u64, head.confirmed - first, "a hole");
+            let right = stored.iter().all(|(owner, found)| *found == identity(partition, *owner, 1));
+            assert!(right, "an identity that was never written, after kill {kill}");
+        }
+        // What the killed process wrote for nothing is gone: a window, and less than as much again.
+        let files = fs::read_dir(store.path().join("blocks")).unwrap().map(|file| file.unwrap());
+        let bytes: u64 = files.map(|file| file.metadata().unwrap().len()).sum();
+        let live: u64 = (0..PARTITIONS).map(|partition| contents(&store, partition).len() as u64 * 17).sum();
+        assert!(bytes <= 2 * live + u64::from(PARTITIONS) * (256 << 10), "{bytes} bytes for {live} live");
+        store.close().unwrap();
+    }
+    assert!(most as u64 > WINDOW / 2, "nothing much was ever stored");
+}
