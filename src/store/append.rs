@@ -5,6 +5,7 @@ use std::mem;
 use super::engine::{BATCH, Engine, Removal};
 use super::joining::Stretch;
 use super::keys;
+use super::segments::Readers;
 use super::tail::{Packed, Piece, Place, Tail, join, pack};
 use crate::dedupe::{Block, PartitionId};
 use crate::ports::{Head, StoreError};
@@ -44,14 +45,14 @@ pub(super) fn append(
 fn compact(engine: &Engine, tail: &mut Tail, partition: PartitionId) -> Result<(), StoreError> {
     let Some(file) = tail.files.wasteful() else { return Ok(()) };
     tail.files.begin_another();
-    let (mut reader, mut blocks) = (engine.segments.reader(), engine.walk(Place::Settled, partition));
+    let (mut readers, mut blocks) = (Readers::default(), engine.walk(Place::Settled, partition));
     let mut moved: (Vec<Removal>, Vec<Packed>) = Default::default();
     while let Some(found) = blocks.next()? {
         let removal = found.removal();
         if removal.entry.is_none_or(|entry| entry.file != file) {
             continue;
         }
-        let bytes = engine.bytes(&found, &mut reader)?;
+        let bytes = engine.bytes(&found, &mut readers)?;
         let piece = Piece::of(&engine.trusted(partition, &bytes)?, bytes.len());
         moved.1.push(Packed { place: Place::Settled, key: removal.key, bytes: bytes.to_vec(), piece });
         moved.0.push(removal);

@@ -18,6 +18,7 @@ use super::engine::Engine;
 use super::guard::guarded;
 use super::joining::Joining;
 use super::keys;
+use super::segments::Readers;
 use super::tail::{Place, consistent};
 use super::walk::{Content, Found};
 use crate::dedupe::{Block, BlockView, Coordinates, Identity, Offset, PartitionId};
@@ -31,18 +32,24 @@ pub struct SledStore {
     pub(super) engine: Arc<Engine>,
     joining: Joining,
     cache: RefCell<Cache>,
+    readers: RefCell<Readers>,
 }
 
 impl Clone for SledStore {
     fn clone(&self) -> Self {
         let (engine, joining) = (Arc::clone(&self.engine), self.joining.clone());
-        Self { engine, joining, cache: RefCell::default() }
+        Self { engine, joining, cache: RefCell::default(), readers: RefCell::default() }
     }
 }
 
 impl SledStore {
     pub(super) fn new(engine: Engine) -> Self {
-        Self { engine: Arc::new(engine), joining: Joining::default(), cache: RefCell::default() }
+        Self {
+            engine: Arc::new(engine),
+            joining: Joining::default(),
+            cache: RefCell::default(),
+            readers: RefCell::default(),
+        }
     }
 
     /// Gives the caches of all handles so much together; before they are made.
@@ -54,7 +61,7 @@ impl SledStore {
 
     /// The bytes of a block that others will soon be asked of. The handles share what the cache may take.
     fn cached(&self, found: &Found) -> Result<IVec, StoreError> {
-        let read = || self.engine.bytes(found, &mut self.engine.segments.reader());
+        let read = || self.engine.bytes(found, &mut self.readers.borrow_mut());
         let Content::Filed(entry) = &found.content else { return read() };
         let most_bytes = self.engine.cache_bytes / Arc::strong_count(&self.engine) as u64;
         let mut cache = self.cache.borrow_mut();
@@ -148,11 +155,11 @@ impl Store for SledStore {
         partition: PartitionId,
         visit: &mut dyn FnMut(&BlockView<'_>) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
-        let mut reader = self.engine.segments.reader();
+        let mut readers = Readers::default();
         for place in [Place::Settled, Place::Waiting] {
             let mut blocks = self.engine.walk(place, partition);
             while let Some(found) = blocks.next()? {
-                visit(&self.engine.trusted(partition, &self.engine.bytes(&found, &mut reader)?)?)?;
+                visit(&self.engine.trusted(partition, &self.engine.bytes(&found, &mut readers)?)?)?;
             }
         }
         Ok(())
@@ -180,6 +187,8 @@ impl Store for SledStore {
     fn expire(&mut self, partition: PartitionId, first: Offset) -> Result<(), StoreError> {
         let mut tail = self.engine.take_tail(partition)?;
         if first >= tail.oldest_next {
+            // What is deleted must not stay open.
+            self.readers.get_mut().close();
             expire(&self.engine, &mut tail, partition, first)?;
         }
         self.engine.put_tail(partition, tail);

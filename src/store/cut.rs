@@ -1,6 +1,7 @@
 //! Removing blocks: from the end at an offset, from the front by expiry, or all of them.
 
 use super::engine::{BATCH, Engine, Removal};
+use super::segments::Readers;
 use super::tail::{Packed, Place, Tail};
 use crate::dedupe::{Block, Coordinates, Identity, Offset, PartitionId};
 use crate::ports::{Head, StoreError};
@@ -21,11 +22,11 @@ pub(super) fn cut(
     let head = lowered(record.head, from);
     let mut remove: Vec<Removal> = Vec::new();
     let mut keep = None;
-    let mut reader = engine.segments.reader();
+    let mut readers = Readers::default();
     for place in [Place::Waiting, Place::Settled] {
         let mut blocks = engine.walk(place, partition);
         while let Some(found) = blocks.next_back()?.filter(|found| found.next > from) {
-            let bytes = engine.bytes(&found, &mut reader)?;
+            let bytes = engine.bytes(&found, &mut readers)?;
             let visit = |owner, identity| {
                 if owner >= from {
                     gone(owner, identity);
@@ -77,7 +78,7 @@ pub(super) fn forget(
     for owner in owners {
         let at = Coordinates { partition, offset: *owner };
         let Some(found) = engine.block_of(at)? else { continue };
-        let bytes = engine.bytes(&found, &mut engine.segments.reader())?;
+        let bytes = engine.bytes(&found, &mut Readers::default())?;
         let bad = |cause| engine.bad_block(partition, found.first, &cause);
         let mut block = Block::decode(&bytes).map_err(bad)?;
         block.entries.retain(|(offset, _)| offset != owner);

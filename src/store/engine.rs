@@ -17,7 +17,7 @@ use super::guard::caught;
 use super::keys::{self, Key};
 use super::quarantine::condemn;
 use super::record::Record;
-use super::segments::Segments;
+use super::segments::{Readers, Segments};
 use super::tail::{Packed, Piece, Place, Tail};
 use super::walk::Found;
 use crate::dedupe::{Block, BlockError, Coordinates, HashKind, Offset, PartitionId};
@@ -157,7 +157,7 @@ impl Engine {
         tail.end = self.walk(Place::Settled, partition).next_back()?.map_or(0, |last| last.next);
         let mut waiting = self.walk(Place::Waiting, partition);
         while let Some(found) = waiting.next()? {
-            let bytes = self.bytes(&found, &mut self.segments.reader())?;
+            let bytes = self.bytes(&found, &mut Readers::default())?;
             tail.end = found.next;
             tail.pieces.push(Piece::of(&self.trusted(partition, &bytes)?, bytes.len()));
         }

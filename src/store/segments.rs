@@ -3,7 +3,7 @@
 //! Each belongs to one partition, so that the partition's holder alone changes it, and a window that rolls
 //! on leaves its oldest files empty: they go without anything being copied.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::mem;
@@ -66,11 +66,6 @@ impl Segments {
         options.open(self.path(file))?.write_all_at(bytes, at)
     }
 
-    /// Reads blocks.
-    pub(super) fn reader(&self) -> Reader<'_> {
-        Reader { segments: self, open: None }
-    }
-
     /// Makes what was written durable. A file that is gone by now has nothing to keep.
     pub(super) fn sync(&self) -> io::Result<()> {
         let unsynced = mem::take(&mut *lock(&self.unsynced));
@@ -111,23 +106,31 @@ impl Segments {
     }
 }
 
-/// Reads blocks of one file after the other.
-pub(super) struct Reader<'a> {
-    segments: &'a Segments,
-    open: Option<(u32, File)>,
-}
+/// The files that were read last, still open: opening one costs as much as reading a block.
+#[derive(Default)]
+pub(super) struct Readers(VecDeque<(u32, File)>);
 
-impl Reader<'_> {
+impl Readers {
+    /// So many at most, because a file that was deleted takes its room until it is closed.
+    const MOST: usize = 16;
+
     /// The bytes at an entry's place, unverified.
-    pub(super) fn read(&mut self, entry: &Entry) -> io::Result<Vec<u8>> {
-        let file = match self.open.take() {
-            Some((number, file)) if number == entry.file => file,
-            _ => File::open(self.segments.path(entry.file))?,
-        };
+    pub(super) fn read(&mut self, segments: &Segments, entry: &Entry) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; entry.bytes as usize];
+        if let Some((_, file)) = self.0.iter().find(|(number, _)| *number == entry.file) {
+            file.read_exact_at(&mut bytes, entry.at)?;
+            return Ok(bytes);
+        }
+        let file = File::open(segments.path(entry.file))?;
         file.read_exact_at(&mut bytes, entry.at)?;
-        self.open = Some((entry.file, file));
+        self.0.truncate(Self::MOST - 1);
+        self.0.push_front((entry.file, file));
         Ok(bytes)
+    }
+
+    /// Closes all of them.
+    pub(super) fn close(&mut self) {
+        self.0.clear();
     }
 }
 

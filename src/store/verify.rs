@@ -10,7 +10,7 @@ use super::error::needs_operator;
 use super::keys;
 use super::open::Refusal;
 use super::record::Record;
-use super::segments::Reader;
+use super::segments::{Readers, Segments};
 use super::tail::Place;
 use crate::dedupe::{BlockView, HashKind, Offset, PartitionId};
 
@@ -32,7 +32,7 @@ struct Seen {
 pub(super) fn verify(engine: &Engine, alive: &dyn Fn()) -> Result<BTreeSet<u32>, Refusal> {
     let mut partitions: HashMap<PartitionId, Seen> = HashMap::new();
     let mut used = BTreeSet::new();
-    let mut reader = engine.segments.reader();
+    let mut readers = Readers::default();
     for (place, tree) in [(Place::Settled, &engine.settled), (Place::Waiting, &engine.waiting)] {
         let mut before: Option<sled::IVec> = None;
         for (number, entry) in (0u64..).zip(tree.iter()) {
@@ -54,7 +54,7 @@ pub(super) fn verify(engine: &Engine, alive: &dyn Fn()) -> Result<BTreeSet<u32>,
                 let seen = partitions.entry(at.0).or_default();
                 let bytes = match place {
                     Place::Waiting => value,
-                    Place::Settled => filed(at, &value, &mut reader, &mut used)?,
+                    Place::Settled => filed(at, &value, (&engine.segments, &mut readers), &mut used)?,
                 };
                 check(seen, &bytes, (at.0, at.1, engine.hash)).map_err(|cause| wrong(at, &cause))?;
             }
@@ -73,11 +73,11 @@ fn wrong((partition, first): (PartitionId, Offset), cause: &str) -> String {
 fn filed(
     at: (PartitionId, Offset),
     entry: &[u8],
-    reader: &mut Reader<'_>,
+    (segments, readers): (&Segments, &mut Readers),
     used: &mut BTreeSet<u32>,
 ) -> Result<sled::IVec, Refusal> {
     let entry = Entry::decode(entry).ok_or_else(|| wrong(at, "its entry is damaged"))?;
-    let bytes = reader.read(&entry).map_err(|cause| {
+    let bytes = readers.read(segments, &entry).map_err(|cause| {
         let told = wrong(at, &format!("file {}: {cause}", entry.file));
         if needs_operator(&cause) { Refusal::Disk(cause) } else { told.into() }
     })?;

@@ -8,7 +8,7 @@ use super::engine::{Engine, Removal};
 use super::entry::Entry;
 use super::error::remedy;
 use super::keys;
-use super::segments::Reader;
+use super::segments::Readers;
 use super::tail::{Place, range};
 use crate::dedupe::{BlockView, Offset, PartitionId};
 use crate::ports::StoreError;
@@ -108,13 +108,13 @@ impl Engine {
     }
 
     /// The bytes of a block; those from a file are verified.
-    pub(super) fn bytes(&self, found: &Found, reader: &mut Reader<'_>) -> Result<IVec, StoreError> {
+    pub(super) fn bytes(&self, found: &Found, readers: &mut Readers) -> Result<IVec, StoreError> {
         let Found { partition, first, .. } = *found;
         let entry = match &found.content {
             Content::Here(bytes) => return Ok(bytes.clone()),
             Content::Filed(entry) => entry,
         };
-        let read = reader.read(entry);
+        let read = readers.read(&self.segments, entry);
         let cause = match &read {
             Ok(bytes) => entry.verified((partition, first), bytes).err(),
             Err(cause) if !is_short(cause) => return Err(self.refused("read", entry.file, cause)),
