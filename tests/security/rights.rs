@@ -185,3 +185,31 @@ fn the_right_to_create_topics_is_needed_only_where_that_is_asked_for() {
     running.wait_ready(LIMIT);
     assert_eq!(running.stop(), Some(0), "{}", running.text());
 }
+
+#[test]
+fn the_right_to_grow_topics_is_asked_for_when_raw_has_grown() {
+    let secured = shared();
+    let documented = Documented::all("growing");
+    grant(secured, &documented);
+    let alter = ["--operation", "Alter", "--topic", "growing.clean", "--topic", "growing.clean.dedupd"];
+    change(secured, &["--remove", "--force"], &alter);
+    let pipe = pipe(secured, "growing");
+    let growing = sidecar(secured, &pipe, "growing", "a").with("DEDUPD_TOPICS__CREATE", "true");
+    let running = growing.start();
+    running.wait_running(4, LIMIT);
+    pipe.kafka.send(&pipe.raw, &[Draft::id(0, "a")]);
+    pipe.wait_caught_up(4, LIMIT);
+    pipe.kafka.grow_topic(&pipe.raw, 5);
+    assert_eq!(running.wait(Duration::from_mins(1)).code(), Some(3), "{}", running.text());
+    let said = running.text();
+    assert!(said.contains("the right to Alter is missing on topic growing."), "{said}");
+
+    change(secured, &["--add"], &alter);
+    let running = growing.start();
+    running.wait_running(5, Duration::from_mins(1));
+    pipe.kafka.send(&pipe.raw, &[Draft::id(4, "b")]);
+    pipe.wait_caught_up(5, LIMIT);
+    assert_eq!(running.stop(), Some(0), "{}", running.text());
+    let findings = pipe.audit();
+    assert!(findings.is_clean() && findings.raw == 2, "{findings:?}");
+}
