@@ -325,3 +325,30 @@ fn the_load_keeps_its_rate_and_stops_when_told() {
     assert!((300.0..=501.0).contains(&rate), "{rate} records a second: {summary}");
     assert_eq!(kafka.records("paced", Isolation::Committed).len() as u64, summary.records);
 }
+
+/// A limit on the size of files stands for a disk that fills while the audit writes to it.
+#[test]
+fn a_disk_that_fills_in_the_middle_ends_the_audit_and_names_the_folder() {
+    let kafka = shared_kafka();
+    let (raw, clean) = ("filling.raw", "filling.clean");
+    kafka.create_topic(raw, 1, &[]);
+    kafka.create_topic(clean, 1, &[]);
+    generate::run(&load(kafka, raw, 100_000), &AtomicBool::new(false), |_| ()).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let output = std::process::Command::new("sh")
+        .args([
+            "-c",
+            "trap '' XFSZ; ulimit -f 1024; exec \"$@\"",
+            "sh",
+            env!("CARGO_BIN_EXE_dedupd"),
+            "audit",
+        ])
+        .args(["--bootstrap-servers", kafka.bootstrap(), "--raw", raw, "--clean", clean, "--id", "json:/id"])
+        .args(["--memory", "32MiB", "--temp-dir"])
+        .arg(dir.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(4), "{said}");
+    assert!(said.contains(dir.path().to_str().unwrap()) && said.contains("--temp-dir"), "{said}");
+}
