@@ -63,7 +63,9 @@ impl SledStore {
     fn cached(&self, found: &Found) -> Result<IVec, StoreError> {
         let read = || self.engine.bytes(found, &mut self.readers.borrow_mut());
         let Content::Filed(entry) = &found.content else { return read() };
-        let most_bytes = self.engine.cache_bytes / Arc::strong_count(&self.engine) as u64;
+        // Of several handles the first one only hands out others.
+        let readers = Arc::strong_count(&self.engine).saturating_sub(1).max(1);
+        let most_bytes = self.engine.cache_bytes / readers as u64;
         let mut cache = self.cache.borrow_mut();
         if let Some(bytes) = cache.get((entry.file, entry.at), most_bytes) {
             return Ok(bytes);

@@ -108,29 +108,37 @@ impl Segments {
 
 /// The files that were read last, still open: opening one costs as much as reading a block.
 #[derive(Default)]
-pub(super) struct Readers(VecDeque<(u32, File)>);
+pub(super) struct Readers {
+    files: VecDeque<(u32, File)>,
+    /// What was read last.
+    bytes: Vec<u8>,
+}
 
 impl Readers {
     /// So many at most, because a file that was deleted takes its room until it is closed.
     const MOST: usize = 16;
 
     /// The bytes at an entry's place, unverified.
-    pub(super) fn read(&mut self, segments: &Segments, entry: &Entry) -> io::Result<Vec<u8>> {
-        let mut bytes = vec![0; entry.bytes as usize];
-        if let Some((_, file)) = self.0.iter().find(|(number, _)| *number == entry.file) {
-            file.read_exact_at(&mut bytes, entry.at)?;
+    pub(super) fn read(&mut self, segments: &Segments, entry: &Entry) -> io::Result<&[u8]> {
+        let length = entry.bytes as usize;
+        if self.bytes.len() < length {
+            self.bytes.resize(length, 0);
+        }
+        let bytes = self.bytes.get_mut(..length).unwrap_or_default();
+        if let Some((_, file)) = self.files.iter().find(|(number, _)| *number == entry.file) {
+            file.read_exact_at(bytes, entry.at)?;
             return Ok(bytes);
         }
         let file = File::open(segments.path(entry.file))?;
-        file.read_exact_at(&mut bytes, entry.at)?;
-        self.0.truncate(Self::MOST - 1);
-        self.0.push_front((entry.file, file));
+        file.read_exact_at(bytes, entry.at)?;
+        self.files.truncate(Self::MOST - 1);
+        self.files.push_front((entry.file, file));
         Ok(bytes)
     }
 
     /// Closes all of them.
     pub(super) fn close(&mut self) {
-        self.0.clear();
+        self.files.clear();
     }
 }
 

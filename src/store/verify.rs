@@ -81,7 +81,7 @@ fn filed(
         let told = wrong(at, &format!("file {}: {cause}", entry.file));
         if needs_operator(&cause) { Refusal::Disk(cause) } else { told.into() }
     })?;
-    entry.verified(at, &bytes).map_err(|cause| wrong(at, &cause))?;
+    entry.verified(at, bytes).map_err(|cause| wrong(at, &cause))?;
     used.insert(entry.file);
     Ok(bytes.into())
 }
