@@ -123,11 +123,28 @@ fn each_kind_is_remembered_as_long_as_it_shall_be() {
     assert!(kinds.iter().any(|(kind, ids)| **kind == "payments" && **ids == 2), "{kinds:?}");
     let found = inspect(&sidecar, &["--json", "--id", "x"]);
     assert!(found.contains("payments") && found.contains("clicks"), "{found}");
+
+    // Into a file and back.
+    let file = pipe.dir.path().join("state.file");
+    let file = file.to_str().unwrap();
+    state(&sidecar, &["export", "--to", file]);
+    std::fs::remove_dir_all(&sidecar.state_dir).unwrap();
+    state(&sidecar, &["import", "--from", file]);
+    let running = sidecar.start();
+    send(&pipe, &again, start + 8 * HOUR_MS);
+    assert_eq!(clean(&pipe, 13), ["n", "o"]);
+    assert!(running.text().contains("state loaded from the local store"), "{}", running.text());
+    assert_eq!(running.stop(), Some(0));
 }
 
 fn inspect(sidecar: &Sidecar, arguments: &[&str]) -> String {
+    state(sidecar, &[&["inspect"], arguments].concat())
+}
+
+fn state(sidecar: &Sidecar, arguments: &[&str]) -> String {
+    let (command, arguments) = arguments.split_first().unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_dedupd"))
-        .args(["state", "inspect", "--config"])
+        .args(["state", command, "--config"])
         .arg(sidecar.config.as_ref().unwrap())
         .arg("--state-dir")
         .arg(&sidecar.state_dir)
