@@ -229,7 +229,8 @@ fn an_instance_that_restores_says_how_far_it_is() {
     std::fs::remove_dir_all(&sidecar.state_dir).unwrap();
     let proxy = pipe.kafka.proxy();
     sidecar.bootstrap = proxy.bootstrap();
-    proxy.hold_responses(api::FETCH, 10_000, Duration::from_secs(2));
+    // Longer than the page takes to load itself again.
+    proxy.hold_responses(api::FETCH, 10_000, Duration::from_secs(6));
     let running = sidecar.start();
     wait_until("the page", LIMIT, || running.get("/"));
     let browser = shown(&pipe, &running);

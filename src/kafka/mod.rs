@@ -15,6 +15,7 @@ pub mod error;
 mod group;
 mod log_ends;
 mod native;
+mod offsets;
 mod producer;
 mod record;
 mod rights;

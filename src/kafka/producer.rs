@@ -1,19 +1,20 @@
 //! The clean topic, the state topic and the transaction around them.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rdkafka::Message;
 use rdkafka::consumer::Consumer;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{BaseRecord, Producer, ThreadedProducer};
-use rdkafka::topic_partition_list::TopicPartitionList;
 
 use super::aside::explained;
 use super::client_config::Settings;
-use super::consumer::{KafkaSource, kafka_offset, number};
+use super::consumer::{KafkaSource, number};
 use super::delivery::{Deliveries, Kind, mark};
 use super::error::failure_of;
 use super::native;
+use super::offsets::{self, ABANDONED};
 use super::record::RawRecord;
 use super::settle::Settling;
 use super::topic::{Outgoing, Topic};
@@ -21,7 +22,7 @@ use crate::clock;
 use crate::dedupe::{Offset, PartitionId};
 use crate::ports::{Failure, Position, Reason, Record, Remedy, Side, Sink};
 
-pub(super) type Client = ThreadedProducer<Deliveries>;
+pub(super) type Client = Arc<ThreadedProducer<Deliveries>>;
 
 /// Slice of waiting for deliveries, after which a failure is looked for.
 const FLUSH: Duration = Duration::from_millis(20);
@@ -100,10 +101,7 @@ impl KafkaSink {
     }
 
     fn connect(&self) -> Result<Producing, KafkaError> {
-        let client: Client = self
-            .settings
-            .producer(&self.settings.transactional_id)
-            .create_with_context(Deliveries::default())?;
+        let client = client(&self.settings, &self.settings.transactional_id)?;
         Ok(Producing {
             clean: Topic::open(client.client(), &self.settings.clean)?,
             state: Topic::open(client.client(), &self.settings.state)?,
@@ -125,8 +123,7 @@ impl KafkaSink {
         if writer == self.settings.transactional_id {
             return settle(&settling, self.client()?).map_err(fail).map_err(half_done);
         }
-        let client: Client =
-            self.settings.producer(writer).create_with_context(Deliveries::default()).map_err(fail)?;
+        let client = client(&self.settings, writer).map_err(fail)?;
         client.init_transactions(wait).and_then(|()| settle(&settling, &client)).map_err(fail)
     }
 
@@ -145,6 +142,10 @@ impl KafkaSink {
             Kind::Duplicates => settings.duplicates.as_deref().unwrap_or_default(),
         })
     }
+}
+
+fn client(settings: &Settings, transactional_id: &str) -> Result<Client, KafkaError> {
+    settings.producer(transactional_id).create_with_context(Deliveries::default()).map(Arc::new)
 }
 
 /// The error that ended the transaction, when `seen` is only its echo: once a transaction has failed,
@@ -208,8 +209,7 @@ impl Sink<KafkaSource> for KafkaSink {
     fn fence(&mut self, writer: &str, wait: Duration) -> Result<(), Failure> {
         let doing = format!("ending the open transaction of transactional id {writer}");
         let fail = |e| failure_of(&self.settings, &doing, &e);
-        let client: Client =
-            self.settings.producer(writer).create_with_context(Deliveries::default()).map_err(fail)?;
+        let client = client(&self.settings, writer).map_err(fail)?;
         client.init_transactions(wait).map_err(fail)
     }
 
@@ -333,12 +333,7 @@ impl Sink<KafkaSource> for KafkaSink {
     ) -> Result<(), Failure> {
         let client = self.client()?;
         let doing = "adding offsets to the transaction";
-        let mut list = TopicPartitionList::new();
-        for position in positions {
-            let mut element = list.add_partition(source.topic(), number(position.partition));
-            element.set_offset(kafka_offset(position.next)).map_err(|e| self.fail(doing, &e))?;
-            element.set_metadata(&position.metadata);
-        }
+        let list = offsets::listed(source.topic(), positions).map_err(|e| self.fail(doing, &e))?;
         // Fresh for every transaction: a stale generation is refused by the broker.
         let Some(metadata) = source.consumer().group_metadata() else {
             return Err(Failure {
@@ -347,7 +342,21 @@ impl Sink<KafkaSource> for KafkaSink {
                 refused: None,
             });
         };
-        client.send_offsets_to_transaction(&list, &metadata, wait).map_err(|e| self.fail(doing, &e))
+        let patience = self.settings.transaction_timeout;
+        match offsets::add(client, list, metadata, wait, patience) {
+            Err(error) if error == ABANDONED => Err(Failure {
+                remedy: Remedy::Renew,
+                what: format!(
+                    "{doing} has taken more than {} (transactional id {}): the coordinator of group {} cannot be reached; \
+                     replacing the producer and continuing from the committed offset",
+                    humantime::format_duration(patience),
+                    self.settings.transactional_id,
+                    self.settings.group
+                ),
+                refused: None,
+            }),
+            added => added.map_err(|e| self.fail(doing, &e)),
+        }
     }
 
     fn commit(&mut self, wait: Duration) -> Result<(), Failure> {

@@ -5,12 +5,12 @@ use std::time::Duration;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
 use rdkafka::producer::{BaseRecord, Producer};
-use rdkafka::topic_partition_list::TopicPartitionList;
 
 use super::client_config::Settings;
-use super::consumer::{kafka_offset, number};
+use super::consumer::number;
 use super::delivery::{Kind, mark};
 use super::ends::Quiet;
+use super::offsets;
 use super::producer::Client;
 use crate::dedupe::PartitionId;
 use crate::ports::Position;
@@ -60,14 +60,11 @@ impl Settling<'_> {
     fn offsets(&self, client: &Client, position: &Position, wait: Duration) -> Result<(), KafkaError> {
         let outsider: BaseConsumer<Quiet> =
             self.settings.reader("read_committed").create_with_context(Quiet)?;
-        let mut list = TopicPartitionList::new();
-        let mut element = list.add_partition(&self.settings.raw, number(position.partition));
-        element.set_offset(kafka_offset(position.next))?;
-        element.set_metadata(&position.metadata);
+        let list = offsets::listed(&self.settings.raw, std::slice::from_ref(position))?;
         let metadata = outsider
             .group_metadata()
             .ok_or_else(|| KafkaError::ClientCreation("a consumer without a group".to_owned()))?;
-        client.send_offsets_to_transaction(&list, &metadata, wait)
+        offsets::add(client, list, metadata, wait, wait)
     }
 }
 
