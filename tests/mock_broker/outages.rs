@@ -89,6 +89,42 @@ fn a_commit_given_up_costs_the_producer_and_nothing_else() {
     });
 }
 
+/// The client's own call would wait until the coordinator is back (librdkafka#5456).
+#[test]
+fn offsets_come_back_although_the_groups_coordinator_does_not() {
+    watched(|tell| {
+        let mock = Mock::with_group_apart(4);
+        let settings = mock.settings("apart");
+        mock.coordinates(&settings.transactional_id);
+        fill(&mock, 0, 3);
+        let source = joined(&settings, &[(0, 0)]);
+        let records = read(&source, 3);
+        let patience = settings.transaction_timeout;
+        let mut sink = KafkaSink::new(settings);
+        renewed(&mut sink).expect("a producer");
+        transaction(&source, &mut sink, &records).expect("a transaction before");
+        sink.begin().unwrap();
+        forward(&mut sink, &records);
+        sink.drain(SLICE).unwrap();
+        mock.second_down();
+        tell.send("offsets without the coordinator".to_owned()).unwrap();
+        let began = monotonic();
+        let failure = loop {
+            let failure = sink.send_offsets(&source, &[position(0, 3)], SLICE).expect_err("nobody answers");
+            if failure.remedy != Remedy::Retry {
+                break failure;
+            }
+        };
+        assert_eq!(failure.remedy, Remedy::Renew, "{failure}");
+        assert!(failure.what.contains("the coordinator of group"), "{failure}");
+        assert!(began.elapsed() < patience + OVERRUN, "took {:?}", began.elapsed());
+        sink.discard();
+        mock.up();
+        renewed(&mut sink).expect("a new producer");
+        transaction(&source, &mut sink, &records).expect("a transaction afterwards");
+    });
+}
+
 #[test]
 fn a_drain_without_a_broker_ends_with_its_time() {
     watched(|_| {

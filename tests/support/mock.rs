@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use rdkafka::ClientConfig;
-use rdkafka::mocking::MockCluster;
+use rdkafka::mocking::{MockCluster, MockCoordinator};
 use rdkafka::producer::{BaseProducer, DefaultProducerContext, Producer};
 use rdkafka::types::{RDKafkaApiKey, RDKafkaErrorCode, RDKafkaRespErr};
 
@@ -26,8 +26,35 @@ pub struct Mock {
 impl Mock {
     /// A broker with the four topics, each of so many partitions.
     pub fn start(partitions: i32) -> Self {
+        Self::of(1, partitions)
+    }
+
+    /// Two brokers: the second one has nothing but the group.
+    pub fn with_group_apart(partitions: i32) -> Self {
+        let mock = Self::of(2, partitions);
+        for (topic, partition) in
+            [RAW, CLEAN, STATE, DEAD].into_iter().flat_map(|topic| (0..partitions).map(move |id| (topic, id)))
+        {
+            mock.cluster().partition_leader(topic, partition, Some(1)).expect("a leader");
+        }
+        mock.cluster().coordinator(MockCoordinator::Group(GROUP.to_owned()), 2).expect("a coordinator");
+        mock
+    }
+
+    /// The first broker coordinates this producer.
+    pub fn coordinates(&self, transactional_id: &str) {
+        let producer = MockCoordinator::Transaction(transactional_id.to_owned());
+        self.cluster().coordinator(producer, 1).expect("a coordinator");
+    }
+
+    /// The group's coordinator is away.
+    pub fn second_down(&self) {
+        self.cluster().broker_down(2).expect("the broker goes down");
+    }
+
+    fn of(brokers: i32, partitions: i32) -> Self {
         let holder: BaseProducer = ClientConfig::new()
-            .set("test.mock.num.brokers", "1")
+            .set("test.mock.num.brokers", brokers.to_string())
             .create()
             .expect("a client with a mock cluster");
         dedupd::kafka::hasten_groups(holder.client());
