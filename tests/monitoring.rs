@@ -209,7 +209,8 @@ fn figures_are_those_of_the_pipe(prometheus: &Prometheus) {
 /// Within the time in which dedupd asks again.
 fn retention_is_followed(prometheus: &Prometheus, pipe: &Pipe<'_>) {
     let (_, end) = pipe.kafka.watermarks(&pipe.raw, 1);
-    prometheus.holds(&format!("dedupd_raw_retained_records{{partition=\"1\"}} == {end}"));
+    // No lag may have been scraped before dedupd learned of the newest records.
+    prometheus.wait_for(&format!("dedupd_raw_retained_records{{partition=\"1\"}} == {end}"));
     pipe.kafka.delete_records(&pipe.raw, 1, DELETED);
     prometheus.wait_for(&format!("dedupd_raw_start_offset{{partition=\"1\"}} == {DELETED}"));
     prometheus.holds(&format!("dedupd_raw_retained_records{{partition=\"1\"}} == {}", end - DELETED));
