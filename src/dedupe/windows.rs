@@ -129,9 +129,10 @@ impl Windows {
         }
     }
 
-    /// Takes in a stored block, all of it; gives how many owners. None for a kind that there is no more.
-    pub fn restore(&mut self, view: &BlockView<'_>) -> Result<Option<u64>, BlockError> {
-        self.of_block(view.header.partition).map(|window| window.restore(view, Offset::MAX)).transpose()
+    /// Takes in a stored block, all of it; false for a kind that there is no more.
+    pub fn restore(&mut self, view: &BlockView<'_>) -> Result<bool, BlockError> {
+        let Some(window) = self.of_block(view.header.partition) else { return Ok(false) };
+        window.restore(view, Offset::MAX).map(|_| true)
     }
 
     /// One past the last offset known to be committed.

@@ -143,7 +143,7 @@ pub fn metadata(
     topic: &str,
 ) -> Result<Metadata, (KafkaError, Option<Complaint>)> {
     let began = clock::monotonic();
-    let mut refused_since = None;
+    let mut refused_since: Option<Instant> = None;
     loop {
         let error = match client.fetch_metadata(Some(topic), ANSWER) {
             Ok(metadata) => return Ok(metadata),
@@ -151,12 +151,9 @@ pub fn metadata(
         };
         events(client);
         let refused = client.context().heard.latest().is_some_and(|it| it.refused);
-        let since = *refused_since.get_or_insert_with(clock::monotonic);
-        if (refused && since.elapsed() >= REFUSED) || began.elapsed() >= REACH {
+        refused_since = refused.then(|| refused_since.unwrap_or_else(clock::monotonic));
+        if refused_since.is_some_and(|since| since.elapsed() >= REFUSED) || began.elapsed() >= REACH {
             return Err((error, complaint_of(client, config)));
-        }
-        if !refused {
-            refused_since = None;
         }
     }
 }

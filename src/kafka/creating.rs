@@ -78,30 +78,22 @@ impl Inquiry {
                 Err((
                     name,
                     RDKafkaErrorCode::TopicAuthorizationFailed | RDKafkaErrorCode::ClusterAuthorizationFailed,
-                )) => {
-                    let right = rights::missing(&self.settings, Operation::Create, Resource::Topic(&name));
-                    return Err(CheckError::Refused(vec![right]));
-                }
+                )) => return Err(self.lacks(Operation::Create, &name)),
                 Err((name, code)) => {
                     return Err(refuse(&format!("creating topic {name}"), &KafkaError::AdminOp(code)));
                 }
             }
         }
-        self.wait_for(wanted)
-    }
-
-    /// A created topic is not at once in every broker's metadata.
-    fn wait_for(&self, wanted: &[NewTopic<'_>]) -> Result<(), CheckError> {
-        for _ in 0..WAIT_TRIES {
+        wait_until("topics were created", || {
             let missing = wanted.iter().try_fold(0, |n, topic| {
                 Ok::<_, CheckError>(n + usize::from(self.topic(topic.name)?.0 == Shape::Missing))
             })?;
-            if missing == 0 {
-                return Ok(());
-            }
-            std::thread::sleep(WAIT_PAUSE);
-        }
-        Err(CheckError::Unreachable("topics were created but do not appear in the metadata".to_owned()))
+            Ok(missing == 0)
+        })
+    }
+
+    fn lacks(&self, operation: Operation, topic: &str) -> CheckError {
+        CheckError::Refused(vec![rights::missing(&self.settings, operation, Resource::Topic(topic))])
     }
 
     /// Whether the group has ever committed an offset of the raw topic. Topics that were never used together
@@ -125,13 +117,9 @@ impl Inquiry {
         for (name, _) in &short {
             self.add_partitions(name, partitions)?;
         }
-        for _ in 0..WAIT_TRIES {
-            if topics::short(&self.settings, &self.topics()?.shapes()).is_empty() {
-                return Ok(());
-            }
-            std::thread::sleep(WAIT_PAUSE);
-        }
-        Err(CheckError::Unreachable("partitions were added but do not appear in the metadata".to_owned()))
+        wait_until("partitions were added", || {
+            Ok(topics::short(&self.settings, &self.topics()?.shapes()).is_empty())
+        })
     }
 
     fn add_partitions(&self, name: &str, partitions: usize) -> Result<(), CheckError> {
@@ -148,13 +136,21 @@ impl Inquiry {
                 Err((
                     name,
                     RDKafkaErrorCode::TopicAuthorizationFailed | RDKafkaErrorCode::ClusterAuthorizationFailed,
-                )) => {
-                    let right = rights::missing(&self.settings, Operation::Alter, Resource::Topic(&name));
-                    return Err(CheckError::Refused(vec![right]));
-                }
+                )) => return Err(self.lacks(Operation::Alter, &name)),
                 Err((_, code)) => return Err(refuse(&doing, &KafkaError::AdminOp(code))),
             }
         }
         Ok(())
     }
+}
+
+/// What was made is not at once in every broker's metadata.
+fn wait_until(done: &str, known: impl Fn() -> Result<bool, CheckError>) -> Result<(), CheckError> {
+    for _ in 0..WAIT_TRIES {
+        if known()? {
+            return Ok(());
+        }
+        std::thread::sleep(WAIT_PAUSE);
+    }
+    Err(CheckError::Unreachable(format!("{done} but do not appear in the metadata")))
 }

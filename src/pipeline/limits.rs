@@ -121,8 +121,8 @@ fn scaled(count: u64, to: u64, of: u64) -> u64 {
 pub(super) struct Enforced {
     /// The share as last computed, and for how many windows.
     share: Option<(u64, Share)>,
-    /// The limits as last applied, and whether the windows hold about as many ids as they may.
-    applied: Option<(Limits, bool)>,
+    /// Whether the windows held about as many ids as they may when the bounds were last set.
+    full: bool,
     disk: DiskBound,
 }
 
@@ -143,10 +143,10 @@ impl Enforced {
     /// partition may hold what it likes, above it each gets an equal share.
     pub fn apply(&mut self, options: &Options, partitions: &mut Partitions) {
         let limits = &options.limits;
-        let count = partitions.iter().count() as u64 * options.kinds.windows();
+        let count = options.windows_of(partitions);
         let ids = partitions.windows().map(Window::ids).sum::<u64>();
         let share = self.share(limits, count);
-        self.applied = Some((*limits, ids >= limits.ids_of_worker() / 16 * 15));
+        self.full = ids >= limits.ids_of_worker() / 16 * 15;
         let crowded = ids > limits.ids_of_worker() || share.because == Limit::Memory;
         let max_ids = if crowded { share.ids } else { limits.ids_of_worker() };
         let max_stored = self.disk.most_ids.map_or(u64::MAX, |most| (most / count.max(1)).max(1));
@@ -169,7 +169,7 @@ impl Enforced {
     }
 
     /// Which limit has made this window shorter than it was asked to be, or put gaps into it.
-    pub fn in_force(&self, window: &Window) -> Option<Limit> {
+    pub fn in_force(&self, window: &Window, limits: &Limits) -> Option<Limit> {
         let share = self.share.map(|(_, share)| share)?;
         let (asked, exact) = (window.asked().as_secs_f64(), window.exact().as_secs_f64());
         // What is known of time is known to a mark, 1/256 of the window.
@@ -178,9 +178,8 @@ impl Enforced {
         if exact_shorter || shorter(window.effective_seconds(), asked) {
             // After a restart the bound on the disk has not bitten yet, and the window is still as short.
             let other = if exact_shorter { share.because } else { Limit::Memory };
-            let (limits, full) = self.applied?;
             let excluded =
-                other == Limit::Ids && !full || other == Limit::Memory && limits.max_memory.is_none();
+                other == Limit::Ids && !self.full || other == Limit::Memory && limits.max_memory.is_none();
             let by_disk = self.disk.most_ids.is_some() || limits.max_disk.is_some() && excluded;
             return Some(if by_disk { Limit::Disk } else { other });
         }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::batch::Partitions;
 use super::checkpoint::Origin;
 use super::kinds::Kinds;
 use super::limits::Limits;
@@ -90,6 +91,11 @@ pub struct Options {
 }
 
 impl Options {
+    /// How many windows share what a worker with these partitions may hold.
+    pub(super) fn windows_of(&self, partitions: &Partitions) -> u64 {
+        partitions.iter().count() as u64 * self.kinds.windows()
+    }
+
     /// What stands beside a record of ours in the state topic.
     pub(super) fn origin(&self, clean_end: Option<Offset>) -> Origin {
         Origin { clean_end, kind: None, raw: self.raw_id.clone(), writer: self.writer.clone() }

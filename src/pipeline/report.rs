@@ -321,7 +321,7 @@ impl Report {
                 index_bytes: partitions.windows().map(|w| w.memory_bytes() as u64).sum(),
                 bloom_bytes: partitions.windows().filter_map(Window::bloom).map(Bloom::memory_bytes).sum(),
                 batch_bytes: std::mem::take(&mut self.batch_bytes).max(batch.bytes() as u64),
-                kinds: kinds(partitions, &self.kinds, &window),
+                kinds: kinds(partitions, &self.kinds),
                 partitions: partitions.iter().map(|p| status(p, reach, end(p.id), &window)).collect(),
             },
         );
@@ -334,15 +334,18 @@ fn highest_rate(partitions: &Partitions, kind: usize) -> f64 {
     windows.map(Window::false_positive_rate).fold(0.0, f64::max)
 }
 
-fn kinds(partitions: &Partitions, names: &[String], of: impl Fn(&Window) -> WindowStatus) -> Vec<KindStatus> {
+fn kinds(partitions: &Partitions, names: &[String]) -> Vec<KindStatus> {
     let with_name = names.iter().enumerate().filter(|(_, name)| !name.is_empty());
     let said = with_name.flat_map(|(number, name)| {
         let windows = partitions.iter().filter_map(move |p| p.windows.as_ref()?.get(number));
-        windows.map(|window| KindStatus {
-            kind: name.clone(),
-            asked_seconds: of(window).asked_seconds,
-            window_seconds: window.effective_seconds().min(of(window).asked_seconds),
-            window_ids: window.ids(),
+        windows.map(|window| {
+            let asked_seconds = window.asked().as_secs_f64();
+            KindStatus {
+                kind: name.clone(),
+                asked_seconds,
+                window_seconds: window.effective_seconds().min(asked_seconds),
+                window_ids: window.ids(),
+            }
         })
     });
     KindStatus::of_all(&said.collect::<Vec<_>>())

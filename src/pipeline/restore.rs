@@ -80,9 +80,9 @@ impl<W: World> Core<W> {
     pub(super) fn restored(&mut self, source: &W::Source, item: StateItem) -> Result<(), Trouble> {
         match item {
             StateItem::Block { partition, offset, key, block } => {
-                let written_for = Origin::parse(&key).and_then(|origin| origin.raw);
-                self.options.same_raw(written_for.as_deref(), self.options.raw_id.as_deref())?;
-                self.restore_block((partition, offset), &key, &block)
+                let origin = Origin::parse(&key).unwrap_or_default();
+                self.options.same_raw(origin.raw.as_deref(), self.options.raw_id.as_deref())?;
+                self.restore_block((partition, offset), origin.kind, &block)
             }
             StateItem::End { partition, next } => self.finish_restore(source, partition, next),
         }
@@ -91,7 +91,7 @@ impl<W: World> Core<W> {
     fn restore_block(
         &mut self,
         (id, offset): (PartitionId, Offset),
-        key: &str,
+        kind: Option<String>,
         bytes: &[u8],
     ) -> Result<(), Trouble> {
         let place = || format!("topic {} partition {id} offset {offset}", self.options.state);
@@ -112,10 +112,9 @@ impl<W: World> Core<W> {
         restoring.tell(id, now);
         partition.state_next = restoring.resume_after(&block, offset);
         let tail = Tail { crc: Block::checksum(bytes), next: block.next };
-        let windows = partition.windows.as_mut();
-        let restored = windows.map(|windows| windows.restore(&view)).transpose();
-        if restored.map_err(|e| Trouble::block("the state topic", &e))?.flatten().is_none() {
-            restoring.left_out(key, block.entries.len() as u64);
+        let Some(windows) = partition.windows.as_mut() else { return Ok(()) };
+        if !windows.restore(&view).map_err(|e| Trouble::block("the state topic", &e))? {
+            *restoring.left_out.entry(kind.unwrap_or_default()).or_default() += block.entries.len() as u64;
             return Ok(());
         }
         let head = Head {
@@ -338,12 +337,6 @@ impl Restoring {
             ahead => drop(ahead.take_if(|(_, next)| *next <= block.next)),
         }
         self.ahead.map_or(offset + 1, |(first, _)| first)
-    }
-
-    /// A block of a kind that there is no more.
-    fn left_out(&mut self, key: &str, ids: u64) {
-        let name = Origin::parse(key).and_then(|origin| origin.kind).unwrap_or_default();
-        *self.left_out.entry(name).or_default() += ids;
     }
 
     fn tell_left_out(&self, id: PartitionId, topic: &str) {

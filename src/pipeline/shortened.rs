@@ -51,7 +51,7 @@ impl<W: World> Core<W> {
     fn tell_limits(&mut self, now: Duration) {
         let mut worst: BTreeMap<Limit, (PartitionId, KindId, &Window)> = BTreeMap::new();
         for (partition, kind, window) in self.partitions.kinds() {
-            let Some(limit) = self.enforced.in_force(window) else { continue };
+            let Some(limit) = self.enforced.in_force(window, &self.options.limits) else { continue };
             let other = worst.entry(limit).or_insert((partition, kind, window));
             if window.certain_seconds() < other.2.certain_seconds() {
                 *other = (partition, kind, window);
@@ -82,7 +82,7 @@ impl<W: World> Core<W> {
         if self.batch.is_open() || self.options.limits.when_full == Overflow::Shrink {
             return Ok(());
         }
-        let (limits, count) = (self.options.limits, self.count_windows());
+        let (limits, count) = (self.options.limits, self.options.windows_of(&self.partitions));
         let misfit = |p: &Partition| {
             p.windows.iter().flat_map(Windows::iter).any(|(_, window)| limits.misfits(window, count))
         };
@@ -103,18 +103,13 @@ impl<W: World> Core<W> {
 
     /// Empty windows for one of the partitions there are, about to be filled up to C.
     pub(super) fn empty_windows(&self, checkpoint: Option<&Checkpoint>) -> Windows {
-        let (limits, count) = (&self.options.limits, self.count_windows());
+        let (limits, count) = (&self.options.limits, self.options.windows_of(&self.partitions));
         let window = |kind: &Kind| kind.window.map(|wanted| limits.window(wanted, count));
         let mut windows = Windows::new(self.options.kinds.iter().map(|kind| (kind.id, window(kind))));
         if let Some(checkpoint) = checkpoint {
             windows.follow(&checkpoint.windows);
         }
         windows
-    }
-
-    /// How many windows share what this worker may hold.
-    fn count_windows(&self) -> u64 {
-        self.partitions.iter().count() as u64 * self.options.kinds.windows()
     }
 }
 
@@ -165,7 +160,7 @@ fn span(seconds: f64) -> String {
 
 /// What the status says of a window.
 pub(super) fn window_status(window: &Window, enforced: &Enforced, options: &Options) -> WindowStatus {
-    let limit = enforced.in_force(window);
+    let limit = enforced.in_force(window, &options.limits);
     WindowStatus {
         asked_seconds: window.asked().as_secs_f64(),
         exact_seconds: window.exact_seconds(),
