@@ -168,3 +168,14 @@ fn long_chains_of_one_id_and_of_one_content_agree_too() {
     let outcome = compare_by(rules, Gone::Nothing, &raw, &clean);
     assert!(outcome.counts.lost > 1_000, "{outcome:?}");
 }
+
+#[test]
+fn a_copy_from_before_the_range_leads_no_search_back() {
+    let raw: Vec<Written> = (0..4).map(|_| without_id("same", 5)).collect();
+    let clean = [without_id("same!", 5), without_id("same", 5), without_id("same!", 5)];
+    let part = |at| if at < 2 { Part::Before } else { Part::Within };
+    let raw: Vec<_> = raw.iter().enumerate().map(|(at, record)| (seen(at, record), part(at))).collect();
+    let clean: Vec<_> = clean.iter().enumerate().map(|(at, record)| seen(at, record)).collect();
+    let outcome = both(rules(), Scope { partition: 1, samples: 9, gone: Gone::Nothing }, &raw, &clean);
+    assert_eq!(outcome.counts, only(Kind::Altered, 2));
+}

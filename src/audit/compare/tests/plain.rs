@@ -200,11 +200,10 @@ impl Account<'_> {
     fn strays(&mut self, places: &[Option<Place>], in_order: &[bool]) {
         let begin = self.expected.begin.unwrap_or(0);
         let begin = self.expected.entries.partition_point(|entry| entry.offset < begin);
-        let begin = Place::try_from(begin).unwrap();
-        let mut here = begin;
+        let mut here = Place::try_from(begin).unwrap();
         for (at, (place, in_order)) in places.iter().zip(in_order).enumerate() {
             match place {
-                Some(place) if *in_order => here = begin.max(place + 1),
+                Some(place) if *in_order => here = here.max(place + 1),
                 Some(_) => {}
                 None => {
                     let Some(stray) = self.clean.strays.get(&at).copied() else { continue };
