@@ -1,9 +1,10 @@
 //! Our decisions beside what people use otherwise, in one run: the same records, the same transactions.
 //!
-//! `cargo bench --bench rivals [-- <million ids>...]`, 1 and 20 without arguments; 100 takes 20 GB.
+//! `cargo bench --bench rivals [-- <million ids>... <part of a name>...]`, 1 and 20 M ids and all without arguments.
 //! `scripts/count-cache-misses` counts instructions and cache misses of those in memory.
 //!
-//! A round measures every contestant once; of three rounds the median counts. Rates are in processor
+//! A round measures every contestant once; of three rounds the median counts. Windows of 50 M ids and more
+//! would take 20 GB together, so there each contestant has its rounds alone. Rates are in processor
 //! time of all threads, so a contestant is not charged for waiting for the disk, and is for its helpers.
 #![allow(
     clippy::unwrap_used,
@@ -41,6 +42,8 @@ use naive::{Queued, Records, Turns};
 use ours::{Ours, Stored};
 
 const ROUNDS: usize = 3;
+/// From so many ids on there is one contestant at a time.
+const ALONE: u64 = 50_000_000;
 /// Records of a round, of contestants in memory or almost, and of the slow ones.
 const ROUND: u64 = 4_000_000;
 const SLOW_ROUND: u64 = 500_000;
@@ -61,6 +64,8 @@ fn main() {
         return counted(name, millions.parse::<f64>().expect("million ids"));
     }
     let asked: Vec<u64> = words.iter().filter_map(|word| word.parse().ok()).collect();
+    let named: Vec<&str> =
+        words.iter().map(String::as_str).filter(|word| word.parse::<u64>().is_err()).collect();
     println!(
         "transactions of {TRANSACTION} records, {DUPLICATES_PERCENT} % of them duplicates, most from not long ago\n\
          (each power of two of distance alike); median of {ROUNDS} rounds with lowest and highest"
@@ -69,15 +74,25 @@ fn main() {
         println!("100 M ids: cargo bench --bench rivals -- 100");
     }
     for millions in if asked.is_empty() { vec![1, 20] } else { asked } {
-        contest(millions * 1_000_000);
+        contest(millions * 1_000_000, &named);
     }
 }
 
-fn contest(ids: u64) {
+fn contest(ids: u64, named: &[&str]) {
     println!("\n{} M ids in the window:", ids / 1_000_000);
     println!("  {:<44} {:>9}  M decisions/s a core    bytes an id: memory, disk", "", "M ids");
     let dir = tempfile::tempdir_in(".").unwrap();
     let mut entries = entries(ids, dir.path());
+    entries.retain(|(name, _)| named.is_empty() || named.iter().any(|part| name.contains(part)));
+    if ids >= ALONE {
+        for (_, make) in entries {
+            let mut entry = make();
+            (0..ROUNDS).for_each(|_| entry.measure());
+            report(&mut entry);
+        }
+        return;
+    }
+    let mut entries: Vec<Entry> = entries.into_iter().map(|(_, make)| make()).collect();
     for _ in 0..ROUNDS {
         entries.iter_mut().for_each(Entry::measure);
     }
@@ -86,41 +101,40 @@ fn contest(ids: u64) {
     }
 }
 
-fn entries(ids: u64, dir: &Path) -> Vec<Entry> {
+/// A contestant's name, and how to make it and fill its window.
+type Make<'a> = (&'static str, Box<dyn FnOnce() -> Entry + 'a>);
+
+fn entries(ids: u64, dir: &Path) -> Vec<Make<'_>> {
     let few = ids.min(REDB_MOST);
     let fewest = ids.min(SLED_MOST);
     let records = ids * 100 / (100 - DUPLICATES_PERCENT);
     let stored = || Stored::below(dir);
     vec![
-        Entry::filled(|| Box::new(exact(ids)), ROUND, 1),
-        Entry::filled(
-            || Box::new(Ours::exact("dedupd, exact; owners in its store", ids, stored())),
-            ROUND,
-            1,
-        ),
+        filled("dedupd, exact; owners in an array", ROUND, 1, move |_| exact(ids)),
+        filled("dedupd, exact; owners in its store", ROUND, 1, move |name| Ours::exact(name, ids, stored())),
         // Filters are shaped by what the last slices held, so they have seen a window before this one.
-        Entry::filled(
-            || {
-                let name = "dedupd, 1/8 exact, 7 Bloom slices; its store";
-                Box::new(Ours::with_filters(name, ids, records, RATE, stored()))
-            },
-            ROUND,
-            2,
-        ),
-        Entry::filled(|| Box::new(xxh3(ids)), ROUND, 1),
-        Entry::filled(|| Box::new(foldhash(ids)), ROUND, 1),
-        Entry::filled(|| Box::new(Turns::new("fastbloom, 8 filters in turns", ids, RATE)), ROUND, 1),
-        Entry::filled(
-            || Box::new(Records::<redb::Database>::below(dir, "redb, one record an id", few)),
-            SLOW_ROUND,
-            1,
-        ),
-        Entry::filled(
-            || Box::new(Records::<sled::Db>::below(dir, "sled, one record an id", fewest)),
-            SLOWEST_ROUND,
-            1,
-        ),
+        filled("dedupd, 1/8 exact, 7 Bloom slices; its store", ROUND, 2, move |name| {
+            Ours::with_filters(name, ids, records, RATE, stored())
+        }),
+        filled("HashSet with xxh3, and a queue", ROUND, 1, move |_| xxh3(ids)),
+        filled("hashbrown with its own hasher, and a queue", ROUND, 1, move |_| foldhash(ids)),
+        filled("fastbloom, 8 filters in turns", ROUND, 1, move |name| Turns::new(name, ids, RATE)),
+        filled("redb, one record an id", SLOW_ROUND, 1, move |name| {
+            Records::<redb::Database>::below(dir, name, few)
+        }),
+        filled("sled, one record an id", SLOWEST_ROUND, 1, move |name| {
+            Records::<sled::Db>::below(dir, name, fewest)
+        }),
     ]
+}
+
+fn filled<'a, C: Contestant + 'static>(
+    name: &'static str,
+    round: u64,
+    windows: u64,
+    make: impl FnOnce(&'static str) -> C + 'a,
+) -> Make<'a> {
+    (name, Box::new(move || Entry::filled(|| Box::new(make(name)), round, windows)))
 }
 
 fn exact(ids: u64) -> Ours<Array> {

@@ -304,6 +304,10 @@ pub trait Store {
     fn expire(&mut self, partition: PartitionId, first: Offset) -> Result<(), StoreError>;
     /// The identity owned by the record at `owner`, if it owns one.
     fn identity_of(&self, owner: Coordinates) -> Result<Option<Identity>, StoreError>;
+    /// Whether the record at `owner` owns this identity; `None` when it owns none.
+    fn owns(&self, owner: Coordinates, identity: Identity) -> Result<Option<bool>, StoreError> {
+        Ok(self.identity_of(owner)?.map(|known| known == identity))
+    }
     /// Forgets the partition.
     fn clear(&mut self, partition: PartitionId) -> Result<(), StoreError>;
     /// Bytes that everything stored takes up on disk; `None` where that is not known.

@@ -1,7 +1,7 @@
 //! The block format outlives the program that wrote it: bytes on disk and in the state topic.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
-use dedupd::dedupe::{Block, BlockView, HashKind, Identity};
+use dedupd::dedupe::{Block, BlockParts, BlockView, HashKind, Identity};
 use proptest::prelude::*;
 
 /// Written by a separate program from the format's description, not by `Block::encode`.
@@ -93,6 +93,19 @@ proptest! {
             last = Some(*owner);
         }
         prop_assert_eq!(view.identity_of(block.next), Ok(None));
+    }
+
+    #[test]
+    fn an_identity_is_found_by_the_deltas_alone(block in blocks()) {
+        let bytes = block.encode();
+        let parts = BlockParts::of(bytes.len(), block.entries.len()).unwrap();
+        let at = |owner| parts.identity_at(&bytes[parts.deltas.clone()], block.first, owner);
+        for (owner, identity) in &block.entries {
+            let place = at(*owner).unwrap();
+            prop_assert_eq!(&bytes[place..place + 16], &identity.0);
+        }
+        prop_assert_eq!(at(block.next), None);
+        prop_assert_eq!(BlockParts::of(bytes.len(), block.entries.len() + bytes.len() / 16), None);
     }
 
     #[test]

@@ -133,6 +133,11 @@ impl Owners for Stored {
     fn identity_of(&self, owner: Offset) -> Result<Option<Identity>, StoreError> {
         self.store.identity_of(Coordinates { partition: 0, offset: owner })
     }
+
+    fn owns(&self, owner: Offset, identity: Identity) -> Result<bool, StoreError> {
+        let at = Coordinates { partition: 0, offset: owner };
+        self.store.owns(at, identity).map(|owns| owns == Some(true))
+    }
 }
 
 impl Ledger for Stored {

@@ -20,7 +20,11 @@
 //! Deltas stand together before the identities, so that finding the identity of one owner walks
 //! single bytes and then reads 16, without touching the rest.
 
+mod deltas;
+
 use super::{HashKind, Identity, Offset, PartitionId};
+pub use deltas::BlockParts;
+use deltas::{Deltas, push_varint, rank_of};
 
 const MAGIC: [u8; 4] = *b"DDB1";
 const HEADER_BYTES: usize = 4 + 1 + 8 + 4 + 8 + 8 + 8 + 8 + 4;
@@ -196,7 +200,7 @@ impl<'a> BlockView<'a> {
 
     /// Visits every owner and identity by rising offset.
     pub fn for_each(&self, mut visit: impl FnMut(Offset, Identity)) -> Result<(), BlockError> {
-        let mut walk = Deltas { bytes: self.deltas, offset: self.header.first };
+        let mut walk = Deltas::new(self.deltas, self.header.first);
         for identity in self.identities.as_chunks::<16>().0 {
             let offset = walk.step()?;
             if offset >= self.header.next {
@@ -204,11 +208,7 @@ impl<'a> BlockView<'a> {
             }
             visit(offset, Identity(*identity));
         }
-        if walk.bytes.is_empty() {
-            Ok(())
-        } else {
-            Err(BlockError::Inconsistent("more deltas than identities"))
-        }
+        if walk.is_done() { Ok(()) } else { Err(BlockError::Inconsistent("more deltas than identities")) }
     }
 
     /// The owners of an identity, by rising offset.
@@ -224,66 +224,9 @@ impl<'a> BlockView<'a> {
 
     /// The identity owned by the record at `owner`, if it owns one.
     pub fn identity_of(&self, owner: Offset) -> Result<Option<Identity>, BlockError> {
-        let mut walk = Deltas { bytes: self.deltas, offset: self.header.first };
-        let passed = walk.skip_below(owner);
-        for identity in self.identities.as_chunks::<16>().0.iter().skip(passed) {
-            let offset = walk.step()?;
-            if offset >= owner {
-                return Ok((offset == owner).then_some(Identity(*identity)));
-            }
-        }
-        Ok(None)
+        let rank = rank_of(owner, Deltas::new(self.deltas, self.header.first))?;
+        Ok(rank.and_then(|rank| self.identities.as_chunks().0.get(rank)).map(|bytes| Identity(*bytes)))
     }
-}
-
-struct Deltas<'a> {
-    bytes: &'a [u8],
-    offset: Offset,
-}
-
-impl Deltas<'_> {
-    /// Passes groups of deltas of one byte each whose owners are all below `owner`; gives how many
-    /// deltas. A sum over 64 bytes is a few vector instructions, 64 steps are hundreds of others.
-    fn skip_below(&mut self, owner: Offset) -> usize {
-        const GROUP: usize = 64;
-        let mut passed = 0;
-        while let Some((group, rest)) = self.bytes.split_first_chunk::<GROUP>() {
-            let longer = group.iter().fold(0, |seen, byte| seen | byte) & 0x80 != 0;
-            let sum: u32 = group.iter().map(|byte| u32::from(*byte)).sum();
-            let last = self.offset.saturating_add(u64::from(sum));
-            if longer || last >= owner {
-                break;
-            }
-            (self.bytes, self.offset) = (rest, last);
-            passed += GROUP;
-        }
-        passed
-    }
-
-    fn step(&mut self) -> Result<Offset, BlockError> {
-        let mut delta = 0u64;
-        for shift in (0..64).step_by(7) {
-            let Some((byte, rest)) = self.bytes.split_first() else {
-                return Err(BlockError::Inconsistent("fewer deltas than identities"));
-            };
-            self.bytes = rest;
-            delta |= u64::from(byte & 0x7f) << shift;
-            if byte & 0x80 == 0 {
-                self.offset =
-                    self.offset.checked_add(delta).ok_or(BlockError::Inconsistent("offset overflow"))?;
-                return Ok(self.offset);
-            }
-        }
-        Err(BlockError::Inconsistent("offset delta longer than 64 bits"))
-    }
-}
-
-fn push_varint(out: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        out.push((value.to_le_bytes()[0] & 0x7f) | 0x80);
-        value >>= 7;
-    }
-    out.push(value.to_le_bytes()[0]);
 }
 
 /// How a hash is written: its kind and the id of its key.

@@ -23,7 +23,7 @@ pub mod verdict;
 pub mod window;
 mod windows;
 
-pub use block::{Block, BlockError, BlockView};
+pub use block::{Block, BlockError, BlockParts, BlockView};
 pub use bloom::{Bloom, BloomLimits, Layout};
 pub use coordinates::{Coordinates, Offset, PartitionId};
 pub use forgotten::Forgotten;

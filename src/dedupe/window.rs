@@ -68,6 +68,10 @@ pub trait Owners {
     /// The identity owned by the record at `owner`; `None` when that record owns none. Asked only
     /// for live committed owners, so `None` from a complete store happens by chance at most.
     fn identity_of(&self, owner: Offset) -> Result<Option<Identity>, Self::Error>;
+    /// Whether the record at `owner` owns this identity.
+    fn owns(&self, owner: Offset, identity: Identity) -> Result<bool, Self::Error> {
+        Ok(self.identity_of(owner)? == Some(identity))
+    }
 }
 
 /// One partition's window.
@@ -148,9 +152,10 @@ impl Window {
             if arrived.is_some_and(|arrived| arrived > 0 && arrived < oldest) {
                 return ControlFlow::Continue(());
             }
-            match identity.map_or_else(|| owners.identity_of(owner), |(_, identity)| Ok(Some(identity))) {
-                Ok(Some(identity)) if identity == look.identity => ControlFlow::Break(Ok(owner)),
-                Ok(_) => ControlFlow::Continue(()),
+            let pending = identity.map(|(_, identity)| identity == look.identity);
+            match pending.map_or_else(|| owners.owns(owner, look.identity), Ok) {
+                Ok(true) => ControlFlow::Break(Ok(owner)),
+                Ok(false) => ControlFlow::Continue(()),
                 Err(error) => ControlFlow::Break(Err(error)),
             }
         });

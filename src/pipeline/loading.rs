@@ -15,12 +15,24 @@ impl<T: Store> Owners for Stored<'_, T> {
     type Error = StoreError;
 
     fn identity_of(&self, owner: Offset) -> Result<Option<Identity>, StoreError> {
+        self.there(owner, Store::identity_of).map(Some)
+    }
+
+    fn owns(&self, owner: Offset, identity: Identity) -> Result<bool, StoreError> {
+        self.there(owner, |store, at| store.owns(at, identity))
+    }
+}
+
+impl<T: Store> Stored<'_, T> {
+    /// The window asks only for owners that it holds, and the store must hold them too.
+    fn there<A>(
+        &self,
+        owner: Offset,
+        ask: impl FnOnce(&T, Coordinates) -> Result<Option<A>, StoreError>,
+    ) -> Result<A, StoreError> {
         let at = Coordinates { partition: self.partition, offset: owner };
-        match self.store.identity_of(at)? {
-            // The window asks only for owners that it holds, and the store must hold them too.
-            None => Err(StoreError::Corrupt(format!("the owner {at} is remembered, but not stored"))),
-            known => Ok(known),
-        }
+        let missing = || StoreError::Corrupt(format!("the owner {at} is remembered, but not stored"));
+        ask(self.store, at)?.ok_or_else(missing)
     }
 }
 

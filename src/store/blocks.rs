@@ -12,7 +12,7 @@ use sled::IVec;
 
 use super::append::append;
 use super::binding::Binding;
-use super::cache::Cache;
+use super::cache::{Cache, Said};
 use super::cut::{clear, cut, expire, forget};
 use super::engine::Engine;
 use super::guard::guarded;
@@ -33,6 +33,14 @@ pub struct SledStore {
     joining: Joining,
     cache: RefCell<Cache>,
     readers: RefCell<Readers>,
+}
+
+/// What a look at a block gave.
+enum Answer {
+    /// The identity that was expected.
+    Expected,
+    /// The whole block.
+    Block(IVec),
 }
 
 impl Clone for SledStore {
@@ -59,20 +67,44 @@ impl SledStore {
         }
     }
 
-    /// The bytes of a block that others will soon be asked of. The handles share what the cache may take.
-    fn cached(&self, found: &Found) -> Result<IVec, StoreError> {
-        let read = || self.engine.bytes(found, &mut self.readers.borrow_mut());
-        let Content::Filed(entry) = &found.content else { return read() };
-        // Of several handles the first one only hands out others.
-        let readers = Arc::strong_count(&self.engine).saturating_sub(1).max(1);
-        let most_bytes = self.engine.cache_bytes / readers as u64;
-        let mut cache = self.cache.borrow_mut();
-        if let Some(bytes) = cache.get((entry.file, entry.at), most_bytes) {
-            return Ok(bytes);
+    /// Whether a block says that an owner has this identity, where that can be told without all of it.
+    /// Otherwise the block itself, which has been read and verified.
+    fn ask(&self, found: &Found, owner: Offset, expected: Option<Identity>) -> Result<Answer, StoreError> {
+        let Content::Filed(entry) = &found.content else {
+            return self.engine.bytes(found, &mut self.readers.borrow_mut()).map(Answer::Block);
+        };
+        // The handles share what the cache may take; of several the first one only hands out others.
+        let handles = Arc::strong_count(&self.engine).saturating_sub(1).max(1);
+        let most_bytes = self.engine.cache_bytes / handles as u64;
+        let at = (entry.file, entry.at);
+        match self.cache.borrow_mut().ask(at, most_bytes) {
+            Said::Here(bytes) => return Ok(Answer::Block(bytes)),
+            Said::Not if expected.is_some() => {
+                if self.readers.borrow_mut().glimpse(&self.engine.segments, found, owner) == expected {
+                    return Ok(Answer::Expected);
+                }
+            }
+            Said::Not | Said::Wanted => {}
         }
-        let bytes = read()?;
-        cache.put((entry.file, entry.at), bytes.clone(), most_bytes);
-        Ok(bytes)
+        let bytes = self.engine.bytes(found, &mut self.readers.borrow_mut())?;
+        self.cache.borrow_mut().put(at, bytes.clone(), most_bytes);
+        Ok(Answer::Block(bytes))
+    }
+
+    /// The identity that an owner has, or just that it is the expected one.
+    fn look_up(
+        &self,
+        owner: Coordinates,
+        expected: Option<Identity>,
+    ) -> Result<Option<Identity>, StoreError> {
+        let found = self.engine.block_of(owner)?.filter(|found| owner.offset < found.next);
+        let Some(found) = found else { return Ok(None) };
+        let bytes = match self.ask(&found, owner.offset, expected)? {
+            Answer::Expected => return Ok(expected),
+            Answer::Block(bytes) => bytes,
+        };
+        let bad = |cause| self.engine.bad_block(owner.partition, found.first, &cause);
+        self.engine.trusted(owner.partition, &bytes)?.identity_of(owner.offset).map_err(bad)
     }
 
     /// Joins small blocks only so far (default: 5 minutes).
@@ -198,11 +230,11 @@ impl Store for SledStore {
     }
 
     fn identity_of(&self, owner: Coordinates) -> Result<Option<Identity>, StoreError> {
-        let found = self.engine.block_of(owner)?.filter(|found| owner.offset < found.next);
-        let Some(found) = found else { return Ok(None) };
-        let bytes = self.cached(&found)?;
-        let bad = |cause| self.engine.bad_block(owner.partition, found.first, &cause);
-        self.engine.trusted(owner.partition, &bytes)?.identity_of(owner.offset).map_err(bad)
+        self.look_up(owner, None)
+    }
+
+    fn owns(&self, owner: Coordinates, identity: Identity) -> Result<Option<bool>, StoreError> {
+        Ok(self.look_up(owner, Some(identity))?.map(|known| known == identity))
     }
 
     fn clear(&mut self, partition: PartitionId) -> Result<(), StoreError> {

@@ -19,8 +19,7 @@ use super::quarantine::condemn;
 use super::record::Record;
 use super::segments::{Readers, Segments};
 use super::tail::{Packed, Piece, Place, Tail};
-use super::walk::Found;
-use crate::dedupe::{Block, BlockError, Coordinates, HashKind, Offset, PartitionId};
+use crate::dedupe::{Block, BlockError, HashKind, Offset, PartitionId};
 use crate::ports::{Head, StoreError};
 
 /// Most operations in one batch; sled 0.34 leaks memory with batches of several hundred.
@@ -28,10 +27,10 @@ pub(super) const BATCH: usize = 100;
 /// A flush is due after so many bytes given to sled. It writes a few times as many, because it writes nodes
 /// anew, and that should stay below a few of its segments: each is a task for one of its seven I/O
 /// threads, and when all of these wait for a lock whose holder waits for an eighth task, the shortening of the
-/// file, it stands still for ever. (Seen with segments of 256 KiB and a flush after 1 MiB.)
-const FLUSH_BYTES: usize = 256 * 1024;
+/// file, it stands still for ever. (Seen with segments of 256 KiB and a flush after 1 MiB; ARCHITECTURE.md.)
+const FLUSH_BYTES: usize = 128 * 1024;
 /// Bytes in files count for less: a flush is due for deleting what has expired.
-const FILED_SHARE: usize = 4;
+const FILED_SHARE: usize = 8;
 /// What an operation costs sled's log beside its bytes, roughly.
 const OPERATION_BYTES: usize = 1024;
 
@@ -130,7 +129,7 @@ impl Engine {
         self.tails().remove(&partition);
     }
 
-    fn tails(&self) -> MutexGuard<'_, HashMap<PartitionId, Tail>> {
+    pub(super) fn tails(&self) -> MutexGuard<'_, HashMap<PartitionId, Tail>> {
         self.tails.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -139,7 +138,7 @@ impl Engine {
         let mut settled = self.walk(Place::Settled, partition);
         while let Some(found) = settled.next()? {
             if let Some(entry) = found.removal().entry {
-                tail.files.count(&entry);
+                tail.files.count(found.first, &entry);
             }
         }
         for file in tail.files.numbers() {
@@ -164,12 +163,6 @@ impl Engine {
         Ok(())
     }
 
-    /// Where the waiting blocks begin, if that is in memory.
-    pub(super) fn waiting_from(&self, partition: PartitionId) -> Option<Offset> {
-        let tails = self.tails();
-        tails.get(&partition).map(|tail| tail.pieces.first().map_or(Offset::MAX, |piece| piece.first))
-    }
-
     /// The tree of a place.
     pub(super) fn tree(&self, place: Place) -> &Tree {
         match place {
@@ -186,24 +179,6 @@ impl Engine {
         let record = Record::decode(partition, &bytes);
         let damage = || self.damaged("read", &format!("the record of partition {partition} is damaged"));
         record.map(Some).ok_or_else(damage)
-    }
-
-    /// The block that an owner would be in.
-    pub(super) fn block_of(&self, owner: Coordinates) -> Result<Option<Found>, StoreError> {
-        let Coordinates { partition, offset } = owner;
-        let places: &[Place] = match self.waiting_from(partition) {
-            Some(from) if offset < from => &[Place::Settled],
-            Some(_) => &[Place::Waiting],
-            None => &[Place::Waiting, Place::Settled],
-        };
-        for place in places {
-            let wanted = keys::block(partition, 0)..=keys::block(partition, offset);
-            let tree = self.tree(*place);
-            if let Some((key, value)) = self.call("read", || tree.range(wanted).next_back().transpose())? {
-                return self.found(*place, partition, &key, value).map(Some);
-            }
-        }
-        Ok(None)
     }
 
     /// The waiting block at `first`.
@@ -255,11 +230,11 @@ impl Engine {
         })?;
         tail.record = Some(record);
         // First what came: it may lie in the file that what goes would leave empty.
-        for (_, entry) in &entries {
-            tail.files.count(entry);
+        for (key, entry) in &entries {
+            tail.files.count(keys::first(key), entry);
         }
-        for entry in remove.iter().filter_map(|removal| removal.entry) {
-            if tail.files.discount(&entry) {
+        for (key, entry) in remove.iter().filter_map(|removal| Some((removal.key, removal.entry?))) {
+            if tail.files.discount(keys::first(&key), &entry) {
                 self.segments.retire(entry.file);
             }
         }

@@ -1,14 +1,15 @@
-//! How full one partition's files are: which to write to, which to give up.
+//! One partition's files: which block lies where, which file to write to, which to give up.
 
 use std::collections::BTreeMap;
 
 use super::entry::Entry;
+use crate::dedupe::Offset;
 
 /// A file is full at this share of the partition's live bytes, so that what has expired in the oldest
 /// file, and cannot go before the rest of it, stays a small part.
 const SHARE: u64 = 8;
 /// But no file is called full below this.
-const LEAST_BYTES: u64 = 64 << 10;
+const LEAST_BYTES: u64 = 16 << 10;
 /// Nor not full above this: a file is the unit of giving space back.
 const MOST_BYTES: u64 = 32 << 20;
 
@@ -25,14 +26,23 @@ struct Use {
 #[derive(Debug, Default)]
 pub(super) struct Files {
     uses: BTreeMap<u32, Use>,
+    /// The blocks by first offset, as the index on disk has them: asking that for each owner took longer than
+    /// reading the owner.
+    blocks: BTreeMap<Offset, Entry>,
     live: u64,
     /// The last file is not written to any more.
     done: Option<u32>,
 }
 
 impl Files {
+    /// The block that an offset would be in, and its own first offset.
+    pub(super) fn block_of(&self, offset: Offset) -> Option<(Offset, Entry)> {
+        self.blocks.range(..=offset).next_back().map(|(first, entry)| (*first, *entry))
+    }
+
     /// Counts a block that is there.
-    pub(super) fn count(&mut self, entry: &Entry) {
+    pub(super) fn count(&mut self, first: Offset, entry: &Entry) {
+        self.blocks.insert(first, *entry);
         let bytes = u64::from(entry.bytes);
         let used = self.uses.entry(entry.file).or_default();
         used.live += bytes;
@@ -40,8 +50,11 @@ impl Files {
         self.live += bytes;
     }
 
-    /// Discounts a block that is gone; says whether its file has none left.
-    pub(super) fn discount(&mut self, entry: &Entry) -> bool {
+    /// Discounts a block that is gone, or stands elsewhere by now; says whether its file has none left.
+    pub(super) fn discount(&mut self, first: Offset, entry: &Entry) -> bool {
+        if self.blocks.get(&first) == Some(entry) {
+            self.blocks.remove(&first);
+        }
         let bytes = u64::from(entry.bytes);
         self.live = self.live.saturating_sub(bytes);
         let Some(used) = self.uses.get_mut(&entry.file) else { return false };
@@ -102,33 +115,49 @@ mod tests {
     fn files_grow_with_what_is_alive_within_bounds() {
         let mut files = Files::default();
         assert_eq!(files.current(), None);
-        files.count(&entry(1, 0, 60 << 10));
-        assert_eq!(files.current(), Some((1, 60 << 10)));
-        files.count(&entry(1, 60 << 10, 4 << 10));
+        files.count(0, &entry(1, 0, 12 << 10));
+        assert_eq!(files.current(), Some((1, 12 << 10)));
+        files.count(1, &entry(1, 12 << 10, 4 << 10));
         assert_eq!(files.current(), None, "full at the least size");
-        (0..16).for_each(|at| files.count(&entry(2, at << 20, 1 << 20)));
-        files.count(&entry(3, 0, 1 << 20));
+        (0..16).for_each(|at| files.count(2 + at, &entry(2, at << 20, 1 << 20)));
+        files.count(20, &entry(3, 0, 1 << 20));
         assert_eq!(files.current(), Some((3, 1 << 20)), "an eighth of 17 MiB");
-        (0..1_024).for_each(|at| files.count(&entry(4, at << 20, 1 << 20)));
-        files.count(&entry(5, 0, 31 << 20));
+        (0..1_024).for_each(|at| files.count(30 + at, &entry(4, at << 20, 1 << 20)));
+        files.count(2_000, &entry(5, 0, 31 << 20));
         assert_eq!(files.current(), Some((5, 31 << 20)));
-        files.count(&entry(5, 31 << 20, 1 << 20));
+        files.count(2_001, &entry(5, 31 << 20, 1 << 20));
         assert_eq!(files.current(), None, "full at the greatest size");
+    }
+
+    #[test]
+    fn a_block_that_was_written_anew_is_found_where_it_is_now() {
+        let mut files = Files::default();
+        let (old, new, next) = (entry(1, 0, 100), entry(2, 0, 90), entry(1, 100, 100));
+        files.count(10, &old);
+        files.count(20, &next);
+        assert_eq!(files.block_of(9), None);
+        assert_eq!(files.block_of(19), Some((10, old)));
+        // What came is counted before what goes.
+        files.count(10, &new);
+        files.discount(10, &old);
+        assert_eq!(files.block_of(19), Some((10, new)));
+        files.discount(10, &new);
+        assert_eq!((files.block_of(19), files.block_of(u64::MAX)), (None, Some((20, next))));
     }
 
     #[test]
     fn a_file_is_given_up_with_its_last_block_or_when_too_much_is_dead() {
         let mut files = Files::default();
         let all: Vec<_> = (0..8u32).map(|n| entry(n / 4, u64::from(n % 4) << 20, 1 << 20)).collect();
-        for entry in &all {
-            files.count(entry);
+        for (first, entry) in (0..).zip(&all) {
+            files.count(first, entry);
         }
         assert_eq!(files.wasteful(), None);
-        let gone: Vec<bool> = all[1..3].iter().map(|entry| files.discount(entry)).collect();
-        assert_eq!((gone, files.wasteful()), (vec![false, false], None), "2 of 8 MiB");
-        assert!(!files.discount(&all[4]));
+        let gone = [files.discount(1, &all[1]), files.discount(2, &all[2])];
+        assert_eq!((gone, files.wasteful()), ([false, false], None), "2 of 8 MiB");
+        assert!(!files.discount(4, &all[4]));
         assert_eq!(files.wasteful(), Some(0), "3 of 8 MiB, most of them in the first file");
-        assert!(!files.discount(&all[0]) && files.discount(&all[3]), "the last of its blocks");
+        assert!(!files.discount(0, &all[0]) && files.discount(3, &all[3]), "the last of its blocks");
         assert_eq!((files.numbers(), files.wasteful()), (vec![1], None));
         files.measured(1, 9 << 20);
         assert_eq!(files.wasteful(), Some(1), "bytes of no block");

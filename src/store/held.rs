@@ -142,6 +142,13 @@ impl<S: Store> Store for Held<S> {
         }
     }
 
+    fn owns(&self, owner: Coordinates, identity: Identity) -> Result<Option<bool>, StoreError> {
+        match self.store.owns(owner, identity) {
+            Ok(Some(owns)) => Ok(Some(owns)),
+            missing => self.unless_taken(owner.partition, missing)?,
+        }
+    }
+
     fn clear(&mut self, partition: PartitionId) -> Result<(), StoreError> {
         self.write(partition, |store| store.clear(partition))
     }

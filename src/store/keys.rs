@@ -24,6 +24,11 @@ pub(super) fn block(partition: PartitionId, first: Offset) -> Key {
     key
 }
 
+/// The first offset in a key made by [`block`].
+pub(super) fn first(key: &Key) -> Offset {
+    key.last_chunk().map_or(0, |first| u64::from_be_bytes(*first))
+}
+
 /// Partition and first offset of a block's key; `None` when it is not one.
 pub(super) fn parse_block(key: &[u8]) -> Option<(PartitionId, Offset)> {
     let (partition, first) = key.split_first_chunk::<4>()?;

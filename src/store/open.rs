@@ -18,10 +18,10 @@ use super::verify::verify;
 use super::{OpenError, keys};
 use crate::dedupe::HashKind;
 
-/// Size of sled's log segments, some of which are in hand whatever is stored. A message above a quarter of
-/// it goes into a file of its own, which sled does not sync; a quarter of this holds a node of 20 waiting
-/// blocks. Smaller than this sled stood still at a trickle: see `engine::FLUSH_BYTES`.
-const SEGMENT_BYTES: usize = 1024 * 1024;
+/// Size of sled's log segments, some of which are in hand whatever is stored: five at a trickle. A message above
+/// a quarter of it goes into a file of its own, which sled does not sync; that is twice a node of 20 waiting
+/// blocks. With 256 KiB a trickle over many partitions takes more room, not less.
+const SEGMENT_BYTES: usize = 512 * 1024;
 /// sled holds the index and the small blocks; most of the cache is for the blocks in files.
 const ENGINE_CACHE_SHARE: u64 = 8;
 /// How often sled writes out on its own, in milliseconds.

@@ -7,6 +7,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::mem;
+use std::ops::Range;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -120,19 +121,28 @@ impl Readers {
 
     /// The bytes at an entry's place, unverified.
     pub(super) fn read(&mut self, segments: &Segments, entry: &Entry) -> io::Result<&[u8]> {
-        let length = entry.bytes as usize;
-        if self.bytes.len() < length {
-            self.bytes.resize(length, 0);
+        self.part(segments, entry, 0..entry.bytes as usize)
+    }
+
+    /// A part of the bytes at an entry's place, unverified.
+    pub(super) fn part(
+        &mut self,
+        segments: &Segments,
+        entry: &Entry,
+        part: Range<usize>,
+    ) -> io::Result<&[u8]> {
+        if !self.files.iter().any(|(number, _)| *number == entry.file) {
+            let file = File::open(segments.path(entry.file))?;
+            self.files.truncate(Self::MOST - 1);
+            self.files.push_front((entry.file, file));
         }
-        let bytes = self.bytes.get_mut(..length).unwrap_or_default();
+        if self.bytes.len() < part.len() {
+            self.bytes.resize(part.len(), 0);
+        }
+        let bytes = self.bytes.get_mut(..part.len()).unwrap_or_default();
         if let Some((_, file)) = self.files.iter().find(|(number, _)| *number == entry.file) {
-            file.read_exact_at(bytes, entry.at)?;
-            return Ok(bytes);
+            file.read_exact_at(bytes, entry.at + part.start as u64)?;
         }
-        let file = File::open(segments.path(entry.file))?;
-        file.read_exact_at(bytes, entry.at)?;
-        self.files.truncate(Self::MOST - 1);
-        self.files.push_front((entry.file, file));
         Ok(bytes)
     }
 

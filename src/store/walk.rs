@@ -8,9 +8,9 @@ use super::engine::{Engine, Removal};
 use super::entry::Entry;
 use super::error::remedy;
 use super::keys;
-use super::segments::Readers;
+use super::segments::{Readers, Segments};
 use super::tail::{Place, range};
-use crate::dedupe::{BlockView, Offset, PartitionId};
+use crate::dedupe::{BlockParts, BlockView, Coordinates, Identity, Offset, PartitionId};
 use crate::ports::StoreError;
 
 /// A stored block.
@@ -36,6 +36,11 @@ pub(super) enum Content {
 }
 
 impl Found {
+    fn filed(partition: PartitionId, first: Offset, entry: Entry) -> Self {
+        let Entry { next, identities, .. } = entry;
+        Self { partition, first, next, identities, content: Content::Filed(entry) }
+    }
+
     /// In which tree it is.
     pub(super) fn place(&self) -> Place {
         match self.content {
@@ -77,6 +82,19 @@ impl Walk<'_> {
     }
 }
 
+impl Readers {
+    /// What stands where the identity of an owner should be. Only its own place is read, and nothing is verified:
+    /// what is found counts if it is what was expected, which no damage makes of 16 other bytes.
+    pub(super) fn glimpse(&mut self, segments: &Segments, found: &Found, owner: Offset) -> Option<Identity> {
+        let Content::Filed(entry) = &found.content else { return None };
+        let parts = BlockParts::of(entry.bytes as usize, usize::try_from(entry.identities).ok()?)?;
+        let deltas = self.part(segments, entry, parts.deltas.clone()).ok()?;
+        let at = parts.identity_at(deltas, found.first, owner)?;
+        let identity = self.part(segments, entry, at..at + 16).ok()?;
+        identity.try_into().ok().map(Identity)
+    }
+}
+
 impl Engine {
     /// The blocks of a partition in one place.
     pub(super) fn walk(&self, place: Place, partition: PartitionId) -> Walk<'_> {
@@ -92,19 +110,43 @@ impl Engine {
         value: IVec,
     ) -> Result<Found, StoreError> {
         let first = keys::parse_block(key).map_or(0, |(_, first)| first);
-        let (next, identities, content) = match place {
+        match place {
             Place::Waiting => {
                 let view = self.trusted(partition, &value)?;
-                (view.header.next, view.count() as u64, Content::Here(value))
+                let (next, identities) = (view.header.next, view.count() as u64);
+                Ok(Found { partition, first, next, identities, content: Content::Here(value) })
             }
             Place::Settled => {
                 let entry = Entry::decode(&value).ok_or_else(|| {
                     self.damaged("read", &format!("the entry of partition {partition} at {first} is damaged"))
                 })?;
-                (entry.next, entry.identities, Content::Filed(entry))
+                Ok(Found::filed(partition, first, entry))
             }
+        }
+    }
+
+    /// The block that an owner would be in.
+    pub(super) fn block_of(&self, owner: Coordinates) -> Result<Option<Found>, StoreError> {
+        if let Some(failure) = self.failed.get() {
+            return Err(failure.clone());
+        }
+        let Coordinates { partition, offset } = owner;
+        let places: &[Place] = match self.tails().get(&partition) {
+            Some(tail) if tail.pieces.first().is_none_or(|waits| offset < waits.first) => {
+                let settled = tail.files.block_of(offset);
+                return Ok(settled.map(|(first, entry)| Found::filed(partition, first, entry)));
+            }
+            Some(_) => &[Place::Waiting],
+            None => &[Place::Waiting, Place::Settled],
         };
-        Ok(Found { partition, first, next, identities, content })
+        for place in places {
+            let wanted = keys::block(partition, 0)..=keys::block(partition, offset);
+            let tree = self.tree(*place);
+            if let Some((key, value)) = self.call("read", || tree.range(wanted).next_back().transpose())? {
+                return self.found(*place, partition, &key, value).map(Some);
+            }
+        }
+        Ok(None)
     }
 
     /// The bytes of a block; those from a file are verified.

@@ -274,6 +274,9 @@ impl Pair {
                 let found = disk.identity_of(owner).unwrap();
                 assert_eq!(found, on_disk.get(&offset).copied(), "{owner}");
                 assert_eq!(found, self.memory.identity_of(owner).unwrap(), "{owner}");
+                for asked in [found.unwrap_or(Identity([0; 16])), Identity([1; 16])] {
+                    assert_eq!(disk.owns(owner, asked).unwrap(), found.map(|id| id == asked), "{owner}");
+                }
             }
         }
     }

@@ -17,9 +17,9 @@ impl Window {
             if self.place_of_pending(owner).is_some() || (arrived > 0 && arrived < oldest) {
                 return ControlFlow::Continue(());
             }
-            match owners.identity_of(owner) {
-                Ok(Some(identity)) if identity == look.identity => found.push((owner, arrived)),
-                Ok(_) => {}
+            match owners.owns(owner, look.identity) {
+                Ok(true) => found.push((owner, arrived)),
+                Ok(false) => {}
                 Err(error) => return ControlFlow::Break(error),
             }
             ControlFlow::Continue(())
