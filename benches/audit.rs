@@ -11,7 +11,7 @@ fn main() {
     let mut numbers = std::env::args().skip(1).filter_map(|arg| arg.parse::<u64>().ok());
     let (millions, mib) = (numbers.next().unwrap_or(10), numbers.next().unwrap_or(256));
     let records = millions * 1_000_000;
-    let dir = tempfile::tempdir_in(".").unwrap();
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let scratch = Scratch::new(dir.path(), usize::try_from(mib << 20).unwrap());
     let prints = Fingerprints::new(fastrand::u128(..));
     let mut comparison = Comparison::new(

@@ -81,7 +81,7 @@ fn main() {
 fn contest(ids: u64, named: &[&str]) {
     println!("\n{} M ids in the window:", ids / 1_000_000);
     println!("  {:<44} {:>9}  M decisions/s a core    bytes an id: memory, disk", "", "M ids");
-    let dir = tempfile::tempdir_in(".").unwrap();
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let mut entries = entries(ids, dir.path());
     entries.retain(|(name, _)| named.is_empty() || named.iter().any(|part| name.contains(part)));
     if ids >= ALONE {

@@ -32,7 +32,7 @@ fn main() {
 
 fn measure(what: &str, soak: &Soak) {
     println!("\n{what}, {} partitions, windows of {} records each:", soak.partitions, soak.window);
-    let dir = tempfile::tempdir_in(".").expect("a directory");
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
     let began = monotonic();
     let mut worst = 0.0f64;
     soak.run(dir.path(), |window, rolled| {

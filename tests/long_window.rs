@@ -110,7 +110,8 @@ fn filters_that_are_rebuilt_stand_as_they_stood() {
         send(&pipe, &ids.iter().map(String::as_str).collect::<Vec<_>>(), start + hours * HOUR_MS);
     }
     send(&pipe, &["last"], start + 43 * HOUR_MS);
-    let alone = || running.metric("dedupd_window_ids{partition=\"0\"}").filter(|ids| (1.0..2.0).contains(ids));
+    let alone =
+        || running.metric("dedupd_window_ids{partition=\"0\"}").filter(|ids| (1.0..2.0).contains(ids));
     wait_until("a status in which the last id is alone in the exact window", LIMIT, alone);
     let bytes =
         |running: &Running| running.metric("dedupd_memory_bytes{part=\"bloom\"}").filter(|b| *b > 0.0);

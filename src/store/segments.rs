@@ -117,7 +117,7 @@ pub(super) struct Readers {
 
 impl Readers {
     /// So many at most, because a file that was deleted takes its room until it is closed.
-    const MOST: usize = 16;
+    const MOST: usize = 64;
 
     /// The bytes at an entry's place, unverified.
     pub(super) fn read(&mut self, segments: &Segments, entry: &Entry) -> io::Result<&[u8]> {
