@@ -294,6 +294,8 @@ impl Window {
         }
         let (times, most) = ((header.time_first_ms, header.time_last_ms), self.most_in_a_mark());
         let mut restored = 0;
+        // The memory accesses of a whole block overlap.
+        view.for_each(|_, identity| self.index.prefetch(&Look::at(identity)))?;
         view.for_each(|owner, identity| {
             if owner < below {
                 self.index.insert(&Look::at(identity), owner);
