@@ -110,14 +110,14 @@ fn entries(ids: u64, dir: &Path) -> Vec<Make<'_>> {
     let records = ids * 100 / (100 - DUPLICATES_PERCENT);
     let stored = || Stored::below(dir);
     vec![
-        filled("dedupd, exact; owners in an array", ROUND, 1, move |_| exact(ids)),
+        filled("dedupd, exact; owners in an array", ROUND, 1, move |name| exact(name, ids)),
         filled("dedupd, exact; owners in its store", ROUND, 1, move |name| Ours::exact(name, ids, stored())),
         // Filters are shaped by what the last slices held, so they have seen a window before this one.
         filled("dedupd, 1/8 exact, 7 Bloom slices; its store", ROUND, 2, move |name| {
             Ours::with_filters(name, ids, records, RATE, stored())
         }),
-        filled("HashSet with xxh3, and a queue", ROUND, 1, move |_| xxh3(ids)),
-        filled("hashbrown with its own hasher, and a queue", ROUND, 1, move |_| foldhash(ids)),
+        filled("HashSet with xxh3, and a queue", ROUND, 1, move |name| xxh3(name, ids)),
+        filled("hashbrown with its own hasher, and a queue", ROUND, 1, move |name| foldhash(name, ids)),
         filled("fastbloom, 8 filters in turns", ROUND, 1, move |name| Turns::new(name, ids, RATE)),
         filled("redb, one record an id", SLOW_ROUND, 1, move |name| {
             Records::<redb::Database>::below(dir, name, few)
@@ -137,18 +137,18 @@ fn filled<'a, C: Contestant + 'static>(
     (name, Box::new(move || Entry::filled(|| Box::new(make(name)), round, windows)))
 }
 
-fn exact(ids: u64) -> Ours<Array> {
-    Ours::exact("dedupd, exact; owners in an array", ids, Array::default())
+fn exact(name: &'static str, ids: u64) -> Ours<Array> {
+    Ours::exact(name, ids, Array::default())
 }
 
-fn xxh3(ids: u64) -> impl Contestant + 'static {
+fn xxh3(name: &'static str, ids: u64) -> impl Contestant + 'static {
     let set = std::collections::HashSet::with_capacity_and_hasher(ids as usize, Xxh3::new());
-    Queued::new("HashSet with xxh3, and a queue", ids, set)
+    Queued::new(name, ids, set)
 }
 
-fn foldhash(ids: u64) -> impl Contestant + 'static {
+fn foldhash(name: &'static str, ids: u64) -> impl Contestant + 'static {
     let set = hashbrown::HashSet::with_capacity(ids as usize);
-    Queued::new("hashbrown with its own hasher, and a queue", ids, set)
+    Queued::new(name, ids, set)
 }
 
 fn report(entry: &mut Entry) {
@@ -175,10 +175,10 @@ fn counted(name: &str, millions: f64) {
     let records = ids * 100 / (100 - DUPLICATES_PERCENT);
     let make = || -> Box<dyn Contestant> {
         match name {
-            "exact" => Box::new(exact(ids)),
+            "exact" => Box::new(exact("exact", ids)),
             "filters" => Box::new(Ours::with_filters("filters", ids, records, RATE, Array::default())),
-            "xxh3" => Box::new(xxh3(ids)),
-            "hashbrown" => Box::new(foldhash(ids)),
+            "xxh3" => Box::new(xxh3("xxh3", ids)),
+            "hashbrown" => Box::new(foldhash("hashbrown", ids)),
             "fastbloom" => Box::new(Turns::new("fastbloom", ids, RATE)),
             _ => panic!("exact, filters, xxh3, hashbrown or fastbloom, not {name}"),
         }

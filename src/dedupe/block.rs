@@ -170,12 +170,8 @@ impl<'a> BlockView<'a> {
             entries: Vec::new(),
         };
         let count = u32::from_le_bytes(take(content, 49)?) as usize;
-        let body = content.get(HEADER_BYTES..).unwrap_or_default();
-        let (deltas, identities) = body
-            .len()
-            .checked_sub(count.saturating_mul(16))
-            .filter(|deltas| *deltas >= count)
-            .and_then(|deltas| body.split_at_checked(deltas))
+        let (deltas, identities) = BlockParts::of(encoded.len(), count)
+            .and_then(|parts| Some((content.get(parts.deltas.clone())?, content.get(parts.deltas.end..)?)))
             .ok_or(BlockError::Truncated {
                 have: content.len(),
                 need: HEADER_BYTES + count.saturating_mul(17),

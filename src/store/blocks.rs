@@ -80,7 +80,8 @@ impl SledStore {
         match self.cache.borrow_mut().ask(at, most_bytes) {
             Said::Here(bytes) => return Ok(Answer::Block(bytes)),
             Said::Not if expected.is_some() => {
-                if self.readers.borrow_mut().glimpse(&self.engine.segments, found, owner) == expected {
+                let mut readers = self.readers.borrow_mut();
+                if readers.glimpse(&self.engine.segments, entry, (found.first, owner)) == expected {
                     return Ok(Answer::Expected);
                 }
             }

@@ -86,6 +86,18 @@ impl<S> Held<S> {
     fn unless_taken<T>(&self, partition: PartitionId, read: T) -> Result<T, StoreError> {
         if self.holds(partition) { Ok(read) } else { Err(StoreError::Taken(partition)) }
     }
+
+    /// What was not found may be with whoever has taken the partition.
+    fn found<T>(
+        &self,
+        partition: PartitionId,
+        answer: Result<Option<T>, StoreError>,
+    ) -> Result<Option<T>, StoreError> {
+        match answer {
+            Ok(Some(found)) => Ok(Some(found)),
+            missing => self.unless_taken(partition, missing)?,
+        }
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -136,17 +148,11 @@ impl<S: Store> Store for Held<S> {
     }
 
     fn identity_of(&self, owner: Coordinates) -> Result<Option<Identity>, StoreError> {
-        match self.store.identity_of(owner) {
-            Ok(Some(identity)) => Ok(Some(identity)),
-            missing => self.unless_taken(owner.partition, missing)?,
-        }
+        self.found(owner.partition, self.store.identity_of(owner))
     }
 
     fn owns(&self, owner: Coordinates, identity: Identity) -> Result<Option<bool>, StoreError> {
-        match self.store.owns(owner, identity) {
-            Ok(Some(owns)) => Ok(Some(owns)),
-            missing => self.unless_taken(owner.partition, missing)?,
-        }
+        self.found(owner.partition, self.store.owns(owner, identity))
     }
 
     fn clear(&mut self, partition: PartitionId) -> Result<(), StoreError> {

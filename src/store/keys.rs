@@ -24,9 +24,9 @@ pub(super) fn block(partition: PartitionId, first: Offset) -> Key {
     key
 }
 
-/// The first offset in a key made by [`block`].
-pub(super) fn first(key: &Key) -> Offset {
-    key.last_chunk().map_or(0, |first| u64::from_be_bytes(*first))
+/// The first offset in a block's key; 0 when it is none.
+pub(super) fn first(key: &[u8]) -> Offset {
+    parse_block(key).map_or(0, |(_, first)| first)
 }
 
 /// Partition and first offset of a block's key; `None` when it is not one.

@@ -8,9 +8,9 @@ use super::engine::{Engine, Removal};
 use super::entry::Entry;
 use super::error::remedy;
 use super::keys;
-use super::segments::{Readers, Segments};
+use super::segments::Readers;
 use super::tail::{Place, range};
-use crate::dedupe::{BlockParts, BlockView, Coordinates, Identity, Offset, PartitionId};
+use crate::dedupe::{BlockView, Coordinates, Offset, PartitionId};
 use crate::ports::StoreError;
 
 /// A stored block.
@@ -82,19 +82,6 @@ impl Walk<'_> {
     }
 }
 
-impl Readers {
-    /// What stands where the identity of an owner should be. Only its own place is read, and nothing is verified:
-    /// what is found counts if it is what was expected, which no damage makes of 16 other bytes.
-    pub(super) fn glimpse(&mut self, segments: &Segments, found: &Found, owner: Offset) -> Option<Identity> {
-        let Content::Filed(entry) = &found.content else { return None };
-        let parts = BlockParts::of(entry.bytes as usize, usize::try_from(entry.identities).ok()?)?;
-        let deltas = self.part(segments, entry, parts.deltas.clone()).ok()?;
-        let at = parts.identity_at(deltas, found.first, owner)?;
-        let identity = self.part(segments, entry, at..at + 16).ok()?;
-        identity.try_into().ok().map(Identity)
-    }
-}
-
 impl Engine {
     /// The blocks of a partition in one place.
     pub(super) fn walk(&self, place: Place, partition: PartitionId) -> Walk<'_> {
@@ -109,7 +96,7 @@ impl Engine {
         key: &[u8],
         value: IVec,
     ) -> Result<Found, StoreError> {
-        let first = keys::parse_block(key).map_or(0, |(_, first)| first);
+        let first = keys::first(key);
         match place {
             Place::Waiting => {
                 let view = self.trusted(partition, &value)?;
