@@ -55,6 +55,56 @@ pub struct Bounds {
     pub high: Offset,
 }
 
+/// A topic that transactions write to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Written {
+    /// The clean topic.
+    Clean,
+    /// The state topic.
+    State,
+    /// The dead-letter topic.
+    DeadLetter,
+    /// The topic for duplicates.
+    Duplicates,
+}
+
+/// A partition that transactions write to. Each gets a marker of its own when a transaction ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LogId {
+    /// The topic.
+    pub topic: Written,
+    /// The partition of that topic.
+    pub partition: PartitionId,
+}
+
+impl LogId {
+    /// A partition of the clean topic.
+    #[must_use]
+    pub fn clean(partition: PartitionId) -> Self {
+        Self { topic: Written::Clean, partition }
+    }
+
+    /// A partition of the state topic.
+    #[must_use]
+    pub fn state(partition: PartitionId) -> Self {
+        Self { topic: Written::State, partition }
+    }
+}
+
+impl Bounds {
+    /// Whether records lie behind an open transaction.
+    #[must_use]
+    pub fn has_open_records(&self) -> bool {
+        self.stable < self.high
+    }
+
+    /// Whether the log holds, or held and may still hold, an offset.
+    #[must_use]
+    pub fn holds(&self, offset: Offset) -> bool {
+        (self.low..self.high).contains(&offset)
+    }
+}
+
 /// The raw topic, read as a member of the group.
 pub trait Source {
     /// A record borrowed from the client.
@@ -155,23 +205,12 @@ pub trait Sink<S: Source> {
     fn prepare(&mut self, wait: Duration) -> Result<(), Failure>;
     /// Ends the open transaction of a dead writer by taking its transactional id over for a moment.
     fn fence(&mut self, writer: &str, wait: Duration) -> Result<(), Failure>;
-    /// Ends what a broker left without its marker in one partition, as aborted: one transaction of
-    /// `writer` over the clean and the state partition, where `(clean, state)` says so, and the
-    /// group's offsets, aborted.
+    /// Ends as aborted whatever `writer` left open in these partitions and in the group's offsets: one
+    /// transaction of `writer` that touches them, aborted. Its records are visible to no `read_committed` reader.
     fn purge(
         &mut self,
         writer: &str,
-        partition: PartitionId,
-        parts: (bool, bool),
-        wait: Duration,
-    ) -> Result<(), Failure>;
-    /// Ends what a broker left without its marker in the state partition and the group's offsets, as
-    /// committed: one transaction of `writer` with an empty block and the offset, committed.
-    fn seal(
-        &mut self,
-        writer: &str,
-        key: &str,
-        block: &[u8],
+        logs: &[LogId],
         position: &Position,
         wait: Duration,
     ) -> Result<(), Failure>;
@@ -189,8 +228,13 @@ pub trait Sink<S: Source> {
     fn clean_end(&self, partition: PartitionId) -> Option<Offset>;
     /// Writes a block to the state topic, in the transaction.
     fn put_state(&mut self, partition: PartitionId, key: &str, block: &[u8]) -> Result<(), Failure>;
-    /// One past the highest state offset acknowledged for a partition since the producer exists.
+    /// One past the highest state offset acknowledged in this transaction, for a partition.
     fn state_end(&self, partition: PartitionId) -> Option<Offset>;
+    /// The partitions of side topics written to in this transaction, each with one past the highest offset
+    /// acknowledged.
+    fn side_ends(&self) -> Vec<(LogId, Offset)> {
+        Vec::new()
+    }
     /// Puts the raw offsets into the transaction, guarded by the membership of `source`.
     fn send_offsets(&mut self, source: &S, positions: &[Position], wait: Duration) -> Result<(), Failure>;
     /// Commits the transaction.
@@ -239,20 +283,19 @@ pub trait StateLog {
     fn read(&mut self, wait: Duration) -> Result<Vec<StateItem>, Failure>;
     /// Ends the reading of a partition.
     fn close(&mut self, partition: PartitionId) -> Result<(), Failure>;
-    /// The ends of a state partition's log.
-    fn bounds(&self, partition: PartitionId, wait: Duration) -> Result<Bounds, Failure>;
-    /// The ends of a clean partition's log.
-    fn clean_bounds(&self, partition: PartitionId, wait: Duration) -> Result<Bounds, Failure>;
-    /// The records of a state partition from `from` to its end.
-    fn tail(
+    /// The ends of these logs, in this order. Asks the leaders.
+    fn bounds(&self, logs: &[LogId], wait: Duration) -> Result<Vec<Bounds>, Failure>;
+    /// One past the last offset of these logs that `read_committed` sees, in this order. Asks the leaders.
+    fn stable_ends(&self, logs: &[LogId], wait: Duration) -> Result<Vec<Offset>, Failure>;
+    /// The records of state partitions, each from an offset to its end; those of one partition in their order.
+    fn tails(
         &self,
-        partition: PartitionId,
-        from: Offset,
+        from: &[(PartitionId, Offset)],
         what: Leftover,
         wait: Duration,
     ) -> Result<Vec<StateItem>, Failure>;
-    /// Whether `read_committed` sees the record at this offset of a clean partition.
-    fn clean_shows(&self, partition: PartitionId, offset: Offset, wait: Duration) -> Result<bool, Failure>;
+    /// Whether `read_committed` readers see the record at each of these offsets of the clean topic, in this order.
+    fn shown(&self, at: &[(PartitionId, Offset)], wait: Duration) -> Result<Vec<bool>, Failure>;
 }
 
 /// How much of a partition's local state is real.

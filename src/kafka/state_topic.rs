@@ -1,6 +1,6 @@
 //! The state topic, read committed, outside of the group's protocol.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use rdkafka::Message;
@@ -15,7 +15,7 @@ use super::ends::{Ends, Quiet, reader};
 use super::error::failure;
 use super::tail;
 use crate::dedupe::{Offset, PartitionId};
-use crate::ports::{Bounds, Failure, Leftover, StateItem, StateLog};
+use crate::ports::{Bounds, Failure, Leftover, LogId, StateItem, StateLog};
 
 /// Most items handed over by one read, so that the worker gets back to its group in time.
 const READ_ITEMS: usize = 256;
@@ -48,6 +48,11 @@ impl KafkaStateLog {
         let mut list = TopicPartitionList::new();
         list.add_partition_offset(&self.topic, number(partition), offset)?;
         Ok(list)
+    }
+
+    /// The topic of each.
+    fn named(&self, logs: &[LogId]) -> Vec<(&str, PartitionId)> {
+        logs.iter().map(|log| (self.settings.topic_of(log.topic), log.partition)).collect()
     }
 
     fn doing(&self, what: &str) -> String {
@@ -120,36 +125,43 @@ impl StateLog for KafkaStateLog {
         Ok(())
     }
 
-    fn bounds(&self, partition: PartitionId, wait: Duration) -> Result<Bounds, Failure> {
-        self.ends.of(&self.topic, partition, wait)
+    fn bounds(&self, logs: &[LogId], wait: Duration) -> Result<Vec<Bounds>, Failure> {
+        self.ends.of_all(&self.named(logs), wait)
     }
 
-    fn clean_bounds(&self, partition: PartitionId, wait: Duration) -> Result<Bounds, Failure> {
-        self.ends.of(&self.clean, partition, wait)
+    fn stable_ends(&self, logs: &[LogId], wait: Duration) -> Result<Vec<Offset>, Failure> {
+        self.ends.stable_of_all(&self.named(logs), wait)
     }
 
-    fn tail(
+    fn tails(
         &self,
-        partition: PartitionId,
-        from: Offset,
+        from: &[(PartitionId, Offset)],
         what: Leftover,
         wait: Duration,
     ) -> Result<Vec<StateItem>, Failure> {
         let mut items = Vec::new();
-        tail::read(&self.settings, (&self.topic, partition), (from, what), wait, &mut |message| {
+        let from = from.iter().copied().collect();
+        tail::read(&self.settings, (&self.topic, &from), what, wait, &mut |partition, message| {
             items.push(block(partition, message));
             true
         })?;
         Ok(items)
     }
 
-    fn clean_shows(&self, partition: PartitionId, offset: Offset, wait: Duration) -> Result<bool, Failure> {
-        let mut shown = false;
-        let from = (offset, Leftover::Committed);
-        tail::read(&self.settings, (&self.clean, partition), from, wait, &mut |message| {
-            shown = u64::try_from(message.offset()) == Ok(offset);
-            false
+    fn shown(&self, at: &[(PartitionId, Offset)], wait: Duration) -> Result<Vec<bool>, Failure> {
+        let mut shown = BTreeSet::new();
+        let (mut from, mut to) = (BTreeMap::new(), BTreeMap::new());
+        for (partition, offset) in at {
+            let (first, last) =
+                (from.entry(*partition).or_insert(*offset), to.entry(*partition).or_insert(*offset));
+            (*first, *last) = ((*first).min(*offset), (*last).max(*offset));
+        }
+        let topic = (self.clean.as_str(), &from);
+        tail::read(&self.settings, topic, Leftover::Committed, wait, &mut |partition, message| {
+            let offset = u64::try_from(message.offset()).unwrap_or(0);
+            shown.insert((partition, offset));
+            to.get(&partition).is_some_and(|last| offset < *last)
         })?;
-        Ok(shown)
+        Ok(at.iter().map(|at| shown.contains(at)).collect())
     }
 }

@@ -1,5 +1,6 @@
 //! The open transaction's size and age, and the partitions of a worker.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::options::Options;
@@ -14,6 +15,7 @@ pub struct Batch {
     since: Option<Duration>,
     records: usize,
     bytes: usize,
+    touched: BTreeSet<PartitionId>,
 }
 
 impl Batch {
@@ -26,7 +28,7 @@ impl Batch {
     ) -> Result<(), Failure> {
         if self.since.is_none() {
             sink.begin()?;
-            *self = Self { since: Some(now()), records: 0, bytes: 0 };
+            *self = Self { since: Some(now()), ..Self::default() };
         }
         Ok(())
     }
@@ -35,6 +37,17 @@ impl Batch {
     pub fn add(&mut self, bytes: usize) {
         self.records += 1;
         self.bytes += bytes;
+    }
+
+    /// Notes that it has something of a partition, whatever becomes of the partition meanwhile.
+    pub fn touch(&mut self, partition: PartitionId) {
+        self.touched.insert(partition);
+    }
+
+    /// The partitions that it has something of.
+    #[must_use]
+    pub fn touched(&self) -> Vec<PartitionId> {
+        self.touched.iter().copied().collect()
     }
 
     /// Bytes of the keys and values in the open transaction.

@@ -5,7 +5,7 @@ use crate::dedupe::{KindId, Layout, Lost, Offset, Remembered};
 /// Layouts of more filters than that are left out: the broker limits metadata to 4,096 bytes.
 const LONGEST_LAYOUT: usize = 2_048;
 
-/// The metadata of a committed offset: `v1;s=…;t=…;b=…@…;f=…;l=…;w=…;k=…;l=…;w=…;p=…;r=…;d=…;tx=…`.
+/// The metadata of a committed offset: `v1;s=…;t=…;b=…@…@…;f=…;l=…;w=…;k=…;l=…;w=…;p=…;r=…;d=…;tx=…`.
 ///
 /// Other programs may commit to the group, so anything may stand there; what does not parse counts
 /// as no checkpoint, which costs a restore and never correctness.
@@ -38,6 +38,16 @@ pub struct Tail {
     pub crc: u32,
     /// One past the last raw offset that the block covers.
     pub next: Offset,
+    /// A state offset at or before the block, when it is known: from there on it is found, or its transaction was undone.
+    pub from: Option<Offset>,
+}
+
+impl Tail {
+    /// Whether both name the same block.
+    #[must_use]
+    pub fn names_same(&self, other: &Self) -> bool {
+        (self.crc, self.next) == (other.crc, other.next)
+    }
 }
 
 impl Checkpoint {
@@ -45,7 +55,7 @@ impl Checkpoint {
     /// 4,096, unless told otherwise).
     #[must_use]
     pub fn render(&self) -> String {
-        let tail = self.tail.map(|t| format!(";b={:08x}@{}", t.crc, t.next)).unwrap_or_default();
+        let tail = self.tail.map(|tail| render_tail(&tail)).unwrap_or_default();
         let forgets = if self.forgets > 0 { format!(";f={}", self.forgets) } else { String::new() };
         let windows = render_windows(&self.windows);
         let began = self.began.map(|partitions| format!(";p={partitions}")).unwrap_or_default();
@@ -129,9 +139,17 @@ fn parse_lost(value: &str) -> Option<Lost> {
     Some(Lost { exact_ms: ms(exact)?, beyond_ms: ms(beyond)? })
 }
 
+fn render_tail(tail: &Tail) -> String {
+    let from = tail.from.map(|from| format!("@{from}")).unwrap_or_default();
+    format!(";b={:08x}@{}{from}", tail.crc, tail.next)
+}
+
 fn parse_tail(value: &str) -> Option<Tail> {
-    let (crc, next) = value.split_once('@')?;
-    Some(Tail { crc: u32::from_str_radix(crc, 16).ok()?, next: next.parse().ok()? })
+    let mut parts = value.split('@');
+    let crc = u32::from_str_radix(parts.next()?, 16).ok()?;
+    let next = parts.next()?.parse().ok()?;
+    let from = parts.next().map(str::parse).transpose().ok()?;
+    Some(Tail { crc, next, from })
 }
 
 /// The key of a record in the state topic: `v1;clean=…;kind=…;raw=…;tx=…`. With a transaction that hangs after a
@@ -190,7 +208,7 @@ mod tests {
         let full = Checkpoint {
             state_next: 77,
             stream_time_ms: -5,
-            tail: Some(Tail { crc: 0xdead_beef, next: u64::MAX }),
+            tail: Some(Tail { crc: 0xdead_beef, next: u64::MAX, from: Some(76) }),
             forgets: 3,
             windows: vec![
                 Remembered {
@@ -245,7 +263,7 @@ mod tests {
         let longest = Checkpoint {
             state_next: u64::MAX,
             stream_time_ms: i64::MIN,
-            tail: Some(Tail { crc: u32::MAX, next: u64::MAX }),
+            tail: Some(Tail { crc: u32::MAX, next: u64::MAX, from: Some(u64::MAX) }),
             forgets: u64::MAX,
             windows: (0..9).map(longest_of).collect(),
             began: Some(u32::MAX),

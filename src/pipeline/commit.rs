@@ -12,7 +12,7 @@ use super::failpoint;
 use super::loading::cut_back;
 use super::options::Options;
 use super::partition::Partition;
-use super::trouble::{Fatal, Trouble};
+use super::trouble::Trouble;
 use super::worker::{Core, World};
 use crate::clock::Clock;
 use crate::dedupe::{Block, KindId, PartitionId, Windows};
@@ -54,10 +54,13 @@ impl<W: World> Core<W> {
         // The client's commit would flush the state records in steps of 100 ms.
         self.sink.drain(self.options.transaction_timeout)?;
         failpoint::pass("before_commit");
+        let touched = self.touched();
         self.persistently(Sink::commit)?;
         failpoint::pass("after_commit");
         self.apply()?;
         failpoint::pass("after_apply");
+        self.await_markers(source, touched)?;
+        failpoint::pass("after_markers");
         let took = self.clock.elapsed().saturating_sub(started);
         self.report.transaction(&mut self.tally, took, self.clock.wall_ms());
         Ok(())
@@ -68,9 +71,10 @@ impl<W: World> Core<W> {
     fn store_blocks(&mut self) -> Result<Vec<(PartitionId, Vec<u8>)>, Trouble> {
         let mut blocks = Vec::new();
         for partition in self.partitions.open_mut() {
+            let state_next = partition.state_next;
             for block in partition.blocks(self.options.hash) {
                 let encoded = block.encode();
-                let tail = Tail { crc: Block::checksum(&encoded), next: block.next };
+                let tail = Tail { crc: Block::checksum(&encoded), next: block.next, from: Some(state_next) };
                 if let Some(open) = partition.open.as_mut() {
                     open.tail = Some(tail);
                 }
@@ -91,6 +95,15 @@ impl<W: World> Core<W> {
             }
             positions.push(position);
         }
+        self.send_positions(source, &positions)
+    }
+
+    /// Puts offsets into the transaction, if the group has given these partitions to us.
+    pub(super) fn send_positions(
+        &mut self,
+        source: &W::Source,
+        positions: &[Position],
+    ) -> Result<(), Trouble> {
         let ids: Vec<PartitionId> = positions.iter().map(|p| p.partition).collect();
         // The broker does not check all of this (KAFKA.md 9.1): an un-joined member's offsets are
         // accepted, and ownership of a partition is never verified.
@@ -105,12 +118,12 @@ impl<W: World> Core<W> {
             }
             .into());
         }
-        self.persistently(|sink, wait| sink.send_offsets(source, &positions, wait))
+        self.persistently(|sink, wait| sink.send_offsets(source, positions, wait))
     }
 
     /// Repeats a call that may be resumed, for as long as the transaction can live; then its outcome
     /// counts as unknown.
-    fn persistently(
+    pub(super) fn persistently(
         &mut self,
         mut call: impl FnMut(&mut W::Sink, Duration) -> Result<(), Failure>,
     ) -> Result<(), Trouble> {
@@ -153,25 +166,11 @@ impl<W: World> Core<W> {
         Ok(())
     }
 
-    /// An abort that touches a partition with a committed leftover would undo the leftover.
-    fn keep_leftovers(&self) -> Result<(), Trouble> {
-        let endangered = |p: &&Partition| p.must_commit && p.open.as_ref().is_some_and(|open| open.forwarded);
-        match self.partitions.iter().find(endangered) {
-            None => Ok(()),
-            Some(partition) => Err(Fatal::Operator(format!(
-                "partition {} of the clean topic holds committed records that a broker left without their marker; the \
-                 open transaction has to be aborted, which would undo them; look at the transaction of {} with \
-                 kafka-transactions.sh, and start again",
-                partition.id, self.options.writer
-            ))
-            .into()),
-        }
-    }
-
     /// Ends the open transaction without a trace. Definite: C has not moved.
-    pub(super) fn abort(&mut self) -> Result<(), Trouble> {
-        self.keep_leftovers()?;
+    pub(super) fn abort(&mut self, source: &W::Source) -> Result<(), Trouble> {
+        let side = self.sink.side_ends();
         self.persistently(Sink::abort).map_err(Trouble::renewing)?;
+        let touched = self.touched_by_abort(side).map_err(Trouble::renewing)?;
         self.batch.close();
         self.tally.clear();
         for partition in self.partitions.open_mut() {
@@ -184,7 +183,7 @@ impl<W: World> Core<W> {
                 partition.abort();
             }
         }
-        Ok(())
+        self.await_markers(source, touched)
     }
 }
 

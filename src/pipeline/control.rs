@@ -99,6 +99,7 @@ impl<W: World> Core<W> {
             at: partition.committed,
             owners: owners.into_iter().map(|owner| (owner, identity)).collect(),
         });
+        places.iter().for_each(|place| self.batch.touch(place.partition));
         self.commit(source)?;
         tracing::info!(?places, "an identity was taken back");
         Ok(())

@@ -52,7 +52,7 @@ impl<W: World> Core<W> {
                 committed.and(released)
             }
             GroupEvent::Lost(ids) => {
-                let aborted = if self.batch.is_open() { self.abort() } else { Ok(()) };
+                let aborted = if self.batch.is_open() { self.abort(source) } else { Ok(()) };
                 let released = self.release(source, &ids);
                 // What stays with us was part of the aborted transaction too.
                 self.relocate(source, Duration::ZERO)?;
@@ -101,7 +101,7 @@ impl<W: World> Core<W> {
         self.rejoining = true;
         self.heard.clear();
         let closed: Vec<_> = self.partitions.ids(|_| true).into_iter().map(|id| self.log.close(id)).collect();
-        let ended = if self.batch.is_open() { self.abort() } else { Ok(()) };
+        let ended = if self.batch.is_open() { self.abort(source) } else { Ok(()) };
         self.partitions = Partitions::default();
         source.rejoin()?;
         self.rejoining = false;

@@ -78,6 +78,17 @@ pub struct Open {
     pub forgotten: Option<Forgotten>,
 }
 
+/// Records of another transaction that are open in a partition's topics.
+#[derive(Debug, Clone, Copy)]
+pub struct LeftOpen {
+    /// Monotonic time since which they are seen at the same place.
+    pub since: Duration,
+    /// Where they begin in the clean and in the state partition.
+    pub place: (Offset, Offset),
+    /// How many times it was tried in vain to end them for others.
+    pub attempts: u32,
+}
+
 /// A partition and everything that belongs to it. Owned by one worker.
 #[expect(clippy::struct_excessive_bools, reason = "each a fact of its own, none follows from another")]
 #[derive(Debug)]
@@ -105,19 +116,16 @@ pub struct Partition {
     /// The group was rewound and the state forgot what lay beyond C: the next transaction has to write
     /// a block even without identities, or a later restore would revive the forgotten owners.
     pub rewound: bool,
-    /// No leftover of a torn transaction is in the partition's topics, since the producer was made.
+    /// Since the producer was made, nothing is left open in the partition's topics, and its logs agree.
     pub untorn: bool,
-    /// Monotonic time since which the same leftover is seen, and where it begins in the clean and in
-    /// the state partition.
-    pub hanging: Option<(Duration, (Offset, Offset))>,
+    /// What is open in the partition's topics, when something is.
+    pub left_open: Option<LeftOpen>,
     /// How many partitions the raw topic had when the group began, as the last checkpoint says.
     pub began: Option<u32>,
     /// Nobody else could know where this partition begins: its position is committed though no record came.
     pub unsettled: bool,
     /// The committed offset beyond which the state topic was found, when that was seen once.
     pub behind_state: Option<Offset>,
-    /// A committed leftover becomes visible with our next commit here, and is lost with an abort.
-    pub must_commit: bool,
     /// The lowest record among those refused last: it is sent alone next, and what lies before it without it.
     pub suspect: Option<Offset>,
     /// The record that the broker refuses, once found, and its words.
@@ -145,11 +153,10 @@ impl Partition {
             limit: None,
             rewound: false,
             untorn: false,
-            hanging: None,
+            left_open: None,
             began: None,
             unsettled: false,
             behind_state: None,
-            must_commit: false,
             suspect: None,
             poison: None,
             refusal: None,
@@ -186,7 +193,6 @@ impl Partition {
     pub fn commit(&mut self, state_end: Option<Offset>) -> Vec<(KindId, Offset)> {
         let open = self.open.take().unwrap_or_default();
         self.committed = self.next;
-        self.must_commit &= !open.forwarded;
         self.rewound = false;
         self.unsettled = false;
         self.state_next = state_end.map_or(self.state_next, |end| end.max(self.state_next));

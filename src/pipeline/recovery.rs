@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use super::checkpoint::{Checkpoint, Tail};
+use super::checkpoint::Checkpoint;
 use super::loading::{cut_back, load_window};
 use super::partition::{Open, Partition, Phase};
 use super::trouble::Trouble;
@@ -52,8 +52,7 @@ pub(super) fn plan(head: Option<Head>, committed: Option<Offset>, checkpoint: Op
     let Some(checkpoint) = checkpoint else {
         return Plan::CatchUp { confirmed: head.confirmed, from: head.state_next };
     };
-    let local = head.tail.map(|(crc, next)| Tail { crc, next });
-    let same_tail = checkpoint.tail.is_some_and(|tail| Some(tail) == local);
+    let same_tail = checkpoint.tail.is_some_and(|tail| Some((tail.crc, tail.next)) == head.tail);
     // Taking an identity back leaves C and the last block as they are.
     let same_forgets = checkpoint.forgets == head.forgets;
     if same_forgets && (head.confirmed == committed || (same_tail && head.confirmed < committed)) {
@@ -76,7 +75,7 @@ impl<W: World> Core<W> {
             for id in &waiting {
                 self.hold(*id);
             }
-            let free = self.untorn(source, &waiting)?;
+            let free = self.without_leftovers(source, &waiting)?;
             if !free.is_empty() {
                 self.locate(source, &free)?;
             }
@@ -106,7 +105,9 @@ impl<W: World> Core<W> {
         match source.committed(waiting, SLICE) {
             Ok(answers) => {
                 self.report.reachable();
-                answers.iter().try_for_each(|answer| self.located(source, answer))
+                let agreed = self.reconcile(source, &answers)?;
+                let mut agreed = answers.iter().filter(|answer| agreed.contains(&answer.partition));
+                agreed.try_for_each(|answer| self.located(source, answer))
             }
             Err(failed) if failed.remedy == Remedy::Retry => {
                 self.blocked(source, waiting)?;
@@ -125,7 +126,7 @@ impl<W: World> Core<W> {
             return Ok(());
         }
         if blocked > self.options.transaction_timeout {
-            return waiting.iter().try_for_each(|id| self.settle_offsets(source, *id));
+            return self.clear_offsets(source, waiting);
         }
         let mut fenced: Vec<String> = vec![self.options.writer.clone()];
         for answer in settled {
@@ -317,6 +318,7 @@ impl<W: World> Core<W> {
         let Some(partition) = self.partitions.get_mut(id).filter(|p| p.unsettled) else { return Ok(()) };
         self.batch.begin(&mut self.sink, || self.clock.elapsed())?;
         partition.open.get_or_insert_with(Open::default);
+        self.batch.touch(id);
         Ok(())
     }
 
@@ -341,6 +343,7 @@ impl<W: World> Core<W> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::checkpoint::Tail;
     use super::*;
 
     fn head(confirmed: Offset, tail: Option<(u32, Offset)>) -> Head {
@@ -352,7 +355,7 @@ mod tests {
     }
 
     fn checkpoint(crc: u32, next: Offset) -> Checkpoint {
-        Checkpoint { tail: Some(Tail { crc, next }), ..Checkpoint::default() }
+        Checkpoint { tail: Some(Tail { crc, next, from: None }), ..Checkpoint::default() }
     }
 
     #[test]

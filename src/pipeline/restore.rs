@@ -12,7 +12,7 @@ use super::worker::{Core, World};
 use crate::clock::Clock;
 use crate::dedupe::{Block, BlockView, Forgotten, HashKind, KindId, Offset, PartitionId, Windows};
 use crate::metrics::{Beginning, RestoreSource};
-use crate::ports::{Committed, Head, Source, StateItem, StateLog, Store};
+use crate::ports::{Committed, Head, LogId, Source, StateItem, StateLog, Store};
 
 /// Slice of a question to the broker between two polls.
 const SLICE: Duration = Duration::from_secs(1);
@@ -29,7 +29,9 @@ impl<W: World> Core<W> {
         local: Option<(Offset, Offset)>,
     ) -> Result<(), Trouble> {
         let id = answer.partition;
-        let bounds = self.log.bounds(id, SLICE)?;
+        let Some(bounds) = self.log.bounds(&[LogId::state(id)], SLICE)?.into_iter().next() else {
+            return Ok(());
+        };
         if let Some(checkpoint) = checkpoint.filter(|c| c.state_next > bounds.high) {
             return Err(Fatal::Operator(format!(
                 "topic {} partition {id} ends at offset {}, but the group's checkpoint was written when it had \
@@ -108,10 +110,12 @@ impl<W: World> Core<W> {
         let Phase::Restoring(restoring) = &mut partition.phase else { return Ok(()) };
         restoring.at = offset;
         restoring.covered = Some(block.next);
+        // Newer than what was local, and perhaps back: between them were duplicates alone, which stay duplicates.
+        restoring.confirmed = None;
         restoring.ids += block.entries.len() as u64;
         restoring.tell(id, now);
         partition.state_next = restoring.resume_after(&block, offset);
-        let tail = Tail { crc: Block::checksum(bytes), next: block.next };
+        let tail = Tail { crc: Block::checksum(bytes), next: block.next, from: Some(offset) };
         let Some(windows) = partition.windows.as_mut() else { return Ok(()) };
         if !windows.restore(&view).map_err(|e| Trouble::block("the state topic", &e))? {
             *restoring.left_out.entry(kind.unwrap_or_default()).or_default() += block.entries.len() as u64;

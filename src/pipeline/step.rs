@@ -94,6 +94,9 @@ impl<W: World> Core<W> {
         }
         self.batch.begin(&mut self.sink, || self.clock.elapsed())?;
         let Some(windows) = partition.windows.as_mut() else { return Ok(false) };
+        if partition.open.is_none() {
+            self.batch.touch(at.partition);
+        }
         let open = partition.open.get_or_insert_with(Open::default);
         windows.observe(record.timestamp_ms(), now_ms);
         open.records += 1;

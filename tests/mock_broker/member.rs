@@ -20,7 +20,7 @@ use dedupd::pipeline::{
     Kinds, Limits, Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, Options, Overflow, Reach, Report,
     Start, Torn, Worker, World,
 };
-use dedupd::ports::{Bounds, Failure, Leftover, StateItem, StateLog};
+use dedupd::ports::{Bounds, Failure, Leftover, LogId, StateItem, StateLog};
 use dedupd::store::memory::MemoryStore;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::message::Message;
@@ -79,26 +79,25 @@ impl StateLog for Slowed {
         self.inner.close(closed)
     }
 
-    fn bounds(&self, partition: PartitionId, wait: Duration) -> Result<Bounds, Failure> {
-        self.inner.bounds(partition, wait)
+    fn bounds(&self, logs: &[LogId], wait: Duration) -> Result<Vec<Bounds>, Failure> {
+        self.inner.bounds(logs, wait)
     }
 
-    fn clean_bounds(&self, partition: PartitionId, wait: Duration) -> Result<Bounds, Failure> {
-        self.inner.clean_bounds(partition, wait)
+    fn stable_ends(&self, logs: &[LogId], wait: Duration) -> Result<Vec<Offset>, Failure> {
+        self.inner.stable_ends(logs, wait)
     }
 
-    fn tail(
+    fn tails(
         &self,
-        partition: PartitionId,
-        from: Offset,
+        from: &[(PartitionId, Offset)],
         what: Leftover,
         wait: Duration,
     ) -> Result<Vec<StateItem>, Failure> {
-        self.inner.tail(partition, from, what, wait)
+        self.inner.tails(from, what, wait)
     }
 
-    fn clean_shows(&self, partition: PartitionId, offset: Offset, wait: Duration) -> Result<bool, Failure> {
-        self.inner.clean_shows(partition, offset, wait)
+    fn shown(&self, at: &[(PartitionId, Offset)], wait: Duration) -> Result<Vec<bool>, Failure> {
+        self.inner.shown(at, wait)
     }
 }
 
@@ -272,7 +271,7 @@ fn options(settings: &Settings, reach: Reach) -> Options {
         state_id: None,
         state: settings.state.clone(),
         reach,
-        began: u32::MAX,
+        began: 12,
         writer: settings.transactional_id.clone(),
         rule: rule(),
         hash: HashKind::Xxh3,

@@ -55,11 +55,19 @@ pub enum Fault {
     MissingId,
     /// The broker refuses a record.
     Refused,
+    /// A marker is not written to a clean partition.
+    TornClean,
+    /// A marker is not written to a state partition.
+    TornState,
+    /// A marker is not written to the group's offsets.
+    TornOffsets,
+    /// Markers are written a little after the transaction was decided.
+    LateMarker,
 }
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 26] = [
         Self::Crash,
         Self::Retry,
         Self::Abort,
@@ -82,6 +90,10 @@ impl Fault {
         Self::StrangeTime,
         Self::MissingId,
         Self::Refused,
+        Self::TornClean,
+        Self::TornState,
+        Self::TornOffsets,
+        Self::LateMarker,
     ];
 
     /// As printed.
@@ -109,6 +121,10 @@ impl Fault {
             Self::StrangeTime => "strange timestamp",
             Self::MissingId => "missing id",
             Self::Refused => "refused record",
+            Self::TornClean => "marker missing in clean",
+            Self::TornState => "marker missing in state",
+            Self::TornOffsets => "marker missing in the offsets",
+            Self::LateMarker => "late marker",
         }
     }
 
@@ -129,6 +145,8 @@ impl Fault {
             Self::StrangeTime => 0.1,
             Self::MissingId => 0.05,
             Self::Refused => 0.01,
+            Self::TornClean | Self::TornState | Self::TornOffsets => 0.01,
+            Self::LateMarker => 0.1,
         }
     }
 }

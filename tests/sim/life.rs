@@ -8,7 +8,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use dedupd::control::Asked;
-use dedupd::dedupe::{BloomLimits, HashKind, IdSource, KindId, KindRule, TimeSource, WindowLimits};
+use dedupd::dedupe::{BloomLimits, HashKind, IdSource, KindId, KindRule, Offset, TimeSource, WindowLimits};
 use dedupd::metrics::{About, Metrics, Status};
 use dedupd::pipeline::{
     Kind, Kinds, Limits, Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, Options, Overflow, Reach,
@@ -222,13 +222,14 @@ impl Life {
             cluster.advance(TRANSACTION_TIMEOUT * 2);
         }
         let now_ms = cluster.wall_ms();
+        let processed: Vec<Offset> = (0..cluster.raw.len()).map(|p| cluster.processed(p)).collect();
         let Cluster { chance, raw, offsets, .. } = &mut *cluster;
-        for (raw, offsets) in raw.iter_mut().zip(offsets) {
-            let Some((committed, _)) = offsets.settled.as_ref().filter(|_| offsets.pending.is_empty()) else {
+        for ((raw, offsets), processed) in raw.iter_mut().zip(offsets).zip(processed) {
+            if offsets.settled.is_none() || !offsets.pending.is_empty() {
                 continue;
-            };
-            if *committed < raw.end() && chance.hit(Fault::Rewrite) {
-                raw.rewrite(*committed, chance, now_ms);
+            }
+            if processed < raw.end() && chance.hit(Fault::Rewrite) {
+                raw.rewrite(processed, chance, now_ms);
             }
             if chance.hit(Fault::OffsetsLost) {
                 offsets.settled = None;
@@ -306,7 +307,7 @@ impl Life {
             state_id: None,
             state: "state".to_owned(),
             reach: Reach::new(usize::MAX),
-            began: u32::MAX,
+            began: u32::try_from(self.universe.cluster.borrow().raw.len()).unwrap(),
             writer: writer(worker),
             rule: rule(),
             hash: HashKind::Xxh3,
@@ -374,7 +375,7 @@ impl Life {
         if repeated > 0 {
             counts.insert(FORGOTTEN, repeated);
         }
-        let visible = |p: usize| cluster.clean[p].committed(0, &cluster.fates).count();
+        let visible = |p: usize| cluster.clean[p].committed(0).count();
         counts.insert("taken back", self.wishes.fulfilled.len() as u64);
         Outcome {
             counts,
