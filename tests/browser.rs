@@ -245,6 +245,8 @@ fn an_instance_that_restores_says_how_far_it_is() {
     assert!(partitions(&browser).iter().any(restoring), "{text}");
     proxy.heal();
     wait_for(&browser, "\nReady\n");
-    assert!(partitions(&browser).iter().all(|row| row["state"] == "running"), "{}", browser.text());
+    let rows = partitions(&browser);
+    let running_rows = rows.iter().filter(|row| row["state"] == "running").count();
+    assert_eq!((rows.len(), running_rows), (PARTITIONS, PARTITIONS), "{}", browser.text());
     assert_self_contained(&browser, &running);
 }

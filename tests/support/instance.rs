@@ -68,6 +68,11 @@ impl Sidecar {
         self
     }
 
+    /// The transactional id of one of its workers, with the default group.
+    pub fn transactional_id(&self, worker: usize) -> String {
+        format!("dedupd.{}.{}.{}.{worker}", self.raw, self.clean, self.instance)
+    }
+
     /// Starts the process.
     pub fn start(&self) -> Running {
         let port = free_port();

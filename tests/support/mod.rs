@@ -22,6 +22,8 @@ pub mod raw_batch;
 pub mod records;
 pub mod secured;
 pub mod send;
+pub mod traces;
+pub mod transactions;
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -35,6 +37,7 @@ pub use proxy::{Proxy, api};
 pub use records::{Isolation, Record};
 pub use secured::Secured;
 pub use send::{Draft, Stamp};
+pub use traces::Traces;
 
 /// One broker for all tests of a test binary. It dies with the process (see [`child`]).
 pub fn shared_kafka() -> &'static Kafka {
