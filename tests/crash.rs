@@ -13,6 +13,7 @@ mod support;
 
 use std::time::Duration;
 
+use support::tamper::tamper;
 use support::{Pipe, Traces, now_ms, shared_kafka};
 
 const PARTITIONS: usize = 4;
@@ -95,31 +96,4 @@ fn random_kills_lose_and_repeat_nothing() {
     println!("transactions were committed in {between} of {} intervals between kills", killed - 1);
     assert!(between >= kills / 4, "the group committed between {between} of {killed} kills only");
     assert!(open >= kills / 20, "{open} of {killed} kills were inside an open transaction");
-}
-
-/// What happens to local state between two lives: mostly nothing, sometimes it is lost or old.
-fn tamper(random: &mut fastrand::Rng, dir: &std::path::Path) {
-    let old = dir.with_extension("old");
-    match random.u8(..10) {
-        0 => drop(std::fs::remove_dir_all(dir)),
-        1 => copy_dir(dir, &old),
-        2 if old.exists() => {
-            std::fs::remove_dir_all(dir).ok();
-            copy_dir(&old, dir);
-        }
-        _ => {}
-    }
-}
-
-fn copy_dir(from: &std::path::Path, to: &std::path::Path) {
-    std::fs::remove_dir_all(to).ok();
-    std::fs::create_dir_all(to).unwrap();
-    for entry in std::fs::read_dir(from).into_iter().flatten().flatten() {
-        let target = to.join(entry.file_name());
-        if entry.path().is_dir() {
-            copy_dir(&entry.path(), &target);
-        } else {
-            std::fs::copy(entry.path(), target).unwrap();
-        }
-    }
 }

@@ -134,9 +134,13 @@ fn a_restore_survives_a_broker_that_comes_and_goes() {
     // So slow that the restore is under way each time that the connections break.
     proxy.hold_responses(api::FETCH, usize::MAX, Duration::from_secs(1));
     let asked = [api::METADATA, api::OFFSET_FETCH, api::LIST_OFFSETS];
-    asked.into_iter().for_each(|kind| proxy.drop_responses(kind, 3));
+    for kind in asked {
+        proxy.drop_responses(kind, 3);
+    }
     let running = sidecar.start();
-    asked.into_iter().for_each(|kind| proxy.wait_struck(Way::Response, kind, 3, LIMIT));
+    for kind in asked {
+        proxy.wait_struck(Way::Response, kind, 3, LIMIT);
+    }
     for _ in 0..4 {
         let fetches = proxy.struck(Way::Response, api::FETCH);
         // A fetch is held, and the restore needs its answer.

@@ -135,6 +135,18 @@ impl Running {
         wait_until(&format!("the end of {}", self.log.display()), limit, || self.ended())
     }
 
+    /// How it ended; `None` when it did not within the limit.
+    pub fn wait_within(&self, limit: Duration) -> Option<ExitStatus> {
+        let start = dedupd::clock::monotonic();
+        while start.elapsed() < limit {
+            if let Some(status) = self.ended() {
+                return Some(status);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        None
+    }
+
     /// Sends SIGTERM and returns the exit code.
     pub fn stop(&self) -> Option<i32> {
         self.signal("TERM");

@@ -14,6 +14,7 @@ pub mod admin;
 pub mod child;
 pub mod instance;
 pub mod kafka;
+pub mod load;
 pub mod mock;
 pub mod pipe;
 pub mod ports;
@@ -22,6 +23,7 @@ pub mod raw_batch;
 pub mod records;
 pub mod secured;
 pub mod send;
+pub mod tamper;
 pub mod traces;
 pub mod transactions;
 
@@ -32,7 +34,8 @@ use dedupd::clock::monotonic;
 
 pub use instance::{Running, Sidecar};
 pub use kafka::{Kafka, tool};
-pub use pipe::{Findings, Load, Pipe};
+pub use load::Load;
+pub use pipe::{Findings, Pipe};
 pub use proxy::{Proxy, api};
 pub use records::{Isolation, Record};
 pub use secured::Secured;

@@ -19,7 +19,7 @@ impl Kafka {
 
     /// The state by its name in Kafka, for example `Ongoing` or `CompleteCommit`.
     pub fn transaction_state(&self, transactional_id: &str) -> Option<String> {
-        let mut socket = TcpStream::connect_timeout(&self.bootstrap().parse().ok()?, PATIENCE).ok()?;
+        let mut socket = TcpStream::connect_timeout(&self.address.parse().ok()?, PATIENCE).ok()?;
         socket.set_read_timeout(Some(PATIENCE)).ok()?;
         let request = request(transactional_id)?;
         socket.write_all(&u32::try_from(request.len()).ok()?.to_be_bytes()).ok()?;
