@@ -10,7 +10,7 @@ use crate::dedupe::{
 };
 use crate::http::Token;
 use crate::kafka::{Settings, Topology};
-use crate::pipeline::{Kind, Kinds, Limits, Options, Reach, Torn};
+use crate::pipeline::{Kind, Kinds, Limits, LoadSlice, Options, Reach, Torn};
 use crate::store::{Binding, Joining};
 
 /// The longest time that anything is remembered.
@@ -103,6 +103,7 @@ pub(super) fn options(
         max_bytes: usize::try_from(config.batch.max_bytes).unwrap_or(usize::MAX),
         interval: config.batch.interval,
         transaction_timeout: config.batch.transaction_timeout,
+        load_slice: LoadSlice::default(),
     }
 }
 

@@ -30,7 +30,7 @@ pub use crate::config::Overflow;
 pub use checkpoint::{Checkpoint, Origin, Tail};
 pub use kinds::{Kind, Kinds};
 pub use limits::Limits;
-pub use loading::{Stored, load_window};
+pub use loading::{LoadSlice, Stored, load_window};
 pub use options::{Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, Options, Start, Torn};
 pub use reach::Reach;
 pub use report::Report;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::checkpoint::{Checkpoint, Tail};
+use super::loading::Loading;
 use super::poison::Refusal;
 use crate::dedupe::{Block, Forgotten, HashKind, KindId, Offset, PartitionId, Windows};
 
@@ -13,9 +14,9 @@ const BLOCK_IDS: usize = 30_000;
 /// The life of a partition in a worker. Records are processed only while it runs.
 ///
 /// ```text
-/// assigned ─→ Locating ─→ Restoring ─→ Running ─→ (revoked)
-///                 ↑  └────────────────────↑ │
-///                 └── abort, unknown result ┘
+/// assigned ─→ Locating ─→ Loading ─→ Restoring ─→ Running ─→ (revoked)
+///                 ↑  └───────┴─────────↑    └────↑ │
+///                 └──── abort, unknown result ─────┘
 /// ```
 #[derive(Debug)]
 pub enum Phase {
@@ -27,6 +28,8 @@ pub enum Phase {
         /// before it.
         blocked: Option<(Duration, Option<Offset>)>,
     },
+    /// Paused. Blocks are being read from the local store.
+    Loading(Box<Loading>),
     /// Paused. Blocks are being read from the state topic.
     Restoring(Box<Restoring>),
     /// Records flow.
@@ -163,8 +166,12 @@ impl Partition {
         matches!(self.phase, Phase::Running)
     }
 
-    /// Back to the question where the group stands, not before `not_before`.
+    /// Back to the question where the group stands, not before `not_before`. A state loaded by half is dropped: it
+    /// must not pass for a complete one.
     pub fn relocate(&mut self, not_before: Duration) {
+        if matches!(self.phase, Phase::Loading(_)) {
+            self.unload();
+        }
         self.phase = Phase::Locating { not_before, blocked: None };
     }
 

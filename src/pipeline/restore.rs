@@ -363,12 +363,13 @@ impl Restoring {
 }
 
 impl Partition {
-    /// How far a restore has come, in 0..=1; `None` when none is under way.
+    /// How far a restore, from disk or from the state topic, has come, in 0..=1; `None` when none is under way.
     #[must_use]
     pub fn restored_share(&self) -> Option<f64> {
         match &self.phase {
             Phase::Restoring(restoring) => Some(restoring.share()),
-            _ => None,
+            Phase::Loading(loading) => Some(loading.share()),
+            Phase::Locating { .. } | Phase::Running => None,
         }
     }
 }

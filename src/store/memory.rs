@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::cut::lowered;
 use super::tail::consistent;
 use crate::dedupe::{Block, BlockError, BlockView, Coordinates, Identity, Offset, PartitionId};
-use crate::ports::{Head, Store, StoreError};
+use crate::ports::{Head, Store, StoreError, Visit};
 
 /// Blocks in a map. Clones share it, as clones of the store on disk do: a clone kept while a worker
 /// is dropped is what a restarted worker finds.
@@ -93,14 +93,26 @@ impl Store for MemoryStore {
         Ok(())
     }
 
-    fn scan(
+    fn scan_from(
         &self,
         partition: PartitionId,
-        visit: &mut dyn FnMut(&BlockView<'_>) -> Result<(), StoreError>,
-    ) -> Result<(), StoreError> {
+        from: Offset,
+        visit: Visit<'_>,
+    ) -> Result<Option<Offset>, StoreError> {
         // Copied, so that the visitor may use the store.
         let stored = self.lock().get(&partition).cloned().unwrap_or_default();
-        stored.blocks.values().try_for_each(|bytes| visit(&BlockView::verified(bytes).map_err(damaged)?))
+        for (first, bytes) in stored.blocks.range(from..) {
+            if visit(&BlockView::verified(bytes).map_err(damaged)?)?.is_break() {
+                return Ok(Some(first + 1));
+            }
+        }
+        Ok(None)
+    }
+
+    fn ids(&self, partition: PartitionId) -> Result<u64, StoreError> {
+        let partitions = self.lock();
+        let blocks = partitions.get(&partition).into_iter().flat_map(|stored| stored.blocks.values());
+        blocks.map(|bytes| Ok(BlockView::trusted(bytes).map_err(damaged)?.count() as u64)).sum()
     }
 
     fn truncate(

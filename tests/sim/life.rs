@@ -1,6 +1,5 @@
 //! One history: a time of trouble, a time of calm, an audit.
 
-use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -135,12 +134,8 @@ pub fn run(seed: u64, setting: &Setting) -> Outcome {
     };
     let choices = Choices { has_kinds: chance.rng.u8(0..3) == 0, ..choices };
     let steps = chance.rng.usize(30..200);
-    let universe = Rc::new(Universe {
-        cluster: RefCell::new(Cluster::new(chance, partitions)),
-        workers: (0..workers).map(|_| RefCell::new(None)).collect(),
-        shared,
-        sabotage: setting.sabotage,
-    });
+    let cluster = Cluster::new(chance, partitions);
+    let universe = Rc::new(Universe::new(cluster, (workers, shared), setting.sabotage, choices.max_records));
     let processes = if shared { 1 } else { workers };
     let stores = (0..processes).map(|_| (Held::new(MemoryStore::new()), Vec::new())).collect();
     let controls = vec![None; workers];
@@ -333,6 +328,7 @@ impl Life {
             max_bytes: 1 << 20,
             interval: self.choices.interval,
             transaction_timeout: TRANSACTION_TIMEOUT,
+            load_slice: self.universe.load_slice,
         }
     }
 

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use dedupd::dedupe::{Block, BlockView, Coordinates, Identity, Offset, PartitionId};
-use dedupd::ports::{Head, Store, StoreError};
+use dedupd::ports::{Head, Store, StoreError, Visit};
 use dedupd::store::Held;
 use dedupd::store::memory::MemoryStore;
 
@@ -68,12 +68,30 @@ impl Store for SimStore {
         self.write(|store| store.set_head(partition, head))
     }
 
+    fn scan_from(
+        &self,
+        partition: PartitionId,
+        from: Offset,
+        visit: Visit<'_>,
+    ) -> Result<Option<Offset>, StoreError> {
+        let read = &self.universe.loaded[self.worker];
+        self.inner.scan_from(partition, from, &mut |view| {
+            read.set(read.get() + view.count() as u64);
+            visit(view)
+        })
+    }
+
     fn scan(
         &self,
         partition: PartitionId,
         visit: &mut dyn FnMut(&BlockView<'_>) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
+        // An operator's question, which is answered in one iteration.
         self.inner.scan(partition, visit)
+    }
+
+    fn ids(&self, partition: PartitionId) -> Result<u64, StoreError> {
+        self.inner.ids(partition)
     }
 
     fn truncate(
