@@ -112,7 +112,7 @@ pub struct Position {
     pub partition: PartitionId,
     /// The next raw offset to process.
     pub next: Offset,
-    /// Checkpoint metadata, below 640 bytes.
+    /// Checkpoint metadata, at most 1,024 bytes.
     pub metadata: String,
 }
 
@@ -222,6 +222,12 @@ pub enum StateItem {
         partition: PartitionId,
         /// Offset in the state topic where a later reading continues.
         next: Offset,
+    },
+    /// What was to be read next is not in the log: deleted by retention, or truncated. Nothing more comes of the
+    /// partition until it is opened again.
+    Gone {
+        /// Partition of the state topic.
+        partition: PartitionId,
     },
 }
 

@@ -292,7 +292,7 @@ fn forgotten(items: &[StateItem]) -> Option<(Origin, Block)> {
                 Block { hash, partition, first, next, time_first_ms, time_last_ms, entries: Vec::new() };
             Some((Origin::parse(key)?, block))
         }
-        StateItem::End { .. } => None,
+        StateItem::End { .. } | StateItem::Gone { .. } => None,
     })
 }
 
@@ -304,7 +304,7 @@ fn blocks(items: Vec<StateItem>) -> impl Iterator<Item = (Origin, Block)> {
             BlockView::verified(&block).ok()?;
             Some((Origin::parse(&key)?, Block::decode(&block).ok()?))
         }
-        StateItem::End { .. } => None,
+        StateItem::End { .. } | StateItem::Gone { .. } => None,
     })
 }
 

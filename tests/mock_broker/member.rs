@@ -74,7 +74,9 @@ impl StateLog for Slowed {
 
     fn close(&mut self, closed: PartitionId) -> Result<(), Failure> {
         self.held.retain(|item| match item {
-            StateItem::Block { partition, .. } | StateItem::End { partition, .. } => *partition != closed,
+            StateItem::Block { partition, .. }
+            | StateItem::End { partition, .. }
+            | StateItem::Gone { partition } => *partition != closed,
         });
         self.inner.close(closed)
     }
