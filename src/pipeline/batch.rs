@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::options::Options;
-use super::partition::Partition;
+use super::partition::{Open, Partition};
 use crate::dedupe::{KindId, PartitionId, Window, Windows};
 use crate::ports::{Failure, Sink, Source};
 
@@ -12,6 +12,7 @@ use crate::ports::{Failure, Sink, Source};
 #[derive(Debug, Default)]
 pub struct Batch {
     since: Option<Duration>,
+    partitions: usize,
     records: usize,
     bytes: usize,
 }
@@ -26,9 +27,15 @@ impl Batch {
     ) -> Result<(), Failure> {
         if self.since.is_none() {
             sink.begin()?;
-            *self = Self { since: Some(now()), records: 0, bytes: 0 };
+            *self = Self { since: Some(now()), ..Self::default() };
         }
         Ok(())
+    }
+
+    /// What the open transaction did to a partition, which is one more when it is the first.
+    pub fn touch<'a>(&mut self, open: &'a mut Option<Open>) -> &'a mut Open {
+        self.partitions += usize::from(open.is_none());
+        open.get_or_insert_default()
     }
 
     /// Counts a record of `bytes`.
@@ -57,7 +64,9 @@ impl Batch {
     /// Whether it may take no more.
     #[must_use]
     pub fn is_full(&self, options: &Options) -> bool {
-        self.records >= options.max_records || self.bytes >= options.max_bytes
+        self.records >= options.max_records
+            || self.bytes >= options.max_bytes
+            || self.partitions >= options.most_partitions
     }
 
     /// Time left until it has to be committed; `None` when none is open.

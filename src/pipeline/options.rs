@@ -89,6 +89,10 @@ pub struct Options {
     pub interval: Duration,
     /// How long the broker keeps a transaction open.
     pub transaction_timeout: Duration,
+    /// Most identities of a block.
+    pub block_ids: usize,
+    /// Most partitions of one transaction.
+    pub most_partitions: usize,
     /// How much local state one iteration reads.
     pub load_slice: LoadSlice,
 }

@@ -8,9 +8,6 @@ use super::loading::Loading;
 use super::poison::Refusal;
 use crate::dedupe::{Block, Forgotten, HashKind, KindId, Offset, PartitionId, Windows};
 
-/// Most identities of a block: some 540 KB, well below the default limit of a record's size.
-const BLOCK_IDS: usize = 30_000;
-
 /// The life of a partition in a worker. Records are processed only while it runs.
 ///
 /// ```text
@@ -175,17 +172,17 @@ impl Partition {
         self.phase = Phase::Locating { not_before, blocked: None };
     }
 
-    /// The blocks of the open transaction: everything new in `committed..next`.
+    /// The blocks of the open transaction, of at most `most` identities: everything new in `committed..next`.
     ///
     /// None when nothing was written to the clean topic. A block without identities is written when
     /// only records without id were forwarded: it shows later that the transaction was complete.
     #[must_use]
-    pub fn blocks(&mut self, hash: HashKind) -> Vec<Block> {
+    pub fn blocks(&mut self, hash: HashKind, most: usize) -> Vec<Block> {
         let (Some(open), Some(windows)) = (&self.open, &mut self.windows) else { return Vec::new() };
         if !open.forwarded && !self.rewound && !windows.has_pending() {
             return Vec::new();
         }
-        windows.blocks(hash, self.id, &(self.committed..self.next), BLOCK_IDS)
+        windows.blocks(hash, self.id, &(self.committed..self.next), most)
     }
 
     /// The transaction is committed: what was pending is real. Returns the first offset of each kind whose block is

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::checkpoint::{Checkpoint, Tail};
 use super::loading::{Next, cut_back};
-use super::partition::{Open, Partition, Phase};
+use super::partition::{Partition, Phase};
 use super::trouble::Trouble;
 use super::worker::{Core, World};
 use crate::clock::Clock;
@@ -277,15 +277,15 @@ impl<W: World> Core<W> {
             self.report.restore_took(now.saturating_sub(began));
         }
         started?;
-        self.settle_position(id)
+        self.settle_position(source, id)
     }
 
     /// Puts a position that only we know into the next commit, though no record has come.
-    fn settle_position(&mut self, id: PartitionId) -> Result<(), Trouble> {
+    fn settle_position(&mut self, source: &W::Source, id: PartitionId) -> Result<(), Trouble> {
         let Some(partition) = self.partitions.get_mut(id).filter(|p| p.unsettled) else { return Ok(()) };
         self.batch.begin(&mut self.sink, || self.clock.elapsed())?;
-        partition.open.get_or_insert_with(Open::default);
-        Ok(())
+        self.batch.touch(&mut partition.open);
+        if self.batch.is_full(&self.options) { self.commit(source) } else { Ok(()) }
     }
 }
 

@@ -162,6 +162,7 @@ impl Member {
             cluster_id: None,
             topic_ids: [None, None, None],
             largest_batch: None,
+            largest_state: None,
             warnings: Vec::new(),
         };
         let service = Service { topology: Some(topology), ..Service::new(config) };
@@ -309,6 +310,8 @@ fn options(settings: &Settings, reach: Reach) -> Options {
         max_bytes: usize::try_from(settings.max_bytes).unwrap(),
         interval: Duration::from_millis(50),
         transaction_timeout: settings.transaction_timeout,
+        block_ids: 30_000,
+        most_partitions: usize::MAX,
         load_slice: LoadSlice::default(),
     }
 }

@@ -328,6 +328,9 @@ impl Life {
             max_bytes: 1 << 20,
             interval: self.choices.interval,
             transaction_timeout: TRANSACTION_TIMEOUT,
+            // Often several for a transaction.
+            block_ids: [1, 3, 30_000][self.choices.max_records / 3 % 3],
+            most_partitions: 1 + self.choices.max_records % 4,
             load_slice: self.universe.load_slice,
         }
     }
