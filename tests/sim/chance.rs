@@ -55,11 +55,15 @@ pub enum Fault {
     MissingId,
     /// The broker refuses a record.
     Refused,
+    /// At a restart the store lacks the last writes that were not synced.
+    WritesLost,
+    /// A stored block is damaged.
+    BitRot,
 }
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 24] = [
         Self::Crash,
         Self::Retry,
         Self::Abort,
@@ -82,6 +86,8 @@ impl Fault {
         Self::StrangeTime,
         Self::MissingId,
         Self::Refused,
+        Self::WritesLost,
+        Self::BitRot,
     ];
 
     /// As printed.
@@ -109,6 +115,8 @@ impl Fault {
             Self::StrangeTime => "strange timestamp",
             Self::MissingId => "missing id",
             Self::Refused => "refused record",
+            Self::WritesLost => "unsynced writes lost",
+            Self::BitRot => "bit rot in the store",
         }
     }
 
@@ -129,6 +137,8 @@ impl Fault {
             Self::StrangeTime => 0.1,
             Self::MissingId => 0.05,
             Self::Refused => 0.01,
+            Self::WritesLost => 0.2,
+            Self::BitRot => 0.004,
         }
     }
 }

@@ -70,6 +70,8 @@ pub struct Cluster {
     pub fates: Vec<Fate>,
     /// Workers whose process has ended, though they may not know it yet.
     pub dead: BTreeSet<usize>,
+    /// Processes that ended because their store is damaged.
+    pub condemned: BTreeSet<usize>,
     /// Producers with a transaction begun, known to the broker or not.
     pub begun: BTreeSet<String>,
     /// What must never happen and did.
@@ -93,6 +95,7 @@ impl Cluster {
             group: Group::new(partitions),
             fates: Vec::new(),
             dead: BTreeSet::new(),
+            condemned: BTreeSet::new(),
             begun: BTreeSet::new(),
             violations: Vec::new(),
             calls: 0,

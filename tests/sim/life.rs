@@ -23,7 +23,7 @@ use crate::sim::cluster::{Cluster, TRANSACTION_TIMEOUT};
 use crate::sim::sink::SimSink;
 use crate::sim::source::SimSource;
 use crate::sim::state_log::SimLog;
-use crate::sim::store::SimStore;
+use crate::sim::store::{SimStore, rot, survive};
 use crate::sim::universe::{Sabotage, SimClock, SimWorker, Universe, writer};
 
 /// Longer than any history, in simulated time.
@@ -192,6 +192,7 @@ impl Life {
             if cluster.chance.hit(Fault::Snapshot) {
                 older.push(store.store().snapshot());
             }
+            rot(store.store(), &mut cluster.chance);
         }
     }
 
@@ -269,6 +270,7 @@ impl Life {
         } else if !older.is_empty() && cluster.chance.hit(Fault::StoreOld) {
             *store = Held::new(older[cluster.chance.rng.usize(0..older.len())].snapshot());
         }
+        survive(store, &mut cluster, process);
     }
 
     fn worker(&mut self, worker: usize, store: Held<MemoryStore>) -> SimWorker {

@@ -7,7 +7,8 @@ use dedupd::ports::{Head, Store, StoreError, Visit};
 use dedupd::store::Held;
 use dedupd::store::memory::MemoryStore;
 
-use crate::sim::chance::Exposure;
+use crate::sim::chance::{Chance, Exposure, Fault};
+use crate::sim::cluster::Cluster;
 use crate::sim::universe::{Sabotage, Universe};
 
 /// A store on which a process can end before and after each write.
@@ -30,6 +31,30 @@ impl SimStore {
         let Self { universe, worker, inner } = self;
         let call = universe.call(*worker, Exposure::Crash, |_| Ok(effect(inner)));
         call.map_err(|failed| StoreError::Io(failed.what))?
+    }
+}
+
+/// Begins what a worker says of a damaged store before it ends.
+pub const DAMAGED: &str = "local state is damaged";
+
+/// Now and then a bit of a stored block flips, or all of the block is gone.
+pub fn rot(store: &MemoryStore, chance: &mut Chance) {
+    if store.disk_bytes() == Ok(Some(0)) || !chance.hit(Fault::BitRot) {
+        return;
+    }
+    let bit = chance.coin().then(|| chance.rng.usize(..));
+    store.rot(|blocks| chance.rng.usize(0..blocks), bit);
+}
+
+/// What a process finds of its store when it starts: nothing of one found damaged, and after a loss of power not the last
+/// writes.
+pub fn survive(store: &mut Held<MemoryStore>, cluster: &mut Cluster, process: usize) {
+    if cluster.condemned.remove(&process) {
+        *store = Held::new(MemoryStore::new());
+    }
+    let unsynced = store.store().unsynced();
+    if unsynced > 0 && cluster.chance.hit(Fault::WritesLost) {
+        store.store().lose(cluster.chance.rng.usize(1..=unsynced));
     }
 }
 

@@ -13,7 +13,7 @@ use crate::sim::cluster::Cluster;
 use crate::sim::sink::SimSink;
 use crate::sim::source::SimSource;
 use crate::sim::state_log::SimLog;
-use crate::sim::store::SimStore;
+use crate::sim::store::{DAMAGED, SimStore};
 
 /// More port calls than any history makes.
 const CALLS_MAX: u64 = 1_000_000;
@@ -192,6 +192,10 @@ impl Universe {
     /// A worker has ended: as a crash made it, because it was fenced again and again, or wrongly.
     pub fn ended(&self, cluster: &mut Cluster, worker: usize, how: Result<(), Fatal>) {
         match &how {
+            // The process ends, and its next start begins with an empty store.
+            Err(Fatal::State(what)) if !cluster.dead.contains(&worker) && what.contains(DAMAGED) => {
+                cluster.condemned.insert(if self.shared { 0 } else { worker });
+            }
             Err(fatal) if !cluster.dead.contains(&worker) && !matches!(fatal, Fatal::Fenced(_)) => {
                 cluster.violations.push(format!("worker {worker} gave up: {fatal}"));
             }
