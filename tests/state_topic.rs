@@ -76,7 +76,7 @@ fn blocks_fit_into_a_state_topic_that_takes_small_records_only() {
     let sidecar = pipe.sidecar("a");
     let running = sidecar.start();
     pipe.wait_caught_up(1, LIMIT);
-    assert_eq!(transactions(&running, "aborted"), 0.0, "{}", running.text());
+    assert!(transactions(&running, "aborted") < 1.0, "{}", running.text());
     assert_eq!(running.stop(), Some(0), "{}", running.text());
     std::fs::remove_dir_all(&sidecar.state_dir).unwrap();
 
@@ -147,7 +147,8 @@ fn the_largest_checkpoints_of_many_partitions_fit_into_one_commit() {
         let mut config = kafka.client_config();
         let member: BaseConsumer = config.set("group.id", name).create().unwrap();
         let producer: BaseProducer = kafka.client_config().set("transactional.id", name).create().unwrap();
-        producer.init_transactions(LIMIT).unwrap();
+        // A broker that has just made so many partitions is slow.
+        wait_until("the producer", LIMIT * 4, || producer.init_transactions(LIMIT).ok());
         producer.begin_transaction().unwrap();
         let group = member.group_metadata().unwrap();
         let sent = producer.send_offsets_to_transaction(&offsets, &group, LIMIT);

@@ -118,7 +118,7 @@ fn render_windows(windows: &[Remembered], mut left: usize) -> String {
     let mut fits = |text: String| {
         let fits = text.len() <= left;
         left -= if fits { text.len() } else { 0 };
-        fits.then_some(text).unwrap_or_default()
+        if fits { text } else { String::new() }
     };
     let name = |it: &Remembered| match it.kind {
         // Needs no number, as it comes first.

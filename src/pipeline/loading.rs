@@ -122,7 +122,7 @@ pub struct Loading {
 #[derive(Debug)]
 enum Task {
     /// To fill empty windows with the owners below `trusted`.
-    Windows { trusted: Offset, stream_time_ms: i64, next: Next },
+    Windows { trusted: Offset, stream_time_ms: i64, next: Box<Next> },
     /// To fill the emptied filters of complete windows. Then the partition starts, with what a load took.
     Filters { load: Option<(Duration, u64)> },
 }
@@ -177,6 +177,7 @@ impl<W: World> Core<W> {
         partition.state_next = head.state_next;
         partition.forgets = head.forgets;
         let kinds = partition.windows.iter().flat_map(Windows::iter).map(|(kind, _)| kind).collect();
+        let next = Box::new(next);
         let task = Task::Windows { trusted, stream_time_ms: head.stream_time_ms, next };
         self.begin_reading(id, kinds, task)
     }
@@ -291,7 +292,7 @@ impl<W: World> Core<W> {
             Task::Filters { load } => self.start(source, id, load),
             Task::Windows { next, .. } => {
                 self.report.restored(RestoreSource::Local, ids);
-                self.loaded_windows(source, (since, ids), next)
+                self.loaded_windows(source, (since, ids), *next)
             }
         }
     }

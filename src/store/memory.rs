@@ -57,10 +57,7 @@ impl MemoryStore {
         let mut contents = self.lock();
         for _ in 0..writes {
             let Some((partition, before)) = contents.unsynced.pop_back() else { break };
-            match before {
-                Some(before) => drop(contents.partitions.insert(partition, before)),
-                None => drop(contents.partitions.remove(&partition)),
-            }
+            contents.put(partition, before);
         }
         contents.unsynced.clear();
     }
@@ -87,15 +84,33 @@ impl MemoryStore {
         self.contents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The partition, to be changed.
-    fn write<T>(&self, partition: PartitionId, change: impl FnOnce(&mut Partitions) -> T) -> T {
+    /// Changes a partition, or, when that fails, nothing.
+    fn write<T>(
+        &self,
+        partition: PartitionId,
+        change: impl FnOnce(&mut Partitions) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
         let mut contents = self.lock();
         let before = contents.partitions.get(&partition).cloned();
-        contents.unsynced.push_back((partition, before));
-        if contents.unsynced.len() > UNSYNCED {
-            contents.unsynced.pop_front();
+        let changed = change(&mut contents.partitions);
+        if changed.is_err() {
+            contents.put(partition, before);
+        } else {
+            contents.unsynced.push_back((partition, before));
+            if contents.unsynced.len() > UNSYNCED {
+                contents.unsynced.pop_front();
+            }
         }
-        change(&mut contents.partitions)
+        changed
+    }
+}
+
+impl Contents {
+    fn put(&mut self, partition: PartitionId, stored: Option<Partition>) {
+        match stored {
+            Some(stored) => drop(self.partitions.insert(partition, stored)),
+            None => drop(self.partitions.remove(&partition)),
+        }
     }
 }
 
@@ -151,8 +166,10 @@ impl Store for MemoryStore {
     }
 
     fn set_head(&mut self, partition: PartitionId, head: Head) -> Result<(), StoreError> {
-        self.write(partition, |partitions| partitions.entry(partition).or_default().head = head);
-        Ok(())
+        self.write(partition, |partitions| {
+            partitions.entry(partition).or_default().head = head;
+            Ok(())
+        })
     }
 
     fn scan_from(
@@ -223,8 +240,10 @@ impl Store for MemoryStore {
     }
 
     fn clear(&mut self, partition: PartitionId) -> Result<(), StoreError> {
-        self.write(partition, |partitions| drop(partitions.remove(&partition)));
-        Ok(())
+        self.write(partition, |partitions| {
+            partitions.remove(&partition);
+            Ok(())
+        })
     }
 
     fn disk_bytes(&self) -> Result<Option<u64>, StoreError> {
