@@ -37,7 +37,7 @@ pub struct Settings {
     pub max_records: usize,
     /// Most bytes of one transaction.
     pub max_bytes: u64,
-    /// The largest batch that the clean topic takes, bytes, where that is known.
+    /// The largest batch that the clean and the state topic take, bytes, where that is known.
     pub largest_batch: Option<u64>,
 }
 

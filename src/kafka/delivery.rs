@@ -151,7 +151,8 @@ impl Deliveries {
                 Kind::Duplicates => {
                     return Some(error::refused_aside(topic, failed.code, "leave topics.duplicates out"));
                 }
-                Kind::State | Kind::Purge => {}
+                Kind::Purge => {}
+                Kind::State => return Some(error::refused_state(topic, failed.code)),
             }
         }
         let cause = KafkaError::MessageProduction(failed.code);
@@ -217,6 +218,7 @@ impl ProducerContext for Deliveries {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ports::Remedy;
 
     #[test]
     fn the_mark_of_a_record_reads_back() {
@@ -260,5 +262,14 @@ mod tests {
         deliveries.reset();
         assert!(deliveries.failure(|_| "c").is_none());
         assert!(!deliveries.dropped_records());
+    }
+
+    #[test]
+    fn a_refused_state_record_needs_an_operator_and_names_no_raw_record() {
+        let deliveries = Deliveries::default();
+        deliveries.fail(Code::MessageSizeTooLarge, (Kind::State, 0), 1);
+        let failure = deliveries.failure(|_| "s").unwrap();
+        assert_eq!((failure.remedy, failure.refused), (Remedy::Stop, None));
+        assert!(failure.what.starts_with("topic s refused a state record"), "{}", failure.what);
     }
 }

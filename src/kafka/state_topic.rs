@@ -1,11 +1,11 @@
 //! The state topic, read committed, outside of the group's protocol.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rdkafka::Message;
 use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::error::KafkaError;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::BorrowedMessage;
 use rdkafka::topic_partition_list::{Offset as KafkaOffset, TopicPartitionList};
 
@@ -14,11 +14,35 @@ use super::consumer::{kafka_offset, number};
 use super::ends::{Ends, Quiet, reader};
 use super::error::failure;
 use super::tail;
+use crate::clock;
 use crate::dedupe::{Offset, PartitionId};
 use crate::ports::{Bounds, Failure, Leftover, LogId, StateItem, StateLog};
 
 /// Most items handed over by one read, so that the worker gets back to its group in time.
 const READ_ITEMS: usize = 256;
+
+/// An open partition that brings neither a record nor its end for so long is looked at.
+const SILENCE: Duration = Duration::from_secs(10);
+/// Most partitions looked at in one read, and how long one answer may take: the worker has to get back to its group.
+const LOOKS: usize = 4;
+const LOOK: Duration = Duration::from_millis(500);
+
+/// A partition that is being read.
+struct Reading {
+    /// Where it continues.
+    next: Offset,
+    /// When the log has to be asked whether it still holds that, monotonic time.
+    look_at: Instant,
+    /// The client may have stopped fetching it: it does so when an offset is out of range, and the error does not name
+    /// the partition.
+    is_doubtful: bool,
+}
+
+impl Reading {
+    fn at(next: Offset) -> Self {
+        Self { next, look_at: clock::monotonic() + SILENCE, is_doubtful: false }
+    }
+}
 
 /// A reader of the state topic.
 pub struct KafkaStateLog {
@@ -27,8 +51,7 @@ pub struct KafkaStateLog {
     topic: String,
     clean: String,
     settings: Settings,
-    /// Where each open partition continues.
-    next: BTreeMap<PartitionId, Offset>,
+    open: BTreeMap<PartitionId, Reading>,
 }
 
 impl KafkaStateLog {
@@ -40,7 +63,7 @@ impl KafkaStateLog {
             topic: settings.state.clone(),
             clean: settings.clean.clone(),
             settings: settings.clone(),
-            next: BTreeMap::new(),
+            open: BTreeMap::new(),
         })
     }
 
@@ -65,15 +88,44 @@ impl KafkaStateLog {
             Some(Ok(message)) => {
                 let partition = u32::try_from(message.partition()).unwrap_or(0);
                 let offset = u64::try_from(message.offset()).unwrap_or(0);
-                self.next.insert(partition, offset + 1);
+                if let Some(reading) = self.open.get_mut(&partition) {
+                    *reading = Reading::at(offset + 1);
+                }
                 Ok(Some(block(partition, &message)))
             }
             Some(Err(KafkaError::PartitionEOF(partition))) => {
                 let partition = u32::try_from(partition).unwrap_or(0);
-                Ok(self.next.get(&partition).map(|next| StateItem::End { partition, next: *next }))
+                Ok(self.open.get(&partition).map(|reading| StateItem::End { partition, next: reading.next }))
+            }
+            Some(Err(error)) if error.rdkafka_error_code() == Some(RDKafkaErrorCode::AutoOffsetReset) => {
+                let look_at = clock::monotonic();
+                for reading in self.open.values_mut() {
+                    *reading = Reading { look_at, is_doubtful: true, ..*reading };
+                }
+                Ok(None)
             }
             Some(Err(error)) => Err(failure(&self.doing("reading"), &error)),
         }
+    }
+
+    /// Asks the log about partitions that are silent or doubtful: one whose next offset it does not hold is gone. Any
+    /// other is read on; only a doubtful one is opened again, because that discards what has been fetched.
+    fn look(&mut self, items: &mut Vec<StateItem>) -> Result<(), Failure> {
+        let now = clock::monotonic();
+        let due = self.open.iter().filter(|(_, reading)| reading.look_at <= now);
+        let due = due.take(LOOKS).map(|(partition, reading)| (*partition, reading.next, reading.is_doubtful));
+        for (partition, next, is_doubtful) in due.collect::<Vec<_>>() {
+            let bounds = self.ends.of(&self.topic, partition, LOOK)?;
+            if !(bounds.low..=bounds.stable).contains(&next) {
+                self.close(partition)?;
+                items.push(StateItem::Gone { partition });
+            } else if is_doubtful {
+                self.open(partition, Some(next))?;
+            } else {
+                self.open.insert(partition, Reading::at(next));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -93,12 +145,13 @@ impl StateLog for KafkaStateLog {
         self.one(partition, start)
             .and_then(|list| self.consumer.incremental_assign(&list))
             .map_err(|e| failure(&self.doing("opening"), &e))?;
-        self.next.insert(partition, from.unwrap_or(0));
+        self.open.insert(partition, Reading::at(from.unwrap_or(0)));
         Ok(())
     }
 
     fn read(&mut self, wait: Duration) -> Result<Vec<StateItem>, Failure> {
         let mut items = Vec::new();
+        let looked = self.look(&mut items);
         let mut wait = wait;
         while items.len() < READ_ITEMS {
             match self.item(wait) {
@@ -113,11 +166,12 @@ impl StateLog for KafkaStateLog {
             }
             wait = Duration::ZERO;
         }
-        Ok(items)
+        // What was taken before a failure is not handed over again; the question is asked again.
+        if items.is_empty() { looked.map(|()| items) } else { Ok(items) }
     }
 
     fn close(&mut self, partition: PartitionId) -> Result<(), Failure> {
-        if self.next.remove(&partition).is_some() {
+        if self.open.remove(&partition).is_some() {
             self.one(partition, KafkaOffset::Invalid)
                 .and_then(|list| self.consumer.incremental_unassign(&list))
                 .map_err(|e| failure(&self.doing("closing"), &e))?;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::options::Options;
-use super::partition::Partition;
+use super::partition::{Open, Partition};
 use crate::dedupe::{KindId, PartitionId, Window, Windows};
 use crate::ports::{Failure, Sink, Source};
 
@@ -33,18 +33,21 @@ impl Batch {
         Ok(())
     }
 
+    /// What the open transaction did to a partition, which is one more when it is the first.
+    pub fn touch<'a>(&mut self, partition: PartitionId, open: &'a mut Option<Open>) -> &'a mut Open {
+        if open.is_none() {
+            self.touched.insert(partition);
+        }
+        open.get_or_insert_default()
+    }
+
     /// Counts a record of `bytes`.
     pub fn add(&mut self, bytes: usize) {
         self.records += 1;
         self.bytes += bytes;
     }
 
-    /// Notes that it has something of a partition, whatever becomes of the partition meanwhile.
-    pub fn touch(&mut self, partition: PartitionId) {
-        self.touched.insert(partition);
-    }
-
-    /// The partitions that it has something of.
+    /// The partitions that it has something of, whatever became of them meanwhile.
     #[must_use]
     pub fn touched(&self) -> Vec<PartitionId> {
         self.touched.iter().copied().collect()
@@ -70,7 +73,9 @@ impl Batch {
     /// Whether it may take no more.
     #[must_use]
     pub fn is_full(&self, options: &Options) -> bool {
-        self.records >= options.max_records || self.bytes >= options.max_bytes
+        self.records >= options.max_records
+            || self.bytes >= options.max_bytes
+            || self.touched.len() >= options.most_partitions
     }
 
     /// Time left until it has to be committed; `None` when none is open.

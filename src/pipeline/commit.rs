@@ -12,6 +12,7 @@ use super::failpoint;
 use super::loading::cut_back;
 use super::options::Options;
 use super::partition::Partition;
+use super::sizes::metadata_bytes;
 use super::trouble::Trouble;
 use super::worker::{Core, World};
 use crate::clock::Clock;
@@ -72,7 +73,7 @@ impl<W: World> Core<W> {
         let mut blocks = Vec::new();
         for partition in self.partitions.open_mut() {
             let state_next = partition.state_next;
-            for block in partition.blocks(self.options.hash) {
+            for block in partition.blocks(self.options.hash, self.options.block_ids) {
                 let encoded = block.encode();
                 let tail = Tail { crc: Block::checksum(&encoded), next: block.next, from: Some(state_next) };
                 if let Some(open) = partition.open.as_mut() {
@@ -88,8 +89,9 @@ impl<W: World> Core<W> {
 
     fn send_offsets(&mut self, source: &W::Source) -> Result<(), Trouble> {
         let mut positions = Vec::new();
+        let most = metadata_bytes(self.partitions.open_mut().count());
         for partition in self.partitions.open_mut() {
-            let position = position(partition, &self.options);
+            let position = position(partition, &self.options, most);
             if let Some(open) = partition.open.as_mut() {
                 open.sent = Some((position.next, position.metadata.clone()));
             }
@@ -187,7 +189,7 @@ impl<W: World> Core<W> {
     }
 }
 
-fn position(partition: &Partition, options: &Options) -> Position {
+fn position(partition: &Partition, options: &Options, most: usize) -> Position {
     let open_tail = partition.open.as_ref().and_then(|open| open.tail);
     let forgotten = partition.open.as_ref().and_then(|open| open.forgotten.as_ref());
     let checkpoint = Checkpoint {
@@ -201,5 +203,5 @@ fn position(partition: &Partition, options: &Options) -> Position {
         state: options.state_id.clone(),
         writer: options.writer.clone(),
     };
-    Position { partition: partition.id, next: partition.next, metadata: checkpoint.render() }
+    Position { partition: partition.id, next: partition.next, metadata: checkpoint.render_within(most) }
 }

@@ -7,7 +7,7 @@ use super::partition::Partition;
 use super::trouble::{Fatal, Trouble};
 use super::worker::{Core, World};
 use crate::clock::Clock;
-use crate::dedupe::PartitionId;
+use crate::dedupe::{KindId, PartitionId};
 use crate::ports::{Failure, GroupEvent, Remedy, Source, StateLog, Store, StoreError};
 
 /// A member replaced more often than this within the patience has a rival. A lone one can replace itself:
@@ -81,8 +81,9 @@ impl<W: World> Core<W> {
 
     /// Another worker of this process has the partition's local state; this one will be told, or has to
     /// take it back and begin anew.
-    pub(super) fn taken(&mut self, id: PartitionId) -> Failure {
+    pub(super) fn taken(&mut self, filed: PartitionId) -> Failure {
         let now = self.clock.elapsed();
+        let (_, id) = KindId::of_filed(filed);
         if let Some(partition) = self.partitions.get_mut(id) {
             partition.unload();
             if !partition.is_running() {

@@ -4,18 +4,16 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::checkpoint::{Checkpoint, Tail};
+use super::loading::Loading;
 use super::poison::Refusal;
 use crate::dedupe::{Block, Forgotten, HashKind, KindId, Offset, PartitionId, Windows};
-
-/// Most identities of a block: some 540 KB, well below the default limit of a record's size.
-const BLOCK_IDS: usize = 30_000;
 
 /// The life of a partition in a worker. Records are processed only while it runs.
 ///
 /// ```text
-/// assigned ─→ Locating ─→ Restoring ─→ Running ─→ (revoked)
-///                 ↑  └────────────────────↑ │
-///                 └── abort, unknown result ┘
+/// assigned ─→ Locating ─→ Loading ─→ Restoring ─→ Running ─→ (revoked)
+///                 ↑  └───────┴─────────↑    └────↑ │
+///                 └──── abort, unknown result ─────┘
 /// ```
 #[derive(Debug)]
 pub enum Phase {
@@ -27,6 +25,8 @@ pub enum Phase {
         /// before it.
         blocked: Option<(Duration, Option<Offset>)>,
     },
+    /// Paused. Blocks are being read from the local store.
+    Loading(Box<Loading>),
     /// Paused. Blocks are being read from the state topic.
     Restoring(Box<Restoring>),
     /// Records flow.
@@ -170,22 +170,26 @@ impl Partition {
         matches!(self.phase, Phase::Running)
     }
 
-    /// Back to the question where the group stands, not before `not_before`.
+    /// Back to the question where the group stands, not before `not_before`. A state loaded by half is dropped: it
+    /// must not pass for a complete one.
     pub fn relocate(&mut self, not_before: Duration) {
+        if matches!(self.phase, Phase::Loading(_)) {
+            self.unload();
+        }
         self.phase = Phase::Locating { not_before, blocked: None };
     }
 
-    /// The blocks of the open transaction: everything new in `committed..next`.
+    /// The blocks of the open transaction, of at most `most` identities: everything new in `committed..next`.
     ///
     /// None when nothing was written to the clean topic. A block without identities is written when
     /// only records without id were forwarded: it shows later that the transaction was complete.
     #[must_use]
-    pub fn blocks(&mut self, hash: HashKind) -> Vec<Block> {
+    pub fn blocks(&mut self, hash: HashKind, most: usize) -> Vec<Block> {
         let (Some(open), Some(windows)) = (&self.open, &mut self.windows) else { return Vec::new() };
         if !open.forwarded && !self.rewound && !windows.has_pending() {
             return Vec::new();
         }
-        windows.blocks(hash, self.id, &(self.committed..self.next), BLOCK_IDS)
+        windows.blocks(hash, self.id, &(self.committed..self.next), most)
     }
 
     /// The transaction is committed: what was pending is real. Returns the first offset of each kind whose block is

@@ -293,6 +293,6 @@ impl Known<'_> {
 fn place(item: &StateItem) -> Option<(PartitionId, Offset)> {
     match item {
         StateItem::Block { partition, offset, .. } => Some((*partition, *offset)),
-        StateItem::End { .. } => None,
+        StateItem::End { .. } | StateItem::Gone { .. } => None,
     }
 }

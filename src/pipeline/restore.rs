@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::checkpoint::{Checkpoint, Origin, Tail};
+use super::failpoint;
 use super::loading::cut_back;
 use super::options::{OnRewind, Start};
 use super::partition::{Partition, Phase, Restoring};
@@ -75,6 +76,7 @@ impl<W: World> Core<W> {
         if from >= bounds.stable {
             return self.finish_restore(source, id, from);
         }
+        failpoint::pass("before_state_open");
         self.log.open(id, Some(from))?;
         Ok(())
     }
@@ -87,7 +89,27 @@ impl<W: World> Core<W> {
                 self.restore_block((partition, offset), origin.kind, &block)
             }
             StateItem::End { partition, next } => self.finish_restore(source, partition, next),
+            StateItem::Gone { partition } => self.restart_restore(partition),
         }
+    }
+
+    /// The log does not hold what was to be read next. From the beginning: its ends are others now.
+    fn restart_restore(&mut self, id: PartitionId) -> Result<(), Trouble> {
+        let now = self.clock.elapsed();
+        let topic = &self.options.state;
+        if let Some(partition) = self.partitions.get_mut(id)
+            && let Phase::Restoring(restoring) = &partition.phase
+        {
+            let at = restoring.at;
+            tracing::warn!(
+                partition = id,
+                at,
+                "topic {topic} lost records while it was read; restoring again"
+            );
+            partition.unload();
+            partition.relocate(now);
+        }
+        Ok(self.log.close(id)?)
     }
 
     fn restore_block(
@@ -367,12 +389,13 @@ impl Restoring {
 }
 
 impl Partition {
-    /// How far a restore has come, in 0..=1; `None` when none is under way.
+    /// How far a restore, from disk or from the state topic, has come, in 0..=1; `None` when none is under way.
     #[must_use]
     pub fn restored_share(&self) -> Option<f64> {
         match &self.phase {
             Phase::Restoring(restoring) => Some(restoring.share()),
-            _ => None,
+            Phase::Loading(loading) => Some(loading.share()),
+            Phase::Locating { .. } | Phase::Running => None,
         }
     }
 }

@@ -231,6 +231,6 @@ impl<W: World> Core<W> {
 fn writer_of(item: &StateItem) -> Option<String> {
     match item {
         StateItem::Block { key, .. } => Some(Origin::parse(key)?.writer),
-        StateItem::End { .. } => None,
+        StateItem::End { .. } | StateItem::Gone { .. } => None,
     }
 }

@@ -17,8 +17,8 @@ use dedupd::dedupe::{
 use dedupd::kafka::{KafkaSink, KafkaSource, KafkaStateLog, Settings, Topology};
 use dedupd::metrics::{About, Metrics, PartitionState, Status};
 use dedupd::pipeline::{
-    Kinds, Limits, Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, Options, Overflow, Reach, Report,
-    Start, Torn, Worker, World,
+    Kinds, Limits, LoadSlice, Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, Options, Overflow,
+    Reach, Report, Start, Torn, Worker, World,
 };
 use dedupd::ports::{Bounds, Failure, Leftover, LogId, StateItem, StateLog};
 use dedupd::store::memory::MemoryStore;
@@ -74,7 +74,9 @@ impl StateLog for Slowed {
 
     fn close(&mut self, closed: PartitionId) -> Result<(), Failure> {
         self.held.retain(|item| match item {
-            StateItem::Block { partition, .. } | StateItem::End { partition, .. } => *partition != closed,
+            StateItem::Block { partition, .. }
+            | StateItem::End { partition, .. }
+            | StateItem::Gone { partition } => *partition != closed,
         });
         self.inner.close(closed)
     }
@@ -159,6 +161,7 @@ impl Member {
             cluster_id: None,
             topic_ids: [None, None, None],
             largest_batch: None,
+            largest_state: None,
             warnings: Vec::new(),
         };
         let service = Service { topology: Some(topology), ..Service::new(config) };
@@ -306,6 +309,9 @@ fn options(settings: &Settings, reach: Reach) -> Options {
         max_bytes: usize::try_from(settings.max_bytes).unwrap(),
         interval: Duration::from_millis(50),
         transaction_timeout: settings.transaction_timeout,
+        block_ids: 30_000,
+        most_partitions: usize::MAX,
+        load_slice: LoadSlice::default(),
     }
 }
 

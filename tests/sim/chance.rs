@@ -63,11 +63,15 @@ pub enum Fault {
     TornOffsets,
     /// Markers are written a little after the transaction was decided.
     LateMarker,
+    /// At a restart the store lacks the last writes that were not synced.
+    WritesLost,
+    /// A stored block is damaged.
+    BitRot,
 }
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 28] = [
         Self::Crash,
         Self::Retry,
         Self::Abort,
@@ -94,6 +98,8 @@ impl Fault {
         Self::TornState,
         Self::TornOffsets,
         Self::LateMarker,
+        Self::WritesLost,
+        Self::BitRot,
     ];
 
     /// As printed.
@@ -125,6 +131,8 @@ impl Fault {
             Self::TornState => "marker missing in state",
             Self::TornOffsets => "marker missing in the offsets",
             Self::LateMarker => "late marker",
+            Self::WritesLost => "unsynced writes lost",
+            Self::BitRot => "bit rot in the store",
         }
     }
 
@@ -147,6 +155,8 @@ impl Fault {
             Self::Refused => 0.01,
             Self::TornClean | Self::TornState | Self::TornOffsets => 0.01,
             Self::LateMarker => 0.1,
+            Self::WritesLost => 0.2,
+            Self::BitRot => 0.004,
         }
     }
 }

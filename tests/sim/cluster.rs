@@ -84,6 +84,8 @@ pub struct Cluster {
     pub group: Group,
     /// Workers whose process has ended, though they may not know it yet.
     pub dead: BTreeSet<usize>,
+    /// Processes that ended because their store is damaged.
+    pub condemned: BTreeSet<usize>,
     /// Producers with a transaction begun, known to the broker or not.
     pub begun: BTreeSet<String>,
     /// What must never happen and did.
@@ -106,6 +108,7 @@ impl Cluster {
             offsets: (0..partitions).map(|_| Offsets::default()).collect(),
             group: Group::new(partitions),
             dead: BTreeSet::new(),
+            condemned: BTreeSet::new(),
             begun: BTreeSet::new(),
             violations: Vec::new(),
             calls: 0,

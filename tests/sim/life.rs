@@ -1,6 +1,5 @@
 //! One history: a time of trouble, a time of calm, an audit.
 
-use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -24,7 +23,7 @@ use crate::sim::cluster::{Cluster, TRANSACTION_TIMEOUT};
 use crate::sim::sink::SimSink;
 use crate::sim::source::SimSource;
 use crate::sim::state_log::SimLog;
-use crate::sim::store::SimStore;
+use crate::sim::store::{SimStore, rot, survive};
 use crate::sim::universe::{Sabotage, SimClock, SimWorker, Universe, writer};
 
 /// Longer than any history, in simulated time.
@@ -135,12 +134,8 @@ pub fn run(seed: u64, setting: &Setting) -> Outcome {
     };
     let choices = Choices { has_kinds: chance.rng.u8(0..3) == 0, ..choices };
     let steps = chance.rng.usize(30..200);
-    let universe = Rc::new(Universe {
-        cluster: RefCell::new(Cluster::new(chance, partitions)),
-        workers: (0..workers).map(|_| RefCell::new(None)).collect(),
-        shared,
-        sabotage: setting.sabotage,
-    });
+    let cluster = Cluster::new(chance, partitions);
+    let universe = Rc::new(Universe::new(cluster, (workers, shared), setting.sabotage, choices.max_records));
     let processes = if shared { 1 } else { workers };
     let stores = (0..processes).map(|_| (Held::new(MemoryStore::new()), Vec::new())).collect();
     let controls = vec![None; workers];
@@ -197,6 +192,7 @@ impl Life {
             if cluster.chance.hit(Fault::Snapshot) {
                 older.push(store.store().snapshot());
             }
+            rot(store.store(), &mut cluster.chance);
         }
     }
 
@@ -275,6 +271,7 @@ impl Life {
         } else if !older.is_empty() && cluster.chance.hit(Fault::StoreOld) {
             *store = Held::new(older[cluster.chance.rng.usize(0..older.len())].snapshot());
         }
+        survive(store, &mut cluster, process);
     }
 
     fn worker(&mut self, worker: usize, store: Held<MemoryStore>) -> SimWorker {
@@ -334,6 +331,10 @@ impl Life {
             max_bytes: 1 << 20,
             interval: self.choices.interval,
             transaction_timeout: TRANSACTION_TIMEOUT,
+            // Often several for a transaction.
+            block_ids: [1, 3, 30_000][self.choices.max_records / 3 % 3],
+            most_partitions: 1 + self.choices.max_records % 4,
+            load_slice: self.universe.load_slice,
         }
     }
 
