@@ -136,7 +136,7 @@ fn append(store: &mut SledStore, partition: u32, first: u64, count: u64) {
     store
         .append(
             &block,
-            Head { confirmed: first, state_next: first, stream_time_ms: time, tail: None, forgets: 0 },
+            Head { confirmed: first, state_next: first, stream_time_ms: time, tail: None, ..Head::default() },
         )
         .unwrap();
 }

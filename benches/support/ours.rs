@@ -144,7 +144,8 @@ impl Ledger for Stored {
     fn append(&mut self, owners: &[(Offset, Identity)]) {
         let block = block(owners.to_vec());
         let next = block.next;
-        let head = Head { confirmed: next, state_next: next, stream_time_ms: 0, tail: None, forgets: 0 };
+        let head =
+            Head { confirmed: next, state_next: next, stream_time_ms: 0, tail: None, ..Head::default() };
         self.store.append(&block, head).unwrap();
     }
     fn expire(&mut self, first: Offset) {

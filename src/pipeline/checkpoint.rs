@@ -5,7 +5,7 @@ use crate::dedupe::{KindId, Layout, Lost, Offset, Remembered};
 /// Layouts of more filters than that are left out: the broker limits metadata to 4,096 bytes.
 const LONGEST_LAYOUT: usize = 2_048;
 
-/// The metadata of a committed offset: `v1;s=…;t=…;b=…@…;f=…;l=…;w=…;k=…;l=…;w=…;p=…;r=…;d=…;tx=…`.
+/// The metadata of a committed offset: `v1;s=…;t=…;b=…@…;f=…;l=…;c=…;w=…;k=…;l=…;c=…;w=…;p=…;r=…;d=…;tx=…`.
 ///
 /// Other programs may commit to the group, so anything may stand there; what does not parse counts
 /// as no checkpoint, which costs a restore and never correctness.
@@ -79,6 +79,10 @@ impl Checkpoint {
                     let lost = parse_lost(value)?;
                     checkpoint.tell(kind, |it| it.lost = lost);
                 }
+                ("c", value) => {
+                    let ms = value.parse().ok()?;
+                    checkpoint.tell(kind, |it| it.incomplete_ms = Some(ms));
+                }
                 ("w", value) => checkpoint.tell(kind, |it| it.filters = Layout::parse(value)),
                 ("p", value) => checkpoint.began = Some(value.parse().ok()?),
                 ("r", value) => checkpoint.raw = Some(value.to_owned()),
@@ -113,6 +117,9 @@ fn render_windows(windows: &[Remembered]) -> String {
         if it.lost != Lost::default() {
             let [exact, beyond] = [exact_ms, beyond_ms].map(|ms| ms.unwrap_or(0).to_string());
             text.extend([";l=", &exact, ",", &beyond]);
+        }
+        if let Some(ms) = it.incomplete_ms {
+            text.extend([";c=", &ms.to_string()]);
         }
         let layout = it.filters.as_ref().map(Layout::to_string).filter(|layout| layout.len() <= left);
         if let Some(layout) = layout {
@@ -197,6 +204,7 @@ mod tests {
                     kind: KindId::UNNAMED,
                     lost: Lost { exact_ms: None, beyond_ms: Some(7) },
                     filters: Layout::parse("604800000,86400000,20412|1,2|640.14.6.-|320.12.0+1.0"),
+                    incomplete_ms: Some(9),
                 },
                 Remembered {
                     kind: KindId::named("payments"),
@@ -236,6 +244,7 @@ mod tests {
         Remembered {
             kind: KindId::numbered(32_000 + kind),
             lost: Lost { exact_ms: Some(i64::MIN), beyond_ms: Some(i64::MIN) },
+            incomplete_ms: Some(i64::MIN),
             filters: Layout::parse(&format!("2,1,9|{}7|640.14.6", "18446744073709551615,".repeat(30))),
         }
     }

@@ -271,6 +271,9 @@ impl<W: World> Core<W> {
         for (kind, window) in windows.iter_mut() {
             ids += load_window(&self.store, kind.filed(id), (trusted, head.stream_time_ms), window)?;
         }
+        if head.incomplete_ms > 0 {
+            windows.note_incomplete_before(head.incomplete_ms);
+        }
         self.report.restored(RestoreSource::Local, ids);
         Ok(ids)
     }
@@ -344,7 +347,7 @@ mod tests {
     use super::*;
 
     fn head(confirmed: Offset, tail: Option<(u32, Offset)>) -> Head {
-        Head { confirmed, state_next: 40, stream_time_ms: 0, tail, forgets: 0 }
+        Head { confirmed, state_next: 40, stream_time_ms: 0, tail, ..Head::default() }
     }
 
     fn load(believed: Offset) -> Plan {

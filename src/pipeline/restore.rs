@@ -123,6 +123,7 @@ impl<W: World> Core<W> {
             stream_time_ms: block.time_last_ms,
             tail: Some((tail.crc, tail.next)),
             forgets: partition.forgets,
+            incomplete_ms: windows.incomplete_before_ms().unwrap_or(0),
         };
         self.store.append(&block, head)?;
         self.report.restored(RestoreSource::StateTopic, block.entries.len() as u64);

@@ -324,6 +324,7 @@ impl Partition {
             stream_time_ms: self.windows.as_ref().map_or(0, Windows::stream_time_ms),
             tail: self.tail.map(|tail| (tail.crc, tail.next)),
             forgets: self.forgets,
+            incomplete_ms: self.windows.as_ref().and_then(Windows::incomplete_before_ms).unwrap_or(0),
         }
     }
 }

@@ -93,7 +93,7 @@ fn fill(store: &mut SledStore, partition: PartitionId, seconds: u64, hasher: Has
 }
 
 fn head(confirmed: Offset, stream_time_ms: i64) -> Head {
-    Head { confirmed, state_next: confirmed / 10, stream_time_ms, tail: None, forgets: 0 }
+    Head { confirmed, state_next: confirmed / 10, stream_time_ms, tail: None, ..Head::default() }
 }
 
 /// A stopped instance's directory.

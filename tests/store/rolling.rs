@@ -133,8 +133,7 @@ fn append(store: &mut SledStore, partition: PartitionId, covered: std::ops::Rang
         confirmed: covered.start,
         state_next: covered.start,
         stream_time_ms: block.time_last_ms,
-        tail: None,
-        forgets: 0,
+        ..Head::default()
     };
     store.append(&block, head).expect("an append");
 }
