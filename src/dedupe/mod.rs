@@ -3,6 +3,7 @@
 //! Nothing in here reads a clock, a file or a socket, and nothing knows that Kafka or sled exist.
 //! What it refuses to know is what makes it testable against a plain map.
 
+mod arrival;
 mod beyond;
 mod block;
 pub mod bloom;
@@ -23,6 +24,7 @@ pub mod verdict;
 pub mod window;
 mod windows;
 
+pub use arrival::{Anchor, resume};
 pub use block::{Block, BlockError, BlockParts, BlockView};
 pub use bloom::{Bloom, BloomLimits, Layout};
 pub use coordinates::{Coordinates, Offset, PartitionId};

@@ -5,7 +5,7 @@ use crate::dedupe::{KindId, Layout, Lost, Offset, Remembered};
 /// Layouts of more filters than that are left out: the broker limits metadata to 4,096 bytes.
 const LONGEST_LAYOUT: usize = 2_048;
 
-/// The metadata of a committed offset: `v1;s=…;t=…;b=…@…;f=…;l=…;c=…;w=…;k=…;l=…;c=…;w=…;p=…;r=…;d=…;tx=…`.
+/// The metadata of a committed offset: `v1;s=…;t=…;b=…@…;f=…;l=…;c=…;w=…;k=…;l=…;c=…;w=…;o=…;p=…;r=…;d=…;tx=…`.
 ///
 /// Other programs may commit to the group, so anything may stand there; what does not parse counts
 /// as no checkpoint, which costs a restore and never correctness.
@@ -15,6 +15,8 @@ pub struct Checkpoint {
     pub state_next: Offset,
     /// Stream time at the commit, ms since the epoch.
     pub stream_time_ms: i64,
+    /// What the partition's clock was ahead of the wall clock, ms; 0 when they agreed.
+    pub ahead_of_wall_ms: i64,
     /// The last block committed for the partition.
     pub tail: Option<Tail>,
     /// How many times identities were taken back in the partition.
@@ -48,11 +50,13 @@ impl Checkpoint {
         let tail = self.tail.map(|t| format!(";b={:08x}@{}", t.crc, t.next)).unwrap_or_default();
         let forgets = if self.forgets > 0 { format!(";f={}", self.forgets) } else { String::new() };
         let windows = render_windows(&self.windows);
+        let ahead =
+            if self.ahead_of_wall_ms == 0 { String::new() } else { format!(";o={}", self.ahead_of_wall_ms) };
         let began = self.began.map(|partitions| format!(";p={partitions}")).unwrap_or_default();
         let id = |key, id: &Option<String>| id.as_ref().map(|id| format!(";{key}={id}")).unwrap_or_default();
         let (raw, state) = (id("r", &self.raw), id("d", &self.state));
         format!(
-            "v1;s={};t={}{tail}{forgets}{windows}{began}{raw}{state};tx={}",
+            "v1;s={};t={}{tail}{forgets}{windows}{ahead}{began}{raw}{state};tx={}",
             self.state_next, self.stream_time_ms, self.writer
         )
     }
@@ -73,6 +77,7 @@ impl Checkpoint {
             match field.split_once('=')? {
                 ("s", value) => checkpoint.state_next = value.parse().ok()?,
                 ("t", value) => checkpoint.stream_time_ms = value.parse().ok()?,
+                ("o", value) => checkpoint.ahead_of_wall_ms = value.parse().ok()?,
                 ("f", value) => checkpoint.forgets = value.parse().ok()?,
                 ("k", value) => kind = KindId::numbered(value.parse().ok()?),
                 ("l", value) => {
@@ -197,6 +202,7 @@ mod tests {
         let full = Checkpoint {
             state_next: 77,
             stream_time_ms: -5,
+            ahead_of_wall_ms: -7,
             tail: Some(Tail { crc: 0xdead_beef, next: u64::MAX }),
             forgets: 3,
             windows: vec![
@@ -221,6 +227,7 @@ mod tests {
         assert_eq!(Checkpoint::parse(&full.render()), Some(full.clone()));
         let bare = Checkpoint {
             tail: None,
+            ahead_of_wall_ms: 0,
             forgets: 0,
             windows: Vec::new(),
             began: None,
@@ -254,6 +261,7 @@ mod tests {
         let longest = Checkpoint {
             state_next: u64::MAX,
             stream_time_ms: i64::MIN,
+            ahead_of_wall_ms: i64::MIN,
             tail: Some(Tail { crc: u32::MAX, next: u64::MAX }),
             forgets: u64::MAX,
             windows: (0..9).map(longest_of).collect(),

@@ -12,6 +12,7 @@ use super::failpoint;
 use super::loading::cut_back;
 use super::options::Options;
 use super::partition::Partition;
+use super::time::told;
 use super::trouble::{Fatal, Trouble};
 use super::worker::{Core, World};
 use crate::clock::Clock;
@@ -84,8 +85,9 @@ impl<W: World> Core<W> {
 
     fn send_offsets(&mut self, source: &W::Source) -> Result<(), Trouble> {
         let mut positions = Vec::new();
+        let time_ahead_ms = self.time.ahead_ms(&self.clock);
         for partition in self.partitions.open_mut() {
-            let position = position(partition, &self.options);
+            let position = position(partition, &self.options, time_ahead_ms);
             if let Some(open) = partition.open.as_mut() {
                 open.sent = Some((position.next, position.metadata.clone()));
             }
@@ -188,12 +190,13 @@ impl<W: World> Core<W> {
     }
 }
 
-fn position(partition: &Partition, options: &Options) -> Position {
+fn position(partition: &Partition, options: &Options, time_ahead_ms: i64) -> Position {
     let open_tail = partition.open.as_ref().and_then(|open| open.tail);
     let forgotten = partition.open.as_ref().and_then(|open| open.forgotten.as_ref());
     let checkpoint = Checkpoint {
         state_next: partition.state_next,
         stream_time_ms: partition.windows.as_ref().map_or(0, Windows::stream_time_ms),
+        ahead_of_wall_ms: told(options.kinds.time(), (time_ahead_ms, partition.ahead_ms)),
         tail: open_tail.or(partition.tail),
         forgets: forgotten.map_or(partition.forgets, |forgotten| forgotten.number),
         windows: partition.windows.as_ref().map(Windows::remembered).unwrap_or_default(),

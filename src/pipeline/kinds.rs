@@ -1,7 +1,7 @@
 //! The kinds of records and what each is treated like.
 
 use crate::config::OnProbable;
-use crate::dedupe::{Fields, KindId, KindRule, PartitionId, WindowLimits};
+use crate::dedupe::{Fields, KindId, KindRule, PartitionId, TimeSource, WindowLimits};
 
 /// How the records of one kind are treated.
 #[derive(Debug, Clone)]
@@ -65,6 +65,12 @@ impl Kinds {
             .filter(|kind| kind.window.is_some())
             .map(|kind| kind.id.filed(partition))
             .collect()
+    }
+
+    /// What moves stream time: the same for all windows of a partition.
+    #[must_use]
+    pub fn time(&self) -> TimeSource {
+        self.0.iter().find_map(|kind| kind.window).map_or_else(TimeSource::default, |window| window.time)
     }
 
     /// The name of the kind that a block belongs to; `None` for the unnamed one.

@@ -22,6 +22,7 @@ mod report;
 mod restore;
 mod shortened;
 mod step;
+mod time;
 mod torn;
 mod trouble;
 mod worker;

@@ -124,6 +124,10 @@ pub struct Partition {
     pub poison: Option<(Offset, String)>,
     /// The record that was refused alone and is tried again.
     pub refusal: Option<Refusal>,
+    /// What the partition's clock is ahead of the worker's, ms.
+    pub ahead_ms: i64,
+    /// What it was ahead of the wall clock, as the last checkpoint says, ms.
+    pub ahead_of_wall_ms: i64,
     /// Monotonic time since which a record was tried in vain and given up.
     pub gave_up: Option<Duration>,
 }
@@ -153,6 +157,8 @@ impl Partition {
             suspect: None,
             poison: None,
             refusal: None,
+            ahead_ms: 0,
+            ahead_of_wall_ms: 0,
             gave_up: None,
         }
     }
@@ -203,6 +209,7 @@ impl Partition {
         // The records of the first ones may have left the topic, with the blocks that they are about.
         self.forgets = self.forgets.max(checkpoint.forgets);
         self.began = checkpoint.began.or(self.began);
+        self.ahead_of_wall_ms = checkpoint.ahead_of_wall_ms;
         if let Some(windows) = self.windows.as_mut() {
             windows.set_stream_time(checkpoint.stream_time_ms);
             windows.inherit(&checkpoint.windows);

@@ -287,6 +287,9 @@ impl<W: World> Core<W> {
     ) -> Result<(), Trouble> {
         let placed = self.place(source, id);
         self.renew_filters(id)?;
+        if load.is_some() {
+            self.resume_time(id);
+        }
         // Before the first commit: whoever looks should see a limit that is in force.
         self.enforced.apply(&self.options, &mut self.partitions);
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
