@@ -118,6 +118,9 @@ fn opened(dir: &std::path::Path) -> SledStore {
         clean_id: None,
         state_id: None,
         kinds: Vec::new(),
+        rules: Vec::new(),
+        kept_ms: Vec::new(),
+        accepts_change: false,
     };
     open(dir, &binding, CACHE_BYTES, DEADLINE).unwrap().store
 }

@@ -123,6 +123,9 @@ impl Stored {
             clean_id: None,
             state_id: None,
             kinds: Vec::new(),
+            rules: Vec::new(),
+            kept_ms: Vec::new(),
+            accepts_change: false,
         };
         Self { store: open(dir.path(), &binding, CACHE_BYTES, DEADLINE).unwrap().store, _dir: dir }
     }

@@ -200,9 +200,9 @@ impl Marks {
         self.dropped_ms = self.dropped_ms.max(dropped_ms);
     }
 
-    /// Notes that owners from before this stream time may be missing.
+    /// Notes that owners from before this stream time may be missing; one that is no time is ignored.
     pub fn note_incomplete_before(&mut self, ms: i64) {
-        self.incomplete_ms = self.incomplete_ms.max(Some(ms));
+        self.incomplete_ms = self.incomplete_ms.max(Some(ms).filter(|ms| *ms > 0));
     }
 
     /// Stream time before which owners may be missing, as noted; `None` when nothing was.

@@ -1,11 +1,11 @@
 //! What is written beside a committed offset and beside a block, as text that any Kafka tool shows.
 
-use crate::dedupe::{KindId, Layout, Lost, Offset, Remembered};
+use crate::dedupe::{Fingerprint, KindId, Layout, Lost, Offset, Remembered};
 
 /// Layouts of more filters than that are left out: the broker limits metadata to 4,096 bytes.
 const LONGEST_LAYOUT: usize = 2_048;
 
-/// The metadata of a committed offset: `v1;s=…;t=…;b=…@…;f=…;l=…;c=…;w=…;k=…;l=…;c=…;w=…;o=…;p=…;r=…;d=…;tx=…`.
+/// The metadata of a committed offset: `v1;s=…;t=…;b=…@…;f=…;l=…;c=…;w=…;k=…;l=…;c=…;w=…;o=…;i=…;i=…:…;p=…;r=…;d=…;tx=…`.
 ///
 /// Other programs may commit to the group, so anything may stand there; what does not parse counts
 /// as no checkpoint, which costs a restore and never correctness.
@@ -15,6 +15,8 @@ pub struct Checkpoint {
     pub state_next: Offset,
     /// Stream time at the commit, ms since the epoch.
     pub stream_time_ms: i64,
+    /// By which rule each window has its identities, as far as that is known.
+    pub rules: Vec<(KindId, Fingerprint)>,
     /// What the partition's clock was ahead of the wall clock, ms; 0 when they agreed.
     pub ahead_of_wall_ms: i64,
     /// The last block committed for the partition.
@@ -43,7 +45,7 @@ pub struct Tail {
 }
 
 impl Checkpoint {
-    /// The text form; below 3,300 bytes for nine kinds and any legal transactional id of up to 400 bytes (the broker takes
+    /// The text form; below 3,700 bytes for nine kinds and any legal transactional id of up to 400 bytes (the broker takes
     /// 4,096, unless told otherwise).
     #[must_use]
     pub fn render(&self) -> String {
@@ -52,11 +54,12 @@ impl Checkpoint {
         let windows = render_windows(&self.windows);
         let ahead =
             if self.ahead_of_wall_ms == 0 { String::new() } else { format!(";o={}", self.ahead_of_wall_ms) };
+        let rules = render_rules(&self.rules);
         let began = self.began.map(|partitions| format!(";p={partitions}")).unwrap_or_default();
         let id = |key, id: &Option<String>| id.as_ref().map(|id| format!(";{key}={id}")).unwrap_or_default();
         let (raw, state) = (id("r", &self.raw), id("d", &self.state));
         format!(
-            "v1;s={};t={}{tail}{forgets}{windows}{ahead}{began}{raw}{state};tx={}",
+            "v1;s={};t={}{tail}{forgets}{windows}{ahead}{rules}{began}{raw}{state};tx={}",
             self.state_next, self.stream_time_ms, self.writer
         )
     }
@@ -78,6 +81,7 @@ impl Checkpoint {
                 ("s", value) => checkpoint.state_next = value.parse().ok()?,
                 ("t", value) => checkpoint.stream_time_ms = value.parse().ok()?,
                 ("o", value) => checkpoint.ahead_of_wall_ms = value.parse().ok()?,
+                ("i", value) => checkpoint.rules.push(parse_rule(value)?),
                 ("f", value) => checkpoint.forgets = value.parse().ok()?,
                 ("k", value) => kind = KindId::numbered(value.parse().ok()?),
                 ("l", value) => {
@@ -98,6 +102,11 @@ impl Checkpoint {
             fields = rest;
         }
         Some(checkpoint)
+    }
+
+    /// The rule by which a kind's window has its identities, when that is told.
+    pub(super) fn rule_of(&self, kind: KindId) -> Option<Fingerprint> {
+        self.rules.iter().find(|(of, _)| *of == kind).map(|(_, rule)| *rule)
     }
 
     /// Changes what is told of a kind's window.
@@ -135,6 +144,24 @@ fn render_windows(windows: &[Remembered]) -> String {
     text
 }
 
+/// The rule of the unnamed kind needs no number.
+fn render_rules(rules: &[(KindId, Fingerprint)]) -> String {
+    let mut text = String::new();
+    for (kind, rule) in rules {
+        text.push_str(";i=");
+        if *kind != KindId::UNNAMED {
+            text.extend([&kind.number().to_string(), ":"]);
+        }
+        text.push_str(&rule.to_string());
+    }
+    text
+}
+
+fn parse_rule(value: &str) -> Option<(KindId, Fingerprint)> {
+    let (kind, rule) = value.split_once(':').unwrap_or(("0", value));
+    Some((KindId::numbered(kind.parse().ok()?), rule.parse().ok()?))
+}
+
 fn parse_lost(value: &str) -> Option<Lost> {
     let (exact, beyond) = value.split_once(',')?;
     let ms = |text: &str| text.parse::<i64>().ok().map(|ms| (ms != 0).then_some(ms));
@@ -146,7 +173,7 @@ fn parse_tail(value: &str) -> Option<Tail> {
     Some(Tail { crc: u32::from_str_radix(crc, 16).ok()?, next: next.parse().ok()? })
 }
 
-/// The key of a record in the state topic: `v1;clean=…;kind=…;raw=…;tx=…`. With a transaction that hangs after a
+/// The key of a record in the state topic: `v1;clean=…;kind=…;id=…;new=…;raw=…;tx=…`. With a transaction that hangs after a
 /// broker crash it tells who wrote it and how far the clean partition had come with it. After the raw topic
 /// was created anew, which takes the group's offsets with it, it alone tells that the state is of another.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -155,6 +182,10 @@ pub struct Origin {
     pub clean_end: Option<Offset>,
     /// The name of the kind that the block belongs to, if it has one.
     pub kind: Option<String>,
+    /// The rule by which the identities in it were made, where known.
+    pub rule: Option<Fingerprint>,
+    /// Kinds whose windows begin anew with the transaction: what stands before it was made by another rule.
+    pub anew: Vec<KindId>,
     /// Kafka's id of the raw topic that the record is about, where known.
     pub raw: Option<String>,
     /// Transactional id of the writer.
@@ -167,8 +198,11 @@ impl Origin {
     pub fn render(&self) -> String {
         let clean = self.clean_end.map(|end| format!("clean={end};")).unwrap_or_default();
         let kind = self.kind.as_ref().map(|kind| format!("kind={kind};")).unwrap_or_default();
+        let rule = self.rule.map(|rule| format!("id={rule};")).unwrap_or_default();
+        let mut anew = String::new();
+        self.anew.iter().for_each(|kind| anew.extend(["new=", &kind.number().to_string(), ";"]));
         let raw = self.raw.as_ref().map(|id| format!("raw={id};")).unwrap_or_default();
-        format!("v1;{clean}{kind}{raw}tx={}", self.writer)
+        format!("v1;{clean}{kind}{rule}{anew}{raw}tx={}", self.writer)
     }
 
     /// Reads the text form; `None` when it is not ours.
@@ -185,6 +219,8 @@ impl Origin {
             match field.split_once('=')? {
                 ("clean", end) => origin.clean_end = Some(end.parse().ok()?),
                 ("kind", name) => origin.kind = Some(name.to_owned()),
+                ("id", rule) => origin.rule = Some(rule.parse().ok()?),
+                ("new", kind) => origin.anew.push(KindId::numbered(kind.parse().ok()?)),
                 ("raw", id) => origin.raw = Some(id.to_owned()),
                 _ => {}
             }
@@ -202,6 +238,10 @@ mod tests {
         let full = Checkpoint {
             state_next: 77,
             stream_time_ms: -5,
+            rules: vec![
+                (KindId::UNNAMED, "00c0ffee".parse().unwrap()),
+                (KindId::named("payments"), "deadbeef".parse().unwrap()),
+            ],
             ahead_of_wall_ms: -7,
             tail: Some(Tail { crc: 0xdead_beef, next: u64::MAX }),
             forgets: 3,
@@ -227,6 +267,7 @@ mod tests {
         assert_eq!(Checkpoint::parse(&full.render()), Some(full.clone()));
         let bare = Checkpoint {
             tail: None,
+            rules: Vec::new(),
             ahead_of_wall_ms: 0,
             forgets: 0,
             windows: Vec::new(),
@@ -261,6 +302,9 @@ mod tests {
         let longest = Checkpoint {
             state_next: u64::MAX,
             stream_time_ms: i64::MIN,
+            rules: (0..9)
+                .map(|kind| (KindId::numbered(32_000 + kind), "deadbeef".parse().unwrap()))
+                .collect(),
             ahead_of_wall_ms: i64::MIN,
             tail: Some(Tail { crc: u32::MAX, next: u64::MAX }),
             forgets: u64::MAX,
@@ -270,16 +314,17 @@ mod tests {
             state: Some("i".repeat(24)),
             writer: "w".repeat(400),
         };
-        assert!((2_500..3_300).contains(&longest.render().len()), "{}", longest.render().len());
+        assert!((2_500..3_700).contains(&longest.render().len()), "{}", longest.render().len());
     }
 
     #[test]
     fn an_origin_reads_back_as_written() {
         for clean_end in [None, Some(0), Some(u64::MAX)] {
-            let origin = Origin { clean_end, kind: None, raw: None, writer: "a;b=c".into() };
+            let origin = Origin { clean_end, writer: "a;b=c".into(), ..Origin::default() };
             assert_eq!(Origin::parse(&origin.render()), Some(origin.clone()));
             let (kind, raw) = (Some("payments".into()), Some("aXb+c/AAQ0Cw==".into()));
-            let of_topic = Origin { kind, raw, ..origin };
+            let (rule, anew) = ("00c0ffee".parse().ok(), vec![KindId::UNNAMED, KindId::named("payments")]);
+            let of_topic = Origin { kind, rule, anew, raw, ..origin };
             assert_eq!(Origin::parse(&of_topic.render()), Some(of_topic));
         }
         assert_eq!(Origin::parse("v1;clean=;tx=a"), None);

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use super::checkpoint::{Checkpoint, Origin, Tail};
+use super::checkpoint::{Checkpoint, Tail};
 use super::failpoint;
 use super::loading::cut_back;
 use super::options::Options;
@@ -41,10 +41,10 @@ impl<W: World> Core<W> {
         failpoint::pass("after_store");
         self.sink.drain(self.options.transaction_timeout)?;
         failpoint::pass("after_drain");
+        let mut before = None;
         for (filed, block) in &blocks {
             let (_, partition) = KindId::of_filed(*filed);
-            let kind = self.options.kinds.name_of(*filed).map(str::to_owned);
-            let origin = Origin { kind, ..self.options.origin(self.sink.clean_end(partition)) };
+            let origin = self.origin_of(*filed, before.replace(partition) != Some(partition));
             self.sink.put_state(partition, &origin.render(), block)?;
             self.tally.block(block.len());
         }
@@ -196,6 +196,7 @@ fn position(partition: &Partition, options: &Options, time_ahead_ms: i64) -> Pos
     let checkpoint = Checkpoint {
         state_next: partition.state_next,
         stream_time_ms: partition.windows.as_ref().map_or(0, Windows::stream_time_ms),
+        rules: options.rules(),
         ahead_of_wall_ms: told(options.kinds.time(), (time_ahead_ms, partition.ahead_ms)),
         tail: open_tail.or(partition.tail),
         forgets: forgotten.map_or(partition.forgets, |forgotten| forgotten.number),

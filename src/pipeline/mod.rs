@@ -20,6 +20,7 @@ mod reach;
 mod recovery;
 mod report;
 mod restore;
+mod rules;
 mod shortened;
 mod step;
 mod time;

@@ -1,6 +1,6 @@
 //! One raw partition in this worker's care: where it is in its life, and its state.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::checkpoint::{Checkpoint, Tail};
@@ -57,6 +57,8 @@ pub struct Restoring {
     /// The first block of a named kind that reaches beyond the unnamed kind's: its state topic offset, and the highest
     /// raw offset that such blocks cover.
     pub ahead: Option<(Offset, Offset)>,
+    /// Kinds that the group has by another rule than ours, which was accepted: nothing of them is taken in.
+    pub emptied: BTreeSet<KindId>,
     /// Identities left out because there is no such kind any more, by the kind's name.
     pub left_out: BTreeMap<String, u64>,
     /// What stood beside the committed offset.
@@ -124,6 +126,8 @@ pub struct Partition {
     pub poison: Option<(Offset, String)>,
     /// The record that was refused alone and is tried again.
     pub refusal: Option<Refusal>,
+    /// Kinds whose windows begin anew with the next commit, because the change of their rule was accepted.
+    pub anew: BTreeSet<KindId>,
     /// What the partition's clock is ahead of the worker's, ms.
     pub ahead_ms: i64,
     /// What it was ahead of the wall clock, as the last checkpoint says, ms.
@@ -157,6 +161,7 @@ impl Partition {
             suspect: None,
             poison: None,
             refusal: None,
+            anew: BTreeSet::new(),
             ahead_ms: 0,
             ahead_of_wall_ms: 0,
             gave_up: None,
@@ -194,6 +199,7 @@ impl Partition {
         self.committed = self.next;
         self.must_commit &= !open.forwarded;
         self.rewound = false;
+        self.anew.clear();
         self.unsettled = false;
         self.state_next = state_end.map_or(self.state_next, |end| end.max(self.state_next));
         self.tail = open.tail.or(self.tail);

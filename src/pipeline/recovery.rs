@@ -191,6 +191,9 @@ impl<W: World> Core<W> {
             self.options.same_raw(checkpoint.raw.as_deref(), self.options.raw_id.as_deref())?;
             self.options.same_state(checkpoint.state.as_deref())?;
         }
+        if self.is_of_other_rules(id, checkpoint.as_ref())? {
+            return self.begin_restore(source, answer, checkpoint.as_ref(), None);
+        }
         match plan(self.store.head(id)?, answer.offset, checkpoint.as_ref()) {
             Plan::Load { believed } => self.load(source, (answer, believed), &checkpoint.unwrap_or_default()),
             Plan::CatchUp { confirmed, from } => {
@@ -271,9 +274,7 @@ impl<W: World> Core<W> {
         for (kind, window) in windows.iter_mut() {
             ids += load_window(&self.store, kind.filed(id), (trusted, head.stream_time_ms), window)?;
         }
-        if head.incomplete_ms > 0 {
-            windows.note_incomplete_before(head.incomplete_ms);
-        }
+        windows.note_incomplete_before(head.incomplete_ms);
         self.report.restored(RestoreSource::Local, ids);
         Ok(ids)
     }
@@ -289,6 +290,7 @@ impl<W: World> Core<W> {
         self.renew_filters(id)?;
         if load.is_some() {
             self.resume_time(id);
+            self.begin_anew(id);
         }
         // Before the first commit: whoever looks should see a limit that is in force.
         self.enforced.apply(&self.options, &mut self.partitions);

@@ -10,7 +10,7 @@ use super::partition::{Partition, Phase, Restoring};
 use super::trouble::{Fatal, Trouble};
 use super::worker::{Core, World};
 use crate::clock::Clock;
-use crate::dedupe::{Block, BlockView, Forgotten, HashKind, KindId, Offset, PartitionId, Windows};
+use crate::dedupe::{Block, BlockView, Forgotten, KindId, Offset, PartitionId, Windows};
 use crate::metrics::{Beginning, RestoreSource};
 use crate::ports::{Committed, Head, Source, StateItem, StateLog, Store};
 
@@ -67,6 +67,7 @@ impl<W: World> Core<W> {
             confirmed: usable.map(|(_, confirmed)| confirmed),
             ids: 0,
             ahead: None,
+            emptied: self.options.by_other_rules(checkpoint),
             left_out: BTreeMap::new(),
             checkpoint: checkpoint.cloned(),
         }));
@@ -82,7 +83,7 @@ impl<W: World> Core<W> {
             StateItem::Block { partition, offset, key, block } => {
                 let origin = Origin::parse(&key).unwrap_or_default();
                 self.options.same_raw(origin.raw.as_deref(), self.options.raw_id.as_deref())?;
-                self.restore_block((partition, offset), origin.kind, &block)
+                self.restore_block((partition, offset), origin, &block)
             }
             StateItem::End { partition, next } => self.finish_restore(source, partition, next),
         }
@@ -91,17 +92,18 @@ impl<W: World> Core<W> {
     fn restore_block(
         &mut self,
         (id, offset): (PartitionId, Offset),
-        kind: Option<String>,
+        origin: Origin,
         bytes: &[u8],
     ) -> Result<(), Trouble> {
-        let place = || format!("topic {} partition {id} offset {offset}", self.options.state);
+        let topic = self.options.state.clone();
+        let place = || format!("topic {topic} partition {id} offset {offset}");
         if Forgotten::is_here(bytes) {
             let forgotten = Forgotten::decode(bytes).map_err(|e| Trouble::block(&place(), &e))?;
-            self.same_hash(forgotten.hash, &place())?;
-            return self.restore_forgotten(id, offset, &forgotten);
+            let foreign = self.is_foreign((id, &place()), &origin, (forgotten.hash, id))?;
+            return self.restore_forgotten(id, offset, (&forgotten, foreign));
         }
         let view = BlockView::verified(bytes).map_err(|e| Trouble::block(&place(), &e))?;
-        self.same_hash(view.header.hash, &place())?;
+        let foreign = self.is_foreign((id, &place()), &origin, (view.header.hash, view.header.partition))?;
         let block = Block::decode(bytes).map_err(|e| Trouble::block(&place(), &e))?;
         let now = self.clock.elapsed();
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
@@ -112,9 +114,13 @@ impl<W: World> Core<W> {
         restoring.tell(id, now);
         partition.state_next = restoring.resume_after(&block, offset);
         let tail = Tail { crc: Block::checksum(bytes), next: block.next };
+        if foreign {
+            return Ok(());
+        }
         let Some(windows) = partition.windows.as_mut() else { return Ok(()) };
         if !windows.restore(&view).map_err(|e| Trouble::block("the state topic", &e))? {
-            *restoring.left_out.entry(kind.unwrap_or_default()).or_default() += block.entries.len() as u64;
+            *restoring.left_out.entry(origin.kind.unwrap_or_default()).or_default() +=
+                block.entries.len() as u64;
             return Ok(());
         }
         let head = Head {
@@ -130,29 +136,21 @@ impl<W: World> Core<W> {
         Ok(())
     }
 
-    fn same_hash(&self, found: HashKind, place: &str) -> Result<(), Trouble> {
-        if found == self.options.hash {
-            return Ok(());
-        }
-        Err(Fatal::State(format!(
-            "{place} was written with hash {found:?}, the configuration says {:?}: identities of different hashes \
-             cannot be compared; restore identity.hash and its key file, or begin anew with another topics.state",
-            self.options.hash
-        ))
-        .into())
-    }
-
     /// Identities that were taken back after the blocks read so far.
     fn restore_forgotten(
         &mut self,
         id: PartitionId,
         offset: Offset,
-        forgotten: &Forgotten,
+        (forgotten, foreign): (&Forgotten, bool),
     ) -> Result<(), Trouble> {
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
         let Phase::Restoring(restoring) = &mut partition.phase else { return Ok(()) };
         restoring.at = offset;
         partition.state_next = offset + 1;
+        if foreign {
+            partition.forgets = partition.forgets.max(forgotten.number);
+            return Ok(());
+        }
         partition.forget(forgotten);
         let before = self.store.head(id)?.unwrap_or_default();
         let head = Head { state_next: offset + 1, forgets: partition.forgets, ..before };

@@ -275,6 +275,7 @@ fn options(settings: &Settings, reach: Reach) -> Options {
         began: u32::MAX,
         writer: settings.transactional_id.clone(),
         rule: rule(),
+        accept_change: None,
         hash: HashKind::Xxh3,
         kinds: Kinds::new(
             WindowLimits {

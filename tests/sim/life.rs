@@ -309,6 +309,7 @@ impl Life {
             began: u32::MAX,
             writer: writer(worker),
             rule: rule(),
+            accept_change: None,
             hash: HashKind::Xxh3,
             kinds: self.choices.kinds(),
             limits: Limits {

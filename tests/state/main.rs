@@ -45,6 +45,9 @@ fn binding(hash: HashKind) -> Binding {
         clean_id: None,
         state_id: None,
         kinds: Vec::new(),
+        rules: Vec::new(),
+        kept_ms: Vec::new(),
+        accepts_change: false,
     }
 }
 

@@ -113,6 +113,9 @@ fn opened(dir: &Path, partitions: PartitionId) -> SledStore {
         clean_id: None,
         state_id: None,
         kinds: Vec::new(),
+        rules: Vec::new(),
+        kept_ms: Vec::new(),
+        accepts_change: false,
     };
     open(dir, &binding, CACHE_BYTES, DEADLINE).expect("a fresh store").store
 }
