@@ -10,7 +10,7 @@ use super::stream_time::{MOST_AHEAD_MS, TimeSource};
 
 /// Nothing is taken to have stood still for longer, in ms: 30 days. By then Kafka has usually deleted the group's offsets
 /// and the records that were to be read, so a clock that says so is more likely wrong.
-pub const LONGEST_STANDSTILL_MS: i64 = 30 * 24 * 3_600 * 1_000;
+const LONGEST_STANDSTILL_MS: i64 = 30 * 24 * 3_600 * 1_000;
 
 /// The wall clock as it stood once, and the monotonic clock at that moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl Anchor {
 ///
 /// By arrival, of the readings that are possible the one counts that says the least time has passed: too little keeps ids
 /// for longer, too much would forget them. When none is possible (stream time would go back, or forward by more than
-/// [`LONGEST_STANDSTILL_MS`]) the clock goes on from where it stood. By record time `now_ms` only says what is too far in the
+/// 30 days) the clock goes on from where it stood. By record time `now_ms` only says what is too far in the
 /// future, and the partition's clock is moved only where all records would be.
 #[must_use]
 pub fn resume(source: TimeSource, stream_ms: i64, now_ms: i64, told_ms: i64) -> i64 {
