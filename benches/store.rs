@@ -118,6 +118,9 @@ fn opened(dir: &std::path::Path) -> SledStore {
         clean_id: None,
         state_id: None,
         kinds: Vec::new(),
+        rules: Vec::new(),
+        kept_ms: Vec::new(),
+        accepts_change: false,
     };
     open(dir, &binding, CACHE_BYTES, DEADLINE).unwrap().store
 }
@@ -136,7 +139,7 @@ fn append(store: &mut SledStore, partition: u32, first: u64, count: u64) {
     store
         .append(
             &block,
-            Head { confirmed: first, state_next: first, stream_time_ms: time, tail: None, forgets: 0 },
+            Head { confirmed: first, state_next: first, stream_time_ms: time, tail: None, ..Head::default() },
         )
         .unwrap();
 }

@@ -122,6 +122,7 @@ fn largest_metadata(most: usize) -> String {
     let windows = (0..9).map(|kind| Remembered {
         kind: KindId::numbered(kind * 3_000),
         lost: Lost { exact_ms: Some(1_700_000_000_000), beyond_ms: Some(1_700_000_000_000) },
+        incomplete_ms: Some(1_700_000_000_000),
         filters: Layout::parse(&format!("2,1,9|{}7|640.14.6", "18446744073709551615,".repeat(15))),
     });
     Checkpoint { windows: windows.collect(), writer: "w".repeat(20), ..Checkpoint::default() }

@@ -79,9 +79,13 @@ fn sidecar(pipe: &Pipe<'_>, torn: Option<&str>) -> Sidecar {
     }
 }
 
-fn settled(running: &Running, resolution: &str) -> f64 {
-    let name = format!("dedupd_torn_transactions_total{{resolution=\"{resolution}\"}}");
-    running.metric(&name).unwrap_or(0.0)
+/// How many were settled in these ways, by an instance that shows the metric.
+fn settled(running: &Running, resolutions: &[&str]) -> f64 {
+    let metric = |resolution| {
+        let name = format!("dedupd_torn_transactions_total{{resolution=\"{resolution}\"}}");
+        running.metric(&name).unwrap_or_else(|| panic!("no {name}"))
+    };
+    resolutions.iter().map(metric).sum()
 }
 
 /// Each sidecar dies with a transaction open that is then aborted while node 2 is away. How many leftovers
@@ -107,7 +111,7 @@ fn inside_open_transactions(
         cluster.second.restart();
     }
     load.finish();
-    finish(&pipe, &sidecar, "aborted")
+    finish(&pipe, &sidecar, &["aborted"])
 }
 
 /// Each sidecar commits while node 2 is away, and dies right after it.
@@ -131,13 +135,13 @@ fn commits(cluster: &Cluster, torn: Option<&str>, name: &str, away: Away) -> (Fi
         cluster.second.restart();
     }
     load.finish();
-    finish(&pipe, &sidecar, "committed")
+    finish(&pipe, &sidecar, &["redone", "rewound"])
 }
 
-fn finish(pipe: &Pipe<'_>, sidecar: &Sidecar, resolution: &str) -> (Findings, f64) {
+fn finish(pipe: &Pipe<'_>, sidecar: &Sidecar, resolutions: &[&str]) -> (Findings, f64) {
     let last = sidecar.start();
     pipe.wait_caught_up(PARTITIONS, Duration::from_secs(90));
-    let settled = settled(&last, resolution);
+    let settled = settled(&last, resolutions);
     (pipe.audit_after(&last), settled)
 }
 

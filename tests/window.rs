@@ -208,3 +208,24 @@ fn a_topic_without_timestamps_is_limited_by_count_alone() {
     assert_eq!(pass(&mut window, 1_001, 950, T + HOUR), Verdict::Duplicate { owner: 950 });
     assert_eq!(pass(&mut window, 1_002, 950, T + HOUR + 1), Verdict::New);
 }
+
+#[test]
+fn a_window_that_misses_its_past_says_so_until_that_has_left_it() {
+    let hours = |window: &Window| window.effective_seconds() / 3_600.0;
+    let mut window = window(Duration::from_hours(24), u64::MAX);
+    pass(&mut window, 0, 0, T);
+    window.commit(1);
+    assert!((hours(&window) - 24.0).abs() < 1e-9, "nothing is known to be missing");
+    window.note_incomplete_before(T - HOUR);
+    window.note_incomplete_before(T - 5 * HOUR);
+    assert!((hours(&window) - 1.0).abs() < 1e-9, "the later one counts: {}", hours(&window));
+    assert_eq!((window.incomplete_before_ms(), window.is_short_by_note()), (Some(T - HOUR), true));
+    assert!(window.lost() == dedupd::dedupe::Lost::default(), "no limit made it forget anything");
+    assert_eq!(pass(&mut window, 1, 0, T + 2 * HOUR), Verdict::Duplicate { owner: 0 }, "decisions stay");
+    window.commit(2);
+    assert!((hours(&window) - 3.0).abs() < 1e-9, "{}", hours(&window));
+    pass(&mut window, 2, 2, T + 23 * HOUR);
+    window.commit(3);
+    assert!((hours(&window) - 24.0).abs() < 1e-9, "{}", hours(&window));
+    assert_eq!((window.incomplete_before_ms(), window.is_short_by_note()), (None, false));
+}

@@ -123,6 +123,9 @@ impl Stored {
             clean_id: None,
             state_id: None,
             kinds: Vec::new(),
+            rules: Vec::new(),
+            kept_ms: Vec::new(),
+            accepts_change: false,
         };
         Self { store: open(dir.path(), &binding, CACHE_BYTES, DEADLINE).unwrap().store, _dir: dir }
     }
@@ -144,7 +147,8 @@ impl Ledger for Stored {
     fn append(&mut self, owners: &[(Offset, Identity)]) {
         let block = block(owners.to_vec());
         let next = block.next;
-        let head = Head { confirmed: next, state_next: next, stream_time_ms: 0, tail: None, forgets: 0 };
+        let head =
+            Head { confirmed: next, state_next: next, stream_time_ms: 0, tail: None, ..Head::default() };
         self.store.append(&block, head).unwrap();
     }
     fn expire(&mut self, first: Offset) {

@@ -87,6 +87,7 @@ pub(super) fn options(
         began: u32::try_from(topology.partitions).unwrap_or(u32::MAX),
         writer: writer.clone(),
         hash: hasher.kind(),
+        accept_change: config.identity.accept_change,
         rule: rule(config, hasher),
         kinds: kinds(config),
         limits: limits(config),
@@ -209,6 +210,14 @@ pub(super) fn token(config: &Config) -> Result<Option<Token>, Ended> {
 
 /// What the local store belongs to.
 pub(super) fn binding(config: &Config, hasher: &Hasher, topology: &Topology) -> Binding {
+    let mut kept: Vec<_> =
+        config.kinds.iter().filter_map(|kind| Some((&kind.name, kind.window.as_ref()?))).collect();
+    kept.sort_unstable_by_key(|(name, _)| *name);
+    let kept_ms = |window: &config::Window| window.exact.max(window.bloom).as_millis();
+    let of_all = rule(config, *hasher).fingerprint();
+    let (kinds, rules) = (kinds(config), kinds(config).rules(of_all));
+    let rule_of = |name: &str| rules.iter().find(|(id, _)| *id == KindId::named(name)).map(|(_, rule)| *rule);
+    let named: Vec<_> = kept.iter().filter_map(|(name, _)| rule_of(name)).collect();
     let [raw_id, clean_id, state_id] = topology.topic_ids.clone();
     Binding {
         cluster_id: topology.cluster_id.clone().unwrap_or_default(),
@@ -221,14 +230,12 @@ pub(super) fn binding(config: &Config, hasher: &Hasher, topology: &Topology) -> 
         raw_id,
         clean_id,
         state_id,
-        kinds: kind_names(&config.kinds),
+        kinds: kept.iter().map(|(name, _)| (*name).clone()).collect(),
+        rules: std::iter::once(of_all).chain(named).collect(),
+        kept_ms: std::iter::once(&config.window)
+            .chain(kept.iter().map(|(_, window)| *window))
+            .map(|window| u64::try_from(kept_ms(window)).unwrap_or(u64::MAX))
+            .collect(),
+        accepts_change: config.identity.accept_change == Some(kinds.fingerprint(of_all)),
     }
-}
-
-/// The kinds that have windows, in order.
-fn kind_names(kinds: &[config::Kind]) -> Vec<String> {
-    let mut names: Vec<_> =
-        kinds.iter().filter(|kind| kind.window.is_some()).map(|kind| kind.name.clone()).collect();
-    names.sort_unstable();
-    names
 }

@@ -171,6 +171,8 @@ pub struct TypedIdentity {
     pub hash: Option<String>,
     /// The secret of a keyed hash.
     pub key_file: Option<String>,
+    /// The rules under which windows may begin empty.
+    pub accept_change: Option<String>,
 }
 
 /// Records with a window of their own: one table of `[[kinds]]`.

@@ -61,6 +61,9 @@ impl Config {
         if let HashChoice::SipHash { key_file } = &identity.hash {
             page.text("key_file", &key_file.to_string_lossy());
         }
+        if let Some(fingerprint) = identity.accept_change {
+            page.text("accept_change", &fingerprint.to_string());
+        }
 
         page.section("dedupe");
         page.text("mode", self.mode.as_str());

@@ -12,6 +12,7 @@ use std::str::FromStr;
 use siphasher::sip128::{Hasher128, SipHasher24};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
+use super::Fingerprint;
 use super::json::{Pointer, PointerError};
 use super::uuid::uuid;
 
@@ -226,6 +227,16 @@ impl IdentityRule {
     #[must_use]
     pub fn hash_kind(&self) -> HashKind {
         self.hasher.kind()
+    }
+
+    /// What identities of this rule are told apart by from those of another.
+    #[must_use]
+    pub fn fingerprint(&self) -> Fingerprint {
+        let hash = match self.hash_kind() {
+            HashKind::Xxh3 => "xxh3".to_owned(),
+            HashKind::SipHash { key_id } => format!("siphash:{key_id:016x}"),
+        };
+        Fingerprint::of(std::iter::once(hash).chain(self.sources.iter().map(IdSource::to_string)))
     }
 
     /// Of how many parts an id is made.

@@ -2,8 +2,8 @@
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::PartitionId;
 use super::identity::{Fields, IdSource};
+use super::{Fingerprint, PartitionId};
 
 /// Lower bits of the number that a kind's blocks of a partition are filed under.
 const PARTITION_BITS: u32 = 17;
@@ -63,6 +63,16 @@ impl KindRule {
     #[must_use]
     pub fn new(source: IdSource, values: impl IntoIterator<Item = String>) -> Self {
         Self { source, values: values.into_iter().map(String::into_bytes).collect() }
+    }
+
+    /// What identities of this kind, made by such a rule, are told apart by from those of another.
+    #[must_use]
+    pub fn fingerprint(&self, of: Fingerprint) -> Fingerprint {
+        let mut values = self.values.clone();
+        values.sort_unstable();
+        values.dedup();
+        let rule = [of.to_string(), self.source.to_string()].map(String::into_bytes);
+        Fingerprint::of(rule.into_iter().chain(values))
     }
 
     /// Whether the record belongs to it.

@@ -55,12 +55,22 @@ pub(super) struct Marks {
     longest_ms: i64,
     /// Last stream time among the owners dropped so far.
     dropped_ms: Option<i64>,
+    /// Owners that arrived before this stream time may be missing, though none was dropped here.
+    incomplete_ms: Option<i64>,
 }
 
 impl Marks {
     pub fn new(exact_ms: i64) -> Self {
         let longest_ms = exact_ms / MARKS_A_WINDOW.cast_signed();
-        Self { queue: VecDeque::new(), count: 0, evicted: 0, evicted_ms: None, longest_ms, dropped_ms: None }
+        Self {
+            queue: VecDeque::new(),
+            count: 0,
+            evicted: 0,
+            evicted_ms: None,
+            longest_ms,
+            dropped_ms: None,
+            incomplete_ms: None,
+        }
     }
 
     /// Owners filed and not dropped.
@@ -190,9 +200,19 @@ impl Marks {
         self.dropped_ms = self.dropped_ms.max(dropped_ms);
     }
 
-    /// How far back, in ms, the memory is known to reach; `None` when nothing was ever dropped.
+    /// Notes that owners from before this stream time may be missing; one that is no time is ignored.
+    pub fn note_incomplete_before(&mut self, ms: i64) {
+        self.incomplete_ms = self.incomplete_ms.max(Some(ms).filter(|ms| *ms > 0));
+    }
+
+    /// Stream time before which owners may be missing, as noted; `None` when nothing was.
+    pub fn incomplete_ms(&self) -> Option<i64> {
+        self.incomplete_ms
+    }
+
+    /// How far back, in ms, the memory is known to reach; `None` when nothing was ever dropped or is missing.
     pub fn reach_ms(&self, now_ms: i64) -> Option<i64> {
-        self.dropped_ms.map(|dropped| now_ms.saturating_sub(dropped))
+        self.dropped_ms.max(self.incomplete_ms).map(|missing| now_ms.saturating_sub(missing))
     }
 
     /// Stream time from the arrival of the oldest owner to `now_ms`; `None` without owners.

@@ -3,10 +3,12 @@
 //! Nothing in here reads a clock, a file or a socket, and nothing knows that Kafka or sled exist.
 //! What it refuses to know is what makes it testable against a plain map.
 
+mod arrival;
 mod beyond;
 mod block;
 pub mod bloom;
 pub mod coordinates;
+mod fingerprint;
 mod forgotten;
 mod growth;
 pub mod identity;
@@ -23,9 +25,11 @@ pub mod verdict;
 pub mod window;
 mod windows;
 
+pub use arrival::{Anchor, resume};
 pub use block::{Block, BlockError, BlockParts, BlockView};
 pub use bloom::{Bloom, BloomLimits, Layout};
 pub use coordinates::{Coordinates, Offset, PartitionId};
+pub use fingerprint::{Fingerprint, NoFingerprint};
 pub use forgotten::Forgotten;
 pub use growth::IndexBytes;
 pub use identity::{Fields, HashKind, Hasher, IdSource, Identity, IdentityRule};

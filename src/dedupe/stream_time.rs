@@ -9,7 +9,7 @@ pub enum TimeSource {
     /// The record's timestamp, at most [`MOST_AHEAD_MS`] ahead of the clock.
     #[default]
     Record,
-    /// The clock when the record arrives.
+    /// The clock when the record arrives; see [`super::resume`] for which.
     Arrival,
 }
 

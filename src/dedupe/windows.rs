@@ -30,6 +30,8 @@ pub struct Remembered {
     pub lost: Lost,
     /// How its filters stand.
     pub filters: Option<Layout>,
+    /// Ids from before this stream time may be missing, whatever the limits.
+    pub incomplete_ms: Option<i64>,
 }
 
 impl Windows {
@@ -159,8 +161,9 @@ impl Windows {
             kind,
             lost: window.lost(),
             filters: window.bloom().and_then(Bloom::layout),
+            incomplete_ms: window.incomplete_before_ms(),
         });
-        all.filter(|it| it.lost != Lost::default() || it.filters.is_some()).collect()
+        all.filter(|it| *it != Remembered { kind: it.kind, ..Remembered::default() }).collect()
     }
 
     /// Makes empty windows come to stand as they stood, when they are filled again.
@@ -175,8 +178,24 @@ impl Windows {
     /// Takes over what was forgotten before a restart.
     pub fn inherit(&mut self, remembered: &[Remembered]) {
         for (kind, window) in self.iter_mut() {
-            window.inherit(of(kind, remembered).map(|it| it.lost).unwrap_or_default());
+            let told = of(kind, remembered);
+            window.inherit(told.map(|it| it.lost).unwrap_or_default());
+            if let Some(ms) = told.and_then(|it| it.incomplete_ms) {
+                window.note_incomplete_before(ms);
+            }
         }
+    }
+
+    /// Says of all windows that ids from before this stream time may be missing: [`Window::note_incomplete_before`].
+    /// Checkpoint and local head keep it from the next of each on.
+    pub fn note_incomplete_before(&mut self, ms: i64) {
+        self.iter_mut().for_each(|(_, window)| window.note_incomplete_before(ms));
+    }
+
+    /// The stream time noted so that holds for all windows, as long as it matters to each of them.
+    #[must_use]
+    pub fn incomplete_before_ms(&self) -> Option<i64> {
+        self.iter().map(|(_, window)| window.incomplete_before_ms()).min().flatten()
     }
 
     /// Takes back a committed owner of an identity, whatever its kind.

@@ -73,10 +73,12 @@ label! {
 label! {
     /// How a transaction that a broker left without its marker was settled.
     Resolution {
-        /// As aborted.
+        /// What was left open was ended as aborted.
         Aborted = "aborted",
-        /// As committed.
-        Committed = "committed",
+        /// Committed: what was undone of it was written again.
+        Redone = "redone",
+        /// Its records are processed again.
+        Rewound = "rewound",
     }
 }
 label! {

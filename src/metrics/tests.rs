@@ -101,7 +101,7 @@ fn fixed_labels_start_at_zero_and_count_up() {
     metrics.clone().records(Outcome::Forwarded).inc_by(5);
     metrics.bytes(Topic::Raw).inc_by(9);
     metrics.transaction(TransactionResult::Aborted, Duration::from_millis(120));
-    metrics.torn_transactions(Resolution::Committed).inc();
+    metrics.torn_transactions(Resolution::Redone).inc();
     metrics.restored_ids(RestoreSource::StateTopic).inc_by(4);
     let page = metrics.render();
     for line in [
@@ -111,7 +111,7 @@ fn fixed_labels_start_at_zero_and_count_up() {
         "dedupd_transactions_total{result=\"aborted\"} 1",
         "dedupd_transaction_seconds_bucket{le=\"0.1\"} 0",
         "dedupd_transaction_seconds_bucket{le=\"0.15\"} 1",
-        "dedupd_torn_transactions_total{resolution=\"committed\"} 1",
+        "dedupd_torn_transactions_total{resolution=\"redone\"} 1",
         "dedupd_restored_ids_total{source=\"state_topic\"} 4",
         concat!("dedupd_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"} 1"),
     ] {

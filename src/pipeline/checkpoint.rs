@@ -1,9 +1,9 @@
 //! What is written beside a committed offset and beside a block, as text that any Kafka tool shows.
 
 use super::sizes::CHECKPOINT_BYTES;
-use crate::dedupe::{KindId, Layout, Lost, Offset, Remembered};
+use crate::dedupe::{Fingerprint, KindId, Layout, Lost, Offset, Remembered};
 
-/// The metadata of a committed offset: `v1;s=…;t=…;b=…@…@…;f=…;l=…;w=…;k=…;l=…;w=…;p=…;r=…;d=…;tx=…`.
+/// The metadata of a committed offset: `v1;s=…;t=…;b=…@…@…;f=…;l=…;c=…;w=…;k=…;l=…;c=…;w=…;o=…;i=…;i=…:…;p=…;r=…;d=…;tx=…`.
 ///
 /// Other programs may commit to the group, so anything may stand there; what does not parse counts
 /// as no checkpoint, which costs a restore and never correctness.
@@ -13,6 +13,10 @@ pub struct Checkpoint {
     pub state_next: Offset,
     /// Stream time at the commit, ms since the epoch.
     pub stream_time_ms: i64,
+    /// By which rule each window has its identities, as far as that is known.
+    pub rules: Vec<(KindId, Fingerprint)>,
+    /// What the partition's clock was ahead of the wall clock, ms; 0 when they agreed.
+    pub ahead_of_wall_ms: i64,
     /// The last block committed for the partition.
     pub tail: Option<Tail>,
     /// How many times identities were taken back in the partition.
@@ -57,7 +61,7 @@ impl Checkpoint {
 
     /// The text form in at most `most` bytes: what there is to tell of the windows is left out where it does not fit,
     /// first the layouts of filters, which then remember the same in other sizes, then what limits made windows forget.
-    /// The rest, below 224 bytes beside the writer's name, is always there.
+    /// The rest, below 448 bytes beside the writer's name, is always there.
     #[must_use]
     pub fn render_within(&self, most: usize) -> String {
         let core = self.render_with("");
@@ -68,11 +72,14 @@ impl Checkpoint {
     fn render_with(&self, windows: &str) -> String {
         let tail = self.tail.map(|tail| render_tail(&tail)).unwrap_or_default();
         let forgets = if self.forgets > 0 { format!(";f={}", self.forgets) } else { String::new() };
+        let ahead =
+            if self.ahead_of_wall_ms == 0 { String::new() } else { format!(";o={}", self.ahead_of_wall_ms) };
+        let rules = render_rules(&self.rules);
         let began = self.began.map(|partitions| format!(";p={partitions}")).unwrap_or_default();
         let id = |key, id: &Option<String>| id.as_ref().map(|id| format!(";{key}={id}")).unwrap_or_default();
         let (raw, state) = (id("r", &self.raw), id("d", &self.state));
         format!(
-            "v1;s={};t={}{tail}{forgets}{windows}{began}{raw}{state};tx={}",
+            "v1;s={};t={}{tail}{forgets}{windows}{ahead}{rules}{began}{raw}{state};tx={}",
             self.state_next, self.stream_time_ms, self.writer
         )
     }
@@ -93,11 +100,17 @@ impl Checkpoint {
             match field.split_once('=')? {
                 ("s", value) => checkpoint.state_next = value.parse().ok()?,
                 ("t", value) => checkpoint.stream_time_ms = value.parse().ok()?,
+                ("o", value) => checkpoint.ahead_of_wall_ms = value.parse().ok()?,
+                ("i", value) => checkpoint.rules.push(parse_rule(value)?),
                 ("f", value) => checkpoint.forgets = value.parse().ok()?,
                 ("k", value) => kind = KindId::numbered(value.parse().ok()?),
                 ("l", value) => {
                     let lost = parse_lost(value)?;
                     checkpoint.tell(kind, |it| it.lost = lost);
+                }
+                ("c", value) => {
+                    let ms = value.parse().ok()?;
+                    checkpoint.tell(kind, |it| it.incomplete_ms = Some(ms));
                 }
                 ("w", value) => checkpoint.tell(kind, |it| it.filters = Layout::parse(value)),
                 ("p", value) => checkpoint.began = Some(value.parse().ok()?),
@@ -109,6 +122,11 @@ impl Checkpoint {
             fields = rest;
         }
         Some(checkpoint)
+    }
+
+    /// The rule by which a kind's window has its identities, when that is told.
+    pub(super) fn rule_of(&self, kind: KindId) -> Option<Fingerprint> {
+        self.rules.iter().find(|(of, _)| *of == kind).map(|(_, rule)| *rule)
     }
 
     /// Changes what is told of a kind's window.
@@ -137,7 +155,7 @@ fn render_windows(windows: &[Remembered], mut left: usize) -> String {
     };
     let mut parts: Vec<String> = windows
         .iter()
-        .map(|it| render_lost(it.lost))
+        .map(render_lost)
         .zip(windows)
         .map(|(lost, it)| if lost.is_empty() { lost } else { fits(name(it) + &lost) })
         .collect();
@@ -149,12 +167,31 @@ fn render_windows(windows: &[Remembered], mut left: usize) -> String {
     parts.concat()
 }
 
-fn render_lost(lost: Lost) -> String {
-    let Lost { exact_ms, beyond_ms } = lost;
-    if lost == Lost::default() {
-        return String::new();
+fn render_lost(it: &Remembered) -> String {
+    let Lost { exact_ms, beyond_ms } = it.lost;
+    let incomplete = it.incomplete_ms.map(|ms| format!(";c={ms}")).unwrap_or_default();
+    if it.lost == Lost::default() {
+        return incomplete;
     }
-    format!(";l={},{}", exact_ms.unwrap_or(0), beyond_ms.unwrap_or(0))
+    format!(";l={},{}{incomplete}", exact_ms.unwrap_or(0), beyond_ms.unwrap_or(0))
+}
+
+/// The rule of the unnamed kind needs no number.
+fn render_rules(rules: &[(KindId, Fingerprint)]) -> String {
+    let mut text = String::new();
+    for (kind, rule) in rules {
+        text.push_str(";i=");
+        if *kind != KindId::UNNAMED {
+            text.extend([&kind.number().to_string(), ":"]);
+        }
+        text.push_str(&rule.to_string());
+    }
+    text
+}
+
+fn parse_rule(value: &str) -> Option<(KindId, Fingerprint)> {
+    let (kind, rule) = value.split_once(':').unwrap_or(("0", value));
+    Some((KindId::numbered(kind.parse().ok()?), rule.parse().ok()?))
 }
 
 fn parse_lost(value: &str) -> Option<Lost> {
@@ -176,7 +213,7 @@ fn parse_tail(value: &str) -> Option<Tail> {
     Some(Tail { crc, next, from })
 }
 
-/// The key of a record in the state topic: `v1;clean=…;kind=…;raw=…;tx=…`. With a transaction that hangs after a
+/// The key of a record in the state topic: `v1;clean=…;kind=…;id=…;new=…;raw=…;tx=…`. With a transaction that hangs after a
 /// broker crash it tells who wrote it and how far the clean partition had come with it. After the raw topic
 /// was created anew, which takes the group's offsets with it, it alone tells that the state is of another.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -185,6 +222,10 @@ pub struct Origin {
     pub clean_end: Option<Offset>,
     /// The name of the kind that the block belongs to, if it has one.
     pub kind: Option<String>,
+    /// The rule by which the identities in it were made, where known.
+    pub rule: Option<Fingerprint>,
+    /// Kinds whose windows begin anew with the transaction: what stands before it was made by another rule.
+    pub anew: Vec<KindId>,
     /// Kafka's id of the raw topic that the record is about, where known.
     pub raw: Option<String>,
     /// Transactional id of the writer.
@@ -197,8 +238,11 @@ impl Origin {
     pub fn render(&self) -> String {
         let clean = self.clean_end.map(|end| format!("clean={end};")).unwrap_or_default();
         let kind = self.kind.as_ref().map(|kind| format!("kind={kind};")).unwrap_or_default();
+        let rule = self.rule.map(|rule| format!("id={rule};")).unwrap_or_default();
+        let mut anew = String::new();
+        self.anew.iter().for_each(|kind| anew.extend(["new=", &kind.number().to_string(), ";"]));
         let raw = self.raw.as_ref().map(|id| format!("raw={id};")).unwrap_or_default();
-        format!("v1;{clean}{kind}{raw}tx={}", self.writer)
+        format!("v1;{clean}{kind}{rule}{anew}{raw}tx={}", self.writer)
     }
 
     /// Reads the text form; `None` when it is not ours.
@@ -215,6 +259,8 @@ impl Origin {
             match field.split_once('=')? {
                 ("clean", end) => origin.clean_end = Some(end.parse().ok()?),
                 ("kind", name) => origin.kind = Some(name.to_owned()),
+                ("id", rule) => origin.rule = Some(rule.parse().ok()?),
+                ("new", kind) => origin.anew.push(KindId::numbered(kind.parse().ok()?)),
                 ("raw", id) => origin.raw = Some(id.to_owned()),
                 _ => {}
             }
@@ -234,12 +280,18 @@ mod tests {
             state_next: 77,
             stream_time_ms: -5,
             tail: Some(Tail { crc: 0xdead_beef, next: u64::MAX, from: Some(76) }),
+            rules: vec![
+                (KindId::UNNAMED, "00c0ffee".parse().unwrap()),
+                (KindId::named("payments"), "deadbeef".parse().unwrap()),
+            ],
+            ahead_of_wall_ms: -7,
             forgets: 3,
             windows: vec![
                 Remembered {
                     kind: KindId::UNNAMED,
                     lost: Lost { exact_ms: None, beyond_ms: Some(7) },
                     filters: Layout::parse("604800000,86400000,20412|1,2|640.14.6.-|320.12.0+1.0"),
+                    incomplete_ms: Some(9),
                 },
                 Remembered {
                     kind: KindId::named("payments"),
@@ -256,6 +308,8 @@ mod tests {
         assert_eq!(Checkpoint::parse(&full.render()), Some(full.clone()));
         let bare = Checkpoint {
             tail: None,
+            rules: Vec::new(),
+            ahead_of_wall_ms: 0,
             forgets: 0,
             windows: Vec::new(),
             began: None,
@@ -281,6 +335,7 @@ mod tests {
         Remembered {
             kind: KindId::numbered(kind),
             lost: Lost { exact_ms: lost, beyond_ms: lost },
+            incomplete_ms: lost,
             filters: Layout::parse(&format!("2,1,9|{held}7|640.14.6")).filter(|_| filters > 0),
         }
     }
@@ -289,6 +344,8 @@ mod tests {
         Checkpoint {
             state_next: u64::MAX,
             stream_time_ms: i64::MIN,
+            rules: vec![(KindId::UNNAMED, "deadbeef".parse().unwrap())],
+            ahead_of_wall_ms: i64::MIN,
             tail: Some(Tail { crc: u32::MAX, next: u64::MAX, from: Some(u64::MAX) }),
             forgets: u64::MAX,
             windows: Vec::new(),
@@ -354,10 +411,11 @@ mod tests {
     #[test]
     fn an_origin_reads_back_as_written() {
         for clean_end in [None, Some(0), Some(u64::MAX)] {
-            let origin = Origin { clean_end, kind: None, raw: None, writer: "a;b=c".into() };
+            let origin = Origin { clean_end, writer: "a;b=c".into(), ..Origin::default() };
             assert_eq!(Origin::parse(&origin.render()), Some(origin.clone()));
             let (kind, raw) = (Some("payments".into()), Some("aXb+c/AAQ0Cw==".into()));
-            let of_topic = Origin { kind, raw, ..origin };
+            let (rule, anew) = ("00c0ffee".parse().ok(), vec![KindId::UNNAMED, KindId::named("payments")]);
+            let of_topic = Origin { kind, rule, anew, raw, ..origin };
             assert_eq!(Origin::parse(&of_topic.render()), Some(of_topic));
         }
         assert_eq!(Origin::parse("v1;clean=;tx=a"), None);

@@ -7,12 +7,13 @@
 
 use std::time::Duration;
 
-use super::checkpoint::{Checkpoint, Origin, Tail};
+use super::checkpoint::{Checkpoint, Tail};
 use super::failpoint;
 use super::loading::cut_back;
 use super::options::Options;
 use super::partition::Partition;
 use super::sizes::metadata_bytes;
+use super::time::told;
 use super::trouble::Trouble;
 use super::worker::{Core, World};
 use crate::clock::Clock;
@@ -41,10 +42,10 @@ impl<W: World> Core<W> {
         failpoint::pass("after_store");
         self.sink.drain(self.options.transaction_timeout)?;
         failpoint::pass("after_drain");
+        let mut before = None;
         for (filed, block) in &blocks {
             let (_, partition) = KindId::of_filed(*filed);
-            let kind = self.options.kinds.name_of(*filed).map(str::to_owned);
-            let origin = Origin { kind, ..self.options.origin(self.sink.clean_end(partition)) };
+            let origin = self.origin_of(*filed, before.replace(partition) != Some(partition));
             self.sink.put_state(partition, &origin.render(), block)?;
             self.tally.block(block.len());
         }
@@ -90,8 +91,9 @@ impl<W: World> Core<W> {
     fn send_offsets(&mut self, source: &W::Source) -> Result<(), Trouble> {
         let mut positions = Vec::new();
         let most = metadata_bytes(self.partitions.open_mut().count());
+        let time_ahead_ms = self.time.ahead_ms(&self.clock);
         for partition in self.partitions.open_mut() {
-            let position = position(partition, &self.options, most);
+            let position = position(partition, &self.options, (most, time_ahead_ms));
             if let Some(open) = partition.open.as_mut() {
                 open.sent = Some((position.next, position.metadata.clone()));
             }
@@ -189,12 +191,14 @@ impl<W: World> Core<W> {
     }
 }
 
-fn position(partition: &Partition, options: &Options, most: usize) -> Position {
+fn position(partition: &Partition, options: &Options, (most, time_ahead_ms): (usize, i64)) -> Position {
     let open_tail = partition.open.as_ref().and_then(|open| open.tail);
     let forgotten = partition.open.as_ref().and_then(|open| open.forgotten.as_ref());
     let checkpoint = Checkpoint {
         state_next: partition.state_next,
         stream_time_ms: partition.windows.as_ref().map_or(0, Windows::stream_time_ms),
+        rules: options.rules(),
+        ahead_of_wall_ms: told(options.kinds.time(), (time_ahead_ms, partition.ahead_ms)),
         tail: open_tail.or(partition.tail),
         forgets: forgotten.map_or(partition.forgets, |forgotten| forgotten.number),
         windows: partition.windows.as_ref().map(Windows::remembered).unwrap_or_default(),

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use super::options::OnGap;
+use super::loading::cut_back;
+use super::options::{OnGap, OnRewind};
 use super::trouble::{Fatal, Trouble};
 use super::worker::{Core, World};
+use crate::clock::Clock;
 use crate::dedupe::{Offset, PartitionId};
 use crate::metrics::Beginning;
 use crate::ports::{Bounds, Source};
@@ -68,5 +70,60 @@ impl<W: World> Core<W> {
         self.report.begun(Beginning::Gap);
         self.report.skipped(skipped);
         Ok(next)
+    }
+
+    /// The state topic is beyond C. Another instance may have committed between the question for C
+    /// and the reading, so the first time the group is asked again: offsets and blocks commit together.
+    pub(super) fn seen_first(&mut self, id: PartitionId, committed: Offset) -> bool {
+        let now = self.clock.elapsed();
+        let Some(partition) = self.partitions.get_mut(id) else { return true };
+        if partition.behind_state.replace(committed) == Some(committed) {
+            return false;
+        }
+        partition.unload();
+        partition.relocate(now);
+        true
+    }
+
+    /// Somebody set the group back below what the state topic has committed.
+    pub(super) fn rewound(
+        &mut self,
+        id: PartitionId,
+        committed: Offset,
+        covered: Offset,
+    ) -> Result<Offset, Trouble> {
+        let names = format!(
+            "the group's offset for partition {id} of topic {} is {committed}, but the state topic has committed up \
+             to {covered}",
+            self.options.raw
+        );
+        match self.options.on_rewind {
+            OnRewind::Stop => Err(Fatal::Operator(format!(
+                "{names}: the group was rewound; set group.on_rewind to skip (what was committed stays committed) or \
+                 reemit (write it again), or set the group's offset back to {covered}"
+            ))
+            .into()),
+            OnRewind::Skip => {
+                self.report.begun(Beginning::Rewound);
+                tracing::warn!("{names}; skipping to it (group.on_rewind = skip)");
+                Ok(covered)
+            }
+            OnRewind::Reemit => {
+                self.report.begun(Beginning::Rewound);
+                tracing::warn!("{names}; writing again from the group's offset (group.on_rewind = reemit)");
+                self.forget_from(id, committed)?;
+                Ok(committed)
+            }
+        }
+    }
+
+    /// Other records will come at offsets that had owners: none of them counts any more.
+    pub(super) fn forget_from(&mut self, id: PartitionId, from: Offset) -> Result<(), Trouble> {
+        cut_back(&mut self.store, &self.options.kinds.filed(id), from)?;
+        if let Some(partition) = self.partitions.get_mut(id) {
+            partition.rewound = true;
+            partition.windows.iter_mut().for_each(|windows| windows.truncate(from));
+        }
+        Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! The kinds of records and what each is treated like.
 
 use crate::config::OnProbable;
-use crate::dedupe::{Fields, KindId, KindRule, PartitionId, WindowLimits};
+use crate::dedupe::{Fields, Fingerprint, KindId, KindRule, PartitionId, TimeSource, WindowLimits};
 
 /// How the records of one kind are treated.
 #[derive(Debug, Clone)]
@@ -65,6 +65,30 @@ impl Kinds {
             .filter(|kind| kind.window.is_some())
             .map(|kind| kind.id.filed(partition))
             .collect()
+    }
+
+    /// The rule by which each window has its identities, when `of` is the one for all records.
+    #[must_use]
+    pub fn rules(&self, of: Fingerprint) -> Vec<(KindId, Fingerprint)> {
+        let with_window = self.0.iter().filter(|kind| kind.window.is_some());
+        with_window
+            .map(|kind| (kind.id, kind.rule.as_ref().map_or(of, |rule| rule.fingerprint(of))))
+            .collect()
+    }
+
+    /// All these rules together.
+    #[must_use]
+    pub fn fingerprint(&self, of: Fingerprint) -> Fingerprint {
+        let rules = self.rules(of);
+        let rule_of = |kind: &Kind| rules.iter().find(|(id, _)| *id == kind.id).map(|(_, rule)| *rule);
+        let named = self.0.iter().skip(1).filter_map(|kind| Some((kind.name.as_str(), rule_of(kind)?)));
+        Fingerprint::of_all(of, &named.collect::<Vec<_>>())
+    }
+
+    /// What moves stream time: the same for all windows of a partition.
+    #[must_use]
+    pub fn time(&self) -> TimeSource {
+        self.0.iter().find_map(|kind| kind.window).map_or_else(TimeSource::default, |window| window.time)
     }
 
     /// The name of the kind that a block belongs to; `None` for the unnamed one.

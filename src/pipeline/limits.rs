@@ -27,6 +27,8 @@ pub enum Limit {
     Memory,
     /// `state.max_disk`.
     Disk,
+    /// None: the window was restored in part or begun anew, and becomes longer by itself.
+    Past,
 }
 
 /// What one process may hold.
@@ -175,6 +177,9 @@ impl Enforced {
         // What is known of time is known to a mark, 1/256 of the window.
         let shorter = |seconds: f64, wanted: f64| seconds < wanted * (1.0 - 1.0 / 128.0);
         let exact_shorter = shorter(window.exact_seconds(), exact);
+        if window.is_short_by_note() && shorter(window.effective_seconds(), asked) {
+            return Some(Limit::Past);
+        }
         if exact_shorter || shorter(window.effective_seconds(), asked) {
             // After a restart the bound on the disk has not bitten yet, and the window is still as short.
             let other = if exact_shorter { share.because } else { Limit::Memory };
@@ -227,6 +232,7 @@ impl Limit {
             Self::Ids => format!("window.max_ids = {}", limits.max_ids),
             Self::Memory => format!("window.max_memory = {}", size(limits.max_memory)),
             Self::Disk => format!("state.max_disk = {}", size(limits.max_disk)),
+            Self::Past => "the window was restored in part or begun anew".to_owned(),
         }
     }
 }

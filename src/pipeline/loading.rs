@@ -176,6 +176,7 @@ impl<W: World> Core<W> {
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
         partition.state_next = head.state_next;
         partition.forgets = head.forgets;
+        partition.windows.iter_mut().for_each(|windows| windows.note_incomplete_before(head.incomplete_ms));
         let kinds = partition.windows.iter().flat_map(Windows::iter).map(|(kind, _)| kind).collect();
         let next = Box::new(next);
         let task = Task::Windows { trusted, stream_time_ms: head.stream_time_ms, next };

@@ -10,7 +10,7 @@ use super::loading::LoadSlice;
 use super::reach::Reach;
 use super::trouble::Fatal;
 pub use crate::config::{Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, Start};
-use crate::dedupe::{HashKind, IdentityRule, Offset};
+use crate::dedupe::{Fingerprint, HashKind, IdentityRule, Offset};
 
 impl Mode {
     /// What an operator has to know of it, all the time that it is in force.
@@ -55,6 +55,8 @@ pub struct Options {
     pub writer: String,
     /// Where ids come from.
     pub rule: IdentityRule,
+    /// The rules under which windows may begin empty, once: an operator accepts the change to them.
+    pub accept_change: Option<Fingerprint>,
     /// The hash in force.
     pub hash: HashKind,
     /// The kinds of records, and how long each is remembered.
@@ -105,7 +107,13 @@ impl Options {
 
     /// What stands beside a record of ours in the state topic.
     pub(super) fn origin(&self, clean_end: Option<Offset>) -> Origin {
-        Origin { clean_end, kind: None, raw: self.raw_id.clone(), writer: self.writer.clone() }
+        Origin {
+            clean_end,
+            rule: Some(self.rule.fingerprint()),
+            raw: self.raw_id.clone(),
+            writer: self.writer.clone(),
+            ..Origin::default()
+        }
     }
 
     /// Refuses a raw topic that is not the one that something was written for.

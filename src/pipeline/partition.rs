@@ -1,6 +1,6 @@
 //! One raw partition in this worker's care: where it is in its life, and its state.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::checkpoint::{Checkpoint, Tail};
@@ -48,6 +48,12 @@ pub struct Restoring {
     pub until: Offset,
     /// Last state topic offset read.
     pub at: Offset,
+    /// First offset that the log held when the reading began.
+    pub low: Offset,
+    /// The last block read.
+    pub last: Option<Tail>,
+    /// Stream time before the first block read, epoch milliseconds.
+    pub first_ms: Option<i64>,
     /// One past the last raw offset covered by a block.
     pub covered: Option<Offset>,
     /// The raw offset up to which local state was committed, perhaps beyond the last block.
@@ -57,6 +63,8 @@ pub struct Restoring {
     /// The first block of a named kind that reaches beyond the unnamed kind's: its state topic offset, and the highest
     /// raw offset that such blocks cover.
     pub ahead: Option<(Offset, Offset)>,
+    /// Kinds that the group has by another rule than ours, which was accepted: nothing of them is taken in.
+    pub emptied: BTreeSet<KindId>,
     /// Identities left out because there is no such kind any more, by the kind's name.
     pub left_out: BTreeMap<String, u64>,
     /// What stood beside the committed offset.
@@ -118,6 +126,8 @@ pub struct Partition {
     pub rewound: bool,
     /// Since the producer was made, nothing is left open in the partition's topics, and its logs agree.
     pub untorn: bool,
+    /// Restores in a row that ended before the last committed block.
+    pub early_ends: u32,
     /// What is open in the partition's topics, when something is.
     pub left_open: Option<LeftOpen>,
     /// How many partitions the raw topic had when the group began, as the last checkpoint says.
@@ -132,6 +142,12 @@ pub struct Partition {
     pub poison: Option<(Offset, String)>,
     /// The record that was refused alone and is tried again.
     pub refusal: Option<Refusal>,
+    /// Kinds whose windows begin anew with the next commit, because the change of their rule was accepted.
+    pub anew: BTreeSet<KindId>,
+    /// What the partition's clock is ahead of the worker's, ms.
+    pub ahead_ms: i64,
+    /// What it was ahead of the wall clock, as the last checkpoint says, ms.
+    pub ahead_of_wall_ms: i64,
     /// Monotonic time since which a record was tried in vain and given up.
     pub gave_up: Option<Duration>,
 }
@@ -153,6 +169,7 @@ impl Partition {
             limit: None,
             rewound: false,
             untorn: false,
+            early_ends: 0,
             left_open: None,
             began: None,
             unsettled: false,
@@ -160,6 +177,9 @@ impl Partition {
             suspect: None,
             poison: None,
             refusal: None,
+            anew: BTreeSet::new(),
+            ahead_ms: 0,
+            ahead_of_wall_ms: 0,
             gave_up: None,
         }
     }
@@ -198,6 +218,7 @@ impl Partition {
         let open = self.open.take().unwrap_or_default();
         self.committed = self.next;
         self.rewound = false;
+        self.anew.clear();
         self.unsettled = false;
         self.state_next = state_end.map_or(self.state_next, |end| end.max(self.state_next));
         self.tail = open.tail.or(self.tail);
@@ -213,6 +234,7 @@ impl Partition {
         // The records of the first ones may have left the topic, with the blocks that they are about.
         self.forgets = self.forgets.max(checkpoint.forgets);
         self.began = checkpoint.began.or(self.began);
+        self.ahead_of_wall_ms = checkpoint.ahead_of_wall_ms;
         if let Some(windows) = self.windows.as_mut() {
             windows.set_stream_time(checkpoint.stream_time_ms);
             windows.inherit(&checkpoint.windows);

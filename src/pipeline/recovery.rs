@@ -54,6 +54,12 @@ pub(super) fn plan(head: Option<Head>, committed: Option<Offset>, checkpoint: Op
     let same_tail = checkpoint.tail.is_some_and(|tail| Some((tail.crc, tail.next)) == head.tail);
     // Taking an identity back leaves C and the last block as they are.
     let same_forgets = checkpoint.forgets == head.forgets;
+    let other_tail =
+        checkpoint.tail.is_some() && head.tail.is_some_and(|(_, next)| next <= committed) && !same_tail;
+    if head.confirmed == committed && other_tail {
+        // As long as what was committed, but not the same: the logs were truncated and written again.
+        return Plan::Restore;
+    }
     if same_forgets && (head.confirmed == committed || (same_tail && head.confirmed < committed)) {
         let last = checkpoint.tail.filter(|_| same_tail).map_or(0, |tail| tail.next);
         return Plan::Load { believed: head.confirmed.max(last).min(committed) };
@@ -192,7 +198,13 @@ impl<W: World> Core<W> {
             self.options.same_raw(checkpoint.raw.as_deref(), self.options.raw_id.as_deref())?;
             self.options.same_state(checkpoint.state.as_deref())?;
         }
-        match plan(self.store.head(id)?, answer.offset, checkpoint.as_ref()) {
+        if self.is_of_other_rules(id, checkpoint.as_ref())? {
+            return self.begin_restore(source, answer, checkpoint.as_ref(), None);
+        }
+        // What is local did not lead to the last committed block.
+        let is_misled = self.partitions.get(id).is_some_and(|partition| partition.early_ends > 0);
+        let head = self.store.head(id)?.filter(|_| !is_misled);
+        match plan(head, answer.offset, checkpoint.as_ref()) {
             Plan::Load { believed } => {
                 let (checkpoint, committed) = (checkpoint.unwrap_or_default(), answer.offset.unwrap_or(0));
                 self.claim(answer, Some(&checkpoint), (committed, believed))?;
@@ -253,6 +265,10 @@ impl<W: World> Core<W> {
         if placed.is_ok() && self.begin_refilling(id, load)? {
             return Ok(());
         }
+        if load.is_some() {
+            self.resume_time(id);
+            self.begin_anew(id);
+        }
         // Before the first commit: whoever looks should see a limit that is in force.
         self.enforced.apply(&self.options, &mut self.partitions);
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
@@ -296,7 +312,7 @@ mod tests {
     use super::*;
 
     fn head(confirmed: Offset, tail: Option<(u32, Offset)>) -> Head {
-        Head { confirmed, state_next: 40, stream_time_ms: 0, tail, forgets: 0 }
+        Head { confirmed, state_next: 40, stream_time_ms: 0, tail, ..Head::default() }
     }
 
     fn load(believed: Offset) -> Plan {
@@ -309,12 +325,20 @@ mod tests {
 
     #[test]
     fn local_state_that_is_exactly_the_committed_one_is_loaded() {
-        assert_eq!(plan(Some(head(100, Some((7, 100)))), Some(100), Some(&checkpoint(9, 100))), load(100));
+        assert_eq!(plan(Some(head(100, Some((7, 100)))), Some(100), Some(&checkpoint(7, 100))), load(100));
+        // A block beyond it was written to the store and never committed.
+        assert_eq!(plan(Some(head(100, Some((8, 150)))), Some(100), Some(&checkpoint(7, 100))), load(100));
         // The crash came between the commit and its note in the store: the block proves itself.
         assert_eq!(plan(Some(head(100, Some((7, 150)))), Some(150), Some(&checkpoint(7, 150))), load(150));
         // Only duplicates since then: C moved on, the last block is still the last block. What named kinds have beyond
         // it was never committed.
         assert_eq!(plan(Some(head(100, Some((7, 150)))), Some(190), Some(&checkpoint(7, 150))), load(150));
+    }
+
+    #[test]
+    fn local_state_of_the_same_length_with_another_last_block_is_not_believed() {
+        let plan = plan(Some(head(100, Some((7, 100)))), Some(100), Some(&checkpoint(9, 100)));
+        assert_eq!(plan, Plan::Restore);
     }
 
     #[test]

@@ -115,8 +115,8 @@ impl<W: World> Core<W> {
             "a broker left the last transaction without some of its markers; repairing its traces"
         );
         let resolution = match decision {
-            Decision::Rewind(..) => Resolution::Aborted,
-            _ => Resolution::Committed,
+            Decision::Rewind(..) => Resolution::Rewound,
+            _ => Resolution::Redone,
         };
         let (records, next, checkpoint) = self.plan_repair(known, decision)?;
         self.batch.begin(&mut self.sink, || self.clock.elapsed())?;
@@ -203,8 +203,8 @@ impl<W: World> Core<W> {
             };
             let encoded = block.encode();
             tail = Some(Tail { crc: Block::checksum(&encoded), next: to, from: Some(known.state.high) });
-            let kind = self.options.kinds.name_of(filed).map(str::to_owned);
-            records.push((Origin { kind, ..self.options.origin(None) }.render(), encoded));
+            let origin = Origin { clean_end: None, ..self.origin_of(filed, false) };
+            records.push((origin.render(), encoded));
         }
         (records, tail)
     }

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::checkpoint::{Checkpoint, Origin, Tail};
+use super::complete::usable;
 use super::failpoint;
-use super::loading::cut_back;
-use super::options::{OnRewind, Start};
+use super::options::Start;
 use super::partition::{Partition, Phase, Restoring};
 use super::trouble::{Fatal, Trouble};
 use super::worker::{Core, World};
 use crate::clock::Clock;
-use crate::dedupe::{Block, BlockView, Forgotten, HashKind, KindId, Offset, PartitionId, Windows};
+use crate::dedupe::{Block, BlockView, Forgotten, KindId, Offset, PartitionId, Windows};
 use crate::metrics::{Beginning, RestoreSource};
 use crate::ports::{Committed, Head, LogId, Source, StateItem, StateLog, Store};
 
@@ -42,7 +42,7 @@ impl<W: World> Core<W> {
             ))
             .into());
         }
-        let usable = local.filter(|(from, _)| (bounds.low..=bounds.stable).contains(from));
+        let usable = usable(local, &bounds, answer.offset);
         let empty = self.empty_windows(checkpoint);
         let now = self.clock.elapsed();
         if usable.is_none() {
@@ -66,10 +66,14 @@ impl<W: World> Core<W> {
             from,
             until: bounds.stable,
             at: from,
+            low: bounds.low,
+            last: None,
+            first_ms: None,
             covered,
             confirmed: usable.map(|(_, confirmed)| confirmed),
             ids: 0,
             ahead: None,
+            emptied: self.options.by_other_rules(checkpoint),
             left_out: BTreeMap::new(),
             checkpoint: checkpoint.cloned(),
         }));
@@ -86,7 +90,7 @@ impl<W: World> Core<W> {
             StateItem::Block { partition, offset, key, block } => {
                 let origin = Origin::parse(&key).unwrap_or_default();
                 self.options.same_raw(origin.raw.as_deref(), self.options.raw_id.as_deref())?;
-                self.restore_block((partition, offset), origin.kind, &block)
+                self.restore_block((partition, offset), origin, &block)
             }
             StateItem::End { partition, next } => self.finish_restore(source, partition, next),
             StateItem::Gone { partition } => self.restart_restore(partition),
@@ -115,17 +119,18 @@ impl<W: World> Core<W> {
     fn restore_block(
         &mut self,
         (id, offset): (PartitionId, Offset),
-        kind: Option<String>,
+        origin: Origin,
         bytes: &[u8],
     ) -> Result<(), Trouble> {
-        let place = || format!("topic {} partition {id} offset {offset}", self.options.state);
+        let topic = self.options.state.clone();
+        let place = || format!("topic {topic} partition {id} offset {offset}");
         if Forgotten::is_here(bytes) {
             let forgotten = Forgotten::decode(bytes).map_err(|e| Trouble::block(&place(), &e))?;
-            self.same_hash(forgotten.hash, &place())?;
-            return self.restore_forgotten(id, offset, &forgotten);
+            let foreign = self.is_foreign((id, &place()), &origin, (forgotten.hash, id))?;
+            return self.restore_forgotten(id, offset, (&forgotten, foreign));
         }
         let view = BlockView::verified(bytes).map_err(|e| Trouble::block(&place(), &e))?;
-        self.same_hash(view.header.hash, &place())?;
+        let foreign = self.is_foreign((id, &place()), &origin, (view.header.hash, view.header.partition))?;
         let block = Block::decode(bytes).map_err(|e| Trouble::block(&place(), &e))?;
         let now = self.clock.elapsed();
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
@@ -138,9 +143,15 @@ impl<W: World> Core<W> {
         restoring.tell(id, now);
         partition.state_next = restoring.resume_after(&block, offset);
         let tail = Tail { crc: Block::checksum(bytes), next: block.next, from: Some(offset) };
+        restoring.last = Some(tail);
+        restoring.first_ms.get_or_insert(block.time_first_ms);
+        if foreign {
+            return Ok(());
+        }
         let Some(windows) = partition.windows.as_mut() else { return Ok(()) };
         if !windows.restore(&view).map_err(|e| Trouble::block("the state topic", &e))? {
-            *restoring.left_out.entry(kind.unwrap_or_default()).or_default() += block.entries.len() as u64;
+            *restoring.left_out.entry(origin.kind.unwrap_or_default()).or_default() +=
+                block.entries.len() as u64;
             return Ok(());
         }
         let head = Head {
@@ -149,22 +160,11 @@ impl<W: World> Core<W> {
             stream_time_ms: block.time_last_ms,
             tail: Some((tail.crc, tail.next)),
             forgets: partition.forgets,
+            incomplete_ms: windows.incomplete_before_ms().unwrap_or(0),
         };
         self.store.append(&block, head)?;
         self.report.restored(RestoreSource::StateTopic, block.entries.len() as u64);
         Ok(())
-    }
-
-    fn same_hash(&self, found: HashKind, place: &str) -> Result<(), Trouble> {
-        if found == self.options.hash {
-            return Ok(());
-        }
-        Err(Fatal::State(format!(
-            "{place} was written with hash {found:?}, the configuration says {:?}: identities of different hashes \
-             cannot be compared; restore identity.hash and its key file, or begin anew with another topics.state",
-            self.options.hash
-        ))
-        .into())
     }
 
     /// Identities that were taken back after the blocks read so far.
@@ -172,12 +172,16 @@ impl<W: World> Core<W> {
         &mut self,
         id: PartitionId,
         offset: Offset,
-        forgotten: &Forgotten,
+        (forgotten, foreign): (&Forgotten, bool),
     ) -> Result<(), Trouble> {
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
         let Phase::Restoring(restoring) = &mut partition.phase else { return Ok(()) };
         restoring.at = offset;
         partition.state_next = offset + 1;
+        if foreign {
+            partition.forgets = partition.forgets.max(forgotten.number);
+            return Ok(());
+        }
         partition.forget(forgotten);
         let before = self.store.head(id)?.unwrap_or_default();
         let head = Head { state_next: offset + 1, forgets: partition.forgets, ..before };
@@ -201,6 +205,9 @@ impl<W: World> Core<W> {
     }
 
     fn end_restore(&mut self, source: &W::Source, id: PartitionId, next: Offset) -> Result<(), Trouble> {
+        if !self.is_restored(id, next)? {
+            return Ok(());
+        }
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
         let Phase::Restoring(restoring) = &partition.phase else { return Ok(()) };
         let (committed, covered, confirmed, since, ids, checkpoint) = (
@@ -238,6 +245,7 @@ impl<W: World> Core<W> {
                     partition.unsettled = self.options.start == Start::Latest;
                     confirmed
                 }
+                None if restoring.low > 0 => return Err(self.all_expired(id).into()),
                 None => self.first_offset(source, id)?,
             },
         };
@@ -251,56 +259,6 @@ impl<W: World> Core<W> {
         let took = self.clock.elapsed().saturating_sub(since);
         tracing::info!(partition = id, ids, offset = committed, ?took, "state restored from the state topic");
         self.start(source, id, Some((since, ids)))
-    }
-
-    /// The state topic is beyond C. Another instance may have committed between the question for C
-    /// and the reading, so the first time the group is asked again: offsets and blocks commit together.
-    fn seen_first(&mut self, id: PartitionId, committed: Offset) -> bool {
-        let now = self.clock.elapsed();
-        let Some(partition) = self.partitions.get_mut(id) else { return true };
-        if partition.behind_state.replace(committed) == Some(committed) {
-            return false;
-        }
-        partition.unload();
-        partition.relocate(now);
-        true
-    }
-
-    /// Somebody set the group back below what the state topic has committed.
-    fn rewound(&mut self, id: PartitionId, committed: Offset, covered: Offset) -> Result<Offset, Trouble> {
-        let names = format!(
-            "the group's offset for partition {id} of topic {} is {committed}, but the state topic has committed up \
-             to {covered}",
-            self.options.raw
-        );
-        match self.options.on_rewind {
-            OnRewind::Stop => Err(Fatal::Operator(format!(
-                "{names}: the group was rewound; set group.on_rewind to skip (what was committed stays committed) or \
-                 reemit (write it again), or set the group's offset back to {covered}"
-            ))
-            .into()),
-            OnRewind::Skip => {
-                self.report.begun(Beginning::Rewound);
-                tracing::warn!("{names}; skipping to it (group.on_rewind = skip)");
-                Ok(covered)
-            }
-            OnRewind::Reemit => {
-                self.report.begun(Beginning::Rewound);
-                tracing::warn!("{names}; writing again from the group's offset (group.on_rewind = reemit)");
-                self.forget_from(id, committed)?;
-                Ok(committed)
-            }
-        }
-    }
-
-    /// Other records will come at offsets that had owners: none of them counts any more.
-    pub(super) fn forget_from(&mut self, id: PartitionId, from: Offset) -> Result<(), Trouble> {
-        cut_back(&mut self.store, &self.options.kinds.filed(id), from)?;
-        if let Some(partition) = self.partitions.get_mut(id) {
-            partition.rewound = true;
-            partition.windows.iter_mut().for_each(|windows| windows.truncate(from));
-        }
-        Ok(())
     }
 
     fn first_offset(&mut self, source: &W::Source, id: PartitionId) -> Result<Offset, Trouble> {

@@ -66,12 +66,17 @@ impl<W: World> Core<W> {
             self.told.limits.insert(limit, now);
             let of_kind = self.partitions.kinds().filter(|(_, other, _)| *other == kind);
             let rate: f64 = of_kind.map(|(_, _, window)| window.ids_a_second()).sum();
+            let remedy = match limit {
+                Limit::Past => {
+                    "older ids are missing, and the window grows until it is whole again".to_owned()
+                }
+                _ => format!("what it takes: {}", plan_command(&self.options, window, (rate, count))),
+            };
             tracing::warn!(
                 partition,
                 kind = self.options.kinds.name_of(kind.filed(partition)),
-                "{}; what it takes: {}",
-                sentence(limit, window, &self.options),
-                plan_command(&self.options, window, (rate, count))
+                "{}; {remedy}",
+                sentence(limit, window, &self.options)
             );
         }
     }

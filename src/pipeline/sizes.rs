@@ -18,7 +18,7 @@ const OFFSETS_BATCH: usize = 1_000_000;
 /// headers of request and record.
 const BESIDE_METADATA: usize = 80;
 /// What a checkpoint has at most beside the writer's name and what it may leave out.
-pub(super) const CHECKPOINT_CORE: usize = 224;
+pub(super) const CHECKPOINT_CORE: usize = 448;
 
 /// Most identities of a block in a state topic that takes batches of so many bytes. Every such block fits,
 /// whatever its offsets.

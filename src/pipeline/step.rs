@@ -44,7 +44,7 @@ impl<W: World> Core<W> {
     /// Decides about each record of a chunk and writes what is new; commits whenever the batch is full.
     pub(super) fn process(&mut self, source: &W::Source, chunk: &[RawOf<'_, W>]) -> Result<(), Trouble> {
         let looks: Vec<Looked> = chunk.iter().map(|record| self.look(record)).collect();
-        let now_ms = self.clock.wall_ms();
+        let now_ms = self.time.now_ms(&self.clock);
         for (record, looked) in chunk.iter().zip(&looks) {
             if self.parts_before(record.coordinates()) {
                 self.commit(source)?;
@@ -94,7 +94,7 @@ impl<W: World> Core<W> {
         self.batch.begin(&mut self.sink, || self.clock.elapsed())?;
         let Some(windows) = partition.windows.as_mut() else { return Ok(false) };
         let open = self.batch.touch(at.partition, &mut partition.open);
-        windows.observe(record.timestamp_ms(), now_ms);
+        windows.observe(record.timestamp_ms(), now_ms.saturating_add(partition.ahead_ms));
         open.records += 1;
         let records = open.records;
         self.batch.add(record.size());

@@ -12,6 +12,7 @@ use super::partition::Partition;
 use super::report::{Report, Tally};
 use super::shortened::{Told, window_status};
 use super::step::gather;
+use super::time::Time;
 use super::trouble::{Fatal, Trouble};
 use crate::clock::Clock;
 use crate::control::Asked;
@@ -54,6 +55,7 @@ pub struct Core<W: World> {
     pub(super) report: Report,
     pub(super) enforced: Enforced,
     pub(super) told: Told,
+    pub(super) time: Time,
     /// Failures in a row; the pause before the next attempt grows with them.
     pub(super) failures: u32,
     pub(super) prepared: bool,
@@ -95,7 +97,6 @@ impl<W: World> Worker<W> {
             sink,
             log,
             store,
-            clock,
             options,
             partitions: Partitions::default(),
             batch: Batch::default(),
@@ -103,6 +104,7 @@ impl<W: World> Worker<W> {
             report,
             enforced: Enforced::default(),
             told: Told::default(),
+            time: Time::start(&clock),
             failures: 0,
             prepared: false,
             offsets_cleared: false,
@@ -114,6 +116,7 @@ impl<W: World> Worker<W> {
             fenced: Vec::new(),
             replaced: Vec::new(),
             control: None,
+            clock,
         };
         Self { source, core }
     }
@@ -345,6 +348,7 @@ impl Partition {
             stream_time_ms: self.windows.as_ref().map_or(0, Windows::stream_time_ms),
             tail: self.tail.map(|tail| (tail.crc, tail.next)),
             forgets: self.forgets,
+            incomplete_ms: self.windows.as_ref().and_then(Windows::incomplete_before_ms).unwrap_or(0),
         }
     }
 }

@@ -20,6 +20,8 @@ pub struct Head {
     pub tail: Option<(u32, Offset)>,
     /// How many times identities were taken back in the partition, as far as this state knows.
     pub forgets: u64,
+    /// Identities that arrived before this stream time may be missing, ms since the epoch; 0 when none is known to be.
+    pub incomplete_ms: i64,
 }
 
 /// Called with one stored block after the other, until it breaks off.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::dedupe::{HashKind, KindId, PartitionId};
+use crate::dedupe::{Fingerprint, HashKind, KindId, PartitionId};
 
 /// What the store's identities and offsets refer to; written into the database.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,6 +31,15 @@ pub struct Binding {
     /// The kinds with windows of their own, by name, in order. What the store knows is complete for these alone.
     #[serde(default)]
     pub kinds: Vec<String>,
+    /// The rules by which identities are made: of the records of no named kind, then of `kinds`. Empty where not known.
+    #[serde(default)]
+    pub rules: Vec<Fingerprint>,
+    /// For how long these windows have been kept, in ms: what a longer one needs may have been deleted. Empty where not known.
+    #[serde(default)]
+    pub kept_ms: Vec<u64>,
+    /// Of the configuration alone: state made by other rules may be set aside.
+    #[serde(skip)]
+    pub accepts_change: bool,
 }
 
 /// How a stored binding stands to the configured one.
@@ -42,6 +51,8 @@ pub(super) enum Relation {
     Foreign(String),
     /// Same topics, but made with this other hash.
     OtherHash(HashKind),
+    /// Same topics, but made by another rule: of which kind, and which.
+    OtherRule(Option<String>, Fingerprint),
 }
 
 impl Binding {
@@ -62,6 +73,37 @@ impl Binding {
             .collect();
         all.sort_unstable_by_key(|(_, _, filed)| *filed);
         all
+    }
+
+    /// All rules together, by which an operator accepts a change to them; `None` where they are not known.
+    #[must_use]
+    pub fn fingerprint(&self) -> Option<Fingerprint> {
+        let (unnamed, named) = self.rules.split_first()?;
+        let named: Vec<_> = self.kinds.iter().map(String::as_str).zip(named.iter().copied()).collect();
+        Some(Fingerprint::of_all(*unnamed, &named))
+    }
+
+    /// What is known of the windows: the kind's name, its rule, and how long it is kept.
+    fn known<'a, T: Copy>(&'a self, of: &'a [T]) -> impl Iterator<Item = (Option<&'a str>, T)> {
+        std::iter::once(None).chain(self.kinds.iter().map(|name| Some(name.as_str()))).zip(of.iter().copied())
+    }
+
+    /// The first window of `self` that `stored` has by another rule, and that rule.
+    fn other_rule(&self, stored: &Self) -> Option<(Option<String>, Fingerprint)> {
+        self.known(&self.rules).find_map(|(kind, ours)| {
+            let (_, theirs) = stored.known(&stored.rules).find(|(known, _)| *known == kind)?;
+            (theirs != ours).then(|| (kind.map(str::to_owned), theirs))
+        })
+    }
+
+    /// The first window of `self` that is longer than `stored` has been kept for.
+    fn lengthened(&self, stored: &Self) -> Option<String> {
+        self.known(&self.kept_ms).find_map(|(kind, ours)| {
+            let (_, theirs) = stored.known(&stored.kept_ms).find(|(known, _)| *known == kind)?;
+            let of = kind.map(|kind| format!(" of kind {kind:?}")).unwrap_or_default();
+            (theirs < ours)
+                .then(|| format!("it was kept for a window{of} of {theirs} ms, which is now {ours} ms"))
+        })
     }
 
     /// Compares `self`, as configured, with what a store says of itself.
@@ -96,11 +138,23 @@ impl Binding {
             let (had, has) = (stored.partitions, self.partitions);
             return Relation::Foreign(format!("the raw topic had {had} partitions and has {has}"));
         }
+        if let Some((kind, theirs)) = self.other_rule(stored).filter(|_| stored.hash == self.hash) {
+            if !self.accepts_change {
+                return Relation::OtherRule(kind, theirs);
+            }
+            return Relation::Foreign("another identity rule made it, and the change is accepted".to_owned());
+        }
+        if stored.hash != self.hash {
+            if !self.accepts_change {
+                return Relation::OtherHash(stored.hash);
+            }
+            return Relation::Foreign("another hash made it, and the change is accepted".to_owned());
+        }
         if stored.kinds != self.kinds {
             return Relation::Foreign(format!("it knows the kinds {:?}, not {:?}", stored.kinds, self.kinds));
         }
-        if stored.hash != self.hash {
-            return Relation::OtherHash(stored.hash);
+        if let Some(reason) = self.lengthened(stored) {
+            return Relation::Foreign(reason);
         }
         Relation::Ours(Box::new(Self {
             raw_id: self.raw_id.clone().or_else(|| stored.raw_id.clone()),
@@ -157,8 +211,45 @@ mod tests {
             raw_id: Some("1".into()),
             clean_id: None,
             state_id: None,
-            kinds: Vec::new(),
+            kinds: vec!["payments".into()],
+            rules: ["00000001", "00000002"].map(|rule| rule.parse().unwrap()).to_vec(),
+            kept_ms: vec![86_400_000, 3_600_000],
+            accepts_change: false,
         }
+    }
+
+    #[test]
+    fn another_rule_of_any_window_is_refused_unless_the_change_is_accepted() {
+        let stored = binding();
+        for place in [0, 1] {
+            let mut ours = binding();
+            ours.rules[place] = "0000000f".parse().unwrap();
+            let kind = (place == 1).then(|| "payments".to_owned());
+            assert_eq!(ours.relation(&stored), Relation::OtherRule(kind, stored.rules[place]));
+            ours.accepts_change = true;
+            assert!(matches!(ours.relation(&stored), Relation::Foreign(_)), "set aside, never loaded");
+            let renamed = Binding { kinds: vec!["money".into()], accepts_change: false, ..ours.clone() };
+            let is_refused = matches!(renamed.relation(&stored), Relation::OtherRule(..));
+            assert_eq!(is_refused, place == 0, "what it remembers belongs to a kind's name");
+        }
+        let former = Binding { rules: Vec::new(), kept_ms: Vec::new(), ..binding() };
+        assert_eq!(
+            binding().relation(&former),
+            Relation::Ours(Box::new(binding())),
+            "written before this was kept"
+        );
+        assert_ne!(
+            binding().fingerprint(),
+            Binding { rules: vec![stored.rules[0]; 2], ..binding() }.fingerprint()
+        );
+    }
+
+    #[test]
+    fn state_kept_for_a_shorter_window_does_not_do_for_a_longer_one() {
+        let shorter = Binding { kept_ms: vec![86_400_000, 60_000], ..binding() };
+        assert_eq!(shorter.relation(&binding()), Relation::Ours(Box::new(shorter.clone())));
+        let Relation::Foreign(reason) = binding().relation(&shorter) else { panic!("believed") };
+        assert!(reason.contains("payments") && reason.contains("60000 ms"), "{reason}");
     }
 
     #[test]

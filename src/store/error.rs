@@ -32,7 +32,8 @@ pub enum OpenError {
     /// The identities in the store were made by another hash or with another key.
     #[error(
         "state in {} was made with {stored}, the configuration says {configured}: their identities cannot be \
-         compared. Restore identity.hash and its key file, or reset the state to begin a new window",
+         compared. Restore identity.hash and its key file; or begin anew with other names for topics.state and group.id; \
+         or let the window begin empty, once, with identity.accept_change, whose value a start without local state names",
         dir.display()
     )]
     Hash {
@@ -42,6 +43,22 @@ pub enum OpenError {
         stored: String,
         /// The hash in the configuration.
         configured: String,
+    },
+    /// The identities in the store were made by another rule.
+    #[error(
+        "state in {} was made by the identity rule {stored}, which the configuration has changed: equal bytes from other \
+         fields would count as known ids, and new events would be dropped. Restore identity.from and what [[kinds]] go by; \
+         or begin anew with other names for topics.state and group.id; or let the window begin empty, once, with \
+         identity.accept_change = {accept:?}",
+        dir.display()
+    )]
+    Rule {
+        /// The state directory.
+        dir: PathBuf,
+        /// The rule in the store.
+        stored: String,
+        /// What accepts the change.
+        accept: String,
     },
     /// There is nothing to read.
     #[error(

@@ -145,6 +145,11 @@ fn attempt(
             let dir = path.parent().unwrap_or(path).to_path_buf();
             Err(OpenError::Hash { dir, stored, configured })
         }
+        Ok(Err(Refusal::OtherRule { kind, stored, accept })) => {
+            let dir = path.parent().unwrap_or(path).to_path_buf();
+            let of = kind.map(|name| format!(" of kind {name:?}")).unwrap_or_default();
+            Err(OpenError::Rule { dir, stored: format!("{stored}{of}"), accept })
+        }
         Err(fault) => Ok(Attempt::Unfit(fault.to_string())),
     }
 }
@@ -157,6 +162,8 @@ pub(super) enum Refusal {
     Disk(std::io::Error),
     /// Its identities are of another hash.
     OtherHash { stored: String, configured: String },
+    /// Its identities are of another rule.
+    OtherRule { kind: Option<String>, stored: String, accept: String },
 }
 
 impl From<sled::Error> for Refusal {
@@ -226,6 +233,10 @@ fn bind(db: &sled::Db, empty: bool, binding: &Binding) -> Result<HashKind, Refus
         Some(stored) => match binding.relation(stored) {
             Relation::Ours(kept) => *kept,
             Relation::Foreign(reason) => return Err(Refusal::Unfit(reason)),
+            Relation::OtherRule(kind, stored) => {
+                let accept = binding.fingerprint().map(|all| all.to_string()).unwrap_or_default();
+                return Err(Refusal::OtherRule { kind, stored: stored.to_string(), accept });
+            }
             Relation::OtherHash(_) => {
                 let (stored, configured) = (stored.hash_text(), binding.hash_text());
                 return Err(Refusal::OtherHash { stored, configured });

@@ -1,7 +1,9 @@
 //! What is kept beside a partition's blocks, and changes in the same transaction as they do.
 //!
-//! Layout, little endian: version 2 (1 byte), confirmed, state next, stream time in ms, the tail's
-//! next offset (all ones: no tail) and CRC, number of forgets, number of blocks, number of identities (8 bytes each), CRC32C of the partition (4 bytes) and of all before.
+//! Layout, little endian: version 3 (1 byte), confirmed, state next, stream time in ms, the tail's
+//! next offset (all ones: no tail) and CRC, number of forgets, number of blocks, number of identities, stream time in ms
+//! before which identities may be missing (8 bytes each), CRC32C of the partition (4 bytes) and of all before. Version 2
+//! had not the last of them.
 //!
 //! The two counts are what makes a hole visible: an engine that lost a block in the middle still
 //! returns valid neighbours, and a window with a silent hole would let duplicates through.
@@ -9,8 +11,10 @@
 use crate::dedupe::PartitionId;
 use crate::ports::Head;
 
-const VERSION: u8 = 2;
-const BODY: usize = 1 + 8 * 8;
+const VERSION: u8 = 3;
+const BODY: usize = 1 + 8 * 9;
+const FORMER_VERSION: u8 = 2;
+const FORMER_BODY: usize = 1 + 8 * 8;
 const NO_TAIL: u64 = u64::MAX;
 
 /// A partition's head and the size of what is stored.
@@ -38,29 +42,36 @@ impl Record {
         out.extend_from_slice(&self.head.forgets.to_le_bytes());
         out.extend_from_slice(&self.blocks.to_le_bytes());
         out.extend_from_slice(&self.identities.to_le_bytes());
+        out.extend_from_slice(&self.head.incomplete_ms.to_le_bytes());
         out.extend_from_slice(&checksum(partition, &out).to_le_bytes());
         out
     }
 
     /// Reads the stored form back; `None` when it is damaged or of another version.
     pub(super) fn decode(partition: PartitionId, bytes: &[u8]) -> Option<Self> {
-        let (body, crc) = bytes.split_at_checked(BODY)?;
-        let (version, fields) = body.split_first()?;
+        let (version, length) = match bytes.first()? {
+            &FORMER_VERSION => (FORMER_VERSION, FORMER_BODY),
+            _ => (VERSION, BODY),
+        };
+        let (body, crc) = bytes.split_at_checked(length)?;
+        let (found, fields) = body.split_first()?;
         let crc = u32::from_le_bytes(crc.try_into().ok()?);
         let (fields, _) = fields.as_chunks::<8>();
-        let [confirmed, state_next, stream_time, tail_next, tail_crc, forgets, blocks, identities] = fields
+        let [confirmed, state_next, stream_time, tail_next, tail_crc, forgets, blocks, identities, rest @ ..] =
+            fields
         else {
             return None;
         };
         let tail_next = u64::from_le_bytes(*tail_next);
         let tail_crc = u32::try_from(u64::from_le_bytes(*tail_crc)).ok()?;
-        (*version == VERSION && crc == checksum(partition, body)).then(|| Self {
+        (*found == version && crc == checksum(partition, body)).then(|| Self {
             head: Head {
                 confirmed: u64::from_le_bytes(*confirmed),
                 state_next: u64::from_le_bytes(*state_next),
                 stream_time_ms: i64::from_le_bytes(*stream_time),
                 tail: (tail_next != NO_TAIL).then_some((tail_crc, tail_next)),
                 forgets: u64::from_le_bytes(*forgets),
+                incomplete_ms: rest.first().map_or(0, |ms| i64::from_le_bytes(*ms)),
             },
             blocks: u64::from_le_bytes(*blocks),
             identities: u64::from_le_bytes(*identities),
@@ -77,9 +88,26 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_record_of_the_version_before_is_read() {
+        let record = Record { head: Head { confirmed: 7, ..Head::default() }, blocks: 10, identities: 11 };
+        let mut bytes = record.encode(3);
+        bytes.truncate(FORMER_BODY);
+        bytes[0] = FORMER_VERSION;
+        bytes.extend_from_slice(&checksum(3, &bytes).to_le_bytes());
+        assert_eq!(Record::decode(3, &bytes), Some(record));
+    }
+
+    #[test]
     fn a_record_reads_back_and_notices_every_flipped_bit_and_the_wrong_partition() {
         let record = Record {
-            head: Head { confirmed: 7, state_next: 8, stream_time_ms: -9, tail: Some((5, 6)), forgets: 12 },
+            head: Head {
+                confirmed: 7,
+                state_next: 8,
+                stream_time_ms: -9,
+                tail: Some((5, 6)),
+                forgets: 12,
+                incomplete_ms: 13,
+            },
             blocks: 10,
             identities: 11,
         };

@@ -277,6 +277,7 @@ fn options(settings: &Settings, reach: Reach) -> Options {
         began: 12,
         writer: settings.transactional_id.clone(),
         rule: rule(),
+        accept_change: None,
         hash: HashKind::Xxh3,
         kinds: Kinds::new(
             WindowLimits {

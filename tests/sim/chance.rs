@@ -63,6 +63,8 @@ pub enum Fault {
     TornOffsets,
     /// Markers are written a little after the transaction was decided.
     LateMarker,
+    /// The end of the state log is reported before it.
+    EarlyEnd,
     /// At a restart the store lacks the last writes that were not synced.
     WritesLost,
     /// A stored block is damaged.
@@ -71,7 +73,7 @@ pub enum Fault {
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 29] = [
         Self::Crash,
         Self::Retry,
         Self::Abort,
@@ -98,6 +100,7 @@ impl Fault {
         Self::TornState,
         Self::TornOffsets,
         Self::LateMarker,
+        Self::EarlyEnd,
         Self::WritesLost,
         Self::BitRot,
     ];
@@ -131,6 +134,7 @@ impl Fault {
             Self::TornState => "marker missing in state",
             Self::TornOffsets => "marker missing in the offsets",
             Self::LateMarker => "late marker",
+            Self::EarlyEnd => "early end of the state log",
             Self::WritesLost => "unsynced writes lost",
             Self::BitRot => "bit rot in the store",
         }
@@ -155,6 +159,7 @@ impl Fault {
             Self::Refused => 0.01,
             Self::TornClean | Self::TornState | Self::TornOffsets => 0.01,
             Self::LateMarker => 0.1,
+            Self::EarlyEnd => 0.01,
             Self::WritesLost => 0.2,
             Self::BitRot => 0.004,
         }

@@ -307,6 +307,7 @@ impl Life {
             began: u32::try_from(self.universe.cluster.borrow().raw.len()).unwrap(),
             writer: writer(worker),
             rule: rule(),
+            accept_change: None,
             hash: HashKind::Xxh3,
             kinds: self.choices.kinds(),
             limits: Limits {

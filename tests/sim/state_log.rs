@@ -7,7 +7,7 @@ use std::time::Duration;
 use dedupd::dedupe::{Offset, PartitionId};
 use dedupd::ports::{Bounds, Failure, Leftover, LogId, StateItem, StateLog, Written};
 
-use crate::sim::chance::Exposure;
+use crate::sim::chance::{Exposure, Fault};
 use crate::sim::cluster::{Cluster, StateRecord};
 use crate::sim::universe::{Sabotage, Universe};
 
@@ -43,12 +43,13 @@ fn read(
     let mut items = Vec::new();
     for (partition, next) in open {
         let count = cluster.chance.rng.usize(0..5);
+        let early = cluster.chance.hit(Fault::EarlyEnd);
         let log = &cluster.state[*partition as usize];
         let mut blocks: Vec<_> = log.committed(*next).collect();
         if sabotage == Sabotage::BlockHidden {
             blocks.pop();
         }
-        let ends = blocks.len() < count;
+        let ends = early || blocks.len() < count;
         for (offset, record) in blocks.into_iter().take(count) {
             items.push(item(*partition, offset, record));
             *next = offset + 1;

@@ -45,6 +45,9 @@ fn binding(hash: HashKind) -> Binding {
         clean_id: None,
         state_id: None,
         kinds: Vec::new(),
+        rules: Vec::new(),
+        kept_ms: Vec::new(),
+        accepts_change: false,
     }
 }
 
@@ -93,7 +96,7 @@ fn fill(store: &mut SledStore, partition: PartitionId, seconds: u64, hasher: Has
 }
 
 fn head(confirmed: Offset, stream_time_ms: i64) -> Head {
-    Head { confirmed, state_next: confirmed / 10, stream_time_ms, tail: None, forgets: 0 }
+    Head { confirmed, state_next: confirmed / 10, stream_time_ms, tail: None, ..Head::default() }
 }
 
 /// A stopped instance's directory.

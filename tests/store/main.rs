@@ -43,6 +43,9 @@ fn binding() -> Binding {
         clean_id: None,
         state_id: None,
         kinds: Vec::new(),
+        rules: Vec::new(),
+        kept_ms: Vec::new(),
+        accepts_change: false,
     }
 }
 
@@ -79,7 +82,7 @@ fn block(partition: PartitionId, range: std::ops::Range<Offset>, step: u64, writ
 }
 
 fn head(confirmed: Offset) -> Head {
-    Head { confirmed, state_next: confirmed * 3, stream_time_ms: -7, tail: None, forgets: 0 }
+    Head { confirmed, state_next: confirmed * 3, stream_time_ms: -7, tail: None, ..Head::default() }
 }
 
 /// What a scan finds that is broken off after each block.
@@ -316,7 +319,7 @@ fn truncation_returns_exactly_what_it_removes_and_lowers_a_head_that_says_too_mu
     assert_eq!(contents(&store, 1).len(), 4_321);
     assert_eq!(
         store.head(1).unwrap(),
-        Some(Head { confirmed: 4_321, state_next: 0, stream_time_ms: -7, tail: None, forgets: 0 })
+        Some(Head { confirmed: 4_321, state_next: 0, stream_time_ms: -7, tail: None, ..Head::default() })
     );
     store.set_head(1, head(100)).unwrap();
     assert_eq!(store.truncate(1, 200).unwrap().len(), 4_121);

@@ -113,6 +113,9 @@ fn opened(dir: &Path, partitions: PartitionId) -> SledStore {
         clean_id: None,
         state_id: None,
         kinds: Vec::new(),
+        rules: Vec::new(),
+        kept_ms: Vec::new(),
+        accepts_change: false,
     };
     open(dir, &binding, CACHE_BYTES, DEADLINE).expect("a fresh store").store
 }
@@ -133,8 +136,7 @@ fn append(store: &mut SledStore, partition: PartitionId, covered: std::ops::Rang
         confirmed: covered.start,
         state_next: covered.start,
         stream_time_ms: block.time_last_ms,
-        tail: None,
-        forgets: 0,
+        ..Head::default()
     };
     store.append(&block, head).expect("an append");
 }

@@ -6,6 +6,7 @@ use crate::config::as_typed::TypedIdentity;
 use crate::config::choices::OnMissing;
 use crate::config::id_source::IdSource;
 use crate::config::reading::Reading;
+use crate::dedupe::Fingerprint;
 
 /// What an id is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,6 +19,8 @@ pub struct Identity {
     pub force_header: Option<String>,
     /// How it becomes 16 bytes.
     pub hash: HashChoice,
+    /// The rules under which windows may begin empty, once, because they were changed.
+    pub accept_change: Option<Fingerprint>,
 }
 
 /// How an id that is no UUID becomes 16 bytes.
@@ -47,7 +50,18 @@ pub(super) fn validate(typed: &TypedIdentity, reading: &mut Reading<'_>) -> Opti
     let on_missing = reading.choice("identity.on_missing", typed.on_missing.as_deref());
     let hash = hash(typed, reading);
     let force_header = typed.force_header.clone().filter(|name| !name.is_empty());
-    Some(Identity { from: from?, on_missing: on_missing?, force_header, hash: hash? })
+    let accept_change = accept_change(typed.accept_change.as_deref(), reading);
+    Some(Identity { from: from?, on_missing: on_missing?, force_header, hash: hash?, accept_change })
+}
+
+fn accept_change(text: Option<&str>, reading: &mut Reading<'_>) -> Option<Fingerprint> {
+    let text = text.filter(|text| !text.is_empty())?;
+    let parsed = text.parse().ok();
+    if parsed.is_none() {
+        let remedy = "give the eight hex digits that a start names which refuses the change, or leave it out";
+        reading.refuse("identity.accept_change", Some(text), "is no fingerprint of identity rules", remedy);
+    }
+    parsed
 }
 
 pub(super) fn sources(texts: &[String], reading: &mut Reading<'_>) -> Option<Vec<IdSource>> {

@@ -50,6 +50,34 @@ impl Window {
         }
     }
 
+    /// Says that ids from before this stream time, in ms since the epoch, may be missing, for another reason than a
+    /// limit of this window: a state that was restored in part, or begun anew. Decisions stay what they are. What the
+    /// window is said to reach begins there ([`Window::effective_seconds`] and the like) and grows with stream time,
+    /// until it has passed by the window's length. A later time counts, an earlier one is ignored. Blocks do not show
+    /// it: [`Window::incomplete_before_ms`] is what a restart has to be told.
+    pub fn note_incomplete_before(&mut self, ms: i64) {
+        self.marks.note_incomplete_before(ms);
+    }
+
+    /// The latest stream time that was noted so, for as long as the window would reach beyond it.
+    #[must_use]
+    pub fn incomplete_before_ms(&self) -> Option<i64> {
+        let oldest = self.time.ms().saturating_sub(self.asked_ms());
+        self.marks.incomplete_ms().filter(|ms| *ms > oldest)
+    }
+
+    /// Whether nothing makes the window shorter than what was noted so.
+    #[must_use]
+    pub fn is_short_by_note(&self) -> bool {
+        let dropped =
+            self.marks.dropped_ms().max(self.beyond.as_ref().and_then(|it| it.lost_ms(self.time.ms())));
+        self.incomplete_before_ms().is_some_and(|ms| dropped.is_none_or(|dropped| dropped <= ms))
+    }
+
+    fn asked_ms(&self) -> i64 {
+        i64::try_from(self.asked().as_millis()).unwrap_or(i64::MAX)
+    }
+
     /// An empty window of fixed memory: a table of `limits.max_ids` slots of 8 bytes, made once. A new
     /// identity that finds both of its buckets full takes the place of the oldest owner in them. So it
     /// may forget an identity before its time, and never takes a new one for a known one.
@@ -126,7 +154,9 @@ impl Window {
     /// [`Window::evicted_share`], [`Window::certain_seconds`].
     #[must_use]
     pub fn effective_seconds(&self) -> f64 {
-        let beyond = self.beyond.as_ref().map_or(0, |beyond| beyond.reach_ms(self.time.ms()));
+        let now = self.time.ms();
+        let noted = self.marks.incomplete_ms().map_or(i64::MAX, |ms| now.saturating_sub(ms).max(0));
+        let beyond = self.beyond.as_ref().map_or(0, |beyond| beyond.reach_ms(now).min(noted));
         self.exact_reach_ms().max(beyond) as f64 / 1_000.0
     }
 

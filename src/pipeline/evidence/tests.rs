@@ -1,1 +1,166 @@
+//! Every row of the table, and what a repair that is cut short or torn itself leaves behind.
 
+use super::*;
+use crate::dedupe::HashKind;
+
+const NAMED: &str = "v1;";
+
+fn block(first: Offset, next: Offset) -> Vec<u8> {
+    let entries = (first..next).map(|at| (at, crate::dedupe::Identity([at as u8; 16]))).collect();
+    let (time_first_ms, time_last_ms) = (1_000 + first as i64, 1_000 + next as i64);
+    Block { hash: HashKind::Xxh3, partition: 0, first, next, time_first_ms, time_last_ms, entries }.encode()
+}
+
+/// A record of the state log: its offset, the clean end of its transaction, the raw offsets that it covers.
+fn item(offset: Offset, clean_end: Option<Offset>, (first, next): (Offset, Offset)) -> StateItem {
+    let key = Origin { clean_end, writer: "w".to_owned(), ..Origin::default() }.render();
+    assert!(key.starts_with(NAMED));
+    StateItem::Block { partition: 0, offset, key, block: block(first, next) }
+}
+
+/// The checkpoint that a transaction with this block leaves, and the offset.
+fn committed(from: Offset, (first, next): (Offset, Offset)) -> (Option<Offset>, Option<Checkpoint>) {
+    let tail = Some(Tail { crc: Block::checksum(&block(first, next)), next, from: Some(from) });
+    (Some(next), Some(Checkpoint { tail, state_next: from, ..Checkpoint::default() }))
+}
+
+/// Before the transaction in question: block 10..20 at state offset 2, clean up to 100. The transaction: block 20..30
+/// at state offset 4, clean up to 110.
+struct Case {
+    clean: Shown,
+    block: bool,
+    offset: bool,
+}
+
+impl Case {
+    fn decide(&self) -> Decision {
+        let log = vec![item(2, Some(100), (10, 20)), item(4, Some(110), (20, 30))];
+        let shown = if self.block { BTreeSet::from([2, 4]) } else { BTreeSet::from([2]) };
+        let (offset, checkpoint) = if self.offset { committed(4, (20, 30)) } else { committed(2, (10, 20)) };
+        look(log, &shown, (offset, checkpoint), &|end| if end == Some(110) { self.clean } else { Shown::Yes })
+    }
+}
+
+fn look(
+    log: Vec<StateItem>,
+    shown: &BTreeSet<Offset>,
+    (committed, checkpoint): (Option<Offset>, Option<Checkpoint>),
+    clean: &dyn Fn(Option<Offset>) -> Shown,
+) -> Decision {
+    let tails = Tails::new(log, shown);
+    let of = |group: &Group| clean(group.clean_end());
+    let hidden: Vec<Shown> = tails.hidden.iter().map(of).collect();
+    let last = tails.shown.last().map_or(Shown::Unknowable, of);
+    let checkpoint = checkpoint.as_ref();
+    decide(&Evidence { committed, checkpoint, state_low: 0, tails: &tails, last, hidden: &hidden })
+}
+
+fn name(decision: &Decision) -> (&'static str, Offset) {
+    match decision {
+        Decision::Agreed => ("agreed", 0),
+        Decision::Redo(group) => ("redo", group.tail.next),
+        Decision::Advance(group) => ("advance", group.tail.next),
+        Decision::Rewind(to, _) => ("rewind", *to),
+        Decision::RedoForgotten(..) => ("redo forgotten", 0),
+        Decision::AdvanceForgets(number) => ("advance forgets", *number),
+        Decision::Missing(_) => ("missing", 0),
+    }
+}
+
+#[test]
+fn every_row_of_the_table() {
+    let rows = [
+        (Shown::Yes, true, true, ("agreed", 0)),
+        (Shown::Yes, true, false, ("advance", 30)),
+        (Shown::Yes, false, true, ("redo", 30)),
+        (Shown::Yes, false, false, ("redo", 30)),
+        (Shown::No, true, true, ("rewind", 20)),
+        (Shown::No, true, false, ("rewind", 20)),
+        (Shown::No, false, true, ("rewind", 20)),
+        (Shown::No, false, false, ("agreed", 0)),
+        // The clean log does not tell: block and offset decide for each other.
+        (Shown::Unknowable, true, true, ("agreed", 0)),
+        (Shown::Unknowable, true, false, ("advance", 30)),
+        (Shown::Unknowable, false, true, ("redo", 30)),
+        (Shown::Unknowable, false, false, ("agreed", 0)),
+    ];
+    for (clean, block, offset, expected) in rows {
+        let decision = Case { clean, block, offset }.decide();
+        assert_eq!(name(&decision), expected, "clean {clean:?}, block {block}, offset {offset}");
+    }
+}
+
+/// The void block of a rewind to 20, at state offset 6; it has no clean records.
+fn with_void() -> Vec<StateItem> {
+    vec![item(2, Some(100), (10, 20)), item(4, Some(110), (20, 30)), item(6, None, (20, 20))]
+}
+
+fn clean_hidden(end: Option<Offset>) -> Shown {
+    match end {
+        Some(110) => Shown::No,
+        Some(_) => Shown::Yes,
+        None => Shown::Unknowable,
+    }
+}
+
+#[test]
+fn a_rewind_that_was_cut_short_is_decided_again() {
+    let shown = BTreeSet::from([2, 4]);
+    let decision = look(with_void(), &shown, committed(4, (20, 30)), &clean_hidden);
+    assert_eq!(name(&decision), ("rewind", 20));
+}
+
+#[test]
+fn a_rewind_whose_offset_was_undone_is_advanced_to() {
+    for shown in [BTreeSet::from([2, 4, 6]), BTreeSet::from([2, 6])] {
+        for before in [committed(4, (20, 30)), committed(2, (10, 20))] {
+            let decision = look(with_void(), &shown, before, &clean_hidden);
+            assert_eq!(name(&decision), ("advance", 20), "{shown:?}");
+        }
+    }
+}
+
+#[test]
+fn a_rewind_whose_block_was_undone_is_written_again() {
+    let decision = look(with_void(), &BTreeSet::from([2]), committed(6, (20, 20)), &clean_hidden);
+    assert_eq!(name(&decision), ("redo", 20));
+}
+
+#[test]
+fn a_repeated_writing_that_was_cut_short_completes_the_first() {
+    // Two blocks, of which the second writing has only the first.
+    let log = vec![
+        item(2, Some(100), (10, 20)),
+        item(4, Some(110), (20, 25)),
+        item(5, Some(110), (25, 30)),
+        item(7, Some(110), (20, 25)),
+    ];
+    let shown = BTreeSet::from([2]);
+    let Decision::Redo(group) = look(log, &shown, committed(2, (10, 20)), &|_| Shown::Yes) else {
+        panic!("written again");
+    };
+    assert_eq!((group.first, group.tail.next, group.blocks.len()), (20, 30, 2));
+}
+
+#[test]
+fn an_attempt_of_a_member_that_had_lost_the_partition_changes_nothing() {
+    let log = vec![item(2, Some(100), (10, 20)), item(4, Some(110), (20, 30)), item(6, Some(120), (20, 28))];
+    let shown = BTreeSet::from([2]);
+    let clean = |end| if end == Some(120) { Shown::No } else { Shown::Yes };
+    assert_eq!(name(&look(log.clone(), &shown, committed(4, (20, 30)), &clean)), ("redo", 30));
+    let aborted = |end| if end == Some(100) { Shown::Yes } else { Shown::No };
+    assert_eq!(name(&look(log, &shown, committed(2, (10, 20)), &aborted)), ("agreed", 0));
+}
+
+#[test]
+fn an_offset_set_by_somebody_else_is_left_to_the_policy() {
+    let log = vec![item(2, Some(100), (10, 20))];
+    assert_eq!(look(log, &BTreeSet::from([2]), (Some(5), None), &|_| Shown::No), Decision::Agreed);
+}
+
+#[test]
+fn a_block_that_is_nowhere_is_never_accepted() {
+    let log = vec![item(2, Some(100), (10, 20))];
+    let decision = look(log, &BTreeSet::from([2]), committed(4, (20, 30)), &|_| Shown::Yes);
+    assert_eq!(name(&decision), ("missing", 0));
+}

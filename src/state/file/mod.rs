@@ -49,6 +49,9 @@ pub struct Part {
     pub tail: Option<(u32, Offset)>,
     /// See [`Head::forgets`].
     pub forgets: u64,
+    /// See [`Head::incomplete_ms`].
+    #[serde(default)]
+    pub incomplete_ms: i64,
     /// Blocks that follow.
     pub blocks: u64,
     /// Identities in them.
@@ -59,15 +62,15 @@ impl Part {
     /// The part of a partition that holds so much.
     #[must_use]
     pub fn of(partition: PartitionId, summary: &Summary) -> Self {
-        let Head { confirmed, state_next, stream_time_ms, tail, forgets } = summary.head;
+        let Head { confirmed, state_next, stream_time_ms, tail, forgets, incomplete_ms } = summary.head;
         let (blocks, ids) = (summary.blocks, summary.ids);
-        Self { partition, confirmed, state_next, stream_time_ms, tail, forgets, blocks, ids }
+        Self { partition, confirmed, state_next, stream_time_ms, tail, forgets, incomplete_ms, blocks, ids }
     }
 
     /// The partition's head.
     #[must_use]
     pub fn head(&self) -> Head {
-        let Self { confirmed, state_next, stream_time_ms, tail, forgets, .. } = *self;
-        Head { confirmed, state_next, stream_time_ms, tail, forgets }
+        let Self { confirmed, state_next, stream_time_ms, tail, forgets, incomplete_ms, .. } = *self;
+        Head { confirmed, state_next, stream_time_ms, tail, forgets, incomplete_ms }
     }
 }

@@ -23,6 +23,9 @@ fn binding() -> Binding {
         clean_id: None,
         state_id: None,
         kinds: Vec::new(),
+        rules: Vec::new(),
+        kept_ms: Vec::new(),
+        accepts_change: false,
     }
 }
 

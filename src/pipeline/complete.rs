@@ -1,0 +1,190 @@
+//! Whether a restore has read all there is.
+//!
+//! The end of a partition comes as an event of the client, and a follower, a new leader or a lost connection can make
+//! it come early. What was committed names its last block, so the restore is compared with that: an early end is read
+//! again, and a log that retention has cut off is reported as a shorter window.
+
+use std::time::Duration;
+
+use super::checkpoint::Tail;
+use super::partition::{Phase, Restoring};
+use super::trouble::{Fatal, Trouble};
+use super::worker::{Core, World};
+use crate::clock::Clock;
+use crate::dedupe::{Offset, PartitionId, Windows};
+use crate::ports::{Bounds, Leftover, StateItem, StateLog};
+
+/// Early ends of one partition in a row after which an operator has to look.
+const ATTEMPTS: u32 = 10;
+/// Pause before a restore that ended early begins again.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Longest time that a look behind the end may take.
+const LONG: Duration = Duration::from_secs(10);
+
+/// How a restore ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    /// The last block is the one that was committed last.
+    Complete,
+    /// The log no longer holds that block.
+    CutOff,
+    /// The log holds it, and it was not read.
+    Early,
+}
+
+/// Compares the last block read with the one that the committed offset names. Without such a name, nothing can be said.
+fn ending(named: Option<Tail>, read: Option<Tail>, confirmed: Option<Offset>, low: Offset) -> Ending {
+    let Some(named) = named else { return Ending::Complete };
+    match read {
+        Some(read) if read.names_same(&named) => Ending::Complete,
+        // What is local reaches beyond it.
+        None if confirmed.is_some_and(|confirmed| confirmed >= named.next) => Ending::Complete,
+        _ if named.from.is_none_or(|from| from < low) => Ending::CutOff,
+        _ => Ending::Early,
+    }
+}
+
+impl<W: World> Core<W> {
+    /// Looks at how the restore of a partition ended. False: it begins again.
+    pub(super) fn is_restored(&mut self, id: PartitionId, next: Offset) -> Result<bool, Trouble> {
+        let now = self.clock.elapsed();
+        let is_more = self.is_unnamed(id) && self.is_more_to_read(id, next)?;
+        let Some(partition) = self.partitions.get_mut(id) else { return Ok(false) };
+        let Phase::Restoring(restoring) = &partition.phase else { return Ok(false) };
+        let named = restoring.checkpoint.as_ref().and_then(|checkpoint| checkpoint.tail);
+        let is_behind = restoring.committed.zip(restoring.covered).is_some_and(|(c, covered)| covered > c);
+        let ending = if is_more {
+            Ending::Early
+        } else {
+            self::ending(named, restoring.last, restoring.confirmed, restoring.low)
+        };
+        match ending {
+            // Blocks beyond the committed offset: somebody commits, or has set the group back.
+            _ if is_behind => Ok(true),
+            Ending::Early => {
+                partition.early_ends += 1;
+                tracing::warn!(
+                    partition = id,
+                    read = ?restoring.last,
+                    committed = ?named,
+                    "the restore ended before the last committed block; reading again"
+                );
+                if partition.early_ends >= ATTEMPTS {
+                    return Err(self.ends_early(id, named).into());
+                }
+                partition.unload();
+                partition.relocate(now + PAUSE);
+                self.log.close(id)?;
+                Ok(false)
+            }
+            ending => {
+                partition.early_ends = 0;
+                let reaches = reaches(restoring, ending);
+                if let (Some(ms), Some(windows)) = (reaches, partition.windows.as_mut()) {
+                    note_cut(id, ms, windows);
+                }
+                Ok(true)
+            }
+        }
+    }
+
+    /// Whether no committed block is named that the restore could be compared with.
+    fn is_unnamed(&self, id: PartitionId) -> bool {
+        let Some(Phase::Restoring(restoring)) = self.partitions.get(id).map(|p| &p.phase) else {
+            return false;
+        };
+        restoring.checkpoint.as_ref().is_none_or(|checkpoint| checkpoint.tail.is_none())
+    }
+
+    /// Whether another reader finds committed records behind the end that was reported.
+    fn is_more_to_read(&self, id: PartitionId, next: Offset) -> Result<bool, Trouble> {
+        let rest = self.log.tails(&[(id, next)], Leftover::Committed, LONG)?;
+        Ok(rest.iter().any(|item| matches!(item, StateItem::Block { .. })))
+    }
+
+    /// Neither the group nor the state topic says where the partition stands, and the state topic once did.
+    pub(super) fn all_expired(&self, id: PartitionId) -> Fatal {
+        Fatal::Operator(format!(
+            "the group has no offset for partition {id} of topic {}, and topic {} no longer holds what it once held: both              have expired (offsets.retention.minutes, retention of the state topic). group.start does not apply, because              records were processed before. Set the group's offset with kafka-consumer-groups.sh --reset-offsets while              dedupd is stopped; ids from before it are forgotten",
+            self.options.raw, self.options.state
+        ))
+    }
+
+    fn ends_early(&self, id: PartitionId, named: Option<Tail>) -> Fatal {
+        Fatal::Operator(format!(
+            "{ATTEMPTS} restores of partition {id} from topic {} ended before the last committed block ({named:?}): \
+             check the replicas of that partition (kafka-topics.sh --describe); dedupd continues when the leader shows \
+             all committed records",
+            self.options.state
+        ))
+    }
+}
+
+/// What of the local state is a base to read on from: (state offset, raw offset). Where the log no longer holds that
+/// state offset, local state is still all there is of a group without an offset.
+pub(super) fn usable(
+    local: Option<(Offset, Offset)>,
+    bounds: &Bounds,
+    committed: Option<Offset>,
+) -> Option<(Offset, Offset)> {
+    let (from, confirmed) = local?;
+    if (bounds.low..=bounds.stable).contains(&from) {
+        return local;
+    }
+    (committed.is_none() && from < bounds.low).then_some((bounds.low, confirmed))
+}
+
+/// From which stream time on the blocks read reach, when older ones are gone.
+fn reaches(restoring: &Restoring, ending: Ending) -> Option<i64> {
+    let is_local = restoring.from > restoring.low;
+    let gone = restoring.low > 0 && !is_local;
+    let now = || restoring.checkpoint.as_ref().map(|checkpoint| checkpoint.stream_time_ms);
+    match ending {
+        Ending::CutOff => restoring.first_ms.or_else(now),
+        _ if gone => restoring.first_ms.or_else(now),
+        _ => None,
+    }
+}
+
+fn note_cut(id: PartitionId, ms: i64, windows: &mut Windows) {
+    windows.note_incomplete_before(ms);
+    if windows.incomplete_before_ms().is_some() {
+        tracing::warn!(
+            partition = id,
+            from_ms = ms,
+            "the state topic no longer holds the whole window; ids from before this stream time may be let through again"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tail(crc: u32, next: Offset, from: Option<Offset>) -> Option<Tail> {
+        Some(Tail { crc, next, from })
+    }
+
+    #[test]
+    fn a_restore_is_complete_with_the_block_that_was_committed_last() {
+        assert_eq!(ending(tail(7, 50, Some(9)), tail(7, 50, Some(11)), None, 0), Ending::Complete);
+        assert_eq!(ending(None, tail(7, 50, Some(11)), None, 0), Ending::Complete);
+        assert_eq!(ending(tail(7, 50, Some(9)), None, Some(50), 0), Ending::Complete);
+    }
+
+    #[test]
+    fn an_end_before_that_block_is_early() {
+        assert_eq!(ending(tail(7, 50, Some(9)), tail(6, 40, Some(5)), None, 0), Ending::Early);
+        assert_eq!(ending(tail(7, 50, Some(9)), None, None, 0), Ending::Early);
+        assert_eq!(ending(tail(7, 50, Some(9)), None, Some(40), 0), Ending::Early);
+        // Same length, other block: the log was truncated and written again.
+        assert_eq!(ending(tail(7, 50, Some(9)), tail(8, 50, Some(9)), None, 0), Ending::Early);
+    }
+
+    #[test]
+    fn a_block_that_retention_deleted_is_cut_off() {
+        assert_eq!(ending(tail(7, 50, Some(9)), None, None, 30), Ending::CutOff);
+        assert_eq!(ending(tail(7, 50, None), None, None, 30), Ending::CutOff);
+    }
+}
