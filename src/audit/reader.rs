@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::message::{BorrowedMessage, Headers, Message};
+use rdkafka::message::{BorrowedMessage, Message};
 use rdkafka::metadata::MetadataTopic;
 use rdkafka::{ClientConfig, Offset as Start, TopicPartitionList};
 
@@ -15,6 +15,7 @@ use super::record::Fields;
 use crate::clock;
 use crate::dedupe::{Offset, PartitionId};
 use crate::kafka::connection::{self, Complaint, Listening};
+use crate::kafka::headers_of;
 
 /// How long a broker may be silent before the audit gives up.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -247,11 +248,10 @@ fn offset(number: i64) -> Offset {
 }
 
 fn fields<'a>(message: &'a BorrowedMessage<'_>) -> Fields<'a> {
-    let headers = message.headers().map(|headers| headers.iter().map(|header| (header.key, header.value)));
     Fields {
         key: message.key(),
         value: message.payload(),
-        headers: headers.map(Iterator::collect).unwrap_or_default(),
+        headers: headers_of(message).collect(),
         timestamp_ms: message.timestamp().to_millis(),
     }
 }

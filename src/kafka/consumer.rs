@@ -16,7 +16,7 @@ use super::client_config::Settings;
 use super::ends::Ends;
 use super::error::{failure, failure_of};
 use super::group::Group;
-use super::native;
+use super::native::{self, Unread};
 use super::record::RawRecord;
 use crate::dedupe::{Offset, PartitionId};
 use crate::ports::{Bounds, Committed, Failure, GroupEvent, Remedy, Source};
@@ -26,6 +26,8 @@ const SEEK_WAIT: Duration = Duration::from_secs(5);
 
 /// One member of the group.
 pub struct KafkaSource {
+    /// Comes first, as it has to be dropped before the consumer.
+    queue: native::Queue,
     consumer: BaseConsumer<Group>,
     ends: Ends,
     settings: Settings,
@@ -46,7 +48,11 @@ impl KafkaSource {
         let consumer: BaseConsumer<Group> =
             settings.source().create_with_context(Group::default()).map_err(|e| failure(&doing(), &e))?;
         consumer.subscribe(&[&settings.raw]).map_err(|e| failure(&doing(), &e))?;
+        let Some(queue) = native::Queue::of(&consumer) else {
+            return Err(failure(&doing(), &KafkaError::Subscription("there is no group.id".to_owned())));
+        };
         Ok(Self {
+            queue,
             consumer,
             ends: Ends::new(settings)?,
             settings: settings.clone(),
@@ -199,6 +205,26 @@ impl KafkaSource {
         self.consumer.resume(&list).map_err(|e| self.fail("resuming partitions of", &e))
     }
 
+    /// What an error of the client means; `None` when it is none.
+    fn unread(&self, unread: &Unread) -> Option<Failure> {
+        match unread.code {
+            // After `PollExceeded` the loss of the assignment follows as an event; polling again rejoins.
+            RDKafkaErrorCode::PartitionEOF | RDKafkaErrorCode::PollExceeded => None,
+            RDKafkaErrorCode::AutoOffsetReset => Some(Failure {
+                // Everything is located anew, and finds out which partition it is and what the log holds.
+                remedy: Remedy::Abort,
+                what: format!(
+                    "the position in topic {} is outside of its log: records were deleted before they were read, \
+                     or the topic was truncated or created again; asking the group where it stands",
+                    self.topic
+                ),
+                refused: None,
+            }),
+            _ if unread.fatal => Some(self.end_with(self.fail("reading", &unread.error()))),
+            _ => Some(self.fail("reading", &unread.error())),
+        }
+    }
+
     /// A failure that repeats itself with every poll from now on.
     fn end_with(&self, failure: Failure) -> Failure {
         self.ended.borrow_mut().get_or_insert(failure).clone()
@@ -230,27 +256,9 @@ impl Source for KafkaSource {
         if let Some(ended) = self.ended.borrow().as_ref() {
             return Err(ended.clone());
         }
-        match self.consumer.poll(wait) {
-            Some(Ok(message)) => Ok(Some(RawRecord(message))),
-            // After `PollExceeded` the loss of the assignment follows as an event; polling again rejoins.
-            Some(Err(
-                KafkaError::PartitionEOF(_) | KafkaError::MessageConsumption(RDKafkaErrorCode::PollExceeded),
-            ))
-            | None => Ok(None),
-            Some(Err(KafkaError::MessageConsumption(RDKafkaErrorCode::AutoOffsetReset))) => Err(Failure {
-                // Everything is located anew, and finds out which partition it is and what the log holds.
-                remedy: Remedy::Abort,
-                what: format!(
-                    "the position in topic {} is outside of its log: records were deleted before they were read, \
-                     or the topic was truncated or created again; asking the group where it stands",
-                    self.topic
-                ),
-                refused: None,
-            }),
-            Some(Err(error @ KafkaError::MessageConsumptionFatal(_))) => {
-                Err(self.end_with(self.fail("reading", &error)))
-            }
-            Some(Err(error)) => Err(self.fail("reading", &error)),
+        match native::poll(&self.consumer, &self.queue, wait) {
+            Ok(message) => Ok(message.map(RawRecord)),
+            Err(unread) => self.unread(&unread).map_or(Ok(None), Err),
         }
     }
 

@@ -31,7 +31,7 @@ pub use admin::{CheckError, Topology, Wanted, check};
 pub use client_config::Settings;
 pub use consumer::KafkaSource;
 pub use log_ends::{LogEnds, Offsets};
-pub use native::hasten_groups;
+pub use native::{hasten_groups, headers_of};
 pub use producer::KafkaSink;
 pub use record::RawRecord;
 pub use sample::{Sample, SampleError, Sampling, sample};

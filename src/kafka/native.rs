@@ -3,6 +3,8 @@
 
 mod certificate;
 mod describe;
+mod message;
+mod poll;
 
 use std::ffi::{CStr, CString};
 use std::ptr;
@@ -10,6 +12,8 @@ use std::time::Duration;
 
 pub use certificate::judged as judged_certificate;
 pub use describe::{Described, group, topics};
+pub use message::{Message, headers_of};
+pub use poll::{Queue, Unread, poll};
 
 use rdkafka::client::Client;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};

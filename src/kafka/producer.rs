@@ -3,10 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rdkafka::Message;
 use rdkafka::consumer::Consumer;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::producer::{BaseRecord, Producer, ThreadedProducer};
+use rdkafka::producer::{Producer, ThreadedProducer};
 
 use super::aside::explained;
 use super::client_config::Settings;
@@ -36,6 +35,8 @@ const GROWTH: Duration = Duration::from_secs(2);
 struct Producing {
     clean: Topic,
     state: Topic,
+    dead_letter: Option<Topic>,
+    duplicates: Option<Topic>,
     client: Client,
 }
 
@@ -102,9 +103,12 @@ impl KafkaSink {
 
     fn connect(&self) -> Result<Producing, KafkaError> {
         let client = client(&self.settings, &self.settings.transactional_id)?;
+        let open = |name: &str| Topic::open(client.client(), name);
         Ok(Producing {
-            clean: Topic::open(client.client(), &self.settings.clean)?,
-            state: Topic::open(client.client(), &self.settings.state)?,
+            clean: open(&self.settings.clean)?,
+            state: open(&self.settings.state)?,
+            dead_letter: self.settings.dead_letter.as_deref().map(open).transpose()?,
+            duplicates: self.settings.duplicates.as_deref().map(open).transpose()?,
             client,
         })
     }
@@ -134,13 +138,17 @@ impl KafkaSink {
     }
 
     fn first_failure(&self, client: &Client) -> Option<Failure> {
+        client.context().failure(|kind| self.name(kind))
+    }
+
+    fn name(&self, kind: Kind) -> &str {
         let settings = &self.settings;
-        client.context().failure(|kind| match kind {
+        match kind {
             Kind::Clean => &settings.clean,
             Kind::State => &settings.state,
             Kind::DeadLetter => settings.dead_letter.as_deref().unwrap_or_default(),
             Kind::Duplicates => settings.duplicates.as_deref().unwrap_or_default(),
-        })
+        }
     }
 }
 
@@ -249,21 +257,23 @@ impl Sink<KafkaSource> for KafkaSink {
         let at = record.coordinates();
         let Producing { clean, client, .. } = self.producing()?;
         let outgoing = Outgoing {
-            partition: number(at.partition),
+            partition: Some(number(at.partition)),
             key: record.0.key(),
-            value: record.0.payload(),
+            value: record.0.value(),
             timestamp: timestamp(record),
             headers_of: Some(&record.0),
+            more_headers: &[],
             opaque: mark(Kind::Clean, at.offset),
         };
         self.send(client, &self.settings.clean, || clean.send(client.client(), &outgoing))
     }
 
     fn divert(&mut self, side: Side, record: &RawRecord<'_>, reason: &Reason) -> Result<(), Failure> {
+        let Producing { clean, dead_letter, duplicates, client, .. } = self.producing()?;
         let (key, topic, kind) = match side {
-            Side::DeadLetter => ("dead_letter", self.settings.dead_letter.as_deref(), Kind::DeadLetter),
-            Side::Duplicates => ("duplicates", self.settings.duplicates.as_deref(), Kind::Duplicates),
-            Side::Clean => ("clean", Some(self.settings.clean.as_str()), Kind::Clean),
+            Side::DeadLetter => ("dead_letter", dead_letter.as_ref(), Kind::DeadLetter),
+            Side::Duplicates => ("duplicates", duplicates.as_ref(), Kind::Duplicates),
+            Side::Clean => ("clean", Some(clean), Kind::Clean),
         };
         let Some(topic) = topic else {
             return Err(Failure {
@@ -272,18 +282,17 @@ impl Sink<KafkaSource> for KafkaSink {
                 refused: None,
             });
         };
-        let headers = explained(record, reason, &self.settings.raw);
-        let client = self.client()?;
-        let letter = || BaseRecord {
-            topic,
-            partition: (side == Side::Clean).then(|| number(record.coordinates().partition)),
-            payload: record.0.payload(),
+        let at = record.coordinates();
+        let letter = Outgoing {
+            partition: (side == Side::Clean).then(|| number(at.partition)),
             key: record.0.key(),
-            timestamp: Some(timestamp(record)),
-            headers: Some(headers.clone()),
-            delivery_opaque: mark(kind, record.coordinates().offset),
+            value: record.0.value(),
+            timestamp: timestamp(record),
+            headers_of: Some(&record.0),
+            more_headers: &explained(at, reason, &self.settings.raw),
+            opaque: mark(kind, at.offset),
         };
-        self.send(client, topic, || client.send(letter()).map_err(|(error, _)| error))
+        self.send(client, self.name(kind), || topic.send(client.client(), &letter))
     }
 
     fn drain(&mut self, wait: Duration) -> Result<(), Failure> {
@@ -311,11 +320,12 @@ impl Sink<KafkaSource> for KafkaSink {
     fn put_state(&mut self, partition: PartitionId, key: &str, block: &[u8]) -> Result<(), Failure> {
         let Producing { state, client, .. } = self.producing()?;
         let outgoing = Outgoing {
-            partition: number(partition),
+            partition: Some(number(partition)),
             key: Some(key.as_bytes()),
             value: Some(block),
             timestamp: NOW,
             headers_of: None,
+            more_headers: &[],
             opaque: mark(Kind::State, 0),
         };
         self.send(client, &self.settings.state, || state.send(client.client(), &outgoing))
