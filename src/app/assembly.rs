@@ -10,7 +10,7 @@ use crate::dedupe::{
 };
 use crate::http::Token;
 use crate::kafka::{Settings, Topology};
-use crate::pipeline::{Kind, Kinds, Limits, Options, Reach, Torn};
+use crate::pipeline::{Gaps, Kind, Kinds, Limits, Options, Reach, Torn};
 use crate::store::{Binding, Joining};
 
 /// The longest time that anything is remembered.
@@ -99,6 +99,7 @@ pub(super) fn options(
         on_rewind: config.group.on_rewind,
         on_gap: config.group.on_gap,
         torn: torn_control(),
+        gaps: Gaps::Proven,
         max_records: config.batch.max_records,
         max_bytes: usize::try_from(config.batch.max_bytes).unwrap_or(usize::MAX),
         interval: config.batch.interval,

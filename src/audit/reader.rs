@@ -172,6 +172,11 @@ impl Reader {
             Some(RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic) => {
                 Err(AuditError::MissingTopic { topic: self.topic.clone(), servers: self.servers.clone() })
             }
+            Some(code @ (RDKafkaErrorCode::BadMessage | RDKafkaErrorCode::BadCompression)) => {
+                let reason = self.consumer.context().last().map(|(_, reason)| reason);
+                let why = reason.unwrap_or_else(|| code.to_string());
+                Err(AuditError::Damaged { topic: self.topic.clone(), partition, why })
+            }
             Some(code) if remedy(code).is_some() => Err(self.unanswered(error)),
             // Also a group that may not be used: none is.
             _ => Ok(()),

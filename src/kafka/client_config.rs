@@ -81,6 +81,7 @@ impl Settings {
             .set("enable.auto.offset.store", "false")
             .set("isolation.level", "read_committed")
             .set("auto.offset.reset", "error")
+            .set("check.crcs", "true")
             // The default of one second stalls a reader whose queue was full for a moment.
             .set("fetch.queue.backoff.ms", "20");
         self.allow_session(&mut config);
@@ -108,6 +109,7 @@ impl Settings {
             .set("enable.auto.offset.store", "false")
             .set("isolation.level", isolation)
             .set("auto.offset.reset", "error")
+            .set("check.crcs", "true")
             .set("enable.partition.eof", "true")
             .set("fetch.wait.max.ms", "50")
             .set("fetch.queue.backoff.ms", "20");

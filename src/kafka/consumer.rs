@@ -3,23 +3,25 @@
 //! Group events are only queued by the client's callback; the worker acts on them when its state
 //! allows, and then calls [`Source::assign`] or [`Source::unassign`].
 
+mod reading;
+
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use rdkafka::TopicPartitionList as Partitions;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext, RebalanceProtocol};
-use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::error::KafkaError;
 use rdkafka::topic_partition_list::{Offset as KafkaOffset, TopicPartitionList};
 
 use super::client_config::Settings;
 use super::ends::Ends;
 use super::error::{failure, failure_of};
 use super::group::Group;
-use super::native::{self, Unread};
+use super::native;
 use super::record::RawRecord;
 use crate::dedupe::{Offset, PartitionId};
-use crate::ports::{Bounds, Committed, Failure, GroupEvent, Remedy, Source};
+use crate::ports::{Bounds, Committed, Epoch, Failure, GroupEvent, Remedy, Source};
 
 /// How long a seek may take; it waits for the client's own threads, not for the broker.
 const SEEK_WAIT: Duration = Duration::from_secs(5);
@@ -39,6 +41,12 @@ pub struct KafkaSource {
     placed: RefCell<BTreeMap<PartitionId, Offset>>,
     /// Why this member can never read again. The client says it once.
     ended: RefCell<Option<Failure>>,
+    /// Partition and offset of batches that were found damaged once.
+    damaged: RefCell<BTreeSet<(i32, i64)>>,
+    /// Where partitions were last sought with a leader epoch to compare.
+    epochs: RefCell<BTreeMap<PartitionId, Epoch>>,
+    /// Where the known part of logs ends that turned out to be others.
+    truncated: RefCell<BTreeMap<PartitionId, Offset>>,
 }
 
 impl KafkaSource {
@@ -61,6 +69,9 @@ impl KafkaSource {
             owned: RefCell::default(),
             placed: RefCell::default(),
             ended: RefCell::default(),
+            damaged: RefCell::default(),
+            epochs: RefCell::default(),
+            truncated: RefCell::default(),
         })
     }
 
@@ -193,6 +204,9 @@ impl KafkaSource {
         let mut list = TopicPartitionList::new();
         for (partition, offset) in starts {
             list.add_partition_offset(&self.topic, number(*partition), kafka_offset(*offset))?;
+            if let Some(epoch) = self.epoch_before(*partition, *offset) {
+                native::set_leader_epoch(&list, &self.topic, number(*partition), epoch);
+            }
         }
         let sought = self.consumer.seek_partitions(list, SEEK_WAIT)?;
         // The call succeeds while single partitions fail.
@@ -203,31 +217,6 @@ impl KafkaSource {
     fn resume(&self, starts: &[(PartitionId, Offset)]) -> Result<(), Failure> {
         let list = self.plain(&starts.iter().map(|(p, _)| *p).collect::<Vec<_>>())?;
         self.consumer.resume(&list).map_err(|e| self.fail("resuming partitions of", &e))
-    }
-
-    /// What an error of the client means; `None` when it is none.
-    fn unread(&self, unread: &Unread) -> Option<Failure> {
-        match unread.code {
-            // After `PollExceeded` the loss of the assignment follows as an event; polling again rejoins.
-            RDKafkaErrorCode::PartitionEOF | RDKafkaErrorCode::PollExceeded => None,
-            RDKafkaErrorCode::AutoOffsetReset => Some(Failure {
-                // Everything is located anew, and finds out which partition it is and what the log holds.
-                remedy: Remedy::Abort,
-                what: format!(
-                    "the position in topic {} is outside of its log: records were deleted before they were read, \
-                     or the topic was truncated or created again; asking the group where it stands",
-                    self.topic
-                ),
-                refused: None,
-            }),
-            _ if unread.fatal => Some(self.end_with(self.fail("reading", &unread.error()))),
-            _ => Some(self.fail("reading", &unread.error())),
-        }
-    }
-
-    /// A failure that repeats itself with every poll from now on.
-    fn end_with(&self, failure: Failure) -> Failure {
-        self.ended.borrow_mut().get_or_insert(failure).clone()
     }
 }
 
@@ -279,6 +268,7 @@ impl Source for KafkaSource {
         self.displace(partitions)?;
         self.consumer.context().answered();
         self.owned.borrow_mut().retain(|p| !partitions.contains(p));
+        self.truncated.borrow_mut().retain(|p, _| !partitions.contains(p));
         Ok(())
     }
 
@@ -303,14 +293,34 @@ impl Source for KafkaSource {
             if self.is_cooperative() {
                 self.displace(&placed.iter().map(|(p, _)| *p).collect::<Vec<_>>())?;
             }
-            self.place(&placed)?;
+            self.place_compared(&placed)?;
         } else {
             self.placed.borrow_mut().extend(placed);
         }
         if !new.is_empty() {
-            self.place(&new)?;
+            self.place_compared(&new)?;
+        }
+        for (partition, _) in starts {
+            self.truncated.borrow_mut().remove(partition);
         }
         self.resume(starts)
+    }
+
+    fn seek_behind(
+        &self,
+        partition: PartitionId,
+        offset: Offset,
+        last: Option<Epoch>,
+    ) -> Result<(), Failure> {
+        let mut epochs = self.epochs.borrow_mut();
+        epochs.remove(&partition);
+        epochs.extend(last.map(|last| (partition, last)));
+        drop(epochs);
+        self.seek(&[(partition, offset)])
+    }
+
+    fn truncated(&self, partition: PartitionId) -> Option<Offset> {
+        self.truncated.borrow().get(&partition).copied()
     }
 
     fn pause(&self, partitions: &[PartitionId]) -> Result<(), Failure> {

@@ -26,6 +26,7 @@ mod tail;
 mod topic;
 mod topic_watch;
 mod topics;
+mod unread;
 
 pub use admin::{CheckError, Topology, Wanted, check};
 pub use client_config::Settings;

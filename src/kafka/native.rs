@@ -101,6 +101,19 @@ unsafe fn committed_offset(element: &sys::rd_kafka_topic_partition_t) -> Committ
     CommittedOffset { partition: element.partition, offset: element.offset, metadata, error }
 }
 
+/// Has the client check, before it reads on from the offset that the list names for a partition, that the leader's log
+/// is still the one whose record before it was taken under this leader epoch.
+pub fn set_leader_epoch(list: &TopicPartitionList, topic: &str, partition: i32, epoch: i32) {
+    let Ok(topic) = CString::new(topic) else { return };
+    // SAFETY: the list is alive, the name is a C string, and an element belongs to its list.
+    unsafe {
+        let element = sys::rd_kafka_topic_partition_list_find(list.ptr(), topic.as_ptr(), partition);
+        if !element.is_null() {
+            sys::rd_kafka_topic_partition_set_leader_epoch(element, epoch);
+        }
+    }
+}
+
 /// The high watermark that came with the last fetch of a partition; `None` before the first.
 pub fn known_end<C: ClientContext>(client: &Client<C>, topic: &str, partition: i32) -> Option<u64> {
     let topic = CString::new(topic).ok()?;

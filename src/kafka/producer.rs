@@ -177,16 +177,8 @@ fn half_done(failed: Failure) -> Failure {
     failed.escalated(&[Remedy::Retry, Remedy::Abort], Remedy::Renew)
 }
 
-/// What a record in the log has that has no timestamp.
-const NO_TIMESTAMP: i64 = -1;
 /// What the client reads as "now".
 const NOW: i64 = 0;
-
-/// The client reads both "none" and 0 as "now". The first has a number of its own; for 0, 1 ms after
-/// the epoch is the closest it can write.
-fn timestamp(record: &RawRecord<'_>) -> i64 {
-    record.timestamp_ms().map_or(NO_TIMESTAMP, |ms| ms.max(1))
-}
 
 impl Sink<KafkaSource> for KafkaSink {
     fn prepare(&mut self, wait: Duration) -> Result<(), Failure> {
@@ -256,15 +248,7 @@ impl Sink<KafkaSource> for KafkaSink {
     fn forward(&mut self, record: &RawRecord<'_>) -> Result<(), Failure> {
         let at = record.coordinates();
         let Producing { clean, client, .. } = self.producing()?;
-        let outgoing = Outgoing {
-            partition: Some(number(at.partition)),
-            key: record.0.key(),
-            value: record.0.value(),
-            timestamp: timestamp(record),
-            headers_of: Some(&record.0),
-            more_headers: &[],
-            opaque: mark(Kind::Clean, at.offset),
-        };
+        let outgoing = Outgoing::copy_of(record, mark(Kind::Clean, at.offset));
         self.send(client, &self.settings.clean, || clean.send(client.client(), &outgoing))
     }
 
@@ -283,15 +267,11 @@ impl Sink<KafkaSource> for KafkaSink {
             });
         };
         let at = record.coordinates();
-        let letter = Outgoing {
-            partition: (side == Side::Clean).then(|| number(at.partition)),
-            key: record.0.key(),
-            value: record.0.value(),
-            timestamp: timestamp(record),
-            headers_of: Some(&record.0),
-            more_headers: &explained(at, reason, &self.settings.raw),
-            opaque: mark(kind, at.offset),
-        };
+        let copy = Outgoing::copy_of(record, mark(kind, at.offset));
+        // The side topics have partitions of their own number.
+        let partition = copy.partition.filter(|_| side == Side::Clean);
+        let more_headers = &explained(at, reason, &self.settings.raw);
+        let letter = Outgoing { partition, more_headers, ..copy };
         self.send(client, self.name(kind), || topic.send(client.client(), &letter))
     }
 

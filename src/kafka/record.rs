@@ -8,6 +8,17 @@ use crate::ports::Record;
 /// A record borrowed from the client's fetch buffer; nothing is copied until it is forwarded.
 pub struct RawRecord<'a>(pub(super) Message<'a>);
 
+/// What a record in the log has that has no timestamp.
+const NO_TIMESTAMP: i64 = -1;
+
+impl RawRecord<'_> {
+    /// The timestamp to write it with. The client reads both "none" and 0 as "now". The first has a number of its own;
+    /// for 0, 1 ms after the epoch is the closest it can write.
+    pub(super) fn written_ms(&self) -> i64 {
+        self.timestamp_ms().map_or(NO_TIMESTAMP, |ms| ms.max(1))
+    }
+}
+
 impl Fields for RawRecord<'_> {
     fn key(&self) -> Option<&[u8]> {
         self.0.key()
@@ -32,6 +43,10 @@ impl Record for RawRecord<'_> {
 
     fn timestamp_ms(&self) -> Option<i64> {
         self.0.timestamp_ms()
+    }
+
+    fn leader_epoch(&self) -> Option<i32> {
+        self.0.leader_epoch()
     }
 
     fn size(&self) -> usize {

@@ -11,6 +11,7 @@ use rdkafka::client::Client;
 use rdkafka::error::{IsError, KafkaError, RDKafkaErrorCode};
 
 use super::native::Message;
+use super::record::RawRecord;
 
 /// `RD_KAFKA_PARTITION_UA`: the partitioner chooses.
 const UNASSIGNED: i32 = -1;
@@ -38,6 +39,21 @@ pub struct Outgoing<'a> {
     pub more_headers: &'a [(&'static str, String)],
     /// Comes back with the delivery.
     pub opaque: usize,
+}
+
+impl<'a> Outgoing<'a> {
+    /// A raw record as it is, for the partition of its number.
+    pub fn copy_of(record: &'a RawRecord<'_>, opaque: usize) -> Self {
+        Self {
+            partition: Some(record.0.partition()),
+            key: record.0.key(),
+            value: record.0.value(),
+            timestamp: record.written_ms(),
+            headers_of: Some(&record.0),
+            more_headers: &[],
+            opaque,
+        }
+    }
 }
 
 impl Topic {
@@ -113,7 +129,7 @@ impl Headers {
                     Ok(Self(sys::rd_kafka_headers_copy(headers)))
                 }
                 sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR__NOENT => Ok(Self(ptr::null_mut())),
-                code => Err(KafkaError::MessageProduction(code.into())),
+                code => Err(KafkaError::MessageConsumption(code.into())),
             }
         }
     }

@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::checkpoint::{Checkpoint, Tail};
+use super::order::Order;
 use super::poison::Refusal;
 use crate::dedupe::{Block, Forgotten, HashKind, KindId, Offset, PartitionId, Windows};
+use crate::ports::Epoch;
 
 /// Most identities of a block: some 540 KB, well below the default limit of a record's size.
 const BLOCK_IDS: usize = 30_000;
@@ -110,6 +112,12 @@ pub struct Partition {
     /// Monotonic time since which the same leftover is seen, and where it begins in the clean and in
     /// the state partition.
     pub hanging: Option<(Duration, (Offset, Offset))>,
+    /// The leader epoch of the last record before `next`.
+    pub epoch: Option<Epoch>,
+    /// The leader epoch of the last record before C.
+    pub committed_epoch: Option<Epoch>,
+    /// What came since the last seek, to tell a gap of the log from a record that does not belong here.
+    pub order: Order,
     /// How many partitions the raw topic had when the group began, as the last checkpoint says.
     pub began: Option<u32>,
     /// Nobody else could know where this partition begins: its position is committed though no record came.
@@ -146,6 +154,9 @@ impl Partition {
             rewound: false,
             untorn: false,
             hanging: None,
+            epoch: None,
+            committed_epoch: None,
+            order: Order::default(),
             began: None,
             unsettled: false,
             behind_state: None,
@@ -186,6 +197,7 @@ impl Partition {
     pub fn commit(&mut self, state_end: Option<Offset>) -> Vec<(KindId, Offset)> {
         let open = self.open.take().unwrap_or_default();
         self.committed = self.next;
+        self.committed_epoch = self.epoch;
         self.must_commit &= !open.forwarded;
         self.rewound = false;
         self.unsettled = false;
@@ -203,6 +215,8 @@ impl Partition {
         // The records of the first ones may have left the topic, with the blocks that they are about.
         self.forgets = self.forgets.max(checkpoint.forgets);
         self.began = checkpoint.began.or(self.began);
+        self.epoch = checkpoint.epoch;
+        self.committed_epoch = checkpoint.epoch;
         if let Some(windows) = self.windows.as_mut() {
             windows.set_stream_time(checkpoint.stream_time_ms);
             windows.inherit(&checkpoint.windows);
@@ -221,6 +235,7 @@ impl Partition {
     pub fn abort(&mut self) {
         self.open = None;
         self.next = self.committed;
+        self.epoch = self.committed_epoch;
         if let Some(windows) = self.windows.as_mut() {
             windows.abort();
         }

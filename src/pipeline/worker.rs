@@ -174,6 +174,10 @@ impl<W: World> Core<W> {
         let (chunk, gathered) = gather(source, wait);
         self.process(source, &chunk)?;
         drop(chunk);
+        // The way out of damage begins behind what came before it.
+        if gathered.as_ref().is_err_and(|failed| failed.remedy == Remedy::Stop) {
+            self.commit(source)?;
+        }
         // Due is due, also while polling fails.
         let due = self.batch.remaining(self.clock.elapsed(), self.options.interval);
         if due.is_some_and(|left| left.is_zero()) {

@@ -17,8 +17,8 @@ use dedupd::dedupe::{
 use dedupd::kafka::{KafkaSink, KafkaSource, KafkaStateLog, Settings, Topology};
 use dedupd::metrics::{About, Metrics, PartitionState, Status};
 use dedupd::pipeline::{
-    Kinds, Limits, Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, Options, Overflow, Reach, Report,
-    Start, Torn, Worker, World,
+    Gaps, Kinds, Limits, Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, Options, Overflow, Reach,
+    Report, Start, Torn, Worker, World,
 };
 use dedupd::ports::{Bounds, Failure, Leftover, StateItem, StateLog};
 use dedupd::store::memory::MemoryStore;
@@ -303,6 +303,7 @@ fn options(settings: &Settings, reach: Reach) -> Options {
         on_rewind: OnRewind::Stop,
         on_gap: OnGap::Stop,
         torn: Torn::ByEvidence,
+        gaps: Gaps::Proven,
         max_records: settings.max_records,
         max_bytes: usize::try_from(settings.max_bytes).unwrap(),
         interval: Duration::from_millis(50),

@@ -329,6 +329,7 @@ impl Life {
             on_rewind: OnRewind::Stop,
             on_gap: OnGap::Stop,
             torn: Torn::ByEvidence,
+            gaps: self.setting.sabotage.gaps(),
             max_records: self.choices.max_records,
             max_bytes: 1 << 20,
             interval: self.choices.interval,

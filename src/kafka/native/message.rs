@@ -25,7 +25,7 @@ impl Drop for Event {
 
 /// A record in the fetch buffer of a consumer, which it must not outlive.
 pub struct Message<'a> {
-    message: NonNull<sys::rd_kafka_message_t>,
+    native: NonNull<sys::rd_kafka_message_t>,
     _event: Event,
     _consumer: PhantomData<&'a ()>,
 }
@@ -37,14 +37,14 @@ impl Message<'_> {
     /// `event` must be a fetch event of a consumer that lives as long as the message.
     pub(super) unsafe fn of(event: Event) -> Option<Self> {
         // SAFETY: the event is alive; the message belongs to it, and is kept no longer.
-        let message = unsafe { sys::rd_kafka_event_message_next(event.0.as_ptr()) };
-        let message = NonNull::new(message.cast_mut())?;
-        Some(Self { message, _event: event, _consumer: PhantomData })
+        let native = unsafe { sys::rd_kafka_event_message_next(event.0.as_ptr()) };
+        let native = NonNull::new(native.cast_mut())?;
+        Some(Self { native, _event: event, _consumer: PhantomData })
     }
 
     fn parts(&self) -> &sys::rd_kafka_message_t {
         // SAFETY: the message lives as long as its event, which is ours.
-        unsafe { self.message.as_ref() }
+        unsafe { self.native.as_ref() }
     }
 
     /// The error that came in place of a record.
@@ -79,26 +79,26 @@ impl Message<'_> {
     pub fn timestamp_ms(&self) -> Option<i64> {
         let mut kind = sys::rd_kafka_timestamp_type_t::RD_KAFKA_TIMESTAMP_NOT_AVAILABLE;
         // SAFETY: the message is alive, and the kind is written before use.
-        let ms = unsafe { sys::rd_kafka_message_timestamp(self.message.as_ptr(), ptr::from_mut(&mut kind)) };
+        let ms = unsafe { sys::rd_kafka_message_timestamp(self.native.as_ptr(), ptr::from_mut(&mut kind)) };
         (ms != -1 && kind != sys::rd_kafka_timestamp_type_t::RD_KAFKA_TIMESTAMP_NOT_AVAILABLE).then_some(ms)
     }
 
     /// The epoch of the leader that took the record; `None` where the log does not say.
     pub fn leader_epoch(&self) -> Option<i32> {
         // SAFETY: the message is alive.
-        let epoch = unsafe { sys::rd_kafka_message_leader_epoch(self.message.as_ptr()) };
+        let epoch = unsafe { sys::rd_kafka_message_leader_epoch(self.native.as_ptr()) };
         (epoch >= 0).then_some(epoch)
     }
 
     /// The headers in their order.
     pub fn headers(&self) -> impl Iterator<Item = Header<'_>> {
         // SAFETY: the message is alive for as long as the iterator.
-        unsafe { headers(self.message.as_ptr()) }
+        unsafe { headers(self.native.as_ptr()) }
     }
 
     /// The client's own handle.
     pub(in crate::kafka) fn ptr(&self) -> *const sys::rd_kafka_message_t {
-        self.message.as_ptr()
+        self.native.as_ptr()
     }
 }
 
