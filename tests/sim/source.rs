@@ -49,6 +49,10 @@ impl SimSource {
                 if let Some(record) = stale.and_then(|(partition, at)| raw[partition as usize].next(at)) {
                     return Some(SimRecord(Rc::clone(record)));
                 }
+                if let Some((partition, _)) = stale {
+                    // Compacted away meanwhile; what is written later was not fetched then.
+                    self.left.borrow_mut().remove(&partition);
+                }
                 let (record, fetch) = ready.swap_remove(chance.rng.usize(0..ready.len()));
                 let next = if chance.hit(Fault::Redelivery) { 0 } else { 1 };
                 fetch.at = Some(record.at.offset + next);
@@ -122,7 +126,12 @@ impl Source for SimSource {
                         self.left.borrow_mut().remove(partition);
                         if let Some(before) = before.filter(|_| cluster.chance.hit(Fault::StaleAbove)) {
                             let count = cluster.chance.rng.u32(1..4);
-                            self.left.borrow_mut().insert(*partition, (count, before));
+                            // What was fetched was there at the time.
+                            let there = cluster.raw[*partition as usize].end().saturating_sub(before);
+                            if there > 0 {
+                                let count = count.min(u32::try_from(there).unwrap());
+                                self.left.borrow_mut().insert(*partition, (count, before));
+                            }
                         }
                     }
                     None => cluster.violations.push(format!("seek in partition {partition}, not assigned")),
