@@ -3,7 +3,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo demo-kafka test check bench setup
+.PHONY: help demo demo-kafka test torture check bench setup
 
 # A test file that names the broker harness needs a broker; all others are fast and run first.
 TESTS  := $(basename $(notdir $(wildcard tests/*.rs))) $(notdir $(patsubst %/main.rs,%,$(wildcard tests/*/main.rs)))
@@ -24,6 +24,9 @@ test: setup check ## everything CI runs: check, fast tests, tests on a real brok
 	cargo test --all-features --lib --bins $(addprefix --test ,$(FAST))
 	cargo test --all-features --doc
 	$(if $(BROKER),cargo test --all-features $(addprefix --test ,$(BROKER)))
+
+torture: setup ## long random kills and freezes; ROUNDS= DURATION= SEED= and more, see docs/reliability.md
+	TORTURE=1 cargo test --release --test torture -- --nocapture
 
 check: ## formatting, clippy and docs, warnings are errors
 	cargo fmt --check

@@ -6,13 +6,14 @@
 //! crash it.
 
 mod failure;
+mod store;
 
 use std::time::Duration;
 
-pub use failure::{Failure, Refused, Remedy};
-
 use crate::dedupe::identity::Fields;
-use crate::dedupe::{Block, BlockView, Coordinates, Identity, Offset, PartitionId};
+use crate::dedupe::{Coordinates, Offset, PartitionId};
+pub use failure::{Failure, Refused, Remedy};
+pub use store::{Head, Store, StoreError, Visit};
 
 /// A raw record, borrowed from the client while a step looks at it.
 pub trait Record: Fields {
@@ -70,6 +71,56 @@ pub struct Bounds {
     pub stable: Offset,
     /// One past the last offset written, committed or not.
     pub high: Offset,
+}
+
+/// A topic that transactions write to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Written {
+    /// The clean topic.
+    Clean,
+    /// The state topic.
+    State,
+    /// The dead-letter topic.
+    DeadLetter,
+    /// The topic for duplicates.
+    Duplicates,
+}
+
+/// A partition that transactions write to. Each gets a marker of its own when a transaction ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LogId {
+    /// The topic.
+    pub topic: Written,
+    /// The partition of that topic.
+    pub partition: PartitionId,
+}
+
+impl LogId {
+    /// A partition of the clean topic.
+    #[must_use]
+    pub fn clean(partition: PartitionId) -> Self {
+        Self { topic: Written::Clean, partition }
+    }
+
+    /// A partition of the state topic.
+    #[must_use]
+    pub fn state(partition: PartitionId) -> Self {
+        Self { topic: Written::State, partition }
+    }
+}
+
+impl Bounds {
+    /// Whether records lie behind an open transaction.
+    #[must_use]
+    pub fn has_open_records(&self) -> bool {
+        self.stable < self.high
+    }
+
+    /// Whether the log holds, or held and may still hold, an offset.
+    #[must_use]
+    pub fn holds(&self, offset: Offset) -> bool {
+        (self.low..self.high).contains(&offset)
+    }
 }
 
 /// The raw topic, read as a member of the group.
@@ -141,7 +192,7 @@ pub struct Position {
     pub partition: PartitionId,
     /// The next raw offset to process.
     pub next: Offset,
-    /// Checkpoint metadata, below 640 bytes.
+    /// Checkpoint metadata, at most 1,024 bytes.
     pub metadata: String,
 }
 
@@ -187,23 +238,12 @@ pub trait Sink<S: Source> {
     fn prepare(&mut self, wait: Duration) -> Result<(), Failure>;
     /// Ends the open transaction of a dead writer by taking its transactional id over for a moment.
     fn fence(&mut self, writer: &str, wait: Duration) -> Result<(), Failure>;
-    /// Ends what a broker left without its marker in one partition, as aborted: one transaction of
-    /// `writer` over the clean and the state partition, where `(clean, state)` says so, and the
-    /// group's offsets, aborted.
+    /// Ends as aborted whatever `writer` left open in these partitions and in the group's offsets: one
+    /// transaction of `writer` that touches them, aborted. Its records are visible to no `read_committed` reader.
     fn purge(
         &mut self,
         writer: &str,
-        partition: PartitionId,
-        parts: (bool, bool),
-        wait: Duration,
-    ) -> Result<(), Failure>;
-    /// Ends what a broker left without its marker in the state partition and the group's offsets, as
-    /// committed: one transaction of `writer` with an empty block and the offset, committed.
-    fn seal(
-        &mut self,
-        writer: &str,
-        key: &str,
-        block: &[u8],
+        logs: &[LogId],
         position: &Position,
         wait: Duration,
     ) -> Result<(), Failure>;
@@ -221,8 +261,13 @@ pub trait Sink<S: Source> {
     fn clean_end(&self, partition: PartitionId) -> Option<Offset>;
     /// Writes a block to the state topic, in the transaction.
     fn put_state(&mut self, partition: PartitionId, key: &str, block: &[u8]) -> Result<(), Failure>;
-    /// One past the highest state offset acknowledged for a partition since the producer exists.
+    /// One past the highest state offset acknowledged in this transaction, for a partition.
     fn state_end(&self, partition: PartitionId) -> Option<Offset>;
+    /// The partitions of side topics written to in this transaction, each with one past the highest offset
+    /// acknowledged.
+    fn side_ends(&self) -> Vec<(LogId, Offset)> {
+        Vec::new()
+    }
     /// Puts the raw offsets into the transaction, guarded by the membership of `source`.
     fn send_offsets(&mut self, source: &S, positions: &[Position], wait: Duration) -> Result<(), Failure>;
     /// Commits the transaction.
@@ -252,6 +297,12 @@ pub enum StateItem {
         /// Offset in the state topic where a later reading continues.
         next: Offset,
     },
+    /// What was to be read next is not in the log: deleted by retention, or truncated. Nothing more comes of the
+    /// partition until it is opened again.
+    Gone {
+        /// Partition of the state topic.
+        partition: PartitionId,
+    },
 }
 
 /// What of a tail is to be read.
@@ -271,106 +322,17 @@ pub trait StateLog {
     fn read(&mut self, wait: Duration) -> Result<Vec<StateItem>, Failure>;
     /// Ends the reading of a partition.
     fn close(&mut self, partition: PartitionId) -> Result<(), Failure>;
-    /// The ends of a state partition's log.
-    fn bounds(&self, partition: PartitionId, wait: Duration) -> Result<Bounds, Failure>;
-    /// The ends of a clean partition's log.
-    fn clean_bounds(&self, partition: PartitionId, wait: Duration) -> Result<Bounds, Failure>;
-    /// The records of a state partition from `from` to its end.
-    fn tail(
+    /// The ends of these logs, in this order. Asks the leaders.
+    fn bounds(&self, logs: &[LogId], wait: Duration) -> Result<Vec<Bounds>, Failure>;
+    /// One past the last offset of these logs that `read_committed` sees, in this order. Asks the leaders.
+    fn stable_ends(&self, logs: &[LogId], wait: Duration) -> Result<Vec<Offset>, Failure>;
+    /// The records of state partitions, each from an offset to its end; those of one partition in their order.
+    fn tails(
         &self,
-        partition: PartitionId,
-        from: Offset,
+        from: &[(PartitionId, Offset)],
         what: Leftover,
         wait: Duration,
     ) -> Result<Vec<StateItem>, Failure>;
-    /// Whether `read_committed` sees the record at this offset of a clean partition.
-    fn clean_shows(&self, partition: PartitionId, offset: Offset, wait: Duration) -> Result<bool, Failure>;
-}
-
-/// How much of a partition's local state is real.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Head {
-    /// Raw offset up to which the local blocks are known to be committed. Owners at or beyond it
-    /// are hearsay.
-    pub confirmed: Offset,
-    /// Where reading the state topic continues to get what lies beyond `confirmed`.
-    pub state_next: Offset,
-    /// Stream time at `confirmed`, ms since the epoch.
-    pub stream_time_ms: i64,
-    /// The last block appended: its CRC32C, and the raw offset after the last it covers.
-    /// The only block that may lie beyond `confirmed`; the committed offset's metadata names the
-    /// block that was committed last, so that the two can be compared.
-    pub tail: Option<(u32, Offset)>,
-    /// How many times identities were taken back in the partition, as far as this state knows.
-    pub forgets: u64,
-}
-
-/// The local block store. A cache: every method may lose the state, none may invent any.
-pub trait Store {
-    /// Takes the partition: from now on this handle alone may change it. False when another one may
-    /// have changed it since this one last took it. A store with one handle is always held.
-    fn hold(&mut self, _partition: PartitionId) -> bool {
-        true
-    }
-    /// What is known of the partition; `None` when nothing is stored.
-    fn head(&self, partition: PartitionId) -> Result<Option<Head>, StoreError>;
-    /// Adds a block at the end and sets the head, atomically.
-    fn append(&mut self, block: &Block, head: Head) -> Result<(), StoreError>;
-    /// Sets the head alone.
-    fn set_head(&mut self, partition: PartitionId, head: Head) -> Result<(), StoreError>;
-    /// Visits the blocks by rising first offset.
-    fn scan(
-        &self,
-        partition: PartitionId,
-        visit: &mut dyn FnMut(&BlockView<'_>) -> Result<(), StoreError>,
-    ) -> Result<(), StoreError>;
-    /// Removes every owner at or beyond `from` and returns them.
-    fn truncate(
-        &mut self,
-        partition: PartitionId,
-        from: Offset,
-    ) -> Result<Vec<(Offset, Identity)>, StoreError>;
-    /// Removes these owners from their blocks and sets the head; owners that are not there are gone already.
-    fn forget(&mut self, partition: PartitionId, owners: &[Offset], head: Head) -> Result<(), StoreError>;
-    /// Removes blocks whose owners are all below `first`.
-    fn expire(&mut self, partition: PartitionId, first: Offset) -> Result<(), StoreError>;
-    /// The identity owned by the record at `owner`, if it owns one.
-    fn identity_of(&self, owner: Coordinates) -> Result<Option<Identity>, StoreError>;
-    /// Whether the record at `owner` owns this identity; `None` when it owns none.
-    fn owns(&self, owner: Coordinates, identity: Identity) -> Result<Option<bool>, StoreError> {
-        Ok(self.identity_of(owner)?.map(|known| known == identity))
-    }
-    /// Forgets the partition.
-    fn clear(&mut self, partition: PartitionId) -> Result<(), StoreError>;
-    /// Bytes that everything stored takes up on disk; `None` where that is not known.
-    fn disk_bytes(&self) -> Result<Option<u64>, StoreError> {
-        Ok(None)
-    }
-    /// Makes what was written durable against power loss.
-    fn sync(&mut self) -> Result<(), StoreError>;
-}
-
-/// The local store failed. The state topic still has everything; the directory must be rebuilt.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum StoreError {
-    /// Stored bytes are damaged.
-    #[error("local state is damaged: {0}")]
-    Corrupt(String),
-    /// The disk refused.
-    #[error("local state cannot be written or read: {0}")]
-    Io(String),
-    /// The partition is in the hands of another worker of this process.
-    #[error("the local state of partition {0} is now with another worker of this process")]
-    Taken(PartitionId),
-}
-
-impl StoreError {
-    /// What came of a call, `None` when the partition was taken.
-    pub fn unless_taken<T>(result: Result<T, Self>) -> Result<Option<T>, Self> {
-        match result {
-            Ok(value) => Ok(Some(value)),
-            Err(Self::Taken(_)) => Ok(None),
-            Err(other) => Err(other),
-        }
-    }
+    /// Whether `read_committed` readers see the record at each of these offsets of the clean topic, in this order.
+    fn shown(&self, at: &[(PartitionId, Offset)], wait: Duration) -> Result<Vec<bool>, Failure>;
 }

@@ -194,6 +194,7 @@ fn every_planted_fault_is_found_where_it_is() {
     assert_eq!(offsets, HashSet::from(lost));
     assert_eq!((told("duplicated", 1).len(), told("out_of_order", 1).len()), (1, 1));
     let fields = ["key", "value", "headers", "timestamp"];
+    assert_eq!(told("altered", 2).len(), fields.len());
     for ((found, field), offset) in told("altered", 2).iter().zip(fields).zip(altered) {
         assert_eq!((found["fields"][0].as_str(), found["raw_offset"].as_i64()), (Some(field), Some(offset)));
     }

@@ -13,7 +13,8 @@ mod support;
 
 use std::time::Duration;
 
-use support::{Pipe, shared_kafka};
+use support::tamper::tamper;
+use support::{Pipe, Traces, now_ms, shared_kafka};
 
 const PARTITIONS: usize = 4;
 const CATCH_UP: Duration = Duration::from_mins(1);
@@ -61,7 +62,7 @@ fn random_kills_lose_and_repeat_nothing() {
     let sidecars = ["a", "b", "c"].map(|name| pipe.sidecar(name));
     let mut running: Vec<_> = sidecars.iter().map(|_| None).collect();
     running[0] = Some(sidecars[0].start());
-    let mut killed = 0;
+    let (mut killed, mut open, mut times) = (0, 0, Vec::new());
     while killed < kills {
         let at = random.usize(..sidecars.len());
         // Mostly short lives, so that many kills fall into the start and the restore.
@@ -72,6 +73,8 @@ fn random_kills_lose_and_repeat_nothing() {
                 assert!(process.ended().is_none(), "ended by itself:\n{}", process.text());
                 process.kill9();
                 killed += 1;
+                times.push(now_ms());
+                open += usize::from(pipe.kafka.has_open_transaction(&sidecars[at].transactional_id(0)));
                 tamper(&mut random, &sidecars[at].state_dir);
                 if at == 0 || random.bool() {
                     running[at] = Some(sidecars[at].start());
@@ -87,32 +90,10 @@ fn random_kills_lose_and_repeat_nothing() {
     pipe.wait_caught_up(PARTITIONS, CATCH_UP);
     let findings = pipe.assert_exactly_once();
     assert_eq!(findings.raw as u64, sent);
-    println!("{killed} kills, {sent} records");
-}
-
-/// What happens to local state between two lives: mostly nothing, sometimes it is lost or old.
-fn tamper(random: &mut fastrand::Rng, dir: &std::path::Path) {
-    let old = dir.with_extension("old");
-    match random.u8(..10) {
-        0 => drop(std::fs::remove_dir_all(dir)),
-        1 => copy_dir(dir, &old),
-        2 if old.exists() => {
-            std::fs::remove_dir_all(dir).ok();
-            copy_dir(&old, dir);
-        }
-        _ => {}
-    }
-}
-
-fn copy_dir(from: &std::path::Path, to: &std::path::Path) {
-    std::fs::remove_dir_all(to).ok();
-    std::fs::create_dir_all(to).unwrap();
-    for entry in std::fs::read_dir(from).into_iter().flatten().flatten() {
-        let target = to.join(entry.file_name());
-        if entry.path().is_dir() {
-            copy_dir(&entry.path(), &target);
-        } else {
-            std::fs::copy(entry.path(), target).unwrap();
-        }
-    }
+    let traces = Traces::of(&pipe);
+    let (between, aborted) = (traces.intervals_with_commits(&times), traces.aborted);
+    println!("{killed} kills, {open} inside an open transaction, {aborted} aborted; {sent} records");
+    println!("transactions were committed in {between} of {} intervals between kills", killed - 1);
+    assert!(between >= kills / 4, "the group committed between {between} of {killed} kills only");
+    assert!(open >= kills / 20, "{open} of {killed} kills were inside an open transaction");
 }

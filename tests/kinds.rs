@@ -69,7 +69,10 @@ fn clean(pipe: &Pipe<'_>, from: usize) -> Vec<String> {
 
 fn of_kind(running: &Running, kind: &str, outcome: &str) -> String {
     let name = format!("dedupd_kind_records_total{{kind=\"{kind}\",outcome=\"{outcome}\"}}");
-    format!("{kind} {outcome} {}", running.metric(&name).unwrap_or_default())
+    format!(
+        "{kind} {outcome} {}",
+        running.metric(&name).unwrap_or_else(|| panic!("{name} is not in the metrics"))
+    )
 }
 
 #[test]

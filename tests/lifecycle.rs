@@ -14,7 +14,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use dedupd::clock::monotonic;
-use support::{Draft, Pipe, Proxy, Running, Sidecar, api, shared_kafka, wait_until};
+use support::proxy::Way;
+use support::{Draft, Isolation, Pipe, Proxy, Running, Sidecar, api, shared_kafka, wait_until};
 
 const PARTITIONS: usize = 4;
 const LIMIT: Duration = Duration::from_secs(40);
@@ -51,6 +52,26 @@ fn assert_clean_stop(running: &Running) {
     assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
 }
 
+/// Writes every record of raw once more. All of its ids are known, so each is dropped as a duplicate.
+fn assert_all_known(pipe: &Pipe<'_>, running: &Running) {
+    let before = pipe.audit();
+    let (clean, dropped) = (pipe.kafka.texts(&pipe.clean).len(), running.outcome("duplicate"));
+    pipe.kafka.send(&pipe.raw, &copies(pipe));
+    pipe.wait_caught_up(PARTITIONS, LIMIT);
+    let after = pipe.assert_exactly_once();
+    assert_eq!((after.raw, after.repeats), (2 * before.raw, before.repeats + before.raw));
+    assert_eq!(pipe.kafka.texts(&pipe.clean).len(), clean, "{}", running.text());
+    let all = dropped + before.raw as u64;
+    wait_until("the count of duplicates", LIMIT, || (running.outcome("duplicate") == all).then_some(()));
+}
+
+/// All records of the raw topic, to be written again.
+fn copies(pipe: &Pipe<'_>) -> Vec<Draft> {
+    let records = pipe.kafka.records(&pipe.raw, Isolation::Committed);
+    assert!(records.len() > 1_000, "{} records", records.len());
+    records.iter().map(|record| Draft::new(record.partition, &record.text())).collect()
+}
+
 /// One new id to each partition, all forwarded; nothing else was processed since `running` began.
 fn assert_only_new_records(pipe: &Pipe<'_>, running: &Running, id: &str) {
     let drafts: Vec<Draft> =
@@ -73,13 +94,7 @@ fn a_restart_after_sigterm_reprocesses_nothing() {
     let ids = (before.raw - before.repeats) as f64;
     assert_eq!((running.metric(LOCAL), running.metric(STATE_TOPIC)), (Some(ids), Some(0.0)));
     assert_only_new_records(&pipe, &running, "new");
-    // The very same ids once more: all of them are known.
-    let again = pipe.load(PARTITIONS, 4_000);
-    again.more(3_000);
-    again.finish();
-    pipe.wait_caught_up(PARTITIONS, LIMIT);
-    let after = pipe.assert_exactly_once();
-    assert!(after.raw - after.repeats < before.raw, "the load did not repeat itself: {after:?}");
+    assert_all_known(&pipe, &running);
     assert_clean_stop(&running);
 }
 
@@ -105,38 +120,42 @@ fn lost_state_is_restored_while_partitions_wait() {
     pipe.wait_caught_up(PARTITIONS, LIMIT);
     assert!(running.text().contains("restoring state from the state topic"), "{}", running.text());
     assert_eq!(running.outcome("forwarded"), 1);
-    // The same ids once more: all of them are known again.
-    let again = pipe.load(PARTITIONS, 4_000);
-    again.more(3_000);
-    again.finish();
-    pipe.wait_caught_up(PARTITIONS, LIMIT);
-    pipe.assert_exactly_once();
+    assert_all_known(&pipe, &running);
     assert_clean_stop(&running);
 }
 
 #[test]
 fn a_restore_survives_a_broker_that_comes_and_goes() {
     let (pipe, mut sidecar) = stopped_after_load("broken-restore");
-    pipe.assert_exactly_once();
+    let before = pipe.assert_exactly_once();
     std::fs::remove_dir_all(&sidecar.state_dir).unwrap();
     let (_turn, proxy) = shared_proxy();
     sidecar.bootstrap = proxy.bootstrap();
-    proxy.hold_responses(api::FETCH, 200, Duration::from_millis(300));
-    let running = sidecar.start();
-    for kind in [api::OFFSET_FETCH, api::LIST_OFFSETS, api::LIST_OFFSETS, api::METADATA] {
-        wait_until("the page", LIMIT, || running.get("/readyz"));
+    // So slow that the restore is under way each time that the connections break.
+    proxy.hold_responses(api::FETCH, usize::MAX, Duration::from_secs(1));
+    let asked = [api::METADATA, api::OFFSET_FETCH, api::LIST_OFFSETS];
+    for kind in asked {
         proxy.drop_responses(kind, 3);
-        std::thread::sleep(Duration::from_millis(700));
+    }
+    let running = sidecar.start();
+    for kind in asked {
+        proxy.wait_struck(Way::Response, kind, 3, LIMIT);
+    }
+    for _ in 0..4 {
+        let fetches = proxy.struck(Way::Response, api::FETCH);
+        // A fetch is held, and the restore needs its answer.
+        proxy.wait_struck(Way::Response, api::FETCH, fetches + 1, LIMIT);
+        wait_until("the restore to show", LIMIT, || {
+            running.get("/readyz").filter(|page| page.contains("is restoring"))
+        });
         proxy.cut_all();
     }
-    running.wait_running(PARTITIONS, LIMIT);
+    assert_ne!(running.metric("dedupd_partitions{state=\"running\"}"), Some(PARTITIONS as f64));
     proxy.heal();
-    // The same ids once more: all of them are known, or a part of the state was lost on the way.
-    let again = pipe.load(PARTITIONS, 4_000);
-    again.more(6_000);
-    again.finish();
-    pipe.wait_caught_up(PARTITIONS, LIMIT);
-    pipe.assert_exactly_once();
+    running.wait_running(PARTITIONS, LIMIT);
+    let ids = (before.raw - before.repeats) as f64;
+    assert_eq!((running.metric(LOCAL), running.metric(STATE_TOPIC)), (Some(0.0), Some(ids)));
+    assert_all_known(&pipe, &running);
     assert_clean_stop(&running);
 }
 
@@ -177,10 +196,8 @@ fn the_state_of_another_topic_is_set_aside() {
     let mut sidecar = pipe.sidecar("a");
     sidecar.state_dir = used.state_dir;
     let running = sidecar.start();
-    // The same ids as in the first topic: here they are new.
-    let load = pipe.load(PARTITIONS, 4_000);
-    load.more(3_000);
-    load.finish();
+    // The ids of the first topic: here they are new.
+    pipe.kafka.send(&pipe.raw, &copies(&other));
     pipe.wait_caught_up(PARTITIONS, LIMIT);
     pipe.assert_exactly_once();
     let reasons = set_aside(&sidecar.state_dir);

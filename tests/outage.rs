@@ -208,6 +208,9 @@ fn restarts(name: &str, down: impl Fn(&Kafka)) {
     let load = pipe.load(PARTITIONS, 2_000);
     for pause in [Duration::ZERO, Duration::from_secs(7)] {
         load.more(2_000);
+        // Transactions follow one another when the broker goes.
+        let before = running.outcome("forwarded");
+        wait_until("commits", LIMIT, || (running.outcome("forwarded") > before).then_some(()));
         down(&kafka);
         std::thread::sleep(pause); // beyond the transaction timeout of 5 s, or not
         kafka.restart();

@@ -66,6 +66,7 @@ fn a_raw_topic_that_is_created_again_stops_the_process_until_somebody_decides() 
         .start();
     decided.wait_running(1, LIMIT);
     let new = pipe.kafka.texts(&pipe.raw);
+    assert_eq!(new.len(), 30);
     support::wait_until("all of the new topic", LIMIT, || {
         let clean = pipe.kafka.texts(&pipe.clean);
         new.iter().all(|text| clean.contains(text)).then_some(())

@@ -38,7 +38,7 @@ fn an_upstream_transaction_that_hangs_is_named_and_the_command_that_is_told_ends
     running.wait_running(2, LIMIT);
     pipe.kafka.send(&pipe.raw, &[Draft::id(0, "a"), Draft::id(1, "a"), Draft::id(1, "b")]);
     pipe.wait_caught_up(2, LIMIT);
-    assert!(running.metric(HANGING).is_none_or(|seconds| seconds == 0.0));
+    wait_until("the metric at 0", LIMIT, || running.metric(HANGING).filter(|seconds| *seconds == 0.0));
 
     let abandoned = open_transaction(&pipe);
     pipe.kafka.send(&pipe.raw, &[Draft::id(0, "c"), Draft::id(1, "c"), Draft::id(1, "c")]);

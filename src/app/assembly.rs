@@ -10,7 +10,9 @@ use crate::dedupe::{
 };
 use crate::http::Token;
 use crate::kafka::{Settings, Topology};
-use crate::pipeline::{Gaps, Kind, Kinds, Limits, Options, Reach, Torn};
+use crate::pipeline::{
+    Gaps, Kind, Kinds, Limits, LoadSlice, Options, Reach, Torn, block_ids, most_partitions,
+};
 use crate::store::{Binding, Joining};
 
 /// The longest time that anything is remembered.
@@ -77,6 +79,7 @@ pub(super) fn options(
     worker: usize,
 ) -> Options {
     let [raw_id, _, state_id] = topology.topic_ids.clone();
+    let writer = settings(config, worker).transactional_id;
     Options {
         raw: config.topics.raw.as_str().to_owned(),
         raw_id,
@@ -84,7 +87,7 @@ pub(super) fn options(
         state: config.topics.state.as_str().to_owned(),
         reach: reach.clone(),
         began: u32::try_from(topology.partitions).unwrap_or(u32::MAX),
-        writer: settings(config, worker).transactional_id,
+        writer: writer.clone(),
         hash: hasher.kind(),
         rule: rule(config, hasher),
         kinds: kinds(config),
@@ -104,6 +107,9 @@ pub(super) fn options(
         max_bytes: usize::try_from(config.batch.max_bytes).unwrap_or(usize::MAX),
         interval: config.batch.interval,
         transaction_timeout: config.batch.transaction_timeout,
+        block_ids: block_ids(topology.largest_state),
+        most_partitions: most_partitions(&config.group.id, config.topics.raw.as_str(), &writer),
+        load_slice: LoadSlice::default(),
     }
 }
 

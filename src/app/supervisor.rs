@@ -57,7 +57,9 @@ pub(super) fn supervise(service: &Service, stop: &Arc<AtomicBool>) -> Result<(),
         .enumerate()
         .map(|(number, asked)| {
             let options = options(config, hasher, (&topology, &reach), number);
-            let settings = Settings { largest_batch: topology.largest_batch, ..settings(config, number) };
+            // The client knows one size for the batches of all topics.
+            let largest_batch = [topology.largest_batch, topology.largest_state].into_iter().flatten().min();
+            let settings = Settings { largest_batch, ..settings(config, number) };
             spawn(service, (number, asked), (settings, options), &store, stop)
         })
         .collect();

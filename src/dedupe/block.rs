@@ -77,6 +77,11 @@ pub enum BlockError {
 }
 
 impl Block {
+    /// Most bytes of an encoded block that are not its entries.
+    pub const MOST_BYTES_BESIDE_IDS: u64 = (HEADER_BYTES + CRC_BYTES) as u64;
+    /// Most bytes of an entry: a varint of up to ten, and the identity.
+    pub const MOST_BYTES_OF_ID: u64 = 26;
+
     /// The bytes of this block, at most 61 + 26 × entries (typically 17 an entry).
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {

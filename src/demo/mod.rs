@@ -47,6 +47,7 @@ pub fn run(args: &DemoArgs) -> Result<Exit, Ended> {
         cluster_id: None,
         topic_ids: Default::default(),
         largest_batch: None,
+        largest_state: None,
         warnings: Vec::new(),
     });
     let metrics = service.metrics.clone();

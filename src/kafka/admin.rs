@@ -30,6 +30,8 @@ pub struct Topology {
     pub topic_ids: [Option<String>; 3],
     /// The largest batch that the clean topic takes, bytes, where the broker tells it.
     pub largest_batch: Option<u64>,
+    /// The largest batch that the state topic takes, bytes, where the broker tells it.
+    pub largest_state: Option<u64>,
     /// What does not break the promise but deserves to be known.
     pub warnings: Vec<String>,
 }
@@ -146,6 +148,7 @@ impl Inquiry {
             cluster_id: self.reader.client().fetch_cluster_id(self.wait),
             topic_ids: std::array::from_fn(|_| ids.next().flatten()),
             largest_batch: topics::largest_batch(&configs[1]),
+            largest_state: topics::largest_batch(&configs[2]),
             warnings: verdict.warnings,
         })
     }

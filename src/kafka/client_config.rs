@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use rdkafka::ClientConfig;
 
+use crate::ports::Written;
+
 /// Everything the Kafka side needs to know, already validated. No `Debug`: the properties hold secrets.
 #[derive(Clone)]
 pub struct Settings {
@@ -35,7 +37,7 @@ pub struct Settings {
     pub max_records: usize,
     /// Most bytes of one transaction.
     pub max_bytes: u64,
-    /// The largest batch that the clean topic takes, bytes, where that is known.
+    /// The largest batch that the clean and the state topic take, bytes, where that is known.
     pub largest_batch: Option<u64>,
 }
 
@@ -97,7 +99,19 @@ impl Settings {
         config
     }
 
-    /// A reader outside the group's protocol, of the given isolation; sees the group's offsets.
+    /// The name of a topic that transactions write to; empty for one that is not configured.
+    #[must_use]
+    pub fn topic_of(&self, topic: Written) -> &str {
+        match topic {
+            Written::Clean => &self.clean,
+            Written::State => &self.state,
+            Written::DeadLetter => self.dead_letter.as_deref().unwrap_or_default(),
+            Written::Duplicates => self.duplicates.as_deref().unwrap_or_default(),
+        }
+    }
+
+    /// A reader outside the group's protocol, of the given isolation; sees the group's offsets. What it reads decides, so
+    /// it reads from leaders: a follower may be behind.
     #[must_use]
     pub fn reader(&self, isolation: &str) -> ClientConfig {
         let mut config = self.base();
@@ -111,6 +125,7 @@ impl Settings {
             .set("auto.offset.reset", "error")
             .set("check.crcs", "true")
             .set("enable.partition.eof", "true")
+            .set("client.rack", "")
             .set("fetch.wait.max.ms", "50")
             .set("fetch.queue.backoff.ms", "20");
         self.allow_session(&mut config);

@@ -11,9 +11,9 @@ use rdkafka::{ClientContext, types::RDKafkaErrorCode as Code};
 use super::ends::Quiet;
 use super::error;
 use crate::dedupe::{Offset, PartitionId};
-use crate::ports::{Failure, Refused};
+use crate::ports::{Failure, LogId, Refused, Written};
 
-/// Which topic a record went to. The kind travels in the two top bits of the client's per-message
+/// Which topic a record went to. The kind travels in the three top bits of the client's per-message
 /// word, the raw offset in the rest, so that a delivery costs no allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -21,9 +21,11 @@ pub(super) enum Kind {
     State,
     DeadLetter,
     Duplicates,
+    /// A record whose only purpose is the marker behind it.
+    Purge,
 }
 
-const OFFSET_BITS: u32 = 62;
+const OFFSET_BITS: u32 = 61;
 
 pub(super) fn mark(kind: Kind, offset: Offset) -> usize {
     let kind = match kind {
@@ -31,6 +33,7 @@ pub(super) fn mark(kind: Kind, offset: Offset) -> usize {
         Kind::State => 1,
         Kind::DeadLetter => 2,
         Kind::Duplicates => 3,
+        Kind::Purge => 4,
     };
     usize::try_from((kind << OFFSET_BITS) | (offset & ((1 << OFFSET_BITS) - 1))).unwrap_or(usize::MAX)
 }
@@ -41,7 +44,8 @@ fn unmark(mark: usize) -> (Kind, Offset) {
         0 => Kind::Clean,
         1 => Kind::State,
         2 => Kind::DeadLetter,
-        _ => Kind::Duplicates,
+        3 => Kind::Duplicates,
+        _ => Kind::Purge,
     };
     (kind, mark & ((1 << OFFSET_BITS) - 1))
 }
@@ -75,6 +79,20 @@ impl Ends {
         }
     }
 
+    /// Forgets the ends of the previous transaction.
+    fn reset(&self) {
+        self.0.iter().filter_map(OnceLock::get).flatten().for_each(|end| end.store(0, Ordering::Relaxed));
+    }
+
+    /// Those that there are, with their partitions.
+    fn all(&self) -> Vec<(PartitionId, Offset)> {
+        let rows = (0..u32::BITS).zip(&self.0).filter_map(|(row, slots)| Some((row, slots.get()?)));
+        let ends = rows
+            .flat_map(|(row, slots)| (0..).map(move |place: u32| (1 << row) + place - 1).zip(slots.iter()));
+        let ends = ends.map(|(partition, end)| (partition, end.load(Ordering::Acquire)));
+        ends.filter(|(_, end)| *end > 0).collect()
+    }
+
     fn get(&self, partition: PartitionId) -> Option<Offset> {
         let end = self.slot(partition)?.load(Ordering::Acquire);
         (end > 0).then_some(end)
@@ -86,6 +104,8 @@ impl Ends {
 pub(super) struct Deliveries {
     clean: Ends,
     state: Ends,
+    dead_letter: Ends,
+    duplicates: Ends,
     failed: Mutex<Option<Failed>>,
     dropped: AtomicBool,
 }
@@ -99,8 +119,17 @@ impl Deliveries {
         self.state.get(partition)
     }
 
-    /// Forgets failures of the previous transaction.
+    /// The partitions of side topics written to in this transaction.
+    pub(super) fn side_ends(&self) -> Vec<(LogId, Offset)> {
+        let of = |topic, ends: &Ends| {
+            ends.all().into_iter().map(move |(partition, end)| (LogId { topic, partition }, end))
+        };
+        of(Written::DeadLetter, &self.dead_letter).chain(of(Written::Duplicates, &self.duplicates)).collect()
+    }
+
+    /// Forgets ends and failures of the previous transaction.
     pub(super) fn reset(&self) {
+        [&self.clean, &self.state, &self.dead_letter, &self.duplicates].into_iter().for_each(Ends::reset);
         self.dropped.store(false, Ordering::Release);
         *self.failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = None;
     }
@@ -122,7 +151,8 @@ impl Deliveries {
                 Kind::Duplicates => {
                     return Some(error::refused_aside(topic, failed.code, "leave topics.duplicates out"));
                 }
-                Kind::State => {}
+                Kind::Purge => {}
+                Kind::State => return Some(error::refused_state(topic, failed.code)),
             }
         }
         let cause = KafkaError::MessageProduction(failed.code);
@@ -173,7 +203,9 @@ impl ProducerContext for Deliveries {
             Ok(message) => match kind {
                 Kind::Clean => self.clean.raise(message.partition(), message.offset()),
                 Kind::State => self.state.raise(message.partition(), message.offset()),
-                Kind::DeadLetter | Kind::Duplicates => {}
+                Kind::DeadLetter => self.dead_letter.raise(message.partition(), message.offset()),
+                Kind::Duplicates => self.duplicates.raise(message.partition(), message.offset()),
+                Kind::Purge => {}
             },
             Err((KafkaError::MessageProduction(code), message)) => {
                 self.fail(*code, (kind, offset), message.partition());
@@ -186,10 +218,11 @@ impl ProducerContext for Deliveries {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ports::Remedy;
 
     #[test]
     fn the_mark_of_a_record_reads_back() {
-        for kind in [Kind::Clean, Kind::State, Kind::DeadLetter, Kind::Duplicates] {
+        for kind in [Kind::Clean, Kind::State, Kind::DeadLetter, Kind::Duplicates, Kind::Purge] {
             for offset in [0, 1, (1 << OFFSET_BITS) - 1] {
                 assert_eq!(unmark(mark(kind, offset)), (kind, offset));
             }
@@ -209,6 +242,10 @@ mod tests {
             assert_eq!(ends.get(partition), Some(u64::from(partition) * 10 + 1));
         }
         assert_eq!(ends.get(71), None);
+        assert_eq!(ends.all().len(), 73);
+        assert!(ends.all().into_iter().all(|(partition, end)| end == u64::from(partition) * 10 + 1));
+        ends.reset();
+        assert_eq!((ends.get(3), ends.all()), (None, Vec::new()));
     }
 
     #[test]
@@ -225,5 +262,14 @@ mod tests {
         deliveries.reset();
         assert!(deliveries.failure(|_| "c").is_none());
         assert!(!deliveries.dropped_records());
+    }
+
+    #[test]
+    fn a_refused_state_record_needs_an_operator_and_names_no_raw_record() {
+        let deliveries = Deliveries::default();
+        deliveries.fail(Code::MessageSizeTooLarge, (Kind::State, 0), 1);
+        let failure = deliveries.failure(|_| "s").unwrap();
+        assert_eq!((failure.remedy, failure.refused), (Remedy::Stop, None));
+        assert!(failure.what.starts_with("topic s refused a state record"), "{}", failure.what);
     }
 }

@@ -9,11 +9,12 @@ use std::time::Duration;
 use rdkafka::ClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::topic_partition_list::{Offset as KafkaOffset, TopicPartitionList};
 
 use super::client_config::Settings;
 use super::consumer::number;
 use super::error::failure;
-use crate::dedupe::PartitionId;
+use crate::dedupe::{Offset, PartitionId};
 use crate::ports::{Bounds, Failure};
 
 /// The default context logs the end of a partition, which is what readers wait for, as an error, and
@@ -61,6 +62,29 @@ impl Ends {
         &self.unstable
     }
 
+    /// The ends of partitions of several topics, in this order; one request to each leader for each kind of end.
+    pub(super) fn of_all(
+        &self,
+        logs: &[(&str, PartitionId)],
+        wait: Duration,
+    ) -> Result<Vec<Bounds>, Failure> {
+        let low = offsets_at(&self.stable, logs, KafkaOffset::Beginning, wait)?;
+        // The stable end first: what is written in between is beyond it, never behind the written end.
+        let stable = offsets_at(&self.stable, logs, KafkaOffset::End, wait)?;
+        let high = offsets_at(&self.unstable, logs, KafkaOffset::End, wait)?;
+        let ends = low.into_iter().zip(stable).zip(high);
+        Ok(ends.map(|((low, stable), high)| Bounds { low, stable, high: high.max(stable) }).collect())
+    }
+
+    /// The stable ends alone.
+    pub(super) fn stable_of_all(
+        &self,
+        logs: &[(&str, PartitionId)],
+        wait: Duration,
+    ) -> Result<Vec<Offset>, Failure> {
+        offsets_at(&self.stable, logs, KafkaOffset::End, wait)
+    }
+
     /// The stable end by a `read_committed` client, the written end by the other.
     pub(super) fn of(&self, topic: &str, partition: PartitionId, wait: Duration) -> Result<Bounds, Failure> {
         let fail = |e| failure(&format!("reading the ends of topic {topic}, partition {partition}"), &e);
@@ -70,6 +94,43 @@ impl Ends {
         let offset = |value: i64| u64::try_from(value).unwrap_or(0);
         Ok(Bounds { low: offset(low), stable: offset(stable), high: offset(high).max(offset(stable)) })
     }
+}
+
+/// Where logs begin or end for this reader, by a list-offsets request, which leaders alone answer.
+fn offsets_at(
+    reader: &BaseConsumer<Quiet>,
+    logs: &[(&str, PartitionId)],
+    end: KafkaOffset,
+    wait: Duration,
+) -> Result<Vec<Offset>, Failure> {
+    let fail = |e: &KafkaError| failure("reading where logs begin and end", e);
+    let mut list = TopicPartitionList::new();
+    for (topic, partition) in logs {
+        // In the place of a time.
+        list.add_partition_offset(topic, number(*partition), end).map_err(|e| fail(&e))?;
+    }
+    if logs.is_empty() {
+        return Ok(Vec::new());
+    }
+    let answer = reader.offsets_for_times(list, wait).map_err(|e| fail(&e))?;
+    let offset_of = |(topic, partition): &(&str, PartitionId)| {
+        let element = answer.find_partition(topic, number(*partition));
+        let unknown = || KafkaError::MetadataFetch(RDKafkaErrorCode::UnknownPartition);
+        let element = element.ok_or_else(unknown)?;
+        element.error()?;
+        match element.offset() {
+            KafkaOffset::Offset(offset) => Ok(u64::try_from(offset).unwrap_or(0)),
+            _ => Err(unknown()),
+        }
+    };
+    logs.iter()
+        .map(|log| {
+            let named = |e: KafkaError| {
+                failure(&format!("reading where topic {}, partition {} begins and ends", log.0, log.1), &e)
+            };
+            offset_of(log).map_err(named)
+        })
+        .collect()
 }
 
 fn watermarks(

@@ -71,6 +71,19 @@ pub fn refused_aside(topic: &str, code: RDKafkaErrorCode, otherwise: &str) -> Fa
     }
 }
 
+/// The state topic refuses a record: nothing can be committed, as each transaction has its state in it.
+pub fn refused_state(topic: &str, code: RDKafkaErrorCode) -> Failure {
+    Failure {
+        remedy: Remedy::Stop,
+        what: format!(
+            "topic {topic} refused a state record: {code}; the size of state records follows the topic's max.message.bytes \
+             at the start, so when that was lowered, start again; the topic must not refuse records for their timestamp \
+             (message.timestamp.before.max.ms, message.timestamp.after.max.ms)"
+        ),
+        refused: None,
+    }
+}
+
 /// Whether a delivery error blames the record itself, not the cluster.
 pub fn blames_the_record(code: RDKafkaErrorCode) -> bool {
     use RDKafkaErrorCode as C;

@@ -15,11 +15,11 @@ use super::error::failure_of;
 use super::native;
 use super::offsets::{self, ABANDONED};
 use super::record::RawRecord;
-use super::settle::Settling;
+use super::settle;
 use super::topic::{Outgoing, Topic};
 use crate::clock;
 use crate::dedupe::{Offset, PartitionId};
-use crate::ports::{Failure, Position, Reason, Record, Remedy, Side, Sink};
+use crate::ports::{Failure, LogId, Position, Reason, Record, Remedy, Side, Sink, Written};
 
 pub(super) type Client = Arc<ThreadedProducer<Deliveries>>;
 
@@ -113,24 +113,6 @@ impl KafkaSink {
         })
     }
 
-    /// Settles under a writer's transactional id: with our own producer when it is ours, because a
-    /// second one would fence it.
-    fn on_behalf(
-        &self,
-        writer: &str,
-        wait: Duration,
-        settle: impl FnOnce(&Settling<'_>, &Client) -> Result<(), KafkaError>,
-    ) -> Result<(), Failure> {
-        let settling = Settling { settings: &self.settings };
-        let doing = format!("settling a torn transaction of transactional id {writer}");
-        let fail = |e| failure_of(&self.settings, &doing, &e);
-        if writer == self.settings.transactional_id {
-            return settle(&settling, self.client()?).map_err(fail).map_err(half_done);
-        }
-        let client = client(&self.settings, writer).map_err(fail)?;
-        client.init_transactions(wait).and_then(|()| settle(&settling, &client)).map_err(fail)
-    }
-
     /// Records that were never sent, because the transaction had failed before.
     fn unsent(&self, client: &Client) -> Failure {
         let purged = KafkaError::MessageProduction(RDKafkaErrorCode::PurgeQueue);
@@ -144,10 +126,10 @@ impl KafkaSink {
     fn name(&self, kind: Kind) -> &str {
         let settings = &self.settings;
         match kind {
-            Kind::Clean => &settings.clean,
+            Kind::Clean | Kind::Purge => &settings.clean,
             Kind::State => &settings.state,
-            Kind::DeadLetter => settings.dead_letter.as_deref().unwrap_or_default(),
-            Kind::Duplicates => settings.duplicates.as_deref().unwrap_or_default(),
+            Kind::DeadLetter => settings.topic_of(Written::DeadLetter),
+            Kind::Duplicates => settings.topic_of(Written::Duplicates),
         }
     }
 }
@@ -216,22 +198,22 @@ impl Sink<KafkaSource> for KafkaSink {
     fn purge(
         &mut self,
         writer: &str,
-        partition: PartitionId,
-        parts: (bool, bool),
-        wait: Duration,
-    ) -> Result<(), Failure> {
-        self.on_behalf(writer, wait, |settling, client| settling.purge(client, partition, parts, wait))
-    }
-
-    fn seal(
-        &mut self,
-        writer: &str,
-        key: &str,
-        block: &[u8],
+        logs: &[LogId],
         position: &Position,
         wait: Duration,
     ) -> Result<(), Failure> {
-        self.on_behalf(writer, wait, |settling, client| settling.seal(client, (key, block), position, wait))
+        let named: Vec<(&str, PartitionId)> =
+            logs.iter().map(|log| (self.settings.topic_of(log.topic), log.partition)).collect();
+        let doing = format!("ending what transactional id {writer} left open");
+        let fail = |e| failure_of(&self.settings, &doing, &e);
+        // With our own producer when it is ours, because a second one would fence it.
+        if writer == self.settings.transactional_id {
+            let purged = settle::purge(&self.settings, self.client()?, (&named, position), wait);
+            return purged.map_err(fail).map_err(half_done);
+        }
+        let client = client(&self.settings, writer).map_err(fail)?;
+        let begun = client.init_transactions(wait);
+        begun.and_then(|()| settle::purge(&self.settings, &client, (&named, position), wait)).map_err(fail)
     }
 
     fn discard(&mut self) {
@@ -313,6 +295,10 @@ impl Sink<KafkaSource> for KafkaSink {
 
     fn state_end(&self, partition: PartitionId) -> Option<Offset> {
         self.producer.as_ref()?.client.context().state_end(partition)
+    }
+
+    fn side_ends(&self) -> Vec<(LogId, Offset)> {
+        self.producer.as_ref().map(|producing| producing.client.context().side_ends()).unwrap_or_default()
     }
 
     fn send_offsets(

@@ -1,11 +1,11 @@
 //! The state topic, read committed, outside of the group's protocol.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
 
 use rdkafka::Message;
 use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::error::KafkaError;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::topic_partition_list::{Offset as KafkaOffset, TopicPartitionList};
 
 use super::client_config::Settings;
@@ -15,11 +15,35 @@ use super::error::{failure, is_damage};
 use super::native::{self, Queue};
 use super::tail;
 use super::unread::damaged;
+use crate::clock;
 use crate::dedupe::{Offset, PartitionId};
-use crate::ports::{Bounds, Failure, Leftover, Remedy, StateItem, StateLog};
+use crate::ports::{Bounds, Failure, Leftover, LogId, Remedy, StateItem, StateLog};
 
 /// Most items handed over by one read, so that the worker gets back to its group in time.
 const READ_ITEMS: usize = 256;
+
+/// An open partition that brings neither a record nor its end for so long is looked at.
+const SILENCE: Duration = Duration::from_secs(10);
+/// Most partitions looked at in one read, and how long one answer may take: the worker has to get back to its group.
+const LOOKS: usize = 4;
+const LOOK: Duration = Duration::from_millis(500);
+
+/// A partition that is being read.
+struct Reading {
+    /// Where it continues.
+    next: Offset,
+    /// When the log has to be asked whether it still holds that, monotonic time.
+    look_at: Instant,
+    /// The client may have stopped fetching it: it does so when an offset is out of range, and the error does not name
+    /// the partition.
+    is_doubtful: bool,
+}
+
+impl Reading {
+    fn at(next: Offset) -> Self {
+        Self { next, look_at: clock::monotonic() + SILENCE, is_doubtful: false }
+    }
+}
 
 /// A reader of the state topic.
 pub struct KafkaStateLog {
@@ -30,8 +54,7 @@ pub struct KafkaStateLog {
     topic: String,
     clean: String,
     settings: Settings,
-    /// Where each open partition continues.
-    next: BTreeMap<PartitionId, Offset>,
+    open: BTreeMap<PartitionId, Reading>,
 }
 
 impl KafkaStateLog {
@@ -47,7 +70,7 @@ impl KafkaStateLog {
             topic: settings.state.clone(),
             clean: settings.clean.clone(),
             settings: settings.clone(),
-            next: BTreeMap::new(),
+            open: BTreeMap::new(),
         })
     }
 
@@ -55,6 +78,11 @@ impl KafkaStateLog {
         let mut list = TopicPartitionList::new();
         list.add_partition_offset(&self.topic, number(partition), offset)?;
         Ok(list)
+    }
+
+    /// The topic of each.
+    fn named(&self, logs: &[LogId]) -> Vec<(&str, PartitionId)> {
+        logs.iter().map(|log| (self.settings.topic_of(log.topic), log.partition)).collect()
     }
 
     fn doing(&self, what: &str) -> String {
@@ -67,20 +95,52 @@ impl KafkaStateLog {
             Ok(Some(message)) => {
                 let partition = u32::try_from(message.partition()).unwrap_or(0);
                 let offset = u64::try_from(message.offset()).unwrap_or(0);
-                self.next.insert(partition, offset + 1);
+                if let Some(reading) = self.open.get_mut(&partition) {
+                    *reading = Reading::at(offset + 1);
+                }
                 let (key, value) = (message.key(), message.value());
                 Ok(Some(block((partition, offset), key, value)))
             }
             Err(unread) => match (unread.error(), unread.at) {
                 (KafkaError::PartitionEOF(partition), _) => {
                     let partition = u32::try_from(partition).unwrap_or(0);
-                    Ok(self.next.get(&partition).map(|next| StateItem::End { partition, next: *next }))
+                    Ok(self
+                        .open
+                        .get(&partition)
+                        .map(|reading| StateItem::End { partition, next: reading.next }))
+                }
+                _ if unread.code == RDKafkaErrorCode::AutoOffsetReset => {
+                    let look_at = clock::monotonic();
+                    for reading in self.open.values_mut() {
+                        *reading = Reading { look_at, is_doubtful: true, ..*reading };
+                    }
+                    Ok(None)
                 }
                 // The client would go on behind it, and the restore without its identities.
                 (_, Some(at)) if is_damage(unread.code) => Err(damaged(&self.topic, at, &unread, true)),
                 (error, _) => Err(failure(&self.doing("reading"), &error)),
             },
         }
+    }
+
+    /// Asks the log about partitions that are silent or doubtful: one whose next offset it does not hold is gone. Any
+    /// other is read on; only a doubtful one is opened again, because that discards what has been fetched.
+    fn look(&mut self, items: &mut Vec<StateItem>) -> Result<(), Failure> {
+        let now = clock::monotonic();
+        let due = self.open.iter().filter(|(_, reading)| reading.look_at <= now);
+        let due = due.take(LOOKS).map(|(partition, reading)| (*partition, reading.next, reading.is_doubtful));
+        for (partition, next, is_doubtful) in due.collect::<Vec<_>>() {
+            let bounds = self.ends.of(&self.topic, partition, LOOK)?;
+            if !(bounds.low..=bounds.stable).contains(&next) {
+                self.close(partition)?;
+                items.push(StateItem::Gone { partition });
+            } else if is_doubtful {
+                self.open(partition, Some(next))?;
+            } else {
+                self.open.insert(partition, Reading::at(next));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -100,12 +160,13 @@ impl StateLog for KafkaStateLog {
         self.one(partition, start)
             .and_then(|list| self.consumer.incremental_assign(&list))
             .map_err(|e| failure(&self.doing("opening"), &e))?;
-        self.next.insert(partition, from.unwrap_or(0));
+        self.open.insert(partition, Reading::at(from.unwrap_or(0)));
         Ok(())
     }
 
     fn read(&mut self, wait: Duration) -> Result<Vec<StateItem>, Failure> {
         let mut items = Vec::new();
+        let looked = self.look(&mut items);
         let mut wait = wait;
         while items.len() < READ_ITEMS {
             match self.item(wait) {
@@ -120,11 +181,12 @@ impl StateLog for KafkaStateLog {
             }
             wait = Duration::ZERO;
         }
-        Ok(items)
+        // What was taken before a failure is not handed over again; the question is asked again.
+        if items.is_empty() { looked.map(|()| items) } else { Ok(items) }
     }
 
     fn close(&mut self, partition: PartitionId) -> Result<(), Failure> {
-        if self.next.remove(&partition).is_some() {
+        if self.open.remove(&partition).is_some() {
             self.one(partition, KafkaOffset::Invalid)
                 .and_then(|list| self.consumer.incremental_unassign(&list))
                 .map_err(|e| failure(&self.doing("closing"), &e))?;
@@ -132,23 +194,23 @@ impl StateLog for KafkaStateLog {
         Ok(())
     }
 
-    fn bounds(&self, partition: PartitionId, wait: Duration) -> Result<Bounds, Failure> {
-        self.ends.of(&self.topic, partition, wait)
+    fn bounds(&self, logs: &[LogId], wait: Duration) -> Result<Vec<Bounds>, Failure> {
+        self.ends.of_all(&self.named(logs), wait)
     }
 
-    fn clean_bounds(&self, partition: PartitionId, wait: Duration) -> Result<Bounds, Failure> {
-        self.ends.of(&self.clean, partition, wait)
+    fn stable_ends(&self, logs: &[LogId], wait: Duration) -> Result<Vec<Offset>, Failure> {
+        self.ends.stable_of_all(&self.named(logs), wait)
     }
 
-    fn tail(
+    fn tails(
         &self,
-        partition: PartitionId,
-        from: Offset,
+        from: &[(PartitionId, Offset)],
         what: Leftover,
         wait: Duration,
     ) -> Result<Vec<StateItem>, Failure> {
         let mut items = Vec::new();
-        tail::read(&self.settings, (&self.topic, partition), (from, what), wait, &mut |message| {
+        let from = from.iter().copied().collect();
+        tail::read(&self.settings, (&self.topic, &from), what, wait, &mut |partition, message| {
             let offset = u64::try_from(message.offset()).unwrap_or(0);
             items.push(block((partition, offset), message.key(), message.payload()));
             true
@@ -156,13 +218,20 @@ impl StateLog for KafkaStateLog {
         Ok(items)
     }
 
-    fn clean_shows(&self, partition: PartitionId, offset: Offset, wait: Duration) -> Result<bool, Failure> {
-        let mut shown = false;
-        let from = (offset, Leftover::Committed);
-        tail::read(&self.settings, (&self.clean, partition), from, wait, &mut |message| {
-            shown = u64::try_from(message.offset()) == Ok(offset);
-            false
+    fn shown(&self, at: &[(PartitionId, Offset)], wait: Duration) -> Result<Vec<bool>, Failure> {
+        let mut shown = BTreeSet::new();
+        let (mut from, mut to) = (BTreeMap::new(), BTreeMap::new());
+        for (partition, offset) in at {
+            let (first, last) =
+                (from.entry(*partition).or_insert(*offset), to.entry(*partition).or_insert(*offset));
+            (*first, *last) = ((*first).min(*offset), (*last).max(*offset));
+        }
+        let topic = (self.clean.as_str(), &from);
+        tail::read(&self.settings, topic, Leftover::Committed, wait, &mut |partition, message| {
+            let offset = u64::try_from(message.offset()).unwrap_or(0);
+            shown.insert((partition, offset));
+            to.get(&partition).is_some_and(|last| offset < *last)
         })?;
-        Ok(shown)
+        Ok(at.iter().map(|at| shown.contains(at)).collect())
     }
 }

@@ -1,10 +1,11 @@
-//! One look at the end of a partition, by a client made for it: rare, so nothing is kept for it.
+//! A look at the ends of several partitions of one topic.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
-use rdkafka::message::BorrowedMessage;
+use rdkafka::message::{BorrowedMessage, Message};
 use rdkafka::topic_partition_list::TopicPartitionList;
 
 use super::client_config::Settings;
@@ -15,34 +16,58 @@ use crate::clock;
 use crate::dedupe::{Offset, PartitionId};
 use crate::ports::{Failure, Leftover, Remedy};
 
-/// Hands every record from `from` to the end of the partition to `visit`, until it returns false.
+/// Hands every record of these partitions, each from its offset to its end, to `visit`, until that returns false for
+/// the partition.
 pub(super) fn read(
     settings: &Settings,
-    (topic, partition): (&str, PartitionId),
-    (from, what): (Offset, Leftover),
+    (topic, from): (&str, &BTreeMap<PartitionId, Offset>),
+    what: Leftover,
     wait: Duration,
-    visit: &mut dyn FnMut(&BorrowedMessage<'_>) -> bool,
+    visit: &mut dyn FnMut(PartitionId, &BorrowedMessage<'_>) -> bool,
 ) -> Result<(), Failure> {
-    let doing = || format!("reading the tail of topic {topic}, partition {partition}, from offset {from}");
+    let doing = || format!("reading the ends of topic {topic}, partitions {:?}", from.keys());
+    let fail = |e: KafkaError| failure(&doing(), &e);
+    let mut open = from.clone();
+    if open.is_empty() {
+        return Ok(());
+    }
+    let consumer = reader(settings, what).map_err(fail)?;
+    consumer.assign(&listed(topic, &open).map_err(fail)?).map_err(fail)?;
+    let deadline = clock::monotonic() + wait;
+    while clock::monotonic() < deadline && !open.is_empty() {
+        match consumer.poll(Duration::from_millis(100)) {
+            Some(Ok(message)) => {
+                let partition = u32::try_from(message.partition()).unwrap_or(0);
+                if open.contains_key(&partition) && !visit(partition, &message) {
+                    open.remove(&partition);
+                }
+            }
+            Some(Err(KafkaError::PartitionEOF(partition))) => {
+                open.remove(&u32::try_from(partition).unwrap_or(0));
+            }
+            Some(Err(error)) => return Err(fail(error)),
+            None => {}
+        }
+    }
+    if open.is_empty() {
+        return Ok(());
+    }
+    let what = format!("no end of them within {} s while {}; retrying", wait.as_secs(), doing());
+    Err(Failure { remedy: Remedy::Retry, what, refused: None })
+}
+
+fn reader(settings: &Settings, what: Leftover) -> Result<BaseConsumer<Quiet>, KafkaError> {
     let isolation = match what {
         Leftover::Committed => "read_committed",
         Leftover::Everything => "read_uncommitted",
     };
-    let fail = |e: KafkaError| failure(&doing(), &e);
-    let consumer: BaseConsumer<Quiet> =
-        settings.reader(isolation).create_with_context(Quiet).map_err(fail)?;
+    settings.reader(isolation).create_with_context(Quiet)
+}
+
+fn listed(topic: &str, from: &BTreeMap<PartitionId, Offset>) -> Result<TopicPartitionList, KafkaError> {
     let mut list = TopicPartitionList::new();
-    list.add_partition_offset(topic, number(partition), kafka_offset(from)).map_err(fail)?;
-    consumer.assign(&list).map_err(fail)?;
-    let deadline = clock::monotonic() + wait;
-    while clock::monotonic() < deadline {
-        match consumer.poll(Duration::from_millis(100)) {
-            Some(Ok(message)) if !visit(&message) => return Ok(()),
-            Some(Err(KafkaError::PartitionEOF(_))) => return Ok(()),
-            Some(Err(error)) => return Err(fail(error)),
-            Some(Ok(_)) | None => {}
-        }
+    for (partition, offset) in from {
+        list.add_partition_offset(topic, number(*partition), kafka_offset(*offset))?;
     }
-    let what = format!("no end of it within {} s while {}; trying again", wait.as_secs(), doing());
-    Err(Failure { remedy: Remedy::Retry, what, refused: None })
+    Ok(list)
 }

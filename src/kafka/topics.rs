@@ -35,6 +35,11 @@ pub(super) struct Verdict {
 
 type Config = HashMap<String, String>;
 
+/// The least `max.message.bytes` of a state topic: a block of some 230 ids beside a key of up to 600 bytes.
+const LEAST_STATE_BATCH: u64 = 8_192;
+/// The least `offset.metadata.max.bytes` of a broker: what stands beside an offset takes up to 1,024 bytes.
+const LEAST_METADATA: u128 = 1_024;
+
 /// The retention that a state topic is created with: a quarter longer than the window, and at least
 /// a day longer, because a segment goes only when its newest record is too old and a restore reads
 /// from the start of the log.
@@ -217,6 +222,12 @@ fn judge_state(settings: &Settings, config: &Config, window: Duration, verdict: 
             alter(&format!("retention.ms={enough}"))
         ));
     }
+    if let Some(bytes) = largest_batch(config).filter(|bytes| *bytes < LEAST_STATE_BATCH) {
+        verdict.problems.push(format!(
+            "topic {name} has max.message.bytes={bytes}: no block of ids fits into less than {LEAST_STATE_BATCH}; run {}",
+            alter("max.message.bytes=1048588")
+        ));
+    }
     if let Some(bytes) = config.get("retention.bytes").filter(|value| !value.starts_with('-')) {
         verdict.warnings.push(format!(
             "topic {name} has retention.bytes={bytes}: when it bites, a restore finds a shorter window; run {}",
@@ -257,6 +268,12 @@ pub(super) fn limits(settings: &Settings, broker: &Config) -> Vec<String> {
         problems.push(format!(
             "batch.transaction_timeout = {timeout_ms} ms is above the broker's transaction.max.timeout.ms = {max}; \
              lower it, or raise the broker's limit"
+        ));
+    }
+    if let Some(max) = limit("offset.metadata.max.bytes").filter(|max| *max < LEAST_METADATA) {
+        problems.push(format!(
+            "the broker's offset.metadata.max.bytes = {max} is below the {LEAST_METADATA} that a checkpoint beside a \
+             committed offset takes; raise it (Kafka's default is 4096)"
         ));
     }
     let session_ms = settings.session_timeout.as_millis();

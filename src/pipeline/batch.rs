@@ -1,9 +1,10 @@
 //! The open transaction's size and age, and the partitions of a worker.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::options::Options;
-use super::partition::Partition;
+use super::partition::{Open, Partition};
 use crate::dedupe::{KindId, PartitionId, Window, Windows};
 use crate::ports::{Failure, Sink, Source};
 
@@ -14,6 +15,7 @@ pub struct Batch {
     since: Option<Duration>,
     records: usize,
     bytes: usize,
+    touched: BTreeSet<PartitionId>,
 }
 
 impl Batch {
@@ -26,15 +28,29 @@ impl Batch {
     ) -> Result<(), Failure> {
         if self.since.is_none() {
             sink.begin()?;
-            *self = Self { since: Some(now()), records: 0, bytes: 0 };
+            *self = Self { since: Some(now()), ..Self::default() };
         }
         Ok(())
+    }
+
+    /// What the open transaction did to a partition, which is one more when it is the first.
+    pub fn touch<'a>(&mut self, partition: PartitionId, open: &'a mut Option<Open>) -> &'a mut Open {
+        if open.is_none() {
+            self.touched.insert(partition);
+        }
+        open.get_or_insert_default()
     }
 
     /// Counts a record of `bytes`.
     pub fn add(&mut self, bytes: usize) {
         self.records += 1;
         self.bytes += bytes;
+    }
+
+    /// The partitions that it has something of, whatever became of them meanwhile.
+    #[must_use]
+    pub fn touched(&self) -> Vec<PartitionId> {
+        self.touched.iter().copied().collect()
     }
 
     /// Bytes of the keys and values in the open transaction.
@@ -57,7 +73,9 @@ impl Batch {
     /// Whether it may take no more.
     #[must_use]
     pub fn is_full(&self, options: &Options) -> bool {
-        self.records >= options.max_records || self.bytes >= options.max_bytes
+        self.records >= options.max_records
+            || self.bytes >= options.max_bytes
+            || self.touched.len() >= options.most_partitions
     }
 
     /// Time left until it has to be committed; `None` when none is open.

@@ -1,12 +1,10 @@
 //! What is written beside a committed offset and beside a block, as text that any Kafka tool shows.
 
+use super::sizes::CHECKPOINT_BYTES;
 use crate::dedupe::{KindId, Layout, Lost, Offset, Remembered};
 use crate::ports::Epoch;
 
-/// Layouts of more filters than that are left out: the broker limits metadata to 4,096 bytes.
-const LONGEST_LAYOUT: usize = 2_048;
-
-/// The metadata of a committed offset: `v1;s=…;t=…;b=…@…;f=…;l=…;w=…;k=…;l=…;w=…;p=…;e=…@…;r=…;d=…;tx=…`.
+/// The metadata of a committed offset: `v1;s=…;t=…;b=…@…@…;f=…;l=…;w=…;k=…;l=…;w=…;p=…;e=…@…;r=…;d=…;tx=…`.
 ///
 /// Other programs may commit to the group, so anything may stand there; what does not parse counts
 /// as no checkpoint, which costs a restore and never correctness.
@@ -41,16 +39,38 @@ pub struct Tail {
     pub crc: u32,
     /// One past the last raw offset that the block covers.
     pub next: Offset,
+    /// A state offset at or before the block, when it is known: from there on it is found, or its transaction was undone.
+    pub from: Option<Offset>,
+}
+
+impl Tail {
+    /// Whether both name the same block.
+    #[must_use]
+    pub fn names_same(&self, other: &Self) -> bool {
+        (self.crc, self.next) == (other.crc, other.next)
+    }
 }
 
 impl Checkpoint {
-    /// The text form; below 3,300 bytes for nine kinds and any legal transactional id of up to 400 bytes (the broker takes
-    /// 4,096, unless told otherwise).
+    /// The text form for a commit of this offset alone.
     #[must_use]
     pub fn render(&self) -> String {
-        let tail = self.tail.map(|t| format!(";b={:08x}@{}", t.crc, t.next)).unwrap_or_default();
+        self.render_within(CHECKPOINT_BYTES)
+    }
+
+    /// The text form in at most `most` bytes: what there is to tell of the windows is left out where it does not fit,
+    /// first the layouts of filters, which then remember the same in other sizes, then what limits made windows forget.
+    /// The rest, below 260 bytes beside the writer's name, is always there.
+    #[must_use]
+    pub fn render_within(&self, most: usize) -> String {
+        let core = self.render_with("");
+        let windows = render_windows(&self.windows, most.saturating_sub(core.len()));
+        if windows.is_empty() { core } else { self.render_with(&windows) }
+    }
+
+    fn render_with(&self, windows: &str) -> String {
+        let tail = self.tail.map(|tail| render_tail(&tail)).unwrap_or_default();
         let forgets = if self.forgets > 0 { format!(";f={}", self.forgets) } else { String::new() };
-        let windows = render_windows(&self.windows);
         let began = self.began.map(|partitions| format!(";p={partitions}")).unwrap_or_default();
         let id = |key, id: &Option<String>| id.as_ref().map(|id| format!(";{key}={id}")).unwrap_or_default();
         let epoch = self.epoch.map(|it| format!(";e={}@{}", it.number, it.next)).unwrap_or_default();
@@ -107,25 +127,39 @@ impl Checkpoint {
     }
 }
 
-/// What there is to tell, kind by kind; the unnamed one needs no number.
-fn render_windows(windows: &[Remembered]) -> String {
-    let (mut text, mut left) = (String::new(), LONGEST_LAYOUT);
-    for it in windows {
-        if it.kind != KindId::UNNAMED {
-            text.extend([";k=", &it.kind.number().to_string()]);
-        }
-        let Lost { exact_ms, beyond_ms } = it.lost;
-        if it.lost != Lost::default() {
-            let [exact, beyond] = [exact_ms, beyond_ms].map(|ms| ms.unwrap_or(0).to_string());
-            text.extend([";l=", &exact, ",", &beyond]);
-        }
-        let layout = it.filters.as_ref().map(Layout::to_string).filter(|layout| layout.len() <= left);
-        if let Some(layout) = layout {
-            left -= layout.len();
-            text.extend([";w=", &layout]);
-        }
+/// What there is to tell, kind by kind, in at most `left` bytes. What was forgotten comes before any layout: a shorter window
+/// is told to people.
+fn render_windows(windows: &[Remembered], mut left: usize) -> String {
+    let mut fits = |text: String| {
+        let fits = text.len() <= left;
+        left -= if fits { text.len() } else { 0 };
+        if fits { text } else { String::new() }
+    };
+    let name = |it: &Remembered| match it.kind {
+        // Needs no number, as it comes first.
+        KindId::UNNAMED => String::new(),
+        kind => format!(";k={}", kind.number()),
+    };
+    let mut parts: Vec<String> = windows
+        .iter()
+        .map(|it| render_lost(it.lost))
+        .zip(windows)
+        .map(|(lost, it)| if lost.is_empty() { lost } else { fits(name(it) + &lost) })
+        .collect();
+    for (part, it) in parts.iter_mut().zip(windows) {
+        let Some(layout) = &it.filters else { continue };
+        let named = if part.is_empty() { name(it) } else { String::new() };
+        part.push_str(&fits(format!("{named};w={layout}")));
     }
-    text
+    parts.concat()
+}
+
+fn render_lost(lost: Lost) -> String {
+    let Lost { exact_ms, beyond_ms } = lost;
+    if lost == Lost::default() {
+        return String::new();
+    }
+    format!(";l={},{}", exact_ms.unwrap_or(0), beyond_ms.unwrap_or(0))
 }
 
 fn parse_lost(value: &str) -> Option<Lost> {
@@ -139,9 +173,17 @@ fn parse_epoch(value: &str) -> Option<Epoch> {
     Some(Epoch { number: number.parse().ok()?, next: next.parse().ok()? })
 }
 
+fn render_tail(tail: &Tail) -> String {
+    let from = tail.from.map(|from| format!("@{from}")).unwrap_or_default();
+    format!(";b={:08x}@{}{from}", tail.crc, tail.next)
+}
+
 fn parse_tail(value: &str) -> Option<Tail> {
-    let (crc, next) = value.split_once('@')?;
-    Some(Tail { crc: u32::from_str_radix(crc, 16).ok()?, next: next.parse().ok()? })
+    let mut parts = value.split('@');
+    let crc = u32::from_str_radix(parts.next()?, 16).ok()?;
+    let next = parts.next()?.parse().ok()?;
+    let from = parts.next().map(str::parse).transpose().ok()?;
+    Some(Tail { crc, next, from })
 }
 
 /// The key of a record in the state topic: `v1;clean=…;kind=…;raw=…;tx=…`. With a transaction that hangs after a
@@ -194,13 +236,14 @@ impl Origin {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pipeline::sizes::CHECKPOINT_CORE;
 
     #[test]
     fn a_checkpoint_reads_back_as_written() {
         let full = Checkpoint {
             state_next: 77,
             stream_time_ms: -5,
-            tail: Some(Tail { crc: 0xdead_beef, next: u64::MAX }),
+            tail: Some(Tail { crc: 0xdead_beef, next: u64::MAX, from: Some(76) }),
             forgets: 3,
             windows: vec![
                 Remembered {
@@ -244,29 +287,81 @@ mod tests {
         assert_eq!((odd.state_next, odd.windows.iter().any(|it| it.filters.is_some())), (4, false));
     }
 
-    fn longest_of(kind: u16) -> Remembered {
+    /// A window of which there is a lot to tell: a layout of so many filters.
+    fn told(kind: u16, lost: Option<i64>, filters: usize) -> Remembered {
+        let held = "18446744073709551615,".repeat(filters);
         Remembered {
-            kind: KindId::numbered(32_000 + kind),
-            lost: Lost { exact_ms: Some(i64::MIN), beyond_ms: Some(i64::MIN) },
-            filters: Layout::parse(&format!("2,1,9|{}7|640.14.6", "18446744073709551615,".repeat(30))),
+            kind: KindId::numbered(kind),
+            lost: Lost { exact_ms: lost, beyond_ms: lost },
+            filters: Layout::parse(&format!("2,1,9|{held}7|640.14.6")).filter(|_| filters > 0),
         }
     }
 
-    #[test]
-    fn the_longest_checkpoint_stays_below_the_limit() {
-        let longest = Checkpoint {
+    fn core(writer: usize) -> Checkpoint {
+        Checkpoint {
             state_next: u64::MAX,
             stream_time_ms: i64::MIN,
-            tail: Some(Tail { crc: u32::MAX, next: u64::MAX }),
+            tail: Some(Tail { crc: u32::MAX, next: u64::MAX, from: Some(u64::MAX) }),
             forgets: u64::MAX,
-            windows: (0..9).map(longest_of).collect(),
+            windows: Vec::new(),
             began: Some(u32::MAX),
             epoch: Some(Epoch { next: u64::MAX, number: i32::MAX }),
             raw: Some("i".repeat(24)),
             state: Some("i".repeat(24)),
-            writer: "w".repeat(400),
-        };
-        assert!((2_500..3_300).contains(&longest.render().len()), "{}", longest.render().len());
+            writer: "w".repeat(writer),
+        }
+    }
+
+    #[test]
+    fn what_is_always_there_has_a_bound() {
+        // The bound leaves room for one more field of 20 bytes.
+        let longest = core(400).render_within(0);
+        assert!(longest.len() + 20 <= CHECKPOINT_CORE + 400, "{}", longest.len());
+        assert_eq!(Checkpoint::parse(&longest), Some(core(400)));
+    }
+
+    #[test]
+    fn what_was_forgotten_comes_before_layouts() {
+        let windows = vec![told(0, None, 1), told(9, Some(7), 30), told(12, Some(8), 1)];
+        let full = Checkpoint { windows, ..core(20) };
+        let text = full.render_within(core(20).render().len() + 120);
+        let read = Checkpoint::parse(&text).unwrap();
+        let kept: Vec<_> = read
+            .windows
+            .iter()
+            .map(|it| (it.kind.number(), it.lost.exact_ms, it.filters.is_some()))
+            .collect();
+        assert_eq!(kept, [(0, None, true), (9, Some(7), false), (12, Some(8), true)], "{text}");
+    }
+
+    proptest::proptest! {
+        /// Whatever there is to tell, the text keeps its bound, and what is read is what was there, less what is left out.
+        #[test]
+        fn a_checkpoint_keeps_its_bound_and_its_core(
+            writer in 0usize..400,
+            told_of in proptest::collection::vec((proptest::option::of(1i64..), 0usize..40), 0..10),
+            most in 0usize..4_000,
+        ) {
+            let kinds = (0u16..).map(|n| n * 3_000);
+            let windows: Vec<_> =
+                told_of.iter().zip(kinds).map(|((lost, filters), kind)| told(kind, *lost, *filters)).collect();
+            let full = Checkpoint { windows, ..core(writer) };
+            let text = full.render_within(most);
+            let least = core(writer).render_within(0).len();
+            proptest::prop_assert!(text.len() <= most.max(least), "{} of {most}", text.len());
+            let read = Checkpoint::parse(&text).unwrap();
+            for it in &read.windows {
+                let whole = full.windows.iter().find(|whole| whole.kind == it.kind).unwrap();
+                proptest::prop_assert!(it.lost == whole.lost || it.lost == Lost::default());
+                proptest::prop_assert!(it.filters == whole.filters || it.filters.is_none());
+            }
+            proptest::prop_assert_eq!(Checkpoint { windows: Vec::new(), ..read }, core(writer));
+            if full.render_within(usize::MAX).len() <= most {
+                let all: Vec<_> =
+                    full.windows.iter().filter(|it| it.lost != Lost::default() || it.filters.is_some()).cloned().collect();
+                proptest::prop_assert_eq!(Checkpoint::parse(&text).unwrap().windows, all);
+            }
+        }
     }
 
     #[test]

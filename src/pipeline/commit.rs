@@ -12,7 +12,8 @@ use super::failpoint;
 use super::loading::cut_back;
 use super::options::Options;
 use super::partition::Partition;
-use super::trouble::{Fatal, Trouble};
+use super::sizes::metadata_bytes;
+use super::trouble::Trouble;
 use super::worker::{Core, World};
 use crate::clock::Clock;
 use crate::dedupe::{Block, KindId, PartitionId, Windows};
@@ -54,10 +55,13 @@ impl<W: World> Core<W> {
         // The client's commit would flush the state records in steps of 100 ms.
         self.sink.drain(self.options.transaction_timeout)?;
         failpoint::pass("before_commit");
+        let touched = self.touched();
         self.persistently(Sink::commit)?;
         failpoint::pass("after_commit");
         self.apply()?;
         failpoint::pass("after_apply");
+        self.await_markers(source, touched)?;
+        failpoint::pass("after_markers");
         let took = self.clock.elapsed().saturating_sub(started);
         self.report.transaction(&mut self.tally, took, self.clock.wall_ms());
         Ok(())
@@ -68,9 +72,10 @@ impl<W: World> Core<W> {
     fn store_blocks(&mut self) -> Result<Vec<(PartitionId, Vec<u8>)>, Trouble> {
         let mut blocks = Vec::new();
         for partition in self.partitions.open_mut() {
-            for block in partition.blocks(self.options.hash) {
+            let state_next = partition.state_next;
+            for block in partition.blocks(self.options.hash, self.options.block_ids) {
                 let encoded = block.encode();
-                let tail = Tail { crc: Block::checksum(&encoded), next: block.next };
+                let tail = Tail { crc: Block::checksum(&encoded), next: block.next, from: Some(state_next) };
                 if let Some(open) = partition.open.as_mut() {
                     open.tail = Some(tail);
                 }
@@ -84,13 +89,23 @@ impl<W: World> Core<W> {
 
     fn send_offsets(&mut self, source: &W::Source) -> Result<(), Trouble> {
         let mut positions = Vec::new();
+        let most = metadata_bytes(self.partitions.open_mut().count());
         for partition in self.partitions.open_mut() {
-            let position = position(partition, &self.options);
+            let position = position(partition, &self.options, most);
             if let Some(open) = partition.open.as_mut() {
                 open.sent = Some((position.next, position.metadata.clone()));
             }
             positions.push(position);
         }
+        self.send_positions(source, &positions)
+    }
+
+    /// Puts offsets into the transaction, if the group has given these partitions to us.
+    pub(super) fn send_positions(
+        &mut self,
+        source: &W::Source,
+        positions: &[Position],
+    ) -> Result<(), Trouble> {
         let ids: Vec<PartitionId> = positions.iter().map(|p| p.partition).collect();
         // The broker does not check all of this (KAFKA.md 9.1): an un-joined member's offsets are
         // accepted, and ownership of a partition is never verified.
@@ -105,12 +120,12 @@ impl<W: World> Core<W> {
             }
             .into());
         }
-        self.persistently(|sink, wait| sink.send_offsets(source, &positions, wait))
+        self.persistently(|sink, wait| sink.send_offsets(source, positions, wait))
     }
 
     /// Repeats a call that may be resumed, for as long as the transaction can live; then its outcome
     /// counts as unknown.
-    fn persistently(
+    pub(super) fn persistently(
         &mut self,
         mut call: impl FnMut(&mut W::Sink, Duration) -> Result<(), Failure>,
     ) -> Result<(), Trouble> {
@@ -153,25 +168,11 @@ impl<W: World> Core<W> {
         Ok(())
     }
 
-    /// An abort that touches a partition with a committed leftover would undo the leftover.
-    fn keep_leftovers(&self) -> Result<(), Trouble> {
-        let endangered = |p: &&Partition| p.must_commit && p.open.as_ref().is_some_and(|open| open.forwarded);
-        match self.partitions.iter().find(endangered) {
-            None => Ok(()),
-            Some(partition) => Err(Fatal::Operator(format!(
-                "partition {} of the clean topic holds committed records that a broker left without their marker; the \
-                 open transaction has to be aborted, which would undo them; look at the transaction of {} with \
-                 kafka-transactions.sh, and start again",
-                partition.id, self.options.writer
-            ))
-            .into()),
-        }
-    }
-
     /// Ends the open transaction without a trace. Definite: C has not moved.
-    pub(super) fn abort(&mut self) -> Result<(), Trouble> {
-        self.keep_leftovers()?;
+    pub(super) fn abort(&mut self, source: &W::Source) -> Result<(), Trouble> {
+        let side = self.sink.side_ends();
         self.persistently(Sink::abort).map_err(Trouble::renewing)?;
+        let touched = self.touched_by_abort(side).map_err(Trouble::renewing)?;
         self.batch.close();
         self.tally.clear();
         for partition in self.partitions.open_mut() {
@@ -184,11 +185,11 @@ impl<W: World> Core<W> {
                 partition.abort();
             }
         }
-        Ok(())
+        self.await_markers(source, touched)
     }
 }
 
-fn position(partition: &Partition, options: &Options) -> Position {
+fn position(partition: &Partition, options: &Options, most: usize) -> Position {
     let open_tail = partition.open.as_ref().and_then(|open| open.tail);
     let forgotten = partition.open.as_ref().and_then(|open| open.forgotten.as_ref());
     let checkpoint = Checkpoint {
@@ -203,5 +204,5 @@ fn position(partition: &Partition, options: &Options) -> Position {
         state: options.state_id.clone(),
         writer: options.writer.clone(),
     };
-    Position { partition: partition.id, next: partition.next, metadata: checkpoint.render() }
+    Position { partition: partition.id, next: partition.next, metadata: checkpoint.render_within(most) }
 }

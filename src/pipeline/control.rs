@@ -1,6 +1,6 @@
 //! What an operator asks of a running worker, answered between two transactions.
 
-use super::batch::Partitions;
+use super::batch::{Batch, Partitions};
 use super::loading::Stored;
 use super::partition::{Open, Partition};
 use super::trouble::Trouble;
@@ -92,7 +92,7 @@ impl<W: World> Core<W> {
     fn forget(&mut self, source: &W::Source, identity: Identity, places: &[Place]) -> Result<(), Trouble> {
         self.batch.begin(&mut self.sink, || self.clock.elapsed()).map_err(Trouble::from)?;
         let hash = self.options.hash;
-        open_for(&mut self.partitions, places, |partition, owners| Forgotten {
+        open_for((&mut self.batch, &mut self.partitions), places, |partition, owners| Forgotten {
             hash,
             partition: partition.id,
             number: partition.forgets + 1,
@@ -119,7 +119,7 @@ impl<W: World> Core<W> {
 
 /// Makes the partitions of these places part of the open transaction.
 fn open_for(
-    partitions: &mut Partitions,
+    (batch, partitions): (&mut Batch, &mut Partitions),
     places: &[Place],
     forgotten: impl Fn(&Partition, Vec<Offset>) -> Forgotten,
 ) {
@@ -131,7 +131,7 @@ fn open_for(
             .collect();
         if !owners.is_empty() {
             let forgotten = Some(forgotten(partition, owners));
-            partition.open = Some(Open { forgotten, ..Open::default() });
+            *batch.touch(partition.id, &mut partition.open) = Open { forgotten, ..Open::default() };
         }
     }
 }

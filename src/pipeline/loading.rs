@@ -1,7 +1,24 @@
 //! From stored blocks to a window, and from a window back to the owners stored.
+//!
+//! A worker with hundreds of millions of identities needs minutes for its local state. It reads a slice of it in each
+//! iteration: a member that does not poll is thrown out, and a worker whose iteration does not end is killed.
 
-use crate::dedupe::{Coordinates, Identity, Offset, Owners, PartitionId, Window};
-use crate::ports::{Store, StoreError};
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use super::checkpoint::Checkpoint;
+use super::partition::Phase;
+use super::trouble::Trouble;
+use super::worker::{Core, World};
+use crate::clock::Clock;
+use crate::dedupe::{
+    BlockError, Coordinates, Identity, KindId, Offset, Owners, PartitionId, Window, Windows,
+};
+use crate::metrics::RestoreSource;
+use crate::ports::{Committed, Store, StoreError};
+
+/// How often a load reports its progress in the log.
+const LOG: Duration = Duration::from_secs(5);
 
 /// The owners of one partition, as the store knows them.
 pub struct Stored<'a, T> {
@@ -46,23 +63,275 @@ pub(super) fn cut_back(
 }
 
 /// Reads the blocks of a partition below `trusted` into an empty window and sets its stream time, in
-/// ms since the epoch. Gives how many identities the blocks hold.
+/// epoch milliseconds. For commands: a worker reads in slices.
 pub fn load_window(
     store: &impl Store,
     partition: PartitionId,
     (trusted, stream_time_ms): (Offset, i64),
     window: &mut Window,
-) -> Result<u64, StoreError> {
-    let mut ids = 0u64;
-    store.scan(partition, &mut |view| {
-        ids += view.count() as u64;
-        Ok(())
-    })?;
-    window.reserve(ids);
+) -> Result<(), StoreError> {
+    window.reserve(store.ids(partition)?);
     store.scan(partition, &mut |view| {
         let restored = window.restore(view, trusted).map(drop);
-        restored.map_err(|error| StoreError::Corrupt(format!("partition {partition}: {error}")))
+        restored.map_err(|error| unusable(partition, &error))
     })?;
     window.set_stream_time(stream_time_ms);
-    Ok(ids)
+    Ok(())
+}
+
+fn unusable(partition: PartitionId, error: &BlockError) -> StoreError {
+    StoreError::Corrupt(format!("partition {partition}: {error}"))
+}
+
+/// How much local state one iteration of the worker reads, whichever bound is reached first; at least one block.
+/// In between it polls, and other partitions get their records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LoadSlice {
+    /// Identities.
+    pub ids: u64,
+    /// Time.
+    pub time: Duration,
+}
+
+impl Default for LoadSlice {
+    fn default() -> Self {
+        // Some 5 million identities a second are loaded; the time is that of reading the state topic.
+        Self { ids: 1_000_000, time: Duration::from_millis(20) }
+    }
+}
+
+/// Local state that is being read, slice by slice.
+#[derive(Debug)]
+pub struct Loading {
+    /// Monotonic time of its start.
+    since: Duration,
+    /// Monotonic time of the last line about it in the log.
+    logged: Duration,
+    task: Task,
+    /// The kinds whose blocks are still to be read; the last one is being read.
+    kinds: Vec<KindId>,
+    /// Where reading continues, first offset of a block; `None` before the first block of a kind.
+    from: Option<Offset>,
+    /// Identities read.
+    ids: u64,
+    /// Identities stored when it began.
+    total: u64,
+}
+
+/// What the blocks are read for.
+#[derive(Debug)]
+enum Task {
+    /// To fill empty windows with the owners below `trusted`.
+    Windows { trusted: Offset, stream_time_ms: i64, next: Box<Next> },
+    /// To fill the emptied filters of complete windows. Then the partition starts, with what a load took.
+    Filters { load: Option<(Duration, u64)> },
+}
+
+/// What comes after the local state.
+#[derive(Debug)]
+pub(super) enum Next {
+    /// It is complete up to the committed offset.
+    Start(Committed, Checkpoint),
+    /// The state topic is read from this offset; local state is right below the second one.
+    Restore(Committed, Option<Checkpoint>, (Offset, Offset)),
+}
+
+impl Loading {
+    /// Share of the identities read so far, in 0..=1.
+    #[must_use]
+    pub fn share(&self) -> f64 {
+        (self.ids as f64 / self.total.max(1) as f64).min(1.0)
+    }
+
+    fn log(&mut self, id: PartitionId, now: Duration) {
+        if now.saturating_sub(self.logged) >= LOG {
+            self.logged = now;
+            let percent = self.share() * 100.0;
+            tracing::info!(partition = id, ids = self.ids, "loading local state, {percent:.0} % read");
+        }
+    }
+}
+
+/// What is left of one iteration's slice.
+struct Budget {
+    ids: u64,
+    until: Duration,
+}
+
+impl Budget {
+    fn is_spent(&self, now: Duration) -> bool {
+        self.ids == 0 || now >= self.until
+    }
+}
+
+impl<W: World> Core<W> {
+    /// Begins to read the local blocks below `trusted` into the partition's empty windows.
+    pub(super) fn begin_loading(
+        &mut self,
+        id: PartitionId,
+        trusted: Offset,
+        next: Next,
+    ) -> Result<(), Trouble> {
+        let head = self.store.head(id)?.unwrap_or_default();
+        let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
+        partition.state_next = head.state_next;
+        partition.forgets = head.forgets;
+        let kinds = partition.windows.iter().flat_map(Windows::iter).map(|(kind, _)| kind).collect();
+        let next = Box::new(next);
+        let task = Task::Windows { trusted, stream_time_ms: head.stream_time_ms, next };
+        self.begin_reading(id, kinds, task)
+    }
+
+    /// Filters that hold forgotten owners could call a record seen that was not: begins to fill them again. False
+    /// when there are none.
+    pub(super) fn begin_refilling(
+        &mut self,
+        id: PartitionId,
+        load: Option<(Duration, u64)>,
+    ) -> Result<bool, Trouble> {
+        let windows = self.partitions.get_mut(id).and_then(|partition| partition.windows.as_mut());
+        let stale = windows.into_iter().flat_map(Windows::iter_mut).filter(|(_, it)| it.has_stale_filters());
+        let mut kinds = Vec::new();
+        for (kind, window) in stale {
+            window.empty_filters();
+            kinds.push(kind);
+        }
+        if kinds.is_empty() {
+            return Ok(false);
+        }
+        tracing::info!(partition = id, "rebuilding the filters beyond the exact window");
+        self.begin_reading(id, kinds, Task::Filters { load })?;
+        Ok(true)
+    }
+
+    fn begin_reading(&mut self, id: PartitionId, kinds: Vec<KindId>, task: Task) -> Result<(), Trouble> {
+        let mut total = 0;
+        for kind in &kinds {
+            total += self.store.ids(kind.filed(id))?;
+        }
+        let now = self.clock.elapsed();
+        let loading = Loading { since: now, logged: now, task, kinds, from: None, ids: 0, total };
+        if let Some(partition) = self.partitions.get_mut(id) {
+            partition.phase = Phase::Loading(Box::new(loading));
+        }
+        Ok(())
+    }
+
+    /// Reads one slice of local state, of one partition after the other.
+    pub(super) fn load_slice(&mut self, source: &W::Source) -> Result<(), Trouble> {
+        let waiting = self.partitions.ids(|p| matches!(p.phase, Phase::Loading(_)));
+        let LoadSlice { ids, time } = self.options.load_slice;
+        let mut budget = Budget { ids: ids.max(1), until: self.clock.elapsed() + time };
+        for (number, id) in waiting.into_iter().enumerate() {
+            // What follows on a load asks the broker, which takes time too.
+            if number > 0 && budget.is_spent(self.clock.elapsed()) {
+                break;
+            }
+            self.load_some(id, &mut budget)?;
+            self.loaded(source, id)?;
+        }
+        Ok(())
+    }
+
+    /// Reads blocks of a partition until all are read or the slice is.
+    fn load_some(&mut self, id: PartitionId, budget: &mut Budget) -> Result<(), Trouble> {
+        let (store, clock) = (&self.store, &self.clock);
+        let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
+        let Phase::Loading(loading) = &mut partition.phase else { return Ok(()) };
+        let Some(windows) = partition.windows.as_mut() else { return Ok(()) };
+        while let Some(kind) = loading.kinds.last().copied() {
+            let filed = kind.filed(id);
+            let Some(window) = windows.of_block(filed) else { return Ok(()) };
+            if let (None, Task::Windows { .. }) = (loading.from, &loading.task) {
+                window.reserve(store.ids(filed)?);
+            }
+            let (task, read) = (&loading.task, &mut loading.ids);
+            let rest = store.scan_from(filed, loading.from.unwrap_or(0), &mut |view| {
+                let taken = match task {
+                    Task::Windows { trusted, .. } => window.restore(view, *trusted).map(drop),
+                    Task::Filters { .. } => window.refill(view, partition.committed),
+                };
+                taken.map_err(|error| unusable(id, &error))?;
+                let ids = view.count() as u64;
+                *read += ids;
+                budget.ids = budget.ids.saturating_sub(ids);
+                let spent = budget.is_spent(clock.elapsed());
+                Ok(if spent { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+            })?;
+            if rest.is_some() {
+                loading.from = rest;
+                loading.log(id, clock.elapsed());
+                return Ok(());
+            }
+            if let Task::Windows { stream_time_ms, .. } = &loading.task {
+                window.set_stream_time(*stream_time_ms);
+            }
+            loading.from = None;
+            loading.kinds.pop();
+        }
+        Ok(())
+    }
+
+    /// Goes on with a partition whose local state has been read to the end.
+    fn loaded(&mut self, source: &W::Source, id: PartitionId) -> Result<(), Trouble> {
+        let now = self.clock.elapsed();
+        let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
+        let Phase::Loading(loading) = &partition.phase else { return Ok(()) };
+        if partition.windows.is_none() {
+            partition.relocate(now);
+            return Ok(());
+        }
+        if !loading.kinds.is_empty() {
+            return Ok(());
+        }
+        let (since, ids) = (loading.since, loading.ids);
+        // From here on the windows are complete: not to be dropped when what follows fails.
+        let done = Phase::Locating { not_before: now, blocked: None };
+        let Phase::Loading(loading) = std::mem::replace(&mut partition.phase, done) else { return Ok(()) };
+        match loading.task {
+            Task::Filters { load } => self.start(source, id, load),
+            Task::Windows { next, .. } => {
+                self.report.restored(RestoreSource::Local, ids);
+                self.loaded_windows(source, (since, ids), *next)
+            }
+        }
+    }
+
+    fn loaded_windows(
+        &mut self,
+        source: &W::Source,
+        (since, ids): (Duration, u64),
+        next: Next,
+    ) -> Result<(), Trouble> {
+        let now = self.clock.elapsed();
+        match next {
+            Next::Start(answer, checkpoint) => {
+                let (id, committed) = (answer.partition, answer.offset.unwrap_or(0));
+                let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
+                partition.committed = committed;
+                partition.next = committed;
+                partition.tail = checkpoint.tail;
+                partition.state_next = partition.state_next.max(checkpoint.state_next);
+                partition.take_over(&checkpoint);
+                let took = now.saturating_sub(since);
+                tracing::info!(
+                    partition = id,
+                    ids,
+                    offset = committed,
+                    ?took,
+                    "state loaded from the local store"
+                );
+                self.start(source, id, Some((since, ids)))
+            }
+            Next::Restore(answer, checkpoint, local) => {
+                let begun = self.begin_restore(source, &answer, checkpoint.as_ref(), Some(local));
+                if let (Err(_), Some(partition)) = (&begun, self.partitions.get_mut(answer.partition)) {
+                    // What is below the committed offset must not pass for the state of it at the next attempt.
+                    partition.unload();
+                    partition.relocate(now);
+                }
+                begun
+            }
+        }
+    }
 }

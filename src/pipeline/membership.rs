@@ -7,7 +7,7 @@ use super::partition::Partition;
 use super::trouble::{Fatal, Trouble};
 use super::worker::{Core, World};
 use crate::clock::Clock;
-use crate::dedupe::PartitionId;
+use crate::dedupe::{KindId, PartitionId};
 use crate::ports::{Failure, GroupEvent, Remedy, Source, StateLog, Store, StoreError};
 
 /// A member replaced more often than this within the patience has a rival. A lone one can replace itself:
@@ -52,7 +52,7 @@ impl<W: World> Core<W> {
                 committed.and(released)
             }
             GroupEvent::Lost(ids) => {
-                let aborted = if self.batch.is_open() { self.abort() } else { Ok(()) };
+                let aborted = if self.batch.is_open() { self.abort(source) } else { Ok(()) };
                 let released = self.release(source, &ids);
                 // What stays with us was part of the aborted transaction too.
                 self.relocate(source, Duration::ZERO)?;
@@ -81,8 +81,9 @@ impl<W: World> Core<W> {
 
     /// Another worker of this process has the partition's local state; this one will be told, or has to
     /// take it back and begin anew.
-    pub(super) fn taken(&mut self, id: PartitionId) -> Failure {
+    pub(super) fn taken(&mut self, filed: PartitionId) -> Failure {
         let now = self.clock.elapsed();
+        let (_, id) = KindId::of_filed(filed);
         if let Some(partition) = self.partitions.get_mut(id) {
             partition.unload();
             if !partition.is_running() {
@@ -101,7 +102,7 @@ impl<W: World> Core<W> {
         self.rejoining = true;
         self.heard.clear();
         let closed: Vec<_> = self.partitions.ids(|_| true).into_iter().map(|id| self.log.close(id)).collect();
-        let ended = if self.batch.is_open() { self.abort() } else { Ok(()) };
+        let ended = if self.batch.is_open() { self.abort(source) } else { Ok(()) };
         self.partitions = Partitions::default();
         source.rejoin()?;
         self.rejoining = false;

@@ -6,6 +6,7 @@ use super::batch::Partitions;
 use super::checkpoint::Origin;
 use super::kinds::Kinds;
 use super::limits::Limits;
+use super::loading::LoadSlice;
 use super::reach::Reach;
 use super::trouble::Fatal;
 pub use crate::config::{Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, Start};
@@ -99,6 +100,12 @@ pub struct Options {
     pub interval: Duration,
     /// How long the broker keeps a transaction open.
     pub transaction_timeout: Duration,
+    /// Most identities of a block.
+    pub block_ids: usize,
+    /// Most partitions of one transaction.
+    pub most_partitions: usize,
+    /// How much local state one iteration reads.
+    pub load_slice: LoadSlice,
 }
 
 impl Options {

@@ -4,20 +4,18 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::checkpoint::{Checkpoint, Tail};
+use super::loading::Loading;
 use super::order::Order;
 use super::poison::Refusal;
 use crate::dedupe::{Block, Forgotten, HashKind, KindId, Offset, PartitionId, Windows};
 use crate::ports::Epoch;
 
-/// Most identities of a block: some 540 KB, well below the default limit of a record's size.
-const BLOCK_IDS: usize = 30_000;
-
 /// The life of a partition in a worker. Records are processed only while it runs.
 ///
 /// ```text
-/// assigned ─→ Locating ─→ Restoring ─→ Running ─→ (revoked)
-///                 ↑  └────────────────────↑ │
-///                 └── abort, unknown result ┘
+/// assigned ─→ Locating ─→ Loading ─→ Restoring ─→ Running ─→ (revoked)
+///                 ↑  └───────┴─────────↑    └────↑ │
+///                 └──── abort, unknown result ─────┘
 /// ```
 #[derive(Debug)]
 pub enum Phase {
@@ -29,6 +27,8 @@ pub enum Phase {
         /// before it.
         blocked: Option<(Duration, Option<Offset>)>,
     },
+    /// Paused. Blocks are being read from the local store.
+    Loading(Box<Loading>),
     /// Paused. Blocks are being read from the state topic.
     Restoring(Box<Restoring>),
     /// Records flow.
@@ -80,6 +80,17 @@ pub struct Open {
     pub forgotten: Option<Forgotten>,
 }
 
+/// Records of another transaction that are open in a partition's topics.
+#[derive(Debug, Clone, Copy)]
+pub struct LeftOpen {
+    /// Monotonic time since which they are seen at the same place.
+    pub since: Duration,
+    /// Where they begin in the clean and in the state partition.
+    pub place: (Offset, Offset),
+    /// How many times it was tried in vain to end them for others.
+    pub attempts: u32,
+}
+
 /// A partition and everything that belongs to it. Owned by one worker.
 #[expect(clippy::struct_excessive_bools, reason = "each a fact of its own, none follows from another")]
 #[derive(Debug)]
@@ -107,11 +118,10 @@ pub struct Partition {
     /// The group was rewound and the state forgot what lay beyond C: the next transaction has to write
     /// a block even without identities, or a later restore would revive the forgotten owners.
     pub rewound: bool,
-    /// No leftover of a torn transaction is in the partition's topics, since the producer was made.
+    /// Since the producer was made, nothing is left open in the partition's topics, and its logs agree.
     pub untorn: bool,
-    /// Monotonic time since which the same leftover is seen, and where it begins in the clean and in
-    /// the state partition.
-    pub hanging: Option<(Duration, (Offset, Offset))>,
+    /// What is open in the partition's topics, when something is.
+    pub left_open: Option<LeftOpen>,
     /// The leader epoch of the last record before `next`.
     pub epoch: Option<Epoch>,
     /// The leader epoch of the last record before C.
@@ -124,8 +134,6 @@ pub struct Partition {
     pub unsettled: bool,
     /// The committed offset beyond which the state topic was found, when that was seen once.
     pub behind_state: Option<Offset>,
-    /// A committed leftover becomes visible with our next commit here, and is lost with an abort.
-    pub must_commit: bool,
     /// The lowest record among those refused last: it is sent alone next, and what lies before it without it.
     pub suspect: Option<Offset>,
     /// The record that the broker refuses, once found, and its words.
@@ -153,14 +161,13 @@ impl Partition {
             limit: None,
             rewound: false,
             untorn: false,
-            hanging: None,
+            left_open: None,
             epoch: None,
             committed_epoch: None,
             order: Order::default(),
             began: None,
             unsettled: false,
             behind_state: None,
-            must_commit: false,
             suspect: None,
             poison: None,
             refusal: None,
@@ -174,22 +181,26 @@ impl Partition {
         matches!(self.phase, Phase::Running)
     }
 
-    /// Back to the question where the group stands, not before `not_before`.
+    /// Back to the question where the group stands, not before `not_before`. A state loaded by half is dropped: it
+    /// must not pass for a complete one.
     pub fn relocate(&mut self, not_before: Duration) {
+        if matches!(self.phase, Phase::Loading(_)) {
+            self.unload();
+        }
         self.phase = Phase::Locating { not_before, blocked: None };
     }
 
-    /// The blocks of the open transaction: everything new in `committed..next`.
+    /// The blocks of the open transaction, of at most `most` identities: everything new in `committed..next`.
     ///
     /// None when nothing was written to the clean topic. A block without identities is written when
     /// only records without id were forwarded: it shows later that the transaction was complete.
     #[must_use]
-    pub fn blocks(&mut self, hash: HashKind) -> Vec<Block> {
+    pub fn blocks(&mut self, hash: HashKind, most: usize) -> Vec<Block> {
         let (Some(open), Some(windows)) = (&self.open, &mut self.windows) else { return Vec::new() };
         if !open.forwarded && !self.rewound && !windows.has_pending() {
             return Vec::new();
         }
-        windows.blocks(hash, self.id, &(self.committed..self.next), BLOCK_IDS)
+        windows.blocks(hash, self.id, &(self.committed..self.next), most)
     }
 
     /// The transaction is committed: what was pending is real. Returns the first offset of each kind whose block is
@@ -198,7 +209,6 @@ impl Partition {
         let open = self.open.take().unwrap_or_default();
         self.committed = self.next;
         self.committed_epoch = self.epoch;
-        self.must_commit &= !open.forwarded;
         self.rewound = false;
         self.unsettled = false;
         self.state_next = state_end.map_or(self.state_next, |end| end.max(self.state_next));

@@ -6,16 +6,15 @@
 
 use std::time::Duration;
 
-use super::checkpoint::{Checkpoint, Tail};
-use super::loading::{cut_back, load_window};
+use super::checkpoint::Checkpoint;
+use super::loading::{Next, cut_back};
 use super::order::Order;
-use super::partition::{Open, Partition, Phase};
+use super::partition::{Partition, Phase};
 use super::trouble::Trouble;
 use super::worker::{Core, World};
 use crate::clock::Clock;
-use crate::dedupe::{KindId, Offset, PartitionId, Windows};
-use crate::metrics::RestoreSource;
-use crate::ports::{Committed, Head, Remedy, Sink, Source, StateLog, Store, StoreError};
+use crate::dedupe::{KindId, Offset, PartitionId};
+use crate::ports::{Committed, Head, Remedy, Sink, Source, StateLog, Store};
 
 /// Slice of a question to the broker between two polls.
 const SLICE: Duration = Duration::from_secs(1);
@@ -53,8 +52,7 @@ pub(super) fn plan(head: Option<Head>, committed: Option<Offset>, checkpoint: Op
     let Some(checkpoint) = checkpoint else {
         return Plan::CatchUp { confirmed: head.confirmed, from: head.state_next };
     };
-    let local = head.tail.map(|(crc, next)| Tail { crc, next });
-    let same_tail = checkpoint.tail.is_some_and(|tail| Some(tail) == local);
+    let same_tail = checkpoint.tail.is_some_and(|tail| Some((tail.crc, tail.next)) == head.tail);
     // Taking an identity back leaves C and the last block as they are.
     let same_forgets = checkpoint.forgets == head.forgets;
     if same_forgets && (head.confirmed == committed || (same_tail && head.confirmed < committed)) {
@@ -77,18 +75,19 @@ impl<W: World> Core<W> {
             for id in &waiting {
                 self.hold(*id);
             }
-            let free = self.untorn(source, &waiting)?;
+            let free = self.without_leftovers(source, &waiting)?;
             if !free.is_empty() {
                 self.locate(source, &free)?;
             }
         }
+        let loaded = self.load_slice(source);
         if self.partitions.iter().any(|p| matches!(p.phase, Phase::Restoring(_))) {
             // All of them, also after a failure: the log hands each over once.
             let items = self.log.read(READ)?;
             let restored: Vec<_> = items.into_iter().map(|item| self.restored(source, item)).collect();
-            return restored.into_iter().collect();
+            return std::iter::once(loaded).chain(restored).collect();
         }
-        Ok(())
+        loaded
     }
 
     /// Takes the partition's local state. What is in memory is only worth something if nobody else
@@ -107,7 +106,9 @@ impl<W: World> Core<W> {
         match source.committed(waiting, SLICE) {
             Ok(answers) => {
                 self.report.reachable();
-                answers.iter().try_for_each(|answer| self.located(source, answer))
+                let agreed = self.reconcile(source, &answers)?;
+                let mut agreed = answers.iter().filter(|answer| agreed.contains(&answer.partition));
+                agreed.try_for_each(|answer| self.located(source, answer))
             }
             Err(failed) if failed.remedy == Remedy::Retry => {
                 self.blocked(source, waiting)?;
@@ -126,7 +127,7 @@ impl<W: World> Core<W> {
             return Ok(());
         }
         if blocked > self.options.transaction_timeout {
-            return waiting.iter().try_for_each(|id| self.settle_offsets(source, *id));
+            return self.clear_offsets(source, waiting);
         }
         let mut fenced: Vec<String> = vec![self.options.writer.clone()];
         for answer in settled {
@@ -193,11 +194,15 @@ impl<W: World> Core<W> {
             self.options.same_state(checkpoint.state.as_deref())?;
         }
         match plan(self.store.head(id)?, answer.offset, checkpoint.as_ref()) {
-            Plan::Load { believed } => self.load(source, (answer, believed), &checkpoint.unwrap_or_default()),
+            Plan::Load { believed } => {
+                let (checkpoint, committed) = (checkpoint.unwrap_or_default(), answer.offset.unwrap_or(0));
+                self.claim(answer, Some(&checkpoint), (committed, believed))?;
+                self.begin_loading(id, committed, Next::Start(answer.clone(), checkpoint))
+            }
             Plan::CatchUp { confirmed, from } => {
                 self.claim(answer, checkpoint.as_ref(), (confirmed, confirmed))?;
-                self.load_local(id, confirmed)?;
-                self.begin_restore(source, answer, checkpoint.as_ref(), Some((from, confirmed)))
+                let next = Next::Restore(answer.clone(), checkpoint, (from, confirmed));
+                self.begin_loading(id, confirmed, next)
             }
             Plan::Restore => self.begin_restore(source, answer, checkpoint.as_ref(), None),
         }
@@ -211,29 +216,6 @@ impl<W: World> Core<W> {
         }
         partition.abort();
         self.start(source, id, None)
-    }
-
-    /// Everything below C is in the local store.
-    fn load(
-        &mut self,
-        source: &W::Source,
-        (answer, believed): (&Committed, Offset),
-        checkpoint: &Checkpoint,
-    ) -> Result<(), Trouble> {
-        let id = answer.partition;
-        let committed = answer.offset.unwrap_or(0);
-        let began = self.clock.elapsed();
-        self.claim(answer, Some(checkpoint), (committed, believed))?;
-        let ids = self.load_local(id, committed)?;
-        let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
-        partition.committed = committed;
-        partition.next = committed;
-        partition.tail = checkpoint.tail;
-        partition.state_next = partition.state_next.max(checkpoint.state_next);
-        partition.take_over(checkpoint);
-        let took = self.clock.elapsed().saturating_sub(began);
-        tracing::info!(partition = id, ids, offset = committed, ?took, "state loaded from the local store");
-        self.start(source, id, Some((began, ids)))
     }
 
     /// Cuts the local store back, to `from` in the blocks of the unnamed kind, and to `believed` in those of named kinds:
@@ -261,21 +243,6 @@ impl<W: World> Core<W> {
         Ok(())
     }
 
-    /// Reads the local blocks below `trusted` into the window. Returns how many identities.
-    fn load_local(&mut self, id: PartitionId, trusted: Offset) -> Result<u64, Trouble> {
-        let head = self.store.head(id)?.unwrap_or_default();
-        let Some(partition) = self.partitions.get_mut(id) else { return Ok(0) };
-        partition.state_next = head.state_next;
-        partition.forgets = head.forgets;
-        let Some(windows) = partition.windows.as_mut() else { return Ok(0) };
-        let mut ids = 0;
-        for (kind, window) in windows.iter_mut() {
-            ids += load_window(&self.store, kind.filed(id), (trusted, head.stream_time_ms), window)?;
-        }
-        self.report.restored(RestoreSource::Local, ids);
-        Ok(ids)
-    }
-
     /// The state is that of C: let the records come.
     pub(super) fn start(
         &mut self,
@@ -284,7 +251,9 @@ impl<W: World> Core<W> {
         load: Option<(Duration, u64)>,
     ) -> Result<(), Trouble> {
         let placed = self.place(source, id);
-        self.renew_filters(id)?;
+        if placed.is_ok() && self.begin_refilling(id, load)? {
+            return Ok(());
+        }
         // Before the first commit: whoever looks should see a limit that is in force.
         self.enforced.apply(&self.options, &mut self.partitions);
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
@@ -312,38 +281,21 @@ impl<W: World> Core<W> {
             self.report.restore_took(now.saturating_sub(began));
         }
         started?;
-        self.settle_position(id)
+        self.settle_position(source, id)
     }
 
     /// Puts a position that only we know into the next commit, though no record has come.
-    fn settle_position(&mut self, id: PartitionId) -> Result<(), Trouble> {
+    fn settle_position(&mut self, source: &W::Source, id: PartitionId) -> Result<(), Trouble> {
         let Some(partition) = self.partitions.get_mut(id).filter(|p| p.unsettled) else { return Ok(()) };
         self.batch.begin(&mut self.sink, || self.clock.elapsed())?;
-        partition.open.get_or_insert_with(Open::default);
-        Ok(())
-    }
-
-    /// Filters that hold forgotten owners could call a record seen that was not.
-    fn renew_filters(&mut self, id: PartitionId) -> Result<(), Trouble> {
-        let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
-        let committed = partition.committed;
-        for (kind, window) in partition.windows.iter_mut().flat_map(Windows::iter_mut) {
-            if !window.has_stale_filters() {
-                continue;
-            }
-            tracing::info!(partition = id, "building the filters beyond the exact window anew");
-            window.empty_filters();
-            self.store.scan(kind.filed(id), &mut |view| {
-                let filled = window.refill(view, committed);
-                filled.map_err(|error| StoreError::Corrupt(format!("partition {id}: {error}")))
-            })?;
-        }
-        Ok(())
+        self.batch.touch(id, &mut partition.open);
+        if self.batch.is_full(&self.options) { self.commit(source) } else { Ok(()) }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::checkpoint::Tail;
     use super::*;
 
     fn head(confirmed: Offset, tail: Option<(u32, Offset)>) -> Head {
@@ -355,7 +307,7 @@ mod tests {
     }
 
     fn checkpoint(crc: u32, next: Offset) -> Checkpoint {
-        Checkpoint { tail: Some(Tail { crc, next }), ..Checkpoint::default() }
+        Checkpoint { tail: Some(Tail { crc, next, from: None }), ..Checkpoint::default() }
     }
 
     #[test]

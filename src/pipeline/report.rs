@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::batch::{Batch, Partitions};
 use super::kinds::Kinds;
-use super::partition::Partition;
+use super::partition::{Partition, Phase};
 use super::reach::Reach;
 use crate::dedupe::{Bloom, Offset, PartitionId, Window, Windows};
 use crate::metrics::{
@@ -369,7 +369,11 @@ fn status(
             _ => PartitionState::Starting,
         },
         reason: match share {
-            Some(share) => Some(format!("{:.0} % of the state topic read", share * 100.0)),
+            Some(share) => {
+                let is_local = matches!(partition.phase, Phase::Loading(_));
+                let of = if is_local { "local state" } else { "state topic" };
+                Some(format!("{:.0} % of the {of} read", share * 100.0))
+            }
             None if !reach.covers(partition.id) => {
                 Some("waits until the clean and the state topic have this partition".to_owned())
             }

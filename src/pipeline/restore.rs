@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::checkpoint::{Checkpoint, Origin, Tail};
+use super::failpoint;
 use super::loading::cut_back;
 use super::options::{OnRewind, Start};
 use super::partition::{Partition, Phase, Restoring};
@@ -12,7 +13,7 @@ use super::worker::{Core, World};
 use crate::clock::Clock;
 use crate::dedupe::{Block, BlockView, Forgotten, HashKind, KindId, Offset, PartitionId, Windows};
 use crate::metrics::{Beginning, RestoreSource};
-use crate::ports::{Committed, Head, Source, StateItem, StateLog, Store};
+use crate::ports::{Committed, Head, LogId, Source, StateItem, StateLog, Store};
 
 /// Slice of a question to the broker between two polls.
 const SLICE: Duration = Duration::from_secs(1);
@@ -29,7 +30,9 @@ impl<W: World> Core<W> {
         local: Option<(Offset, Offset)>,
     ) -> Result<(), Trouble> {
         let id = answer.partition;
-        let bounds = self.log.bounds(id, SLICE)?;
+        let Some(bounds) = self.log.bounds(&[LogId::state(id)], SLICE)?.into_iter().next() else {
+            return Ok(());
+        };
         if let Some(checkpoint) = checkpoint.filter(|c| c.state_next > bounds.high) {
             return Err(Fatal::Operator(format!(
                 "topic {} partition {id} ends at offset {}, but the group's checkpoint was written when it had \
@@ -73,6 +76,7 @@ impl<W: World> Core<W> {
         if from >= bounds.stable {
             return self.finish_restore(source, id, from);
         }
+        failpoint::pass("before_state_open");
         self.log.open(id, Some(from))?;
         Ok(())
     }
@@ -85,7 +89,27 @@ impl<W: World> Core<W> {
                 self.restore_block((partition, offset), origin.kind, &block)
             }
             StateItem::End { partition, next } => self.finish_restore(source, partition, next),
+            StateItem::Gone { partition } => self.restart_restore(partition),
         }
+    }
+
+    /// The log does not hold what was to be read next. From the beginning: its ends are others now.
+    fn restart_restore(&mut self, id: PartitionId) -> Result<(), Trouble> {
+        let now = self.clock.elapsed();
+        let topic = &self.options.state;
+        if let Some(partition) = self.partitions.get_mut(id)
+            && let Phase::Restoring(restoring) = &partition.phase
+        {
+            let at = restoring.at;
+            tracing::warn!(
+                partition = id,
+                at,
+                "topic {topic} lost records while it was read; restoring again"
+            );
+            partition.unload();
+            partition.relocate(now);
+        }
+        Ok(self.log.close(id)?)
     }
 
     fn restore_block(
@@ -108,10 +132,12 @@ impl<W: World> Core<W> {
         let Phase::Restoring(restoring) = &mut partition.phase else { return Ok(()) };
         restoring.at = offset;
         restoring.covered = Some(block.next);
+        // Newer than what was local, and perhaps back: between them were duplicates alone, which stay duplicates.
+        restoring.confirmed = None;
         restoring.ids += block.entries.len() as u64;
         restoring.tell(id, now);
         partition.state_next = restoring.resume_after(&block, offset);
-        let tail = Tail { crc: Block::checksum(bytes), next: block.next };
+        let tail = Tail { crc: Block::checksum(bytes), next: block.next, from: Some(offset) };
         let Some(windows) = partition.windows.as_mut() else { return Ok(()) };
         if !windows.restore(&view).map_err(|e| Trouble::block("the state topic", &e))? {
             *restoring.left_out.entry(kind.unwrap_or_default()).or_default() += block.entries.len() as u64;
@@ -363,12 +389,13 @@ impl Restoring {
 }
 
 impl Partition {
-    /// How far a restore has come, in 0..=1; `None` when none is under way.
+    /// How far a restore, from disk or from the state topic, has come, in 0..=1; `None` when none is under way.
     #[must_use]
     pub fn restored_share(&self) -> Option<f64> {
         match &self.phase {
             Phase::Restoring(restoring) => Some(restoring.share()),
-            _ => None,
+            Phase::Loading(loading) => Some(loading.share()),
+            Phase::Locating { .. } | Phase::Running => None,
         }
     }
 }

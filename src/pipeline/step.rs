@@ -5,7 +5,6 @@ use std::time::Duration;
 use super::loading::Stored;
 use super::options::{Gaps, Mode, OnMissing, OnProbable};
 use super::order::Arrival;
-use super::partition::Open;
 use super::trouble::{Fatal, Trouble};
 use super::worker::{Core, World};
 use crate::clock::Clock;
@@ -132,7 +131,7 @@ impl<W: World> Core<W> {
         }
         self.batch.begin(&mut self.sink, || self.clock.elapsed())?;
         let Some(windows) = partition.windows.as_mut() else { return Ok(false) };
-        let open = partition.open.get_or_insert_with(Open::default);
+        let open = self.batch.touch(at.partition, &mut partition.open);
         windows.observe(record.timestamp_ms(), now_ms);
         open.records += 1;
         let records = open.records;

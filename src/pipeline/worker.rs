@@ -15,7 +15,7 @@ use super::step::gather;
 use super::trouble::{Fatal, Trouble};
 use crate::clock::Clock;
 use crate::control::Asked;
-use crate::dedupe::{Window, Windows};
+use crate::dedupe::{PartitionId, Window, Windows};
 use crate::ports::{Failure, GroupEvent, Head, Remedy, Sink, Source, StateLog, Store, StoreError};
 
 /// Longest wait for records when nothing is open; also how late a stop is noticed.
@@ -57,6 +57,12 @@ pub struct Core<W: World> {
     /// Failures in a row; the pause before the next attempt grows with them.
     pub(super) failures: u32,
     pub(super) prepared: bool,
+    /// No producer before the present one has left anything open in the group's offsets.
+    pub(super) offsets_cleared: bool,
+    /// Monotonic time since which clearing them is held back.
+    pub(super) held_back_since: Option<Duration>,
+    /// Attempts to clear the group's offsets.
+    pub(super) probed: PartitionId,
     /// What the group said and we have not answered yet.
     pub(super) heard: VecDeque<GroupEvent>,
     /// A call failed for now; until one succeeds the process does not count as ready.
@@ -99,6 +105,9 @@ impl<W: World> Worker<W> {
             told: Told::default(),
             failures: 0,
             prepared: false,
+            offsets_cleared: false,
+            held_back_since: None,
+            probed: 0,
             heard: VecDeque::new(),
             doubtful: false,
             rejoining: false,
@@ -165,7 +174,7 @@ impl<W: World> Core<W> {
         self.serve(source)?;
         self.answer(source)?;
         // However recovery fares, the client is polled in every turn: it answers the group from there.
-        let recovered = if self.prepared { self.recover(source) } else { self.prepare() };
+        let recovered = self.make_ready(source);
         let mut asked = Ok(());
         if self.doubtful && self.prepared && !self.batch.is_open() {
             asked = self.ask(source);
@@ -211,6 +220,17 @@ impl<W: World> Core<W> {
 
     /// Fences a predecessor with our transactional id. Comes before the first question for C, whose
     /// answer would otherwise wait for the predecessor's transaction.
+    fn make_ready(&mut self, source: &W::Source) -> Result<(), Trouble> {
+        if !self.prepared {
+            return self.prepare();
+        }
+        if !self.offsets_cleared && !self.clear_own_offsets(source)? {
+            return Ok(());
+        }
+        self.offsets_cleared = true;
+        self.recover(source)
+    }
+
     fn prepare(&mut self) -> Result<(), Trouble> {
         self.sink.prepare(PREPARE)?;
         self.prepared = true;
@@ -280,7 +300,7 @@ impl<W: World> Core<W> {
             self.narrow(refused, &failed.what);
         }
         if self.batch.is_open() {
-            self.abort()?;
+            self.abort(source)?;
             self.report.aborted();
         }
         let pause = if failed.refused.is_some() { Duration::ZERO } else { self.backoff() };
@@ -291,6 +311,7 @@ impl<W: World> Core<W> {
     fn renew(&mut self, source: &W::Source) -> Result<(), Trouble> {
         self.sink.discard();
         self.prepared = false;
+        self.offsets_cleared = false;
         self.partitions.iter_mut().for_each(|p| p.untorn = false);
         if self.batch.is_open() {
             self.report.unknown();

@@ -21,8 +21,8 @@ use super::keys;
 use super::segments::Readers;
 use super::tail::{Place, consistent};
 use super::walk::{Content, Found};
-use crate::dedupe::{Block, BlockView, Coordinates, Identity, Offset, PartitionId};
-use crate::ports::{Head, Store, StoreError};
+use crate::dedupe::{Block, Coordinates, Identity, Offset, PartitionId};
+use crate::ports::{Head, Store, StoreError, Visit};
 
 /// How long closing waits for the engine's threads.
 const CLOSE_SILENCE: Duration = Duration::from_secs(10);
@@ -185,19 +185,27 @@ impl Store for SledStore {
         Ok(())
     }
 
-    fn scan(
+    fn scan_from(
         &self,
         partition: PartitionId,
-        visit: &mut dyn FnMut(&BlockView<'_>) -> Result<(), StoreError>,
-    ) -> Result<(), StoreError> {
+        from: Offset,
+        visit: Visit<'_>,
+    ) -> Result<Option<Offset>, StoreError> {
         let mut readers = Readers::default();
         for place in [Place::Settled, Place::Waiting] {
-            let mut blocks = self.engine.walk(place, partition);
+            let mut blocks = self.engine.walk_from(place, partition, from);
             while let Some(found) = blocks.next()? {
-                visit(&self.engine.trusted(partition, &self.engine.bytes(&found, &mut readers)?)?)?;
+                let bytes = self.engine.bytes(&found, &mut readers)?;
+                if visit(&self.engine.trusted(partition, &bytes)?)?.is_break() {
+                    return Ok(Some(found.first + 1));
+                }
             }
         }
-        Ok(())
+        Ok(None)
+    }
+
+    fn ids(&self, partition: PartitionId) -> Result<u64, StoreError> {
+        Ok(self.engine.record(partition)?.map_or(0, |record| record.identities))
     }
 
     fn truncate(

@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::dedupe::{Block, BlockView, Coordinates, Identity, Offset, PartitionId};
-use crate::ports::{Head, Store, StoreError};
+use crate::dedupe::{Block, Coordinates, Identity, Offset, PartitionId};
+use crate::ports::{Head, Store, StoreError, Visit};
 
 /// Who holds a partition, 0 = nobody. Locked while the holder writes, so that another one takes it
 /// over between two writes and never in the middle of one.
@@ -122,13 +122,18 @@ impl<S: Store> Store for Held<S> {
         self.write(partition, |store| store.set_head(partition, head))
     }
 
-    fn scan(
+    fn scan_from(
         &self,
         partition: PartitionId,
-        visit: &mut dyn FnMut(&BlockView<'_>) -> Result<(), StoreError>,
-    ) -> Result<(), StoreError> {
-        let scanned = self.store.scan(partition, visit);
+        from: Offset,
+        visit: Visit<'_>,
+    ) -> Result<Option<Offset>, StoreError> {
+        let scanned = self.store.scan_from(partition, from, visit);
         self.unless_taken(partition, scanned)?
+    }
+
+    fn ids(&self, partition: PartitionId) -> Result<u64, StoreError> {
+        self.store.ids(partition)
     }
 
     fn truncate(

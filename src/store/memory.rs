@@ -1,25 +1,37 @@
 //! The store in memory, for simulations: the same answers, nothing on disk.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::cut::lowered;
 use super::tail::consistent;
 use crate::dedupe::{Block, BlockError, BlockView, Coordinates, Identity, Offset, PartitionId};
-use crate::ports::{Head, Store, StoreError};
+use crate::ports::{Head, Store, StoreError, Visit};
 
 /// Blocks in a map. Clones share it, as clones of the store on disk do: a clone kept while a worker
 /// is dropped is what a restarted worker finds.
 #[derive(Debug, Clone, Default)]
 pub struct MemoryStore {
-    partitions: Arc<Mutex<BTreeMap<PartitionId, Partition>>>,
+    contents: Arc<Mutex<Contents>>,
+}
+
+type Partitions = BTreeMap<PartitionId, Partition>;
+
+#[derive(Debug, Default)]
+struct Contents {
+    partitions: Partitions,
+    /// What the last writes replaced, the oldest first: what a loss of power could bring back.
+    unsynced: VecDeque<(PartitionId, Option<Partition>)>,
 }
 
 #[derive(Debug, Clone, Default)]
 struct Partition {
     head: Head,
-    blocks: BTreeMap<Offset, Vec<u8>>,
+    blocks: BTreeMap<Offset, Arc<Vec<u8>>>,
 }
+
+/// Most writes that are not synced: a database writes out by itself now and then.
+const UNSYNCED: usize = 64;
 
 impl MemoryStore {
     /// An empty store.
@@ -30,17 +42,81 @@ impl MemoryStore {
     /// A copy that shares nothing: an older state to come back to.
     #[must_use]
     pub fn snapshot(&self) -> Self {
-        Self { partitions: Arc::new(Mutex::new(self.lock().clone())) }
+        let partitions = self.lock().partitions.clone();
+        Self { contents: Arc::new(Mutex::new(Contents { partitions, ..Contents::default() })) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<PartitionId, Partition>> {
-        self.partitions.lock().unwrap_or_else(PoisonError::into_inner)
+    /// How many writes a loss of power could take.
+    #[must_use]
+    pub fn unsynced(&self) -> usize {
+        self.lock().unsynced.len()
+    }
+
+    /// The power goes: the last writes, so many of them, never came to the disk.
+    pub fn lose(&self, writes: usize) {
+        let mut contents = self.lock();
+        for _ in 0..writes {
+            let Some((partition, before)) = contents.unsynced.pop_back() else { break };
+            contents.put(partition, before);
+        }
+        contents.unsynced.clear();
+    }
+
+    /// The disk rots: damages the block that `pick` chooses among so many, in its bit number `bit` (counted round), or
+    /// takes all of its bytes. False when there is no block.
+    pub fn rot(&self, pick: impl FnOnce(usize) -> usize, bit: Option<usize>) -> bool {
+        let mut contents = self.lock();
+        let mut blocks: Vec<_> =
+            contents.partitions.values_mut().flat_map(|stored| stored.blocks.values_mut()).collect();
+        let Some(place) = (!blocks.is_empty()).then(|| pick(blocks.len()) % blocks.len()) else {
+            return false;
+        };
+        let Some(block) = blocks.get_mut(place) else { return false };
+        let bytes = Arc::make_mut(block);
+        match bit.map(|bit| bit % (bytes.len() * 8).max(1)) {
+            Some(bit) => bytes.iter_mut().skip(bit / 8).take(1).for_each(|byte| *byte ^= 1 << (bit % 8)),
+            None => bytes.clear(),
+        }
+        true
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Contents> {
+        self.contents.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes a partition, or, when that fails, nothing.
+    fn write<T>(
+        &self,
+        partition: PartitionId,
+        change: impl FnOnce(&mut Partitions) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let mut contents = self.lock();
+        let before = contents.partitions.get(&partition).cloned();
+        let changed = change(&mut contents.partitions);
+        if changed.is_err() {
+            contents.put(partition, before);
+        } else {
+            contents.unsynced.push_back((partition, before));
+            if contents.unsynced.len() > UNSYNCED {
+                contents.unsynced.pop_front();
+            }
+        }
+        changed
+    }
+}
+
+impl Contents {
+    fn put(&mut self, partition: PartitionId, stored: Option<Partition>) {
+        match stored {
+            Some(stored) => drop(self.partitions.insert(partition, stored)),
+            None => drop(self.partitions.remove(&partition)),
+        }
     }
 }
 
 impl Partition {
     fn end(&self) -> Result<Offset, StoreError> {
-        let last = self.blocks.last_key_value().map(|(_, bytes)| BlockView::trusted(bytes).map_err(damaged));
+        let last = self.blocks.last_key_value().map(|(_, bytes)| BlockView::verified(bytes).map_err(damaged));
         Ok(last.transpose()?.map_or(0, |view| view.header.next))
     }
 
@@ -57,7 +133,7 @@ impl Partition {
             removed.extend(block.entries.drain(keep..));
             block.next = block.next.min(from);
             if block.first < from {
-                self.blocks.insert(block.first, block.encode());
+                self.blocks.insert(block.first, Arc::new(block.encode()));
             }
         }
         Ok(removed)
@@ -66,7 +142,7 @@ impl Partition {
 
 impl Store for MemoryStore {
     fn head(&self, partition: PartitionId) -> Result<Option<Head>, StoreError> {
-        Ok(self.lock().get(&partition).map(|stored| stored.head))
+        Ok(self.lock().partitions.get(&partition).map(|stored| stored.head))
     }
 
     fn append(&mut self, block: &Block, head: Head) -> Result<(), StoreError> {
@@ -76,31 +152,47 @@ impl Store for MemoryStore {
                 block.partition, block.first
             )));
         }
-        let mut partitions = self.lock();
-        let stored = partitions.entry(block.partition).or_default();
-        if stored.end()? > block.first {
-            stored.cut(block.first)?;
-        }
-        if block.first < block.next {
-            stored.blocks.insert(block.first, block.encode());
-        }
-        stored.head = head;
-        Ok(())
+        self.write(block.partition, |partitions| {
+            let stored = partitions.entry(block.partition).or_default();
+            if stored.end()? > block.first {
+                stored.cut(block.first)?;
+            }
+            if block.first < block.next {
+                stored.blocks.insert(block.first, Arc::new(block.encode()));
+            }
+            stored.head = head;
+            Ok(())
+        })
     }
 
     fn set_head(&mut self, partition: PartitionId, head: Head) -> Result<(), StoreError> {
-        self.lock().entry(partition).or_default().head = head;
-        Ok(())
+        self.write(partition, |partitions| {
+            partitions.entry(partition).or_default().head = head;
+            Ok(())
+        })
     }
 
-    fn scan(
+    fn scan_from(
         &self,
         partition: PartitionId,
-        visit: &mut dyn FnMut(&BlockView<'_>) -> Result<(), StoreError>,
-    ) -> Result<(), StoreError> {
+        from: Offset,
+        visit: Visit<'_>,
+    ) -> Result<Option<Offset>, StoreError> {
         // Copied, so that the visitor may use the store.
-        let stored = self.lock().get(&partition).cloned().unwrap_or_default();
-        stored.blocks.values().try_for_each(|bytes| visit(&BlockView::verified(bytes).map_err(damaged)?))
+        let stored = self.lock().partitions.get(&partition).cloned().unwrap_or_default();
+        for (first, bytes) in stored.blocks.range(from..) {
+            if visit(&BlockView::verified(bytes).map_err(damaged)?)?.is_break() {
+                return Ok(Some(first + 1));
+            }
+        }
+        Ok(None)
+    }
+
+    fn ids(&self, partition: PartitionId) -> Result<u64, StoreError> {
+        let contents = self.lock();
+        let blocks =
+            contents.partitions.get(&partition).into_iter().flat_map(|stored| stored.blocks.values());
+        blocks.map(|bytes| Ok(BlockView::verified(bytes).map_err(damaged)?.count() as u64)).sum()
     }
 
     fn truncate(
@@ -108,53 +200,60 @@ impl Store for MemoryStore {
         partition: PartitionId,
         from: Offset,
     ) -> Result<Vec<(Offset, Identity)>, StoreError> {
-        self.lock().get_mut(&partition).map_or_else(|| Ok(Vec::new()), |stored| stored.cut(from))
+        self.write(partition, |partitions| {
+            partitions.get_mut(&partition).map_or_else(|| Ok(Vec::new()), |stored| stored.cut(from))
+        })
     }
 
     fn forget(&mut self, partition: PartitionId, owners: &[Offset], head: Head) -> Result<(), StoreError> {
-        let mut partitions = self.lock();
-        let stored = partitions.entry(partition).or_default();
-        for owner in owners {
-            let Some((_, bytes)) = stored.blocks.range_mut(..=*owner).next_back() else { continue };
-            let mut block = Block::decode(bytes).map_err(damaged)?;
-            block.entries.retain(|(offset, _)| offset != owner);
-            *bytes = block.encode();
-        }
-        stored.head = head;
-        Ok(())
+        self.write(partition, |partitions| {
+            let stored = partitions.entry(partition).or_default();
+            for owner in owners {
+                let Some((_, bytes)) = stored.blocks.range_mut(..=*owner).next_back() else { continue };
+                let mut block = Block::decode(bytes).map_err(damaged)?;
+                block.entries.retain(|(offset, _)| offset != owner);
+                *bytes = Arc::new(block.encode());
+            }
+            stored.head = head;
+            Ok(())
+        })
     }
 
     fn expire(&mut self, partition: PartitionId, first: Offset) -> Result<(), StoreError> {
-        if let Some(stored) = self.lock().get_mut(&partition) {
+        self.write(partition, |partitions| {
+            let Some(stored) = partitions.get_mut(&partition) else { return Ok(()) };
             while let Some(oldest) = stored.blocks.first_entry() {
-                if BlockView::trusted(oldest.get()).map_err(damaged)?.header.next > first {
+                if BlockView::verified(oldest.get()).map_err(damaged)?.header.next > first {
                     break;
                 }
                 oldest.remove();
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     fn identity_of(&self, owner: Coordinates) -> Result<Option<Identity>, StoreError> {
-        let partitions = self.lock();
-        let Some(stored) = partitions.get(&owner.partition) else { return Ok(None) };
+        let contents = self.lock();
+        let Some(stored) = contents.partitions.get(&owner.partition) else { return Ok(None) };
         let Some((_, bytes)) = stored.blocks.range(..=owner.offset).next_back() else { return Ok(None) };
-        BlockView::trusted(bytes).and_then(|view| view.identity_of(owner.offset)).map_err(damaged)
+        BlockView::verified(bytes).and_then(|view| view.identity_of(owner.offset)).map_err(damaged)
     }
 
     fn clear(&mut self, partition: PartitionId) -> Result<(), StoreError> {
-        self.lock().remove(&partition);
-        Ok(())
+        self.write(partition, |partitions| {
+            partitions.remove(&partition);
+            Ok(())
+        })
     }
 
     fn disk_bytes(&self) -> Result<Option<u64>, StoreError> {
-        let partitions = self.lock();
-        let blocks = partitions.values().flat_map(|stored| stored.blocks.values());
+        let contents = self.lock();
+        let blocks = contents.partitions.values().flat_map(|stored| stored.blocks.values());
         Ok(Some(blocks.map(|bytes| bytes.len() as u64).sum()))
     }
 
     fn sync(&mut self) -> Result<(), StoreError> {
+        self.lock().unsynced.clear();
         Ok(())
     }
 }

@@ -88,6 +88,12 @@ impl Engine {
         Walk { engine: self, place, partition, entries: self.tree(place).range(range(partition)) }
     }
 
+    /// The same, from the first block that begins at or beyond `from`.
+    pub(super) fn walk_from(&self, place: Place, partition: PartitionId, from: Offset) -> Walk<'_> {
+        let wanted = keys::block(partition, from)..=keys::block(partition, Offset::MAX);
+        Walk { engine: self, place, partition, entries: self.tree(place).range(wanted) }
+    }
+
     /// What a key and its value say of a block.
     pub(super) fn found(
         &self,

@@ -17,10 +17,10 @@ use dedupd::dedupe::{
 use dedupd::kafka::{KafkaSink, KafkaSource, KafkaStateLog, Settings, Topology};
 use dedupd::metrics::{About, Metrics, PartitionState, Status};
 use dedupd::pipeline::{
-    Gaps, Kinds, Limits, Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, Options, Overflow, Reach,
-    Report, Start, Torn, Worker, World,
+    Gaps, Kinds, Limits, LoadSlice, Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, Options,
+    Overflow, Reach, Report, Start, Torn, Worker, World,
 };
-use dedupd::ports::{Bounds, Failure, Leftover, StateItem, StateLog};
+use dedupd::ports::{Bounds, Failure, Leftover, LogId, StateItem, StateLog};
 use dedupd::store::memory::MemoryStore;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::message::Message;
@@ -74,31 +74,32 @@ impl StateLog for Slowed {
 
     fn close(&mut self, closed: PartitionId) -> Result<(), Failure> {
         self.held.retain(|item| match item {
-            StateItem::Block { partition, .. } | StateItem::End { partition, .. } => *partition != closed,
+            StateItem::Block { partition, .. }
+            | StateItem::End { partition, .. }
+            | StateItem::Gone { partition } => *partition != closed,
         });
         self.inner.close(closed)
     }
 
-    fn bounds(&self, partition: PartitionId, wait: Duration) -> Result<Bounds, Failure> {
-        self.inner.bounds(partition, wait)
+    fn bounds(&self, logs: &[LogId], wait: Duration) -> Result<Vec<Bounds>, Failure> {
+        self.inner.bounds(logs, wait)
     }
 
-    fn clean_bounds(&self, partition: PartitionId, wait: Duration) -> Result<Bounds, Failure> {
-        self.inner.clean_bounds(partition, wait)
+    fn stable_ends(&self, logs: &[LogId], wait: Duration) -> Result<Vec<Offset>, Failure> {
+        self.inner.stable_ends(logs, wait)
     }
 
-    fn tail(
+    fn tails(
         &self,
-        partition: PartitionId,
-        from: Offset,
+        from: &[(PartitionId, Offset)],
         what: Leftover,
         wait: Duration,
     ) -> Result<Vec<StateItem>, Failure> {
-        self.inner.tail(partition, from, what, wait)
+        self.inner.tails(from, what, wait)
     }
 
-    fn clean_shows(&self, partition: PartitionId, offset: Offset, wait: Duration) -> Result<bool, Failure> {
-        self.inner.clean_shows(partition, offset, wait)
+    fn shown(&self, at: &[(PartitionId, Offset)], wait: Duration) -> Result<Vec<bool>, Failure> {
+        self.inner.shown(at, wait)
     }
 }
 
@@ -160,6 +161,7 @@ impl Member {
             cluster_id: None,
             topic_ids: [None, None, None],
             largest_batch: None,
+            largest_state: None,
             warnings: Vec::new(),
         };
         let service = Service { topology: Some(topology), ..Service::new(config) };
@@ -272,7 +274,7 @@ fn options(settings: &Settings, reach: Reach) -> Options {
         state_id: None,
         state: settings.state.clone(),
         reach,
-        began: u32::MAX,
+        began: 12,
         writer: settings.transactional_id.clone(),
         rule: rule(),
         hash: HashKind::Xxh3,
@@ -308,6 +310,9 @@ fn options(settings: &Settings, reach: Reach) -> Options {
         max_bytes: usize::try_from(settings.max_bytes).unwrap(),
         interval: Duration::from_millis(50),
         transaction_timeout: settings.transaction_timeout,
+        block_ids: 30_000,
+        most_partitions: usize::MAX,
+        load_slice: LoadSlice::default(),
     }
 }
 

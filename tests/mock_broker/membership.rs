@@ -226,6 +226,7 @@ fn questions_about_committed_offsets_carry_their_remedy() {
                 ),
             }
             let answers = source.committed(&[0, 1], SLICE).expect("an answer");
+            assert_eq!(answers.len(), 2, "{answers:?}");
             assert!(answers.iter().all(|answer| answer.offset.is_none()), "{answers:?}");
         }
     });

@@ -134,10 +134,11 @@ fn a_partition_that_is_not_everywhere_yet_waits_and_holds_nobody_up() {
     let reach = Reach::new(1);
     let member = Member::reaching(settings(&mock, "early"), reach.clone(), Pace::FULL);
     clean.wait_for(&BTreeMap::from([(here, keys(OTHER))]), || member.assert_alive());
-    assert!(clean.keys.get(&there).is_none_or(Vec::is_empty), "{:?}", clean.keys);
     wait_until("the other one to be shown as waiting", LIMIT, || {
         (member.in_state(PartitionState::Starting) == [there].into()).then_some(())
     });
+    clean.read();
+    assert!(clean.keys.get(&there).is_none_or(Vec::is_empty), "{:?}", clean.keys);
     reach.raise(2);
     clean.wait_for(&BTreeMap::from([(there, keys(SLOW))]), || member.assert_alive());
     member.runs([here, there]);

@@ -87,7 +87,7 @@ impl Wishes {
             let again = raw
                 .records()
                 .any(|record| record.at.offset >= wish.from && record.name() == wish.name && !record.refused);
-            let clean = cluster.clean[wish.partition].committed(0, &cluster.fates);
+            let clean = cluster.clean[wish.partition].committed(0);
             again && !clean.into_iter().any(|(_, it)| it.name() == wish.name && it.at.offset > wish.owner)
         };
         let wrong = self.fulfilled.iter().filter(unheard);

@@ -32,7 +32,7 @@ fn audit_partition(
     let mut wrong = Vec::new();
     let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
     let mut last = None;
-    for (at, clean) in cluster.clean[partition].committed(0, &cluster.fates) {
+    for (at, clean) in cluster.clean[partition].committed(0) {
         let name = clean.name();
         let mut tell = |what: &str| {
             wrong.push(format!("{what}: id {name} of raw {} at clean {partition}@{at}", clean.at));

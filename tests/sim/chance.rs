@@ -57,11 +57,23 @@ pub enum Fault {
     MissingId,
     /// The broker refuses a record.
     Refused,
+    /// A marker is not written to a clean partition.
+    TornClean,
+    /// A marker is not written to a state partition.
+    TornState,
+    /// A marker is not written to the group's offsets.
+    TornOffsets,
+    /// Markers are written a little after the transaction was decided.
+    LateMarker,
+    /// At a restart the store lacks the last writes that were not synced.
+    WritesLost,
+    /// A stored block is damaged.
+    BitRot,
 }
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 29] = [
         Self::Crash,
         Self::Retry,
         Self::Abort,
@@ -85,6 +97,12 @@ impl Fault {
         Self::StrangeTime,
         Self::MissingId,
         Self::Refused,
+        Self::TornClean,
+        Self::TornState,
+        Self::TornOffsets,
+        Self::LateMarker,
+        Self::WritesLost,
+        Self::BitRot,
     ];
 
     /// As printed.
@@ -113,6 +131,12 @@ impl Fault {
             Self::StrangeTime => "strange timestamp",
             Self::MissingId => "missing id",
             Self::Refused => "refused record",
+            Self::TornClean => "marker missing in clean",
+            Self::TornState => "marker missing in state",
+            Self::TornOffsets => "marker missing in the offsets",
+            Self::LateMarker => "late marker",
+            Self::WritesLost => "unsynced writes lost",
+            Self::BitRot => "bit rot in the store",
         }
     }
 
@@ -133,6 +157,10 @@ impl Fault {
             Self::StrangeTime => 0.1,
             Self::MissingId => 0.05,
             Self::Refused => 0.01,
+            Self::TornClean | Self::TornState | Self::TornOffsets => 0.01,
+            Self::LateMarker => 0.1,
+            Self::WritesLost => 0.2,
+            Self::BitRot => 0.004,
         }
     }
 }

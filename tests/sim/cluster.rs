@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
-use dedupd::dedupe::{Offset, PartitionId};
+use dedupd::dedupe::{Block, Offset, PartitionId};
 use dedupd::ports::{Failure, Position, Remedy};
 
 use crate::sim::chance::{Chance, Fault, failed};
 use crate::sim::group::{Group, MemberId};
 use crate::sim::raw::{Raw, RawLog};
-use crate::sim::tx_log::{Fate, Tx, TxLog};
+use crate::sim::tx_log::{self, Fate, TxLog};
 
 /// The broker ends transactions after so long.
 pub const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(10);
@@ -30,15 +30,31 @@ pub struct StateRecord {
 
 #[derive(Default)]
 struct Writer {
+    number: tx_log::Producer,
     epoch: Epoch,
     open: Option<Open>,
+    /// A transaction that is decided, but whose markers are still under way.
+    completing: Option<Completing>,
 }
 
 struct Open {
-    tx: Tx,
     since: Duration,
-    clean: BTreeSet<usize>,
-    state: BTreeSet<usize>,
+    parts: BTreeSet<Part>,
+}
+
+struct Completing {
+    due: Duration,
+    fate: Fate,
+    parts: BTreeSet<Part>,
+}
+
+/// A log that gets a marker of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Part {
+    Clean(usize),
+    State(usize),
+    /// The group's offsets of all partitions: one log.
+    Offsets,
 }
 
 /// What the group knows of a partition.
@@ -46,8 +62,8 @@ struct Open {
 pub struct Offsets {
     /// Offset and metadata, `None` when there are none.
     pub settled: Option<(Offset, String)>,
-    /// What open transactions would make of it.
-    pub pending: BTreeMap<Tx, (Offset, String)>,
+    /// What each producer's next marker would make of it.
+    pub pending: BTreeMap<tx_log::Producer, (Offset, String)>,
 }
 
 /// The simulated cluster.
@@ -66,10 +82,10 @@ pub struct Cluster {
     pub offsets: Vec<Offsets>,
     /// The group's members.
     pub group: Group,
-    /// What became of each transaction.
-    pub fates: Vec<Fate>,
     /// Workers whose process has ended, though they may not know it yet.
     pub dead: BTreeSet<usize>,
+    /// Processes that ended because their store is damaged.
+    pub condemned: BTreeSet<usize>,
     /// Producers with a transaction begun, known to the broker or not.
     pub begun: BTreeSet<String>,
     /// What must never happen and did.
@@ -91,8 +107,8 @@ impl Cluster {
             state: (0..partitions).map(|_| TxLog::default()).collect(),
             offsets: (0..partitions).map(|_| Offsets::default()).collect(),
             group: Group::new(partitions),
-            fates: Vec::new(),
             dead: BTreeSet::new(),
+            condemned: BTreeSet::new(),
             begun: BTreeSet::new(),
             violations: Vec::new(),
             calls: 0,
@@ -117,6 +133,13 @@ impl Cluster {
                 self.chance.count(Fault::LateCommit);
             }
         }
+        let due = self
+            .writers
+            .iter()
+            .filter(|(_, writer)| writer.completing.as_ref().is_some_and(|completing| completing.due <= now));
+        for writer in due.map(|(name, _)| name.clone()).collect::<Vec<_>>() {
+            self.complete(&writer);
+        }
         let timed_out = self.writers.iter().filter(|(_, writer)| {
             writer.open.as_ref().is_some_and(|open| open.since + TRANSACTION_TIMEOUT <= now)
         });
@@ -133,48 +156,64 @@ impl Cluster {
 
     /// Whether no transaction is open anywhere.
     pub fn is_settled(&self) -> bool {
-        self.begun.is_empty() && self.late.is_empty() && self.writers.values().all(|w| w.open.is_none())
+        self.begun.is_empty()
+            && self.late.is_empty()
+            && self.writers.values().all(|w| w.open.is_none() && w.completing.is_none())
     }
 
-    /// Takes a transactional id over: its open transaction is aborted, its producer fenced.
+    /// One past the last raw offset that any log shows as processed. An offset whose marker is missing may be behind.
+    pub fn processed(&self, partition: usize) -> Offset {
+        let settled = self.offsets[partition].settled.as_ref().map_or(0, |(offset, _)| *offset);
+        let clean = self.clean[partition].committed(0).map(|(_, raw)| raw.at.offset + 1);
+        let blocks =
+            self.state[partition].committed(0).filter_map(|(_, record)| Block::decode(&record.block).ok());
+        clean.chain(blocks.map(|block| block.next)).fold(settled, Offset::max)
+    }
+
+    /// Takes a transactional id over: its open transaction is aborted, its producer fenced. Like the broker's,
+    /// the answer comes when no marker of it is under way any more.
     pub fn fence(&mut self, writer: &str) -> Epoch {
+        self.complete(writer);
         self.finish(writer, Fate::Aborted);
-        let entry = self.writers.entry(writer.to_owned()).or_default();
+        self.complete(writer);
+        let entry = named(&mut self.writers, writer);
         entry.epoch += 1;
         entry.epoch
     }
 
-    /// The writer's open transaction, begun when there is none.
-    fn open(&mut self, writer: &str, epoch: Epoch) -> Result<&mut Open, Failure> {
+    /// The number of the writer, whose transaction is open from now on and will have a marker in `part`.
+    fn open(&mut self, writer: &str, epoch: Epoch, part: Part) -> Result<tx_log::Producer, Failure> {
+        current(&mut self.writers, writer, epoch)?;
+        // The client waits until the markers of the last transaction are written.
+        self.complete(writer);
         let now = self.now;
-        let entry = current(&mut self.writers, writer, epoch)?;
-        let fates = &mut self.fates;
-        Ok(entry.open.get_or_insert_with(|| {
-            fates.push(Fate::Open);
-            Open { tx: fates.len() - 1, since: now, clean: BTreeSet::new(), state: BTreeSet::new() }
-        }))
+        let entry = named(&mut self.writers, writer);
+        entry.open.get_or_insert_with(|| Open { since: now, parts: BTreeSet::new() }).parts.insert(part);
+        Ok(entry.number)
     }
 
-    /// Writes to the clean topic.
-    pub fn write_clean(&mut self, writer: &str, epoch: Epoch, record: Rc<Raw>) -> Result<Offset, Failure> {
-        let partition = record.at.partition as usize;
-        let open = self.open(writer, epoch)?;
-        open.clean.insert(partition);
-        let tx = open.tx;
-        Ok(self.clean[partition].append(tx, record))
+    /// Writes to the clean topic; `None` is a record that nobody is meant to see.
+    pub fn write_clean(
+        &mut self,
+        (writer, epoch): (&str, Epoch),
+        partition: PartitionId,
+        record: Option<Rc<Raw>>,
+    ) -> Result<Offset, Failure> {
+        let partition = partition as usize;
+        let producer = self.open(writer, epoch, Part::Clean(partition))?;
+        Ok(self.clean[partition].append(producer, record))
     }
 
-    /// Writes to the state topic.
+    /// Writes to the state topic; `None` is a record that nobody is meant to see.
     pub fn write_state(
         &mut self,
         (writer, epoch): (&str, Epoch),
         partition: PartitionId,
-        record: StateRecord,
+        record: Option<StateRecord>,
     ) -> Result<Offset, Failure> {
-        let open = self.open(writer, epoch)?;
-        open.state.insert(partition as usize);
-        let tx = open.tx;
-        Ok(self.state[partition as usize].append(tx, record))
+        let partition = partition as usize;
+        let producer = self.open(writer, epoch, Part::State(partition))?;
+        Ok(self.state[partition].append(producer, record))
     }
 
     /// Puts offsets into the transaction. A member, when given, has to be of the current generation;
@@ -185,13 +224,13 @@ impl Cluster {
         member: Option<MemberId>,
         positions: &[Position],
     ) -> Result<(), Failure> {
-        let tx = self.open(writer, epoch)?.tx;
+        let producer = self.open(writer, epoch, Part::Offsets)?;
         if member.is_some_and(|member| !self.group.is_valid(member)) {
             return Err(failed(Remedy::Abort, "the group has gone on without this member"));
         }
         for position in positions {
             let pending = (position.next, position.metadata.clone());
-            self.offsets[position.partition as usize].pending.insert(tx, pending);
+            self.offsets[position.partition as usize].pending.insert(producer, pending);
         }
         Ok(())
     }
@@ -210,13 +249,37 @@ impl Cluster {
         Ok(())
     }
 
+    /// Decides the writer's open transaction. Its markers follow at once or a little later, and where a
+    /// partition has no leader just then, never.
     fn finish(&mut self, writer: &str, fate: Fate) {
         let Some(open) = self.writers.get_mut(writer).and_then(|writer| writer.open.take()) else { return };
-        self.fates[open.tx] = fate;
-        open.clean.iter().for_each(|p| self.clean[*p].mark(open.tx));
-        open.state.iter().for_each(|p| self.state[*p].mark(open.tx));
+        let chance = &mut self.chance;
+        let parts: BTreeSet<Part> =
+            open.parts.into_iter().filter(|part| !chance.hit(part.torn_by())).collect();
+        let late = if chance.hit(Fault::LateMarker) { chance.rng.u64(0..50) } else { 0 };
+        let due = self.now + Duration::from_millis(late);
+        named(&mut self.writers, writer).completing = Some(Completing { due, fate, parts });
+        if late == 0 {
+            self.complete(writer);
+        }
+    }
+
+    /// Writes the markers that are under way.
+    fn complete(&mut self, writer: &str) {
+        let entry = named(&mut self.writers, writer);
+        let (number, Some(completing)) = (entry.number, entry.completing.take()) else { return };
+        for part in completing.parts {
+            match part {
+                Part::Clean(partition) => self.clean[partition].mark(number, completing.fate),
+                Part::State(partition) => self.state[partition].mark(number, completing.fate),
+                Part::Offsets => self.mark_offsets(number, completing.fate),
+            }
+        }
+    }
+
+    fn mark_offsets(&mut self, number: tx_log::Producer, fate: Fate) {
         for offsets in &mut self.offsets {
-            let pending = offsets.pending.remove(&open.tx);
+            let pending = offsets.pending.remove(&number);
             if fate == Fate::Committed && pending.is_some() {
                 offsets.settled = pending;
             }
@@ -224,12 +287,28 @@ impl Cluster {
     }
 }
 
+impl Part {
+    fn torn_by(self) -> Fault {
+        match self {
+            Self::Clean(_) => Fault::TornClean,
+            Self::State(_) => Fault::TornState,
+            Self::Offsets => Fault::TornOffsets,
+        }
+    }
+}
+
+/// The writer of this name, with a number of its own.
+fn named<'a>(writers: &'a mut BTreeMap<String, Writer>, writer: &str) -> &'a mut Writer {
+    let number = writers.len();
+    writers.entry(writer.to_owned()).or_insert_with(|| Writer { number, ..Writer::default() })
+}
+
 fn current<'a>(
     writers: &'a mut BTreeMap<String, Writer>,
     writer: &str,
     epoch: Epoch,
 ) -> Result<&'a mut Writer, Failure> {
-    let known = writers.entry(writer.to_owned()).or_default();
+    let known = named(writers, writer);
     if known.epoch == epoch {
         Ok(known)
     } else {

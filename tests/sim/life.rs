@@ -1,6 +1,5 @@
 //! One history: a time of trouble, a time of calm, an audit.
 
-use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -8,7 +7,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use dedupd::control::Asked;
-use dedupd::dedupe::{BloomLimits, HashKind, IdSource, KindId, KindRule, TimeSource, WindowLimits};
+use dedupd::dedupe::{BloomLimits, HashKind, IdSource, KindId, KindRule, Offset, TimeSource, WindowLimits};
 use dedupd::metrics::{About, Metrics, Status};
 use dedupd::pipeline::{
     Kind, Kinds, Limits, Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, Options, Overflow, Reach,
@@ -24,7 +23,7 @@ use crate::sim::cluster::{Cluster, TRANSACTION_TIMEOUT};
 use crate::sim::sink::SimSink;
 use crate::sim::source::SimSource;
 use crate::sim::state_log::SimLog;
-use crate::sim::store::SimStore;
+use crate::sim::store::{SimStore, rot, survive};
 use crate::sim::universe::{Sabotage, SimClock, SimWorker, Universe, writer};
 
 /// Longer than any history, in simulated time.
@@ -135,12 +134,8 @@ pub fn run(seed: u64, setting: &Setting) -> Outcome {
     };
     let choices = Choices { has_kinds: chance.rng.u8(0..3) == 0, ..choices };
     let steps = chance.rng.usize(30..200);
-    let universe = Rc::new(Universe {
-        cluster: RefCell::new(Cluster::new(chance, partitions)),
-        workers: (0..workers).map(|_| RefCell::new(None)).collect(),
-        shared,
-        sabotage: setting.sabotage,
-    });
+    let cluster = Cluster::new(chance, partitions);
+    let universe = Rc::new(Universe::new(cluster, (workers, shared), setting.sabotage, choices.max_records));
     let processes = if shared { 1 } else { workers };
     let stores = (0..processes).map(|_| (Held::new(MemoryStore::new()), Vec::new())).collect();
     let controls = vec![None; workers];
@@ -197,6 +192,7 @@ impl Life {
             if cluster.chance.hit(Fault::Snapshot) {
                 older.push(store.store().snapshot());
             }
+            rot(store.store(), &mut cluster.chance);
         }
     }
 
@@ -222,13 +218,14 @@ impl Life {
             cluster.advance(TRANSACTION_TIMEOUT * 2);
         }
         let now_ms = cluster.wall_ms();
+        let processed: Vec<Offset> = (0..cluster.raw.len()).map(|p| cluster.processed(p)).collect();
         let Cluster { chance, raw, offsets, .. } = &mut *cluster;
-        for (raw, offsets) in raw.iter_mut().zip(offsets) {
-            let Some((committed, _)) = offsets.settled.as_ref().filter(|_| offsets.pending.is_empty()) else {
+        for ((raw, offsets), processed) in raw.iter_mut().zip(offsets).zip(processed) {
+            if offsets.settled.is_none() || !offsets.pending.is_empty() {
                 continue;
-            };
-            if *committed < raw.end() && chance.hit(Fault::Rewrite) {
-                raw.rewrite(*committed, chance, now_ms);
+            }
+            if processed < raw.end() && chance.hit(Fault::Rewrite) {
+                raw.rewrite(processed, chance, now_ms);
             }
             if chance.hit(Fault::OffsetsLost) {
                 offsets.settled = None;
@@ -274,6 +271,7 @@ impl Life {
         } else if !older.is_empty() && cluster.chance.hit(Fault::StoreOld) {
             *store = Held::new(older[cluster.chance.rng.usize(0..older.len())].snapshot());
         }
+        survive(store, &mut cluster, process);
     }
 
     fn worker(&mut self, worker: usize, store: Held<MemoryStore>) -> SimWorker {
@@ -306,7 +304,7 @@ impl Life {
             state_id: None,
             state: "state".to_owned(),
             reach: Reach::new(usize::MAX),
-            began: u32::MAX,
+            began: u32::try_from(self.universe.cluster.borrow().raw.len()).unwrap(),
             writer: writer(worker),
             rule: rule(),
             hash: HashKind::Xxh3,
@@ -334,6 +332,10 @@ impl Life {
             max_bytes: 1 << 20,
             interval: self.choices.interval,
             transaction_timeout: TRANSACTION_TIMEOUT,
+            // Often several for a transaction.
+            block_ids: [1, 3, 30_000][self.choices.max_records / 3 % 3],
+            most_partitions: 1 + self.choices.max_records % 4,
+            load_slice: self.universe.load_slice,
         }
     }
 
@@ -375,7 +377,7 @@ impl Life {
         if repeated > 0 {
             counts.insert(FORGOTTEN, repeated);
         }
-        let visible = |p: usize| cluster.clean[p].committed(0, &cluster.fates).count();
+        let visible = |p: usize| cluster.clean[p].committed(0).count();
         counts.insert("taken back", self.wishes.fulfilled.len() as u64);
         Outcome {
             counts,

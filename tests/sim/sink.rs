@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use dedupd::dedupe::{Offset, PartitionId};
-use dedupd::ports::{Failure, Position, Reason, Refused, Remedy, Side, Sink};
+use dedupd::ports::{Failure, LogId, Position, Reason, Refused, Remedy, Side, Sink, Written};
 
 use crate::sim::chance::{Exposure, Fault, failed, injected};
 use crate::sim::cluster::{Cluster, Epoch, StateRecord};
@@ -44,12 +44,12 @@ impl Producer {
                 Outgoing::Clean(raw) => {
                     self.sent.push(Rc::clone(&raw));
                     let partition = raw.at.partition;
-                    cluster.write_clean(writer, self.epoch, raw).map(|at| {
+                    cluster.write_clean((writer, self.epoch), partition, Some(raw)).map(|at| {
                         self.clean_ends.insert(partition, at + 1);
                     })
                 }
                 Outgoing::State(partition, record) => {
-                    cluster.write_state((writer, self.epoch), partition, record).map(|at| {
+                    cluster.write_state((writer, self.epoch), partition, Some(record)).map(|at| {
                         self.state_ends.insert(partition, at + 1);
                     })
                 }
@@ -186,29 +186,22 @@ impl Sink<SimSource> for SimSink {
     fn purge(
         &mut self,
         writer: &str,
-        _: PartitionId,
-        _: (bool, bool),
-        wait: Duration,
-    ) -> Result<(), Failure> {
-        // What hangs of a writer here hangs in its transaction, which its successor ends.
-        if writer == self.writer { Ok(()) } else { self.fence(writer, wait) }
-    }
-
-    fn seal(
-        &mut self,
-        writer: &str,
-        key: &str,
-        block: &[u8],
+        logs: &[LogId],
         position: &Position,
         _: Duration,
     ) -> Result<(), Failure> {
         let own = self.producer.as_ref().filter(|_| writer == self.writer).map(|producer| producer.epoch);
         self.universe.call(self.worker, Exposure::Around, |cluster| {
             let by = (writer, own.unwrap_or_else(|| cluster.fence(writer)));
-            let record = StateRecord { key: key.to_owned(), block: block.to_vec() };
-            cluster.write_state(by, position.partition, record)?;
+            for log in logs {
+                match log.topic {
+                    Written::Clean => cluster.write_clean(by, log.partition, None)?,
+                    Written::State => cluster.write_state(by, log.partition, None)?,
+                    Written::DeadLetter | Written::Duplicates => unreachable!("no such topics here"),
+                };
+            }
             cluster.send_offsets(by, None, std::slice::from_ref(position))?;
-            cluster.commit(writer, by.1)
+            cluster.abort(writer, by.1)
         })
     }
 
@@ -229,6 +222,8 @@ impl Sink<SimSource> for SimSink {
                 cluster.violations.push("a transaction begun inside another".to_owned());
             }
             producer.began = true;
+            producer.clean_ends.clear();
+            producer.state_ends.clear();
             cluster.begun.insert(writer.to_owned());
             Ok(())
         })

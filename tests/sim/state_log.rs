@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use dedupd::dedupe::{Offset, PartitionId};
-use dedupd::ports::{Bounds, Failure, Leftover, StateItem, StateLog};
+use dedupd::ports::{Bounds, Failure, Leftover, LogId, StateItem, StateLog, Written};
 
 use crate::sim::chance::Exposure;
 use crate::sim::cluster::{Cluster, StateRecord};
@@ -44,7 +44,7 @@ fn read(
     for (partition, next) in open {
         let count = cluster.chance.rng.usize(0..5);
         let log = &cluster.state[*partition as usize];
-        let mut blocks: Vec<_> = log.committed(*next, &cluster.fates).collect();
+        let mut blocks: Vec<_> = log.committed(*next).collect();
         if sabotage == Sabotage::BlockHidden {
             blocks.pop();
         }
@@ -79,39 +79,50 @@ impl StateLog for SimLog {
         Ok(())
     }
 
-    fn bounds(&self, partition: PartitionId, _: Duration) -> Result<Bounds, Failure> {
-        self.call(|cluster| Ok(cluster.state[partition as usize].bounds(&cluster.fates)))
+    fn bounds(&self, logs: &[LogId], _: Duration) -> Result<Vec<Bounds>, Failure> {
+        self.call(|cluster| Ok(logs.iter().map(|log| bounds(cluster, *log)).collect()))
     }
 
-    fn clean_bounds(&self, partition: PartitionId, _: Duration) -> Result<Bounds, Failure> {
-        self.call(|cluster| Ok(cluster.clean[partition as usize].bounds(&cluster.fates)))
+    fn stable_ends(&self, logs: &[LogId], _: Duration) -> Result<Vec<Offset>, Failure> {
+        self.call(|cluster| Ok(logs.iter().map(|log| bounds(cluster, *log).stable).collect()))
     }
 
-    fn tail(
+    fn tails(
         &self,
-        partition: PartitionId,
-        from: Offset,
+        from: &[(PartitionId, Offset)],
         what: Leftover,
         _: Duration,
     ) -> Result<Vec<StateItem>, Failure> {
         self.call(|cluster| {
-            let log = &cluster.state[partition as usize];
-            Ok(match what {
-                Leftover::Committed => log
-                    .committed(from, &cluster.fates)
-                    .map(|(offset, record)| item(partition, offset, record))
-                    .collect(),
-                Leftover::Everything => {
-                    log.everything(from).map(|(offset, _, record)| item(partition, offset, record)).collect()
+            let mut items = Vec::new();
+            for (partition, from) in from {
+                let log = &cluster.state[*partition as usize];
+                let item = |(offset, record)| item(*partition, offset, record);
+                match what {
+                    Leftover::Committed => items.extend(log.committed(*from).map(item)),
+                    Leftover::Everything => items.extend(log.everything(*from).map(item)),
                 }
-            })
+            }
+            Ok(items)
         })
     }
 
-    fn clean_shows(&self, partition: PartitionId, offset: Offset, _: Duration) -> Result<bool, Failure> {
+    fn shown(&self, at: &[(PartitionId, Offset)], _: Duration) -> Result<Vec<bool>, Failure> {
         self.call(|cluster| {
-            let log = &cluster.clean[partition as usize];
-            Ok(log.committed(offset, &cluster.fates).next().is_some_and(|(at, _)| at == offset))
+            let shows = |(partition, offset): &(PartitionId, Offset)| {
+                let log = &cluster.clean[*partition as usize];
+                log.committed(*offset).next().is_some_and(|(at, _)| at == *offset)
+            };
+            Ok(at.iter().map(shows).collect())
         })
+    }
+}
+
+fn bounds(cluster: &Cluster, log: LogId) -> Bounds {
+    let partition = log.partition as usize;
+    match log.topic {
+        Written::Clean => cluster.clean[partition].bounds(),
+        Written::State => cluster.state[partition].bounds(),
+        Written::DeadLetter | Written::Duplicates => unreachable!("no such topics here"),
     }
 }

@@ -3,11 +3,12 @@
 use std::rc::Rc;
 
 use dedupd::dedupe::{Block, BlockView, Coordinates, Identity, Offset, PartitionId};
-use dedupd::ports::{Head, Store, StoreError};
+use dedupd::ports::{Head, Store, StoreError, Visit};
 use dedupd::store::Held;
 use dedupd::store::memory::MemoryStore;
 
-use crate::sim::chance::Exposure;
+use crate::sim::chance::{Chance, Exposure, Fault};
+use crate::sim::cluster::Cluster;
 use crate::sim::universe::{Sabotage, Universe};
 
 /// A store on which a process can end before and after each write.
@@ -30,6 +31,30 @@ impl SimStore {
         let Self { universe, worker, inner } = self;
         let call = universe.call(*worker, Exposure::Crash, |_| Ok(effect(inner)));
         call.map_err(|failed| StoreError::Io(failed.what))?
+    }
+}
+
+/// Begins what a worker says of a damaged store before it ends.
+pub const DAMAGED: &str = "local state is damaged";
+
+/// Now and then a bit of a stored block flips, or all of the block is gone.
+pub fn rot(store: &MemoryStore, chance: &mut Chance) {
+    if store.disk_bytes() == Ok(Some(0)) || !chance.hit(Fault::BitRot) {
+        return;
+    }
+    let bit = chance.coin().then(|| chance.rng.usize(..));
+    store.rot(|blocks| chance.rng.usize(0..blocks), bit);
+}
+
+/// What a process finds of its store when it starts: nothing of one found damaged, and after a loss of power not the last
+/// writes.
+pub fn survive(store: &mut Held<MemoryStore>, cluster: &mut Cluster, process: usize) {
+    if cluster.condemned.remove(&process) {
+        *store = Held::new(MemoryStore::new());
+    }
+    let unsynced = store.store().unsynced();
+    if unsynced > 0 && cluster.chance.hit(Fault::WritesLost) {
+        store.store().lose(cluster.chance.rng.usize(1..=unsynced));
     }
 }
 
@@ -68,12 +93,30 @@ impl Store for SimStore {
         self.write(|store| store.set_head(partition, head))
     }
 
+    fn scan_from(
+        &self,
+        partition: PartitionId,
+        from: Offset,
+        visit: Visit<'_>,
+    ) -> Result<Option<Offset>, StoreError> {
+        let read = &self.universe.loaded[self.worker];
+        self.inner.scan_from(partition, from, &mut |view| {
+            read.set(read.get() + view.count() as u64);
+            visit(view)
+        })
+    }
+
     fn scan(
         &self,
         partition: PartitionId,
         visit: &mut dyn FnMut(&BlockView<'_>) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
+        // An operator's question, which is answered in one iteration.
         self.inner.scan(partition, visit)
+    }
+
+    fn ids(&self, partition: PartitionId) -> Result<u64, StoreError> {
+        self.inner.ids(partition)
     }
 
     fn truncate(

@@ -1,12 +1,16 @@
 //! A partition that transactions write to: clean and state topic.
+//!
+//! As in Kafka, a record belongs to a producer, not to a transaction: the next marker of its producer decides
+//! about every record of that producer which is still open here. A marker that a broker failed to write
+//! therefore leaves records to the outcome of a later transaction.
 
 use dedupd::dedupe::Offset;
 use dedupd::ports::Bounds;
 
-/// A transaction of the cluster, by number.
-pub type Tx = usize;
+/// A transactional id of the cluster, by number.
+pub type Producer = usize;
 
-/// What became of a transaction.
+/// What became of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
     /// Not decided.
@@ -17,9 +21,16 @@ pub enum Fate {
     Aborted,
 }
 
-/// Entries and markers; each takes an offset.
+struct Entry<T> {
+    producer: Producer,
+    fate: Fate,
+    /// `None` for a marker, and for a record whose only purpose is its marker.
+    content: Option<T>,
+}
+
+/// Records and markers; each takes an offset.
 pub struct TxLog<T> {
-    entries: Vec<(Tx, Option<T>)>,
+    entries: Vec<Entry<T>>,
 }
 
 impl<T> Default for TxLog<T> {
@@ -29,40 +40,45 @@ impl<T> Default for TxLog<T> {
 }
 
 impl<T> TxLog<T> {
-    /// Writes an entry of a transaction and returns its offset.
-    pub fn append(&mut self, tx: Tx, entry: T) -> Offset {
-        self.entries.push((tx, Some(entry)));
+    /// Writes a record of a producer's open transaction and returns its offset.
+    pub fn append(&mut self, producer: Producer, content: Option<T>) -> Offset {
+        self.entries.push(Entry { producer, fate: Fate::Open, content });
         self.entries.len() as Offset - 1
     }
 
-    /// Writes the marker that ends a transaction here.
-    pub fn mark(&mut self, tx: Tx) {
-        self.entries.push((tx, None));
+    /// Writes the marker that decides about everything of a producer that is open here.
+    pub fn mark(&mut self, producer: Producer, fate: Fate) {
+        for entry in &mut self.entries {
+            if entry.producer == producer && entry.fate == Fate::Open {
+                entry.fate = fate;
+            }
+        }
+        self.entries.push(Entry { producer, fate, content: None });
     }
 
     /// The ends of the log.
-    pub fn bounds(&self, fates: &[Fate]) -> Bounds {
-        let open = self.entries.iter().position(|(tx, _)| fates[*tx] == Fate::Open);
+    pub fn bounds(&self) -> Bounds {
+        let open = self.entries.iter().position(|entry| entry.fate == Fate::Open);
         let high = self.entries.len();
         Bounds { low: 0, stable: open.unwrap_or(high) as Offset, high: high as Offset }
     }
 
     /// What `read_committed` sees from `from` on.
-    pub fn committed<'a>(
-        &'a self,
-        from: Offset,
-        fates: &'a [Fate],
-    ) -> impl Iterator<Item = (Offset, &'a T)> + 'a {
-        let stable = usize::try_from(self.bounds(fates).stable).unwrap();
-        self.everything(from)
-            .take_while(move |(at, ..)| *at < stable as Offset)
-            .filter(|(_, tx, _)| fates[*tx] == Fate::Committed)
-            .map(|(at, _, entry)| (at, entry))
+    pub fn committed(&self, from: Offset) -> impl Iterator<Item = (Offset, &T)> {
+        let stable = self.bounds().stable;
+        self.records(from)
+            .take_while(move |(at, ..)| *at < stable)
+            .filter(|(_, fate, _)| *fate == Fate::Committed)
+            .map(|(at, _, content)| (at, content))
     }
 
-    /// All entries from `from` on, whatever became of them.
-    pub fn everything(&self, from: Offset) -> impl Iterator<Item = (Offset, Tx, &T)> {
+    /// All records from `from` on, whatever became of them.
+    pub fn everything(&self, from: Offset) -> impl Iterator<Item = (Offset, &T)> {
+        self.records(from).map(|(at, _, content)| (at, content))
+    }
+
+    fn records(&self, from: Offset) -> impl Iterator<Item = (Offset, Fate, &T)> {
         let entries = self.entries.iter().enumerate().skip(usize::try_from(from).unwrap());
-        entries.filter_map(|(at, (tx, entry))| Some((at as Offset, *tx, entry.as_ref()?)))
+        entries.filter_map(|(at, entry)| Some((at as Offset, entry.fate, entry.content.as_ref()?)))
     }
 }

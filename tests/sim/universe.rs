@@ -1,11 +1,11 @@
 //! What the ports of all workers share: the cluster, the workers themselves, and how a call fails.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
 use dedupd::clock::Clock;
-use dedupd::pipeline::{Fatal, Gaps, Worker, World};
+use dedupd::pipeline::{Fatal, Gaps, LoadSlice, Worker, World};
 use dedupd::ports::Failure;
 
 use crate::sim::chance::{Exposure, Fault, injected};
@@ -13,7 +13,7 @@ use crate::sim::cluster::Cluster;
 use crate::sim::sink::SimSink;
 use crate::sim::source::SimSource;
 use crate::sim::state_log::SimLog;
-use crate::sim::store::SimStore;
+use crate::sim::store::{DAMAGED, SimStore};
 
 /// More port calls than any history makes.
 const CALLS_MAX: u64 = 1_000_000;
@@ -66,9 +66,35 @@ pub struct Universe {
     pub shared: bool,
     /// What is broken on purpose.
     pub sabotage: Sabotage,
+    /// Identities of local state that each worker has loaded in its current turn.
+    pub loaded: Vec<Cell<u64>>,
+    /// How much one of them may load in a turn.
+    pub load_slice: LoadSlice,
+    /// Most identities of a block, which is loaded as a whole.
+    max_records: usize,
 }
 
 impl Universe {
+    /// An empty one.
+    pub fn new(
+        cluster: Cluster,
+        (workers, shared): (usize, bool),
+        sabotage: Sabotage,
+        max_records: usize,
+    ) -> Self {
+        // One block, a few, or all that there is.
+        let ids = [1, 10, 1 << 20][max_records % 3];
+        Self {
+            cluster: RefCell::new(cluster),
+            workers: (0..workers).map(|_| RefCell::new(None)).collect(),
+            shared,
+            sabotage,
+            loaded: vec![Cell::new(0); workers],
+            load_slice: LoadSlice { ids, time: Duration::MAX / 2 },
+            max_records,
+        }
+    }
+
     /// A port call of worker `me`: time passes, others may run, something may fail.
     pub fn call<T, F: FnOnce(&mut Cluster) -> Result<T, Failure>>(
         &self,
@@ -156,8 +182,13 @@ impl Universe {
     pub fn turn(&self, worker: usize) -> bool {
         let Ok(mut slot) = self.workers[worker].try_borrow_mut() else { return false };
         let Some(running) = slot.as_mut() else { return false };
+        self.loaded[worker].set(0);
         let ended = running.turn();
         let mut cluster = self.cluster.borrow_mut();
+        let loaded = self.loaded[worker].get();
+        if loaded > self.load_slice.ids + self.max_records as u64 {
+            cluster.violations.push(format!("worker {worker} loaded {loaded} ids without polling"));
+        }
         if ended.is_ok() && !cluster.dead.contains(&worker) {
             return true;
         }
@@ -170,6 +201,10 @@ impl Universe {
     /// A worker has ended: as a crash made it, because it was fenced again and again, or wrongly.
     pub fn ended(&self, cluster: &mut Cluster, worker: usize, how: Result<(), Fatal>) {
         match &how {
+            // The process ends, and its next start begins with an empty store.
+            Err(Fatal::State(what)) if !cluster.dead.contains(&worker) && what.contains(DAMAGED) => {
+                cluster.condemned.insert(if self.shared { 0 } else { worker });
+            }
             Err(fatal) if !cluster.dead.contains(&worker) && !matches!(fatal, Fatal::Fenced(_)) => {
                 cluster.violations.push(format!("worker {worker} gave up: {fatal}"));
             }

@@ -144,6 +144,7 @@ fn an_inspection_shows_partitions_and_the_slices_of_a_start() {
     assert_eq!(shown, made);
     let exact_only = WindowLimits { bloom: None, ..limits() };
     let plain = inspect(&state, &lengths(exact_only), &ProgressBar::hidden()).unwrap();
+    assert_eq!(plain.partitions.len(), inspection.partitions.len());
     assert!(plain.partitions.iter().all(|p| p.slices.is_empty() && p.exact_ids.is_none()));
     state.close();
 }

@@ -16,6 +16,7 @@ mod soak;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::Duration;
 
@@ -81,6 +82,7 @@ fn head(confirmed: Offset) -> Head {
     Head { confirmed, state_next: confirmed * 3, stream_time_ms: -7, tail: None, forgets: 0 }
 }
 
+/// What a scan finds that is broken off after each block.
 fn contents(store: &impl Store, partition: PartitionId) -> BTreeMap<Offset, Identity> {
     let mut seen = BTreeMap::new();
     let mut last = 0;
@@ -91,9 +93,13 @@ fn contents(store: &impl Store, partition: PartitionId) -> BTreeMap<Offset, Iden
         assert!(view.header.first >= last, "blocks overlap or fall");
         last = view.header.next;
         view.for_each(&mut visit).unwrap();
-        Ok(())
+        Ok(ControlFlow::Break(()))
     };
-    store.scan(partition, &mut blocks).unwrap();
+    let mut from = Some(0);
+    while let Some(next) = from {
+        from = store.scan_from(partition, next, &mut blocks).unwrap();
+    }
+    assert_eq!(store.ids(partition), Ok(seen.len() as u64), "partition {partition}");
     seen
 }
 

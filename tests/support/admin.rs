@@ -34,9 +34,11 @@ impl Kafka {
     }
 
     /// Creates a topic and waits until all its partitions have a leader.
+    /// In a cluster of three and more it has three replicas.
     pub fn create_topic(&self, name: &str, partitions: usize, settings: &[(&str, &str)]) {
         let count = i32::try_from(partitions).unwrap();
-        let mut topic = NewTopic::new(name, count, TopicReplication::Fixed(1));
+        let replicas = if self.nodes < 3 { 1 } else { 3 };
+        let mut topic = NewTopic::new(name, count, TopicReplication::Fixed(replicas));
         for (key, value) in settings {
             topic = topic.set(key, value);
         }

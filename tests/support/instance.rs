@@ -68,6 +68,11 @@ impl Sidecar {
         self
     }
 
+    /// The transactional id of one of its workers, with the default group.
+    pub fn transactional_id(&self, worker: usize) -> String {
+        format!("dedupd.{}.{}.{}.{worker}", self.raw, self.clean, self.instance)
+    }
+
     /// Starts the process.
     pub fn start(&self) -> Running {
         let port = free_port();
@@ -128,6 +133,18 @@ impl Running {
     /// Waits for its end.
     pub fn wait(&self, limit: Duration) -> ExitStatus {
         wait_until(&format!("the end of {}", self.log.display()), limit, || self.ended())
+    }
+
+    /// How it ended; `None` when it did not within the limit.
+    pub fn wait_within(&self, limit: Duration) -> Option<ExitStatus> {
+        let start = dedupd::clock::monotonic();
+        while start.elapsed() < limit {
+            if let Some(status) = self.ended() {
+                return Some(status);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        None
     }
 
     /// Sends SIGTERM and returns the exit code.

@@ -27,6 +27,9 @@ const QUICK_JIT: &str = "-XX:TieredStopAtLevel=1";
 /// Not settings of the broker, but what is added to some.
 const LISTEN: &str = "further listeners";
 const SPEAK: &str = "their protocols";
+/// Nodes of a cluster share a machine.
+const HEAP_OF_ONE: &str = "-Xmx1g";
+const HEAP_OF_SEVERAL: &str = "-Xmx512m";
 /// What a server gets: slower to warm up, faster afterwards. For measurements.
 const FULL_JIT: &str = "-XX:+TieredCompilation";
 
@@ -38,6 +41,8 @@ pub struct Kafka {
     dir: PathBuf,
     jit: &'static str,
     bootstrap: String,
+    /// Of this node, where `bootstrap` may name several.
+    pub(super) address: String,
     proxied: Proxied,
     controller: u16,
     /// How many nodes the cluster has, this one included, when it was started.
@@ -45,6 +50,16 @@ pub struct Kafka {
     child: Mutex<Option<Child>>,
     pub(super) admin: OnceLock<AdminClient<DefaultClientContext>>,
     started_in: Duration,
+}
+
+/// Where a node stands in its cluster.
+#[derive(Clone, Copy)]
+struct Place {
+    /// The port of its own controller, or of that of the first node.
+    controller: u16,
+    controls: bool,
+    /// How many nodes the cluster has.
+    nodes: usize,
 }
 
 /// The second listener: the broker listens on `upstream` and tells its clients to come to `advertised`.
@@ -83,17 +98,42 @@ impl Kafka {
     /// A second broker of this one's cluster, node 2, without a controller of its own.
     pub fn second(&self) -> Kafka {
         let overrides = [("process.roles", "broker"), ("node.id", "2")];
-        Kafka::launch_beside(Some(self), self.jit, &overrides)
+        let place = || Place { controller: self.controller, controls: false, nodes: 2 };
+        Kafka::launch_at(place, self.jit, &overrides)
+    }
+
+    /// The nodes of one cluster, each a broker and a controller, started together.
+    pub fn cluster(count: usize, overrides: &[(&str, &str)]) -> Vec<Kafka> {
+        let controllers: Vec<u16> = (0..count).map(|_| free_port()).collect();
+        let voters: Vec<String> =
+            (1..).zip(&controllers).map(|(id, port)| format!("{id}@127.0.0.1:{port}")).collect();
+        let voters = voters.join(",");
+        let prepared = (1..).zip(&controllers).map(|(id, controller)| {
+            let id = id.to_string();
+            let own = [("node.id", id.as_str()), ("controller.quorum.voters", &voters)];
+            let place = Place { controller: *controller, controls: true, nodes: count };
+            Kafka::prepare(place, QUICK_JIT, &[&own, overrides].concat())
+        });
+        let mut nodes: Vec<Kafka> = prepared.collect();
+        let addresses: Vec<String> = nodes.iter().map(|node| node.address.clone()).collect();
+        for node in &mut nodes {
+            node.bootstrap = addresses.join(",");
+            node.spawn();
+        }
+        for node in &nodes {
+            node.wait_serving().unwrap_or_else(|log| panic!("Kafka did not come up:\n{log}"));
+        }
+        nodes
     }
 
     fn launch(jit: &'static str, overrides: &[(&str, &str)]) -> Kafka {
-        Kafka::launch_beside(None, jit, overrides)
+        Kafka::launch_at(|| Place { controller: free_port(), controls: true, nodes: 1 }, jit, overrides)
     }
 
-    fn launch_beside(first: Option<&Kafka>, jit: &'static str, overrides: &[(&str, &str)]) -> Kafka {
+    fn launch_at(place: impl Fn() -> Place, jit: &'static str, overrides: &[(&str, &str)]) -> Kafka {
         // A free port can be taken by somebody else before the broker has it: then once more with others.
         for _ in 0..2 {
-            let mut broker = Kafka::prepare(first, jit, overrides);
+            let mut broker = Kafka::prepare(place(), jit, overrides);
             match broker.run() {
                 Ok(started_in) => {
                     broker.started_in = started_in;
@@ -107,11 +147,11 @@ impl Kafka {
     }
 
     /// Makes the directory, writes the settings, formats the storage.
-    fn prepare(first: Option<&Kafka>, jit: &'static str, overrides: &[(&str, &str)]) -> Kafka {
+    fn prepare(place: Place, jit: &'static str, overrides: &[(&str, &str)]) -> Kafka {
         let dir = fresh_dir();
-        let (direct, controller) = (free_port(), first.map_or_else(free_port, |first| first.controller));
+        let (direct, controller) = (free_port(), place.controller);
         let own =
-            if first.is_none() { format!("CONTROLLER://127.0.0.1:{controller},") } else { String::new() };
+            if place.controls { format!("CONTROLLER://127.0.0.1:{controller},") } else { String::new() };
         let proxied = Proxied { upstream: free_port(), advertised: free_port() };
         let further = |key: &str| overrides.iter().find(|(k, _)| *k == key).map_or("", |(_, value)| *value);
         let listen = further(LISTEN);
@@ -133,9 +173,10 @@ impl Kafka {
             dir,
             jit,
             bootstrap: format!("127.0.0.1:{direct}"),
+            address: format!("127.0.0.1:{direct}"),
             proxied,
             controller,
-            nodes: 1 + usize::from(first.is_some()),
+            nodes: place.nodes,
             child: Mutex::new(None),
             admin: OnceLock::new(),
             started_in: Duration::ZERO,
@@ -148,21 +189,33 @@ impl Kafka {
     /// Starts the process and waits until it serves; else the end of its log.
     fn run(&self) -> Result<Duration, String> {
         let start = monotonic();
+        self.spawn();
+        self.wait_serving()?;
+        Ok(start.elapsed())
+    }
+
+    fn spawn(&self) {
         let log = File::options().create(true).append(true).open(self.log_file()).unwrap();
         let mut java = child::tied("java");
-        java.args([self.jit, "-Xmx1g", "-Dorg.slf4j.simpleLogger.showDateTime=true", "-cp", &class_path()])
+        let heap = if self.nodes > 2 { HEAP_OF_SEVERAL } else { HEAP_OF_ONE };
+        java.args([self.jit, heap, "-Dorg.slf4j.simpleLogger.showDateTime=true", "-cp", &class_path()])
             .args(["kafka.Kafka"])
             .arg(self.dir.join("server.properties"))
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log);
         *self.child.lock().unwrap() = Some(child::spawn(java));
+    }
+
+    /// Waits until all nodes are there and every partition has a leader.
+    pub fn wait_serving(&self) -> Result<(), String> {
+        let start = monotonic();
         while !self.serves() {
             if self.has_exited() || start.elapsed() > START_LIMIT {
                 return Err(self.log_tail(60));
             }
         }
-        Ok(start.elapsed())
+        Ok(())
     }
 
     /// Kills the process at once, as `kill -9` does.
@@ -178,6 +231,12 @@ impl Kafka {
     pub fn restart(&self) -> Duration {
         self.kill9();
         self.run().unwrap_or_else(|log| panic!("Kafka did not come up again. The end of its log:\n{log}"))
+    }
+
+    /// The same without waiting for anything.
+    pub fn restart_unawaited(&self) {
+        self.kill9();
+        self.spawn();
     }
 
     /// Asks it to stop (SIGTERM) and waits until it has.
@@ -198,7 +257,8 @@ impl Kafka {
         child::signal(self.pid().expect("a running broker"), "CONT");
     }
 
-    fn has_exited(&self) -> bool {
+    /// Whether the process is not there, by a kill or by itself.
+    pub fn has_exited(&self) -> bool {
         self.child.lock().unwrap().as_mut().is_none_or(|child| child.try_wait().unwrap().is_some())
     }
 

@@ -14,6 +14,7 @@ pub mod admin;
 pub mod child;
 pub mod instance;
 pub mod kafka;
+pub mod load;
 pub mod mock;
 pub mod pipe;
 pub mod ports;
@@ -22,6 +23,9 @@ pub mod raw_batch;
 pub mod records;
 pub mod secured;
 pub mod send;
+pub mod tamper;
+pub mod traces;
+pub mod transactions;
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -30,11 +34,13 @@ use dedupd::clock::monotonic;
 
 pub use instance::{Running, Sidecar};
 pub use kafka::{Kafka, tool};
-pub use pipe::{Findings, Load, Pipe};
+pub use load::Load;
+pub use pipe::{Findings, Pipe};
 pub use proxy::{Proxy, api};
 pub use records::{Isolation, Record};
 pub use secured::Secured;
 pub use send::{Draft, Stamp};
+pub use traces::Traces;
 
 /// One broker for all tests of a test binary. It dies with the process (see [`child`]).
 pub fn shared_kafka() -> &'static Kafka {

@@ -1,15 +1,9 @@
 //! A raw topic under load, and the independent proof of what arrived in the clean one.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-use rdkafka::message::{Header, OwnedHeaders};
-use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
-
-use super::{Isolation, Kafka, Record, wait_until};
+use super::{Isolation, Kafka, Load, Record, wait_until};
 
 /// Topics of one test.
 pub struct Pipe<'k> {
@@ -20,7 +14,7 @@ pub struct Pipe<'k> {
 }
 
 /// What an audit found; everything must be empty.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
     pub lost: usize,
     pub duplicated: usize,
@@ -34,6 +28,18 @@ pub struct Findings {
 }
 
 impl Findings {
+    /// Those of another partition as well.
+    pub fn add(&mut self, other: Findings) {
+        self.lost += other.lost;
+        self.duplicated += other.duplicated;
+        self.out_of_order += other.out_of_order;
+        self.altered += other.altered;
+        self.phantom += other.phantom;
+        self.raw += other.raw;
+        self.repeats += other.repeats;
+        self.first = self.first.take().or(other.first);
+    }
+
     pub fn is_clean(&self) -> bool {
         self.lost + self.duplicated + self.out_of_order + self.altered + self.phantom == 0
     }
@@ -68,13 +74,9 @@ impl<'k> Pipe<'k> {
 
     /// Starts a producer that writes about `rate` records a second until it is stopped, 30 % of them repeats.
     pub fn load(&self, partitions: usize, rate: u64) -> Load {
-        let stop = Arc::new(AtomicBool::new(false));
-        let sent = Arc::new(AtomicU64::new(0));
         let mut config = self.kafka.client_config();
         config.set("enable.idempotence", "true").set("linger.ms", "5");
-        let (told, count, topic) = (Arc::clone(&stop), Arc::clone(&sent), self.raw.clone());
-        let thread = std::thread::spawn(move || produce(&config, &topic, partitions, rate, &told, &count));
-        Load { stop, sent, thread: Some(thread) }
+        Load::start(&config, &self.raw, partitions, rate)
     }
 
     /// Waits until the group has committed everything that raw holds.
@@ -217,80 +219,4 @@ fn compare_partition(expected: &[&Record], clean: &[&Record], findings: &mut Fin
             format!("lost: raw {}@{} {}", record.partition, record.offset, record.text())
         });
     }
-}
-
-/// A producer at work.
-pub struct Load {
-    stop: Arc<AtomicBool>,
-    sent: Arc<AtomicU64>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Load {
-    pub fn sent(&self) -> u64 {
-        self.sent.load(Ordering::Relaxed)
-    }
-
-    /// Waits until so many records more were sent.
-    pub fn more(&self, records: u64) {
-        let target = self.sent() + records;
-        wait_until("the load to go on", Duration::from_mins(1), || (self.sent() >= target).then_some(()));
-    }
-
-    /// Stops and waits until everything is acknowledged.
-    pub fn finish(mut self) -> u64 {
-        self.stop.store(true, Ordering::Release);
-        self.thread.take().unwrap().join().expect("the load");
-        self.sent()
-    }
-}
-
-impl Drop for Load {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Release);
-    }
-}
-
-fn produce(
-    config: &rdkafka::ClientConfig,
-    topic: &str,
-    partitions: usize,
-    rate: u64,
-    stop: &AtomicBool,
-    sent: &AtomicU64,
-) {
-    // One load after another writes other ids.
-    static LOADS: AtomicU64 = AtomicU64::new(7);
-    let producer: BaseProducer = config.create().unwrap();
-    let mut random = fastrand::Rng::with_seed(LOADS.fetch_add(1, Ordering::Relaxed));
-    let mut ids: Vec<Vec<String>> = vec![Vec::new(); partitions];
-    let start = dedupd::clock::monotonic();
-    while !stop.load(Ordering::Acquire) {
-        let due = u64::try_from(start.elapsed().as_millis()).unwrap() * rate / 1000;
-        while sent.load(Ordering::Relaxed) < due {
-            let partition = random.usize(..partitions);
-            let known = &mut ids[partition];
-            let id = if !known.is_empty() && random.f64() < 0.3 {
-                known[known.len() - 1 - random.usize(..known.len().min(5_000))].clone()
-            } else {
-                known.push(format!("{:032x}", random.u128(..)));
-                known[known.len() - 1].clone()
-            };
-            let number = sent.load(Ordering::Relaxed);
-            let value = format!("{{\"id\":\"{id}\",\"n\":{number}}}");
-            let headers = OwnedHeaders::new().insert(Header { key: "n", value: Some(&number.to_string()) });
-            let mut record = BaseRecord::to(topic)
-                .partition(i32::try_from(partition).unwrap())
-                .key(&id[..4])
-                .payload(&value)
-                .headers(headers);
-            while let Err((_, returned)) = producer.send(record) {
-                producer.poll(Duration::from_millis(1));
-                record = returned;
-            }
-            sent.fetch_add(1, Ordering::Relaxed);
-        }
-        producer.poll(Duration::from_millis(2));
-    }
-    producer.flush(Duration::from_mins(2)).expect("all of the load is acknowledged");
 }

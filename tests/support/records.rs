@@ -82,6 +82,12 @@ impl Kafka {
     pub fn records(&self, topic: &str, isolation: Isolation) -> Vec<Record> {
         read_with(&self.client_config(), topic, isolation)
     }
+
+    /// The committed records of one partition: of a long run not all partitions have room in memory at once.
+    pub fn records_of(&self, topic: &str, partition: i32) -> Vec<Record> {
+        let consumer = reader(&self.client_config(), Isolation::Committed);
+        read_from(&consumer, topic, [partition].into())
+    }
 }
 
 /// Writes records with any producer configuration, and waits until all are acknowledged.
@@ -105,7 +111,12 @@ pub fn produce_with(config: &ClientConfig, topic: &str, partition: i32, records:
 /// All records of a topic up to its present end, with any client configuration.
 pub fn read_with(config: &ClientConfig, topic: &str, isolation: Isolation) -> Vec<Record> {
     let consumer = reader(config, isolation);
-    let mut open = assign_all(&consumer, topic);
+    let all = partitions(&consumer, topic);
+    read_from(&consumer, topic, all)
+}
+
+fn read_from(consumer: &BaseConsumer, topic: &str, mut open: BTreeSet<i32>) -> Vec<Record> {
+    assign(consumer, topic, &open);
     let start = monotonic();
     let mut records = Vec::new();
     while !open.is_empty() {
@@ -137,19 +148,22 @@ fn reader(config: &ClientConfig, isolation: Isolation) -> BaseConsumer {
     config.create().expect("a consumer")
 }
 
-fn assign_all(consumer: &BaseConsumer, topic: &str) -> BTreeSet<i32> {
+fn partitions(consumer: &BaseConsumer, topic: &str) -> BTreeSet<i32> {
     let metadata = super::wait_until("metadata", LIMIT * 2, || {
         consumer.fetch_metadata(Some(topic), Duration::from_secs(5)).ok()
     });
     let partitions: BTreeSet<i32> =
         metadata.topics()[0].partitions().iter().map(MetadataPartition::id).collect();
     assert!(!partitions.is_empty(), "there is no topic {topic}");
+    partitions
+}
+
+fn assign(consumer: &BaseConsumer, topic: &str, partitions: &BTreeSet<i32>) {
     let mut assignment = TopicPartitionList::new();
-    for partition in &partitions {
+    for partition in partitions {
         assignment.add_partition_offset(topic, *partition, Offset::Beginning).unwrap();
     }
     consumer.assign(&assignment).expect("an assignment");
-    partitions
 }
 
 fn record(message: &BorrowedMessage<'_>) -> Record {

@@ -1,0 +1,301 @@
+//! Makes the logs of a partition agree before its committed offset is believed. [`super::evidence`] decides how.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::checkpoint::{Checkpoint, Origin, Tail};
+use super::evidence::{Decision, Evidence, Group, Shown, Tails, decide};
+use super::failpoint;
+use super::markers::Touched;
+use super::options::Torn;
+use super::trouble::{Fatal, Trouble};
+use super::worker::{Core, World};
+use crate::clock::Clock;
+use crate::dedupe::{Block, Offset, PartitionId};
+use crate::metrics::Resolution;
+use crate::ports::{Bounds, Committed, Leftover, LogId, Position, Sink, Source, StateItem, StateLog};
+
+/// Slice of a question to the broker.
+const SLICE: Duration = Duration::from_secs(1);
+/// Longest time that reading tails may take.
+const LONG: Duration = Duration::from_secs(10);
+/// Records of the state log looked at where no checkpoint says from where on.
+const LAST: Offset = 100;
+
+/// What is known of one partition.
+struct Known<'a> {
+    answer: &'a Committed,
+    checkpoint: Option<Checkpoint>,
+    clean: Bounds,
+    state: Bounds,
+    tails: Tails,
+}
+
+impl<W: World> Core<W> {
+    /// The partitions whose logs agree with their committed offset; the others are repaired, and asked about again.
+    pub(super) fn reconcile(
+        &mut self,
+        source: &W::Source,
+        answers: &[Committed],
+    ) -> Result<Vec<PartitionId>, Trouble> {
+        let is_known = |answer: &&Committed| self.partitions.get(answer.partition).is_none_or(|p| p.untorn);
+        let (known, unknown): (Vec<&Committed>, Vec<&Committed>) = answers.iter().partition(is_known);
+        let mut agreed: Vec<PartitionId> = known.iter().map(|answer| answer.partition).collect();
+        if self.options.torn != Torn::ByEvidence {
+            return Ok(answers.iter().map(|answer| answer.partition).collect());
+        }
+        if unknown.is_empty() {
+            return Ok(agreed);
+        }
+        let known = self.gather_evidence(&unknown)?;
+        for (known, shown) in known.iter().zip(self.shown(&known)?) {
+            let id = known.answer.partition;
+            match known.decide(&shown) {
+                Decision::Agreed => {
+                    if let Some(partition) = self.partitions.get_mut(id) {
+                        partition.untorn = true;
+                    }
+                    agreed.push(id);
+                }
+                decision => self.repair(source, known, decision)?,
+            }
+        }
+        Ok(agreed)
+    }
+
+    /// Reads what the state logs hold of the last transactions.
+    fn gather_evidence<'a>(&mut self, answers: &[&'a Committed]) -> Result<Vec<Known<'a>>, Trouble> {
+        let logs: Vec<LogId> = answers
+            .iter()
+            .flat_map(|answer| [LogId::clean(answer.partition), LogId::state(answer.partition)])
+            .collect();
+        let bounds = self.log.bounds(&logs, SLICE)?;
+        let mut known = Vec::new();
+        for (answer, bounds) in answers.iter().zip(bounds.chunks_exact(2)) {
+            let [clean, state] = *bounds else { continue };
+            let checkpoint = Checkpoint::parse(&answer.metadata);
+            known.push(Known { answer, checkpoint, clean, state, tails: Tails::default() });
+        }
+        let from: Vec<(PartitionId, Offset)> = known.iter().map(|k| (k.answer.partition, k.from())).collect();
+        let mut everything = self.log.tails(&from, Leftover::Everything, LONG)?;
+        let committed = self.log.tails(&from, Leftover::Committed, LONG)?;
+        let committed: BTreeSet<(PartitionId, Offset)> = committed.iter().filter_map(place).collect();
+        for known in &mut known {
+            let id = known.answer.partition;
+            let own = everything.extract_if(.., |item| place(item).is_some_and(|(of, _)| of == id)).collect();
+            known.tails =
+                Tails::new(own, &committed.iter().filter(|(of, _)| *of == id).map(|(_, at)| *at).collect());
+        }
+        Ok(known)
+    }
+
+    /// Whether the clean log shows the last committed transaction of each partition, and the aborted ones behind it.
+    fn shown(&mut self, known: &[Known<'_>]) -> Result<Vec<(Shown, Vec<Shown>)>, Trouble> {
+        let wanted = |known: &Known<'_>| {
+            let id = known.answer.partition;
+            known.clean_ends().map(|end| (id, end - 1)).collect::<Vec<_>>()
+        };
+        let asked: Vec<(PartitionId, Offset)> = known.iter().flat_map(wanted).collect();
+        let answers = if asked.is_empty() { Vec::new() } else { self.log.shown(&asked, LONG)? };
+        let shown: BTreeSet<(PartitionId, Offset)> =
+            asked.into_iter().zip(answers).filter(|(_, shown)| *shown).map(|(at, _)| at).collect();
+        Ok(known.iter().map(|known| known.sort(&shown)).collect())
+    }
+
+    fn repair(&mut self, source: &W::Source, known: &Known<'_>, decision: Decision) -> Result<(), Trouble> {
+        let id = known.answer.partition;
+        if !self.is_unchanged(source, known)? {
+            return Ok(());
+        }
+        tracing::warn!(
+            partition = id,
+            offset = known.answer.offset,
+            metadata = known.answer.metadata,
+            decision = decision.name(),
+            "a broker left the last transaction without some of its markers; repairing its traces"
+        );
+        let resolution = match decision {
+            Decision::Rewind(..) => Resolution::Aborted,
+            _ => Resolution::Committed,
+        };
+        let (records, next, checkpoint) = self.plan_repair(known, decision)?;
+        // It is about the record before the offset, which may be another one now.
+        let epoch = checkpoint.epoch.filter(|epoch| epoch.next == next);
+        let checkpoint = Checkpoint { epoch, ..checkpoint };
+        self.batch.begin(&mut self.sink, || self.clock.elapsed())?;
+        self.write_repair(
+            source,
+            (id, records),
+            Position { partition: id, next, metadata: checkpoint.render() },
+        )
+        .map_err(Trouble::rewinding)?;
+        self.report.torn(resolution);
+        if let Some(partition) = self.partitions.get_mut(id) {
+            partition.unload();
+            partition.relocate(self.clock.elapsed());
+        }
+        Ok(())
+    }
+
+    /// Evidence of different moments contradicts itself.
+    fn is_unchanged(&mut self, source: &W::Source, known: &Known<'_>) -> Result<bool, Trouble> {
+        let id = known.answer.partition;
+        let bounds = self.log.bounds(&[LogId::clean(id), LogId::state(id)], SLICE)?;
+        let committed = source.committed(&[id], SLICE)?;
+        Ok(bounds == [known.clean, known.state] && committed.first() == Some(known.answer))
+    }
+
+    /// The records of the state topic, the offset and the checkpoint that a decision calls for.
+    fn plan_repair(&self, known: &Known<'_>, decision: Decision) -> Result<Planned, Trouble> {
+        let before = known.checkpoint.clone().unwrap_or(Checkpoint {
+            state_next: known.state.low,
+            began: Some(self.options.began),
+            ..Checkpoint::default()
+        });
+        let committed = known.answer.offset.unwrap_or(0);
+        let ours = |origin: &Origin| Origin { writer: self.options.writer.clone(), ..origin.clone() };
+        let before = Checkpoint {
+            writer: self.options.writer.clone(),
+            raw: self.options.raw_id.clone(),
+            state: self.options.state_id.clone(),
+            forgets: before.forgets.max(known.tails.forgets),
+            ..before
+        };
+        let after = |group: &Group| Checkpoint {
+            tail: Some(group.tail),
+            stream_time_ms: group.times.1,
+            ..before.clone()
+        };
+        Ok(match decision {
+            Decision::Redo(group) => {
+                let tail = Tail { from: Some(known.state.high), ..group.tail };
+                let checkpoint = if group.tail.next > committed { after(&group) } else { before.clone() };
+                let records = group.blocks.iter().map(|(key, bytes)| (ours(key).render(), bytes.clone()));
+                (
+                    records.collect(),
+                    group.tail.next.max(committed),
+                    Checkpoint { tail: Some(tail), ..checkpoint },
+                )
+            }
+            Decision::Advance(group) => (Vec::new(), group.tail.next, after(&group)),
+            Decision::Rewind(to, group) => {
+                let (records, tail) = self.void(known, to, &group);
+                let stream_time_ms = group.times.0;
+                (records, to, Checkpoint { tail, stream_time_ms, ..before })
+            }
+            Decision::RedoForgotten(key, forgotten) => {
+                (vec![(ours(&key).render(), forgotten.encode())], committed, before)
+            }
+            Decision::AdvanceForgets(forgets) => (Vec::new(), committed, Checkpoint { forgets, ..before }),
+            Decision::Agreed | Decision::Missing(_) => return Err(self.lacks(known).into()),
+        })
+    }
+
+    /// Empty blocks of every kind: whoever restores forgets what it has read of `to` and beyond.
+    fn void(&self, known: &Known<'_>, to: Offset, group: &Group) -> (Vec<(String, Vec<u8>)>, Option<Tail>) {
+        let (mut records, mut tail) = (Vec::new(), None);
+        for filed in self.options.kinds.filed(known.answer.partition) {
+            let block = Block {
+                hash: self.options.hash,
+                partition: filed,
+                first: to,
+                next: to,
+                time_first_ms: group.times.0,
+                time_last_ms: group.times.0,
+                entries: Vec::new(),
+            };
+            let encoded = block.encode();
+            tail = Some(Tail { crc: Block::checksum(&encoded), next: to, from: Some(known.state.high) });
+            let kind = self.options.kinds.name_of(filed).map(str::to_owned);
+            records.push((Origin { kind, ..self.options.origin(None) }.render(), encoded));
+        }
+        (records, tail)
+    }
+
+    fn lacks(&self, known: &Known<'_>) -> Fatal {
+        Fatal::Operator(format!(
+            "the group's offset {} for partition {} of topic {} was committed with a block that topic {} does not hold, \
+             though it holds what was written before and after it: the state topic has lost committed records (an unclean \
+             leader election, or a restore from a copy). To continue at this offset with an empty window, stop all \
+             instances and set the group's offset to what it is with kafka-consumer-groups.sh --reset-offsets --to-current",
+            known.answer.offset.unwrap_or(0),
+            known.answer.partition,
+            self.options.raw,
+            self.options.state
+        ))
+    }
+
+    fn write_repair(
+        &mut self,
+        source: &W::Source,
+        (id, records): (PartitionId, Vec<(String, Vec<u8>)>),
+        position: Position,
+    ) -> Result<(), Trouble> {
+        for (key, bytes) in &records {
+            self.sink.put_state(id, key, bytes)?;
+        }
+        failpoint::pass("repair_written");
+        self.send_positions(source, &[position])?;
+        self.sink.drain(self.options.transaction_timeout)?;
+        failpoint::pass("repair_sent");
+        self.persistently(Sink::commit)?;
+        failpoint::pass("repair_committed");
+        let logs = self.sink.state_end(id).map(|end| (LogId::state(id), end));
+        self.batch.close();
+        self.await_markers(source, Touched::of(logs, vec![id]))
+    }
+}
+
+/// Records for the state topic with their keys, the offset, and what stands beside it.
+type Planned = (Vec<(String, Vec<u8>)>, Offset, Checkpoint);
+
+impl Known<'_> {
+    /// Where the state log has to be read from to find the block that the checkpoint names, and what came after it.
+    fn from(&self) -> Offset {
+        let named = self.checkpoint.as_ref().map(|checkpoint| {
+            let next = checkpoint.state_next.saturating_sub(1);
+            checkpoint.tail.and_then(|tail| tail.from).map_or(next, |from| from.min(next))
+        });
+        let last = self.state.high.saturating_sub(LAST);
+        named.unwrap_or(last).clamp(self.state.low, self.state.stable.max(self.state.low))
+    }
+
+    fn clean_holds(&self, end: Offset) -> bool {
+        end > 0 && self.clean.holds(end - 1)
+    }
+
+    /// The clean ends that decide: of the last committed transaction, and of the aborted ones behind it. There can be
+    /// several, because a member that has lost the partition may write until it notices.
+    fn clean_ends(&self) -> impl Iterator<Item = Offset> {
+        let newest = self.tails.hidden.iter().filter(|group| self.tails.is_newest(group));
+        let ends = self.tails.shown.last().into_iter().chain(newest).filter_map(Group::clean_end);
+        ends.filter(|end| self.clean_holds(*end))
+    }
+
+    fn sort(&self, shown: &BTreeSet<(PartitionId, Offset)>) -> (Shown, Vec<Shown>) {
+        let of = |group: &Group| match group.clean_end().filter(|end| self.clean_holds(*end)) {
+            None => Shown::Unknowable,
+            Some(end) if shown.contains(&(self.answer.partition, end - 1)) => Shown::Yes,
+            Some(_) => Shown::No,
+        };
+        (self.tails.shown.last().map_or(Shown::Unknowable, of), self.tails.hidden.iter().map(of).collect())
+    }
+
+    fn decide(&self, (last, hidden): &(Shown, Vec<Shown>)) -> Decision {
+        decide(&Evidence {
+            committed: self.answer.offset,
+            checkpoint: self.checkpoint.as_ref(),
+            state_low: self.state.low,
+            tails: &self.tails,
+            last: *last,
+            hidden,
+        })
+    }
+}
+
+fn place(item: &StateItem) -> Option<(PartitionId, Offset)> {
+    match item {
+        StateItem::Block { partition, offset, .. } => Some((*partition, *offset)),
+        StateItem::End { .. } | StateItem::Gone { .. } => None,
+    }
+}

@@ -1,0 +1,99 @@
+//! How much of something the broker takes at once.
+
+use crate::dedupe::Block;
+
+/// Most identities of a block: some 540 KB, about half the default limit of a record's size.
+const BLOCK_IDS: u64 = 30_000;
+/// What a state record has beside its block: headers of batch and record, and a key of up to some 600 bytes.
+const BESIDE_BLOCK: u64 = 2_048;
+
+/// Most metadata beside one committed offset, bytes. The broker takes 4,096, unless told otherwise.
+pub(super) const CHECKPOINT_BYTES: usize = 1_024;
+/// Most metadata of one commit, bytes, as long as no checkpoint alone is longer than its share: all offsets of a
+/// transaction are one batch, which the broker limits to about 1 MiB.
+const COMMIT_BYTES: usize = 512 << 10;
+/// Most bytes of that batch.
+const OFFSETS_BATCH: usize = 1_000_000;
+/// What a committed offset has beside its metadata and the names of group and topic: lengths, offset, epoch, time,
+/// headers of request and record.
+const BESIDE_METADATA: usize = 80;
+/// What a checkpoint has at most beside the writer's name and what it may leave out.
+pub(super) const CHECKPOINT_CORE: usize = 260;
+
+/// Most identities of a block in a state topic that takes batches of so many bytes. Every such block fits,
+/// whatever its offsets.
+#[must_use]
+pub fn block_ids(largest_batch: Option<u64>) -> usize {
+    let fitting = largest_batch.map_or(BLOCK_IDS, |bytes| {
+        let room = bytes.saturating_sub(BESIDE_BLOCK + Block::MOST_BYTES_BESIDE_IDS);
+        room / Block::MOST_BYTES_OF_ID
+    });
+    usize::try_from(fitting.clamp(1, BLOCK_IDS)).unwrap_or(1)
+}
+
+/// Most bytes of metadata for each of so many partitions that are committed together.
+#[must_use]
+pub fn metadata_bytes(partitions: usize) -> usize {
+    (COMMIT_BYTES / partitions.max(1)).min(CHECKPOINT_BYTES)
+}
+
+/// Most partitions of one transaction, so that what has to be told of each fits into one batch.
+#[must_use]
+pub fn most_partitions(group: &str, raw: &str, writer: &str) -> usize {
+    let one = CHECKPOINT_CORE + writer.len() + BESIDE_METADATA + group.len() + raw.len();
+    (OFFSETS_BATCH / one).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dedupe::{HashKind, Identity};
+
+    /// The longest block that there can be with so many identities.
+    fn longest(ids: usize) -> usize {
+        let entries = (0..ids as u64).map(|n| (u64::MAX / ids.max(1) as u64 * n, Identity([7; 16])));
+        let block = Block {
+            hash: HashKind::Xxh3,
+            partition: 0,
+            first: 0,
+            next: u64::MAX,
+            time_first_ms: 0,
+            time_last_ms: 0,
+            entries: entries.collect(),
+        };
+        block.encode().len()
+    }
+
+    #[test]
+    fn every_block_fits_into_the_state_topics_batches() {
+        for bytes in [8_192, 20_000, 65_536, 1_048_588] {
+            let ids = block_ids(Some(bytes));
+            assert!(longest(ids) as u64 + BESIDE_BLOCK <= bytes, "{ids} ids for {bytes} bytes");
+            assert!(
+                ids as u64 * 40 > bytes.saturating_sub(4_096).min(BLOCK_IDS * 40 - 1),
+                "room is wasted: {ids}"
+            );
+        }
+        assert_eq!(
+            (block_ids(None), block_ids(Some(1_048_588)), block_ids(Some(u64::MAX))),
+            (30_000, 30_000, 30_000)
+        );
+        assert_eq!((block_ids(Some(20_000)), block_ids(Some(0))), (688, 1));
+    }
+
+    #[test]
+    fn a_commit_of_any_partitions_stays_below_a_mebibyte() {
+        for (group, raw, writer) in [(7, 7, 20), (100, 100, 120), (249, 249, 400)] {
+            let [group, raw, writer] = [group, raw, writer].map(|length| "x".repeat(length));
+            let most = most_partitions(&group, &raw, &writer);
+            for partitions in [1, 100, 512, 1_024, most].into_iter().filter(|count| *count <= most) {
+                let metadata = metadata_bytes(partitions).max(CHECKPOINT_CORE + writer.len());
+                let all = partitions * (metadata + BESIDE_METADATA + group.len() + raw.len());
+                assert!(all <= 1 << 20, "{partitions} partitions: {all} bytes");
+                assert!(metadata <= CHECKPOINT_BYTES);
+            }
+            assert!(most >= 1_000_000 / 1_238, "{most}");
+        }
+        assert!(most_partitions("dedupd.events.clean", "events", "dedupd.events.clean.a.0") > 2_500);
+    }
+}

@@ -1,0 +1,129 @@
+//! A producer that writes records with repeated ids until it is stopped.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use dedupd::clock::monotonic;
+use rdkafka::ClientConfig;
+use rdkafka::message::{Header, OwnedHeaders};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
+
+use super::wait_until;
+
+/// The share of records that repeat an earlier id of their partition, and how many ids back at most.
+const REPEATS: f64 = 0.3;
+const REACH: usize = 5_000;
+
+/// A producer at work.
+pub struct Load {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    stop: AtomicBool,
+    held: AtomicBool,
+    sent: AtomicU64,
+}
+
+impl Load {
+    pub(super) fn start(config: &ClientConfig, topic: &str, partitions: usize, rate: u64) -> Self {
+        // One load after another writes other ids.
+        static LOADS: AtomicU64 = AtomicU64::new(7);
+        Self::seeded(config, topic, partitions, rate, LOADS.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// About `rate` records a second, with the ids of this seed.
+    pub fn seeded(config: &ClientConfig, topic: &str, partitions: usize, rate: u64, seed: u64) -> Self {
+        let shared = Arc::new(Shared::default());
+        let mut writer = Writer {
+            producer: config.create().unwrap(),
+            topic: topic.to_owned(),
+            random: fastrand::Rng::with_seed(seed),
+            ids: vec![Vec::new(); partitions],
+        };
+        let told = Arc::clone(&shared);
+        let thread = std::thread::spawn(move || writer.run(rate, &told));
+        Load { shared, thread: Some(thread) }
+    }
+
+    pub fn sent(&self) -> u64 {
+        self.shared.sent.load(Ordering::Relaxed)
+    }
+
+    /// Writes nothing for as long as it is held.
+    pub fn hold(&self, held: bool) {
+        self.shared.held.store(held, Ordering::Relaxed);
+    }
+
+    /// Waits until so many records more were sent.
+    pub fn more(&self, records: u64) {
+        let target = self.sent() + records;
+        wait_until("the load to go on", Duration::from_mins(1), || (self.sent() >= target).then_some(()));
+    }
+
+    /// Stops and waits until everything is acknowledged.
+    pub fn finish(mut self) -> u64 {
+        self.shared.stop.store(true, Ordering::Release);
+        self.thread.take().unwrap().join().expect("the load");
+        self.sent()
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+    }
+}
+
+struct Writer {
+    producer: BaseProducer,
+    topic: String,
+    random: fastrand::Rng,
+    ids: Vec<Vec<String>>,
+}
+
+impl Writer {
+    fn run(&mut self, rate: u64, shared: &Shared) {
+        let (mut last, mut due) = (monotonic(), 0.0);
+        while !shared.stop.load(Ordering::Acquire) {
+            let now = monotonic();
+            if !shared.held.load(Ordering::Relaxed) {
+                due += (now - last).as_secs_f64() * rate as f64;
+            }
+            last = now;
+            while due >= 1.0 && !shared.stop.load(Ordering::Acquire) {
+                self.write(shared.sent.load(Ordering::Relaxed));
+                shared.sent.fetch_add(1, Ordering::Relaxed);
+                due -= 1.0;
+            }
+            self.producer.poll(Duration::from_millis(2));
+        }
+        self.producer.flush(Duration::from_mins(2)).expect("all of the load is acknowledged");
+    }
+
+    fn write(&mut self, number: u64) {
+        let partition = self.random.usize(..self.ids.len());
+        let known = &mut self.ids[partition];
+        let id = if !known.is_empty() && self.random.f64() < REPEATS {
+            known[known.len() - 1 - self.random.usize(..known.len().min(REACH))].clone()
+        } else {
+            known.push(format!("{:032x}", self.random.u128(..)));
+            known[known.len() - 1].clone()
+        };
+        let value = format!("{{\"id\":\"{id}\",\"n\":{number}}}");
+        let headers = OwnedHeaders::new().insert(Header { key: "n", value: Some(&number.to_string()) });
+        let mut record = BaseRecord::to(&self.topic)
+            .partition(i32::try_from(partition).unwrap())
+            .key(&id[..4])
+            .payload(&value)
+            .headers(headers);
+        while let Err((_, returned)) = self.producer.send(record) {
+            self.producer.poll(Duration::from_millis(1));
+            record = returned;
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! What is kept of a round that failed.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use rdkafka::consumer::{BaseConsumer, Consumer};
+
+use super::faults::Faults;
+use super::round::PARTITIONS;
+use super::support::{Kafka, Pipe};
+
+/// The line of an instance that finds a torn transaction.
+const TORN: &str = "a transaction was left without its marker";
+
+/// How often instances found a torn transaction.
+pub fn torn(pipe: &Pipe<'_>) -> usize {
+    logs(pipe).map(|(_, text)| text.matches(TORN).count()).sum()
+}
+
+fn logs(pipe: &Pipe<'_>) -> impl Iterator<Item = (String, String)> {
+    let files = fs::read_dir(pipe.dir.path()).unwrap().flatten().map(|file| file.path());
+    let logs = files.filter(|path| path.extension().is_some_and(|extension| extension == "log"));
+    logs.map(|path| {
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        (name, String::from_utf8_lossy(&fs::read(&path).unwrap()).into_owned())
+    })
+}
+
+/// What the brokers and the instances say while they still run.
+pub fn of_the_living(pipe: &Pipe<'_>, faults: &Faults<'_>) -> String {
+    let mut text = String::new();
+    for topic in [&pipe.raw, &pipe.clean, &format!("{}.dedupd", pipe.clean)] {
+        for partition in 0..i32::try_from(PARTITIONS).unwrap() {
+            let (start, end) = pipe.kafka.watermarks(topic, partition);
+            let stable = pipe.kafka.last_stable_offset(topic, partition);
+            writeln!(text, "{topic}/{partition}: {start} to {end}, stable to {stable}").unwrap();
+        }
+    }
+    let client: BaseConsumer = pipe.kafka.client_config().create().expect("a consumer");
+    match client.fetch_group_list(Some(&pipe.group()), Duration::from_secs(10)) {
+        Ok(list) => {
+            for group in list.groups() {
+                writeln!(text, "group {}: {}", group.name(), group.state()).unwrap();
+                for member in group.members() {
+                    let assigned = member.assignment().map(assigned).unwrap_or_default();
+                    writeln!(text, "  member {} has {assigned:?}", member.id()).unwrap();
+                }
+            }
+        }
+        Err(error) => writeln!(text, "the group: {error}").unwrap(),
+    }
+    for process in faults.running.iter().flatten() {
+        for page in ["/readyz", "/status.json"] {
+            let answer = process.get(page).unwrap_or_else(|| "no answer".to_owned());
+            writeln!(text, "{} {page}: {answer}", process.log.display()).unwrap();
+        }
+    }
+    text
+}
+
+/// The partitions in an assignment of the classic protocol with one topic.
+fn assigned(bytes: &[u8]) -> Vec<i32> {
+    let int = |at: usize, length: usize| {
+        let bytes = bytes.get(at..at + length).unwrap_or_default();
+        bytes.iter().fold(0_i32, |all, byte| (all << 8) | i32::from(*byte))
+    };
+    if int(2, 4) < 1 {
+        return Vec::new();
+    }
+    let after_name = 2 + 4 + 2 + usize::try_from(int(6, 2)).unwrap_or_default();
+    (0..usize::try_from(int(after_name, 4)).unwrap_or_default())
+        .map(|number| int(after_name + 4 + 4 * number, 4))
+        .collect()
+}
+
+/// The logs of all processes, and the rest as one text.
+pub fn keep(dir: &Path, pipe: &Pipe<'_>, nodes: &[Kafka], text: &str) {
+    fs::create_dir_all(dir).unwrap();
+    for (name, log) in logs(pipe) {
+        fs::write(dir.join(name), log).unwrap();
+    }
+    for (number, node) in (1..).zip(nodes) {
+        fs::write(dir.join(format!("broker-{number}.log")), node.log()).unwrap();
+    }
+    fs::write(dir.join("evidence.txt"), text).unwrap();
+}

@@ -1,0 +1,159 @@
+//! What a round does: drawn from its seed, unless the environment fixes it.
+
+use std::env;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use dedupd::clock::wall_ms;
+
+/// Which rounds are run. Variables count only beside `TORTURE=1`, which `make torture` sets.
+pub struct Plan {
+    /// `SEED`: of the first round; the next ones follow by 1. Else the clock decides.
+    seed: u64,
+    /// `ROUNDS`: how many.
+    rounds: u64,
+    /// `DURATION`: how long faults are injected in a round.
+    duration: Duration,
+    /// `INSTANCES`, `WORKERS` of each, `BROKERS` (1 or 3), `RATE` in records per second, `CLEANUP_MS` as
+    /// `transaction.abort.timed.out.transaction.cleanup.interval.ms`, `PAUSE_MS` between two faults at most.
+    fixed: Fixed,
+    /// Where results and the logs of failed rounds go: `TORTURE_DIR`.
+    pub dir: PathBuf,
+}
+
+#[derive(Default)]
+struct Fixed {
+    instances: Option<usize>,
+    workers: Option<usize>,
+    brokers: Option<usize>,
+    rate: Option<u64>,
+    cleanup_ms: Option<u64>,
+    pause_ms: Option<u64>,
+}
+
+impl Plan {
+    /// Without `TORTURE`: one short round with two instances, whose broker is killed every few seconds.
+    pub fn from_environment() -> Self {
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("torture");
+        if env::var_os("TORTURE").is_none() {
+            let fixed = Fixed {
+                instances: Some(2),
+                workers: Some(1),
+                brokers: Some(1),
+                rate: Some(3_000),
+                cleanup_ms: Some(50),
+                pause_ms: Some(2_500),
+            };
+            return Self { seed: 20_261_122, rounds: 1, duration: Duration::from_secs(40), fixed, dir };
+        }
+        let fixed = Fixed {
+            instances: variable("INSTANCES"),
+            workers: variable("WORKERS"),
+            brokers: variable("BROKERS"),
+            rate: variable("RATE"),
+            cleanup_ms: variable("CLEANUP_MS"),
+            pause_ms: variable("PAUSE_MS"),
+        };
+        let duration = variable::<String>("DURATION").unwrap_or_else(|| "300s".to_owned());
+        Self {
+            seed: variable("SEED").unwrap_or_else(|| wall_ms().unsigned_abs() / 1_000),
+            rounds: variable("ROUNDS").unwrap_or(10),
+            duration: humantime::parse_duration(&duration).unwrap_or_else(|e| panic!("DURATION: {e}")),
+            fixed,
+            dir: variable::<String>("TORTURE_DIR").map_or(dir, PathBuf::from),
+        }
+    }
+
+    pub fn seeds(&self) -> impl Iterator<Item = u64> {
+        self.seed..self.seed + self.rounds
+    }
+}
+
+fn variable<T: FromStr>(name: &str) -> Option<T> {
+    let text = env::var(name).ok().filter(|text| !text.is_empty())?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is not understood")))
+}
+
+/// One round.
+#[derive(Clone, Debug)]
+pub struct Recipe {
+    pub seed: u64,
+    pub duration: Duration,
+    pub instances: usize,
+    pub workers: usize,
+    pub brokers: usize,
+    /// Records per second.
+    pub rate: u64,
+    pub cleanup_ms: u64,
+    pub pause_ms: u64,
+}
+
+impl Recipe {
+    pub fn of(seed: u64, plan: &Plan) -> Self {
+        let mut random = fastrand::Rng::with_seed(seed);
+        // All of them are drawn, so that what is fixed does not change the others.
+        let drawn = Fixed {
+            instances: Some(random.usize(1..=3)),
+            workers: Some(random.usize(1..=2)),
+            brokers: Some(if random.u8(..10) < 7 { 1 } else { 3 }),
+            rate: Some(random.u64(8_000..=20_000)),
+            cleanup_ms: Some(if random.u8(..10) < 6 { 50 } else { 10_000 }),
+            pause_ms: random.choice([2_500, 5_000, 10_000]),
+        };
+        let fixed = &plan.fixed;
+        Self {
+            seed,
+            duration: plan.duration,
+            instances: fixed.instances.or(drawn.instances).unwrap(),
+            workers: fixed.workers.or(drawn.workers).unwrap(),
+            brokers: fixed.brokers.or(drawn.brokers).unwrap(),
+            rate: fixed.rate.or(drawn.rate).unwrap(),
+            cleanup_ms: fixed.cleanup_ms.or(drawn.cleanup_ms).unwrap(),
+            pause_ms: fixed.pause_ms.or(drawn.pause_ms).unwrap(),
+        }
+    }
+
+    /// The command that runs the same round. Faults come in the same order, not at the same instant.
+    pub fn replay(&self) -> String {
+        let Self { seed, duration, instances, workers, brokers, rate, cleanup_ms, pause_ms } = self;
+        let duration = humantime::format_duration(*duration).to_string().replace(' ', "");
+        format!(
+            "make torture ROUNDS=1 SEED={seed} DURATION={duration} INSTANCES={instances} WORKERS={workers} \
+             BROKERS={brokers} RATE={rate} CLEANUP_MS={cleanup_ms} PAUSE_MS={pause_ms}"
+        )
+    }
+
+    /// What its brokers are told beside what all test brokers are.
+    pub fn broker_settings(&self) -> Vec<(&'static str, String)> {
+        let mut settings = vec![(
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms",
+            self.cleanup_ms.to_string(),
+        )];
+        if self.brokers > 1 {
+            let replicated = [
+                ("default.replication.factor", "3"),
+                ("min.insync.replicas", "2"),
+                ("offsets.topic.replication.factor", "3"),
+                ("transaction.state.log.replication.factor", "3"),
+                ("transaction.state.log.min.isr", "2"),
+                ("share.coordinator.state.topic.replication.factor", "3"),
+                ("share.coordinator.state.topic.min.isr", "2"),
+            ];
+            settings.extend(replicated.map(|(key, value)| (key, value.to_owned())));
+        }
+        settings
+    }
+}
+
+impl fmt::Display for Recipe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { seed, duration, instances, workers, brokers, rate, cleanup_ms, pause_ms } = self;
+        write!(
+            f,
+            "seed {seed}: {duration:?}, {instances} instances of {workers} workers, {brokers} brokers, \
+             {rate} records/s, cleanup interval {cleanup_ms} ms, up to {pause_ms} ms between faults"
+        )
+    }
+}
