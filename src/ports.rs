@@ -73,6 +73,11 @@ pub trait Source {
     fn unassign(&self, partitions: &[PartitionId]) -> Result<(), Failure>;
     /// Moves assigned partitions to new offsets and lets them run; records fetched before are discarded.
     fn seek(&self, starts: &[(PartitionId, Offset)]) -> Result<(), Failure>;
+    /// Takes assigned partitions away from the client and assigns them again, each at its offset: for those that it has
+    /// lost sight of.
+    fn reassign(&self, starts: &[(PartitionId, Offset)]) -> Result<(), Failure> {
+        self.seek(starts)
+    }
     /// Stops delivering records of these partitions until the next [`Source::seek`].
     fn pause(&self, partitions: &[PartitionId]) -> Result<(), Failure>;
     /// C of these partitions. Waits for pending transactional offsets to settle, at most `wait`;

@@ -142,6 +142,32 @@ impl KafkaSource {
         Ok(())
     }
 
+    /// Takes partitions away from the client and lets it read them again, each from its offset.
+    fn replace(&self, starts: &[(PartitionId, Offset)]) -> Result<(), Failure> {
+        if self.is_cooperative() {
+            self.displace(&starts.iter().map(|(p, _)| *p).collect::<Vec<_>>())?;
+        }
+        self.place(starts)
+    }
+
+    /// Fails when the group has not given one of these partitions to this member.
+    fn are_ours(&self, starts: &[(PartitionId, Offset)]) -> Result<(), Failure> {
+        let foreign = starts.iter().find(|(partition, _)| !self.owned.borrow().contains(partition));
+        if foreign.is_none() && !self.consumer.assignment_lost() {
+            return Ok(());
+        }
+        let (partition, _) = foreign.or(starts.first()).copied().unwrap_or_default();
+        Err(Failure {
+            remedy: Remedy::Retry,
+            what: format!(
+                "partition {partition} of topic {} cannot be read from its committed offset: the group {} has not \
+                 given it to this member; waiting for the group",
+                self.topic, self.group
+            ),
+            refused: None,
+        })
+    }
+
     /// Where each placed partition goes on. Only for eager protocols, which replace the whole
     /// assignment to add to it.
     fn positions(&self) -> Result<BTreeMap<PartitionId, Offset>, Failure> {
@@ -275,33 +301,24 @@ impl Source for KafkaSource {
     }
 
     fn seek(&self, starts: &[(PartitionId, Offset)]) -> Result<(), Failure> {
-        let foreign = starts.iter().find(|(partition, _)| !self.owned.borrow().contains(partition));
-        if foreign.is_some() || self.consumer.assignment_lost() {
-            let (partition, _) = foreign.or(starts.first()).copied().unwrap_or_default();
-            return Err(Failure {
-                remedy: Remedy::Retry,
-                what: format!(
-                    "partition {partition} of topic {} cannot be read from its committed offset: the group {} has \
-                     not given it to this member; waiting for the group",
-                    self.topic, self.group
-                ),
-                refused: None,
-            });
-        }
+        self.are_ours(starts)?;
         let (placed, new): (Vec<_>, Vec<_>) =
             starts.iter().partition(|(partition, _)| self.placed.borrow().contains_key(partition));
         if let Err(error) = self.seek_each(&placed) {
             tracing::debug!(%error, "seek refused; assigning the partitions anew");
-            if self.is_cooperative() {
-                self.displace(&placed.iter().map(|(p, _)| *p).collect::<Vec<_>>())?;
-            }
-            self.place(&placed)?;
+            self.replace(&placed)?;
         } else {
             self.placed.borrow_mut().extend(placed);
         }
         if !new.is_empty() {
             self.place(&new)?;
         }
+        self.resume(starts)
+    }
+
+    fn reassign(&self, starts: &[(PartitionId, Offset)]) -> Result<(), Failure> {
+        self.are_ours(starts)?;
+        self.replace(starts)?;
         self.resume(starts)
     }
 

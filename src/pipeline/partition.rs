@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::checkpoint::{Checkpoint, Tail};
 use super::poison::Refusal;
+use super::stalled::Silence;
 use crate::dedupe::{Block, Forgotten, HashKind, KindId, Offset, PartitionId, Windows};
 
 /// Most identities of a block: some 540 KB, well below the default limit of a record's size.
@@ -126,6 +127,8 @@ pub struct Partition {
     pub refusal: Option<Refusal>,
     /// Monotonic time since which a record was tried in vain and given up.
     pub gave_up: Option<Duration>,
+    /// Whether its records have stopped coming.
+    pub silence: Silence,
 }
 
 impl Partition {
@@ -154,6 +157,7 @@ impl Partition {
             poison: None,
             refusal: None,
             gave_up: None,
+            silence: Silence::default(),
         }
     }
 

@@ -49,6 +49,19 @@ pub fn group<C: ClientContext>(
     name: &str,
     wait: Duration,
 ) -> Result<Described, KafkaError> {
+    one_group(client, name, wait, |group| {
+        // SAFETY: `one_group` hands over a live description.
+        Ok(unsafe { described_group(group) })
+    })
+}
+
+/// Asks for the description of one group and reads it; it is alive while `read` runs.
+pub(super) fn one_group<C: ClientContext, T>(
+    client: &Client<C>,
+    name: &str,
+    wait: Duration,
+    read: impl FnOnce(*const sys::rd_kafka_ConsumerGroupDescription_t) -> Result<T, KafkaError>,
+) -> Result<T, KafkaError> {
     let name = CString::new(name)?;
     let mut pointer = name.as_ptr();
     let operation = sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBECONSUMERGROUPS;
@@ -57,7 +70,7 @@ pub fn group<C: ClientContext>(
         let ask = |rk, options, queue| {
             sys::rd_kafka_DescribeConsumerGroups(rk, ptr::from_mut(&mut pointer), 1, options, queue);
         };
-        answered(client, operation, wait, ask, |event| described_group(event))
+        answered(client, operation, wait, ask, |event| read(only_group(event)?))
     }
 }
 
@@ -142,9 +155,11 @@ unsafe fn described_topic(topic: *const sys::rd_kafka_TopicDescription_t) -> Des
 }
 
 /// # Safety
-/// `event` must be a live answer to `DescribeConsumerGroups` about one group.
-unsafe fn described_group(event: *mut sys::rd_kafka_event_t) -> Result<Described, KafkaError> {
-    // SAFETY: the result and everything reached from it lives as long as the event.
+/// `event` must be a live answer to `DescribeConsumerGroups` about one group; the description lives as long.
+unsafe fn only_group(
+    event: *mut sys::rd_kafka_event_t,
+) -> Result<*const sys::rd_kafka_ConsumerGroupDescription_t, KafkaError> {
+    // SAFETY: the result lives as long as the event, and has one element when it says so.
     unsafe {
         let result = sys::rd_kafka_event_DescribeConsumerGroups_result(event);
         let mut count = 0;
@@ -152,18 +167,26 @@ unsafe fn described_group(event: *mut sys::rd_kafka_event_t) -> Result<Described
         if count != 1 || groups.is_null() {
             return Err(KafkaError::AdminOp(RDKafkaErrorCode::Inconsistent));
         }
-        let group = *groups;
+        Ok(*groups)
+    }
+}
+
+/// # Safety
+/// `group` must be alive.
+unsafe fn described_group(group: *const sys::rd_kafka_ConsumerGroupDescription_t) -> Described {
+    // SAFETY: alive by contract, and so is everything reached from it.
+    unsafe {
         let error = code_of(sys::rd_kafka_ConsumerGroupDescription_error(group));
         let mut count = 0;
         let list =
             sys::rd_kafka_ConsumerGroupDescription_authorized_operations(group, ptr::from_mut(&mut count));
-        Ok(Described { id: None, allowed: operations(list, count), error })
+        Described { id: None, allowed: operations(list, count), error }
     }
 }
 
 /// # Safety
 /// `error` must be null or alive.
-unsafe fn code_of(error: *const sys::rd_kafka_error_t) -> Option<RDKafkaErrorCode> {
+pub(super) unsafe fn code_of(error: *const sys::rd_kafka_error_t) -> Option<RDKafkaErrorCode> {
     if error.is_null() {
         return None;
     }
