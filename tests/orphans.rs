@@ -18,7 +18,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use dedupd::clock::monotonic;
-use support::{Pipe, Running, shared_kafka};
+use support::{Pipe, Running, shared_kafka, wait_until};
 
 const PARTITIONS: usize = 4;
 const LIMIT: Duration = Duration::from_mins(1);
@@ -40,7 +40,7 @@ fn owned(members: &[&Running], partitions: usize) -> Option<Duration> {
     while began.elapsed() < OWNED + STAYS {
         let running: f64 = members.iter().map(|member| running_partitions(member)).sum();
         since = if running >= partitions as f64 { since.or_else(|| Some(began.elapsed())) } else { None };
-        if since.is_some_and(|since| began.elapsed() - since > STAYS) {
+        if since.is_some_and(|since| began.elapsed().saturating_sub(since) > STAYS) {
             return since;
         }
         std::thread::sleep(Duration::from_millis(100));
@@ -155,6 +155,10 @@ fn partitions_that_are_added_while_the_only_member_is_away_get_an_owner() {
     load.finish();
     assert!(took.is_some(), "{} partitions run after {OWNED:?}", running_partitions(&member));
     println!("every partition runs after {took:?}");
+    assert!(member.metric("dedupd_forced_rebalances_total") >= Some(1.0), "{}", member.text());
+    for settled in ["dedupd_group_unassigned_partitions", "dedupd_group_lag_records{partition=\"3\"}"] {
+        wait_until(settled, LIMIT, || (member.metric(settled) == Some(0.0)).then_some(()));
+    }
     pipe.wait_caught_up(PARTITIONS, LIMIT);
     pipe.assert_exactly_once();
 }
