@@ -10,6 +10,10 @@
     clippy::indexing_slicing,
     reason = "a test fails by panicking"
 )]
+#![cfg_attr(
+    not(feature = "failpoints"),
+    allow(dead_code, unused_imports, reason = "what the kills use is not there without named points")
+)]
 
 mod support;
 
@@ -63,19 +67,20 @@ impl Kill {
     }
 }
 
-/// The second member joins a group in which the first one has everything.
+/// The second member joins a group in which the first one has everything. The last two differ little from others, and
+/// are left out unless `DEDUPD_KILLS` asks for more.
 #[cfg(feature = "failpoints")]
 const KILLS: [Kill; 10] = [
     Kill::of(true, "after_revoke", 1, false),
     Kill::of(true, "after_revoke", 1, true),
     Kill::of(true, "before_unassign", 1, false),
-    Kill::of(true, "before_unassign", 1, true),
     Kill::of(true, "after_unassign", 1, false),
     Kill::of(true, "after_unassign", 1, true),
     Kill::of(false, "before_assign", 1, false),
     Kill::of(false, "after_assign", 1, true),
     Kill::of(false, "before_assign", 2, false),
     Kill::of(false, "after_assign", 2, false),
+    Kill::of(true, "before_unassign", 1, true),
 ];
 
 #[cfg(feature = "failpoints")]
@@ -116,7 +121,7 @@ fn round(number: usize, kill: Kill) -> Result<Duration, String> {
 #[test]
 #[cfg(feature = "failpoints")]
 fn a_kill_at_any_step_of_a_rebalance_leaves_no_partition_without_an_owner() {
-    let kills: usize = std::env::var("DEDUPD_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(KILLS.len());
+    let kills: usize = std::env::var("DEDUPD_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(8);
     shared_kafka();
     let waiting: Mutex<VecDeque<_>> = Mutex::new((0..kills).map(|n| (n, KILLS[n % KILLS.len()])).collect());
     let failed = Mutex::new(Vec::new());
