@@ -26,8 +26,8 @@ const TOPICS: Duration = Duration::from_secs(5);
 const STARTS: Duration = Duration::from_secs(30);
 /// How often is asked where they end.
 const ENDS: Duration = Duration::from_secs(10);
-/// How often is asked who is in the group.
-const GROUP: Duration = Duration::from_secs(2);
+/// How often is asked who is in the group; each broker lists its groups for that.
+const GROUP: Duration = Duration::from_secs(4);
 /// How long a forced rebalance may take: all members have to notice it by their heartbeats. Nothing else is looked at
 /// meanwhile.
 const FORCE: Duration = Duration::from_secs(15);

@@ -7,6 +7,7 @@ use std::time::Duration;
 use rdkafka::ClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext, Rebalance};
 use rdkafka::error::KafkaError;
+use rdkafka::groups::GroupMemberInfo;
 use rdkafka::topic_partition_list::TopicPartitionList;
 
 use super::client_config::Settings;
@@ -65,10 +66,26 @@ impl GroupMonitor {
     }
 
     /// The members of the group and their partitions of the raw topic.
+    ///
+    /// By the older of the client's two calls: the other one (`DescribeConsumerGroups`) ends the process with a failed
+    /// assertion when the coordinator goes away while it waits (librdkafka 2.12.1, `rd_kafka_enq_once_del_source_return`).
     pub fn view(&self, wait: Duration) -> Result<GroupView, Failure> {
         let Settings { group, raw, .. } = &self.settings;
-        native::members(self.client.client(), group, raw, wait)
-            .map_err(|e| failure(&format!("describing group {group}"), &e))
+        let fail = |e: &KafkaError| failure(&format!("describing group {group}"), e);
+        let list = self.client.client().fetch_group_list(Some(group), wait).map_err(|e| fail(&e))?;
+        let Some(found) = list.groups().iter().find(|it| it.name() == group) else {
+            return Ok(GroupView::default());
+        };
+        let state = match found.state() {
+            "Stable" => GroupState::Stable,
+            "Empty" | "Dead" => GroupState::Empty,
+            _ => GroupState::Rebalancing,
+        };
+        let member = |it: &GroupMemberInfo| Member {
+            client_id: it.client_id().to_owned(),
+            partitions: it.assignment().and_then(|bytes| assigned(bytes, raw)).unwrap_or_default(),
+        };
+        Ok(GroupView { state, members: found.members().iter().map(member).collect() })
     }
 
     /// The offsets that the group has committed, without those of open transactions. A partition without one is left out.
@@ -120,6 +137,31 @@ impl GroupMonitor {
     }
 }
 
+/// The partitions of `topic` in an assignment of the consumer protocol: a version, and for each topic its name and
+/// partitions. `None` when it cannot be read.
+fn assigned(bytes: &[u8], topic: &str) -> Option<Vec<PartitionId>> {
+    let mut rest = bytes.get(2..)?;
+    let mut partitions = Vec::new();
+    for _ in 0..number_of(&mut rest)? {
+        let (length, after) = rest.split_first_chunk::<2>()?;
+        let (name, after) = after.split_at_checked(u16::from_be_bytes(*length).into())?;
+        rest = after;
+        for _ in 0..number_of(&mut rest)? {
+            let partition = number_of(&mut rest)?;
+            if name == topic.as_bytes() {
+                partitions.push(partition);
+            }
+        }
+    }
+    Some(partitions)
+}
+
+fn number_of(rest: &mut &[u8]) -> Option<u32> {
+    let (number, after) = rest.split_first_chunk::<4>()?;
+    *rest = after;
+    Some(u32::from_be_bytes(*number))
+}
+
 /// A member that only joins.
 #[derive(Default)]
 struct Passing {
@@ -136,6 +178,27 @@ impl ConsumerContext for Passing {
     fn post_rebalance(&self, _: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
         if matches!(rebalance, Rebalance::Assign(_)) {
             self.joined.store(true, Ordering::Release);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_assignment_of_the_consumer_protocol_is_read_and_a_broken_one_is_not() {
+        let mut bytes = vec![0, 1, 0, 0, 0, 2, 0, 3];
+        bytes.extend(b"raw");
+        bytes.extend([0, 0, 0, 2, 0, 0, 0, 7, 0, 0, 1, 0, 0, 5]);
+        bytes.extend(b"state");
+        bytes.extend([0, 0, 0, 1, 0, 0, 0, 3, 0, 0, 0, 0]);
+        assert_eq!(assigned(&bytes, "raw"), Some(vec![7, 256]));
+        assert_eq!(assigned(&bytes, "state"), Some(vec![3]));
+        assert_eq!(assigned(&bytes, "other"), Some(Vec::new()));
+        assert_eq!(assigned(&[0, 0, 0, 0, 0, 0], "raw"), Some(Vec::new()));
+        for length in 0..bytes.len() - 4 {
+            assert_eq!(assigned(&bytes[..length], "raw"), None, "{length} bytes");
         }
     }
 }

@@ -3,7 +3,6 @@
 
 mod certificate;
 mod describe;
-mod members;
 
 use std::ffi::{CStr, CString};
 use std::ptr;
@@ -11,7 +10,6 @@ use std::time::Duration;
 
 pub use certificate::judged as judged_certificate;
 pub use describe::{Described, group, topics};
-pub use members::members;
 
 use rdkafka::client::Client;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};

@@ -229,7 +229,7 @@ pub(super) const UNASSIGNED: Row = Row::new(
     "dedupd_group_unassigned_partitions",
     Gauge,
     "partitions",
-    "Partitions of raw that no member of the group has, as every instance sees it; asked every 2 seconds.",
+    "Partitions of raw that no member of the group has, as every instance sees it; asked every 4 seconds.",
 );
 pub(super) const GROUP_LAG: Row = Row::new(
     "dedupd_group_lag_records",

@@ -49,19 +49,6 @@ pub fn group<C: ClientContext>(
     name: &str,
     wait: Duration,
 ) -> Result<Described, KafkaError> {
-    one_group(client, name, wait, |group| {
-        // SAFETY: `one_group` hands over a live description.
-        Ok(unsafe { described_group(group) })
-    })
-}
-
-/// Asks for the description of one group and reads it; it is alive while `read` runs.
-pub(super) fn one_group<C: ClientContext, T>(
-    client: &Client<C>,
-    name: &str,
-    wait: Duration,
-    read: impl FnOnce(*const sys::rd_kafka_ConsumerGroupDescription_t) -> Result<T, KafkaError>,
-) -> Result<T, KafkaError> {
     let name = CString::new(name)?;
     let mut pointer = name.as_ptr();
     let operation = sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBECONSUMERGROUPS;
@@ -70,7 +57,7 @@ pub(super) fn one_group<C: ClientContext, T>(
         let ask = |rk, options, queue| {
             sys::rd_kafka_DescribeConsumerGroups(rk, ptr::from_mut(&mut pointer), 1, options, queue);
         };
-        answered(client, operation, wait, ask, |event| read(only_group(event)?))
+        answered(client, operation, wait, ask, |event| described_group(event))
     }
 }
 
@@ -155,11 +142,9 @@ unsafe fn described_topic(topic: *const sys::rd_kafka_TopicDescription_t) -> Des
 }
 
 /// # Safety
-/// `event` must be a live answer to `DescribeConsumerGroups` about one group; the description lives as long.
-unsafe fn only_group(
-    event: *mut sys::rd_kafka_event_t,
-) -> Result<*const sys::rd_kafka_ConsumerGroupDescription_t, KafkaError> {
-    // SAFETY: the result lives as long as the event, and has one element when it says so.
+/// `event` must be a live answer to `DescribeConsumerGroups` about one group.
+unsafe fn described_group(event: *mut sys::rd_kafka_event_t) -> Result<Described, KafkaError> {
+    // SAFETY: the result and everything reached from it lives as long as the event.
     unsafe {
         let result = sys::rd_kafka_event_DescribeConsumerGroups_result(event);
         let mut count = 0;
@@ -167,26 +152,18 @@ unsafe fn only_group(
         if count != 1 || groups.is_null() {
             return Err(KafkaError::AdminOp(RDKafkaErrorCode::Inconsistent));
         }
-        Ok(*groups)
-    }
-}
-
-/// # Safety
-/// `group` must be alive.
-unsafe fn described_group(group: *const sys::rd_kafka_ConsumerGroupDescription_t) -> Described {
-    // SAFETY: alive by contract, and so is everything reached from it.
-    unsafe {
+        let group = *groups;
         let error = code_of(sys::rd_kafka_ConsumerGroupDescription_error(group));
         let mut count = 0;
         let list =
             sys::rd_kafka_ConsumerGroupDescription_authorized_operations(group, ptr::from_mut(&mut count));
-        Described { id: None, allowed: operations(list, count), error }
+        Ok(Described { id: None, allowed: operations(list, count), error })
     }
 }
 
 /// # Safety
 /// `error` must be null or alive.
-pub(super) unsafe fn code_of(error: *const sys::rd_kafka_error_t) -> Option<RDKafkaErrorCode> {
+unsafe fn code_of(error: *const sys::rd_kafka_error_t) -> Option<RDKafkaErrorCode> {
     if error.is_null() {
         return None;
     }
