@@ -150,6 +150,8 @@ fn partitions_that_are_added_while_the_only_member_is_away_get_an_owner() {
     let member = sidecar.start();
     member.wait_running(2, LIMIT);
     load.more(300);
+    // Only for a group that has read raw before are the other topics grown at a start.
+    wait_until("a commit", LIMIT, || (member.outcome("forwarded") > 0).then_some(()));
     member.kill9();
     pipe.kafka.grow_topic(&pipe.raw, PARTITIONS);
     load.finish();
