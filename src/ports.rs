@@ -156,6 +156,11 @@ pub trait Source {
     fn truncated(&self, _partition: PartitionId) -> Option<Offset> {
         None
     }
+    /// Takes assigned partitions away from the client and assigns them again, each at its offset and compared as by
+    /// [`Source::seek_behind`]: for those that it has lost sight of.
+    fn reassign(&self, starts: &[(PartitionId, Offset, Option<Epoch>)]) -> Result<(), Failure> {
+        starts.iter().try_for_each(|(partition, offset, last)| self.seek_behind(*partition, *offset, *last))
+    }
     /// Stops delivering records of these partitions until the next [`Source::seek`].
     fn pause(&self, partitions: &[PartitionId]) -> Result<(), Failure>;
     /// C of these partitions. Waits for pending transactional offsets to settle, at most `wait`;

@@ -78,7 +78,8 @@ impl Settings {
             .set("group.protocol", "classic")
             .set("partition.assignment.strategy", "cooperative-sticky")
             .set("session.timeout.ms", session_ms.to_string())
-            .set("heartbeat.interval.ms", (session_ms / 4).clamp(500, 3_000).to_string())
+            // Members learn of a rebalance from the answer to a heartbeat, and partitions that move wait for that.
+            .set("heartbeat.interval.ms", (session_ms / 12).clamp(500, 1_000).to_string())
             .set("enable.auto.commit", "false")
             .set("enable.auto.offset.store", "false")
             .set("isolation.level", "read_committed")

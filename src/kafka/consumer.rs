@@ -3,6 +3,7 @@
 //! Group events are only queued by the client's callback; the worker acts on them when its state
 //! allows, and then calls [`Source::assign`] or [`Source::unassign`].
 
+mod placing;
 mod reading;
 
 use std::cell::RefCell;
@@ -120,61 +121,6 @@ impl KafkaSource {
         matches!(self.consumer.rebalance_protocol(), RebalanceProtocol::Cooperative)
     }
 
-    /// Lets the client read partitions, each from its offset; also answers an assignment.
-    ///
-    /// Offsets are always absolute. The client would look a logical one (the log's end) up at the
-    /// broker, and an answer overtaken by a pause or a seek makes it ask again and then overrule the
-    /// seek: everything up to the end of the log would be skipped, silently.
-    fn place(&self, starts: &[(PartitionId, Offset)]) -> Result<(), Failure> {
-        let list = |starts: &[(PartitionId, Offset)]| {
-            self.list(starts.iter().map(|(partition, start)| (*partition, kafka_offset(*start))))
-        };
-        if self.is_cooperative() {
-            self.consumer.incremental_assign(&list(starts)?)
-        } else {
-            let mut all = self.positions()?;
-            all.extend(starts.iter().copied());
-            self.consumer.assign(&list(&all.into_iter().collect::<Vec<_>>())?)
-        }
-        .map_err(|e| self.fail("accepting partitions of", &e))?;
-        self.placed.borrow_mut().extend(starts.iter().copied());
-        Ok(())
-    }
-
-    /// Takes partitions away from the client; also answers a revocation.
-    fn displace(&self, partitions: &[PartitionId]) -> Result<(), Failure> {
-        let mut placed = self.placed.borrow_mut();
-        let gone: Vec<PartitionId> = partitions.iter().copied().filter(|p| placed.contains_key(p)).collect();
-        if self.is_cooperative() {
-            self.consumer.incremental_unassign(&self.plain(&gone)?)
-        } else {
-            self.consumer.unassign()
-        }
-        .map_err(|e| self.fail("giving back partitions of", &e))?;
-        if self.is_cooperative() {
-            placed.retain(|p, _| !gone.contains(p));
-        } else {
-            placed.clear();
-        }
-        Ok(())
-    }
-
-    /// Where each placed partition goes on. Only for eager protocols, which replace the whole
-    /// assignment to add to it.
-    fn positions(&self) -> Result<BTreeMap<PartitionId, Offset>, Failure> {
-        let mut positions = self.placed.borrow().clone();
-        let told = self.consumer.position().map_err(|e| self.fail("reading the positions in", &e))?;
-        for element in told.elements() {
-            if let (Ok(partition), KafkaOffset::Offset(next)) =
-                (u32::try_from(element.partition()), element.offset())
-                && let (Some(position), Ok(next)) = (positions.get_mut(&partition), u64::try_from(next))
-            {
-                *position = next;
-            }
-        }
-        Ok(positions)
-    }
-
     fn query(
         &self,
         reader: &impl CommittedReader,
@@ -273,27 +219,12 @@ impl Source for KafkaSource {
     }
 
     fn seek(&self, starts: &[(PartitionId, Offset)]) -> Result<(), Failure> {
-        let foreign = starts.iter().find(|(partition, _)| !self.owned.borrow().contains(partition));
-        if foreign.is_some() || self.consumer.assignment_lost() {
-            let (partition, _) = foreign.or(starts.first()).copied().unwrap_or_default();
-            return Err(Failure {
-                remedy: Remedy::Retry,
-                what: format!(
-                    "partition {partition} of topic {} cannot be read from its committed offset: the group {} has \
-                     not given it to this member; waiting for the group",
-                    self.topic, self.group
-                ),
-                refused: None,
-            });
-        }
+        self.are_ours(starts)?;
         let (placed, new): (Vec<_>, Vec<_>) =
             starts.iter().partition(|(partition, _)| self.placed.borrow().contains_key(partition));
         if let Err(error) = self.seek_each(&placed) {
             tracing::debug!(%error, "seek refused; assigning the partitions anew");
-            if self.is_cooperative() {
-                self.displace(&placed.iter().map(|(p, _)| *p).collect::<Vec<_>>())?;
-            }
-            self.place_compared(&placed)?;
+            self.replace(&placed)?;
         } else {
             self.placed.borrow_mut().extend(placed);
         }
@@ -312,15 +243,23 @@ impl Source for KafkaSource {
         offset: Offset,
         last: Option<Epoch>,
     ) -> Result<(), Failure> {
-        let mut epochs = self.epochs.borrow_mut();
-        epochs.remove(&partition);
-        epochs.extend(last.map(|last| (partition, last)));
-        drop(epochs);
+        self.remember(partition, last);
         self.seek(&[(partition, offset)])
     }
 
     fn truncated(&self, partition: PartitionId) -> Option<Offset> {
         self.truncated.borrow().get(&partition).copied()
+    }
+
+    fn reassign(&self, starts: &[(PartitionId, Offset, Option<Epoch>)]) -> Result<(), Failure> {
+        let places: Vec<_> = starts.iter().map(|(partition, offset, _)| (*partition, *offset)).collect();
+        self.are_ours(&places)?;
+        for (partition, _, last) in starts {
+            self.remember(*partition, *last);
+            self.truncated.borrow_mut().remove(partition);
+        }
+        self.replace(&places)?;
+        self.resume(&places)
     }
 
     fn pause(&self, partitions: &[PartitionId]) -> Result<(), Failure> {

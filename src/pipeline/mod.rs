@@ -26,6 +26,7 @@ mod report;
 mod restore;
 mod shortened;
 mod sizes;
+mod stalled;
 mod step;
 mod torn;
 mod trouble;
@@ -40,5 +41,6 @@ pub use options::{Gaps, Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, 
 pub use reach::Reach;
 pub use report::Report;
 pub use sizes::{block_ids, metadata_bytes, most_partitions};
+pub use stalled::StableEnds;
 pub use trouble::{Fatal, Trouble};
 pub use worker::{Worker, World};

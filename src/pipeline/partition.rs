@@ -7,6 +7,7 @@ use super::checkpoint::{Checkpoint, Tail};
 use super::loading::Loading;
 use super::order::Order;
 use super::poison::Refusal;
+use super::stalled::Silence;
 use crate::dedupe::{Block, Forgotten, HashKind, KindId, Offset, PartitionId, Windows};
 use crate::ports::Epoch;
 
@@ -142,6 +143,8 @@ pub struct Partition {
     pub refusal: Option<Refusal>,
     /// Monotonic time since which a record was tried in vain and given up.
     pub gave_up: Option<Duration>,
+    /// Whether its records have stopped coming.
+    pub silence: Silence,
 }
 
 impl Partition {
@@ -172,6 +175,7 @@ impl Partition {
             poison: None,
             refusal: None,
             gave_up: None,
+            silence: Silence::default(),
         }
     }
 
@@ -218,6 +222,16 @@ impl Partition {
             self.forget(forgotten);
         }
         self.windows.as_mut().map(|windows| windows.commit(self.committed)).unwrap_or_default()
+    }
+
+    /// How far a restore, from disk or from the state topic, has come, in 0..=1; `None` when none is under way.
+    #[must_use]
+    pub fn restored_share(&self) -> Option<f64> {
+        match &self.phase {
+            Phase::Restoring(restoring) => Some(restoring.share()),
+            Phase::Loading(loading) => Some(loading.share()),
+            Phase::Locating { .. } | Phase::Running => None,
+        }
     }
 
     /// The state is complete up to C: what blocks do not tell comes from the checkpoint.

@@ -7,12 +7,19 @@ use crate::dedupe::{Offset, PartitionId};
 use crate::kafka::error::is_damage;
 use crate::kafka::native::Unread;
 use crate::kafka::unread::{damaged, truncated};
-use crate::ports::{Failure, Remedy};
+use crate::ports::{Epoch, Failure, Remedy};
 
 impl KafkaSource {
     /// The leader epoch of the record before this offset, where the partition is to be compared by it.
     pub(super) fn epoch_before(&self, partition: PartitionId, offset: Offset) -> Option<i32> {
         self.epochs.borrow().get(&partition).filter(|epoch| epoch.next == offset).map(|epoch| epoch.number)
+    }
+
+    /// Under which leader the record was taken that comes before the place to go on at.
+    pub(super) fn remember(&self, partition: PartitionId, last: Option<Epoch>) {
+        let mut epochs = self.epochs.borrow_mut();
+        epochs.remove(&partition);
+        epochs.extend(last.map(|last| (partition, last)));
     }
 
     /// Begins partitions at their offsets. The client compares leader epochs at a seek only, not where an assignment begins.
