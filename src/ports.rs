@@ -5,12 +5,14 @@
 //! seed. Every effect of a worker is a call of one of these methods, which is also where a test can
 //! crash it.
 
+mod failure;
 mod store;
 
 use std::time::Duration;
 
 use crate::dedupe::identity::Fields;
 use crate::dedupe::{Coordinates, Offset, PartitionId};
+pub use failure::{Failure, Refused, Remedy};
 pub use store::{Head, Store, StoreError, Visit};
 
 /// A raw record, borrowed from the client while a step looks at it.
@@ -19,10 +21,23 @@ pub trait Record: Fields {
     fn coordinates(&self) -> Coordinates;
     /// The record's timestamp, ms since the epoch; `None` when the record has none.
     fn timestamp_ms(&self) -> Option<i64>;
+    /// The epoch of the leader that took it; `None` where the log does not say.
+    fn leader_epoch(&self) -> Option<i32> {
+        None
+    }
     /// Size of key and value, in bytes.
     fn size(&self) -> usize;
     /// Whether it has a header of this name, whatever its value.
     fn has_header(&self, name: &str) -> bool;
+}
+
+/// Under which leader a partition's log was written up to an offset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Epoch {
+    /// One past the record that it was read from.
+    pub next: Offset,
+    /// The leader epoch of that record.
+    pub number: i32,
 }
 
 /// What the group told this member; only queued by the client's callback, acted upon by the worker.
@@ -126,6 +141,26 @@ pub trait Source {
     fn unassign(&self, partitions: &[PartitionId]) -> Result<(), Failure>;
     /// Moves assigned partitions to new offsets and lets them run; records fetched before are discarded.
     fn seek(&self, starts: &[(PartitionId, Offset)]) -> Result<(), Failure>;
+    /// The same for one partition, whose last record before `offset` was taken under the leader epoch `last`, where that
+    /// is known. When the log is no longer the one that holds that record, [`Source::truncated`] says so before any
+    /// record comes.
+    fn seek_behind(
+        &self,
+        partition: PartitionId,
+        offset: Offset,
+        _last: Option<Epoch>,
+    ) -> Result<(), Failure> {
+        self.seek(&[(partition, offset)])
+    }
+    /// Where the log stops being the one that was read, if since the last seek it was found to be another.
+    fn truncated(&self, _partition: PartitionId) -> Option<Offset> {
+        None
+    }
+    /// Takes assigned partitions away from the client and assigns them again, each at its offset and compared as by
+    /// [`Source::seek_behind`]: for those that it has lost sight of.
+    fn reassign(&self, starts: &[(PartitionId, Offset, Option<Epoch>)]) -> Result<(), Failure> {
+        starts.iter().try_for_each(|(partition, offset, last)| self.seek_behind(*partition, *offset, *last))
+    }
     /// Stops delivering records of these partitions until the next [`Source::seek`].
     fn pause(&self, partitions: &[PartitionId]) -> Result<(), Failure>;
     /// C of these partitions. Waits for pending transactional offsets to settle, at most `wait`;
@@ -305,53 +340,4 @@ pub trait StateLog {
     ) -> Result<Vec<StateItem>, Failure>;
     /// Whether `read_committed` readers see the record at each of these offsets of the clean topic, in this order.
     fn shown(&self, at: &[(PartitionId, Offset)], wait: Duration) -> Result<Vec<bool>, Failure>;
-}
-
-/// What to do about a failed Kafka call: errors are sorted by remedy, not by origin.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Remedy {
-    /// The same call again, within a time limit.
-    Retry,
-    /// Abort the transaction, rewind to C, go on.
-    Abort,
-    /// The outcome is unknown or the producer is dead: destroy it, make a new one, read C again.
-    Renew,
-    /// The member was replaced and its client is dead: join anew once, exit when it happens again soon.
-    Rejoin,
-    /// Another producer took over our transactional id (or the transaction timed out, which looks
-    /// the same): renew once, exit when it happens again soon.
-    Fenced,
-    /// Only an operator can mend this: rights, configuration, a deleted topic.
-    Stop,
-}
-
-/// Records that the broker refused, for finding the poison among them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Refused {
-    /// Raw partition of the refused records.
-    pub partition: PartitionId,
-    /// Lowest raw offset refused.
-    pub first: Offset,
-    /// Highest raw offset refused.
-    pub last: Offset,
-}
-
-/// A failed Kafka call.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{what}")]
-pub struct Failure {
-    /// What to do.
-    pub remedy: Remedy,
-    /// What happened, to what, and what to do, for people.
-    pub what: String,
-    /// Set when the broker refused particular records as such (too large, invalid).
-    pub refused: Option<Refused>,
-}
-
-impl Failure {
-    /// The same failure with another remedy, where one of `lesser` would not do.
-    #[must_use]
-    pub fn escalated(self, lesser: &[Remedy], remedy: Remedy) -> Self {
-        if lesser.contains(&self.remedy) { Self { remedy, ..self } } else { self }
-    }
 }

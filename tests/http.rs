@@ -7,6 +7,7 @@
     reason = "a test fails by panicking"
 )]
 
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
@@ -164,6 +165,27 @@ fn health_follows_what_the_workers_say() {
 }
 
 #[test]
+fn partitions_without_an_owner_make_every_instance_unready() {
+    let server = Server::start(Limits::default());
+    server.status.publish(0, running());
+    server.status.note_group_lag(BTreeMap::from([(5, 0), (6, 700)]));
+    // For a moment that is what a rebalance looks like.
+    server.status.note_unassigned(2, None);
+    assert!(server.ask("GET", "/readyz").starts_with("HTTP/1.1 200 "));
+    let metrics = server.ask("GET", "/metrics");
+    assert!(metrics.contains("\ndedupd_group_unassigned_partitions 2\n"), "{metrics}");
+    assert!(metrics.contains("\ndedupd_group_lag_records{partition=\"6\"} 700\n"), "{metrics}");
+    assert!(server.ask("GET", "/status.json").contains("\"unassigned_partitions\":2"));
+
+    server.status.note_unassigned(2, Some("nobody has partition 6, 7".to_owned()));
+    let answer = server.ask("GET", "/readyz");
+    assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+    assert!(answer.ends_with("not ready\nnobody has partition 6, 7\n"), "{answer}");
+    server.status.note_unassigned(0, None);
+    assert!(server.ask("GET", "/readyz").starts_with("HTTP/1.1 200 "));
+}
+
+#[test]
 fn the_pages_show_the_same_figures() {
     let server = Server::start(Limits::default());
     server.status.publish(0, running());
@@ -293,7 +315,6 @@ fn slow_clients_do_not_delay_a_look_at_its_health() {
         deaf.extend((0..2).map(|_| client(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")));
         std::thread::sleep(Duration::from_millis(20));
     }
-    drop(deaf);
     println!("the slowest of 40 answers came after {longest:?}");
     assert!(longest < Duration::from_secs(1), "{longest:?}");
 }

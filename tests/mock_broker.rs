@@ -28,5 +28,7 @@ mod outages;
 mod rebalances;
 #[path = "mock_broker/restore.rs"]
 mod restore;
+#[path = "mock_broker/stalled.rs"]
+mod stalled;
 #[path = "mock_broker/transactions.rs"]
 mod transactions;

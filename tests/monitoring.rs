@@ -189,6 +189,8 @@ fn dashboard_and_alerts_are_answered_by_a_real_prometheus() {
 fn figures_are_those_of_the_pipe(prometheus: &Prometheus) {
     prometheus.holds("dedupd_ready == 1");
     prometheus.holds(&format!("dedupd_partitions{{state=\"running\"}} == {PARTITIONS}"));
+    prometheus.holds("dedupd_group_unassigned_partitions == 0");
+    prometheus.holds(&format!("count(dedupd_group_lag_records) == {PARTITIONS}"));
     prometheus.holds("dedupd_window_configured_seconds == 600");
     prometheus.holds("min(dedupd_window_seconds) == 600");
     prometheus.holds("max(dedupd_window_certain_seconds) <= 2");

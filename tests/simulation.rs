@@ -158,6 +158,11 @@ fn control_a_hidden_block_duplicates() {
 }
 
 #[test]
+fn control_a_gap_that_is_believed_loses() {
+    assert_noticed(Sabotage::GapsBelieved, "lost");
+}
+
+#[test]
 fn control_an_identity_that_is_kept_is_not_heard_again() {
     assert_noticed(Sabotage::ForgetUnheard, "taken back and not heard again");
 }

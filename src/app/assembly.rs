@@ -10,7 +10,9 @@ use crate::dedupe::{
 };
 use crate::http::Token;
 use crate::kafka::{Settings, Topology};
-use crate::pipeline::{Kind, Kinds, Limits, LoadSlice, Options, Reach, Torn, block_ids, most_partitions};
+use crate::pipeline::{
+    Gaps, Kind, Kinds, Limits, LoadSlice, Options, Reach, Torn, block_ids, most_partitions,
+};
 use crate::store::{Binding, Joining};
 
 /// The longest time that anything is remembered.
@@ -101,6 +103,7 @@ pub(super) fn options(
         on_rewind: config.group.on_rewind,
         on_gap: config.group.on_gap,
         torn: torn_control(),
+        gaps: Gaps::Proven,
         max_records: config.batch.max_records,
         max_bytes: usize::try_from(config.batch.max_bytes).unwrap_or(usize::MAX),
         interval: config.batch.interval,

@@ -9,6 +9,7 @@ mod commands;
 mod ended;
 mod hanging;
 mod log;
+mod ownership;
 mod state;
 mod supervisor;
 mod watch;

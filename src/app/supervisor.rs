@@ -13,7 +13,7 @@ use crate::clock::{SystemClock, monotonic};
 use crate::control::{Asked, Control};
 use crate::kafka::{self, CheckError, KafkaSink, KafkaSource, KafkaStateLog, Settings, Topology, Wanted};
 use crate::metrics::{PartitionState, WorkerStatus};
-use crate::pipeline::{Options, Reach, Report, Worker, World};
+use crate::pipeline::{Options, Reach, Report, StableEnds, Worker, World};
 use crate::store::{self, Held, Lock, SledStore};
 
 /// Without a sign of life for so long, opening the store counts as hung.
@@ -51,6 +51,7 @@ pub(super) fn supervise(service: &Service, stop: &Arc<AtomicBool>) -> Result<(),
         store::open(&config.state.dir, &binding(config, &hasher, &topology), config.state.cache, OPEN)?;
     let store = Held::new(opened.store.joining(joining(config)));
     let reach = Reach::new(topology.partitions);
+    let ends = StableEnds::default();
     let (control, asked) = Control::new(rule(config, hasher), config.group.workers);
     let workers: Result<Vec<_>, Ended> = asked
         .into_iter()
@@ -60,13 +61,13 @@ pub(super) fn supervise(service: &Service, stop: &Arc<AtomicBool>) -> Result<(),
             // The client knows one size for the batches of all topics.
             let largest_batch = [topology.largest_batch, topology.largest_state].into_iter().flatten().min();
             let settings = Settings { largest_batch, ..settings(config, number) };
-            spawn(service, (number, asked), (settings, options), &store, stop)
+            spawn(service, (number, asked, ends.clone()), (settings, options), &store, stop)
         })
         .collect();
     // The supervisor runs once.
     service.door.control.set(control).ok();
     let workers = workers?;
-    let watch = watch(service, &topology, &reach, stop)?;
+    let watch = watch(service, &topology, (&reach, &ends), stop)?;
     let ended = look_after(workers, &watch, service, &store, stop);
     stop.store(true, Ordering::Release);
     // Its clients must not live into the end of the process.
@@ -143,7 +144,7 @@ impl Running {
 
 fn spawn(
     service: &Service,
-    (number, asked): (usize, Receiver<Asked>),
+    (number, asked, ends): (usize, Receiver<Asked>, StableEnds),
     (settings, options): (Settings, Options),
     store: &Held<SledStore>,
     stop: &Arc<AtomicBool>,
@@ -159,7 +160,7 @@ fn spawn(
         let sink = KafkaSink::new(settings);
         let ports = (source, sink, log, store);
         let worker = Worker::<Production>::new(ports, SystemClock::start(), options, report);
-        Ok(worker.answering(asked).run(&stop, &heart)?)
+        Ok(worker.answering(asked).comparing(ends).run(&stop, &heart)?)
     };
     let thread = std::thread::Builder::new().name(format!("worker-{number}")).spawn(work).map_err(|e| {
         Ended::failed(format!("cannot start worker {number}: {e}; raise the limit on processes"))

@@ -1,7 +1,8 @@
 //! What nobody tells dedupd and it has to ask for: topics that grow or are created anew, where the raw logs
-//! begin, upstream transactions that hang. On one thread with clients of its own, so that no worker waits for an answer.
+//! begin, upstream transactions that hang, partitions that no member of the group has. On one thread with clients of
+//! its own, so that no worker waits for an answer.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -9,13 +10,14 @@ use std::time::{Duration, Instant};
 
 use super::assembly::settings;
 use super::hanging::Hanging;
+use super::ownership::Ownership;
 use super::supervisor::pause;
 use super::{Ended, Service};
 use crate::cli::Exit;
 use crate::clock::{self, Clock, SystemClock};
-use crate::kafka::{LogEnds, LookError, TopicWatch, Topology};
-use crate::metrics::Status;
-use crate::pipeline::Reach;
+use crate::kafka::{GroupMonitor, LogEnds, LookError, Offsets, TopicWatch, Topology};
+use crate::metrics::{Metrics, Status};
+use crate::pipeline::{Reach, StableEnds};
 use crate::ports::Failure;
 
 /// How often the topics are looked at. Until the next look a topic created anew would pass for the old one.
@@ -24,6 +26,11 @@ const TOPICS: Duration = Duration::from_secs(5);
 const STARTS: Duration = Duration::from_secs(30);
 /// How often is asked where they end.
 const ENDS: Duration = Duration::from_secs(10);
+/// How often is asked who is in the group; each broker lists its groups for that.
+const GROUP: Duration = Duration::from_secs(4);
+/// How long a forced rebalance may take: all members have to notice it by their heartbeats. Nothing else is looked at
+/// meanwhile.
+const FORCE: Duration = Duration::from_secs(15);
 /// How long an answer about a log may take; well below the time that a stop may take.
 const ANSWER: Duration = Duration::from_secs(2);
 /// How often is looked whether partitions have come.
@@ -33,22 +40,31 @@ const LOOK: Duration = Duration::from_secs(1);
 pub(super) fn watch(
     service: &Service,
     start: &Topology,
-    reach: &Reach,
+    (reach, stable_ends): (&Reach, &StableEnds),
     stop: &Arc<AtomicBool>,
 ) -> Result<JoinHandle<Result<(), Ended>>, Ended> {
     let settings = settings(&service.config, 0);
+    let operator = |failed: Failure| Ended::new(Exit::Operator, failed.what);
     let mut watch = Watch {
         topics: TopicWatch::new(&settings, start, service.config.topics.create)?,
-        ends: LogEnds::new(&settings).map_err(|failed| Ended::new(Exit::Operator, failed.what))?,
+        ends: LogEnds::new(&settings).map_err(operator)?,
+        group: GroupMonitor::new(&settings).map_err(operator)?,
+        ownership: Ownership::default(),
+        client_id: settings.transactional_id.clone(),
+        raw: start.partitions,
         hanging: Hanging::new(&settings.raw, &settings.bootstrap_servers),
         clock: SystemClock::start(),
         status: Arc::clone(&service.status),
+        metrics: service.metrics.clone(),
         reach: reach.clone(),
+        stable_ends: stable_ends.clone(),
         owned: BTreeSet::new(),
         looked: None,
         started: None,
         ended: None,
+        described: None,
         told: false,
+        stop: Arc::clone(stop),
     };
     let stop = Arc::clone(stop);
     let work = move || {
@@ -67,16 +83,27 @@ pub(super) fn watch(
 struct Watch {
     topics: TopicWatch,
     ends: LogEnds,
+    group: GroupMonitor,
+    ownership: Ownership,
+    /// What the clients of the first worker are called.
+    client_id: String,
+    /// How many partitions the raw topic has.
+    raw: usize,
     hanging: Hanging,
     clock: SystemClock,
     status: Arc<Status>,
+    metrics: Metrics,
     reach: Reach,
+    /// For the workers: where the logs of raw end.
+    stable_ends: StableEnds,
     /// The partitions of this process at the last look.
     owned: BTreeSet<u32>,
     /// When the topics were looked at, and the logs were asked about.
     looked: Option<Instant>,
     started: Option<Instant>,
     ended: Option<Instant>,
+    described: Option<Instant>,
+    stop: Arc<AtomicBool>,
     /// Nobody answers, and the log says so.
     told: bool,
 }
@@ -89,8 +116,9 @@ impl Watch {
             Err(LookError::Unanswered(what)) => {
                 if !self.told {
                     tracing::warn!(
-                        "{what}; until it is answered, changes of the topics are not seen, and \
-                         dedupd_raw_start_offset and dedupd_raw_hanging_seconds keep their last values"
+                        "{what}; until it is answered, changes of the topics and of the group are not \
+                         seen, and dedupd_raw_start_offset, dedupd_raw_hanging_seconds and dedupd_group_* keep their \
+                         last values"
                     );
                 }
                 self.told = true;
@@ -113,21 +141,74 @@ impl Watch {
             let sight = self.topics.look()?;
             sight.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
             self.reach.raise(sight.reach);
+            self.raw = self.raw.max(sight.raw);
         }
         let unanswered = |failed: Failure| LookError::Unanswered(failed.what);
         if is_due(&mut self.started, STARTS) || come {
-            let starts = self.ends.first(self.owned.iter().copied(), ANSWER).map_err(unanswered)?;
+            let starts = self.ends.first(self.all(), ANSWER).map_err(unanswered)?;
             self.status.note_log_starts(starts);
         }
         if is_due(&mut self.ended, ENDS) {
-            let ends = self.ends.last(self.owned.iter().copied(), ANSWER).map_err(unanswered)?;
-            let now = self.clock.elapsed();
-            let standing = self.hanging.seen(&ends, now);
-            self.hanging.tell(now);
-            self.status.note_hanging(standing, self.hanging.notes(now));
+            self.look_at_ends().map_err(unanswered)?;
+        }
+        if is_due(&mut self.described, GROUP) {
+            self.look_at_group().map_err(unanswered)?;
         }
         Ok(())
     }
+
+    /// All partitions of the raw topic.
+    fn all(&self) -> impl Iterator<Item = u32> + Clone + use<> {
+        0..u32::try_from(self.raw).unwrap_or(u32::MAX)
+    }
+
+    fn look_at_ends(&mut self) -> Result<(), Failure> {
+        let (stable, written) = self.ends.last(self.all(), ANSWER)?;
+        self.stable_ends.note(&stable);
+        let is_owned = |partition: &u32| self.owned.contains(partition);
+        let owned: Offsets =
+            stable.iter().filter(|(it, _)| is_owned(it)).map(|(it, end)| (*it, *end)).collect();
+        let now = self.clock.elapsed();
+        let standing = self.hanging.seen(&(owned, written), now);
+        self.hanging.tell(now);
+        self.status.note_hanging(standing, self.hanging.notes(now));
+        let committed = self.group.committed(self.all(), ANSWER)?;
+        self.status.note_group_lag(lag(&stable, &committed, &self.status.log_starts()));
+        Ok(())
+    }
+
+    fn look_at_group(&mut self) -> Result<(), Failure> {
+        let view = self.group.view(ANSWER)?;
+        let now = self.clock.elapsed();
+        let found = self.ownership.seen(&view, self.raw, now);
+        if found > 0 {
+            tracing::info!(partitions = found, "partitions without an owner have one again");
+        }
+        let about = self.status.about();
+        let obstacle = self.ownership.obstacle(&about.group, &about.raw, now);
+        self.status.note_unassigned(self.ownership.unassigned(), obstacle);
+        if self.ownership.is_due(&view, &self.client_id, now) {
+            tracing::warn!(
+                partitions = self.ownership.unassigned(),
+                "partitions of topic {} have no owner though group {} is stable: forcing a rebalance",
+                about.raw,
+                about.group
+            );
+            self.ownership.forced(now);
+            self.metrics.forced_rebalances().inc();
+            if !self.group.force_rebalance(FORCE, &self.stop)? {
+                tracing::warn!("the group did not finish its rebalance within {} s", FORCE.as_secs());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How many offsets of each partition the group has not committed yet; from the start of the log where it has
+/// committed nothing.
+fn lag(stable: &Offsets, committed: &Offsets, starts: &BTreeMap<u32, u64>) -> BTreeMap<u32, u64> {
+    let from = |partition| committed.get(partition).or_else(|| starts.get(partition)).copied();
+    stable.iter().filter_map(|(it, end)| Some((*it, end.saturating_sub(from(it)?)))).collect()
 }
 
 /// Whether so long has passed since `last`, which then is now.
@@ -137,4 +218,17 @@ fn is_due(last: &mut Option<Instant>, every: Duration) -> bool {
         *last = Some(clock::monotonic());
     }
     due
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lag_is_counted_from_the_committed_offset_or_else_from_the_start_of_the_log() {
+        let stable = Offsets::from([(0, 100), (1, 50), (2, 7), (3, 9)]);
+        let committed = Offsets::from([(0, 90), (2, 8)]);
+        let starts = BTreeMap::from([(0, 10), (1, 20), (2, 0)]);
+        assert_eq!(lag(&stable, &committed, &starts), BTreeMap::from([(0, 10), (1, 30), (2, 0)]));
+    }
 }

@@ -61,6 +61,19 @@ pub enum AuditError {
         /// The partition.
         partition: PartitionId,
     },
+    /// Bytes of a log are not what was written. The client would leave their records out.
+    #[error(
+        "topic {topic}, partition {partition} holds a damaged batch ({why}); kafka-dump-log.sh shows it; let a replica lead \
+         that is not damaged, then audit again"
+    )]
+    Damaged {
+        /// The topic.
+        topic: String,
+        /// The partition.
+        partition: PartitionId,
+        /// What the client said.
+        why: String,
+    },
     /// Temporary files cannot be written or read.
     #[error(
         "a temporary file in {} failed after {written} had been written: {why}; {} (about 150 bytes for each record of \

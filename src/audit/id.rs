@@ -35,7 +35,7 @@ fn part<'a>(source: &IdSource, fields: &Fields<'a>) -> Option<Cow<'a, [u8]>> {
         IdSource::Key => Cow::from(fields.key?),
         IdSource::Value => Cow::from(fields.value?),
         IdSource::Header(name) => {
-            let (_, value) = fields.headers.iter().rfind(|(header, _)| header == name)?;
+            let (_, value) = fields.headers.iter().rfind(|(header, _)| *header == name.as_bytes())?;
             Cow::from((*value)?)
         }
         IdSource::Json(pointer) => json(fields.value?, pointer)?,
@@ -128,7 +128,7 @@ mod tests {
         let fields = Fields {
             key: Some(b"k"),
             value: Some(b"v"),
-            headers: vec![("h", Some(b"first")), ("h", Some(b"last")), ("n", None)],
+            headers: vec![(b"h", Some(b"first")), (b"h", Some(b"last")), (b"n", None)],
             ..Fields::default()
         };
         let id = |texts: &[&str]| id_of(&sources(texts), &fields).map(Cow::into_owned);

@@ -110,7 +110,8 @@ impl Audit<'_> {
         reader.read(partition, span, &mut |offset, fields| {
             let id = id_of(&self.options.id, fields);
             let mut seen = self.prints.seen(offset, id.as_deref(), fields);
-            seen.forced = header.is_some_and(|header| fields.headers.iter().any(|(name, _)| *name == header));
+            seen.forced = header
+                .is_some_and(|header| fields.headers.iter().any(|(name, _)| *name == header.as_bytes()));
             self.progress.read(offset, fields.bytes());
             take(&seen).map_err(|error| self.spill(error))
         })?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::message::{BorrowedMessage, Headers, Message};
+use rdkafka::message::{BorrowedMessage, Message};
 use rdkafka::metadata::MetadataTopic;
 use rdkafka::{ClientConfig, Offset as Start, TopicPartitionList};
 
@@ -15,6 +15,7 @@ use super::record::Fields;
 use crate::clock;
 use crate::dedupe::{Offset, PartitionId};
 use crate::kafka::connection::{self, Complaint, Listening};
+use crate::kafka::headers_of;
 
 /// How long a broker may be silent before the audit gives up.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -171,6 +172,11 @@ impl Reader {
             Some(RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic) => {
                 Err(AuditError::MissingTopic { topic: self.topic.clone(), servers: self.servers.clone() })
             }
+            Some(code @ (RDKafkaErrorCode::BadMessage | RDKafkaErrorCode::BadCompression)) => {
+                let reason = self.consumer.context().last().map(|(_, reason)| reason);
+                let why = reason.unwrap_or_else(|| code.to_string());
+                Err(AuditError::Damaged { topic: self.topic.clone(), partition, why })
+            }
             Some(code) if remedy(code).is_some() => Err(self.unanswered(error)),
             // Also a group that may not be used: none is.
             _ => Ok(()),
@@ -247,11 +253,10 @@ fn offset(number: i64) -> Offset {
 }
 
 fn fields<'a>(message: &'a BorrowedMessage<'_>) -> Fields<'a> {
-    let headers = message.headers().map(|headers| headers.iter().map(|header| (header.key, header.value)));
     Fields {
         key: message.key(),
         value: message.payload(),
-        headers: headers.map(Iterator::collect).unwrap_or_default(),
+        headers: headers_of(message).collect(),
         timestamp_ms: message.timestamp().to_millis(),
     }
 }

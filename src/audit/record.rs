@@ -20,8 +20,8 @@ pub struct Fields<'a> {
     pub key: Option<&'a [u8]>,
     /// The value; `None` when null.
     pub value: Option<&'a [u8]>,
-    /// The headers in their order; a null value is `None`.
-    pub headers: Vec<(&'a str, Option<&'a [u8]>)>,
+    /// The headers in their order, names as bytes; a null value is `None`.
+    pub headers: Vec<(&'a [u8], Option<&'a [u8]>)>,
     /// The timestamp, ms since the epoch; `None` when the record has none.
     pub timestamp_ms: Option<i64>,
 }
@@ -181,7 +181,7 @@ impl Fingerprints {
         let mut headers = self.sip;
         for (name, value) in &fields.headers {
             headers.write_usize(name.len());
-            headers.write(name.as_bytes());
+            headers.write(name);
             write_nullable(&mut headers, *value);
         }
         Content {
@@ -223,7 +223,7 @@ mod tests {
         let base = Fields {
             key: some(b"k"),
             value: some(b"v"),
-            headers: vec![("a", some(b"1")), ("b", None)],
+            headers: vec![(b"a", some(b"1")), (b"b", None)],
             timestamp_ms: Some(5),
         };
         assert!(differing(&base, &base.clone()).is_empty());
@@ -233,9 +233,9 @@ mod tests {
             (Fields { value: None, ..base.clone() }, "value"),
             (Fields { value: some(b"w"), ..base.clone() }, "value"),
             (Fields { headers: vec![], ..base.clone() }, "headers"),
-            (Fields { headers: vec![("b", None), ("a", some(b"1"))], ..base.clone() }, "headers"),
-            (Fields { headers: vec![("a", some(b"1")), ("b", some(b""))], ..base.clone() }, "headers"),
-            (Fields { headers: vec![("a1", some(b"")), ("b", None)], ..base.clone() }, "headers"),
+            (Fields { headers: vec![(b"b", None), (b"a", some(b"1"))], ..base.clone() }, "headers"),
+            (Fields { headers: vec![(b"a", some(b"1")), (b"b", some(b""))], ..base.clone() }, "headers"),
+            (Fields { headers: vec![(b"a1", some(b"")), (b"b", None)], ..base.clone() }, "headers"),
             (Fields { timestamp_ms: Some(6), ..base.clone() }, "timestamp"),
         ] {
             assert_eq!(differing(&base, &changed), [field], "{changed:?}");

@@ -81,7 +81,6 @@ const HARMLESS: &[&str] = &[
     "api.version.request.timeout.ms",
     "broker.address.family",
     "broker.address.ttl",
-    "check.crcs",
     "client.dns.lookup",
     "client.id",
     "client.rack",
@@ -170,6 +169,7 @@ fn refused_without_key(name: &str) -> Option<&'static str> {
             "would commit offsets outside the transaction"
         }
         "enable.auto.offset.store" => "would store offsets of records that are not yet forwarded",
+        "check.crcs" => "is always true: damaged bytes must not be forwarded",
         "isolation.level" => "is always read_committed: takeover and restore rely on it",
         "allow.auto.create.topics" => "would create topics with a wrong partition count",
         "transactional.id" => "is made of the group, the instance and the worker: it fences a predecessor",

@@ -85,6 +85,7 @@ async fn status_json(State(shown): State<Endpoint>) -> impl IntoResponse {
     let document = json!({
         "about": shown.status.about(),
         "readiness": shown.status.readiness(),
+        "unassigned_partitions": shown.status.unassigned(),
         "records": records,
         "workers": shown.status.workers(),
         "rates": rates(&shown),

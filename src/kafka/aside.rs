@@ -1,15 +1,10 @@
 //! Records that go to a side topic instead of the clean one.
 
-use rdkafka::Message;
-use rdkafka::message::{BorrowedHeaders, Header, OwnedHeaders};
+use crate::dedupe::Coordinates;
+use crate::ports::Reason;
 
-use super::record::RawRecord;
-use crate::ports::{Reason, Record};
-
-/// The record's own headers, and behind them why it is here and where it stood in the raw topic.
-pub(super) fn explained(record: &RawRecord<'_>, reason: &Reason, raw: &str) -> OwnedHeaders {
-    let headers = record.0.headers().map_or_else(OwnedHeaders::new, BorrowedHeaders::detach);
-    let at = record.coordinates();
+/// The headers that say why a record is here and where it stood in the raw topic; they come behind its own.
+pub(super) fn explained(at: Coordinates, reason: &Reason, raw: &str) -> Vec<(&'static str, String)> {
     let always = [
         ("dedupd.reason", reason.code.to_owned()),
         ("dedupd.detail", reason.detail.clone()),
@@ -23,8 +18,5 @@ pub(super) fn explained(record: &RawRecord<'_>, reason: &Reason, raw: &str) -> O
         ("dedupd.slice", reason.slice_ms.map(|ms| ms.to_string())),
     ];
     let known = known.into_iter().filter_map(|(key, value)| Some((key, value?)));
-    always
-        .into_iter()
-        .chain(known)
-        .fold(headers, |headers, (key, value)| headers.insert(Header { key, value: Some(&value) }))
+    always.into_iter().chain(known).collect()
 }

@@ -78,11 +78,13 @@ impl Settings {
             .set("group.protocol", "classic")
             .set("partition.assignment.strategy", "cooperative-sticky")
             .set("session.timeout.ms", session_ms.to_string())
-            .set("heartbeat.interval.ms", (session_ms / 4).clamp(500, 3_000).to_string())
+            // Members learn of a rebalance from the answer to a heartbeat, and partitions that move wait for that.
+            .set("heartbeat.interval.ms", (session_ms / 12).clamp(500, 1_000).to_string())
             .set("enable.auto.commit", "false")
             .set("enable.auto.offset.store", "false")
             .set("isolation.level", "read_committed")
             .set("auto.offset.reset", "error")
+            .set("check.crcs", "true")
             // The default of one second stalls a reader whose queue was full for a moment.
             .set("fetch.queue.backoff.ms", "20");
         self.allow_session(&mut config);
@@ -122,6 +124,7 @@ impl Settings {
             .set("enable.auto.offset.store", "false")
             .set("isolation.level", isolation)
             .set("auto.offset.reset", "error")
+            .set("check.crcs", "true")
             .set("enable.partition.eof", "true")
             .set("client.rack", "")
             .set("fetch.wait.max.ms", "50")

@@ -3,13 +3,16 @@
 //! Group events are only queued by the client's callback; the worker acts on them when its state
 //! allows, and then calls [`Source::assign`] or [`Source::unassign`].
 
+mod placing;
+mod reading;
+
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use rdkafka::TopicPartitionList as Partitions;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext, RebalanceProtocol};
-use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::error::KafkaError;
 use rdkafka::topic_partition_list::{Offset as KafkaOffset, TopicPartitionList};
 
 use super::client_config::Settings;
@@ -19,13 +22,15 @@ use super::group::Group;
 use super::native;
 use super::record::RawRecord;
 use crate::dedupe::{Offset, PartitionId};
-use crate::ports::{Bounds, Committed, Failure, GroupEvent, Remedy, Source};
+use crate::ports::{Bounds, Committed, Epoch, Failure, GroupEvent, Remedy, Source};
 
 /// How long a seek may take; it waits for the client's own threads, not for the broker.
 const SEEK_WAIT: Duration = Duration::from_secs(5);
 
 /// One member of the group.
 pub struct KafkaSource {
+    /// Comes first, as it has to be dropped before the consumer.
+    queue: native::Queue,
     consumer: BaseConsumer<Group>,
     ends: Ends,
     settings: Settings,
@@ -37,6 +42,12 @@ pub struct KafkaSource {
     placed: RefCell<BTreeMap<PartitionId, Offset>>,
     /// Why this member can never read again. The client says it once.
     ended: RefCell<Option<Failure>>,
+    /// Partition and offset of batches that were found damaged once.
+    damaged: RefCell<BTreeSet<(i32, i64)>>,
+    /// Where partitions were last sought with a leader epoch to compare.
+    epochs: RefCell<BTreeMap<PartitionId, Epoch>>,
+    /// Where the known part of logs ends that turned out to be others.
+    truncated: RefCell<BTreeMap<PartitionId, Offset>>,
 }
 
 impl KafkaSource {
@@ -46,7 +57,11 @@ impl KafkaSource {
         let consumer: BaseConsumer<Group> =
             settings.source().create_with_context(Group::default()).map_err(|e| failure(&doing(), &e))?;
         consumer.subscribe(&[&settings.raw]).map_err(|e| failure(&doing(), &e))?;
+        let Some(queue) = native::Queue::of(&consumer) else {
+            return Err(failure(&doing(), &KafkaError::Subscription("there is no group.id".to_owned())));
+        };
         Ok(Self {
+            queue,
             consumer,
             ends: Ends::new(settings)?,
             settings: settings.clone(),
@@ -55,6 +70,9 @@ impl KafkaSource {
             owned: RefCell::default(),
             placed: RefCell::default(),
             ended: RefCell::default(),
+            damaged: RefCell::default(),
+            epochs: RefCell::default(),
+            truncated: RefCell::default(),
         })
     }
 
@@ -103,61 +121,6 @@ impl KafkaSource {
         matches!(self.consumer.rebalance_protocol(), RebalanceProtocol::Cooperative)
     }
 
-    /// Lets the client read partitions, each from its offset; also answers an assignment.
-    ///
-    /// Offsets are always absolute. The client would look a logical one (the log's end) up at the
-    /// broker, and an answer overtaken by a pause or a seek makes it ask again and then overrule the
-    /// seek: everything up to the end of the log would be skipped, silently.
-    fn place(&self, starts: &[(PartitionId, Offset)]) -> Result<(), Failure> {
-        let list = |starts: &[(PartitionId, Offset)]| {
-            self.list(starts.iter().map(|(partition, start)| (*partition, kafka_offset(*start))))
-        };
-        if self.is_cooperative() {
-            self.consumer.incremental_assign(&list(starts)?)
-        } else {
-            let mut all = self.positions()?;
-            all.extend(starts.iter().copied());
-            self.consumer.assign(&list(&all.into_iter().collect::<Vec<_>>())?)
-        }
-        .map_err(|e| self.fail("accepting partitions of", &e))?;
-        self.placed.borrow_mut().extend(starts.iter().copied());
-        Ok(())
-    }
-
-    /// Takes partitions away from the client; also answers a revocation.
-    fn displace(&self, partitions: &[PartitionId]) -> Result<(), Failure> {
-        let mut placed = self.placed.borrow_mut();
-        let gone: Vec<PartitionId> = partitions.iter().copied().filter(|p| placed.contains_key(p)).collect();
-        if self.is_cooperative() {
-            self.consumer.incremental_unassign(&self.plain(&gone)?)
-        } else {
-            self.consumer.unassign()
-        }
-        .map_err(|e| self.fail("giving back partitions of", &e))?;
-        if self.is_cooperative() {
-            placed.retain(|p, _| !gone.contains(p));
-        } else {
-            placed.clear();
-        }
-        Ok(())
-    }
-
-    /// Where each placed partition goes on. Only for eager protocols, which replace the whole
-    /// assignment to add to it.
-    fn positions(&self) -> Result<BTreeMap<PartitionId, Offset>, Failure> {
-        let mut positions = self.placed.borrow().clone();
-        let told = self.consumer.position().map_err(|e| self.fail("reading the positions in", &e))?;
-        for element in told.elements() {
-            if let (Ok(partition), KafkaOffset::Offset(next)) =
-                (u32::try_from(element.partition()), element.offset())
-                && let (Some(position), Ok(next)) = (positions.get_mut(&partition), u64::try_from(next))
-            {
-                *position = next;
-            }
-        }
-        Ok(positions)
-    }
-
     fn query(
         &self,
         reader: &impl CommittedReader,
@@ -187,6 +150,9 @@ impl KafkaSource {
         let mut list = TopicPartitionList::new();
         for (partition, offset) in starts {
             list.add_partition_offset(&self.topic, number(*partition), kafka_offset(*offset))?;
+            if let Some(epoch) = self.epoch_before(*partition, *offset) {
+                native::set_leader_epoch(&list, &self.topic, number(*partition), epoch);
+            }
         }
         let sought = self.consumer.seek_partitions(list, SEEK_WAIT)?;
         // The call succeeds while single partitions fail.
@@ -197,11 +163,6 @@ impl KafkaSource {
     fn resume(&self, starts: &[(PartitionId, Offset)]) -> Result<(), Failure> {
         let list = self.plain(&starts.iter().map(|(p, _)| *p).collect::<Vec<_>>())?;
         self.consumer.resume(&list).map_err(|e| self.fail("resuming partitions of", &e))
-    }
-
-    /// A failure that repeats itself with every poll from now on.
-    fn end_with(&self, failure: Failure) -> Failure {
-        self.ended.borrow_mut().get_or_insert(failure).clone()
     }
 }
 
@@ -230,27 +191,9 @@ impl Source for KafkaSource {
         if let Some(ended) = self.ended.borrow().as_ref() {
             return Err(ended.clone());
         }
-        match self.consumer.poll(wait) {
-            Some(Ok(message)) => Ok(Some(RawRecord(message))),
-            // After `PollExceeded` the loss of the assignment follows as an event; polling again rejoins.
-            Some(Err(
-                KafkaError::PartitionEOF(_) | KafkaError::MessageConsumption(RDKafkaErrorCode::PollExceeded),
-            ))
-            | None => Ok(None),
-            Some(Err(KafkaError::MessageConsumption(RDKafkaErrorCode::AutoOffsetReset))) => Err(Failure {
-                // Everything is located anew, and finds out which partition it is and what the log holds.
-                remedy: Remedy::Abort,
-                what: format!(
-                    "the position in topic {} is outside of its log: records were deleted before they were read, \
-                     or the topic was truncated or created again; asking the group where it stands",
-                    self.topic
-                ),
-                refused: None,
-            }),
-            Some(Err(error @ KafkaError::MessageConsumptionFatal(_))) => {
-                Err(self.end_with(self.fail("reading", &error)))
-            }
-            Some(Err(error)) => Err(self.fail("reading", &error)),
+        match native::poll(&self.consumer, &self.queue, wait) {
+            Ok(message) => Ok(message.map(RawRecord)),
+            Err(unread) => self.unread(&unread).map_or(Ok(None), Err),
         }
     }
 
@@ -271,38 +214,52 @@ impl Source for KafkaSource {
         self.displace(partitions)?;
         self.consumer.context().answered();
         self.owned.borrow_mut().retain(|p| !partitions.contains(p));
+        self.truncated.borrow_mut().retain(|p, _| !partitions.contains(p));
         Ok(())
     }
 
     fn seek(&self, starts: &[(PartitionId, Offset)]) -> Result<(), Failure> {
-        let foreign = starts.iter().find(|(partition, _)| !self.owned.borrow().contains(partition));
-        if foreign.is_some() || self.consumer.assignment_lost() {
-            let (partition, _) = foreign.or(starts.first()).copied().unwrap_or_default();
-            return Err(Failure {
-                remedy: Remedy::Retry,
-                what: format!(
-                    "partition {partition} of topic {} cannot be read from its committed offset: the group {} has \
-                     not given it to this member; waiting for the group",
-                    self.topic, self.group
-                ),
-                refused: None,
-            });
-        }
+        self.are_ours(starts)?;
         let (placed, new): (Vec<_>, Vec<_>) =
             starts.iter().partition(|(partition, _)| self.placed.borrow().contains_key(partition));
         if let Err(error) = self.seek_each(&placed) {
             tracing::debug!(%error, "seek refused; assigning the partitions anew");
-            if self.is_cooperative() {
-                self.displace(&placed.iter().map(|(p, _)| *p).collect::<Vec<_>>())?;
-            }
-            self.place(&placed)?;
+            self.replace(&placed)?;
         } else {
             self.placed.borrow_mut().extend(placed);
         }
         if !new.is_empty() {
-            self.place(&new)?;
+            self.place_compared(&new)?;
+        }
+        for (partition, _) in starts {
+            self.truncated.borrow_mut().remove(partition);
         }
         self.resume(starts)
+    }
+
+    fn seek_behind(
+        &self,
+        partition: PartitionId,
+        offset: Offset,
+        last: Option<Epoch>,
+    ) -> Result<(), Failure> {
+        self.remember(partition, last);
+        self.seek(&[(partition, offset)])
+    }
+
+    fn truncated(&self, partition: PartitionId) -> Option<Offset> {
+        self.truncated.borrow().get(&partition).copied()
+    }
+
+    fn reassign(&self, starts: &[(PartitionId, Offset, Option<Epoch>)]) -> Result<(), Failure> {
+        let places: Vec<_> = starts.iter().map(|(partition, offset, _)| (*partition, *offset)).collect();
+        self.are_ours(&places)?;
+        for (partition, _, last) in starts {
+            self.remember(*partition, *last);
+            self.truncated.borrow_mut().remove(partition);
+        }
+        self.replace(&places)?;
+        self.resume(&places)
     }
 
     fn pause(&self, partitions: &[PartitionId]) -> Result<(), Failure> {

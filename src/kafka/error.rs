@@ -100,8 +100,18 @@ pub fn blames_the_record(code: RDKafkaErrorCode) -> bool {
     )
 }
 
+/// Whether an error says that bytes of the log are damaged. The client goes on behind them.
+pub(super) fn is_damage(code: RDKafkaErrorCode) -> bool {
+    use RDKafkaErrorCode as C;
+    matches!(code, C::BadMessage | C::BadCompression | C::NotImplemented)
+}
+
 fn remedy(error: &KafkaError) -> Remedy {
     let code = error.rdkafka_error_code();
+    // What is read again would be as damaged as before.
+    if matches!(error, KafkaError::MessageConsumption(code) if is_damage(*code)) {
+        return Remedy::Stop;
+    }
     if let Some(remedy) = code.and_then(by_code) {
         return remedy;
     }
@@ -160,6 +170,9 @@ fn advice(code: Option<RDKafkaErrorCode>) -> &'static str {
         }
         Some(C::UnsupportedFeature | C::UnsupportedVersion) => {
             "the broker is too old: dedupd needs Apache Kafka 2.5 or newer"
+        }
+        Some(code) if is_damage(code) => {
+            "its log is damaged; see kafka-dump-log.sh, and let a replica lead that is not"
         }
         _ => "an operator has to look at this",
     }

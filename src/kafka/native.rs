@@ -3,6 +3,8 @@
 
 mod certificate;
 mod describe;
+mod message;
+mod poll;
 
 use std::ffi::{CStr, CString};
 use std::ptr;
@@ -10,6 +12,8 @@ use std::time::Duration;
 
 pub use certificate::judged as judged_certificate;
 pub use describe::{Described, group, topics};
+pub use message::{Message, headers_of};
+pub use poll::{Queue, Unread, poll};
 
 use rdkafka::client::Client;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
@@ -95,6 +99,19 @@ unsafe fn committed_offset(element: &sys::rd_kafka_topic_partition_t) -> Committ
     let error = (element.err != sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR)
         .then(|| RDKafkaErrorCode::from(element.err));
     CommittedOffset { partition: element.partition, offset: element.offset, metadata, error }
+}
+
+/// Has the client check, before it reads on from the offset that the list names for a partition, that the leader's log
+/// is still the one whose record before it was taken under this leader epoch.
+pub fn set_leader_epoch(list: &TopicPartitionList, topic: &str, partition: i32, epoch: i32) {
+    let Ok(topic) = CString::new(topic) else { return };
+    // SAFETY: the list is alive, the name is a C string, and an element belongs to its list.
+    unsafe {
+        let element = sys::rd_kafka_topic_partition_list_find(list.ptr(), topic.as_ptr(), partition);
+        if !element.is_null() {
+            sys::rd_kafka_topic_partition_set_leader_epoch(element, epoch);
+        }
+    }
 }
 
 /// The high watermark that came with the last fetch of a partition; `None` before the first.

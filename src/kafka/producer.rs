@@ -3,10 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rdkafka::Message;
 use rdkafka::consumer::Consumer;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::producer::{BaseRecord, Producer, ThreadedProducer};
+use rdkafka::producer::{Producer, ThreadedProducer};
 
 use super::aside::explained;
 use super::client_config::Settings;
@@ -36,6 +35,8 @@ const GROWTH: Duration = Duration::from_secs(2);
 struct Producing {
     clean: Topic,
     state: Topic,
+    dead_letter: Option<Topic>,
+    duplicates: Option<Topic>,
     client: Client,
 }
 
@@ -102,9 +103,12 @@ impl KafkaSink {
 
     fn connect(&self) -> Result<Producing, KafkaError> {
         let client = client(&self.settings, &self.settings.transactional_id)?;
+        let open = |name: &str| Topic::open(client.client(), name);
         Ok(Producing {
-            clean: Topic::open(client.client(), &self.settings.clean)?,
-            state: Topic::open(client.client(), &self.settings.state)?,
+            clean: open(&self.settings.clean)?,
+            state: open(&self.settings.state)?,
+            dead_letter: self.settings.dead_letter.as_deref().map(open).transpose()?,
+            duplicates: self.settings.duplicates.as_deref().map(open).transpose()?,
             client,
         })
     }
@@ -116,13 +120,17 @@ impl KafkaSink {
     }
 
     fn first_failure(&self, client: &Client) -> Option<Failure> {
+        client.context().failure(|kind| self.name(kind))
+    }
+
+    fn name(&self, kind: Kind) -> &str {
         let settings = &self.settings;
-        client.context().failure(|kind| match kind {
+        match kind {
             Kind::Clean | Kind::Purge => &settings.clean,
             Kind::State => &settings.state,
             Kind::DeadLetter => settings.topic_of(Written::DeadLetter),
             Kind::Duplicates => settings.topic_of(Written::Duplicates),
-        })
+        }
     }
 }
 
@@ -151,16 +159,8 @@ fn half_done(failed: Failure) -> Failure {
     failed.escalated(&[Remedy::Retry, Remedy::Abort], Remedy::Renew)
 }
 
-/// What a record in the log has that has no timestamp.
-const NO_TIMESTAMP: i64 = -1;
 /// What the client reads as "now".
 const NOW: i64 = 0;
-
-/// The client reads both "none" and 0 as "now". The first has a number of its own; for 0, 1 ms after
-/// the epoch is the closest it can write.
-fn timestamp(record: &RawRecord<'_>) -> i64 {
-    record.timestamp_ms().map_or(NO_TIMESTAMP, |ms| ms.max(1))
-}
 
 impl Sink<KafkaSource> for KafkaSink {
     fn prepare(&mut self, wait: Duration) -> Result<(), Failure> {
@@ -230,22 +230,16 @@ impl Sink<KafkaSource> for KafkaSink {
     fn forward(&mut self, record: &RawRecord<'_>) -> Result<(), Failure> {
         let at = record.coordinates();
         let Producing { clean, client, .. } = self.producing()?;
-        let outgoing = Outgoing {
-            partition: number(at.partition),
-            key: record.0.key(),
-            value: record.0.payload(),
-            timestamp: timestamp(record),
-            headers_of: Some(&record.0),
-            opaque: mark(Kind::Clean, at.offset),
-        };
+        let outgoing = Outgoing::copy_of(record, mark(Kind::Clean, at.offset));
         self.send(client, &self.settings.clean, || clean.send(client.client(), &outgoing))
     }
 
     fn divert(&mut self, side: Side, record: &RawRecord<'_>, reason: &Reason) -> Result<(), Failure> {
+        let Producing { clean, dead_letter, duplicates, client, .. } = self.producing()?;
         let (key, topic, kind) = match side {
-            Side::DeadLetter => ("dead_letter", self.settings.dead_letter.as_deref(), Kind::DeadLetter),
-            Side::Duplicates => ("duplicates", self.settings.duplicates.as_deref(), Kind::Duplicates),
-            Side::Clean => ("clean", Some(self.settings.clean.as_str()), Kind::Clean),
+            Side::DeadLetter => ("dead_letter", dead_letter.as_ref(), Kind::DeadLetter),
+            Side::Duplicates => ("duplicates", duplicates.as_ref(), Kind::Duplicates),
+            Side::Clean => ("clean", Some(clean), Kind::Clean),
         };
         let Some(topic) = topic else {
             return Err(Failure {
@@ -254,18 +248,13 @@ impl Sink<KafkaSource> for KafkaSink {
                 refused: None,
             });
         };
-        let headers = explained(record, reason, &self.settings.raw);
-        let client = self.client()?;
-        let letter = || BaseRecord {
-            topic,
-            partition: (side == Side::Clean).then(|| number(record.coordinates().partition)),
-            payload: record.0.payload(),
-            key: record.0.key(),
-            timestamp: Some(timestamp(record)),
-            headers: Some(headers.clone()),
-            delivery_opaque: mark(kind, record.coordinates().offset),
-        };
-        self.send(client, topic, || client.send(letter()).map_err(|(error, _)| error))
+        let at = record.coordinates();
+        let copy = Outgoing::copy_of(record, mark(kind, at.offset));
+        // The side topics have partitions of their own number.
+        let partition = copy.partition.filter(|_| side == Side::Clean);
+        let more_headers = &explained(at, reason, &self.settings.raw);
+        let letter = Outgoing { partition, more_headers, ..copy };
+        self.send(client, self.name(kind), || topic.send(client.client(), &letter))
     }
 
     fn drain(&mut self, wait: Duration) -> Result<(), Failure> {
@@ -293,11 +282,12 @@ impl Sink<KafkaSource> for KafkaSink {
     fn put_state(&mut self, partition: PartitionId, key: &str, block: &[u8]) -> Result<(), Failure> {
         let Producing { state, client, .. } = self.producing()?;
         let outgoing = Outgoing {
-            partition: number(partition),
+            partition: Some(number(partition)),
             key: Some(key.as_bytes()),
             value: Some(block),
             timestamp: NOW,
             headers_of: None,
+            more_headers: &[],
             opaque: mark(Kind::State, 0),
         };
         self.send(client, &self.settings.state, || state.send(client.client(), &outgoing))

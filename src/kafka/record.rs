@@ -1,14 +1,23 @@
 //! A raw record in the client's own memory.
 
-use rdkafka::Message;
-use rdkafka::message::{BorrowedMessage, Headers};
-
+use super::native::Message;
 use crate::dedupe::Coordinates;
 use crate::dedupe::identity::Fields;
 use crate::ports::Record;
 
 /// A record borrowed from the client's fetch buffer; nothing is copied until it is forwarded.
-pub struct RawRecord<'a>(pub(super) BorrowedMessage<'a>);
+pub struct RawRecord<'a>(pub(super) Message<'a>);
+
+/// What a record in the log has that has no timestamp.
+const NO_TIMESTAMP: i64 = -1;
+
+impl RawRecord<'_> {
+    /// The timestamp to write it with. The client reads both "none" and 0 as "now". The first has a number of its own;
+    /// for 0, 1 ms after the epoch is the closest it can write.
+    pub(super) fn written_ms(&self) -> i64 {
+        self.timestamp_ms().map_or(NO_TIMESTAMP, |ms| ms.max(1))
+    }
+}
 
 impl Fields for RawRecord<'_> {
     fn key(&self) -> Option<&[u8]> {
@@ -16,12 +25,11 @@ impl Fields for RawRecord<'_> {
     }
 
     fn value(&self) -> Option<&[u8]> {
-        self.0.payload()
+        self.0.value()
     }
 
     fn header(&self, name: &str) -> Option<&[u8]> {
-        let headers = self.0.headers()?;
-        headers.iter().filter(|header| header.key == name).last().and_then(|header| header.value)
+        self.0.headers().filter(|(header, _)| *header == name.as_bytes()).last().and_then(|(_, value)| value)
     }
 }
 
@@ -34,14 +42,18 @@ impl Record for RawRecord<'_> {
     }
 
     fn timestamp_ms(&self) -> Option<i64> {
-        self.0.timestamp().to_millis()
+        self.0.timestamp_ms()
+    }
+
+    fn leader_epoch(&self) -> Option<i32> {
+        self.0.leader_epoch()
     }
 
     fn size(&self) -> usize {
-        self.0.key_len() + self.0.payload_len()
+        self.0.key().map_or(0, <[u8]>::len) + self.0.value().map_or(0, <[u8]>::len)
     }
 
     fn has_header(&self, name: &str) -> bool {
-        self.0.headers().is_some_and(|headers| headers.iter().any(|header| header.key == name))
+        self.0.headers().any(|(header, _)| header == name.as_bytes())
     }
 }

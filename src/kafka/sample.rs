@@ -4,15 +4,16 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::time::Duration;
 
+use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
 use rdkafka::metadata::{MetadataPartition, MetadataTopic};
 use rdkafka::topic_partition_list::{Offset as KafkaOffset, TopicPartitionList};
-use rdkafka::{ClientConfig, Message};
 
 use super::connection::said;
 use super::ends::Quiet;
 use super::error::failure;
+use super::native::{self, Queue};
 use super::record::RawRecord;
 use serde::Serialize;
 
@@ -100,7 +101,10 @@ pub fn sample(
     now_ms: i64,
     seen: &dyn Fn(u64),
 ) -> Result<Sample, SampleError> {
-    let reading = Reading { sampling, consumer: sampling.consumer()? };
+    let consumer = sampling.consumer()?;
+    let queue =
+        Queue::of(&consumer).ok_or_else(|| SampleError::Settings("there is no group.id".to_owned()))?;
+    let reading = Reading { sampling, queue, consumer };
     let ends = reading.ends()?;
     if ends.is_empty() {
         let what = format!("topic {} does not exist; correct --raw", sampling.topic);
@@ -139,6 +143,8 @@ type Ends = Vec<(i32, i64, i64)>;
 
 struct Reading<'a> {
     sampling: &'a Sampling,
+    /// Comes first, as it has to be dropped before the consumer.
+    queue: Queue,
     consumer: BaseConsumer<Quiet>,
 }
 
@@ -232,23 +238,25 @@ impl Reading<'_> {
         self.consumer.assign(&list).map_err(fail)?;
         let mut heard = clock::monotonic();
         while !open.is_empty() && clock::monotonic().saturating_duration_since(heard) < PATIENCE {
-            match self.consumer.poll(Duration::from_millis(100)) {
-                Some(Ok(message)) => {
-                    heard = clock::monotonic();
-                    let (number, offset) = (message.partition(), message.offset());
-                    let Some(end) = open.get(&number).copied() else { continue };
-                    if offset < end {
-                        visit(&RawRecord(message));
-                    }
-                    if offset + 1 >= end {
+            let message = match native::poll(&self.consumer, &self.queue, Duration::from_millis(100)) {
+                Ok(Some(message)) => message,
+                Ok(None) => continue,
+                Err(unread) => match unread.error() {
+                    KafkaError::PartitionEOF(number) => {
                         open.remove(&number);
+                        continue;
                     }
-                }
-                Some(Err(KafkaError::PartitionEOF(number))) => {
-                    open.remove(&number);
-                }
-                Some(Err(error)) => return Err(fail(error)),
-                None => {}
+                    error => return Err(fail(error)),
+                },
+            };
+            heard = clock::monotonic();
+            let (number, offset) = (message.partition(), message.offset());
+            let Some(end) = open.get(&number).copied() else { continue };
+            if offset < end {
+                visit(&RawRecord(message));
+            }
+            if offset + 1 >= end {
+                open.remove(&number);
             }
         }
         Ok(())

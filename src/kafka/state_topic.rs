@@ -6,17 +6,18 @@ use std::time::{Duration, Instant};
 use rdkafka::Message;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::message::BorrowedMessage;
 use rdkafka::topic_partition_list::{Offset as KafkaOffset, TopicPartitionList};
 
 use super::client_config::Settings;
 use super::consumer::{kafka_offset, number};
 use super::ends::{Ends, Quiet, reader};
-use super::error::failure;
+use super::error::{failure, is_damage};
+use super::native::{self, Queue};
 use super::tail;
+use super::unread::damaged;
 use crate::clock;
 use crate::dedupe::{Offset, PartitionId};
-use crate::ports::{Bounds, Failure, Leftover, LogId, StateItem, StateLog};
+use crate::ports::{Bounds, Failure, Leftover, LogId, Remedy, StateItem, StateLog};
 
 /// Most items handed over by one read, so that the worker gets back to its group in time.
 const READ_ITEMS: usize = 256;
@@ -46,6 +47,8 @@ impl Reading {
 
 /// A reader of the state topic.
 pub struct KafkaStateLog {
+    /// Comes first, as it has to be dropped before the consumer.
+    queue: Queue,
     consumer: BaseConsumer<Quiet>,
     ends: Ends,
     topic: String,
@@ -57,8 +60,12 @@ pub struct KafkaStateLog {
 impl KafkaStateLog {
     /// Creates the clients; nothing is read until a partition is opened.
     pub fn new(settings: &Settings) -> Result<Self, Failure> {
+        let consumer = reader(settings, "read_committed")?;
+        let doing = format!("reading state topic {}", settings.state);
+        let no_group = || failure(&doing, &KafkaError::Subscription("there is no group.id".to_owned()));
         Ok(Self {
-            consumer: reader(settings, "read_committed")?,
+            queue: Queue::of(&consumer).ok_or_else(no_group)?,
+            consumer,
             ends: Ends::new(settings)?,
             topic: settings.state.clone(),
             clean: settings.clean.clone(),
@@ -83,28 +90,36 @@ impl KafkaStateLog {
     }
 
     fn item(&mut self, wait: Duration) -> Result<Option<StateItem>, Failure> {
-        match self.consumer.poll(wait) {
-            None => Ok(None),
-            Some(Ok(message)) => {
+        match native::poll(&self.consumer, &self.queue, wait) {
+            Ok(None) => Ok(None),
+            Ok(Some(message)) => {
                 let partition = u32::try_from(message.partition()).unwrap_or(0);
                 let offset = u64::try_from(message.offset()).unwrap_or(0);
                 if let Some(reading) = self.open.get_mut(&partition) {
                     *reading = Reading::at(offset + 1);
                 }
-                Ok(Some(block(partition, &message)))
+                let (key, value) = (message.key(), message.value());
+                Ok(Some(block((partition, offset), key, value)))
             }
-            Some(Err(KafkaError::PartitionEOF(partition))) => {
-                let partition = u32::try_from(partition).unwrap_or(0);
-                Ok(self.open.get(&partition).map(|reading| StateItem::End { partition, next: reading.next }))
-            }
-            Some(Err(error)) if error.rdkafka_error_code() == Some(RDKafkaErrorCode::AutoOffsetReset) => {
-                let look_at = clock::monotonic();
-                for reading in self.open.values_mut() {
-                    *reading = Reading { look_at, is_doubtful: true, ..*reading };
+            Err(unread) => match (unread.error(), unread.at) {
+                (KafkaError::PartitionEOF(partition), _) => {
+                    let partition = u32::try_from(partition).unwrap_or(0);
+                    Ok(self
+                        .open
+                        .get(&partition)
+                        .map(|reading| StateItem::End { partition, next: reading.next }))
                 }
-                Ok(None)
-            }
-            Some(Err(error)) => Err(failure(&self.doing("reading"), &error)),
+                _ if unread.code == RDKafkaErrorCode::AutoOffsetReset => {
+                    let look_at = clock::monotonic();
+                    for reading in self.open.values_mut() {
+                        *reading = Reading { look_at, is_doubtful: true, ..*reading };
+                    }
+                    Ok(None)
+                }
+                // The client would go on behind it, and the restore without its identities.
+                (_, Some(at)) if is_damage(unread.code) => Err(damaged(&self.topic, at, &unread, true)),
+                (error, _) => Err(failure(&self.doing("reading"), &error)),
+            },
         }
     }
 
@@ -129,12 +144,12 @@ impl KafkaStateLog {
     }
 }
 
-fn block(partition: PartitionId, message: &BorrowedMessage<'_>) -> StateItem {
+fn block((partition, offset): (PartitionId, Offset), key: Option<&[u8]>, value: Option<&[u8]>) -> StateItem {
     StateItem::Block {
         partition,
-        offset: u64::try_from(message.offset()).unwrap_or(0),
-        key: String::from_utf8_lossy(message.key().unwrap_or_default()).into_owned(),
-        block: message.payload().unwrap_or_default().to_vec(),
+        offset,
+        key: String::from_utf8_lossy(key.unwrap_or_default()).into_owned(),
+        block: value.unwrap_or_default().to_vec(),
     }
 }
 
@@ -158,7 +173,7 @@ impl StateLog for KafkaStateLog {
                 Ok(Some(item)) => items.push(item),
                 Ok(None) => break,
                 // What was taken before a failure is not handed over again.
-                Err(failed) if items.is_empty() => return Err(failed),
+                Err(failed) if items.is_empty() || failed.remedy == Remedy::Stop => return Err(failed),
                 Err(failed) => {
                     tracing::debug!(%failed, "reading the state topic");
                     break;
@@ -196,7 +211,8 @@ impl StateLog for KafkaStateLog {
         let mut items = Vec::new();
         let from = from.iter().copied().collect();
         tail::read(&self.settings, (&self.topic, &from), what, wait, &mut |partition, message| {
-            items.push(block(partition, message));
+            let offset = u64::try_from(message.offset()).unwrap_or(0);
+            items.push(block((partition, offset), message.key(), message.payload()));
             true
         })?;
         Ok(items)

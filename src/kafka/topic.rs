@@ -9,7 +9,12 @@ use rdkafka::ClientContext;
 use rdkafka::bindings as sys;
 use rdkafka::client::Client;
 use rdkafka::error::{IsError, KafkaError, RDKafkaErrorCode};
-use rdkafka::message::BorrowedMessage;
+
+use super::native::Message;
+use super::record::RawRecord;
+
+/// `RD_KAFKA_PARTITION_UA`: the partitioner chooses.
+const UNASSIGNED: i32 = -1;
 
 /// A topic of one client. Has to be dropped before its client, which waits for it.
 pub struct Topic(NonNull<sys::rd_kafka_topic_t>);
@@ -18,10 +23,10 @@ pub struct Topic(NonNull<sys::rd_kafka_topic_t>);
 unsafe impl Send for Topic {}
 
 /// A record to write.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub struct Outgoing<'a> {
-    /// Partition to write to.
-    pub partition: i32,
+    /// Partition to write to; `None` = the partitioner chooses.
+    pub partition: Option<i32>,
     /// The key; `None` = null.
     pub key: Option<&'a [u8]>,
     /// The value; `None` = null.
@@ -29,9 +34,26 @@ pub struct Outgoing<'a> {
     /// Ms since the epoch; −1 = none, 0 = now.
     pub timestamp: i64,
     /// The record whose headers are taken along.
-    pub headers_of: Option<&'a BorrowedMessage<'a>>,
+    pub headers_of: Option<&'a Message<'a>>,
+    /// Headers behind those.
+    pub more_headers: &'a [(&'static str, String)],
     /// Comes back with the delivery.
     pub opaque: usize,
+}
+
+impl<'a> Outgoing<'a> {
+    /// A raw record as it is, for the partition of its number.
+    pub fn copy_of(record: &'a RawRecord<'_>, opaque: usize) -> Self {
+        Self {
+            partition: Some(record.0.partition()),
+            key: record.0.key(),
+            value: record.0.value(),
+            timestamp: record.written_ms(),
+            headers_of: Some(&record.0),
+            more_headers: &[],
+            opaque,
+        }
+    }
 }
 
 impl Topic {
@@ -55,7 +77,8 @@ impl Topic {
             part.map_or((ptr::null_mut(), 0), |part| (part.as_ptr().cast_mut().cast(), part.len()))
         };
         let ((value, value_len), (key, key_len)) = (bytes(record.value), bytes(record.key));
-        let headers = record.headers_of.map_or(ptr::null_mut(), copied_headers);
+        let mut headers = Headers::copy_of(record.headers_of)?;
+        record.more_headers.iter().try_for_each(|(name, value)| headers.add(name, value))?;
         // SAFETY: client and topic are alive and belong together; value and key are copied before the
         // call returns; every tag is followed by the types that the client documents for it.
         let code = unsafe {
@@ -64,7 +87,7 @@ impl Topic {
                 vtype::RD_KAFKA_VTYPE_RKT,
                 self.0.as_ptr(),
                 vtype::RD_KAFKA_VTYPE_PARTITION,
-                record.partition,
+                record.partition.unwrap_or(UNASSIGNED),
                 vtype::RD_KAFKA_VTYPE_MSGFLAGS,
                 sys::RD_KAFKA_MSG_F_COPY,
                 vtype::RD_KAFKA_VTYPE_VALUE,
@@ -78,29 +101,58 @@ impl Topic {
                 vtype::RD_KAFKA_VTYPE_TIMESTAMP,
                 record.timestamp,
                 vtype::RD_KAFKA_VTYPE_HEADERS,
-                headers,
+                headers.0,
                 vtype::RD_KAFKA_VTYPE_END,
             )
         };
-        if !code.is_error() {
-            return Ok(());
+        if code.is_error() {
+            return Err(KafkaError::MessageProduction(code.into()));
         }
-        if !headers.is_null() {
-            // SAFETY: the client takes the headers only when it takes the record.
-            unsafe { sys::rd_kafka_headers_destroy(headers) };
-        }
-        Err(KafkaError::MessageProduction(code.into()))
+        // The client takes the headers only when it takes the record.
+        headers.0 = ptr::null_mut();
+        Ok(())
     }
 }
 
-/// A copy of a record's headers, for the client to own; null when it has none.
-fn copied_headers(record: &BorrowedMessage<'_>) -> *mut sys::rd_kafka_headers_t {
-    let mut headers = ptr::null_mut();
-    // SAFETY: the message is alive; its headers are read only when the call says that there are some.
-    unsafe {
-        match sys::rd_kafka_message_headers(record.ptr(), ptr::from_mut(&mut headers)) {
-            sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR => sys::rd_kafka_headers_copy(headers),
-            _ => ptr::null_mut(),
+/// Headers of a record to write; null when it has none.
+struct Headers(*mut sys::rd_kafka_headers_t);
+
+impl Headers {
+    /// A copy of a record's headers. An error when they cannot be read: the record must not go on without them.
+    fn copy_of(record: Option<&Message<'_>>) -> Result<Self, KafkaError> {
+        let Some(record) = record else { return Ok(Self(ptr::null_mut())) };
+        let mut headers = ptr::null_mut();
+        // SAFETY: the message is alive; its headers are read only when the call says that there are some.
+        unsafe {
+            match sys::rd_kafka_message_headers(record.ptr(), ptr::from_mut(&mut headers)) {
+                sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR => {
+                    Ok(Self(sys::rd_kafka_headers_copy(headers)))
+                }
+                sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR__NOENT => Ok(Self(ptr::null_mut())),
+                code => Err(KafkaError::MessageConsumption(code.into())),
+            }
+        }
+    }
+
+    fn add(&mut self, name: &str, value: &str) -> Result<(), KafkaError> {
+        let length = |text: &str| isize::try_from(text.len()).unwrap_or(isize::MAX);
+        // SAFETY: the list is ours; name and value are copied, each by its length.
+        let code = unsafe {
+            if self.0.is_null() {
+                self.0 = sys::rd_kafka_headers_new(8);
+            }
+            let (name_at, value_at) = (name.as_ptr().cast(), value.as_ptr().cast());
+            sys::rd_kafka_header_add(self.0, name_at, length(name), value_at, length(value))
+        };
+        if code.is_error() { Err(KafkaError::MessageProduction(code.into())) } else { Ok(()) }
+    }
+}
+
+impl Drop for Headers {
+    fn drop(&mut self) {
+        if !self.0.is_null() {
+            // SAFETY: the list is ours unless a record took it, and then it is null.
+            unsafe { sys::rd_kafka_headers_destroy(self.0) }
         }
     }
 }

@@ -32,6 +32,8 @@ pub struct TopicWatch {
 pub struct Sight {
     /// How many partitions every topic has.
     pub reach: usize,
+    /// How many partitions the raw topic has, as far as it was seen.
+    pub raw: usize,
     /// What an operator should know.
     pub warnings: Vec<String>,
 }
@@ -79,7 +81,7 @@ impl TopicWatch {
         let found = self.asking.topics()?;
         self.are_there(&found)?;
         self.are_the_same()?;
-        let mut sight = Sight { reach: reach(&found), warnings: Vec::new() };
+        let mut sight = Sight { reach: reach(&found), raw: self.raw, warnings: Vec::new() };
         let Some(raw) = found.raw.partitions() else { return Ok(sight) };
         let short = topics::short(&self.asking.settings, &found.shapes());
         if !short.is_empty() {
@@ -92,6 +94,7 @@ impl TopicWatch {
         if raw > self.raw {
             sight.warnings.push(topics::grown(&self.asking.settings.raw, self.raw, raw));
             self.raw = raw;
+            sight.raw = raw;
         }
         sight.warnings.extend(self.wider(&found, raw));
         Ok(sight)

@@ -102,6 +102,16 @@ label! {
     }
 }
 label! {
+    /// What was missing of a partition that had stopped coming.
+    Stall {
+        /// The client had not fetched what the log has: it lost the partition's fetcher.
+        NotFetched = "not_fetched",
+        /// The client's fetch had reached the end, but no record came. Behind the last record of an upstream
+        /// transaction nothing can come, so one of these each is normal there.
+        NotDelivered = "not_delivered",
+    }
+}
+label! {
     /// Why a partition goes on where the group's offset does not say.
     Beginning {
         /// It is new: the raw topic has grown.

@@ -21,7 +21,8 @@ use prometheus::{Gauge, Histogram, IntCounter};
 
 pub use history::{History, Rates, Totals};
 pub use labels::{
-    Beginning, MemoryPart, Outcome, PartitionState, Resolution, RestoreSource, Topic, TransactionResult,
+    Beginning, MemoryPart, Outcome, PartitionState, Resolution, RestoreSource, Stall, Topic,
+    TransactionResult,
 };
 pub use recent::{Recent, Warning};
 pub use registered::Latencies;
@@ -115,6 +116,16 @@ impl Metrics {
     /// Raw offsets that were gone before they were read, and were skipped.
     pub fn gap_offsets(&self) -> &IntCounter {
         &self.parts.group.gap_offsets
+    }
+
+    /// Rebalances forced because partitions had no owner.
+    pub fn forced_rebalances(&self) -> &IntCounter {
+        &self.parts.group.forced
+    }
+
+    /// Partitions assigned anew inside the client because it did not fetch what the log has, by what was missing.
+    pub fn stalled_fetches(&self, stall: Stall) -> IntCounter {
+        self.parts.group.stalled.with_label_values(&[stall.as_str()])
     }
 
     /// Ids overwritten before their time.

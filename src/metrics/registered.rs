@@ -51,6 +51,10 @@ pub(super) struct Group {
     pub(super) rebalances: IntCounter,
     pub(super) beginnings: IntCounterVec,
     pub(super) gap_offsets: IntCounter,
+    pub(super) forced: IntCounter,
+    pub(super) stalled: IntCounterVec,
+    unassigned: Gauge,
+    lag: GaugeVec,
     partitions: GaugeVec,
     ready: Gauge,
 }
@@ -126,6 +130,10 @@ impl Registered {
                 rebalances: counters(&registry, &table::REBALANCES).with_label_values::<&str>(&[]),
                 beginnings: counters(&registry, &table::BEGINNINGS),
                 gap_offsets: counters(&registry, &table::GAP_OFFSETS).with_label_values::<&str>(&[]),
+                forced: counters(&registry, &table::FORCED).with_label_values::<&str>(&[]),
+                stalled: counters(&registry, &table::STALLED),
+                unassigned: gauge(&registry, &table::UNASSIGNED),
+                lag: gauges(&registry, &table::GROUP_LAG),
                 partitions: gauges(&registry, &table::PARTITIONS),
                 ready: gauge(&registry, &table::READY),
             },
@@ -138,6 +146,10 @@ impl Registered {
     pub(super) fn set_from(&self, status: &Status) -> BTreeSet<u32> {
         let (workers, starts, hanging) = (status.workers(), status.log_starts(), status.hanging());
         self.group.ready.set(f64::from(u8::from(status.readiness().ready)));
+        self.group.unassigned.set(status.unassigned() as f64);
+        for (partition, lag) in status.group_lag() {
+            self.group.lag.with_label_values(&[&partition.to_string()]).set(lag as f64);
+        }
         let partitions = || workers.iter().flat_map(|worker| &worker.partitions);
         for state in PartitionState::ALL {
             let count = partitions().filter(|partition| partition.state == *state).count();

@@ -160,6 +160,8 @@ pub struct Status {
     failure: Mutex<Option<String>>,
     log_starts: Mutex<BTreeMap<u32, u64>>,
     hanging: Mutex<(BTreeMap<u32, Duration>, Vec<String>)>,
+    unassigned: Mutex<(usize, Option<String>)>,
+    group_lag: Mutex<BTreeMap<u32, u64>>,
 }
 
 impl Status {
@@ -172,6 +174,8 @@ impl Status {
             failure: Mutex::default(),
             log_starts: Mutex::default(),
             hanging: Mutex::default(),
+            unassigned: Mutex::default(),
+            group_lag: Mutex::default(),
         }
     }
 
@@ -222,6 +226,26 @@ impl Status {
         lock(&self.hanging).0.clone()
     }
 
+    /// Notes how many partitions of raw no member of the group has, and why that keeps this process from being ready.
+    pub fn note_unassigned(&self, count: usize, obstacle: Option<String>) {
+        *lock(&self.unassigned) = (count, obstacle);
+    }
+
+    /// How many partitions of raw no member of the group has, as last seen.
+    pub fn unassigned(&self) -> usize {
+        lock(&self.unassigned).0
+    }
+
+    /// Notes how far the group is behind in each partition of raw; what was noted of other partitions stays.
+    pub fn note_group_lag(&self, lag: BTreeMap<u32, u64>) {
+        lock(&self.group_lag).extend(lag);
+    }
+
+    /// How far the group is behind in each partition of raw, owned or not, as last seen.
+    pub fn group_lag(&self) -> BTreeMap<u32, u64> {
+        lock(&self.group_lag).clone()
+    }
+
     /// From now on the process counts as dead; one line says why. The first reason stays.
     pub fn fail(&self, reason: &str) {
         lock(&self.failure).get_or_insert_with(|| one_line(reason));
@@ -241,6 +265,7 @@ impl Status {
             worker.obstacle().map(|reason| format!("worker {number}: {}", one_line(&reason)))
         });
         lines.extend(obstacles);
+        lines.extend(lock(&self.unassigned).1.iter().map(|obstacle| one_line(obstacle)));
         let ready = lines.is_empty();
         for (number, worker) in workers.iter().enumerate() {
             lines

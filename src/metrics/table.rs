@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 
 use super::labels::{
-    Beginning, MemoryPart, Outcome, PartitionState, Resolution, RestoreSource, Topic, TransactionResult,
+    Beginning, MemoryPart, Outcome, PartitionState, Resolution, RestoreSource, Stall, Topic,
+    TransactionResult,
 };
 
 /// What kind of metric.
@@ -224,6 +225,32 @@ pub(super) const PARTITIONS: Row =
         .by("state", PartitionState::NAMES);
 pub(super) const REBALANCES: Row =
     Row::new("dedupd_rebalances_total", Counter, "events", "Assignments and revocations seen.");
+pub(super) const UNASSIGNED: Row = Row::new(
+    "dedupd_group_unassigned_partitions",
+    Gauge,
+    "partitions",
+    "Partitions of raw that no member of the group has, as every instance sees it; asked every 4 seconds.",
+);
+pub(super) const GROUP_LAG: Row = Row::new(
+    "dedupd_group_lag_records",
+    Gauge,
+    "offsets",
+    "From the committed offset to the end that read_committed can see, of every partition of raw, owned or not.",
+)
+.by("partition", &[]);
+pub(super) const FORCED: Row = Row::new(
+    "dedupd_forced_rebalances_total",
+    Counter,
+    "rebalances",
+    "Rebalances that this instance forced because partitions had no owner.",
+);
+pub(super) const STALLED: Row = Row::new(
+    "dedupd_stalled_fetches_total",
+    Counter,
+    "partitions",
+    "Partitions assigned anew inside the client because it did not fetch what the log has.",
+)
+.by("reason", Stall::NAMES);
 pub(super) const BEGINNINGS: Row = Row::new(
     "dedupd_beginnings_total",
     Counter,
@@ -277,6 +304,10 @@ pub const TABLE: &[Row] = &[
     RESTORED,
     PARTITIONS,
     REBALANCES,
+    UNASSIGNED,
+    GROUP_LAG,
+    FORCED,
+    STALLED,
     BEGINNINGS,
     GAP_OFFSETS,
     READY,

@@ -51,7 +51,11 @@ fn the_page_shows_exactly_what_the_table_names() {
     status.note_log_starts(BTreeMap::from([(0, 4)]));
     metrics.kind_records("k", Outcome::Retry).inc();
     status.note_hanging(BTreeMap::from([(0, Duration::ZERO)]), Vec::new());
+    status.note_group_lag(BTreeMap::from([(0, 3), (1, 500)]));
+    status.note_unassigned(1, None);
     let page = metrics.scrape(&status);
+    assert!(page.contains("dedupd_group_lag_records{partition=\"1\"} 500\n"), "{page}");
+    assert!(page.contains("dedupd_group_unassigned_partitions 1\n"), "{page}");
     assert!(page.contains("dedupd_kind_window_seconds{kind=\"k\"} 3\n"), "{page}");
     assert!(page.contains("dedupd_kind_window_ids{kind=\"k\"} 8\n"), "{page}");
     assert!(page.contains("dedupd_kind_records_total{kind=\"k\",outcome=\"retry\"} 1\n"), "{page}");

@@ -2,8 +2,9 @@
 
 use super::sizes::CHECKPOINT_BYTES;
 use crate::dedupe::{Fingerprint, KindId, Layout, Lost, Offset, Remembered};
+use crate::ports::Epoch;
 
-/// The metadata of a committed offset: `v1;s=…;t=…;b=…@…@…;f=…;l=…;c=…;w=…;k=…;l=…;c=…;w=…;o=…;i=…;i=…:…;p=…;r=…;d=…;tx=…`.
+/// The metadata of a committed offset: `v1;s=…;t=…;b=…@…@…;f=…;l=…;c=…;w=…;k=…;l=…;c=…;w=…;o=…;i=…;i=…:…;p=…;e=…@…;r=…;d=…;tx=…`.
 ///
 /// Other programs may commit to the group, so anything may stand there; what does not parse counts
 /// as no checkpoint, which costs a restore and never correctness.
@@ -25,6 +26,8 @@ pub struct Checkpoint {
     pub windows: Vec<Remembered>,
     /// How many partitions the raw topic had when the group began; those beyond have come by growth.
     pub began: Option<u32>,
+    /// The leader epoch of the last record before the offset, and that offset again: others may move it.
+    pub epoch: Option<Epoch>,
     /// Kafka's id of the raw topic that the offset belongs to, where known.
     pub raw: Option<String>,
     /// Kafka's id of the state topic that holds the blocks, where known.
@@ -77,9 +80,10 @@ impl Checkpoint {
         let rules = render_rules(&self.rules);
         let began = self.began.map(|partitions| format!(";p={partitions}")).unwrap_or_default();
         let id = |key, id: &Option<String>| id.as_ref().map(|id| format!(";{key}={id}")).unwrap_or_default();
+        let epoch = self.epoch.map(|it| format!(";e={}@{}", it.number, it.next)).unwrap_or_default();
         let (raw, state) = (id("r", &self.raw), id("d", &self.state));
         format!(
-            "v1;s={};t={}{tail}{forgets}{windows}{ahead}{rules}{began}{raw}{state};tx={}",
+            "v1;s={};t={}{tail}{forgets}{windows}{ahead}{rules}{began}{epoch}{raw}{state};tx={}",
             self.state_next, self.stream_time_ms, self.writer
         )
     }
@@ -114,6 +118,7 @@ impl Checkpoint {
                 }
                 ("w", value) => checkpoint.tell(kind, |it| it.filters = Layout::parse(value)),
                 ("p", value) => checkpoint.began = Some(value.parse().ok()?),
+                ("e", value) => checkpoint.epoch = Some(parse_epoch(value)?),
                 ("r", value) => checkpoint.raw = Some(value.to_owned()),
                 ("d", value) => checkpoint.state = Some(value.to_owned()),
                 ("b", value) => checkpoint.tail = Some(parse_tail(value)?),
@@ -198,6 +203,11 @@ fn parse_lost(value: &str) -> Option<Lost> {
     let (exact, beyond) = value.split_once(',')?;
     let ms = |text: &str| text.parse::<i64>().ok().map(|ms| (ms != 0).then_some(ms));
     Some(Lost { exact_ms: ms(exact)?, beyond_ms: ms(beyond)? })
+}
+
+fn parse_epoch(value: &str) -> Option<Epoch> {
+    let (number, next) = value.split_once('@')?;
+    Some(Epoch { number: number.parse().ok()?, next: next.parse().ok()? })
 }
 
 fn render_tail(tail: &Tail) -> String {
@@ -300,6 +310,7 @@ mod tests {
                 },
             ],
             began: Some(4),
+            epoch: Some(Epoch { next: 9, number: 12 }),
             raw: Some("aXb+c/AAQ0Cw==".into()),
             state: Some("aXb-c_AAQ0Cw".into()),
             writer: "dedupd.events;odd=name.a.0".into(),
@@ -313,6 +324,7 @@ mod tests {
             forgets: 0,
             windows: Vec::new(),
             began: None,
+            epoch: None,
             raw: None,
             state: None,
             ..full
@@ -350,6 +362,7 @@ mod tests {
             forgets: u64::MAX,
             windows: Vec::new(),
             began: Some(u32::MAX),
+            epoch: Some(Epoch { next: u64::MAX, number: i32::MAX }),
             raw: Some("i".repeat(24)),
             state: Some("i".repeat(24)),
             writer: "w".repeat(writer),

@@ -54,12 +54,12 @@ impl<W: World> Core<W> {
         let Phase::Restoring(restoring) = &partition.phase else { return Ok(false) };
         let named = restoring.checkpoint.as_ref().and_then(|checkpoint| checkpoint.tail);
         let is_behind = restoring.committed.zip(restoring.covered).is_some_and(|(c, covered)| covered > c);
-        let ending = if is_more {
+        let found = if is_more {
             Ending::Early
         } else {
-            self::ending(named, restoring.last, restoring.confirmed, restoring.low)
+            ending(named, restoring.last, restoring.confirmed, restoring.low)
         };
-        match ending {
+        match found {
             // Blocks beyond the committed offset: somebody commits, or has set the group back.
             _ if is_behind => Ok(true),
             Ending::Early => {

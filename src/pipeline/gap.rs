@@ -24,40 +24,28 @@ impl<W: World> Core<W> {
         }
         let committed = self.partitions.get(id).map_or(0, |partition| partition.committed);
         let bounds = source.bounds(id, SLICE)?;
-        if (bounds.low..=bounds.high).contains(&committed) {
-            return Ok(committed);
-        }
+        let Some((near, why)) = gap(committed, bounds, source.truncated(id)) else { return Ok(committed) };
         let names = format!(
-            "partition {id} of topic {} now holds offsets {} to {}, but the group has to continue at {committed}: {}",
-            self.options.raw,
-            bounds.low,
-            bounds.high,
-            if committed < bounds.low {
-                "records were deleted before they were read"
-            } else {
-                "the topic was truncated"
-            }
+            "partition {id} of topic {} now holds offsets {} to {}, but the group has to continue at {committed}: {why}",
+            self.options.raw, bounds.low, bounds.high
         );
         match self.options.on_gap {
             OnGap::Stop => Err(Fatal::Operator(format!(
                 "{names}; to accept the gap, start once with group.on_gap = \"accept\" (in the environment: \
-                 DEDUPD_GROUP__ON_GAP=accept), or set the group's offset to {} with kafka-consumer-groups.sh while dedupd \
-                 is stopped",
-                committed.clamp(bounds.low, bounds.high)
+                 DEDUPD_GROUP__ON_GAP=accept), or set the group's offset to {near} with kafka-consumer-groups.sh while dedupd \
+                 is stopped"
             ))
             .into()),
-            OnGap::Accept => self.accept(id, committed, bounds, &names),
+            OnGap::Accept => self.accept(id, (committed, near), &names),
         }
     }
 
     fn accept(
         &mut self,
         id: PartitionId,
-        committed: Offset,
-        bounds: Bounds,
+        (committed, next): (Offset, Offset),
         names: &str,
     ) -> Result<Offset, Trouble> {
-        let next = committed.clamp(bounds.low, bounds.high);
         let skipped = next.saturating_sub(committed);
         tracing::error!("{names}; going on at {next}, {skipped} offsets skipped (group.on_gap = accept)");
         if next < committed {
@@ -125,5 +113,37 @@ impl<W: World> Core<W> {
             partition.windows.iter_mut().for_each(|windows| windows.truncate(from));
         }
         Ok(())
+    }
+}
+
+/// Where the log can be read on when it does not hold what comes after C, and why it does not. `truncated` is where a comparison
+/// of leader epochs found the end of what was read: records that were written since stand behind it.
+fn gap(committed: Offset, log: Bounds, truncated: Option<Offset>) -> Option<(Offset, &'static str)> {
+    if committed < log.low {
+        return Some((log.low, "records were deleted before they were read"));
+    }
+    match truncated.filter(|end| *end < committed) {
+        Some(end) => Some((end.clamp(log.low, log.high), "the topic was truncated and written again")),
+        None if committed > log.high => Some((log.high, "the topic was truncated")),
+        None => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_goes_on_at_its_near_end_or_where_it_was_truncated() {
+        let log = Bounds { low: 10, stable: 90, high: 100 };
+        let near = |committed, truncated| gap(committed, log, truncated).map(|(near, _)| near);
+        assert_eq!([10, 50, 100].map(|committed| near(committed, None)), [None; 3]);
+        assert_eq!([9, 101].map(|committed| near(committed, None)), [Some(10), Some(100)]);
+        // Written again beyond C: only the leader epochs tell.
+        assert_eq!([50, 60, 61].map(|committed| near(committed, Some(60))), [None, None, Some(60)]);
+        assert_eq!(
+            [near(50, Some(5)), near(200, Some(150)), near(5, Some(3))],
+            [Some(10), Some(100), Some(10)]
+        );
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::batch::Partitions;
+use super::failpoint;
 use super::partition::Partition;
 use super::trouble::{Fatal, Trouble};
 use super::worker::{Core, World};
@@ -38,8 +39,10 @@ impl<W: World> Core<W> {
         match event {
             GroupEvent::Assigned(ids) => {
                 let starts: Vec<_> = ids.iter().map(|id| (*id, None)).collect();
+                failpoint::pass("before_assign");
                 source.assign(&starts)?;
                 self.heard.pop_front();
+                failpoint::pass("after_assign");
                 let now = self.clock.elapsed();
                 for id in ids {
                     self.partitions.insert(Partition::assigned(id, now));
@@ -47,6 +50,7 @@ impl<W: World> Core<W> {
                 Ok(())
             }
             GroupEvent::Revoked(ids) => {
+                failpoint::pass("after_revoke");
                 let committed = self.commit(source);
                 let released = self.release(source, &ids);
                 committed.and(released)
@@ -65,8 +69,10 @@ impl<W: World> Core<W> {
     fn release(&mut self, source: &W::Source, ids: &[PartitionId]) -> Result<(), Trouble> {
         // Whatever fails here: the group waits for the answer, and without it for ever.
         let closed: Vec<_> = ids.iter().map(|id| self.close(*id)).collect();
+        failpoint::pass("before_unassign");
         source.unassign(ids)?;
         self.heard.pop_front();
+        failpoint::pass("after_unassign");
         closed.into_iter().collect()
     }
 

@@ -37,6 +37,15 @@ pub enum Torn {
     AlwaysAborted,
 }
 
+/// When a record beyond the expected one means a gap of the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gaps {
+    /// When it cannot be left from before a seek: the only right way.
+    Proven,
+    /// Always: a negative control for tests.
+    Believed,
+}
+
 /// Everything a worker has to know.
 pub struct Options {
     /// Raw topic, for messages.
@@ -83,6 +92,8 @@ pub struct Options {
     pub on_gap: OnGap,
     /// How torn transactions are settled.
     pub torn: Torn,
+    /// When gaps are believed.
+    pub gaps: Gaps,
     /// Most records of one transaction.
     pub max_records: usize,
     /// Most bytes of one transaction.

@@ -5,8 +5,11 @@ use std::time::Duration;
 
 use super::checkpoint::{Checkpoint, Tail};
 use super::loading::Loading;
+use super::order::Order;
 use super::poison::Refusal;
+use super::stalled::Silence;
 use crate::dedupe::{Block, Forgotten, HashKind, KindId, Offset, PartitionId, Windows};
+use crate::ports::Epoch;
 
 /// The life of a partition in a worker. Records are processed only while it runs.
 ///
@@ -130,6 +133,12 @@ pub struct Partition {
     pub early_ends: u32,
     /// What is open in the partition's topics, when something is.
     pub left_open: Option<LeftOpen>,
+    /// The leader epoch of the last record before `next`.
+    pub epoch: Option<Epoch>,
+    /// The leader epoch of the last record before C.
+    pub committed_epoch: Option<Epoch>,
+    /// What came since the last seek, to tell a gap of the log from a record that does not belong here.
+    pub order: Order,
     /// How many partitions the raw topic had when the group began, as the last checkpoint says.
     pub began: Option<u32>,
     /// Nobody else could know where this partition begins: its position is committed though no record came.
@@ -150,6 +159,8 @@ pub struct Partition {
     pub ahead_of_wall_ms: i64,
     /// Monotonic time since which a record was tried in vain and given up.
     pub gave_up: Option<Duration>,
+    /// Whether its records have stopped coming.
+    pub silence: Silence,
 }
 
 impl Partition {
@@ -171,6 +182,9 @@ impl Partition {
             untorn: false,
             early_ends: 0,
             left_open: None,
+            epoch: None,
+            committed_epoch: None,
+            order: Order::default(),
             began: None,
             unsettled: false,
             behind_state: None,
@@ -181,6 +195,7 @@ impl Partition {
             ahead_ms: 0,
             ahead_of_wall_ms: 0,
             gave_up: None,
+            silence: Silence::default(),
         }
     }
 
@@ -217,6 +232,7 @@ impl Partition {
     pub fn commit(&mut self, state_end: Option<Offset>) -> Vec<(KindId, Offset)> {
         let open = self.open.take().unwrap_or_default();
         self.committed = self.next;
+        self.committed_epoch = self.epoch;
         self.rewound = false;
         self.anew.clear();
         self.unsettled = false;
@@ -229,12 +245,24 @@ impl Partition {
         self.windows.as_mut().map(|windows| windows.commit(self.committed)).unwrap_or_default()
     }
 
+    /// How far a restore, from disk or from the state topic, has come, in 0..=1; `None` when none is under way.
+    #[must_use]
+    pub fn restored_share(&self) -> Option<f64> {
+        match &self.phase {
+            Phase::Restoring(restoring) => Some(restoring.share()),
+            Phase::Loading(loading) => Some(loading.share()),
+            Phase::Locating { .. } | Phase::Running => None,
+        }
+    }
+
     /// The state is complete up to C: what blocks do not tell comes from the checkpoint.
     pub fn take_over(&mut self, checkpoint: &Checkpoint) {
         // The records of the first ones may have left the topic, with the blocks that they are about.
         self.forgets = self.forgets.max(checkpoint.forgets);
         self.began = checkpoint.began.or(self.began);
         self.ahead_of_wall_ms = checkpoint.ahead_of_wall_ms;
+        self.epoch = checkpoint.epoch;
+        self.committed_epoch = checkpoint.epoch;
         if let Some(windows) = self.windows.as_mut() {
             windows.set_stream_time(checkpoint.stream_time_ms);
             windows.inherit(&checkpoint.windows);
@@ -253,6 +281,7 @@ impl Partition {
     pub fn abort(&mut self) {
         self.open = None;
         self.next = self.committed;
+        self.epoch = self.committed_epoch;
         if let Some(windows) = self.windows.as_mut() {
             windows.abort();
         }

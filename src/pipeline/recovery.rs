@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::checkpoint::Checkpoint;
 use super::loading::{Next, cut_back};
+use super::order::Order;
 use super::partition::{Partition, Phase};
 use super::trouble::Trouble;
 use super::worker::{Core, World};
@@ -279,7 +280,9 @@ impl<W: World> Core<W> {
             }
         }
         let started = placed.and_then(|committed| {
-            source.seek(&[(id, committed)])?;
+            partition.order = Order::default();
+            let last = partition.committed_epoch.filter(|epoch| epoch.next == committed);
+            source.seek_behind(id, committed, last)?;
             Ok(())
         });
         let now = self.clock.elapsed();

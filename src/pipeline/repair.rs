@@ -119,6 +119,9 @@ impl<W: World> Core<W> {
             _ => Resolution::Redone,
         };
         let (records, next, checkpoint) = self.plan_repair(known, decision)?;
+        // It is about the record before the offset, which may be another one now.
+        let epoch = checkpoint.epoch.filter(|epoch| epoch.next == next);
+        let checkpoint = Checkpoint { epoch, ..checkpoint };
         self.batch.begin(&mut self.sink, || self.clock.elapsed())?;
         self.write_repair(
             source,

@@ -11,7 +11,7 @@ use super::reach::Reach;
 use crate::dedupe::{Bloom, Offset, PartitionId, Window, Windows};
 use crate::metrics::{
     Beginning, KindStatus, Latencies, Metrics, Outcome, PartitionState, PartitionStatus, Resolution,
-    RestoreSource, Status, Topic, TransactionResult, WindowStatus, WorkerStatus,
+    RestoreSource, Stall, Status, Topic, TransactionResult, WindowStatus, WorkerStatus,
 };
 use crate::ports::{Failure, GroupEvent, Remedy};
 
@@ -243,6 +243,10 @@ impl Report {
 
     pub(super) fn skipped(&self, offsets: u64) {
         self.metrics.gap_offsets().inc_by(offsets);
+    }
+
+    pub(super) fn stalled(&self, stall: Stall) {
+        self.metrics.stalled_fetches(stall).inc();
     }
 
     pub(super) fn restore_took(&self, took: Duration) {

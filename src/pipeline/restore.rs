@@ -7,7 +7,7 @@ use super::checkpoint::{Checkpoint, Origin, Tail};
 use super::complete::usable;
 use super::failpoint;
 use super::options::Start;
-use super::partition::{Partition, Phase, Restoring};
+use super::partition::{Phase, Restoring};
 use super::trouble::{Fatal, Trouble};
 use super::worker::{Core, World};
 use crate::clock::Clock;
@@ -342,18 +342,6 @@ impl Restoring {
                 ids = self.ids,
                 "restoring, {percent:.0} % of the state topic read"
             );
-        }
-    }
-}
-
-impl Partition {
-    /// How far a restore, from disk or from the state topic, has come, in 0..=1; `None` when none is under way.
-    #[must_use]
-    pub fn restored_share(&self) -> Option<f64> {
-        match &self.phase {
-            Phase::Restoring(restoring) => Some(restoring.share()),
-            Phase::Loading(loading) => Some(loading.share()),
-            Phase::Locating { .. } | Phase::Running => None,
         }
     }
 }

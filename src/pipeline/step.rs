@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use super::loading::Stored;
-use super::options::{Mode, OnMissing, OnProbable};
+use super::options::{Gaps, Mode, OnMissing, OnProbable};
+use super::order::Arrival;
 use super::trouble::{Fatal, Trouble};
 use super::worker::{Core, World};
 use crate::clock::Clock;
-use crate::dedupe::{Look, Offset, Verdict, Window};
+use crate::dedupe::{Coordinates, Look, Offset, Verdict, Window};
 use crate::metrics::Outcome;
-use crate::ports::{Failure, Reason, Record, Side, Sink, Source};
+use crate::ports::{Epoch, Failure, Reason, Record, Remedy, Side, Sink, Source};
 
 /// Records looked at together, so that the memory accesses of one overlap with those of the others.
 pub(super) const CHUNK: usize = 256;
@@ -20,6 +21,23 @@ struct Looked {
     kind: usize,
     /// Where its identity stands; `None` when it has none.
     look: Option<Look>,
+}
+
+/// A record comes that was passed over as a gap of the log.
+fn missed(at: Coordinates, committed: Offset, raw: &str) -> Trouble {
+    let names = format!(
+        "record {at} of topic {raw} comes after records beyond it, though it was passed over as a gap"
+    );
+    if at.offset >= committed {
+        let what = format!("{names}; aborting the transaction and reading from offset {committed} again");
+        return Failure { remedy: Remedy::Abort, what, refused: None }.into();
+    }
+    Fatal::Operator(format!(
+        "{names}, and those are committed; it would be lost. Please report it; to write it all the same, stop dedupd, set the \
+         group's offset for the partition to {} and start once with group.on_rewind = \"reemit\"",
+        at.offset
+    ))
+    .into()
 }
 
 pub(super) type RawOf<'a, W> = <<W as World>::Source as Source>::Record<'a>;
@@ -54,6 +72,15 @@ impl<W: World> Core<W> {
                 self.commit(source)?;
             }
         }
+        self.seek_again(source).map_err(Trouble::rewinding)
+    }
+
+    /// Seeks partitions again whose reading began beyond the record that is expected.
+    fn seek_again(&mut self, source: &W::Source) -> Result<(), Trouble> {
+        for partition in self.partitions.iter_mut().filter(|p| p.is_running() && p.order.is_doubted()) {
+            source.seek(&[(partition.id, partition.next)])?;
+            partition.order.sought_again();
+        }
         Ok(())
     }
 
@@ -86,10 +113,21 @@ impl<W: World> Core<W> {
             // Fetched before its partition was paused or given away; it will be read again.
             return Ok(false);
         };
-        if at.offset < partition.next {
-            // The client can hand over an offset twice; the second time it is no record.
-            self.tally.count(0, Outcome::Stale);
-            return Ok(false);
+        let arrival = match self.options.gaps {
+            Gaps::Proven => partition.order.judge(partition.next, at.offset),
+            Gaps::Believed if at.offset < partition.next => Arrival::Repeated,
+            Gaps::Believed => Arrival::Next,
+        };
+        match arrival {
+            Arrival::Next => {}
+            // Comes again, once the partition has been sought again.
+            Arrival::Unproven => return Ok(false),
+            Arrival::Repeated => {
+                // The client can hand over an offset twice; the second time it is no record.
+                self.tally.count(0, Outcome::Stale);
+                return Ok(false);
+            }
+            Arrival::Missed => return Err(missed(at, partition.committed, &self.options.raw)),
         }
         self.batch.begin(&mut self.sink, || self.clock.elapsed())?;
         let Some(windows) = partition.windows.as_mut() else { return Ok(false) };
@@ -112,6 +150,7 @@ impl<W: World> Core<W> {
         self.tally.seen(record.size(), record.timestamp_ms());
         let Some(partition) = self.partitions.get_mut(at.partition) else { return Ok(false) };
         partition.next = at.offset + 1;
+        partition.epoch = record.leader_epoch().map(|number| Epoch { next: at.offset + 1, number });
         Ok(partition.limit.is_some_and(|limit| records >= limit))
     }
 

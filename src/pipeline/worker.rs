@@ -11,6 +11,7 @@ use super::options::Options;
 use super::partition::Partition;
 use super::report::{Report, Tally};
 use super::shortened::{Told, window_status};
+use super::stalled::StableEnds;
 use super::step::gather;
 use super::time::Time;
 use super::trouble::{Fatal, Trouble};
@@ -75,6 +76,9 @@ pub struct Core<W: World> {
     pub(super) replaced: Vec<Duration>,
     /// Questions of an operator.
     pub(super) control: Option<Receiver<Asked>>,
+    /// Where the logs end, and when the partitions were last compared with that.
+    pub(super) stable_ends: StableEnds,
+    pub(super) compared: Option<Duration>,
 }
 
 /// One worker: one member of the group, one transactional producer, and their partitions.
@@ -117,6 +121,8 @@ impl<W: World> Worker<W> {
             replaced: Vec::new(),
             control: None,
             clock,
+            stable_ends: StableEnds::default(),
+            compared: None,
         };
         Self { source, core }
     }
@@ -125,6 +131,13 @@ impl<W: World> Worker<W> {
     #[must_use]
     pub fn answering(mut self, control: Receiver<Asked>) -> Self {
         self.core.control = Some(control);
+        self
+    }
+
+    /// Lets the worker compare its partitions with where their logs end, to notice those that have stopped coming.
+    #[must_use]
+    pub fn comparing(mut self, ends: StableEnds) -> Self {
+        self.core.stable_ends = ends;
         self
     }
 
@@ -176,6 +189,7 @@ impl<W: World> Core<W> {
     fn turn(&mut self, source: &W::Source) -> Result<(), Trouble> {
         self.serve(source)?;
         self.answer(source)?;
+        self.wake_stalled(source)?;
         // However recovery fares, the client is polled in every turn: it answers the group from there.
         let recovered = self.make_ready(source);
         let mut asked = Ok(());
@@ -186,6 +200,10 @@ impl<W: World> Core<W> {
         let (chunk, gathered) = gather(source, wait);
         self.process(source, &chunk)?;
         drop(chunk);
+        // The way out of damage begins behind what came before it.
+        if gathered.as_ref().is_err_and(|failed| failed.remedy == Remedy::Stop) {
+            self.commit(source)?;
+        }
         // Due is due, also while polling fails.
         let due = self.batch.remaining(self.clock.elapsed(), self.options.interval);
         if due.is_some_and(|left| left.is_zero()) {

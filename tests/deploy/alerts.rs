@@ -28,9 +28,12 @@ fn every_alert_fires_when_it_should_and_only_then() {
 }
 
 /// Changes of one rule each, and none that the tests may overlook.
-const CHANGES: [(&str, &str); 17] = [
+const CHANGES: [(&str, &str); 20] = [
     ("up{job=\"dedupd\"} == 0", "up == 0"),
     ("dedupd_ready == 0\n        for: 5m", "dedupd_ready == 0\n        for: 4m"),
+    ("unassigned_partitions > 0", "unassigned_partitions > 2"),
+    ("{reason=\"not_fetched\"}", ""),
+    ("{reason=\"not_fetched\"}[1h])) > 3", "{reason=\"not_fetched\"}[1h])) > 0"),
     ("[15m]) > 2", "[15m]) > 5"),
     ("(deriv(dedupd_lag_records[15m])) > 0", "(deriv(dedupd_lag_records[15m])) > -1000"),
     ("> 60 *", "> 0 *"),

@@ -17,8 +17,8 @@ use dedupd::dedupe::{
 use dedupd::kafka::{KafkaSink, KafkaSource, KafkaStateLog, Settings, Topology};
 use dedupd::metrics::{About, Metrics, PartitionState, Status};
 use dedupd::pipeline::{
-    Kinds, Limits, LoadSlice, Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, Options, Overflow,
-    Reach, Report, Start, Torn, Worker, World,
+    Gaps, Kinds, Limits, LoadSlice, Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, Options,
+    Overflow, Reach, Report, StableEnds, Start, Torn, Worker, World,
 };
 use dedupd::ports::{Bounds, Failure, Leftover, LogId, StateItem, StateLog};
 use dedupd::store::memory::MemoryStore;
@@ -129,6 +129,11 @@ impl Member {
 
     /// The same, with somebody else to say which partitions are everywhere.
     pub fn reaching(settings: Settings, reach: Reach, pace: Pace) -> Self {
+        Self::told(settings, (reach, StableEnds::default()), pace)
+    }
+
+    /// The same, with somebody else to say which partitions are everywhere, and where their logs end.
+    pub fn told(settings: Settings, (reach, ends): (Reach, StableEnds), pace: Pace) -> Self {
         let about = About {
             version: String::new(),
             group: settings.group.clone(),
@@ -147,6 +152,7 @@ impl Member {
             let sink = KafkaSink::new(settings);
             let ports = (source, sink, Slowed { inner, pace, held: VecDeque::new() }, MemoryStore::new());
             Worker::<Mocked>::new(ports, SystemClock::start(), options, report)
+                .comparing(ends)
                 .run(&told, &AtomicU64::new(0))
                 .map_err(|fatal| format!("{fatal:?}"))
         });
@@ -306,6 +312,7 @@ fn options(settings: &Settings, reach: Reach) -> Options {
         on_rewind: OnRewind::Stop,
         on_gap: OnGap::Stop,
         torn: Torn::ByEvidence,
+        gaps: Gaps::Proven,
         max_records: settings.max_records,
         max_bytes: usize::try_from(settings.max_bytes).unwrap(),
         interval: Duration::from_millis(50),

@@ -25,6 +25,8 @@ pub enum Fault {
     Meanwhile,
     /// An offset is delivered twice.
     Redelivery,
+    /// Records fetched before a seek come after it.
+    StaleAbove,
     /// A poll brings nothing though there is something.
     EmptyPoll,
     /// Raw records at or beyond C vanish.
@@ -73,7 +75,7 @@ pub enum Fault {
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 30] = [
         Self::Crash,
         Self::Retry,
         Self::Abort,
@@ -81,6 +83,7 @@ impl Fault {
         Self::LateCommit,
         Self::Meanwhile,
         Self::Redelivery,
+        Self::StaleAbove,
         Self::EmptyPoll,
         Self::Compaction,
         Self::Rewrite,
@@ -115,6 +118,7 @@ impl Fault {
             Self::LateCommit => "late commit",
             Self::Meanwhile => "other worker meanwhile",
             Self::Redelivery => "redelivery",
+            Self::StaleAbove => "record from before a seek",
             Self::EmptyPoll => "empty poll",
             Self::Compaction => "compaction",
             Self::Rewrite => "raw log rewritten",
@@ -151,7 +155,7 @@ impl Fault {
             Self::Compaction | Self::Rebalance => 0.04,
             Self::Kick => 0.02,
             Self::Rewrite | Self::OffsetsLost | Self::StoreCleared => 0.1,
-            Self::StoreOld | Self::Downtime => 0.2,
+            Self::StoreOld | Self::Downtime | Self::StaleAbove => 0.2,
             Self::Snapshot => 0.05,
             Self::Leave => 0.01,
             Self::StrangeTime => 0.1,

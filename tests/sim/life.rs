@@ -36,8 +36,7 @@ const SLOTS: u64 = 16;
 pub const FORGOTTEN: &str = "id forgotten by eviction";
 /// Turns after the faults within which everything has to be done; some 100 s of simulated time.
 const CALM_TURNS: usize = 8000;
-/// Simulated time without anything left to do that counts as the end: longer than any pause between
-/// two attempts.
+/// Simulated time with nothing left to do that counts as the end: longer than any pause between two attempts.
 const IDLE: Duration = Duration::from_secs(8);
 
 /// What a history begins with.
@@ -328,6 +327,7 @@ impl Life {
             on_rewind: OnRewind::Stop,
             on_gap: OnGap::Stop,
             torn: Torn::ByEvidence,
+            gaps: self.setting.sabotage.gaps(),
             max_records: self.choices.max_records,
             max_bytes: 1 << 20,
             interval: self.choices.interval,

@@ -1,5 +1,7 @@
 //! The raw topic as a member of the group sees it.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -18,13 +20,15 @@ pub struct SimSource {
     worker: usize,
     /// Its number in the group.
     pub member: MemberId,
+    /// What was fetched before the last seek of a partition and comes after it all the same: how many records, from where.
+    left: RefCell<BTreeMap<PartitionId, (u32, Offset)>>,
 }
 
 impl SimSource {
     /// Joins the group.
     pub fn join(universe: &Rc<Universe>, worker: usize) -> Self {
         let member = universe.cluster.borrow_mut().group.join(worker);
-        Self { universe: Rc::clone(universe), worker, member }
+        Self { universe: Rc::clone(universe), worker, member, left: RefCell::default() }
     }
 
     fn call<T>(&self, effect: impl FnOnce(&mut Cluster) -> Result<T, Failure>) -> Result<T, Failure> {
@@ -41,6 +45,14 @@ impl SimSource {
                 .filter_map(|(partition, fetch)| Some((raw[*partition as usize].next(fetch.at?)?, fetch)));
             let mut ready: Vec<_> = ready.collect();
             if !ready.is_empty() {
+                let stale = ready.iter().find_map(|(record, _)| self.left_over(record.at.partition));
+                if let Some(record) = stale.and_then(|(partition, at)| raw[partition as usize].next(at)) {
+                    return Some(SimRecord(Rc::clone(record)));
+                }
+                if let Some((partition, _)) = stale {
+                    // Compacted away meanwhile; what is written later was not fetched then.
+                    self.left.borrow_mut().remove(&partition);
+                }
                 let (record, fetch) = ready.swap_remove(chance.rng.usize(0..ready.len()));
                 let next = if chance.hit(Fault::Redelivery) { 0 } else { 1 };
                 fetch.at = Some(record.at.offset + next);
@@ -50,6 +62,18 @@ impl SimSource {
         let slow = cluster.chance.rng.u64(0..20);
         cluster.advance(wait + Duration::from_millis(if wait.is_zero() { 0 } else { slow }));
         None
+    }
+}
+
+impl SimSource {
+    /// The next record that is left from before a seek.
+    fn left_over(&self, partition: PartitionId) -> Option<(PartitionId, Offset)> {
+        let mut left = self.left.borrow_mut();
+        let (count, at) = left.remove(&partition)?;
+        if count > 1 {
+            left.insert(partition, (count - 1, at + 1));
+        }
+        Some((partition, at))
     }
 }
 
@@ -96,7 +120,20 @@ impl Source for SimSource {
         self.call(|cluster| {
             for (partition, start) in starts {
                 match cluster.group.fetch(self.member).get_mut(partition) {
-                    Some(fetch) => *fetch = Fetch { at: Some(*start), paused: false },
+                    Some(fetch) => {
+                        let before = fetch.at.filter(|before| before > start);
+                        *fetch = Fetch { at: Some(*start), paused: false };
+                        self.left.borrow_mut().remove(partition);
+                        if let Some(before) = before.filter(|_| cluster.chance.hit(Fault::StaleAbove)) {
+                            let count = cluster.chance.rng.u32(1..4);
+                            // What was fetched was there at the time.
+                            let there = cluster.raw[*partition as usize].end().saturating_sub(before);
+                            if there > 0 {
+                                let count = count.min(u32::try_from(there).unwrap());
+                                self.left.borrow_mut().insert(*partition, (count, before));
+                            }
+                        }
+                    }
                     None => cluster.violations.push(format!("seek in partition {partition}, not assigned")),
                 }
             }

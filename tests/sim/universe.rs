@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use dedupd::clock::Clock;
-use dedupd::pipeline::{Fatal, LoadSlice, Worker, World};
+use dedupd::pipeline::{Fatal, Gaps, LoadSlice, Worker, World};
 use dedupd::ports::Failure;
 
 use crate::sim::chance::{Exposure, Fault, injected};
@@ -29,8 +29,17 @@ pub enum Sabotage {
     CommitUnderstood,
     /// The state log leaves out its last block.
     BlockHidden,
+    /// Any record beyond the expected one is taken for the next: the worker's own rule is left out.
+    GapsBelieved,
     /// The store says that an identity was taken back, and keeps it.
     ForgetUnheard,
+}
+
+impl Sabotage {
+    /// When the worker believes a gap.
+    pub fn gaps(self) -> Gaps {
+        if self == Self::GapsBelieved { Gaps::Believed } else { Gaps::Proven }
+    }
 }
 
 /// The worker under test.

@@ -16,7 +16,8 @@ pub struct Handmade {
     pub timestamp_ms: i64,
     pub key: Option<Vec<u8>>,
     pub value: Option<Vec<u8>>,
-    pub headers: Vec<(String, Option<Vec<u8>>)>,
+    /// Names are bytes: a producer may write any.
+    pub headers: Vec<(Vec<u8>, Option<Vec<u8>>)>,
 }
 
 /// Sends one batch (message format 2, Produce version 3) to a broker and panics unless it takes it.
@@ -80,11 +81,18 @@ fn encode(index: usize, record: &Handmade) -> Vec<u8> {
     let mut out = vec![0]; // attributes
     put_varint(&mut out, record.timestamp_ms);
     put_varint(&mut out, index as i64);
+    out.extend(content(record));
+    out
+}
+
+/// Key, value and headers of a record as every batch of format 2 holds them, wherever the record stands in it.
+pub fn content(record: &Handmade) -> Vec<u8> {
+    let mut out = Vec::new();
     put_bytes(&mut out, record.key.as_deref());
     put_bytes(&mut out, record.value.as_deref());
     put_varint(&mut out, record.headers.len() as i64);
     for (name, value) in &record.headers {
-        put_bytes(&mut out, Some(name.as_bytes()));
+        put_bytes(&mut out, Some(name));
         put_bytes(&mut out, value.as_deref());
     }
     out

@@ -32,6 +32,7 @@ const READS_RECORDS: &[&str] = &[
     "config",
     // Why a client has no connection: in one set of words.
     "kafka::connection",
+    "kafka::headers_of",
     "dedupe::coordinates",
     "dedupe::Coordinates",
     "dedupe::Offset",

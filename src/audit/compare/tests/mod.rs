@@ -43,7 +43,7 @@ fn seen(offset: usize, written: &Written) -> Seen {
     let fields = Fields {
         key: written.key.map(str::as_bytes),
         value: Some(written.value.as_bytes()),
-        headers: vec![("name", written.header.map(str::as_bytes))],
+        headers: vec![(b"name", written.header.map(str::as_bytes))],
         timestamp_ms: Some(written.timestamp_ms),
     };
     Fingerprints::new(42).seen(offset as Offset, written.id.as_deref().map(str::as_bytes), &fields)

@@ -1,0 +1,204 @@
+//! The consumer group as a whole: who has which partitions of raw, how far it has committed, and a rebalance
+//! that is forced when partitions have no owner.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rdkafka::ClientContext;
+use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext, Rebalance};
+use rdkafka::error::KafkaError;
+use rdkafka::groups::GroupMemberInfo;
+use rdkafka::topic_partition_list::TopicPartitionList;
+
+use super::client_config::Settings;
+use super::consumer::number;
+use super::ends::{Quiet, reader};
+use super::error::failure;
+use super::log_ends::Offsets;
+use super::native;
+use crate::dedupe::PartitionId;
+use crate::ports::{Failure, Remedy};
+
+/// How often the passing member looks whether it may leave.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What the coordinator says of the group's state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum GroupState {
+    /// Every member has its assignment.
+    Stable,
+    /// The assignment is being made.
+    Rebalancing,
+    /// There is no member.
+    #[default]
+    Empty,
+}
+
+/// A member of the group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    /// Its `client.id`: the transactional id of a worker, unless the configuration says otherwise.
+    pub client_id: String,
+    /// Its partitions of the raw topic.
+    pub partitions: Vec<PartitionId>,
+}
+
+/// The group as its coordinator describes it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct GroupView {
+    /// Its state; only in a stable group are the partitions of the members known.
+    pub state: GroupState,
+    /// Its members.
+    pub members: Vec<Member>,
+}
+
+/// Asks about the group, by a client that is no member of it.
+pub struct GroupMonitor {
+    client: BaseConsumer<Quiet>,
+    settings: Settings,
+}
+
+impl GroupMonitor {
+    /// Creates the client; nothing is asked yet.
+    pub fn new(settings: &Settings) -> Result<Self, Failure> {
+        // Not as read_committed: the lag must not wait for pending transactions.
+        Ok(Self { client: reader(settings, "read_uncommitted")?, settings: settings.clone() })
+    }
+
+    /// The members of the group and their partitions of the raw topic.
+    ///
+    /// By the older of the client's two calls: the other one (`DescribeConsumerGroups`) ends the process with a failed
+    /// assertion when the coordinator goes away while it waits (librdkafka 2.12.1, `rd_kafka_enq_once_del_source_return`).
+    pub fn view(&self, wait: Duration) -> Result<GroupView, Failure> {
+        let Settings { group, raw, .. } = &self.settings;
+        let fail = |e: &KafkaError| failure(&format!("describing group {group}"), e);
+        let list = self.client.client().fetch_group_list(Some(group), wait).map_err(|e| fail(&e))?;
+        let Some(found) = list.groups().iter().find(|it| it.name() == group) else {
+            return Ok(GroupView::default());
+        };
+        let state = match found.state() {
+            "Stable" => GroupState::Stable,
+            "Empty" | "Dead" => GroupState::Empty,
+            _ => GroupState::Rebalancing,
+        };
+        let member = |it: &GroupMemberInfo| Member {
+            client_id: it.client_id().to_owned(),
+            partitions: it.assignment().and_then(|bytes| assigned(bytes, raw)).unwrap_or_default(),
+        };
+        Ok(GroupView { state, members: found.members().iter().map(member).collect() })
+    }
+
+    /// The offsets that the group has committed, without those of open transactions. A partition without one is left out.
+    pub fn committed(
+        &self,
+        partitions: impl IntoIterator<Item = PartitionId>,
+        wait: Duration,
+    ) -> Result<Offsets, Failure> {
+        let Settings { group, raw, .. } = &self.settings;
+        let fail = |e: &KafkaError| {
+            failure(&format!("reading the committed offsets of topic {raw} in group {group}"), e)
+        };
+        let mut list = TopicPartitionList::new();
+        for partition in partitions {
+            list.add_partition(raw, number(partition));
+        }
+        let answer = native::committed(self.client.client(), &list, wait).map_err(|e| fail(&e))?;
+        let known = answer.into_iter().filter(|it| it.error.is_none());
+        Ok(known.filter_map(|it| Some((it.partition.try_into().ok()?, it.offset.try_into().ok()?))).collect())
+    }
+
+    /// Makes the group distribute its partitions anew: a member joins and leaves again. Returns whether it came to that
+    /// within `limit`; gives up as soon as `stop` is set.
+    ///
+    /// The coordinator starts a rebalance for a new dynamic member in every case. It does not for a static member that
+    /// comes back, nor for a member that joins again with the same subscription. The passing member subscribes to the
+    /// state topic, so no partition of raw moves because of it.
+    pub fn force_rebalance(&self, limit: Duration, stop: &AtomicBool) -> Result<bool, Failure> {
+        let settings = Settings { instance: None, ..self.settings.clone() };
+        let doing = || format!("joining group {} to force a rebalance", settings.group);
+        let member: BaseConsumer<Passing> =
+            settings.source().create_with_context(Passing::default()).map_err(|e| failure(&doing(), &e))?;
+        member.subscribe(&[&settings.state]).map_err(|e| failure(&doing(), &e))?;
+        let mut left = limit;
+        while !member.context().joined.load(Ordering::Acquire) {
+            if left.is_zero() || stop.load(Ordering::Acquire) {
+                return Ok(false);
+            }
+            if let Some(Err(error)) = member.poll(LOOK) {
+                let failed = failure(&doing(), &error);
+                if failed.remedy == Remedy::Stop {
+                    return Err(failed);
+                }
+                tracing::debug!(%failed, "forcing a rebalance");
+            }
+            left = left.saturating_sub(LOOK);
+        }
+        Ok(true)
+    }
+}
+
+/// The partitions of `topic` in an assignment of the consumer protocol: a version, and for each topic its name and
+/// partitions. `None` when it cannot be read.
+fn assigned(bytes: &[u8], topic: &str) -> Option<Vec<PartitionId>> {
+    let mut rest = bytes.get(2..)?;
+    let mut partitions = Vec::new();
+    for _ in 0..number_of(&mut rest)? {
+        let (length, after) = rest.split_first_chunk::<2>()?;
+        let (name, after) = after.split_at_checked(u16::from_be_bytes(*length).into())?;
+        rest = after;
+        for _ in 0..number_of(&mut rest)? {
+            let partition = number_of(&mut rest)?;
+            if name == topic.as_bytes() {
+                partitions.push(partition);
+            }
+        }
+    }
+    Some(partitions)
+}
+
+fn number_of(rest: &mut &[u8]) -> Option<u32> {
+    let (number, after) = rest.split_first_chunk::<4>()?;
+    *rest = after;
+    Some(u32::from_be_bytes(*number))
+}
+
+/// A member that only joins.
+#[derive(Default)]
+struct Passing {
+    joined: AtomicBool,
+}
+
+impl ClientContext for Passing {
+    fn error(&self, error: KafkaError, reason: &str) {
+        Quiet.error(error, reason);
+    }
+}
+
+impl ConsumerContext for Passing {
+    fn post_rebalance(&self, _: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
+        if matches!(rebalance, Rebalance::Assign(_)) {
+            self.joined.store(true, Ordering::Release);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_assignment_of_the_consumer_protocol_is_read_and_a_broken_one_is_not() {
+        let mut bytes = vec![0, 1, 0, 0, 0, 2, 0, 3];
+        bytes.extend(b"raw");
+        bytes.extend([0, 0, 0, 2, 0, 0, 0, 7, 0, 0, 1, 0, 0, 5]);
+        bytes.extend(b"state");
+        bytes.extend([0, 0, 0, 1, 0, 0, 0, 3, 0, 0, 0, 0]);
+        assert_eq!(assigned(&bytes, "raw"), Some(vec![7, 256]));
+        assert_eq!(assigned(&bytes, "state"), Some(vec![3]));
+        assert_eq!(assigned(&bytes, "other"), Some(Vec::new()));
+        assert_eq!(assigned(&[0, 0, 0, 0, 0, 0], "raw"), Some(Vec::new()));
+        for length in 0..bytes.len() - 4 {
+            assert_eq!(assigned(&bytes[..length], "raw"), None, "{length} bytes");
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! A record in the client's own memory. Unlike the Rust client's own type it takes header names as what they are:
+//! bytes, of which a producer may send any.
+
+use std::ffi::CStr;
+use std::marker::PhantomData;
+use std::ptr::{self, NonNull};
+
+use rdkafka::bindings as sys;
+use rdkafka::error::{IsError, RDKafkaErrorCode};
+use rdkafka::message::BorrowedMessage;
+
+/// A header: its name, and its value, `None` when null. The name ends before its first zero byte; the C API gives no
+/// length.
+pub type Header<'a> = (&'a [u8], Option<&'a [u8]>);
+
+/// What came out of a queue; destroyed with this.
+pub(super) struct Event(pub(super) NonNull<sys::rd_kafka_event_t>);
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        // SAFETY: the event is ours, and this is its only end.
+        unsafe { sys::rd_kafka_event_destroy(self.0.as_ptr()) }
+    }
+}
+
+/// A record in the fetch buffer of a consumer, which it must not outlive.
+pub struct Message<'a> {
+    native: NonNull<sys::rd_kafka_message_t>,
+    _event: Event,
+    _consumer: PhantomData<&'a ()>,
+}
+
+impl Message<'_> {
+    /// The record of a fetch event; `None` when it has none.
+    ///
+    /// # Safety
+    /// `event` must be a fetch event of a consumer that lives as long as the message.
+    pub(super) unsafe fn of(event: Event) -> Option<Self> {
+        // SAFETY: the event is alive; the message belongs to it, and is kept no longer.
+        let native = unsafe { sys::rd_kafka_event_message_next(event.0.as_ptr()) };
+        let native = NonNull::new(native.cast_mut())?;
+        Some(Self { native, _event: event, _consumer: PhantomData })
+    }
+
+    fn parts(&self) -> &sys::rd_kafka_message_t {
+        // SAFETY: the message lives as long as its event, which is ours.
+        unsafe { self.native.as_ref() }
+    }
+
+    /// The error that came in place of a record.
+    pub(super) fn error(&self) -> Option<RDKafkaErrorCode> {
+        let code = self.parts().err;
+        code.is_error().then(|| code.into())
+    }
+
+    /// Partition it stands in.
+    pub fn partition(&self) -> i32 {
+        self.parts().partition
+    }
+
+    /// Offset it stands at.
+    pub fn offset(&self) -> i64 {
+        self.parts().offset
+    }
+
+    /// The key; `None` when null.
+    pub fn key(&self) -> Option<&[u8]> {
+        // SAFETY: the bytes belong to the message.
+        unsafe { bytes(self.parts().key.cast(), self.parts().key_len) }
+    }
+
+    /// The value; `None` when null.
+    pub fn value(&self) -> Option<&[u8]> {
+        // SAFETY: the bytes belong to the message.
+        unsafe { bytes(self.parts().payload.cast(), self.parts().len) }
+    }
+
+    /// The timestamp, ms since the epoch; `None` when it has none.
+    pub fn timestamp_ms(&self) -> Option<i64> {
+        let mut kind = sys::rd_kafka_timestamp_type_t::RD_KAFKA_TIMESTAMP_NOT_AVAILABLE;
+        // SAFETY: the message is alive, and the kind is written before use.
+        let ms = unsafe { sys::rd_kafka_message_timestamp(self.native.as_ptr(), ptr::from_mut(&mut kind)) };
+        (ms != -1 && kind != sys::rd_kafka_timestamp_type_t::RD_KAFKA_TIMESTAMP_NOT_AVAILABLE).then_some(ms)
+    }
+
+    /// The epoch of the leader that took the record; `None` where the log does not say.
+    pub fn leader_epoch(&self) -> Option<i32> {
+        // SAFETY: the message is alive.
+        let epoch = unsafe { sys::rd_kafka_message_leader_epoch(self.native.as_ptr()) };
+        (epoch >= 0).then_some(epoch)
+    }
+
+    /// The headers in their order.
+    pub fn headers(&self) -> impl Iterator<Item = Header<'_>> {
+        // SAFETY: the message is alive for as long as the iterator.
+        unsafe { headers(self.native.as_ptr()) }
+    }
+
+    /// The client's own handle.
+    pub(in crate::kafka) fn ptr(&self) -> *const sys::rd_kafka_message_t {
+        self.native.as_ptr()
+    }
+}
+
+/// The headers, in their order, of a record that the Rust client read.
+pub fn headers_of<'a>(message: &'a BorrowedMessage<'_>) -> impl Iterator<Item = Header<'a>> {
+    // SAFETY: the message is alive for as long as the iterator.
+    unsafe { headers(message.ptr()) }
+}
+
+/// # Safety
+/// `message` must be alive for `'a`.
+unsafe fn headers<'a>(message: *const sys::rd_kafka_message_t) -> impl Iterator<Item = Header<'a>> {
+    let mut list = ptr::null_mut();
+    // SAFETY: alive by contract; the list belongs to the message and is used only when the call found one.
+    let code = unsafe { sys::rd_kafka_message_headers(message, ptr::from_mut(&mut list)) };
+    let list = if code.is_error() { ptr::null_mut() } else { list };
+    // SAFETY: as above.
+    (0..).map_while(move |index| unsafe { header(list, index) })
+}
+
+/// # Safety
+/// `list` must be null or alive for `'a`.
+unsafe fn header<'a>(list: *const sys::rd_kafka_headers_t, index: usize) -> Option<Header<'a>> {
+    if list.is_null() {
+        return None;
+    }
+    let (mut name, mut value, mut size) = (ptr::null(), ptr::null(), 0);
+    // SAFETY: the list is alive by contract; name and value belong to it and are used only when there is such a header.
+    unsafe {
+        let code = sys::rd_kafka_header_get_all(list, index, &raw mut name, &raw mut value, &raw mut size);
+        (!code.is_error()).then(|| (CStr::from_ptr(name).to_bytes(), bytes(value.cast(), size)))
+    }
+}
+
+/// # Safety
+/// `start` must be null or point to `length` bytes that live for `'a`.
+unsafe fn bytes<'a>(start: *const u8, length: usize) -> Option<&'a [u8]> {
+    // SAFETY: not null, so the bytes are there by contract.
+    (!start.is_null()).then(|| unsafe { std::slice::from_raw_parts(start, length) })
+}

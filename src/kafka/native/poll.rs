@@ -1,0 +1,189 @@
+//! Polling a consumer by its queue. The Rust client's own poll does not say which partition an error is about.
+
+use std::ffi::CStr;
+use std::ptr::NonNull;
+use std::time::Duration;
+
+use rdkafka::bindings as sys;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::topic_partition_list::TopicPartitionList;
+
+use super::message::{Event, Message};
+use crate::clock;
+
+/// The queue with everything that a consumer is to be told. Has to be dropped before its consumer.
+pub struct Queue(NonNull<sys::rd_kafka_queue_t>);
+
+// SAFETY: the handle is a counted reference to a queue that locks itself.
+unsafe impl Send for Queue {}
+
+impl Queue {
+    /// The queue of a consumer; `None` when it has no group.
+    pub fn of<C: ConsumerContext>(consumer: &BaseConsumer<C>) -> Option<Self> {
+        // SAFETY: the client is alive; the reference is ours.
+        NonNull::new(unsafe { sys::rd_kafka_queue_get_consumer(consumer.client().native_ptr()) }).map(Self)
+    }
+
+    fn next(&self, wait: Duration) -> Option<Event> {
+        let wait_ms = i32::try_from(wait.as_millis()).unwrap_or(i32::MAX);
+        // SAFETY: the queue is alive; the event is ours.
+        NonNull::new(unsafe { sys::rd_kafka_queue_poll(self.0.as_ptr(), wait_ms) }).map(Event)
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        // SAFETY: the reference is ours, and this is its only end.
+        unsafe { sys::rd_kafka_queue_destroy(self.0.as_ptr()) }
+    }
+}
+
+/// What a consumer could not read, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unread {
+    /// The code.
+    pub code: RDKafkaErrorCode,
+    /// The client is dead.
+    pub fatal: bool,
+    /// Partition and offset, where the error is about one partition; the offset is negative where it is not known.
+    pub at: Option<(i32, i64)>,
+    /// The client's own words.
+    pub reason: String,
+}
+
+impl Unread {
+    /// As the Rust client's poll would have put it.
+    pub fn error(&self) -> KafkaError {
+        match (self.code, self.at) {
+            (RDKafkaErrorCode::PartitionEOF, Some((partition, _))) => KafkaError::PartitionEOF(partition),
+            (code, _) if self.fatal => KafkaError::MessageConsumptionFatal(code),
+            (code, _) => KafkaError::MessageConsumption(code),
+        }
+    }
+}
+
+/// Serves the consumer and returns its next record, waiting at most `wait`. `Ok(None)` also after a rebalance event, which
+/// the context has been given.
+pub fn poll<'a, C: ConsumerContext>(
+    consumer: &'a BaseConsumer<C>,
+    queue: &Queue,
+    wait: Duration,
+) -> Result<Option<Message<'a>>, Unread> {
+    let deadline = clock::monotonic() + wait;
+    let mut left = wait;
+    loop {
+        let Some(event) = queue.next(left) else { return Ok(None) };
+        // SAFETY: the event is alive.
+        match unsafe { sys::rd_kafka_event_type(event.0.as_ptr()) } {
+            sys::RD_KAFKA_EVENT_FETCH => {
+                // SAFETY: a fetch event, of a consumer that the result borrows.
+                if let Some(message) = unsafe { Message::of(event) } {
+                    return record(message).map(Some);
+                }
+            }
+            sys::RD_KAFKA_EVENT_ERROR => return Err(unread(consumer, &event)),
+            sys::RD_KAFKA_EVENT_REBALANCE => {
+                rebalance(consumer, &event);
+                return Ok(None);
+            }
+            kind => notify(consumer, &event, kind),
+        }
+        left = deadline.saturating_duration_since(clock::monotonic());
+    }
+}
+
+fn record(message: Message<'_>) -> Result<Message<'_>, Unread> {
+    match message.error() {
+        None => Ok(message),
+        Some(code) => {
+            let at = Some((message.partition(), message.offset()));
+            Err(Unread { code, fatal: false, at, reason: String::new() })
+        }
+    }
+}
+
+fn unread<C: ConsumerContext>(consumer: &BaseConsumer<C>, event: &Event) -> Unread {
+    let event = event.0.as_ptr();
+    // SAFETY: the event is alive; its text is copied, and what is said of a partition is ours to destroy.
+    let unread = unsafe {
+        let about = sys::rd_kafka_event_topic_partition(event);
+        let at = about.as_ref().map(|about| (about.partition, about.offset));
+        if !about.is_null() {
+            sys::rd_kafka_topic_partition_destroy(about);
+        }
+        Unread {
+            code: sys::rd_kafka_event_error(event).into(),
+            fatal: sys::rd_kafka_event_error_is_fatal(event) != 0,
+            at,
+            reason: text(sys::rd_kafka_event_error_string(event)),
+        }
+    };
+    consumer.context().error(KafkaError::Global(unread.code), unread.reason.trim());
+    unread
+}
+
+fn rebalance<C: ConsumerContext>(consumer: &BaseConsumer<C>, event: &Event) {
+    // SAFETY: the event is alive, and the list belongs to it; its names are C strings.
+    let (code, named) = unsafe {
+        let list = sys::rd_kafka_event_topic_partition_list(event.0.as_ptr());
+        let elements = match list.as_ref() {
+            Some(list) if list.cnt > 0 => {
+                std::slice::from_raw_parts(list.elems, usize::try_from(list.cnt).unwrap_or(0))
+            }
+            _ => &[],
+        };
+        let named: Vec<_> = elements.iter().map(|it| (text(it.topic), it.partition)).collect();
+        (sys::rd_kafka_event_error(event.0.as_ptr()), named)
+    };
+    let mut list = TopicPartitionList::with_capacity(named.len());
+    for (topic, partition) in named {
+        list.add_partition(&topic, partition);
+    }
+    consumer.context().rebalance(consumer, code, &mut list);
+}
+
+/// What the context wants to hear and the caller does not.
+fn notify<C: ConsumerContext>(consumer: &BaseConsumer<C>, event: &Event, kind: i32) {
+    let event = event.0.as_ptr();
+    // SAFETY: the event is alive, and its texts live as long as it.
+    unsafe {
+        if kind == sys::RD_KAFKA_EVENT_STATS {
+            let stats = sys::rd_kafka_event_stats(event);
+            if !stats.is_null() {
+                consumer.context().stats_raw(CStr::from_ptr(stats).to_bytes());
+            }
+        } else if kind == sys::RD_KAFKA_EVENT_LOG {
+            let (mut facility, mut line, mut level) = (std::ptr::null(), std::ptr::null(), 0);
+            if sys::rd_kafka_event_log(event, &raw mut facility, &raw mut line, &raw mut level) == 0 {
+                consumer.context().log(severity(level), text(facility).trim(), text(line).trim());
+            }
+        }
+    }
+}
+
+/// The level of a log line, as in syslog.
+fn severity(level: i32) -> RDKafkaLogLevel {
+    use RDKafkaLogLevel as Level;
+    match level {
+        0 => Level::Emerg,
+        1 => Level::Alert,
+        2 => Level::Critical,
+        3 => Level::Error,
+        4 => Level::Warning,
+        5 => Level::Notice,
+        6 => Level::Info,
+        _ => Level::Debug,
+    }
+}
+
+/// # Safety
+/// `text` must be null or a C string.
+unsafe fn text(text: *const std::ffi::c_char) -> String {
+    if text.is_null() {
+        return String::new();
+    }
+    // SAFETY: a C string by contract.
+    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+}

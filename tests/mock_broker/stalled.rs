@@ -1,0 +1,70 @@
+//! A partition whose records have stopped coming though its log has more is assigned anew inside the client.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use dedupd::metrics::Stall;
+use dedupd::pipeline::{Reach, StableEnds};
+use dedupd::ports::{Record, Source};
+
+use crate::member::{Clean, LIMIT, Member, Pace};
+use crate::support::mock::{Mock, RAW};
+use crate::support::records::produce_with;
+use crate::support::wait_until;
+use crate::transactions::{fill, joined, read, watched};
+
+/// What the client does when it has lost a fetcher: the partition is assigned, nothing comes, no error either.
+#[test]
+fn a_partition_that_was_lost_sight_of_comes_again_from_its_position() {
+    for strategy in ["cooperative-sticky", "range"] {
+        watched(move |_| {
+            let mock = Mock::start(2);
+            (0..2).for_each(|partition| fill(&mock, partition, 10));
+            let mut settings = mock.settings("lost");
+            settings.properties.push(("partition.assignment.strategy".to_owned(), strategy.to_owned()));
+            let source = joined(&settings, &[(0, 0)]);
+            read(&source, 3);
+            source.pause(&[0]).expect("ours");
+            let silent = source.poll(Duration::from_millis(300)).expect("no error");
+            assert!(silent.is_none(), "a record of a partition without a fetcher");
+            source.reassign(&[(0, 3, None)]).expect("ours");
+            let offsets: Vec<u64> = read(&source, 7).iter().map(|it| it.coordinates().offset).collect();
+            assert_eq!(offsets, (3..10).collect::<Vec<_>>(), "{strategy}");
+            source.reassign(&[(2, 0, None)]).expect_err("not ours");
+        });
+    }
+}
+
+#[test]
+fn a_worker_assigns_stalled_partitions_anew_and_counts_them() {
+    let mock = Mock::start(4);
+    (0..4).for_each(|partition| fill(&mock, partition, 3));
+    let mut clean = Clean::of(&mock.client_config(), 4);
+    let ends = StableEnds::with_patience(Duration::from_millis(500));
+    let member = Member::told(mock.settings("stalled"), (Reach::new(4), ends.clone()), Pace::FULL);
+    member.runs(0..4);
+    let stalled = |stall| member.metrics.stalled_fetches(stall).get();
+    let mut wanted: BTreeMap<u32, Vec<String>> =
+        (0..4).map(|p| (p, (0..3).map(|offset| format!("{p}-{offset}")).collect())).collect();
+    clean.wait_for(&wanted, || member.assert_alive());
+    // Where the logs really end.
+    ends.note(&(0..4).map(|partition| (partition, 3)).collect());
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!((stalled(Stall::NotFetched), stalled(Stall::NotDelivered)), (0, 0));
+
+    // The log goes on, as others see it, and the client has not fetched that.
+    ends.note(&BTreeMap::from([(1, 5), (2, 5)]));
+    wait_until("two partitions to be assigned anew, twice", LIMIT, || {
+        member.assert_alive();
+        (stalled(Stall::NotFetched) >= 4).then_some(())
+    });
+    for partition in 0..4 {
+        let keys = ["later", "last"].map(|key| format!("{partition}-{key}"));
+        let records: Vec<(&str, &str)> = keys.iter().map(|key| (key.as_str(), "value")).collect();
+        produce_with(&mock.client_config(), RAW, i32::try_from(partition).unwrap(), &records);
+        wanted.entry(partition).or_default().extend(keys.iter().cloned());
+    }
+    clean.wait_for(&wanted, || member.assert_alive());
+    assert_eq!(clean.keys, wanted, "in order, each once");
+    member.stop();
+}
