@@ -162,6 +162,7 @@ fn note_cut(id: PartitionId, ms: i64, windows: &mut Windows) {
 mod tests {
     use super::*;
 
+    #[expect(clippy::unnecessary_wraps, reason = "as the arguments want it")]
     fn tail(crc: u32, next: Offset, from: Option<Offset>) -> Option<Tail> {
         Some(Tail { crc, next, from })
     }

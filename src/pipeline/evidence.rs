@@ -244,7 +244,7 @@ fn agreed_blocks(tails: &Tails, checkpoint: &Checkpoint) -> Decision {
 fn shown_but_for_its_blocks(tails: &Tails, shown: &[Shown]) -> Option<Group> {
     let is_shown = |(group, shown): &(&Group, &Shown)| **shown == Shown::Yes && tails.is_newest(group);
     let shown = || tails.hidden.iter().zip(shown).filter(is_shown);
-    let (last, _) = shown().last()?;
+    let (last, _) = shown().next_back()?;
     let mut copies = shown().map(|(group, _)| group).filter(|group| group.clean_end() == last.clean_end());
     let mut whole = copies.next()?.clone();
     for copy in copies {

@@ -101,7 +101,6 @@ pub struct LeftOpen {
 }
 
 /// A partition and everything that belongs to it. Owned by one worker.
-#[expect(clippy::struct_excessive_bools, reason = "each a fact of its own, none follows from another")]
 #[derive(Debug)]
 pub struct Partition {
     /// Its number.

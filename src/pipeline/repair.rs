@@ -181,7 +181,7 @@ impl<W: World> Core<W> {
             Decision::Rewind(to, group) => {
                 let (records, tail) = self.void(known, to, &group);
                 let stream_time_ms = group.times.0;
-                (records, to, Checkpoint { tail, stream_time_ms, ..before })
+                (records, to, Checkpoint { stream_time_ms, tail, ..before })
             }
             Decision::RedoForgotten(key, forgotten) => {
                 (vec![(ours(&key).render(), forgotten.encode())], committed, before)

@@ -48,7 +48,7 @@ impl<W: World> Core<W> {
         }
         let all: Vec<PartitionId> = (0..self.options.began).collect();
         let open = if self.held_back_since.is_none() { self.open_logs(&all)? } else { Vec::new() };
-        if open.is_empty() && self.nothing_pending(source, &all, GLANCE)? {
+        if open.is_empty() && Self::nothing_pending(source, &all, GLANCE)? {
             return Ok(true);
         }
         // One offset brings the marker to the log of all of them. Another member's pending offset may hold back
@@ -57,7 +57,7 @@ impl<W: World> Core<W> {
         self.probed = self.probed.wrapping_add(1);
         let writer = self.options.writer.clone();
         self.purge(source, (&writer, id), &open)?;
-        if self.nothing_pending(source, &[id], SLICE)? {
+        if Self::nothing_pending(source, &[id], SLICE)? {
             self.held_back_since = None;
             return Ok(true);
         }
@@ -78,12 +78,7 @@ impl<W: World> Core<W> {
         Ok(open.map(|(log, _)| log).collect())
     }
 
-    fn nothing_pending(
-        &self,
-        source: &W::Source,
-        ids: &[PartitionId],
-        wait: Duration,
-    ) -> Result<bool, Trouble> {
+    fn nothing_pending(source: &W::Source, ids: &[PartitionId], wait: Duration) -> Result<bool, Trouble> {
         match source.committed(ids, wait) {
             Ok(_) => Ok(true),
             Err(failed) if failed.remedy == Remedy::Retry => Ok(false),
@@ -149,7 +144,7 @@ impl<W: World> Core<W> {
         let logs: Vec<LogId> =
             logs.iter().filter(|(_, bounds)| bounds.has_open_records()).map(|(log, _)| *log).collect();
         writers.iter().try_for_each(|writer| self.purge(source, (writer, id), &logs))?;
-        if writers.contains(&self.options.writer) && !self.nothing_pending(source, &[id], SLICE)? {
+        if writers.contains(&self.options.writer) && !Self::nothing_pending(source, &[id], SLICE)? {
             // The marker of this transaction is missing too, and our next commit would make its offset real.
             return Err(Failure {
                 remedy: Remedy::Renew,
@@ -179,7 +174,7 @@ impl<W: World> Core<W> {
         let ends = ends.map(|(id, bounds)| (*id, bounds.low.max(bounds.high.saturating_sub(LAST))));
         let tails = self.log.tails(&ends.collect::<Vec<_>>(), Leftover::Everything, LONG)?;
         let mut writers: BTreeSet<String> = tails.iter().filter_map(writer_of).collect();
-        writers.extend(self.committers(source, &all)?);
+        writers.extend(Self::committers(source, &all)?);
         writers.insert(self.options.writer.clone());
         Ok(writers)
     }
@@ -197,13 +192,13 @@ impl<W: World> Core<W> {
         }
         let tail = self.log.tails(&[(id, state.stable)], Leftover::Everything, LONG)?;
         let mut writers: BTreeSet<String> = tail.iter().filter_map(writer_of).collect();
-        writers.extend(self.committers(source, &[id])?);
+        writers.extend(Self::committers(source, &[id])?);
         writers.insert(self.options.writer.clone());
         Ok(writers)
     }
 
     /// Who committed last, in these partitions.
-    fn committers(&self, source: &W::Source, ids: &[PartitionId]) -> Result<BTreeSet<String>, Trouble> {
+    fn committers(source: &W::Source, ids: &[PartitionId]) -> Result<BTreeSet<String>, Trouble> {
         let settled = source.committed_unstable(ids, SLICE)?;
         let writers = settled.iter().filter_map(|answer| Some(Checkpoint::parse(&answer.metadata)?.writer));
         Ok(writers.filter(|writer| !writer.is_empty()).collect())

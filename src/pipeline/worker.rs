@@ -44,6 +44,7 @@ pub trait World {
 }
 
 /// Everything a step touches except the source, which its records borrow.
+#[expect(clippy::struct_excessive_bools, reason = "each a fact of its own, none follows from another")]
 pub struct Core<W: World> {
     pub(super) sink: W::Sink,
     pub(super) log: W::Log,

@@ -54,6 +54,8 @@ impl SimSource {
                     self.left.borrow_mut().remove(&partition);
                 }
                 let (record, fetch) = ready.swap_remove(chance.rng.usize(0..ready.len()));
+                // One queue: nothing left from before comes behind a record of the new position.
+                self.left.borrow_mut().remove(&record.at.partition);
                 let next = if chance.hit(Fault::Redelivery) { 0 } else { 1 };
                 fetch.at = Some(record.at.offset + next);
                 return Some(SimRecord(Rc::clone(record)));

@@ -6,8 +6,10 @@ use crate::dedupe::HashKind;
 const NAMED: &str = "v1;";
 
 fn block(first: Offset, next: Offset) -> Vec<u8> {
-    let entries = (first..next).map(|at| (at, crate::dedupe::Identity([at as u8; 16]))).collect();
-    let (time_first_ms, time_last_ms) = (1_000 + first as i64, 1_000 + next as i64);
+    let identity = |at: Offset| crate::dedupe::Identity(u128::from(at).to_le_bytes());
+    let entries = (first..next).map(|at| (at, identity(at))).collect();
+    let ms = |at: Offset| 1_000 + i64::try_from(at).unwrap();
+    let (time_first_ms, time_last_ms) = (ms(first), ms(next));
     Block { hash: HashKind::Xxh3, partition: 0, first, next, time_first_ms, time_last_ms, entries }.encode()
 }
 
