@@ -2,7 +2,7 @@
 //!
 //! The end of a partition comes as an event of the client, and a follower, a new leader or a lost connection can make
 //! it come early. What was committed names its last block, so the restore is compared with that: an early end is read
-//! again, and a log that retention has cut off is reported as a shorter window.
+//! again, as is one behind which another reader finds more; a log that retention has cut off is reported as a shorter window.
 
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ impl<W: World> Core<W> {
     /// Looks at how the restore of a partition ended. False: it begins again.
     pub(super) fn is_restored(&mut self, id: PartitionId, next: Offset) -> Result<bool, Trouble> {
         let now = self.clock.elapsed();
-        let is_more = self.is_unnamed(id) && self.is_more_to_read(id, next)?;
+        let is_more = self.is_more_to_read(id, next)?;
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(false) };
         let Phase::Restoring(restoring) = &partition.phase else { return Ok(false) };
         let named = restoring.checkpoint.as_ref().and_then(|checkpoint| checkpoint.tail);
@@ -87,14 +87,6 @@ impl<W: World> Core<W> {
                 Ok(true)
             }
         }
-    }
-
-    /// Whether no committed block is named that the restore could be compared with.
-    fn is_unnamed(&self, id: PartitionId) -> bool {
-        let Some(Phase::Restoring(restoring)) = self.partitions.get(id).map(|p| &p.phase) else {
-            return false;
-        };
-        restoring.checkpoint.as_ref().is_none_or(|checkpoint| checkpoint.tail.is_none())
     }
 
     /// Whether another reader finds committed records behind the end that was reported.

@@ -16,7 +16,7 @@
 //! - in a clean and a state partition, of anybody: when their stable ends have reached their ends, at each assignment
 //!   and after each change of the producer ([`Core::without_leftovers`]).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::checkpoint::{Checkpoint, Origin};
@@ -68,6 +68,42 @@ impl<W: World> Core<W> {
             self.clear_offsets(source, &all)?;
         }
         Ok(false)
+    }
+
+    /// Ends what a producer of ours left open in partitions that are not ours any more, when the first attempt came to
+    /// nothing: their owners may not know our name. Looks once per transaction timeout; what was open at the same place
+    /// then is nobody's who lives, or ours.
+    pub(super) fn clear_elsewhere(&mut self, source: &W::Source) -> Result<(), Trouble> {
+        let now = self.clock.elapsed();
+        let (last, before) = &self.open_elsewhere;
+        let is_due = now.saturating_sub(*last) >= self.options.transaction_timeout;
+        if self.options.torn == Torn::Never || self.batch.is_open() || !is_due {
+            return Ok(());
+        }
+        let all: Vec<PartitionId> = (0..self.options.began).collect();
+        let open = self.open_logs(&all)?;
+        let stable = self.log.stable_ends(&open, SLICE)?;
+        let open: BTreeMap<LogId, Offset> = open.into_iter().zip(stable).collect();
+        let same = open.iter().filter(|(log, at)| before.get(*log) == Some(*at));
+        let same: Vec<LogId> = same.map(|(log, _)| *log).collect();
+        self.open_elsewhere = (now, open);
+        let Some(first) = same.first() else { return Ok(()) };
+        let (writer, id) = (self.options.writer.clone(), first.partition);
+        self.purge(source, (&writer, id), &same)?;
+        Self::is_cleared(source, id)
+    }
+
+    /// The marker of a purge of ours can be missing too, and our next commit would make its offset real.
+    fn is_cleared(source: &W::Source, id: PartitionId) -> Result<(), Trouble> {
+        if Self::nothing_pending(source, &[id], SLICE)? {
+            return Ok(());
+        }
+        Err(Failure {
+            remedy: Remedy::Renew,
+            what: format!("the group's offset of partition {id} is still held back; replacing the producer"),
+            refused: None,
+        }
+        .into())
     }
 
     /// The clean and state logs of these partitions in which something is open, of whomever.
@@ -144,18 +180,7 @@ impl<W: World> Core<W> {
         let logs: Vec<LogId> =
             logs.iter().filter(|(_, bounds)| bounds.has_open_records()).map(|(log, _)| *log).collect();
         writers.iter().try_for_each(|writer| self.purge(source, (writer, id), &logs))?;
-        if writers.contains(&self.options.writer) && !Self::nothing_pending(source, &[id], SLICE)? {
-            // The marker of this transaction is missing too, and our next commit would make its offset real.
-            return Err(Failure {
-                remedy: Remedy::Renew,
-                what: format!(
-                    "the group's offset of partition {id} is still held back; replacing the producer"
-                ),
-                refused: None,
-            }
-            .into());
-        }
-        Ok(())
+        if writers.contains(&self.options.writer) { Self::is_cleared(source, id) } else { Ok(()) }
     }
 
     /// The committed offsets have been held back for longer than any living transaction.

@@ -1,6 +1,6 @@
 //! The loop of one worker, and what it does about trouble.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
@@ -17,8 +17,8 @@ use super::time::Time;
 use super::trouble::{Fatal, Trouble};
 use crate::clock::Clock;
 use crate::control::Asked;
-use crate::dedupe::{PartitionId, Window, Windows};
-use crate::ports::{Failure, GroupEvent, Head, Remedy, Sink, Source, StateLog, Store, StoreError};
+use crate::dedupe::{Offset, PartitionId, Window, Windows};
+use crate::ports::{Failure, GroupEvent, Head, LogId, Remedy, Sink, Source, StateLog, Store, StoreError};
 
 /// Longest wait for records when nothing is open; also how late a stop is noticed.
 const IDLE: Duration = Duration::from_millis(100);
@@ -63,6 +63,8 @@ pub struct Core<W: World> {
     pub(super) prepared: bool,
     /// No producer before the present one has left anything open in the group's offsets.
     pub(super) offsets_cleared: bool,
+    /// Where something was open when all logs were last looked at, and the monotonic time of that.
+    pub(super) open_elsewhere: (Duration, BTreeMap<LogId, Offset>),
     /// Monotonic time since which clearing them is held back.
     pub(super) held_back_since: Option<Duration>,
     /// Attempts to clear the group's offsets.
@@ -113,6 +115,7 @@ impl<W: World> Worker<W> {
             failures: 0,
             prepared: false,
             offsets_cleared: false,
+            open_elsewhere: Default::default(),
             held_back_since: None,
             probed: 0,
             heard: VecDeque::new(),
@@ -193,6 +196,10 @@ impl<W: World> Core<W> {
         self.wake_stalled(source)?;
         // However recovery fares, the client is polled in every turn: it answers the group from there.
         let recovered = self.make_ready(source);
+        if recovered.as_ref().is_err_and(|trouble| !trouble.is_transient()) && self.batch.is_open() {
+            // A repair that failed half-way: no record may join its transaction.
+            return recovered;
+        }
         let mut asked = Ok(());
         if self.doubtful && self.prepared && !self.batch.is_open() {
             asked = self.ask(source);
@@ -246,6 +253,7 @@ impl<W: World> Core<W> {
             return Ok(());
         }
         self.offsets_cleared = true;
+        self.clear_elsewhere(source)?;
         self.recover(source)
     }
 
