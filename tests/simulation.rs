@@ -153,13 +153,29 @@ fn control_a_commit_misunderstood_loses() {
 }
 
 #[test]
-fn control_a_hidden_block_duplicates() {
-    assert_noticed(Sabotage::BlockHidden, "duplicated");
+fn control_a_hidden_block_is_noticed() {
+    // By the worker itself: the restore never comes to the block that was committed last.
+    assert_noticed(Sabotage::BlockHidden, "worker");
 }
 
 #[test]
 fn control_a_gap_that_is_believed_loses() {
     assert_noticed(Sabotage::GapsBelieved, "lost");
+}
+
+#[test]
+fn control_markers_that_are_ignored_duplicate() {
+    assert_noticed(Sabotage::MarkersIgnored, "duplicated");
+}
+
+#[test]
+fn control_markers_that_are_ignored_lose() {
+    assert_noticed(Sabotage::MarkersIgnored, "lost");
+}
+
+#[test]
+fn control_logs_that_disagree_lose() {
+    assert_noticed(Sabotage::LogsDisagree, "lost");
 }
 
 #[test]

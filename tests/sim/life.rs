@@ -11,7 +11,7 @@ use dedupd::dedupe::{BloomLimits, HashKind, IdSource, KindId, KindRule, Offset, 
 use dedupd::metrics::{About, Metrics, Status};
 use dedupd::pipeline::{
     Kind, Kinds, Limits, Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, Options, Overflow, Reach,
-    Report, Start, Torn,
+    Report, Start,
 };
 use dedupd::store::Held;
 use dedupd::store::memory::MemoryStore;
@@ -326,7 +326,7 @@ impl Life {
             start: Start::Earliest,
             on_rewind: OnRewind::Stop,
             on_gap: OnGap::Stop,
-            torn: Torn::ByEvidence,
+            torn: self.setting.sabotage.torn(),
             gaps: self.setting.sabotage.gaps(),
             max_records: self.choices.max_records,
             max_bytes: 1 << 20,

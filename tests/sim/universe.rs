@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use dedupd::clock::Clock;
-use dedupd::pipeline::{Fatal, Gaps, LoadSlice, Worker, World};
+use dedupd::pipeline::{Fatal, Gaps, LoadSlice, Torn, Worker, World};
 use dedupd::ports::Failure;
 
 use crate::sim::chance::{Exposure, Fault, injected};
@@ -31,6 +31,10 @@ pub enum Sabotage {
     BlockHidden,
     /// Any record beyond the expected one is taken for the next: the worker's own rule is left out.
     GapsBelieved,
+    /// Missing markers are neither waited for nor looked for.
+    MarkersIgnored,
+    /// What was left open is ended, and the logs are not made to agree.
+    LogsDisagree,
     /// The store says that an identity was taken back, and keeps it.
     ForgetUnheard,
 }
@@ -39,6 +43,15 @@ impl Sabotage {
     /// When the worker believes a gap.
     pub fn gaps(self) -> Gaps {
         if self == Self::GapsBelieved { Gaps::Believed } else { Gaps::Proven }
+    }
+
+    /// What the worker does about missing markers.
+    pub fn torn(self) -> Torn {
+        match self {
+            Self::MarkersIgnored => Torn::Never,
+            Self::LogsDisagree => Torn::AlwaysAborted,
+            _ => Torn::ByEvidence,
+        }
     }
 }
 
