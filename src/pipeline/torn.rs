@@ -108,10 +108,40 @@ impl<W: World> Core<W> {
 
     /// The clean and state logs of these partitions in which something is open, of whomever.
     fn open_logs(&self, ids: &[PartitionId]) -> Result<Vec<LogId>, Trouble> {
-        let logs: Vec<LogId> = ids.iter().flat_map(|id| [LogId::clean(*id), LogId::state(*id)]).collect();
-        let bounds = self.log.bounds(&logs, SLICE)?;
-        let open = logs.into_iter().zip(bounds).filter(|(_, bounds)| bounds.has_open_records());
-        Ok(open.map(|(log, _)| log).collect())
+        let reachable = self.reachable(ids)?.into_iter();
+        let logs =
+            reachable.flat_map(|(id, clean, state)| [(LogId::clean(id), clean), (LogId::state(id), state)]);
+        Ok(logs.filter(|(_, bounds)| bounds.has_open_records()).map(|(log, _)| log).collect())
+    }
+
+    /// The ends of the clean and state logs of these partitions; without those that have no leader now, which must not hold
+    /// back the others. An error when it is all of them.
+    fn reachable(&self, ids: &[PartitionId]) -> Result<Vec<(PartitionId, Bounds, Bounds)>, Trouble> {
+        let deadline = self.clock.elapsed() + SLICE * 2;
+        let (mut found, mut failure) = (Vec::new(), None);
+        let mut left = vec![ids];
+        while let Some(ids) = left.pop().filter(|ids| !ids.is_empty()) {
+            let logs: Vec<LogId> = ids.iter().flat_map(|id| [LogId::clean(*id), LogId::state(*id)]).collect();
+            match self.log.bounds(&logs, if failure.is_none() { SLICE } else { GLANCE }) {
+                Ok(bounds) => {
+                    let ends =
+                        bounds.chunks_exact(2).filter_map(|ends| Some((*ends.first()?, *ends.last()?)));
+                    found.extend(ids.iter().zip(ends).map(|(id, (clean, state))| (*id, clean, state)));
+                }
+                Err(failed) if failed.remedy != Remedy::Retry => return Err(failed.into()),
+                Err(failed) => {
+                    failure.get_or_insert(failed);
+                    let (first, second) = ids.split_at(ids.len() / 2);
+                    if !first.is_empty() && self.clock.elapsed() < deadline {
+                        left.extend([second, first]);
+                    }
+                }
+            }
+        }
+        match failure.filter(|_| found.is_empty()) {
+            Some(failed) => Err(failed.into()),
+            None => Ok(found),
+        }
     }
 
     fn nothing_pending(source: &W::Source, ids: &[PartitionId], wait: Duration) -> Result<bool, Trouble> {
@@ -135,10 +165,8 @@ impl<W: World> Core<W> {
             return Ok(waiting.to_vec());
         }
         let mut free = known;
-        let logs: Vec<LogId> = unknown.iter().flat_map(|id| [LogId::clean(*id), LogId::state(*id)]).collect();
-        let bounds = self.log.bounds(&logs, SLICE)?;
-        for (id, bounds) in unknown.into_iter().zip(bounds.chunks_exact(2)) {
-            let [clean, state] = bounds else { continue };
+        for (id, clean, state) in self.reachable(&unknown)? {
+            let (clean, state) = (&clean, &state);
             if clean.has_open_records() || state.has_open_records() {
                 self.left_open(source, id, (clean, state))?;
             } else {
@@ -193,10 +221,8 @@ impl<W: World> Core<W> {
     /// Every writer that the group's offsets and the ends of the state logs name, and this one.
     fn known_writers(&mut self, source: &W::Source) -> Result<BTreeSet<String>, Trouble> {
         let all: Vec<PartitionId> = (0..self.options.began).collect();
-        let states: Vec<LogId> = all.iter().map(|id| LogId::state(*id)).collect();
-        let bounds = self.log.bounds(&states, SLICE)?;
-        let ends = all.iter().zip(bounds);
-        let ends = ends.map(|(id, bounds)| (*id, bounds.low.max(bounds.high.saturating_sub(LAST))));
+        let reachable = self.reachable(&all)?.into_iter();
+        let ends = reachable.map(|(id, _, state)| (id, state.low.max(state.high.saturating_sub(LAST))));
         let tails = self.log.tails(&ends.collect::<Vec<_>>(), Leftover::Everything, LONG)?;
         let mut writers: BTreeSet<String> = tails.iter().filter_map(writer_of).collect();
         writers.extend(Self::committers(source, &all)?);
