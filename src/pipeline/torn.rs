@@ -46,14 +46,14 @@ impl<W: World> Core<W> {
         if self.options.torn == Torn::Never {
             return Ok(true);
         }
-        let all: Vec<PartitionId> = (0..self.options.began).collect();
+        let all = self.everywhere();
         let open = if self.held_back_since.is_none() { self.open_logs(&all)? } else { Vec::new() };
         if open.is_empty() && Self::nothing_pending(source, &all, GLANCE)? {
             return Ok(true);
         }
         // One offset brings the marker to the log of all of them. Another member's pending offset may hold back
         // the answer for its own partition, so each attempt takes another one.
-        let id = self.probed % self.options.began.max(1);
+        let Some(id) = all.get(self.probed % all.len().max(1)).copied() else { return Ok(true) };
         self.probed = self.probed.wrapping_add(1);
         let writer = self.options.writer.clone();
         self.purge(source, (&writer, id), &open)?;
@@ -80,7 +80,7 @@ impl<W: World> Core<W> {
         if self.options.torn == Torn::Never || self.batch.is_open() || !is_due {
             return Ok(());
         }
-        let all: Vec<PartitionId> = (0..self.options.began).collect();
+        let all = self.everywhere();
         let open = self.open_logs(&all)?;
         let stable = self.log.stable_ends(&open, SLICE)?;
         let open: BTreeMap<LogId, Offset> = open.into_iter().zip(stable).collect();
@@ -104,6 +104,11 @@ impl<W: World> Core<W> {
             refused: None,
         }
         .into())
+    }
+
+    /// The partitions that raw, clean and state topic all have.
+    fn everywhere(&self) -> Vec<PartitionId> {
+        (0..self.options.began).filter(|id| self.options.reach.covers(*id)).collect()
     }
 
     /// The clean and state logs of these partitions in which something is open, of whomever.
@@ -220,7 +225,7 @@ impl<W: World> Core<W> {
 
     /// Every writer that the group's offsets and the ends of the state logs name, and this one.
     fn known_writers(&mut self, source: &W::Source) -> Result<BTreeSet<String>, Trouble> {
-        let all: Vec<PartitionId> = (0..self.options.began).collect();
+        let all = self.everywhere();
         let reachable = self.reachable(&all)?.into_iter();
         let ends = reachable.map(|(id, _, state)| (id, state.low.max(state.high.saturating_sub(LAST))));
         let tails = self.log.tails(&ends.collect::<Vec<_>>(), Leftover::Everything, LONG)?;

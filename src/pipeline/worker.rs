@@ -17,7 +17,7 @@ use super::time::Time;
 use super::trouble::{Fatal, Trouble};
 use crate::clock::Clock;
 use crate::control::Asked;
-use crate::dedupe::{Offset, PartitionId, Window, Windows};
+use crate::dedupe::{Offset, Window, Windows};
 use crate::ports::{Failure, GroupEvent, Head, LogId, Remedy, Sink, Source, StateLog, Store, StoreError};
 
 /// Longest wait for records when nothing is open; also how late a stop is noticed.
@@ -68,7 +68,7 @@ pub struct Core<W: World> {
     /// Monotonic time since which clearing them is held back.
     pub(super) held_back_since: Option<Duration>,
     /// Attempts to clear the group's offsets.
-    pub(super) probed: PartitionId,
+    pub(super) probed: usize,
     /// What the group said and we have not answered yet.
     pub(super) heard: VecDeque<GroupEvent>,
     /// A call failed for now; until one succeeds the process does not count as ready.

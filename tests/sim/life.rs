@@ -13,8 +13,7 @@ use dedupd::pipeline::{
     Kind, Kinds, Limits, Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, Options, Overflow, Reach,
     Report, Start,
 };
-use dedupd::store::Held;
-use dedupd::store::memory::MemoryStore;
+use dedupd::store::{Held, memory::MemoryStore};
 
 use crate::sim::ask::{Wishes, rule};
 use crate::sim::audit::audit;

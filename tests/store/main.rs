@@ -14,17 +14,15 @@ mod killed;
 mod rolling;
 mod soak;
 
-use std::collections::BTreeMap;
-use std::fs;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::Duration;
+use std::{collections::BTreeMap, fs};
 
 use dedupd::clock::monotonic;
 use dedupd::dedupe::{Block, Coordinates, HashKind, Identity, Offset, PartitionId};
 use dedupd::ports::{Head, Store};
-use dedupd::store::memory::MemoryStore;
-use dedupd::store::{Binding, Lock, OpenError, Opened, SledStore, open};
+use dedupd::store::{Binding, Lock, OpenError, Opened, SledStore, memory::MemoryStore, open};
 use proptest::prelude::*;
 
 const CACHE_BYTES: u64 = 8 << 20;
