@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use rdkafka::Message;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::topic_partition_list::{Offset as KafkaOffset, TopicPartitionList};
@@ -212,7 +211,7 @@ impl StateLog for KafkaStateLog {
         let from = from.iter().copied().collect();
         tail::read(&self.settings, (&self.topic, &from), what, wait, &mut |partition, message| {
             let offset = u64::try_from(message.offset()).unwrap_or(0);
-            items.push(block((partition, offset), message.key(), message.payload()));
+            items.push(block((partition, offset), message.key(), message.value()));
             true
         })?;
         Ok(items)

@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
-use rdkafka::message::{BorrowedMessage, Message};
 use rdkafka::topic_partition_list::TopicPartitionList;
 
 use super::client_config::Settings;
 use super::consumer::{kafka_offset, number};
 use super::ends::Quiet;
-use super::error::failure;
+use super::error::{failure, is_damage};
+use super::native::{self, Message, Queue};
+use super::unread::damaged;
 use crate::clock;
 use crate::dedupe::{Offset, PartitionId};
 use crate::ports::{Failure, Leftover, Remedy};
@@ -23,7 +24,7 @@ pub(super) fn read(
     (topic, from): (&str, &BTreeMap<PartitionId, Offset>),
     what: Leftover,
     wait: Duration,
-    visit: &mut dyn FnMut(PartitionId, &BorrowedMessage<'_>) -> bool,
+    visit: &mut dyn FnMut(PartitionId, &Message<'_>) -> bool,
 ) -> Result<(), Failure> {
     let doing = || format!("reading the ends of topic {topic}, partitions {:?}", from.keys());
     let fail = |e: KafkaError| failure(&doing(), &e);
@@ -34,19 +35,24 @@ pub(super) fn read(
     let consumer = reader(settings, what).map_err(fail)?;
     consumer.assign(&listed(topic, &open).map_err(fail)?).map_err(fail)?;
     let deadline = clock::monotonic() + wait;
+    let no_group = || fail(KafkaError::Subscription("there is no group.id".to_owned()));
+    let queue = Queue::of(&consumer).ok_or_else(no_group)?;
     while clock::monotonic() < deadline && !open.is_empty() {
-        match consumer.poll(Duration::from_millis(100)) {
-            Some(Ok(message)) => {
+        match native::poll(&consumer, &queue, Duration::from_millis(100)) {
+            Ok(Some(message)) => {
                 let partition = u32::try_from(message.partition()).unwrap_or(0);
                 if open.contains_key(&partition) && !visit(partition, &message) {
                     open.remove(&partition);
                 }
             }
-            Some(Err(KafkaError::PartitionEOF(partition))) => {
-                open.remove(&u32::try_from(partition).unwrap_or(0));
-            }
-            Some(Err(error)) => return Err(fail(error)),
-            None => {}
+            Err(unread) => match (unread.error(), unread.at) {
+                (KafkaError::PartitionEOF(partition), _) => {
+                    open.remove(&u32::try_from(partition).unwrap_or(0));
+                }
+                (_, Some(at)) if is_damage(unread.code) => return Err(damaged(topic, at, &unread, true)),
+                (error, _) => return Err(fail(error)),
+            },
+            Ok(None) => {}
         }
     }
     if open.is_empty() {

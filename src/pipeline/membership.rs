@@ -56,7 +56,11 @@ impl<W: World> Core<W> {
                 committed.and(released)
             }
             GroupEvent::Lost(ids) => {
-                let aborted = if self.batch.is_open() { self.abort(source) } else { Ok(()) };
+                let is_open = self.batch.is_open();
+                let aborted = if is_open { self.abort(source) } else { Ok(()) };
+                if is_open {
+                    self.report.aborted();
+                }
                 let released = self.release(source, &ids);
                 // What stays with us was part of the aborted transaction too.
                 self.relocate(source, Duration::ZERO)?;
