@@ -107,6 +107,11 @@ impl LogId {
     pub fn state(partition: PartitionId) -> Self {
         Self { topic: Written::State, partition }
     }
+
+    /// The partitions of the clean and the state topic that belong to each of these raw partitions, in this order.
+    pub fn pairs<'a>(partitions: impl IntoIterator<Item = &'a PartitionId>) -> Vec<Self> {
+        partitions.into_iter().flat_map(|id| [Self::clean(*id), Self::state(*id)]).collect()
+    }
 }
 
 impl Bounds {
@@ -116,7 +121,7 @@ impl Bounds {
         self.stable < self.high
     }
 
-    /// Whether the log holds, or held and may still hold, an offset.
+    /// Whether the offset lies between the log's ends.
     #[must_use]
     pub fn holds(&self, offset: Offset) -> bool {
         (self.low..self.high).contains(&offset)
@@ -331,7 +336,8 @@ pub trait StateLog {
     fn bounds(&self, logs: &[LogId], wait: Duration) -> Result<Vec<Bounds>, Failure>;
     /// One past the last offset of these logs that `read_committed` sees, in this order. Asks the leaders.
     fn stable_ends(&self, logs: &[LogId], wait: Duration) -> Result<Vec<Offset>, Failure>;
-    /// The records of state partitions, each from an offset to its end; those of one partition in their order.
+    /// The records of state partitions, each from an offset to its end; those of one partition in their order. Fails
+    /// when the brokers do not answer for `wait`.
     fn tails(
         &self,
         from: &[(PartitionId, Offset)],

@@ -13,7 +13,7 @@ use std::collections::HashSet;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use support::{Draft, Isolation, Kafka, Pipe, Sidecar, wait_until};
+use support::{Draft, Kafka, Pipe, Sidecar};
 
 const LIMIT: Duration = Duration::from_secs(40);
 

@@ -96,23 +96,31 @@ impl Ends {
     }
 }
 
-/// Where logs begin or end for this reader, by a list-offsets request, which leaders alone answer.
+/// Where logs begin or end for this reader, by a list-offsets request to each leader. A partition can have an error of
+/// its own.
+pub(super) fn listed<'a>(
+    reader: &BaseConsumer<Quiet>,
+    logs: impl IntoIterator<Item = (&'a str, PartitionId)>,
+    end: KafkaOffset,
+    wait: Duration,
+) -> Result<TopicPartitionList, KafkaError> {
+    let mut list = TopicPartitionList::new();
+    for (topic, partition) in logs {
+        // In the place of a time.
+        list.add_partition_offset(topic, number(partition), end)?;
+    }
+    if list.count() == 0 { Ok(list) } else { reader.offsets_for_times(list, wait) }
+}
+
+/// The same, each partition with its offset; an error for one is an error for all.
 fn offsets_at(
     reader: &BaseConsumer<Quiet>,
     logs: &[(&str, PartitionId)],
     end: KafkaOffset,
     wait: Duration,
 ) -> Result<Vec<Offset>, Failure> {
-    let fail = |e: &KafkaError| failure("reading where logs begin and end", e);
-    let mut list = TopicPartitionList::new();
-    for (topic, partition) in logs {
-        // In the place of a time.
-        list.add_partition_offset(topic, number(*partition), end).map_err(|e| fail(&e))?;
-    }
-    if logs.is_empty() {
-        return Ok(Vec::new());
-    }
-    let answer = reader.offsets_for_times(list, wait).map_err(|e| fail(&e))?;
+    let answer = listed(reader, logs.iter().copied(), end, wait)
+        .map_err(|e| failure("reading where logs begin and end", &e))?;
     let offset_of = |(topic, partition): &(&str, PartitionId)| {
         let element = answer.find_partition(topic, number(*partition));
         let unknown = || KafkaError::MetadataFetch(RDKafkaErrorCode::UnknownPartition);

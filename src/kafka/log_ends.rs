@@ -4,13 +4,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::consumer::BaseConsumer;
 use rdkafka::error::KafkaError;
-use rdkafka::topic_partition_list::{Offset as KafkaOffset, TopicPartitionList};
+use rdkafka::topic_partition_list::Offset as KafkaOffset;
 
 use super::client_config::Settings;
-use super::consumer::number;
-use super::ends::{Quiet, reader};
+use super::ends::{Ends, Quiet, listed};
 use super::error::failure;
 use crate::dedupe::{Offset, PartitionId};
 use crate::ports::Failure;
@@ -23,19 +22,14 @@ pub type Offsets = BTreeMap<PartitionId, Offset>;
 /// One request a broker for all partitions. A partition whose broker does not know is left out; when none is
 /// known, the first one's error is returned.
 pub struct LogEnds {
-    stable: BaseConsumer<Quiet>,
-    unstable: BaseConsumer<Quiet>,
+    ends: Ends,
     topic: String,
 }
 
 impl LogEnds {
     /// Creates the clients; nothing is asked yet.
     pub fn new(settings: &Settings) -> Result<Self, Failure> {
-        Ok(Self {
-            stable: reader(settings, "read_committed")?,
-            unstable: reader(settings, "read_uncommitted")?,
-            topic: settings.raw.clone(),
-        })
+        Ok(Self { ends: Ends::new(settings)?, topic: settings.raw.clone() })
     }
 
     /// The first offset left.
@@ -44,7 +38,7 @@ impl LogEnds {
         partitions: impl IntoIterator<Item = PartitionId>,
         wait: Duration,
     ) -> Result<Offsets, Failure> {
-        self.ask(&self.stable, KafkaOffset::Beginning, partitions, wait)
+        self.ask(self.ends.stable(), KafkaOffset::Beginning, partitions, wait)
     }
 
     /// One past the last offset that a `read_committed` reader can see, and one past the last one written.
@@ -53,8 +47,8 @@ impl LogEnds {
         partitions: impl IntoIterator<Item = PartitionId> + Clone,
         wait: Duration,
     ) -> Result<(Offsets, Offsets), Failure> {
-        let stable = self.ask(&self.stable, KafkaOffset::End, partitions.clone(), wait)?;
-        Ok((stable, self.ask(&self.unstable, KafkaOffset::End, partitions, wait)?))
+        let stable = self.ask(self.ends.stable(), KafkaOffset::End, partitions.clone(), wait)?;
+        Ok((stable, self.ask(self.ends.unstable(), KafkaOffset::End, partitions, wait)?))
     }
 
     fn ask(
@@ -67,15 +61,8 @@ impl LogEnds {
         let fail = |e: &KafkaError| {
             failure(&format!("asking where the logs of topic {} begin and end", self.topic), e)
         };
-        let mut list = TopicPartitionList::new();
-        for partition in partitions {
-            // In the place of a time.
-            list.add_partition_offset(&self.topic, number(partition), end).map_err(|e| fail(&e))?;
-        }
-        if list.count() == 0 {
-            return Ok(Offsets::new());
-        }
-        let answer = reader.offsets_for_times(list, wait).map_err(|e| fail(&e))?;
+        let logs = partitions.into_iter().map(|partition| (self.topic.as_str(), partition));
+        let answer = listed(reader, logs, end, wait).map_err(|e| fail(&e))?;
         let mut offsets = Offsets::new();
         let mut refused = None;
         for element in answer.elements() {

@@ -18,7 +18,7 @@ use crate::dedupe::{Offset, PartitionId};
 use crate::ports::{Failure, Leftover, Remedy};
 
 /// Hands every record of these partitions, each from its offset to its end, to `visit`, until that returns false for
-/// the partition.
+/// the partition. `wait` limits the time without an answer of the broker, so a slow connection is not a failure.
 pub(super) fn read(
     settings: &Settings,
     (topic, from): (&str, &BTreeMap<PartitionId, Offset>),
@@ -34,11 +34,15 @@ pub(super) fn read(
     }
     let consumer = reader(settings, what).map_err(fail)?;
     consumer.assign(&listed(topic, &open).map_err(fail)?).map_err(fail)?;
-    let deadline = clock::monotonic() + wait;
+    let mut answered = clock::monotonic();
     let no_group = || fail(KafkaError::Subscription("there is no group.id".to_owned()));
     let queue = Queue::of(&consumer).ok_or_else(no_group)?;
-    while clock::monotonic() < deadline && !open.is_empty() {
-        match native::poll(&consumer, &queue, Duration::from_millis(100)) {
+    while answered.elapsed() < wait && !open.is_empty() {
+        let polled = native::poll(&consumer, &queue, Duration::from_millis(100));
+        if !matches!(polled, Ok(None)) {
+            answered = clock::monotonic();
+        }
+        match polled {
             Ok(Some(message)) => {
                 let partition = u32::try_from(message.partition()).unwrap_or(0);
                 if open.contains_key(&partition) && !visit(partition, &message) {
@@ -58,7 +62,7 @@ pub(super) fn read(
     if open.is_empty() {
         return Ok(());
     }
-    let what = format!("no end of them within {} s while {}; retrying", wait.as_secs(), doing());
+    let what = format!("no answer within {} s while {}; retrying", wait.as_secs(), doing());
     Err(Failure { remedy: Remedy::Retry, what, refused: None })
 }
 

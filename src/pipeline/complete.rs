@@ -89,8 +89,13 @@ impl<W: World> Core<W> {
         }
     }
 
-    /// Whether another reader finds committed records behind the end that was reported.
+    /// Whether another reader finds committed records behind the end that was reported. It makes a client, so it is not
+    /// used where the reading came to the end that the leader gave at its beginning, as when there was nothing to read.
     fn is_more_to_read(&self, id: PartitionId, next: Offset) -> Result<bool, Trouble> {
+        let phase = self.partitions.get(id).map(|partition| &partition.phase);
+        if matches!(phase, Some(Phase::Restoring(restoring)) if next >= restoring.until) {
+            return Ok(false);
+        }
         let rest = self.log.tails(&[(id, next)], Leftover::Committed, LONG)?;
         Ok(rest.iter().any(|item| matches!(item, StateItem::Block { .. })))
     }
@@ -98,7 +103,10 @@ impl<W: World> Core<W> {
     /// Neither the group nor the state topic says where the partition stands, and the state topic once did.
     pub(super) fn all_expired(&self, id: PartitionId) -> Fatal {
         Fatal::Operator(format!(
-            "the group has no offset for partition {id} of topic {}, and topic {} no longer holds what it once held: both              have expired (offsets.retention.minutes, retention of the state topic). group.start does not apply, because              records were processed before. Set the group's offset with kafka-consumer-groups.sh --reset-offsets while              dedupd is stopped; ids from before it are forgotten",
+            "the group has no offset for partition {id} of topic {}, and topic {} no longer holds what it once \
+             held: both have expired (offsets.retention.minutes, retention of the state topic). group.start \
+             does not apply, because records were processed before. Set the group's offset with \
+             kafka-consumer-groups.sh --reset-offsets while dedupd is stopped; ids from before it are forgotten",
             self.options.raw, self.options.state
         ))
     }

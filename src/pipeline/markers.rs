@@ -60,9 +60,8 @@ impl<W: World> Core<W> {
     /// acknowledged is not known, so the ends of the logs count as they are now.
     pub(super) fn touched_by_abort(&mut self, side: Vec<(LogId, Offset)>) -> Result<Touched, Trouble> {
         let offsets = self.batch.touched();
-        let side = side.into_iter().map(|(log, _)| log);
-        let logs: Vec<LogId> =
-            offsets.iter().flat_map(|id| [LogId::clean(*id), LogId::state(*id)]).chain(side).collect();
+        let mut logs = LogId::pairs(&offsets);
+        logs.extend(side.into_iter().map(|(log, _)| log));
         let bounds = self.log.bounds(&logs, SLICE)?;
         let logs = logs.into_iter().zip(bounds).map(|(log, bounds)| (log, bounds.high)).collect();
         Ok(Touched { logs, offsets })
@@ -80,14 +79,15 @@ impl<W: World> Core<W> {
     fn look_for_markers(&self, source: &W::Source, touched: Touched) -> Result<(), Trouble> {
         let Touched { mut logs, offsets } = touched;
         let deadline = self.clock.elapsed() + PATIENCE;
-        while !logs.is_empty() {
+        loop {
             self.drop_marked(&mut logs)?;
-            if !logs.is_empty() && self.clock.elapsed() >= deadline {
+            if logs.is_empty() {
+                break;
+            }
+            if self.clock.elapsed() >= deadline {
                 return Err(missing(&format!("{logs:?} (log and offset)")).into());
             }
-            if !logs.is_empty() {
-                self.clock.rest(PAUSE);
-            }
+            self.clock.rest(PAUSE);
         }
         loop {
             match source.committed(&offsets, SLICE) {
@@ -103,6 +103,9 @@ impl<W: World> Core<W> {
 
     /// Leaves the logs whose marker is not seen yet.
     fn drop_marked(&self, logs: &mut Vec<(LogId, Offset)>) -> Result<(), Failure> {
+        if logs.is_empty() {
+            return Ok(());
+        }
         let ids: Vec<LogId> = logs.iter().map(|(log, _)| *log).collect();
         match self.log.stable_ends(&ids, SLICE) {
             Ok(ends) => {

@@ -65,10 +65,7 @@ impl<W: World> Core<W> {
 
     /// Reads what the state logs hold of the last transactions.
     fn gather_evidence<'a>(&mut self, answers: &[&'a Committed]) -> Result<Vec<Known<'a>>, Trouble> {
-        let logs: Vec<LogId> = answers
-            .iter()
-            .flat_map(|answer| [LogId::clean(answer.partition), LogId::state(answer.partition)])
-            .collect();
+        let logs = LogId::pairs(answers.iter().map(|answer| &answer.partition));
         let bounds = self.log.bounds(&logs, SLICE)?;
         let mut known = Vec::new();
         for (answer, bounds) in answers.iter().zip(bounds.chunks_exact(2)) {
@@ -140,7 +137,7 @@ impl<W: World> Core<W> {
     /// Evidence of different moments contradicts itself.
     fn is_unchanged(&mut self, source: &W::Source, known: &Known<'_>) -> Result<bool, Trouble> {
         let id = known.answer.partition;
-        let bounds = self.log.bounds(&[LogId::clean(id), LogId::state(id)], SLICE)?;
+        let bounds = self.log.bounds(&LogId::pairs([&id]), SLICE)?;
         let committed = source.committed(&[id], SLICE)?;
         Ok(bounds == [known.clean, known.state] && committed.first() == Some(known.answer))
     }

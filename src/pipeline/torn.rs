@@ -47,7 +47,8 @@ impl<W: World> Core<W> {
             return Ok(true);
         }
         let all = self.everywhere();
-        let open = if self.held_back_since.is_none() { self.open_logs(&all)? } else { Vec::new() };
+        let open = if self.held_back_since.is_none() { self.open_logs(&all)? } else { BTreeMap::new() };
+        let open: Vec<LogId> = open.into_keys().collect();
         if open.is_empty() && Self::nothing_pending(source, &all, GLANCE)? {
             return Ok(true);
         }
@@ -80,10 +81,7 @@ impl<W: World> Core<W> {
         if self.options.torn == Torn::Never || self.batch.is_open() || !is_due {
             return Ok(());
         }
-        let all = self.everywhere();
-        let open = self.open_logs(&all)?;
-        let stable = self.log.stable_ends(&open, SLICE)?;
-        let open: BTreeMap<LogId, Offset> = open.into_iter().zip(stable).collect();
+        let open = self.open_logs(&self.everywhere())?;
         let same = open.iter().filter(|(log, at)| before.get(*log) == Some(*at));
         let same: Vec<LogId> = same.map(|(log, _)| *log).collect();
         self.open_elsewhere = (now, open);
@@ -111,23 +109,19 @@ impl<W: World> Core<W> {
         (0..self.options.began).filter(|id| self.options.reach.covers(*id)).collect()
     }
 
-    /// The clean and state logs of these partitions in which something is open, of whomever.
-    fn open_logs(&self, ids: &[PartitionId]) -> Result<Vec<LogId>, Trouble> {
-        let reachable = self.reachable(ids)?.into_iter();
-        let logs =
-            reachable.flat_map(|(id, clean, state)| [(LogId::clean(id), clean), (LogId::state(id), state)]);
-        Ok(logs.filter(|(_, bounds)| bounds.has_open_records()).map(|(log, _)| log).collect())
+    /// The clean and state logs of these partitions in which something is open, of whomever, and where that begins.
+    fn open_logs(&self, ids: &[PartitionId]) -> Result<BTreeMap<LogId, Offset>, Trouble> {
+        Ok(self.reachable(ids)?.iter().flat_map(open_of).collect())
     }
 
     /// The ends of the clean and state logs of these partitions; without those that have no leader now, which must not hold
     /// back the others. An error when it is all of them.
-    fn reachable(&self, ids: &[PartitionId]) -> Result<Vec<(PartitionId, Bounds, Bounds)>, Trouble> {
+    fn reachable(&self, ids: &[PartitionId]) -> Result<Vec<Ends>, Trouble> {
         let deadline = self.clock.elapsed() + SLICE * 2;
         let (mut found, mut failure) = (Vec::new(), None);
         let mut left = vec![ids];
         while let Some(ids) = left.pop().filter(|ids| !ids.is_empty()) {
-            let logs: Vec<LogId> = ids.iter().flat_map(|id| [LogId::clean(*id), LogId::state(*id)]).collect();
-            match self.log.bounds(&logs, if failure.is_none() { SLICE } else { GLANCE }) {
+            match self.log.bounds(&LogId::pairs(ids), if failure.is_none() { SLICE } else { GLANCE }) {
                 Ok(bounds) => {
                     let ends =
                         bounds.chunks_exact(2).filter_map(|ends| Some((*ends.first()?, *ends.last()?)));
@@ -170,15 +164,14 @@ impl<W: World> Core<W> {
             return Ok(waiting.to_vec());
         }
         let mut free = known;
-        for (id, clean, state) in self.reachable(&unknown)? {
-            let (clean, state) = (&clean, &state);
-            if clean.has_open_records() || state.has_open_records() {
-                self.left_open(source, id, (clean, state))?;
+        for ends in self.reachable(&unknown)? {
+            if open_of(&ends).next().is_some() {
+                self.left_open(source, &ends)?;
             } else {
-                if let Some(partition) = self.partitions.get_mut(id) {
+                if let Some(partition) = self.partitions.get_mut(ends.0) {
                     partition.left_open = None;
                 }
-                free.push(id);
+                free.push(ends.0);
             }
         }
         Ok(free)
@@ -186,12 +179,9 @@ impl<W: World> Core<W> {
 
     /// Something is open in a partition. A living writer moves on, and of a dead one the broker ends it after the
     /// transaction timeout; what stands at the same place for longer is left over.
-    fn left_open(
-        &mut self,
-        source: &W::Source,
-        id: PartitionId,
-        (clean, state): (&Bounds, &Bounds),
-    ) -> Result<(), Trouble> {
+    fn left_open(&mut self, source: &W::Source, ends: &Ends) -> Result<(), Trouble> {
+        let (id, clean, state) = ends;
+        let id = *id;
         let now = self.clock.elapsed();
         let place = (clean.stable, state.stable);
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
@@ -209,9 +199,7 @@ impl<W: World> Core<W> {
         if let Some(partition) = self.partitions.get_mut(id) {
             partition.left_open = Some(LeftOpen { attempts, ..left });
         }
-        let logs = [(LogId::clean(id), clean), (LogId::state(id), state)];
-        let logs: Vec<LogId> =
-            logs.iter().filter(|(_, bounds)| bounds.has_open_records()).map(|(log, _)| *log).collect();
+        let logs: Vec<LogId> = open_of(ends).map(|(log, _)| log).collect();
         writers.iter().try_for_each(|writer| self.purge(source, (writer, id), &logs))?;
         if writers.contains(&self.options.writer) { Self::is_cleared(source, id) } else { Ok(()) }
     }
@@ -228,11 +216,23 @@ impl<W: World> Core<W> {
         let all = self.everywhere();
         let reachable = self.reachable(&all)?.into_iter();
         let ends = reachable.map(|(id, _, state)| (id, state.low.max(state.high.saturating_sub(LAST))));
-        let tails = self.log.tails(&ends.collect::<Vec<_>>(), Leftover::Everything, LONG)?;
-        let mut writers: BTreeSet<String> = tails.iter().filter_map(writer_of).collect();
-        writers.extend(Self::committers(source, &all)?);
-        writers.insert(self.options.writer.clone());
-        Ok(writers)
+        let ends: Vec<(PartitionId, Offset)> = ends.collect();
+        self.writers(source, &ends, &all)
+    }
+
+    /// The writers that these ends of state logs and the offsets of these partitions name, and this one.
+    fn writers(
+        &self,
+        source: &W::Source,
+        ends: &[(PartitionId, Offset)],
+        ids: &[PartitionId],
+    ) -> Result<BTreeSet<String>, Trouble> {
+        let tails = self.log.tails(ends, Leftover::Everything, LONG)?;
+        let settled = source.committed_unstable(ids, SLICE)?;
+        let committers =
+            settled.iter().filter_map(|answer| Some(Checkpoint::parse(&answer.metadata)?.writer));
+        let named = tails.iter().filter_map(writer_of).chain(committers.filter(|writer| !writer.is_empty()));
+        Ok(named.chain([self.options.writer.clone()]).collect())
     }
 
     /// Whose the records may be that are open in a partition: whoever wrote blocks there or committed last, and when
@@ -246,18 +246,7 @@ impl<W: World> Core<W> {
         if attempts > 0 {
             return self.known_writers(source);
         }
-        let tail = self.log.tails(&[(id, state.stable)], Leftover::Everything, LONG)?;
-        let mut writers: BTreeSet<String> = tail.iter().filter_map(writer_of).collect();
-        writers.extend(Self::committers(source, &[id])?);
-        writers.insert(self.options.writer.clone());
-        Ok(writers)
-    }
-
-    /// Who committed last, in these partitions.
-    fn committers(source: &W::Source, ids: &[PartitionId]) -> Result<BTreeSet<String>, Trouble> {
-        let settled = source.committed_unstable(ids, SLICE)?;
-        let writers = settled.iter().filter_map(|answer| Some(Checkpoint::parse(&answer.metadata)?.writer));
-        Ok(writers.filter(|writer| !writer.is_empty()).collect())
+        self.writers(source, &[(id, state.stable)], &[id])
     }
 
     /// Ends what a writer left open in these logs and in the group's offsets, as aborted.
@@ -277,6 +266,15 @@ impl<W: World> Core<W> {
         self.report.torn(Resolution::Aborted);
         Ok(())
     }
+}
+
+/// The ends of the clean and of the state log of a partition.
+type Ends = (PartitionId, Bounds, Bounds);
+
+/// Those of the two logs in which something is open, and where that begins.
+fn open_of((id, clean, state): &Ends) -> impl Iterator<Item = (LogId, Offset)> + use<> {
+    let logs = [(LogId::clean(*id), *clean), (LogId::state(*id), *state)];
+    logs.into_iter().filter(|(_, bounds)| bounds.has_open_records()).map(|(log, bounds)| (log, bounds.stable))
 }
 
 fn writer_of(item: &StateItem) -> Option<String> {
