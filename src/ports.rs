@@ -189,6 +189,11 @@ pub trait Source {
     /// Whether this member may commit for exactly these partitions now: a real generation and
     /// member id, assignment not lost (the broker does not check all of this, KAFKA.md 9.1).
     fn may_commit(&self, partitions: &[PartitionId]) -> bool;
+    /// The failure of any port, with the reason why there is no connection where that is what failed and this client
+    /// knows it.
+    fn explained(&self, failed: Failure) -> Failure {
+        failed
+    }
     /// Joins the group anew, as another client; nothing is assigned to it yet.
     fn rejoin(&mut self) -> Result<(), Failure>;
     /// Leaves the group. Serve [`Source::events`] until it has revoked everything.

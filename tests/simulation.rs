@@ -15,6 +15,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use dedupd::metrics::Metrics;
+use dedupd::pipeline::Safeguard;
 use sim::{Counts, FORGOTTEN, Fault, Outcome, Sabotage, Setting, run};
 
 /// Seeds of a run that nobody asked more of.
@@ -134,51 +135,32 @@ fn a_seed_is_one_history() {
     }
 }
 
-fn assert_noticed(sabotage: Sabotage, what: &str) {
-    let total = histories(CONTROL_SEEDS, sabotage);
-    let all = total.failed.iter().flat_map(|(_, violations)| violations);
-    let found = all.filter(|violation| violation.starts_with(what)).count();
-    println!("{sabotage:?}: {found} × {what}, in {} of {CONTROL_SEEDS} histories", total.failed.len());
-    assert!(found > 0, "the audit does not notice {sabotage:?}: {}", told(&total.failed));
-}
+/// What must be seen when something is broken on purpose.
+const CONTROLS: [(Sabotage, &str); 14] = [
+    (Sabotage::StoreAhead, "lost"),
+    (Sabotage::CommitUnderstood, "lost"),
+    // The restore never comes to the block that was committed last.
+    (Sabotage::BlockHidden, "worker"),
+    (Sabotage::ForgetUnheard, "taken back and not heard again"),
+    (Sabotage::Without(Safeguard::Markers), "duplicated"),
+    (Sabotage::Without(Safeguard::Markers), "lost"),
+    (Sabotage::Without(Safeguard::Agreement), "lost"),
+    (Sabotage::Without(Safeguard::Gaps), "lost"),
+    (Sabotage::Without(Safeguard::Repeats), "duplicated"),
+    (Sabotage::Without(Safeguard::Renewal), "a producer is used after an unknown result"),
+    (Sabotage::Without(Safeguard::Undo), "lost"),
+    (Sabotage::Without(Safeguard::Tails), "duplicated"),
+    (Sabotage::Without(Safeguard::RestoreEnd), "duplicated"),
+    (Sabotage::Without(Safeguard::Claims), "lost"),
+];
 
 #[test]
-fn control_state_ahead_of_the_group_loses() {
-    assert_noticed(Sabotage::StoreAhead, "lost");
-}
-
-#[test]
-fn control_a_commit_misunderstood_loses() {
-    assert_noticed(Sabotage::CommitUnderstood, "lost");
-}
-
-#[test]
-fn control_a_hidden_block_is_noticed() {
-    // By the worker itself: the restore never comes to the block that was committed last.
-    assert_noticed(Sabotage::BlockHidden, "worker");
-}
-
-#[test]
-fn control_a_gap_that_is_believed_loses() {
-    assert_noticed(Sabotage::GapsBelieved, "lost");
-}
-
-#[test]
-fn control_markers_that_are_ignored_duplicate() {
-    assert_noticed(Sabotage::MarkersIgnored, "duplicated");
-}
-
-#[test]
-fn control_markers_that_are_ignored_lose() {
-    assert_noticed(Sabotage::MarkersIgnored, "lost");
-}
-
-#[test]
-fn control_logs_that_disagree_lose() {
-    assert_noticed(Sabotage::LogsDisagree, "lost");
-}
-
-#[test]
-fn control_an_identity_that_is_kept_is_not_heard_again() {
-    assert_noticed(Sabotage::ForgetUnheard, "taken back and not heard again");
+fn whatever_is_broken_on_purpose_is_noticed() {
+    for (sabotage, what) in CONTROLS {
+        let total = histories(CONTROL_SEEDS, sabotage);
+        let all = total.failed.iter().flat_map(|(_, violations)| violations);
+        let found = all.filter(|violation| violation.starts_with(what)).count();
+        println!("{sabotage:?}: {found} × {what}, in {} of {CONTROL_SEEDS} histories", total.failed.len());
+        assert!(found > 0, "the audit does not notice {sabotage:?}: {}", told(&total.failed));
+    }
 }

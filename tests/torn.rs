@@ -74,7 +74,7 @@ fn sidecar(pipe: &Pipe<'_>, torn: Option<&str>) -> Sidecar {
         .with("DEDUPD_BATCH__TRANSACTION_TIMEOUT", "8s")
         .with("DEDUPD_BATCH__INTERVAL", "400ms");
     match torn {
-        Some(way) => sidecar.with("DEDUPD_TORN", way),
+        Some(rule) => sidecar.with("DEDUPD_WITHOUT", rule),
         None => sidecar,
     }
 }
@@ -163,8 +163,8 @@ fn torn_transactions_are_settled_by_evidence() {
 #[test]
 fn the_naive_ways_fail() {
     let cluster = Cluster::start();
-    let (findings, _) = inside_open_transactions(&cluster, Some("never"), "never", Away::Clean);
+    let (findings, _) = inside_open_transactions(&cluster, Some("markers"), "never", Away::Clean);
     assert!(findings.duplicated > 0, "never purging found nothing: {findings:?}");
-    let (findings, _) = commits(&cluster, Some("always"), "always", Away::Clean);
+    let (findings, _) = commits(&cluster, Some("agreement"), "always", Away::Clean);
     assert!(findings.lost > 0, "always purging found nothing: {findings:?}");
 }

@@ -11,7 +11,7 @@ use crate::dedupe::{
 use crate::http::Token;
 use crate::kafka::{Settings, Topology};
 use crate::pipeline::{
-    Gaps, Kind, Kinds, Limits, LoadSlice, Options, Reach, Torn, block_ids, most_partitions,
+    Kind, Kinds, Limits, LoadSlice, Options, Reach, Safeguard, block_ids, most_partitions,
 };
 use crate::store::{Binding, Joining};
 
@@ -102,8 +102,7 @@ pub(super) fn options(
         start: config.group.start,
         on_rewind: config.group.on_rewind,
         on_gap: config.group.on_gap,
-        torn: torn_control(),
-        gaps: Gaps::Proven,
+        without: without(),
         max_records: config.batch.max_records,
         max_bytes: usize::try_from(config.batch.max_bytes).unwrap_or(usize::MAX),
         interval: config.batch.interval,
@@ -151,19 +150,16 @@ pub(super) fn filters(window: &config::Window) -> Option<BloomLimits> {
     })
 }
 
-/// The wrong ways to treat torn transactions, for tests that must see them fail.
-#[cfg(feature = "failpoints")]
-fn torn_control() -> Torn {
-    match std::env::var("DEDUPD_TORN").as_deref() {
-        Ok("never") => Torn::Never,
-        Ok("always") => Torn::AlwaysAborted,
-        _ => Torn::ByEvidence,
+/// The rule that a test on a real broker leaves out, to see that it is missed.
+fn without() -> Option<Safeguard> {
+    if !cfg!(feature = "failpoints") {
+        return None;
     }
-}
-
-#[cfg(not(feature = "failpoints"))]
-fn torn_control() -> Torn {
-    Torn::ByEvidence
+    match std::env::var("DEDUPD_WITHOUT").as_deref() {
+        Ok("markers") => Some(Safeguard::Markers),
+        Ok("agreement") => Some(Safeguard::Agreement),
+        _ => None,
+    }
 }
 
 /// How a record, or the text of an id, becomes an identity.

@@ -85,20 +85,8 @@ impl KafkaSource {
     }
 
     fn fail(&self, doing: &str, error: &KafkaError) -> Failure {
-        let failed = failure_of(
-            &self.settings,
-            &format!("{doing} topic {} in group {}", self.topic, self.group),
-            error,
-        );
-        self.explained(failed)
-    }
-
-    /// With the reason why there is no connection, where that is what failed.
-    fn explained(&self, failed: Failure) -> Failure {
-        match self.consumer.context().complaint().filter(|_| failed.remedy == Remedy::Retry) {
-            Some(complaint) => Failure { what: format!("{}: {}", failed.what, complaint.what), ..failed },
-            None => failed,
-        }
+        let doing = format!("{doing} topic {} in group {}", self.topic, self.group);
+        failure_of(&self.settings, &doing, error)
     }
 
     fn list(
@@ -281,7 +269,7 @@ impl Source for KafkaSource {
     }
 
     fn bounds(&self, partition: PartitionId, wait: Duration) -> Result<Bounds, Failure> {
-        let bounds = self.ends.of(&self.topic, partition, wait).map_err(|failed| self.explained(failed))?;
+        let bounds = self.ends.of(&self.topic, partition, wait)?;
         self.consumer.context().connected();
         Ok(bounds)
     }
@@ -300,6 +288,13 @@ impl Source for KafkaSource {
         let member = native::membership(self.consumer.client())
             .is_some_and(|m| m.generation >= 0 && !m.member_id.is_empty());
         member && !self.consumer.assignment_lost() && partitions.iter().all(|p| owned.contains(p))
+    }
+
+    fn explained(&self, failed: Failure) -> Failure {
+        match self.consumer.context().complaint().filter(|_| failed.remedy == Remedy::Retry) {
+            Some(complaint) => Failure { what: format!("{}: {}", failed.what, complaint.what), ..failed },
+            None => failed,
+        }
     }
 
     fn rejoin(&mut self) -> Result<(), Failure> {

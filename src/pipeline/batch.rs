@@ -101,6 +101,12 @@ impl Partitions {
         self.0.get_mut(id as usize)?.as_deref_mut()
     }
 
+    /// One past the highest number that was ever in it.
+    #[must_use]
+    pub fn end(&self) -> PartitionId {
+        PartitionId::try_from(self.0.len()).unwrap_or(PartitionId::MAX)
+    }
+
     /// Takes a partition in.
     pub fn insert(&mut self, partition: Partition) {
         let at = partition.id as usize;

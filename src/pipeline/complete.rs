@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::checkpoint::Tail;
 use super::partition::{Phase, Restoring};
+use super::safeguard::Safeguard;
 use super::trouble::{Fatal, Trouble};
 use super::worker::{Core, World};
 use crate::clock::Clock;
@@ -48,6 +49,9 @@ fn ending(named: Option<Tail>, read: Option<Tail>, confirmed: Option<Offset>, lo
 impl<W: World> Core<W> {
     /// Looks at how the restore of a partition ended. False: it begins again.
     pub(super) fn is_restored(&mut self, id: PartitionId, next: Offset) -> Result<bool, Trouble> {
+        if !self.options.keeps(Safeguard::RestoreEnd) {
+            return Ok(true);
+        }
         let now = self.clock.elapsed();
         let is_more = self.is_more_to_read(id, next)?;
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(false) };
@@ -101,11 +105,14 @@ impl<W: World> Core<W> {
     }
 
     /// Neither the group nor the state topic says where the partition stands, and the state topic once did.
-    pub(super) fn all_expired(&self, id: PartitionId) -> Fatal {
+    pub(super) fn all_expired(&self, id: PartitionId, local: Option<(Offset, Offset)>) -> Fatal {
+        let local = local.map_or_else(String::new, |(_, confirmed)| {
+            format!(" The local state ends at offset {confirmed}, and there were newer records.")
+        });
         Fatal::Operator(format!(
             "the group has no offset for partition {id} of topic {}, and topic {} no longer holds what it once \
              held: both have expired (offsets.retention.minutes, retention of the state topic). group.start \
-             does not apply, because records were processed before. Set the group's offset with \
+             does not apply, because records were processed before.{local} Set the group's offset with \
              kafka-consumer-groups.sh --reset-offsets while dedupd is stopped; ids from before it are forgotten",
             self.options.raw, self.options.state
         ))
@@ -121,8 +128,14 @@ impl<W: World> Core<W> {
     }
 }
 
+/// Whether a state log whose old records were deleted had other records behind local state that continues at `from`: more
+/// than the marker of the transaction that wrote its last block.
+pub(super) fn is_behind_the_log(from: Offset, bounds: &Bounds) -> bool {
+    from + 1 < bounds.low
+}
+
 /// What of the local state is a base to read on from: (state offset, raw offset). Where the log no longer holds that
-/// state offset, local state is still all there is of a group without an offset.
+/// state offset, and held nothing else behind it, local state is still all there is of a group without an offset.
 pub(super) fn usable(
     local: Option<(Offset, Offset)>,
     bounds: &Bounds,
@@ -132,7 +145,8 @@ pub(super) fn usable(
     if (bounds.low..=bounds.stable).contains(&from) {
         return local;
     }
-    (committed.is_none() && from < bounds.low).then_some((bounds.low, confirmed))
+    (committed.is_none() && from < bounds.low && !is_behind_the_log(from, bounds))
+        .then_some((bounds.low, confirmed))
 }
 
 /// From which stream time on the blocks read reach, when older ones are gone.

@@ -62,6 +62,10 @@ impl Group {
         self.blocks.first().and_then(|(origin, _)| origin.clean_end)
     }
 
+    fn is_by(&self, writer: &str) -> bool {
+        self.blocks.first().is_some_and(|(origin, _)| origin.writer == writer)
+    }
+
     fn continues_with(&self, origin: &Origin, block: &Block) -> bool {
         let same = |(last, _): &(Origin, Vec<u8>)| {
             last.writer == origin.writer && last.clean_end == origin.clean_end
@@ -217,11 +221,16 @@ pub(super) fn decide(evidence: &Evidence<'_>) -> Decision {
     if let (true, Some(last)) = (tails.shown.iter().chain(&tails.hidden).any(voided), last) {
         return Decision::Advance(last.clone());
     }
-    match tails.hidden.iter().zip(evidence.hidden).find(|(group, _)| is_named(group)) {
+    let is_cut = named.from.is_some_and(|from| from < evidence.state_low);
+    // A member that had lost the partition may have written the same block and aborted it; where retention has deleted the
+    // one that was committed, this one must not pass for it.
+    let is_other = |group: &Group| is_cut && !group.is_by(&checkpoint.writer);
+    match tails.hidden.iter().zip(evidence.hidden).find(|(group, _)| is_named(group) && !is_other(group)) {
         Some((group, Shown::No)) => Decision::Rewind(group.first.min(committed), group.clone()),
         Some((group, _)) => Decision::Redo(group.clone()),
-        // Deleted by retention, or written by a version that does not note where.
-        None if named.from.is_none_or(|from| from < evidence.state_low) => Decision::Agreed,
+        // Written by a version that does not note where, or deleted by retention. What is left is newer then.
+        None if named.from.is_none() => Decision::Agreed,
+        None if is_cut => last.map_or(Decision::Agreed, |last| Decision::Advance(last.clone())),
         None => Decision::Missing(named),
     }
 }

@@ -9,7 +9,7 @@ use super::worker::{Core, World};
 use crate::clock::Clock;
 use crate::dedupe::{Offset, PartitionId};
 use crate::metrics::Beginning;
-use crate::ports::{Bounds, Source};
+use crate::ports::{Bounds, Failure, Remedy, Source};
 
 /// Slice of a question to the broker between two polls.
 const SLICE: Duration = Duration::from_secs(1);
@@ -25,6 +25,7 @@ impl<W: World> Core<W> {
         let committed = self.partitions.get(id).map_or(0, |partition| partition.committed);
         let bounds = source.bounds(id, SLICE)?;
         let Some((near, why)) = gap(committed, bounds, source.truncated(id)) else { return Ok(committed) };
+        self.is_still_there(source, id, committed)?;
         let names = format!(
             "partition {id} of topic {} now holds offsets {} to {}, but the group has to continue at {committed}: {why}",
             self.options.raw, bounds.low, bounds.high
@@ -37,6 +38,23 @@ impl<W: World> Core<W> {
             ))
             .into()),
             OnGap::Accept => self.accept(id, (committed, near), &names),
+        }
+    }
+
+    /// A process that stood still for long compares a log of today with an offset of then: another instance may have gone
+    /// on since.
+    fn is_still_there(&self, source: &W::Source, id: PartitionId, committed: Offset) -> Result<(), Failure> {
+        let answers = source.committed(&[id], SLICE)?;
+        match answers.first().and_then(|answer| answer.offset) {
+            Some(offset) if offset > committed => Err(Failure {
+                remedy: Remedy::Retry,
+                what: format!(
+                    "the group's offset for partition {id} of topic {} is {offset} now, not {committed}; reading it again",
+                    self.options.raw
+                ),
+                refused: None,
+            }),
+            _ => Ok(()),
         }
     }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::checkpoint::Checkpoint;
 use super::partition::Phase;
+use super::safeguard::Safeguard;
 use super::trouble::Trouble;
 use super::worker::{Core, World};
 use crate::clock::Clock;
@@ -172,6 +173,7 @@ impl<W: World> Core<W> {
         trusted: Offset,
         next: Next,
     ) -> Result<(), Trouble> {
+        let trusted = if self.options.keeps(Safeguard::Claims) { trusted } else { Offset::MAX };
         let head = self.store.head(id)?.unwrap_or_default();
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
         partition.state_next = head.state_next;

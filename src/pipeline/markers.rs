@@ -13,7 +13,7 @@
 
 use std::time::Duration;
 
-use super::options::Torn;
+use super::safeguard::Safeguard;
 use super::trouble::Trouble;
 use super::worker::{Core, World};
 use crate::clock::Clock;
@@ -70,7 +70,7 @@ impl<W: World> Core<W> {
     /// Waits for the markers. The remedy for those that do not come, or cannot be asked about, is a new producer: nothing
     /// less may follow, because the next transaction of this one would decide about what is left open.
     pub(super) fn await_markers(&mut self, source: &W::Source, touched: Touched) -> Result<(), Trouble> {
-        if self.options.torn == Torn::Never {
+        if !self.options.keeps(Safeguard::Markers) {
             return Ok(());
         }
         self.look_for_markers(source, touched).map_err(Trouble::renewing)

@@ -8,6 +8,7 @@ use super::kinds::Kinds;
 use super::limits::Limits;
 use super::loading::LoadSlice;
 use super::reach::Reach;
+use super::safeguard::Safeguard;
 use super::trouble::Fatal;
 pub use crate::config::{Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, Start};
 use crate::dedupe::{Fingerprint, HashKind, IdentityRule, Offset};
@@ -24,26 +25,6 @@ impl Mode {
             ),
         }
     }
-}
-
-/// How transactions are settled that a broker left without their marker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Torn {
-    /// By what of them is visible: the only right way.
-    ByEvidence,
-    /// Not at all: a negative control for tests.
-    Never,
-    /// Always as aborted: a negative control for tests.
-    AlwaysAborted,
-}
-
-/// When a record beyond the expected one means a gap of the log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Gaps {
-    /// When it cannot be left from before a seek: the only right way.
-    Proven,
-    /// Always: a negative control for tests.
-    Believed,
 }
 
 /// Everything a worker has to know.
@@ -90,10 +71,8 @@ pub struct Options {
     pub on_rewind: OnRewind,
     /// Policy for an offset that the raw log does not hold.
     pub on_gap: OnGap,
-    /// How torn transactions are settled.
-    pub torn: Torn,
-    /// When gaps are believed.
-    pub gaps: Gaps,
+    /// A rule that a test leaves out.
+    pub without: Option<Safeguard>,
     /// Most records of one transaction.
     pub max_records: usize,
     /// Most bytes of one transaction.

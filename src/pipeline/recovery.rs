@@ -10,6 +10,7 @@ use super::checkpoint::Checkpoint;
 use super::loading::{Next, cut_back};
 use super::order::Order;
 use super::partition::{Partition, Phase};
+use super::safeguard::Safeguard;
 use super::trouble::Trouble;
 use super::worker::{Core, World};
 use crate::clock::Clock;
@@ -112,6 +113,8 @@ impl<W: World> Core<W> {
         match source.committed(waiting, SLICE) {
             Ok(answers) => {
                 self.report.reachable();
+                // Before a repair, which commits too.
+                answers.iter().try_for_each(|answer| self.is_of_these_topics(answer))?;
                 let agreed = self.reconcile(source, &answers)?;
                 let mut agreed = answers.iter().filter(|answer| agreed.contains(&answer.partition));
                 agreed.try_for_each(|answer| self.located(source, answer))
@@ -122,6 +125,12 @@ impl<W: World> Core<W> {
             }
             Err(failed) => Err(failed.into()),
         }
+    }
+
+    fn is_of_these_topics(&self, answer: &Committed) -> Result<(), Trouble> {
+        let Some(checkpoint) = Checkpoint::parse(&answer.metadata) else { return Ok(()) };
+        self.options.same_raw(checkpoint.raw.as_deref(), self.options.raw_id.as_deref())?;
+        Ok(self.options.same_state(checkpoint.state.as_deref())?)
     }
 
     /// C is held back by a pending transaction. When its writer is dead, nobody else will end it
@@ -195,16 +204,18 @@ impl<W: World> Core<W> {
     fn begin(&mut self, source: &W::Source, answer: &Committed) -> Result<(), Trouble> {
         let id = answer.partition;
         let checkpoint = Checkpoint::parse(&answer.metadata);
-        if let Some(checkpoint) = &checkpoint {
-            self.options.same_raw(checkpoint.raw.as_deref(), self.options.raw_id.as_deref())?;
-            self.options.same_state(checkpoint.state.as_deref())?;
-        }
         if self.is_of_other_rules(id, checkpoint.as_ref())? {
             return self.begin_restore(source, answer, checkpoint.as_ref(), None);
         }
         // What is local did not lead to the last committed block.
         let is_misled = self.partitions.get(id).is_some_and(|partition| partition.early_ends > 0);
         let head = self.store.head(id)?.filter(|_| !is_misled);
+        if let (Some(_), Some(committed), false) = (head, answer.offset, self.options.keeps(Safeguard::Tails))
+        {
+            let next = Next::Start(answer.clone(), checkpoint.clone().unwrap_or_default());
+            self.claim(answer, checkpoint.as_ref(), (committed, committed))?;
+            return self.begin_loading(id, committed, next);
+        }
         match plan(head, answer.offset, checkpoint.as_ref()) {
             Plan::Load { believed } => {
                 let (checkpoint, committed) = (checkpoint.unwrap_or_default(), answer.offset.unwrap_or(0));
@@ -223,6 +234,9 @@ impl<W: World> Core<W> {
     /// The transaction came to nothing: C is where it was.
     fn undo(&mut self, source: &W::Source, id: PartitionId) -> Result<(), Trouble> {
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
+        if let Some(windows) = partition.windows.as_mut().filter(|_| !self.options.keeps(Safeguard::Undo)) {
+            windows.commit(partition.next);
+        }
         if partition.open.as_ref().is_some_and(|open| open.tail.is_some()) {
             cut_back(&mut self.store, &self.options.kinds.filed(id), partition.committed)?;
         }
@@ -241,6 +255,8 @@ impl<W: World> Core<W> {
     ) -> Result<(), Trouble> {
         let id = answer.partition;
         let mut windows = self.empty_windows(checkpoint);
+        let (from, believed) =
+            if self.options.keeps(Safeguard::Claims) { (from, believed) } else { (Offset::MAX, Offset::MAX) };
         for (kind, window) in windows.iter_mut() {
             let from = if kind == KindId::UNNAMED { from } else { believed };
             for (owner, identity) in self.store.truncate(kind.filed(id), from)? {

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::checkpoint::{Checkpoint, Origin, Tail};
-use super::complete::usable;
+use super::complete::{is_behind_the_log, usable};
 use super::failpoint;
+use super::loading::cut_back;
 use super::options::Start;
 use super::partition::{Phase, Restoring};
 use super::trouble::{Fatal, Trouble};
@@ -41,6 +42,10 @@ impl<W: World> Core<W> {
                 self.options.state, bounds.high, checkpoint.state_next
             ))
             .into());
+        }
+        let is_behind = local.is_some_and(|(from, _)| is_behind_the_log(from, &bounds));
+        if answer.offset.is_none() && is_behind && bounds.low >= bounds.stable {
+            return Err(self.all_expired(id, local).into());
         }
         let usable = usable(local, &bounds, answer.offset);
         let empty = self.empty_windows(checkpoint);
@@ -78,23 +83,34 @@ impl<W: World> Core<W> {
             checkpoint: checkpoint.cloned(),
         }));
         if from >= bounds.stable {
-            return self.finish_restore(source, id, from);
+            return self.restored(source, StateItem::End { partition: id, next: from });
         }
         failpoint::pass("before_state_open");
         self.log.open(id, Some(from))?;
         Ok(())
     }
 
+    /// Takes in what was read. The log hands each record over once, so a restore that misses one begins again: its end
+    /// would pass for that of a complete one.
     pub(super) fn restored(&mut self, source: &W::Source, item: StateItem) -> Result<(), Trouble> {
-        match item {
+        let (id, taken) = match item {
             StateItem::Block { partition, offset, key, block } => {
                 let origin = Origin::parse(&key).unwrap_or_default();
-                self.options.same_raw(origin.raw.as_deref(), self.options.raw_id.as_deref())?;
-                self.restore_block((partition, offset), origin, &block)
+                let same = self.options.same_raw(origin.raw.as_deref(), self.options.raw_id.as_deref());
+                let same = same.map_err(Trouble::from);
+                (partition, same.and_then(|()| self.restore_block((partition, offset), origin, &block)))
             }
-            StateItem::End { partition, next } => self.finish_restore(source, partition, next),
-            StateItem::Gone { partition } => self.restart_restore(partition),
+            StateItem::End { partition, next } => (partition, self.end_restore(source, partition, next)),
+            StateItem::Gone { partition } => (partition, self.restart_restore(partition)),
+        };
+        let now = self.clock.elapsed();
+        if let (Err(_), Some(partition)) = (&taken, self.partitions.get_mut(id))
+            && matches!(partition.phase, Phase::Restoring(_))
+        {
+            partition.unload();
+            partition.relocate(now);
         }
+        taken
     }
 
     /// The log does not hold what was to be read next. From the beginning: its ends are others now.
@@ -149,6 +165,11 @@ impl<W: World> Core<W> {
             return Ok(());
         }
         let Some(windows) = partition.windows.as_mut() else { return Ok(()) };
+        if block.first == block.next {
+            // It voids what was written beyond, of all kinds, also of those that its writer did not know.
+            windows.truncate(block.next);
+            cut_back(&mut self.store, &self.options.kinds.filed(id), block.next)?;
+        }
         if !windows.restore(&view).map_err(|e| Trouble::block("the state topic", &e))? {
             *restoring.left_out.entry(origin.kind.unwrap_or_default()).or_default() +=
                 block.entries.len() as u64;
@@ -183,25 +204,13 @@ impl<W: World> Core<W> {
             return Ok(());
         }
         partition.forget(forgotten);
-        let before = self.store.head(id)?.unwrap_or_default();
+        // Nothing is stored yet, and a head would say that everything below offset 0 is.
+        let Some(before) = self.store.head(id)? else { return Ok(()) };
         let head = Head { state_next: offset + 1, forgets: partition.forgets, ..before };
         for filed in self.options.kinds.filed(id) {
             self.store.forget(filed, &forgotten.offsets(), head)?;
         }
         Ok(())
-    }
-
-    /// The log hands its end over once, so what fails now has to begin anew.
-    fn finish_restore(&mut self, source: &W::Source, id: PartitionId, next: Offset) -> Result<(), Trouble> {
-        let finished = self.end_restore(source, id, next);
-        let now = self.clock.elapsed();
-        if let (Err(_), Some(partition)) = (&finished, self.partitions.get_mut(id))
-            && matches!(partition.phase, Phase::Restoring(_))
-        {
-            partition.unload();
-            partition.relocate(now);
-        }
-        finished
     }
 
     fn end_restore(&mut self, source: &W::Source, id: PartitionId, next: Offset) -> Result<(), Trouble> {
@@ -245,7 +254,7 @@ impl<W: World> Core<W> {
                     partition.unsettled = self.options.start == Start::Latest;
                     confirmed
                 }
-                None if restoring.low > 0 => return Err(self.all_expired(id).into()),
+                None if restoring.low > 0 => return Err(self.all_expired(id, None).into()),
                 None => self.first_offset(source, id)?,
             },
         };

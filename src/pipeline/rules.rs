@@ -123,8 +123,11 @@ impl<W: World> Core<W> {
         Ok(true)
     }
 
-    /// Forgets what was read so far for a kind.
+    /// Forgets what was read so far for a kind. Of one without a window nothing was taken in, and its blocks are not held.
     fn discard_read(&mut self, id: PartitionId, kind: KindId) -> Result<(), Trouble> {
+        if self.options.rule_of(kind).is_none() {
+            return Ok(());
+        }
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
         let windows = partition.windows.iter_mut().flat_map(Windows::iter_mut);
         windows.filter(|(of, _)| *of == kind).for_each(|(_, window)| {

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use super::loading::Stored;
-use super::options::{Gaps, Mode, OnMissing, OnProbable};
+use super::options::{Mode, OnMissing, OnProbable};
 use super::order::Arrival;
+use super::safeguard::Safeguard;
 use super::trouble::{Fatal, Trouble};
 use super::worker::{Core, World};
 use crate::clock::Clock;
@@ -113,15 +114,13 @@ impl<W: World> Core<W> {
             // Fetched before its partition was paused or given away; it will be read again.
             return Ok(false);
         };
-        let arrival = match self.options.gaps {
-            Gaps::Proven => partition.order.judge(partition.next, at.offset),
-            Gaps::Believed if at.offset < partition.next => Arrival::Repeated,
-            Gaps::Believed => Arrival::Next,
-        };
+        let arrival = partition.order.judge(partition.next, at.offset);
         match arrival {
+            Arrival::Unproven | Arrival::Missed if !self.options.keeps(Safeguard::Gaps) => {}
             Arrival::Next => {}
             // Comes again, once the partition has been sought again.
             Arrival::Unproven => return Ok(false),
+            Arrival::Repeated if !self.options.keeps(Safeguard::Repeats) => {}
             Arrival::Repeated => {
                 // The client can hand over an offset twice; the second time it is no record.
                 self.tally.count(0, Outcome::Stale);

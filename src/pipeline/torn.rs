@@ -20,8 +20,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::checkpoint::{Checkpoint, Origin};
-use super::options::Torn;
 use super::partition::LeftOpen;
+use super::safeguard::Safeguard;
 use super::trouble::Trouble;
 use super::worker::{Core, World};
 use crate::clock::Clock;
@@ -43,7 +43,7 @@ impl<W: World> Core<W> {
     /// our first commit would make it real, for partitions that are not ours now; in clean and state logs, because
     /// their owners may not know whose it is. False: the offsets are to be looked at again.
     pub(super) fn clear_own_offsets(&mut self, source: &W::Source) -> Result<bool, Trouble> {
-        if self.options.torn == Torn::Never {
+        if !self.options.keeps(Safeguard::Markers) {
             return Ok(true);
         }
         let all = self.everywhere();
@@ -78,7 +78,7 @@ impl<W: World> Core<W> {
         let now = self.clock.elapsed();
         let (last, before) = &self.open_elsewhere;
         let is_due = now.saturating_sub(*last) >= self.options.transaction_timeout;
-        if self.options.torn == Torn::Never || self.batch.is_open() || !is_due {
+        if !self.options.keeps(Safeguard::Markers) || self.batch.is_open() || !is_due {
             return Ok(());
         }
         let open = self.open_logs(&self.everywhere())?;
@@ -104,9 +104,12 @@ impl<W: World> Core<W> {
         .into())
     }
 
-    /// The partitions that raw, clean and state topic all have.
+    /// The partitions that raw, clean and state topic all have: those that were there when the process began, and those
+    /// that it was given since.
     fn everywhere(&self) -> Vec<PartitionId> {
-        (0..self.options.began).filter(|id| self.options.reach.covers(*id)).collect()
+        (0..self.options.began.max(self.partitions.end()))
+            .filter(|id| self.options.reach.covers(*id))
+            .collect()
     }
 
     /// The clean and state logs of these partitions in which something is open, of whomever, and where that begins.
@@ -160,7 +163,7 @@ impl<W: World> Core<W> {
     ) -> Result<Vec<PartitionId>, Trouble> {
         let (known, unknown): (Vec<PartitionId>, Vec<PartitionId>) =
             waiting.iter().partition(|id| self.partitions.get(**id).is_none_or(|p| p.untorn));
-        if self.options.torn == Torn::Never || unknown.is_empty() {
+        if !self.options.keeps(Safeguard::Markers) || unknown.is_empty() {
             return Ok(waiting.to_vec());
         }
         let mut free = known;

@@ -10,6 +10,7 @@ use super::limits::Enforced;
 use super::options::Options;
 use super::partition::Partition;
 use super::report::{Report, Tally};
+use super::safeguard::Safeguard;
 use super::shortened::{Told, window_status};
 use super::stalled::StableEnds;
 use super::step::gather;
@@ -275,7 +276,7 @@ impl<W: World> Core<W> {
                     self.options.state
                 )));
             }
-            Trouble::Kafka(failed) => failed,
+            Trouble::Kafka(failed) => source.explained(failed),
         };
         self.report.failed(&failed, self.clock.elapsed());
         let again = match failed.remedy {
@@ -286,6 +287,9 @@ impl<W: World> Core<W> {
                 Ok(())
             }
             Remedy::Abort => self.abort_and_rewind(source, &failed),
+            Remedy::Renew if !self.options.keeps(Safeguard::Renewal) => {
+                self.abort_and_rewind(source, &failed)
+            }
             Remedy::Renew => self.renew(source),
             Remedy::Rejoin => {
                 self.replaced(&failed)?;

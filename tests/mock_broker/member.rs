@@ -17,8 +17,8 @@ use dedupd::dedupe::{
 use dedupd::kafka::{KafkaSink, KafkaSource, KafkaStateLog, Settings, Topology};
 use dedupd::metrics::{About, Metrics, PartitionState, Status};
 use dedupd::pipeline::{
-    Gaps, Kinds, Limits, LoadSlice, Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, Options,
-    Overflow, Reach, Report, StableEnds, Start, Torn, Worker, World,
+    Kinds, Limits, LoadSlice, Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, Options, Overflow,
+    Reach, Report, StableEnds, Start, Worker, World,
 };
 use dedupd::ports::{Bounds, Failure, Leftover, LogId, StateItem, StateLog};
 use dedupd::store::memory::MemoryStore;
@@ -311,8 +311,7 @@ fn options(settings: &Settings, reach: Reach) -> Options {
         start: Start::Earliest,
         on_rewind: OnRewind::Stop,
         on_gap: OnGap::Stop,
-        torn: Torn::ByEvidence,
-        gaps: Gaps::Proven,
+        without: None,
         max_records: settings.max_records,
         max_bytes: usize::try_from(settings.max_bytes).unwrap(),
         interval: Duration::from_millis(50),

@@ -30,9 +30,10 @@ pub struct Fulfilled {
     pub from: Offset,
 }
 
-/// How the simulated ids become identities.
-pub fn rule() -> IdentityRule {
-    IdentityRule::new(vec![IdSource::Key], Hasher::Xxh3)
+/// How the simulated ids become identities, by the number of the rule.
+pub fn rule(number: u8) -> IdentityRule {
+    let hasher = if number == 0 { Hasher::Xxh3 } else { Hasher::SipHash { key: [number; 16] } };
+    IdentityRule::new(vec![IdSource::Key], hasher)
 }
 
 impl Wishes {
@@ -48,7 +49,7 @@ impl Wishes {
             return;
         }
         let name = named[cluster.chance.rng.usize(0..named.len())].clone();
-        let identity = rule().identify_texts(&[&name]).unwrap();
+        let identity = rule(cluster.rule).identify_texts(&[&name]).unwrap();
         let only = cluster.chance.coin().then(|| u32::try_from(partition).unwrap());
         let (answer, answers) = sync_channel(workers.len());
         for worker in workers.iter().flatten() {
@@ -87,7 +88,7 @@ impl Wishes {
             let again = raw
                 .records()
                 .any(|record| record.at.offset >= wish.from && record.name() == wish.name && !record.refused);
-            let clean = cluster.clean[wish.partition].committed(0);
+            let clean = cluster.clean[wish.partition].ever_committed();
             again && !clean.into_iter().any(|(_, it)| it.name() == wish.name && it.at.offset > wish.owner)
         };
         let wrong = self.fulfilled.iter().filter(unheard);

@@ -14,7 +14,8 @@ pub fn audit(cluster: &Cluster, wishes: &Wishes, forgets: bool) -> (Vec<String>,
     for partition in 0..cluster.raw.len() {
         wrong.extend(audit_partition(cluster, partition, (wishes, forgets), &mut repeated));
     }
-    wrong.extend(wishes.unheard(cluster));
+    // What one configuration forgets can be known by another: to a kind that comes back, or in a block that was evicted.
+    wrong.extend(wishes.unheard(cluster).into_iter().filter(|_| !cluster.reconfigured));
     (wrong, repeated)
 }
 
@@ -32,7 +33,7 @@ fn audit_partition(
     let mut wrong = Vec::new();
     let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
     let mut last = None;
-    for (at, clean) in cluster.clean[partition].committed(0) {
+    for (at, clean) in cluster.clean[partition].ever_committed() {
         let name = clean.name();
         let mut tell = |what: &str| {
             wrong.push(format!("{what}: id {name} of raw {} at clean {partition}@{at}", clean.at));

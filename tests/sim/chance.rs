@@ -71,11 +71,27 @@ pub enum Fault {
     WritesLost,
     /// A stored block is damaged.
     BitRot,
+    /// Old records of the clean topic are deleted.
+    CleanDeleted,
+    /// Old records of the state topic are deleted.
+    StateDeleted,
+    /// Processed records of the raw topic are deleted.
+    RawDeleted,
+    /// The topics get a partition more.
+    Growth,
+    /// A process starts with another configuration.
+    Reconfigured,
+    /// A process starts with another identity rule.
+    RuleChanged,
+    /// A process finds a raw topic of another id.
+    Recreated,
+    /// A machine's clock is put wrong, or right.
+    ClockStep,
 }
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 38] = [
         Self::Crash,
         Self::Retry,
         Self::Abort,
@@ -106,6 +122,14 @@ impl Fault {
         Self::EarlyEnd,
         Self::WritesLost,
         Self::BitRot,
+        Self::CleanDeleted,
+        Self::StateDeleted,
+        Self::RawDeleted,
+        Self::Growth,
+        Self::Reconfigured,
+        Self::RuleChanged,
+        Self::Recreated,
+        Self::ClockStep,
     ];
 
     /// As printed.
@@ -141,6 +165,14 @@ impl Fault {
             Self::EarlyEnd => "early end of the state log",
             Self::WritesLost => "unsynced writes lost",
             Self::BitRot => "bit rot in the store",
+            Self::CleanDeleted => "clean records deleted",
+            Self::StateDeleted => "state records deleted",
+            Self::RawDeleted => "raw records deleted",
+            Self::Growth => "partition added",
+            Self::Reconfigured => "configuration changed",
+            Self::RuleChanged => "identity rule changed",
+            Self::Recreated => "raw topic of another id",
+            Self::ClockStep => "clock step",
         }
     }
 
@@ -152,12 +184,16 @@ impl Fault {
             Self::Replaced => 1.0 / 2000.0,
             Self::LateCommit => 0.5,
             Self::Redelivery | Self::EmptyPoll => 1.0 / 30.0,
-            Self::Compaction | Self::Rebalance => 0.04,
+            Self::Compaction | Self::Rebalance | Self::RawDeleted | Self::CleanDeleted => 0.04,
             Self::Kick => 0.02,
             Self::Rewrite | Self::OffsetsLost | Self::StoreCleared => 0.1,
             Self::StoreOld | Self::Downtime | Self::StaleAbove => 0.2,
             Self::Snapshot => 0.05,
-            Self::Leave => 0.01,
+            Self::Leave | Self::StateDeleted => 0.01,
+            Self::Growth => 0.003,
+            Self::Reconfigured => 0.3,
+            Self::RuleChanged | Self::Recreated => 0.05,
+            Self::ClockStep => 0.02,
             Self::StrangeTime => 0.1,
             Self::MissingId => 0.05,
             Self::Refused => 0.01,

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use dedupd::dedupe::{Block, Offset, PartitionId};
+use dedupd::pipeline::Checkpoint;
 use dedupd::ports::{Failure, Position, Remedy};
 
 use crate::sim::chance::{Chance, Fault, failed};
@@ -33,6 +34,7 @@ struct Writer {
     number: tx_log::Producer,
     epoch: Epoch,
     open: Option<Open>,
+    commits: u64,
     /// A transaction that is decided, but whose markers are still under way.
     completing: Option<Completing>,
 }
@@ -66,6 +68,14 @@ pub struct Offsets {
     pub pending: BTreeMap<tx_log::Producer, (Offset, String)>,
 }
 
+impl Offsets {
+    /// Whether the metadata names a raw topic of this id.
+    pub fn tell(&self, raw_id: &str) -> bool {
+        let checkpoint = self.settled.as_ref().and_then(|(_, metadata)| Checkpoint::parse(metadata));
+        checkpoint.is_some_and(|checkpoint| checkpoint.raw.as_deref() == Some(raw_id))
+    }
+}
+
 /// The simulated cluster.
 pub struct Cluster {
     /// The dice.
@@ -86,10 +96,22 @@ pub struct Cluster {
     pub dead: BTreeSet<usize>,
     /// Processes that ended because their store is damaged.
     pub condemned: BTreeSet<usize>,
+    /// Processes that ended because the group goes by another identity rule.
+    pub refused: BTreeSet<usize>,
+    /// By how much the clock of each worker's machine is wrong, ms.
+    pub clock_errors: BTreeMap<usize, i64>,
     /// Producers with a transaction begun, known to the broker or not.
     pub begun: BTreeSet<String>,
     /// What must never happen and did.
     pub violations: Vec<String>,
+    /// Something has made windows forget: an id may be let through again.
+    pub forgets: bool,
+    /// A process was started with another configuration than before.
+    pub reconfigured: bool,
+    /// An operator has set offsets.
+    pub reset: bool,
+    /// The identity rule that the operator wants, by number.
+    pub rule: u8,
     /// Port calls so far.
     pub calls: u64,
     writers: BTreeMap<String, Writer>,
@@ -99,22 +121,30 @@ pub struct Cluster {
 impl Cluster {
     /// An empty cluster.
     pub fn new(chance: Chance, partitions: usize) -> Self {
-        Self {
+        let mut cluster = Self {
             chance,
             now: Duration::ZERO,
-            raw: (0..u32::try_from(partitions).unwrap()).map(RawLog::new).collect(),
-            clean: (0..partitions).map(|_| TxLog::default()).collect(),
-            state: (0..partitions).map(|_| TxLog::default()).collect(),
-            offsets: (0..partitions).map(|_| Offsets::default()).collect(),
-            group: Group::new(partitions),
+            raw: Vec::new(),
+            clean: Vec::new(),
+            state: Vec::new(),
+            offsets: Vec::new(),
+            group: Group::default(),
+            forgets: false,
+            reconfigured: false,
+            reset: false,
+            rule: 0,
             dead: BTreeSet::new(),
             condemned: BTreeSet::new(),
+            refused: BTreeSet::new(),
+            clock_errors: BTreeMap::new(),
             begun: BTreeSet::new(),
             violations: Vec::new(),
             calls: 0,
             writers: BTreeMap::new(),
             late: Vec::new(),
-        }
+        };
+        (0..partitions).for_each(|_| cluster.grow());
+        cluster
     }
 
     /// The wall clock, ms since the epoch.
@@ -164,10 +194,16 @@ impl Cluster {
     /// One past the last raw offset that any log shows as processed. An offset whose marker is missing may be behind.
     pub fn processed(&self, partition: usize) -> Offset {
         let settled = self.offsets[partition].settled.as_ref().map_or(0, |(offset, _)| *offset);
-        let clean = self.clean[partition].committed(0).map(|(_, raw)| raw.at.offset + 1);
-        let blocks =
-            self.state[partition].committed(0).filter_map(|(_, record)| Block::decode(&record.block).ok());
+        let clean = self.clean[partition].ever_committed().map(|(_, raw)| raw.at.offset + 1);
+        let blocks = self.state[partition]
+            .ever_committed()
+            .filter_map(|(_, record)| Block::decode(&record.block).ok());
         clean.chain(blocks.map(|block| block.next)).fold(settled, Offset::max)
+    }
+
+    /// How many transactions a writer has committed.
+    pub fn commits(&self, writer: &str) -> u64 {
+        self.writers.get(writer).map_or(0, |writer| writer.commits)
     }
 
     /// Takes a transactional id over: its open transaction is aborted, its producer fenced. Like the broker's,
@@ -201,7 +237,7 @@ impl Cluster {
     ) -> Result<Offset, Failure> {
         let partition = partition as usize;
         let producer = self.open(writer, epoch, Part::Clean(partition))?;
-        Ok(self.clean[partition].append(producer, record))
+        Ok(self.clean[partition].append(producer, self.now, record))
     }
 
     /// Writes to the state topic; `None` is a record that nobody is meant to see.
@@ -213,7 +249,7 @@ impl Cluster {
     ) -> Result<Offset, Failure> {
         let partition = partition as usize;
         let producer = self.open(writer, epoch, Part::State(partition))?;
-        Ok(self.state[partition].append(producer, record))
+        Ok(self.state[partition].append(producer, self.now, record))
     }
 
     /// Puts offsets into the transaction. A member, when given, has to be of the current generation;
@@ -237,7 +273,7 @@ impl Cluster {
 
     /// Commits the writer's transaction.
     pub fn commit(&mut self, writer: &str, epoch: Epoch) -> Result<(), Failure> {
-        current(&mut self.writers, writer, epoch)?;
+        current(&mut self.writers, writer, epoch)?.commits += 1;
         self.finish(writer, Fate::Committed);
         Ok(())
     }
@@ -270,8 +306,8 @@ impl Cluster {
         let (number, Some(completing)) = (entry.number, entry.completing.take()) else { return };
         for part in completing.parts {
             match part {
-                Part::Clean(partition) => self.clean[partition].mark(number, completing.fate),
-                Part::State(partition) => self.state[partition].mark(number, completing.fate),
+                Part::Clean(partition) => self.clean[partition].mark(number, self.now, completing.fate),
+                Part::State(partition) => self.state[partition].mark(number, self.now, completing.fate),
                 Part::Offsets => self.mark_offsets(number, completing.fate),
             }
         }

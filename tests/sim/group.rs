@@ -28,6 +28,7 @@ struct Member {
 }
 
 /// The group, as its broker sees it, and the clients of its members.
+#[derive(Default)]
 pub struct Group {
     members: Vec<Member>,
     owners: Vec<Option<MemberId>>,
@@ -36,14 +37,10 @@ pub struct Group {
 }
 
 impl Group {
-    /// A group without members.
-    pub fn new(partitions: usize) -> Self {
-        Self {
-            members: Vec::new(),
-            owners: vec![None; partitions],
-            revoking: vec![false; partitions],
-            live: BTreeMap::new(),
-        }
+    /// The topic has one partition more.
+    pub fn grow(&mut self) {
+        self.owners.push(None);
+        self.revoking.push(false);
     }
 
     /// Whether nobody is in it.

@@ -7,32 +7,26 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use dedupd::control::Asked;
-use dedupd::dedupe::{BloomLimits, HashKind, IdSource, KindId, KindRule, Offset, TimeSource, WindowLimits};
+use dedupd::dedupe::Offset;
 use dedupd::metrics::{About, Metrics, Status};
-use dedupd::pipeline::{
-    Kind, Kinds, Limits, Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, Options, Overflow, Reach,
-    Report, Start,
-};
+use dedupd::pipeline::Report;
 use dedupd::store::{Held, memory::MemoryStore};
 
-use crate::sim::ask::{Wishes, rule};
+use crate::sim::ask::Wishes;
 use crate::sim::audit::audit;
 use crate::sim::chance::{Chance, Counts, Fault};
-use crate::sim::cluster::{Cluster, TRANSACTION_TIMEOUT};
+use crate::sim::cluster::{Cluster, Offsets, TRANSACTION_TIMEOUT};
+use crate::sim::config::{Choices, RAW_IDS};
 use crate::sim::sink::SimSink;
 use crate::sim::source::SimSource;
 use crate::sim::state_log::SimLog;
 use crate::sim::store::{SimStore, rot, survive};
 use crate::sim::universe::{Sabotage, SimClock, SimWorker, Universe, writer};
 
-/// Longer than any history, in simulated time.
-const WINDOW: Duration = Duration::from_secs(24 * 3600);
-/// Shorter than most histories, in simulated time.
-const SHORT: Duration = Duration::from_secs(2);
-/// Of a window that evicts, shared among its partitions: fewer than there are ids.
-const SLOTS: u64 = 16;
 /// What counts the records that a window let through again because it had forgotten their id.
 pub const FORGOTTEN: &str = "id forgotten by eviction";
+/// Turns of a worker that finds another raw topic.
+const FOREIGN_TURNS: usize = 60;
 /// Turns after the faults within which everything has to be done; some 100 s of simulated time.
 const CALM_TURNS: usize = 8000;
 /// Simulated time with nothing left to do that counts as the end: longer than any pause between two attempts.
@@ -59,60 +53,21 @@ pub struct Outcome {
     pub violations: Vec<String>,
 }
 
+/// What stays of a process from one start to the next.
+struct Process {
+    store: Held<MemoryStore>,
+    /// Copies of the store.
+    older: Vec<MemoryStore>,
+    choices: Choices,
+}
+
 struct Life {
     universe: Rc<Universe>,
     setting: Setting,
-    /// Store of each process, and older copies of it.
-    stores: Vec<(Held<MemoryStore>, Vec<MemoryStore>)>,
-    choices: Choices,
+    processes: Vec<Process>,
     /// The way to each worker that runs.
     controls: Vec<Option<Sender<Asked>>>,
     wishes: Wishes,
-}
-
-#[derive(Clone, Copy)]
-struct Choices {
-    time: TimeSource,
-    /// The exact part of the window is short; filters remember the rest.
-    filters: bool,
-    /// The window has room for few ids, and overwrites the oldest.
-    evicts: bool,
-    /// Some records have windows of their own.
-    has_kinds: bool,
-    on_poison: OnPoison,
-    max_records: usize,
-    interval: Duration,
-}
-
-impl Choices {
-    /// The kinds of a history, by the last digit of an id: remembered exactly, in filters, or as all the others.
-    fn kinds(self) -> Kinds {
-        let kind = |name: &str, digits: &[&str], filters| Kind {
-            name: name.to_owned(),
-            id: KindId::named(name),
-            rule: Some(KindRule::new(
-                IdSource::Header("kind".to_owned()),
-                digits.iter().map(|digit| (*digit).to_owned()),
-            )),
-            window: Some(self.window(filters)),
-            on_probable: OnProbable::Drop,
-        };
-        let named = [kind("exact", &["0", "1", "2"], false), kind("filters", &["3", "4"], true)];
-        let named = named.into_iter().filter(|_| self.has_kinds);
-        Kinds::new(self.window(self.filters), OnProbable::Drop, named)
-    }
-
-    fn window(self, filters: bool) -> WindowLimits {
-        let exact = if filters { SHORT } else { WINDOW };
-        let limits = BloomLimits {
-            exact,
-            bloom: WINDOW + exact / 32,
-            slices: 7,
-            false_positive_rate: 1e-12,
-            max_bytes: u64::MAX,
-        };
-        WindowLimits { exact, max_ids: 1 << 20, time: self.time, bloom: filters.then_some(limits) }
-    }
 }
 
 /// Runs the history of a seed.
@@ -121,24 +76,17 @@ pub fn run(seed: u64, setting: &Setting) -> Outcome {
     let partitions = chance.rng.usize(1..=3);
     let workers = chance.rng.usize(1..=2);
     let shared = workers > 1 && chance.coin();
-    let choices = Choices {
-        time: if chance.coin() { TimeSource::Record } else { TimeSource::Arrival },
-        filters: chance.rng.u8(0..4) == 0,
-        evicts: chance.rng.u8(0..4) == 0,
-        has_kinds: false,
-        on_poison: if chance.coin() { OnPoison::Drop } else { OnPoison::DeadLetter },
-        max_records: chance.rng.usize(1..=30),
-        interval: Duration::from_millis(chance.rng.u64(5..1500)),
-    };
-    let choices = Choices { has_kinds: chance.rng.u8(0..3) == 0, ..choices };
+    let choices = Choices::draw(&mut chance);
     let steps = chance.rng.usize(30..200);
-    let cluster = Cluster::new(chance, partitions);
+    let mut cluster = Cluster::new(chance, partitions);
+    cluster.forgets = choices.forgets();
     let universe = Rc::new(Universe::new(cluster, (workers, shared), setting.sabotage, choices.max_records));
     let processes = if shared { 1 } else { workers };
-    let stores = (0..processes).map(|_| (Held::new(MemoryStore::new()), Vec::new())).collect();
+    let process = || Process { store: Held::new(MemoryStore::new()), older: Vec::new(), choices };
+    let processes = (0..processes).map(|_| process()).collect();
     let controls = vec![None; workers];
     let wishes = Wishes::default();
-    let mut life = Life { universe, setting: setting.clone(), stores, choices, controls, wishes };
+    let mut life = Life { universe, setting: setting.clone(), processes, controls, wishes };
     (0..steps).for_each(|_| life.step());
     let calmed = life.calm();
     life.end(calmed)
@@ -155,6 +103,7 @@ impl Life {
             (cluster.chance.rng.usize(0..workers), cluster.chance.hit(Fault::Leave))
         };
         self.put_aside();
+        self.step_clocks();
         if self.universe.workers[worker].borrow().is_none() {
             let soon = self.universe.cluster.borrow_mut().chance.rng.u8(0..3) == 0;
             if soon {
@@ -186,11 +135,19 @@ impl Life {
     /// Keeps a copy of a store, for a restart that finds an older one.
     fn put_aside(&mut self) {
         let mut cluster = self.universe.cluster.borrow_mut();
-        for (store, older) in &mut self.stores {
+        for Process { store, older, .. } in &mut self.processes {
             if cluster.chance.hit(Fault::Snapshot) {
                 older.push(store.store().snapshot());
             }
             rot(store.store(), &mut cluster.chance);
+        }
+    }
+
+    fn step_clocks(&self) {
+        let mut cluster = self.universe.cluster.borrow_mut();
+        for (machine, process) in self.processes.iter().enumerate() {
+            let workers = if self.universe.shared { self.universe.workers.len() } else { 1 };
+            cluster.step_clock(machine..machine + workers, process.choices.time);
         }
     }
 
@@ -251,11 +208,15 @@ impl Life {
         let process = if shared { 0 } else { worker };
         if down {
             self.choose_store(process);
+            self.configure(process);
+        }
+        if down {
+            self.meet_another_topic(process, worker);
         }
         for worker in all {
             if self.universe.workers[worker].borrow().is_none() {
                 self.universe.cluster.borrow_mut().dead.remove(&worker);
-                let started = self.worker(worker, self.stores[process].0.another());
+                let started = self.worker(worker, process);
                 *self.universe.workers[worker].borrow_mut() = Some(started);
             }
         }
@@ -263,7 +224,7 @@ impl Life {
 
     fn choose_store(&mut self, process: usize) {
         let mut cluster = self.universe.cluster.borrow_mut();
-        let (store, older) = &mut self.stores[process];
+        let Process { store, older, .. } = &mut self.processes[process];
         if cluster.chance.hit(Fault::StoreCleared) {
             *store = Held::new(MemoryStore::new());
         } else if !older.is_empty() && cluster.chance.hit(Fault::StoreOld) {
@@ -272,13 +233,61 @@ impl Life {
         survive(store, &mut cluster, process);
     }
 
-    fn worker(&mut self, worker: usize, store: Held<MemoryStore>) -> SimWorker {
+    /// An operator changes the configuration between two starts.
+    fn configure(&mut self, process: usize) {
+        let mut cluster = self.universe.cluster.borrow_mut();
+        let choices = &mut self.processes[process].choices;
+        if cluster.chance.hit(Fault::Reconfigured) {
+            *choices = choices.changed(&mut cluster);
+        }
+        if cluster.rule < 2 && cluster.chance.hit(Fault::RuleChanged) {
+            cluster.rule += 1;
+            (choices.rule, choices.accepts) = (cluster.rule, cluster.chance.coin());
+        }
+        if cluster.refused.remove(&process) {
+            (choices.rule, choices.accepts) = (cluster.rule, true);
+        }
+        cluster.forgets |= choices.rule > 0;
+    }
+
+    /// The raw topic was deleted and created again: its offsets mean something else, and nothing may be committed. Somebody
+    /// brings the old one back.
+    fn meet_another_topic(&mut self, process: usize, worker: usize) {
+        let before = {
+            let mut cluster = self.universe.cluster.borrow_mut();
+            let is_told = |offsets: &Offsets| offsets.pending.is_empty() && offsets.tell(RAW_IDS[0]);
+            if !cluster.offsets.iter().all(is_told) || !cluster.chance.hit(Fault::Recreated) {
+                return;
+            }
+            cluster.dead.remove(&worker);
+            cluster.commits(&writer(worker))
+        };
+        self.processes[process].choices.foreign = true;
+        let started = self.worker(worker, process);
+        *self.universe.workers[worker].borrow_mut() = Some(started);
+        self.universe.is_trial.set(true);
+        (0..FOREIGN_TURNS).all(|_| self.universe.turn(worker));
+        self.universe.is_trial.set(false);
+        self.processes[process].choices.foreign = false;
+        let mut cluster = self.universe.cluster.borrow_mut();
+        if cluster.commits(&writer(worker)) > before {
+            cluster.violations.push("committed for a raw topic of another id".to_owned());
+        }
+        self.universe.ended(&mut cluster, worker, Ok(()));
+        *self.universe.workers[worker].borrow_mut() = None;
+    }
+
+    fn worker(&mut self, worker: usize, process: usize) -> SimWorker {
         let universe = &self.universe;
+        let Process { store, choices, .. } = &self.processes[process];
+        let partitions = universe.cluster.borrow().raw.len();
+        let options =
+            choices.options(worker, partitions, universe.load_slice, self.setting.sabotage.without());
         let ports = (
-            SimSource::join(universe, worker),
+            SimSource::join(universe, worker, choices.raw_id()),
             SimSink::new(universe, worker),
             SimLog::new(universe, worker),
-            SimStore::new(universe, worker, store),
+            SimStore::new(universe, worker, store.another()),
         );
         let about = About {
             version: String::new(),
@@ -290,52 +299,9 @@ impl Life {
         let status = Arc::new(Status::new(about, universe.workers.len()));
         let report = Report::new(self.setting.metrics.clone(), status, worker);
         let (control, asked) = channel();
-        let worker_of = SimWorker::new(ports, SimClock(Rc::clone(universe)), self.options(worker), report);
+        let worker_of = SimWorker::new(ports, SimClock(Rc::clone(universe), worker), options, report);
         self.controls[worker] = Some(control);
         worker_of.answering(asked)
-    }
-
-    fn options(&self, worker: usize) -> Options {
-        Options {
-            raw: "raw".to_owned(),
-            raw_id: None,
-            state_id: None,
-            state: "state".to_owned(),
-            reach: Reach::new(usize::MAX),
-            began: u32::try_from(self.universe.cluster.borrow().raw.len()).unwrap(),
-            writer: writer(worker),
-            rule: rule(),
-            accept_change: None,
-            hash: HashKind::Xxh3,
-            kinds: self.choices.kinds(),
-            limits: Limits {
-                workers: 1,
-                max_ids: if self.choices.evicts { SLOTS } else { 1 << 20 },
-                when_full: if self.choices.evicts { Overflow::Evict } else { Overflow::Shrink },
-                max_memory: None,
-                max_disk: None,
-            },
-            mode: Mode::Drop,
-            keep_duplicates: false,
-            force_header: None,
-            on_missing: OnMissing::Forward,
-            on_poison: self.choices.on_poison,
-            // In a third of the histories at once, else after one or two pauses.
-            poison_retry: Duration::from_secs(self.choices.max_records as u64 % 3),
-            start: Start::Earliest,
-            on_rewind: OnRewind::Stop,
-            on_gap: OnGap::Stop,
-            torn: self.setting.sabotage.torn(),
-            gaps: self.setting.sabotage.gaps(),
-            max_records: self.choices.max_records,
-            max_bytes: 1 << 20,
-            interval: self.choices.interval,
-            transaction_timeout: TRANSACTION_TIMEOUT,
-            // Often several for a transaction.
-            block_ids: [1, 3, 30_000][self.choices.max_records / 3 % 3],
-            most_partitions: 1 + self.choices.max_records % 4,
-            load_slice: self.universe.load_slice,
-        }
     }
 
     /// No more faults: everything has to be done after a while.
@@ -370,7 +336,7 @@ impl Life {
             let at: Vec<_> = (0..cluster.raw.len()).map(|p| cluster.group.position(p)).collect();
             violations.push(format!("not idle after {CALM_TURNS} turns: owners {owners:?}, at {at:?}"));
         }
-        let (wrong, repeated) = audit(&cluster, &self.wishes, self.choices.evicts);
+        let (wrong, repeated) = audit(&cluster, &self.wishes, cluster.forgets);
         violations.extend(wrong);
         let mut counts = cluster.chance.counts();
         if repeated > 0 {

@@ -7,6 +7,8 @@ mod ask;
 mod audit;
 mod chance;
 mod cluster;
+mod config;
+mod decay;
 mod group;
 mod life;
 mod raw;

@@ -66,7 +66,12 @@ impl Record for SimRecord {
 /// One partition of the raw topic.
 pub struct RawLog {
     partition: PartitionId,
+    /// The first offset left.
+    low: Offset,
+    /// By offset; nothing where compaction or retention has taken a record.
     records: Vec<Option<Rc<Raw>>>,
+    /// Records deleted since they were processed.
+    deleted: Vec<Rc<Raw>>,
     /// Everything ever written, by value.
     pub history: HashMap<String, Rc<Raw>>,
     /// Records vanished before or after they were read.
@@ -75,9 +80,23 @@ pub struct RawLog {
 }
 
 impl RawLog {
-    /// An empty partition.
-    pub fn new(partition: PartitionId) -> Self {
-        Self { partition, records: Vec::new(), history: HashMap::new(), holed: false, ids: 0 }
+    /// An empty partition, from which everything before `low` was deleted.
+    pub fn new(partition: PartitionId, low: Offset) -> Self {
+        let records = vec![None; usize::try_from(low).unwrap()];
+        Self { partition, low, records, history: HashMap::new(), deleted: Vec::new(), holed: false, ids: 0 }
+    }
+
+    /// The first offset left.
+    pub fn low(&self) -> Offset {
+        self.low
+    }
+
+    /// Deletes everything before an offset.
+    pub fn delete(&mut self, before: Offset) {
+        for slot in self.records.iter_mut().take(usize::try_from(before).unwrap()) {
+            self.deleted.extend(slot.take());
+        }
+        self.low = self.low.max(before);
     }
 
     /// One past the last offset.
@@ -90,9 +109,9 @@ impl RawLog {
         self.records.get(usize::try_from(from).unwrap()..)?.iter().flatten().next()
     }
 
-    /// The records still there.
+    /// The records that were there to be processed: those still there, and those deleted after it, in their order.
     pub fn records(&self) -> impl Iterator<Item = &Rc<Raw>> {
-        self.records.iter().flatten()
+        self.deleted.iter().chain(self.records.iter().flatten())
     }
 
     /// A producer writes a record: a new event, or once more an old one.
@@ -106,7 +125,7 @@ impl RawLog {
             self.ids - 1
         };
         let at = Coordinates { partition: self.partition, offset: self.end() };
-        let first = at.offset == 0;
+        let first = self.history.is_empty();
         // The first record sets stream time; a strange one there would date everything to its time.
         let strange = !first && chance.hit(Fault::StrangeTime);
         let stamps = [None, Some(0), Some(-1), Some(i64::MAX), Some(now_ms - 3_600_000), Some(i64::MIN)];
@@ -124,7 +143,7 @@ impl RawLog {
 
     /// Removes some records at or beyond `from`.
     pub fn compact(&mut self, from: Offset, chance: &mut Chance) {
-        let from = usize::try_from(from).unwrap().max(1);
+        let from = usize::try_from(from.max(self.low + 1)).unwrap();
         let thorough = chance.rng.u8(2..10);
         for slot in self.records.iter_mut().skip(from) {
             if slot.is_some() && chance.rng.u8(0..10) < thorough {
@@ -137,7 +156,7 @@ impl RawLog {
 
     /// Replaces what stands at or beyond `from` by other records.
     pub fn rewrite(&mut self, from: Offset, chance: &mut Chance, now_ms: i64) {
-        let from = usize::try_from(from).unwrap().max(1);
+        let from = usize::try_from(from.max(self.low + 1)).unwrap();
         let gone = self.records.len().saturating_sub(from);
         if gone > 0 {
             self.holed = true;

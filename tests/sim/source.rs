@@ -20,15 +20,17 @@ pub struct SimSource {
     worker: usize,
     /// Its number in the group.
     pub member: MemberId,
+    /// The id of the raw topic that it finds.
+    raw_id: String,
     /// What was fetched before the last seek of a partition and comes after it all the same: how many records, from where.
     left: RefCell<BTreeMap<PartitionId, (u32, Offset)>>,
 }
 
 impl SimSource {
     /// Joins the group.
-    pub fn join(universe: &Rc<Universe>, worker: usize) -> Self {
+    pub fn join(universe: &Rc<Universe>, worker: usize, raw_id: String) -> Self {
         let member = universe.cluster.borrow_mut().group.join(worker);
-        Self { universe: Rc::clone(universe), worker, member, left: RefCell::default() }
+        Self { universe: Rc::clone(universe), worker, member, raw_id, left: RefCell::default() }
     }
 
     fn call<T>(&self, effect: impl FnOnce(&mut Cluster) -> Result<T, Failure>) -> Result<T, Failure> {
@@ -171,8 +173,12 @@ impl Source for SimSource {
     fn bounds(&self, partition: PartitionId, _: Duration) -> Result<Bounds, Failure> {
         self.call(|cluster| {
             let end = cluster.raw[partition as usize].end();
-            Ok(Bounds { low: 0, stable: end, high: end })
+            Ok(Bounds { low: cluster.raw[partition as usize].low(), stable: end, high: end })
         })
+    }
+
+    fn topic_id(&self, _: Duration) -> Option<String> {
+        Some(self.raw_id.clone())
     }
 
     fn end(&self, partition: PartitionId) -> Option<Offset> {

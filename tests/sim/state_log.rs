@@ -42,9 +42,14 @@ fn read(
 ) -> Vec<StateItem> {
     let mut items = Vec::new();
     for (partition, next) in open {
+        if *next < cluster.state[*partition as usize].bounds().low {
+            items.push(StateItem::Gone { partition: *partition });
+            continue;
+        }
         let count = cluster.chance.rng.usize(0..5);
         let early = cluster.chance.hit(Fault::EarlyEnd);
         let log = &cluster.state[*partition as usize];
+        tracing::trace!(partition, next, count, early, bounds = ?log.bounds(), "read");
         let mut blocks: Vec<_> = log.committed(*next).collect();
         if sabotage == Sabotage::BlockHidden {
             blocks.pop();

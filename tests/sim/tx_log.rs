@@ -4,6 +4,8 @@
 //! about every record of that producer which is still open here. A marker that a broker failed to write
 //! therefore leaves records to the outcome of a later transaction.
 
+use std::time::Duration;
+
 use dedupd::dedupe::Offset;
 use dedupd::ports::Bounds;
 
@@ -23,6 +25,7 @@ pub enum Fate {
 
 struct Entry<T> {
     producer: Producer,
+    at: Duration,
     fate: Fate,
     /// `None` for a marker, and for a record whose only purpose is its marker.
     content: Option<T>,
@@ -30,43 +33,65 @@ struct Entry<T> {
 
 /// Records and markers; each takes an offset.
 pub struct TxLog<T> {
+    /// What was ever written, also what retention has deleted since.
     entries: Vec<Entry<T>>,
-}
-
-impl<T> Default for TxLog<T> {
-    fn default() -> Self {
-        Self { entries: Vec::new() }
-    }
+    /// The offset of the first entry.
+    base: Offset,
+    /// The first offset left.
+    low: Offset,
 }
 
 impl<T> TxLog<T> {
+    /// An empty log, from which everything before `base` was deleted.
+    pub fn new(base: Offset) -> Self {
+        Self { entries: Vec::new(), base, low: base }
+    }
+
     /// Writes a record of a producer's open transaction and returns its offset.
-    pub fn append(&mut self, producer: Producer, content: Option<T>) -> Offset {
-        self.entries.push(Entry { producer, fate: Fate::Open, content });
-        self.entries.len() as Offset - 1
+    pub fn append(&mut self, producer: Producer, at: Duration, content: Option<T>) -> Offset {
+        self.entries.push(Entry { producer, at, fate: Fate::Open, content });
+        self.end() - 1
     }
 
     /// Writes the marker that decides about everything of a producer that is open here.
-    pub fn mark(&mut self, producer: Producer, fate: Fate) {
+    pub fn mark(&mut self, producer: Producer, at: Duration, fate: Fate) {
         for entry in &mut self.entries {
             if entry.producer == producer && entry.fate == Fate::Open {
                 entry.fate = fate;
             }
         }
-        self.entries.push(Entry { producer, fate, content: None });
+        self.entries.push(Entry { producer, at, fate, content: None });
+    }
+
+    /// Deletes what was written before a time, and lies below an offset. Gives whether a record that `read_committed` sees was among it.
+    pub fn delete(&mut self, before: Duration, below: Offset) -> bool {
+        let old = self.entries.iter().take_while(|entry| entry.at < before && entry.fate != Fate::Open);
+        let low = (self.base + old.count() as Offset).min(below);
+        let seen = self.committed(0).next().is_some_and(|(first, _)| first < low);
+        self.low = self.low.max(low);
+        seen
+    }
+
+    fn end(&self) -> Offset {
+        self.base + self.entries.len() as Offset
     }
 
     /// The ends of the log.
     pub fn bounds(&self) -> Bounds {
         let open = self.entries.iter().position(|entry| entry.fate == Fate::Open);
-        let high = self.entries.len();
-        Bounds { low: 0, stable: open.unwrap_or(high) as Offset, high: high as Offset }
+        let stable = open.map_or(self.end(), |open| self.base + open as Offset);
+        Bounds { low: self.low, stable, high: self.end() }
     }
 
     /// What `read_committed` sees from `from` on.
     pub fn committed(&self, from: Offset) -> impl Iterator<Item = (Offset, &T)> {
+        self.ever_committed().skip_while(move |(at, _)| *at < from.max(self.low))
+    }
+
+    /// What `read_committed` sees, and what of it was deleted since.
+    pub fn ever_committed(&self) -> impl Iterator<Item = (Offset, &T)> {
         let stable = self.bounds().stable;
-        self.records(from)
+        self.records()
             .take_while(move |(at, ..)| *at < stable)
             .filter(|(_, fate, _)| *fate == Fate::Committed)
             .map(|(at, _, content)| (at, content))
@@ -74,11 +99,12 @@ impl<T> TxLog<T> {
 
     /// All records from `from` on, whatever became of them.
     pub fn everything(&self, from: Offset) -> impl Iterator<Item = (Offset, &T)> {
-        self.records(from).map(|(at, _, content)| (at, content))
+        let from = from.max(self.low);
+        self.records().skip_while(move |(at, ..)| *at < from).map(|(at, _, content)| (at, content))
     }
 
-    fn records(&self, from: Offset) -> impl Iterator<Item = (Offset, Fate, &T)> {
-        let entries = self.entries.iter().enumerate().skip(usize::try_from(from).unwrap());
-        entries.filter_map(|(at, entry)| Some((at as Offset, entry.fate, entry.content.as_ref()?)))
+    fn records(&self) -> impl Iterator<Item = (Offset, Fate, &T)> {
+        let entries = (self.base..).zip(&self.entries);
+        entries.filter_map(|(at, entry)| Some((at, entry.fate, entry.content.as_ref()?)))
     }
 }

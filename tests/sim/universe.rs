@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use dedupd::clock::Clock;
-use dedupd::pipeline::{Fatal, Gaps, LoadSlice, Torn, Worker, World};
+use dedupd::pipeline::{Fatal, LoadSlice, Safeguard, Worker, World};
 use dedupd::ports::Failure;
 
 use crate::sim::chance::{Exposure, Fault, injected};
@@ -14,6 +14,18 @@ use crate::sim::sink::SimSink;
 use crate::sim::source::SimSource;
 use crate::sim::state_log::SimLog;
 use crate::sim::store::{DAMAGED, SimStore};
+
+/// What a worker says of a group that goes by another identity rule.
+const OTHER_RULE: &str = "was written by the identity rule";
+/// What it says when nothing tells any more where the group stands.
+const EXPIRED: &str = "both have expired";
+
+/// Most records of a transaction, and so identities of a block, which is loaded as a whole.
+pub const MOST_RECORDS: usize = 30;
+/// What it says of a raw topic of another id.
+const RECREATED: &str = "was deleted and created again";
+/// What it says of an offset below what the state topic has, which somebody else has set.
+const REWOUND: &str = "the group was rewound";
 
 /// More port calls than any history makes.
 const CALLS_MAX: u64 = 1_000_000;
@@ -29,29 +41,16 @@ pub enum Sabotage {
     CommitUnderstood,
     /// The state log leaves out its last block.
     BlockHidden,
-    /// Any record beyond the expected one is taken for the next: the worker's own rule is left out.
-    GapsBelieved,
-    /// Missing markers are neither waited for nor looked for.
-    MarkersIgnored,
-    /// What was left open is ended, and the logs are not made to agree.
-    LogsDisagree,
     /// The store says that an identity was taken back, and keeps it.
     ForgetUnheard,
+    /// The worker goes without one of its own rules.
+    Without(Safeguard),
 }
 
 impl Sabotage {
-    /// When the worker believes a gap.
-    pub fn gaps(self) -> Gaps {
-        if self == Self::GapsBelieved { Gaps::Believed } else { Gaps::Proven }
-    }
-
-    /// What the worker does about missing markers.
-    pub fn torn(self) -> Torn {
-        match self {
-            Self::MarkersIgnored => Torn::Never,
-            Self::LogsDisagree => Torn::AlwaysAborted,
-            _ => Torn::ByEvidence,
-        }
+    /// The rule that the worker goes without.
+    pub fn without(self) -> Option<Safeguard> {
+        if let Self::Without(rule) = self { Some(rule) } else { None }
     }
 }
 
@@ -79,12 +78,12 @@ pub struct Universe {
     pub shared: bool,
     /// What is broken on purpose.
     pub sabotage: Sabotage,
+    /// A worker finds a raw topic of another id, until it ends.
+    pub is_trial: Cell<bool>,
     /// Identities of local state that each worker has loaded in its current turn.
     pub loaded: Vec<Cell<u64>>,
     /// How much one of them may load in a turn.
     pub load_slice: LoadSlice,
-    /// Most identities of a block, which is loaded as a whole.
-    max_records: usize,
 }
 
 impl Universe {
@@ -102,9 +101,9 @@ impl Universe {
             workers: (0..workers).map(|_| RefCell::new(None)).collect(),
             shared,
             sabotage,
+            is_trial: Cell::new(false),
             loaded: vec![Cell::new(0); workers],
             load_slice: LoadSlice { ids, time: Duration::MAX / 2 },
-            max_records,
         }
     }
 
@@ -185,6 +184,7 @@ impl Universe {
         if cluster.chance.coin() {
             cluster.group.balance(cluster.now, &mut cluster.chance.rng);
         }
+        cluster.decay(partition);
         if cluster.chance.hit(Fault::Compaction) {
             let from = cluster.offsets[partition].settled.as_ref().map_or(0, |(offset, _)| *offset);
             cluster.raw[partition].compact(from, &mut cluster.chance);
@@ -199,7 +199,7 @@ impl Universe {
         let ended = running.turn();
         let mut cluster = self.cluster.borrow_mut();
         let loaded = self.loaded[worker].get();
-        if loaded > self.load_slice.ids + self.max_records as u64 {
+        if loaded > self.load_slice.ids + MOST_RECORDS as u64 {
             cluster.violations.push(format!("worker {worker} loaded {loaded} ids without polling"));
         }
         if ended.is_ok() && !cluster.dead.contains(&worker) {
@@ -218,6 +218,13 @@ impl Universe {
             Err(Fatal::State(what)) if !cluster.dead.contains(&worker) && what.contains(DAMAGED) => {
                 cluster.condemned.insert(if self.shared { 0 } else { worker });
             }
+            Err(Fatal::State(what)) if cluster.rule > 0 && what.contains(OTHER_RULE) => {
+                cluster.refused.insert(if self.shared { 0 } else { worker });
+            }
+            Err(Fatal::Operator(what)) if what.contains(RECREATED) && self.is_trial.get() => {}
+            Err(Fatal::Operator(what)) if what.contains(EXPIRED) => cluster.reset_offsets(),
+            // Nothing tells an offset that a missing marker undid from one that was set on purpose.
+            Err(Fatal::Operator(what)) if cluster.reset && what.contains(REWOUND) => cluster.reset_offsets(),
             Err(fatal) if !cluster.dead.contains(&worker) && !matches!(fatal, Fatal::Fenced(_)) => {
                 cluster.violations.push(format!("worker {worker} gave up: {fatal}"));
             }
@@ -235,12 +242,13 @@ pub fn writer(worker: usize) -> String {
     format!("group.sim.{worker}")
 }
 
-/// Simulated time.
-pub struct SimClock(pub Rc<Universe>);
+/// The clocks of a worker's machine; its wall clock can be wrong.
+pub struct SimClock(pub Rc<Universe>, pub usize);
 
 impl Clock for SimClock {
     fn wall_ms(&self) -> i64 {
-        self.0.cluster.borrow().wall_ms()
+        let cluster = self.0.cluster.borrow();
+        cluster.wall_ms() + cluster.clock_errors.get(&self.1).copied().unwrap_or(0)
     }
 
     fn elapsed(&self) -> Duration {

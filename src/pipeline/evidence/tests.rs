@@ -161,6 +161,25 @@ fn an_offset_set_by_somebody_else_is_left_to_the_policy() {
 }
 
 #[test]
+fn what_is_left_behind_a_block_that_retention_deleted_is_newer() {
+    let (offset, checkpoint) = committed(2, (10, 20));
+    let of = |log: Vec<StateItem>, committed: &[Offset]| {
+        let tails = Tails::new(log, &committed.iter().copied().collect());
+        let (last, checkpoint) = (Shown::Yes, checkpoint.as_ref());
+        decide(&Evidence { committed: offset, checkpoint, state_low: 3, tails: &tails, last, hidden: &[] })
+    };
+    assert_eq!(name(&of(vec![item(4, Some(110), (20, 30))], &[4])), ("advance", 30));
+    assert_eq!(of(vec![], &[]), Decision::Agreed);
+    // The same block, written and aborted by a member that had lost the partition.
+    let twin = Tails::new(vec![item(4, Some(110), (10, 20))], &BTreeSet::new());
+    let checkpoint = checkpoint.map(|it| Checkpoint { writer: "another".to_owned(), ..it });
+    let (last, checkpoint) = (Shown::Unknowable, checkpoint.as_ref());
+    let hidden = &[Shown::No];
+    let evidence = Evidence { committed: offset, checkpoint, state_low: 3, tails: &twin, last, hidden };
+    assert_eq!(decide(&evidence), Decision::Agreed);
+}
+
+#[test]
 fn a_block_that_is_nowhere_is_never_accepted() {
     let log = vec![item(2, Some(100), (10, 20))];
     let decision = look(log, &BTreeSet::from([2]), committed(4, (20, 30)), &|_| Shown::Yes);

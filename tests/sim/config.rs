@@ -1,0 +1,167 @@
+//! How a process is configured: what a seed chooses, and what an operator changes between two starts.
+
+use std::time::Duration;
+
+use dedupd::dedupe::{BloomLimits, IdSource, KindId, KindRule, TimeSource, WindowLimits};
+use dedupd::pipeline::{
+    Kind, Kinds, Limits, LoadSlice, Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, Options,
+    Overflow, Reach, Safeguard, Start,
+};
+
+use crate::sim::ask::rule;
+use crate::sim::chance::Chance;
+use crate::sim::cluster::{Cluster, TRANSACTION_TIMEOUT};
+use crate::sim::universe::{MOST_RECORDS, writer};
+
+/// Longer than any history, in simulated time.
+const WINDOW: Duration = Duration::from_secs(24 * 3600);
+/// Shorter than most histories, in simulated time.
+const SHORT: Duration = Duration::from_secs(2);
+/// Of a window that evicts, shared among its partitions: fewer than there are ids.
+const SLOTS: u64 = 16;
+/// The raw topic's id, and that of another one.
+pub const RAW_IDS: [&str; 2] = ["raw-id", "other-id"];
+
+/// The configuration of a process.
+#[derive(Clone, Copy)]
+pub struct Choices {
+    /// What moves stream time. All processes have the same.
+    pub time: TimeSource,
+    /// The exact part of the window is short; filters remember the rest.
+    filters: bool,
+    /// The window has room for few ids, and overwrites the oldest.
+    evicts: bool,
+    /// Ids are remembered for less time than a history takes.
+    short: bool,
+    /// Some records have windows of their own.
+    has_kinds: bool,
+    on_poison: OnPoison,
+    pub max_records: usize,
+    interval: Duration,
+    /// The identity rule, by number.
+    pub rule: u8,
+    /// A change of the rule is accepted.
+    pub accepts: bool,
+    /// The raw topic is another one.
+    pub foreign: bool,
+}
+
+impl Choices {
+    /// Those of a history's beginning.
+    pub fn draw(chance: &mut Chance) -> Self {
+        let choices = Self {
+            time: if chance.coin() { TimeSource::Record } else { TimeSource::Arrival },
+            filters: chance.rng.u8(0..4) == 0,
+            evicts: chance.rng.u8(0..4) == 0,
+            short: false,
+            has_kinds: chance.rng.u8(0..3) == 0,
+            on_poison: if chance.coin() { OnPoison::Drop } else { OnPoison::DeadLetter },
+            max_records: chance.rng.usize(1..=MOST_RECORDS),
+            interval: Duration::from_millis(chance.rng.u64(5..1500)),
+            rule: 0,
+            accepts: false,
+            foreign: false,
+        };
+        choices
+    }
+
+    /// Others, for a process that starts again.
+    pub fn changed(self, cluster: &mut Cluster) -> Self {
+        let Self { time, rule, accepts, .. } = self;
+        let others = Self { time, rule, accepts, ..Self::draw(&mut cluster.chance) };
+        cluster.reconfigured = true;
+        let others = Self { short: cluster.chance.rng.u8(0..8) == 0, ..others };
+        // The ids of a kind that comes or goes begin anew.
+        cluster.forgets |= others.forgets() || others.has_kinds != self.has_kinds;
+        others
+    }
+
+    /// Whether it lets an id through again.
+    pub fn forgets(self) -> bool {
+        self.evicts || self.short
+    }
+
+    /// The kinds of a history, by the last digit of an id: remembered exactly, in filters, or as all the others.
+    fn kinds(self) -> Kinds {
+        let kind = |name: &str, digits: &[&str], filters| Kind {
+            name: name.to_owned(),
+            id: KindId::named(name),
+            rule: Some(KindRule::new(
+                IdSource::Header("kind".to_owned()),
+                digits.iter().map(|digit| (*digit).to_owned()),
+            )),
+            window: Some(self.window(filters)),
+            on_probable: OnProbable::Drop,
+        };
+        let named = [kind("exact", &["0", "1", "2"], false), kind("filters", &["3", "4"], true)];
+        let named = named.into_iter().filter(|_| self.has_kinds);
+        Kinds::new(self.window(self.filters), OnProbable::Drop, named)
+    }
+
+    fn window(self, filters: bool) -> WindowLimits {
+        let exact = if filters || self.short { SHORT } else { WINDOW };
+        let limits = BloomLimits {
+            exact,
+            bloom: WINDOW + exact / 32,
+            slices: 7,
+            false_positive_rate: 1e-12,
+            max_bytes: u64::MAX,
+        };
+        WindowLimits { exact, max_ids: 1 << 20, time: self.time, bloom: filters.then_some(limits) }
+    }
+
+    /// The id of the raw topic that it finds.
+    pub fn raw_id(self) -> String {
+        RAW_IDS[usize::from(self.foreign)].to_owned()
+    }
+
+    /// What a worker is told.
+    pub fn options(
+        self,
+        worker: usize,
+        began: usize,
+        load_slice: LoadSlice,
+        without: Option<Safeguard>,
+    ) -> Options {
+        let (rule, kinds) = (rule(self.rule), self.kinds());
+        Options {
+            raw: "raw".to_owned(),
+            raw_id: Some(self.raw_id()),
+            state_id: None,
+            state: "state".to_owned(),
+            reach: Reach::new(usize::MAX),
+            began: u32::try_from(began).unwrap(),
+            writer: writer(worker),
+            accept_change: self.accepts.then(|| kinds.fingerprint(rule.fingerprint())),
+            hash: rule.hash_kind(),
+            rule,
+            kinds,
+            limits: Limits {
+                workers: 1,
+                max_ids: if self.evicts { SLOTS } else { 1 << 20 },
+                when_full: if self.evicts { Overflow::Evict } else { Overflow::Shrink },
+                max_memory: None,
+                max_disk: None,
+            },
+            mode: Mode::Drop,
+            keep_duplicates: false,
+            force_header: None,
+            on_missing: OnMissing::Forward,
+            on_poison: self.on_poison,
+            // In a third of the histories at once, else after one or two pauses.
+            poison_retry: Duration::from_secs(self.max_records as u64 % 3),
+            start: Start::Earliest,
+            on_rewind: OnRewind::Stop,
+            on_gap: OnGap::Stop,
+            without,
+            max_records: self.max_records,
+            max_bytes: 1 << 20,
+            interval: self.interval,
+            transaction_timeout: TRANSACTION_TIMEOUT,
+            // Often several for a transaction.
+            block_ids: [1, 3, 30_000][self.max_records / 3 % 3],
+            most_partitions: 1 + self.max_records % 4,
+            load_slice,
+        }
+    }
+}

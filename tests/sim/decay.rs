@@ -1,0 +1,105 @@
+//! What a cluster does to its topics while they are in use: old records are deleted, and raw grows by a partition.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use dedupd::dedupe::{Block, Offset, TimeSource};
+use dedupd::pipeline::Origin;
+
+use crate::sim::chance::Fault;
+use crate::sim::cluster::{Cluster, Offsets};
+use crate::sim::raw::RawLog;
+use crate::sim::tx_log::TxLog;
+
+/// Younger records are not deleted: longer than a transaction may stay open.
+const RETENTION: Duration = Duration::from_secs(12);
+/// No history has more partitions.
+const MOST: usize = 5;
+/// Where the logs of some partitions begin: what stood before was deleted before the history.
+const BASES: [Offset; 3] = [0, 0, 1_000];
+
+impl Cluster {
+    /// Adds an empty partition to every topic. Records were deleted from raw and clean before.
+    pub fn grow(&mut self) {
+        let partition = u32::try_from(self.raw.len()).unwrap();
+        let mut base = || BASES[self.chance.rng.usize(0..BASES.len())];
+        let (raw, clean) = (base(), base());
+        self.raw.push(RawLog::new(partition, raw));
+        self.clean.push(TxLog::new(clean));
+        self.state.push(TxLog::new(0));
+        self.offsets.push(Offsets::default());
+        self.group.grow();
+    }
+
+    /// What happens to the topics by itself.
+    pub fn decay(&mut self, partition: usize) {
+        if self.raw.len() < MOST && self.chance.hit(Fault::Growth) {
+            self.grow();
+        }
+        let before = self.now.saturating_sub(RETENTION);
+        let (raw, clean, state) = self.needed(partition);
+        if self.chance.hit(Fault::CleanDeleted) {
+            self.clean[partition].delete(before, clean);
+        }
+        if self.chance.hit(Fault::StateDeleted) && self.state[partition].delete(before, state) {
+            self.forgets = true;
+        }
+        if self.chance.hit(Fault::RawDeleted) {
+            self.raw[partition].delete(raw);
+        }
+    }
+
+    /// Where in raw, clean and state the last transactions begin. What a missing marker undoes is repaired by what the
+    /// logs hold, so retention has to leave that there for longer than nothing runs. The state of a group that has seen
+    /// no missing marker may go altogether.
+    fn needed(&self, partition: usize) -> (Offset, Offset, Offset) {
+        let settled = self.offsets[partition].settled.as_ref().map_or(0, |(offset, _)| *offset);
+        let blocks = self.state[partition].committed(0).filter_map(|(at, record)| {
+            let block = Block::decode(&record.block).ok()?;
+            Some((block.first, Origin::parse(&record.key)?.clean_end, at))
+        });
+        let blocks: Vec<_> = blocks.collect();
+        let mut ends: Vec<Offset> = blocks.iter().filter_map(|(_, end, _)| *end).collect();
+        ends.dedup();
+        let clean = ends.iter().rev().nth(2).copied().unwrap_or(0);
+        let last = || blocks.iter().filter(|(_, end, _)| end.is_none_or(|end| end > clean));
+        let raw = last().map(|(first, ..)| *first).min().unwrap_or(0);
+        let torn = [Fault::TornClean, Fault::TornState, Fault::TornOffsets];
+        let counts = self.chance.counts();
+        let is_torn = torn.iter().any(|fault| counts.contains_key(fault.name()));
+        let state = last().next().map(|(.., at)| *at).filter(|_| is_torn);
+        (raw.min(settled), clean, state.unwrap_or(Offset::MAX))
+    }
+
+    /// An operator sets the offsets that the group and the state topic have lost, or that were set before and are not what
+    /// the state topic says, to where the clean topic shows that the group stood.
+    pub fn reset_offsets(&mut self) {
+        self.reset = true;
+        for (partition, offsets) in self.offsets.iter_mut().enumerate() {
+            let is_known = match &offsets.settled {
+                Some((_, metadata)) => !metadata.is_empty(),
+                None => self.state[partition].committed(0).next().is_some(),
+            };
+            if !is_known && offsets.pending.is_empty() {
+                let shown = self.clean[partition].ever_committed().map(|(_, raw)| raw.at.offset + 1);
+                let stood = shown.max().unwrap_or(0).max(self.raw[partition].low());
+                offsets.settled = Some((stood, String::new()));
+                self.forgets = true;
+            }
+        }
+    }
+
+    /// The clock of the machine of these workers is put wrong, or right.
+    pub fn step_clock(&mut self, workers: Range<usize>, time: TimeSource) {
+        if !self.chance.hit(Fault::ClockStep) {
+            return;
+        }
+        const MINUTE: i64 = 60_000;
+        const YEAR: i64 = 365 * 24 * 60 * MINUTE;
+        let errors = [0, 10 * MINUTE, -10 * MINUTE, 30 * MINUTE, -30 * MINUTE, -YEAR, YEAR, 20 * YEAR];
+        // By record time the clock says which timestamps are impossible, and one that is years off cannot.
+        let possible = if time == TimeSource::Record { 5 } else { errors.len() };
+        let error = errors[self.chance.rng.usize(0..possible)];
+        self.clock_errors.extend(workers.map(|worker| (worker, error)));
+    }
+}
