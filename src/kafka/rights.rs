@@ -85,14 +85,14 @@ pub(super) fn missing(settings: &Settings, operation: Operation, resource: Resou
     )
 }
 
-/// Every topic with what must be allowed on it. READ on the clean topic is for the day on which a broker
-/// tears a transaction: what of it is visible there decides.
+/// Every topic with what must be allowed on it. READ on the clean and side topics is for the day on which a broker tears a
+/// transaction: what of it is visible in the clean topic decides, and what is not in a side topic is written again.
 pub(super) fn on_topics(settings: &Settings) -> Vec<(&str, &'static [Operation])> {
     use Operation::{Read, Write};
     let always: [(&str, &[Operation]); 3] =
         [(&settings.raw, &[Read]), (&settings.clean, &[Read, Write]), (&settings.state, &[Read, Write])];
     let aside = [&settings.dead_letter, &settings.duplicates].into_iter().flatten();
-    always.into_iter().chain(aside.map(|name| (name.as_str(), &[Write] as &[_]))).collect()
+    always.into_iter().chain(aside.map(|name| (name.as_str(), &[Read, Write] as &[_]))).collect()
 }
 
 /// A sentence for each right that is missing, by what the broker reports about topics ([`on_topics`], in that

@@ -27,6 +27,7 @@ mod report;
 mod restore;
 mod rules;
 mod shortened;
+mod side;
 mod sizes;
 mod stalled;
 mod step;
