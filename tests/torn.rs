@@ -327,3 +327,24 @@ fn leftovers_of_two_workers_in_one_partition_are_settled_by_each() {
     let settled = last.text().matches("in a side topic").count();
     assert_eq!(settled, 2, "{}", last.text());
 }
+
+#[test]
+fn a_writer_that_dies_in_a_shared_side_topic_costs_others_time_and_no_record() {
+    let kafka = Kafka::start();
+    let pipe = Pipe::new(&kafka, "shared", 4);
+    let again = "shared.again";
+    kafka.create_topic(again, 1, &[]);
+    let sidecar = |instance: &str| pipe.sidecar(instance).with("DEDUPD_TOPICS__DUPLICATES", again);
+    let survivor = sidecar("b").start();
+    survivor.wait_running(4, LIMIT);
+    let load = pipe.load(4, 1_000);
+    let dying = sidecar("a").with("DEDUPD_FAILPOINT", "before_commit:20").start();
+    dying.wait(LIMIT);
+    let died = dedupd::clock::monotonic();
+    load.finish();
+    pipe.wait_caught_up(4, LIMIT);
+    println!("caught up {:?} after the death", died.elapsed());
+    let findings = pipe.audit_after(&survivor);
+    assert!(findings.is_clean(), "{findings:?}");
+    assert_eq!(kafka.records(again, Isolation::Committed).len(), findings.repeats);
+}
