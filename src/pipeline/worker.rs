@@ -222,11 +222,13 @@ impl<W: World> Core<W> {
             self.commit(source)?;
         }
         // One failure is remedied in a turn. The gravest: what is merely tried again may fail in every
-        // turn, and would hide for ever that the producer has to be replaced.
+        // turn, and would hide for ever that the producer has to be replaced. Of several to be tried again the
+        // consumer's is reported, the last one: only its client reports why it cannot connect.
         let mut failed: Vec<Trouble> =
             [recovered.err(), gathered.err().map(Trouble::from), asked.err()].into_iter().flatten().collect();
-        let gravest = failed.iter().position(|trouble| !trouble.is_transient()).unwrap_or(0);
-        if failed.is_empty() { Ok(()) } else { Err(failed.swap_remove(gravest)) }
+        let Some(last) = failed.len().checked_sub(1) else { return Ok(()) };
+        let gravest = failed.iter().position(|trouble| !trouble.is_transient()).unwrap_or(last);
+        Err(failed.swap_remove(gravest))
     }
 
     /// Asks the cheapest question there is, to know whether the broker answers again.
