@@ -8,6 +8,7 @@
 mod failure;
 mod store;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::dedupe::identity::Fields;
@@ -246,6 +247,23 @@ impl Reason {
     }
 }
 
+/// A record in a side topic, as its headers describe it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SideRecord {
+    /// The partition.
+    pub log: LogId,
+    /// Its offset there.
+    pub offset: Offset,
+    /// Transactional id of the producer that wrote it; `None` when another program did.
+    pub writer: Option<String>,
+    /// The raw record that it is a copy of; `None` when it is none.
+    pub raw: Option<Coordinates>,
+}
+
+/// Records of side partitions that one look found, those of one partition in their order, and the offset at which the next
+/// look at each partition continues.
+pub type SideRecords = (Vec<SideRecord>, BTreeMap<LogId, Offset>);
+
 /// The clean topic, the state topic and the transaction around them. One producer.
 pub trait Sink<S: Source> {
     /// Makes the producer ready: creates it when there is none, fences a predecessor with the same
@@ -262,6 +280,9 @@ pub trait Sink<S: Source> {
         position: &Position,
         wait: Duration,
     ) -> Result<(), Failure>;
+    /// Writes the records at these offsets of a side partition to its end once more, unchanged and outside of any
+    /// transaction. Returns when all replicas in sync have them.
+    fn copy_aside(&mut self, log: LogId, offsets: &[Offset], wait: Duration) -> Result<(), Failure>;
     /// Destroys the producer. The only safe thing after an indefinite result.
     fn discard(&mut self);
     /// Opens a transaction.
@@ -349,6 +370,19 @@ pub trait StateLog {
         what: Leftover,
         wait: Duration,
     ) -> Result<Vec<StateItem>, Failure>;
+    /// All partitions of the side topics that are configured.
+    fn side_logs(&self, _wait: Duration) -> Result<Vec<LogId>, Failure> {
+        Ok(Vec::new())
+    }
+    /// The records of side partitions, committed or not, each from an offset up to another. Returns after `wait` what there
+    /// was until then; fails when the brokers do not answer for so long.
+    fn side_records(
+        &self,
+        _from_to: &BTreeMap<LogId, (Offset, Offset)>,
+        _wait: Duration,
+    ) -> Result<SideRecords, Failure> {
+        Ok(SideRecords::default())
+    }
     /// Whether `read_committed` readers see the record at each of these offsets of the clean topic, in this order.
     fn shown(&self, at: &[(PartitionId, Offset)], wait: Duration) -> Result<Vec<bool>, Failure>;
 }

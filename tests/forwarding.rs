@@ -157,11 +157,12 @@ fn records_without_an_id_go_to_the_dead_letter_topic_with_the_reason() {
             .map(|(key, value)| (key.as_str(), String::from_utf8(value.clone().unwrap()).unwrap()))
             .collect();
         let names: Vec<&str> = said.iter().map(|(key, _)| *key).collect();
-        let wanted = ["dedupd.reason", "dedupd.detail", "dedupd.topic", "dedupd.partition", "dedupd.offset"];
-        assert_eq!(names, wanted);
+        let wanted = ["reason", "detail", "topic", "partition", "offset", "writer"];
+        assert_eq!(names, wanted.map(|name| format!("dedupd.{name}")));
         assert_eq!(said[0].1, "missing_id");
         assert_eq!(said[2].1, pipe.raw);
         assert_eq!((said[3].1.as_str(), said[4].1.clone()), ("0", origin.offset.to_string()));
+        assert_eq!(said[5].1, sidecar.transactional_id(0));
     }
 }
 

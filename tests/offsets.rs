@@ -14,6 +14,8 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use support::{Draft, Kafka, Pipe, Sidecar};
+#[cfg(feature = "failpoints")]
+use support::{Isolation, wait_until};
 
 const LIMIT: Duration = Duration::from_secs(40);
 

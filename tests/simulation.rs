@@ -146,9 +146,10 @@ const CONTROLS: [(Sabotage, &str); 14] = [
     (Sabotage::Without(Safeguard::Markers), "lost"),
     (Sabotage::Without(Safeguard::Agreement), "lost"),
     (Sabotage::Without(Safeguard::Gaps), "lost"),
-    (Sabotage::Without(Safeguard::Repeats), "duplicated"),
+    // The windows notice it.
+    (Sabotage::Without(Safeguard::Repeats), "panic"),
     (Sabotage::Without(Safeguard::Renewal), "a producer is used after an unknown result"),
-    (Sabotage::Without(Safeguard::Undo), "lost"),
+    (Sabotage::Without(Safeguard::Undo), "panic"),
     (Sabotage::Without(Safeguard::Tails), "duplicated"),
     (Sabotage::Without(Safeguard::RestoreEnd), "duplicated"),
     (Sabotage::Without(Safeguard::Claims), "lost"),

@@ -17,7 +17,7 @@ mod support;
 
 use std::time::Duration;
 
-use support::{Findings, Kafka, Pipe, Running, Sidecar, wait_until};
+use support::{Draft, Findings, Isolation, Kafka, Pipe, Running, Sidecar, wait_until};
 
 const PARTITIONS: usize = 4;
 const CYCLES: usize = 2;
@@ -58,10 +58,15 @@ impl Cluster {
 
     /// Kills node 2, and waits until the cluster knows that its partitions have no leader.
     fn lose_second(&self, pipe: &Pipe<'_>, away: Away) {
-        self.second.kill9();
         let topic = if away == Away::State { format!("{}.dedupd", pipe.clean) } else { pipe.clean.clone() };
+        self.lose(&topic);
+    }
+
+    /// Kills node 2, which has this topic.
+    fn lose(&self, topic: &str) {
+        self.second.kill9();
         wait_until("the partitions to have no leader", LIMIT, || {
-            (self.first.partitions(&topic) == 0).then_some(())
+            (self.first.partitions(topic) == 0).then_some(())
         });
     }
 }
@@ -167,4 +172,179 @@ fn the_naive_ways_fail() {
     assert!(findings.duplicated > 0, "never purging found nothing: {findings:?}");
     let (findings, _) = commits(&cluster, Some("agreement"), "always", Away::Clean);
     assert!(findings.lost > 0, "always purging found nothing: {findings:?}");
+}
+
+/// A pipe on node 1, whose dead letters are in one partition on node 2.
+struct Letters<'c> {
+    cluster: &'c Cluster,
+    pipe: Pipe<'c>,
+    dead: String,
+    partitions: usize,
+}
+
+impl<'c> Letters<'c> {
+    fn new(cluster: &'c Cluster, name: &str, partitions: usize) -> Self {
+        let pipe = Pipe::on_first_node(&cluster.first, name, partitions);
+        let dead = format!("{name}.dead");
+        for topic in [&pipe.clean, &format!("{}.dedupd", pipe.clean)] {
+            cluster.first.create_topic_on(topic, &vec![1; partitions]);
+        }
+        cluster.first.create_topic_on(&dead, &[2]);
+        Self { cluster, pipe, dead, partitions }
+    }
+
+    fn sidecar(&self, torn: Option<&str>) -> Sidecar {
+        sidecar(&self.pipe, torn)
+            .with("DEDUPD_TOPICS__DEAD_LETTER", &self.dead)
+            .with("DEDUPD_IDENTITY__ON_MISSING", "dead_letter")
+    }
+
+    /// Writes a record with an id and one without to each partition.
+    fn send(&self, number: usize) {
+        for partition in 0..i32::try_from(self.partitions).unwrap() {
+            let letter = Draft::new(partition, &format!("letter-{number}"));
+            let letter = letter.key(b"key").header("name", Some(b"value")).header("null", None);
+            let drafts = [Draft::id(partition, &format!("id-{number}")), letter];
+            self.pipe.kafka.send(&self.pipe.raw, &drafts);
+        }
+    }
+
+    /// Processes everything and stops; what `read_committed` then sees of the dead letters.
+    fn finish(&self) -> Vec<String> {
+        let last = self.sidecar(None).start();
+        self.pipe.wait_caught_up(self.partitions, LIMIT);
+        assert_eq!(last.stop(), Some(0), "{}", last.text());
+        let letters = self.cluster.first.records(&self.dead, Isolation::Committed);
+        letters.iter().map(support::Record::text).collect()
+    }
+
+    /// Runs an instance until it dies at a point: with `before_commit`, its next transaction is open.
+    fn die_at(&self, point: &str) {
+        let armed = self.sidecar(None).with("DEDUPD_FAILPOINT", &format!("{point}:1")).start();
+        armed.wait(LIMIT);
+        assert!(armed.text().contains(&format!("failpoint {point} reached")), "{}", armed.text());
+    }
+
+    /// Runs an instance that commits while node 2 is away, and dies right after it.
+    fn tear_commit(&self) {
+        let gate = self.pipe.dir.path().join("gate");
+        let armed = self
+            .sidecar(None)
+            .with("DEDUPD_FAILPOINT_HOLD", &format!("before_commit:1:{}", gate.display()))
+            .with("DEDUPD_FAILPOINT", "after_commit:1")
+            .start();
+        wait_until("the commit", LIMIT, || gate.exists().then_some(()));
+        self.cluster.lose(&self.dead);
+        std::fs::remove_file(&gate).unwrap();
+        armed.wait(LIMIT);
+        assert!(armed.text().contains("failpoint after_commit reached"), "{}", armed.text());
+        self.cluster.second.restart();
+    }
+
+    /// Has the transactions of a dead instance aborted while node 2 is away.
+    fn tear_abort(&self, workers: usize) {
+        self.cluster.lose(&self.dead);
+        for worker in 0..workers {
+            self.cluster.first.fence(&format!("{}.a.{worker}", self.pipe.group()));
+        }
+        self.cluster.second.restart();
+    }
+}
+
+#[test]
+fn a_committed_dead_letter_without_its_marker_is_not_lost() {
+    let cluster = Cluster::start();
+    let letters = Letters::new(&cluster, "kept", 1);
+    letters.send(1);
+    letters.tear_commit();
+    letters.send(2);
+    // The next transaction that writes a dead letter is aborted, and its marker with it.
+    letters.die_at("before_commit");
+    letters.send(3);
+    assert_eq!(letters.finish(), ["letter-1", "letter-2", "letter-3"]);
+    let all = cluster.first.records(&letters.dead, Isolation::Uncommitted);
+    let mut copies = all.into_iter().filter(|record| record.text() == "letter-1");
+    let (original, copy) = (copies.next().unwrap(), copies.next().unwrap());
+    assert!(copy.offset > original.offset && copy.headers.len() > 5, "{copy:?}");
+    assert_eq!(support::Record { offset: original.offset, ..copy }, original, "copied byte for byte");
+}
+
+#[test]
+fn a_crash_behind_the_copy_of_a_dead_letter_repeats_it_and_loses_nothing() {
+    let cluster = Cluster::start();
+    let letters = Letters::new(&cluster, "repeated", 1);
+    letters.send(1);
+    letters.tear_commit();
+    letters.die_at("side_copied");
+    letters.die_at("side_copied");
+    letters.send(2);
+    // One copy for each time that an instance came so far.
+    assert_eq!(letters.finish(), ["letter-1", "letter-1", "letter-1", "letter-2"]);
+}
+
+#[test]
+fn an_aborted_dead_letter_without_its_marker_does_not_appear() {
+    let cluster = Cluster::start();
+    let letters = Letters::new(&cluster, "once", 1);
+    letters.send(1);
+    letters.die_at("before_commit");
+    letters.tear_abort(1);
+    // With no committed offset, and then with one.
+    assert_eq!(letters.finish(), ["letter-1"]);
+    letters.send(2);
+    letters.die_at("before_commit");
+    letters.tear_abort(1);
+    letters.send(3);
+    assert_eq!(letters.finish(), ["letter-1", "letter-2", "letter-3"]);
+}
+
+#[test]
+fn leftovers_of_two_workers_in_one_partition_are_settled_by_each() {
+    let cluster = Cluster::start();
+    let letters = Letters::new(&cluster, "two", 2);
+    let gate = letters.pipe.dir.path().join("gate");
+    let mut sidecar = letters.sidecar(None);
+    sidecar.workers = 2;
+    let armed = sidecar
+        .clone()
+        .with("DEDUPD_FAILPOINT_HOLD", &format!("before_commit:1:{}", gate.display()))
+        .with("DEDUPD_FAILPOINT", "before_commit:1")
+        .start();
+    wait_until("both workers to have a partition", LIMIT, || {
+        let assigned = armed.text().matches("partitions assigned partitions=[").count();
+        (assigned - armed.text().matches("partitions assigned partitions=[]").count() >= 2).then_some(())
+    });
+    armed.wait_running(2, LIMIT);
+    letters.send(1);
+    // One worker is held with its transaction open, and the other ends the process with another.
+    armed.wait(LIMIT);
+    letters.tear_abort(2);
+    let last = sidecar.start();
+    letters.pipe.wait_caught_up(2, LIMIT);
+    assert_eq!(last.stop(), Some(0), "{}", last.text());
+    let seen = cluster.first.records(&letters.dead, Isolation::Committed);
+    assert_eq!(seen.iter().map(support::Record::text).collect::<Vec<_>>(), ["letter-1", "letter-1"]);
+    let settled = last.text().matches("in a side topic").count();
+    assert_eq!(settled, 2, "{}", last.text());
+}
+
+#[test]
+fn a_writer_that_dies_in_a_shared_side_topic_costs_others_time_and_no_record() {
+    let kafka = Kafka::start();
+    let pipe = Pipe::new(&kafka, "shared", 4);
+    let again = "shared.again";
+    kafka.create_topic(again, 1, &[]);
+    let sidecar = |instance: &str| pipe.sidecar(instance).with("DEDUPD_TOPICS__DUPLICATES", again);
+    let survivor = sidecar("b").start();
+    survivor.wait_running(4, LIMIT);
+    let load = pipe.load(4, 1_000);
+    let dying = sidecar("a").with("DEDUPD_FAILPOINT", "before_commit:20").start();
+    dying.wait(LIMIT);
+    let died = dedupd::clock::monotonic();
+    load.finish();
+    pipe.wait_caught_up(4, LIMIT);
+    println!("caught up {:?} after the death", died.elapsed());
+    let findings = pipe.audit_after(&survivor);
+    assert!(findings.is_clean(), "{findings:?}");
+    assert_eq!(kafka.records(again, Isolation::Committed).len(), findings.repeats);
 }

@@ -7,6 +7,7 @@ use rdkafka::admin::{AdminClient, AdminOptions, ConfigResource, ResourceSpecifie
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::topic_partition_list::TopicPartitionList;
 
 use super::client_config::Settings;
 use super::connection::said;
@@ -15,10 +16,14 @@ use super::error::failure;
 use super::native::{self, Described};
 use super::rights::{self, Operation, Resource};
 use super::topics::{self, Shape};
+use crate::clock;
 use crate::ports::Remedy;
 
 /// How long one question may take at the start; well below the time that a stop may take.
 const ANSWER: Duration = Duration::from_secs(5);
+/// Slice of a question after which events of the client are looked at.
+const SLICE: Duration = Duration::from_millis(200);
+
 /// What the checks found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topology {
@@ -169,8 +174,36 @@ impl Inquiry {
     }
 
     fn missing_rights(&self, topics: &[Described]) -> Vec<String> {
-        let group = native::group(self.reader.client(), &self.settings.group, self.wait).unwrap_or_default();
-        rights::all_missing(&self.settings, topics, &group)
+        rights::all_missing(&self.settings, topics, self.group_is_forbidden())
+    }
+
+    /// Whether the broker refuses access to the group. False when it does not answer: joining the group will fail then.
+    ///
+    /// By reading a committed offset, which needs the same coordinator and the right to Describe, which Read implies. It is
+    /// one of the clean topic, where there is none, so that no pending transaction delays the answer. The client's
+    /// description of a group ends the process now and then (see [`native::topics`]'s module), and its older list of
+    /// groups leaves out a forbidden group like one that does not exist.
+    fn group_is_forbidden(&self) -> bool {
+        let refused = |error: &KafkaError| {
+            error.rdkafka_error_code() == Some(RDKafkaErrorCode::GroupAuthorizationFailed)
+        };
+        let deadline = clock::monotonic() + self.wait;
+        while clock::monotonic() < deadline {
+            let mut list = TopicPartitionList::new();
+            list.add_partition(&self.settings.clean, 0);
+            match native::committed(self.reader.client(), &list, SLICE) {
+                Ok(_) => return false,
+                Err(error) if refused(&error) => return true,
+                Err(_) => {}
+            }
+            // A refusal to name the coordinator fails no call; it comes as an event.
+            while let Some(event) = self.reader.poll(Duration::ZERO) {
+                if event.is_err_and(|error| refused(&error)) {
+                    return true;
+                }
+            }
+        }
+        false
     }
 
     pub(super) fn topics(&self) -> Result<Found, CheckError> {

@@ -141,6 +141,14 @@ impl Settings {
         }
     }
 
+    /// A producer outside of transactions, for copies of what a transactional one wrote.
+    #[must_use]
+    pub fn copier(&self) -> ClientConfig {
+        let mut config = self.producer(&self.transactional_id);
+        config.remove("transactional.id").remove("transaction.timeout.ms").set("acks", "all");
+        config
+    }
+
     /// The transactional producer under a transactional id (not always our own: settling what a
     /// dead writer left needs its id).
     #[must_use]

@@ -22,6 +22,7 @@ mod record;
 mod rights;
 mod sample;
 mod settle;
+mod side_log;
 mod state_topic;
 mod tail;
 mod topic;

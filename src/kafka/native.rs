@@ -11,7 +11,7 @@ use std::ptr;
 use std::time::Duration;
 
 pub use certificate::judged as judged_certificate;
-pub use describe::{Described, group, topics};
+pub use describe::{Described, topics};
 pub use message::{Message, headers_of};
 pub use poll::{Queue, Unread, poll};
 

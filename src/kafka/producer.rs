@@ -16,6 +16,7 @@ use super::native;
 use super::offsets::{self, ABANDONED};
 use super::record::RawRecord;
 use super::settle;
+use super::side_log;
 use super::topic::{Outgoing, Topic};
 use crate::clock;
 use crate::dedupe::{Offset, PartitionId};
@@ -208,12 +209,17 @@ impl Sink<KafkaSource> for KafkaSink {
         let fail = |e| failure_of(&self.settings, &doing, &e);
         // With our own producer when it is ours, because a second one would fence it.
         if writer == self.settings.transactional_id {
-            let purged = settle::purge(&self.settings, self.client()?, (&named, position), wait);
+            let purged = settle::purge(&self.settings, (self.client()?, writer), (&named, position), wait);
             return purged.map_err(fail).map_err(half_done);
         }
         let client = client(&self.settings, writer).map_err(fail)?;
         let begun = client.init_transactions(wait);
-        begun.and_then(|()| settle::purge(&self.settings, &client, (&named, position), wait)).map_err(fail)
+        let by = (&client, writer);
+        begun.and_then(|()| settle::purge(&self.settings, by, (&named, position), wait)).map_err(fail)
+    }
+
+    fn copy_aside(&mut self, log: LogId, offsets: &[Offset], wait: Duration) -> Result<(), Failure> {
+        side_log::copy(&self.settings, log, offsets, wait)
     }
 
     fn discard(&mut self) {
@@ -252,7 +258,8 @@ impl Sink<KafkaSource> for KafkaSink {
         let copy = Outgoing::copy_of(record, mark(kind, at.offset));
         // The side topics have partitions of their own number.
         let partition = copy.partition.filter(|_| side == Side::Clean);
-        let more_headers = &explained(at, reason, &self.settings.raw);
+        let writer = (side != Side::Clean).then_some(self.settings.transactional_id.as_str());
+        let more_headers = &explained(at, reason, &self.settings.raw, writer);
         let letter = Outgoing { partition, more_headers, ..copy };
         self.send(client, self.name(kind), || topic.send(client.client(), &letter))
     }

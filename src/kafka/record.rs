@@ -11,12 +11,10 @@ pub struct RawRecord<'a>(pub(super) Message<'a>);
 /// What a record in the log has that has no timestamp.
 const NO_TIMESTAMP: i64 = -1;
 
-impl RawRecord<'_> {
-    /// The timestamp to write it with. The client reads both "none" and 0 as "now". The first has a number of its own;
-    /// for 0, 1 ms after the epoch is the closest it can write.
-    pub(super) fn written_ms(&self) -> i64 {
-        self.timestamp_ms().map_or(NO_TIMESTAMP, |ms| ms.max(1))
-    }
+/// The timestamp to write a copy with. The client reads both "none" and 0 as "now". The first has a number of its own;
+/// for 0, 1 ms after the epoch is the closest it can write.
+pub(super) fn written_ms(message: &Message<'_>) -> i64 {
+    message.timestamp_ms().map_or(NO_TIMESTAMP, |ms| ms.max(1))
 }
 
 impl Fields for RawRecord<'_> {

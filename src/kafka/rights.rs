@@ -85,24 +85,26 @@ pub(super) fn missing(settings: &Settings, operation: Operation, resource: Resou
     )
 }
 
-/// Every topic with what must be allowed on it. READ on the clean topic is for the day on which a broker
-/// tears a transaction: what of it is visible there decides.
+/// Every topic with what must be allowed on it. READ on the clean and side topics is for the day on which a broker tears a
+/// transaction: what of it is visible in the clean topic decides, and what is not in a side topic is written again.
 pub(super) fn on_topics(settings: &Settings) -> Vec<(&str, &'static [Operation])> {
     use Operation::{Read, Write};
     let always: [(&str, &[Operation]); 3] =
         [(&settings.raw, &[Read]), (&settings.clean, &[Read, Write]), (&settings.state, &[Read, Write])];
     let aside = [&settings.dead_letter, &settings.duplicates].into_iter().flatten();
-    always.into_iter().chain(aside.map(|name| (name.as_str(), &[Write] as &[_]))).collect()
+    always.into_iter().chain(aside.map(|name| (name.as_str(), &[Read, Write] as &[_]))).collect()
 }
 
-/// A sentence for each right that is missing, by what the broker says of topics ([`on_topics`], in that
-/// order) and group. What it does not tell is taken as allowed: the call that needs it will say so.
-pub(super) fn all_missing(settings: &Settings, topics: &[Described], group: &Described) -> Vec<String> {
+/// A sentence for each right that is missing, by what the broker reports about topics ([`on_topics`], in that
+/// order), and whether it refuses access to the group. What it does not report is taken as allowed: the call that needs
+/// it will fail with the same sentence.
+pub(super) fn all_missing(
+    settings: &Settings,
+    topics: &[Described],
+    group_is_forbidden: bool,
+) -> Vec<String> {
     let forbidden = |described: &Described, operation| match (described.error, &described.allowed) {
-        (
-            Some(RDKafkaErrorCode::TopicAuthorizationFailed | RDKafkaErrorCode::GroupAuthorizationFailed),
-            _,
-        ) => true,
+        (Some(RDKafkaErrorCode::TopicAuthorizationFailed), _) => true,
         (_, Some(allowed)) => !allowed.contains(&operation),
         (_, None) => false,
     };
@@ -111,7 +113,7 @@ pub(super) fn all_missing(settings: &Settings, topics: &[Described], group: &Des
         let wanting = operations.iter().filter(|operation| forbidden(described, **operation));
         sentences.extend(wanting.map(|operation| missing(settings, *operation, Resource::Topic(name))));
     }
-    if forbidden(group, Operation::Read) {
+    if group_is_forbidden {
         sentences.push(missing(settings, Operation::Read, Resource::Group(&settings.group)));
     }
     sentences

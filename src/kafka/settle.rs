@@ -6,6 +6,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
 use rdkafka::producer::{BaseRecord, Producer};
 
+use super::aside;
 use super::client_config::Settings;
 use super::consumer::number;
 use super::delivery::{Kind, mark};
@@ -19,7 +20,7 @@ use crate::ports::Position;
 /// `read_committed`, its offset never becomes real.
 pub(super) fn purge(
     settings: &Settings,
-    client: &Client,
+    (client, writer): (&Client, &str),
     (logs, position): (&[(&str, PartitionId)], &Position),
     wait: Duration,
 ) -> Result<(), KafkaError> {
@@ -31,7 +32,7 @@ pub(super) fn purge(
             payload: Some(b"".as_slice()),
             key: Some(b"dedupd purge".as_slice()),
             timestamp: None,
-            headers: None,
+            headers: Some(aside::written_by(writer)),
             delivery_opaque: mark(Kind::Purge, 0),
         };
         client.send(record).map_err(|(error, _)| error)?;

@@ -12,11 +12,11 @@ use super::consumer::{kafka_offset, number};
 use super::ends::{Ends, Quiet, reader};
 use super::error::{failure, is_damage};
 use super::native::{self, Queue};
-use super::tail;
 use super::unread::damaged;
+use super::{side_log, tail};
 use crate::clock;
 use crate::dedupe::{Offset, PartitionId};
-use crate::ports::{Bounds, Failure, Leftover, LogId, Remedy, StateItem, StateLog};
+use crate::ports::{Bounds, Failure, Leftover, LogId, Remedy, SideRecords, StateItem, StateLog};
 
 /// Most items handed over by one read, so that the worker gets back to its group in time.
 const READ_ITEMS: usize = 256;
@@ -215,6 +215,18 @@ impl StateLog for KafkaStateLog {
             true
         })?;
         Ok(items)
+    }
+
+    fn side_logs(&self, wait: Duration) -> Result<Vec<LogId>, Failure> {
+        side_log::all(&self.settings, self.ends.stable(), wait)
+    }
+
+    fn side_records(
+        &self,
+        from_to: &BTreeMap<LogId, (Offset, Offset)>,
+        wait: Duration,
+    ) -> Result<SideRecords, Failure> {
+        side_log::records(&self.settings, from_to, wait)
     }
 
     fn shown(&self, at: &[(PartitionId, Offset)], wait: Duration) -> Result<Vec<bool>, Failure> {

@@ -11,7 +11,7 @@ use rdkafka::client::Client;
 use rdkafka::error::{IsError, KafkaError, RDKafkaErrorCode};
 
 use super::native::Message;
-use super::record::RawRecord;
+use super::record::{RawRecord, written_ms};
 
 /// `RD_KAFKA_PARTITION_UA`: the partitioner chooses.
 const UNASSIGNED: i32 = -1;
@@ -44,12 +44,17 @@ pub struct Outgoing<'a> {
 impl<'a> Outgoing<'a> {
     /// A raw record as it is, for the partition of its number.
     pub fn copy_of(record: &'a RawRecord<'_>, opaque: usize) -> Self {
+        Self::exact(&record.0, opaque)
+    }
+
+    /// The same of any record.
+    pub fn exact(message: &'a Message<'_>, opaque: usize) -> Self {
         Self {
-            partition: Some(record.0.partition()),
-            key: record.0.key(),
-            value: record.0.value(),
-            timestamp: record.written_ms(),
-            headers_of: Some(&record.0),
+            partition: Some(message.partition()),
+            key: message.key(),
+            value: message.value(),
+            timestamp: written_ms(message),
+            headers_of: Some(message),
             more_headers: &[],
             opaque,
         }

@@ -28,6 +28,7 @@ mod restore;
 mod rules;
 mod safeguard;
 mod shortened;
+mod side;
 mod sizes;
 mod stalled;
 mod step;

@@ -1,6 +1,6 @@
 //! Makes the logs of a partition agree before its committed offset is believed. [`super::evidence`] decides how.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::checkpoint::{Checkpoint, Origin, Tail};
@@ -22,6 +22,15 @@ const LONG: Duration = Duration::from_secs(10);
 /// Records of the state log looked at where no checkpoint says from where on.
 const LAST: Offset = 100;
 
+/// How far the transactions of a partition are committed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Standing {
+    /// The next raw offset to process.
+    pub next: Offset,
+    /// No repair will advance it.
+    pub is_final: bool,
+}
+
 /// What is known of one partition.
 struct Known<'a> {
     answer: &'a Committed,
@@ -32,12 +41,41 @@ struct Known<'a> {
 }
 
 impl<W: World> Core<W> {
-    /// The partitions whose logs agree with their committed offset; the others are repaired, and asked about again.
+    /// The partitions whose logs agree with their committed offset; the others are repaired, and asked about again. None
+    /// while records in a side topic are to be settled, which no transaction with records may touch before: a repair
+    /// writes none there, and it may have to come first.
     pub(super) fn reconcile(
         &mut self,
         source: &W::Source,
         answers: &[Committed],
     ) -> Result<Vec<PartitionId>, Trouble> {
+        let agreed = self.agree(source, answers)?;
+        if !self.waits_for_sides() {
+            return Ok(agreed);
+        }
+        let not_before = self.next_look_at_sides();
+        for id in agreed {
+            if let Some(partition) = self.partitions.get_mut(id) {
+                partition.relocate(not_before);
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    /// How far the transactions of these partitions are committed, whoever owns them.
+    pub(super) fn standings(
+        &mut self,
+        source: &W::Source,
+        ids: &[PartitionId],
+    ) -> Result<BTreeMap<PartitionId, Standing>, Trouble> {
+        let answers = source.committed(ids, SLICE)?;
+        let known = self.gather_evidence(&answers.iter().collect::<Vec<_>>())?;
+        let shown = self.shown(&known)?;
+        let of = |(known, shown): (&Known<'_>, _)| (known.answer.partition, known.standing(&shown));
+        Ok(known.iter().zip(shown).map(of).collect())
+    }
+
+    fn agree(&mut self, source: &W::Source, answers: &[Committed]) -> Result<Vec<PartitionId>, Trouble> {
         let is_known = |answer: &&Committed| self.partitions.get(answer.partition).is_none_or(|p| p.untorn);
         let (known, unknown): (Vec<&Committed>, Vec<&Committed>) = answers.iter().partition(is_known);
         let mut agreed: Vec<PartitionId> = known.iter().map(|answer| answer.partition).collect();
@@ -276,6 +314,16 @@ impl Known<'_> {
             Some(_) => Shown::No,
         };
         (self.tails.shown.last().map_or(Shown::Unknowable, of), self.tails.hidden.iter().map(of).collect())
+    }
+
+    /// A group that has lost its offset has committed at least what the last committed block covers.
+    fn standing(&self, shown: &(Shown, Vec<Shown>)) -> Standing {
+        let covered = || self.tails.shown.last().map_or(0, |group| group.tail.next);
+        let is_open = self.clean.has_open_records() || self.state.has_open_records();
+        Standing {
+            next: self.answer.offset.unwrap_or_else(covered),
+            is_final: !is_open && matches!(self.decide(shown), Decision::Agreed),
+        }
     }
 
     fn decide(&self, (last, hidden): &(Shown, Vec<Shown>)) -> Decision {

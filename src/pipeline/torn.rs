@@ -15,6 +15,7 @@
 //!   as it sees the markers of each transaction before the next ([`super::markers`]).
 //! - in a clean and a state partition, of anybody: when their stable ends have reached their ends, at each assignment
 //!   and after each change of the producer ([`Core::without_leftovers`]).
+//! - in a side partition, of our own: when a new producer has looked at all of them ([`super::side`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -92,7 +93,7 @@ impl<W: World> Core<W> {
     }
 
     /// The marker of a purge of ours can be missing too, and our next commit would make its offset real.
-    fn is_cleared(source: &W::Source, id: PartitionId) -> Result<(), Trouble> {
+    pub(super) fn is_cleared(source: &W::Source, id: PartitionId) -> Result<(), Trouble> {
         if Self::nothing_pending(source, &[id], SLICE)? {
             return Ok(());
         }
@@ -106,7 +107,7 @@ impl<W: World> Core<W> {
 
     /// The partitions that raw, clean and state topic all have: those that were there when the process began, and those
     /// that it was given since.
-    fn everywhere(&self) -> Vec<PartitionId> {
+    pub(super) fn everywhere(&self) -> Vec<PartitionId> {
         (0..self.options.began.max(self.partitions.end()))
             .filter(|id| self.options.reach.covers(*id))
             .collect()
@@ -253,7 +254,7 @@ impl<W: World> Core<W> {
     }
 
     /// Ends what a writer left open in these logs and in the group's offsets, as aborted.
-    fn purge(
+    pub(super) fn purge(
         &mut self,
         source: &W::Source,
         (writer, id): (&str, PartitionId),

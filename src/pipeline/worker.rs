@@ -12,6 +12,7 @@ use super::partition::Partition;
 use super::report::{Report, Tally};
 use super::safeguard::Safeguard;
 use super::shortened::{Told, window_status};
+use super::side::Sides;
 use super::stalled::StableEnds;
 use super::step::gather;
 use super::time::Time;
@@ -68,6 +69,8 @@ pub struct Core<W: World> {
     pub(super) open_elsewhere: (Duration, BTreeMap<LogId, Offset>),
     /// Monotonic time since which clearing them is held back.
     pub(super) held_back_since: Option<Duration>,
+    /// What an earlier producer left open in the side topics.
+    pub(super) sides: Sides,
     /// Attempts to clear the group's offsets.
     pub(super) probed: usize,
     /// What the group said and we have not answered yet.
@@ -118,6 +121,7 @@ impl<W: World> Worker<W> {
             offsets_cleared: false,
             open_elsewhere: Default::default(),
             held_back_since: None,
+            sides: Sides::default(),
             probed: 0,
             heard: VecDeque::new(),
             doubtful: false,
@@ -255,7 +259,13 @@ impl<W: World> Core<W> {
         }
         self.offsets_cleared = true;
         self.clear_elsewhere(source)?;
-        self.recover(source)
+        let settled = self.settle_sides(source);
+        if settled.as_ref().is_err_and(|trouble| !trouble.is_transient()) {
+            return settled;
+        }
+        // A failure for now holds back no repair, which the next look may wait for.
+        self.recover(source)?;
+        settled
     }
 
     fn prepare(&mut self) -> Result<(), Trouble> {
@@ -342,6 +352,7 @@ impl<W: World> Core<W> {
         self.sink.discard();
         self.prepared = false;
         self.offsets_cleared = false;
+        self.forget_sides();
         self.partitions.iter_mut().for_each(|p| p.untorn = false);
         if self.batch.is_open() {
             self.report.unknown();

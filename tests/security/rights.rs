@@ -143,7 +143,7 @@ fn each_right_that_is_missing_is_named_with_the_command_that_grants_it() {
         fs::remove_file(&running.log).unwrap();
         named += 1;
     }
-    assert_eq!(named, 9, "the README lists so many needed rights");
+    assert_eq!(named, 11, "the README lists so many needed rights");
     let running = sidecar(secured, &pipe, "lacking", "a").start();
     running.wait_ready(LIMIT);
     assert_eq!(running.stop(), Some(0), "{}", running.text());

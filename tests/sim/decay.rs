@@ -78,7 +78,7 @@ impl Cluster {
         for (partition, offsets) in self.offsets.iter_mut().enumerate() {
             let is_known = match &offsets.settled {
                 Some((_, metadata)) => !metadata.is_empty(),
-                None => self.state[partition].committed(0).next().is_some(),
+                None => self.state[partition].committed(0).any(|(_, it)| Block::decode(&it.block).is_ok()),
             };
             if !is_known && offsets.pending.is_empty() {
                 let shown = self.clean[partition].ever_committed().map(|(_, raw)| raw.at.offset + 1);

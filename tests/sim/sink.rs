@@ -205,6 +205,10 @@ impl Sink<SimSource> for SimSink {
         })
     }
 
+    fn copy_aside(&mut self, _: LogId, _: &[Offset], _: Duration) -> Result<(), Failure> {
+        unreachable!("no side topics here")
+    }
+
     fn discard(&mut self) {
         let mut cluster = self.universe.cluster.borrow_mut();
         if let Some(mut producer) = self.producer.take()

@@ -1,4 +1,7 @@
-//! What a broker tells of topics and of a group, and what this client may do with them.
+//! What a broker reports about topics, and what this client may do with them.
+//!
+//! A group is not described: `DescribeConsumerGroups` ends the process with a failed assertion when the coordinator
+//! goes away while it waits (librdkafka 2.12.1, `eonce->refcnt > 0`). See `Inquiry::group_is_forbidden`.
 
 use std::ffi::{CStr, CString};
 use std::ptr;
@@ -11,7 +14,7 @@ use sys::rd_kafka_AclOperation_t as Acl;
 
 use crate::kafka::rights::Operation;
 
-/// A topic or a group as the broker describes it.
+/// A topic as the broker describes it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Described {
     /// Id of a topic, base64 of 16 bytes; `None` where the broker does not know the topic.
@@ -40,24 +43,6 @@ pub fn topics<C: ClientContext>(
         let answer = answered(client, operation, wait, ask, |event| described_topics(event, count));
         sys::rd_kafka_TopicCollection_destroy(collection);
         answer
-    }
-}
-
-/// The consumer group, also when it does not exist yet.
-pub fn group<C: ClientContext>(
-    client: &Client<C>,
-    name: &str,
-    wait: Duration,
-) -> Result<Described, KafkaError> {
-    let name = CString::new(name)?;
-    let mut pointer = name.as_ptr();
-    let operation = sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBECONSUMERGROUPS;
-    // SAFETY: the one name outlives the call, which copies it; the result is read as what was asked for.
-    unsafe {
-        let ask = |rk, options, queue| {
-            sys::rd_kafka_DescribeConsumerGroups(rk, ptr::from_mut(&mut pointer), 1, options, queue);
-        };
-        answered(client, operation, wait, ask, |event| described_group(event))
     }
 }
 
@@ -138,26 +123,6 @@ unsafe fn described_topic(topic: *const sys::rd_kafka_TopicDescription_t) -> Des
         let mut count = 0;
         let list = sys::rd_kafka_TopicDescription_authorized_operations(topic, ptr::from_mut(&mut count));
         Described { id, allowed: operations(list, count), error }
-    }
-}
-
-/// # Safety
-/// `event` must be a live answer to `DescribeConsumerGroups` about one group.
-unsafe fn described_group(event: *mut sys::rd_kafka_event_t) -> Result<Described, KafkaError> {
-    // SAFETY: the result and everything reached from it lives as long as the event.
-    unsafe {
-        let result = sys::rd_kafka_event_DescribeConsumerGroups_result(event);
-        let mut count = 0;
-        let groups = sys::rd_kafka_DescribeConsumerGroups_result_groups(result, ptr::from_mut(&mut count));
-        if count != 1 || groups.is_null() {
-            return Err(KafkaError::AdminOp(RDKafkaErrorCode::Inconsistent));
-        }
-        let group = *groups;
-        let error = code_of(sys::rd_kafka_ConsumerGroupDescription_error(group));
-        let mut count = 0;
-        let list =
-            sys::rd_kafka_ConsumerGroupDescription_authorized_operations(group, ptr::from_mut(&mut count));
-        Ok(Described { id: None, allowed: operations(list, count), error })
     }
 }
 

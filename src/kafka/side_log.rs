@@ -1,0 +1,141 @@
+//! Side topics as logs: what is in them beyond their stable end, and copies of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::metadata::MetadataTopic;
+use rdkafka::producer::{Producer, ThreadedProducer};
+
+use super::aside;
+use super::client_config::Settings;
+use super::delivery::{Deliveries, Kind, mark};
+use super::ends::Quiet;
+use super::error::failure;
+use super::native::{self, Message};
+use super::tail;
+use super::topic::{Outgoing, Topic};
+use crate::clock;
+use crate::dedupe::{Offset, PartitionId};
+use crate::ports::{Failure, Leftover, LogId, Remedy, SideRecord, SideRecords, Written};
+
+/// Most records of one look, so that it takes no more than some megabytes.
+const LOOK: usize = 50_000;
+/// Longest silence of the brokers while records are read.
+const SILENCE: Duration = Duration::from_secs(5);
+/// Pause while the client's queue is full.
+const FULL: Duration = Duration::from_millis(1);
+
+/// The side topics that are configured.
+fn topics(settings: &Settings) -> impl Iterator<Item = (Written, &str)> {
+    let topics = [(Written::DeadLetter, &settings.dead_letter), (Written::Duplicates, &settings.duplicates)];
+    topics.into_iter().filter_map(|(topic, name)| Some((topic, name.as_deref()?)))
+}
+
+/// All partitions of the side topics that are configured.
+pub(super) fn all(
+    settings: &Settings,
+    client: &BaseConsumer<Quiet>,
+    wait: Duration,
+) -> Result<Vec<LogId>, Failure> {
+    let mut logs = Vec::new();
+    for (topic, name) in topics(settings) {
+        let doing = || format!("asking for the partitions of topic {name}");
+        let metadata = client.fetch_metadata(Some(name), wait).map_err(|e| failure(&doing(), &e))?;
+        let partitions =
+            metadata.topics().iter().filter(|it| it.name() == name).flat_map(MetadataTopic::partitions);
+        let numbers = partitions.filter_map(|partition| PartitionId::try_from(partition.id()).ok());
+        logs.extend(numbers.map(|partition| LogId { topic, partition }));
+    }
+    Ok(logs)
+}
+
+/// The records of these partitions, committed or not, each from an offset up to another; what `wait` has time for.
+pub(super) fn records(
+    settings: &Settings,
+    from_to: &BTreeMap<LogId, (Offset, Offset)>,
+    wait: Duration,
+) -> Result<SideRecords, Failure> {
+    let deadline = clock::monotonic() + wait;
+    let (mut found, mut next) = SideRecords::default();
+    for (topic, name) in topics(settings) {
+        let of_topic = || from_to.iter().filter(|(log, _)| log.topic == topic);
+        let from = of_topic().map(|(log, (from, _))| (log.partition, *from)).collect();
+        let mut cut = BTreeSet::new();
+        tail::read(settings, (name, &from), Leftover::Everything, SILENCE, &mut |partition, message| {
+            let log = LogId { topic, partition };
+            let offset = u64::try_from(message.offset()).unwrap_or(0);
+            let to = from_to.get(&log).map_or(0, |(_, to)| *to);
+            if offset >= to {
+                return false;
+            }
+            if found.len() >= LOOK || clock::monotonic() >= deadline {
+                next.insert(log, offset);
+                cut.insert(partition);
+                return false;
+            }
+            let (writer, raw) = aside::origin(message, &settings.raw);
+            found.push(SideRecord { log, offset, writer, raw });
+            offset + 1 < to
+        })?;
+        let whole = of_topic().filter(|(log, _)| !cut.contains(&log.partition));
+        next.extend(whole.map(|(log, (_, to))| (*log, *to)));
+    }
+    Ok((found, next))
+}
+
+/// Writes the records at these offsets of a partition to its end once more, unchanged, by a producer without transactions:
+/// they are visible at once, whatever becomes of the process.
+pub(super) fn copy(
+    settings: &Settings,
+    log: LogId,
+    offsets: &[Offset],
+    wait: Duration,
+) -> Result<(), Failure> {
+    let wanted: BTreeSet<Offset> = offsets.iter().copied().collect();
+    let (Some(first), Some(last)) = (wanted.first(), wanted.last()) else { return Ok(()) };
+    let name = settings.topic_of(log.topic);
+    let fail = |e: KafkaError| failure(&format!("copying records of topic {name}"), &e);
+    let client: ThreadedProducer<Deliveries> =
+        settings.copier().create_with_context(Deliveries::default()).map_err(fail)?;
+    let topic = Topic::open(client.client(), name).map_err(fail)?;
+    let from = BTreeMap::from([(log.partition, *first)]);
+    let mut failed = None;
+    tail::read(settings, (name, &from), Leftover::Everything, SILENCE, &mut |_, message| {
+        let offset = u64::try_from(message.offset()).unwrap_or(0);
+        if wanted.contains(&offset) {
+            failed = send(&client, &topic, (log.topic, message), wait).err();
+        }
+        offset < *last && failed.is_none()
+    })?;
+    if let Some(error) = failed {
+        return Err(fail(error));
+    }
+    if !native::flush(client.client(), wait) {
+        let what = format!("copies of records of topic {name} are not acknowledged; retrying");
+        return Err(Failure { remedy: Remedy::Retry, what, refused: None });
+    }
+    client.context().failure(|_| name).map_or(Ok(()), Err)
+}
+
+fn send(
+    client: &ThreadedProducer<Deliveries>,
+    topic: &Topic,
+    (written, message): (Written, &Message<'_>),
+    wait: Duration,
+) -> Result<(), KafkaError> {
+    let kind = if written == Written::DeadLetter { Kind::DeadLetter } else { Kind::Duplicates };
+    let copy = Outgoing::exact(message, mark(kind, 0));
+    let deadline = clock::monotonic() + wait;
+    loop {
+        match topic.send(client.client(), &copy) {
+            Err(KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull))
+                if clock::monotonic() < deadline =>
+            {
+                std::thread::sleep(FULL);
+            }
+            sent => return sent,
+        }
+    }
+}

@@ -1,0 +1,100 @@
+use super::*;
+use crate::ports::Written;
+
+const LOG: LogId = LogId { topic: Written::DeadLetter, partition: 0 };
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+fn raw(offset: Offset) -> Coordinates {
+    Coordinates { partition: 3, offset }
+}
+
+/// What is seen of records in a partition from offset 100: each with its writer and raw offset.
+fn seen(records: &[(Option<&str>, Option<Offset>)]) -> Seen {
+    let high = 100 + records.len() as u64;
+    let mut seen = Seen::new(&Bounds { low: 0, stable: 100, high }, Duration::ZERO);
+    for (offset, (writer, at)) in (100..).zip(records) {
+        let (writer, raw) = (writer.map(str::to_owned), at.map(raw));
+        seen.take(SideRecord { log: LOG, offset, writer, raw }, "a");
+    }
+    seen.next = high;
+    seen
+}
+
+fn at(next: Offset, is_final: bool) -> BTreeMap<PartitionId, Standing> {
+    BTreeMap::from([(3, Standing { next, is_final })])
+}
+
+fn settle(writer: &str, copies: &[Offset]) -> Decision {
+    Decision::Settle(writer.to_owned(), copies.to_vec())
+}
+
+#[test]
+fn what_is_below_the_committed_offset_is_copied() {
+    let seen =
+        seen(&[(Some("a"), Some(7)), (Some("b"), Some(70)), (Some("a"), Some(8)), (Some("a"), Some(9))]);
+    assert_eq!(seen.decide("a", true, &at(9, true)), settle("a", &[100, 102]));
+    assert_eq!(seen.decide("a", true, &at(7, true)), settle("a", &[]));
+    assert_eq!(seen.raw().collect::<BTreeSet<_>>(), BTreeSet::from([3]));
+}
+
+#[test]
+fn what_is_beyond_a_committed_offset_that_may_advance_waits() {
+    let seen = seen(&[(Some("a"), Some(7)), (Some("a"), Some(8))]);
+    assert_eq!(seen.decide("a", true, &at(8, false)), Decision::Wait);
+    assert_eq!(seen.decide("a", true, &at(9, false)), settle("a", &[100, 101]));
+    assert_eq!(seen.decide("a", true, &BTreeMap::new()), Decision::Wait);
+}
+
+#[test]
+fn a_record_that_another_worker_wrote_in_its_place_is_not_copied() {
+    let seen = seen(&[(Some("a"), Some(7)), (Some("a"), Some(8)), (Some("b"), Some(7))]);
+    assert_eq!(seen.decide("a", true, &at(9, true)), settle("a", &[101]));
+}
+
+#[test]
+fn a_copy_that_a_crash_left_behind_is_copied_once() {
+    let seen = seen(&[(Some("a"), Some(7)), (Some("a"), Some(7))]);
+    assert_eq!(seen.decide("a", true, &at(9, true)), settle("a", &[101]));
+}
+
+#[test]
+fn leftovers_of_others_alone_are_left_to_them() {
+    for writer in [Some("b"), None] {
+        let seen = seen(&[(writer, Some(7))]);
+        assert_eq!(seen.decide("a", true, &at(9, true)), Decision::Leave);
+    }
+}
+
+#[test]
+fn what_comes_first_and_is_not_ours_is_waited_for_and_then_settled() {
+    let behind = seen(&[(Some("b"), Some(70)), (Some("a"), Some(7))]);
+    assert!(!behind.is_due("a", PATIENCE, TIMEOUT) && behind.is_due("a", TIMEOUT, TIMEOUT));
+    assert_eq!(behind.decide("a", false, &at(80, true)), Decision::Wait);
+    assert_eq!(behind.decide("a", true, &at(80, true)), settle("b", &[100]));
+    let foreign = seen(&[(None, None), (Some("a"), Some(7))]);
+    assert!(!foreign.is_due("a", PATIENCE, TIMEOUT));
+    assert_eq!(foreign.decide("a", true, &at(80, true)), settle("a", &[101]));
+}
+
+#[test]
+fn a_purge_without_its_marker_is_settled_by_its_writer() {
+    assert_eq!(seen(&[(Some("a"), None)]).decide("a", true, &BTreeMap::new()), settle("a", &[]));
+}
+
+#[test]
+fn nothing_is_decided_early() {
+    let young = seen(&[(Some("a"), Some(7))]);
+    assert!(!young.is_due("a", PATIENCE / 2, TIMEOUT) && young.is_due("a", PATIENCE, TIMEOUT));
+    assert_eq!(young.decide("a", false, &at(9, true)), Decision::Wait);
+    let unread = Seen { next: 100, ..young.clone() };
+    assert_eq!(unread.decide("a", true, &at(9, true)), Decision::Wait);
+}
+
+#[test]
+fn a_stable_end_that_moves_begins_anew() {
+    let before = seen(&[(Some("a"), Some(7))]);
+    let same = Seen::updated(Some(before.clone()), &Bounds { low: 0, stable: 100, high: 105 }, PATIENCE);
+    assert_eq!(same, Seen { high: 105, ..before.clone() });
+    let moved = Bounds { low: 0, stable: 101, high: 105 };
+    assert_eq!(Seen::updated(Some(before), &moved, PATIENCE), Seen::new(&moved, PATIENCE));
+}
