@@ -36,9 +36,41 @@ const GROWTH: Duration = Duration::from_secs(2);
 struct Producing {
     clean: Topic,
     state: Topic,
-    dead_letter: Option<Topic>,
-    duplicates: Option<Topic>,
+    dead_letter: Option<SideTopic>,
+    duplicates: Option<SideTopic>,
     client: Client,
+}
+
+/// A topic for records that do not go to the clean one, with a number of partitions of its own.
+struct SideTopic {
+    topic: Topic,
+    name: String,
+    /// 0 until a broker was asked.
+    partitions: u32,
+}
+
+impl SideTopic {
+    /// Each raw partition has one here, so where there are as many, no two workers write to one: each waits for the end
+    /// of what is open in a partition that it has written to.
+    fn place_of(&self, raw: PartitionId) -> (&Topic, i32) {
+        (&self.topic, number(raw % self.partitions.max(1)))
+    }
+}
+
+impl Producing {
+    /// Asks how many partitions the side topics have.
+    fn know_sides(&mut self, wait: Duration) -> Result<(), KafkaError> {
+        let unknown = [&mut self.dead_letter, &mut self.duplicates].into_iter().flatten();
+        for side in unknown.filter(|side| side.partitions == 0) {
+            let metadata = self.client.client().fetch_metadata(Some(&side.name), wait)?;
+            let partitions = metadata.topics().first().map_or(0, |topic| topic.partitions().len());
+            side.partitions = u32::try_from(partitions).unwrap_or(u32::MAX);
+            if partitions == 0 {
+                return Err(KafkaError::MetadataFetch(RDKafkaErrorCode::UnknownTopicOrPartition));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// One transactional producer, replaced whenever an outcome is unknown.
@@ -105,11 +137,14 @@ impl KafkaSink {
     fn connect(&self) -> Result<Producing, KafkaError> {
         let client = client(&self.settings, &self.settings.transactional_id)?;
         let open = |name: &str| Topic::open(client.client(), name);
+        let side = |name: &str| {
+            Ok::<_, KafkaError>(SideTopic { topic: open(name)?, name: name.to_owned(), partitions: 0 })
+        };
         Ok(Producing {
             clean: open(&self.settings.clean)?,
             state: open(&self.settings.state)?,
-            dead_letter: self.settings.dead_letter.as_deref().map(open).transpose()?,
-            duplicates: self.settings.duplicates.as_deref().map(open).transpose()?,
+            dead_letter: self.settings.dead_letter.as_deref().map(side).transpose()?,
+            duplicates: self.settings.duplicates.as_deref().map(side).transpose()?,
             client,
         })
     }
@@ -168,10 +203,14 @@ impl Sink<KafkaSource> for KafkaSink {
         if self.ready {
             return Ok(());
         }
-        let producing = match self.producer.take() {
+        let mut producing = match self.producer.take() {
             Some(producing) => producing,
             None => self.connect().map_err(|e| self.fail("creating the producer", &e))?,
         };
+        if let Err(error) = producing.know_sides(wait) {
+            self.producer = Some(producing);
+            return Err(self.fail("asking for the partitions of the side topics", &error));
+        }
         match producing.client.init_transactions(wait) {
             Ok(()) => {
                 self.ready = true;
@@ -242,25 +281,27 @@ impl Sink<KafkaSource> for KafkaSink {
 
     fn divert(&mut self, side: Side, record: &RawRecord<'_>, reason: &Reason) -> Result<(), Failure> {
         let Producing { clean, dead_letter, duplicates, client, .. } = self.producing()?;
-        let (key, topic, kind) = match side {
-            Side::DeadLetter => ("dead_letter", dead_letter.as_ref(), Kind::DeadLetter),
-            Side::Duplicates => ("duplicates", duplicates.as_ref(), Kind::Duplicates),
-            Side::Clean => ("clean", Some(clean), Kind::Clean),
+        let at = record.coordinates();
+        let (key, target, kind) = match side {
+            Side::DeadLetter => {
+                ("dead_letter", dead_letter.as_ref().map(|it| it.place_of(at.partition)), Kind::DeadLetter)
+            }
+            Side::Duplicates => {
+                ("duplicates", duplicates.as_ref().map(|it| it.place_of(at.partition)), Kind::Duplicates)
+            }
+            Side::Clean => ("clean", Some((clean, number(at.partition))), Kind::Clean),
         };
-        let Some(topic) = topic else {
+        let Some((topic, partition)) = target else {
             return Err(Failure {
                 remedy: Remedy::Stop,
                 what: format!("a record belongs to topics.{key}, which is not set; set it"),
                 refused: None,
             });
         };
-        let at = record.coordinates();
         let copy = Outgoing::copy_of(record, mark(kind, at.offset));
-        // The side topics have partitions of their own number.
-        let partition = copy.partition.filter(|_| side == Side::Clean);
         let writer = (side != Side::Clean).then_some(self.settings.transactional_id.as_str());
         let more_headers = &explained(at, reason, &self.settings.raw, writer);
-        let letter = Outgoing { partition, more_headers, ..copy };
+        let letter = Outgoing { partition: Some(partition), more_headers, ..copy };
         self.send(client, self.name(kind), || topic.send(client.client(), &letter))
     }
 

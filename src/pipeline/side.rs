@@ -12,8 +12,8 @@
 //! Records of a committed transaction are copied first, by a producer without transactions, and everything open is then ended
 //! as aborted. A crash between the two repeats the copy: a record may stand there twice, never zero times. A transaction was
 //! committed where the committed offset is beyond the raw record, and was not where it is not and can no longer move by
-//! a repair ([`Core::standings`]). When another worker processed the record meanwhile, its own record in the same
-//! partition shows that. In another partition (no key) it is not seen, and the record stands there twice.
+//! a repair ([`Core::standings`]). When another worker processed the record meanwhile, its own record shows that: it is in
+//! the same partition, as long as the side topic has as many partitions as then.
 //!
 //! The last stable offset shows only the first open transaction of a partition. What comes first and is not ours belongs
 //! to a living writer, which moves on, or to one that settles it when it starts. If records of ours are behind it for longer

@@ -108,6 +108,7 @@ fn a_dead_letter_keeps_the_record_and_adds_why() {
         settings.dead_letter = Some("dead.single".to_owned());
         let source = joined(&settings, &[(3, 0)]);
         let records = read(&source, odd.len());
+        let writer = settings.transactional_id.clone();
         let mut sink = KafkaSink::new(settings);
         renewed(&mut sink).expect("a producer");
         sink.begin().unwrap();
@@ -128,6 +129,7 @@ fn a_dead_letter_keeps_the_record_and_adds_why() {
                 header("dedupd.topic", Some(RAW)),
                 header("dedupd.partition", Some("3")),
                 header("dedupd.offset", Some(&offset)),
+                header("dedupd.writer", Some(&writer)),
             ];
             assert_eq!(headers(seen)[raw.headers.len()..], added, "{raw:?}");
         }

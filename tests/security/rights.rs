@@ -1,11 +1,15 @@
 //! What the README lists under "Rights" is what is needed, all of it and no more.
 
 use std::fs;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::support::secured::DEDUPD;
 use crate::support::{Draft, Isolation, Pipe, Secured, Sidecar};
 use crate::{LIMIT, sasl, shared};
+
+/// Held by a test that needs a right on the cluster, and by one that removes it: all are the same user.
+static ON_THE_CLUSTER: Mutex<()> = Mutex::new(());
 
 /// One line of the README: the arguments of `kafka-acls.sh`, and what the comment behind says.
 struct Documented {
@@ -77,6 +81,7 @@ fn sidecar(secured: &Secured, pipe: &Pipe<'_>, name: &str, instance: &str) -> Si
 #[test]
 fn with_the_documented_rights_everything_works() {
     let secured = shared();
+    let _held = ON_THE_CLUSTER.lock().unwrap_or_else(PoisonError::into_inner);
     let mut documented = Documented::all("events");
     documented.retain(|line| !line.comment.contains("create"));
     grant(secured, &documented);
@@ -149,6 +154,7 @@ fn each_right_that_is_missing_is_named_with_the_command_that_grants_it() {
     assert_eq!(running.stop(), Some(0), "{}", running.text());
     assert!(!running.text().contains("the right to"), "{}", running.text());
 
+    let _held = ON_THE_CLUSTER.lock().unwrap_or_else(PoisonError::into_inner);
     for line in documented.iter().filter(|line| line.comment == "optional") {
         change(
             secured,
@@ -161,6 +167,7 @@ fn each_right_that_is_missing_is_named_with_the_command_that_grants_it() {
     assert_eq!(running.stop(), Some(0), "{}", running.text());
     let warned = running.text().matches("the right to DescribeConfigs is missing on").count();
     assert_eq!(warned, 4, "{}", running.text());
+    grant(secured, &documented);
 }
 
 #[test]

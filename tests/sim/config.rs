@@ -49,7 +49,7 @@ pub struct Choices {
 impl Choices {
     /// Those of a history's beginning.
     pub fn draw(chance: &mut Chance) -> Self {
-        let choices = Self {
+        Self {
             time: if chance.coin() { TimeSource::Record } else { TimeSource::Arrival },
             filters: chance.rng.u8(0..4) == 0,
             evicts: chance.rng.u8(0..4) == 0,
@@ -61,8 +61,7 @@ impl Choices {
             rule: 0,
             accepts: false,
             foreign: false,
-        };
-        choices
+        }
     }
 
     /// Others, for a process that starts again.

@@ -18,6 +18,13 @@ const MOST: usize = 5;
 /// Where the logs of some partitions begin: what stood before was deleted before the history.
 const BASES: [Offset; 3] = [0, 0, 1_000];
 
+/// Where the part of each log begins that retention has to leave there.
+struct Needed {
+    raw: Offset,
+    clean: Offset,
+    state: Offset,
+}
+
 impl Cluster {
     /// Adds an empty partition to every topic. Records were deleted from raw and clean before.
     pub fn grow(&mut self) {
@@ -36,23 +43,28 @@ impl Cluster {
         if self.raw.len() < MOST && self.chance.hit(Fault::Growth) {
             self.grow();
         }
-        let before = self.now.saturating_sub(RETENTION);
-        let (raw, clean, state) = self.needed(partition);
-        if self.chance.hit(Fault::CleanDeleted) {
-            self.clean[partition].delete(before, clean);
+        let [clean, state, raw] =
+            [Fault::CleanDeleted, Fault::StateDeleted, Fault::RawDeleted].map(|fault| self.chance.hit(fault));
+        if !(clean || state || raw) {
+            return;
         }
-        if self.chance.hit(Fault::StateDeleted) && self.state[partition].delete(before, state) {
+        let before = self.now.saturating_sub(RETENTION);
+        let needed = self.needed(partition);
+        if clean {
+            self.clean[partition].delete(before, needed.clean);
+        }
+        if state && self.state[partition].delete(before, needed.state) {
             self.forgets = true;
         }
-        if self.chance.hit(Fault::RawDeleted) {
-            self.raw[partition].delete(raw);
+        if raw {
+            self.raw[partition].delete(needed.raw);
         }
     }
 
     /// Where in raw, clean and state the last transactions begin. What a missing marker undoes is repaired by what the
     /// logs hold, so retention has to leave that there for longer than nothing runs. The state of a group that has seen
     /// no missing marker may go altogether.
-    fn needed(&self, partition: usize) -> (Offset, Offset, Offset) {
+    fn needed(&self, partition: usize) -> Needed {
         let settled = self.offsets[partition].settled.as_ref().map_or(0, |(offset, _)| *offset);
         let blocks = self.state[partition].committed(0).filter_map(|(at, record)| {
             let block = Block::decode(&record.block).ok()?;
@@ -68,7 +80,7 @@ impl Cluster {
         let counts = self.chance.counts();
         let is_torn = torn.iter().any(|fault| counts.contains_key(fault.name()));
         let state = last().next().map(|(.., at)| *at).filter(|_| is_torn);
-        (raw.min(settled), clean, state.unwrap_or(Offset::MAX))
+        Needed { raw: raw.min(settled), clean, state: state.unwrap_or(Offset::MAX) }
     }
 
     /// An operator sets the offsets that the group and the state topic have lost, or that were set before and are not what
