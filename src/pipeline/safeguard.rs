@@ -5,11 +5,11 @@ use super::options::Options;
 /// A rule that a test can leave out. A process that serves leaves out none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Safeguard {
-    /// Missing markers are waited for, and leftovers are looked for ([`super::torn`]).
+    /// Missing markers are waited for, and leftovers are looked for (`torn`).
     Markers,
-    /// After leftovers were aborted, the three logs are made to agree ([`super::repair`]).
+    /// After leftovers were aborted, the three logs are made to agree (`repair`).
     Agreement,
-    /// A record beyond the expected one is believed only when it is proven ([`super::order`]).
+    /// A record beyond the expected one is believed only when it is proven (`order`).
     Gaps,
     /// A record below the expected one is skipped.
     Repeats,
@@ -17,9 +17,9 @@ pub enum Safeguard {
     Renewal,
     /// What an aborted transaction put into the windows is taken out again.
     Undo,
-    /// Local state is compared with the last committed block ([`super::recovery`]).
+    /// Local state is compared with the last committed block (`recovery`).
     Tails,
-    /// The end of a restore is compared with the last committed block ([`super::complete`]).
+    /// The end of a restore is compared with the last committed block (`complete`).
     RestoreEnd,
     /// Local owners at or beyond the committed offset are claims and not owners.
     Claims,
