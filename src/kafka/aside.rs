@@ -1,15 +1,60 @@
 //! Records that go to a side topic instead of the clean one.
 
+use std::time::Duration;
+
+use rdkafka::client::{Client, ClientContext};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{Header, OwnedHeaders};
 
+use super::consumer::number;
 use super::native::Message;
-use crate::dedupe::Coordinates;
+use super::topic::Topic;
+use crate::dedupe::{Coordinates, PartitionId};
 use crate::ports::Reason;
 
 const TOPIC: &str = "dedupd.topic";
 const PARTITION: &str = "dedupd.partition";
 const OFFSET: &str = "dedupd.offset";
 const WRITER: &str = "dedupd.writer";
+
+/// A topic for records that do not go to the clean one, with a number of partitions of its own.
+pub(super) struct SideTopic {
+    topic: Topic,
+    name: String,
+    /// 0 until a broker was asked.
+    partitions: u32,
+}
+
+impl SideTopic {
+    pub(super) fn open<C: ClientContext>(client: &Client<C>, name: &str) -> Result<Self, KafkaError> {
+        Ok(Self { topic: Topic::open(client, name)?, name: name.to_owned(), partitions: 0 })
+    }
+
+    /// Asks how many partitions it has, once.
+    pub(super) fn know<C: ClientContext>(
+        &mut self,
+        client: &Client<C>,
+        wait: Duration,
+    ) -> Result<(), KafkaError> {
+        if self.partitions > 0 {
+            return Ok(());
+        }
+        let metadata = client.fetch_metadata(Some(&self.name), wait)?;
+        let partitions = metadata.topics().first().map_or(0, |topic| topic.partitions().len());
+        self.partitions = u32::try_from(partitions).unwrap_or(u32::MAX);
+        if partitions > 0 {
+            Ok(())
+        } else {
+            Err(KafkaError::MetadataFetch(RDKafkaErrorCode::UnknownTopicOrPartition))
+        }
+    }
+
+    /// Each raw partition has one here, so where there are as many, no two workers write to one: each waits for the end
+    /// of what is open in a partition that it has written to.
+    pub(super) fn place_of(&self, raw: PartitionId) -> (&Topic, i32) {
+        (&self.topic, number(raw % self.partitions.max(1)))
+    }
+}
 
 /// The headers that say why a record is here and where it stood in the raw topic; they come behind its own. `writer` is
 /// the transactional id: only by it can a restart recognise what its predecessor left open.

@@ -7,7 +7,7 @@ use rdkafka::consumer::Consumer;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{Producer, ThreadedProducer};
 
-use super::aside::explained;
+use super::aside::{SideTopic, explained};
 use super::client_config::Settings;
 use super::consumer::{KafkaSource, number};
 use super::delivery::{Deliveries, Kind, mark};
@@ -41,35 +41,11 @@ struct Producing {
     client: Client,
 }
 
-/// A topic for records that do not go to the clean one, with a number of partitions of its own.
-struct SideTopic {
-    topic: Topic,
-    name: String,
-    /// 0 until a broker was asked.
-    partitions: u32,
-}
-
-impl SideTopic {
-    /// Each raw partition has one here, so where there are as many, no two workers write to one: each waits for the end
-    /// of what is open in a partition that it has written to.
-    fn place_of(&self, raw: PartitionId) -> (&Topic, i32) {
-        (&self.topic, number(raw % self.partitions.max(1)))
-    }
-}
-
 impl Producing {
-    /// Asks how many partitions the side topics have.
     fn know_sides(&mut self, wait: Duration) -> Result<(), KafkaError> {
-        let unknown = [&mut self.dead_letter, &mut self.duplicates].into_iter().flatten();
-        for side in unknown.filter(|side| side.partitions == 0) {
-            let metadata = self.client.client().fetch_metadata(Some(&side.name), wait)?;
-            let partitions = metadata.topics().first().map_or(0, |topic| topic.partitions().len());
-            side.partitions = u32::try_from(partitions).unwrap_or(u32::MAX);
-            if partitions == 0 {
-                return Err(KafkaError::MetadataFetch(RDKafkaErrorCode::UnknownTopicOrPartition));
-            }
-        }
-        Ok(())
+        let client = self.client.client();
+        let mut sides = [&mut self.dead_letter, &mut self.duplicates].into_iter().flatten();
+        sides.try_for_each(|side| side.know(client, wait))
     }
 }
 
@@ -137,9 +113,7 @@ impl KafkaSink {
     fn connect(&self) -> Result<Producing, KafkaError> {
         let client = client(&self.settings, &self.settings.transactional_id)?;
         let open = |name: &str| Topic::open(client.client(), name);
-        let side = |name: &str| {
-            Ok::<_, KafkaError>(SideTopic { topic: open(name)?, name: name.to_owned(), partitions: 0 })
-        };
+        let side = |name: &str| SideTopic::open(client.client(), name);
         Ok(Producing {
             clean: open(&self.settings.clean)?,
             state: open(&self.settings.state)?,
