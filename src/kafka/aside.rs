@@ -8,6 +8,7 @@ use rdkafka::message::{Header, OwnedHeaders};
 
 use super::consumer::number;
 use super::native::Message;
+use super::side_log;
 use super::topic::Topic;
 use crate::dedupe::{Coordinates, PartitionId};
 use crate::ports::Reason;
@@ -39,8 +40,7 @@ impl SideTopic {
         if self.partitions > 0 {
             return Ok(());
         }
-        let metadata = client.fetch_metadata(Some(&self.name), wait)?;
-        let partitions = metadata.topics().first().map_or(0, |topic| topic.partitions().len());
+        let partitions = side_log::partitions(client, &self.name, wait)?.len();
         self.partitions = u32::try_from(partitions).unwrap_or(u32::MAX);
         if partitions > 0 {
             Ok(())

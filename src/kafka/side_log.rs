@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use rdkafka::client::{Client, ClientContext};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::metadata::MetadataTopic;
@@ -42,13 +43,22 @@ pub(super) fn all(
     let mut logs = Vec::new();
     for (topic, name) in topics(settings) {
         let doing = || format!("asking for the partitions of topic {name}");
-        let metadata = client.fetch_metadata(Some(name), wait).map_err(|e| failure(&doing(), &e))?;
-        let partitions =
-            metadata.topics().iter().filter(|it| it.name() == name).flat_map(MetadataTopic::partitions);
-        let numbers = partitions.filter_map(|partition| PartitionId::try_from(partition.id()).ok());
-        logs.extend(numbers.map(|partition| LogId { topic, partition }));
+        let partitions = partitions(client.client(), name, wait).map_err(|e| failure(&doing(), &e))?;
+        logs.extend(partitions.into_iter().map(|partition| LogId { topic, partition }));
     }
     Ok(logs)
+}
+
+/// The partitions of a topic; none when the broker does not know it.
+pub(super) fn partitions<C: ClientContext>(
+    client: &Client<C>,
+    name: &str,
+    wait: Duration,
+) -> Result<Vec<PartitionId>, KafkaError> {
+    let metadata = client.fetch_metadata(Some(name), wait)?;
+    let partitions =
+        metadata.topics().iter().filter(|it| it.name() == name).flat_map(MetadataTopic::partitions);
+    Ok(partitions.filter_map(|partition| PartitionId::try_from(partition.id()).ok()).collect())
 }
 
 /// The records of these partitions, committed or not, each from an offset up to another; what `wait` has time for.

@@ -7,7 +7,6 @@ use super::checkpoint::{Checkpoint, Origin, Tail};
 use super::evidence::{Decision, Evidence, Group, Shown, Tails, decide};
 use super::failpoint;
 use super::markers::Touched;
-use super::safeguard::Safeguard;
 use super::trouble::{Fatal, Trouble};
 use super::worker::{Core, World};
 use crate::clock::Clock;
@@ -79,7 +78,7 @@ impl<W: World> Core<W> {
         let is_known = |answer: &&Committed| self.partitions.get(answer.partition).is_none_or(|p| p.untorn);
         let (known, unknown): (Vec<&Committed>, Vec<&Committed>) = answers.iter().partition(is_known);
         let mut agreed: Vec<PartitionId> = known.iter().map(|answer| answer.partition).collect();
-        if !self.options.keeps(Safeguard::Markers) || !self.options.keeps(Safeguard::Agreement) {
+        if !self.options.repairs() {
             return Ok(answers.iter().map(|answer| answer.partition).collect());
         }
         if unknown.is_empty() {

@@ -31,4 +31,10 @@ impl Options {
     pub(super) fn keeps(&self, rule: Safeguard) -> bool {
         self.without != Some(rule)
     }
+
+    /// Whether leftovers are looked for and made to agree with what was committed.
+    #[must_use]
+    pub(super) fn repairs(&self) -> bool {
+        self.keeps(Safeguard::Markers) && self.keeps(Safeguard::Agreement)
+    }
 }

@@ -24,7 +24,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::repair::Standing;
-use super::safeguard::Safeguard;
 use super::trouble::Trouble;
 use super::worker::{Core, World};
 use crate::clock::Clock;
@@ -169,18 +168,17 @@ impl<W: World> Core<W> {
         if self.sides.is_settled || now < self.sides.next_look {
             return Ok(());
         }
-        if self.options.keeps(Safeguard::Markers) && self.options.keeps(Safeguard::Agreement) {
-            // Also after a failure.
-            self.sides.next_look = now + PAUSE;
-            let mut open = self.open_sides(now)?;
-            let looked = self.look_at_sides(source, &mut open);
-            self.sides.is_settled = open.is_empty();
-            self.sides.open = Some(open);
-            looked
-        } else {
+        if !self.options.repairs() {
             self.sides.is_settled = true;
-            Ok(())
+            return Ok(());
         }
+        // Also after a failure.
+        self.sides.next_look = now + PAUSE;
+        let mut open = self.open_sides(now)?;
+        let looked = self.look_at_sides(source, &mut open);
+        self.sides.is_settled = open.is_empty();
+        self.sides.open = Some(open);
+        looked
     }
 
     /// The side partitions in which something is open, of those that matter still. Partitions that are new since the first
