@@ -41,17 +41,35 @@ const FIRST_SHARE: f64 = 7.0 / 8.0;
 /// For `bits` up to 20; absolute error below 1e-10.
 #[must_use]
 pub fn block_rate(load: f64, bits: u32) -> f64 {
-    let size = f64::from(BLOCK_BITS);
-    // none[i]: that none of i given bits is set; its d-th difference: that all of d given bits are.
-    let mut none: Vec<f64> = (0..=bits)
-        .map(|given| (-load * (1.0 - (1.0 - f64::from(given) / size).powf(f64::from(bits)))).exp())
-        .collect();
-    let mut rate = 0.0;
-    for distinct in distinct_draws(bits) {
-        rate += distinct * none.first().copied().unwrap_or(0.0);
-        none = none.iter().zip(none.iter().skip(1)).map(|(this, next)| this - next).collect();
+    Draws::new(bits).rate(load)
+}
+
+/// What [`block_rate`] needs of a number of bits, whatever the load.
+struct Draws {
+    /// The chances that the bits drawn are 0, 1, 2, … different ones.
+    distinct: Vec<f64>,
+    /// The chances that one identity sets at least one of 0, 1, 2, … given bits.
+    touched: Vec<f64>,
+}
+
+impl Draws {
+    fn new(bits: u32) -> Self {
+        let size = f64::from(BLOCK_BITS);
+        let touched = (0..=bits).map(|given| 1.0 - (1.0 - f64::from(given) / size).powf(f64::from(bits)));
+        Self { distinct: distinct_draws(bits), touched: touched.collect() }
     }
-    rate.clamp(0.0, 1.0)
+
+    fn rate(&self, load: f64) -> f64 {
+        // none[i]: that none of i given bits is set; its d-th difference: that all of d given bits are.
+        let mut none: Vec<f64> = self.touched.iter().map(|touched| (-load * touched).exp()).collect();
+        let mut rate = 0.0;
+        for distinct in &self.distinct {
+            rate += distinct * none.first().copied().unwrap_or(0.0);
+            let mut next = none.pop().unwrap_or(0.0);
+            none.iter_mut().rev().for_each(|this| *this -= std::mem::replace(&mut next, *this));
+        }
+        rate.clamp(0.0, 1.0)
+    }
 }
 
 /// The chances that `draws` draws from the bits of a block hit 0, 1, 2, … different ones.
@@ -95,10 +113,11 @@ impl Density {
     #[must_use]
     pub fn with_bits(rate: f64, bits: u32) -> Self {
         let wanted = rate.max(SMALLEST_RATE / 1e4).sqrt();
+        let draws = Draws::new(bits);
         let (mut low, mut high) = (0.0, f64::from(BLOCK_BITS));
         for _ in 0..24 {
             let middle = f64::midpoint(low, high);
-            if block_rate(middle, bits) <= wanted { low = middle } else { high = middle }
+            if draws.rate(middle) <= wanted { low = middle } else { high = middle }
         }
         Self { bits, load: low }
     }
