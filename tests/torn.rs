@@ -340,6 +340,7 @@ fn a_writer_that_dies_in_a_shared_side_topic_costs_others_time_and_no_record() {
     let load = pipe.load(4, 1_000);
     let dying = sidecar("a").with("DEDUPD_FAILPOINT", "before_commit:20").start();
     dying.wait(LIMIT);
+    assert!(dying.text().contains("failpoint before_commit reached"), "{}", dying.text());
     let died = dedupd::clock::monotonic();
     load.finish();
     pipe.wait_caught_up(4, LIMIT);
