@@ -147,8 +147,8 @@ pub trait Source {
     fn unassign(&self, partitions: &[PartitionId]) -> Result<(), Failure>;
     /// Moves assigned partitions to new offsets and lets them run; records fetched before are discarded.
     fn seek(&self, starts: &[(PartitionId, Offset)]) -> Result<(), Failure>;
-    /// The same for one partition, whose last record before `offset` was taken under the leader epoch `last`, where that
-    /// is known. When the log is no longer the one that holds that record, [`Source::truncated`] says so before any
+    /// The same for one partition, of which a record at or behind `offset` - 1 was taken under the leader epoch `last`, where
+    /// that is known. When the log is no longer the one that holds that record, [`Source::truncated`] says so before any
     /// record comes.
     fn seek_behind(
         &self,

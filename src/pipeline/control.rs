@@ -1,7 +1,8 @@
 //! What an operator asks of a running worker, answered between two transactions.
 
-use super::batch::{Batch, Partitions};
-use super::loading::Stored;
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::loading::{Stored, unusable};
 use super::partition::{Open, Partition};
 use super::trouble::Trouble;
 use super::worker::{Core, World};
@@ -76,9 +77,7 @@ impl<W: World> Core<W> {
         let Some(slice_ms) = window.slice_of(&look) else { return Ok(places) };
         // A bit has no owner: the blocks tell whose it is.
         self.store.scan(filed, &mut |view| {
-            let stored = view
-                .owners_of(identity)
-                .map_err(|error| StoreError::Corrupt(format!("partition {}: {error}", partition.id)))?;
+            let stored = view.owners_of(identity).map_err(|e| unusable(partition.id, &e))?;
             let beyond = stored.into_iter().filter(|owner| owners.iter().all(|(known, _)| known != owner));
             places.extend(beyond.map(|owner| place(Some(owner), view.header.time_first_ms, Part::Bloom)));
             Ok(())
@@ -90,18 +89,46 @@ impl<W: World> Core<W> {
     }
 
     fn forget(&mut self, source: &W::Source, identity: Identity, places: &[Place]) -> Result<(), Trouble> {
+        let owners = self.all_owners(identity, places)?;
         self.batch.begin(&mut self.sink, || self.clock.elapsed()).map_err(Trouble::from)?;
         let hash = self.options.hash;
-        open_for((&mut self.batch, &mut self.partitions), places, |partition, owners| Forgotten {
-            hash,
-            partition: partition.id,
-            number: partition.forgets + 1,
-            at: partition.committed,
-            owners: owners.into_iter().map(|owner| (owner, identity)).collect(),
-        });
+        for partition in self.partitions.iter_mut() {
+            let Some(owners) = owners.get(&partition.id) else { continue };
+            let forgotten = Forgotten {
+                hash,
+                partition: partition.id,
+                number: partition.forgets + 1,
+                at: partition.committed,
+                owners: owners.iter().map(|owner| (*owner, identity)).collect(),
+            };
+            *self.batch.touch(partition.id, &mut partition.open) =
+                Open { forgotten: Some(forgotten), ..Open::default() };
+        }
         self.commit(source)?;
         tracing::info!(?places, "an identity was taken back");
         Ok(())
+    }
+
+    /// The owners of an identity in the partitions of these places: those named there, and older ones that only the
+    /// stored blocks have, because a window evicted them. A larger window would read them from there.
+    fn all_owners(
+        &self,
+        identity: Identity,
+        places: &[Place],
+    ) -> Result<BTreeMap<PartitionId, BTreeSet<Offset>>, StoreError> {
+        let mut owners: BTreeMap<PartitionId, BTreeSet<Offset>> = BTreeMap::new();
+        for place in places {
+            owners.entry(place.partition).or_default().insert(place.offset.unwrap_or(NOBODY));
+        }
+        for (partition, owners) in &mut owners {
+            for filed in self.options.kinds.filed(*partition) {
+                self.store.scan(filed, &mut |view| {
+                    owners.extend(view.owners_of(identity).map_err(|e| unusable(*partition, &e))?);
+                    Ok(())
+                })?;
+            }
+        }
+        Ok(owners)
     }
 
     /// Writes what is taken back to the state topic, in the open transaction.
@@ -114,24 +141,5 @@ impl<W: World> Core<W> {
             self.sink.put_state(partition.id, &origin.render(), &forgotten.encode())?;
         }
         Ok(())
-    }
-}
-
-/// Makes the partitions of these places part of the open transaction.
-fn open_for(
-    (batch, partitions): (&mut Batch, &mut Partitions),
-    places: &[Place],
-    forgotten: impl Fn(&Partition, Vec<Offset>) -> Forgotten,
-) {
-    for partition in partitions.iter_mut() {
-        let owners: Vec<Offset> = places
-            .iter()
-            .filter(|place| place.partition == partition.id)
-            .map(|place| place.offset.unwrap_or(NOBODY))
-            .collect();
-        if !owners.is_empty() {
-            let forgotten = Some(forgotten(partition, owners));
-            *batch.touch(partition.id, &mut partition.open) = Open { forgotten, ..Open::default() };
-        }
     }
 }

@@ -27,7 +27,7 @@
 use std::collections::BTreeSet;
 
 use super::checkpoint::{Checkpoint, Origin, Tail};
-use crate::dedupe::{Block, BlockView, Forgotten, Offset};
+use crate::dedupe::{Block, BlockView, Forgotten, KindId, Offset};
 use crate::ports::StateItem;
 
 /// Whether the clean log shows the records of a transaction.
@@ -54,6 +54,8 @@ pub(super) struct Group {
     pub tail: Tail,
     /// Stream time before and after the transaction, epoch milliseconds.
     pub times: (i64, i64),
+    /// Has all its blocks. Without clean records there is one for each kind, that of the unnamed kind last.
+    is_whole: bool,
 }
 
 impl Group {
@@ -70,7 +72,8 @@ impl Group {
         let same = |(last, _): &(Origin, Vec<u8>)| {
             last.writer == origin.writer && last.clean_end == origin.clean_end
         };
-        self.blocks.last().is_some_and(same) && (origin.clean_end.is_some() || block.next == self.tail.next)
+        let is_open = origin.clean_end.is_some() || block.next == self.tail.next;
+        self.blocks.last().is_some_and(same) && is_open && !self.is_whole
     }
 }
 
@@ -126,16 +129,18 @@ impl Tails {
 
 fn push(groups: &mut Vec<Group>, at: Offset, origin: Origin, (block, bytes): (Block, Vec<u8>)) {
     let tail = Tail { crc: Block::checksum(&bytes), next: block.next, from: Some(at) };
+    let is_whole = origin.clean_end.is_none() && KindId::of_filed(block.partition).0 == KindId::UNNAMED;
     if let Some(last) = groups.last_mut().filter(|last| last.continues_with(&origin, &block)) {
         last.at = at;
         last.first = last.first.min(block.first);
         last.tail = Tail { from: last.tail.from, next: block.next.max(last.tail.next), ..tail };
         last.times.1 = block.time_last_ms;
+        last.is_whole = is_whole;
         last.blocks.push((origin, bytes));
         return;
     }
     let times = (block.time_first_ms, block.time_last_ms);
-    groups.push(Group { blocks: vec![(origin, bytes)], at, first: block.first, tail, times });
+    groups.push(Group { blocks: vec![(origin, bytes)], at, first: block.first, tail, times, is_whole });
 }
 
 /// Everything that is known of a partition.
@@ -251,7 +256,11 @@ fn agreed_blocks(tails: &Tails, checkpoint: &Checkpoint) -> Decision {
 /// The blocks of the last transaction that the clean log shows and the state log does not. They may have been written
 /// several times, by attempts to write them again; the first writing of each counts.
 fn shown_but_for_its_blocks(tails: &Tails, shown: &[Shown]) -> Option<Group> {
-    let is_shown = |(group, shown): &(&Group, &Shown)| **shown == Shown::Yes && tails.is_newest(group);
+    // A member that had lost the partition may have written older blocks again, and was aborted.
+    let is_known = |group: &Group| tails.shown.last().is_some_and(|last| group.tail.next <= last.tail.next);
+    let is_shown = |(group, shown): &(&Group, &Shown)| {
+        **shown == Shown::Yes && tails.is_newest(group) && !is_known(group)
+    };
     let shown = || tails.hidden.iter().zip(shown).filter(is_shown);
     let (last, _) = shown().next_back()?;
     let mut copies = shown().map(|(group, _)| group).filter(|group| group.clean_end() == last.clean_end());

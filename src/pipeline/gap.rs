@@ -24,7 +24,13 @@ impl<W: World> Core<W> {
         }
         let committed = self.partitions.get(id).map_or(0, |partition| partition.committed);
         let bounds = source.bounds(id, SLICE)?;
-        let Some((near, why)) = gap(committed, bounds, source.truncated(id)) else { return Ok(committed) };
+        let truncated = source.truncated(id);
+        if truncated.is_none() && committed > bounds.high && self.can_compare(id, committed) {
+            // The records that the log ends with may have been written since it was cut. The client, when it begins to read
+            // there, finds out where that was.
+            return Ok(committed);
+        }
+        let Some((near, why)) = gap(committed, bounds, truncated) else { return Ok(committed) };
         self.is_still_there(source, id, committed)?;
         let names = format!(
             "partition {id} of topic {} now holds offsets {} to {}, but the group has to continue at {committed}: {why}",
@@ -39,6 +45,15 @@ impl<W: World> Core<W> {
             .into()),
             OnGap::Accept => self.accept(id, (committed, near), &names),
         }
+    }
+
+    /// Whether the client can find out where a log was cut that ends before C, and has not been asked to. It can by the leader
+    /// epoch of the last record before C.
+    fn can_compare(&mut self, id: PartitionId, committed: Offset) -> bool {
+        self.partitions.get_mut(id).is_some_and(|partition| {
+            partition.committed_epoch.is_some_and(|epoch| epoch.next >= committed)
+                && partition.compared.replace(committed) != Some(committed)
+        })
     }
 
     /// A process that stood still for long compares a log of today with an offset of then: another instance may have gone
@@ -65,17 +80,32 @@ impl<W: World> Core<W> {
         names: &str,
     ) -> Result<Offset, Trouble> {
         let skipped = next.saturating_sub(committed);
-        tracing::error!("{names}; going on at {next}, {skipped} offsets skipped (group.on_gap = accept)");
+        let how = if next < committed {
+            "and reading the records that replace those lost".to_owned()
+        } else {
+            format!("{skipped} offsets skipped")
+        };
+        tracing::error!("{names}; going on at {next}, {how} (group.on_gap = accept)");
         if next < committed {
             self.forget_from(id, next)?;
         }
         if let Some(partition) = self.partitions.get_mut(id) {
-            (partition.committed, partition.next) = (next, next);
+            // Not beyond what the group has committed: the local store would take it for that.
+            partition.committed = committed.min(next);
+            partition.next = next;
             partition.unsettled = true;
         }
         self.report.begun(Beginning::Gap);
         self.report.skipped(skipped);
         Ok(next)
+    }
+
+    /// Whether the open transaction sets a partition back. It is committed without records: the blocks of one with records
+    /// could not be told from those that covered the same offsets before the log was cut.
+    pub(super) fn goes_back(&self) -> bool {
+        self.partitions
+            .iter()
+            .any(|partition| partition.rewound && partition.unsettled && partition.is_running())
     }
 
     /// The state topic is beyond C. Another instance may have committed between the question for C
@@ -141,8 +171,11 @@ fn gap(committed: Offset, log: Bounds, truncated: Option<Offset>) -> Option<(Off
         return Some((log.low, "records were deleted before they were read"));
     }
     match truncated.filter(|end| *end < committed) {
-        Some(end) => Some((end.clamp(log.low, log.high), "the topic was truncated and written again")),
-        None if committed > log.high => Some((log.high, "the topic was truncated")),
+        Some(end) => Some((end.min(log.high).max(log.low), "the topic was truncated and written again")),
+        None if committed > log.high => Some((
+            log.high,
+            "the topic was truncated, at an offset that is not known: records written there since then are not read",
+        )),
         None => None,
     }
 }

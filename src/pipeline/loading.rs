@@ -80,7 +80,8 @@ pub fn load_window(
     Ok(())
 }
 
-fn unusable(partition: PartitionId, error: &BlockError) -> StoreError {
+/// A stored block that cannot be read.
+pub(super) fn unusable(partition: PartitionId, error: &BlockError) -> StoreError {
     StoreError::Corrupt(format!("partition {partition}: {error}"))
 }
 

@@ -14,6 +14,7 @@ mod gap;
 mod kinds;
 mod limits;
 mod loading;
+mod local;
 mod markers;
 mod membership;
 mod options;

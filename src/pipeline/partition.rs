@@ -9,7 +9,7 @@ use super::order::Order;
 use super::poison::Refusal;
 use super::stalled::Silence;
 use crate::dedupe::{Block, Forgotten, HashKind, KindId, Offset, PartitionId, Windows};
-use crate::ports::Epoch;
+use crate::ports::{Epoch, Head};
 
 /// The life of a partition in a worker. Records are processed only while it runs.
 ///
@@ -136,6 +136,8 @@ pub struct Partition {
     pub epoch: Option<Epoch>,
     /// The leader epoch of the last record before C.
     pub committed_epoch: Option<Epoch>,
+    /// The committed offset, beyond the end of the log, that was compared by leader epochs to find where the log was cut.
+    pub compared: Option<Offset>,
     /// What came since the last seek, to tell a gap of the log from a record that does not belong here.
     pub order: Order,
     /// How many partitions the raw topic had when the group began, as the last checkpoint says.
@@ -183,6 +185,7 @@ impl Partition {
             left_open: None,
             epoch: None,
             committed_epoch: None,
+            compared: None,
             order: Order::default(),
             began: None,
             unsettled: false,
@@ -273,6 +276,21 @@ impl Partition {
         self.forgets = self.forgets.max(forgotten.number);
         if let Some(windows) = self.windows.as_mut() {
             forgotten.owners.iter().for_each(|(owner, identity)| windows.forget(*owner, *identity));
+        }
+    }
+
+    /// What the local store may believe of this partition.
+    #[must_use]
+    pub fn head(&self) -> Head {
+        let tail = self.tail.map(|tail| (tail.crc, tail.next));
+        Head {
+            confirmed: self.committed,
+            state_next: self.state_next,
+            stream_time_ms: self.windows.as_ref().map_or(0, Windows::stream_time_ms),
+            tail,
+            settled: tail,
+            forgets: self.forgets,
+            incomplete_ms: self.windows.as_ref().and_then(Windows::incomplete_before_ms).unwrap_or(0),
         }
     }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::checkpoint::Checkpoint;
 use super::loading::{Next, cut_back};
+use super::local::{Plan, plan};
 use super::order::Order;
 use super::partition::{Partition, Phase};
 use super::safeguard::Safeguard;
@@ -15,7 +16,7 @@ use super::trouble::Trouble;
 use super::worker::{Core, World};
 use crate::clock::Clock;
 use crate::dedupe::{KindId, Offset, PartitionId};
-use crate::ports::{Committed, Head, Remedy, Sink, Source, StateLog, Store};
+use crate::ports::{Committed, Remedy, Sink, Source, StateLog, Store};
 
 /// Slice of a question to the broker between two polls.
 const SLICE: Duration = Duration::from_secs(1);
@@ -23,51 +24,6 @@ const SLICE: Duration = Duration::from_secs(1);
 const FENCE: Duration = Duration::from_secs(5);
 /// Slice of reading the state topic between two polls.
 const READ: Duration = Duration::from_millis(20);
-
-/// How a partition gets its state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Plan {
-    /// The local store has everything below C.
-    Load {
-        /// One past the last raw offset whose block is known to be committed, at most C.
-        believed: Offset,
-    },
-    /// The local store is right below `confirmed`; the rest comes from the state topic, from here on.
-    CatchUp {
-        /// Local owners from here on are hearsay.
-        confirmed: Offset,
-        /// Where to begin to read, state topic offset.
-        from: Offset,
-    },
-    /// Everything comes from the state topic.
-    Restore,
-}
-
-/// Compares what the group, its metadata and the local store say.
-pub(super) fn plan(head: Option<Head>, committed: Option<Offset>, checkpoint: Option<&Checkpoint>) -> Plan {
-    let Some(head) = head else { return Plan::Restore };
-    let Some(committed) = committed else {
-        return Plan::CatchUp { confirmed: head.confirmed, from: head.state_next };
-    };
-    // Somebody else has set the offset: only the state topic knows whether forwards or back.
-    let Some(checkpoint) = checkpoint else {
-        return Plan::CatchUp { confirmed: head.confirmed, from: head.state_next };
-    };
-    let same_tail = checkpoint.tail.is_some_and(|tail| Some((tail.crc, tail.next)) == head.tail);
-    // Taking an identity back leaves C and the last block as they are.
-    let same_forgets = checkpoint.forgets == head.forgets;
-    let other_tail =
-        checkpoint.tail.is_some() && head.tail.is_some_and(|(_, next)| next <= committed) && !same_tail;
-    if head.confirmed == committed && other_tail {
-        // As long as what was committed, but not the same: the logs were truncated and written again.
-        return Plan::Restore;
-    }
-    if same_forgets && (head.confirmed == committed || (same_tail && head.confirmed < committed)) {
-        let last = checkpoint.tail.filter(|_| same_tail).map_or(0, |tail| tail.next);
-        return Plan::Load { believed: head.confirmed.max(last).min(committed) };
-    }
-    Plan::CatchUp { confirmed: head.confirmed, from: head.state_next }
-}
 
 impl<W: World> Core<W> {
     /// Advances every partition that does not run yet by one slice.
@@ -288,6 +244,7 @@ impl<W: World> Core<W> {
         }
         // Before the first commit: whoever looks should see a limit that is in force.
         self.enforced.apply(&self.options, &mut self.partitions);
+        let not_before = self.held_by_leftovers(id);
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
         if let Some(windows) = partition.windows.as_mut().filter(|_| load.is_some()) {
             // What reading old blocks overwrote was counted when they were new.
@@ -295,9 +252,14 @@ impl<W: World> Core<W> {
                 window.take_evicted();
             }
         }
+        if let Some(not_before) = not_before {
+            // The state is complete: asking the group once more finds it.
+            partition.relocate(not_before);
+            return placed.map(drop);
+        }
         let started = placed.and_then(|committed| {
             partition.order = Order::default();
-            let last = partition.committed_epoch.filter(|epoch| epoch.next == committed);
+            let last = partition.committed_epoch.filter(|epoch| epoch.next >= committed);
             source.seek_behind(id, committed, last)?;
             Ok(())
         });
@@ -322,66 +284,5 @@ impl<W: World> Core<W> {
         self.batch.begin(&mut self.sink, || self.clock.elapsed())?;
         self.batch.touch(id, &mut partition.open);
         if self.batch.is_full(&self.options) { self.commit(source) } else { Ok(()) }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::checkpoint::Tail;
-    use super::*;
-
-    fn head(confirmed: Offset, tail: Option<(u32, Offset)>) -> Head {
-        Head { confirmed, state_next: 40, stream_time_ms: 0, tail, ..Head::default() }
-    }
-
-    fn load(believed: Offset) -> Plan {
-        Plan::Load { believed }
-    }
-
-    fn checkpoint(crc: u32, next: Offset) -> Checkpoint {
-        Checkpoint { tail: Some(Tail { crc, next, from: None }), ..Checkpoint::default() }
-    }
-
-    #[test]
-    fn local_state_that_is_exactly_the_committed_one_is_loaded() {
-        assert_eq!(plan(Some(head(100, Some((7, 100)))), Some(100), Some(&checkpoint(7, 100))), load(100));
-        // A block beyond it was written to the store and never committed.
-        assert_eq!(plan(Some(head(100, Some((8, 150)))), Some(100), Some(&checkpoint(7, 100))), load(100));
-        // The crash came between the commit and its note in the store: the block proves itself.
-        assert_eq!(plan(Some(head(100, Some((7, 150)))), Some(150), Some(&checkpoint(7, 150))), load(150));
-        // Only duplicates since then: C moved on, the last block is still the last block. What named kinds have beyond
-        // it was never committed.
-        assert_eq!(plan(Some(head(100, Some((7, 150)))), Some(190), Some(&checkpoint(7, 150))), load(150));
-    }
-
-    #[test]
-    fn local_state_of_the_same_length_with_another_last_block_is_not_believed() {
-        let plan = plan(Some(head(100, Some((7, 100)))), Some(100), Some(&checkpoint(9, 100)));
-        assert_eq!(plan, Plan::Restore);
-    }
-
-    #[test]
-    fn a_block_that_was_never_committed_is_not_believed() {
-        // Another instance committed other blocks up to 200 while ours, up to 150, came to nothing.
-        let plan = plan(Some(head(100, Some((7, 150)))), Some(200), Some(&checkpoint(9, 200)));
-        assert_eq!(plan, Plan::CatchUp { confirmed: 100, from: 40 });
-    }
-
-    #[test]
-    fn identities_taken_back_elsewhere_are_learned_from_the_state_topic() {
-        let head = head(100, Some((7, 100)));
-        let elsewhere = Checkpoint { forgets: 1, ..checkpoint(7, 100) };
-        assert_eq!(plan(Some(head), Some(100), Some(&elsewhere)), Plan::CatchUp { confirmed: 100, from: 40 });
-        assert_eq!(plan(Some(Head { forgets: 1, ..head }), Some(100), Some(&elsewhere)), load(100));
-    }
-
-    #[test]
-    fn nothing_local_or_nothing_committed_asks_the_state_topic() {
-        assert_eq!(plan(None, Some(5), None), Plan::Restore);
-        assert_eq!(plan(Some(head(100, None)), None, None), Plan::CatchUp { confirmed: 100, from: 40 });
-        // An offset without our metadata was set by somebody else, perhaps to where it last was.
-        assert_eq!(plan(Some(head(100, None)), Some(100), None), Plan::CatchUp { confirmed: 100, from: 40 });
-        // A group that was rewound: the state keeps what was confirmed, and the end of the restore sees it.
-        assert_eq!(plan(Some(head(100, None)), Some(60), None), Plan::CatchUp { confirmed: 100, from: 40 });
     }
 }

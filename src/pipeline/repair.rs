@@ -152,9 +152,11 @@ impl<W: World> Core<W> {
             Decision::Rewind(..) => Resolution::Rewound,
             _ => Resolution::Redone,
         };
+        let is_back = matches!(decision, Decision::Rewind(..));
         let (records, next, checkpoint) = self.plan_repair(known, decision)?;
-        // It is about the record before the offset, which may be another one now.
-        let epoch = checkpoint.epoch.filter(|epoch| epoch.next == next);
+        // It is about a record before the committed offset; what lies beyond may have been read after another election.
+        let is_same = is_back || known.answer.offset == Some(next);
+        let epoch = checkpoint.epoch.filter(|epoch| is_same && epoch.next >= next);
         let checkpoint = Checkpoint { epoch, ..checkpoint };
         self.batch.begin(&mut self.sink, || self.clock.elapsed())?;
         self.write_repair(

@@ -6,13 +6,15 @@ use std::time::Duration;
 use super::checkpoint::{Checkpoint, Origin, Tail};
 use super::complete::{is_behind_the_log, usable};
 use super::failpoint;
-use super::loading::cut_back;
+use super::loading::{Stored, cut_back};
 use super::options::Start;
 use super::partition::{Phase, Restoring};
 use super::trouble::{Fatal, Trouble};
 use super::worker::{Core, World};
 use crate::clock::Clock;
-use crate::dedupe::{Block, BlockView, Forgotten, KindId, Offset, PartitionId, Windows};
+use crate::dedupe::{
+    Block, BlockView, Forgotten, KindId, Look, Offset, Owners, PartitionId, Window, Windows,
+};
 use crate::metrics::{Beginning, RestoreSource};
 use crate::ports::{Committed, Head, LogId, Source, StateItem, StateLog, Store};
 
@@ -180,6 +182,7 @@ impl<W: World> Core<W> {
             state_next: partition.state_next,
             stream_time_ms: block.time_last_ms,
             tail: Some((tail.crc, tail.next)),
+            settled: Some((tail.crc, tail.next)),
             forgets: partition.forgets,
             incomplete_ms: windows.incomplete_before_ms().unwrap_or(0),
         };
@@ -208,7 +211,12 @@ impl<W: World> Core<W> {
         let Some(before) = self.store.head(id)? else { return Ok(()) };
         let head = Head { state_next: offset + 1, forgets: partition.forgets, ..before };
         for filed in self.options.kinds.filed(id) {
-            self.store.forget(filed, &forgotten.offsets(), head)?;
+            let mut owners = forgotten.offsets();
+            if let Some(window) = partition.windows.as_mut().and_then(|windows| windows.of_block(filed)) {
+                let stored = Stored { store: &self.store, partition: filed };
+                owners.extend(forget_others(window, &stored, forgotten)?);
+            }
+            self.store.forget(filed, &owners, head)?;
         }
         Ok(())
     }
@@ -310,6 +318,26 @@ impl<W: World> Core<W> {
         let began = told.iter().filter_map(|answer| Checkpoint::parse(&answer.metadata)?.began).min();
         Ok(began.is_some_and(|began| id >= began))
     }
+}
+
+/// Takes the same identities from their older owners, and gives these: whoever wrote the record had evicted them, or had
+/// no such kind, and could not name them.
+fn forget_others<O: Owners>(
+    window: &mut Window,
+    stored: &O,
+    forgotten: &Forgotten,
+) -> Result<Vec<Offset>, O::Error> {
+    let mut others = Vec::new();
+    for (_, identity) in &forgotten.owners {
+        for (owner, _) in window.owners(&Look::at(*identity), stored)? {
+            // This record may be read once more, behind blocks that came after it.
+            if owner < forgotten.at {
+                window.forget(owner, *identity);
+                others.push(owner);
+            }
+        }
+    }
+    Ok(others)
 }
 
 impl Restoring {

@@ -2,12 +2,15 @@
 //!
 //! A side topic has no committed offset and no block of its own, so nothing redoes what is lost there: its raw record is
 //! below the committed offset. Its partitions are not the raw ones, so a worker that begins looks at all of them. What its
-//! producer left open is settled before its first transaction that could touch it. Two sequences can no longer happen:
+//! producer left open is settled before its first transaction that could touch it: no partition runs before, neither one
+//! that is assigned nor one whose state was being read when the producer was replaced. Three sequences can no longer happen:
 //!
 //! - abort without its marker in a side partition, crash, next transaction of the same id touches it, commit: a record that was
 //!   processed again appears twice.
 //! - commit without its marker in a side partition, crash, next transaction of the same id touches it, abort: the record is
 //!   nowhere.
+//! - producer replaced while the state of a partition is read, the partition runs, side topics settled: the leftovers are ended
+//!   by an abort, and with them the records of the transaction that is open.
 //!
 //! Records of a committed transaction are copied first, by a producer without transactions, and everything open is then ended
 //! as aborted. A crash between the two repeats the copy: a record may stand there twice, never zero times. A transaction was
@@ -157,6 +160,16 @@ impl<W: World> Core<W> {
         self.sides.next_look
     }
 
+    /// When a partition is looked at again whose leftovers are not settled, because the producer was replaced while its state
+    /// was read. No record may be sent before: it would share a transaction with them.
+    pub(super) fn held_by_leftovers(&self, id: PartitionId) -> Option<Duration> {
+        if self.waits_for_sides() {
+            return Some(self.next_look_at_sides());
+        }
+        let is_torn = self.options.repairs() && self.partitions.get(id).is_some_and(|p| !p.untorn);
+        is_torn.then(|| self.clock.elapsed())
+    }
+
     /// Forgets what is known: the producer is another one.
     pub(super) fn forget_sides(&mut self) {
         self.sides = Sides::default();
@@ -165,7 +178,7 @@ impl<W: World> Core<W> {
     /// Looks once at what an earlier producer of ours left open in the side topics, and settles what is certain.
     pub(super) fn settle_sides(&mut self, source: &W::Source) -> Result<(), Trouble> {
         let now = self.clock.elapsed();
-        if self.sides.is_settled || now < self.sides.next_look {
+        if self.sides.is_settled || now < self.sides.next_look || self.batch.is_open() {
             return Ok(());
         }
         if !self.options.repairs() {

@@ -46,6 +46,12 @@ impl Trouble {
         matches!(self, Self::Kafka(failed) if failed.remedy == Remedy::Retry)
     }
 
+    /// Whether the remedy takes every partition back to its committed offset.
+    pub(super) fn rewinds(&self) -> bool {
+        let remedies = [Remedy::Abort, Remedy::Renew, Remedy::Rejoin, Remedy::Fenced];
+        matches!(self, Self::Kafka(failed) if remedies.contains(&failed.remedy))
+    }
+
     /// A failure in the middle of a chunk or a commit: nothing less than a rewind brings the records
     /// back that were taken from the client, and the partitions that were.
     pub(super) fn rewinding(self) -> Self {

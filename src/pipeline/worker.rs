@@ -19,8 +19,8 @@ use super::time::Time;
 use super::trouble::{Fatal, Trouble};
 use crate::clock::Clock;
 use crate::control::Asked;
-use crate::dedupe::{Offset, Window, Windows};
-use crate::ports::{Failure, GroupEvent, Head, LogId, Remedy, Sink, Source, StateLog, Store, StoreError};
+use crate::dedupe::{Offset, Window};
+use crate::ports::{Failure, GroupEvent, LogId, Remedy, Sink, Source, StateLog, Store, StoreError};
 
 /// Longest wait for records when nothing is open; also how late a stop is noticed.
 const IDLE: Duration = Duration::from_millis(100);
@@ -201,9 +201,17 @@ impl<W: World> Core<W> {
         self.wake_stalled(source)?;
         // However recovery fares, the client is polled in every turn: it answers the group from there.
         let recovered = self.make_ready(source);
-        if recovered.as_ref().is_err_and(|trouble| !trouble.is_transient()) && self.batch.is_open() {
-            // A repair that failed half-way: no record may join its transaction.
+        if recovered.as_ref().is_err_and(Trouble::rewinds) {
+            // No record may follow: the transaction may be half a repair, or the producer one that has to be replaced. What
+            // the client hands over now comes again, because the remedy goes back to the committed offsets.
+            drop(gather(source, Duration::ZERO));
             return recovered;
+        }
+        if recovered.as_ref().is_err_and(|trouble| !trouble.is_transient()) && self.batch.is_open() {
+            return recovered;
+        }
+        if self.goes_back() {
+            self.commit(source)?;
         }
         let mut asked = Ok(());
         if self.doubtful && self.prepared && !self.batch.is_open() {
@@ -378,19 +386,5 @@ impl<W: World> Core<W> {
             source.pause(&running)?;
         }
         Ok(())
-    }
-}
-
-impl Partition {
-    /// What the local store may believe of this partition.
-    pub(super) fn head(&self) -> Head {
-        Head {
-            confirmed: self.committed,
-            state_next: self.state_next,
-            stream_time_ms: self.windows.as_ref().map_or(0, Windows::stream_time_ms),
-            tail: self.tail.map(|tail| (tail.crc, tail.next)),
-            forgets: self.forgets,
-            incomplete_ms: self.windows.as_ref().and_then(Windows::incomplete_before_ms).unwrap_or(0),
-        }
     }
 }

@@ -18,6 +18,9 @@ pub struct Head {
     /// The only block that may lie beyond `confirmed`; the committed offset's metadata names the
     /// block that was committed last, so that the two can be compared.
     pub tail: Option<(u32, Offset)>,
+    /// The last block at or before `confirmed`, in the same form: what the committed offset names if the last block
+    /// appended was not committed.
+    pub settled: Option<(u32, Offset)>,
     /// How many times identities were taken back in the partition, as far as this state knows.
     pub forgets: u64,
     /// Identities that arrived before this stream time may be missing, ms since the epoch; 0 when none is known to be.

@@ -56,7 +56,9 @@ pub(super) fn cut(
 /// What remains true of a head when everything at or beyond `from` is gone.
 pub(super) fn lowered(head: Head, from: Offset) -> Head {
     // A tail names a block that must be there whole.
-    let head = Head { tail: head.tail.filter(|(_, next)| *next <= from), ..head };
+    let is_left = |tail: &(u32, Offset)| tail.1 <= from;
+    let settled = head.settled.filter(is_left);
+    let head = Head { tail: head.tail.filter(is_left).or(settled), settled, ..head };
     if head.confirmed > from { Head { confirmed: from, state_next: 0, ..head } } else { head }
 }
 

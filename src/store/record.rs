@@ -1,20 +1,20 @@
 //! What is kept beside a partition's blocks, and changes in the same transaction as they do.
 //!
-//! Layout, little endian: version 3 (1 byte), confirmed, state next, stream time in ms, the tail's
+//! Layout, little endian: version 4 (1 byte), confirmed, state next, stream time in ms, the tail's
 //! next offset (all ones: no tail) and CRC, number of forgets, number of blocks, number of identities, stream time in ms
-//! before which identities may be missing (8 bytes each), CRC32C of the partition (4 bytes) and of all before. Version 2
-//! had not the last of them.
+//! before which identities may be missing, next offset and CRC of the last block at or before confirmed (8 bytes each), CRC32C
+//! of the partition (4 bytes) and of all before. Version 3 had not the last two numbers.
 //!
 //! The two counts are what makes a hole visible: an engine that lost a block in the middle still
 //! returns valid neighbours, and a window with a silent hole would let duplicates through.
 
-use crate::dedupe::PartitionId;
+use crate::dedupe::{Offset, PartitionId};
 use crate::ports::Head;
 
-const VERSION: u8 = 3;
-const BODY: usize = 1 + 8 * 9;
-const FORMER_VERSION: u8 = 2;
-const FORMER_BODY: usize = 1 + 8 * 8;
+const VERSION: u8 = 4;
+const BODY: usize = 1 + 8 * 11;
+const FORMER_VERSION: u8 = 3;
+const FORMER_BODY: usize = 1 + 8 * 9;
 const NO_TAIL: u64 = u64::MAX;
 
 /// A partition's head and the size of what is stored.
@@ -36,13 +36,12 @@ impl Record {
         out.extend_from_slice(&self.head.confirmed.to_le_bytes());
         out.extend_from_slice(&self.head.state_next.to_le_bytes());
         out.extend_from_slice(&self.head.stream_time_ms.to_le_bytes());
-        let (crc, next) = self.head.tail.unwrap_or((0, NO_TAIL));
-        out.extend_from_slice(&next.to_le_bytes());
-        out.extend_from_slice(&u64::from(crc).to_le_bytes());
+        put_tail(&mut out, self.head.tail);
         out.extend_from_slice(&self.head.forgets.to_le_bytes());
         out.extend_from_slice(&self.blocks.to_le_bytes());
         out.extend_from_slice(&self.identities.to_le_bytes());
         out.extend_from_slice(&self.head.incomplete_ms.to_le_bytes());
+        put_tail(&mut out, self.head.settled);
         out.extend_from_slice(&checksum(partition, &out).to_le_bytes());
         out
     }
@@ -57,26 +56,47 @@ impl Record {
         let (found, fields) = body.split_first()?;
         let crc = u32::from_le_bytes(crc.try_into().ok()?);
         let (fields, _) = fields.as_chunks::<8>();
-        let [confirmed, state_next, stream_time, tail_next, tail_crc, forgets, blocks, identities, rest @ ..] =
-            fields
+        let [
+            confirmed,
+            state_next,
+            stream_time,
+            tail_next,
+            tail_crc,
+            forgets,
+            blocks,
+            identities,
+            incomplete,
+            rest @ ..,
+        ] = fields
         else {
             return None;
         };
-        let tail_next = u64::from_le_bytes(*tail_next);
-        let tail_crc = u32::try_from(u64::from_le_bytes(*tail_crc)).ok()?;
+        let settled = if let [next, crc] = rest { tail_of(*next, *crc) } else { None };
         (*found == version && crc == checksum(partition, body)).then(|| Self {
             head: Head {
                 confirmed: u64::from_le_bytes(*confirmed),
                 state_next: u64::from_le_bytes(*state_next),
                 stream_time_ms: i64::from_le_bytes(*stream_time),
-                tail: (tail_next != NO_TAIL).then_some((tail_crc, tail_next)),
+                tail: tail_of(*tail_next, *tail_crc),
+                settled,
                 forgets: u64::from_le_bytes(*forgets),
-                incomplete_ms: rest.first().map_or(0, |ms| i64::from_le_bytes(*ms)),
+                incomplete_ms: i64::from_le_bytes(*incomplete),
             },
             blocks: u64::from_le_bytes(*blocks),
             identities: u64::from_le_bytes(*identities),
         })
     }
+}
+
+fn put_tail(out: &mut Vec<u8>, tail: Option<(u32, Offset)>) {
+    let (crc, next) = tail.unwrap_or((0, NO_TAIL));
+    out.extend_from_slice(&next.to_le_bytes());
+    out.extend_from_slice(&u64::from(crc).to_le_bytes());
+}
+
+fn tail_of(next: [u8; 8], crc: [u8; 8]) -> Option<(u32, Offset)> {
+    let (next, crc) = (u64::from_le_bytes(next), u32::try_from(u64::from_le_bytes(crc)).ok()?);
+    (next != NO_TAIL).then_some((crc, next))
 }
 
 fn checksum(partition: PartitionId, body: &[u8]) -> u32 {
@@ -105,6 +125,7 @@ mod tests {
                 state_next: 8,
                 stream_time_ms: -9,
                 tail: Some((5, 6)),
+                settled: Some((3, 4)),
                 forgets: 12,
                 incomplete_ms: 13,
             },

@@ -85,6 +85,10 @@ impl Wishes {
     pub fn unheard(&self, cluster: &Cluster) -> Vec<String> {
         let unheard = |wish: &&Fulfilled| {
             let raw = &cluster.raw[wish.partition];
+            if !raw.replaced.is_empty() {
+                // Offsets do not say which came first.
+                return false;
+            }
             let again = raw
                 .records()
                 .any(|record| record.at.offset >= wish.from && record.name() == wish.name && !record.refused);

@@ -14,8 +14,8 @@ pub fn audit(cluster: &Cluster, wishes: &Wishes, forgets: bool) -> (Vec<String>,
     for partition in 0..cluster.raw.len() {
         wrong.extend(audit_partition(cluster, partition, (wishes, forgets), &mut repeated));
     }
-    // What one configuration forgets can be known by another: to a kind that comes back, or in a block that was evicted.
-    wrong.extend(wishes.unheard(cluster).into_iter().filter(|_| !cluster.reconfigured));
+    // What a shorter exact window does not have stays in stored blocks, where a longer one finds it.
+    wrong.extend(wishes.unheard(cluster).into_iter().filter(|_| !cluster.shortened));
     (wrong, repeated)
 }
 
@@ -47,15 +47,15 @@ fn audit_partition(
         }
         let times = seen.entry(name).or_default();
         *times += 1;
-        let again = *times > wishes.most(partition, name);
+        let again = *times > wishes.most(partition, name) + raw.replaced.get(name).copied().unwrap_or(0);
         *repeated += u64::from(again && forgets);
         if again && !forgets {
             tell("duplicated");
         }
-        if last.is_some_and(|last| last >= original.at.offset) {
+        if last.is_some_and(|last| last >= original.number) {
             tell("out of order");
         }
-        last = Some(original.at.offset);
+        last = Some(original.number);
         // With holes another copy may stand for a first one that was there too late.
         if !raw.holed && *times == 1 && firsts.get(name) != Some(&original.at.offset) {
             tell("not the first");

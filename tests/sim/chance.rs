@@ -33,6 +33,10 @@ pub enum Fault {
     Compaction,
     /// While nobody runs, the raw log at or beyond C is replaced by other records.
     Rewrite,
+    /// While nobody runs, the raw log loses processed records, and others follow in their place.
+    Truncated,
+    /// While nobody runs, raw records are deleted that nobody has processed.
+    UnreadDeleted,
     /// The group forgets its offsets.
     OffsetsLost,
     /// A partition moves in good order.
@@ -61,6 +65,8 @@ pub enum Fault {
     TornClean,
     /// A marker is not written to a state partition.
     TornState,
+    /// A marker is not written to a side partition.
+    TornSide,
     /// A marker is not written to the group's offsets.
     TornOffsets,
     /// Markers are written a little after the transaction was decided.
@@ -91,7 +97,7 @@ pub enum Fault {
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 38] = [
+    pub const ALL: [Self; 41] = [
         Self::Crash,
         Self::Retry,
         Self::Abort,
@@ -103,6 +109,8 @@ impl Fault {
         Self::EmptyPoll,
         Self::Compaction,
         Self::Rewrite,
+        Self::Truncated,
+        Self::UnreadDeleted,
         Self::OffsetsLost,
         Self::Rebalance,
         Self::Kick,
@@ -117,6 +125,7 @@ impl Fault {
         Self::Refused,
         Self::TornClean,
         Self::TornState,
+        Self::TornSide,
         Self::TornOffsets,
         Self::LateMarker,
         Self::EarlyEnd,
@@ -146,6 +155,8 @@ impl Fault {
             Self::EmptyPoll => "empty poll",
             Self::Compaction => "compaction",
             Self::Rewrite => "raw log rewritten",
+            Self::Truncated => "raw log truncated",
+            Self::UnreadDeleted => "unread raw records deleted",
             Self::OffsetsLost => "group offsets lost",
             Self::Rebalance => "rebalance",
             Self::Kick => "member thrown out",
@@ -160,6 +171,7 @@ impl Fault {
             Self::Refused => "refused record",
             Self::TornClean => "marker missing in clean",
             Self::TornState => "marker missing in state",
+            Self::TornSide => "marker missing in a side topic",
             Self::TornOffsets => "marker missing in the offsets",
             Self::LateMarker => "late marker",
             Self::EarlyEnd => "early end of the state log",
@@ -186,7 +198,8 @@ impl Fault {
             Self::Redelivery | Self::EmptyPoll => 1.0 / 30.0,
             Self::Compaction | Self::Rebalance | Self::RawDeleted | Self::CleanDeleted => 0.04,
             Self::Kick => 0.02,
-            Self::Rewrite | Self::OffsetsLost | Self::StoreCleared => 0.1,
+            Self::Rewrite | Self::OffsetsLost | Self::StoreCleared | Self::Truncated => 0.1,
+            Self::UnreadDeleted => 0.05,
             Self::StoreOld | Self::Downtime | Self::StaleAbove => 0.2,
             Self::Snapshot => 0.05,
             Self::Leave | Self::StateDeleted => 0.01,
@@ -198,6 +211,7 @@ impl Fault {
             Self::MissingId => 0.05,
             Self::Refused => 0.01,
             Self::TornClean | Self::TornState | Self::TornOffsets => 0.01,
+            Self::TornSide => 0.04,
             Self::LateMarker => 0.1,
             Self::EarlyEnd => 0.01,
             Self::WritesLost => 0.2,

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use dedupd::dedupe::{Block, Offset, PartitionId};
 use dedupd::pipeline::Checkpoint;
-use dedupd::ports::{Failure, Position, Remedy};
+use dedupd::ports::{Failure, LogId, Position, Remedy};
 
 use crate::sim::chance::{Chance, Fault, failed};
 use crate::sim::group::{Group, MemberId};
 use crate::sim::raw::{Raw, RawLog};
+use crate::sim::side::{Letter, Sides};
 use crate::sim::tx_log::{self, Fate, TxLog};
 
 /// The broker ends transactions after so long.
@@ -55,6 +56,7 @@ struct Completing {
 enum Part {
     Clean(usize),
     State(usize),
+    Side(LogId),
     /// The group's offsets of all partitions: one log.
     Offsets,
 }
@@ -69,6 +71,17 @@ pub struct Offsets {
 }
 
 impl Offsets {
+    /// The leader epoch of the last record before the offset, where the metadata has it.
+    fn epoch(&self) -> Option<i32> {
+        let (offset, metadata) = self.settled.as_ref()?;
+        Checkpoint::parse(metadata)?.epoch.filter(|epoch| epoch.next == *offset).map(|epoch| epoch.number)
+    }
+
+    /// Whether the log differs from what was read by its leader epochs, or would if it were cut at `at`.
+    pub fn shows_cut(&self, raw: &RawLog, at: Offset) -> bool {
+        self.epoch().is_some_and(|epoch| raw.end_of_epoch(epoch) > at)
+    }
+
     /// Whether the metadata names a raw topic of this id.
     pub fn tell(&self, raw_id: &str) -> bool {
         let checkpoint = self.settled.as_ref().and_then(|(_, metadata)| Checkpoint::parse(metadata));
@@ -88,6 +101,8 @@ pub struct Cluster {
     pub clean: Vec<TxLog<Rc<Raw>>>,
     /// The state topic.
     pub state: Vec<TxLog<StateRecord>>,
+    /// The side topics.
+    pub sides: Sides,
     /// The group's offsets.
     pub offsets: Vec<Offsets>,
     /// The group's members.
@@ -100,14 +115,16 @@ pub struct Cluster {
     pub refused: BTreeSet<usize>,
     /// By how much the clock of each worker's machine is wrong, ms.
     pub clock_errors: BTreeMap<usize, i64>,
+    /// Processes that ended because raw does not hold what comes next.
+    pub gapped: BTreeSet<usize>,
     /// Producers with a transaction begun, known to the broker or not.
     pub begun: BTreeSet<String>,
     /// What must never happen and did.
     pub violations: Vec<String>,
     /// Something has made windows forget: an id may be let through again.
     pub forgets: bool,
-    /// A process was started with another configuration than before.
-    pub reconfigured: bool,
+    /// A window was shorter for a while than before or after.
+    pub shortened: bool,
     /// An operator has set offsets.
     pub reset: bool,
     /// The identity rule that the operator wants, by number.
@@ -127,16 +144,18 @@ impl Cluster {
             raw: Vec::new(),
             clean: Vec::new(),
             state: Vec::new(),
+            sides: Sides::default(),
             offsets: Vec::new(),
             group: Group::default(),
             forgets: false,
-            reconfigured: false,
+            shortened: false,
             reset: false,
             rule: 0,
             dead: BTreeSet::new(),
             condemned: BTreeSet::new(),
             refused: BTreeSet::new(),
             clock_errors: BTreeMap::new(),
+            gapped: BTreeSet::new(),
             begun: BTreeSet::new(),
             violations: Vec::new(),
             calls: 0,
@@ -194,11 +213,20 @@ impl Cluster {
     /// One past the last raw offset that any log shows as processed. An offset whose marker is missing may be behind.
     pub fn processed(&self, partition: usize) -> Offset {
         let settled = self.offsets[partition].settled.as_ref().map_or(0, |(offset, _)| *offset);
-        let clean = self.clean[partition].ever_committed().map(|(_, raw)| raw.at.offset + 1);
+        let clean = self.shown(partition).map(|raw| raw.at.offset + 1);
         let blocks = self.state[partition]
             .ever_committed()
             .filter_map(|(_, record)| Block::decode(&record.block).ok());
         clean.chain(blocks.map(|block| block.next)).fold(settled, Offset::max)
+    }
+
+    /// What clean shows of the records of a raw partition, without those that raw has lost to others.
+    pub fn shown(&self, partition: usize) -> impl Iterator<Item = &Rc<Raw>> {
+        let raw = &self.raw[partition];
+        self.clean[partition]
+            .ever_committed()
+            .map(|(_, shown)| shown)
+            .filter(|shown| !raw.has_replaced(shown))
     }
 
     /// How many transactions a writer has committed.
@@ -250,6 +278,18 @@ impl Cluster {
         let partition = partition as usize;
         let producer = self.open(writer, epoch, Part::State(partition))?;
         Ok(self.state[partition].append(producer, self.now, record))
+    }
+
+    /// Writes to a side topic; `None` is a record that nobody is meant to see.
+    pub fn write_side(
+        &mut self,
+        (writer, epoch): (&str, Epoch),
+        log: LogId,
+        letter: Option<Letter>,
+    ) -> Result<Offset, Failure> {
+        let producer = self.open(writer, epoch, Part::Side(log))?;
+        let to = self.sides.logs.get_mut(&log).expect("side partitions are those that were asked for");
+        Ok(to.append(producer, self.now, letter))
     }
 
     /// Puts offsets into the transaction. A member, when given, has to be of the current generation;
@@ -308,6 +348,11 @@ impl Cluster {
             match part {
                 Part::Clean(partition) => self.clean[partition].mark(number, self.now, completing.fate),
                 Part::State(partition) => self.state[partition].mark(number, self.now, completing.fate),
+                Part::Side(log) => {
+                    if let Some(log) = self.sides.logs.get_mut(&log) {
+                        log.mark(number, self.now, completing.fate);
+                    }
+                }
                 Part::Offsets => self.mark_offsets(number, completing.fate),
             }
         }
@@ -328,6 +373,7 @@ impl Part {
         match self {
             Self::Clean(_) => Fault::TornClean,
             Self::State(_) => Fault::TornState,
+            Self::Side(_) => Fault::TornSide,
             Self::Offsets => Fault::TornOffsets,
         }
     }

@@ -35,13 +35,19 @@ pub struct Choices {
     short: bool,
     /// Some records have windows of their own.
     has_kinds: bool,
+    /// Partitions of each side topic; without them there are none. All processes have the same.
+    pub sides: u32,
     on_poison: OnPoison,
+    /// Duplicates are kept aside.
+    pub keeps_duplicates: bool,
     pub max_records: usize,
     interval: Duration,
     /// The identity rule, by number.
     pub rule: u8,
     /// A change of the rule is accepted.
     pub accepts: bool,
+    /// A gap in raw is accepted.
+    pub accepts_gap: bool,
     /// The raw topic is another one.
     pub foreign: bool,
 }
@@ -49,27 +55,33 @@ pub struct Choices {
 impl Choices {
     /// Those of a history's beginning.
     pub fn draw(chance: &mut Chance) -> Self {
+        let sides = chance.rng.u32(0..=3);
         Self {
             time: if chance.coin() { TimeSource::Record } else { TimeSource::Arrival },
             filters: chance.rng.u8(0..4) == 0,
             evicts: chance.rng.u8(0..4) == 0,
             short: false,
             has_kinds: chance.rng.u8(0..3) == 0,
-            on_poison: if chance.coin() { OnPoison::Drop } else { OnPoison::DeadLetter },
+            sides,
+            on_poison: if sides == 0 || chance.coin() { OnPoison::Drop } else { OnPoison::DeadLetter },
+            keeps_duplicates: sides > 0 && chance.coin(),
             max_records: chance.rng.usize(1..=MOST_RECORDS),
             interval: Duration::from_millis(chance.rng.u64(5..1500)),
             rule: 0,
             accepts: false,
+            accepts_gap: false,
             foreign: false,
         }
     }
 
     /// Others, for a process that starts again.
     pub fn changed(self, cluster: &mut Cluster) -> Self {
-        let Self { time, rule, accepts, .. } = self;
-        let others = Self { time, rule, accepts, ..Self::draw(&mut cluster.chance) };
-        cluster.reconfigured = true;
+        let Self { time, sides, on_poison, keeps_duplicates, rule, accepts, .. } = self;
+        let others = Self::draw(&mut cluster.chance);
+        let others = Self { time, sides, on_poison, keeps_duplicates, rule, accepts, ..others };
         let others = Self { short: cluster.chance.rng.u8(0..8) == 0, ..others };
+        cluster.shortened |=
+            others.short || others.filters != self.filters || others.has_kinds != self.has_kinds;
         // The ids of a kind that comes or goes begin anew.
         cluster.forgets |= others.forgets() || others.has_kinds != self.has_kinds;
         others
@@ -109,6 +121,11 @@ impl Choices {
         WindowLimits { exact, max_ids: 1 << 20, time: self.time, bloom: filters.then_some(limits) }
     }
 
+    /// Whether records that the broker refuses are kept aside.
+    pub fn keeps_letters(self) -> bool {
+        self.on_poison == OnPoison::DeadLetter
+    }
+
     /// The id of the raw topic that it finds.
     pub fn raw_id(self) -> String {
         RAW_IDS[usize::from(self.foreign)].to_owned()
@@ -143,7 +160,7 @@ impl Choices {
                 max_disk: None,
             },
             mode: Mode::Drop,
-            keep_duplicates: false,
+            keep_duplicates: self.keeps_duplicates,
             force_header: None,
             on_missing: OnMissing::Forward,
             on_poison: self.on_poison,
@@ -151,7 +168,7 @@ impl Choices {
             poison_retry: Duration::from_secs(self.max_records as u64 % 3),
             start: Start::Earliest,
             on_rewind: OnRewind::Stop,
-            on_gap: OnGap::Stop,
+            on_gap: if self.accepts_gap { OnGap::Accept } else { OnGap::Stop },
             without,
             max_records: self.max_records,
             max_bytes: 1 << 20,

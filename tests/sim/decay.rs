@@ -56,7 +56,8 @@ impl Cluster {
         if state && self.state[partition].delete(before, needed.state) {
             self.forgets = true;
         }
-        if raw {
+        // What follows in the place of lost records is not processed, though the offset says so.
+        if raw && !self.raw[partition].is_broken {
             self.raw[partition].delete(needed.raw);
         }
     }
@@ -76,11 +77,15 @@ impl Cluster {
         let clean = ends.iter().rev().nth(2).copied().unwrap_or(0);
         let last = || blocks.iter().filter(|(_, end, _)| end.is_none_or(|end| end > clean));
         let raw = last().map(|(first, ..)| *first).min().unwrap_or(0);
-        let torn = [Fault::TornClean, Fault::TornState, Fault::TornOffsets];
-        let counts = self.chance.counts();
-        let is_torn = torn.iter().any(|fault| counts.contains_key(fault.name()));
-        let state = last().next().map(|(.., at)| *at).filter(|_| is_torn);
+        let state = last().next().map(|(.., at)| *at).filter(|_| self.is_torn());
         Needed { raw: raw.min(settled), clean, state: state.unwrap_or(Offset::MAX) }
+    }
+
+    /// Whether a marker was missing in clean, in state or in the group's offsets so far.
+    pub fn is_torn(&self) -> bool {
+        let counts = self.chance.counts();
+        let torn = [Fault::TornClean, Fault::TornState, Fault::TornOffsets];
+        torn.iter().any(|fault| counts.contains_key(fault.name()))
     }
 
     /// An operator sets the offsets that the group and the state topic have lost, or that were set before and are not what
@@ -93,7 +98,9 @@ impl Cluster {
                 None => self.state[partition].committed(0).any(|(_, it)| Block::decode(&it.block).is_ok()),
             };
             if !is_known && offsets.pending.is_empty() {
-                let shown = self.clean[partition].ever_committed().map(|(_, raw)| raw.at.offset + 1);
+                let raw = &self.raw[partition];
+                let shown = self.clean[partition].ever_committed().map(|(_, raw)| raw);
+                let shown = shown.filter(|shown| !raw.has_replaced(shown)).map(|raw| raw.at.offset + 1);
                 let stood = shown.max().unwrap_or(0).max(self.raw[partition].low());
                 offsets.settled = Some((stood, String::new()));
                 self.forgets = true;

@@ -17,6 +17,7 @@ use crate::sim::audit::audit;
 use crate::sim::chance::{Chance, Counts, Fault};
 use crate::sim::cluster::{Cluster, Offsets, TRANSACTION_TIMEOUT};
 use crate::sim::config::{Choices, RAW_IDS};
+use crate::sim::side::Sides;
 use crate::sim::sink::SimSink;
 use crate::sim::source::SimSource;
 use crate::sim::state_log::SimLog;
@@ -80,6 +81,7 @@ pub fn run(seed: u64, setting: &Setting) -> Outcome {
     let steps = chance.rng.usize(30..200);
     let mut cluster = Cluster::new(chance, partitions);
     cluster.forgets = choices.forgets();
+    cluster.sides = Sides::new(choices.sides);
     let universe = Rc::new(Universe::new(cluster, (workers, shared), setting.sabotage, choices.max_records));
     let processes = if shared { 1 } else { workers };
     let process = || Process { store: Held::new(MemoryStore::new()), older: Vec::new(), choices };
@@ -174,15 +176,26 @@ impl Life {
         }
         let now_ms = cluster.wall_ms();
         let processed: Vec<Offset> = (0..cluster.raw.len()).map(|p| cluster.processed(p)).collect();
+        let is_torn = cluster.is_torn();
         let Cluster { chance, raw, offsets, .. } = &mut *cluster;
         for ((raw, offsets), processed) in raw.iter_mut().zip(offsets).zip(processed) {
             if offsets.settled.is_none() || !offsets.pending.is_empty() {
                 continue;
             }
+            let settled = offsets.settled.as_ref().map_or(0, |(offset, _)| *offset);
             if processed < raw.end() && chance.hit(Fault::Rewrite) {
                 raw.rewrite(processed, chance, now_ms);
+            } else if settled == processed && settled < raw.end() && chance.hit(Fault::UnreadDeleted) {
+                raw.delete_unread(chance.rng.u64(settled + 1..=raw.end()));
+            } else if settled == processed && settled > raw.low() + 1 {
+                let from = chance.rng.u64(raw.low() + 1..settled);
+                // A repair that completes a transaction does not know under which leader its records were written.
+                if !is_torn && offsets.shows_cut(raw, from) && chance.hit(Fault::Truncated) {
+                    raw.truncate(from, chance, now_ms);
+                }
             }
-            if chance.hit(Fault::OffsetsLost) {
+            // Nothing would tell that the log is another one.
+            if !raw.is_broken && chance.hit(Fault::OffsetsLost) {
                 offsets.settled = None;
             }
         }
@@ -244,6 +257,7 @@ impl Life {
             cluster.rule += 1;
             (choices.rule, choices.accepts) = (cluster.rule, cluster.chance.coin());
         }
+        choices.accepts_gap = cluster.gapped.remove(&process);
         if cluster.refused.remove(&process) {
             (choices.rule, choices.accepts) = (cluster.rule, true);
         }
@@ -338,6 +352,8 @@ impl Life {
         }
         let (wrong, repeated) = audit(&cluster, &self.wishes, cluster.forgets);
         violations.extend(wrong);
+        let choices = self.processes[0].choices;
+        violations.extend(cluster.audit_sides(choices.keeps_letters(), choices.keeps_duplicates));
         let mut counts = cluster.chance.counts();
         if repeated > 0 {
             counts.insert(FORGOTTEN, repeated);

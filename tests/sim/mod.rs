@@ -12,6 +12,7 @@ mod decay;
 mod group;
 mod life;
 mod raw;
+mod side;
 mod sink;
 mod source;
 mod state_log;

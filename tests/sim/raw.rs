@@ -1,6 +1,6 @@
 //! The raw topic: what producers wrote, with the holes that compaction leaves.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
 use dedupd::dedupe::identity::Fields;
@@ -22,6 +22,10 @@ pub struct Raw {
     pub timestamp_ms: Option<i64>,
     /// The broker of the clean topic will not take it.
     pub refused: bool,
+    /// How many were written to the partition before it, also those that are gone.
+    pub number: usize,
+    /// The epoch of the leader that took it.
+    pub epoch: i32,
 }
 
 impl Raw {
@@ -55,6 +59,9 @@ impl Record for SimRecord {
     fn timestamp_ms(&self) -> Option<i64> {
         self.0.timestamp_ms
     }
+    fn leader_epoch(&self) -> Option<i32> {
+        Some(self.0.epoch)
+    }
     fn size(&self) -> usize {
         self.0.name().len() + self.0.value.len()
     }
@@ -76,6 +83,12 @@ pub struct RawLog {
     pub history: HashMap<String, Rc<Raw>>,
     /// Records vanished before or after they were read.
     pub holed: bool,
+    /// How often each id was in a record that the log lost after it was processed.
+    pub replaced: BTreeMap<String, usize>,
+    /// The log has lost processed records, or some that nobody had processed.
+    pub is_broken: bool,
+    /// Each leader epoch with its first offset.
+    epochs: Vec<(i32, Offset)>,
     ids: u64,
 }
 
@@ -83,7 +96,18 @@ impl RawLog {
     /// An empty partition, from which everything before `low` was deleted.
     pub fn new(partition: PartitionId, low: Offset) -> Self {
         let records = vec![None; usize::try_from(low).unwrap()];
-        Self { partition, low, records, history: HashMap::new(), deleted: Vec::new(), holed: false, ids: 0 }
+        Self {
+            partition,
+            low,
+            records,
+            history: HashMap::new(),
+            deleted: Vec::new(),
+            holed: false,
+            replaced: BTreeMap::new(),
+            is_broken: false,
+            epochs: vec![(0, 0)],
+            ids: 0,
+        }
     }
 
     /// The first offset left.
@@ -93,10 +117,28 @@ impl RawLog {
 
     /// Deletes everything before an offset.
     pub fn delete(&mut self, before: Offset) {
+        let before = before.min(self.end());
         for slot in self.records.iter_mut().take(usize::try_from(before).unwrap()) {
             self.deleted.extend(slot.take());
         }
         self.low = self.low.max(before);
+    }
+
+    /// Deletes everything before an offset, also what nobody has processed.
+    pub fn delete_unread(&mut self, before: Offset) {
+        self.records.iter_mut().take(usize::try_from(before).unwrap()).for_each(|slot| *slot = None);
+        (self.low, self.holed, self.is_broken) = (before, true, true);
+    }
+
+    /// One past the last offset of a leader epoch, or of the last one before it.
+    pub fn end_of_epoch(&self, epoch: i32) -> Offset {
+        self.epochs.iter().find(|(other, _)| *other > epoch).map_or(self.end(), |(_, first)| *first)
+    }
+
+    /// Whether the log holds another record, or none any more, where this one stood.
+    pub fn has_replaced(&self, raw: &Raw) -> bool {
+        let at = self.records.get(usize::try_from(raw.at.offset).unwrap());
+        at.is_none_or(|slot| slot.as_ref().is_some_and(|there| there.number != raw.number))
     }
 
     /// One past the last offset.
@@ -136,6 +178,8 @@ impl RawLog {
             value: format!("{}/{}", self.partition, self.history.len()),
             timestamp_ms,
             refused: !first && chance.hit(Fault::Refused),
+            number: self.history.len(),
+            epoch: self.epochs.last().map_or(0, |(epoch, _)| *epoch),
         });
         self.history.insert(raw.value.clone(), Rc::clone(&raw));
         self.records.push(Some(raw));
@@ -161,8 +205,31 @@ impl RawLog {
         if gone > 0 {
             self.holed = true;
             tracing::debug!(partition = self.partition, from, gone, "rewritten");
-            self.records.truncate(from);
+            self.elect(from);
             (0..gone).for_each(|_| self.produce(chance, now_ms));
         }
+    }
+
+    /// Loses what stands at or beyond `from`, though it was processed, and goes on from there.
+    pub fn truncate(&mut self, from: Offset, chance: &mut Chance, now_ms: i64) {
+        let from = usize::try_from(from).unwrap();
+        let gone = self.records.len() - from;
+        for raw in self.history.values().filter(|raw| raw.at.offset >= from as Offset) {
+            *self.replaced.entry(raw.name().to_owned()).or_default() += 1;
+        }
+        tracing::debug!(partition = self.partition, from, gone, "truncated");
+        self.elect(from);
+        let new = chance.rng.usize(0..=gone * 2);
+        (0..new).for_each(|_| self.produce(chance, now_ms));
+        self.holed = true;
+        self.is_broken = true;
+    }
+
+    /// A leader takes over that has only what stands before `from`.
+    fn elect(&mut self, from: usize) {
+        let epoch = self.epochs.last().map_or(0, |(epoch, _)| epoch + 1);
+        self.records.truncate(from);
+        self.epochs.retain(|(_, first)| *first < from as Offset);
+        self.epochs.push((epoch, from as Offset));
     }
 }

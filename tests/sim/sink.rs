@@ -10,12 +10,14 @@ use dedupd::ports::{Failure, LogId, Position, Reason, Refused, Remedy, Side, Sin
 use crate::sim::chance::{Exposure, Fault, failed, injected};
 use crate::sim::cluster::{Cluster, Epoch, StateRecord};
 use crate::sim::raw::{Raw, SimRecord};
+use crate::sim::side::Letter;
 use crate::sim::source::SimSource;
 use crate::sim::universe::{Sabotage, Universe, writer};
 
 enum Outgoing {
     Clean(Rc<Raw>),
     State(PartitionId, StateRecord),
+    Side(LogId, Letter),
 }
 
 /// A producer instance.
@@ -27,6 +29,7 @@ struct Producer {
     sent: Vec<Rc<Raw>>,
     clean_ends: BTreeMap<PartitionId, Offset>,
     state_ends: BTreeMap<PartitionId, Offset>,
+    side_ends: BTreeMap<LogId, Offset>,
     failed: Option<Failure>,
     /// The broker has committed; only the answer is outstanding.
     committed: bool,
@@ -53,6 +56,11 @@ impl Producer {
                         self.state_ends.insert(partition, at + 1);
                     })
                 }
+                Outgoing::Side(log, letter) => {
+                    cluster.write_side((writer, self.epoch), log, Some(letter)).map(|at| {
+                        self.side_ends.insert(log, at + 1);
+                    })
+                }
             };
             if let Err(failed) = failed {
                 self.failed = Some(failed);
@@ -66,7 +74,7 @@ impl Producer {
         let (mut first, mut last) = (raw.at.offset, raw.at.offset);
         let waiting = self.queue.iter().filter_map(|outgoing| match outgoing {
             Outgoing::Clean(raw) => Some(raw),
-            Outgoing::State(..) => None,
+            Outgoing::State(..) | Outgoing::Side(..) => None,
         });
         if cluster.chance.coin() {
             for other in waiting.chain(&self.sent).filter(|other| other.at.partition == raw.at.partition) {
@@ -190,14 +198,19 @@ impl Sink<SimSource> for SimSink {
         position: &Position,
         _: Duration,
     ) -> Result<(), Failure> {
-        let own = self.producer.as_ref().filter(|_| writer == self.writer).map(|producer| producer.epoch);
+        let own = self.producer.as_ref().filter(|_| writer == self.writer);
+        if own.is_some_and(|producer| producer.began) {
+            let wrong = "leftovers are ended inside a transaction with records".to_owned();
+            self.universe.cluster.borrow_mut().violations.push(wrong);
+        }
+        let own = own.map(|producer| producer.epoch);
         self.universe.call(self.worker, Exposure::Around, |cluster| {
             let by = (writer, own.unwrap_or_else(|| cluster.fence(writer)));
             for log in logs {
                 match log.topic {
                     Written::Clean => cluster.write_clean(by, log.partition, None)?,
                     Written::State => cluster.write_state(by, log.partition, None)?,
-                    Written::DeadLetter | Written::Duplicates => unreachable!("no such topics here"),
+                    Written::DeadLetter | Written::Duplicates => cluster.write_side(by, *log, None)?,
                 };
             }
             cluster.send_offsets(by, None, std::slice::from_ref(position))?;
@@ -205,8 +218,11 @@ impl Sink<SimSource> for SimSink {
         })
     }
 
-    fn copy_aside(&mut self, _: LogId, _: &[Offset], _: Duration) -> Result<(), Failure> {
-        unreachable!("no side topics here")
+    fn copy_aside(&mut self, log: LogId, offsets: &[Offset], _: Duration) -> Result<(), Failure> {
+        self.universe.call(self.worker, Exposure::Around, |cluster| {
+            cluster.copy_aside(log, offsets);
+            Ok(())
+        })
     }
 
     fn discard(&mut self) {
@@ -228,6 +244,7 @@ impl Sink<SimSource> for SimSink {
             producer.began = true;
             producer.clean_ends.clear();
             producer.state_ends.clear();
+            producer.side_ends.clear();
             cluster.begun.insert(writer.to_owned());
             Ok(())
         })
@@ -238,8 +255,16 @@ impl Sink<SimSource> for SimSink {
         self.enqueue(Outgoing::Clean(Rc::clone(&record.0)))
     }
 
-    fn divert(&mut self, _: Side, _: &SimRecord, _: &Reason) -> Result<(), Failure> {
-        self.with(Exposure::Before, |_, _, _| Ok(()))
+    fn divert(&mut self, side: Side, record: &SimRecord, _: &Reason) -> Result<(), Failure> {
+        let topic = match side {
+            Side::DeadLetter => Written::DeadLetter,
+            Side::Duplicates => Written::Duplicates,
+            Side::Clean => unreachable!("no shadow mode here"),
+        };
+        let log = self.universe.cluster.borrow().sides.log_of(topic, record.0.at.partition);
+        tracing::trace!(at = ?record.0.at, ?log, "divert");
+        let letter = Letter { writer: self.writer.clone(), raw: Rc::clone(&record.0) };
+        self.enqueue(Outgoing::Side(log, letter))
     }
 
     fn drain(&mut self, _: Duration) -> Result<(), Failure> {
@@ -260,6 +285,11 @@ impl Sink<SimSource> for SimSink {
 
     fn state_end(&self, partition: PartitionId) -> Option<Offset> {
         self.producer.as_ref()?.state_ends.get(&partition).copied()
+    }
+
+    fn side_ends(&self) -> Vec<(LogId, Offset)> {
+        let ends = self.producer.iter().flat_map(|producer| &producer.side_ends);
+        ends.map(|(log, end)| (*log, *end)).collect()
     }
 
     fn send_offsets(

@@ -1,12 +1,12 @@
 //! The raw topic as a member of the group sees it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
 use dedupd::dedupe::{Offset, PartitionId};
-use dedupd::ports::{Bounds, Committed, Failure, GroupEvent, Remedy, Source};
+use dedupd::ports::{Bounds, Committed, Epoch, Failure, GroupEvent, Remedy, Source};
 
 use crate::sim::chance::{Exposure, Fault, failed};
 use crate::sim::cluster::Cluster;
@@ -24,13 +24,19 @@ pub struct SimSource {
     raw_id: String,
     /// What was fetched before the last seek of a partition and comes after it all the same: how many records, from where.
     left: RefCell<BTreeMap<PartitionId, (u32, Offset)>>,
+    /// Where each log that was found to be another one stops being the one that was read.
+    truncated: RefCell<BTreeMap<PartitionId, Offset>>,
+    /// Those that the worker has not been told of.
+    untold: Cell<bool>,
 }
 
 impl SimSource {
     /// Joins the group.
     pub fn join(universe: &Rc<Universe>, worker: usize, raw_id: String) -> Self {
         let member = universe.cluster.borrow_mut().group.join(worker);
-        Self { universe: Rc::clone(universe), worker, member, raw_id, left: RefCell::default() }
+        let universe = Rc::clone(universe);
+        let (left, truncated, untold) = Default::default();
+        Self { universe, worker, member, raw_id, left, truncated, untold }
     }
 
     fn call<T>(&self, effect: impl FnOnce(&mut Cluster) -> Result<T, Failure>) -> Result<T, Failure> {
@@ -70,6 +76,19 @@ impl SimSource {
 }
 
 impl SimSource {
+    /// A partition whose log ends before its position; nothing more is read of it.
+    fn outside(&self, cluster: &mut Cluster) -> Option<PartitionId> {
+        let Cluster { group, raw, .. } = cluster;
+        let mut fetch = group.fetch(self.member).iter_mut();
+        let is_outside = |(id, fetch): &(&PartitionId, &mut Fetch)| {
+            !fetch.paused && fetch.at.is_some_and(|at| at > raw[**id as usize].end())
+        };
+        fetch.find(is_outside).map(|(id, fetch)| {
+            fetch.paused = true;
+            *id
+        })
+    }
+
     /// The next record that is left from before a seek.
     fn left_over(&self, partition: PartitionId) -> Option<(PartitionId, Offset)> {
         let mut left = self.left.borrow_mut();
@@ -89,6 +108,15 @@ impl Source for SimSource {
             if cluster.group.is_dead(self.member) || cluster.chance.hit(Fault::Replaced) {
                 cluster.group.gone(self.worker);
                 return Err(failed(Remedy::Rejoin, "another member took this one's name"));
+            }
+            if self.untold.take() {
+                return Err(failed(Remedy::Abort, "the log was truncated"));
+            }
+            if let Some(partition) = self.outside(cluster) {
+                return Err(failed(
+                    Remedy::Abort,
+                    &format!("the position in {partition} is outside of its log"),
+                ));
             }
             Ok(self.deliver(cluster, wait))
         })
@@ -116,6 +144,7 @@ impl Source for SimSource {
     fn unassign(&self, partitions: &[PartitionId]) -> Result<(), Failure> {
         self.call(|cluster| {
             cluster.group.unassign(self.member, partitions);
+            self.truncated.borrow_mut().retain(|id, _| !partitions.contains(id));
             Ok(())
         })
     }
@@ -123,6 +152,7 @@ impl Source for SimSource {
     fn seek(&self, starts: &[(PartitionId, Offset)]) -> Result<(), Failure> {
         self.call(|cluster| {
             for (partition, start) in starts {
+                self.truncated.borrow_mut().remove(partition);
                 match cluster.group.fetch(self.member).get_mut(partition) {
                     Some(fetch) => {
                         let before = fetch.at.filter(|before| before > start);
@@ -143,6 +173,30 @@ impl Source for SimSource {
             }
             Ok(())
         })
+    }
+
+    fn seek_behind(
+        &self,
+        partition: PartitionId,
+        offset: Offset,
+        last: Option<Epoch>,
+    ) -> Result<(), Failure> {
+        self.seek(&[(partition, offset)])?;
+        let mut cluster = self.universe.cluster.borrow_mut();
+        let known = last.filter(|last| last.next >= offset);
+        let end = known.map(|last| cluster.raw[partition as usize].end_of_epoch(last.number));
+        if let Some(end) = end.filter(|end| *end < offset) {
+            self.truncated.borrow_mut().insert(partition, end);
+            self.untold.set(true);
+            if let Some(fetch) = cluster.group.fetch(self.member).get_mut(&partition) {
+                fetch.paused = true;
+            }
+        }
+        Ok(())
+    }
+
+    fn truncated(&self, partition: PartitionId) -> Option<Offset> {
+        self.truncated.borrow().get(&partition).copied()
     }
 
     fn pause(&self, partitions: &[PartitionId]) -> Result<(), Failure> {

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use dedupd::dedupe::{Offset, PartitionId};
-use dedupd::ports::{Bounds, Failure, Leftover, LogId, StateItem, StateLog, Written};
+use dedupd::ports::{Bounds, Failure, Leftover, LogId, SideRecords, StateItem, StateLog, Written};
 
 use crate::sim::chance::{Exposure, Fault};
 use crate::sim::cluster::{Cluster, StateRecord};
@@ -113,6 +113,18 @@ impl StateLog for SimLog {
         })
     }
 
+    fn side_logs(&self, _: Duration) -> Result<Vec<LogId>, Failure> {
+        self.call(|cluster| Ok(cluster.sides.logs.keys().copied().collect()))
+    }
+
+    fn side_records(
+        &self,
+        from_to: &BTreeMap<LogId, (Offset, Offset)>,
+        _: Duration,
+    ) -> Result<SideRecords, Failure> {
+        self.call(|cluster| Ok(cluster.side_records(from_to)))
+    }
+
     fn shown(&self, at: &[(PartitionId, Offset)], _: Duration) -> Result<Vec<bool>, Failure> {
         self.call(|cluster| {
             let shows = |(partition, offset): &(PartitionId, Offset)| {
@@ -129,6 +141,8 @@ fn bounds(cluster: &Cluster, log: LogId) -> Bounds {
     match log.topic {
         Written::Clean => cluster.clean[partition].bounds(),
         Written::State => cluster.state[partition].bounds(),
-        Written::DeadLetter | Written::Duplicates => unreachable!("no such topics here"),
+        Written::DeadLetter | Written::Duplicates => {
+            cluster.sides.logs.get(&log).expect("side partitions are those that were asked for").bounds()
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! A partition that transactions write to: clean and state topic.
+//! A partition that transactions write to: of the clean topic, the state topic or a side topic.
 //!
 //! As in Kafka, a record belongs to a producer, not to a transaction: the next marker of its producer decides
 //! about every record of that producer which is still open here. A marker that a broker failed to write
@@ -51,6 +51,16 @@ impl<T> TxLog<T> {
     pub fn append(&mut self, producer: Producer, at: Duration, content: Option<T>) -> Offset {
         self.entries.push(Entry { producer, at, fate: Fate::Open, content });
         self.end() - 1
+    }
+
+    /// Writes a record outside of any transaction.
+    pub fn append_alone(&mut self, at: Duration, content: T) {
+        self.entries.push(Entry {
+            producer: Producer::MAX,
+            at,
+            fate: Fate::Committed,
+            content: Some(content),
+        });
     }
 
     /// Writes the marker that decides about everything of a producer that is open here.

@@ -24,6 +24,8 @@ const EXPIRED: &str = "both have expired";
 pub const MOST_RECORDS: usize = 30;
 /// What it says of a raw topic of another id.
 const RECREATED: &str = "was deleted and created again";
+/// What it says of a raw log that does not hold what comes next.
+const GAP: &str = "to accept the gap";
 /// What it says of an offset below what the state topic has, which somebody else has set.
 const REWOUND: &str = "the group was rewound";
 
@@ -222,6 +224,11 @@ impl Universe {
                 cluster.refused.insert(if self.shared { 0 } else { worker });
             }
             Err(Fatal::Operator(what)) if what.contains(RECREATED) && self.is_trial.get() => {}
+            Err(Fatal::Operator(what))
+                if what.contains(GAP) && cluster.raw.iter().any(|raw| raw.is_broken) =>
+            {
+                cluster.gapped.insert(if self.shared { 0 } else { worker });
+            }
             Err(Fatal::Operator(what)) if what.contains(EXPIRED) => cluster.reset_offsets(),
             // Nothing tells an offset that a missing marker undid from one that was set on purpose.
             Err(Fatal::Operator(what)) if cluster.reset && what.contains(REWOUND) => cluster.reset_offsets(),

@@ -92,6 +92,33 @@ fn every_row_of_the_table() {
     }
 }
 
+#[test]
+fn an_aborted_copy_of_blocks_that_are_committed_is_no_evidence() {
+    // The block 10..20 was written again at state offset 6, by a member that did not know how far the group is.
+    let log = vec![item(2, Some(100), (10, 20)), item(4, Some(110), (20, 30)), item(6, Some(100), (10, 20))];
+    let shown = BTreeSet::from([2, 4]);
+    let decision = look(log, &shown, committed(4, (20, 30)), &|_| Shown::Yes);
+    assert_eq!(name(&decision), ("agreed", 0));
+}
+
+#[test]
+fn of_several_attempts_to_void_the_same_blocks_the_committed_one_is_found() {
+    // The first attempt was aborted. Of the second the offset was committed and the block was not.
+    let void = |offset, bytes: Vec<u8>| {
+        let key = Origin { writer: "w".to_owned(), ..Origin::default() }.render();
+        StateItem::Block { partition: 0, offset, key, block: bytes }
+    };
+    let mut later = Block::decode(&block(20, 20)).unwrap();
+    later.time_last_ms += 1;
+    let log = vec![item(2, Some(100), (10, 20)), void(4, block(20, 20)), void(6, later.encode())];
+    for (at, bytes) in [(4, block(20, 20)), (6, later.encode())] {
+        let tail = Some(Tail { crc: Block::checksum(&bytes), next: 20, from: Some(at) });
+        let checkpoint = Checkpoint { tail, state_next: at, ..Checkpoint::default() };
+        let decision = look(log.clone(), &BTreeSet::from([2]), (Some(20), Some(checkpoint)), &clean_hidden);
+        assert_eq!(name(&decision), ("redo", 20), "named at {at}");
+    }
+}
+
 /// The void block of a rewind to 20, at state offset 6; it has no clean records.
 fn with_void() -> Vec<StateItem> {
     vec![item(2, Some(100), (10, 20)), item(4, Some(110), (20, 30)), item(6, None, (20, 20))]

@@ -47,6 +47,9 @@ pub struct Part {
     pub stream_time_ms: i64,
     /// See [`Head::tail`].
     pub tail: Option<(u32, Offset)>,
+    /// See [`Head::settled`].
+    #[serde(default)]
+    pub settled: Option<(u32, Offset)>,
     /// See [`Head::forgets`].
     pub forgets: u64,
     /// See [`Head::incomplete_ms`].
@@ -62,15 +65,27 @@ impl Part {
     /// The part of a partition that holds so much.
     #[must_use]
     pub fn of(partition: PartitionId, summary: &Summary) -> Self {
-        let Head { confirmed, state_next, stream_time_ms, tail, forgets, incomplete_ms } = summary.head;
+        let Head { confirmed, state_next, stream_time_ms, tail, settled, forgets, incomplete_ms } =
+            summary.head;
         let (blocks, ids) = (summary.blocks, summary.ids);
-        Self { partition, confirmed, state_next, stream_time_ms, tail, forgets, incomplete_ms, blocks, ids }
+        Self {
+            partition,
+            confirmed,
+            state_next,
+            stream_time_ms,
+            tail,
+            settled,
+            forgets,
+            incomplete_ms,
+            blocks,
+            ids,
+        }
     }
 
     /// The partition's head.
     #[must_use]
     pub fn head(&self) -> Head {
-        let Self { confirmed, state_next, stream_time_ms, tail, forgets, incomplete_ms, .. } = *self;
-        Head { confirmed, state_next, stream_time_ms, tail, forgets, incomplete_ms }
+        let Self { confirmed, state_next, stream_time_ms, tail, settled, forgets, incomplete_ms, .. } = *self;
+        Head { confirmed, state_next, stream_time_ms, tail, settled, forgets, incomplete_ms }
     }
 }
