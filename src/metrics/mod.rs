@@ -1,6 +1,6 @@
 //! What is counted, and the snapshot that workers publish.
 //!
-//! [`table::TABLE`] names every metric once; the registered handles, the README's table and the
+//! [`table::TABLE`] names every metric once; the registered handles, the table in docs/metrics.md and the
 //! tests are made from it. Only this module knows the prometheus crate. Nothing here knows Kafka,
 //! the window or the store: they return values, and the pipeline counts.
 

@@ -89,6 +89,9 @@ impl<W: World> Core<W> {
             }
             self.clock.rest(PAUSE);
         }
+        if offsets.is_empty() {
+            return Ok(());
+        }
         loop {
             match source.committed(&offsets, SLICE) {
                 Ok(_) => return Ok(()),

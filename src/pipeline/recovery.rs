@@ -166,13 +166,11 @@ impl<W: World> Core<W> {
         // What is local did not lead to the last committed block.
         let is_misled = self.partitions.get(id).is_some_and(|partition| partition.early_ends > 0);
         let head = self.store.head(id)?.filter(|_| !is_misled);
-        if let (Some(_), Some(committed), false) = (head, answer.offset, self.options.keeps(Safeguard::Tails))
-        {
-            let next = Next::Start(answer.clone(), checkpoint.clone().unwrap_or_default());
-            self.claim(answer, checkpoint.as_ref(), (committed, committed))?;
-            return self.begin_loading(id, committed, next);
-        }
-        match plan(head, answer.offset, checkpoint.as_ref()) {
+        let plan = match (head, answer.offset) {
+            (Some(_), Some(believed)) if !self.options.keeps(Safeguard::Tails) => Plan::Load { believed },
+            _ => plan(head, answer.offset, checkpoint.as_ref()),
+        };
+        match plan {
             Plan::Load { believed } => {
                 let (checkpoint, committed) = (checkpoint.unwrap_or_default(), answer.offset.unwrap_or(0));
                 self.claim(answer, Some(&checkpoint), (committed, believed))?;

@@ -26,12 +26,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use super::markers::Touched;
 use super::repair::Standing;
 use super::trouble::Trouble;
 use super::worker::{Core, World};
 use crate::clock::Clock;
 use crate::dedupe::{Coordinates, Offset, PartitionId};
-use crate::ports::{Bounds, Failure, LogId, Remedy, SideRecord, Sink, StateLog};
+use crate::ports::{Bounds, LogId, SideRecord, Sink, StateLog};
 
 /// Slice of a question to the broker.
 const SLICE: Duration = Duration::from_secs(1);
@@ -41,9 +42,8 @@ const LOOK: Duration = Duration::from_secs(2);
 const LONG: Duration = Duration::from_secs(10);
 /// Pause between two looks.
 const PAUSE: Duration = Duration::from_millis(250);
-/// How long our own records have to be open at the same place, and how long their marker may take afterwards.
+/// How long our own records have to be open at the same place.
 const PATIENCE: Duration = Duration::from_millis(500);
-const MARKER: Duration = Duration::from_secs(2);
 
 /// What a producer that has just begun knows of the side topics.
 #[derive(Debug, Default)]
@@ -279,27 +279,10 @@ impl<W: World> Core<W> {
         let own = self.partitions.iter().map(|partition| partition.id).next();
         let Some(id) = own.or_else(|| self.everywhere().first().copied()) else { return Ok(()) };
         self.purge(source, (writer, id), &[log])?;
-        if writer == self.options.writer {
-            Self::is_cleared(source, id)?;
-        }
-        self.await_marker(log, stable)
-    }
-
-    /// The marker of the purge itself. Without it the next look would find the same, and copy it again.
-    fn await_marker(&self, log: LogId, stable: Offset) -> Result<(), Trouble> {
-        let deadline = self.clock.elapsed() + MARKER;
-        while self.log.stable_ends(&[log], SLICE)?.first().is_none_or(|end| *end <= stable) {
-            if self.clock.elapsed() >= deadline {
-                return Err(Failure {
-                    remedy: Remedy::Renew,
-                    what: format!("what was ended in {log:?} is still open; replacing the producer"),
-                    refused: None,
-                }
-                .into());
-            }
-            self.clock.rest(Duration::from_millis(10));
-        }
-        Ok(())
+        // Without the marker of the purge the next look would find the same and copy it again, and the next commit of ours
+        // would make its offset real.
+        let offsets = if writer == self.options.writer { vec![id] } else { Vec::new() };
+        self.await_markers(source, Touched::of([(log, stable + 1)], offsets))
     }
 }
 

@@ -93,7 +93,7 @@ impl<W: World> Core<W> {
     }
 
     /// The marker of a purge of ours can be missing too, and our next commit would make its offset real.
-    pub(super) fn is_cleared(source: &W::Source, id: PartitionId) -> Result<(), Trouble> {
+    fn is_cleared(source: &W::Source, id: PartitionId) -> Result<(), Trouble> {
         if Self::nothing_pending(source, &[id], SLICE)? {
             return Ok(());
         }
