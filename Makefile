@@ -3,7 +3,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo demo-kafka test torture check bench setup
+.PHONY: help demo demo-kafka test quick torture check bench setup
 
 # A test file that names the broker harness needs a broker; all others are fast and run first.
 TESTS  := $(basename $(notdir $(wildcard tests/*.rs))) $(notdir $(patsubst %/main.rs,%,$(wildcard tests/*/main.rs)))
@@ -25,6 +25,11 @@ test: setup check ## everything CI runs: check, fast tests, tests on a real brok
 	cargo test --all-features --doc
 	$(if $(BROKER),cargo test --all-features $(addprefix --test ,$(BROKER)))
 
+quick: setup ## after a small change: formatting, clippy, unit tests, tidy, a short simulation
+	cargo fmt --check
+	cargo clippy --all-features --lib --bins -- -D warnings
+	DEDUPD_SIM_SEEDS=1000 cargo test --all-features --lib --test tidy --test readme --test simulation
+
 torture: setup ## long random kills and freezes; ROUNDS= DURATION= SEED= and more, see docs/reliability.md
 	TORTURE=1 cargo test --release --test torture -- --nocapture
 
@@ -33,7 +38,7 @@ check: ## formatting, clippy and docs, warnings are errors
 	cargo clippy --all-targets --all-features -- -D warnings
 	RUSTDOCFLAGS=-Dwarnings cargo doc --no-deps --all-features --document-private-items
 
-bench: setup ## the figures that the README states
+bench: setup ## the figures in docs/benches.md
 	cargo bench --benches
 
 setup: ## install what is missing (system packages, Kafka jars)

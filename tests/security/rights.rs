@@ -1,4 +1,4 @@
-//! What the README lists under "Rights" is what is needed, all of it and no more.
+//! The permissions that docs/security.md lists are what is needed, all of them and no more.
 
 use std::fs;
 use std::sync::{Mutex, PoisonError};
@@ -11,17 +11,17 @@ use crate::{LIMIT, sasl, shared};
 /// Held by a test that needs a right on the cluster, and by one that removes it: all are the same user.
 static ON_THE_CLUSTER: Mutex<()> = Mutex::new(());
 
-/// One line of the README: the arguments of `kafka-acls.sh`, and what the comment behind says.
+/// One line of docs/security.md: the arguments of `kafka-acls.sh`, and what the comment behind says.
 struct Documented {
     arguments: Vec<String>,
     comment: String,
 }
 
 impl Documented {
-    /// The lines of the README, for topics of this name.
+    /// The lines of the page, for topics of this name.
     fn all(name: &str) -> Vec<Self> {
-        let readme = include_str!("../../README.md");
-        let section = readme.split("\n## ").find(|section| section.starts_with("Rights")).unwrap();
+        let page = include_str!("../../docs/security.md");
+        let section = page.split("\n## ").find(|section| section.starts_with("Permissions")).unwrap();
         let lines = section.lines().filter_map(|line| line.strip_prefix("$acls "));
         lines
             .map(|line| {
@@ -148,7 +148,7 @@ fn each_right_that_is_missing_is_named_with_the_command_that_grants_it() {
         fs::remove_file(&running.log).unwrap();
         named += 1;
     }
-    assert_eq!(named, 11, "the README lists so many needed rights");
+    assert_eq!(named, 11, "the page lists so many permissions");
     let running = sidecar(secured, &pipe, "lacking", "a").start();
     running.wait_ready(LIMIT);
     assert_eq!(running.stop(), Some(0), "{}", running.text());
