@@ -341,6 +341,18 @@ pub enum StateItem {
     },
 }
 
+impl StateItem {
+    /// The partition of the state topic.
+    #[must_use]
+    pub fn partition(&self) -> PartitionId {
+        match self {
+            Self::Block { partition, .. } | Self::End { partition, .. } | Self::Gone { partition } => {
+                *partition
+            }
+        }
+    }
+}
+
 /// What of a tail is to be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Leftover {

@@ -65,7 +65,7 @@ impl<W: World> Core<W> {
         };
         match found {
             // Blocks beyond the committed offset: somebody commits, or has set the group back.
-            _ if is_behind => Ok(true),
+            _ if is_behind && !is_more => Ok(true),
             Ending::Early => {
                 partition.early_ends += 1;
                 tracing::warn!(

@@ -43,14 +43,26 @@ impl<W: World> Core<W> {
                 self.locate(source, &free)?;
             }
         }
-        let loaded = self.load_slice(source);
-        if self.partitions.iter().any(|p| matches!(p.phase, Phase::Restoring(_))) {
-            // All of them, also after a failure: the log hands each over once.
-            let items = self.log.read(READ)?;
-            let restored: Vec<_> = items.into_iter().map(|item| self.restored(source, item)).collect();
-            return std::iter::once(loaded).chain(restored).collect();
+        let mut outcome = self.load_slice(source);
+        if outcome.as_ref().is_err_and(Trouble::rewinds)
+            || !self.partitions.iter().any(|p| matches!(p.phase, Phase::Restoring(_)))
+        {
+            return outcome;
         }
-        loaded
+        for item in self.log.read(READ)? {
+            // The log hands each record over once, so none is left out without its partition beginning again; and nothing is
+            // started with a producer that is to be replaced.
+            let taken = if outcome.as_ref().is_err_and(Trouble::rewinds) {
+                self.abandon_restore(item.partition());
+                Ok(())
+            } else {
+                self.restored(source, item)
+            };
+            if taken.is_err() && !outcome.as_ref().is_err_and(|first| !first.is_transient()) {
+                outcome = taken;
+            }
+        }
+        outcome
     }
 
     /// Takes the partition's local state. What is in memory is only worth something if nobody else

@@ -8,7 +8,7 @@ use super::complete::{is_behind_the_log, usable};
 use super::failpoint;
 use super::loading::{Stored, cut_back};
 use super::options::Start;
-use super::partition::{Phase, Restoring};
+use super::partition::{Partition, Phase, Restoring};
 use super::trouble::{Fatal, Trouble};
 use super::worker::{Core, World};
 use crate::clock::Clock;
@@ -105,14 +105,20 @@ impl<W: World> Core<W> {
             StateItem::End { partition, next } => (partition, self.end_restore(source, partition, next)),
             StateItem::Gone { partition } => (partition, self.restart_restore(partition)),
         };
+        if taken.is_err() {
+            self.abandon_restore(id);
+        }
+        taken
+    }
+
+    /// Reads the state of a partition again from the beginning.
+    pub(super) fn abandon_restore(&mut self, id: PartitionId) {
         let now = self.clock.elapsed();
-        if let (Err(_), Some(partition)) = (&taken, self.partitions.get_mut(id))
-            && matches!(partition.phase, Phase::Restoring(_))
-        {
+        let restoring = |partition: &&mut Partition| matches!(partition.phase, Phase::Restoring(_));
+        if let Some(partition) = self.partitions.get_mut(id).filter(restoring) {
             partition.unload();
             partition.relocate(now);
         }
-        taken
     }
 
     /// The log does not hold what was to be read next. From the beginning: its ends are others now.

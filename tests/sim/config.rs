@@ -34,7 +34,7 @@ pub struct Choices {
     /// Ids are remembered for less time than a history takes.
     short: bool,
     /// Some records have windows of their own.
-    has_kinds: bool,
+    pub has_kinds: bool,
     /// Partitions of each side topic; without them there are none. All processes have the same.
     pub sides: u32,
     on_poison: OnPoison,

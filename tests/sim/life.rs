@@ -249,9 +249,14 @@ impl Life {
     /// An operator changes the configuration between two starts.
     fn configure(&mut self, process: usize) {
         let mut cluster = self.universe.cluster.borrow_mut();
-        let choices = &mut self.processes[process].choices;
+        let Process { store, older, choices } = &mut self.processes[process];
         if cluster.chance.hit(Fault::Reconfigured) {
-            *choices = choices.changed(&mut cluster);
+            let before = std::mem::replace(choices, choices.changed(&mut cluster));
+            if before.has_kinds != choices.has_kinds {
+                // The store belongs to a list of kinds: with another one it is set aside.
+                *store = Held::new(MemoryStore::new());
+                older.clear();
+            }
         }
         if cluster.rule < 2 && cluster.chance.hit(Fault::RuleChanged) {
             cluster.rule += 1;
