@@ -5,6 +5,7 @@
 //! seed. Every effect of a worker is a call of one of these methods, which is also where a test can
 //! crash it.
 
+mod epoch;
 mod failure;
 mod store;
 
@@ -13,6 +14,7 @@ use std::time::Duration;
 
 use crate::dedupe::identity::Fields;
 use crate::dedupe::{Coordinates, Offset, PartitionId};
+pub use epoch::Epoch;
 pub use failure::{Failure, Refused, Remedy};
 pub use store::{Head, Store, StoreError, Visit};
 
@@ -30,15 +32,6 @@ pub trait Record: Fields {
     fn size(&self) -> usize;
     /// Whether it has a header of this name, whatever its value.
     fn has_header(&self, name: &str) -> bool;
-}
-
-/// Under which leader a partition's log was written up to an offset.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Epoch {
-    /// One past the record that it was read from.
-    pub next: Offset,
-    /// The leader epoch of that record.
-    pub number: i32,
 }
 
 /// What the group told this member; only queued by the client's callback, acted upon by the worker.

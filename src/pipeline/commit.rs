@@ -203,7 +203,7 @@ fn position(partition: &Partition, options: &Options, (most, time_ahead_ms): (us
         forgets: forgotten.map_or(partition.forgets, |forgotten| forgotten.number),
         windows: partition.windows.as_ref().map(Windows::remembered).unwrap_or_default(),
         began: partition.began.or(Some(options.began)),
-        epoch: partition.epoch.filter(|epoch| epoch.next >= partition.next),
+        epoch: partition.epoch.filter(|epoch| epoch.covers(partition.next)),
         raw: options.raw_id.clone(),
         state: options.state_id.clone(),
         writer: options.writer.clone(),

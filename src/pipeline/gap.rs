@@ -51,7 +51,7 @@ impl<W: World> Core<W> {
     /// epoch of the last record before C.
     fn can_compare(&mut self, id: PartitionId, committed: Offset) -> bool {
         self.partitions.get_mut(id).is_some_and(|partition| {
-            partition.committed_epoch.is_some_and(|epoch| epoch.next >= committed)
+            partition.committed_epoch.is_some_and(|epoch| epoch.covers(committed))
                 && partition.compared.replace(committed) != Some(committed)
         })
     }

@@ -269,7 +269,7 @@ impl<W: World> Core<W> {
         }
         let started = placed.and_then(|committed| {
             partition.order = Order::default();
-            let last = partition.committed_epoch.filter(|epoch| epoch.next >= committed);
+            let last = partition.committed_epoch.filter(|epoch| epoch.covers(committed));
             source.seek_behind(id, committed, last)?;
             Ok(())
         });

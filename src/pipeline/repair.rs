@@ -156,7 +156,7 @@ impl<W: World> Core<W> {
         let (records, next, checkpoint) = self.plan_repair(known, decision)?;
         // It is about a record before the committed offset; what lies beyond may have been read after another election.
         let is_same = is_back || known.answer.offset == Some(next);
-        let epoch = checkpoint.epoch.filter(|epoch| is_same && epoch.next >= next);
+        let epoch = checkpoint.epoch.filter(|epoch| is_same && epoch.covers(next));
         let checkpoint = Checkpoint { epoch, ..checkpoint };
         self.batch.begin(&mut self.sink, || self.clock.elapsed())?;
         self.write_repair(

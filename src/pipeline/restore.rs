@@ -123,20 +123,16 @@ impl<W: World> Core<W> {
 
     /// The log does not hold what was to be read next. From the beginning: its ends are others now.
     fn restart_restore(&mut self, id: PartitionId) -> Result<(), Trouble> {
-        let now = self.clock.elapsed();
         let topic = &self.options.state;
-        if let Some(partition) = self.partitions.get_mut(id)
-            && let Phase::Restoring(restoring) = &partition.phase
-        {
+        if let Some(Phase::Restoring(restoring)) = self.partitions.get(id).map(|partition| &partition.phase) {
             let at = restoring.at;
             tracing::warn!(
                 partition = id,
                 at,
                 "topic {topic} lost records while it was read; restoring again"
             );
-            partition.unload();
-            partition.relocate(now);
         }
+        self.abandon_restore(id);
         Ok(self.log.close(id)?)
     }
 

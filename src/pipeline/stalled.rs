@@ -127,7 +127,7 @@ impl<W: World> Core<W> {
             if let Some(stall) = partition.silence.observe(now, seen, patience) {
                 self.report.stalled(stall);
                 tell(id, seen, stall);
-                let last = partition.epoch.filter(|epoch| epoch.next >= next);
+                let last = partition.epoch.filter(|epoch| epoch.covers(next));
                 stalled.push((id, next, last));
             }
         }

@@ -92,16 +92,15 @@ impl Cluster {
     /// the state topic says, to where the clean topic shows that the group stood.
     pub fn reset_offsets(&mut self) {
         self.reset = true;
+        let shown = |p: usize| self.shown(p).map(|raw| raw.at.offset + 1).max().unwrap_or(0);
+        let shown: Vec<Offset> = (0..self.raw.len()).map(shown).collect();
         for (partition, offsets) in self.offsets.iter_mut().enumerate() {
             let is_known = match &offsets.settled {
                 Some((_, metadata)) => !metadata.is_empty(),
                 None => self.state[partition].committed(0).any(|(_, it)| Block::decode(&it.block).is_ok()),
             };
             if !is_known && offsets.pending.is_empty() {
-                let raw = &self.raw[partition];
-                let shown = self.clean[partition].ever_committed().map(|(_, raw)| raw);
-                let shown = shown.filter(|shown| !raw.has_replaced(shown)).map(|raw| raw.at.offset + 1);
-                let stood = shown.max().unwrap_or(0).max(self.raw[partition].low());
+                let stood = shown[partition].max(self.raw[partition].low());
                 offsets.settled = Some((stood, String::new()));
                 self.forgets = true;
             }

@@ -183,7 +183,7 @@ impl Source for SimSource {
     ) -> Result<(), Failure> {
         self.seek(&[(partition, offset)])?;
         let mut cluster = self.universe.cluster.borrow_mut();
-        let known = last.filter(|last| last.next >= offset);
+        let known = last.filter(|last| last.covers(offset));
         let end = known.map(|last| cluster.raw[partition as usize].end_of_epoch(last.number));
         if let Some(end) = end.filter(|end| *end < offset) {
             self.truncated.borrow_mut().insert(partition, end);

@@ -10,10 +10,9 @@ use crate::kafka::unread::{damaged, truncated};
 use crate::ports::{Epoch, Failure, Remedy};
 
 impl KafkaSource {
-    /// The leader epoch by which the partition is compared at this offset: that of the record before it, or of a later one of
-    /// the same log. A log that was cut before the offset has an end of that epoch before it, and one that was not has none.
+    /// The leader epoch by which the partition is compared at this offset, where one is known.
     pub(super) fn epoch_before(&self, partition: PartitionId, offset: Offset) -> Option<i32> {
-        self.epochs.borrow().get(&partition).filter(|epoch| epoch.next >= offset).map(|epoch| epoch.number)
+        self.epochs.borrow().get(&partition).filter(|epoch| epoch.covers(offset)).map(|epoch| epoch.number)
     }
 
     /// Under which leader the record was taken that comes before the place to go on at.
