@@ -30,7 +30,9 @@ fn send(pipe: &Pipe<'_>, prefix: &str, ids: std::ops::Range<usize>) {
 }
 
 fn transactions(running: &Running, result: &str) -> f64 {
-    running.metric(&format!("dedupd_transactions_total{{result=\"{result}\"}}")).unwrap_or(0.0)
+    running
+        .metric(&format!("dedupd_transactions_total{{result=\"{result}\"}}"))
+        .expect("a series for each result")
 }
 
 #[cfg(feature = "failpoints")]

@@ -128,25 +128,10 @@ impl<W: World> Core<W> {
     }
 }
 
-/// Whether a state log whose old records were deleted had other records behind local state that continues at `from`: more
-/// than the marker of the transaction that wrote its last block.
-pub(super) fn is_behind_the_log(from: Offset, bounds: &Bounds) -> bool {
-    from + 1 < bounds.low
-}
-
-/// What of the local state is a base to read on from: (state offset, raw offset). Where the log no longer holds that
-/// state offset, and held nothing else behind it, local state is still all there is of a group without an offset.
-pub(super) fn usable(
-    local: Option<(Offset, Offset)>,
-    bounds: &Bounds,
-    committed: Option<Offset>,
-) -> Option<(Offset, Offset)> {
-    let (from, confirmed) = local?;
-    if (bounds.low..=bounds.stable).contains(&from) {
-        return local;
-    }
-    (committed.is_none() && from < bounds.low && !is_behind_the_log(from, bounds))
-        .then_some((bounds.low, confirmed))
+/// What of the local state is a base to read on from: (state offset, raw offset). Where the log begins behind that state
+/// offset, newer blocks may be gone.
+pub(super) fn usable(local: Option<(Offset, Offset)>, log: &Bounds) -> Option<(Offset, Offset)> {
+    local.filter(|(from, _)| (log.low..=log.stable).contains(from))
 }
 
 /// From which stream time on the blocks read reach, when older ones are gone.
@@ -195,6 +180,17 @@ mod tests {
         assert_eq!(ending(tail(7, 50, Some(9)), None, Some(40), 0), Ending::Early);
         // Same length, other block: the log was truncated and written again.
         assert_eq!(ending(tail(7, 50, Some(9)), tail(8, 50, Some(9)), None, 0), Ending::Early);
+    }
+
+    #[test]
+    fn local_state_is_no_base_where_the_log_begins_behind_it() {
+        let log = Bounds { low: 10, stable: 20, high: 25 };
+        let is_usable = |from| usable(Some((from, 7)), &log).is_some();
+        assert_eq!([9, 10, 20, 21].map(is_usable), [false, true, true, false]);
+        // All that it held is deleted, and nothing came after the marker that local state knows of.
+        assert!(usable(Some((25, 7)), &Bounds { low: 25, stable: 25, high: 25 }).is_some());
+        // Nothing local was ever committed: what was at offset 0 is not known.
+        assert!(usable(Some((0, 0)), &Bounds { low: 1, stable: 1, high: 1 }).is_none());
     }
 
     #[test]

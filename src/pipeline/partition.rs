@@ -79,8 +79,8 @@ pub struct Restoring {
 pub struct Open {
     /// Records processed.
     pub records: usize,
-    /// Whether any was written to the clean topic.
-    pub forwarded: bool,
+    /// Whether any was written, to the clean topic or to a side topic.
+    pub wrote: bool,
     /// The block written for it, once there is one.
     pub tail: Option<Tail>,
     /// The offset and metadata that its commit would leave behind, once they were sent.
@@ -113,7 +113,7 @@ pub struct Partition {
     pub committed: Offset,
     /// The next raw offset expected; ahead of `committed` while a transaction is open.
     pub next: Offset,
-    /// State topic offset that lies at or before everything newer than `committed`.
+    /// State topic offset that lies at or before everything newer than `committed`: behind the last marker, where that is known.
     pub state_next: Offset,
     /// The last committed block.
     pub tail: Option<Tail>,
@@ -218,12 +218,13 @@ impl Partition {
 
     /// The blocks of the open transaction, of at most `most` identities: everything new in `committed..next`.
     ///
-    /// None when nothing was written to the clean topic. A block without identities is written when
-    /// only records without id were forwarded: it shows later that the transaction was complete.
+    /// None when nothing was written. A block without identities is written when only records without id were
+    /// forwarded, or records went to a side topic alone: it shows later that the transaction was complete, also to a
+    /// group that has lost its offset.
     #[must_use]
     pub fn blocks(&mut self, hash: HashKind, most: usize) -> Vec<Block> {
         let (Some(open), Some(windows)) = (&self.open, &mut self.windows) else { return Vec::new() };
-        if !open.forwarded && !self.rewound && !windows.has_pending() {
+        if !open.wrote && !self.rewound && !windows.has_pending() {
             return Vec::new();
         }
         windows.blocks(hash, self.id, &(self.committed..self.next), most)
@@ -238,7 +239,8 @@ impl Partition {
         self.rewound = false;
         self.anew.clear();
         self.unsettled = false;
-        self.state_next = state_end.map_or(self.state_next, |end| end.max(self.state_next));
+        // The marker of the transaction comes behind its last record.
+        self.state_next = state_end.map_or(self.state_next, |end| self.state_next.max(end + 1));
         self.tail = open.tail.or(self.tail);
         self.limit = self.limit.and_then(|limit| (limit < 1 << 20).then_some(limit * 2));
         if let Some(forgotten) = &open.forgotten {

@@ -14,7 +14,7 @@ use super::worker::{Core, World};
 use crate::clock::Clock;
 use crate::dedupe::{Coordinates, Offset};
 use crate::metrics::Outcome;
-use crate::ports::{Reason, Record, Refused, Side, Sink};
+use crate::ports::{Reason, Record, Refused, Side};
 
 /// The first pause; each is twice the last.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -85,7 +85,7 @@ impl<W: World> Core<W> {
             ))
             .into()),
             OnPoison::DeadLetter => {
-                self.sink.divert(Side::DeadLetter, record, &Reason::new("refused", said))?;
+                self.divert(Side::DeadLetter, record, &Reason::new("refused", said))?;
                 Ok(Outcome::DeadLetter)
             }
             OnPoison::Drop => Ok(Outcome::Refused),

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::checkpoint::{Checkpoint, Origin, Tail};
+use super::complete::usable;
 use super::evidence::{Decision, Evidence, Group, Shown, Tails, decide};
 use super::failpoint;
 use super::markers::Touched;
@@ -12,7 +13,7 @@ use super::worker::{Core, World};
 use crate::clock::Clock;
 use crate::dedupe::{Block, Offset, PartitionId};
 use crate::metrics::Resolution;
-use crate::ports::{Bounds, Committed, Leftover, LogId, Position, Sink, Source, StateItem, StateLog};
+use crate::ports::{Bounds, Committed, Leftover, LogId, Position, Sink, Source, StateItem, StateLog, Store};
 
 /// Slice of a question to the broker.
 const SLICE: Duration = Duration::from_secs(1);
@@ -21,12 +22,12 @@ const LONG: Duration = Duration::from_secs(10);
 /// Records of the state log looked at where no checkpoint says from where on.
 const LAST: Offset = 100;
 
-/// How far the transactions of a partition are committed.
+/// Where a partition goes on, whoever owns it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Standing {
-    /// The next raw offset to process.
+    /// Raw records below this offset are committed, and are not processed again.
     pub next: Offset,
-    /// No repair will advance it.
+    /// Those from there on are.
     pub is_final: bool,
 }
 
@@ -61,7 +62,7 @@ impl<W: World> Core<W> {
         Ok(Vec::new())
     }
 
-    /// How far the transactions of these partitions are committed, whoever owns them.
+    /// Where these partitions go on.
     pub(super) fn standings(
         &mut self,
         source: &W::Source,
@@ -69,9 +70,22 @@ impl<W: World> Core<W> {
     ) -> Result<BTreeMap<PartitionId, Standing>, Trouble> {
         let answers = source.committed(ids, SLICE)?;
         let known = self.gather_evidence(&answers.iter().collect::<Vec<_>>())?;
-        let shown = self.shown(&known)?;
-        let of = |(known, shown): (&Known<'_>, _)| (known.answer.partition, known.standing(&shown));
-        Ok(known.iter().zip(shown).map(of).collect())
+        let mut standings = BTreeMap::new();
+        for (known, shown) in known.iter().zip(self.shown(&known)?) {
+            let id = known.answer.partition;
+            // Nothing local counts of a partition that is another worker's.
+            let is_ours = self.partitions.get(id).is_some();
+            let head = if is_ours { self.store.head(id)? } else { None };
+            let local = head.map(|head| (head.state_next, head.confirmed));
+            let goes_on = usable(local, &known.state).map(|(_, confirmed)| confirmed);
+            match known.standing(&shown, goes_on) {
+                Some(standing) => drop(standings.insert(id, standing)),
+                None if is_ours => return Err(self.all_expired(id, local).into()),
+                // Its owner finds the same, or knows by its local state.
+                None => {}
+            }
+        }
+        Ok(standings)
     }
 
     fn agree(&mut self, source: &W::Source, answers: &[Committed]) -> Result<Vec<PartitionId>, Trouble> {
@@ -317,14 +331,28 @@ impl Known<'_> {
         (self.tails.shown.last().map_or(Shown::Unknowable, of), self.tails.hidden.iter().map(of).collect())
     }
 
-    /// A group that has lost its offset has committed at least what the last committed block covers.
-    fn standing(&self, shown: &(Shown, Vec<Shown>)) -> Standing {
-        let covered = || self.tails.shown.last().map_or(0, |group| group.tail.next);
+    /// Where the partition goes on; `None` when offset and state have expired, and an operator sets that. `local` is where
+    /// local state ends that a group without an offset goes on from.
+    fn standing(&self, shown: &(Shown, Vec<Shown>), local: Option<Offset>) -> Option<Standing> {
+        let covered = self.tails.shown.last().map(|group| group.tail.next);
+        let begins = (self.state.low == 0).then_some(0);
+        let next = self.answer.offset.or(covered.max(local)).or(begins)?;
         let is_open = self.clean.has_open_records() || self.state.has_open_records();
-        Standing {
-            next: self.answer.offset.unwrap_or_else(covered),
-            is_final: !is_open && matches!(self.decide(shown), Decision::Agreed),
-        }
+        let (next, is_final) = match self.decide(shown) {
+            Decision::Missing(_) => (self.least().min(next), false),
+            _ if is_open => (self.least().min(next), false),
+            Decision::Rewind(to, _) => (to, true),
+            Decision::Redo(group) | Decision::Advance(group) => (next.max(group.tail.next), true),
+            Decision::Agreed | Decision::RedoForgotten(..) | Decision::AdvanceForgets(_) => (next, true),
+        };
+        Some(Standing { next, is_final })
+    }
+
+    /// No repair goes back beyond the last transaction.
+    fn least(&self) -> Offset {
+        let newest = self.tails.hidden.iter().filter(|group| self.tails.is_newest(group));
+        let last = self.tails.shown.last().into_iter().chain(newest);
+        last.map(|group| group.first).min().unwrap_or(0)
     }
 
     fn decide(&self, (last, hidden): &(Shown, Vec<Shown>)) -> Decision {

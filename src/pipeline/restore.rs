@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::checkpoint::{Checkpoint, Origin, Tail};
-use super::complete::{is_behind_the_log, usable};
+use super::complete::usable;
 use super::failpoint;
 use super::loading::{Stored, cut_back};
 use super::options::Start;
@@ -45,11 +45,11 @@ impl<W: World> Core<W> {
             ))
             .into());
         }
-        let is_behind = local.is_some_and(|(from, _)| is_behind_the_log(from, &bounds));
+        let usable = usable(local, &bounds);
+        let is_behind = local.is_some_and(|(from, _)| from < bounds.low);
         if answer.offset.is_none() && is_behind && bounds.low >= bounds.stable {
             return Err(self.all_expired(id, local).into());
         }
-        let usable = usable(local, &bounds, answer.offset);
         let empty = self.empty_windows(checkpoint);
         let now = self.clock.elapsed();
         if usable.is_none() {
@@ -256,12 +256,14 @@ impl<W: World> Core<W> {
                      continuing where the state stands"
                 );
                 self.report.begun(Beginning::Expired);
+                // Others ask the group where the partition stands.
+                partition.unsettled = true;
                 stands
             }
             // Nothing was committed yet: where this partition began, it begins again.
             (None, None) => match confirmed {
                 Some(confirmed) => {
-                    partition.unsettled = self.options.start == Start::Latest;
+                    partition.unsettled = self.options.start == Start::Latest || restoring.low > 0;
                     confirmed
                 }
                 None if restoring.low > 0 => return Err(self.all_expired(id, None).into()),

@@ -13,10 +13,11 @@
 //!   by an abort, and with them the records of the transaction that is open.
 //!
 //! Records of a committed transaction are copied first, by a producer without transactions, and everything open is then ended
-//! as aborted. A crash between the two repeats the copy: a record may stand there twice, never zero times. A transaction was
-//! committed where the committed offset is beyond the raw record, and was not where it is not and can no longer move by
-//! a repair ([`Core::standings`]). When another worker processed the record meanwhile, its own record shows that: it is in
-//! the same partition, as long as the side topic has as many partitions as then.
+//! as aborted. A crash between the two repeats the copy: a record may stand there twice, never zero times. What decides is
+//! whether the raw record comes again: where its partition goes on beyond it ([`Core::standings`]), its transaction was
+//! committed. As long as nothing shows where that is, because the group's offset and the state have expired, nothing is
+//! settled. When another worker processed the record meanwhile, its own record shows that: it is in the same partition, as
+//! long as the side topic has as many partitions as then.
 //!
 //! The last stable offset shows only the first open transaction of a partition. What comes first and is not ours belongs
 //! to a living writer, which moves on, or to one that settles it when it starts. If records of ours are behind it for longer
@@ -69,6 +70,8 @@ struct Seen {
     first: Option<String>,
     /// What is there of the first writer and of us, each raw record with the last offset of its copy.
     found: BTreeMap<String, BTreeMap<Coordinates, Offset>>,
+    /// Whether the log has said that nothing decides about it yet.
+    is_told: bool,
 }
 
 /// What to do about a partition.
@@ -78,13 +81,24 @@ enum Decision {
     Leave,
     /// Look again.
     Wait,
+    /// Look again: nothing shows yet where this raw partition goes on.
+    Ask(PartitionId),
     /// Copy the records at these offsets, and end what this writer left open.
     Settle(String, Vec<Offset>),
 }
 
 impl Seen {
     fn new(&Bounds { stable, high, .. }: &Bounds, since: Duration) -> Self {
-        Self { stable, since, next: stable, high, has_first: false, first: None, found: BTreeMap::new() }
+        Self {
+            stable,
+            since,
+            next: stable,
+            high,
+            has_first: false,
+            first: None,
+            found: BTreeMap::new(),
+            is_told: false,
+        }
     }
 
     /// With the ends of the partition as they are now. A stable end that has moved begins anew.
@@ -142,7 +156,7 @@ impl Seen {
             match standings.get(&raw.partition) {
                 Some(standing) if raw.offset < standing.next => copies.push(*offset),
                 Some(standing) if standing.is_final => {}
-                _ => return Decision::Wait,
+                _ => return Decision::Ask(raw.partition),
             }
         }
         Decision::Settle(writer, copies)
@@ -228,6 +242,18 @@ impl<W: World> Core<W> {
         for (log, decision) in decisions {
             match decision {
                 Decision::Wait => {}
+                Decision::Ask(partition) => {
+                    if let Some(seen) = open.get_mut(&log).filter(|seen| !seen.is_told) {
+                        seen.is_told = true;
+                        tracing::warn!(
+                            ?log,
+                            partition,
+                            "a broker left a transaction without its marker in a side topic, and nothing shows yet whether it \
+                             was committed: a transaction is open in the clean or the state topic of that raw partition, or the \
+                             group has no offset for it and the state topic nothing either; no record is forwarded before"
+                        );
+                    }
+                }
                 Decision::Leave => drop(open.remove(&log)),
                 Decision::Settle(writer, copies) => {
                     let stable = open.get(&log).map_or(0, |seen| seen.stable);

@@ -186,12 +186,27 @@ impl<W: World> Core<W> {
     }
 
     fn forwarded(&mut self, record: &RawOf<'_, W>) {
-        if let Some(open) =
-            self.partitions.get_mut(record.coordinates().partition).and_then(|p| p.open.as_mut())
-        {
-            open.forwarded = true;
-        }
+        self.wrote(record);
         self.tally.forwarded(record.size());
+    }
+
+    fn wrote(&mut self, record: &RawOf<'_, W>) {
+        let partition = self.partitions.get_mut(record.coordinates().partition);
+        if let Some(open) = partition.and_then(|partition| partition.open.as_mut()) {
+            open.wrote = true;
+        }
+    }
+
+    /// Writes a record to a side topic.
+    pub(super) fn divert(
+        &mut self,
+        side: Side,
+        record: &RawOf<'_, W>,
+        reason: &Reason,
+    ) -> Result<(), Failure> {
+        self.sink.divert(side, record, reason)?;
+        self.wrote(record);
+        Ok(())
     }
 
     /// Whether the producer wants this record through whatever its id.
@@ -270,7 +285,7 @@ impl<W: World> Core<W> {
             self.sink.divert(Side::Clean, record, &reason())?;
             self.forwarded(record);
         } else if let Some(side) = side {
-            self.sink.divert(side, record, &reason())?;
+            self.divert(side, record, &reason())?;
         }
         Ok(outcome)
     }

@@ -204,8 +204,11 @@ impl<W: World> Core<W> {
         if recovered.as_ref().is_err_and(Trouble::rewinds) {
             // No record may follow: the transaction may be half a repair, or the producer one that has to be replaced. What
             // the client hands over now comes again, because the remedy goes back to the committed offsets.
-            drop(gather(source, Duration::ZERO));
-            return recovered;
+            let (_, polled) = gather(source, Duration::ZERO);
+            // A member that the group has gone on without can repair nothing: aborting alone would fail in every turn.
+            let is_out = polled.as_ref().is_err_and(|failed| failed.remedy == Remedy::Rejoin);
+            let aborts = matches!(&recovered, Err(Trouble::Kafka(failed)) if failed.remedy == Remedy::Abort);
+            return if is_out && aborts { polled.map_err(Trouble::from) } else { recovered };
         }
         if recovered.as_ref().is_err_and(|trouble| !trouble.is_transient()) && self.batch.is_open() {
             return recovered;

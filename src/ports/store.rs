@@ -10,7 +10,8 @@ pub struct Head {
     /// Raw offset up to which the local blocks are known to be committed. Owners at or beyond it
     /// are hearsay.
     pub confirmed: Offset,
-    /// Where reading the state topic continues to get what lies beyond `confirmed`.
+    /// Where reading the state topic continues to get what lies beyond `confirmed`: behind the marker of the last transaction,
+    /// where that is known.
     pub state_next: Offset,
     /// Stream time at `confirmed`, ms since the epoch.
     pub stream_time_ms: i64,

@@ -89,8 +89,9 @@ impl Cluster {
     }
 
     /// An operator sets the offsets that the group and the state topic have lost, or that were set before and are not what
-    /// the state topic says, to where the clean topic shows that the group stood.
-    pub fn reset_offsets(&mut self) {
+    /// the state topic says, to where the clean topic shows that the group stood. `told` is the least for a partition, which a message
+    /// named: local state can know more than what is left in the topics.
+    pub fn reset_offsets(&mut self, told: Option<(usize, Offset)>) {
         self.reset = true;
         let shown = |p: usize| self.shown(p).map(|raw| raw.at.offset + 1).max().unwrap_or(0);
         let shown: Vec<Offset> = (0..self.raw.len()).map(shown).collect();
@@ -100,7 +101,8 @@ impl Cluster {
                 None => self.state[partition].committed(0).any(|(_, it)| Block::decode(&it.block).is_ok()),
             };
             if !is_known && offsets.pending.is_empty() {
-                let stood = shown[partition].max(self.raw[partition].low());
+                let least = told.filter(|(id, _)| *id == partition).map_or(0, |(_, offset)| offset);
+                let stood = shown[partition].max(self.raw[partition].low()).max(least);
                 offsets.settled = Some((stood, String::new()));
                 self.forgets = true;
             }

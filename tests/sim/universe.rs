@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use dedupd::clock::Clock;
+use dedupd::dedupe::Offset;
 use dedupd::pipeline::{Fatal, LoadSlice, Safeguard, Worker, World};
 use dedupd::ports::Failure;
 
@@ -229,9 +230,11 @@ impl Universe {
             {
                 cluster.gapped.insert(if self.shared { 0 } else { worker });
             }
-            Err(Fatal::Operator(what)) if what.contains(EXPIRED) => cluster.reset_offsets(),
+            Err(Fatal::Operator(what)) if what.contains(EXPIRED) => cluster.reset_offsets(None),
             // Nothing tells an offset that a missing marker undid from one that was set on purpose.
-            Err(Fatal::Operator(what)) if cluster.reset && what.contains(REWOUND) => cluster.reset_offsets(),
+            Err(Fatal::Operator(what)) if cluster.reset && what.contains(REWOUND) => {
+                cluster.reset_offsets(Some(told(what)));
+            }
             Err(fatal) if !cluster.dead.contains(&worker) && !matches!(fatal, Fatal::Fenced(_)) => {
                 cluster.violations.push(format!("worker {worker} gave up: {fatal}"));
             }
@@ -242,6 +245,18 @@ impl Universe {
         cluster.group.gone(worker);
         cluster.begun.remove(&writer(worker));
     }
+}
+
+/// The partition, and the offset up to which it was committed, that a message about a rewound group names.
+fn told(what: &str) -> (usize, Offset) {
+    let after = |words: &str| {
+        let (_, rest) = what.split_once(words).expect(what);
+        rest.split(|c: char| !c.is_ascii_digit())
+            .next()
+            .and_then(|number| number.parse::<u64>().ok())
+            .expect(what)
+    };
+    (usize::try_from(after("for partition ")).unwrap(), after("committed up to "))
 }
 
 /// Transactional id of a worker.

@@ -97,8 +97,9 @@ impl Sidecar {
         let log = self.state_dir.with_extension("log");
         std::fs::create_dir_all(self.state_dir.parent().unwrap()).unwrap();
         let file = File::options().create(true).append(true).open(&log).unwrap();
+        let before = file.metadata().unwrap().len();
         command.stdin(Stdio::null()).stdout(file.try_clone().unwrap()).stderr(file);
-        Running { child: Mutex::new(child::spawn(command)), port, log }
+        Running { child: Mutex::new(child::spawn(command)), port, log, before }
     }
 }
 
@@ -106,7 +107,10 @@ impl Sidecar {
 pub struct Running {
     child: Mutex<Child>,
     pub port: u16,
+    /// Of all its starts.
     pub log: PathBuf,
+    /// Length of the log when this start began.
+    before: u64,
 }
 
 impl Running {
@@ -153,9 +157,11 @@ impl Running {
         self.wait(Duration::from_secs(15)).code()
     }
 
-    /// What it wrote to its log.
+    /// What it wrote to its log since this start.
     pub fn text(&self) -> String {
-        std::fs::read_to_string(&self.log).unwrap_or_default()
+        let bytes = std::fs::read(&self.log).unwrap_or_default();
+        let before = usize::try_from(self.before).unwrap().min(bytes.len());
+        String::from_utf8_lossy(&bytes[before..]).into_owned()
     }
 
     /// A page of its HTTP endpoint with the status line; `None` while nobody answers.

@@ -40,9 +40,9 @@ fn what_is_below_the_committed_offset_is_copied() {
 #[test]
 fn what_is_beyond_a_committed_offset_that_may_advance_waits() {
     let seen = seen(&[(Some("a"), Some(7)), (Some("a"), Some(8))]);
-    assert_eq!(seen.decide("a", true, &at(8, false)), Decision::Wait);
+    assert_eq!(seen.decide("a", true, &at(8, false)), Decision::Ask(3));
     assert_eq!(seen.decide("a", true, &at(9, false)), settle("a", &[100, 101]));
-    assert_eq!(seen.decide("a", true, &BTreeMap::new()), Decision::Wait);
+    assert_eq!(seen.decide("a", true, &BTreeMap::new()), Decision::Ask(3));
 }
 
 #[test]
