@@ -54,8 +54,8 @@ pub(super) struct Group {
     pub tail: Tail,
     /// Stream time before and after the transaction, epoch milliseconds.
     pub times: (i64, i64),
-    /// Has all its blocks. Without clean records there is one for each kind, that of the unnamed kind last.
-    is_whole: bool,
+    /// The last block is one of the unnamed kind. Those of named kinds come before it, so without it some may be missing.
+    is_unnamed: bool,
 }
 
 impl Group {
@@ -73,7 +73,12 @@ impl Group {
             last.writer == origin.writer && last.clean_end == origin.clean_end
         };
         let is_open = origin.clean_end.is_some() || block.next == self.tail.next;
-        self.blocks.last().is_some_and(same) && is_open && !self.is_whole
+        self.blocks.last().is_some_and(same) && is_open && !self.is_whole()
+    }
+
+    /// Whether it has all its blocks, where that is known: without clean records there is one for each kind.
+    fn is_whole(&self) -> bool {
+        self.is_unnamed && self.clean_end().is_none()
     }
 }
 
@@ -129,18 +134,21 @@ impl Tails {
 
 fn push(groups: &mut Vec<Group>, at: Offset, origin: Origin, (block, bytes): (Block, Vec<u8>)) {
     let tail = Tail { crc: Block::checksum(&bytes), next: block.next, from: Some(at) };
-    let is_whole = origin.clean_end.is_none() && KindId::of_filed(block.partition).0 == KindId::UNNAMED;
+    let is_unnamed = KindId::of_filed(block.partition).0 == KindId::UNNAMED;
     if let Some(last) = groups.last_mut().filter(|last| last.continues_with(&origin, &block)) {
         last.at = at;
         last.first = last.first.min(block.first);
-        last.tail = Tail { from: last.tail.from, next: block.next.max(last.tail.next), ..tail };
-        last.times.1 = block.time_last_ms;
-        last.is_whole = is_whole;
+        // The same blocks may follow once more, cut short at any of them: what names the transaction is the last one it has.
+        if last.tail.next <= block.next && (is_unnamed || !last.is_unnamed) {
+            last.tail = Tail { from: last.tail.from, ..tail };
+            last.times.1 = block.time_last_ms;
+        }
+        last.is_unnamed |= is_unnamed;
         last.blocks.push((origin, bytes));
         return;
     }
     let times = (block.time_first_ms, block.time_last_ms);
-    groups.push(Group { blocks: vec![(origin, bytes)], at, first: block.first, tail, times, is_whole });
+    groups.push(Group { blocks: vec![(origin, bytes)], at, first: block.first, tail, times, is_unnamed });
 }
 
 /// Everything that is known of a partition.
@@ -267,7 +275,9 @@ fn shown_but_for_its_blocks(tails: &Tails, shown: &[Shown]) -> Option<Group> {
     let mut whole = copies.next()?.clone();
     for copy in copies {
         whole.first = whole.first.min(copy.first);
-        if copy.tail.next >= whole.tail.next {
+        // Of a copy that was cut short, the last block names nothing.
+        if copy.is_unnamed && (!whole.is_unnamed || copy.tail.next >= whole.tail.next) {
+            whole.is_unnamed = true;
             whole.tail = Tail { from: whole.tail.from, ..copy.tail };
         }
         whole.blocks.extend(copy.blocks.iter().cloned());

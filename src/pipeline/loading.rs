@@ -54,13 +54,19 @@ impl<T: Store> Stored<'_, T> {
     }
 }
 
-/// Forgets the owners at or beyond `from` in the blocks filed under these numbers.
+/// Forgets the owners at or beyond `from` in the blocks filed under these numbers. Those of the unnamed kind, the last ones, go
+/// first: when the machine loses what comes after, nothing says that the others are complete.
 pub(super) fn cut_back(
     store: &mut impl Store,
     filed: &[PartitionId],
     from: Offset,
 ) -> Result<(), StoreError> {
-    filed.iter().try_for_each(|number| store.truncate(*number, from).map(drop))
+    filed.iter().rev().try_for_each(|number| store.truncate(*number, from).map(drop))
+}
+
+/// Forgets all blocks filed under these numbers, in the same order for the same reason.
+pub(super) fn clear(store: &mut impl Store, filed: &[PartitionId]) -> Result<(), StoreError> {
+    filed.iter().rev().try_for_each(|number| store.clear(*number))
 }
 
 /// Reads the blocks of a partition below `trusted` into an empty window and sets its stream time, in

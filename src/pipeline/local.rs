@@ -7,11 +7,8 @@ use crate::ports::Head;
 /// How a partition gets its state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Plan {
-    /// The local store has everything below C.
-    Load {
-        /// One past the last raw offset whose block is known to be committed, at most C.
-        believed: Offset,
-    },
+    /// The local store has everything below the committed offset.
+    Load,
     /// The local store is right below `confirmed`; the rest comes from the state topic, from here on.
     CatchUp {
         /// Local owners from here on are hearsay.
@@ -24,31 +21,27 @@ pub(super) enum Plan {
 }
 
 /// Compares what the group, its metadata and the local store say.
+///
+/// A transaction that was committed right before a crash is read from the state topic, although its blocks are in the store: two
+/// attempts at a transaction can end with equal blocks and differ in those before, as when the second one leaves a rejected
+/// record out. Where the machine lost the last writes to the store, the first attempt's blocks can be what is left.
 pub(super) fn plan(head: Option<Head>, committed: Option<Offset>, checkpoint: Option<&Checkpoint>) -> Plan {
     let Some(head) = head else { return Plan::Restore };
-    let Some(committed) = committed else {
-        return Plan::CatchUp { confirmed: head.confirmed, from: head.state_next };
-    };
+    let catch_up = Plan::CatchUp { confirmed: head.confirmed, from: head.state_next };
     // Somebody else has set the offset: only the state topic knows whether forwards or back.
-    let Some(checkpoint) = checkpoint else {
-        return Plan::CatchUp { confirmed: head.confirmed, from: head.state_next };
-    };
-    let same_tail = checkpoint.tail.is_some_and(|tail| Some((tail.crc, tail.next)) == head.tail);
-    // Taking an identity back leaves C and the last block as they are.
-    let same_forgets = checkpoint.forgets == head.forgets;
+    let Some((committed, checkpoint)) = committed.zip(checkpoint) else { return catch_up };
+    if head.confirmed != committed {
+        return catch_up;
+    }
     let is_below = |tail: &(u32, Offset)| tail.1 <= committed;
     let stored = head.tail.filter(is_below).or(head.settled.filter(is_below));
-    let other_tail =
-        checkpoint.tail.zip(stored).is_some_and(|(tail, stored)| (tail.crc, tail.next) != stored);
-    if head.confirmed == committed && other_tail {
+    let tails = checkpoint.tail.zip(stored);
+    if tails.is_some_and(|(tail, stored)| (tail.crc, tail.next) != stored) {
         // As long as what was committed, but not the same: the logs were truncated and written again.
         return Plan::Restore;
     }
-    if same_forgets && (head.confirmed == committed || (same_tail && head.confirmed < committed)) {
-        let last = checkpoint.tail.filter(|_| same_tail).map_or(0, |tail| tail.next);
-        return Plan::Load { believed: head.confirmed.max(last).min(committed) };
-    }
-    Plan::CatchUp { confirmed: head.confirmed, from: head.state_next }
+    // Taking an identity back leaves the committed offset and the last block as they are.
+    if checkpoint.forgets == head.forgets { Plan::Load } else { catch_up }
 }
 
 #[cfg(test)]
@@ -60,24 +53,25 @@ mod tests {
         Head { confirmed, state_next: 40, stream_time_ms: 0, tail, ..Head::default() }
     }
 
-    fn load(believed: Offset) -> Plan {
-        Plan::Load { believed }
-    }
-
     fn checkpoint(crc: u32, next: Offset) -> Checkpoint {
         Checkpoint { tail: Some(Tail { crc, next, from: None }), ..Checkpoint::default() }
     }
 
     #[test]
     fn local_state_that_is_exactly_the_committed_one_is_loaded() {
-        assert_eq!(plan(Some(head(100, Some((7, 100)))), Some(100), Some(&checkpoint(7, 100))), load(100));
+        assert_eq!(plan(Some(head(100, Some((7, 100)))), Some(100), Some(&checkpoint(7, 100))), Plan::Load);
         // A block beyond it was written to the store and never committed.
-        assert_eq!(plan(Some(head(100, Some((8, 150)))), Some(100), Some(&checkpoint(7, 100))), load(100));
-        // The crash came between the commit and its note in the store: the block proves itself.
-        assert_eq!(plan(Some(head(100, Some((7, 150)))), Some(150), Some(&checkpoint(7, 150))), load(150));
-        // Only duplicates since then: C moved on, the last block is still the last block. What named kinds have beyond
-        // it was never committed.
-        assert_eq!(plan(Some(head(100, Some((7, 150)))), Some(190), Some(&checkpoint(7, 150))), load(150));
+        assert_eq!(plan(Some(head(100, Some((8, 150)))), Some(100), Some(&checkpoint(7, 100))), Plan::Load);
+        // Only duplicates since the last block.
+        assert_eq!(plan(Some(head(190, Some((7, 150)))), Some(190), Some(&checkpoint(7, 150))), Plan::Load);
+    }
+
+    #[test]
+    fn the_last_transaction_before_a_crash_is_read_from_the_state_topic() {
+        // The crash came between the commit and its note in the store. The last block is the committed one; those before it in the
+        // same transaction may be of an earlier attempt.
+        let plan = plan(Some(head(100, Some((7, 150)))), Some(150), Some(&checkpoint(7, 150)));
+        assert_eq!(plan, Plan::CatchUp { confirmed: 100, from: 40 });
     }
 
     #[test]
@@ -89,10 +83,8 @@ mod tests {
     #[test]
     fn a_block_that_was_never_committed_does_not_hide_which_one_was() {
         let stored = Head { settled: Some((7, 100)), ..head(100, Some((8, 150))) };
-        assert_eq!(plan(Some(stored), Some(100), Some(&checkpoint(7, 100))), load(100));
+        assert_eq!(plan(Some(stored), Some(100), Some(&checkpoint(7, 100))), Plan::Load);
         assert_eq!(plan(Some(stored), Some(100), Some(&checkpoint(9, 100))), Plan::Restore);
-        // It is the committed one: what was settled before does not count.
-        assert_eq!(plan(Some(stored), Some(150), Some(&checkpoint(8, 150))), load(150));
     }
 
     #[test]
@@ -107,7 +99,7 @@ mod tests {
         let head = head(100, Some((7, 100)));
         let elsewhere = Checkpoint { forgets: 1, ..checkpoint(7, 100) };
         assert_eq!(plan(Some(head), Some(100), Some(&elsewhere)), Plan::CatchUp { confirmed: 100, from: 40 });
-        assert_eq!(plan(Some(Head { forgets: 1, ..head }), Some(100), Some(&elsewhere)), load(100));
+        assert_eq!(plan(Some(Head { forgets: 1, ..head }), Some(100), Some(&elsewhere)), Plan::Load);
     }
 
     #[test]

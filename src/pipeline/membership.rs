@@ -38,6 +38,12 @@ impl<W: World> Core<W> {
     fn group_event(&mut self, source: &W::Source, event: GroupEvent) -> Result<(), Trouble> {
         match event {
             GroupEvent::Assigned(ids) => {
+                if ids.iter().any(|id| self.partitions.get(*id).is_some()) {
+                    // Given again without a revocation: what the open transaction has of it could not be committed with its
+                    // offset.
+                    self.abort_for_rebalance(source)?;
+                    self.relocate(source, Duration::ZERO)?;
+                }
                 let starts: Vec<_> = ids.iter().map(|id| (*id, None)).collect();
                 failpoint::pass("before_assign");
                 source.assign(&starts)?;
@@ -56,17 +62,22 @@ impl<W: World> Core<W> {
                 committed.and(released)
             }
             GroupEvent::Lost(ids) => {
-                let is_open = self.batch.is_open();
-                let aborted = if is_open { self.abort(source) } else { Ok(()) };
-                if is_open {
-                    self.report.aborted();
-                }
+                let aborted = self.abort_for_rebalance(source);
                 let released = self.release(source, &ids);
                 // What stays with us was part of the aborted transaction too.
                 self.relocate(source, Duration::ZERO)?;
                 aborted.and(released)
             }
         }
+    }
+
+    fn abort_for_rebalance(&mut self, source: &W::Source) -> Result<(), Trouble> {
+        if !self.batch.is_open() {
+            return Ok(());
+        }
+        let aborted = self.abort(source);
+        self.report.aborted();
+        aborted
     }
 
     /// Lets partitions go: what is committed is marked as such, so that their return is quick.

@@ -44,21 +44,21 @@ impl<W: World> Core<W> {
             }
         }
         let mut outcome = self.load_slice(source);
-        if outcome.as_ref().is_err_and(Trouble::rewinds)
+        if outcome.as_ref().is_err_and(Trouble::is_grave)
             || !self.partitions.iter().any(|p| matches!(p.phase, Phase::Restoring(_)))
         {
             return outcome;
         }
         for item in self.log.read(READ)? {
             // The log hands each record over once, so none is left out without its partition beginning again; and nothing is
-            // started with a producer that is to be replaced.
-            let taken = if outcome.as_ref().is_err_and(Trouble::rewinds) {
+            // started with a producer that is to be replaced, or behind a commit of which not everything is noted.
+            let taken = if outcome.as_ref().is_err_and(Trouble::is_grave) {
                 self.abandon_restore(item.partition());
                 Ok(())
             } else {
                 self.restored(source, item)
             };
-            if taken.is_err() && !outcome.as_ref().is_err_and(|first| !first.is_transient()) {
+            if taken.is_err() && !outcome.as_ref().is_err_and(Trouble::is_grave) {
                 outcome = taken;
             }
         }
@@ -179,17 +179,17 @@ impl<W: World> Core<W> {
         let is_misled = self.partitions.get(id).is_some_and(|partition| partition.early_ends > 0);
         let head = self.store.head(id)?.filter(|_| !is_misled);
         let plan = match (head, answer.offset) {
-            (Some(_), Some(believed)) if !self.options.keeps(Safeguard::Tails) => Plan::Load { believed },
+            (Some(_), Some(_)) if !self.options.keeps(Safeguard::Tails) => Plan::Load,
             _ => plan(head, answer.offset, checkpoint.as_ref()),
         };
         match plan {
-            Plan::Load { believed } => {
+            Plan::Load => {
                 let (checkpoint, committed) = (checkpoint.unwrap_or_default(), answer.offset.unwrap_or(0));
-                self.claim(answer, Some(&checkpoint), (committed, believed))?;
+                self.claim(answer, Some(&checkpoint), committed)?;
                 self.begin_loading(id, committed, Next::Start(answer.clone(), checkpoint))
             }
             Plan::CatchUp { confirmed, from } => {
-                self.claim(answer, checkpoint.as_ref(), (confirmed, confirmed))?;
+                self.claim(answer, checkpoint.as_ref(), confirmed)?;
                 let next = Next::Restore(answer.clone(), checkpoint, (from, confirmed));
                 self.begin_loading(id, confirmed, next)
             }
@@ -210,21 +210,18 @@ impl<W: World> Core<W> {
         self.start(source, id, None)
     }
 
-    /// Cuts the local store back, to `from` in the blocks of the unnamed kind, and to `believed` in those of named kinds:
-    /// only the last block of the unnamed kind proves what is committed, and they are written before it. What the
-    /// store held at or beyond C is hearsay about records that will come again: claims.
+    /// Cuts the local store back to `from`. What the store held at or beyond C is hearsay about records that will come again:
+    /// claims.
     fn claim(
         &mut self,
         answer: &Committed,
         checkpoint: Option<&Checkpoint>,
-        (from, believed): (Offset, Offset),
+        from: Offset,
     ) -> Result<(), Trouble> {
         let id = answer.partition;
         let mut windows = self.empty_windows(checkpoint);
-        let (from, believed) =
-            if self.options.keeps(Safeguard::Claims) { (from, believed) } else { (Offset::MAX, Offset::MAX) };
+        let from = if self.options.keeps(Safeguard::Claims) { from } else { Offset::MAX };
         for (kind, window) in windows.iter_mut() {
-            let from = if kind == KindId::UNNAMED { from } else { believed };
             for (owner, identity) in self.store.truncate(kind.filed(id), from)? {
                 if answer.offset.is_some_and(|committed| owner >= committed) {
                     window.claim(identity, owner);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::checkpoint::{Checkpoint, Origin, Tail};
 use super::complete::usable;
 use super::failpoint;
-use super::loading::{Stored, cut_back};
+use super::loading::{Stored, clear, cut_back};
 use super::options::Start;
 use super::partition::{Partition, Phase, Restoring};
 use super::trouble::{Fatal, Trouble};
@@ -53,7 +53,7 @@ impl<W: World> Core<W> {
         let empty = self.empty_windows(checkpoint);
         let now = self.clock.elapsed();
         if usable.is_none() {
-            self.options.kinds.filed(id).into_iter().try_for_each(|filed| self.store.clear(filed))?;
+            clear(&mut self.store, &self.options.kinds.filed(id))?;
         }
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
         if usable.is_none() {

@@ -41,15 +41,10 @@ impl Trouble {
         .into()
     }
 
-    /// Whether the same call again is all it takes.
-    pub(super) fn is_transient(&self) -> bool {
-        matches!(self, Self::Kafka(failed) if failed.remedy == Remedy::Retry)
-    }
-
-    /// Whether the remedy takes every partition back to its committed offset.
-    pub(super) fn rewinds(&self) -> bool {
-        let remedies = [Remedy::Abort, Remedy::Renew, Remedy::Rejoin, Remedy::Fenced];
-        matches!(self, Self::Kafka(failed) if remedies.contains(&failed.remedy))
+    /// Whether nothing may follow in the same iteration: the remedy ends the process or takes every partition back to its
+    /// committed offset.
+    pub(super) fn is_grave(&self) -> bool {
+        !matches!(self, Self::Kafka(failed) if failed.remedy == Remedy::Retry)
     }
 
     /// A failure in the middle of a chunk or a commit: nothing less than a rewind brings the records

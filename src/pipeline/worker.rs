@@ -201,7 +201,7 @@ impl<W: World> Core<W> {
         self.wake_stalled(source)?;
         // However recovery fares, the client is polled in every turn: it answers the group from there.
         let recovered = self.make_ready(source);
-        if recovered.as_ref().is_err_and(Trouble::rewinds) {
+        if recovered.as_ref().is_err_and(Trouble::is_grave) {
             // No record may follow: the transaction may be half a repair, or the producer one that has to be replaced. What
             // the client hands over now comes again, because the remedy goes back to the committed offsets.
             let (_, polled) = gather(source, Duration::ZERO);
@@ -209,9 +209,6 @@ impl<W: World> Core<W> {
             let is_out = polled.as_ref().is_err_and(|failed| failed.remedy == Remedy::Rejoin);
             let aborts = matches!(&recovered, Err(Trouble::Kafka(failed)) if failed.remedy == Remedy::Abort);
             return if is_out && aborts { polled.map_err(Trouble::from) } else { recovered };
-        }
-        if recovered.as_ref().is_err_and(|trouble| !trouble.is_transient()) && self.batch.is_open() {
-            return recovered;
         }
         if self.goes_back() {
             self.commit(source)?;
@@ -237,7 +234,7 @@ impl<W: World> Core<W> {
         // turn, and would hide for ever that the producer has to be replaced.
         let mut failed: Vec<Trouble> =
             [recovered.err(), gathered.err().map(Trouble::from), asked.err()].into_iter().flatten().collect();
-        let gravest = failed.iter().position(|trouble| !trouble.is_transient()).unwrap_or(0);
+        let gravest = failed.iter().position(Trouble::is_grave).unwrap_or(0);
         if failed.is_empty() { Ok(()) } else { Err(failed.swap_remove(gravest)) }
     }
 
@@ -271,7 +268,7 @@ impl<W: World> Core<W> {
         self.offsets_cleared = true;
         self.clear_elsewhere(source)?;
         let settled = self.settle_sides(source);
-        if settled.as_ref().is_err_and(|trouble| !trouble.is_transient()) {
+        if settled.as_ref().is_err_and(Trouble::is_grave) {
             return settled;
         }
         // A failure for now holds back no repair, which the next look may wait for.

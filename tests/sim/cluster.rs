@@ -214,9 +214,11 @@ impl Cluster {
     pub fn processed(&self, partition: usize) -> Offset {
         let settled = self.offsets[partition].settled.as_ref().map_or(0, |(offset, _)| *offset);
         let clean = self.shown(partition).map(|raw| raw.at.offset + 1);
-        let blocks = self.state[partition]
-            .ever_committed()
-            .filter_map(|(_, record)| Block::decode(&record.block).ok());
+        // A repair goes on behind a block that was committed and is hidden; under which leader its records were read is not
+        // known then.
+        let hidden = self.state[partition].everything(0).filter(|_| self.is_torn());
+        let blocks = self.state[partition].ever_committed().chain(hidden);
+        let blocks = blocks.filter_map(|(_, record)| Block::decode(&record.block).ok());
         clean.chain(blocks.map(|block| block.next)).fold(settled, Offset::max)
     }
 

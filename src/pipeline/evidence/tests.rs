@@ -172,6 +172,15 @@ fn a_repeated_writing_that_was_cut_short_completes_the_first() {
 }
 
 #[test]
+fn a_repeated_writing_that_was_cut_short_does_not_name_the_transaction() {
+    let log = vec![item(4, Some(110), (20, 25)), item(5, Some(110), (25, 30)), item(7, Some(110), (20, 25))];
+    let decision = look(log, &BTreeSet::new(), committed(4, (25, 30)), &|_| Shown::Yes);
+    let Decision::Redo(group) = decision else { panic!("{}", decision.name()) };
+    assert_eq!((group.tail.next, group.tail.crc), (30, Block::checksum(&block(25, 30))));
+    assert_eq!(group.blocks.len(), 2);
+}
+
+#[test]
 fn an_attempt_of_a_member_that_had_lost_the_partition_changes_nothing() {
     let log = vec![item(2, Some(100), (10, 20)), item(4, Some(110), (20, 30)), item(6, Some(120), (20, 28))];
     let shown = BTreeSet::from([2]);
