@@ -1,25 +1,25 @@
-//! The filters of even traffic, as they will be allocated: for whoever plans.
+//! The filters that even traffic leads to, for capacity planning.
 
 use super::BloomLimits;
 use super::grid::Grid;
 use super::opening::with_headroom;
 use super::sizing::{Density, filter_rate};
 
-/// What one partition's filters are like once the window is full, if traffic is even.
+/// One partition's filters once the window is full, for even traffic.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Shape {
     /// 512-bit blocks of a slice's filter.
     pub blocks: u64,
-    /// Bits that an identity sets in each of two blocks: a look-up asks that many, and as many more
-    /// only if they are all set.
+    /// Bits that an identity sets in each of two blocks. A look-up tests those of the first block, and those of the
+    /// second only if all of the first are set.
     pub bits: u32,
-    /// Filters, one a slice: the slices of the window and one that leaves it.
+    /// Number of filters, one per slice: the slices of the window and one that is partly expired.
     pub filters: u32,
-    /// Identities that a filter is made for.
+    /// Capacity of a filter in identities.
     pub ids_a_filter: u64,
-    /// Filters that one look-up asks at most.
+    /// Most filters that one look-up queries.
     pub consulted: u32,
-    /// Chance that an absent identity passes a look-up, when all filters hold what is expected.
+    /// Probability that an absent identity passes a look-up, when all filters hold the expected number of identities.
     pub expected_rate: f64,
     /// Bytes allocated for all filters.
     pub bytes: u64,
