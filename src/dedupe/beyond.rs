@@ -66,8 +66,8 @@ impl Beyond {
     /// Start of the slice that probably holds the identity, stream time; `None` when no slice does at `now_ms`.
     /// Arrivals since `exact_from_ms` are in the exact part; filters are not queried for them.
     pub fn probably(&self, look: &Look, now_ms: i64, exact_from_ms: i64) -> Option<i64> {
-        let asked = self.bloom.asked(now_ms);
-        let since_ms = self.bloom.probably(look, &(asked.start..exact_from_ms.max(asked.end)))?;
+        let queried = self.bloom.asked(now_ms);
+        let since_ms = self.bloom.probably(look, &(queried.start..exact_from_ms.max(queried.end)))?;
         (!self.forgotten.contains(&look.identity)).then_some(since_ms)
     }
 
@@ -136,12 +136,12 @@ impl Beyond {
 
     /// How far back from `now_ms` the filters reach, in ms: as configured, or less when the memory limit dropped some.
     pub fn reach_ms(&self, now_ms: i64) -> i64 {
-        let asked = now_ms.saturating_sub(self.oldest_ms(now_ms));
+        let configured = now_ms.saturating_sub(self.oldest_ms(now_ms));
         // An owner is inserted with the first time of its block, and may have arrived later by up to the block's span.
         let span = i64::try_from(self.limits.exact.as_millis() / 32).unwrap_or(i64::MAX);
         let latest = self.bloom.forgotten_ms().map(|forgotten| forgotten.saturating_add(span));
-        let reach = latest.map_or(asked, |latest| now_ms.saturating_sub(latest));
-        reach.clamp(0, asked)
+        let reach = latest.map_or(configured, |latest| now_ms.saturating_sub(latest));
+        reach.clamp(0, configured)
     }
 
     /// Stream time of the latest owner that the memory limit dropped, if it would still count at `now_ms`.

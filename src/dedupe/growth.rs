@@ -47,8 +47,9 @@ impl IndexBytes {
             arrived = arrived.saturating_add(capacity);
             (capacity, steady) = Table::shape(next_capacity(capacity, ids, most));
             tables.push((arrived, steady));
-            let dead = tables.iter().skip(1).take_while(|(opened, _)| opened.saturating_add(held) <= arrived);
-            tables.drain(..dead.count());
+            let expired =
+                tables.iter().skip(1).take_while(|(opened, _)| opened.saturating_add(held) <= arrived);
+            tables.drain(..expired.count());
             peak = peak.max(tables.iter().map(|(_, bytes)| bytes).sum());
         }
         let full = capacity < ids + ids / 16;

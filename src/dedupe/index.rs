@@ -187,8 +187,8 @@ impl Index {
         debug_assert_eq!(left, 0, "more owners expire than the index holds");
         // No owner of a table is live when the base of the next table is at or below `first_live`.
         let nexts = self.older.iter().skip(1).chain([&self.newest]);
-        let dead = nexts.take_while(|next| next.base <= self.first_live).count();
-        self.older.drain(..dead.min(self.older.len()));
+        let expired = nexts.take_while(|next| next.base <= self.first_live).count();
+        self.older.drain(..expired.min(self.older.len()));
     }
 
     /// The lowest live offset. Lower ones count as absent.
