@@ -63,17 +63,17 @@ fn main() {
     {
         return counted(name, millions.parse::<f64>().expect("million ids"));
     }
-    let asked: Vec<u64> = words.iter().filter_map(|word| word.parse().ok()).collect();
+    let sizes: Vec<u64> = words.iter().filter_map(|word| word.parse().ok()).collect();
     let named: Vec<&str> =
         words.iter().map(String::as_str).filter(|word| word.parse::<u64>().is_err()).collect();
     println!(
         "transactions of {TRANSACTION} records, {DUPLICATES_PERCENT} % of them duplicates, mostly of recent records\n\
          (each power of two of distance is equally likely); median of {ROUNDS} rounds with lowest and highest"
     );
-    if !asked.contains(&100) {
+    if !sizes.contains(&100) {
         println!("100 M ids: cargo bench --bench rivals -- 100");
     }
-    for millions in if asked.is_empty() { vec![1, 20] } else { asked } {
+    for millions in if sizes.is_empty() { vec![1, 20] } else { sizes } {
         contest(millions * 1_000_000, &named);
     }
 }

@@ -134,7 +134,7 @@ impl Beyond {
         self.bloom.ids()
     }
 
-    /// How far back from `now_ms` the filters reach, in ms: as configured, or less when the memory limit dropped some.
+    /// How far back from `now_ms` the filters reach, in ms: as configured, or less when a limit dropped some of them.
     pub fn reach_ms(&self, now_ms: i64) -> i64 {
         let configured = now_ms.saturating_sub(self.oldest_ms(now_ms));
         // An owner is inserted with the first time of its block, and may have arrived later by up to the block's span.
@@ -144,7 +144,7 @@ impl Beyond {
         reach.clamp(0, configured)
     }
 
-    /// Stream time of the latest owner that the memory limit dropped, if it would still count at `now_ms`.
+    /// Stream time of the latest owner that a limit dropped, if it would still count at `now_ms`.
     pub fn lost_ms(&self, now_ms: i64) -> Option<i64> {
         self.bloom.forgotten_ms().filter(|ms| *ms >= self.oldest_ms(now_ms))
     }

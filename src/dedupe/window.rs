@@ -177,7 +177,7 @@ impl Window {
     /// and `Retry`, in ascending offset order.
     pub fn admit(&mut self, at: Offset, look: &Look) {
         debug_assert!(at >= self.next, "a record below the committed offset is admitted");
-        debug_assert!(self.pending.last().is_none_or(|(last, _)| *last < at), "offsets must rise");
+        debug_assert!(self.pending.last().is_none_or(|(last, _)| *last < at), "offsets must ascend");
         self.index.insert(look, at);
         self.pending.push((at, look.identity));
         self.arrived_ms.push(self.time.ms());

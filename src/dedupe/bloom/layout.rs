@@ -60,7 +60,7 @@ impl Bloom {
     }
 
     /// Gives empty filters the sizes and places of `layout`. Identities of slices older than those of the layout are
-    /// then not inserted: these slices had expired, or the memory limit had dropped them. Has no effect when
+    /// then not inserted: these slices had expired, or a limit had dropped them. Has no effect when
     /// the lengths of the window or its slices have changed, or the memory limit is lower than the layout requires.
     pub fn follow(&mut self, layout: &Layout) {
         let fits = layout.is_for(&self.limits) && layout.bytes() <= self.limits.max_bytes.min(MAX_BYTES);

@@ -1,8 +1,8 @@
 //! The Bloom part of one partition's window: identities beyond the exact part, at a few bytes each.
 //!
 //! It distinguishes *probably seen* from *never seen in the window*. Invariants:
-//! - An identity that arrived inside `limits.bloom` passes, unless the memory limit has dropped the oldest
-//!   filters; [`Bloom::forgotten_ms`] reports that.
+//! - An identity that arrived inside `limits.bloom` passes, unless a limit (memory or number of identities) has
+//!   dropped the oldest filters; [`Bloom::forgotten_ms`] reports that.
 //! - An absent identity passes with a probability of at most `limits.false_positive_rate`, for the look-up as a whole.
 //!   [`sizing`] has the arithmetic, [`Bloom::false_positive_rate`] computes the rate from the bits in memory.
 //! - A bit has no owner and cannot be removed. So only committed owners may be inserted. If committed owners are
@@ -225,8 +225,8 @@ impl Bloom {
         }
     }
 
-    /// Stream time, ms since the epoch, of the latest arrival that the memory limit dropped before it expired; `None`
-    /// when the limit has dropped nothing.
+    /// Stream time, ms since the epoch, of the latest arrival that a limit (memory or number of identities) dropped before it
+    /// expired; `None` when there is none.
     #[must_use]
     pub fn forgotten_ms(&self) -> Option<i64> {
         self.forgotten_ms

@@ -157,7 +157,7 @@ impl Bloom {
         .map(|(at, _, column)| (at, column))
     }
 
-    /// Drops the oldest filter because of the memory limit; `None` when there is none.
+    /// Drops the oldest filter because of a limit; `None` when there is no filter.
     pub(super) fn forget_oldest(&mut self) -> Option<()> {
         let oldest = self.ages().min()?;
         let last_ms =
