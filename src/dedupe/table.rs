@@ -45,7 +45,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// A table that is full at `ids` entries.
+    /// A table that counts as full at about `ids` entries.
     pub fn for_ids(ids: u64, base: Offset) -> Self {
         Self::with_buckets(Self::buckets_for(ids), base)
     }
