@@ -103,8 +103,9 @@ fn at_most(seen: u64) -> f64 {
 }
 
 /// Inserts even traffic over all slices; returns the duration of the longest batch, s.
-fn fill(bloom: &mut Bloom, ids: u64, ids_a_slice: u64) -> f64 {
-    let time = |number: u64| START + (u128::from(number) * SLICE_MS as u128 / u128::from(ids_a_slice)) as i64;
+fn fill(bloom: &mut Bloom, ids: u64, ids_per_slice: u64) -> f64 {
+    let time =
+        |number: u64| START + (u128::from(number) * SLICE_MS as u128 / u128::from(ids_per_slice)) as i64;
     let mut longest = 0.0f64;
     for first in (0..ids).step_by(BATCH as usize) {
         let began = spent();

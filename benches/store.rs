@@ -13,19 +13,19 @@ use dedupd::dedupe::{Block, Coordinates, HashKind, Identity};
 use dedupd::ports::{Head, Store};
 use dedupd::store::{Binding, SledStore, open};
 
-const IDS_A_BLOCK: u64 = 4_000;
+const IDS_PER_BLOCK: u64 = 4_000;
 const CACHE_BYTES: u64 = 64 << 20;
 const DEADLINE: Duration = Duration::from_secs(30);
 
 fn main() {
     let millions = std::env::args().skip(1).find_map(|arg| arg.parse::<u64>().ok()).unwrap_or(8);
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let total = millions * 1_000_000 / IDS_A_BLOCK * IDS_A_BLOCK;
+    let total = millions * 1_000_000 / IDS_PER_BLOCK * IDS_PER_BLOCK;
 
     let mut store = opened(dir.path());
     let start = monotonic();
-    for first in (0..total).step_by(usize::try_from(IDS_A_BLOCK).unwrap()) {
-        append(&mut store, 0, first, IDS_A_BLOCK);
+    for first in (0..total).step_by(usize::try_from(IDS_PER_BLOCK).unwrap()) {
+        append(&mut store, 0, first, IDS_PER_BLOCK);
     }
     rate("append, blocks of 4,000 ids", total, "ids/s", start);
     let start = monotonic();
@@ -62,8 +62,8 @@ fn rolling(millions: u64) {
     let window = millions * 1_000_000 / 4;
     let total = window * 6;
     let start = monotonic();
-    for first in (0..total).step_by(usize::try_from(IDS_A_BLOCK).unwrap()) {
-        append(&mut store, 0, first, IDS_A_BLOCK);
+    for first in (0..total).step_by(usize::try_from(IDS_PER_BLOCK).unwrap()) {
+        append(&mut store, 0, first, IDS_PER_BLOCK);
         store.expire(0, first.saturating_sub(window)).unwrap();
     }
     rate("append and expire, rolling window", total, "ids/s", start);

@@ -101,9 +101,9 @@ impl Bloom {
 
     /// Sets the expected number of identities per slice before the first insert, so that a restore does not start with
     /// the smallest filter.
-    pub fn expect(&mut self, ids_a_slice: u64) {
+    pub fn expect(&mut self, ids_per_slice: u64) {
         self.held.clear();
-        self.held.push_back(ids_a_slice);
+        self.held.push_back(ids_per_slice);
     }
 
     /// The range of stream time that a look-up queries at stream time `now_ms`: older than the exact part, younger

@@ -26,11 +26,11 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// For slices of `ids_a_slice` identities. The memory limit is not applied.
+    /// For slices of `ids_per_slice` identities. The memory limit is not applied.
     #[must_use]
-    pub fn of(limits: &BloomLimits, ids_a_slice: u64) -> Self {
+    pub fn of(limits: &BloomLimits, ids_per_slice: u64) -> Self {
         let density = Density::at_rate(limits.shares().of(0));
-        let blocks = density.blocks_for(with_headroom(ids_a_slice));
+        let blocks = density.blocks_for(with_headroom(ids_per_slice));
         let grids = u64::from(limits.alive()).div_ceil(limits.width() as u64);
         Self {
             blocks,
@@ -38,7 +38,7 @@ impl Shape {
             filters: limits.alive(),
             ids_a_filter: density.ids_in(blocks),
             consulted: limits.consulted(),
-            expected_rate: filter_rate(ids_a_slice, blocks, density.bits) * f64::from(limits.consulted()),
+            expected_rate: filter_rate(ids_per_slice, blocks, density.bits) * f64::from(limits.consulted()),
             bytes: Grid::bytes_for(blocks, limits.width()).saturating_mul(grids),
         }
     }
