@@ -1,5 +1,5 @@
-//! The figures of the comparison that an audit makes: `cargo bench --bench audit [millions of records] [MiB]`
-//! (default 10 and 256). One partition of synthetic records, a tenth of them repeats; no broker.
+//! Throughput and memory of the comparison of `audit`: `cargo bench --bench audit [millions of records] [MiB]`
+//! (default 10 and 256). One partition of synthetic records, 10 % of them repeats; no broker.
 #![allow(clippy::unwrap_used, reason = "a bench fails by panicking")]
 
 use dedupd::audit::{
@@ -42,20 +42,20 @@ fn main() {
     assert_eq!((outcome.counts, outcome.raw.duplicates), (Counts::default(), records / 10));
     let both = (records + clean) as f64;
     println!("{:44} {both:>14.0}", "records of raw and clean");
-    println!("{:44} {:>14.0}", "records a second, sorted and compared", both / seconds);
-    println!("{:44} {:>14.1}", "of that until all were taken, s", read.as_secs_f64());
-    println!("{:44} {:>14.1}", "to the end, s", seconds);
+    println!("{:44} {:>14.0}", "records per second, sorted and compared", both / seconds);
+    println!("{:44} {:>14.1}", "time until all records were read, s", read.as_secs_f64());
+    println!("{:44} {:>14.1}", "total time, s", seconds);
     println!(
         "{:44} {:>14.0}",
-        "bytes through temporary files, a raw record",
+        "bytes through temporary files per raw record",
         scratch.written() as f64 / records as f64
     );
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or("unknown").trim();
-    println!("{:44} {:>14}", format!("peak resident memory of {mib} MiB"), peak);
+    println!("{:44} {:>14}", format!("peak resident memory, limit {mib} MiB"), peak);
 }
 
-/// The record of raw offset `at`, standing at `offset`: every tenth repeats the one before it.
+/// The record of raw offset `at` with its offset set to `offset`. Every tenth record repeats the previous one.
 fn record(prints: &Fingerprints, offset: u64, at: u64) -> Seen {
     let id = format!("order-{}", if at % 10 == 9 { at - 1 } else { at });
     let value = [0x61_u8; 200];

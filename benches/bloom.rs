@@ -1,9 +1,9 @@
-//! The Bloom part of the window: rate measured against rate promised, bits an id, look-ups and inserts
-//! a second on one core. `cargo bench --bench bloom [-- <million ids> <million probes>]`, 50 and 100
+//! The Bloom part of the window: measured and configured false-positive rate, bits per id, look-ups and inserts
+//! per second on one core. `cargo bench --bench bloom [-- <million ids> <million probes>]`, 50 and 100
 //! without arguments.
 //!
-//! All eight slices are asked, the seven older ones full: the worst moment. Times are the thread's own
-//! processor time where the system tells it (Linux).
+//! Look-ups query all eight slices, of which the seven older ones are full: the worst case. Times are the CPU time of
+//! the thread where the system reports it (Linux).
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -25,18 +25,19 @@ use dedupd::dedupe::{Bloom, BloomLimits, Look};
 use spent::spent;
 use stream::numbered;
 
-/// Beginning of the traffic, ms since the epoch, and the length of a slice.
+/// Stream time of the first record, ms since the epoch.
 const START: i64 = 1_700_006_400_000;
+/// Length of a slice, ms.
 const SLICE_MS: i64 = 24 * 3_600_000;
-/// Slices of traffic: those of the window, and as many before them that only shape it.
+/// Slices of traffic: those of the window, and as many before them that only determine the size of its filters.
 const SLICES: u64 = 16;
-/// Identities of a transaction.
+/// Identities per transaction.
 const BATCH: u64 = 16_384;
 
 fn main() {
-    let asked: Vec<u64> = std::env::args().skip(1).filter_map(|word| word.parse().ok()).collect();
-    let ids = asked.first().copied().unwrap_or(50) * 1_000_000;
-    let probes = asked.get(1).copied().unwrap_or(100) * 1_000_000;
+    let arguments: Vec<u64> = std::env::args().skip(1).filter_map(|word| word.parse().ok()).collect();
+    let ids = arguments.first().copied().unwrap_or(50) * 1_000_000;
+    let probes = arguments.get(1).copied().unwrap_or(100) * 1_000_000;
     for rate in [1e-4, 1e-6, 1e-9] {
         measure(rate, ids, probes);
     }
@@ -56,13 +57,17 @@ fn measure(rate: f64, ids: u64, probes: u64) {
     let most = fill(&mut bloom, made, ids / 8);
     let inserting = spent() - began;
     let now = START + SLICES.cast_signed() * SLICE_MS - 1;
-    let asked = bloom.asked(now);
-    println!("\npromised {rate:.0e}, {} M ids in {} slices:", bloom.ids() / 1_000_000, bloom.slices().len());
-    let told = bloom.false_positive_rate(&asked);
-    println!("  told by the fill      {told:.3e}");
-    assert!(told <= rate, "the filters are fuller than promised");
+    let queried = bloom.asked(now);
+    println!(
+        "\nconfigured {rate:.0e}, {} M ids in {} slices:",
+        bloom.ids() / 1_000_000,
+        bloom.slices().len()
+    );
+    let computed = bloom.false_positive_rate(&queried);
+    println!("  computed from fill    {computed:.3e}");
+    assert!(computed <= rate, "the computed rate exceeds the configured rate");
     let began = spent();
-    let passed = look_up(&bloom, &asked, (0..probes).map(|number| (1 << 50) + number));
+    let passed = look_up(&bloom, &queried, (0..probes).map(|number| (1 << 50) + number));
     println!(
         "  measured              {:.3e}   {passed} of {} M absent ids, so at most {:.3e} (95 %)",
         passed as f64 / probes as f64,
@@ -73,8 +78,8 @@ fn measure(rate: f64, ids: u64, probes: u64) {
     let held = bloom.ids();
     let again = held.min(probes);
     let began = spent();
-    let found = look_up(&bloom, &asked, made - again..made);
-    assert_eq!(found, again, "an id of the window is lost");
+    let found = look_up(&bloom, &queried, made - again..made);
+    assert_eq!(found, again, "an id of the window was not found");
     println!("  look-ups, known ids   {:.2} M/s", again as f64 / (spent() - began) / 1e6);
     println!(
         "  inserts               {:.2} M/s, longest batch of {BATCH} {:.1} ms",
@@ -82,13 +87,13 @@ fn measure(rate: f64, ids: u64, probes: u64) {
         most * 1e3
     );
     println!(
-        "  memory                {:.1} MB, {:.1} bits an id",
+        "  memory                {:.1} MB, {:.1} bits per id",
         bloom.memory_bytes() as f64 / 1e6,
         bloom.memory_bytes() as f64 * 8.0 / held as f64
     );
 }
 
-/// With 95 % no more than this was to be expected where so many were seen: exact for none, else by
+/// Upper 95 % confidence bound of the expected number of events when `seen` were observed: exact for 0, otherwise by
 /// Wilson and Hilferty's approximation of the chi-squared distribution.
 fn at_most(seen: u64) -> f64 {
     const QUANTILE: f64 = 1.645;
@@ -97,9 +102,10 @@ fn at_most(seen: u64) -> f64 {
     if seen == 0 { 2.996 } else { events * root.powi(3) }
 }
 
-/// Even traffic over all slices; gives the seconds of the longest batch.
-fn fill(bloom: &mut Bloom, ids: u64, ids_a_slice: u64) -> f64 {
-    let time = |number: u64| START + (u128::from(number) * SLICE_MS as u128 / u128::from(ids_a_slice)) as i64;
+/// Inserts even traffic over all slices; returns the duration of the longest batch, s.
+fn fill(bloom: &mut Bloom, ids: u64, ids_per_slice: u64) -> f64 {
+    let time =
+        |number: u64| START + (u128::from(number) * SLICE_MS as u128 / u128::from(ids_per_slice)) as i64;
     let mut longest = 0.0f64;
     for first in (0..ids).step_by(BATCH as usize) {
         let began = spent();
@@ -111,8 +117,8 @@ fn fill(bloom: &mut Bloom, ids: u64, ids_a_slice: u64) -> f64 {
     longest
 }
 
-/// Looks in two passes, as the window does; gives how many passed.
-fn look_up(bloom: &Bloom, asked: &Range<i64>, numbers: impl Iterator<Item = u64>) -> u64 {
+/// Looks up identities in two passes, as the window does; returns how many passed.
+fn look_up(bloom: &Bloom, queried: &Range<i64>, numbers: impl Iterator<Item = u64>) -> u64 {
     let mut numbers = numbers.map(|number| Look::at(numbered(number)));
     let (mut looks, mut passed) = (Vec::with_capacity(CHUNK), 0);
     loop {
@@ -124,6 +130,6 @@ fn look_up(bloom: &Bloom, asked: &Range<i64>, numbers: impl Iterator<Item = u64>
         if looks.is_empty() {
             return passed;
         }
-        passed += looks.iter().filter(|look| bloom.probably(look, asked).is_some()).count() as u64;
+        passed += looks.iter().filter(|look| bloom.probably(look, queried).is_some()).count() as u64;
     }
 }

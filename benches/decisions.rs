@@ -1,7 +1,7 @@
-//! Decisions a second on one core, and bytes an id: the window against a hash set, in one run.
+//! Decisions per second on one core, and bytes per id: the window compared with a hash set, in one run.
 //!
-//! Measured in the thread's own processor time where the system tells it (Linux), so that a busy
-//! machine disturbs it less; a busy neighbour still takes cache and memory bandwidth.
+//! Times are the CPU time of the thread where the system reports it (Linux), so that other work on the machine
+//! disturbs the result less. Other work still takes cache and memory bandwidth.
 //!
 //! `cargo bench --bench decisions [-- <million ids>...]`, 1 and 20 without arguments.
 #![allow(
@@ -34,28 +34,28 @@ use stream::{Repeats, Stream};
 
 /// Records measured.
 const MEASURED: u64 = 4_000_000;
-/// One record in so many repeats an id of the window.
+/// One record in this many repeats an id of the window.
 const REPEAT_ONE_IN: u64 = 14;
 const REPEATS: Repeats = Repeats::Anywhere { one_in: REPEAT_ONE_IN };
-/// Records of a transaction.
+/// Records per transaction.
 const BATCH: u64 = 16_384;
 
 fn main() {
-    let asked: Vec<u64> = std::env::args().skip(1).filter_map(|word| word.parse().ok()).collect();
+    let arguments: Vec<u64> = std::env::args().skip(1).filter_map(|word| word.parse().ok()).collect();
     identities();
-    for millions in if asked.is_empty() { vec![1, 20] } else { asked } {
+    for millions in if arguments.is_empty() { vec![1, 20] } else { arguments } {
         let ids = millions * 1_000_000;
         println!("\n{millions} M ids in the window, one record in {REPEAT_ONE_IN} a duplicate:");
         let window = rolling(ids, "window, owners in an array", Array::default());
         rolling(ids, "window, owners in blocks of 4,000", Blocks::default());
         let std = rival::<std::hash::RandomState>(ids, "HashSet<u128>, SipHash");
-        let ready = rival::<BuildHasherDefault<Ready>>(ids, "HashSet<u128>, no hash at all");
-        println!("  window / HashSet: {:.2} (SipHash), {:.2} (no hash at all)", window / std, window / ready);
+        let no_hash = rival::<BuildHasherDefault<NoHash>>(ids, "HashSet<u128>, no hash");
+        println!("  window / HashSet: {:.2} (SipHash), {:.2} (no hash)", window / std, window / no_hash);
     }
 }
 
-/// A full window that rolls on: a decision for each record, admission of the new ones, a commit
-/// each batch. Gives decisions a second.
+/// Runs a full window: a decision per record, admission of the new ones, a commit per batch. Returns decisions per
+/// second.
 fn rolling<L: Ledger>(ids: u64, name: &str, mut ledger: L) -> f64 {
     let limits =
         WindowLimits { exact: Duration::from_hours(24), max_ids: ids, time: TimeSource::Record, bloom: None };
@@ -96,7 +96,7 @@ fn rolling<L: Ledger>(ids: u64, name: &str, mut ledger: L) -> f64 {
         longest = longest.max(spent() - began);
     }
     let rate = (MEASURED / BATCH * BATCH) as f64 / (spent() - start);
-    assert_eq!(dropped, expected, "every repeat is in the window");
+    assert_eq!(dropped, expected, "not every repeat was dropped as a duplicate");
     report(name, rate, window.memory_bytes() as f64 / window.ids() as f64, longest);
     rate
 }
@@ -107,7 +107,7 @@ fn settle<L: Ledger>(window: &mut Window, ledger: &mut L, next: Offset) {
     ledger.expire(first_live);
 }
 
-/// The usual answer: a set of identities, and a queue of them to forget the oldest.
+/// The usual alternative: a set of identities, and a queue of them to remove the oldest.
 fn rival<S: std::hash::BuildHasher + Default>(ids: u64, name: &str) -> f64 {
     let mut stream = Stream::new(ids, REPEATS);
     let mut set = HashSet::with_capacity_and_hasher(ids as usize, S::default());
@@ -139,11 +139,11 @@ fn rival<S: std::hash::BuildHasher + Default>(ids: u64, name: &str) -> f64 {
     rate
 }
 
-/// A hasher that takes the low bits as they are: the least a rival can spend.
+/// A hasher that returns bits of the identity unchanged: the lowest possible cost of hashing.
 #[derive(Default)]
-struct Ready(u64);
+struct NoHash(u64);
 
-impl Hasher for Ready {
+impl Hasher for NoHash {
     fn write(&mut self, _: &[u8]) {}
     fn write_u128(&mut self, identity: u128) {
         self.0 = (identity >> 64) as u64;
@@ -155,13 +155,13 @@ impl Hasher for Ready {
 
 fn report(name: &str, rate: f64, bytes: f64, longest: f64) {
     println!(
-        "  {name:<36} {:>6.2} M decisions/s  {bytes:>5.1} bytes an id  longest batch {:.1} ms",
+        "  {name:<36} {:>6.2} M decisions/s  {bytes:>5.1} bytes per id  longest batch {:.1} ms",
         rate / 1e6,
         longest * 1e3
     );
 }
 
-/// What it costs to find an id in a record.
+/// Measures the time to extract and hash the id of a record, by source.
 fn identities() {
     struct Sample(Vec<u8>);
     impl Fields for Sample {

@@ -1,9 +1,9 @@
-//! Throughput beside a plain transactional copy: `cargo bench --bench end_to_end`.
+//! Throughput compared with a plain transactional copy: `cargo bench --bench end_to_end`.
 //!
-//! Copy and dedupd take turns on one broker and one raw topic; each round has a new group, clean topic and
-//! state. The first round of each is not counted: the broker's JVM is still warming up. `DEDUPD_BENCH_RECORDS`
-//! (default 3 million) and `DEDUPD_BENCH_ROUNDS` (default 5) change the size, `DEDUPD_BENCH_BINARY` names
-//! another dedupd to compare with.
+//! Copy and dedupd run alternately on one broker and one raw topic. Each run has a new group, clean topic and
+//! state. The first round of each is not counted, because the broker's JVM is still warming up. `DEDUPD_BENCH_RECORDS`
+//! (default 3 million) and `DEDUPD_BENCH_ROUNDS` (default 5) set the size. `DEDUPD_BENCH_BINARY` is the path of another
+//! dedupd binary to measure.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -19,14 +19,14 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use support::harness::{Kafka, child};
-use support::progress::{Run, Watch, follow};
+use support::progress::{GroupOffsets, Run, follow};
 use support::traffic::{Traffic, fill};
 use support::{broker, machine, median, setting};
 
 const RAW: &str = "bench.raw";
 const PARTITIONS: i32 = 12;
 const LIMIT: Duration = Duration::from_mins(10);
-/// Set in the environment of the child process that copies.
+/// Environment variable that is set for the child process that copies.
 const COPY: &str = "DEDUPD_BENCH_COPY";
 
 fn main() {
@@ -77,14 +77,14 @@ fn shown(run: &Run) -> String {
 fn summary(name: &str, runs: &[Run]) {
     let of = |value: fn(&Run) -> f64| median(&runs.iter().map(value).collect::<Vec<_>>());
     println!(
-        "{name:<8} median {:.0} records/s, {:.2} µs of CPU a record, peak {:.0} MiB",
+        "{name:<8} median {:.0} records/s, {:.2} µs of CPU per record, peak {:.0} MiB",
         of(|run| run.records_per_s),
         of(|run| run.cpu_us),
         of(|run| run.peak_mib)
     );
 }
 
-/// One run of one of the two, with topics and a group of its own.
+/// One run of the copy or of dedupd, with its own topics and group.
 struct Round<'k> {
     kafka: &'k Kafka,
     subject: &'static str,
@@ -101,7 +101,7 @@ impl<'k> Round<'k> {
         Self { kafka, subject, name, dir: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap() }
     }
 
-    /// Both are told the same, so that both have the same clients and batches.
+    /// The configuration, the same for both, so that both have the same clients and batches.
     fn environment(&self) -> Vec<(String, String)> {
         let pairs = [
             ("KAFKA__BOOTSTRAP_SERVERS", self.kafka.bootstrap().to_owned()),
@@ -131,9 +131,9 @@ impl<'k> Round<'k> {
         let file = std::fs::File::create(&log).unwrap();
         command.envs(self.environment()).stdin(Stdio::null());
         command.stdout(file.try_clone().unwrap()).stderr(file);
-        let watch = Watch::new(self.kafka, &self.name, RAW, PARTITIONS);
+        let offsets = GroupOffsets::new(self.kafka, &self.name, RAW, PARTITIONS);
         let mut process = child::spawn(command);
-        let run = follow(&watch, process.id(), total, LIMIT);
+        let run = follow(&offsets, process.id(), total, LIMIT);
         process.kill().unwrap();
         process.wait().unwrap();
         for topic in [self.name.clone(), format!("{}.dedupd", self.name)] {

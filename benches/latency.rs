@@ -1,8 +1,8 @@
-//! What dedupd adds to the latency of a record at low load: `cargo bench --bench latency`.
+//! Latency that dedupd adds to a record at low load: `cargo bench --bench latency`.
 //!
-//! Every record carries the moment of its making. One reader reads raw directly, one reads clean, both
-//! `read_committed`; the difference for the same record is what dedupd adds. `DEDUPD_BENCH_RATE` (default
-//! 1,000 records/s) and `DEDUPD_BENCH_SECONDS` (default 30) change the run.
+//! Every record contains its time of creation. One reader reads raw directly, another reads clean, both with
+//! `read_committed`. The difference for the same record is the latency that dedupd adds. `DEDUPD_BENCH_RATE` (default
+//! 1,000 records/s) and `DEDUPD_BENCH_SECONDS` (default 30) set rate and duration.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -27,7 +27,7 @@ use support::{broker, machine, quantile, setting};
 const RAW: &str = "latency.raw";
 const CLEAN: &str = "latency.clean";
 const PARTITIONS: i32 = 12;
-/// Records of the first seconds are not counted.
+/// Records sent in this time are not counted.
 const WARM_UP: Duration = Duration::from_secs(5);
 
 fn main() {
@@ -70,7 +70,7 @@ fn row(what: &str, latencies_ms: &[f64]) {
     println!("{what:<26} p50 {half:>7.1} ms   p99 {most:>7.1} ms   max {worst:>7.1} ms");
 }
 
-/// Sends record after record at its time; each says its number and when it was made.
+/// Sends each record at its scheduled time. A record contains its number and its time of creation.
 fn send(config: &ClientConfig, records: u64, rate: u64, origin: Instant) {
     let producer: BaseProducer = config.clone().set("linger.ms", "0").create().unwrap();
     let mut random = fastrand::Rng::with_seed(3);
@@ -93,7 +93,7 @@ fn send(config: &ClientConfig, records: u64, rate: u64, origin: Instant) {
     producer.flush(Duration::from_secs(10)).unwrap();
 }
 
-/// The latency of every record in ms, by number, once all have come.
+/// Reads until all records have arrived; returns the latency of every record in ms, indexed by its number.
 fn arrivals(kafka: &Kafka, topic: &str, records: u64, origin: Instant, done: &AtomicBool) -> Vec<f64> {
     let mut config = kafka.client_config();
     config
@@ -114,7 +114,7 @@ fn arrivals(kafka: &Kafka, topic: &str, records: u64, origin: Instant, done: &At
         let arrived_us = origin.elapsed().as_micros() as f64;
         let value: serde_json::Value = serde_json::from_slice(message.payload().unwrap()).unwrap();
         let number = usize::try_from(value["n"].as_u64().unwrap()).unwrap();
-        assert!(latencies_ms[number].is_nan(), "record {number} came twice");
+        assert!(latencies_ms[number].is_nan(), "record {number} arrived twice");
         latencies_ms[number] = (arrived_us - value["made_us"].as_f64().unwrap()) / 1000.0;
         missing -= 1;
     }

@@ -1,8 +1,8 @@
-//! What state costs and how fast it comes back: `cargo bench --bench restore`.
+//! Size of the state and time to load it: `cargo bench --bench restore`.
 //!
-//! Fills the state with distinct ids (`DEDUPD_BENCH_IDS`, default 5 million), then starts dedupd again and
-//! again (`DEDUPD_BENCH_ROUNDS`, default 3): with its directory, and without it, so that everything comes from
-//! the state topic.
+//! Fills the state with distinct ids (`DEDUPD_BENCH_IDS`, default 5 million), then restarts dedupd several times
+//! (`DEDUPD_BENCH_ROUNDS`, default 3): first with its state directory, then without it, so that all state is restored
+//! from the state topic.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -18,7 +18,7 @@ use dedupd::clock::monotonic;
 
 use support::files::size_of_files;
 use support::harness::{Pipe, Sidecar, wait_until};
-use support::progress::{Watch, follow};
+use support::progress::{GroupOffsets, follow};
 use support::traffic::{Traffic, fill};
 use support::{broker, machine, median, setting};
 
@@ -39,7 +39,7 @@ fn main() {
     println!("{ids} distinct ids, {PARTITIONS} partitions");
     let sidecar = pipe.sidecar("a");
     let running = sidecar.start();
-    follow(&Watch::new(&kafka, &pipe.group(), &pipe.raw, PARTITIONS), running.pid(), ids, LIMIT);
+    follow(&GroupOffsets::new(&kafka, &pipe.group(), &pipe.raw, PARTITIONS), running.pid(), ids, LIMIT);
     assert_eq!(running.stop(), Some(0), "{}", running.text());
     let log_files = |path: &std::path::Path| {
         let of_state = path
@@ -48,11 +48,11 @@ fn main() {
             .is_some_and(|name| name.to_string_lossy().starts_with(&format!("{}.dedupd-", pipe.clean)));
         of_state && path.extension().is_some_and(|extension| extension == "log")
     };
-    an_id("on disk", size_of_files(&sidecar.state_dir, &|_| true) as f64, ids);
-    an_id("in the state topic", size_of_files(kafka.dir(), &log_files) as f64, ids);
+    show_per_id("on disk", size_of_files(&sidecar.state_dir, &|_| true) as f64, ids);
+    show_per_id("in the state topic", size_of_files(kafka.dir(), &log_files) as f64, ids);
 
     let reopened: Vec<Start> = (0..rounds).map(|_| start(&sidecar, "local", ids)).collect();
-    an_id("in memory, exact index", reopened[0].index_bytes, ids);
+    show_per_id("in memory, exact index", reopened[0].index_bytes, ids);
     show("reopened from the directory", &reopened, ids);
     let restored: Vec<Start> = (0..rounds)
         .map(|_| {
@@ -63,8 +63,8 @@ fn main() {
     show("restored from the state topic", &restored, ids);
 }
 
-fn an_id(what: &str, bytes: f64, ids: u64) {
-    println!("{what:<32} {:>8.2} bytes an id", bytes / ids as f64);
+fn show_per_id(what: &str, bytes: f64, ids: u64) {
+    println!("{what:<32} {:>8.2} bytes per id", bytes / ids as f64);
 }
 
 fn show(what: &str, starts: &[Start], ids: u64) {
@@ -77,11 +77,11 @@ fn show(what: &str, starts: &[Start], ids: u64) {
     );
 }
 
-/// One start with all state to load.
+/// Figures of one start that loads all state.
 struct Start {
-    /// From the process to `/readyz`: includes opening the store and joining the group.
+    /// Time from the start of the process until `/readyz` succeeds: includes opening the store and joining the group.
     ready_s: f64,
-    /// While state was being loaded.
+    /// Time to load the state.
     loading_s: f64,
     index_bytes: f64,
 }
@@ -90,7 +90,7 @@ fn start(sidecar: &Sidecar, source: &str, ids: u64) -> Start {
     let (began, before) = (monotonic(), log_of(sidecar).len());
     let running = sidecar.start();
     let loaded = format!("dedupd_restored_ids_total{{source=\"{source}\"}}");
-    // An instance that has no partitions yet may say that it is ready.
+    // An instance may report ready while it has no partitions yet, so readiness alone is not sufficient.
     wait_until("all state to be loaded", LIMIT, || {
         (running.metric(&loaded) == Some(ids as f64) && running.is_ready()).then_some(())
     });
@@ -98,7 +98,7 @@ fn start(sidecar: &Sidecar, source: &str, ids: u64) -> Start {
     let index_bytes = running.metric("dedupd_memory_bytes{part=\"index\"}").expect("the metric");
     let text = running.text();
     let took: Vec<f64> = text[before..].lines().filter_map(took_s).collect();
-    // All of a worker's partitions begin at once, and the last one to be complete ends it.
+    // All partitions of a worker start loading at the same time, so the longest one determines the total.
     let loading_s = took.iter().copied().fold(0.0, f64::max);
     assert_eq!(running.stop(), Some(0), "{}", running.text());
     Start { ready_s, loading_s, index_bytes }
@@ -108,7 +108,7 @@ fn log_of(sidecar: &Sidecar) -> String {
     std::fs::read_to_string(sidecar.state_dir.with_extension("log")).unwrap_or_default()
 }
 
-/// The time that a log line about loaded state names, in seconds.
+/// The value of `took` in a log line about loaded state, in seconds.
 fn took_s(line: &str) -> Option<f64> {
     let (_, rest) = line
         .split_once("took=")

@@ -1,11 +1,11 @@
-//! Our decisions beside what people use otherwise, in one run: the same records, the same transactions.
+//! The decisions of dedupd compared with common alternatives, in one run: the same records in the same transactions.
 //!
-//! `cargo bench --bench rivals [-- <million ids>... <part of a name>...]`, 1 and 20 M ids and all without arguments.
-//! `scripts/count-cache-misses` counts instructions and cache misses of those in memory.
+//! `cargo bench --bench rivals [-- <million ids>... <part of a name>...]`; without arguments 1 and 20 M ids and all
+//! contestants. `scripts/count-cache-misses` counts instructions and cache misses of the contestants in memory.
 //!
-//! A round measures every contestant once; of three rounds the median counts. Windows of 50 M ids and more
-//! would take 20 GB together, so there each contestant has its rounds alone. Rates are in processor
-//! time of all threads, so a contestant is not charged for waiting for the disk, and is for its helpers.
+//! A round measures every contestant once; the result is the median of three rounds. Windows of 50 M ids and more
+//! would take 20 GB together, so there each contestant runs its rounds alone. Rates are per CPU time of all threads:
+//! time spent waiting for the disk does not count, time of background threads does.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -35,23 +35,23 @@ mod stream;
 
 use std::path::Path;
 
-use callgrind::{Tell, tell};
+use callgrind::{Request, send};
 use contest::{Contestant, DUPLICATES_PERCENT, Entry, TRANSACTION};
 use ledger::Array;
-use naive::{Queued, Records, Turns};
+use naive::{Queued, Records, RotatingFilters};
 use ours::{Ours, Stored};
 
 const ROUNDS: usize = 3;
-/// From so many ids on there is one contestant at a time.
+/// From this number of ids on, contestants run one at a time.
 const ALONE: u64 = 50_000_000;
-/// Records of a round, of contestants in memory or almost, and of the slow ones.
+/// Records per round for contestants that work mostly in memory, and for the slow ones.
 const ROUND: u64 = 4_000_000;
 const SLOW_ROUND: u64 = 500_000;
 const SLOWEST_ROUND: u64 = 100_000;
-/// One record an id costs so much that these hold fewer ids; sled took 10 GB of memory for 3 M.
-const REDB_MOST: u64 = 2_000_000;
-const SLED_MOST: u64 = 200_000;
-/// Promised rate of false positives.
+/// Most ids of the stores with one record per id, which need much memory: sled took 10 GB for 3 M ids.
+const REDB_MAX_IDS: u64 = 2_000_000;
+const SLED_MAX_IDS: u64 = 200_000;
+/// Configured false-positive rate.
 const RATE: f64 = 1e-9;
 
 type Xxh3 = xxhash_rust::xxh3::Xxh3DefaultBuilder;
@@ -63,24 +63,24 @@ fn main() {
     {
         return counted(name, millions.parse::<f64>().expect("million ids"));
     }
-    let asked: Vec<u64> = words.iter().filter_map(|word| word.parse().ok()).collect();
+    let sizes: Vec<u64> = words.iter().filter_map(|word| word.parse().ok()).collect();
     let named: Vec<&str> =
         words.iter().map(String::as_str).filter(|word| word.parse::<u64>().is_err()).collect();
     println!(
-        "transactions of {TRANSACTION} records, {DUPLICATES_PERCENT} % of them duplicates, most from not long ago\n\
-         (each power of two of distance alike); median of {ROUNDS} rounds with lowest and highest"
+        "transactions of {TRANSACTION} records, {DUPLICATES_PERCENT} % of them duplicates, mostly of recent records\n\
+         (each power of two of distance is equally likely); median of {ROUNDS} rounds with lowest and highest"
     );
-    if !asked.contains(&100) {
+    if !sizes.contains(&100) {
         println!("100 M ids: cargo bench --bench rivals -- 100");
     }
-    for millions in if asked.is_empty() { vec![1, 20] } else { asked } {
+    for millions in if sizes.is_empty() { vec![1, 20] } else { sizes } {
         contest(millions * 1_000_000, &named);
     }
 }
 
 fn contest(ids: u64, named: &[&str]) {
     println!("\n{} M ids in the window:", ids / 1_000_000);
-    println!("  {:<44} {:>9}  M decisions/s a core    bytes an id: memory, disk", "", "M ids");
+    println!("  {:<44} {:>9}  M decisions/s per core    bytes per id: memory, disk", "", "M ids");
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let mut entries = entries(ids, dir.path());
     entries.retain(|(name, _)| named.is_empty() || named.iter().any(|part| name.contains(part)));
@@ -101,24 +101,24 @@ fn contest(ids: u64, named: &[&str]) {
     }
 }
 
-/// A contestant's name, and how to make it and fill its window.
+/// A contestant's name, and a function that creates it and fills its window.
 type Make<'a> = (&'static str, Box<dyn FnOnce() -> Entry + 'a>);
 
 fn entries(ids: u64, dir: &Path) -> Vec<Make<'_>> {
-    let few = ids.min(REDB_MOST);
-    let fewest = ids.min(SLED_MOST);
+    let few = ids.min(REDB_MAX_IDS);
+    let fewest = ids.min(SLED_MAX_IDS);
     let records = ids * 100 / (100 - DUPLICATES_PERCENT);
     let stored = || Stored::below(dir);
     vec![
         filled("dedupd, exact; owners in an array", ROUND, 1, move |name| exact(name, ids)),
         filled("dedupd, exact; owners in its store", ROUND, 1, move |name| Ours::exact(name, ids, stored())),
-        // Filters are shaped by what the last slices held, so they have seen a window before this one.
+        // The size of filters depends on the counts of the last slices, so two windows are filled.
         filled("dedupd, 1/8 exact, 7 Bloom slices; its store", ROUND, 2, move |name| {
             Ours::with_filters(name, ids, records, RATE, stored())
         }),
         filled("HashSet with xxh3, and a queue", ROUND, 1, move |name| xxh3(name, ids)),
         filled("hashbrown with its own hasher, and a queue", ROUND, 1, move |name| foldhash(name, ids)),
-        filled("fastbloom, 8 filters in turns", ROUND, 1, move |name| Turns::new(name, ids, RATE)),
+        filled("fastbloom, 8 filters in turns", ROUND, 1, move |name| RotatingFilters::new(name, ids, RATE)),
         filled("redb, one record an id", SLOW_ROUND, 1, move |name| {
             Records::<redb::Database>::below(dir, name, few)
         }),
@@ -179,7 +179,7 @@ fn counted(name: &str, millions: f64) {
             "filters" => Box::new(Ours::with_filters("filters", ids, records, RATE, Array::default())),
             "xxh3" => Box::new(xxh3("xxh3", ids)),
             "hashbrown" => Box::new(foldhash("hashbrown", ids)),
-            "fastbloom" => Box::new(Turns::new("fastbloom", ids, RATE)),
+            "fastbloom" => Box::new(RotatingFilters::new("fastbloom", ids, RATE)),
             _ => panic!("exact, filters, xxh3, hashbrown or fastbloom, not {name}"),
         }
     };
@@ -192,10 +192,10 @@ fn counted(name: &str, millions: f64) {
         })
         .collect();
     let mut judge = |(records, expected): &(Vec<_>, u64)| entry.judge(records, *expected);
-    tell(Tell::Follow);
+    send(Request::StartInstrumentation);
     let mut wrong = batches[..10].iter().map(&mut judge).sum::<u64>();
-    tell(Tell::Zero);
+    send(Request::ZeroStats);
     wrong += batches[10..].iter().map(&mut judge).sum::<u64>();
-    tell(Tell::Leave);
-    println!("counted {} records, {wrong} of them dropped and new", 10 * TRANSACTION);
+    send(Request::StopInstrumentation);
+    println!("counted {} records, {wrong} new ones of them dropped by mistake", 10 * TRANSACTION);
 }

@@ -1,8 +1,8 @@
-//! The local store's directory through many windows: peak size against what is alive in it, at a high
-//! rate and at a trickle. `cargo bench --bench soak [-- <windows>]`, 8 without arguments.
+//! Size of the local store's directory over many windows: peak size compared with the live data, at a high
+//! rate and at a low one. `cargo bench --bench soak [-- <windows>]`, 8 without arguments.
 //!
-//! A window is a number of records, not of hours: the disk does not know the difference. Beside what is
-//! alive sled has some megabytes in hand, which counts in the smaller runs.
+//! A window is a number of records instead of a time: for the disk usage this is equivalent. sled allocates some
+//! megabytes in addition to the live data, which is significant in the smaller runs.
 #![allow(
     clippy::expect_used,
     clippy::indexing_slicing,
@@ -25,9 +25,9 @@ fn main() {
     measure("transactions of 50,000 records", &soak(4, 1_500_000, 50_000..=50_000));
     measure("transactions of 500 to 5,000 records", &soak(12, 250_000, 500..=5_000));
     let undone = Soak { undone_one_in: Some(2), ..soak(12, 250_000, 500..=5_000) };
-    measure("the same, every other one undone and written again", &undone);
-    measure("a trickle: 1 to 5 records a transaction", &soak(2, 200_000, 1..=5));
-    measure("a trickle over many partitions", &soak(40, 5_000, 1..=5));
+    measure("the same, every other one aborted and retried", &undone);
+    measure("low rate: 1 to 5 records per transaction", &soak(2, 200_000, 1..=5));
+    measure("low rate, many partitions", &soak(40, 5_000, 1..=5));
 }
 
 fn measure(what: &str, soak: &Soak) {
@@ -37,7 +37,7 @@ fn measure(what: &str, soak: &Soak) {
     let mut worst = 0.0f64;
     soak.run(dir.path(), |window, rolled| {
         println!("  window {window}: {rolled}");
-        // The first one is not full before it ends.
+        // The first window becomes full only at its end.
         worst = worst.max(if window > 1 { rolled.ratio() } else { 0.0 });
     });
     println!("  worst after the first: {worst:.2} x live; {:.0} s", began.elapsed().as_secs_f64());

@@ -1,4 +1,4 @@
-//! The figures of the local store: `cargo bench --bench store [millions of ids]` (default 8).
+//! Throughput, disk usage and memory of the local store: `cargo bench --bench store [millions of ids]` (default 8).
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -13,19 +13,19 @@ use dedupd::dedupe::{Block, Coordinates, HashKind, Identity};
 use dedupd::ports::{Head, Store};
 use dedupd::store::{Binding, SledStore, open};
 
-const IDS_A_BLOCK: u64 = 4_000;
+const IDS_PER_BLOCK: u64 = 4_000;
 const CACHE_BYTES: u64 = 64 << 20;
 const DEADLINE: Duration = Duration::from_secs(30);
 
 fn main() {
     let millions = std::env::args().skip(1).find_map(|arg| arg.parse::<u64>().ok()).unwrap_or(8);
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let total = millions * 1_000_000 / IDS_A_BLOCK * IDS_A_BLOCK;
+    let total = millions * 1_000_000 / IDS_PER_BLOCK * IDS_PER_BLOCK;
 
     let mut store = opened(dir.path());
     let start = monotonic();
-    for first in (0..total).step_by(usize::try_from(IDS_A_BLOCK).unwrap()) {
-        append(&mut store, 0, first, IDS_A_BLOCK);
+    for first in (0..total).step_by(usize::try_from(IDS_PER_BLOCK).unwrap()) {
+        append(&mut store, 0, first, IDS_PER_BLOCK);
     }
     rate("append, blocks of 4,000 ids", total, "ids/s", start);
     let start = monotonic();
@@ -47,7 +47,7 @@ fn main() {
     lookups(&store, total, "owns, anywhere");
     lookups(&store, 400_000, "owns, within 400,000 ids");
     let bytes = store.disk_bytes().unwrap();
-    println!("{:40} {:>12.2} bytes", "disk, an id", bytes as f64 / total as f64);
+    println!("{:40} {:>12.2} bytes", "disk per id", bytes as f64 / total as f64);
     store.close().unwrap();
 
     trickle();
@@ -55,15 +55,15 @@ fn main() {
     println!("{:40} {:>12}", "peak resident memory", peak_resident());
 }
 
-/// A full window rolls on: one partition, the oldest block expires as a new one comes.
+/// A full rolling window: one partition, the oldest block expires when a new one is appended.
 fn rolling(millions: u64) {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let mut store = opened(dir.path());
     let window = millions * 1_000_000 / 4;
     let total = window * 6;
     let start = monotonic();
-    for first in (0..total).step_by(usize::try_from(IDS_A_BLOCK).unwrap()) {
-        append(&mut store, 0, first, IDS_A_BLOCK);
+    for first in (0..total).step_by(usize::try_from(IDS_PER_BLOCK).unwrap()) {
+        append(&mut store, 0, first, IDS_PER_BLOCK);
         store.expire(0, first.saturating_sub(window)).unwrap();
     }
     rate("append and expire, rolling window", total, "ids/s", start);
@@ -77,7 +77,7 @@ fn rolling(millions: u64) {
     store.close().unwrap();
 }
 
-/// Many quiet partitions: one identity a block.
+/// Many partitions with little traffic: one identity per block.
 fn trickle() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let mut store = opened(dir.path());
@@ -89,7 +89,7 @@ fn trickle() {
         }
     }
     rate("append, blocks of 1 id, 50 partitions", rounds * u64::from(partitions), "appends/s", start);
-    println!("{:40} {:>12}", "disk after 100,000 of them", store.disk_bytes().unwrap());
+    println!("{:40} {:>12}", "disk after 100,000 appends", store.disk_bytes().unwrap());
     store.close().unwrap();
 }
 

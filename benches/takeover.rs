@@ -1,9 +1,9 @@
-//! How long the clean topic stands still after kill -9: `cargo bench --bench takeover`.
+//! How long the clean topic receives no records after kill -9: `cargo bench --bench takeover`.
 //!
-//! Under a steady load an instance is killed; either it is started again at once, or another one that was
-//! running takes over. Measured is the time until a `read_committed` reader of clean gets the first record
-//! that was sent after the kill, in the partitions that the killed instance had. `DEDUPD_BENCH_ROUNDS`
-//! (default 7) changes the number of kills of each kind. The session timeout is 6 s.
+//! An instance is killed under steady load. Either it is restarted at once, or another running instance takes over.
+//! The bench measures the time until a `read_committed` reader of clean receives the first record
+//! that was sent after the kill, in the partitions of the killed instance. `DEDUPD_BENCH_ROUNDS`
+//! (default 7) sets the number of kills of each kind. The session timeout is 6 s.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -41,7 +41,7 @@ fn main() {
     replaced(&kafka, rounds);
 }
 
-/// The killed instance is started again at once and is still the same member.
+/// The killed instance is restarted at once, with the same static membership.
 fn restarted(kafka: &Kafka, rounds: usize) {
     let pipe = Pipe::new(kafka, "restarted", PARTITIONS);
     let sidecar = pipe.sidecar("a").with("RUST_LOG", "info,dedupd=debug");
@@ -64,7 +64,7 @@ fn restarted(kafka: &Kafka, rounds: usize) {
     pipe.assert_exactly_once();
 }
 
-/// Another instance of the group takes over; the killed one comes back when that has happened.
+/// Another instance of the group takes over. The killed one is restarted after that.
 fn replaced(kafka: &Kafka, rounds: usize) {
     let pipe = Pipe::new(kafka, "replaced", PARTITIONS);
     let sidecars = [pipe.sidecar("a"), pipe.sidecar("b")];
@@ -99,7 +99,7 @@ fn all() -> BTreeSet<i32> {
     (0..i32::try_from(PARTITIONS).unwrap()).collect()
 }
 
-/// The partitions that an instance has running, by its status page.
+/// The partitions in state `running` of an instance, from its `/status.json`.
 fn owned(running: &Running) -> BTreeSet<i32> {
     let page = running.get("/status.json").unwrap_or_default();
     let body = page.split_once("\r\n\r\n").map_or("", |(_, body)| body);
@@ -110,7 +110,7 @@ fn owned(running: &Running) -> BTreeSet<i32> {
     flowing.map(|partition| i32::try_from(partition["partition"].as_i64().unwrap()).unwrap()).collect()
 }
 
-/// From the kill to the first record of any affected partition, and until each had one; seconds.
+/// Seconds from the kill to the first record of any affected partition (`first`), and of the last one (`every`).
 struct Gap {
     first: f64,
     every: f64,
@@ -141,14 +141,14 @@ impl Kill {
     }
 }
 
-/// A record of clean as its reader got it.
+/// A record received from clean.
 struct Arrival {
     partition: i32,
     sent_ms: i64,
     at: Instant,
 }
 
-/// A `read_committed` reader of the clean topic, on a thread of its own.
+/// A `read_committed` reader of the clean topic, on its own thread.
 struct Arrivals {
     inbox: Receiver<Arrival>,
     stop: Arc<AtomicBool>,
@@ -168,9 +168,9 @@ impl Arrivals {
         consumer.assign(&list).unwrap();
         let (found, inbox) = channel();
         let stop = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&stop);
+        let stopped = Arc::clone(&stop);
         let reader = std::thread::spawn(move || {
-            while !told.load(Ordering::Acquire) {
+            while !stopped.load(Ordering::Acquire) {
                 if let Some(Ok(message)) = consumer.poll(Duration::from_millis(100)) {
                     let (partition, at) = (message.partition(), monotonic());
                     let sent_ms = message.timestamp().to_millis().unwrap();
@@ -181,25 +181,25 @@ impl Arrivals {
         Self { inbox, stop, reader: Some(reader) }
     }
 
-    /// Waits until every partition has brought a record that was sent after this call.
+    /// Waits until a record that was sent after this call has arrived from every partition.
     fn wait_flowing(&self) {
         let now_ms = wall_ms();
         let mut missing = all();
         while !missing.is_empty() {
-            let arrival = self.inbox.recv_timeout(LIMIT).expect("records flow");
+            let arrival = self.inbox.recv_timeout(LIMIT).expect("no record arrived in time");
             if arrival.sent_ms >= now_ms {
                 missing.remove(&arrival.partition);
             }
         }
     }
 
-    /// Records sent after the kill can only come through whoever took over.
+    /// Measures the gap. Records sent after the kill can only come from the instance that took over.
     fn gap(&self, kill: &Kill, affected: &BTreeSet<i32>) -> Gap {
-        assert!(!affected.is_empty(), "the killed instance had partitions");
+        assert!(!affected.is_empty(), "the killed instance had no partitions");
         let mut missing = affected.clone();
         let mut first = None;
         loop {
-            let arrival = self.inbox.recv_timeout(LIMIT).expect("records flow again");
+            let arrival = self.inbox.recv_timeout(LIMIT).expect("no record arrived after the kill");
             if arrival.sent_ms >= kill.wall_ms && missing.remove(&arrival.partition) {
                 let since = (arrival.at - kill.at).as_secs_f64();
                 let first = *first.get_or_insert(since);

@@ -1,4 +1,4 @@
-//! An allocator that counts: how many bytes are allocated, by whom ever.
+//! A global allocator that counts the bytes allocated by the process.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -19,12 +19,12 @@ fn count(bytes: usize, sign: i64) {
     BYTES.fetch_add(sign * i64::try_from(bytes).unwrap_or(i64::MAX), Ordering::Relaxed);
 }
 
-#[expect(unsafe_code, reason = "an allocator is unsafe by its nature; this one hands every call on as it is")]
-// SAFETY: every call goes to the system's allocator, unchanged.
+#[expect(unsafe_code, reason = "implementing an allocator is unsafe; this one forwards every call unchanged")]
+// SAFETY: every call is forwarded to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size(), 1);
-        // SAFETY: the caller's promises are those that the system's allocator asks for; so below.
+        // SAFETY: the caller's obligations are those of the system's allocator; the same below.
         unsafe { System.alloc(layout) }
     }
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {

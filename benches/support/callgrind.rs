@@ -1,24 +1,24 @@
-//! Telling callgrind when to look. Without valgrind these are a few instructions without effect.
+//! Client requests to callgrind. Without valgrind they are a few instructions without effect.
 
-/// What callgrind is told.
+/// A client request to callgrind, with its number in `callgrind.h`.
 #[derive(Clone, Copy)]
-pub enum Tell {
-    /// Begin to follow the program; until then it runs at a few times its normal time instead of a hundred.
-    Follow = 4,
-    /// Forget what was counted.
-    Zero = 1,
-    /// No longer follow it.
-    Leave = 5,
+pub enum Request {
+    /// Start instrumentation. Until then the program runs a few times slower than normal instead of a hundred times.
+    StartInstrumentation = 4,
+    /// Reset the counters.
+    ZeroStats = 1,
+    /// Stop instrumentation.
+    StopInstrumentation = 5,
 }
 
-/// Valgrind's client request: a sequence that does nothing on a processor, and that valgrind knows.
+/// Sends a client request: an instruction sequence without effect on a processor, which valgrind recognises.
 #[cfg(target_arch = "x86_64")]
-#[expect(unsafe_code, reason = "valgrind listens to nothing but a sequence of machine instructions")]
-pub fn tell(what: Tell) {
+#[expect(unsafe_code, reason = "valgrind accepts client requests only as a sequence of machine instructions")]
+pub fn send(request: Request) {
     let tool = (u64::from(b'C') << 24) | (u64::from(b'T') << 16);
-    let request = [tool + what as u64, 0, 0, 0, 0, 0];
-    // SAFETY: rdi is turned by 128 bits in all and so is what it was; rbx is exchanged with itself; the
-    // request is read by valgrind alone, which writes the answer into rdx.
+    let request = [tool + request as u64, 0, 0, 0, 0, 0];
+    // SAFETY: rdi is rotated by 128 bits in total, so it is unchanged; rbx is exchanged with itself; only
+    // valgrind reads the request, and writes the result into rdx.
     unsafe {
         std::arch::asm!(
             "rol rdi, 3", "rol rdi, 13", "rol rdi, 61", "rol rdi, 51", "xchg rbx, rbx",
@@ -29,6 +29,6 @@ pub fn tell(what: Tell) {
     }
 }
 
-/// There is no such sequence here.
+/// Does nothing: the sequence for this architecture is not implemented.
 #[cfg(not(target_arch = "x86_64"))]
-pub fn tell(_: Tell) {}
+pub fn send(_: Request) {}

@@ -1,4 +1,4 @@
-//! What every contestant of `rivals` does, how it is filled and measured.
+//! The interface of the contestants of `rivals`, and how they are filled and measured.
 
 use dedupd::dedupe::Identity;
 
@@ -6,37 +6,38 @@ use super::allocated::allocated;
 use super::spent::cpu_time;
 use super::stream::{Repeats, Stream};
 
-/// Records of a transaction.
+/// Records per transaction.
 pub const TRANSACTION: u64 = 50_000;
-/// Of a hundred records so many are duplicates.
+/// Percentage of records that are duplicates.
 pub const DUPLICATES_PERCENT: u64 = 20;
 
-/// Drops duplicates, transaction by transaction, and forgets what is older than its window.
+/// Drops duplicates, transaction by transaction, and forgets ids that are older than its window.
 pub trait Contestant {
     fn name(&self) -> &'static str;
-    /// Identities that its window holds.
+    /// Number of identities in its full window.
     fn ids(&self) -> u64;
-    /// Decides about all records, remembers the new ones, commits. Gives how many were dropped.
+    /// Decides about all records, stores the new ones, commits. Returns the number of records dropped.
     fn transaction(&mut self, records: &[Identity]) -> u64;
-    /// What it takes up on disk, in bytes, where it has a disk.
+    /// Bytes on disk; `None` for a contestant that works in memory only.
     fn disk_bytes(&self) -> Option<u64>;
 }
 
-/// A contestant, its records and its figures.
+/// A contestant, its records and its results.
 pub struct Entry {
     pub contestant: Box<dyn Contestant>,
     stream: Stream,
-    /// Records of one round.
+    /// Records per round.
     round: u64,
+    /// Decisions per second of CPU time, one value per round.
     pub rates: Vec<f64>,
-    /// Bytes it has allocated and not freed.
+    /// Bytes that it has allocated and not freed.
     pub bytes: i64,
-    /// Records dropped that were new.
+    /// New records that were dropped by mistake.
     pub wrong: u64,
 }
 
 impl Entry {
-    /// Makes a contestant and fills `windows` of its windows.
+    /// Creates a contestant and fills `windows` of its windows.
     pub fn filled(make: impl FnOnce() -> Box<dyn Contestant>, round: u64, windows: u64) -> Self {
         let before = allocated();
         let contestant = make();
@@ -51,13 +52,14 @@ impl Entry {
         entry
     }
 
-    /// One round; keeps decisions a second of processor time, of all threads of this process.
+    /// Runs one round; stores its decisions per second of CPU time of all threads of this process.
     pub fn measure(&mut self) {
         let mut records = Vec::with_capacity(TRANSACTION as usize);
         let pid = std::process::id();
         let (mut seconds, transactions) = (0.0, self.round / TRANSACTION);
         let mut batches = Vec::new();
-        // Records are made before the clock starts, some transactions at a time: it ticks in hundredths.
+        // Records are created before the clock starts, for several transactions at a time, because the resolution of
+        // the clock is 10 ms.
         for first in (0..transactions).step_by(AHEAD) {
             batches.clear();
             for _ in first..(first + AHEAD as u64).min(transactions) {
@@ -74,7 +76,7 @@ impl Entry {
         self.rates.push((transactions * TRANSACTION) as f64 / seconds);
     }
 
-    /// One transaction that is not measured, but for the memory it leaves behind.
+    /// Runs one transaction without measuring its time. The memory that it allocates counts.
     pub fn transaction(&mut self, records: &mut Vec<Identity>) {
         let expected = self.draw(records);
         let before = allocated();
@@ -82,7 +84,7 @@ impl Entry {
         self.bytes += allocated() - before;
     }
 
-    /// The records of the next transaction; gives how many of them are duplicates.
+    /// Draws the records of the next transaction; returns how many of them are duplicates.
     pub fn draw(&mut self, records: &mut Vec<Identity>) -> u64 {
         records.clear();
         let mut repeated = 0;
@@ -94,18 +96,18 @@ impl Entry {
         repeated
     }
 
-    /// Lets it decide; gives how many new records it dropped. One that forgets is no contestant.
+    /// Runs the decisions; returns the number of new records that were dropped. Panics when a duplicate was not dropped.
     pub fn judge(&mut self, records: &[Identity], expected: u64) -> u64 {
         let dropped = self.contestant.transaction(records);
         let name = self.contestant.name();
         assert!(
             dropped >= expected,
-            "{name}: {} duplicates were let through",
+            "{name}: {} duplicates were not dropped",
             expected - dropped.min(expected)
         );
         dropped - expected
     }
 }
 
-/// Transactions whose records are made before the clock starts.
+/// Number of transactions whose records are created before the clock starts.
 const AHEAD: usize = 40;

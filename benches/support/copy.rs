@@ -1,4 +1,4 @@
-//! The yardstick: a plain transactional copy with the clients, batches and commit of dedupd, and nothing else.
+//! The baseline: a plain transactional copy with the clients, batches and commit of dedupd, and nothing else.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use rdkafka::types::RDKafkaErrorCode;
 use rdkafka::{ClientContext, Offset, TopicPartitionList};
 
 const CALL_LIMIT: Duration = Duration::from_secs(10);
-/// Looks at the clock once in so many records, as dedupd does.
+/// The clock is read once per this number of records, as in dedupd.
 const CHUNK: usize = 256;
 
 #[derive(Default)]
@@ -38,11 +38,11 @@ struct Copy {
     config: Config,
     consumer: BaseConsumer,
     producer: ThreadedProducer<Deliveries>,
-    /// The next offset of each partition of the open transaction; -1 = not part of it.
+    /// The next offset of each partition in the open transaction; -1 for a partition without records in it.
     next: Vec<i64>,
 }
 
-/// Copies until it is killed, with the configuration that the environment gives.
+/// Copies until the process is killed, with the configuration from the environment.
 pub fn run() -> ! {
     let config = config::load(None, AsTyped::default()).expect("the environment of the bench");
     let settings = app::settings(&config, 0);
@@ -128,5 +128,5 @@ fn drain(producer: &ThreadedProducer<Deliveries>) {
     while producer.in_flight_count() > 0 {
         producer.poll(Duration::from_millis(1));
     }
-    assert_eq!(producer.context().failed.load(Ordering::Relaxed), 0, "records were refused");
+    assert_eq!(producer.context().failed.load(Ordering::Relaxed), 0, "the broker rejected records");
 }

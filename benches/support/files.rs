@@ -1,7 +1,7 @@
-//! What directories take up.
+//! Disk usage of directories.
 #![allow(dead_code, reason = "each bench uses its own part")]
 
-/// Bytes of the files below a directory for which `wanted` holds.
+/// Total size in bytes of the files below a directory for which `wanted` returns true.
 pub fn size_of_files(dir: &std::path::Path, wanted: &dyn Fn(&std::path::Path) -> bool) -> u64 {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let sizes = entries.map(|entry| match entry.metadata() {

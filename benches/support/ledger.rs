@@ -1,4 +1,4 @@
-//! Committed owners in memory, as stand-ins for the local store.
+//! Committed owners in memory, as substitutes for the local store.
 #![allow(dead_code, reason = "each bench uses its own part")]
 
 use std::collections::VecDeque;
@@ -6,20 +6,20 @@ use std::convert::Infallible;
 
 use dedupd::dedupe::{Block, BlockError, BlockView, HashKind, Identity, Offset, Owners};
 
-/// Identities of a stored block.
+/// Identities per stored block.
 const BLOCK_IDS: u64 = 4_000;
 
-/// Takes in what a transaction commits, and forgets what the window does.
+/// Stores the owners that a transaction commits, and drops those that the window drops.
 pub trait Ledger: Owners<Error: std::fmt::Debug> {
     fn append(&mut self, owners: &[(Offset, Identity)]);
     fn expire(&mut self, first: Offset);
-    /// What it takes up on disk, where it has a disk.
+    /// Bytes on disk; `None` in memory.
     fn disk_bytes(&self) -> Option<u64> {
         None
     }
 }
 
-/// By offset, 16 bytes each.
+/// An array indexed by offset, 16 bytes per offset.
 #[derive(Default)]
 pub struct Array {
     first: Offset,
@@ -49,7 +49,7 @@ impl Ledger for Array {
     }
 }
 
-/// The block of these owners, of which there is at least one.
+/// A block of these owners; `entries` must not be empty.
 pub fn block(entries: Vec<(Offset, Identity)>) -> Block {
     Block {
         hash: HashKind::Xxh3,
@@ -62,7 +62,7 @@ pub fn block(entries: Vec<(Offset, Identity)>) -> Block {
     }
 }
 
-/// In encoded blocks, as the local store keeps them.
+/// Encoded blocks, as in the local store.
 #[derive(Default)]
 pub struct Blocks {
     blocks: VecDeque<(Offset, Vec<u8>)>,

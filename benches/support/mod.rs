@@ -1,4 +1,4 @@
-//! What the benches share: the broker of the tests, traffic, the process table, medians.
+//! Shared code of the benches: the broker of the tests, traffic, process statistics, medians.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -21,17 +21,17 @@ use std::str::FromStr;
 
 use harness::Kafka;
 
-/// A broker for measuring: deleted topics give their disk back soon.
+/// A broker for benches. It frees the disk space of deleted topics quickly.
 pub fn broker() -> Kafka {
     Kafka::start_for_bench(&[("log.segment.delete.delay.ms", "1000"), ("log.initial.task.delay.ms", "1000")])
 }
 
-/// A number from the environment, for longer or shorter runs.
+/// The value of an environment variable, or the default when it is unset or invalid.
 pub fn setting<T: FromStr>(name: &str, default: T) -> T {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-/// What the figures were measured on, in one line.
+/// A description of the machine, in one line.
 pub fn machine() -> String {
     let read = |path| std::fs::read_to_string(path).unwrap_or_default();
     let cpu = read("/proc/cpuinfo");
@@ -45,7 +45,7 @@ pub fn machine() -> String {
     )
 }
 
-/// The value below which the share `q` (0 to 1) of the values lies; the nearest rank.
+/// The `q` quantile of the values (`q` from 0 to 1), by nearest rank.
 pub fn quantile(values: &[f64], q: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -59,7 +59,7 @@ pub fn median(values: &[f64]) -> f64 {
     quantile(values, 0.5)
 }
 
-/// The most memory that a process has held, in MiB.
+/// Peak resident memory of a process, in MiB.
 pub fn peak_memory(pid: u32) -> f64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

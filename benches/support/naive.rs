@@ -1,7 +1,7 @@
-//! What people use otherwise: sets in memory, one record an id in an embedded store, plain Bloom filters.
+//! Common alternatives: sets in memory, one record per id in an embedded store, plain Bloom filters.
 //!
-//! None of them can take an aborted transaction back, name the owner of an id, or say where it stands
-//! after a crash: they are measured at what they do.
+//! None of them can undo an aborted transaction, return the owner of an id, or determine its position after a crash.
+//! The benches measure only what they support.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hash};
@@ -17,9 +17,9 @@ use super::stream::numbered;
 
 const CACHE_BYTES: usize = 64 << 20;
 
-/// A hash set of identities; the oldest goes when a new one comes.
+/// A hash set of identities.
 pub trait Set {
-    /// False when it was there.
+    /// Inserts an identity; returns false when the set already contains it.
     fn insert(&mut self, identity: u128) -> bool;
     fn remove(&mut self, identity: u128);
 }
@@ -45,7 +45,7 @@ where
     }
 }
 
-/// A set, and a queue that knows the oldest.
+/// A set with a queue of its identities. The oldest identity is removed when a new one is inserted into a full set.
 pub struct Queued<S> {
     name: &'static str,
     set: S,
@@ -88,8 +88,8 @@ impl<S: Set> Contestant for Queued<S> {
     }
 }
 
-/// Plain Bloom filters taking turns: eight, of which seven together hold the window.
-pub struct Turns {
+/// Eight plain Bloom filters in rotation, of which seven together hold the window.
+pub struct RotatingFilters {
     name: &'static str,
     /// The newest last.
     filters: VecDeque<BloomFilter>,
@@ -97,7 +97,7 @@ pub struct Turns {
     ids: u64,
 }
 
-impl Turns {
+impl RotatingFilters {
     const FILTERS: u64 = 8;
 
     pub fn new(name: &'static str, ids: u64, rate: f64) -> Self {
@@ -108,7 +108,7 @@ impl Turns {
     }
 }
 
-impl Contestant for Turns {
+impl Contestant for RotatingFilters {
     fn name(&self) -> &'static str {
         self.name
     }
@@ -119,7 +119,7 @@ impl Contestant for Turns {
         let (mut dropped, most) = (0, self.ids / (Self::FILTERS - 1));
         for record in records {
             let hash = self.filters[0].source_hash(&u128::from_ne_bytes(record.0));
-            // The newest first: most copies come soon.
+            // The newest first: most duplicates repeat a recent record.
             if self.filters.iter().rev().any(|filter| filter.contains_hash(hash)) {
                 dropped += 1;
                 continue;
@@ -139,8 +139,8 @@ impl Contestant for Turns {
     }
 }
 
-/// One record an id in an embedded store. Which id is the oldest it is told for nothing: ids are
-/// numbered, where a real one would need a second index.
+/// One record per id in an embedded store. It finds the oldest id without any cost, because ids are numbered; a real
+/// one would need a second index.
 pub struct Records<S> {
     name: &'static str,
     store: S,
@@ -152,7 +152,7 @@ pub struct Records<S> {
 /// An embedded store.
 pub trait Embedded: Sized {
     fn open(dir: &Path) -> Self;
-    /// Drops, remembers and forgets, and commits; gives how many it dropped.
+    /// Drops duplicates, stores new ids, removes the oldest ones and commits; returns the number of records dropped.
     fn transaction(&mut self, records: &[Identity], made: &mut u64, ids: u64) -> u64;
 }
 
@@ -178,8 +178,8 @@ impl<S: Embedded> Contestant for Records<S> {
     }
 }
 
-/// The oldest id that has to go now that one more was made.
-fn outdated(made: &mut u64, ids: u64) -> Option<Identity> {
+/// Counts a new id; returns the oldest id if it must be removed.
+fn next_expired(made: &mut u64, ids: u64) -> Option<Identity> {
     *made += 1;
     made.checked_sub(ids).filter(|oldest| *oldest > 0).map(numbered)
 }
@@ -197,7 +197,7 @@ impl Embedded for sled::Db {
                 continue;
             }
             self.insert(record.0, &made.to_le_bytes()).unwrap();
-            if let Some(oldest) = outdated(made, ids) {
+            if let Some(oldest) = next_expired(made, ids) {
                 self.remove(oldest.0).unwrap();
             }
         }
@@ -222,7 +222,7 @@ impl Embedded for Database {
                     continue;
                 }
                 owners.insert(record.0, *made).unwrap();
-                if let Some(oldest) = outdated(made, ids) {
+                if let Some(oldest) = next_expired(made, ids) {
                     owners.remove(oldest.0).unwrap();
                 }
             }

@@ -1,4 +1,4 @@
-//! Our window as a contestant, with what remembers the owners' 16 bytes behind it.
+//! The window of dedupd as a contestant, with a store for the 16 bytes of each owner.
 
 use std::path::Path;
 use std::time::Duration;
@@ -18,22 +18,22 @@ use super::ledger::{Ledger, block};
 const START_MS: i64 = 1_700_000_000_000;
 const CACHE_BYTES: u64 = 64 << 20;
 const DEADLINE: Duration = Duration::from_mins(1);
-/// Identities of a block in the state topic, at most.
+/// Most identities of a block in the state topic.
 const BLOCK_IDS: usize = 4_000;
 
-/// A window, driven as the pipeline drives it.
+/// A window, used as in the pipeline.
 pub struct Ours<L> {
     name: &'static str,
     window: Window,
     ledger: L,
     at: Offset,
     looks: Vec<Look>,
-    /// Identities that all of it remembers.
+    /// Number of identities in the full window, exact part and filters together.
     ids: u64,
 }
 
 impl<L: Ledger> Ours<L> {
-    /// All identities in the exact part.
+    /// A window with all identities in the exact part.
     pub fn exact(name: &'static str, ids: u64, ledger: L) -> Self {
         let limits = WindowLimits {
             exact: Duration::from_hours(1_000_000),
@@ -46,8 +46,8 @@ impl<L: Ledger> Ours<L> {
         Self { name, window, ledger, at: 0, looks: Vec::with_capacity(CHUNK), ids }
     }
 
-    /// The newest eighth exact, all of it in seven slices of Bloom filters. `records` are those that a
-    /// window of `ids` takes, duplicates included.
+    /// A window with the newest eighth in the exact part, and all of it in seven slices of Bloom filters. `records` is
+    /// the number of records, including duplicates, in a window of `ids`.
     pub fn with_filters(name: &'static str, ids: u64, records: u64, rate: f64, ledger: L) -> Self {
         let (exact, bloom) = (Duration::from_millis(records / 8), Duration::from_millis(records));
         let filters = BloomLimits { exact, bloom, slices: 7, false_positive_rate: rate, max_bytes: u64::MAX };

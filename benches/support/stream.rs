@@ -1,4 +1,4 @@
-//! Identities as they come: mostly new ones, some of the window's again. Without memory of its own.
+//! A stream of identities: mostly new ones, some repeats of ids in the window. It computes repeats instead of storing ids.
 #![allow(dead_code, reason = "each bench uses its own part")]
 
 use dedupd::dedupe::Identity;
@@ -6,14 +6,14 @@ use dedupd::dedupe::Identity;
 /// Which records repeat an id of the window.
 #[derive(Clone, Copy, Debug)]
 pub enum Repeats {
-    /// One record in so many, an id from anywhere in the newest nine tenths of the window.
+    /// One record in `one_in` repeats an id, uniformly distributed over the newest nine tenths of the window.
     Anywhere { one_in: u64 },
-    /// Of a hundred records so many; each power of two of distance, up to the length of the window, is as
-    /// likely as any other: most copies come soon, as retries do, and some very late.
+    /// A percentage of the records. Each power of two of distance, up to nine tenths of the window, is equally likely:
+    /// most repeats come soon, like retries, and some very late.
     Soon { percent: u64 },
 }
 
-/// The stream. Two with the same beginning give the same records.
+/// The stream. It is deterministic: two streams with the same parameters return the same records.
 pub struct Stream {
     state: u64,
     pub made: u64,
@@ -22,7 +22,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// `window` is in ids; before as many were made, repeats come from those that there are.
+    /// `window` is the number of ids in the window. Until that many exist, repeats are taken from the existing ones.
     pub fn new(window: u64, repeats: Repeats) -> Self {
         Self { state: 1, made: 0, window, repeats }
     }
@@ -38,7 +38,7 @@ impl Stream {
         numbered(self.made)
     }
 
-    /// The next record's identity, and whether it is one of the window's again.
+    /// The next record's identity, and whether it repeats an id of the window.
     pub fn next(&mut self) -> (Identity, bool) {
         let (random, oldest) = (self.random(), self.window * 9 / 10);
         let age = match self.repeats {
@@ -55,7 +55,7 @@ impl Stream {
     }
 }
 
-/// Version 7 UUIDs in all but the variant bits: a counter in front, random bits behind.
+/// Like a version 7 UUID, except for the version and variant bits: a counter, followed by random bits.
 pub fn numbered(number: u64) -> Identity {
     let low = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     Identity(((u128::from(number) << 64) | u128::from(low)).to_be_bytes())

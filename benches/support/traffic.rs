@@ -1,4 +1,4 @@
-//! Records like those that people send: events in JSON with a UUID as id, some of them twice.
+//! Typical records: events in JSON with a UUID as id, some of them repeated.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -7,18 +7,19 @@ use rdkafka::producer::{BaseRecord, Producer, ThreadedProducer};
 
 use super::harness::Kafka;
 
-/// What a topic is filled with.
+/// The records that a topic is filled with.
 #[derive(Clone, Copy, Debug)]
 pub struct Traffic {
     pub records: u64,
     pub partitions: i32,
-    /// Of a hundred records so many carry the id of an earlier one, from anywhere in its partition.
+    /// Percentage of records with the id of an earlier record, uniformly distributed over its partition.
     pub repeats_percent: u8,
-    /// Size of a value; an event too short is padded, one too long stays as it is.
+    /// Size of a value. Shorter events are padded, longer ones are unchanged.
     pub value_bytes: usize,
 }
 
-/// An event with this id: the id neither first nor last, beside strings, numbers, an object and an array.
+/// An event with this id. The id is neither the first nor the last field; the other fields are strings, numbers, an
+/// object and an array.
 pub fn event(out: &mut String, id: u128, number: u64, bytes: usize) {
     out.clear();
     let hex = format!("{id:032x}");
@@ -37,7 +38,7 @@ pub fn event(out: &mut String, id: u128, number: u64, bytes: usize) {
     out.push_str("\"}");
 }
 
-/// Fills a topic and waits until everything is acknowledged.
+/// Fills a topic and waits until all records are acknowledged.
 pub fn fill(kafka: &Kafka, topic: &str, traffic: Traffic) {
     let mut config = kafka.client_config();
     config

@@ -1,18 +1,18 @@
-//! What time it is when the clock of the machine cannot be believed.
+//! Arrival time that tolerates a wrong wall clock.
 //!
-//! Stream time has to run at the pace of real time; where it begins matters less. Inside a process it therefore runs
-//! with the monotonic clock ([`Anchor`]), which no step of the wall clock reaches. Across a restart only the wall clock
-//! can tell how long nothing ran, and it may have been wrong before or be wrong now ([`resume`]).
+//! Stream time must advance at the rate of real time; its absolute value matters less. Within a process it follows the
+//! monotonic clock ([`Anchor`]), which a step of the wall clock does not affect. Across a restart only the wall clock
+//! shows the length of the downtime, and it may have been wrong before the restart or be wrong now ([`resume`]).
 
 use std::time::Duration;
 
 use super::stream_time::{MOST_AHEAD_MS, TimeSource};
 
-/// Nothing is taken to have stood still for longer, in ms: 30 days. By then Kafka has usually deleted the group's offsets
-/// and the records that were to be read, so a clock that says so is more likely wrong.
-const LONGEST_STANDSTILL_MS: i64 = 30 * 24 * 3_600 * 1_000;
+/// Longest downtime that is accepted as real, in ms: 30 days. After a longer one Kafka has usually deleted the group's
+/// offsets and the unread records, so a longer difference more likely means a wrong clock.
+const MAX_DOWNTIME_MS: i64 = 30 * 24 * 3_600 * 1_000;
 
-/// The wall clock as it stood once, and the monotonic clock at that moment.
+/// A reading of the wall clock and of the monotonic clock at the same moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Anchor {
     wall_ms: i64,
@@ -20,13 +20,13 @@ pub struct Anchor {
 }
 
 impl Anchor {
-    /// What both clocks say now.
+    /// `wall_ms` (ms since the epoch) and `elapsed` (monotonic clock) are read at the same moment.
     #[must_use]
     pub fn new(wall_ms: i64, elapsed: Duration) -> Self {
         Self { wall_ms, elapsed }
     }
 
-    /// Ms since the epoch at this monotonic time, whatever has become of the wall clock.
+    /// Ms since the epoch at this monotonic time. Later steps of the wall clock have no effect.
     #[must_use]
     pub fn now_ms(&self, elapsed: Duration) -> i64 {
         let since = elapsed.saturating_sub(self.elapsed).as_millis();
@@ -34,15 +34,15 @@ impl Anchor {
     }
 }
 
-/// What a partition's own clock is ahead of `now_ms`, when its stream time stood at `stream_ms` as it was left.
-/// `told_ms` is what that clock was then ahead of the wall clock, 0 when they agreed.
+/// How far, in ms, a resumed partition's own clock is ahead of `now_ms`. `stream_ms` is its stream time when it stopped.
+/// `previous_ahead_ms` is how far its clock was ahead of the wall clock then; 0 when they agreed.
 ///
-/// By arrival, of the readings that are possible the one counts that says the least time has passed: too little keeps ids
-/// for longer, too much would forget them. When none is possible (stream time would go back, or forward by more than
-/// 30 days) the clock goes on from where it stood. By record time `now_ms` only says what is too far in the
-/// future, and the partition's clock is moved only where all records would be.
+/// With arrival time there are two candidates: the previous difference, and none. The one with the shorter downtime
+/// applies: too little keeps ids longer, too much would forget them early. When neither is plausible (stream time would
+/// go back, or forward by more than 30 days) the clock continues at `stream_ms`. With record time `now_ms` only limits
+/// timestamps in the future; the partition's clock is moved only if otherwise every record would exceed that limit.
 #[must_use]
-pub fn resume(source: TimeSource, stream_ms: i64, now_ms: i64, told_ms: i64) -> i64 {
+pub fn resume(source: TimeSource, stream_ms: i64, now_ms: i64, previous_ahead_ms: i64) -> i64 {
     let behind = stream_ms.saturating_sub(now_ms);
     match source {
         _ if stream_ms <= 0 => 0,
@@ -50,9 +50,9 @@ pub fn resume(source: TimeSource, stream_ms: i64, now_ms: i64, told_ms: i64) -> 
         TimeSource::Record => 0,
         TimeSource::Arrival => {
             let passed = |ahead: i64| Some((ahead.saturating_sub(behind), ahead));
-            let possible = |(passed, _): &(i64, i64)| (0..=LONGEST_STANDSTILL_MS).contains(passed);
-            let readings = [0, told_ms].into_iter().filter_map(passed).filter(possible);
-            readings.min().map_or(behind, |(_, ahead)| ahead)
+            let plausible = |(passed, _): &(i64, i64)| (0..=MAX_DOWNTIME_MS).contains(passed);
+            let candidates = [0, previous_ahead_ms].into_iter().filter_map(passed).filter(plausible);
+            candidates.min().map_or(behind, |(_, ahead)| ahead)
         }
     }
 }
@@ -76,12 +76,12 @@ mod tests {
     }
 
     /// Stream time right after the resumption, less what it was.
-    fn passed(source: TimeSource, now_ms: i64, told_ms: i64) -> i64 {
-        now_ms + resume(source, T, now_ms, told_ms) - T
+    fn passed(source: TimeSource, now_ms: i64, previous_ahead_ms: i64) -> i64 {
+        now_ms + resume(source, T, now_ms, previous_ahead_ms) - T
     }
 
     #[test]
-    fn a_standstill_counts_as_long_as_it_can_be_one() {
+    fn downtime_up_to_30_days_counts_as_elapsed_time() {
         let by = |now_ms| passed(TimeSource::Arrival, now_ms, 0);
         assert_eq!(
             [0, 1, MINUTE, 3 * DAY, 30 * DAY].map(|down| by(T + down)),
@@ -90,33 +90,37 @@ mod tests {
         assert_eq!(
             [31 * DAY, YEAR, 60 * YEAR].map(|step| by(T + step)),
             [0; 3],
-            "no standstill: the clock is wrong"
+            "not downtime: the clock is wrong"
         );
-        assert_eq!([1, MINUTE, DAY, YEAR].map(|step| by(T - step)), [0; 4], "goes on from where it stood");
+        assert_eq!(
+            [1, MINUTE, DAY, YEAR].map(|step| by(T - step)),
+            [0; 4],
+            "continues at the previous stream time"
+        );
     }
 
     #[test]
-    fn a_clock_that_was_wrong_before_is_reckoned_with() {
-        let by = |now_ms, told_ms| passed(TimeSource::Arrival, now_ms, told_ms);
-        // The wall clock was put forward by a day, or back, while the process ran, and has stayed so.
+    fn a_clock_that_was_wrong_before_the_restart_is_corrected() {
+        let by = |now_ms, previous_ahead_ms| passed(TimeSource::Arrival, now_ms, previous_ahead_ms);
+        // The wall clock was set forward or back while the process ran, and still is.
         assert_eq!(by(T + DAY + MINUTE, -DAY), MINUTE);
         assert_eq!(by(T - DAY + MINUTE, DAY), MINUTE);
         assert_eq!(by(T - 50 * YEAR + MINUTE, 50 * YEAR), MINUTE);
-        // It was, and has been put right since.
+        // The wall clock was wrong and has been corrected since.
         assert_eq!(by(T + MINUTE, -YEAR), MINUTE);
         assert_eq!(by(T + MINUTE, YEAR), MINUTE);
-        assert_eq!(by(T + MINUTE, DAY), MINUTE, "the least that may have passed");
+        assert_eq!(by(T + MINUTE, DAY), MINUTE, "the shortest plausible downtime");
     }
 
     #[test]
-    fn record_time_is_cut_by_a_clock_that_may_be_behind() {
+    fn record_time_is_limited_by_a_clock_that_may_be_behind() {
         let by = |now_ms| resume(TimeSource::Record, T, now_ms, 0);
         assert_eq!(
             [T, T + YEAR, T - MOST_AHEAD_MS].map(by),
             [0; 3],
             "records may be old, and ahead by a little"
         );
-        assert_eq!(by(T - YEAR), YEAR - MOST_AHEAD_MS, "a poisoned timestamp gains nothing by it");
-        assert_eq!(resume(TimeSource::Record, 0, T, 0), 0, "nothing is known yet");
+        assert_eq!(by(T - YEAR), YEAR - MOST_AHEAD_MS, "a timestamp far in the future gains nothing");
+        assert_eq!(resume(TimeSource::Record, 0, T, 0), 0, "no stream time yet");
     }
 }

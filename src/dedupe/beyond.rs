@@ -1,11 +1,11 @@
-//! The part of a window beyond the exact one: filters, and which blocks it takes to build them again.
+//! The part of a window beyond the exact part: Bloom filters, and the range of blocks needed to rebuild them.
 //!
-//! What always holds:
-//! - Only committed owners are in the filters, each under the first stream time of its block. That is
-//!   what a block tells when it is read again, so filters that are rebuilt to the same [`Layout`] are the same, bit for bit.
-//! - Blocks from [`Beyond::first_needed`] on are all it takes to rebuild them.
-//! - Bits cannot be taken back. When owners are forgotten that are in the filters, these are *stale*:
-//!   they could call a record seen that was not, and have to be rebuilt before the next record.
+//! Invariants:
+//! - Only committed owners are in the filters, each inserted with the first stream time of its block. A block
+//!   read again gives the same time, so filters rebuilt to the same [`Layout`] are identical, bit for bit.
+//! - The blocks from [`Beyond::first_needed`] on are sufficient to rebuild the filters.
+//! - Bits cannot be removed. When owners that are in the filters are undone, the filters are *stale*: they could
+//!   report an unseen record as seen, and must be rebuilt before the next record.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -18,13 +18,13 @@ use super::{Identity, Offset};
 pub(super) struct Beyond {
     limits: BloomLimits,
     bloom: Bloom,
-    /// Slices by number, the oldest first, each with the first owner in it.
+    /// Slices by number, the oldest first, each with its first owner.
     slices: VecDeque<(i64, Offset)>,
     /// One past the highest owner in the filters.
     end: Offset,
     stale: bool,
-    /// Identities that were taken back: their bits are still set, and mean nothing until the identity
-    /// comes again. Few, because an operator names each; gone when the filters are built anew.
+    /// Forgotten identities: their bits are still set, and are ignored until the identity is inserted again.
+    /// The set is small, because an operator names each id. It is cleared when the filters are rebuilt.
     forgotten: HashSet<Identity>,
 }
 
@@ -48,7 +48,7 @@ impl Beyond {
         &self.bloom
     }
 
-    /// Makes filters that are still empty come to stand as they stood.
+    /// Gives filters that are still empty the sizes and places of a previous layout.
     pub fn follow(&mut self, layout: &Layout) {
         self.bloom.follow(layout);
     }
@@ -58,24 +58,24 @@ impl Beyond {
         self.bloom.prefetch(look);
     }
 
-    /// Stream time at `now_ms` of the oldest arrival that is remembered.
+    /// Stream time of the oldest arrival that still counts at stream time `now_ms`.
     pub fn oldest_ms(&self, now_ms: i64) -> i64 {
         self.bloom.asked(now_ms).start
     }
 
-    /// The beginning of the slice that probably holds the identity, if any asked at `now_ms` does.
-    /// What arrived since `exact_from_ms` is in the exact part, and not asked for.
+    /// Start of the slice that probably holds the identity, stream time; `None` when no slice does at `now_ms`.
+    /// Arrivals since `exact_from_ms` are in the exact part; filters are not queried for them.
     pub fn probably(&self, look: &Look, now_ms: i64, exact_from_ms: i64) -> Option<i64> {
-        let asked = self.bloom.asked(now_ms);
-        let since_ms = self.bloom.probably(look, &(asked.start..exact_from_ms.max(asked.end)))?;
+        let queried = self.bloom.asked(now_ms);
+        let since_ms = self.bloom.probably(look, &(queried.start..exact_from_ms.max(queried.end)))?;
         (!self.forgotten.contains(&look.identity)).then_some(since_ms)
     }
 
-    /// Takes in committed owners, by rising offset, of a block that begins at `time_ms`.
+    /// Inserts committed owners of a block whose first stream time is `time_ms`, in ascending offset order.
     pub fn insert(&mut self, owners: impl Iterator<Item = (Offset, Identity)>, time_ms: i64) {
         let slice = time_ms.div_euclid(self.limits.slice_ms());
         let (slices, end, forgotten) = (&mut self.slices, &mut self.end, &mut self.forgotten);
-        let filed = owners.map(|(owner, identity)| {
+        let inserts = owners.map(|(owner, identity)| {
             if !forgotten.is_empty() {
                 forgotten.remove(&identity);
             }
@@ -85,7 +85,7 @@ impl Beyond {
             *end = owner + 1;
             (identity, time_ms)
         });
-        self.bloom.insert_all(filed);
+        self.bloom.insert_all(inserts);
     }
 
     /// Drops the slices that ended before the window.
@@ -94,7 +94,7 @@ impl Beyond {
             return;
         }
         self.bloom.expire(now_ms);
-        // What came before any time was known counts as of now.
+        // Arrivals from before any stream time was known count as arrived at `now_ms`.
         if let Some(first) = self.slices.front_mut().filter(|(slice, _)| *slice <= 0) {
             first.0 = now_ms.div_euclid(self.limits.slice_ms());
         }
@@ -112,9 +112,9 @@ impl Beyond {
         self.bloom.set_max_bytes(max_bytes);
     }
 
-    /// Forgets the oldest slices until the rest keeps within the limit on memory and holds at most
-    /// `most_ids`. When a single slice is too much for that, the blocks of its first owners may go, up to
-    /// `first_live` of the exact part: what is remembered of them ends with the process.
+    /// Drops the oldest slices until the rest is within the memory limit and holds at most `most_ids`
+    /// identities. When a single slice exceeds `most_ids`, the blocks of its first owners become unneeded, up to
+    /// `first_live` of the exact part: those owners then stay in the filters only until the process ends.
     pub fn shrink(&mut self, most_ids: u64, first_live: Offset) {
         self.bloom.shrink(most_ids);
         let length = self.limits.slice_ms();
@@ -134,37 +134,37 @@ impl Beyond {
         self.bloom.ids()
     }
 
-    /// How far back from `now_ms` the filters reach, in ms: as asked, or less when memory did not do.
+    /// How far back from `now_ms` the filters reach, in ms: as configured, or less when a limit dropped some of them.
     pub fn reach_ms(&self, now_ms: i64) -> i64 {
-        let asked = now_ms.saturating_sub(self.oldest_ms(now_ms));
-        // Owners are filed under the first time of their block, and may have come as much later as it spans.
+        let configured = now_ms.saturating_sub(self.oldest_ms(now_ms));
+        // An owner is inserted with the first time of its block, and may have arrived later by up to the block's span.
         let span = i64::try_from(self.limits.exact.as_millis() / 32).unwrap_or(i64::MAX);
         let latest = self.bloom.forgotten_ms().map(|forgotten| forgotten.saturating_add(span));
-        let reach = latest.map_or(asked, |latest| now_ms.saturating_sub(latest));
-        reach.clamp(0, asked)
+        let reach = latest.map_or(configured, |latest| now_ms.saturating_sub(latest));
+        reach.clamp(0, configured)
     }
 
-    /// Stream time of the latest owner that was forgotten for want of room, if it would still count at `now_ms`.
+    /// Stream time of the latest owner that a limit dropped, if it would still count at `now_ms`.
     pub fn lost_ms(&self, now_ms: i64) -> Option<i64> {
         self.bloom.forgotten_ms().filter(|ms| *ms >= self.oldest_ms(now_ms))
     }
 
-    /// Takes over what was forgotten before a restart.
+    /// Takes over [`Beyond::lost_ms`] from before a restart.
     pub fn inherit_lost(&mut self, lost_ms: Option<i64>) {
         self.bloom.inherit_forgotten(lost_ms);
     }
 
-    /// The lowest offset whose block it takes to rebuild the filters.
+    /// The lowest offset whose block is needed to rebuild the filters.
     pub fn first_needed(&self) -> Offset {
         self.slices.front().map_or(self.end, |(_, first)| *first)
     }
 
-    /// The identity is taken back, all of its owners.
+    /// Ignores the identity's bits until it is inserted again.
     pub fn forget(&mut self, identity: Identity) {
         self.forgotten.insert(identity);
     }
 
-    /// Owners at or beyond `from` are forgotten.
+    /// Marks the filters as stale if they contain owners at or beyond `from`.
     pub fn truncate(&mut self, from: Offset) {
         self.stale |= from < self.end;
     }
@@ -173,7 +173,7 @@ impl Beyond {
         self.stale
     }
 
-    /// Empties the filters, to be filled again.
+    /// Empties the filters so that they can be rebuilt. Keeps the layout and [`Beyond::lost_ms`].
     pub fn clear(&mut self) {
         let (forgotten, layout) = (self.bloom.forgotten_ms(), self.bloom.layout());
         *self = Self::new(self.limits);

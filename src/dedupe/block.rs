@@ -1,4 +1,4 @@
-//! The block: packed identities with their owners, the unit of the local store and of the state topic.
+//! The block: packed identities with their owners. It is the unit of the local store and of the state topic.
 //!
 //! Layout, little endian (version 1):
 //!
@@ -13,12 +13,12 @@
 //! | 8 | stream time at the first record, ms since the epoch |
 //! | 8 | stream time at the last record, ms since the epoch |
 //! | 4 | count of identities |
-//! | count × varint | offset deltas (LEB128): first from `first`, each further one from its predecessor |
+//! | count × varint | offset deltas (LEB128): the first from `first`, each further one from its predecessor |
 //! | count × 16 | identities, in the order of their owners |
-//! | 4 | CRC32C of everything before |
+//! | 4 | CRC32C of all preceding bytes |
 //!
-//! Deltas stand together before the identities, so that finding the identity of one owner walks
-//! single bytes and then reads 16, without touching the rest.
+//! All deltas precede the identities. A look-up of one owner therefore scans the deltas, mostly one byte each, and
+//! then reads the 16 bytes of its identity and nothing else.
 
 mod deltas;
 
@@ -30,59 +30,59 @@ const MAGIC: [u8; 4] = *b"DDB1";
 const HEADER_BYTES: usize = 4 + 1 + 8 + 4 + 8 + 8 + 8 + 8 + 4;
 const CRC_BYTES: usize = 4;
 
-/// Identities of one contiguous range of raw offsets of one partition.
+/// The identities of one contiguous range of raw offsets of one partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Block {
-    /// Which hash made the identities.
+    /// The hash of the identities.
     pub hash: HashKind,
     /// Partition of the raw topic.
     pub partition: PartitionId,
-    /// First raw offset that the block covers (not necessarily an owner).
+    /// First raw offset covered by the block (not necessarily an owner).
     pub first: Offset,
-    /// One past the last raw offset that the block covers.
+    /// One past the last raw offset covered by the block.
     pub next: Offset,
     /// Stream time when the first covered record arrived, ms since the epoch.
     pub time_first_ms: i64,
     /// Stream time when the last covered record arrived, ms since the epoch.
     pub time_last_ms: i64,
-    /// Owners and their identities, by rising offset, each in `first..next`.
+    /// Owners and their identities, in ascending offset order, each in `first..next`.
     pub entries: Vec<(Offset, Identity)>,
 }
 
 /// Why bytes are not a block.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BlockError {
-    /// Too short, or shorter than its own count says.
+    /// Too short, or shorter than its header requires.
     #[error("block is truncated: {have} bytes where {need} are needed")]
     Truncated {
         /// Bytes present.
         have: usize,
-        /// Bytes that the header calls for.
+        /// Bytes that the header requires.
         need: usize,
     },
-    /// The first four bytes are not those of a block this version can read.
+    /// The first four bytes are not those of a block that this version can read.
     #[error("not a dedupd block, or of a newer format: it starts with {0:02x?}")]
     Magic([u8; 4]),
     /// The checksum does not match the content.
-    #[error("block checksum is {found:08x}, its content gives {computed:08x}")]
+    #[error("block checksum mismatch: stored {found:08x}, computed {computed:08x}")]
     Checksum {
         /// As stored.
         found: u32,
         /// As computed.
         computed: u32,
     },
-    /// The checksum matches but a field is impossible.
+    /// The checksum matches but a field has an impossible value.
     #[error("block is inconsistent: {0}")]
     Inconsistent(&'static str),
 }
 
 impl Block {
-    /// Most bytes of an encoded block that are not its entries.
+    /// Bytes of an encoded block without its entries.
     pub const MOST_BYTES_BESIDE_IDS: u64 = (HEADER_BYTES + CRC_BYTES) as u64;
-    /// Most bytes of an entry: a varint of up to ten, and the identity.
+    /// Most bytes of an entry: a varint of up to 10 bytes, and the identity.
     pub const MOST_BYTES_OF_ID: u64 = 26;
 
-    /// The bytes of this block, at most 61 + 26 × entries (typically 17 an entry).
+    /// The encoded block, at most 61 + 26 × entries bytes (typically 17 per entry).
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(HEADER_BYTES + CRC_BYTES + self.entries.len() * 18);
@@ -108,14 +108,14 @@ impl Block {
         out
     }
 
-    /// The checksum at the end of an encoded block, which tells blocks apart. Not that of all its bytes:
-    /// a CRC over data with its own CRC behind is the same number for all data.
+    /// The checksum at the end of an encoded block; it distinguishes blocks. A checksum of all bytes would not: the CRC
+    /// of data followed by the CRC of that data is the same number for all data.
     #[must_use]
     pub fn checksum(encoded: &[u8]) -> u32 {
         encoded.last_chunk().map_or(0, |crc| u32::from_le_bytes(*crc))
     }
 
-    /// Reads a whole block back, checksum verified.
+    /// Decodes a whole block and verifies its checksum.
     pub fn decode(bytes: &[u8]) -> Result<Self, BlockError> {
         let view = BlockView::verified(bytes)?;
         let mut entries = Vec::with_capacity(view.count());
@@ -124,7 +124,7 @@ impl Block {
     }
 }
 
-/// A block read in place: the header parsed, the entries left where they are.
+/// A block read in place: the header is parsed, the entries are not copied.
 #[derive(Debug)]
 pub struct BlockView<'a> {
     /// The header's fields; `entries` is empty.
@@ -136,7 +136,7 @@ pub struct BlockView<'a> {
 }
 
 impl<'a> BlockView<'a> {
-    /// Parses and verifies the checksum: for bytes that come from disk or network.
+    /// Parses and verifies the checksum: for bytes from disk or network.
     pub fn verified(bytes: &'a [u8]) -> Result<Self, BlockError> {
         let body = bytes.len().saturating_sub(CRC_BYTES);
         let (content, crc) = bytes.split_at(body);
@@ -187,19 +187,19 @@ impl<'a> BlockView<'a> {
         Ok(Self { header, encoded, count, deltas, identities })
     }
 
-    /// The block as it stands, header and checksum included.
+    /// The encoded block, including header and checksum.
     #[must_use]
     pub fn encoded(&self) -> &'a [u8] {
         self.encoded
     }
 
-    /// How many identities the block holds.
+    /// Number of identities in the block.
     #[must_use]
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// Visits every owner and identity by rising offset.
+    /// Visits every owner and identity in ascending offset order.
     pub fn for_each(&self, mut visit: impl FnMut(Offset, Identity)) -> Result<(), BlockError> {
         let mut walk = Deltas::new(self.deltas, self.header.first);
         for identity in self.identities.as_chunks::<16>().0 {
@@ -212,7 +212,7 @@ impl<'a> BlockView<'a> {
         if walk.is_done() { Ok(()) } else { Err(BlockError::Inconsistent("more deltas than identities")) }
     }
 
-    /// The owners of an identity, by rising offset.
+    /// The owners of an identity, in ascending offset order.
     pub fn owners_of(&self, identity: Identity) -> Result<Vec<Offset>, BlockError> {
         let mut owners = Vec::new();
         self.for_each(|owner, other| {
@@ -223,14 +223,14 @@ impl<'a> BlockView<'a> {
         Ok(owners)
     }
 
-    /// The identity owned by the record at `owner`, if it owns one.
+    /// The identity owned by the record at `owner`; `None` if it owns none.
     pub fn identity_of(&self, owner: Offset) -> Result<Option<Identity>, BlockError> {
         let rank = rank_of(owner, Deltas::new(self.deltas, self.header.first))?;
         Ok(rank.and_then(|rank| self.identities.as_chunks().0.get(rank)).map(|bytes| Identity(*bytes)))
     }
 }
 
-/// How a hash is written: its kind and the id of its key.
+/// The persistent form of a hash: its kind and the id of its key.
 pub(super) fn hash_code(hash: HashKind) -> (u8, u64) {
     match hash {
         HashKind::Xxh3 => (0, 0),
@@ -246,7 +246,7 @@ pub(super) fn hash_of(kind: u8, key_id: u64) -> Result<HashKind, BlockError> {
     }
 }
 
-/// The bytes at a place.
+/// The `N` bytes at position `at`.
 pub(super) fn take<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N], BlockError> {
     bytes
         .get(at..)
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_reads_back_as_written() {
+    fn a_block_decodes_as_encoded() {
         assert_eq!(Block::decode(&sample().encode()), Ok(sample()));
         let empty = Block { entries: Vec::new(), hash: HashKind::Xxh3, ..sample() };
         assert_eq!(Block::decode(&empty.encode()), Ok(empty));
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_bit_and_every_truncation_is_noticed() {
+    fn every_flipped_bit_and_every_truncation_is_detected() {
         let bytes = sample().encode();
         for at in 0..bytes.len() {
             assert!(Block::decode(&bytes[..at]).is_err(), "truncated to {at}");

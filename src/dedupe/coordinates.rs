@@ -1,4 +1,4 @@
-//! Where a record stands: partition and offset.
+//! The position of a record: partition and offset.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ pub type Offset = u64;
 /// A Kafka partition number; never negative.
 pub type PartitionId = u32;
 
-/// The place of one record in the raw topic, and so the name of an owner.
+/// The position of one record in the raw topic. It identifies an owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Coordinates {
     /// Partition of the raw topic.

@@ -1,10 +1,10 @@
-//! By which rule a record becomes an identity of a window, as eight hex digits.
+//! Fingerprint of an identity rule, as eight hex digits.
 //!
-//! Identities of different rules must not be compared: equal bytes from another field are another event. What counts is
-//! what decides the bytes and the window: where the parts of an id stand, in their order, the hash with the id of its
-//! key, and for a named kind where it is told and by which values. What does not: the name of a kind, which windows are
-//! told apart by anyway, the order of its values, and whatever decides only what is done with a record (`force_header`,
-//! `on_missing`, lengths of windows).
+//! Identities of different rules must not be compared: equal bytes from another field are another event. The fingerprint
+//! covers everything that determines the bytes and the window: the sources of the id's parts in their order, the hash
+//! with the id of its key, and for a named kind the source and the values that select it. It does not cover the name of
+//! a kind (windows of kinds are separate anyway), the order of its values, or settings that only decide how a record is
+//! treated (`force_header`, `on_missing`, window lengths).
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,18 +12,18 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Stands for a rule. 32 bits: it has to tell a rule from the one before it, not from all there are.
+/// Identifies a rule. 32 bits are enough: a rule is only compared with its predecessor, not with all possible rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Fingerprint(u32);
 
-/// Text that is no fingerprint.
+/// Text that is not a fingerprint.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no fingerprint; it has eight hex digits")]
+#[error("{0:?} is not a fingerprint; expected eight hex digits")]
 pub struct NoFingerprint(String);
 
 impl Fingerprint {
-    /// Of parts of which none runs into the next.
+    /// Fingerprint of parts. Each part is prefixed with its length, so the boundaries between parts count.
     pub(super) fn of<T: AsRef<[u8]>>(parts: impl IntoIterator<Item = T>) -> Self {
         let mut joined = Vec::new();
         for part in parts {
@@ -34,8 +34,8 @@ impl Fingerprint {
         Self(u32::try_from(xxh3_64(&joined) >> 32).unwrap_or(0))
     }
 
-    /// Of all rules together: the one of the records that belong to no named kind, and those of the named kinds that have
-    /// windows, by name. This is what an operator accepts a change by.
+    /// Fingerprint of all rules together: that of the records without a named kind, and those of the named kinds that
+    /// have windows, sorted by name. An operator names it to accept a change of rules.
     #[must_use]
     pub fn of_all(unnamed: Self, named: &[(&str, Self)]) -> Self {
         let mut named = named.to_vec();
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_decides_the_bytes_or_the_window_makes_another_one() {
+    fn every_part_of_a_rule_changes_the_fingerprint() {
         let base = rule(&["json:/order_id"], Hasher::Xxh3);
         let other_key = Hasher::SipHash { key: *b"0123456789abcdeg" };
         let all = [
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn it_reads_back_and_never_changes_between_versions() {
+    fn it_parses_back_and_never_changes_between_versions() {
         let base = rule(&["json:/id"], Hasher::Xxh3);
         assert_eq!(base.to_string().parse(), Ok(base));
         for text in ["", "123", "0123456g", "+1234567", "123456789"] {
@@ -131,7 +131,7 @@ mod tests {
             Fingerprint::of_all(base, &[("a", b), ("b", a)])
         );
         assert_ne!(Fingerprint::of_all(base, &[]), Fingerprint::of_all(a, &[]));
-        // A change of these makes every running group stop and ask.
+        // A change of these values stops every running group until an operator accepts it.
         assert_eq!([base, a].map(|it| it.to_string()), ["732db88f", "654f3d11"]);
     }
 }

@@ -1,11 +1,11 @@
-//! The record of identities that were taken back, as it stands in the state topic among the blocks.
+//! The forget record: forgotten identities, stored in the state topic between the blocks.
 //!
-//! A block is never rewritten there, so forgetting is one more record: whoever restores reads the block
-//! with the owner first, and this behind it.
+//! A block in the state topic is never rewritten, so forgetting appends a record: a restore reads the block with
+//! the owner first, then the forget record.
 //!
 //! Layout, little endian: `DDF1`, hash kind (1 byte) and key id (8), partition (4), number (8), raw
-//! offset at which it holds (8), count (4), then for each owner its offset (8) and its identity (16),
-//! and CRC32C of all before (4).
+//! offset from which on it applies (8), count (4), then for each owner its offset (8) and its identity (16),
+//! and the CRC32C of all preceding bytes (4).
 
 use super::block::{BlockError, hash_code, hash_of, take};
 use super::{HashKind, Identity, Offset, PartitionId};
@@ -15,18 +15,18 @@ const HEADER_BYTES: usize = 4 + 1 + 8 + 4 + 8 + 8 + 4;
 const ENTRY_BYTES: usize = 8 + 16;
 const CRC_BYTES: usize = 4;
 
-/// Owners of one partition that are no longer to be remembered.
+/// Forgotten owners of one partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Forgotten {
     /// Which hash made the identities.
     pub hash: HashKind,
     /// Partition of the raw topic.
     pub partition: PartitionId,
-    /// How many such records the partition has had, this one included.
+    /// Sequence number: how many forget records the partition has had, including this one.
     pub number: u64,
-    /// The next raw offset to process when it was written: records from there on find nothing.
+    /// The next raw offset to process when it was written. Records from this offset on do not find the owners.
     pub at: Offset,
-    /// The owners, and the identities that they owned.
+    /// The owners and their identities.
     pub owners: Vec<(Offset, Identity)>,
 }
 
@@ -37,13 +37,13 @@ impl Forgotten {
         self.owners.iter().map(|(owner, _)| *owner).collect()
     }
 
-    /// Whether these bytes are such a record rather than a block.
+    /// Whether these bytes are a forget record rather than a block.
     #[must_use]
     pub fn is_here(bytes: &[u8]) -> bool {
         bytes.starts_with(&MAGIC)
     }
 
-    /// The bytes of the record: 41 and 24 for each owner.
+    /// The encoded record: 41 bytes and 24 bytes per owner.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(HEADER_BYTES + CRC_BYTES + self.owners.len() * ENTRY_BYTES);
@@ -63,7 +63,7 @@ impl Forgotten {
         out
     }
 
-    /// Reads the record back, checksum verified.
+    /// Decodes a record and verifies its checksum.
     pub fn decode(bytes: &[u8]) -> Result<Self, BlockError> {
         let (content, crc) = bytes.split_at(bytes.len().saturating_sub(CRC_BYTES));
         let magic = take(content, 0)?;
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_reads_back_and_notices_every_flipped_bit_and_truncation() {
+    fn a_record_decodes_as_encoded_and_detects_every_flipped_bit_and_truncation() {
         let record = Forgotten {
             hash: HashKind::SipHash { key_id: 0xfeed },
             partition: 3,

@@ -1,8 +1,8 @@
-//! From a record to the 16 bytes that stand for its id.
+//! Derives the 16-byte identity of a record from its id.
 //!
-//! UUID text stands for its own 16 bytes; everything else is hashed to 128 bits. Bytes are never
-//! taken for an identity because they happen to be 16 long, and one part of a composite id never
-//! runs into the next: each kind of input is hashed in a domain of its own.
+//! UUID text becomes its own 16 bytes; any other id is hashed to 128 bits. Raw bytes are hashed even if they are 16
+//! bytes long. Each kind of input is hashed in its own domain, and the parts of a composite id are prefixed with their
+//! length.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,20 +16,20 @@ use super::Fingerprint;
 use super::json::{Pointer, PointerError};
 use super::uuid::uuid;
 
-/// How ids that are no UUID become 16 bytes; written into every block header, because identities
-/// of different hashes must never be compared.
+/// The hash for ids that are not UUIDs. It is written into every block header, because identities of different
+/// hashes must never be compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum HashKind {
-    /// XXH3-128, unkeyed: fast, for ids that nobody chooses in order to collide.
+    /// XXH3-128, without a key: fast, for ids that are not chosen by an attacker.
     Xxh3,
-    /// `SipHash` 128 with a secret key: for ids that an attacker may choose.
+    /// `SipHash` 128 with a secret key: for ids that an attacker may choose to provoke collisions.
     SipHash {
-        /// Names the key without revealing it; all instances of a group share the key.
+        /// Identifies the key without revealing it. All instances of a group share the key.
         key_id: u64,
     },
 }
 
-/// The 16 bytes that stand for an id everywhere inside dedupd.
+/// The 16 bytes that represent an id inside dedupd.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Identity(pub [u8; 16]);
 
@@ -40,7 +40,7 @@ impl fmt::Display for Identity {
     }
 }
 
-/// The parts of a record that can carry an id.
+/// The parts of a record that can contain an id.
 pub trait Fields {
     /// The record's key; `None` when null.
     fn key(&self) -> Option<&[u8]>;
@@ -50,29 +50,29 @@ pub trait Fields {
     fn header(&self, name: &str) -> Option<&[u8]>;
 }
 
-/// Where a record carries its id, or a part of it.
+/// Where a record contains its id, or a part of it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum IdSource {
     /// The record's key.
     Key,
     /// The last header of this name.
     Header(String),
-    /// A scalar in the record's value, which is JSON.
+    /// A scalar in a JSON value.
     Json(Pointer),
     /// The whole value.
     Value,
 }
 
-/// Why text names no [`IdSource`].
+/// Why text is not an [`IdSource`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IdSourceError {
     /// None of the four forms.
-    #[error("{0:?} is no source of ids; write key, header:NAME, json:/pointer or value")]
+    #[error("{0:?} is not an id source; use key, header:NAME, json:/pointer or value")]
     Unknown(String),
     /// `header:` without a name.
-    #[error("header: needs a name, as in header:event-id")]
+    #[error("header: requires a name, as in header:event-id")]
     HeaderName,
-    /// `json:` with something that is no pointer.
+    /// `json:` with text that is not a JSON pointer.
     #[error(transparent)]
     Pointer(#[from] PointerError),
 }
@@ -104,7 +104,7 @@ impl fmt::Display for IdSource {
 }
 
 impl IdSource {
-    /// The bytes found there; `None` when there are none, or no byte at all.
+    /// The bytes found there; `None` when they are absent or empty.
     pub(super) fn bytes<'r, F: Fields>(&self, record: &'r F) -> Option<Cow<'r, [u8]>> {
         let bytes = match self {
             Self::Key => Cow::Borrowed(record.key()?),
@@ -116,15 +116,15 @@ impl IdSource {
     }
 }
 
-/// The hash, with its key.
+/// The hash and its key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Hasher {
-    /// XXH3-128 with fixed seeds. UUIDs stay as they are.
+    /// XXH3-128 with fixed seeds. UUIDs are not hashed.
     Xxh3,
-    /// SipHash-2-4 with 128 bits. UUIDs are hashed too (by their 16 bytes), so that nobody without
-    /// the key can choose where an identity stands in the index.
+    /// SipHash-2-4 with 128 bits. The 16 bytes of a UUID are hashed too, so that nobody without the key can choose
+    /// the position of an identity in the index.
     SipHash {
-        /// The secret.
+        /// The secret key.
         key: [u8; 16],
     },
 }
@@ -135,7 +135,7 @@ impl fmt::Debug for Hasher {
     }
 }
 
-/// What is hashed; numbers are part of the format of identities.
+/// The kind of input to the hash. The numbers are part of the persistent format of identities.
 #[derive(Clone, Copy)]
 enum Domain {
     Text = 1,
@@ -144,11 +144,11 @@ enum Domain {
     KeyName = 4,
 }
 
-/// Seeds of XXH3 are this plus the domain: "dedupd" and format 1 in ASCII.
+/// The seed of XXH3 is this plus the domain: "dedupd" and format version 1 in ASCII.
 const XXH3_SEED: u64 = 0x6465_6475_7064_3100;
 
 impl Hasher {
-    /// The identity of an id given by the text of each of its parts; `None` without any, or when one is
+    /// The identity of an id that is given as the text of each of its parts; `None` when there are no parts or one is
     /// empty: such a record has no id.
     #[must_use]
     pub fn identify_texts<T: AsRef<[u8]>>(&self, texts: &[T]) -> Option<Identity> {
@@ -175,7 +175,7 @@ impl Hasher {
         }
     }
 
-    /// What block headers say of this hash. The key id is the key's own hash of a fixed text.
+    /// The hash kind as written into block headers. The key id is the keyed hash of a fixed text.
     #[must_use]
     pub fn kind(&self) -> HashKind {
         match self {
@@ -208,7 +208,7 @@ fn sip(key: &[u8; 16], domain: Domain, bytes: &[u8]) -> siphasher::sip128::Hash1
     state.finish128()
 }
 
-/// How a record becomes an identity: where the id stands, and the hash.
+/// How an identity is derived from a record: the sources of the id, and the hash.
 #[derive(Debug, Clone)]
 pub struct IdentityRule {
     sources: Vec<IdSource>,
@@ -216,20 +216,20 @@ pub struct IdentityRule {
 }
 
 impl IdentityRule {
-    /// Several sources make a composite id, of which every part must be there. Without any source
-    /// no record has an id.
+    /// Several sources form a composite id. A record that lacks one of the parts has no id. Without sources no record
+    /// has an id.
     #[must_use]
     pub fn new(sources: Vec<IdSource>, hasher: Hasher) -> Self {
         Self { sources, hasher }
     }
 
-    /// What block headers say of the hash.
+    /// The hash kind as written into block headers.
     #[must_use]
     pub fn hash_kind(&self) -> HashKind {
         self.hasher.kind()
     }
 
-    /// What identities of this rule are told apart by from those of another.
+    /// Distinguishes identities of this rule from those of another.
     #[must_use]
     pub fn fingerprint(&self) -> Fingerprint {
         let hash = match self.hash_kind() {
@@ -239,7 +239,7 @@ impl IdentityRule {
         Fingerprint::of(std::iter::once(hash).chain(self.sources.iter().map(IdSource::to_string)))
     }
 
-    /// Of how many parts an id is made.
+    /// Number of parts of an id.
     #[must_use]
     pub fn parts(&self) -> usize {
         self.sources.len()
@@ -261,15 +261,15 @@ impl IdentityRule {
         }
     }
 
-    /// The identity of an id given by its text, one for each part: what [`IdentityRule::identify`] makes
-    /// of a record that carries it. `None` when there are not as many texts as parts, or one is empty.
+    /// The identity of an id that is given as one text per part: the same that [`IdentityRule::identify`] returns for a
+    /// record with this id. `None` when the number of texts is not the number of parts, or one is empty.
     #[must_use]
     pub fn identify_texts<T: AsRef<[u8]>>(&self, texts: &[T]) -> Option<Identity> {
         if texts.len() == self.sources.len() { self.hasher.identify_texts(texts) } else { None }
     }
 }
 
-/// Adds a part so that no other parts give the same bytes.
+/// Appends a part with its length, so that different parts never give the same bytes.
 fn join(joined: &mut Vec<u8>, part: &[u8]) {
     joined.extend_from_slice(&(part.len() as u64).to_le_bytes());
     joined.extend_from_slice(part);
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_uuid_is_its_own_identity_in_every_spelling() {
+    fn every_spelling_of_a_uuid_gives_its_16_bytes() {
         let bytes =
             [0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef, 0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef];
         for text in [
@@ -325,12 +325,12 @@ mod tests {
             );
         }
         assert_ne!(of_key(SIP, b"0123456789abcdef0123456789abcdef"), Identity(bytes));
-        assert_ne!(of_key(Hasher::Xxh3, &bytes), Identity(bytes), "16 raw bytes are no UUID");
+        assert_ne!(of_key(Hasher::Xxh3, &bytes), Identity(bytes), "16 raw bytes are not a UUID");
     }
 
     #[test]
     fn identities_never_change_between_versions() {
-        // A change of these bytes makes every existing state topic worthless.
+        // A change of these bytes makes every existing state topic unusable.
         let pair = Sample { key: Some(b"order-1"), header: Some(b"x"), ..Sample::default() };
         assert_eq!(of_key(Hasher::Xxh3, b"order-1").to_string(), "e7865b94e26c90d285bd374cc3beb2d1");
         assert_eq!(
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn the_source_does_not_matter_but_the_bytes_do() {
+    fn the_identity_depends_on_the_bytes_and_not_on_their_source() {
         let json = Sample { value: Some(br#"{"id":"order-1"}"#), ..Sample::default() };
         let header = Sample { header: Some(b"order-1"), ..Sample::default() };
         let expected = Some(of_key(Hasher::Xxh3, b"order-1"));
@@ -356,14 +356,14 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_a_composite_do_not_run_into_each_other() {
+    fn boundaries_and_order_of_composite_parts_count() {
         let identify = |key: &'static [u8], header: &'static [u8]| {
             rule(&["key", "header:id"], Hasher::Xxh3)
                 .identify(&Sample { key: Some(key), header: Some(header), ..Sample::default() })
                 .unwrap()
         };
         let rule = rule(&["key", "header:id"], Hasher::Xxh3);
-        assert_eq!(rule.identify_texts(&["a", "bc"]), Some(identify(b"a", b"bc")), "given by its texts");
+        assert_eq!(rule.identify_texts(&["a", "bc"]), Some(identify(b"a", b"bc")), "given as texts");
         assert_eq!(rule.identify_texts(&["a"]), None);
         assert_ne!(identify(b"ab", b"c"), identify(b"a", b"bc"));
         assert_ne!(identify(b"a", b"b"), identify(b"b", b"a"));
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn without_all_parts_there_is_no_id() {
+    fn a_record_without_all_parts_has_no_id() {
         let only_key = Sample { key: Some(b"k"), value: Some(b""), ..Sample::default() };
         assert_eq!(rule(&["key", "header:id"], Hasher::Xxh3).identify(&only_key), None);
         assert_eq!(rule(&["value"], Hasher::Xxh3).identify(&only_key), None, "empty");
@@ -380,13 +380,13 @@ mod tests {
     }
 
     #[test]
-    fn the_key_shows_neither_in_debug_nor_in_its_id() {
+    fn debug_output_and_key_id_do_not_reveal_the_key() {
         assert!(!format!("{:?}", rule(&["key"], SIP)).contains("0123"));
         assert_ne!(SIP.kind(), Hasher::SipHash { key: *b"0123456789abcdeg" }.kind());
     }
 
     #[test]
-    fn sources_read_and_print_as_written() {
+    fn sources_print_as_parsed() {
         for text in ["key", "value", "header:event-id", "header:a:b", "json:/a/b/0", "json:"] {
             assert_eq!(text.parse::<IdSource>().unwrap().to_string(), text);
         }

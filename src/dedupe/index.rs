@@ -1,14 +1,14 @@
-//! The exact index: from an identity to the offsets that may own it, in about 10.7 bytes an id.
+//! The exact index: maps an identity to the offsets that may own it, in about 10.7 bytes per id.
 //!
-//! A chain of tables, each for newer offsets than the one before. Only the newest is written;
-//! when it is full a larger one is opened, and an old one dies when its last offset expires. An
-//! offset below [`Index::first_live`] counts as absent, so expiry is moving one number: slots of
-//! expired offsets are free for new entries, without a sweep and without tombstones.
+//! It is a chain of tables, each for newer offsets than the previous one. Inserts go to the newest table. When
+//! that is full, a larger one is opened; an old table is dropped when its last offset expires. An offset below
+//! [`Index::first_live`] counts as absent, so expiry only increases one number: slots of expired offsets are free for
+//! new entries, without a sweep and without tombstones.
 //!
-//! A slot keeps 26 bits of fingerprint, so what is found is a *candidate*. Whoever asks verifies it
-//! against the 16 bytes of the owner. What is stored and live is always found:
+//! A slot stores 26 bits of fingerprint, so a look-up returns *candidates*. The caller verifies a candidate
+//! against the 16 bytes of the owner. Every live entry is found:
 //! - a live slot is never overwritten: an entry whose two buckets are full goes to the overflow map;
-//! - offsets are inserted rising, so a table holds only offsets below the base of the next one;
+//! - offsets are inserted in ascending order, so a table holds only offsets below the base of the next one;
 //! - a table never moves its slots.
 
 use std::ops::ControlFlow;
@@ -24,10 +24,11 @@ mod evicting;
 
 use evicting::Evicting;
 
-/// Seed of the positions; a second hash, because UUID bits are not uniform. "position" in ASCII.
+/// Seed of the hash that gives the positions. Identities are hashed again, because the bits of a UUID are not uniform.
+/// The seed is "position" in ASCII.
 pub const SEED: u64 = 0x706f_7369_7469_6f6e;
 
-/// An identity and where it stands in the index, computed once a record.
+/// An identity and its position in the index, computed once per record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Look {
     /// The identity.
@@ -36,7 +37,7 @@ pub struct Look {
 }
 
 impl Look {
-    /// Computes the positions of an identity.
+    /// Computes the position of an identity.
     #[must_use]
     #[inline]
     pub fn at(identity: Identity) -> Self {
@@ -49,15 +50,15 @@ impl Look {
 /// Owners by identity, for the offsets from [`Index::first_live`] on.
 #[derive(Debug)]
 pub struct Index {
-    /// By rising base, all below the base of the newest, which is at the end of all offsets until
-    /// its first owner comes.
+    /// In ascending order of their bases, all below the base of the newest table. The newest table has the base
+    /// `Offset::MAX` until its first owner is inserted.
     older: Vec<Table>,
     newest: Table,
     overflow: Overflow,
     first_live: Offset,
     expected: u64,
     most: u64,
-    /// Set when there is one table for ever, in which the oldest are overwritten.
+    /// Set for an index of one fixed table, in which the oldest owners are overwritten.
     evicting: Option<Evicting>,
 }
 
@@ -76,21 +77,21 @@ impl Default for Index {
 }
 
 impl Index {
-    /// Tells how many identities the window will hold once it is full, by what is known today, and
-    /// how many it may hold at most: the size of the next table follows from it.
+    /// Sets the number of identities that the window is expected to hold once it is full, and the most that it may hold.
+    /// Both determine the size of the next table.
     pub fn expect(&mut self, ids: u64, most: u64) {
         self.expected = ids;
         self.most = most;
     }
 
-    /// Makes room in one table for so many further owners.
+    /// Ensures that one table has capacity for `ids` further owners.
     pub fn reserve(&mut self, ids: u64) {
         if self.evicting.is_none() && ids > self.newest.capacity().saturating_sub(self.newest.live) {
             self.open(Table::for_ids(ids.saturating_add(ids / 16), Offset::MAX));
         }
     }
 
-    /// Starts to load what [`Index::candidates`] will look at.
+    /// Prefetches the memory that [`Index::candidates`] reads.
     #[inline]
     pub fn prefetch(&self, look: &Look) {
         self.newest.prefetch(look.position);
@@ -99,8 +100,8 @@ impl Index {
         }
     }
 
-    /// Visits the live offsets that may own the identity, the newest table first. The owner is
-    /// among them if it was inserted; others are there by chance, less than one in a million look-ups.
+    /// Visits the live offsets that may own the identity, the newest table first. The owner is always
+    /// among them if it was inserted. Others are false candidates, in less than one of a million look-ups.
     #[inline]
     pub fn candidates<B>(
         &self,
@@ -119,7 +120,7 @@ impl Index {
         ControlFlow::Continue(())
     }
 
-    /// Adds an owner. Offsets must rise, except after they were removed.
+    /// Inserts an owner. Offsets must ascend, except after removals.
     pub fn insert(&mut self, look: &Look, offset: Offset) {
         debug_assert!(offset >= self.first_live, "an owner is inserted below the window");
         if self.overwrite(look, offset) {
@@ -137,8 +138,8 @@ impl Index {
         }
     }
 
-    /// Takes back one insert; false when there is nothing to take back. An index that evicts undoes
-    /// the last insert first, and none that was settled.
+    /// Undoes one insert; returns false when the index does not hold this owner. In an evicting index the caller must
+    /// undo the last insert first, and must not undo inserts from before [`Index::settle`].
     pub fn remove(&mut self, look: &Look, offset: Offset) -> bool {
         let removed = self.newest.remove(look.position, offset)
             || self.older.iter_mut().rev().any(|table| table.remove(look.position, offset))
@@ -146,12 +147,12 @@ impl Index {
         if removed {
             let table = self.table_of(offset);
             table.live = table.live.saturating_sub(1);
-            self.put_back(offset);
+            self.restore_overwritten(offset);
         }
         removed
     }
 
-    /// Removes every owner at or beyond `from`, by looking at every slot; gives how many they were.
+    /// Removes every owner at or beyond `from` and returns their number. Scans every slot.
     pub fn remove_from(&mut self, from: Offset) -> u64 {
         let before = self.live();
         if from <= self.first_live {
@@ -174,41 +175,41 @@ impl Index {
         before - self.live()
     }
 
-    /// Forgets the owners below `first_live`, which were `count`.
+    /// Expires the owners below `first_live`; `count` is their number.
     pub fn expire(&mut self, first_live: Offset, count: u64) {
         self.first_live = self.first_live.max(first_live);
         let mut left = count;
         for table in self.older.iter_mut().chain([&mut self.newest]) {
-            let gone = left.min(table.live);
-            table.live -= gone;
-            left -= gone;
+            let expired = left.min(table.live);
+            table.live -= expired;
+            left -= expired;
         }
         debug_assert_eq!(left, 0, "more owners expire than the index holds");
-        // A table is dead when the next one already begins below the window.
+        // No owner of a table is live when the base of the next table is at or below `first_live`.
         let nexts = self.older.iter().skip(1).chain([&self.newest]);
-        let dead = nexts.take_while(|next| next.base <= self.first_live).count();
-        self.older.drain(..dead.min(self.older.len()));
+        let expired = nexts.take_while(|next| next.base <= self.first_live).count();
+        self.older.drain(..expired.min(self.older.len()));
     }
 
-    /// The lowest offset that counts.
+    /// The lowest live offset. Lower ones count as absent.
     #[must_use]
     pub fn first_live(&self) -> Offset {
         self.first_live
     }
 
-    /// Owners held.
+    /// Number of live owners.
     #[must_use]
     pub fn live(&self) -> u64 {
         self.older.iter().map(|table| table.live).sum::<u64>() + self.newest.live
     }
 
-    /// How many tables a look-up visits.
+    /// Number of tables that a look-up visits.
     #[must_use]
     pub fn tables(&self) -> usize {
         self.older.len() + 1
     }
 
-    /// Owners that found no slot, expired ones included until they are cleaned out.
+    /// Number of owners in the overflow map, including expired ones until they are cleaned up.
     #[must_use]
     pub fn overflowed(&self) -> usize {
         self.overflow.len()
@@ -221,7 +222,7 @@ impl Index {
         tables.map(Table::memory_bytes).sum::<usize>() + self.overflow.memory_bytes()
     }
 
-    /// Begins a new table; the one before stays until its last owner expires.
+    /// Makes `table` the newest one. The previous one is kept until its last owner expires.
     fn open(&mut self, table: Table) {
         let full = std::mem::replace(&mut self.newest, table);
         if full.live > 0 {
@@ -229,7 +230,7 @@ impl Index {
         }
     }
 
-    /// Room of the next table; as much as the last one if that has merely run out of offsets.
+    /// Capacity of the next table; that of the last one if it is not full but cannot represent the next offset.
     fn next_capacity(&self) -> u64 {
         let last = self.newest.capacity();
         if self.newest.is_full() { next_capacity(last, self.expected, self.most) } else { last }

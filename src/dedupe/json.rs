@@ -1,4 +1,4 @@
-//! One value out of a JSON document, found by its pointer without building the document.
+//! Extracts one value from a JSON document by its pointer, without building the document.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -55,9 +55,9 @@ impl fmt::Display for Pointer {
 }
 
 impl Pointer {
-    /// The bytes that the value at this pointer counts by: a string's content, a number's or
-    /// boolean's JSON text. `None` for anything else: absent, null, empty string, object, array,
-    /// and a document that is not JSON from its first to its last byte. Of duplicate keys the last counts.
+    /// The bytes of the value at this pointer: a string's content, a number's or boolean's JSON text. `None` when the
+    /// value is absent, null, an empty string, an object or an array, and when the document is not valid JSON from its
+    /// first to its last byte. Of duplicate keys the last counts.
     #[must_use]
     pub fn find<'d>(&self, document: &'d [u8]) -> Option<Cow<'d, [u8]>> {
         let text = std::str::from_utf8(document).ok()?;
@@ -79,7 +79,7 @@ fn scalar(text: &str) -> Option<Cow<'_, [u8]>> {
     (!bytes.is_empty()).then_some(bytes)
 }
 
-/// Follows the rest of a pointer; gives the JSON text it leads to.
+/// Follows the rest of a pointer and returns the JSON text at its end.
 struct Walk<'p> {
     tokens: &'p [String],
 }
@@ -95,7 +95,7 @@ impl<'de> DeserializeSeed<'de> for Walk<'_> {
     }
 }
 
-/// One level of the walk: an object or array in which `token` is looked for.
+/// One level of the walk: an object or array in which `token` is searched.
 struct Level<'p> {
     token: &'p str,
     rest: &'p [String],
@@ -161,7 +161,7 @@ impl<'de> Visitor<'de> for Level<'_> {
     }
 }
 
-/// An array index as RFC 6901 writes it: digits without a leading zero.
+/// An array index according to RFC 6901: digits without a leading zero.
 fn array_index(token: &str) -> Option<usize> {
     let digits = token.bytes().all(|byte| byte.is_ascii_digit());
     (digits && (token == "0" || !token.starts_with('0'))).then(|| token.parse().ok()).flatten()
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn scalars_count_by_content_or_by_json_text() {
+    fn scalars_give_their_content_or_json_text() {
         let document = r#" {"s":"abc","n":-1.50e3,"t":true,"f":false,"deep":{"list":[7,{"id":"x"}]}} "#;
         assert_eq!(text("/s", document).as_deref(), Some("abc"));
         assert_eq!(text("/n", document).as_deref(), Some("-1.50e3"));
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn escapes_do_not_make_another_id() {
+    fn escapes_do_not_change_the_id() {
         assert_eq!(text("/id", r#"{"id":"caf\u00e9/\n"}"#), text("/id", "{\"id\":\"caf\u{e9}\\/\\n\"}"));
         assert_eq!(text("/id", r#"{"\u0069d":"named by an escape"}"#).as_deref(), Some("named by an escape"));
     }
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_scalar_is_missing() {
+    fn only_scalars_are_ids() {
         let document = r#"{"null":null,"empty":"","object":{"a":1},"array":[1],"number":5,"text":"t"}"#;
         for pointer in [
             "/absent",
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_that_is_not_json_to_its_end_is_missing() {
+    fn a_document_that_is_not_json_to_its_end_has_no_id() {
         let lone = r#"{"id":"\ud800"}"#;
         for broken in
             ["", "{", r#"{"id":1"#, r#"{"id":1}}"#, r#"{"id":1} x"#, r#"{"id":1,}"#, "{\"id\":\"\n\"}", lone]
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn pointers_read_and_print_as_written() {
+    fn pointers_print_as_parsed() {
         for pointer in ["", "/", "/a", "/a~1b/c~0d/0", "/~01"] {
             assert_eq!(pointer.parse::<Pointer>().unwrap().to_string(), pointer);
         }

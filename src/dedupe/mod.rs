@@ -1,7 +1,7 @@
 //! The pure core: decisions as functions of values.
 //!
-//! Nothing in here reads a clock, a file or a socket, and nothing knows that Kafka or sled exist.
-//! What it refuses to know is what makes it testable against a plain map.
+//! No code in this module reads a clock, a file or a socket, or depends on Kafka or sled.
+//! Therefore tests can compare it with a plain map.
 
 mod arrival;
 mod beyond;

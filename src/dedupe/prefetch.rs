@@ -1,6 +1,6 @@
-//! Asking the processor to load a cache line before it is needed.
+//! Prefetch of a cache line before it is needed.
 
-/// Starts loading the cache line that holds `place`; a hint, without any effect on results.
+/// Starts loading the cache line of `place`. A hint to the processor, without effect on results.
 #[inline]
 #[cfg_attr(
     target_arch = "x86_64",

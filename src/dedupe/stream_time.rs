@@ -1,23 +1,23 @@
-//! A partition's own clock.
+//! Stream time: a partition's own clock.
 
-/// How far a record's timestamp may run ahead of the clock before it is cut, in ms: five minutes.
+/// How far a record's timestamp may be ahead of the clock before it is limited, in ms: five minutes.
 pub const MOST_AHEAD_MS: i64 = 5 * 60 * 1_000;
 
-/// What moves stream time.
+/// What advances stream time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum TimeSource {
     /// The record's timestamp, at most [`MOST_AHEAD_MS`] ahead of the clock.
     #[default]
     Record,
-    /// The clock when the record arrives; see [`super::resume`] for which.
+    /// The clock when the record arrives; [`super::resume`] describes which clock.
     Arrival,
 }
 
-/// Running maximum of `min(timestamp, now + 5 min)`, with the value at the last commit kept so that
-/// an aborted transaction can be undone.
+/// Running maximum of `min(timestamp, now + 5 min)`. The value at the last commit is kept, so that an
+/// abort can restore it.
 ///
-/// It never goes back by itself, so late records and records without a timestamp leave it where it
-/// is, and one poisoned timestamp from the future moves it by five minutes at most.
+/// It never goes back within a transaction: late records and records without a timestamp do not change it. One
+/// wrong timestamp far in the future advances it to five minutes ahead of the clock at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamTime {
     source: TimeSource,
@@ -27,23 +27,23 @@ pub struct StreamTime {
 }
 
 impl StreamTime {
-    /// A clock that knows no time yet.
+    /// Unknown stream time.
     #[must_use]
     pub fn new(source: TimeSource) -> Self {
         Self { source, current: 0, settled: 0, opened: None }
     }
 
-    /// Takes a record into account. A timestamp that is absent, zero or negative says nothing.
+    /// Advances stream time by a record. A timestamp that is absent, zero or negative is ignored.
     pub fn observe(&mut self, timestamp_ms: Option<i64>, now_ms: i64) {
-        let told = match self.source {
+        let observed = match self.source {
             TimeSource::Record => timestamp_ms.unwrap_or(0).min(now_ms.saturating_add(MOST_AHEAD_MS)),
             TimeSource::Arrival => now_ms,
         };
-        self.current = self.current.max(told);
+        self.current = self.current.max(observed);
         self.opened.get_or_insert(self.current);
     }
 
-    /// Stream time now, ms since the epoch; 0 while unknown.
+    /// Current stream time, ms since the epoch; 0 while unknown.
     #[must_use]
     pub fn ms(&self) -> i64 {
         self.current
@@ -56,19 +56,19 @@ impl StreamTime {
         self.opened.unwrap_or(self.current)
     }
 
-    /// What was observed is committed.
+    /// Makes the current value final: it is committed.
     pub fn settle(&mut self) {
         self.settled = self.current;
         self.opened = None;
     }
 
-    /// What was observed since the last [`StreamTime::settle`] did not happen.
+    /// Restores the value at the last [`StreamTime::settle`].
     pub fn undo(&mut self) {
         self.current = self.settled;
         self.opened = None;
     }
 
-    /// Sets stream time from a checkpoint, forwards or back; a value that is no time is ignored.
+    /// Sets stream time from a checkpoint, forwards or back. Zero and negative values are ignored.
     pub fn set(&mut self, ms: i64) {
         if ms > 0 {
             self.current = ms;
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_poisoned_timestamp_moves_it_five_minutes_at_most() {
+    fn a_timestamp_in_the_future_moves_it_five_minutes_ahead_at_most() {
         let mut time = StreamTime::new(TimeSource::Record);
         time.observe(Some(i64::MAX), NOW);
         assert_eq!(time.ms(), NOW + MOST_AHEAD_MS);
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn undo_returns_to_the_last_commit() {
+    fn undo_restores_the_last_commit() {
         let mut time = StreamTime::new(TimeSource::Record);
         time.observe(Some(NOW), NOW);
         time.settle();

@@ -1,24 +1,24 @@
-//! One table of the index: buckets of one cache line, eight slots each.
+//! One table of the index: buckets of one cache line with eight slots each.
 
 use super::Offset;
 use super::prefetch::prefetch;
 
 pub(super) mod evicting;
 
-/// A bucket: 64 bytes, one cache line. A slot is 0 when never used, otherwise 26 bits of
-/// fingerprint above 38 bits of offset, counted from the table's base and from 1.
+/// A bucket: 64 bytes, one cache line. A slot is 0 if it was never used. Otherwise the high 26 bits are the
+/// fingerprint, and the low 38 bits (the *place*) are the offset relative to the table's base, plus 1.
 type Bucket = [u64; SLOTS];
 
 const SLOTS: usize = 8;
 const PLACE_BITS: u32 = 38;
 const PLACE_MASK: u64 = (1 << PLACE_BITS) - 1;
 
-/// Where an identity stands in any table: 128 bits of a second hash of the identity.
+/// The position of an identity in any table: 128 bits of a second hash of the identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Position {
-    /// High bits choose the first bucket, low 26 bits are the fingerprint.
+    /// The high bits select the first bucket, the low 26 bits are the fingerprint.
     pub first: u64,
-    /// High bits choose the second bucket.
+    /// The high bits select the second bucket.
     pub second: u64,
 }
 
@@ -31,21 +31,21 @@ impl Position {
 /// A fixed number of slots for the offsets from `base` on. It never moves a slot and never grows.
 #[derive(Debug)]
 pub(super) struct Table {
-    /// Zeroed by the allocator, so that a large table costs no pause; aligned by hand, because a
-    /// vector of an aligned struct would be filled slot by slot.
+    /// Zeroed by the allocator, so that a large table causes no pause. Aligned manually, because a vector of an aligned
+    /// struct would be filled slot by slot.
     words: Vec<u64>,
     aligned: usize,
     buckets: usize,
     /// The lowest offset that can be stored.
     pub base: Offset,
-    /// Entries held for live offsets (here or, for want of room, in the index's overflow).
+    /// Entries of live offsets, in this table or, if both buckets were full, in the index's overflow map.
     pub live: u64,
-    /// No slot was ever written.
+    /// True until the first slot is written.
     untouched: bool,
 }
 
 impl Table {
-    /// A table with room for `ids` entries at the load at which it counts as full.
+    /// A table that counts as full at about `ids` entries.
     pub fn for_ids(ids: u64, base: Offset) -> Self {
         Self::with_buckets(Self::buckets_for(ids), base)
     }
@@ -56,7 +56,7 @@ impl Table {
         Self { words, aligned, buckets, base, live: 0, untouched: true }
     }
 
-    /// The capacity of a table for `ids` entries, and what it allocates in bytes.
+    /// The capacity of a table for `ids` entries, and the bytes that it allocates.
     pub fn shape(ids: u64) -> (u64, u64) {
         let buckets = Self::buckets_for(ids);
         (Self::capacity_of(buckets), ((buckets + 1) * size_of::<Bucket>()) as u64)
@@ -71,25 +71,25 @@ impl Table {
         (buckets * SLOTS / 4 * 3) as u64
     }
 
-    /// How many entries make it full: three quarters of its slots.
+    /// Number of entries at which it is full: three quarters of its slots.
     pub fn capacity(&self) -> u64 {
         Self::capacity_of(self.buckets)
     }
 
-    /// Whether it takes no more entries.
+    /// Whether no more entries fit.
     pub fn is_full(&self) -> bool {
         self.live >= self.capacity()
     }
 
-    /// Whether the base may become this offset: nothing was ever written, or everything was taken
-    /// back and the offset lies before. (A table whose entries have expired keeps its base: what
-    /// still stands in its slots would come to life with a higher one.)
+    /// Whether this offset may become the base: no slot was ever written, or all inserts were undone and the
+    /// offset is lower. (A table whose entries have expired keeps its base: with a higher one, the expired
+    /// entries that are still in its slots would become live again.)
     pub fn may_begin_at(&self, offset: Offset) -> bool {
         self.live == 0 && (self.untouched || offset < self.base)
     }
 
-    /// Whether the offset can be written as base plus 38 bits; the largest place stays unused, as the
-    /// mark of a window that has left the table behind.
+    /// Whether the offset can be represented as base plus 38 bits. The largest place is unused: it is the oldest place
+    /// of a window that lies entirely beyond the table.
     pub fn reaches(&self, offset: Offset) -> bool {
         offset.checked_sub(self.base).is_some_and(|distance| distance < PLACE_MASK - 1)
     }
@@ -120,8 +120,8 @@ impl Table {
         let [first, second] = self.places(position);
         for place in [Some(first), (second != first).then_some(second)].into_iter().flatten() {
             for slot in self.bucket(place).into_iter().flatten() {
-                // One comparison for both conditions: equal fingerprints leave the offset, and
-                // different ones leave something above the largest offset.
+                // One comparison for both conditions: after the XOR, equal fingerprints leave the place, and
+                // different ones leave a value above the largest place.
                 if (slot ^ tag).wrapping_sub(oldest) <= PLACE_MASK - oldest {
                     visit(self.offset_of(*slot))?;
                 }
@@ -130,7 +130,7 @@ impl Table {
         std::ops::ControlFlow::Continue(())
     }
 
-    /// Writes into a free slot of the emptier bucket; false when both buckets are full of live slots.
+    /// Writes into a free slot of the emptier bucket; returns false when all slots of both buckets are live.
     #[inline]
     pub fn insert(&mut self, position: Position, offset: Offset, first_live: Offset) -> bool {
         let oldest = self.oldest_place(first_live);
@@ -147,7 +147,7 @@ impl Table {
         free.map(|free| *free = slot).is_some()
     }
 
-    /// Empties the slot of this identity and offset; false when there is none.
+    /// Clears the slot of this identity and offset; returns false when there is none.
     pub fn remove(&mut self, position: Position, offset: Offset) -> bool {
         if !self.reaches(offset) {
             return false;
@@ -163,7 +163,7 @@ impl Table {
         false
     }
 
-    /// Empties every slot of `from` and beyond; gives how many of them there were.
+    /// Clears every slot at or beyond `from` and returns their number.
     pub fn remove_from(&mut self, from: Offset) -> u64 {
         let oldest = from.saturating_sub(self.base) + 1;
         let mut removed = 0;
@@ -176,7 +176,7 @@ impl Table {
         removed
     }
 
-    /// The smallest place of a live offset, at least 1, so that a slot never used is never live.
+    /// The smallest place of a live offset, at least 1, so that an unused slot is never live.
     #[inline]
     fn oldest_place(&self, first_live: Offset) -> u64 {
         (first_live.saturating_sub(self.base) + 1).min(PLACE_MASK)
@@ -187,7 +187,7 @@ impl Table {
         self.base + (slot & PLACE_MASK) - 1
     }
 
-    /// The two buckets of an identity, by the high half of a product, so that any number of buckets will do.
+    /// The two buckets of an identity, from the high half of a product, which works for any number of buckets.
     #[inline]
     fn places(&self, position: Position) -> [usize; 2] {
         let buckets = self.buckets as u64;

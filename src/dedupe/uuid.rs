@@ -29,8 +29,8 @@ fn without_hyphens(text: &[u8; 36]) -> Option<[u8; 32]> {
     Some(digits)
 }
 
-/// The value of a hex digit, 0xff for anything else; written without branches, because the digits
-/// of a UUID cannot be predicted.
+/// The value of a hex digit, 0xff for any other byte. Compiles without branches, because the digits of a UUID cannot
+/// be predicted.
 fn digit(byte: u8) -> u8 {
     let number = byte.wrapping_sub(b'0');
     let letter = (byte | 0x20).wrapping_sub(b'a');
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_only_resembles_a_uuid_is_hashed() {
+    fn text_that_only_resembles_a_uuid_is_not_one() {
         for text in [
             "01234567-89ab-cdef-0123-456789abcdeg",
             "01234567+89ab-cdef-0123-456789abcdef",

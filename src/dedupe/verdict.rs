@@ -1,34 +1,33 @@
-//! What becomes of a record, in one place.
+//! The verdict: the decision about a record.
 
 use super::Offset;
 
-/// What the window says of a record's identity.
+/// The decision about a record, by its identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Verdict {
-    /// Not seen inside the window: forward it, and remember it.
+    /// Not seen inside the window: forward the record and store it as owner.
     New,
-    /// This very record is known as the first of its identity, from an attempt that was not
-    /// committed: forward it, and remember it.
+    /// This record itself is the owner of its identity, from an attempt that was not committed: forward it and store
+    /// it as owner.
     Retry,
-    /// Another record carried the identity first: drop it.
+    /// Another record is the owner of the identity: drop this one.
     Duplicate {
-        /// Offset of that record, in the same partition.
+        /// Offset of the owner, in the same partition.
         owner: Offset,
     },
-    /// A filter of the window beyond the exact part has the identity: seen before, or, at the configured
-    /// rate, not.
+    /// A filter of the window beyond the exact part contains the identity: seen before or, at the configured rate, a
+    /// false positive.
     Probable {
-        /// Beginning of the slice that has it, stream time in ms since the epoch.
+        /// Start of the slice of that filter, stream time in ms since the epoch.
         since_ms: i64,
     },
 }
 
-/// The rule: `known` is the identity's owner in the window (committed, or earlier in the open
-/// transaction), `claim` its owner in local state at or beyond the committed offset.
+/// The owner rule for the record at offset `at`. `known` is the identity's owner in the window (committed, or earlier in
+/// the open transaction), `claim` is its owner in local state at or beyond the committed offset.
 ///
-/// A claim is never a reason to drop. The record at a claimed offset was not committed, so it
-/// either comes again itself (and is then the `Retry`), or it is gone from the log (compacted,
-/// truncated) and the copy at hand may be the last one there is.
+/// A claim never drops a record. The record at a claimed offset was not committed. Either it is read again (and is then
+/// the `Retry`), or it has been removed from the log (compacted, truncated), and this record may be the last copy.
 #[must_use]
 pub fn decide(at: Offset, known: Option<Offset>, claim: Option<Offset>) -> Verdict {
     match (known, claim) {

@@ -1,26 +1,25 @@
-//! One partition's memory of identities: what was seen, for how long, and what an abort takes back.
+//! One partition's window: the identities seen, how long they are held, and what an abort undoes.
 //!
-//! What always holds:
+//! Invariants:
 //! - Owners are either *committed* (below [`Window::next`]) or *pending* (of the open transaction, at
-//!   or beyond it). Pending owners are visible to later records of the transaction, and to nobody
-//!   after [`Window::abort`].
-//! - A verdict of `Duplicate` names an owner whose 16 bytes were compared; never a fingerprint alone.
+//!   or beyond it). Pending owners are visible to later records of the transaction, and are removed by
+//!   [`Window::abort`].
+//! - A verdict of `Duplicate` names an owner whose 16 bytes were compared. A fingerprint alone never decides.
 //! - Claims, the owners at or beyond the committed offset that a crash left in local state, are not
-//!   in the index: they tell a `Retry` from a `New` and never drop a record.
-//! - An owner older than the window never makes a duplicate, even if it has not been dropped yet.
-//! - Memory is dropped only in [`Window::commit`] and [`Window::restore`], so an abort can take back
-//!   everything else. It drops a prefix of offsets: all owners below [`Window::first_live`].
-//! - Stream time moves with each record and goes back to the last commit on an abort.
+//!   in the index: they distinguish a `Retry` from a `New` and never drop a record.
+//! - An owner older than the window never makes a record a duplicate, even if it has not been dropped yet.
+//! - Owners expire only in [`Window::commit`] and [`Window::restore`], so an abort can undo
+//!   everything else. They expire as a prefix of offsets: all owners below [`Window::first_live`].
+//! - Stream time advances with each record, and an abort resets it to the last commit.
 //!
-//! How long: an identity is remembered from its arrival, in stream time, for at least `limits.exact`
-//! and for at most 1/256 more, because owners are kept in time by a few hundred marks. One that was
-//! restored from a block may stay for as much longer as that block spans, which
-//! [`Window::blocks`] keeps below 1/32 of the window. When more than `max_ids` identities are held
-//! after a commit, the oldest are dropped, in steps of 1/256; then memory is shorter than asked,
-//! and [`Window::effective_seconds`] says so.
+//! Length: an identity is held from its arrival, in stream time, for at least `limits.exact` and at most 1/256
+//! more, because the arrival times of owners are kept in a few hundred marks. An owner restored from a block may
+//! stay longer by the span of that block, which [`Window::blocks`] keeps below 1/32 of the window. When more than
+//! `max_ids` identities are held after a commit, the oldest are dropped, in steps of 1/256. The window is then
+//! shorter than configured, and [`Window::effective_seconds`] reports its length.
 //!
-//! Work in two passes over at most [`CHUNK`] records: [`Window::look`] at each, which prefetches,
-//! then [`Window::verdict`] and [`Window::admit`]. By then the cache lines are there.
+//! Callers process at most [`CHUNK`] records in two passes: [`Window::look`] at each, which prefetches,
+//! then [`Window::verdict`] and [`Window::admit`]. The cache lines are loaded by then.
 
 use std::collections::HashMap;
 use std::ops::{ControlFlow, Range};
@@ -41,32 +40,32 @@ mod limits;
 
 pub use limits::{Bounds, Lost};
 
-/// Records to look at before deciding on the first of them: enough to hide the memory, few enough
-/// that their lines are still cached.
+/// Records to prefetch before the first of them is decided: enough to hide the memory latency, few enough
+/// that their cache lines are still cached.
 pub const CHUNK: usize = 256;
 
-/// Into how many parts [`Window::blocks`] cuts the time of a window.
-const BLOCKS_A_WINDOW: i64 = 32;
+/// A block made by [`Window::blocks`] spans at most the exact part divided by this number.
+const BLOCKS_PER_WINDOW: i64 = 32;
 
-/// How long a window remembers; whichever limit bites first.
+/// Limits of a window. The one that is reached first applies.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WindowLimits {
-    /// Age, in stream time.
+    /// Age of identities in the exact part, in stream time.
     pub exact: Duration,
-    /// Count of identities, of this partition.
+    /// Number of identities of this partition.
     pub max_ids: u64,
-    /// What moves stream time.
+    /// What advances stream time.
     pub time: TimeSource,
-    /// The part beyond the exact one, if there is any.
+    /// The filters beyond the exact part, if there are any.
     pub bloom: Option<BloomLimits>,
 }
 
-/// Knows the identities of committed owners, byte for byte.
+/// Stores the identities of committed owners, byte for byte.
 pub trait Owners {
-    /// Why it could not tell.
+    /// Why a look-up failed.
     type Error;
-    /// The identity owned by the record at `owner`; `None` when that record owns none. Asked only
-    /// for live committed owners, so `None` from a complete store happens by chance at most.
+    /// The identity owned by the record at `owner`; `None` when that record owns none. Called only
+    /// for candidates among live committed owners, so a complete store returns `None` only for false candidates.
     fn identity_of(&self, owner: Offset) -> Result<Option<Identity>, Self::Error>;
     /// Whether the record at `owner` owns this identity.
     fn owns(&self, owner: Offset, identity: Identity) -> Result<bool, Self::Error> {
@@ -88,8 +87,8 @@ pub struct Window {
     arrived_ms: Vec<i64>,
     claims: HashMap<Identity, Offset>,
     beyond: Option<Beyond>,
-    /// How [`Window::blocks`] divided the pending owners: how many were before the end of each block,
-    /// and the block's first stream time.
+    /// How [`Window::blocks`] divided the pending owners: for each block, the number of pending owners before its end,
+    /// and its first stream time.
     cuts: Vec<(usize, i64)>,
     next: Offset,
 }
@@ -119,12 +118,12 @@ impl Window {
         }
     }
 
-    /// Moves stream time by a record that is about to be judged, whatever its verdict will be.
+    /// Advances stream time by a record before its verdict, whatever the verdict will be.
     pub fn observe(&mut self, timestamp_ms: Option<i64>, now_ms: i64) {
         self.time.observe(timestamp_ms, now_ms);
     }
 
-    /// Pass one: where the identity stands, with the memory for it on its way.
+    /// Pass one: computes the position of an identity and prefetches the memory at it.
     #[must_use]
     #[inline]
     pub fn look(&self, identity: Identity) -> Look {
@@ -136,14 +135,13 @@ impl Window {
         look
     }
 
-    /// Pass two: what the record at `at` is, at the stream time that it was observed to have.
-    /// Changes nothing.
+    /// Pass two: the verdict on the record at `at`, at the current stream time. Changes nothing.
     pub fn verdict<O: Owners>(&self, at: Offset, look: &Look, owners: &O) -> Result<Verdict, O::Error> {
         let oldest = self.time.ms().saturating_sub(self.exact_ms);
         let oldest_pending = self.beyond.as_ref().map_or(oldest, |beyond| beyond.oldest_ms(self.time.ms()));
         let found = self.index.candidates(look, |owner| {
-            let (identity, arrived, oldest) = match self.place_of_pending(owner) {
-                // Not in the filters before the commit, however old it is by now.
+            let (identity, arrived, oldest) = match self.pending_index(owner) {
+                // A pending owner is not in the filters before the commit, so the longer limit on age applies to it.
                 Some(place) => {
                     (self.pending.get(place).copied(), self.arrived_ms.get(place).copied(), oldest_pending)
                 }
@@ -169,30 +167,30 @@ impl Window {
         })
     }
 
-    /// Where a pending owner stands among the pending; committed ones lie below them all.
-    fn place_of_pending(&self, owner: Offset) -> Option<usize> {
+    /// Index of a pending owner in `pending`; `None` for committed owners, which are below all pending ones.
+    fn pending_index(&self, owner: Offset) -> Option<usize> {
         self.pending.first().filter(|(first, _)| *first <= owner)?;
         self.pending.binary_search_by_key(&owner, |(offset, _)| *offset).ok()
     }
 
-    /// Remembers the record at `at` as the owner of its identity, in the open transaction. For the
-    /// verdicts `New` and `Retry`, by rising offset.
+    /// Adds the record at `at` as the owner of its identity, in the open transaction. Called after the verdicts `New`
+    /// and `Retry`, in ascending offset order.
     pub fn admit(&mut self, at: Offset, look: &Look) {
         debug_assert!(at >= self.next, "a record below the committed offset is admitted");
-        debug_assert!(self.pending.last().is_none_or(|(last, _)| *last < at), "offsets must rise");
+        debug_assert!(self.pending.last().is_none_or(|(last, _)| *last < at), "offsets must ascend");
         self.index.insert(look, at);
         self.pending.push((at, look.identity));
         self.arrived_ms.push(self.time.ms());
     }
 
-    /// Owners of the open transaction, by rising offset.
+    /// Owners of the open transaction, in ascending offset order.
     #[must_use]
     pub fn pending(&self) -> &[(Offset, Identity)] {
         &self.pending
     }
 
-    /// The open transaction's owners as blocks that together cover `covered`, by rising offset: at
-    /// most `most` identities each, and none longer than 1/32 of the window unless it is alone.
+    /// The open transaction's owners as blocks that together cover `covered`, in ascending offset order. Each has at
+    /// most `most` identities and spans at most 1/32 of the exact part, unless it has a single owner.
     #[must_use]
     pub fn blocks(
         &mut self,
@@ -201,7 +199,7 @@ impl Window {
         covered: Range<Offset>,
         most: usize,
     ) -> Vec<Block> {
-        let longest = self.exact_ms / BLOCKS_A_WINDOW;
+        let longest = self.exact_ms / BLOCKS_PER_WINDOW;
         let opened = self.time.opened_ms();
         let empty = |first: Offset, ms: i64| Block {
             hash,
@@ -228,7 +226,8 @@ impl Window {
         self.cuts.push((self.pending.len(), open.time_first_ms));
         let now = self.time.ms();
         match open.entries.last() {
-            // Records without a new identity moved time on: a block of their own keeps the others' age.
+            // The last records have no new identity but advanced stream time. They get their own block, so that the span
+            // of the block with owners, and so the age of these owners, stays accurate.
             Some((last, _)) if now - open.time_first_ms > longest && last + 1 < covered.end => {
                 open.next = last + 1;
                 let rest = empty(open.next, now);
@@ -242,16 +241,16 @@ impl Window {
         blocks
     }
 
-    /// The transaction is committed up to `next`: pending owners become committed, claims below
-    /// `next` are settled, and what is too old or too much is forgotten. Gives the first live
-    /// offset: nothing below it will be asked of [`Owners`] again.
+    /// Commits the transaction up to `next`: pending owners become committed, claims below `next` are removed, and
+    /// owners that have expired or exceed a limit are dropped. Returns the lowest offset whose block is still needed:
+    /// owners below it are not looked up in [`Owners`] again.
     pub fn commit(&mut self, next: Offset) -> Offset {
-        debug_assert!(next >= self.next, "the committed offset goes back");
+        debug_assert!(next >= self.next, "the committed offset must not decrease");
         debug_assert!(self.pending.last().is_none_or(|(last, _)| *last < next), "an owner is not committed");
-        let most = self.most_in_a_mark();
+        let most = self.max_owners_per_mark();
         self.commit_beyond();
         for ((owner, _), arrived) in self.pending.drain(..).zip(self.arrived_ms.drain(..)) {
-            self.marks.file(owner, (arrived, arrived), most);
+            self.marks.add(owner, (arrived, arrived), most);
         }
         self.settle_evicted();
         self.time.settle();
@@ -261,9 +260,9 @@ impl Window {
         self.first_needed()
     }
 
-    /// The transaction did not happen: undoes pending owners and stream time.
+    /// Undoes the open transaction: its pending owners and stream time.
     pub fn abort(&mut self) {
-        // The last first: what it had overwritten stands again.
+        // In reverse order, so that an evicting index restores what each insert had overwritten.
         for (offset, identity) in self.pending.drain(..).rev() {
             let removed = self.index.remove(&Look::at(identity), offset);
             debug_assert!(removed, "a pending owner is not in the index");
@@ -273,16 +272,15 @@ impl Window {
         self.time.undo();
     }
 
-    /// Makes room for so many owners at once, before they are restored.
+    /// Reserves capacity for `ids` owners before they are restored.
     pub fn reserve(&mut self, ids: u64) {
-        let wanted = ids.min(self.bounds.max_ids.saturating_add(self.most_in_a_mark()));
+        let wanted = ids.min(self.bounds.max_ids.saturating_add(self.max_owners_per_mark()));
         self.index.reserve(wanted);
     }
 
-    /// Takes the owners below `below` out of a stored block, which must come in the order in which
-    /// blocks were written; gives how many they were. What is already held at or beyond the block's
-    /// first offset is replaced. Stream time follows the block. Expiry applies, so what is restored
-    /// may also go at once.
+    /// Restores the owners below `below` from a stored block and returns their number. Blocks must come in the order in
+    /// which they were written. Owners already held at or beyond the block's first offset are replaced. Stream time is
+    /// set from the block. Expiry applies, so a restored owner may be dropped at once.
     pub fn restore(&mut self, view: &BlockView<'_>, below: Offset) -> Result<u64, BlockError> {
         debug_assert!(self.pending.is_empty(), "a block is restored inside a transaction");
         let header = &view.header;
@@ -292,14 +290,14 @@ impl Window {
         if header.first < self.next {
             self.truncate(header.first);
         }
-        let (times, most) = ((header.time_first_ms, header.time_last_ms), self.most_in_a_mark());
+        let (times, most) = ((header.time_first_ms, header.time_last_ms), self.max_owners_per_mark());
         let mut restored = 0;
         // The memory accesses of a whole block overlap.
         view.for_each(|_, identity| self.index.prefetch(&Look::at(identity)))?;
         view.for_each(|owner, identity| {
             if owner < below {
                 self.index.insert(&Look::at(identity), owner);
-                self.marks.file(owner, times, most);
+                self.marks.add(owner, times, most);
                 restored += 1;
             }
         })?;
@@ -311,25 +309,25 @@ impl Window {
         Ok(restored)
     }
 
-    /// Sets stream time from a checkpoint, forwards or back; zero and less is ignored.
+    /// Sets stream time from a checkpoint, forwards or back. Zero and negative values are ignored.
     pub fn set_stream_time(&mut self, ms: i64) {
         self.time.set(ms);
     }
 
-    /// Notes an owner at or beyond the committed offset that local state held after a crash.
+    /// Adds a claim: an owner at or beyond the committed offset that a crash left in local state.
     pub fn claim(&mut self, identity: Identity, owner: Offset) {
         self.claims.insert(identity, owner);
     }
 
-    /// Forgets claims below `next`; [`Window::commit`] does so itself.
+    /// Removes claims below `next`. [`Window::commit`] does this too.
     pub fn clear_claims_below(&mut self, next: Offset) {
         if !self.claims.is_empty() {
             self.claims.retain(|_, owner| *owner >= next);
         }
     }
 
-    /// Forgets every owner at or beyond `from`, pending ones too; gives how many committed ones they
-    /// were. Looks at the whole index: for recovery, not for each batch.
+    /// Removes every owner at or beyond `from`, including pending ones, and returns the number of committed ones. Scans
+    /// the whole index: for recovery, not for every batch.
     pub fn truncate(&mut self, from: Offset) -> u64 {
         self.abort();
         let removed = self.index.remove_from(from);
@@ -347,7 +345,7 @@ impl Window {
         self.next
     }
 
-    /// The lowest offset whose owner is remembered.
+    /// The lowest live offset: owners below it have been dropped.
     #[must_use]
     pub fn first_live(&self) -> Offset {
         self.index.first_live()
@@ -359,28 +357,28 @@ impl Window {
         self.time.ms()
     }
 
-    /// How long identities shall be remembered exactly.
+    /// Configured length of the exact part.
     #[must_use]
     pub fn exact(&self) -> Duration {
         Duration::from_millis(self.exact_ms.unsigned_abs())
     }
 
-    /// How long they shall be remembered at all, exactly or in filters.
+    /// Configured length of the window, exact part and filters together.
     #[must_use]
     pub fn asked(&self) -> Duration {
         let exact = self.exact();
-        // Filters are kept for as much longer as a block may span.
+        // The limit of the filters includes the span of a block.
         let bloom = self.beyond.as_ref().map(|beyond| beyond.limits().bloom.saturating_sub(exact / 32));
         bloom.map_or(exact, |bloom| bloom.max(exact))
     }
 
-    /// Identities held, pending ones included.
+    /// Number of identities in the exact part, including pending ones.
     #[must_use]
     pub fn ids(&self) -> u64 {
         self.index.live()
     }
 
-    /// Claims held.
+    /// Number of claims.
     #[must_use]
     pub fn claims(&self) -> usize {
         self.claims.len()

@@ -1,7 +1,7 @@
-//! One partition's windows: one for each kind of records, the first for those of no named kind.
+//! One partition's windows: one per kind of records. The first is for records without a named kind.
 //!
-//! All share the partition's stream time and its committed offset, and are committed and undone together. Each has its
-//! own owners, so each expires and is limited by itself.
+//! All share the partition's stream time and its committed offset, and are committed and aborted together. Each has its
+//! own owners, its own expiry and its own limits.
 
 use super::block::{Block, BlockError, BlockView};
 use super::bloom::{Bloom, Layout};
@@ -10,45 +10,45 @@ use super::kind::KindId;
 use super::window::{Lost, Window};
 use super::{Offset, PartitionId};
 
-/// The windows of one partition, by the number of the kind in the configuration.
+/// The windows of one partition, indexed by the position of the kind in the configuration.
 #[derive(Debug)]
-pub struct Windows(Vec<Kept>);
+pub struct Windows(Vec<KindWindow>);
 
 #[derive(Debug)]
-struct Kept {
+struct KindWindow {
     kind: KindId,
     /// `None` for a kind that is not deduplicated.
     window: Option<Window>,
 }
 
-/// What a restart has to be told of a window, because blocks do not show it.
+/// State of a window that a restart must take over from the checkpoint, because blocks do not contain it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Remembered {
-    /// Whose window.
+    /// The kind of the window.
     pub kind: KindId,
-    /// What limits made it forget before its time.
+    /// What limits dropped before it expired.
     pub lost: Lost,
-    /// How its filters stand.
+    /// The layout of its filters.
     pub filters: Option<Layout>,
-    /// Ids from before this stream time may be missing, whatever the limits.
+    /// Ids from before this stream time may be missing, for a reason other than limits.
     pub incomplete_ms: Option<i64>,
 }
 
 impl Windows {
-    /// Empty windows: one for each kind, `None` for one that is not deduplicated.
+    /// Empty windows: one per kind, `None` for a kind that is not deduplicated.
     #[must_use]
     pub fn new(windows: impl IntoIterator<Item = (KindId, Option<Window>)>) -> Self {
-        Self(windows.into_iter().map(|(kind, window)| Kept { kind, window }).collect())
+        Self(windows.into_iter().map(|(kind, window)| KindWindow { kind, window }).collect())
     }
 
-    /// The window of the kind with this number.
+    /// The window of the kind at this position.
     #[must_use]
     #[inline]
     pub fn get(&self, kind: usize) -> Option<&Window> {
         self.0.get(kind)?.window.as_ref()
     }
 
-    /// The window of the kind with this number, to change.
+    /// The window of the kind at this position, mutable.
     #[inline]
     pub fn get_mut(&mut self, kind: usize) -> Option<&mut Window> {
         self.0.get_mut(kind)?.window.as_mut()
@@ -62,21 +62,21 @@ impl Windows {
 
     /// All windows.
     pub fn iter(&self) -> impl Iterator<Item = (KindId, &Window)> {
-        self.0.iter().filter_map(|kept| Some((kept.kind, kept.window.as_ref()?)))
+        self.0.iter().filter_map(|entry| Some((entry.kind, entry.window.as_ref()?)))
     }
 
-    /// All windows, to change.
+    /// All windows, mutable.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (KindId, &mut Window)> {
-        self.0.iter_mut().filter_map(|kept| Some((kept.kind, kept.window.as_mut()?)))
+        self.0.iter_mut().filter_map(|entry| Some((entry.kind, entry.window.as_mut()?)))
     }
 
-    /// The window that a block belongs to, if there is such a kind.
+    /// The window of a block with this window id; `None` when its kind is not configured.
     pub fn of_block(&mut self, filed: PartitionId) -> Option<&mut Window> {
         let (kind, _) = KindId::of_filed(filed);
         self.iter_mut().find(|(own, _)| *own == kind).map(|(_, window)| window)
     }
 
-    /// Moves stream time by a record that is about to be judged.
+    /// Advances stream time by a record before its verdict.
     #[inline]
     pub fn observe(&mut self, timestamp_ms: Option<i64>, now_ms: i64) {
         self.iter_mut().for_each(|(_, window)| window.observe(timestamp_ms, now_ms));
@@ -88,8 +88,8 @@ impl Windows {
         self.iter().any(|(_, window)| !window.pending().is_empty())
     }
 
-    /// The open transaction's owners as blocks that cover `covered`: those of the named kinds that have any, then
-    /// those of the unnamed kind, without owners if need be. So the last block stands for the whole transaction.
+    /// The open transaction's owners as blocks that cover `covered`: first those of named kinds with owners, then those
+    /// of the unnamed kind, even without owners. So the last block represents the whole transaction.
     #[must_use]
     pub fn blocks(
         &mut self,
@@ -111,27 +111,27 @@ impl Windows {
         blocks
     }
 
-    /// The transaction is committed up to `next`. Gives the first offset of each kind whose block is still needed, the
-    /// unnamed kind last: what the store says of it stands for all.
+    /// Commits the transaction up to `next`. Returns for each kind the lowest offset whose block is still needed, the
+    /// unnamed kind last: the store's state of the unnamed kind represents all kinds.
     pub fn commit(&mut self, next: Offset) -> Vec<(KindId, Offset)> {
         let mut needed: Vec<_> = self.iter_mut().map(|(kind, window)| (kind, window.commit(next))).collect();
         needed.reverse();
         needed
     }
 
-    /// The transaction did not happen.
+    /// Undoes the open transaction.
     pub fn abort(&mut self) {
         self.iter_mut().for_each(|(_, window)| window.abort());
     }
 
-    /// Forgets every owner at or beyond `from`.
+    /// Removes every owner at or beyond `from`.
     pub fn truncate(&mut self, from: Offset) {
         for (_, window) in self.iter_mut() {
             window.truncate(from);
         }
     }
 
-    /// Takes in a stored block, all of it; false for a kind that there is no more.
+    /// Restores a whole stored block; returns false when its kind is no longer configured.
     pub fn restore(&mut self, view: &BlockView<'_>) -> Result<bool, BlockError> {
         let Some(window) = self.of_block(view.header.partition) else { return Ok(false) };
         window.restore(view, Offset::MAX).map(|_| true)
@@ -149,12 +149,12 @@ impl Windows {
         self.iter().map(|(_, window)| window.stream_time_ms()).max().unwrap_or(0)
     }
 
-    /// Sets stream time from a checkpoint; zero and less is ignored.
+    /// Sets stream time from a checkpoint. Zero and negative values are ignored.
     pub fn set_stream_time(&mut self, ms: i64) {
         self.iter_mut().for_each(|(_, window)| window.set_stream_time(ms));
     }
 
-    /// What a restart has to be told, of each window that there is something to tell of.
+    /// The state that a restart must take over, for each window that has any.
     #[must_use]
     pub fn remembered(&self) -> Vec<Remembered> {
         let all = self.iter().map(|(kind, window)| Remembered {
@@ -166,7 +166,7 @@ impl Windows {
         all.filter(|it| *it != Remembered { kind: it.kind, ..Remembered::default() }).collect()
     }
 
-    /// Makes empty windows come to stand as they stood, when they are filled again.
+    /// Gives the filters of empty windows their previous layout, before the windows are restored.
     pub fn follow(&mut self, remembered: &[Remembered]) {
         for (kind, window) in self.iter_mut() {
             if let Some(layout) = of(kind, remembered).and_then(|it| it.filters.as_ref()) {
@@ -175,41 +175,41 @@ impl Windows {
         }
     }
 
-    /// Takes over what was forgotten before a restart.
+    /// Takes over what was dropped or missing before a restart.
     pub fn inherit(&mut self, remembered: &[Remembered]) {
         for (kind, window) in self.iter_mut() {
-            let told = of(kind, remembered);
-            window.inherit(told.map(|it| it.lost).unwrap_or_default());
-            if let Some(ms) = told.and_then(|it| it.incomplete_ms) {
+            let previous = of(kind, remembered);
+            window.inherit(previous.map(|it| it.lost).unwrap_or_default());
+            if let Some(ms) = previous.and_then(|it| it.incomplete_ms) {
                 window.note_incomplete_before(ms);
             }
         }
     }
 
-    /// Says of all windows that ids from before this stream time may be missing: [`Window::note_incomplete_before`].
-    /// Checkpoint and local head keep it from the next of each on.
+    /// Notes in all windows that ids from before this stream time may be missing: [`Window::note_incomplete_before`].
+    /// The next checkpoint and the next local head store the note.
     pub fn note_incomplete_before(&mut self, ms: i64) {
         self.iter_mut().for_each(|(_, window)| window.note_incomplete_before(ms));
     }
 
-    /// The stream time noted so that holds for all windows, as long as it matters to each of them.
+    /// The earliest noted stream time of all windows; `None` as soon as it no longer affects one of them.
     #[must_use]
     pub fn incomplete_before_ms(&self) -> Option<i64> {
         self.iter().map(|(_, window)| window.incomplete_before_ms()).min().flatten()
     }
 
-    /// Takes back a committed owner of an identity, whatever its kind.
+    /// Forgets a committed owner of an identity in the windows of all kinds.
     pub fn forget(&mut self, owner: Offset, identity: Identity) {
         self.iter_mut().for_each(|(_, window)| window.forget(owner, identity));
     }
 
-    /// Identities held, in all windows.
+    /// Number of identities in the exact parts of all windows.
     #[must_use]
     pub fn ids(&self) -> u64 {
         self.iter().map(|(_, window)| window.ids()).sum()
     }
 
-    /// The chance that a record never seen counts as probably seen, in the window where it is largest.
+    /// The probability that an unseen record gets the verdict `Probable`, in the window where it is highest.
     #[must_use]
     pub fn false_positive_rate(&self) -> f64 {
         self.iter().map(|(_, window)| window.false_positive_rate()).fold(0.0, f64::max)

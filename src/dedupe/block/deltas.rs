@@ -1,28 +1,28 @@
-//! The offset deltas of a block: where an owner stands among the owners.
+//! The offset deltas of a block: the rank of an owner among the owners.
 
 use std::ops::Range;
 
 use super::{BlockError, CRC_BYTES, HEADER_BYTES};
 use crate::dedupe::Offset;
 
-/// Where the parts of an encoded block begin, for reading one identity out of a block on disk.
+/// Positions of the parts of an encoded block, for reading one identity from a block on disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BlockParts {
-    /// The offset deltas, up to the identities.
+    /// The offset deltas; the identities follow.
     pub deltas: Range<usize>,
 }
 
 impl BlockParts {
-    /// Of a block of so many bytes with so many identities; `None` when there is no such block.
+    /// The parts of a block of `bytes` bytes with `count` identities; `None` when no such block can exist.
     #[must_use]
     pub fn of(bytes: usize, count: usize) -> Option<Self> {
         let identities = bytes.checked_sub(CRC_BYTES)?.checked_sub(count.checked_mul(16)?)?;
         (identities >= HEADER_BYTES + count).then_some(Self { deltas: HEADER_BYTES..identities })
     }
 
-    /// Where the identity of the record at `owner` stands, in a block that begins at `first` and has these
-    /// deltas; `None` when it owns none. Nothing here is verified: what is read there counts only if it is
-    /// what was expected.
+    /// Byte position of the identity of the record at `owner`, in a block that begins at `first` and has these
+    /// deltas; `None` when the record owns none. No checksum is verified, so the caller must compare the bytes at this
+    /// position with the identity that it expects.
     #[must_use]
     pub fn identity_at(&self, deltas: &[u8], first: Offset, owner: Offset) -> Option<usize> {
         let rank = rank_of(owner, Deltas::new(deltas, first)).ok()??;
@@ -30,7 +30,7 @@ impl BlockParts {
     }
 }
 
-/// How many owners stand before this one; `None` when it is none.
+/// Number of owners before this one; `None` when `owner` is not an owner.
 pub(super) fn rank_of(owner: Offset, mut deltas: Deltas<'_>) -> Result<Option<usize>, BlockError> {
     let mut rank = deltas.skip_below(owner);
     while !deltas.bytes.is_empty() {
@@ -43,7 +43,7 @@ pub(super) fn rank_of(owner: Offset, mut deltas: Deltas<'_>) -> Result<Option<us
     Ok(None)
 }
 
-/// A walk through the deltas.
+/// An iteration over the deltas.
 pub(super) struct Deltas<'a> {
     bytes: &'a [u8],
     offset: Offset,
@@ -58,11 +58,11 @@ impl<'a> Deltas<'a> {
         self.bytes.is_empty()
     }
 
-    /// Passes groups of deltas of one byte each whose owners are all below `owner`; gives how many
-    /// deltas. A sum over 64 bytes is a few vector instructions, 64 steps are hundreds of others.
+    /// Skips groups of 64 one-byte deltas whose owners are all below `owner`; returns the number of deltas skipped.
+    /// A sum over 64 bytes takes a few vector instructions, 64 calls of [`Deltas::step`] take hundreds.
     fn skip_below(&mut self, owner: Offset) -> usize {
         const GROUP: usize = 64;
-        let mut passed = 0;
+        let mut skipped = 0;
         while let Some((group, rest)) = self.bytes.split_first_chunk::<GROUP>() {
             let longer = group.iter().fold(0, |seen, byte| seen | byte) & 0x80 != 0;
             let sum: u32 = group.iter().map(|byte| u32::from(*byte)).sum();
@@ -71,9 +71,9 @@ impl<'a> Deltas<'a> {
                 break;
             }
             (self.bytes, self.offset) = (rest, last);
-            passed += GROUP;
+            skipped += GROUP;
         }
-        passed
+        skipped
     }
 
     /// The next owner.

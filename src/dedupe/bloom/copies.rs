@@ -1,27 +1,26 @@
-//! Filters with their bits, for programs outside. docs/state-format.md says how to ask them.
+//! Copies of filters with their bits, for other programs. docs/state-format.md describes how to query them.
 
 use super::Bloom;
 
-/// One filter of a slice, as it stands.
+/// A copy of one filter of a slice.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FilterCopy {
-    /// Which filter of the slice it is, from 0; an identity of the slice is in one of them.
+    /// Number of the filter within its slice, from 0. An identity of the slice is in one of its filters.
     pub place: u32,
-    /// Blocks of 512 bits.
+    /// Number of blocks of 512 bits.
     pub blocks: u64,
-    /// Draws for an identity in each of its two blocks, 1 to 20.
+    /// Bits drawn per identity in each of its two blocks, 1 to 20.
     pub bits: u32,
     /// Identities inserted.
     pub ids: u64,
-    /// The chance that an absent identity passes, from the bits that are set.
+    /// The probability that an absent identity passes, computed from the bits that are set.
     pub false_positive_rate: f64,
-    /// The blocks by row, 64 bytes each: eight words, each little endian.
+    /// The blocks in row order, 64 bytes each: eight words, each little endian.
     pub bytes: Vec<u8>,
 }
 
 impl Bloom {
-    /// Copies of the filters of the slice that begins at `start_ms`, stream time; none when no such
-    /// slice is held.
+    /// Copies of the filters of the slice that starts at `start_ms`, stream time; empty when there is no such slice.
     #[must_use]
     pub fn copies(&self, start_ms: i64) -> Vec<FilterCopy> {
         let mut copies = Vec::new();

@@ -1,4 +1,4 @@
-//! The memory of filters of equal size: the blocks of all of them for one row stand side by side.
+//! The memory of filters of equal size: the blocks of all filters in one row are adjacent.
 
 use std::ops::Range;
 
@@ -13,15 +13,15 @@ const WORDS: usize = 8;
 /// Bytes of a block.
 pub(super) const BLOCK_BYTES: u64 = 64;
 
-/// Rows of blocks, a column for each filter. An identity has two rows, the same in all columns, so
-/// a look-up reads one run of memory, and a second one only if a filter passes it at the first.
+/// Rows of blocks, one column per filter. An identity has two rows, the same in all columns. So a
+/// look-up reads one contiguous range of memory, and a second one only if a filter passes the identity at the first.
 #[derive(Debug)]
 pub(super) struct Grid {
-    /// Zeroed by the allocator, so that a large grid costs no pause; aligned by hand.
+    /// Zeroed by the allocator, so that a large grid causes no pause. Aligned manually.
     words: Vec<u64>,
     aligned: usize,
     rows: u64,
-    /// Bits an identity sets in each of its two blocks.
+    /// Bits that an identity sets in each of its two blocks.
     bits: u32,
     columns: Vec<Column>,
 }
@@ -29,15 +29,15 @@ pub(super) struct Grid {
 #[derive(Debug, Default)]
 struct Column {
     filter: Option<Filter>,
-    /// Which filter it is kept for: one that stood here before a restart.
-    kept_for: Option<Age>,
-    /// Bits of a filter that is gone may still stand here.
+    /// The filter for which this column is reserved: the one that was here before a restart.
+    reserved_for: Option<Age>,
+    /// Bits of a dropped filter may still be set here.
     stale: bool,
 }
 
 impl Column {
     fn age(&self) -> Option<Age> {
-        self.filter.as_ref().map(|filter| filter.design.age()).or(self.kept_for)
+        self.filter.as_ref().map(|filter| filter.design.age()).or(self.reserved_for)
     }
 }
 
@@ -51,7 +51,7 @@ impl Grid {
         Self { words, aligned, rows, bits, columns }
     }
 
-    /// What a grid of this shape allocates.
+    /// Bytes that a grid of this shape allocates.
     pub fn bytes_for(rows: u64, width: usize) -> u64 {
         rows.saturating_mul(width as u64).saturating_add(1).saturating_mul(BLOCK_BYTES)
     }
@@ -68,7 +68,7 @@ impl Grid {
         self.bits
     }
 
-    /// A column that no filter has, and that is kept for none.
+    /// A column without a filter that is not reserved.
     pub fn free(&self) -> Option<usize> {
         self.columns.iter().position(|column| column.age().is_none())
     }
@@ -77,22 +77,23 @@ impl Grid {
         self.columns.iter().all(|column| column.age().is_none())
     }
 
-    /// Whose each column is.
+    /// For each column, the filter that occupies it or for which it is reserved.
     pub fn ages(&self) -> impl Iterator<Item = Option<Age>> {
         self.columns.iter().map(Column::age)
     }
 
-    /// Keeps a column for a filter to come.
-    pub fn keep(&mut self, column: usize, age: Age) {
+    /// Reserves a column for a filter that will be opened later.
+    pub fn reserve(&mut self, column: usize, age: Age) {
         if let Some(column) = self.columns.get_mut(column) {
-            column.kept_for = Some(age);
+            column.reserved_for = Some(age);
         }
     }
 
-    /// The first filter of the slice, from `age` on, that a column is kept for; and that column.
-    pub fn kept(&self, age: Age) -> Option<(Age, usize)> {
-        let kept = self.columns.iter().enumerate().filter_map(|(at, column)| Some((column.kept_for?, at)));
-        kept.filter(|(kept, _)| kept.0 == age.0 && kept.1 >= age.1).min()
+    /// The first filter of the slice of `age`, from `age` on, for which a column is reserved; and that column.
+    pub fn reserved(&self, age: Age) -> Option<(Age, usize)> {
+        let all = self.columns.iter().enumerate();
+        let reserved = all.filter_map(|(at, column)| Some((column.reserved_for?, at)));
+        reserved.filter(|(found, _)| found.0 == age.0 && found.1 >= age.1).min()
     }
 
     pub fn filters(&self) -> impl Iterator<Item = &Filter> {
@@ -103,9 +104,9 @@ impl Grid {
         self.columns.iter_mut().filter_map(|column| column.filter.as_mut())
     }
 
-    /// The column of the first filter that `is` holds for.
-    pub fn column_of(&self, is: impl Fn(&Filter) -> bool) -> Option<usize> {
-        self.columns.iter().position(|column| column.filter.as_ref().is_some_and(&is))
+    /// The column of the first filter for which `matches` returns true.
+    pub fn column_of(&self, matches: impl Fn(&Filter) -> bool) -> Option<usize> {
+        self.columns.iter().position(|column| column.filter.as_ref().is_some_and(&matches))
     }
 
     /// The filters with their columns.
@@ -113,7 +114,7 @@ impl Grid {
         self.columns.iter().enumerate().filter_map(|(at, column)| Some((at, column.filter.as_ref()?)))
     }
 
-    /// The bits of a column: its blocks by row, the words of each little endian.
+    /// The bits of a column: its blocks in row order, each word little endian.
     pub fn bytes_of(&self, column: usize) -> Vec<u8> {
         let blocks: &[Block] = self.words.get(self.aligned..).unwrap_or_default().as_chunks().0;
         let rows = usize::try_from(self.rows).unwrap_or(usize::MAX);
@@ -130,7 +131,7 @@ impl Grid {
         let width = self.columns.len();
         let Some(place) = self.columns.get_mut(column) else { return };
         debug_assert!(place.filter.is_none(), "a column is opened twice");
-        place.kept_for = None;
+        place.reserved_for = None;
         place.filter = Some(filter);
         if std::mem::replace(&mut place.stale, true) {
             let blocks = self.words.get_mut(self.aligned..).unwrap_or_default().as_chunks_mut().0;
@@ -138,29 +139,29 @@ impl Grid {
         }
     }
 
-    /// Frees the columns of the filters that are gone.
-    pub fn free_all(&mut self, gone: impl Fn(Age) -> bool) {
+    /// Frees the columns of the filters, opened or reserved, for which `dropped` returns true.
+    pub fn free_all(&mut self, dropped: impl Fn(Age) -> bool) {
         for column in &mut self.columns {
-            column.filter.take_if(|filter| gone(filter.design.age()));
-            column.kept_for.take_if(|age| gone(*age));
+            column.filter.take_if(|filter| dropped(filter.design.age()));
+            column.reserved_for.take_if(|age| dropped(*age));
         }
     }
 
-    /// Gives back the free columns.
+    /// Releases the memory of the free columns.
     pub fn narrow(&mut self) {
         let (width, aligned) = (self.columns.len(), self.aligned);
-        let kept: Vec<usize> = self.ages().enumerate().filter_map(|(at, age)| age.map(|_| at)).collect();
-        if kept.len() == width || kept.is_empty() {
+        let used: Vec<usize> = self.ages().enumerate().filter_map(|(at, age)| age.map(|_| at)).collect();
+        if used.len() == width || used.is_empty() {
             return;
         }
         let rows = usize::try_from(self.rows).unwrap_or(usize::MAX);
-        // To the left, from the left: nothing is written over before it was moved.
-        for (to, (row, column)) in (0..rows).flat_map(|row| kept.iter().map(move |at| (row, at))).enumerate()
+        // Blocks move to lower positions in ascending order, so no block is overwritten before it has moved.
+        for (to, (row, column)) in (0..rows).flat_map(|row| used.iter().map(move |at| (row, at))).enumerate()
         {
             let from = aligned + (row * width + column) * WORDS;
             self.words.copy_within(from..from + WORDS, aligned + to * WORDS);
         }
-        self.words.truncate((rows * kept.len() + 1) * WORDS);
+        self.words.truncate((rows * used.len() + 1) * WORDS);
         self.words.shrink_to_fit();
         self.columns.retain(|column| column.age().is_some());
     }
@@ -174,10 +175,10 @@ impl Grid {
             let blocks = self.words.get_mut(self.aligned..).unwrap_or_default().as_chunks_mut().0;
             let filter = self.columns.get_mut(column).and_then(|column| column.filter.as_mut());
             let (Some(block), Some(filter)) = (blocks.get_mut(at), filter) else { return };
-            let sampled = Filter::samples(row).then(|| ones(block));
+            let sampled = Filter::is_sampled(row).then(|| ones(block));
             block.iter_mut().zip(&mask).for_each(|(word, bits)| *word |= bits);
             if let Some(before) = sampled {
-                filter.refill(before, ones(block));
+                filter.update_fill(before, ones(block));
             }
         }
         if let Some(filter) = self.columns.get_mut(column).and_then(|column| column.filter.as_mut()) {
@@ -185,13 +186,13 @@ impl Grid {
         }
     }
 
-    /// The slice of a filter that passes the identity, among those that overlap `asked`. `first` is
-    /// the mask of the first half of the position, with as many bits as the grid has.
+    /// The slice of a filter that passes the identity, of those that overlap `queried`. `first` is
+    /// the mask of the first half of the position, with the grid's number of bits.
     #[inline]
-    pub fn find(&self, first: &Mask, position: Position, asked: &Range<i64>, slice: i64) -> Option<i64> {
+    pub fn find(&self, first: &Mask, position: Position, queried: &Range<i64>, slice: i64) -> Option<i64> {
         let row = self.blocks_of(position.first).iter().zip(&self.columns);
         for (at, (block, column)) in row.enumerate() {
-            let filter = column.filter.as_ref().filter(|filter| filter.overlaps(asked, slice));
+            let filter = column.filter.as_ref().filter(|filter| filter.overlaps(queried, slice));
             if let Some(filter) = filter.filter(|_| covers(block, &first.block))
                 && let Some(second) = self.blocks_of(position.second).get(at)
                 && covers(second, &Mask::of(position.second, self.bits).block)
@@ -202,14 +203,14 @@ impl Grid {
         None
     }
 
-    /// Starts to load what [`Grid::find`] reads first: hardly ever more.
+    /// Prefetches the first row that [`Grid::find`] reads. It rarely reads the second one.
     #[inline]
     pub fn prefetch(&self, position: Position) {
         let row = self.blocks_of(position.first).iter().zip(&self.columns);
         row.filter(|(_, column)| column.filter.is_some()).for_each(|(block, _)| prefetch(block));
     }
 
-    /// Starts to load what [`Grid::insert`] writes.
+    /// Prefetches the blocks that [`Grid::insert`] writes.
     #[inline]
     pub fn prefetch_column(&self, column: usize, position: Position) {
         for hash in [position.first, position.second] {
@@ -219,7 +220,7 @@ impl Grid {
         }
     }
 
-    /// The row of one half of a position, by the high half of a product: any number of rows will do.
+    /// The row of one half of a position, from the high half of a product, which works for any number of rows.
     #[inline]
     fn row(&self, hash: u64) -> usize {
         let (_, high) = hash.carrying_mul(self.rows, 0);
@@ -238,14 +239,14 @@ impl Grid {
 /// The bits that an identity sets in one of its blocks.
 #[derive(Debug)]
 pub(super) struct Mask {
-    /// Draws.
+    /// Number of bits drawn, with replacement.
     pub bits: u32,
     block: Block,
 }
 
 impl Mask {
-    /// The row takes the high bits of the hash, so the draws come from a further mix of all of it:
-    /// 9 bits a draw, seven draws a word.
+    /// The row is taken from the high bits of the hash, so the bits are drawn from a further mix of the whole hash:
+    /// 9 bits per draw, seven draws per word.
     #[inline]
     pub fn of(hash: u64, bits: u32) -> Self {
         const DRAWS: u32 = 7;
@@ -266,7 +267,7 @@ impl Mask {
     }
 }
 
-/// The finaliser of `SplitMix64` (Steele, Lea, Flood, 2014): each bit of the result hangs on all of `state`.
+/// The finaliser of `SplitMix64` (Steele, Lea, Flood, 2014): each bit of the result depends on all bits of `state`.
 #[inline]
 fn mixed(state: u64) -> u64 {
     let state = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -288,10 +289,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn masks_draw_all_bits_alike() {
+    fn masks_draw_all_bits_equally_often() {
         let mut drawn = [0u32; 512];
         for number in 0..20_000u64 {
-            // What the row leaves: hashes that share their high bits.
+            // Hashes of one row share their high bits.
             let mask = Mask::of(0xabcd_0000_0000_0000 | number.wrapping_mul(0x9e37_79b9), 14).block;
             let set = ones(&mask);
             assert!((8..=14).contains(&set), "{set}");

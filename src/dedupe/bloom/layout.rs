@@ -1,5 +1,5 @@
-//! How the filters stand: their sizes and places, without their bits. With it, filters that are built again from
-//! stored owners are the same bit for bit, although they were shaped after slices that have expired since.
+//! The layout of the filters: their sizes and places, without their bits. With it, filters rebuilt from stored owners
+//! are identical bit for bit, although their sizes depended on slices that have expired since.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -8,14 +8,15 @@ use super::grid::Grid;
 use super::limits::ms;
 use super::{Bloom, BloomLimits};
 
-/// Bytes of the largest filters that are laid out from a text: it may come from anywhere.
-const LARGEST: u64 = 1 << 36;
+/// Most bytes of filters that are allocated from a layout text. The text is untrusted input.
+const MAX_BYTES: u64 = 1 << 36;
 
-/// The shape of a partition's filters at one moment, and what the size of the next ones depends on.
+/// The sizes and places of a partition's filters at one moment, and the counts that determine the size of the next ones.
 ///
-/// As text `<window ms>,<slice ms>,<open slice>|<held>,…|<rows>.<bits>.<column>.…|…`: the open slice by its number,
-/// what the last slices held, then the grids. A column is `-`, or tells how many slices before the open one its filter
-/// belongs to and, behind a `+`, which of the slice's filters it is, if not the first.
+/// Text form: `<window ms>,<slice ms>,<open slice>|<held>,…|<rows>.<bits>.<column>.…|…`: the open slice by its number,
+/// the number of identities of each of the last slices, then the grids. A column is `-` when it is free. Otherwise it is
+/// the distance of its filter's slice from the open one, in slices, followed by `+` and the number of the filter within
+/// the slice if that is not 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
     bloom_ms: i64,
@@ -29,17 +30,17 @@ pub struct Layout {
 struct GridLayout {
     rows: u64,
     bits: u32,
-    /// By column: how many slices before the open one, and which filter of the slice.
+    /// For each column: the distance in slices from the open one, and the number of the filter within its slice.
     columns: Vec<Option<(u64, u32)>>,
 }
 
 impl Bloom {
-    /// How the filters stand; `None` while there are none, or while no time is known.
+    /// The current layout; `None` while there are no filters or stream time is unknown.
     #[must_use]
     pub fn layout(&self) -> Option<Layout> {
-        let open = self
-            .open
-            .filter(|open| open.first_ms > 0 && self.followed.is_none_or(|(_, to)| to <= open.begin_ms))?;
+        let open = self.open.filter(|open| {
+            open.first_ms > 0 && self.followed.is_none_or(|(_, last)| last <= open.begin_ms)
+        })?;
         let number = |slice_ms: i64| slice_ms.checked_div(self.slice_ms).unwrap_or(0);
         let back = |(slice_ms, place): Age| {
             (number(open.begin_ms).saturating_sub(number(slice_ms)).max(0).unsigned_abs(), place)
@@ -58,11 +59,11 @@ impl Bloom {
         })
     }
 
-    /// Makes filters that are still empty come to stand as they stood. Older slices than those of the layout are not
-    /// taken in: they had left the window by then, or had been forgotten for want of room. Without effect when the
-    /// window is another one, or has less memory.
+    /// Gives empty filters the sizes and places of `layout`. Identities of slices older than those of the layout are
+    /// then not inserted: these slices had expired, or a limit had dropped them. Has no effect when
+    /// the lengths of the window or its slices have changed, or the memory limit is lower than the layout requires.
     pub fn follow(&mut self, layout: &Layout) {
-        let fits = layout.is_for(&self.limits) && layout.bytes() <= self.limits.max_bytes.min(LARGEST);
+        let fits = layout.is_for(&self.limits) && layout.bytes() <= self.limits.max_bytes.min(MAX_BYTES);
         if !fits || self.open.is_some() {
             return;
         }
@@ -76,32 +77,32 @@ impl Bloom {
             for (column, (back, place)) in
                 shape.columns.iter().enumerate().filter_map(|(at, age)| Some((at, (*age)?)))
             {
-                grid.keep(column, (slice_at(back), place));
+                grid.reserve(column, (slice_at(back), place));
             }
             self.grids.push(grid);
         }
     }
 
-    /// Whether what arrived then was gone when the layout was taken.
+    /// Whether an arrival at this time had already been dropped when the followed layout was taken.
     #[inline]
-    pub(super) fn is_past(&self, arrived_ms: i64) -> bool {
+    pub(super) fn is_before_layout(&self, arrived_ms: i64) -> bool {
         self.followed.is_some_and(|(oldest, _)| arrived_ms > 0 && arrived_ms < oldest && self.open.is_none())
     }
 
-    /// Whether the layout has the account of this slice.
-    pub(super) fn is_accounted(&self, begin_ms: i64) -> bool {
+    /// Whether the followed layout contains the count of this slice.
+    pub(super) fn is_counted_in_layout(&self, begin_ms: i64) -> bool {
         self.followed.is_some_and(|(_, open)| begin_ms < open)
     }
 
-    /// The column that is kept for this filter, or for the next of the slice; and which one that is.
-    pub(super) fn column_kept_for(&self, age: Age) -> Option<(u32, (usize, usize))> {
-        let kept = self.grids.iter().enumerate().filter_map(|(at, grid)| Some((at, grid.kept(age)?)));
-        kept.min_by_key(|(_, (age, _))| *age).map(|(at, (age, column))| (age.1, (at, column)))
+    /// The column that is reserved for this filter or a later one of its slice, with the number of that filter.
+    pub(super) fn reserved_column(&self, age: Age) -> Option<(u32, (usize, usize))> {
+        let reserved = self.grids.iter().enumerate().filter_map(|(at, grid)| Some((at, grid.reserved(age)?)));
+        reserved.min_by_key(|(_, (age, _))| *age).map(|(at, (age, column))| (age.1, (at, column)))
     }
 }
 
 impl Layout {
-    /// Reads the text form; `None` when it is not one.
+    /// Parses the text form; `None` when it is invalid.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut parts = text.split('|');
@@ -114,7 +115,7 @@ impl Layout {
         Some(Self { bloom_ms, slice_ms, open, held, grids })
     }
 
-    /// Whether it is the layout of such a window.
+    /// Whether it is the layout of a window with these lengths.
     fn is_for(&self, limits: &BloomLimits) -> bool {
         (self.bloom_ms, self.slice_ms) == (ms(limits.bloom), limits.slice_ms())
     }

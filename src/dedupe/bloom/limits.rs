@@ -1,26 +1,26 @@
-//! What the Bloom part is asked to remember, and what follows from it.
+//! The limits of the Bloom part, and the figures derived from them.
 
 use std::ops::Range;
 use std::time::Duration;
 
 use super::sizing::Shares;
 
-/// Filters side by side in a grid: with eight slices alive, a look-up reads two runs of 256 bytes.
-/// One run of 512 would do the same, and double the memory for one window when the traffic changes.
+/// Filters side by side in a grid: with eight live slices, a look-up reads two ranges of 256 bytes.
+/// One range of 512 bytes would be as fast, but would double the memory for one window when the traffic changes.
 const WIDTH: usize = 4;
 
-/// What the Bloom part remembers, how well, and at what cost.
+/// How long the Bloom part holds identities, at which false-positive rate, and in how much memory.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BloomLimits {
-    /// What arrived less than this ago is the exact part's; the filters are not asked about it.
+    /// Length of the exact part. Filters are not queried for younger arrivals.
     pub exact: Duration,
-    /// Remembered until then, in stream time; longer than `exact`.
+    /// How long identities are held, in stream time; longer than `exact`.
     pub bloom: Duration,
-    /// Into how many slices that time is cut, at least 1.
+    /// Number of slices into which `bloom` is divided, at least 1.
     pub slices: u32,
-    /// Chance that an absent identity passes, in a look-up as a whole; 1e-15 to below 1.
+    /// Probability that an absent identity passes a look-up as a whole; from 1e-15 to below 1.
     pub false_positive_rate: f64,
-    /// Most bytes of this partition's filters. When they do not do, the oldest filters go first.
+    /// Most bytes of this partition's filters. When the filters need more, the oldest ones are dropped first.
     pub max_bytes: u64,
 }
 
@@ -32,8 +32,7 @@ impl BloomLimits {
         ms(self.bloom).saturating_add(slices - 1).checked_div(slices).unwrap_or(1).max(1)
     }
 
-    /// The slice that an arrival at this stream time is filed in: from its beginning, in ms since the epoch,
-    /// to its end.
+    /// The slice of an arrival at this stream time: its start and end, in ms since the epoch.
     #[must_use]
     pub fn slice_at(&self, time_ms: i64) -> Range<i64> {
         let length = self.slice_ms();
@@ -41,7 +40,7 @@ impl BloomLimits {
         begin..begin.saturating_add(length)
     }
 
-    /// Most slices that one look-up asks: those that reach into the time between `bloom` and `exact`.
+    /// Most slices that one look-up queries: those that overlap the time between `bloom` and `exact`.
     #[must_use]
     pub fn consulted(&self) -> u32 {
         let span = ms(self.bloom).saturating_sub(ms(self.exact)).max(0);
@@ -49,27 +48,27 @@ impl BloomLimits {
         u32::try_from(slices).unwrap_or(u32::MAX).saturating_add(1)
     }
 
-    /// Slices alive at once: those of the window, and one that has begun to leave it.
+    /// Number of live slices: those of the window, and one that is partly expired.
     #[must_use]
     pub fn alive(&self) -> u32 {
         self.slices.max(1).saturating_add(1)
     }
 
-    /// Columns of a grid: at most four, and as many in each grid as it takes to hold all slices alive.
+    /// Columns of a grid: at most four, with the live slices evenly spread over the grids.
     #[must_use]
     pub fn width(&self) -> usize {
         let alive = usize::try_from(self.alive()).unwrap_or(WIDTH);
         alive.div_ceil(alive.div_ceil(WIDTH))
     }
 
-    /// How the rate is shared among filters.
+    /// How the false-positive rate is divided among filters.
     #[must_use]
     pub fn shares(&self) -> Shares {
         Shares::new(self.false_positive_rate, self.consulted())
     }
 }
 
-/// A duration in ms, as stream time counts.
+/// A duration in ms, the unit of stream time.
 pub(super) fn ms(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
@@ -88,7 +87,7 @@ mod tests {
         }
     }
 
-    /// Slices that reach into the time asked about, tried at every minute of a slice.
+    /// Most slices that overlap the queried time, counted at every minute of a slice.
     fn counted(limits: &BloomLimits) -> u32 {
         let (slice, bloom, exact) = (limits.slice_ms(), ms(limits.bloom), ms(limits.exact));
         let at = |now: i64| {
@@ -102,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn the_slices_of_a_look_up_are_those_that_can_be_asked() {
+    fn consulted_is_the_most_slices_that_overlap_the_queried_time() {
         for (limits, consulted) in [
             (limits(24, 168, 7), 7),
             (limits(0, 168, 7), 8),
@@ -116,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn grids_hold_the_slices_alive_without_waste() {
+    fn grids_hold_the_live_slices_without_waste() {
         for (slices, width) in [(1, 2), (2, 3), (3, 4), (4, 3), (7, 4), (11, 4), (12, 4)] {
             assert_eq!(limits(0, 24, slices).width(), width, "{slices} slices");
         }

@@ -1,23 +1,23 @@
-//! The Bloom part of one partition's window: identities beyond the exact set, at a few bytes each.
+//! The Bloom part of one partition's window: identities beyond the exact part, at a few bytes each.
 //!
-//! It tells *probably seen* from *never seen in the window*. What always holds:
-//! - An identity that arrived inside `limits.bloom` passes, unless the memory limit made the oldest
-//!   go first; [`Bloom::forgotten_ms`] says so.
-//! - An absent identity passes with at most `limits.false_positive_rate`, for the look-up as a whole.
-//!   [`sizing`] has the arithmetic, [`Bloom::false_positive_rate`] what the bits in memory give.
-//! - A bit has no owner and is never taken back. So only committed owners may be inserted, and when
-//!   committed owners are undone after all, the filters must be built anew.
+//! It distinguishes *probably seen* from *never seen in the window*. Invariants:
+//! - An identity that arrived inside `limits.bloom` passes, unless a limit (memory or number of identities) has
+//!   dropped the oldest filters; [`Bloom::forgotten_ms`] reports that.
+//! - An absent identity passes with a probability of at most `limits.false_positive_rate`, for the look-up as a whole.
+//!   [`sizing`] has the arithmetic, [`Bloom::false_positive_rate`] computes the rate from the bits in memory.
+//! - A bit has no owner and cannot be removed. So only committed owners may be inserted. If committed owners are
+//!   undone nevertheless, the filters must be rebuilt.
 //! - The same inserts in the same order give the same bits, however often [`Bloom::expire`] is called
 //!   in between. With the [`Layout`] of the filters at any later time, the inserts of the slices that
-//!   were alive then will do.
+//!   were live then are sufficient.
 //!
-//! Stream time at arrival is cut into slices of `bloom / slices`. A slice lives until its end is
-//! older than the window and is then dropped whole, so up to `slices + 1` are alive.
+//! Stream time is divided into slices of `bloom / slices`. A slice is live until its end is
+//! older than the window and is then dropped as a whole, so up to `slices + 1` slices are live.
 //!
-//! A slice has one filter, shaped from what the last slices held. One that outgrows its design gets a
-//! further filter with a tighter share of the rate. Filters of equal size share a grid, in which the
-//! blocks of all of them for one row stand side by side; a filter that expires leaves its column to
-//! the next. A grid dies with its last filter, so a peak costs its memory for one window.
+//! A slice has one filter, sized by the counts of the last slices. If a slice exceeds the capacity of its filter, it
+//! gets a further filter with a smaller share of the rate. Filters of equal size share a grid, in which the
+//! blocks of all filters in one row are adjacent. When a filter expires, its column is reused by the next one.
+//! A grid is freed with its last filter, so a traffic peak costs its memory for one window.
 
 mod copies;
 mod filter;
@@ -45,7 +45,7 @@ pub use shape::Shape;
 use sizing::{Density, Shares};
 pub use slices::Slice;
 
-/// Inserts looked at before the first of them is done.
+/// Number of inserts that are prefetched together.
 const CHUNK: usize = 32;
 
 /// One partition's filters.
@@ -54,35 +54,35 @@ pub struct Bloom {
     limits: BloomLimits,
     slice_ms: i64,
     shares: Shares,
-    /// How densely a slice's first filter uses its blocks.
+    /// Block density of a slice's first filter.
     density: Density,
     grids: Vec<Grid>,
     open: Option<Open>,
-    /// What the last slices held.
+    /// Number of identities of each of the last slices.
     held: VecDeque<u64>,
     forgotten_ms: Option<i64>,
-    /// The layout that is followed: its oldest slice and the one that was open then.
+    /// The followed layout: the start of its oldest slice and of its open slice.
     followed: Option<(i64, i64)>,
 }
 
-/// The slice that is being written.
+/// The slice that receives inserts.
 #[derive(Debug, Clone, Copy)]
 struct Open {
-    /// Grid and column of its newest filter; `None` when that is gone.
+    /// Grid and column of its newest filter; `None` when that has been dropped.
     at: Option<(usize, usize)>,
-    /// Which filter of the slice that is.
+    /// Number of that filter within the slice.
     place: u32,
-    /// Beginning and end of the slice, stream time; the end is beyond all times while time is unknown.
+    /// Start and end of the slice, stream time; the end is `i64::MAX` while stream time is unknown.
     begin_ms: i64,
     end_ms: i64,
     /// Stream time at the slice's first arrival; 0 while unknown.
     first_ms: i64,
-    /// Identities inserted into all of its filters.
+    /// Identities inserted, over all of its filters.
     ids: u64,
 }
 
 impl Bloom {
-    /// No identities.
+    /// Empty filters.
     #[must_use]
     pub fn new(limits: BloomLimits) -> Self {
         let shares = limits.shares();
@@ -99,47 +99,47 @@ impl Bloom {
         }
     }
 
-    /// Tells how many identities a slice will hold, before the first one comes: so that a restore
-    /// does not begin small.
-    pub fn expect(&mut self, ids_a_slice: u64) {
+    /// Sets the expected number of identities per slice before the first insert, so that a restore does not start with
+    /// the smallest filter.
+    pub fn expect(&mut self, ids_per_slice: u64) {
         self.held.clear();
-        self.held.push_back(ids_a_slice);
+        self.held.push_back(ids_per_slice);
     }
 
-    /// The time that a look-up asks about at stream time `now_ms`: older than the exact part, younger
-    /// than the end of memory.
+    /// The range of stream time that a look-up queries at stream time `now_ms`: older than the exact part, younger
+    /// than the end of the window.
     #[must_use]
     pub fn asked(&self, now_ms: i64) -> Range<i64> {
         now_ms.saturating_sub(ms(self.limits.bloom))..now_ms.saturating_sub(ms(self.limits.exact))
     }
 
-    /// Starts to load what [`Bloom::probably`] will read.
+    /// Prefetches the memory that [`Bloom::probably`] reads.
     #[inline]
     pub fn prefetch(&self, look: &Look) {
         self.grids.iter().for_each(|grid| grid.prefetch(look.position));
     }
 
-    /// The beginning of a slice, in stream time, that probably holds the identity. Asks the filters
-    /// of which some arrivals may lie in `asked`; `None` means that none of them has it, for certain.
+    /// Start of a slice, stream time, that probably holds the identity. Queries the filters that may have arrivals in
+    /// `queried`; `None` means that none of them contains the identity, with certainty.
     #[must_use]
     #[inline]
-    pub fn probably(&self, look: &Look, asked: &Range<i64>) -> Option<i64> {
+    pub fn probably(&self, look: &Look, queried: &Range<i64>) -> Option<i64> {
         let mut wanted = Mask::of(look.position.first, 0);
         self.grids.iter().find_map(|grid| {
             if wanted.bits != grid.bits() {
                 wanted = Mask::of(look.position.first, grid.bits());
             }
-            grid.find(&wanted, look.position, asked, self.slice_ms)
+            grid.find(&wanted, look.position, queried, self.slice_ms)
         })
     }
 
-    /// Remembers the identity of a committed owner that arrived at stream time `arrived_ms`; 0 and
-    /// less is unknown, and counts as the first time that becomes known. A time before the newest
-    /// slice is filed in that one.
+    /// Inserts the identity of a committed owner that arrived at stream time `arrived_ms`. Zero and negative values mean
+    /// unknown, and count as the first time that becomes known. An arrival from before the newest slice is inserted into
+    /// the newest slice.
     #[inline]
     pub fn insert(&mut self, look: &Look, arrived_ms: i64) {
         let arrived_ms = arrived_ms.max(0);
-        if self.is_past(arrived_ms) {
+        if self.is_before_layout(arrived_ms) {
             return;
         }
         let room = self.room(arrived_ms).or_else(|| self.make_room(arrived_ms));
@@ -152,7 +152,7 @@ impl Bloom {
         }
     }
 
-    /// [`Bloom::insert`] for many, with the memory on its way before it is needed.
+    /// [`Bloom::insert`] for many owners, with prefetching.
     pub fn insert_all(&mut self, owners: impl IntoIterator<Item = (Identity, i64)>) {
         let mut owners = owners.into_iter().map(|(identity, arrived_ms)| (Look::at(identity), arrived_ms));
         let mut chunk = Vec::with_capacity(CHUNK);
@@ -175,7 +175,7 @@ impl Bloom {
         }
     }
 
-    /// Where an identity that arrives at `arrived_ms` can be written without further ado.
+    /// Grid and column of the open filter if it can take an arrival at `arrived_ms`.
     #[inline]
     fn room(&self, arrived_ms: i64) -> Option<(usize, usize)> {
         let open = self.open.as_ref().filter(|open| arrived_ms < open.end_ms)?;
@@ -189,16 +189,16 @@ impl Bloom {
         if now_ms <= 0 {
             return;
         }
-        self.date(now_ms);
+        self.assign_unknown_time(now_ms);
         let (oldest, slice) = (now_ms.saturating_sub(ms(self.limits.bloom)), self.slice_ms);
-        let gone = |(slice_ms, _): Age| slice_ms.saturating_add(slice) <= oldest;
-        if self.ages().any(gone) {
-            self.drop_filters(gone);
+        let expired = |(slice_ms, _): Age| slice_ms.saturating_add(slice) <= oldest;
+        if self.ages().any(expired) {
+            self.drop_filters(expired);
         }
     }
 
-    /// Files what came before any time was known under `now_ms`.
-    fn date(&mut self, now_ms: i64) {
+    /// Assigns arrivals from before stream time was known to the slice of `now_ms`.
+    fn assign_unknown_time(&mut self, now_ms: i64) {
         let Some(open) = self.open.as_mut().filter(|open| open.first_ms <= 0) else { return };
         let slice = self.limits.slice_at(now_ms);
         let begin_ms = slice.start;
@@ -209,14 +209,14 @@ impl Bloom {
         }
     }
 
-    /// Takes filters out, and gives back the memory of grids that are empty then.
-    fn drop_filters(&mut self, gone: impl Fn(Age) -> bool) {
-        self.grids.iter_mut().for_each(|grid| grid.free_all(&gone));
+    /// Drops the filters for which `dropped` returns true, and frees the grids that are empty then.
+    fn drop_filters(&mut self, dropped: impl Fn(Age) -> bool) {
+        self.grids.iter_mut().for_each(|grid| grid.free_all(&dropped));
         self.grids.retain(|grid| !grid.is_empty());
         self.find_open();
     }
 
-    /// Looks up anew where the newest filter of the slice that is being written stands.
+    /// Finds the current position of the newest filter of the open slice.
     fn find_open(&mut self) {
         if let Some(open) = &mut self.open {
             let newest = |filter: &Filter| filter.design.age() == (open.begin_ms, open.place);
@@ -225,8 +225,8 @@ impl Bloom {
         }
     }
 
-    /// Stream time, ms since the epoch, of the latest arrival that was forgotten before its time
-    /// because the memory limit did not do; `None` when all is remembered that should be.
+    /// Stream time, ms since the epoch, of the latest arrival that a limit (memory or number of identities) dropped before it
+    /// expired; `None` when there is none.
     #[must_use]
     pub fn forgotten_ms(&self) -> Option<i64> {
         self.forgotten_ms

@@ -1,18 +1,18 @@
-//! How many identities fit into how many blocks at which false-positive rate: pure arithmetic.
+//! Relation between identities, blocks and false-positive rate: pure arithmetic.
 //!
 //! A filter is a number of 512-bit blocks. An identity has two of them, and `k` bits in each, drawn
-//! with replacement. An absent identity passes when all its bits happen to be set in both, so the
+//! with replacement. An absent identity passes when all its bits happen to be set in both blocks. So the
 //! rate of a filter is the square of the rate of one block, averaged over all blocks.
 //!
 //! **One block.** `n` identities in `b` blocks put `j` of them into a block, where `j` follows a
-//! Poisson law with mean `load = 2n / b` (Putze, Sanders, Singler: Cache-, Hash- and Space-Efficient
-//! Bloom Filters, 2007). The usual formula `(1 - (1 - 1/512)^(kj))^k` takes the share of bits set as
-//! fixed and so promises too little in a block this small (Bose et al.: On the false-positive rate of
-//! Bloom filters, 2008). Inclusion and exclusion over the bits asked for gives the expectation without
-//! that error: the chance that none of `i` given bits is set is `E[(1 - i/512)^(kj)]`, which for a
-//! Poisson law is `exp(-load (1 - (1 - i/512)^k))`.
+//! Poisson distribution with mean `load = 2n / b` (Putze, Sanders, Singler: Cache-, Hash- and Space-Efficient
+//! Bloom Filters, 2007). The usual formula `(1 - (1 - 1/512)^(kj))^k` assumes a fixed share of bits set, and
+//! so gives too low a rate for such small blocks (Bose et al.: On the false-positive rate of
+//! Bloom filters, 2008). Inclusion and exclusion over the bits tested gives the expectation without
+//! that error: the probability that none of `i` given bits is set is `E[(1 - i/512)^(kj)]`, which for a
+//! Poisson distribution is `exp(-load (1 - (1 - i/512)^k))`.
 //!
-//! **Bits an identity**, by this arithmetic, as `1024 / load` with the best `k`:
+//! **Bits per identity**, by this arithmetic, as `1024 / load` with the best `k`:
 //!
 //! | rate of | 1e-4 | 1e-6 | 1e-9 | 1e-12 |
 //! |---|---|---|---|---|
@@ -20,35 +20,36 @@
 //! | a look-up in 7 filters | 24.4 (k 8) | 36.3 (k 10) | 58.1 (k 14) | 86.5 (k 17) |
 //! | a look-up in 8 filters | 24.7 (k 8) | 36.7 (k 10) | 58.5 (k 14) | 87.1 (k 17) |
 //!
-//! So 52 bits are right for 1e-9 in *one* filter (8.3e-10 with k = 13), and give 5.8e-9 in a look-up
-//! that asks seven. The rate is promised for the look-up, so the slices share it.
+//! So 52 bits are sufficient for 1e-9 in *one* filter (8.3e-10 with k = 13), and give 5.8e-9 in a look-up
+//! that queries seven. The configured rate applies to the look-up, so the slices share it.
 
 /// Bits of a block.
 pub const BLOCK_BITS: u32 = 512;
-/// Blocks an identity has in a filter.
-const BLOCKS_AN_ID: f64 = 2.0;
-/// Most bits of an identity in one block: beyond, rounding would show in [`block_rate`].
-const MOST_BITS: u32 = 20;
-/// The smallest rate that is sized for. Smaller ones are treated as this one: nobody could measure it.
+/// Blocks of an identity in a filter.
+const BLOCKS_PER_ID: f64 = 2.0;
+/// Most bits of an identity in one block. With more, rounding errors of [`block_rate`] would be significant.
+const MAX_BITS: u32 = 20;
+/// The smallest rate for which filters are sized. Smaller rates are treated as this one, because they cannot be
+/// measured.
 pub const SMALLEST_RATE: f64 = 1e-15;
 /// Fewest blocks of a filter: 4 KiB.
 pub(super) const FEWEST_BLOCKS: u64 = 64;
-/// What a slice's first filter may use of the slice's rate; its further filters share the rest.
+/// Share of a slice's rate for its first filter. The slice's further filters share the rest.
 const FIRST_SHARE: f64 = 7.0 / 8.0;
 
-/// The chance that `bits` bits, drawn with replacement, are all set in a block, if each of its
-/// identities set as many and their number follows a Poisson law with mean `load`.
+/// The probability that `bits` bits, drawn with replacement, are all set in a block, if each of its
+/// identities has drawn as many and their number follows a Poisson distribution with mean `load`.
 /// For `bits` up to 20; absolute error below 1e-10.
 #[must_use]
 pub fn block_rate(load: f64, bits: u32) -> f64 {
     Draws::new(bits).rate(load)
 }
 
-/// What [`block_rate`] needs of a number of bits, whatever the load.
+/// The part of [`block_rate`] that depends on the number of bits and not on the load.
 struct Draws {
-    /// The chances that the bits drawn are 0, 1, 2, … different ones.
+    /// The probabilities that the bits drawn are 0, 1, 2, … different ones.
     distinct: Vec<f64>,
-    /// The chances that one identity sets at least one of 0, 1, 2, … given bits.
+    /// The probabilities that one identity sets at least one of 0, 1, 2, … given bits.
     touched: Vec<f64>,
 }
 
@@ -60,7 +61,7 @@ impl Draws {
     }
 
     fn rate(&self, load: f64) -> f64 {
-        // none[i]: that none of i given bits is set; its d-th difference: that all of d given bits are.
+        // none[i]: probability that none of i given bits is set. Its d-th difference: that all of d given bits are set.
         let mut none: Vec<f64> = self.touched.iter().map(|touched| (-load * touched).exp()).collect();
         let mut rate = 0.0;
         for distinct in &self.distinct {
@@ -72,7 +73,7 @@ impl Draws {
     }
 }
 
-/// The chances that `draws` draws from the bits of a block hit 0, 1, 2, … different ones.
+/// The probabilities that `draws` draws from the bits of a block give 0, 1, 2, … different ones.
 fn distinct_draws(draws: u32) -> Vec<f64> {
     let size = f64::from(BLOCK_BITS);
     let mut chances = vec![1.0];
@@ -89,27 +90,27 @@ fn distinct_draws(draws: u32) -> Vec<f64> {
 /// bits in each of two blocks.
 #[must_use]
 pub fn filter_rate(ids: u64, blocks: u64, bits: u32) -> f64 {
-    block_rate(BLOCKS_AN_ID * ids as f64 / blocks.max(1) as f64, bits).powi(2)
+    block_rate(BLOCKS_PER_ID * ids as f64 / blocks.max(1) as f64, bits).powi(2)
 }
 
-/// How densely blocks may be used.
+/// How densely the blocks of a filter may be filled.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Density {
-    /// Bits an identity sets in each of its two blocks, 1 to 20.
+    /// Bits that an identity sets in each of its two blocks, 1 to 20.
     pub bits: u32,
-    /// Identities of an average block, each counted in both of its blocks.
+    /// Average identities per block, each counted in both of its blocks.
     pub load: f64,
 }
 
 impl Density {
-    /// The densest use of blocks that keeps a filter within `rate`.
+    /// The highest density that keeps a filter within `rate`.
     #[must_use]
     pub fn at_rate(rate: f64) -> Self {
-        let all = (1..=MOST_BITS).map(|bits| Self::with_bits(rate, bits));
+        let all = (1..=MAX_BITS).map(|bits| Self::with_bits(rate, bits));
         all.max_by(|a, b| a.load.total_cmp(&b.load)).unwrap_or(Self { bits: 1, load: 0.0 })
     }
 
-    /// The same with a given number of bits.
+    /// The highest density with a given number of bits that keeps a filter within `rate`.
     #[must_use]
     pub fn with_bits(rate: f64, bits: u32) -> Self {
         let wanted = rate.max(SMALLEST_RATE / 1e4).sqrt();
@@ -122,46 +123,46 @@ impl Density {
         Self { bits, load: low }
     }
 
-    /// Bits of memory an identity takes.
+    /// Bits of memory per identity.
     #[must_use]
     pub fn bits_an_id(self) -> f64 {
-        BLOCKS_AN_ID * f64::from(BLOCK_BITS) / self.load
+        BLOCKS_PER_ID * f64::from(BLOCK_BITS) / self.load
     }
 
-    /// Blocks that hold `ids` identities: at least 64, and more than the average calls for by twice the
-    /// root, because in a small filter single crowded blocks weigh.
+    /// Number of blocks for `ids` identities: at least 64, and more than the average requires by twice the square
+    /// root, because in a small filter single crowded blocks matter.
     #[must_use]
     pub fn blocks_for(self, ids: u64) -> u64 {
-        let blocks = (BLOCKS_AN_ID * ids as f64 / self.load).ceil();
+        let blocks = (BLOCKS_PER_ID * ids as f64 / self.load).ceil();
         whole(blocks + 2.0 * blocks.sqrt()).max(FEWEST_BLOCKS)
     }
 
-    /// Identities that so many blocks hold; the reverse of [`Density::blocks_for`].
+    /// Number of identities that `blocks` blocks hold; the inverse of [`Density::blocks_for`].
     #[must_use]
     pub fn ids_in(self, blocks: u64) -> u64 {
         let root = (1.0 + blocks as f64).sqrt() - 1.0;
-        whole(root * root * self.load / BLOCKS_AN_ID).max(1)
+        whole(root * root * self.load / BLOCKS_PER_ID).max(1)
     }
 }
 
-/// How the rate of a look-up is shared among all the filters that it may ask.
+/// How the rate of a look-up is divided among all filters that it may query.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Shares {
     slice: f64,
 }
 
 impl Shares {
-    /// `rate` is that of a look-up as a whole, which asks at most `consulted` slices. Their chances
+    /// `rate` is that of a look-up as a whole, which queries at most `consulted` slices. Their rates
     /// add up: the rate of a union is at most the sum.
     #[must_use]
     pub fn new(rate: f64, consulted: u32) -> Self {
         Self { slice: rate.clamp(SMALLEST_RATE, 1.0) / f64::from(consulted.max(1)) }
     }
 
-    /// What the filter number `place` of a slice may use, counted from 0. The first one 7/8 of the
-    /// slice's rate, which costs 0.8 bits an identity; those after it, which a slice has only when it
-    /// outgrows its design, 1/16, 1/32, … (Almeida, Baquero, Preguiça, Hutchison: Scalable Bloom
-    /// Filters, 2007). All together never more than the slice's rate.
+    /// The rate of filter number `place` of a slice, counted from 0. The first one gets 7/8 of the slice's rate, which
+    /// costs 0.8 bits per identity. Further ones, which a slice has only when it exceeds its first filter's capacity,
+    /// get 1/16, 1/32, … (Almeida, Baquero, Preguiça, Hutchison: Scalable Bloom Filters, 2007). Their sum never exceeds
+    /// the slice's rate.
     #[must_use]
     pub fn of(self, place: u32) -> f64 {
         let share = if place == 0 { FIRST_SHARE } else { 0.5f64.powi(place.min(40).cast_signed() + 3) };
@@ -169,7 +170,7 @@ impl Shares {
     }
 }
 
-/// A count that is known to be one, as such.
+/// A non-negative float as a count, rounded down.
 fn whole(value: f64) -> u64 {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates")]
     let whole = value as u64;
@@ -184,8 +185,8 @@ mod tests {
         assert!((found / wanted - 1.0).abs() < 1e-3, "{found} where {wanted} was expected");
     }
 
-    /// Throws the bits of `j` identities and of one probe as a Markov chain, without any closed form.
-    fn by_throwing(load: f64, bits: u32) -> f64 {
+    /// Computes the rate with a Markov chain over the bits set by `j` identities, without a closed form.
+    fn by_markov_chain(load: f64, bits: u32) -> f64 {
         let mut set = vec![0.0; 513];
         set[0] = 1.0;
         let (mut rate, mut chance) = (0.0, (-load).exp());
@@ -205,15 +206,15 @@ mod tests {
     }
 
     #[test]
-    fn the_closed_form_is_what_throwing_bits_gives() {
+    fn the_closed_form_agrees_with_a_markov_chain() {
         for (load, bits) in [(19.7, 13), (17.5, 14), (41.0, 8), (11.8, 17), (3.0, 2)] {
-            close(block_rate(load, bits), by_throwing(load, bits));
+            close(block_rate(load, bits), by_markov_chain(load, bits));
         }
         assert!(block_rate(0.0, 13) < 1e-15 && block_rate(1e9, 13) > 0.999);
     }
 
     #[test]
-    fn the_table_above_is_right() {
+    fn the_table_in_the_module_docs_is_correct() {
         let table: [(f64, [(f64, u32); 3]); 4] = [
             (1e-4, [(19.8, 6), (24.4, 8), (24.7, 8)]),
             (1e-6, [(31.1, 9), (36.3, 10), (36.7, 10)]),
@@ -231,14 +232,14 @@ mod tests {
     }
 
     #[test]
-    fn the_shares_of_a_slice_never_exceed_its_rate() {
+    fn the_rates_of_a_slices_filters_never_exceed_its_rate() {
         let shares = Shares::new(1e-6, 8);
         let all: f64 = (0..100).map(|place| shares.of(place)).sum();
         assert!(all <= 1e-6 / 8.0 * (1.0 + 1e-9) && all > 0.9e-6 / 8.0, "{all}");
     }
 
     #[test]
-    fn blocks_and_identities_reverse_each_other() {
+    fn ids_in_is_the_inverse_of_blocks_for() {
         let density = Density::at_rate(1.25e-10);
         for ids in [2_000, 50_000, 20_000_000u64] {
             let blocks = density.blocks_for(ids);

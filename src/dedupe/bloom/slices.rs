@@ -1,4 +1,4 @@
-//! The filters as people see them: by slice.
+//! Statistics of the filters, by slice.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -7,34 +7,34 @@ use super::Bloom;
 use super::filter::{Age, Filter};
 use super::grid::{BLOCK_BYTES, Grid};
 
-/// One slice of stream time and what its filters hold.
+/// One slice of stream time and statistics of its filters.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Slice {
-    /// Beginning, ms since the epoch; 0 while no time is known.
+    /// Start, ms since the epoch; 0 while stream time is unknown.
     pub start_ms: i64,
     /// End, exclusive, ms since the epoch.
     pub end_ms: i64,
     /// Identities inserted.
     pub ids: u64,
-    /// Filters: more than one when the slice outgrew its design.
+    /// Number of filters: more than one when the slice exceeded the capacity of the first.
     pub filters: u32,
     /// Share of bits set, 0 to 1.
     pub fill: f64,
-    /// The chance that an absent identity passes one of its filters, from the bits that are set.
+    /// The probability that an absent identity passes one of its filters, computed from the bits that are set.
     pub false_positive_rate: f64,
     /// Bytes of its filters.
     pub bytes: u64,
 }
 
 impl Bloom {
-    /// The chance that a look-up about `asked` lets an absent identity pass, from the bits that are
-    /// set now: 1 less the product over all filters asked of the chance not to pass.
+    /// The probability that an absent identity passes a look-up for `queried`, computed from the bits that are
+    /// set: 1 minus the product, over all filters queried, of the probability not to pass.
     #[must_use]
-    pub fn false_positive_rate(&self, asked: &Range<i64>) -> f64 {
-        union(self.filters().filter(|filter| filter.overlaps(asked, self.slice_ms)))
+    pub fn false_positive_rate(&self, queried: &Range<i64>) -> f64 {
+        union(self.filters().filter(|filter| filter.overlaps(queried, self.slice_ms)))
     }
 
-    /// The slices held, the oldest first.
+    /// All slices, the oldest first.
     #[must_use]
     pub fn slices(&self) -> Vec<Slice> {
         let mut by_start: BTreeMap<i64, Vec<&Filter>> = BTreeMap::new();
@@ -58,24 +58,24 @@ impl Bloom {
         }
     }
 
-    /// Identities held, those of a slice that has begun to leave the window included.
+    /// Number of identities, including those of a slice that is partly expired.
     #[must_use]
     pub fn ids(&self) -> u64 {
         self.filters().map(|filter| filter.ids).sum()
     }
 
-    /// The filters held, and those that columns are kept for.
+    /// All filters, and those for which columns are reserved.
     pub(super) fn ages(&self) -> impl Iterator<Item = Age> {
         self.grids.iter().flat_map(Grid::ages).flatten()
     }
 
-    /// Filters held.
+    /// All filters.
     pub(super) fn filters(&self) -> impl Iterator<Item = &Filter> {
         self.grids.iter().flat_map(Grid::filters)
     }
 }
 
-/// The chance to pass at least one of the filters.
+/// The probability to pass at least one of the filters.
 fn union<'a>(filters: impl Iterator<Item = &'a Filter>) -> f64 {
     let none: f64 = filters.map(|filter| (-filter.rate()).ln_1p()).sum();
     -none.exp_m1()

@@ -1,9 +1,9 @@
-//! The index of a window that forgets instead of growing: one table, made once.
+//! The index of a window that evicts the oldest owners instead of growing: one table, allocated once.
 //!
-//! What always holds:
-//! - Memory is that of the table, whatever comes.
-//! - Inserts that are taken back in reverse order, before [`Index::settle`], leave the table as it
-//!   was: what they overwrote is put back. So an abort leaves no trace.
+//! Invariants:
+//! - Memory is that of the table, for any traffic.
+//! - Inserts undone in reverse order, before [`Index::settle`], leave the table as it was: the owners
+//!   that they overwrote are restored. So an abort leaves no trace.
 
 use super::{Index, Look};
 use crate::dedupe::Offset;
@@ -11,16 +11,16 @@ use crate::dedupe::growth::next_capacity;
 use crate::dedupe::table::Table;
 use crate::dedupe::table::evicting::Overwritten;
 
-/// What was overwritten since the inserts were settled, in order.
+/// Owners overwritten since the last [`Index::settle`], in order.
 #[derive(Debug, Default)]
 pub(super) struct Evicting {
     overwritten: Vec<Overwritten>,
-    /// Owners too far back for the table's offsets.
-    left_behind: Vec<Offset>,
+    /// Owners that are too far below the newest offset for the table's offset range.
+    out_of_range: Vec<Offset>,
 }
 
 impl Index {
-    /// An index of `slots` slots of 8 bytes, for ever. Where both buckets of an identity are full, the
+    /// An index with a fixed number of `slots` slots of 8 bytes. When both buckets of an identity are full, the
     /// oldest owner in them is overwritten.
     #[must_use]
     pub fn evicting(slots: u64) -> Self {
@@ -33,20 +33,20 @@ impl Index {
         Table::bytes_of_slots(slots)
     }
 
-    /// Slots of an index that evicts; `None` of one that grows.
+    /// Number of slots of an evicting index; `None` for one that grows.
     #[must_use]
     pub fn slots(&self) -> Option<u64> {
         self.evicting.as_ref().map(|_| self.newest.slots())
     }
 
-    /// The inserts since the last call are there to stay. Visits the owners that they overwrote.
+    /// Makes the inserts since the last call final. Visits the owners that they overwrote.
     pub fn settle(&mut self, visit: impl FnMut(Offset)) {
-        if let Some(Evicting { overwritten, left_behind }) = &mut self.evicting {
-            overwritten.drain(..).map(|gone| gone.owner).chain(left_behind.drain(..)).for_each(visit);
+        if let Some(Evicting { overwritten, out_of_range }) = &mut self.evicting {
+            overwritten.drain(..).map(|old| old.owner).chain(out_of_range.drain(..)).for_each(visit);
         }
     }
 
-    /// Bytes allocated, and those of the table that comes next if the newest one is nearly full.
+    /// Bytes allocated, plus those of the next table if the newest one is at least three quarters full.
     #[must_use]
     pub fn bytes_ahead(&self) -> u64 {
         let soon = self.evicting.is_none() && self.newest.live >= self.newest.capacity() / 4 * 3;
@@ -54,29 +54,29 @@ impl Index {
         self.memory_bytes() as u64 + if soon { Table::shape(next).1 } else { 0 }
     }
 
-    /// Inserts by overwriting; false when this index grows instead.
+    /// Inserts by overwriting; returns false when this index grows instead.
     pub(super) fn overwrite(&mut self, look: &Look, offset: Offset) -> bool {
         let Some(evicting) = &mut self.evicting else { return false };
         if self.newest.may_begin_at(offset) {
             self.newest.base = offset;
         } else if !self.newest.reaches(offset) {
-            let before = evicting.left_behind.len();
-            self.newest.rebase(offset, self.first_live, &mut evicting.left_behind);
-            let gone = (evicting.left_behind.len() - before) as u64;
-            self.newest.live = self.newest.live.saturating_sub(gone);
+            let before = evicting.out_of_range.len();
+            self.newest.rebase(offset, self.first_live, &mut evicting.out_of_range);
+            let removed = (evicting.out_of_range.len() - before) as u64;
+            self.newest.live = self.newest.live.saturating_sub(removed);
         }
         match self.newest.overwrite(look.position, offset, self.first_live) {
-            Some(gone) => evicting.overwritten.push(gone),
+            Some(old) => evicting.overwritten.push(old),
             None => self.newest.live += 1,
         }
         true
     }
 
-    /// After an insert was taken back: puts back what it had overwritten, if anything.
-    pub(super) fn put_back(&mut self, offset: Offset) {
+    /// After the insert at `offset` was undone: restores the owner that it had overwritten, if any.
+    pub(super) fn restore_overwritten(&mut self, offset: Offset) {
         let Some(evicting) = &mut self.evicting else { return };
-        if let Some(gone) = evicting.overwritten.pop_if(|gone| gone.by == offset) {
-            self.newest.put_back(&gone);
+        if let Some(old) = evicting.overwritten.pop_if(|old| old.by == offset) {
+            self.newest.restore_overwritten(&old);
             self.newest.live += 1;
         }
     }

@@ -1,14 +1,14 @@
-//! A table that is never followed by another: where there is no room, the oldest is overwritten.
+//! A fixed table: when both buckets are full, the oldest owner is overwritten.
 
 use super::{Bucket, PLACE_MASK, Position, SLOTS, Table};
 use crate::dedupe::Offset;
 
-/// An owner that an insert overwrote, and all it takes to put it back.
+/// An owner that an insert overwrote, with everything needed to restore it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Overwritten {
-    /// The owner that stands in its slot now.
+    /// The owner that is in the slot now.
     pub by: Offset,
-    /// The owner that stood there.
+    /// The owner that was in the slot before.
     pub owner: Offset,
     place: usize,
     slot: usize,
@@ -16,12 +16,12 @@ pub struct Overwritten {
 }
 
 impl Table {
-    /// A table of at least so many slots, all of which will be used.
+    /// A table of at least `slots` slots, all of which are used.
     pub fn of_slots(slots: u64) -> Self {
         Self::with_buckets(Self::buckets_of(slots), Offset::MAX)
     }
 
-    /// What a table of so many slots allocates, in bytes.
+    /// Bytes that a table of `slots` slots allocates.
     pub fn bytes_of_slots(slots: u64) -> u64 {
         ((Self::buckets_of(slots) + 1) * size_of::<Bucket>()) as u64
     }
@@ -30,17 +30,16 @@ impl Table {
         usize::try_from(slots).unwrap_or(usize::MAX).min(usize::MAX / 128).div_ceil(SLOTS).max(1)
     }
 
-    /// How many slots it has.
+    /// Number of slots.
     pub fn slots(&self) -> u64 {
         (self.buckets * SLOTS) as u64
     }
 
-    /// Writes over the lowest offset of both buckets, whatever it is: never used, expired, or, when all
-    /// are live, the oldest owner, which is given back. Among slots never used, those of the
-    /// emptier bucket come first.
+    /// Overwrites the slot with the lowest offset in both buckets: an unused or expired one or, when all are live, the
+    /// oldest owner, which is returned. Of unused slots, one in the emptier bucket is taken first.
     ///
-    /// That expired slots are not preferred otherwise costs little, and makes what is overwritten
-    /// independent of the window: so one curve tells how long an owner stays.
+    /// Expired slots have no further preference. That costs little, and makes the choice independent of the length of
+    /// the window: one curve describes how long an owner stays, for every window.
     pub fn overwrite(
         &mut self,
         position: Position,
@@ -59,26 +58,26 @@ impl Table {
         (held >= oldest).then(|| Overwritten { by: offset, owner: self.base + held - 1, place, slot, tag })
     }
 
-    /// The lowest place in a bucket, its slot, and how many slots of the bucket are in use.
+    /// The lowest place in a bucket, its slot, and the number of slots of the bucket that are in use.
     fn lowest(&self, place: usize) -> (u64, usize, usize) {
         let slots = self.bucket(place).into_iter().flatten().map(|slot| slot & PLACE_MASK);
         let used = slots.clone().filter(|place| *place > 0).count();
         slots.enumerate().map(|(slot, place)| (place, slot, used)).min().unwrap_or((0, 0, SLOTS))
     }
 
-    /// Puts an owner back into the slot it was overwritten in.
-    pub fn put_back(&mut self, gone: &Overwritten) {
-        // A base that moved on meanwhile has left it behind.
-        let held = if self.reaches(gone.owner) { gone.tag | (gone.owner - self.base + 1) } else { 0 };
-        if let Some(slot) = self.bucket_mut(gone.place).and_then(|slots| slots.get_mut(gone.slot)) {
+    /// Restores an owner into the slot in which it was overwritten.
+    pub fn restore_overwritten(&mut self, old: &Overwritten) {
+        // The base may have moved beyond the owner since; then the slot is cleared.
+        let held = if self.reaches(old.owner) { old.tag | (old.owner - self.base + 1) } else { 0 };
+        if let Some(slot) = self.bucket_mut(old.place).and_then(|slots| slots.get_mut(old.slot)) {
             *slot = held;
         }
     }
 
-    /// Moves the base so far up that `offset` can be written. Gives the owners from `first_live` on that
-    /// it leaves behind: only those more than 137 billion offsets back. Looks at every slot, once in so
-    /// many offsets.
-    pub fn rebase(&mut self, offset: Offset, first_live: Offset, left_behind: &mut Vec<Offset>) {
+    /// Raises the base so far that `offset` can be represented. Adds the live owners (from `first_live` on) that the
+    /// table can no longer represent to `out_of_range`: only those more than 137 billion offsets below `offset`. Scans
+    /// every slot, once in 137 billion offsets.
+    pub fn rebase(&mut self, offset: Offset, first_live: Offset, out_of_range: &mut Vec<Offset>) {
         let base = first_live.max(offset.saturating_sub(PLACE_MASK / 2));
         let oldest = self.oldest_place(first_live);
         let (before, shift) = (self.base, base.saturating_sub(self.base));
@@ -86,7 +85,7 @@ impl Table {
         for slot in &mut self.words {
             let place = *slot & PLACE_MASK;
             if place >= oldest && place <= shift {
-                left_behind.push(before + place - 1);
+                out_of_range.push(before + place - 1);
             }
             *slot = if place > shift { *slot - shift } else { 0 };
         }

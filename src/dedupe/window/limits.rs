@@ -1,29 +1,30 @@
-//! What shortens a window before its time: counts, memory, disk, and the table of one that evicts.
+//! What shortens a window below its configured length: limits on count, memory and disk, and the fixed table of an
+//! evicting window.
 
 use super::{Window, WindowLimits};
 use crate::dedupe::beyond::Beyond;
 use crate::dedupe::index::Index;
-use crate::dedupe::marks::MARKS_A_WINDOW;
+use crate::dedupe::marks::MARKS_PER_WINDOW;
 
-/// What a window may hold at most, whatever its age. May change at any time; the next commit applies it.
+/// Limits of a window besides age. They may change at any time; the next commit applies them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
-    /// Identities in the exact part. For a window that evicts, its table decides instead.
+    /// Identities in the exact part. An evicting window is limited by its table instead.
     pub max_ids: u64,
-    /// Identities stored in blocks: of the exact part, and those that it takes to build the filters
-    /// again. The oldest slices go first, then the exact part becomes shorter.
+    /// Identities stored in blocks: those of the exact part, and those needed to rebuild the filters.
+    /// The oldest slices are dropped first, then the exact part becomes shorter.
     pub max_stored: u64,
-    /// Bytes of the filters beyond the exact part. The oldest go first.
+    /// Bytes of the filters beyond the exact part. The oldest filters are dropped first.
     pub filter_bytes: u64,
 }
 
 impl Bounds {
-    /// Nothing but age.
+    /// No limits besides age.
     pub const NONE: Self = Self { max_ids: u64::MAX, max_stored: u64::MAX, filter_bytes: u64::MAX };
 }
 
-/// Up to where owners were forgotten before their time, last stream time among them in ms since the epoch;
-/// `None` where nothing was, or where all of them would be too old by now.
+/// Latest stream time, in ms since the epoch, of the owners that limits dropped before they expired;
+/// `None` when there are none, or when all of them would have expired by now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Lost {
     /// In the exact part.
@@ -33,7 +34,7 @@ pub struct Lost {
 }
 
 impl Window {
-    /// What limits made it forget: what a restart has to be told, because blocks do not show it.
+    /// What limits dropped. A restart must take it over ([`Window::inherit`]), because blocks do not contain it.
     #[must_use]
     pub fn lost(&self) -> Lost {
         let now = self.time.ms();
@@ -42,7 +43,7 @@ impl Window {
         Lost { exact_ms: exact, beyond_ms: beyond }
     }
 
-    /// Takes over what was forgotten before a restart.
+    /// Takes over [`Window::lost`] from before a restart.
     pub fn inherit(&mut self, lost: Lost) {
         self.marks.inherit_dropped(lost.exact_ms);
         if let Some(beyond) = self.beyond.as_mut() {
@@ -50,23 +51,23 @@ impl Window {
         }
     }
 
-    /// Says that ids from before this stream time, in ms since the epoch, may be missing, for another reason than a
-    /// limit of this window: a state that was restored in part, or begun anew. Decisions stay what they are. What the
-    /// window is said to reach begins there ([`Window::effective_seconds`] and the like) and grows with stream time,
-    /// until it has passed by the window's length. A later time counts, an earlier one is ignored. Blocks do not show
-    /// it: [`Window::incomplete_before_ms`] is what a restart has to be told.
+    /// Notes that ids from before this stream time, in ms since the epoch, may be missing for another reason than a
+    /// limit of this window: the state was restored only in part, or started empty. Decisions do not change. The
+    /// reported length of the window ([`Window::effective_seconds`] and the like) starts at this time and grows with
+    /// stream time, up to the length of the window. A later time replaces an earlier one; an earlier one is ignored.
+    /// Blocks do not contain the note: a restart must take over [`Window::incomplete_before_ms`].
     pub fn note_incomplete_before(&mut self, ms: i64) {
         self.marks.note_incomplete_before(ms);
     }
 
-    /// The latest stream time that was noted so, for as long as the window would reach beyond it.
+    /// The time noted by [`Window::note_incomplete_before`], as long as the configured window reaches back beyond it.
     #[must_use]
     pub fn incomplete_before_ms(&self) -> Option<i64> {
-        let oldest = self.time.ms().saturating_sub(self.asked_ms());
+        let oldest = self.time.ms().saturating_sub(self.configured_ms());
         self.marks.incomplete_ms().filter(|ms| *ms > oldest)
     }
 
-    /// Whether nothing makes the window shorter than what was noted so.
+    /// Whether the note, and no limit, is what shortens the window most.
     #[must_use]
     pub fn is_short_by_note(&self) -> bool {
         let dropped =
@@ -74,31 +75,31 @@ impl Window {
         self.incomplete_before_ms().is_some_and(|ms| dropped.is_none_or(|dropped| dropped <= ms))
     }
 
-    fn asked_ms(&self) -> i64 {
+    fn configured_ms(&self) -> i64 {
         i64::try_from(self.asked().as_millis()).unwrap_or(i64::MAX)
     }
 
-    /// An empty window of fixed memory: a table of `limits.max_ids` slots of 8 bytes, made once. A new
-    /// identity that finds both of its buckets full takes the place of the oldest owner in them. So it
-    /// may forget an identity before its time, and never takes a new one for a known one.
-    /// An abort puts back what its transaction had overwritten.
+    /// An empty window of fixed memory: a table of `limits.max_ids` slots of 8 bytes, allocated once. When both
+    /// buckets of a new identity are full, the oldest owner in them is overwritten. So the window
+    /// may forget an identity before it expires, and never reports a new identity as a duplicate.
+    /// An abort restores the owners that its transaction has overwritten.
     #[must_use]
     pub fn evicting(limits: WindowLimits) -> Self {
         Self { index: Index::evicting(limits.max_ids), ..Self::new(limits) }
     }
 
-    /// Slots of a window that evicts; `None` of one that becomes shorter instead.
+    /// Number of slots of an evicting window; `None` for one that becomes shorter instead.
     #[must_use]
     pub fn slots(&self) -> Option<u64> {
         self.index.slots()
     }
 
-    /// Sets the limit on the number of identities; applied by the next commit.
+    /// Sets the limit on the number of identities. The next commit applies it.
     pub fn set_max_ids(&mut self, max_ids: u64) {
         self.bounds.max_ids = max_ids;
     }
 
-    /// Sets all limits but age; applied by the next commit.
+    /// Sets all limits except age. The next commit applies them.
     pub fn set_bounds(&mut self, bounds: Bounds) {
         self.bounds = bounds;
         if let Some(beyond) = self.beyond.as_mut() {
@@ -106,14 +107,14 @@ impl Window {
         }
     }
 
-    /// Owners that one mark may hold, so that a limit on the count drops little more than it must.
-    pub(super) fn most_in_a_mark(&self) -> u64 {
-        // Marks of a window that evicts also hold what was overwritten, for as long as the window is.
-        let marks = if self.slots().is_some() { MARKS_A_WINDOW / 16 } else { MARKS_A_WINDOW };
+    /// Most owners of one mark, so that a limit on the count drops few more owners than necessary.
+    pub(super) fn max_owners_per_mark(&self) -> u64 {
+        // Marks of an evicting window also count overwritten owners, until they expire.
+        let marks = if self.slots().is_some() { MARKS_PER_WINDOW / 16 } else { MARKS_PER_WINDOW };
         (self.bounds.max_ids.min(self.bounds.max_stored) / marks).max(1)
     }
 
-    /// The open transaction is settled: so is what it overwrote.
+    /// Counts the owners that the committed transaction has overwritten.
     pub(super) fn settle_evicted(&mut self) {
         let Self { index, marks, evicted, .. } = self;
         index.settle(|owner| {
@@ -122,7 +123,7 @@ impl Window {
         });
     }
 
-    /// Forgets what is too old or too much.
+    /// Drops the owners that have expired or exceed a limit.
     pub(super) fn expire(&mut self) {
         let (now, evicts) = (self.time.ms(), self.slots().is_some());
         let most = if evicts { u64::MAX } else { self.bounds.max_ids }.min(self.bounds.max_stored);
@@ -132,7 +133,7 @@ impl Window {
         if evicts && let Some(first) = self.marks.first_held() {
             self.index.expire(first, 0);
         }
-        // Memory is reckoned with tables for what a window may hold, however much would come in its time.
+        // The memory budget assumes tables for `max_ids`, even if the expected number is higher.
         self.index.expect(self.expected_ids(now).min(self.bounds.max_ids), self.bounds.max_ids);
         let first_live = self.index.first_live();
         if let Some(beyond) = self.beyond.as_mut() {
@@ -141,7 +142,7 @@ impl Window {
         }
     }
 
-    /// How many identities a full window will hold if they go on coming as they came.
+    /// Number of identities that a full window will hold if they keep arriving at the same rate.
     fn expected_ids(&self, now: i64) -> u64 {
         let span = self.marks.span_ms(now).unwrap_or(0).clamp(1, self.exact_ms.max(1));
         let ids = u128::from(self.marks.count()) * u128::from(self.exact_ms.unsigned_abs())
@@ -149,8 +150,8 @@ impl Window {
         u64::try_from(ids).unwrap_or(u64::MAX)
     }
 
-    /// How far back memory reaches, exact part and filters together, in seconds of stream time: what
-    /// was asked, or less when a limit made it forget earlier. A window that evicts has gaps inside:
+    /// How far back the window reaches, exact part and filters together, in seconds of stream time: the configured
+    /// length, or less when a limit shortened it. An evicting window has gaps within this time:
     /// [`Window::evicted_share`], [`Window::certain_seconds`].
     #[must_use]
     pub fn effective_seconds(&self) -> f64 {
@@ -160,7 +161,7 @@ impl Window {
         self.exact_reach_ms().max(beyond) as f64 / 1_000.0
     }
 
-    /// The same of the exact part alone.
+    /// [`Window::effective_seconds`] of the exact part alone.
     #[must_use]
     pub fn exact_seconds(&self) -> f64 {
         self.exact_reach_ms() as f64 / 1_000.0
@@ -170,45 +171,45 @@ impl Window {
         self.marks.reach_ms(self.time.ms()).unwrap_or(i64::MAX).clamp(0, self.exact_ms)
     }
 
-    /// How far back, in seconds of stream time, no owner was overwritten.
+    /// How far back, in seconds of stream time, no owner has been overwritten.
     #[must_use]
     pub fn certain_seconds(&self) -> f64 {
         let evicted = self.marks.evicted_ms().map_or(i64::MAX, |ms| self.time.ms().saturating_sub(ms));
         evicted.clamp(0, self.exact_reach_ms()) as f64 / 1_000.0
     }
 
-    /// Share of the owners of the exact part that were overwritten, 0 to 1: how likely a copy of an
-    /// identity of any age inside it is taken for new.
+    /// Share of the owners of the exact part that were overwritten, 0 to 1: the probability that a copy of an
+    /// identity of any age inside it is decided as new.
     #[must_use]
     pub fn evicted_share(&self) -> f64 {
         self.marks.evicted_share()
     }
 
-    /// Owners overwritten since this was asked last.
+    /// Number of owners overwritten since the last call.
     pub fn take_evicted(&mut self) -> u64 {
         std::mem::take(&mut self.evicted)
     }
 
-    /// Identities stored in blocks that are still needed.
+    /// Number of identities stored in blocks that are still needed.
     #[must_use]
     pub fn stored_ids(&self) -> u64 {
-        self.beyond.as_ref().map_or(0, Beyond::ids).max(self.marks.filed())
+        self.beyond.as_ref().map_or(0, Beyond::ids).max(self.marks.count_with_evicted())
     }
 
-    /// New identities a second of stream time, over the exact part; 0 while that spans no time.
+    /// New identities per second of stream time, over the exact part; 0 while the exact part spans no time.
     #[must_use]
     pub fn ids_a_second(&self) -> f64 {
         let span = self.marks.span_ms(self.time.ms()).filter(|span| *span > 0);
-        span.map_or(0.0, |span| self.marks.filed() as f64 * 1_000.0 / span as f64)
+        span.map_or(0.0, |span| self.marks.count_with_evicted() as f64 * 1_000.0 / span as f64)
     }
 
-    /// Bytes of the exact index.
+    /// Bytes allocated by the exact index.
     #[must_use]
     pub fn memory_in_index(&self) -> u64 {
         self.index.memory_bytes() as u64
     }
 
-    /// Bytes of the exact index, the next table of one that is about to grow included.
+    /// Bytes allocated by the exact index, including the next table when the index is about to grow.
     #[must_use]
     pub fn index_bytes_ahead(&self) -> u64 {
         self.index.bytes_ahead()
