@@ -56,7 +56,10 @@ pub fn filters_of(
 ) -> Result<SliceFilters, StateError> {
     let no_filter = |what: String| StateError::NoFilter(what);
     let bloom = limits.bloom.ok_or_else(|| {
-        no_filter("there are no filters, because window.bloom is not longer than window.exact; use the settings of the instance".to_owned())
+        no_filter(
+            "there are no filters, because window.bloom is not longer than window.exact; use the instance's settings"
+                .to_owned(),
+        )
     })?;
     let head =
         store.head(partition)?.ok_or_else(|| no_filter(format!("the state has no partition {partition}")))?;

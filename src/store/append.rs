@@ -24,8 +24,8 @@ pub(super) fn append(
     }
     let mut encoded = encode_in_parts(block);
     let small = encoded.first().filter(|encoded| encoded.place == Place::Waiting).map(|encoded| encoded.meta);
-    let begins = |span_ms| tail.starts_span(block.time_first_ms, span_ms);
-    if small.is_none() || begins(bounds.span_ms) || begins(bounds.slice_ms) {
+    let starts_span = |span_ms| tail.starts_span(block.time_first_ms, span_ms);
+    if small.is_none() || starts_span(bounds.span_ms) || starts_span(bounds.slice_ms) {
         settle(engine, tail, partition)?;
     }
     let mut merged = Vec::new();

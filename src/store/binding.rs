@@ -240,8 +240,8 @@ mod tests {
             ours.accepts_change = true;
             assert!(matches!(ours.relation(&stored), Relation::Foreign(_)), "quarantined, never loaded");
             let renamed = Binding { kinds: vec!["money".into()], accepts_change: false, ..ours.clone() };
-            let is_refused = matches!(renamed.relation(&stored), Relation::OtherRule(..));
-            assert_eq!(is_refused, place == 0, "stored ids belong to the name of their kind");
+            let is_rejected = matches!(renamed.relation(&stored), Relation::OtherRule(..));
+            assert_eq!(is_rejected, place == 0, "stored ids belong to the name of their kind");
         }
         let former = Binding { rules: Vec::new(), kept_ms: Vec::new(), ..binding() };
         assert_eq!(

@@ -29,8 +29,9 @@ pub(super) const BATCH: usize = 100;
 /// sled's seven I/O threads. When all seven wait for a lock whose holder waits for an eighth task (the truncation of
 /// the file), sled deadlocks. (Observed with segments of 256 KiB and a flush after 1 MiB; see ARCHITECTURE.md.)
 const FLUSH_BYTES: usize = 128 * 1024;
-/// Bytes in block files count by this divisor towards the next flush, which is only needed to delete expired files.
-const FILE_WEIGHT: usize = 8;
+/// Bytes in block files count `1 / FILE_DIVISOR` towards the next flush: for them, a flush is needed only to delete
+/// expired files.
+const FILE_DIVISOR: usize = 8;
 /// Approximate overhead of one operation in sled's log, in bytes.
 const OPERATION_BYTES: usize = 1024;
 
@@ -207,7 +208,7 @@ impl Engine {
 
         let operations = remove.len() + insert.len() + 1;
         let weight = |encoded: &EncodedBlock| match encoded.place {
-            Place::Settled => encoded.bytes.len() / FILE_WEIGHT,
+            Place::Settled => encoded.bytes.len() / FILE_DIVISOR,
             Place::Waiting => encoded.bytes.len(),
         };
         let bytes: usize = insert.iter().map(weight).sum();

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use super::entry::Entry;
 use crate::dedupe::Offset;
 
-/// A file is full at this fraction of the partition's live bytes. The oldest file can be deleted only when all of its
-/// blocks have expired, so this keeps the expired part of it small.
+/// A file is full at `1 / FILE_SHARE` of the partition's live bytes. The oldest file can be deleted only when all of its
+/// blocks have expired, so this limit keeps the expired part of it small.
 const FILE_SHARE: u64 = 8;
 /// A file below this size is never full.
 const MIN_FILE_BYTES: u64 = 16 << 10;
@@ -152,8 +152,8 @@ mod tests {
             files.add(first, entry);
         }
         assert_eq!(files.to_compact(), None);
-        let gone = [files.remove(1, &all[1]), files.remove(2, &all[2])];
-        assert_eq!((gone, files.to_compact()), ([false, false], None), "2 of 8 MiB");
+        let emptied = [files.remove(1, &all[1]), files.remove(2, &all[2])];
+        assert_eq!((emptied, files.to_compact()), ([false, false], None), "2 of 8 MiB");
         assert!(!files.remove(4, &all[4]));
         assert_eq!(files.to_compact(), Some(0), "3 of 8 MiB, most of them in the first file");
         assert!(!files.remove(0, &all[0]) && files.remove(3, &all[3]), "the last of its blocks");

@@ -23,7 +23,8 @@ use crate::dedupe::HashKind;
 /// is twice the size of a node of 20 waiting blocks. With segments of 256 KiB, low write rates over many partitions
 /// need more space, not less.
 const SEGMENT_BYTES: usize = 512 * 1024;
-/// sled gets this fraction of the cache, for the index and the small blocks. The rest is for the blocks in files.
+/// sled gets `1 / ENGINE_CACHE_SHARE` of the cache, for the index and the small blocks. The rest is for the blocks in
+/// files.
 const ENGINE_CACHE_SHARE: u64 = 8;
 /// Interval of sled's own flushes, in milliseconds.
 const FLUSH_EVERY_MS: u64 = 500;
