@@ -205,13 +205,13 @@ impl Answer {
         let Some(head) = head_of(store, window_id)? else { return Ok(()) };
         let (_, partition) = KindId::of_filed(window_id);
         let found = |owned, standing| Found { partition, kind: kind.map(str::to_owned), owned, standing };
-        let settled = find(store, window_id, identity, 0..head.confirmed)?;
+        let confirmed = find(store, window_id, identity, 0..head.confirmed)?;
         let unconfirmed = find(store, window_id, identity, head.confirmed..Offset::MAX)?;
-        if settled.is_some() || limits.bloom.is_some() {
+        if confirmed.is_some() || limits.bloom.is_some() {
             let window = load(store, window_id, head, limits)?;
             let made_of = (store, window_id);
-            let standing = standing_of(made_of, (&window, limits.bloom), identity, settled)?;
-            match (settled, standing) {
+            let standing = standing_of(made_of, (&window, limits.bloom), identity, confirmed)?;
+            match (confirmed, standing) {
                 (Some(owned), Some(standing)) => self.found.push(found(owned, standing)),
                 (None, Some(standing)) => self.passed_by_chance.push((partition, standing)),
                 (_, None) => {}

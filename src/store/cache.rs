@@ -41,7 +41,7 @@ pub(super) enum Cached {
 }
 
 impl Cache {
-    /// What is slot of a block, which has been asked for once more.
+    /// Looks up a block and counts the look-up.
     pub(super) fn look_up(&mut self, at: Location, max_bytes: u64) -> Cached {
         if !self.young.contains_key(&at) {
             let slot = self.old.remove(&at).unwrap_or(Slot::Counted(0));

@@ -86,7 +86,7 @@ impl<R: Read> Reader<R> {
         Ok((reader, header))
     }
 
-    /// Reads the next part. Must not be called after [`Piece::End`].
+    /// Reads the next part. Nothing follows [`Piece::End`].
     pub fn next_piece(&mut self) -> Result<Piece, Fault> {
         match self.frame()? {
             (BLOCK, length) => {
