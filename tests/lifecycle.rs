@@ -178,7 +178,7 @@ fn corrupt_state_is_set_aside_and_rebuilt() {
     let running = sidecar.start();
     running.wait_running(PARTITIONS, LIMIT);
     assert_eq!(set_aside(&sidecar.state_dir).len(), 1, "{}", running.text());
-    assert!(running.text().contains("set aside"), "{}", running.text());
+    assert!(running.text().contains("quarantined"), "{}", running.text());
     let ids = (before.raw - before.repeats) as f64;
     assert_eq!(running.metric(STATE_TOPIC), Some(ids));
     assert_only_new_records(&pipe, &running, "new");

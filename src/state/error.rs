@@ -1,4 +1,4 @@
-//! Why a state could not be looked at or moved.
+//! Errors of the commands that inspect, export and import state.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,18 +12,18 @@ pub enum StateError {
     /// The state directory cannot be used.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// Reading or writing the store failed.
+    /// A read or write of the store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// A file that was to be written or read.
+    /// An exported or imported file cannot be used.
     #[error("{}: {what}", path.display())]
     File {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// What is wrong with it, and what to do.
         what: String,
     },
-    /// No such filter.
+    /// The requested filter does not exist. Contains the reason.
     #[error("{0}")]
     NoFilter(String),
 }
@@ -34,6 +34,9 @@ impl StateError {
     }
 
     pub(super) fn io(path: &Path, attempt: &str, cause: &io::Error) -> Self {
-        Self::file(path, &format!("cannot {attempt}: {cause}; check the path, its rights and the space left"))
+        Self::file(
+            path,
+            &format!("cannot {attempt}: {cause}; check the path, its permissions and the free space"),
+        )
     }
 }

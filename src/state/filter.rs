@@ -1,4 +1,4 @@
-//! One slice's filters for programs outside: docs/state-format.md says how to ask them.
+//! Exports the filters of one slice for other programs. docs/state-format.md describes how to query them.
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use serde::Serialize;
@@ -10,64 +10,68 @@ use crate::dedupe::{Bloom, PartitionId, WindowLimits};
 use crate::ports::Store;
 use crate::store::Binding;
 
-/// The filters of a slice and all that it takes to ask them.
+/// The filters of a slice, with everything that is needed to query them.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SliceFilters {
-    /// Version of this form, 1.
+    /// Version of this format, 1.
     pub format: u32,
     /// Partition of the raw topic.
     pub partition: PartitionId,
-    /// The raw topic.
+    /// Name of the raw topic.
     pub raw: String,
-    /// The hash that makes an identity of an id: `xxh3`, or `siphash:` and the name of the key.
+    /// The hash that computes identities from ids: `xxh3`, or `siphash:` and the key id.
     pub identity_hash: String,
-    /// Seed of the XXH3-128 that makes positions of an identity.
+    /// Seed of the XXH3-128 that computes positions from an identity.
     pub position_seed: u64,
-    /// The slice of stream time, ms since the epoch, the end exclusive.
+    /// Start of the slice of stream time, in epoch milliseconds.
     pub start_ms: i64,
-    /// Its end.
+    /// End of the slice, exclusive, in epoch milliseconds.
     pub end_ms: i64,
-    /// Its filters; an id of the slice is in one of them.
+    /// The slice's filters. Each id of the slice is in one of them.
     pub filters: Vec<FilterBits>,
 }
 
 /// One filter.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct FilterBits {
-    /// Blocks of 512 bits.
+    /// Number of blocks of 512 bits.
     pub blocks: u64,
-    /// Draws for an identity in each of its two blocks.
+    /// Bits drawn per identity in each of its two blocks.
     pub draws: u32,
-    /// Identities in it.
+    /// Number of identities in it.
     pub ids: u64,
-    /// The chance that an absent identity passes.
+    /// The probability that it contains an absent identity.
     pub false_positive_rate: f64,
     /// The blocks, 64 bytes each, in base64.
     pub bits: String,
 }
 
-/// The filters of the slice of a partition that begins at `start_ms`, built from its blocks as a start does.
+/// Builds the filters of one slice of a partition from the stored blocks, like a start does. The slice starts at
+/// `start_ms` (epoch milliseconds).
 pub fn filters_of(
     (store, binding): (&impl Store, &Binding),
     limits: WindowLimits,
     partition: PartitionId,
     start_ms: i64,
 ) -> Result<SliceFilters, StateError> {
-    let none = |what: String| StateError::NoFilter(what);
+    let no_filter = |what: String| StateError::NoFilter(what);
     let bloom = limits.bloom.ok_or_else(|| {
-        none("there are no filters: window.bloom is not longer than window.exact; set it as the instance has it".to_owned())
+        no_filter(
+            "there are no filters, because window.bloom is not longer than window.exact; use the instance's settings"
+                .to_owned(),
+        )
     })?;
     let head =
-        store.head(partition)?.ok_or_else(|| none(format!("the state has no partition {partition}")))?;
+        store.head(partition)?.ok_or_else(|| no_filter(format!("the state has no partition {partition}")))?;
     let window = load(store, partition, head, limits)?;
     let copies = window.bloom().map(|bloom| bloom.copies(start_ms)).unwrap_or_default();
     if copies.is_empty() {
         let slices = window.bloom().map(Bloom::slices).unwrap_or_default();
-        let there: Vec<_> = slices.iter().map(|slice| utc(slice.start_ms)).collect();
-        return Err(none(format!(
-            "partition {partition} has no slice that begins at {}; it has {}",
+        let starts: Vec<_> = slices.iter().map(|slice| utc(slice.start_ms)).collect();
+        return Err(no_filter(format!(
+            "partition {partition} has no slice that starts at {}; its slices start at {}",
             utc(start_ms),
-            if there.is_empty() { "none".to_owned() } else { there.join(", ") }
+            if starts.is_empty() { "none".to_owned() } else { starts.join(", ") }
         )));
     }
     Ok(SliceFilters {

@@ -1,4 +1,4 @@
-//! Questions that the blocks of one partition answer.
+//! Searches and counts the blocks of one partition.
 
 use std::ops::Range;
 
@@ -12,14 +12,14 @@ use crate::ports::{Head, Store, StoreError};
 pub struct Owned {
     /// Its offset in the raw topic.
     pub offset: Offset,
-    /// It arrived at this stream time or later, ms since the epoch; the first time of its block.
+    /// Earliest possible stream time of its arrival, in epoch milliseconds: the first time of its block.
     pub time_first_ms: i64,
-    /// It arrived at this stream time or earlier, ms since the epoch; the last time of its block.
+    /// Latest possible stream time of its arrival, in epoch milliseconds: the last time of its block.
     pub time_last_ms: i64,
 }
 
-/// The newest owner of an identity among the offsets in `range`, if the store has one. Reads all
-/// blocks of the partition: some ten million identities a second.
+/// Returns the newest owner of an identity among the offsets in `range`, if the store has one. Reads all blocks of
+/// the partition, about ten million identities per second.
 pub fn find(
     store: &impl Store,
     partition: PartitionId,
@@ -45,24 +45,24 @@ pub(super) fn bad_block(partition: PartitionId, first: Offset, cause: &BlockErro
     StoreError::Corrupt(format!("block of partition {partition} at {first}: {cause}"))
 }
 
-/// What a partition holds.
+/// Summary of the stored state of a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Summary {
-    /// How far it is known to be committed, and where the state topic continues.
+    /// The confirmed offset and the state topic position, among others.
     pub head: Head,
-    /// Identities stored.
+    /// Number of stored identities.
     pub ids: u64,
-    /// Those of them at or beyond the confirmed offset: the next start decides about them.
+    /// Number of identities at or beyond the confirmed offset. The next start decides whether they count.
     pub unconfirmed_ids: u64,
-    /// Blocks stored.
+    /// Number of stored blocks.
     pub blocks: u64,
-    /// Bytes of the blocks, as encoded.
+    /// Encoded bytes of the blocks.
     pub bytes: u64,
-    /// First offset that a block covers, and one past the last; `None` without blocks.
+    /// First offset that a block covers, and one past the last one. `None` without blocks.
     pub covered: Option<(Offset, Offset)>,
 }
 
-/// Counts what a partition holds; `None` when nothing is known of it.
+/// Counts what is stored for a partition. `None` if nothing is stored.
 pub fn summarise(store: &impl Store, partition: PartitionId) -> Result<Option<Summary>, StoreError> {
     let Some(head) = head_of(store, partition)? else { return Ok(None) };
     let mut summary = Summary { head, ..Summary::default() };
@@ -82,11 +82,11 @@ pub fn summarise(store: &impl Store, partition: PartitionId) -> Result<Option<Su
     Ok(Some(summary))
 }
 
-/// How much of the blocks filed under this number is real: the head of the partition says it, for all kinds. `None` when
-/// nothing is stored.
-pub(super) fn head_of(store: &impl Store, filed: PartitionId) -> Result<Option<Head>, StoreError> {
-    let (_, partition) = KindId::of_filed(filed);
-    if store.head(filed)?.is_none() {
+/// The head that applies to the blocks of a window: the head of its partition, for all kinds. `None` if nothing is
+/// stored.
+pub(super) fn head_of(store: &impl Store, window_id: PartitionId) -> Result<Option<Head>, StoreError> {
+    let (_, partition) = KindId::of_filed(window_id);
+    if store.head(window_id)?.is_none() {
         return Ok(None);
     }
     store.head(partition)

@@ -1,4 +1,4 @@
-//! What a stopped instance's state holds, and where an id is in it.
+//! Inspects the state of a stopped instance and looks up ids in it.
 
 use indicatif::ProgressBar;
 use serde::Serialize;
@@ -12,91 +12,91 @@ use crate::dedupe::{Bloom, Identity, KindId, Offset, PartitionId, Window, Window
 use crate::ports::Store;
 use crate::store::{Binding, Copied};
 
-/// A whole state.
+/// Report of a whole state.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Inspection {
-    /// The database.
+    /// Path of the database.
     pub database: String,
-    /// Bytes that its files take up.
+    /// Bytes that its files use.
     pub disk_bytes: u64,
-    /// What it belongs to.
+    /// What the state belongs to.
     pub binding: Binding,
-    /// Identities of all partitions.
+    /// Number of identities in all partitions.
     pub ids: u64,
     /// The partitions that have state.
     pub partitions: Vec<PartitionReport>,
 }
 
-/// One partition, or what it remembers of one kind.
+/// The state of one partition, or of one kind in it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PartitionReport {
-    /// Its number in the raw topic.
+    /// Number of the partition in the raw topic.
     pub partition: PartitionId,
     /// The kind, if it has a name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
     /// Raw offset up to which the state is known to be committed.
     pub confirmed: Offset,
-    /// Where the state topic continues.
+    /// Offset in the state topic from which a restore continues.
     pub state_next: Offset,
-    /// Stream time at the confirmed offset, ms since the epoch; 0 while unknown.
+    /// Stream time at the confirmed offset, in epoch milliseconds; 0 if unknown.
     pub stream_time_ms: i64,
-    /// The same in UTC.
+    /// Stream time in UTC.
     pub stream_time: String,
-    /// Identities stored.
+    /// Number of stored identities.
     pub ids: u64,
-    /// Those at or beyond the confirmed offset; the next start decides about them.
+    /// Number of identities at or beyond the confirmed offset. The next start decides whether they count.
     pub unconfirmed_ids: u64,
-    /// Blocks stored.
+    /// Number of stored blocks.
     pub blocks: u64,
-    /// First raw offset that a block covers; `None` without blocks.
+    /// First raw offset that a block covers. `None` without blocks.
     pub first: Option<Offset>,
-    /// One past the last raw offset that a block covers; `None` without blocks.
+    /// One past the last raw offset that a block covers. `None` without blocks.
     pub next: Option<Offset>,
-    /// Bytes of the blocks.
+    /// Encoded bytes of the blocks.
     pub bytes: u64,
-    /// Identities in the exact part of the window; `None` when no filters are configured.
+    /// Number of identities in the exact part of the window. `None` if no filters are configured.
     pub exact_ids: Option<u64>,
-    /// The filters by slice; empty when none are configured.
+    /// The filters by slice. Empty if none are configured.
     pub slices: Vec<SliceReport>,
 }
 
 /// The filters of one slice of stream time.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SliceReport {
-    /// Beginning, ms since the epoch.
+    /// Start, in epoch milliseconds.
     pub start_ms: i64,
-    /// End, exclusive, ms since the epoch.
+    /// End, exclusive, in epoch milliseconds.
     pub end_ms: i64,
-    /// The same in UTC.
+    /// Start in UTC.
     pub start: String,
-    /// The same in UTC.
+    /// End in UTC.
     pub end: String,
-    /// Identities.
+    /// Number of identities.
     pub ids: u64,
-    /// Filters; more than one when the slice outgrew its design.
+    /// Number of filters; more than one if the slice exceeded its planned size.
     pub filters: u32,
-    /// Bits of memory.
+    /// Size in bits.
     pub bits: u64,
-    /// Share of bits set, 0 to 1.
+    /// Fraction of the bits that are set, 0 to 1.
     pub fill: f64,
-    /// The chance that an absent identity passes.
+    /// The probability that an absent identity is found.
     pub false_positive_rate: f64,
 }
 
-/// Where an id is.
+/// Result of looking up an id.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Answer {
-    /// The 16 bytes that stand for the id, in hex.
+    /// The identity of the id: 16 bytes in hex.
     pub identity: String,
-    /// Where it is stored; empty when it is not.
+    /// Where the id is stored. Empty if it is not stored.
     pub found: Vec<Found>,
-    /// Partitions with a filter that passes it by chance, and the slice. A record with it would count
+    /// Partitions in which the id is a false positive of a filter, with the slice. A record with this id would count
     /// as probably seen.
     pub passed_by_chance: Vec<(PartitionId, Standing)>,
 }
 
-/// One owner.
+/// One stored owner of an id.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Found {
     /// Partition of the raw topic.
@@ -107,19 +107,18 @@ pub struct Found {
     /// Offset and time of the record that owns the id.
     #[serde(flatten)]
     pub owned: Owned,
-    /// Whether the window still counts it.
+    /// Whether the window still counts the owner, and how.
     pub standing: Standing,
 }
 
-/// Looks at all partitions, one after the other; filters are built as a start builds them. `bar`
-/// counts partitions.
+/// Inspects all partitions, one after the other. Filters are built like a start builds them. `bar` counts partitions.
 pub fn inspect(state: &Copied, lengths: &Lengths, bar: &ProgressBar) -> Result<Inspection, StateError> {
     let mut partitions = Vec::new();
     let windows = state.binding.windows();
     bar.set_length(windows.len() as u64);
-    for (kind, partition, filed) in windows {
-        if let Some(summary) = summarise(&state.store, filed)? {
-            let report = report(&state.store, filed, &summary, lengths.of(kind))?;
+    for (kind, partition, window_id) in windows {
+        if let Some(summary) = summarise(&state.store, window_id)? {
+            let report = report(&state.store, window_id, &summary, lengths.of(kind))?;
             partitions.push(PartitionReport { partition, kind: kind.map(str::to_owned), ..report });
         }
         bar.inc(1);
@@ -176,7 +175,7 @@ impl SliceReport {
 }
 
 impl Answer {
-    /// Looks for an identity, in one partition or in all of them. `bar` counts partitions.
+    /// Looks up an identity in one partition or in all of them. `bar` counts partitions.
     pub fn of(
         identity: Identity,
         state: &Copied,
@@ -189,36 +188,36 @@ impl Answer {
         let mut windows = state.binding.windows();
         windows.retain(|(_, partition, _)| only.is_none_or(|only| only == *partition));
         bar.set_length(windows.len() as u64);
-        for (kind, _, filed) in windows {
-            answer.look(identity, &state.store, (kind, filed), lengths.of(kind))?;
+        for (kind, _, window_id) in windows {
+            answer.search(identity, &state.store, (kind, window_id), lengths.of(kind))?;
             bar.inc(1);
         }
         Ok(answer)
     }
 
-    fn look(
+    fn search(
         &mut self,
         identity: Identity,
         store: &impl Store,
-        (kind, filed): (Option<&str>, PartitionId),
+        (kind, window_id): (Option<&str>, PartitionId),
         limits: WindowLimits,
     ) -> Result<(), StateError> {
-        let Some(head) = head_of(store, filed)? else { return Ok(()) };
-        let (_, partition) = KindId::of_filed(filed);
+        let Some(head) = head_of(store, window_id)? else { return Ok(()) };
+        let (_, partition) = KindId::of_filed(window_id);
         let found = |owned, standing| Found { partition, kind: kind.map(str::to_owned), owned, standing };
-        let settled = find(store, filed, identity, 0..head.confirmed)?;
-        let hearsay = find(store, filed, identity, head.confirmed..Offset::MAX)?;
-        if settled.is_some() || limits.bloom.is_some() {
-            let window = load(store, filed, head, limits)?;
-            let made_of = (store, filed);
-            let standing = standing_of(made_of, (&window, limits.bloom), identity, settled)?;
-            match (settled, standing) {
+        let confirmed = find(store, window_id, identity, 0..head.confirmed)?;
+        let unconfirmed = find(store, window_id, identity, head.confirmed..Offset::MAX)?;
+        if confirmed.is_some() || limits.bloom.is_some() {
+            let window = load(store, window_id, head, limits)?;
+            let made_of = (store, window_id);
+            let standing = standing_of(made_of, (&window, limits.bloom), identity, confirmed)?;
+            match (confirmed, standing) {
                 (Some(owned), Some(standing)) => self.found.push(found(owned, standing)),
                 (None, Some(standing)) => self.passed_by_chance.push((partition, standing)),
                 (_, None) => {}
             }
         }
-        self.found.extend(hearsay.map(|owned| found(owned, Standing::Unconfirmed)));
+        self.found.extend(unconfirmed.map(|owned| found(owned, Standing::Unconfirmed)));
         Ok(())
     }
 

@@ -1,8 +1,7 @@
-//! Looking at local state: where an id is, what a partition holds, and the whole of it as a file.
+//! Tools for local state: look up an id, summarise a partition, export and import a whole state.
 //!
-//! [`find()`], [`summarise`] and [`standing_of`] ask nothing but a [`Store`](crate::ports::Store), so they
-//! serve a stopped instance's directory and a running store alike. Nothing in here changes a state
-//! directory but [`import`].
+//! [`find()`], [`summarise`] and [`standing_of`] depend only on a [`Store`](crate::ports::Store), so they work on the
+//! directory of a stopped instance and on a running store. Only [`import`] changes a state directory.
 
 mod error;
 pub mod file;

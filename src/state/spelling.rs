@@ -1,11 +1,12 @@
-//! Times as people type and read them.
+//! Formats and parses times.
 
 use std::time::{Duration, UNIX_EPOCH};
 
-/// The last millisecond of the year 9999, which is the last that can be written as a date.
+/// The last millisecond of the year 9999. Later times cannot be written as a date.
 const LAST_MS: i64 = 253_402_300_799_999;
 
-/// Stream time in UTC, as in `2026-11-20T08:00:00.000Z`; `unknown` for 0 and less, which is no time.
+/// Formats stream time as UTC, as in `2026-11-20T08:00:00.000Z`. Returns `unknown` for 0 and less, which is not a
+/// time.
 #[must_use]
 pub fn utc(ms: i64) -> String {
     match u64::try_from(ms) {
@@ -17,7 +18,7 @@ pub fn utc(ms: i64) -> String {
     }
 }
 
-/// Reads ms since the epoch, or UTC as [`utc`] writes it.
+/// Parses epoch milliseconds, or UTC as formatted by [`utc`].
 #[must_use]
 pub fn parse_time(text: &str) -> Option<i64> {
     if let Ok(ms) = text.parse() {
@@ -32,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_reads_back_as_printed() {
+    fn a_formatted_time_is_parsed_to_the_same_value() {
         for ms in [1, 999, 1_700_000_000_123, LAST_MS] {
             assert_eq!(parse_time(&utc(ms)), Some(ms), "{}", utc(ms));
             assert_eq!(parse_time(&ms.to_string()), Some(ms));

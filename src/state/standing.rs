@@ -1,4 +1,4 @@
-//! Whether the window still counts an id that is stored, and as what.
+//! Determines whether the window still counts a stored id, and how.
 
 use std::ops::Range;
 
@@ -9,25 +9,25 @@ use crate::dedupe::{Bloom, BloomLimits, Identity, Offset, PartitionId, Verdict, 
 use crate::pipeline::{Stored, load_window};
 use crate::ports::{Head, Store, StoreError};
 
-/// What a stored id would mean for the next record with it.
+/// How the window treats a stored id: the verdict on the next record with it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Standing {
-    /// A duplicate: it is in the exact part of the window.
+    /// Duplicate: the id is in the exact part of the window.
     Exact,
-    /// Probably seen: it is in the filter of this slice of stream time, ms since the epoch.
+    /// Probably seen: the id is in the filter of this slice of stream time.
     Bloom {
-        /// The slice.
+        /// The slice, in epoch milliseconds.
         slice_ms: Range<i64>,
     },
-    /// New: it is older than the window, and only not deleted yet.
+    /// New: the id is older than the window, but not deleted yet.
     Expired,
-    /// Not known: it is at or beyond the confirmed offset, and the next start decides with the group's
-    /// committed offset.
+    /// Unknown: the id is at or beyond the confirmed offset, and the next start decides by the group's committed
+    /// offset.
     Unconfirmed,
 }
 
-/// How long the ids of each kind are remembered.
+/// The window limits of each kind.
 #[derive(Debug, Clone)]
 pub struct Lengths {
     unnamed: WindowLimits,
@@ -35,13 +35,13 @@ pub struct Lengths {
 }
 
 impl Lengths {
-    /// For the records of no named kind, and for each kind with a window of its own.
+    /// Limits of the records of no named kind, and of each kind with a window of its own.
     #[must_use]
     pub fn new(unnamed: WindowLimits, named: Vec<(String, WindowLimits)>) -> Self {
         Self { unnamed, named }
     }
 
-    /// Those of a kind; of one that is not known as those of no kind.
+    /// The limits of a kind. An unknown kind has the limits of records of no named kind.
     #[must_use]
     pub fn of(&self, kind: Option<&str>) -> WindowLimits {
         let named = self.named.iter().find(|(name, _)| Some(name.as_str()) == kind);
@@ -49,7 +49,7 @@ impl Lengths {
     }
 }
 
-/// The window of a stopped instance's partition, as a start would make it if the group stood at the
+/// Loads the window of a stopped instance's partition, like a start would if the group's committed offset were the
 /// confirmed offset.
 pub fn load(
     store: &impl Store,
@@ -62,8 +62,8 @@ pub fn load(
     Ok(window)
 }
 
-/// What `window`, made of the store's blocks, makes of an id whose confirmed owner is `owned`. `None`
-/// for one that has no owner, unless one of the filters passes it by chance.
+/// Returns how `window`, loaded from the store's blocks, treats an id whose confirmed owner is `owned`. `None` for an
+/// id without an owner, unless it is a false positive of a filter.
 pub fn standing_of(
     (store, partition): (&impl Store, PartitionId),
     (window, bloom): (&Window, Option<BloomLimits>),
@@ -72,17 +72,17 @@ pub fn standing_of(
 ) -> Result<Option<Standing>, StoreError> {
     let verdict = window.verdict(Offset::MAX, &window.look(identity), &Stored { store, partition })?;
     let slice_at = |ms: i64| bloom.map_or(ms..ms.saturating_add(1), |limits| limits.slice_at(ms));
-    let held = |start_ms: i64| {
+    let has_slice = |start_ms: i64| {
         let slices = window.bloom().map(Bloom::slices).unwrap_or_default();
         slices.iter().any(|slice| slice.start_ms == start_ms)
     };
     Ok(match (verdict, owned.map(|owned| slice_at(owned.time_first_ms))) {
         (Verdict::Probable { since_ms }, None) => Some(Standing::Bloom { slice_ms: slice_at(since_ms) }),
         (Verdict::Duplicate { .. } | Verdict::Retry, Some(_)) => Some(Standing::Exact),
-        (Verdict::Probable { .. }, Some(slice_ms)) if held(slice_ms.start) => {
+        (Verdict::Probable { .. }, Some(slice_ms)) if has_slice(slice_ms.start) => {
             Some(Standing::Bloom { slice_ms })
         }
-        // When another slice's filter passes it, that is chance.
+        // A match in another slice's filter is a false positive.
         (Verdict::New | Verdict::Probable { .. }, Some(_)) => Some(Standing::Expired),
         (_, None) => None,
     })

@@ -1,4 +1,4 @@
-//! What was found, for people.
+//! Reports as text for people.
 
 use std::fmt;
 
@@ -101,12 +101,12 @@ impl fmt::Display for Answer {
         writeln!(f, "identity {}", self.identity)?;
         self.found.iter().try_for_each(|found| writeln!(f, "{found}"))?;
         if self.found.is_empty() {
-            writeln!(f, "not here: no stored block has it")?;
+            writeln!(f, "not found: no stored block contains it")?;
         }
         for (partition, standing) in &self.passed_by_chance {
             writeln!(
                 f,
-                "partition {partition}: not stored, but {standing} passes it by chance: a record with it counts as \
+                "partition {partition}: not stored, but a false positive in {standing}: a record with it counts as \
                  probably seen"
             )?;
         }
@@ -134,7 +134,7 @@ impl fmt::Display for Found {
             }
             Standing::Expired => f.write_str("older than the window; another record with it is new"),
             Standing::Unconfirmed => f.write_str(
-                "at or beyond the confirmed offset; the next start asks the group whether it was committed",
+                "at or beyond the confirmed offset; the next start decides by the group's committed offset",
             ),
         }
     }

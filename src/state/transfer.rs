@@ -1,4 +1,4 @@
-//! A whole state to a file, and from a file into an empty directory.
+//! Exports a whole state to a file, and imports it into an empty directory.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, Write};
@@ -14,24 +14,24 @@ use super::find::summarise;
 use crate::ports::{Head, Store, StoreError};
 use crate::store::{Adoption, Binding};
 
-/// Buffer for a file, in bytes.
+/// Size of the file buffer, in bytes.
 const BUFFER: usize = 1 << 20;
-/// Blocks taken over at once.
+/// Blocks imported at once.
 const BATCH: usize = 64;
 
-/// How much was moved.
+/// What was exported or imported.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Transferred {
     /// What the state belongs to.
     pub header: Header,
-    /// Blocks.
+    /// Number of blocks.
     pub blocks: u64,
-    /// Identities in them.
+    /// Number of identities in them.
     pub ids: u64,
 }
 
-/// Writes everything that the store holds to a file that must not exist. It appears under its name
-/// when it is whole and on disk. `bar` counts blocks.
+/// Writes everything in the store to a file that must not exist. The file appears under its final name once it is
+/// complete and durable. `bar` counts blocks.
 pub fn export(
     store: &impl Store,
     binding: &Binding,
@@ -39,7 +39,7 @@ pub fn export(
     bar: &ProgressBar,
 ) -> Result<Transferred, StateError> {
     if to.exists() {
-        return Err(StateError::file(to, "exists already; delete it, or choose another name"));
+        return Err(StateError::file(to, "already exists; delete it, or choose another name"));
     }
     let mut name = to.file_name().unwrap_or_default().to_os_string();
     name.push(format!(".part-{}", std::process::id()));
@@ -49,7 +49,7 @@ pub fn export(
         Ok(done)
     });
     if written.is_err() {
-        // There may be none.
+        // The file may not exist.
         drop(fs::remove_file(&part));
     }
     written
@@ -68,16 +68,16 @@ fn write(
     bar: &ProgressBar,
 ) -> Result<Transferred, StateError> {
     let mut header = Header { binding: binding.clone(), partitions: Vec::new() };
-    for (_, _, filed) in binding.windows() {
-        let summary = summarise(store, filed)?;
-        header.partitions.extend(summary.map(|summary| Part::of(filed, &summary)));
+    for (_, _, window_id) in binding.windows() {
+        let summary = summarise(store, window_id)?;
+        header.partitions.extend(summary.map(|summary| Part::of(window_id, &summary)));
     }
     let sum = |of: fn(&Part) -> u64| header.partitions.iter().map(of).sum();
     let (blocks, ids) = (sum(|part| part.blocks), sum(|part| part.ids));
     bar.set_length(blocks);
-    let refused = |e: io::Error| StateError::io(to, "be written", &e);
-    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to).map_err(refused)?;
-    let mut writer = Writer::begin(BufWriter::with_capacity(BUFFER, file), &header).map_err(refused)?;
+    let write_error = |e: io::Error| StateError::io(to, "be written", &e);
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to).map_err(write_error)?;
+    let mut writer = Writer::begin(BufWriter::with_capacity(BUFFER, file), &header).map_err(write_error)?;
     for part in &header.partitions {
         let mut failed = Ok(());
         let scanned = store.scan(part.partition, &mut |view| {
@@ -87,29 +87,28 @@ fn write(
                 StoreError::Io("writing the export failed".to_owned())
             })
         });
-        failed.map_err(refused)?;
+        failed.map_err(write_error)?;
         scanned?;
     }
-    let mut buffered = writer.finish().map_err(refused)?;
-    buffered.flush().and_then(|()| buffered.get_ref().sync_all()).map_err(refused)?;
+    let mut buffered = writer.finish().map_err(write_error)?;
+    buffered.flush().and_then(|()| buffered.get_ref().sync_all()).map_err(write_error)?;
     Ok(Transferred { header, blocks, ids })
 }
 
-/// Reads all of a file and believes it, or says what is wrong with it. `bar` counts blocks.
+/// Reads and verifies a whole file. `bar` counts blocks.
 pub fn verify(from: &Path, bar: &ProgressBar) -> Result<Transferred, StateError> {
     let (mut reader, header) = begin(from)?;
     bar.set_length(header.partitions.iter().map(|part| part.blocks).fold(0, u64::saturating_add));
     loop {
-        match reader.next_piece().map_err(|fault| faulty(from, &fault))? {
+        match reader.next_piece().map_err(|fault| file_error(from, &fault))? {
             Piece::Block(..) => bar.inc(1),
             Piece::End { blocks, ids } => return Ok(Transferred { header, blocks, ids }),
         }
     }
 }
 
-/// Makes the content of a file, which [`verify`] has read, the state in `dir`, which the caller has
-/// locked and which must be empty. See [`crate::store::open`] for `cache_bytes` and `deadline`. Gives the path of
-/// the database.
+/// Imports a file, which [`verify`] has read before, into `dir`, which the caller has locked and which must be empty.
+/// See [`crate::store::open`] for `cache_bytes` and `deadline`. Returns the path of the database.
 pub fn import(
     from: &Path,
     dir: &Path,
@@ -141,7 +140,7 @@ fn fill(
         while left > 0 {
             let mut some = Vec::with_capacity(BATCH);
             while left > 0 && some.len() < BATCH {
-                match reader.next_piece().map_err(|fault| faulty(from, &fault))? {
+                match reader.next_piece().map_err(|fault| file_error(from, &fault))? {
                     Piece::Block(partition, bytes) if partition == part.partition => some.push(bytes),
                     _ => return Err(changed(from)),
                 }
@@ -152,7 +151,7 @@ fn fill(
         }
         adoption.add(part.partition, &[], part.head())?;
     }
-    match reader.next_piece().map_err(|fault| faulty(from, &fault))? {
+    match reader.next_piece().map_err(|fault| file_error(from, &fault))? {
         Piece::End { .. } => Ok(()),
         Piece::Block(..) => Err(changed(from)),
     }
@@ -160,13 +159,13 @@ fn fill(
 
 fn begin(from: &Path) -> Result<(Reader<BufReader<File>>, Header), StateError> {
     let file = File::open(from).map_err(|e| StateError::io(from, "be read", &e))?;
-    Reader::begin(BufReader::with_capacity(BUFFER, file)).map_err(|fault| faulty(from, &fault))
+    Reader::begin(BufReader::with_capacity(BUFFER, file)).map_err(|fault| file_error(from, &fault))
 }
 
-fn faulty(from: &Path, fault: &Fault) -> StateError {
+fn file_error(from: &Path, fault: &Fault) -> StateError {
     StateError::file(from, &fault.to_string())
 }
 
 fn changed(from: &Path) -> StateError {
-    StateError::file(from, "changed while it was read; import it again")
+    StateError::file(from, "was changed while it was read; import it again")
 }

@@ -1,5 +1,5 @@
-//! A database made of blocks that come from outside. It is made under a name that no start looks at,
-//! and becomes the one in use whole.
+//! Builds a database from imported blocks. It is built under a name that no start opens, and is renamed to its final
+//! name once it is complete.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -8,12 +8,12 @@ use std::time::Duration;
 use super::blocks::SledStore;
 use super::contents::{Contents, UNFINISHED};
 use super::engine::BATCH;
-use super::tail::{BLOCK_BYTES, Packed, Place, consistent};
+use super::tail::{BLOCK_BYTES, EncodedBlock, Place, consistent};
 use super::{Binding, OpenError, open};
 use crate::dedupe::{Block, PartitionId};
 use crate::ports::{Head, Store, StoreError};
 
-/// A database that is being filled.
+/// A database that is being filled with imported blocks.
 #[derive(Debug)]
 pub struct Adoption {
     dir: PathBuf,
@@ -21,8 +21,8 @@ pub struct Adoption {
 }
 
 impl Adoption {
-    /// Begins in `dir`, which the caller has locked. It must be empty, but for its lock and what an
-    /// adoption left that came to no end. See [`open()`] for the rest.
+    /// Starts an import into `dir`, which the caller has locked. The directory must be empty except for its lock and
+    /// the remains of an unfinished import. See [`open()`] for the other arguments.
     pub fn begin(
         dir: &Path,
         binding: &Binding,
@@ -38,7 +38,7 @@ impl Adoption {
         Ok(Self { dir: dir.to_path_buf(), store })
     }
 
-    /// Adds blocks of one partition as they stand, and sets its head. They must come by rising offset.
+    /// Adds unchanged encoded blocks of one partition and sets its head. Blocks must be added by ascending offset.
     pub fn add(&mut self, partition: PartitionId, blocks: &[Vec<u8>], head: Head) -> Result<(), StoreError> {
         for some in blocks.chunks(BATCH - 1) {
             self.add_batch(partition, some, head)?;
@@ -54,24 +54,28 @@ impl Adoption {
     ) -> Result<(), StoreError> {
         let engine = &self.store.engine;
         let mut tail = engine.take_tail(partition)?;
-        let mut packed = Vec::with_capacity(blocks.len());
+        let mut encoded = Vec::with_capacity(blocks.len());
         for bytes in blocks {
-            let refused =
+            let invalid =
                 |cause: &str| StoreError::Corrupt(format!("a block of partition {partition}: {cause}"));
-            let block = Block::decode(bytes).map_err(|cause| refused(&cause.to_string()))?;
+            let block = Block::decode(bytes).map_err(|cause| invalid(&cause.to_string()))?;
             let fits = block.partition == partition && block.hash == engine.hash && block.first >= tail.end;
             if !fits || !consistent(&block) || bytes.len() > BLOCK_BYTES {
-                return Err(refused("it does not belong here"));
+                return Err(invalid("wrong partition, hash, offset order or size"));
             }
             tail.end = block.next;
-            packed.push(Packed { place: Place::Settled, bytes: bytes.clone(), ..Packed::new(&block) });
+            encoded.push(EncodedBlock {
+                place: Place::Settled,
+                bytes: bytes.clone(),
+                ..EncodedBlock::new(&block)
+            });
         }
-        engine.commit(partition, &mut tail, Some(head), &[], packed)?;
+        engine.commit(partition, &mut tail, Some(head), &[], encoded)?;
         engine.put_tail(partition, tail);
         Ok(())
     }
 
-    /// Makes it the database in use, durably; gives its path.
+    /// Makes the imported database the current one, durably. Returns its path.
     pub fn finish(self) -> Result<PathBuf, OpenError> {
         let (dir, from) = (self.dir, self.store.path().to_path_buf());
         let to = dir.join("db-1");
@@ -86,7 +90,7 @@ impl Adoption {
         Ok(to)
     }
 
-    /// Deletes what was made. What cannot be deleted is no obstacle to the next adoption.
+    /// Deletes the imported database. Files that cannot be deleted do not prevent the next import.
     pub fn undo(self) {
         let unfinished = self.dir.join(UNFINISHED);
         drop(self.store.close());

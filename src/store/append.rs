@@ -1,132 +1,132 @@
-//! Adding a block: cut to size, small ones joined.
+//! Appends blocks: large blocks are split, small ones are merged.
 
 use std::mem;
 
 use super::engine::{BATCH, Engine, Removal};
-use super::joining::Stretch;
+use super::joining::MergeBounds;
 use super::keys;
 use super::segments::Readers;
-use super::tail::{Packed, Piece, Place, Tail, join, pack};
+use super::tail::{BlockMeta, EncodedBlock, Place, Tail, encode_in_parts, merge};
 use crate::dedupe::{Block, PartitionId};
 use crate::ports::{Head, StoreError};
 
-/// Adds a block at or beyond the end, and sets the head with its last part.
+/// Appends a block at or beyond the end. The head is set together with the block's last part.
 pub(super) fn append(
     engine: &Engine,
     tail: &mut Tail,
     block: &Block,
     head: Head,
-    stretch: Stretch,
+    bounds: MergeBounds,
 ) -> Result<(), StoreError> {
     let partition = block.partition;
     if block.first == block.next {
         return engine.commit(partition, tail, Some(head), &[], Vec::new());
     }
-    let mut packed = pack(block);
-    let small = packed.first().filter(|packed| packed.place == Place::Waiting).map(|packed| packed.piece);
-    let begins = |span_ms| tail.begins_stretch(block.time_first_ms, span_ms);
-    if small.is_none() || begins(stretch.span) || begins(stretch.slice) {
+    let mut encoded = encode_in_parts(block);
+    let small = encoded.first().filter(|encoded| encoded.place == Place::Waiting).map(|encoded| encoded.meta);
+    let starts_span = |span_ms| tail.starts_span(block.time_first_ms, span_ms);
+    if small.is_none() || starts_span(bounds.span_ms) || starts_span(bounds.slice_ms) {
         settle(engine, tail, partition)?;
     }
-    let mut joined = Vec::new();
-    if let Some(piece) = small {
-        joined = tail.pieces.split_off(tail.pieces.len() - tail.due(&piece));
-        if !joined.is_empty() {
-            packed = pack(&joined_block(engine, partition, &joined, Some(block))?);
+    let mut merged = Vec::new();
+    if let Some(meta) = small {
+        merged = tail.waiting_blocks.split_off(tail.waiting_blocks.len() - tail.merge_count(&meta));
+        if !merged.is_empty() {
+            encoded = encode_in_parts(&merged_block(engine, partition, &merged, Some(block))?);
         }
     }
-    write(engine, tail, partition, &joined, packed, head)?;
+    write(engine, tail, partition, &merged, encoded, head)?;
     tail.end = block.next;
     tail.oldest_next = tail.oldest_next.min(block.next);
     compact(engine, tail, partition)
 }
 
-/// Writes the live blocks of a file anew, when the partition's files hold too much that is not alive.
+/// Rewrites the live blocks of one file when the partition's files contain too many dead bytes.
 fn compact(engine: &Engine, tail: &mut Tail, partition: PartitionId) -> Result<(), StoreError> {
-    let Some(file) = tail.files.wasteful() else { return Ok(()) };
-    tail.files.begin_another();
-    let (mut readers, mut blocks) = (Readers::default(), engine.walk(Place::Settled, partition));
-    let mut moved: (Vec<Removal>, Vec<Packed>) = Default::default();
+    let Some(file) = tail.files.to_compact() else { return Ok(()) };
+    tail.files.close_current();
+    let (mut readers, mut blocks) = (Readers::default(), engine.blocks(Place::Settled, partition));
+    let mut moved: (Vec<Removal>, Vec<EncodedBlock>) = Default::default();
     while let Some(found) = blocks.next()? {
         let removal = found.removal();
         if removal.entry.is_none_or(|entry| entry.file != file) {
             continue;
         }
         let bytes = engine.bytes(&found, &mut readers)?;
-        let piece = Piece::of(&engine.trusted(partition, &bytes)?, bytes.len());
-        moved.1.push(Packed { place: Place::Settled, key: removal.key, bytes: bytes.to_vec(), piece });
+        let meta = BlockMeta::of(&engine.trusted(partition, &bytes)?, bytes.len());
+        moved.1.push(EncodedBlock { place: Place::Settled, key: removal.key, bytes: bytes.to_vec(), meta });
         moved.0.push(removal);
         if moved.0.len() == BATCH / 2 - 1 {
-            let (removed, packed) = mem::take(&mut moved);
-            engine.commit(partition, tail, None, &removed, packed)?;
+            let (removed, encoded) = mem::take(&mut moved);
+            engine.commit(partition, tail, None, &removed, encoded)?;
         }
     }
-    let (removed, packed) = moved;
+    let (removed, encoded) = moved;
     if !removed.is_empty() {
-        engine.commit(partition, tail, None, &removed, packed)?;
+        engine.commit(partition, tail, None, &removed, encoded)?;
     }
-    // What was durable in the file that goes must not be lost with the one that takes its place.
+    // Blocks that were durable in the old file must be durable in the new one before the old file is deleted.
     engine.durable(engine.segments.sync())
 }
 
-/// Joins the waiting blocks into one, for good.
+/// Merges the waiting blocks into one settled block.
 fn settle(engine: &Engine, tail: &mut Tail, partition: PartitionId) -> Result<(), StoreError> {
-    let pieces = mem::take(&mut tail.pieces);
-    if pieces.is_empty() {
+    let waiting_blocks = mem::take(&mut tail.waiting_blocks);
+    if waiting_blocks.is_empty() {
         return Ok(());
     }
-    let mut packed = pack(&joined_block(engine, partition, &pieces, None)?);
-    for packed in &mut packed {
-        packed.place = Place::Settled;
+    let mut encoded = encode_in_parts(&merged_block(engine, partition, &waiting_blocks, None)?);
+    for encoded in &mut encoded {
+        encoded.place = Place::Settled;
     }
-    engine.commit(partition, tail, None, &removals(partition, &pieces), packed)
+    engine.commit(partition, tail, None, &removals(partition, &waiting_blocks), encoded)
 }
 
-fn joined_block(
+fn merged_block(
     engine: &Engine,
     partition: PartitionId,
-    pieces: &[Piece],
+    waiting_blocks: &[BlockMeta],
     new: Option<&Block>,
 ) -> Result<Block, StoreError> {
-    let mut blocks = Vec::with_capacity(pieces.len() + 1);
-    for piece in pieces {
-        blocks.push(engine.waiting_block(partition, piece.first)?);
+    let mut blocks = Vec::with_capacity(waiting_blocks.len() + 1);
+    for meta in waiting_blocks {
+        blocks.push(engine.waiting_block(partition, meta.first)?);
     }
     blocks.extend(new.cloned());
-    join(blocks).ok_or_else(|| engine.damaged("join", "no blocks to join"))
+    merge(blocks).ok_or_else(|| engine.damaged("merge", "no blocks to merge"))
 }
 
-fn removals(partition: PartitionId, pieces: &[Piece]) -> Vec<Removal> {
-    let removal = |piece: &Piece| Removal {
+fn removals(partition: PartitionId, waiting_blocks: &[BlockMeta]) -> Vec<Removal> {
+    let removal = |meta: &BlockMeta| Removal {
         place: Place::Waiting,
-        key: keys::block(partition, piece.first),
-        identities: piece.identities,
+        key: keys::block(partition, meta.first),
+        identities: meta.identities,
         entry: None,
     };
-    pieces.iter().map(removal).collect()
+    waiting_blocks.iter().map(removal).collect()
 }
 
-/// Writes the parts, the joined pieces' removal with the first of them and the head with the last.
-/// There is more than one batch only for blocks of about 100 parts, which join nothing; a crash
-/// between batches leaves parts beyond the old head, as after any crash before a commit.
+/// Writes the parts of a block. The first batch also removes the merged blocks, and the last one sets the head. Only
+/// blocks of about 100 parts need more than one batch, and such blocks are never merged. A crash between batches
+/// leaves parts beyond the old head, like any crash before a commit.
 fn write(
     engine: &Engine,
     tail: &mut Tail,
     partition: PartitionId,
-    joined: &[Piece],
-    packed: Vec<Packed>,
+    merged: &[BlockMeta],
+    encoded: Vec<EncodedBlock>,
     head: Head,
 ) -> Result<(), StoreError> {
-    let mut remove = removals(partition, joined);
-    let mut rest = packed.into_iter().peekable();
+    let mut remove = removals(partition, merged);
+    let mut rest = encoded.into_iter().peekable();
     while rest.peek().is_some() {
         let room = BATCH - 1 - remove.len();
         let batch: Vec<_> = rest.by_ref().take(room).collect();
-        let waits = batch.iter().find(|packed| packed.place == Place::Waiting).map(|packed| packed.piece);
+        let waits = batch.iter().find(|encoded| encoded.place == Place::Waiting).map(|encoded| encoded.meta);
         let head = rest.peek().is_none().then_some(head);
         engine.commit(partition, tail, head, &remove, batch)?;
         remove.clear();
-        tail.pieces.extend(waits);
+        tail.waiting_blocks.extend(waits);
     }
     Ok(())
 }

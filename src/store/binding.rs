@@ -1,13 +1,14 @@
-//! What a store belongs to. State of another topic or cluster must never decide about ours.
+//! The cluster, topics, group and identity rules that a store belongs to. State of another topic or cluster must
+//! never be used.
 
 use serde::{Deserialize, Serialize};
 
 use crate::dedupe::{Fingerprint, HashKind, KindId, PartitionId};
 
-/// What the store's identities and offsets refer to; written into the database.
+/// What the store's identities and offsets refer to. Stored in the database.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Binding {
-    /// Kafka's id of the cluster.
+    /// Kafka's cluster id.
     pub cluster_id: String,
     /// Name of the raw topic.
     pub raw: String,
@@ -17,41 +18,44 @@ pub struct Binding {
     pub state: String,
     /// Name of the consumer group.
     pub group: String,
-    /// Partitions of the raw topic. May grow.
+    /// Number of partitions of the raw topic. May grow.
     pub partitions: u32,
-    /// The hash that makes the identities.
+    /// The hash that computes the identities.
     #[serde(with = "hash_text")]
     pub hash: HashKind,
-    /// Kafka's id of the raw topic, where known: tells a re-created topic from its predecessor.
+    /// Kafka's topic id of the raw topic, if known. Distinguishes a recreated topic from the previous one.
     pub raw_id: Option<String>,
-    /// Kafka's id of the clean topic, where known.
+    /// Kafka's topic id of the clean topic, if known.
     pub clean_id: Option<String>,
-    /// Kafka's id of the state topic, where known.
+    /// Kafka's topic id of the state topic, if known.
     pub state_id: Option<String>,
-    /// The kinds with windows of their own, by name, in order. What the store knows is complete for these alone.
+    /// Names of the kinds with windows of their own, in order. The stored state is complete only for these kinds.
     #[serde(default)]
     pub kinds: Vec<String>,
-    /// The rules by which identities are made: of the records of no named kind, then of `kinds`. Empty where not known.
+    /// The identity rules: first the one for records of no named kind, then one for each of `kinds`. Empty if not
+    /// known.
     #[serde(default)]
     pub rules: Vec<Fingerprint>,
-    /// For how long these windows have been kept, in ms: what a longer one needs may have been deleted. Empty where not known.
+    /// For how long each of these windows was kept, in ms. Ids that a longer window needs may have been deleted.
+    /// Empty if not known.
     #[serde(default)]
     pub kept_ms: Vec<u64>,
-    /// Of the configuration alone: state made by other rules may be set aside.
+    /// From the configuration only, not stored: state made by other rules may be quarantined.
     #[serde(skip)]
     pub accepts_change: bool,
 }
 
-/// How a stored binding stands to the configured one.
+/// How a stored binding relates to the configured one.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Relation {
-    /// The store is ours; the binding to keep in it (more partitions, ids now known).
+    /// The store is ours. Contains the binding to store (partitions may have been added, topic ids may be newly
+    /// known).
     Ours(Box<Binding>),
-    /// The store belongs to something else, for this reason.
+    /// The store belongs to something else. Contains the reason.
     Foreign(String),
-    /// Same topics, but made with this other hash.
+    /// Same topics, but the identities were computed with this other hash.
     OtherHash(HashKind),
-    /// Same topics, but made by another rule: of which kind, and which.
+    /// Same topics, but the identities of this kind were computed by this other rule.
     OtherRule(Option<String>, Fingerprint),
 }
 
@@ -62,8 +66,8 @@ impl Binding {
         hash_text::text(self.hash)
     }
 
-    /// The windows of all partitions: the kind's name, if it has one, the partition, and the number that their blocks are
-    /// filed under, by which they are sorted.
+    /// All windows: name of the kind (if any), partition, and window id, under which their blocks are stored. Sorted
+    /// by window id.
     #[must_use]
     pub fn windows(&self) -> Vec<(Option<&str>, PartitionId, PartitionId)> {
         let kinds = std::iter::once(None).chain(self.kinds.iter().map(|name| Some(name.as_str())));
@@ -75,7 +79,8 @@ impl Binding {
         all
     }
 
-    /// All rules together, by which an operator accepts a change to them; `None` where they are not known.
+    /// Fingerprint of all rules together, with which an operator accepts a change of them. `None` if the rules are
+    /// not known.
     #[must_use]
     pub fn fingerprint(&self) -> Option<Fingerprint> {
         let (unnamed, named) = self.rules.split_first()?;
@@ -83,12 +88,12 @@ impl Binding {
         Some(Fingerprint::of_all(*unnamed, &named))
     }
 
-    /// What is known of the windows: the kind's name, its rule, and how long it is kept.
+    /// Pairs each window's kind name with its value in `of` (its rule, or how long it is kept).
     fn known<'a, T: Copy>(&'a self, of: &'a [T]) -> impl Iterator<Item = (Option<&'a str>, T)> {
         std::iter::once(None).chain(self.kinds.iter().map(|name| Some(name.as_str()))).zip(of.iter().copied())
     }
 
-    /// The first window of `self` that `stored` has by another rule, and that rule.
+    /// The first window whose stored rule differs from that of `self`, and the stored rule.
     fn other_rule(&self, stored: &Self) -> Option<(Option<String>, Fingerprint)> {
         self.known(&self.rules).find_map(|(kind, ours)| {
             let (_, theirs) = stored.known(&stored.rules).find(|(known, _)| *known == kind)?;
@@ -96,7 +101,7 @@ impl Binding {
         })
     }
 
-    /// The first window of `self` that is longer than `stored` has been kept for.
+    /// The reason why the store is unusable if a window of `self` is longer than the one that was kept in the store.
     fn lengthened(&self, stored: &Self) -> Option<String> {
         self.known(&self.kept_ms).find_map(|(kind, ours)| {
             let (_, theirs) = stored.known(&stored.kept_ms).find(|(known, _)| *known == kind)?;
@@ -106,7 +111,7 @@ impl Binding {
         })
     }
 
-    /// Compares `self`, as configured, with what a store says of itself.
+    /// Compares the configured binding `self` with the stored one.
     pub(super) fn relation(&self, stored: &Self) -> Relation {
         let names = [
             ("cluster", &stored.cluster_id, &self.cluster_id),
@@ -129,29 +134,35 @@ impl Binding {
             if let (Some(theirs), Some(ours)) = (theirs, ours)
                 && theirs != ours
             {
-                return Relation::Foreign(format!(
-                    "the {what} topic was re-created: id {theirs}, now {ours}"
-                ));
+                return Relation::Foreign(format!("the {what} topic was recreated: id {theirs}, now {ours}"));
             }
         }
         if stored.partitions > self.partitions {
             let (had, has) = (stored.partitions, self.partitions);
-            return Relation::Foreign(format!("the raw topic had {had} partitions and has {has}"));
+            return Relation::Foreign(format!("the raw topic had {had} partitions and now has {has}"));
         }
         if let Some((kind, theirs)) = self.other_rule(stored).filter(|_| stored.hash == self.hash) {
             if !self.accepts_change {
                 return Relation::OtherRule(kind, theirs);
             }
-            return Relation::Foreign("another identity rule made it, and the change is accepted".to_owned());
+            return Relation::Foreign(
+                "it was made by another identity rule, and identity.accept_change accepts the change"
+                    .to_owned(),
+            );
         }
         if stored.hash != self.hash {
             if !self.accepts_change {
                 return Relation::OtherHash(stored.hash);
             }
-            return Relation::Foreign("another hash made it, and the change is accepted".to_owned());
+            return Relation::Foreign(
+                "it was made with another hash, and identity.accept_change accepts the change".to_owned(),
+            );
         }
         if stored.kinds != self.kinds {
-            return Relation::Foreign(format!("it knows the kinds {:?}, not {:?}", stored.kinds, self.kinds));
+            return Relation::Foreign(format!(
+                "it was made for the kinds {:?}, not {:?}",
+                stored.kinds, self.kinds
+            ));
         }
         if let Some(reason) = self.lengthened(stored) {
             return Relation::Foreign(reason);
@@ -219,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn another_rule_of_any_window_is_refused_unless_the_change_is_accepted() {
+    fn a_changed_rule_of_any_window_is_rejected_unless_the_change_is_accepted() {
         let stored = binding();
         for place in [0, 1] {
             let mut ours = binding();
@@ -227,16 +238,16 @@ mod tests {
             let kind = (place == 1).then(|| "payments".to_owned());
             assert_eq!(ours.relation(&stored), Relation::OtherRule(kind, stored.rules[place]));
             ours.accepts_change = true;
-            assert!(matches!(ours.relation(&stored), Relation::Foreign(_)), "set aside, never loaded");
+            assert!(matches!(ours.relation(&stored), Relation::Foreign(_)), "quarantined, never loaded");
             let renamed = Binding { kinds: vec!["money".into()], accepts_change: false, ..ours.clone() };
-            let is_refused = matches!(renamed.relation(&stored), Relation::OtherRule(..));
-            assert_eq!(is_refused, place == 0, "what it remembers belongs to a kind's name");
+            let is_rejected = matches!(renamed.relation(&stored), Relation::OtherRule(..));
+            assert_eq!(is_rejected, place == 0, "stored ids belong to the name of their kind");
         }
         let former = Binding { rules: Vec::new(), kept_ms: Vec::new(), ..binding() };
         assert_eq!(
             binding().relation(&former),
             Relation::Ours(Box::new(binding())),
-            "written before this was kept"
+            "stored before rules and lengths were part of the binding"
         );
         assert_ne!(
             binding().fingerprint(),
@@ -245,10 +256,10 @@ mod tests {
     }
 
     #[test]
-    fn state_kept_for_a_shorter_window_does_not_do_for_a_longer_one() {
+    fn state_of_a_shorter_window_is_not_used_for_a_longer_one() {
         let shorter = Binding { kept_ms: vec![86_400_000, 60_000], ..binding() };
         assert_eq!(shorter.relation(&binding()), Relation::Ours(Box::new(shorter.clone())));
-        let Relation::Foreign(reason) = binding().relation(&shorter) else { panic!("believed") };
+        let Relation::Foreign(reason) = binding().relation(&shorter) else { panic!("accepted") };
         assert!(reason.contains("payments") && reason.contains("60000 ms"), "{reason}");
     }
 
@@ -263,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn every_difference_is_foreign_except_growth_and_newly_known_ids() {
+    fn every_difference_makes_a_store_foreign_except_added_partitions_and_newly_known_ids() {
         let stored = binding();
         let changes: [fn(&mut Binding); 7] = [
             |b| b.cluster_id.push('x'),

@@ -1,4 +1,4 @@
-//! The store as the pipeline sees it.
+//! The store as the pipeline uses it.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -12,22 +12,22 @@ use sled::IVec;
 
 use super::append::append;
 use super::binding::Binding;
-use super::cache::{Cache, Said};
-use super::cut::{clear, cut, expire, forget};
+use super::cache::{Cache, Cached};
+use super::cut::{clear, expire, forget, truncate};
 use super::engine::Engine;
-use super::guard::guarded;
+use super::guard::run_guarded;
 use super::joining::Joining;
 use super::keys;
 use super::segments::Readers;
 use super::tail::{Place, consistent};
-use super::walk::{Content, Found};
+use super::walk::{Content, StoredBlock};
 use crate::dedupe::{Block, Coordinates, Identity, Offset, PartitionId};
 use crate::ports::{Head, Store, StoreError, Visit};
 
 /// How long closing waits for the engine's threads.
 const CLOSE_SILENCE: Duration = Duration::from_secs(10);
 
-/// A handle on the open database. Clones share it; each partition is used by one of them at a time.
+/// A handle of the open database. Clones share the database; each partition is used by one handle at a time.
 pub struct SledStore {
     pub(super) engine: Arc<Engine>,
     joining: Joining,
@@ -35,9 +35,9 @@ pub struct SledStore {
     readers: RefCell<Readers>,
 }
 
-/// What a look at a block gave.
-enum Answer {
-    /// The identity that was expected.
+/// Result of reading a block.
+enum BlockRead {
+    /// The owner's identity is the expected one. The rest of the block was not read.
     Expected,
     /// The whole block.
     Block(IVec),
@@ -60,39 +60,45 @@ impl SledStore {
         }
     }
 
-    /// Gives the caches of all handles so much together; before they are made.
-    pub(super) fn keep_in_memory(&mut self, cache_bytes: u64) {
+    /// Sets the memory limit that the block caches of all handles share, in bytes. Must be called before the first
+    /// clone.
+    pub(super) fn set_cache_bytes(&mut self, cache_bytes: u64) {
         if let Some(engine) = Arc::get_mut(&mut self.engine) {
             engine.cache_bytes = cache_bytes;
         }
     }
 
-    /// Whether a block says that an owner has this identity, where that can be told without all of it.
-    /// Otherwise the block itself, which has been read and verified.
-    fn ask(&self, found: &Found, owner: Offset, expected: Option<Identity>) -> Result<Answer, StoreError> {
-        let Content::Filed(entry) = &found.content else {
-            return self.engine.bytes(found, &mut self.readers.borrow_mut()).map(Answer::Block);
+    /// Checks whether the owner has the expected identity without reading the whole block, where that is possible.
+    /// Otherwise reads and verifies the block and returns it.
+    fn read_block(
+        &self,
+        found: &StoredBlock,
+        owner: Offset,
+        expected: Option<Identity>,
+    ) -> Result<BlockRead, StoreError> {
+        let Content::InFile(entry) = &found.content else {
+            return self.engine.bytes(found, &mut self.readers.borrow_mut()).map(BlockRead::Block);
         };
-        // The handles share what the cache may take; of several the first one only hands out others.
+        // The handles share the cache limit. If there are several, the first one is only cloned and reads nothing.
         let handles = Arc::strong_count(&self.engine).saturating_sub(1).max(1);
-        let most_bytes = self.engine.cache_bytes / handles as u64;
+        let max_bytes = self.engine.cache_bytes / handles as u64;
         let at = (entry.file, entry.at);
-        match self.cache.borrow_mut().ask(at, most_bytes) {
-            Said::Here(bytes) => return Ok(Answer::Block(bytes)),
-            Said::Not if expected.is_some() => {
+        match self.cache.borrow_mut().look_up(at, max_bytes) {
+            Cached::Hit(bytes) => return Ok(BlockRead::Block(bytes)),
+            Cached::Skip if expected.is_some() => {
                 let mut readers = self.readers.borrow_mut();
-                if readers.glimpse(&self.engine.segments, entry, (found.first, owner)) == expected {
-                    return Ok(Answer::Expected);
+                if readers.read_identity(&self.engine.segments, entry, (found.first, owner)) == expected {
+                    return Ok(BlockRead::Expected);
                 }
             }
-            Said::Not | Said::Wanted => {}
+            Cached::Skip | Cached::Load => {}
         }
         let bytes = self.engine.bytes(found, &mut self.readers.borrow_mut())?;
-        self.cache.borrow_mut().put(at, bytes.clone(), most_bytes);
-        Ok(Answer::Block(bytes))
+        self.cache.borrow_mut().put(at, bytes.clone(), max_bytes);
+        Ok(BlockRead::Block(bytes))
     }
 
-    /// The identity that an owner has, or just that it is the expected one.
+    /// The identity of an owner. Where possible, only compares it with the expected one.
     fn look_up(
         &self,
         owner: Coordinates,
@@ -100,15 +106,15 @@ impl SledStore {
     ) -> Result<Option<Identity>, StoreError> {
         let found = self.engine.block_of(owner)?.filter(|found| owner.offset < found.next);
         let Some(found) = found else { return Ok(None) };
-        let bytes = match self.ask(&found, owner.offset, expected)? {
-            Answer::Expected => return Ok(expected),
-            Answer::Block(bytes) => bytes,
+        let bytes = match self.read_block(&found, owner.offset, expected)? {
+            BlockRead::Expected => return Ok(expected),
+            BlockRead::Block(bytes) => bytes,
         };
         let bad = |cause| self.engine.bad_block(owner.partition, found.first, &cause);
         self.engine.trusted(owner.partition, &bytes)?.identity_of(owner.offset).map_err(bad)
     }
 
-    /// Joins small blocks only so far (default: 5 minutes).
+    /// Sets the limits within which small blocks are merged (default: 5 minutes of stream time).
     #[must_use]
     pub fn joining(mut self, joining: Joining) -> Self {
         self.joining = joining;
@@ -124,28 +130,28 @@ impl SledStore {
     pub fn binding(&self) -> Result<Binding, StoreError> {
         let stored = self.engine.call("read", || self.engine.db.get(keys::BINDING))?;
         let binding = stored.and_then(|json| serde_json::from_slice(&json).ok());
-        binding.ok_or_else(|| self.engine.damaged("read", "what the store belongs to is unreadable"))
+        binding.ok_or_else(|| self.engine.damaged("read", "the stored binding is unreadable"))
     }
 
-    /// Bytes that the database's files take up.
+    /// Bytes that the database's files use on disk.
     pub fn disk_bytes(&self) -> Result<u64, StoreError> {
         let path = &self.engine.path;
         file_bytes(path).map_err(|e| StoreError::Io(format!("read the directory {}: {e}", path.display())))
     }
 
-    /// Flushes, syncs, and closes the database once this is its last handle. After a failure there
-    /// is nothing to flush, and the failure is returned again.
+    /// Flushes and syncs, and closes the database if this is its last handle. After an earlier failure nothing is
+    /// flushed, and that failure is returned again.
     pub fn close(self) -> Result<(), StoreError> {
         let synced = match self.engine.failed.get() {
             None => self.engine.sync(),
             Some(failure) => Err(failure.clone()),
         };
         let path = self.engine.path.clone();
-        let refused = |cause: &dyn fmt::Display| StoreError::Io(format!("close {}: {cause}", path.display()));
+        let failed = |cause: &dyn fmt::Display| StoreError::Io(format!("close {}: {cause}", path.display()));
         let last = Arc::into_inner(self.engine);
-        // Closing joins the engine's threads, and never returns when one of them has died.
-        let closed = guarded("store-close", CLOSE_SILENCE, move |_| last.map_or(Ok(()), Engine::close));
-        synced.and(closed.map_err(|fault| refused(&fault))?.map_err(|cause| refused(&cause)))
+        // Closing waits for the engine's threads and never returns if one of them has died.
+        let closed = run_guarded("store-close", CLOSE_SILENCE, move |_| last.map_or(Ok(()), Engine::close));
+        synced.and(closed.map_err(|fault| failed(&fault))?.map_err(|cause| failed(&cause)))
     }
 }
 
@@ -165,13 +171,13 @@ impl Store for SledStore {
         if !consistent(block) || block.hash != engine.hash {
             let (first, next) = (block.first, block.next);
             return Err(StoreError::Corrupt(format!(
-                "refused a block of partition {partition} for {first}..{next}: its owners are out of order or \
-                 its hash is another than the store's"
+                "rejected a block of partition {partition} for {first}..{next}: its owners are out of order or \
+                 its hash differs from the store's"
             )));
         }
         let mut tail = engine.take_tail(partition)?;
         if block.first < tail.end {
-            cut(engine, &mut tail, partition, block.first, &mut |_, _| ())?;
+            truncate(engine, &mut tail, partition, block.first, &mut |_, _| ())?;
         }
         append(engine, &mut tail, block, head, self.joining.of(partition))?;
         engine.put_tail(partition, tail);
@@ -193,7 +199,7 @@ impl Store for SledStore {
     ) -> Result<Option<Offset>, StoreError> {
         let mut readers = Readers::default();
         for place in [Place::Settled, Place::Waiting] {
-            let mut blocks = self.engine.walk_from(place, partition, from);
+            let mut blocks = self.engine.blocks_from(place, partition, from);
             while let Some(found) = blocks.next()? {
                 let bytes = self.engine.bytes(&found, &mut readers)?;
                 if visit(&self.engine.trusted(partition, &bytes)?)?.is_break() {
@@ -215,7 +221,7 @@ impl Store for SledStore {
     ) -> Result<Vec<(Offset, Identity)>, StoreError> {
         let mut removed = Vec::new();
         let mut tail = self.engine.take_tail(partition)?;
-        cut(&self.engine, &mut tail, partition, from, &mut |owner, identity| {
+        truncate(&self.engine, &mut tail, partition, from, &mut |owner, identity| {
             removed.push((owner, identity));
         })?;
         self.engine.put_tail(partition, tail);
@@ -230,7 +236,7 @@ impl Store for SledStore {
     fn expire(&mut self, partition: PartitionId, first: Offset) -> Result<(), StoreError> {
         let mut tail = self.engine.take_tail(partition)?;
         if first >= tail.oldest_next {
-            // What is deleted must not stay open.
+            // Deleted files must not stay open, or their space is not freed.
             self.readers.get_mut().close();
             expire(&self.engine, &mut tail, partition, first)?;
         }

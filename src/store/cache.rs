@@ -1,76 +1,77 @@
-//! Blocks read lately. Duplicates mostly follow their owner soon, and many in one block.
+//! A cache of blocks that were read recently. Duplicates mostly arrive soon after their owner, and many of them
+//! have their owners in the same block.
 
 use std::collections::HashMap;
 use std::mem;
 
 use sled::IVec;
 
-/// File and place of a block: no place is written twice, so nothing here is ever out of date.
-type At = (u32, u64);
+/// File number and byte position of a block. No position is written twice, so a cached block is never stale.
+type Location = (u32, u64);
 
-/// Blocks of two generations: what was asked for since the younger one began, and what was before. A block comes in
-/// only when it was asked for [`WORTH`] times, and is counted until then.
+/// Blocks of two generations: those looked up since the younger generation began, and those before it. A block is
+/// cached only after [`CACHE_AFTER`] look-ups, which are counted until then.
 #[derive(Default)]
 pub(super) struct Cache {
-    young: HashMap<At, Known>,
+    young: HashMap<Location, Slot>,
     young_bytes: u64,
-    old: HashMap<At, Known>,
+    old: HashMap<Location, Slot>,
 }
 
-/// Reading and checking a whole block takes as long as reading single identities so many times, roughly.
-const WORTH: u8 = 16;
-/// What a count takes up, roughly.
-const COUNT_BYTES: u64 = 64;
+/// Look-ups before a block is cached. Reading and checking a whole block takes roughly as long as reading this many
+/// single identities.
+const CACHE_AFTER: u8 = 16;
+/// Approximate memory of one slot without its block, in bytes.
+const SLOT_BYTES: u64 = 64;
 
 #[derive(Clone)]
-enum Known {
-    /// How often it was asked for.
-    Asked(u8),
-    Here(IVec),
+enum Slot {
+    /// Number of look-ups so far.
+    Counted(u8),
+    Block(IVec),
 }
 
-/// What the cache has to say of a block.
-pub(super) enum Said {
-    /// It is not here, and not worth it.
-    Not,
-    /// It is not here, and should be.
-    Wanted,
-    /// It is here.
-    Here(IVec),
+/// Result of a cache look-up.
+pub(super) enum Cached {
+    /// Not cached, and not looked up often enough to be cached.
+    Skip,
+    /// Not cached; the caller should read it and insert it.
+    Load,
+    Hit(IVec),
 }
 
 impl Cache {
-    /// What is known of a block, which has been asked for once more.
-    pub(super) fn ask(&mut self, at: At, most_bytes: u64) -> Said {
+    /// Looks up a block and counts the look-up.
+    pub(super) fn look_up(&mut self, at: Location, max_bytes: u64) -> Cached {
         if !self.young.contains_key(&at) {
-            let known = self.old.remove(&at).unwrap_or(Known::Asked(0));
-            self.keep(at, known, most_bytes);
+            let slot = self.old.remove(&at).unwrap_or(Slot::Counted(0));
+            self.insert(at, slot, max_bytes);
         }
         match self.young.get_mut(&at) {
-            Some(Known::Here(bytes)) => Said::Here(bytes.clone()),
-            Some(Known::Asked(times)) if *times < WORTH => {
+            Some(Slot::Block(bytes)) => Cached::Hit(bytes.clone()),
+            Some(Slot::Counted(times)) if *times < CACHE_AFTER => {
                 *times += 1;
-                Said::Not
+                Cached::Skip
             }
-            _ => Said::Wanted,
+            _ => Cached::Load,
         }
     }
 
-    /// Keeps a block, among at most so many bytes of them and half as much again.
-    pub(super) fn put(&mut self, at: At, bytes: IVec, most_bytes: u64) {
-        self.keep(at, Known::Here(bytes), most_bytes);
+    /// Caches a block. The cache holds at most 1.5 times `max_bytes`.
+    pub(super) fn put(&mut self, at: Location, bytes: IVec, max_bytes: u64) {
+        self.insert(at, Slot::Block(bytes), max_bytes);
     }
 
-    fn keep(&mut self, at: At, known: Known, most_bytes: u64) {
-        if self.young_bytes >= most_bytes / 2 {
+    fn insert(&mut self, at: Location, slot: Slot, max_bytes: u64) {
+        if self.young_bytes >= max_bytes / 2 {
             self.old = mem::take(&mut self.young);
             self.young_bytes = 0;
         }
-        self.young_bytes += match &known {
-            Known::Asked(_) => COUNT_BYTES,
-            Known::Here(bytes) => COUNT_BYTES + bytes.len() as u64,
+        self.young_bytes += match &slot {
+            Slot::Counted(_) => SLOT_BYTES,
+            Slot::Block(bytes) => SLOT_BYTES + bytes.len() as u64,
         };
-        self.young.insert(at, known);
+        self.young.insert(at, slot);
     }
 }
 
@@ -78,29 +79,32 @@ impl Cache {
 mod tests {
     use super::*;
 
-    fn here(cache: &mut Cache, at: At) -> bool {
-        matches!(cache.ask(at, 1_000), Said::Here(_))
+    fn is_hit(cache: &mut Cache, at: Location) -> bool {
+        matches!(cache.look_up(at, 1_000), Cached::Hit(_))
     }
 
     #[test]
-    fn what_is_asked_for_stays_and_the_rest_goes() {
+    fn looked_up_blocks_stay_cached_and_others_are_evicted() {
         let mut cache = Cache::default();
         let block = IVec::from(vec![7; 36]);
         for at in 0..1_000 {
             cache.put((1, at), block.clone(), 1_000);
-            assert!(here(&mut cache, (1, 0)), "asked for at {at}");
+            assert!(is_hit(&mut cache, (1, 0)), "look-up after inserting {at}");
             assert!(cache.young.len() + cache.old.len() <= 12);
         }
-        assert!(here(&mut cache, (1, 999)) && !here(&mut cache, (1, 500)) && !here(&mut cache, (2, 999)));
+        assert!(
+            is_hit(&mut cache, (1, 999)) && !is_hit(&mut cache, (1, 500)) && !is_hit(&mut cache, (2, 999))
+        );
     }
 
     #[test]
-    fn a_block_is_wanted_when_it_is_asked_for_often() {
+    fn a_block_is_cached_only_after_repeated_look_ups() {
         let mut cache = Cache::default();
-        let often =
-            |cache: &mut Cache| (0..100).find(|_| matches!(cache.ask((1, 0), 1_000), Said::Wanted)).unwrap();
-        assert_eq!(often(&mut cache), WORTH);
-        (1..100).for_each(|at| drop(cache.ask((1, at), 1_000)));
-        assert_eq!(often(&mut cache), WORTH, "that was long ago");
+        let look_ups_until_load = |cache: &mut Cache| {
+            (0..100).find(|_| matches!(cache.look_up((1, 0), 1_000), Cached::Load)).unwrap()
+        };
+        assert_eq!(look_ups_until_load(&mut cache), CACHE_AFTER);
+        (1..100).for_each(|at| drop(cache.look_up((1, at), 1_000)));
+        assert_eq!(look_ups_until_load(&mut cache), CACHE_AFTER, "the count was evicted");
     }
 }

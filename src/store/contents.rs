@@ -1,4 +1,4 @@
-//! What a state directory holds, and how to be rid of it.
+//! Lists and deletes the contents of a state directory.
 
 use std::fs;
 use std::io;
@@ -8,34 +8,34 @@ use super::OpenError;
 use super::blocks::file_bytes;
 use super::lock;
 
-/// A database that is being made of an exported file.
+/// A database that is being built from an exported file.
 pub(super) const UNFINISHED: &str = "import-unfinished";
-/// Beginnings of the names of what is ours, apart from [`UNFINISHED`]; a number follows.
-const OURS: [&str; 3] = ["db-", "quarantine-", RESET];
-/// A database on its way out.
+/// Prefixes of the store's entries, apart from [`UNFINISHED`]. A number follows.
+const PREFIXES: [&str; 3] = ["db-", "quarantine-", RESET];
+/// A database that is being deleted.
 const RESET: &str = "reset-";
 
 /// One entry of a state directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Where it is.
+    /// Path of the entry.
     pub path: PathBuf,
     /// Bytes of its files.
     pub bytes: u64,
 }
 
-/// The entries of a state directory, the lock file left out.
+/// The entries of a state directory, without the lock file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Contents {
     dir: PathBuf,
-    /// What the store has made: databases in use, set aside, half made.
+    /// Entries that the store created: current, quarantined and unfinished databases.
     pub ours: Vec<Entry>,
-    /// Everything else; never touched.
+    /// All other entries. Never changed.
     pub others: Vec<PathBuf>,
 }
 
 impl Contents {
-    /// Looks into a state directory. One that does not exist is empty.
+    /// Lists a state directory. A directory that does not exist is empty.
     pub fn of(dir: &Path) -> Result<Self, OpenError> {
         let mut contents = Self { dir: dir.to_path_buf(), ours: Vec::new(), others: Vec::new() };
         let entries = match fs::read_dir(dir) {
@@ -51,7 +51,7 @@ impl Contents {
             if name == lock::FILE {
                 continue;
             }
-            if path.is_dir() && (name == UNFINISHED || OURS.iter().any(numbered)) {
+            if path.is_dir() && (name == UNFINISHED || PREFIXES.iter().any(numbered)) {
                 let bytes = file_bytes(&path).map_err(|e| OpenError::io("read the directory", &path, &e))?;
                 contents.ours.push(Entry { path, bytes });
             } else {
@@ -63,7 +63,7 @@ impl Contents {
         Ok(contents)
     }
 
-    /// Refuses a directory that holds anything but a half-made database.
+    /// Returns an error if the directory contains anything other than an unfinished import.
     pub fn must_be_empty(&self) -> Result<(), OpenError> {
         let unfinished = self.dir.join(UNFINISHED);
         let ours = self.ours.iter().map(|entry| &entry.path).filter(|path| **path != unfinished);
@@ -76,25 +76,25 @@ impl Contents {
         }
     }
 
-    /// Deletes what is ours. The caller has locked the directory. Databases are renamed first, so that
-    /// no start finds half of one.
+    /// Deletes the store's entries. The caller has locked the directory. Databases are renamed first, so that no
+    /// start opens a partly deleted one.
     pub fn delete(&self) -> Result<(), OpenError> {
         for Entry { path, .. } in &self.ours {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
-            let doomed = match name.strip_prefix("db-") {
+            let target = match name.strip_prefix("db-") {
                 Some(number) => self.dir.join(format!("{RESET}{number}")),
                 None => path.clone(),
             };
-            if doomed != *path {
-                // Left by a reset that was killed; it may stand in the way of the new one.
-                if doomed.exists() {
-                    fs::remove_dir_all(&doomed).map_err(|e| OpenError::io("delete", &doomed, &e))?;
+            if target != *path {
+                // Left behind by a reset that was killed. The rename would fail if it stayed.
+                if target.exists() {
+                    fs::remove_dir_all(&target).map_err(|e| OpenError::io("delete", &target, &e))?;
                 }
-                fs::rename(path, &doomed).map_err(|e| OpenError::io("rename", path, &e))?;
+                fs::rename(path, &target).map_err(|e| OpenError::io("rename", path, &e))?;
             }
-            match fs::remove_dir_all(&doomed) {
+            match fs::remove_dir_all(&target) {
                 Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                    return Err(OpenError::io("delete", &doomed, &e));
+                    return Err(OpenError::io("delete", &target, &e));
                 }
                 _ => {}
             }

@@ -1,7 +1,7 @@
-//! A look at a database that does not change it.
+//! Opens a copy of a database, so that the original is not changed.
 //!
-//! The engine writes while it opens: it makes a snapshot, zeroes torn segments, shortens the file. So
-//! a copy is opened, and damage stays for whoever has to look at it.
+//! The engine writes when it opens a database: it makes a snapshot, zeroes torn segments and shortens the file. With
+//! a copy, a damaged database stays as it is and can be examined.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -14,34 +14,34 @@ use super::open::open_any;
 use super::quarantine::{condemned, current};
 use super::{Binding, OpenError};
 
-/// A copy of a stopped instance's database, verified. It is deleted with this value.
+/// A verified copy of the database of a stopped instance. The copy is deleted when this value is dropped.
 #[derive(Debug)]
 pub struct Copied {
     /// The copy. Changes to it are lost.
     pub store: SledStore,
     /// What the state belongs to.
     pub binding: Binding,
-    /// The database that was copied.
+    /// Path of the database that was copied.
     pub database: PathBuf,
-    /// Bytes that its files take up.
+    /// Bytes that its files use.
     pub disk_bytes: u64,
     scratch: Scratch,
 }
 
 impl Copied {
-    /// Closes the copy and deletes it. Better than dropping it: an engine that has failed may never
-    /// come back from being closed, and here it has a deadline.
+    /// Closes the copy and deletes it. Prefer this to dropping it: closing an engine that has failed may never
+    /// return, and this method has a deadline.
     pub fn close(self) {
         let Self { store, scratch, .. } = self;
-        // What the copy could not write is of no interest.
+        // Whether the copy could be flushed does not matter.
         drop(store.close());
         drop(scratch);
     }
 }
 
-/// Copies the database in `dir`, which the caller has locked, below `scratch` and opens the copy;
-/// nothing in `dir` is changed. One that shows no sign of life for `deadline`, is damaged or does not say
-/// what it belongs to is an error. `cache_bytes` bounds the engine's cache.
+/// Copies the database in `dir`, which the caller has locked, to a directory below `scratch` and opens the copy.
+/// Nothing in `dir` is changed. Returns an error if the database is damaged, has no binding, or makes no progress for
+/// `deadline` while it is opened. `cache_bytes` limits the engine's cache.
 pub fn open_copy(
     dir: &Path,
     scratch: &Path,
@@ -55,7 +55,7 @@ pub fn open_copy(
     }
     let read = |e: io::Error| OpenError::io("read the directory", &database, &e);
     let disk_bytes = file_bytes(&database).map_err(read)?;
-    let scratch = Scratch::below(scratch)?;
+    let scratch = Scratch::create_in(scratch)?;
     let copy = scratch.0.join("db");
     let copying = |e: io::Error| OpenError::io("copy the database to", &copy, &e);
     copy_all(&database, &copy).map_err(copying)?;
@@ -67,13 +67,13 @@ pub fn open_copy(
     Ok(Copied { store, binding, database, disk_bytes, scratch })
 }
 
-/// A directory of our own, deleted when dropped.
+/// A temporary directory, deleted when dropped.
 #[derive(Debug)]
 struct Scratch(PathBuf);
 
 impl Scratch {
-    fn below(parent: &Path) -> Result<Self, OpenError> {
-        // Another process of this number may have left its own behind when it was killed.
+    fn create_in(parent: &Path) -> Result<Self, OpenError> {
+        // A killed process with the same process id may have left its directory behind.
         let name = |attempt: u32| format!("dedupd-copy-{}-{attempt}", std::process::id());
         let create = |path: &Path| DirBuilder::new().mode(0o700).create(path);
         let mut attempt = 0;
@@ -91,7 +91,7 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         if let Err(cause) = fs::remove_dir_all(&self.0) {
-            tracing::warn!(path = %self.0.display(), %cause, "cannot delete a copy of the state; delete it by hand");
+            tracing::warn!(path = %self.0.display(), %cause, "cannot delete the temporary copy of the state; delete it manually");
         }
     }
 }

@@ -1,47 +1,47 @@
-//! Removing blocks: from the end at an offset, from the front by expiry, or all of them.
+//! Removes blocks: from an offset to the end, from the front (expiry), or all of them.
 
 use super::engine::{BATCH, Engine, Removal};
 use super::segments::Readers;
-use super::tail::{Packed, Place, Tail};
+use super::tail::{EncodedBlock, Place, Tail};
 use crate::dedupe::{Block, Coordinates, Identity, Offset, PartitionId};
 use crate::ports::{Head, StoreError};
 
-/// Removes every owner at or beyond `from` and shows each to `gone`, by falling block.
+/// Removes every owner at or beyond `from` and calls `on_removed` for each, by descending block.
 ///
-/// From the end backwards, so that what remains after a crash is a prefix. A head that confirms
-/// more than remains is lowered with the first batch: the blocks beyond `from` are then to be had
-/// from the start of the state topic, unless the caller knows better and sets a head.
-pub(super) fn cut(
+/// Blocks are removed from the end backwards, so that a crash always leaves a prefix. If the head confirms more than
+/// remains, the first batch lowers it: the blocks beyond `from` are then read from the start of the state topic,
+/// unless the caller has a better position and sets the head.
+pub(super) fn truncate(
     engine: &Engine,
     tail: &mut Tail,
     partition: PartitionId,
     from: Offset,
-    gone: &mut dyn FnMut(Offset, Identity),
+    on_removed: &mut dyn FnMut(Offset, Identity),
 ) -> Result<(), StoreError> {
     let Some(record) = tail.record else { return Ok(()) };
-    let head = lowered(record.head, from);
+    let head = lower_head(record.head, from);
     let mut remove: Vec<Removal> = Vec::new();
     let mut keep = None;
     let mut readers = Readers::default();
     for place in [Place::Waiting, Place::Settled] {
-        let mut blocks = engine.walk(place, partition);
+        let mut blocks = engine.blocks(place, partition);
         while let Some(found) = blocks.next_back()?.filter(|found| found.next > from) {
             let bytes = engine.bytes(&found, &mut readers)?;
             let visit = |owner, identity| {
                 if owner >= from {
-                    gone(owner, identity);
+                    on_removed(owner, identity);
                 }
             };
             let bad = |cause| engine.bad_block(partition, found.first, &cause);
             engine.trusted(partition, &bytes)?.for_each(visit).map_err(bad)?;
             remove.push(found.removal());
             if found.first < from {
-                keep = Some(Packed { place, ..front(Block::decode(&bytes).map_err(bad)?, from) });
+                keep = Some(EncodedBlock { place, ..front_of(Block::decode(&bytes).map_err(bad)?, from) });
                 break;
             }
         }
     }
-    // In each batch one operation is left for the record and one for what is kept of a split block.
+    // Each batch reserves one operation for the record and one for the remaining part of a split block.
     let mut batches = remove.chunks(BATCH - 2).peekable();
     if batches.peek().is_none() && head != record.head {
         return engine.commit(partition, tail, Some(head), &[], Vec::new());
@@ -50,12 +50,12 @@ pub(super) fn cut(
         let kept = if batches.peek().is_none() { keep.take() } else { None };
         engine.commit(partition, tail, Some(head), batch, kept.into_iter().collect())?;
     }
-    engine.look_at_end(partition, tail)
+    engine.reload_end(partition, tail)
 }
 
-/// What remains true of a head when everything at or beyond `from` is gone.
-pub(super) fn lowered(head: Head, from: Offset) -> Head {
-    // A tail names a block that must be there whole.
+/// The part of a head that stays valid when everything at or beyond `from` is removed.
+pub(super) fn lower_head(head: Head, from: Offset) -> Head {
+    // The tail names a block that must be stored in full.
     let is_left = |tail: &(u32, Offset)| tail.1 <= from;
     let settled = head.settled.filter(is_left);
     let head = Head { tail: head.tail.filter(is_left).or(settled), settled, ..head };
@@ -63,14 +63,14 @@ pub(super) fn lowered(head: Head, from: Offset) -> Head {
 }
 
 /// The part of a block below `from`.
-fn front(mut block: Block, from: Offset) -> Packed {
+fn front_of(mut block: Block, from: Offset) -> EncodedBlock {
     block.entries.truncate(block.entries.partition_point(|(owner, _)| *owner < from));
     block.next = from;
-    Packed::new(&block)
+    EncodedBlock::new(&block)
 }
 
-/// Writes the blocks of these owners anew without them. The head comes with the last one: after a crash
-/// in between, the one before still says that something is missing.
+/// Rewrites the blocks of these owners without them. The head is written last: after a crash before that, the old
+/// head still shows that identities have to be forgotten.
 pub(super) fn forget(
     engine: &Engine,
     partition: PartitionId,
@@ -85,11 +85,12 @@ pub(super) fn forget(
         let mut block = Block::decode(&bytes).map_err(bad)?;
         block.entries.retain(|(offset, _)| offset != owner);
         let mut tail = engine.take_tail(partition)?;
-        // Where it stood, though it may now be small: a reader looks for an owner in one place only.
-        let smaller = Packed { place: found.place(), ..Packed::new(&block) };
+        // The rewritten block stays in its tree even if it is now small: a reader looks for an owner in one tree
+        // only.
+        let smaller = EncodedBlock { place: found.place(), ..EncodedBlock::new(&block) };
         engine.commit(partition, &mut tail, None, &[found.removal()], vec![smaller])?;
-        // The measures of what was rewritten.
-        engine.look_at_end(partition, &mut tail)?;
+        // Reload the metadata of the rewritten block.
+        engine.reload_end(partition, &mut tail)?;
         engine.put_tail(partition, tail);
     }
     let mut tail = engine.take_tail(partition)?;
@@ -98,7 +99,7 @@ pub(super) fn forget(
     Ok(())
 }
 
-/// Removes the blocks that cover nothing at or beyond `first`, from the front.
+/// Removes, from the front, the blocks that cover no offset at or beyond `first`.
 pub(super) fn expire(
     engine: &Engine,
     tail: &mut Tail,
@@ -108,7 +109,7 @@ pub(super) fn expire(
     let mut remove: Vec<Removal> = Vec::new();
     let mut oldest_next = Offset::MAX;
     for place in [Place::Settled, Place::Waiting] {
-        let mut blocks = engine.walk(place, partition);
+        let mut blocks = engine.blocks(place, partition);
         while let Some(found) = blocks.next()? {
             if found.next > first {
                 oldest_next = oldest_next.min(found.next);
@@ -120,12 +121,12 @@ pub(super) fn expire(
     for batch in remove.chunks(BATCH - 1) {
         engine.commit(partition, tail, None, batch, Vec::new())?;
     }
-    tail.pieces.retain(|piece| piece.next > first);
+    tail.waiting_blocks.retain(|meta| meta.next > first);
     tail.oldest_next = oldest_next;
     Ok(())
 }
 
-/// Removes all blocks and the record. What a crash leaves half done counts as unconfirmed.
+/// Removes all blocks and the record. What a crash leaves behind counts as unconfirmed.
 pub(super) fn clear(engine: &Engine, partition: PartitionId) -> Result<(), StoreError> {
     let mut tail = engine.take_tail(partition)?;
     if tail.record.is_none() {
@@ -133,7 +134,7 @@ pub(super) fn clear(engine: &Engine, partition: PartitionId) -> Result<(), Store
     }
     let mut remove: Vec<Removal> = Vec::new();
     for place in [Place::Waiting, Place::Settled] {
-        let mut blocks = engine.walk(place, partition);
+        let mut blocks = engine.blocks(place, partition);
         while let Some(found) = blocks.next_back()? {
             remove.push(found.removal());
         }

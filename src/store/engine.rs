@@ -1,4 +1,4 @@
-//! The open database: every call of sled goes through here, and every failure is sorted here.
+//! The open database. Every sled call goes through this module, and every failure is classified here.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -13,25 +13,26 @@ use sled::{Batch, Tree};
 use super::entry::Entry;
 use super::error::{needs_operator, remedy};
 use super::files::Files;
-use super::guard::caught;
+use super::guard::catch_panic;
 use super::keys::{self, Key};
 use super::quarantine::condemn;
 use super::record::Record;
 use super::segments::{Readers, Segments};
-use super::tail::{Packed, Piece, Place, Tail};
+use super::tail::{BlockMeta, EncodedBlock, Place, Tail};
 use crate::dedupe::{Block, BlockError, HashKind, Offset, PartitionId};
 use crate::ports::{Head, StoreError};
 
-/// Most operations in one batch; sled 0.34 leaks memory with batches of several hundred.
+/// Maximum operations in one batch. sled 0.34 leaks memory with batches of several hundred.
 pub(super) const BATCH: usize = 100;
-/// A flush is due after so many bytes given to sled. It writes a few times as many, because it writes nodes
-/// anew, and that should stay below a few of its segments: each is a task for one of its seven I/O
-/// threads, and when all of these wait for a lock whose holder waits for an eighth task, the shortening of the
-/// file, it stands still for ever. (Seen with segments of 256 KiB and a flush after 1 MiB; ARCHITECTURE.md.)
+/// A flush is due after this many bytes were passed to sled. A flush writes a few times as many bytes, because sled
+/// rewrites whole nodes. The written bytes should stay below a few sled segments: each segment is a task for one of
+/// sled's seven I/O threads. When all seven wait for a lock whose holder waits for an eighth task (the truncation of
+/// the file), sled deadlocks. (Observed with segments of 256 KiB and a flush after 1 MiB; see ARCHITECTURE.md.)
 const FLUSH_BYTES: usize = 128 * 1024;
-/// Bytes in files count for less: a flush is due for deleting what has expired.
-const FILED_SHARE: usize = 8;
-/// What an operation costs sled's log beside its bytes, roughly.
+/// Bytes in block files count `1 / FILE_DIVISOR` towards the next flush: for them, a flush is needed only to delete
+/// expired files.
+const FILE_DIVISOR: usize = 8;
+/// Approximate overhead of one operation in sled's log, in bytes.
 const OPERATION_BYTES: usize = 1024;
 
 /// One open database.
@@ -44,39 +45,39 @@ pub(super) struct Engine {
     pub waiting: Tree,
     /// The files of the settled blocks.
     pub segments: Segments,
-    /// Bytes written since the last flush, roughly.
+    /// Approximate bytes written since the last flush.
     pub unflushed: AtomicUsize,
-    /// The database's file, opened once more by us and kept open: the kernel reports a failed
-    /// write-back once to every open file, so sled's own fsync cannot swallow an error of ours.
+    /// A second handle of the database's file, kept open: the kernel reports a failed write-back once to every open
+    /// file, so sled's own fsync cannot consume an error before we see it.
     pub file: File,
-    /// Its directory.
+    /// Directory of the database.
     pub path: PathBuf,
-    /// The hash of every block.
+    /// The hash of the identities in all blocks.
     pub hash: HashKind,
-    /// What all handles' caches of blocks may take together, roughly.
+    /// Approximate memory limit of the block caches of all handles together, in bytes.
     pub cache_bytes: u64,
-    /// The first failure after which nothing can be trusted; every later call returns it.
+    /// The first failure after which nothing can be trusted. Every later call returns it.
     pub failed: OnceLock<StoreError>,
-    /// What appends remember, shared by all handles: a partition may move from one worker to
-    /// another and back. Taken out while in use, so that the lock is never held over I/O.
+    /// The tails that appends keep in memory, shared by all handles: a partition may move from one worker to another
+    /// and back. A tail is taken out while in use, so that the lock is never held during I/O.
     pub tails: Mutex<HashMap<PartitionId, Tail>>,
 }
 
 /// A stored block to remove.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Removal {
-    /// In which tree.
+    /// The tree that holds it.
     pub place: Place,
-    /// Under which key.
+    /// Its key.
     pub key: Key,
-    /// How many identities go with it.
+    /// Number of identities in it.
     pub identities: u64,
-    /// Where it lies, when it is settled.
+    /// Its index entry, if it is settled.
     pub entry: Option<Entry>,
 }
 
 impl Engine {
-    /// Calls sled. A panic or damage condemns the database: it is set aside at the next opening.
+    /// Calls sled. A panic or damage condemns the database: the next open quarantines it.
     pub(super) fn call<T>(
         &self,
         what: &'static str,
@@ -85,7 +86,7 @@ impl Engine {
         if let Some(failure) = self.failed.get() {
             return Err(failure.clone());
         }
-        match caught(call) {
+        match catch_panic(call) {
             Ok(Ok(value)) => Ok(value),
             Ok(Err(sled::Error::Io(cause))) if !is_damage(&cause) => {
                 let (path, remedy) = (self.path.display(), remedy(&cause));
@@ -96,12 +97,12 @@ impl Engine {
         }
     }
 
-    /// Ends the use of this database because of damage.
+    /// Condemns the database because of damage.
     pub(super) fn damaged(&self, what: &str, cause: &str) -> StoreError {
         self.condemn(StoreError::Corrupt(format!("{what} in {}: {cause}", self.path.display())))
     }
 
-    /// Ends the use of this database.
+    /// Condemns the database: no further call succeeds.
     pub(super) fn condemn(&self, failure: StoreError) -> StoreError {
         condemn(&self.path, &failure.to_string());
         self.failed.get_or_init(|| failure).clone()
@@ -112,19 +113,19 @@ impl Engine {
         self.damaged("read", &format!("block of partition {partition} at {first}: {cause}"))
     }
 
-    /// Takes a partition's tail out, loading it when it is not in memory. Not put back after a
-    /// failed call, so that the next one loads it again.
+    /// Takes a partition's tail, and loads it if it is not in memory. The tail is not put back after a failed call,
+    /// so that the next call loads it again.
     pub(super) fn take_tail(&self, partition: PartitionId) -> Result<Tail, StoreError> {
         let taken = self.tails().remove(&partition);
         taken.map_or_else(|| self.load_tail(partition), Ok)
     }
 
-    /// Keeps a partition's tail for the next call.
+    /// Stores a partition's tail for the next call.
     pub(super) fn put_tail(&self, partition: PartitionId, tail: Tail) {
         self.tails().insert(partition, tail);
     }
 
-    /// Forgets a partition's tail.
+    /// Drops a partition's tail.
     pub(super) fn forget_tail(&self, partition: PartitionId) {
         self.tails().remove(&partition);
     }
@@ -135,35 +136,35 @@ impl Engine {
 
     fn load_tail(&self, partition: PartitionId) -> Result<Tail, StoreError> {
         let mut tail = Tail { record: self.record(partition)?, ..Tail::default() };
-        let mut settled = self.walk(Place::Settled, partition);
+        let mut settled = self.blocks(Place::Settled, partition);
         while let Some(found) = settled.next()? {
             if let Some(entry) = found.removal().entry {
-                tail.files.count(found.first, &entry);
+                tail.files.add(found.first, &entry);
             }
         }
         for file in tail.files.numbers() {
-            let size = self.segments.size(file).map_err(|cause| self.refused("measure", file, &cause))?;
-            tail.files.measured(file, size);
+            let size = self.segments.size(file).map_err(|cause| self.file_error("measure", file, &cause))?;
+            tail.files.set_size(file, size);
         }
-        self.look_at_end(partition, &mut tail)?;
+        self.reload_end(partition, &mut tail)?;
         Ok(tail)
     }
 
-    /// Finds out where a partition ends, after blocks went from there.
-    pub(super) fn look_at_end(&self, partition: PartitionId, tail: &mut Tail) -> Result<(), StoreError> {
+    /// Reloads the end of a partition after blocks were removed there.
+    pub(super) fn reload_end(&self, partition: PartitionId, tail: &mut Tail) -> Result<(), StoreError> {
         tail.oldest_next = 0;
-        tail.pieces.clear();
-        tail.end = self.walk(Place::Settled, partition).next_back()?.map_or(0, |last| last.next);
-        let mut waiting = self.walk(Place::Waiting, partition);
+        tail.waiting_blocks.clear();
+        tail.end = self.blocks(Place::Settled, partition).next_back()?.map_or(0, |last| last.next);
+        let mut waiting = self.blocks(Place::Waiting, partition);
         while let Some(found) = waiting.next()? {
             let bytes = self.bytes(&found, &mut Readers::default())?;
             tail.end = found.next;
-            tail.pieces.push(Piece::of(&self.trusted(partition, &bytes)?, bytes.len()));
+            tail.waiting_blocks.push(BlockMeta::of(&self.trusted(partition, &bytes)?, bytes.len()));
         }
         Ok(())
     }
 
-    /// The tree of a place.
+    /// Returns the tree of a place.
     pub(super) fn tree(&self, place: Place) -> &Tree {
         match place {
             Place::Settled => &self.settled,
@@ -188,39 +189,39 @@ impl Engine {
         Block::decode(&found.ok_or_else(missing)?).map_err(|cause| self.bad_block(partition, first, &cause))
     }
 
-    /// Removes and inserts blocks and writes the record that fits them, in one atomic batch.
+    /// Removes and inserts blocks and writes the matching record, in one atomic batch.
     pub(super) fn commit(
         &self,
         partition: PartitionId,
         tail: &mut Tail,
         head: Option<Head>,
         remove: &[Removal],
-        insert: Vec<Packed>,
+        insert: Vec<EncodedBlock>,
     ) -> Result<(), StoreError> {
         debug_assert!(remove.len() + insert.len() < BATCH);
         let mut record = tail.record.unwrap_or_default();
         record.head = head.unwrap_or(record.head);
         let removed: u64 = remove.iter().map(|removal| removal.identities).sum();
-        let inserted: u64 = insert.iter().map(|packed| packed.piece.identities).sum();
+        let inserted: u64 = insert.iter().map(|encoded| encoded.meta.identities).sum();
         record.blocks = record.blocks.saturating_sub(remove.len() as u64) + insert.len() as u64;
         record.identities = record.identities.saturating_sub(removed) + inserted;
 
         let operations = remove.len() + insert.len() + 1;
-        let weight = |packed: &Packed| match packed.place {
-            Place::Settled => packed.bytes.len() / FILED_SHARE,
-            Place::Waiting => packed.bytes.len(),
+        let weight = |encoded: &EncodedBlock| match encoded.place {
+            Place::Settled => encoded.bytes.len() / FILE_DIVISOR,
+            Place::Waiting => encoded.bytes.len(),
         };
         let bytes: usize = insert.iter().map(weight).sum();
-        let entries = self.file(&tail.files, &insert)?;
+        let entries = self.write_settled(&tail.files, &insert)?;
         let (mut settled, mut waiting) = (Batch::default(), Batch::default());
         for Removal { place, key, .. } in remove {
-            of(*place, &mut settled, &mut waiting).remove(key);
+            batch_of(*place, &mut settled, &mut waiting).remove(key);
         }
         for (key, entry) in &entries {
             settled.insert(key, entry.encode());
         }
-        let waits = |packed: &Packed| packed.place == Place::Waiting;
-        for Packed { key, bytes, .. } in insert.into_iter().filter(waits) {
+        let waits = |encoded: &EncodedBlock| encoded.place == Place::Waiting;
+        for EncodedBlock { key, bytes, .. } in insert.into_iter().filter(waits) {
             waiting.insert(&key, bytes);
         }
         waiting.insert(&partition.to_be_bytes(), record.encode(partition));
@@ -229,39 +230,39 @@ impl Engine {
             if both { self.apply(&settled, &waiting) } else { self.waiting.apply_batch(waiting) }
         })?;
         tail.record = Some(record);
-        // First what came: it may lie in the file that what goes would leave empty.
+        // Add first: a new block may be in the file that the removals would otherwise leave empty.
         for (key, entry) in &entries {
-            tail.files.count(keys::first(key), entry);
+            tail.files.add(keys::first(key), entry);
         }
         for (key, entry) in remove.iter().filter_map(|removal| Some((removal.key, removal.entry?))) {
-            if tail.files.discount(keys::first(&key), &entry) {
+            if tail.files.remove(keys::first(&key), &entry) {
                 self.segments.retire(entry.file);
             }
         }
         self.flush_when_due(bytes + operations * OPERATION_BYTES)
     }
 
-    /// Writes the settled ones of these blocks into one of the partition's files; gives their entries.
-    fn file(&self, files: &Files, blocks: &[Packed]) -> Result<Vec<(Key, Entry)>, StoreError> {
-        let settled = || blocks.iter().filter(|packed| packed.place == Place::Settled);
+    /// Writes the settled blocks to one of the partition's files and returns their entries.
+    fn write_settled(&self, files: &Files, blocks: &[EncodedBlock]) -> Result<Vec<(Key, Entry)>, StoreError> {
+        let settled = || blocks.iter().filter(|encoded| encoded.place == Place::Settled);
         if settled().next().is_none() {
             return Ok(Vec::new());
         }
-        let (file, begin) = files.current().unwrap_or_else(|| (self.segments.begin(), 0));
+        let (file, begin) = files.current().unwrap_or_else(|| (self.segments.allocate(), 0));
         let (mut bytes, mut entries) = (Vec::new(), Vec::new());
-        for Packed { key, bytes: block, piece, .. } in settled() {
+        for EncodedBlock { key, bytes: block, meta, .. } in settled() {
             let entry = Entry {
                 file,
                 at: begin + bytes.len() as u64,
                 bytes: u32::try_from(block.len()).unwrap_or(u32::MAX),
                 crc: Block::checksum(block),
-                next: piece.next,
-                identities: piece.identities,
+                next: meta.next,
+                identities: meta.identities,
             };
             entries.push((*key, entry));
             bytes.extend_from_slice(block);
         }
-        self.segments.write(file, begin, &bytes).map_err(|cause| self.refused("write", file, &cause))?;
+        self.segments.write(file, begin, &bytes).map_err(|cause| self.file_error("write", file, &cause))?;
         Ok(entries)
     }
 
@@ -285,16 +286,16 @@ impl Engine {
         Ok(())
     }
 
-    /// Writes out what sled holds back, and then deletes the files that it does not name any more.
+    /// Flushes sled, then deletes the files that its index no longer refers to.
     fn flush(&self) -> Result<(), StoreError> {
-        let dead = self.segments.take_dead();
+        let retired = self.segments.take_retired();
         self.call("flush", || self.db.flush())?;
-        if !dead.is_empty() {
+        if !retired.is_empty() {
             self.durable(self.file.sync_all())?;
         }
         let delete =
-            |file: u32| self.segments.delete(file).map_err(|cause| self.refused("delete", file, &cause));
-        dead.into_iter().try_for_each(delete)
+            |file: u32| self.segments.delete(file).map_err(|cause| self.file_error("delete", file, &cause));
+        retired.into_iter().try_for_each(delete)
     }
 
     /// Flushes and fsyncs.
@@ -304,12 +305,12 @@ impl Engine {
         self.durable(self.file.sync_all())
     }
 
-    /// A failed fsync is never tried again: the kernel may have dropped the pages, and a second fsync
-    /// would say that all is well.
+    /// A failed fsync is never retried: the kernel may have dropped the pages, and a second fsync would report
+    /// success.
     pub(super) fn durable(&self, synced: io::Result<()>) -> Result<(), StoreError> {
         synced.map_err(|cause| {
             self.condemn(StoreError::Io(format!(
-                "fsync of {}: {cause}; what was written lately may be lost, restart to rebuild",
+                "fsync of {}: {cause}; recent writes may be lost; restart to rebuild the state",
                 self.path.display()
             )))
         })
@@ -317,8 +318,8 @@ impl Engine {
 }
 
 impl Engine {
-    /// Closes the database and waits until sled has let go of it: its tasks hold the file's lock for
-    /// a moment longer, and opening again at once would be refused.
+    /// Closes the database and waits until sled has released the file's lock. sled's tasks hold it for a moment
+    /// longer, and opening the database again immediately would fail.
     pub(super) fn close(self) -> io::Result<()> {
         let Self { db, settled, waiting, file, .. } = self;
         drop((db, settled, waiting));
@@ -327,14 +328,14 @@ impl Engine {
     }
 }
 
-fn of<'a>(place: Place, settled: &'a mut Batch, waiting: &'a mut Batch) -> &'a mut Batch {
+fn batch_of<'a>(place: Place, settled: &'a mut Batch, waiting: &'a mut Batch) -> &'a mut Batch {
     match place {
         Place::Settled => settled,
         Place::Waiting => waiting,
     }
 }
 
-/// Whether a failed call means that the stored bytes are bad, rather than that the disk refused.
+/// Whether a failed call means damaged stored bytes rather than a failing disk.
 fn is_damage(cause: &io::Error) -> bool {
     use io::ErrorKind::{InvalidData, InvalidInput, NotFound, UnexpectedEof};
     !needs_operator(cause) && matches!(cause.kind(), InvalidData | InvalidInput | NotFound | UnexpectedEof)

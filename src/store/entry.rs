@@ -1,30 +1,30 @@
-//! What the index says of a settled block: where it lies, and what can be told without reading it.
+//! The index entry of a settled block: its location, and what can be read without the block.
 //!
-//! Layout, little endian: file (4 bytes), place in it (8), length (4), the block's checksum (4), the offset
-//! after the last it covers (8), number of identities (8).
+//! Layout, little endian: file number (4 bytes), position in the file (8), length (4), the block's checksum (4), the
+//! offset after the last covered one (8), number of identities (8).
 
 use super::tail::BLOCK_BYTES;
 use crate::dedupe::{Block, BlockView, Offset, PartitionId};
 
-/// One settled block.
+/// Index entry of one settled block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Entry {
-    /// The number of its file.
+    /// Number of the file.
     pub file: u32,
-    /// Where it begins there.
+    /// Byte position in the file.
     pub at: u64,
-    /// Its length.
+    /// Length in bytes.
     pub bytes: u32,
-    /// Its own checksum: tells it from another block that was once written there.
+    /// The block's checksum. Distinguishes it from another block that was written at the same position before.
     pub crc: u32,
     /// One past the last offset it covers.
     pub next: Offset,
-    /// How many identities it holds.
+    /// Number of identities in it.
     pub identities: u64,
 }
 
 impl Entry {
-    /// The stored form.
+    /// Encodes the stored form.
     pub(super) fn encode(&self) -> Vec<u8> {
         [
             &self.file.to_le_bytes()[..],
@@ -37,7 +37,7 @@ impl Entry {
         .concat()
     }
 
-    /// Reads the stored form back; `None` when it is none.
+    /// Decodes the stored form. `None` if it is invalid.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let (file, bytes) = bytes.split_first_chunk()?;
         let (at, bytes) = bytes.split_first_chunk()?;
@@ -55,7 +55,7 @@ impl Entry {
         (entry.bytes as usize <= BLOCK_BYTES).then_some(entry)
     }
 
-    /// The block as it was read for this entry, checked to be the one that was written.
+    /// Parses and verifies the bytes that were read for this entry: they must be the block that was written.
     pub(super) fn verified<'a>(
         &self,
         (partition, first): (PartitionId, Offset),
@@ -68,7 +68,7 @@ impl Entry {
         if found == (partition, first, self.next, self.identities, self.crc) {
             return Ok(view);
         }
-        Err("it is another block".to_owned())
+        Err("the bytes are those of another block".to_owned())
     }
 }
 
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_reads_back_and_nothing_shorter_or_longer_does() {
+    fn an_entry_is_decoded_only_at_its_exact_length() {
         let entry = Entry { file: 1, at: 2 << 40, bytes: 3, crc: 4, next: 5, identities: 6 };
         let mut bytes = entry.encode();
         assert_eq!(Entry::decode(&bytes), Some(entry));

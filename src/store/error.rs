@@ -3,10 +3,10 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The state directory cannot be used; nothing in it was changed except what the message says.
+/// The state directory cannot be used. Nothing in it was changed, except for what the message reports.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// Another process holds the directory.
+    /// Another process has locked the directory.
     #[error(
         "state directory {} is in use by {holder}: stop it, or give this instance its own state.dir",
         dir.display()
@@ -14,26 +14,26 @@ pub enum OpenError {
     Held {
         /// The state directory.
         dir: PathBuf,
-        /// Who holds it, as it wrote into the lock file.
+        /// The process that holds the lock, as written in the lock file.
         holder: String,
     },
-    /// The file system refused.
+    /// A file system operation failed.
     #[error("cannot {attempt} {}: {cause}; {remedy}", path.display())]
     Io {
-        /// What was tried.
+        /// The operation.
         attempt: &'static str,
-        /// On which file or directory.
+        /// The file or directory.
         path: PathBuf,
-        /// What the file system said.
+        /// The error of the file system.
         cause: String,
-        /// What to do.
+        /// What the operator can do.
         remedy: &'static str,
     },
-    /// The identities in the store were made by another hash or with another key.
+    /// The identities in the store were computed with another hash or another key.
     #[error(
-        "state in {} was made with {stored}, the configuration says {configured}: their identities cannot be \
-         compared. Restore identity.hash and its key file; or begin anew with other names for topics.state and group.id; \
-         or let the window begin empty, once, with identity.accept_change, whose value a start without local state names",
+        "state in {} was made with {stored}, but {configured} is configured: their identities cannot be \
+         compared. Restore identity.hash and its key file; or start over with new names for topics.state and group.id; \
+         or start once with an empty window: set identity.accept_change to the value that a start without local state reports",
         dir.display()
     )]
     Hash {
@@ -44,11 +44,11 @@ pub enum OpenError {
         /// The hash in the configuration.
         configured: String,
     },
-    /// The identities in the store were made by another rule.
+    /// The identities in the store were computed by another rule.
     #[error(
-        "state in {} was made by the identity rule {stored}, which the configuration has changed: equal bytes from other \
-         fields would count as known ids, and new events would be dropped. Restore identity.from and what [[kinds]] go by; \
-         or begin anew with other names for topics.state and group.id; or let the window begin empty, once, with \
+        "state in {} was made by the identity rule {stored}, but another rule is configured: equal bytes from other \
+         fields would count as known ids, and new events would be dropped. Restore identity.from and the rules of [[kinds]]; \
+         or start over with new names for topics.state and group.id; or start once with an empty window: set \
          identity.accept_change = {accept:?}",
         dir.display()
     )]
@@ -57,22 +57,22 @@ pub enum OpenError {
         dir: PathBuf,
         /// The rule in the store.
         stored: String,
-        /// What accepts the change.
+        /// The value of `identity.accept_change` that accepts the change.
         accept: String,
     },
-    /// There is nothing to read.
+    /// The directory contains no state.
     #[error(
-        "there is no state in {}: no instance has stored any yet, or state.dir is another directory",
+        "there is no state in {}: no instance has stored state yet, or state.dir is wrong",
         dir.display()
     )]
     Absent {
         /// The state directory.
         dir: PathBuf,
     },
-    /// The stored bytes cannot be believed.
+    /// The stored bytes are damaged.
     #[error(
-        "the state in {} is damaged: {cause}. It was left as it is; the next start of the service sets it \
-         aside and rebuilds it from the state topic",
+        "the state in {} is damaged: {cause}. It was not changed; the next start of the service quarantines \
+         it and rebuilds it from the state topic",
         database.display()
     )]
     Damaged {
@@ -81,26 +81,26 @@ pub enum OpenError {
         /// What is wrong.
         cause: String,
     },
-    /// There is something where nothing may be.
+    /// The directory must be empty and is not.
     #[error(
-        "state directory {} is not empty, it holds {what}: delete that state with `dedupd state reset` first, \
+        "state directory {} is not empty, it contains {what}: delete that state with `dedupd state reset` first, \
          or import into another state.dir",
         dir.display()
     )]
     Occupied {
         /// The state directory.
         dir: PathBuf,
-        /// One of the entries.
+        /// Name of one of the entries.
         what: String,
     },
-    /// Not even a fresh database works.
+    /// Even a new database cannot be opened.
     #[error(
-        "the store's engine fails on a fresh database at {}: {cause}. Restart this process; if it stays, \
-         check the disk",
+        "the store's engine fails on a new database at {}: {cause}. Restart this process; if the error \
+         persists, check the disk",
         path.display()
     )]
     Engine {
-        /// The fresh database.
+        /// Path of the new database.
         path: PathBuf,
         /// What happened.
         cause: String,
@@ -108,13 +108,13 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// What the file system refused, with the remedy that fits the kind of refusal.
+    /// An error of the file system, with the remedy for its kind.
     pub(super) fn io(attempt: &'static str, path: &Path, cause: &io::Error) -> Self {
         Self::Io { attempt, path: path.to_path_buf(), cause: cause.to_string(), remedy: remedy(cause) }
     }
 }
 
-/// Whether it takes an operator: the disk or its permissions are at fault, not the stored bytes.
+/// Whether an operator must act, because the disk or its permissions are at fault and not the stored bytes.
 pub(super) fn needs_operator(cause: &io::Error) -> bool {
     const EIO: i32 = 5;
     const ENFILE: i32 = 23;
@@ -132,23 +132,23 @@ pub(super) fn needs_operator(cause: &io::Error) -> bool {
         || held_elsewhere(cause)
 }
 
-/// sled reports a lock that somebody else holds as an error of kind `Other`, by its text alone.
+/// sled reports a lock held by another process as an error of kind `Other`. Only its text identifies it.
 fn held_elsewhere(cause: &io::Error) -> bool {
     cause.to_string().contains("could not acquire lock")
 }
 
-/// What to do about it.
+/// What the operator can do about it.
 pub(super) fn remedy(cause: &io::Error) -> &'static str {
     match cause.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            "free space or enlarge the volume; state.max_disk keeps the state within a bound"
+            "free space or enlarge the volume; state.max_disk limits the size of the state"
         }
-        io::ErrorKind::FileTooLarge => "raise the limit on the size of files (ulimit -f)",
+        io::ErrorKind::FileTooLarge => "raise the file size limit (ulimit -f)",
         io::ErrorKind::PermissionDenied => "give this user read and write permission on state.dir",
         io::ErrorKind::ReadOnlyFilesystem => "mount the volume of state.dir writable",
-        io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => "let state.dir name a directory",
-        _ if held_elsewhere(cause) => "wait until the process that has it open has ended",
-        _ if matches!(cause.raw_os_error(), Some(23 | 24)) => "raise the limit on open files",
+        io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => "set state.dir to a directory",
+        _ if held_elsewhere(cause) => "wait until the process that has it open has exited",
+        _ if matches!(cause.raw_os_error(), Some(23 | 24)) => "raise the limit of open files",
         _ => "check the volume of state.dir",
     }
 }
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_disk_is_the_operators_and_a_short_file_is_not() {
+    fn a_full_disk_needs_an_operator_and_a_short_file_does_not() {
         assert!(needs_operator(&io::Error::from_raw_os_error(28)));
         assert!(needs_operator(&io::Error::from_raw_os_error(13)));
         assert!(needs_operator(&io::Error::from_raw_os_error(5)));
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_names_path_and_remedy() {
+    fn an_io_error_names_path_and_remedy() {
         let error = OpenError::io("open", Path::new("/var/state/db-1"), &io::Error::from_raw_os_error(28))
             .to_string();
         assert!(error.contains("/var/state/db-1") && error.contains("free space"), "{error}");

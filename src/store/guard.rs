@@ -1,7 +1,7 @@
-//! Calls into the engine that come back: a panic becomes a value, and a hang ends the waiting.
+//! Guarded engine calls: a panic becomes an error, and a wait for a hung call ends after a deadline.
 //!
-//! sled 0.34 answers damage in three ways (of 50 truncated stores 26 panicked, 22 returned an
-//! error), and on some it never returns. All of them must end in the same place.
+//! sled 0.34 reacts to damage in three ways: of 50 truncated stores, 26 panicked and 22 returned an error, and some
+//! calls never return. All of these must be handled in the same way.
 
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
@@ -15,43 +15,43 @@ thread_local! {
     static CAUGHT: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// How guarded work failed to return.
+/// Why guarded work did not return.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Fault {
     /// It panicked, with this message and place.
     #[error("the engine panicked: {0}")]
     Panic(String),
-    /// It gave no sign of life for this long, or its thread could not be started.
-    #[error("the engine gave no sign of life for {0:?}")]
+    /// It made no progress for this long.
+    #[error("the engine made no progress for {0:?}")]
     Hung(Duration),
 }
 
-/// Runs one call of the engine; `Err` is the message and place of its panic.
-pub(super) fn caught<T>(call: impl FnOnce() -> T) -> Result<T, String> {
+/// Runs one call of the engine and catches a panic. `Err` contains the panic's message and location.
+pub(super) fn catch_panic<T>(call: impl FnOnce() -> T) -> Result<T, String> {
     let outer = CATCHING.replace(true);
     let result = catch_unwind(AssertUnwindSafe(call));
     CATCHING.set(outer);
     result.map_err(|_| CAUGHT.take().unwrap_or_else(|| "no message".to_owned()))
 }
 
-/// Says that long work still moves.
-pub(super) struct Progress<T>(Sender<Beat<T>>);
+/// Reports that long work still makes progress.
+pub(super) struct Progress<T>(Sender<Signal<T>>);
 
-enum Beat<T> {
+enum Signal<T> {
     Alive,
     Done(Result<T, String>),
 }
 
 impl<T> Progress<T> {
-    /// The waiting begins anew. Once nobody waits any more this has no effect.
-    pub(super) fn alive(&self) {
-        drop(self.0.send(Beat::Alive));
+    /// Restarts the deadline. Has no effect once the caller has stopped waiting.
+    pub(super) fn report(&self) {
+        drop(self.0.send(Signal::Alive));
     }
 }
 
-/// Runs `work` in its own thread and waits until it returns, panics, or is silent for `silence`.
-/// A hung thread is left behind: there is no safe way to end it.
-pub(super) fn guarded<T, W>(name: &str, silence: Duration, work: W) -> Result<T, Fault>
+/// Runs `work` in its own thread and waits until it returns, panics, or reports no progress for `deadline`. A hung
+/// thread is left running: there is no safe way to end it.
+pub(super) fn run_guarded<T, W>(name: &str, deadline: Duration, work: W) -> Result<T, Fault>
 where
     T: Send + 'static,
     W: FnOnce(&Progress<T>) -> T + Send + 'static,
@@ -59,27 +59,26 @@ where
     let (sender, receiver) = channel();
     let progress = Progress(sender);
     let spawned = thread::Builder::new().name(name.to_owned()).spawn(move || {
-        let result = caught(|| work(&progress));
-        drop(progress.0.send(Beat::Done(result)));
+        let result = catch_panic(|| work(&progress));
+        drop(progress.0.send(Signal::Done(result)));
     });
     if let Err(e) = spawned {
         return Err(Fault::Panic(format!("cannot start a thread: {e}")));
     }
     loop {
-        match receiver.recv_timeout(silence) {
-            Ok(Beat::Alive) => {}
-            Ok(Beat::Done(result)) => return result.map_err(Fault::Panic),
-            Err(RecvTimeoutError::Timeout) => return Err(Fault::Hung(silence)),
+        match receiver.recv_timeout(deadline) {
+            Ok(Signal::Alive) => {}
+            Ok(Signal::Done(result)) => return result.map_err(Fault::Panic),
+            Err(RecvTimeoutError::Timeout) => return Err(Fault::Hung(deadline)),
             Err(RecvTimeoutError::Disconnected) => {
-                return Err(Fault::Panic("its thread vanished".to_owned()));
+                return Err(Fault::Panic("its thread ended without a result".to_owned()));
             }
         }
     }
 }
 
-/// Teaches the process's panic hook about the engine: a panic that [`caught`] turns into a value is
-/// not printed, and one in the engine's own threads becomes a log line that says what it means.
-/// Everything else goes to the hook that was there before.
+/// Installs a panic hook. A panic that [`catch_panic`] turns into a value is not printed. A panic in one of the
+/// engine's own threads is logged. All others go to the previous hook.
 pub(super) fn install_hook() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -90,7 +89,7 @@ pub(super) fn install_hook() {
             } else if in_engine(panic) {
                 tracing::error!(
                     panic = describe(panic),
-                    "a thread of the local store's engine panicked; the next call of the store will report it"
+                    "a thread of the local store's engine panicked; the next call of the store returns the error"
                 );
             } else {
                 before(panic);
@@ -113,22 +112,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_is_a_value_with_its_message() {
+    fn a_panic_becomes_an_error_with_its_message() {
         install_hook();
-        let fault = guarded("test", Duration::from_secs(5), |_: &Progress<()>| panic!("page 7")).unwrap_err();
+        let fault =
+            run_guarded("test", Duration::from_secs(5), |_: &Progress<()>| panic!("page 7")).unwrap_err();
         assert!(fault.to_string().contains("page 7") && fault.to_string().contains("guard.rs"), "{fault}");
-        assert_eq!(caught(|| 5), Ok(5));
+        assert_eq!(catch_panic(|| 5), Ok(5));
     }
 
     #[test]
-    fn a_hang_ends_the_waiting_and_progress_prolongs_it() {
+    fn a_hang_ends_the_wait_and_progress_extends_it() {
         let (release, released) = channel::<()>();
-        let silence = Duration::from_millis(50);
-        let fault = guarded("test", silence, move |_| released.recv().is_ok());
-        assert_eq!(fault, Err(Fault::Hung(silence)));
+        let deadline = Duration::from_millis(50);
+        let fault = run_guarded("test", deadline, move |_| released.recv().is_ok());
+        assert_eq!(fault, Err(Fault::Hung(deadline)));
         drop(release);
-        let sum = guarded("test", Duration::from_secs(5), |progress| {
-            (0..100).inspect(|_| progress.alive()).sum::<u32>()
+        let sum = run_guarded("test", Duration::from_secs(5), |progress| {
+            (0..100).inspect(|_| progress.report()).sum::<u32>()
         });
         assert_eq!(sum, Ok(4950));
     }

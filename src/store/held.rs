@@ -1,8 +1,8 @@
-//! One store for several workers: each partition has one holder at a time.
+//! Partition leases: several workers share one store, and each partition has one holder at a time.
 //!
-//! A worker can learn late that the group gave its partition to another worker of the same process.
-//! What it still does to the partition's local state would spoil it under the new owner's hands; the
-//! group refuses its transactions, and here its writes are refused.
+//! A worker may learn late that the group has assigned its partition to another worker of the same process. Its
+//! further writes would corrupt the local state of the new holder. The group rejects its transactions, and this
+//! module rejects its writes.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::dedupe::{Block, Coordinates, Identity, Offset, PartitionId};
 use crate::ports::{Head, Store, StoreError, Visit};
 
-/// Who holds a partition, 0 = nobody. Locked while the holder writes, so that another one takes it
-/// over between two writes and never in the middle of one.
+/// Id of the handle that holds a partition; 0 if none does. Locked while the holder writes, so that another handle
+/// takes the partition only between two writes.
 type Holder = Arc<Mutex<u64>>;
 
 #[derive(Debug, Default)]
@@ -21,31 +21,31 @@ struct Holders {
     partitions: Mutex<HashMap<PartitionId, Holder>>,
 }
 
-/// A handle on a shared store, for one worker. `S` is a handle on the store itself.
+/// A handle of a shared store, for one worker. `S` is a handle of the store itself.
 #[derive(Debug)]
 pub struct Held<S> {
     store: S,
-    me: u64,
+    id: u64,
     holders: Arc<Holders>,
-    /// The holders that this handle has asked for before.
-    known: HashMap<PartitionId, Holder>,
+    /// The holders that this handle has looked up before.
+    cached: HashMap<PartitionId, Holder>,
 }
 
 impl<S: Store + Clone> Held<S> {
-    /// The first handle.
+    /// Creates the first handle.
     pub fn new(store: S) -> Self {
         Self::with(store, Arc::default())
     }
 
-    /// A handle for another worker.
+    /// Creates a handle for another worker.
     #[must_use]
     pub fn another(&self) -> Self {
         Self::with(self.store.clone(), Arc::clone(&self.holders))
     }
 
     fn with(store: S, holders: Arc<Holders>) -> Self {
-        let me = holders.handles.fetch_add(1, Ordering::Relaxed) + 1;
-        Self { store, me, holders, known: HashMap::new() }
+        let id = holders.handles.fetch_add(1, Ordering::Relaxed) + 1;
+        Self { store, id, holders, cached: HashMap::new() }
     }
 }
 
@@ -55,21 +55,21 @@ impl<S> Held<S> {
         &self.store
     }
 
-    /// Lets go of the store.
+    /// Releases the store.
     pub fn into_store(self) -> S {
         self.store
     }
 
     fn holder(&mut self, partition: PartitionId) -> Holder {
         let holders = &self.holders;
-        let known = self.known.entry(partition);
+        let cached = self.cached.entry(partition);
         Arc::clone(
-            known.or_insert_with(|| Arc::clone(lock(&holders.partitions).entry(partition).or_default())),
+            cached.or_insert_with(|| Arc::clone(lock(&holders.partitions).entry(partition).or_default())),
         )
     }
 
     fn holds(&self, partition: PartitionId) -> bool {
-        self.known.get(&partition).is_some_and(|holder| *lock(holder) == self.me)
+        self.cached.get(&partition).is_some_and(|holder| *lock(holder) == self.id)
     }
 
     fn write<T>(
@@ -79,23 +79,23 @@ impl<S> Held<S> {
     ) -> Result<T, StoreError> {
         let holder = self.holder(partition);
         let held = lock(&holder);
-        if *held == self.me { write(&mut self.store) } else { Err(StoreError::Taken(partition)) }
+        if *held == self.id { write(&mut self.store) } else { Err(StoreError::Taken(partition)) }
     }
 
-    /// What was read badly from a partition that somebody else has changed meanwhile says nothing.
-    fn unless_taken<T>(&self, partition: PartitionId, read: T) -> Result<T, StoreError> {
+    /// A failed read means nothing if another worker has taken and changed the partition in the meantime.
+    fn if_held<T>(&self, partition: PartitionId, read: T) -> Result<T, StoreError> {
         if self.holds(partition) { Ok(read) } else { Err(StoreError::Taken(partition)) }
     }
 
-    /// What was not found may be with whoever has taken the partition.
-    fn found<T>(
+    /// A missing identity means nothing if another worker has taken the partition.
+    fn check_missing<T>(
         &self,
         partition: PartitionId,
         answer: Result<Option<T>, StoreError>,
     ) -> Result<Option<T>, StoreError> {
         match answer {
             Ok(Some(found)) => Ok(Some(found)),
-            missing => self.unless_taken(partition, missing)?,
+            missing => self.if_held(partition, missing)?,
         }
     }
 }
@@ -107,7 +107,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl<S: Store> Store for Held<S> {
     fn hold(&mut self, partition: PartitionId) -> bool {
         let holder = self.holder(partition);
-        std::mem::replace(&mut *lock(&holder), self.me) == self.me
+        std::mem::replace(&mut *lock(&holder), self.id) == self.id
     }
 
     fn head(&self, partition: PartitionId) -> Result<Option<Head>, StoreError> {
@@ -129,7 +129,7 @@ impl<S: Store> Store for Held<S> {
         visit: Visit<'_>,
     ) -> Result<Option<Offset>, StoreError> {
         let scanned = self.store.scan_from(partition, from, visit);
-        self.unless_taken(partition, scanned)?
+        self.if_held(partition, scanned)?
     }
 
     fn ids(&self, partition: PartitionId) -> Result<u64, StoreError> {
@@ -153,11 +153,11 @@ impl<S: Store> Store for Held<S> {
     }
 
     fn identity_of(&self, owner: Coordinates) -> Result<Option<Identity>, StoreError> {
-        self.found(owner.partition, self.store.identity_of(owner))
+        self.check_missing(owner.partition, self.store.identity_of(owner))
     }
 
     fn owns(&self, owner: Coordinates, identity: Identity) -> Result<Option<bool>, StoreError> {
-        self.found(owner.partition, self.store.owns(owner, identity))
+        self.check_missing(owner.partition, self.store.owns(owner, identity))
     }
 
     fn clear(&mut self, partition: PartitionId) -> Result<(), StoreError> {
@@ -179,10 +179,10 @@ mod tests {
     use crate::store::memory::MemoryStore;
 
     #[test]
-    fn only_the_last_one_to_take_a_partition_may_change_it() {
+    fn only_the_handle_that_took_a_partition_last_may_change_it() {
         let mut first = Held::new(MemoryStore::new());
         let mut second = first.another();
-        assert_eq!(first.set_head(7, Head::default()), Err(StoreError::Taken(7)), "nobody took it");
+        assert_eq!(first.set_head(7, Head::default()), Err(StoreError::Taken(7)), "no handle holds it");
         assert!(!first.hold(7));
         assert!(first.hold(7), "held without interruption");
         assert_eq!(first.set_head(7, Head::default()), Ok(()));
@@ -190,7 +190,7 @@ mod tests {
         assert_eq!(first.truncate(7, 0), Err(StoreError::Taken(7)));
         assert_eq!(first.identity_of(Coordinates { partition: 7, offset: 1 }), Err(StoreError::Taken(7)));
         assert_eq!(second.identity_of(Coordinates { partition: 7, offset: 1 }), Ok(None));
-        assert!(!first.hold(7), "held, but not all the time");
+        assert!(!first.hold(7), "held, but another handle held it in between");
         assert_eq!(second.clear(7), Err(StoreError::Taken(7)));
     }
 }

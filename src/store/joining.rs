@@ -1,51 +1,52 @@
-//! Up to where small blocks may be joined.
+//! Limits within which small blocks are merged.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::dedupe::{KindId, PartitionId};
 
-/// Small blocks are joined within this stretch of stream time, unless told otherwise.
+/// Default span of stream time within which small blocks are merged.
 const SPAN: Duration = Duration::from_mins(5);
 
-/// Within which stretches of stream time small blocks are joined, for each kind. Cheap to clone.
+/// The spans of stream time within which small blocks are merged, for each kind. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Joining {
-    unnamed: Stretch,
-    named: Arc<[(KindId, Stretch)]>,
+    unnamed: MergeBounds,
+    named: Arc<[(KindId, MergeBounds)]>,
 }
 
 /// In ms of stream time.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Stretch {
-    /// A reader of a block knows the time of its identities no better than that.
-    pub span: i64,
-    /// A block is filed in the slice of its first identity, and so must each of its parts have been.
-    pub slice: i64,
+pub(super) struct MergeBounds {
+    /// Span of one merged block: the arrival times of its identities are known only this precisely.
+    pub span_ms: i64,
+    /// Length of the Bloom filter slices. A block belongs to the slice of its first identity, so all of its parts
+    /// must belong to that slice.
+    pub slice_ms: i64,
 }
 
-impl Stretch {
+impl MergeBounds {
     fn new((span, slice_ms): (Duration, Option<i64>)) -> Self {
-        let span = i64::try_from(span.as_millis()).unwrap_or(i64::MAX).max(1);
-        Self { span, slice: slice_ms.unwrap_or(i64::MAX).max(1) }
+        let span_ms = i64::try_from(span.as_millis()).unwrap_or(i64::MAX).max(1);
+        Self { span_ms, slice_ms: slice_ms.unwrap_or(i64::MAX).max(1) }
     }
 }
 
 impl Joining {
-    /// For each kind a stretch, a small part of its window, a hundredth say; and the length of the slices that its
-    /// filters are made by, in ms: over the border between two, since the epoch, nothing is joined.
+    /// For each kind: the span (a small part of the window, for example a hundredth), and the length of its filter
+    /// slices in ms. Slices are aligned to the epoch, and no merged block crosses the border of a slice.
     #[must_use]
     pub fn new(
         unnamed: (Duration, Option<i64>),
         named: impl IntoIterator<Item = (KindId, (Duration, Option<i64>))>,
     ) -> Self {
-        let named = named.into_iter().map(|(kind, of)| (kind, Stretch::new(of))).collect();
-        Self { unnamed: Stretch::new(unnamed), named }
+        let named = named.into_iter().map(|(kind, of)| (kind, MergeBounds::new(of))).collect();
+        Self { unnamed: MergeBounds::new(unnamed), named }
     }
 
-    pub(super) fn of(&self, filed: PartitionId) -> Stretch {
-        let (kind, _) = KindId::of_filed(filed);
-        self.named.iter().find(|(own, _)| *own == kind).map_or(self.unnamed, |(_, stretch)| *stretch)
+    pub(super) fn of(&self, window_id: PartitionId) -> MergeBounds {
+        let (kind, _) = KindId::of_filed(window_id);
+        self.named.iter().find(|(own, _)| *own == kind).map_or(self.unnamed, |(_, bounds)| *bounds)
     }
 }
 

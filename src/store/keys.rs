@@ -1,21 +1,21 @@
-//! Names of the trees and keys. Big endian, so that byte order is offset order.
+//! Names of the trees, and keys. Keys are big endian, so that they sort by offset.
 
 use crate::dedupe::{Offset, PartitionId};
 
 /// Tree of settled blocks: partition (u32) and first offset (u64) to an [`super::entry::Entry`].
 pub(super) const SETTLED: &str = "entries";
-/// Where an older version kept the settled blocks themselves.
-pub(super) const FORMER: &str = "settled";
-/// Tree of what changes often: partition (u32) to a [`super::record::Record`], and right behind it
-/// the partition's small blocks that wait to be joined, keyed as settled ones.
+/// Tree in which an older version stored the settled blocks themselves.
+pub(super) const LEGACY: &str = "settled";
+/// Tree of frequently changed values: partition (u32) to a [`super::record::Record`], followed by the partition's
+/// small blocks that wait to be merged, with the same keys as settled blocks.
 pub(super) const WAITING: &str = "waiting";
-/// Key in the default tree: the binding as JSON.
+/// Key of the binding (JSON) in the default tree.
 pub(super) const BINDING: &[u8] = b"binding";
 
 /// Key of a block.
 pub(super) type Key = [u8; 12];
 
-/// The key of the block that begins at `first`.
+/// The key of the block that starts at `first`.
 pub(super) fn block(partition: PartitionId, first: Offset) -> Key {
     let mut key = [0; 12];
     let (head, tail) = key.split_at_mut(4);
@@ -24,19 +24,19 @@ pub(super) fn block(partition: PartitionId, first: Offset) -> Key {
     key
 }
 
-/// The first offset in a block's key; 0 when it is none.
+/// The first offset in a block's key; 0 if it is not a block's key.
 pub(super) fn first(key: &[u8]) -> Offset {
     parse_block(key).map_or(0, |(_, first)| first)
 }
 
-/// Partition and first offset of a block's key; `None` when it is not one.
+/// Partition and first offset of a block's key. `None` if it is not a block's key.
 pub(super) fn parse_block(key: &[u8]) -> Option<(PartitionId, Offset)> {
     let (partition, first) = key.split_first_chunk::<4>()?;
     let first = <[u8; 8]>::try_from(first).ok()?;
     Some((u32::from_be_bytes(*partition), u64::from_be_bytes(first)))
 }
 
-/// Partition of a record's key; `None` when it is not one.
+/// Partition of a record's key. `None` if it is not a record's key.
 pub(super) fn parse_record(key: &[u8]) -> Option<PartitionId> {
     <[u8; 4]>::try_from(key).ok().map(u32::from_be_bytes)
 }

@@ -1,4 +1,4 @@
-//! One process a state directory.
+//! The lock of a state directory: one process per directory.
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
@@ -10,11 +10,11 @@ use super::OpenError;
 /// Name of the lock file.
 pub(super) const FILE: &str = "lock";
 
-/// The state directory is ours while this lives.
+/// Locks the state directory until it is dropped.
 ///
-/// The lock belongs to the open file, so the kernel releases it when the process ends in any way:
-/// a file left behind is no obstacle. The file is never deleted, because deleting it would let two
-/// processes lock two files of one name.
+/// The lock belongs to the open file, so the kernel releases it however the process ends: a lock file left behind
+/// does not prevent a start. The file is never deleted. Otherwise two processes could lock two different files of the
+/// same name.
 #[derive(Debug)]
 pub struct Lock {
     dir: PathBuf,
@@ -22,7 +22,7 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Creates the directory (mode 0700) where it is missing and locks it, without waiting.
+    /// Creates the directory (mode 0700) if it does not exist and locks it without waiting.
     pub fn acquire(dir: &Path) -> Result<Self, OpenError> {
         create_private(dir)?;
         let path = dir.join(FILE);
@@ -37,11 +37,11 @@ impl Lock {
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                return Err(OpenError::Held { dir: dir.to_path_buf(), holder: holder(&mut file) });
+                return Err(OpenError::Held { dir: dir.to_path_buf(), holder: read_holder(&mut file) });
             }
             Err(TryLockError::Error(e)) => return Err(OpenError::io("lock", &path, &e)),
         }
-        sign(&mut file).map_err(|e| OpenError::io("write", &path, &e))?;
+        write_holder(&mut file).map_err(|e| OpenError::io("write", &path, &e))?;
         Ok(Self { dir: dir.to_path_buf(), _file: file })
     }
 
@@ -51,7 +51,7 @@ impl Lock {
     }
 }
 
-/// Creates a directory, and its parents, that only this user can enter; an existing one stays as it is.
+/// Creates a directory and its parents with mode 0700. An existing directory is not changed.
 pub(super) fn create_private(dir: &Path) -> Result<(), OpenError> {
     DirBuilder::new()
         .recursive(true)
@@ -60,14 +60,14 @@ pub(super) fn create_private(dir: &Path) -> Result<(), OpenError> {
         .map_err(|e| OpenError::io("create the directory", dir, &e))
 }
 
-fn sign(file: &mut File) -> io::Result<()> {
+fn write_holder(file: &mut File) -> io::Result<()> {
     let host = gethostname::gethostname();
     file.set_len(0)?;
     file.rewind()?;
     writeln!(file, "process {} on host {}", std::process::id(), host.to_string_lossy())
 }
 
-fn holder(file: &mut File) -> String {
+fn read_holder(file: &mut File) -> String {
     let mut text = String::new();
     match file.take(512).read_to_string(&mut text) {
         Ok(_) if !text.trim().is_empty() => text.trim().to_owned(),
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_holder_is_refused_and_told_who_the_first_is() {
+    fn a_second_holder_is_rejected_with_the_name_of_the_first() {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().join("a").join("state");
         let first = Lock::acquire(&dir).unwrap();
@@ -94,14 +94,14 @@ mod tests {
         assert_eq!(
             std::fs::read_to_string(dir.join("lock")).unwrap(),
             before,
-            "the holder's file is untouched"
+            "the holder's file is unchanged"
         );
         drop(first);
         assert!(Lock::acquire(&dir).is_ok());
     }
 
     #[test]
-    fn a_file_left_by_a_dead_process_is_no_obstacle() {
+    fn a_lock_file_of_a_dead_process_does_not_prevent_a_lock() {
         let root = tempfile::tempdir().unwrap();
         std::fs::write(root.path().join("lock"), "process 999999 on host gone\n and a long second line")
             .unwrap();
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_is_a_file_is_refused_by_name() {
+    fn a_path_that_is_a_file_is_rejected_with_its_name() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("state");
         std::fs::write(&path, "").unwrap();

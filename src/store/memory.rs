@@ -1,15 +1,15 @@
-//! The store in memory, for simulations: the same answers, nothing on disk.
+//! An in-memory store for simulations, with the same results as the store on disk.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::cut::lowered;
+use super::cut::lower_head;
 use super::tail::consistent;
 use crate::dedupe::{Block, BlockError, BlockView, Coordinates, Identity, Offset, PartitionId};
 use crate::ports::{Head, Store, StoreError, Visit};
 
-/// Blocks in a map. Clones share it, as clones of the store on disk do: a clone kept while a worker
-/// is dropped is what a restarted worker finds.
+/// Blocks in a map. Clones share the map, like clones of the store on disk: a restarted worker finds its state in a
+/// clone that was kept while the old worker was dropped.
 #[derive(Debug, Clone, Default)]
 pub struct MemoryStore {
     contents: Arc<Mutex<Contents>>,
@@ -20,7 +20,7 @@ type Partitions = BTreeMap<PartitionId, Partition>;
 #[derive(Debug, Default)]
 struct Contents {
     partitions: Partitions,
-    /// What the last writes replaced, the oldest first: what a loss of power could bring back.
+    /// The partitions as they were before the last writes, oldest first. A power loss could bring them back.
     unsynced: VecDeque<(PartitionId, Option<Partition>)>,
 }
 
@@ -30,29 +30,29 @@ struct Partition {
     blocks: BTreeMap<Offset, Arc<Vec<u8>>>,
 }
 
-/// Most writes that are not synced: a database writes out by itself now and then.
+/// Maximum number of unsynced writes: a real database flushes on its own from time to time.
 const UNSYNCED: usize = 64;
 
 impl MemoryStore {
-    /// An empty store.
+    /// Creates an empty store.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A copy that shares nothing: an older state to come back to.
+    /// A copy that shares nothing with this store: an older state to return to.
     #[must_use]
     pub fn snapshot(&self) -> Self {
         let partitions = self.lock().partitions.clone();
         Self { contents: Arc::new(Mutex::new(Contents { partitions, ..Contents::default() })) }
     }
 
-    /// How many writes a loss of power could take.
+    /// Number of writes that a power loss could undo.
     #[must_use]
     pub fn unsynced(&self) -> usize {
         self.lock().unsynced.len()
     }
 
-    /// The power goes: the last writes, so many of them, never came to the disk.
+    /// Simulates a power loss: undoes the last `writes` writes.
     pub fn lose(&self, writes: usize) {
         let mut contents = self.lock();
         for _ in 0..writes {
@@ -62,8 +62,8 @@ impl MemoryStore {
         contents.unsynced.clear();
     }
 
-    /// The disk rots: damages the block that `pick` chooses among so many, in its bit number `bit` (counted round), or
-    /// takes all of its bytes. False when there is no block.
+    /// Simulates disk damage. `pick` receives the number of blocks and chooses one. Flips bit number `bit` of that
+    /// block (modulo its length), or removes all of its bytes. Returns false if there is no block.
     pub fn rot(&self, pick: impl FnOnce(usize) -> usize, bit: Option<usize>) -> bool {
         let mut contents = self.lock();
         let mut blocks: Vec<_> =
@@ -84,7 +84,7 @@ impl MemoryStore {
         self.contents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes a partition, or, when that fails, nothing.
+    /// Changes a partition. Changes nothing if `change` fails.
     fn write<T>(
         &self,
         partition: PartitionId,
@@ -121,7 +121,7 @@ impl Partition {
     }
 
     fn cut(&mut self, from: Offset) -> Result<Vec<(Offset, Identity)>, StoreError> {
-        self.head = lowered(self.head, from);
+        self.head = lower_head(self.head, from);
         let mut removed = Vec::new();
         let mut blocks = self.blocks.split_off(&from);
         if let Some((first, bytes)) = self.blocks.pop_last() {
@@ -148,7 +148,7 @@ impl Store for MemoryStore {
     fn append(&mut self, block: &Block, head: Head) -> Result<(), StoreError> {
         if !consistent(block) {
             return Err(StoreError::Corrupt(format!(
-                "refused a block of partition {} at {}",
+                "rejected a block of partition {} at {}",
                 block.partition, block.first
             )));
         }

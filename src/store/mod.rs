@@ -1,8 +1,8 @@
-//! The local block store on sled: a cache of what the state topic holds.
+//! The local block store on sled: a cache of the state topic.
 //!
-//! It refuses to know Kafka, the window and the clock. It may lose state at any time (the caller
-//! then restores from the state topic) and never invents any: every block carries a checksum, every
-//! partition a count of what must be there, and whatever does not add up is set aside at opening.
+//! It does not depend on Kafka, the window or the clock. It may lose state at any time: the caller then restores it
+//! from the state topic. It never invents state: every block carries a checksum and every partition stores the counts
+//! of its blocks and identities. A database in which these do not match is quarantined when it is opened.
 
 mod adopt;
 mod append;

@@ -1,4 +1,4 @@
-//! Opening: whatever is wrong with the stored bytes ends in a working store, within a deadline.
+//! Opens a store within a deadline. Damaged stored bytes never prevent that: the result is a working store.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use super::binding::{Binding, Relation};
 use super::blocks::SledStore;
 use super::engine::Engine;
 use super::error::needs_operator;
-use super::guard::{Progress, guarded, install_hook};
+use super::guard::{Progress, install_hook, run_guarded};
 use super::lock::create_private;
 use super::quarantine::{Generations, Quarantine, condemned, remove_half_snapshots};
 use super::segments::Segments;
@@ -18,30 +18,32 @@ use super::verify::verify;
 use super::{OpenError, keys};
 use crate::dedupe::HashKind;
 
-/// Size of sled's log segments, some of which are in hand whatever is stored: five at a trickle. A message above
-/// a quarter of it goes into a file of its own, which sled does not sync; that is twice a node of 20 waiting
-/// blocks. With 256 KiB a trickle over many partitions takes more room, not less.
+/// Size of sled's log segments in bytes. sled holds some segments whatever is stored: five at a low write rate. A
+/// message larger than a quarter of a segment is written to a file of its own, which sled does not sync; that quarter
+/// is twice the size of a node of 20 waiting blocks. With segments of 256 KiB, low write rates over many partitions
+/// need more space, not less.
 const SEGMENT_BYTES: usize = 512 * 1024;
-/// sled holds the index and the small blocks; most of the cache is for the blocks in files.
+/// sled gets `1 / ENGINE_CACHE_SHARE` of the cache, for the index and the small blocks. The rest is for the blocks in
+/// files.
 const ENGINE_CACHE_SHARE: u64 = 8;
-/// How often sled writes out on its own, in milliseconds.
+/// Interval of sled's own flushes, in milliseconds.
 const FLUSH_EVERY_MS: u64 = 500;
 
 /// An opened store.
 #[derive(Debug)]
 pub struct Opened {
-    /// Ready for use, every block verified.
+    /// Ready for use; every block is verified.
     pub store: SledStore,
-    /// Set when the database found was not fit for use and a fresh one takes its place.
+    /// Set if the existing database was unusable and was replaced by a new one.
     pub quarantined: Option<Quarantine>,
 }
 
 /// Opens the store in `dir`, which the caller has locked, and verifies all of it.
 ///
-/// A database that is damaged, makes the engine panic, or shows no sign of life for `deadline`, or
-/// that belongs to something else than `binding`, is set aside and a fresh one opened. One made
-/// with another hash is an error: forgetting it is the operator's decision. So is a disk that
-/// refuses. `cache_bytes` bounds the engine's cache.
+/// A database is quarantined and replaced by a new one if it is damaged, makes the engine panic, makes no progress
+/// for `deadline`, or belongs to something other than `binding`. A database made with another hash is an error,
+/// because discarding it is the operator's decision. A failing disk is an error, too. `cache_bytes` limits the memory
+/// of the engine's cache and the block caches.
 pub fn open(
     dir: &Path,
     binding: &Binding,
@@ -49,12 +51,12 @@ pub fn open(
     deadline: Duration,
 ) -> Result<Opened, OpenError> {
     let mut opened = open_with(dir, binding, deadline, engine(cache_bytes))?;
-    opened.store.keep_in_memory(cache_bytes - cache_bytes / ENGINE_CACHE_SHARE);
+    opened.store.set_cache_bytes(cache_bytes - cache_bytes / ENGINE_CACHE_SHARE);
     Ok(opened)
 }
 
-/// Opens the database at `path`, whatever it belongs to, and verifies all of it. One that is not fit
-/// for use is an error and stays where it is, but what the engine does while opening can change it.
+/// Opens the database at `path`, whatever it belongs to, and verifies all of it. An unusable database is an error and
+/// is not moved, but the engine may change it while it opens it.
 pub(super) fn open_any(path: &Path, cache_bytes: u64, deadline: Duration) -> Result<SledStore, OpenError> {
     open_any_with(path, deadline, engine(cache_bytes))
 }
@@ -65,9 +67,9 @@ fn open_any_with(
     start: impl Fn(&Path) -> sled::Result<sled::Db> + Send + 'static,
 ) -> Result<SledStore, OpenError> {
     install_hook();
-    match attempt(path, None, deadline, start)? {
+    match try_open(path, None, deadline, start)? {
         Attempt::Ready(engine) => Ok(SledStore::new(*engine)),
-        Attempt::Unfit(cause) => Err(OpenError::Damaged { database: path.to_path_buf(), cause }),
+        Attempt::Unusable(cause) => Err(OpenError::Damaged { database: path.to_path_buf(), cause }),
     }
 }
 
@@ -93,31 +95,31 @@ fn open_with(
     install_hook();
     create_private(dir)?;
     let mut generations = Generations::find(dir)?;
-    let reason = match attempt(&generations.path(), Some(binding), deadline, start.clone())? {
+    let reason = match try_open(&generations.path(), Some(binding), deadline, start.clone())? {
         Attempt::Ready(engine) => {
             return Ok(Opened { store: SledStore::new(*engine), quarantined: None });
         }
-        Attempt::Unfit(reason) => reason,
+        Attempt::Unusable(reason) => reason,
     };
-    let quarantined = generations.set_aside(&reason)?;
+    let quarantined = generations.quarantine(&reason)?;
     if let Some(Quarantine { path, reason }) = &quarantined {
-        tracing::warn!(path = %path.display(), reason, "local state set aside; it is rebuilt from the state topic");
-        match attempt(&generations.path(), Some(binding), deadline, start)? {
+        tracing::warn!(path = %path.display(), reason, "local state quarantined; rebuilding it from the state topic");
+        match try_open(&generations.path(), Some(binding), deadline, start)? {
             Attempt::Ready(engine) => return Ok(Opened { store: SledStore::new(*engine), quarantined }),
-            Attempt::Unfit(cause) => return Err(OpenError::Engine { path: generations.path(), cause }),
+            Attempt::Unusable(cause) => return Err(OpenError::Engine { path: generations.path(), cause }),
         }
     }
     Err(OpenError::Engine { path: generations.path(), cause: reason })
 }
 
-/// What became of one database.
+/// Result of opening one database.
 enum Attempt {
     Ready(Box<Engine>),
-    Unfit(String),
+    Unusable(String),
 }
 
-/// Opens one database in a thread of its own; without a binding, whatever it belongs to.
-fn attempt(
+/// Opens one database in its own thread. Without a binding, it may belong to anything.
+fn try_open(
     path: &Path,
     binding: Option<&Binding>,
     deadline: Duration,
@@ -126,78 +128,81 @@ fn attempt(
     create_private(path)?;
     remove_half_snapshots(path).map_err(|e| OpenError::io("remove a half-written snapshot in", path, &e))?;
     if let Some(reason) = condemned(path) {
-        return Ok(Attempt::Unfit(reason));
+        return Ok(Attempt::Unusable(reason));
     }
     let (inside, binding) = (path.to_path_buf(), binding.cloned());
-    let opened = guarded("store-open", deadline, move |progress: &Progress<Result<Engine, Refusal>>| {
-        let db = start(&inside)?;
-        progress.alive();
-        let engine = assemble(db, inside, binding.as_ref())?;
-        let used = verify(&engine, &|| progress.alive())?;
-        engine.segments.keep_only(&used).map_err(Refusal::Disk)?;
-        Ok(engine)
-    });
+    let opened =
+        run_guarded("store-open", deadline, move |progress: &Progress<Result<Engine, OpenFailure>>| {
+            let db = start(&inside)?;
+            progress.report();
+            let engine = build_engine(db, inside, binding.as_ref())?;
+            let used = verify(&engine, &|| progress.report())?;
+            engine.segments.retain_only(&used).map_err(OpenFailure::Disk)?;
+            Ok(engine)
+        });
     match opened {
         Ok(Ok(engine)) => Ok(Attempt::Ready(Box::new(engine))),
-        Ok(Err(Refusal::Unfit(reason))) => Ok(Attempt::Unfit(reason)),
-        Ok(Err(Refusal::Disk(cause))) => Err(OpenError::io("open the database", path, &cause)),
-        Ok(Err(Refusal::OtherHash { stored, configured })) => {
+        Ok(Err(OpenFailure::Unusable(reason))) => Ok(Attempt::Unusable(reason)),
+        Ok(Err(OpenFailure::Disk(cause))) => Err(OpenError::io("open the database", path, &cause)),
+        Ok(Err(OpenFailure::OtherHash { stored, configured })) => {
             let dir = path.parent().unwrap_or(path).to_path_buf();
             Err(OpenError::Hash { dir, stored, configured })
         }
-        Ok(Err(Refusal::OtherRule { kind, stored, accept })) => {
+        Ok(Err(OpenFailure::OtherRule { kind, stored, accept })) => {
             let dir = path.parent().unwrap_or(path).to_path_buf();
             let of = kind.map(|name| format!(" of kind {name:?}")).unwrap_or_default();
             Err(OpenError::Rule { dir, stored: format!("{stored}{of}"), accept })
         }
-        Err(fault) => Ok(Attempt::Unfit(fault.to_string())),
+        Err(fault) => Ok(Attempt::Unusable(fault.to_string())),
     }
 }
 
-/// Why a database is not opened.
-pub(super) enum Refusal {
-    /// It is not fit for use.
-    Unfit(String),
-    /// The disk does not let us.
+/// Why a database was not opened.
+pub(super) enum OpenFailure {
+    /// The database is damaged, hangs, or belongs to something else.
+    Unusable(String),
+    /// A disk operation failed.
     Disk(std::io::Error),
-    /// Its identities are of another hash.
+    /// Its identities were computed with another hash.
     OtherHash { stored: String, configured: String },
-    /// Its identities are of another rule.
+    /// Its identities were computed by another rule.
     OtherRule { kind: Option<String>, stored: String, accept: String },
 }
 
-impl From<sled::Error> for Refusal {
+impl From<sled::Error> for OpenFailure {
     fn from(error: sled::Error) -> Self {
         match error {
             sled::Error::Io(cause) if needs_operator(&cause) => Self::Disk(cause),
-            other => Self::Unfit(other.to_string()),
+            other => Self::Unusable(other.to_string()),
         }
     }
 }
 
-impl From<String> for Refusal {
+impl From<String> for OpenFailure {
     fn from(cause: String) -> Self {
-        Self::Unfit(cause)
+        Self::Unusable(cause)
     }
 }
 
-impl From<&str> for Refusal {
+impl From<&str> for OpenFailure {
     fn from(cause: &str) -> Self {
-        Self::Unfit(cause.to_owned())
+        Self::Unusable(cause.to_owned())
     }
 }
 
-fn assemble(db: sled::Db, path: PathBuf, binding: Option<&Binding>) -> Result<Engine, Refusal> {
-    if db.tree_names().iter().any(|name| *name == keys::FORMER) {
-        return Err(Refusal::Unfit("an older version of dedupd wrote it, in another form".to_owned()));
+fn build_engine(db: sled::Db, path: PathBuf, binding: Option<&Binding>) -> Result<Engine, OpenFailure> {
+    if db.tree_names().iter().any(|name| *name == keys::LEGACY) {
+        return Err(OpenFailure::Unusable(
+            "it was written by an older version of dedupd in another format".to_owned(),
+        ));
     }
     let (settled, waiting) = (db.open_tree(keys::SETTLED)?, db.open_tree(keys::WAITING)?);
     let hash = match binding {
         Some(binding) => bind(&db, settled.is_empty() && waiting.is_empty(), binding)?,
-        None => stored_binding(&db)?.ok_or_else(nameless)?.hash,
+        None => stored_binding(&db)?.ok_or_else(missing_binding)?.hash,
     };
-    let file = File::open(path.join("db")).map_err(Refusal::Disk)?;
-    let segments = Segments::open(&path).map_err(Refusal::Disk)?;
+    let file = File::open(path.join("db")).map_err(OpenFailure::Disk)?;
+    let segments = Segments::open(&path).map_err(OpenFailure::Disk)?;
     Ok(Engine {
         db,
         settled,
@@ -213,38 +218,39 @@ fn assemble(db: sled::Db, path: PathBuf, binding: Option<&Binding>) -> Result<En
     })
 }
 
-fn stored_binding(db: &sled::Db) -> Result<Option<Binding>, Refusal> {
+fn stored_binding(db: &sled::Db) -> Result<Option<Binding>, OpenFailure> {
     let read = |json: sled::IVec| serde_json::from_slice(&json);
     let stored = db.get(keys::BINDING)?.map(read).transpose();
-    stored.map_err(|e| Refusal::Unfit(format!("what it belongs to is unreadable: {e}")))
+    stored.map_err(|e| OpenFailure::Unusable(format!("its binding is unreadable: {e}")))
 }
 
-fn nameless() -> Refusal {
-    Refusal::Unfit("it does not say what it belongs to".to_owned())
+fn missing_binding() -> OpenFailure {
+    OpenFailure::Unusable("it has no binding".to_owned())
 }
 
-/// Compares the stored binding with ours and writes what is new; gives the hash. Written as a batch,
-/// because that takes the engine's process-wide write lock: if a hung thread still holds it, it shows here.
-fn bind(db: &sled::Db, empty: bool, binding: &Binding) -> Result<HashKind, Refusal> {
+/// Compares the stored binding with the configured one, stores what is new, and returns the hash. The write is a
+/// batch, because a batch takes the engine's process-wide write lock: if a hung thread still holds that lock, the
+/// open detects it here.
+fn bind(db: &sled::Db, empty: bool, binding: &Binding) -> Result<HashKind, OpenFailure> {
     let stored = stored_binding(db)?;
     let kept = match &stored {
         None if empty => binding.clone(),
-        None => return Err(nameless()),
+        None => return Err(missing_binding()),
         Some(stored) => match binding.relation(stored) {
             Relation::Ours(kept) => *kept,
-            Relation::Foreign(reason) => return Err(Refusal::Unfit(reason)),
+            Relation::Foreign(reason) => return Err(OpenFailure::Unusable(reason)),
             Relation::OtherRule(kind, stored) => {
                 let accept = binding.fingerprint().map(|all| all.to_string()).unwrap_or_default();
-                return Err(Refusal::OtherRule { kind, stored: stored.to_string(), accept });
+                return Err(OpenFailure::OtherRule { kind, stored: stored.to_string(), accept });
             }
             Relation::OtherHash(_) => {
                 let (stored, configured) = (stored.hash_text(), binding.hash_text());
-                return Err(Refusal::OtherHash { stored, configured });
+                return Err(OpenFailure::OtherHash { stored, configured });
             }
         },
     };
     if stored.as_ref() != Some(&kept) {
-        let json = serde_json::to_vec(&kept).map_err(|e| Refusal::Unfit(e.to_string()))?;
+        let json = serde_json::to_vec(&kept).map_err(|e| OpenFailure::Unusable(e.to_string()))?;
         let mut batch = sled::Batch::default();
         batch.insert(keys::BINDING, json);
         db.apply_batch(batch)?;

@@ -1,7 +1,7 @@
-//! Numbered databases in the state directory, and what becomes of a bad one.
+//! Numbered databases in the state directory, and the quarantine of unusable ones.
 //!
-//! `db-<n>` is the database in use, `quarantine-<n>` one set aside. A fresh database always gets a
-//! new number: a hung thread of the engine may still write to the old path, by name.
+//! `db-<n>` is the current database, `quarantine-<n>` a quarantined one. A new database always gets a new number: a
+//! hung thread of the engine may still write to the old path.
 
 use std::fs;
 use std::io;
@@ -9,53 +9,53 @@ use std::path::{Path, PathBuf};
 
 use super::OpenError;
 
-/// How many databases set aside are kept; older ones are deleted.
+/// How many quarantined databases are kept. Older ones are deleted.
 const KEPT: usize = 2;
-/// In a database: it is known to be bad, for the reason inside.
+/// File in a database that marks it as unusable. Contains the reason.
 const CONDEMNED: &str = "CONDEMNED";
 
-/// A database that was set aside.
+/// A quarantined database.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quarantine {
-    /// Where it is now.
+    /// Its current path.
     pub path: PathBuf,
-    /// Why, as one clause: "it belongs to …", "the engine panicked: …".
+    /// The reason, as one clause: "it belongs to …", "the engine panicked: …".
     pub reason: String,
 }
 
-/// The database in use, if there is one, and the number of the next.
+/// The current database, if any, and the number of the next one.
 pub(super) struct Generations {
     dir: PathBuf,
     current: Option<u64>,
     next: u64,
 }
 
-/// The database in use, if there is one. Changes nothing.
+/// Returns the current database, if any. Changes nothing.
 pub(super) fn current(dir: &Path) -> Result<Option<PathBuf>, OpenError> {
     Ok(numbered(dir, "db-")?.into_iter().max().map(|number| dir.join(format!("db-{number}"))))
 }
 
 impl Generations {
-    /// Looks into the state directory.
+    /// Lists the databases in the state directory and deletes outdated ones.
     pub(super) fn find(dir: &Path) -> Result<Self, OpenError> {
         let databases = numbered(dir, "db-")?;
-        let set_aside = numbered(dir, "quarantine-")?;
-        let highest = databases.iter().chain(&set_aside).max().copied().unwrap_or(0);
+        let quarantined = numbered(dir, "quarantine-")?;
+        let highest = databases.iter().chain(&quarantined).max().copied().unwrap_or(0);
         let current = databases.iter().max().copied();
-        // A lower number is what a hung thread re-created after its directory was set aside.
+        // A lower number is a directory that a hung thread recreated after the quarantine.
         for old in databases.iter().filter(|old| Some(**old) != current) {
             remove(&dir.join(format!("db-{old}")));
         }
         Ok(Self { dir: dir.to_path_buf(), current, next: highest + 1 })
     }
 
-    /// The database to open, which may have to be created.
+    /// Path of the database to open. It may not exist yet.
     pub(super) fn path(&self) -> PathBuf {
         self.dir.join(format!("db-{}", self.current.unwrap_or(self.next)))
     }
 
-    /// Sets the current database aside, so that [`Generations::path`] becomes a fresh one.
-    pub(super) fn set_aside(&mut self, reason: &str) -> Result<Option<Quarantine>, OpenError> {
+    /// Quarantines the current database, so that [`Generations::path`] returns a new one.
+    pub(super) fn quarantine(&mut self, reason: &str) -> Result<Option<Quarantine>, OpenError> {
         let Some(number) = self.current else { return Ok(None) };
         let from = self.path();
         let path = self.dir.join(format!("quarantine-{number}"));
@@ -72,8 +72,8 @@ impl Generations {
     }
 }
 
-/// Removes half-written snapshots: sled 0.34 takes them for complete ones and then fails for ever
-/// (a kill during opening leaves one).
+/// Removes half-written snapshots. A kill during an open leaves one behind. sled 0.34 treats it as complete and then
+/// fails every time.
 pub(super) fn remove_half_snapshots(database: &Path) -> io::Result<()> {
     for entry in fs::read_dir(database)? {
         let entry = entry?;
@@ -86,13 +86,13 @@ pub(super) fn remove_half_snapshots(database: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Marks a database as bad, so that the next opening sets it aside. Best effort: the disk may be
-/// what failed, and the opening verifies anyway.
+/// Marks a database as unusable, so that the next open quarantines it. Best effort: the disk may be what failed, and
+/// an open verifies the database anyway.
 pub(super) fn condemn(database: &Path, reason: &str) {
     drop(fs::write(database.join(CONDEMNED), reason));
 }
 
-/// Why the database was marked as bad, if it was.
+/// Why the database is marked as unusable, if it is.
 pub(super) fn condemned(database: &Path) -> Option<String> {
     fs::read_to_string(database.join(CONDEMNED)).ok()
 }
@@ -109,7 +109,7 @@ fn numbered(dir: &Path, prefix: &str) -> Result<Vec<u64>, OpenError> {
 
 fn remove(path: &Path) {
     if let Err(cause) = fs::remove_dir_all(path) {
-        tracing::warn!(path = %path.display(), %cause, "cannot delete a database set aside; delete it by hand");
+        tracing::warn!(path = %path.display(), %cause, "cannot delete an old database; delete it manually");
     }
 }
 
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_rise_and_only_the_last_two_set_aside_are_kept() {
+    fn numbers_increase_and_only_the_last_two_quarantined_databases_are_kept() {
         let root = tempfile::tempdir().unwrap();
         for round in 1..=4 {
             let mut generations = Generations::find(root.path()).unwrap();
@@ -126,7 +126,7 @@ mod tests {
             assert_eq!(path, root.path().join(format!("db-{round}")));
             fs::create_dir(&path).unwrap();
             generations.current = Some(round);
-            let quarantine = generations.set_aside("a test").unwrap().unwrap();
+            let quarantine = generations.quarantine("a test").unwrap().unwrap();
             assert_eq!(fs::read_to_string(quarantine.path.join("REASON")).unwrap(), "a test");
             assert_eq!(generations.path(), root.path().join(format!("db-{}", round + 1)));
         }

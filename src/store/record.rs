@@ -1,35 +1,35 @@
-//! What is kept beside a partition's blocks, and changes in the same transaction as they do.
+//! The record of a partition: its head and counts, written in the same transaction as its blocks.
 //!
-//! Layout, little endian: version 4 (1 byte), confirmed, state next, stream time in ms, the tail's
-//! next offset (all ones: no tail) and CRC, number of forgets, number of blocks, number of identities, stream time in ms
-//! before which identities may be missing, next offset and CRC of the last block at or before confirmed (8 bytes each), CRC32C
-//! of the partition (4 bytes) and of all before. Version 3 had not the last two numbers.
+//! Layout, little endian: version 4 (1 byte), confirmed, state next, stream time in ms, the tail's next offset (all
+//! ones: no tail) and CRC, number of forgets, number of blocks, number of identities, stream time in ms before which
+//! identities may be missing, next offset and CRC of the last block at or before confirmed (8 bytes each), CRC32C of
+//! the partition (4 bytes) and of everything before. Version 3 lacks the last two numbers.
 //!
-//! The two counts are what makes a hole visible: an engine that lost a block in the middle still
-//! returns valid neighbours, and a window with a silent hole would let duplicates through.
+//! The two counts make a hole detectable: an engine that lost a block in the middle still returns valid neighbours,
+//! and a window with an undetected hole would let duplicates through.
 
 use crate::dedupe::{Offset, PartitionId};
 use crate::ports::Head;
 
 const VERSION: u8 = 4;
 const BODY: usize = 1 + 8 * 11;
-const FORMER_VERSION: u8 = 3;
-const FORMER_BODY: usize = 1 + 8 * 9;
+const PREVIOUS_VERSION: u8 = 3;
+const PREVIOUS_BODY: usize = 1 + 8 * 9;
 const NO_TAIL: u64 = u64::MAX;
 
-/// A partition's head and the size of what is stored.
+/// A partition's head, and the counts of its blocks and identities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Record {
-    /// As the caller set it.
+    /// The head, as set by the caller.
     pub head: Head,
-    /// Blocks in the store.
+    /// Number of stored blocks.
     pub blocks: u64,
-    /// Identities in them.
+    /// Number of identities in them.
     pub identities: u64,
 }
 
 impl Record {
-    /// The stored form.
+    /// Encodes the stored form.
     pub(super) fn encode(&self, partition: PartitionId) -> Vec<u8> {
         let mut out = Vec::with_capacity(BODY + 4);
         out.push(VERSION);
@@ -46,10 +46,10 @@ impl Record {
         out
     }
 
-    /// Reads the stored form back; `None` when it is damaged or of another version.
+    /// Decodes the stored form. `None` if it is damaged or has another version.
     pub(super) fn decode(partition: PartitionId, bytes: &[u8]) -> Option<Self> {
         let (version, length) = match bytes.first()? {
-            &FORMER_VERSION => (FORMER_VERSION, FORMER_BODY),
+            &PREVIOUS_VERSION => (PREVIOUS_VERSION, PREVIOUS_BODY),
             _ => (VERSION, BODY),
         };
         let (body, crc) = bytes.split_at_checked(length)?;
@@ -108,17 +108,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_of_the_version_before_is_read() {
+    fn a_record_of_the_previous_version_is_decoded() {
         let record = Record { head: Head { confirmed: 7, ..Head::default() }, blocks: 10, identities: 11 };
         let mut bytes = record.encode(3);
-        bytes.truncate(FORMER_BODY);
-        bytes[0] = FORMER_VERSION;
+        bytes.truncate(PREVIOUS_BODY);
+        bytes[0] = PREVIOUS_VERSION;
         bytes.extend_from_slice(&checksum(3, &bytes).to_le_bytes());
         assert_eq!(Record::decode(3, &bytes), Some(record));
     }
 
     #[test]
-    fn a_record_reads_back_and_notices_every_flipped_bit_and_the_wrong_partition() {
+    fn decoding_detects_every_flipped_bit_and_the_wrong_partition() {
         let record = Record {
             head: Head {
                 confirmed: 7,

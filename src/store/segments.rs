@@ -1,7 +1,7 @@
-//! The files of the settled blocks: written at their end, read anywhere, deleted whole.
+//! The files of the settled blocks. They are appended to, read at any position, and deleted as a whole.
 //!
-//! Each belongs to one partition, so that the partition's holder alone changes it, and a window that rolls
-//! on leaves its oldest files empty: they go without anything being copied.
+//! Each file belongs to one partition, so only the partition's holder changes it. When a window moves on, its oldest
+//! files become empty and are deleted without copying anything.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fs::{self, File, OpenOptions};
@@ -16,23 +16,23 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::entry::Entry;
 use crate::dedupe::{BlockParts, Identity, Offset};
 
-/// Name of the directory in a database.
+/// Name of the directory of block files in a database.
 pub(super) const DIR: &str = "blocks";
 
-/// All files of one database, by number.
+/// All block files of one database, by number.
 pub(super) struct Segments {
     dir: PathBuf,
-    /// The number of the next file. None is ever used again.
+    /// Number of the next file. Numbers are never reused.
     next: AtomicU32,
-    /// Written since they were last synced.
+    /// Files written since the last sync.
     unsynced: Mutex<BTreeSet<u32>>,
-    /// Of no use any more, to be deleted when the engine has written that down: after a crash its
-    /// older index must still find them.
-    dead: Mutex<Vec<u32>>,
+    /// Files without live blocks. They are deleted once the engine has flushed its index: after a crash, the older
+    /// index must still find them.
+    retired: Mutex<Vec<u32>>,
 }
 
 impl Segments {
-    /// Looks into the directory, which is created where it is missing.
+    /// Opens the directory of block files and creates it if it does not exist.
     pub(super) fn open(database: &Path) -> io::Result<Self> {
         let dir = database.join(DIR);
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
@@ -41,26 +41,26 @@ impl Segments {
             dir,
             next: AtomicU32::new(highest + 1),
             unsynced: Mutex::default(),
-            dead: Mutex::default(),
+            retired: Mutex::default(),
         })
     }
 
-    /// The number of a new file, which [`Segments::write`] creates.
-    pub(super) fn begin(&self) -> u32 {
+    /// Returns the number of a new file, which [`Segments::write`] creates.
+    pub(super) fn allocate(&self) -> u32 {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Where a file lies.
+    /// Path of a file.
     pub(super) fn path(&self, file: u32) -> PathBuf {
         self.dir.join(file.to_string())
     }
 
-    /// Bytes of a file.
+    /// Size of a file in bytes.
     pub(super) fn size(&self, file: u32) -> io::Result<u64> {
         fs::metadata(self.path(file)).map(|metadata| metadata.len())
     }
 
-    /// Writes at this place of a file.
+    /// Writes bytes at a position of a file.
     pub(super) fn write(&self, file: u32, at: u64, bytes: &[u8]) -> io::Result<()> {
         lock(&self.unsynced).insert(file);
         let mut options = OpenOptions::new();
@@ -68,7 +68,7 @@ impl Segments {
         options.open(self.path(file))?.write_all_at(bytes, at)
     }
 
-    /// Makes what was written durable. A file that is gone by now has nothing to keep.
+    /// Syncs all files written since the last sync. Files deleted in the meantime are skipped.
     pub(super) fn sync(&self) -> io::Result<()> {
         let unsynced = mem::take(&mut *lock(&self.unsynced));
         for file in unsynced {
@@ -80,17 +80,17 @@ impl Segments {
         File::open(&self.dir)?.sync_all()
     }
 
-    /// A file has no live block any more.
+    /// Marks a file as having no live block.
     pub(super) fn retire(&self, file: u32) {
-        lock(&self.dead).push(file);
+        lock(&self.retired).push(file);
     }
 
-    /// The files that were retired so far.
-    pub(super) fn take_dead(&self) -> Vec<u32> {
-        mem::take(&mut *lock(&self.dead))
+    /// Takes the list of retired files.
+    pub(super) fn take_retired(&self) -> Vec<u32> {
+        mem::take(&mut *lock(&self.retired))
     }
 
-    /// Deletes a file.
+    /// Deletes a file. Succeeds if it does not exist.
     pub(super) fn delete(&self, file: u32) -> io::Result<()> {
         lock(&self.unsynced).remove(&file);
         match fs::remove_file(self.path(file)) {
@@ -99,8 +99,8 @@ impl Segments {
         }
     }
 
-    /// Deletes what a crash left without an entry.
-    pub(super) fn keep_only(&self, used: &BTreeSet<u32>) -> io::Result<()> {
+    /// Deletes files without entries, which a crash left behind.
+    pub(super) fn retain_only(&self, used: &BTreeSet<u32>) -> io::Result<()> {
         numbers(&self.dir)?
             .into_iter()
             .filter(|file| !used.contains(file))
@@ -108,27 +108,27 @@ impl Segments {
     }
 }
 
-/// The files that were read last, still open: opening one costs as much as reading a block.
+/// The most recently opened files, kept open: opening a file costs as much as reading a block.
 #[derive(Default)]
 pub(super) struct Readers {
     files: VecDeque<(u32, File)>,
-    /// What was read last.
+    /// Buffer of the last read.
     bytes: Vec<u8>,
 }
 
 impl Readers {
-    /// So many at most, because a file that was deleted takes its room until it is closed.
-    const MOST: usize = 64;
+    /// Limits the open files, because a deleted file occupies disk space until it is closed.
+    const MAX_OPEN_FILES: usize = 64;
 
-    /// The bytes at an entry's place, unverified.
+    /// Reads the bytes of an entry, unverified.
     pub(super) fn read(&mut self, segments: &Segments, entry: &Entry) -> io::Result<&[u8]> {
         self.part(segments, entry, 0..entry.bytes as usize)
     }
 
-    /// What stands where the identity of an owner should be, in a block that begins at `first`. Only its own
-    /// place is read, and nothing is verified: what is found counts if it is what was expected, which no damage
-    /// makes of 16 other bytes.
-    pub(super) fn glimpse(
+    /// Reads the bytes at the position of an owner's identity, in a block that starts at `first`. Reads no other
+    /// identity and verifies nothing. The result is valid only if it equals the expected identity: no damage turns 16
+    /// other bytes into that value.
+    pub(super) fn read_identity(
         &mut self,
         segments: &Segments,
         entry: &Entry,
@@ -141,7 +141,7 @@ impl Readers {
         identity.try_into().ok().map(Identity)
     }
 
-    /// A part of the bytes at an entry's place, unverified.
+    /// Reads a part of an entry's bytes, unverified.
     fn part(&mut self, segments: &Segments, entry: &Entry, part: Range<usize>) -> io::Result<&[u8]> {
         if self.bytes.len() < part.len() {
             self.bytes.resize(part.len(), 0);
@@ -154,12 +154,12 @@ impl Readers {
         }
         let file = File::open(segments.path(entry.file))?;
         file.read_exact_at(bytes, at)?;
-        self.files.truncate(Self::MOST - 1);
+        self.files.truncate(Self::MAX_OPEN_FILES - 1);
         self.files.push_front((entry.file, file));
         Ok(bytes)
     }
 
-    /// Closes all of them.
+    /// Closes all files.
     pub(super) fn close(&mut self) {
         self.files.clear();
     }
@@ -169,7 +169,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The numbers of the files; anything else in the directory is not ours.
+/// The numbers of the files. Other entries of the directory are ignored.
 fn numbers(dir: &Path) -> io::Result<Vec<u32>> {
     let mut numbers = Vec::new();
     for entry in fs::read_dir(dir)? {

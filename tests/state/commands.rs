@@ -1,4 +1,4 @@
-//! The commands as people and scripts use them: what they print, how they end, what they leave.
+//! The state commands: their output, exit codes and effects on the directory.
 
 use std::fs;
 
@@ -16,7 +16,7 @@ fn entries(dir: &Path) -> Vec<String> {
 }
 
 #[test]
-fn looking_and_exporting_leave_every_byte_as_it_was() {
+fn inspect_and_export_change_no_byte() {
     let (dir, out) = (filled(), tempfile::tempdir().unwrap());
     let scratch = tempfile::tempdir().unwrap();
     let (before, target) = (files(dir.path()), out.path().join("state"));
@@ -26,23 +26,23 @@ fn looking_and_exporting_leave_every_byte_as_it_was() {
         &["inspect", "--id", "order-0-5"],
         &["export", "--to", target.to_str().unwrap()],
     ] {
-        let said = dedupd_with(dir.path(), words, &[("TMPDIR", scratch.path().to_str().unwrap())]);
-        assert_eq!((said.code, said.err.as_str()), (0, ""), "{words:?}: {said:?}");
+        let output = dedupd_with(dir.path(), words, &[("TMPDIR", scratch.path().to_str().unwrap())]);
+        assert_eq!((output.code, output.err.as_str()), (0, ""), "{words:?}: {output:?}");
         assert!(files(dir.path()) == before, "{words:?} changed the directory");
         assert_eq!(entries(scratch.path()), [""; 0], "{words:?} left its copy behind");
     }
-    // The state is still whole: a start opens it.
+    // The state is still intact: a start opens it.
     opened(dir.path(), HashKind::Xxh3).close().unwrap();
 }
 
 #[test]
-fn an_inspection_reads_well_and_parses() {
+fn an_inspection_is_printed_as_text_and_as_json() {
     let dir = filled();
-    let said = dedupd(dir.path(), &["inspect"]);
+    let output = dedupd(dir.path(), &["inspect"]);
     for part in ["events.raw (id raw-id), 3 partitions", "37,800", "2023-11-15T08:13:19.000Z", "0..36000"] {
-        assert!(said.out.contains(part), "no {part:?} in\n{}", said.out);
+        assert!(output.out.contains(part), "no {part:?} in\n{}", output.out);
     }
-    assert!(said.out.lines().all(|line| line.len() <= 140), "{}", said.out);
+    assert!(output.out.lines().all(|line| line.len() <= 140), "{}", output.out);
     let json: Value = serde_json::from_str(&dedupd(dir.path(), &["inspect", "--json"]).out).unwrap();
     assert_eq!(json["binding"]["hash"], "xxh3");
     assert_eq!(json["partitions"][1]["partition"], 2);
@@ -50,31 +50,31 @@ fn an_inspection_reads_well_and_parses() {
 }
 
 #[test]
-fn the_answer_about_an_id_is_in_words_json_and_exit_code() {
+fn the_result_for_an_id_is_in_text_json_and_exit_code() {
     let dir = filled();
-    let ask = |words: &[&str]| dedupd(dir.path(), &[&["inspect"], words].concat());
-    let exact = ask(&["--id", "order-0-35999"]);
+    let inspect_id = |words: &[&str]| dedupd(dir.path(), &[&["inspect"], words].concat());
+    let exact = inspect_id(&["--id", "order-0-35999"]);
     assert!(exact.code == 0 && exact.out.contains("partition 0 offset 35999"), "{exact:?}");
     assert!(exact.out.contains("exact part"), "{exact:?}");
-    assert!(ask(&["--id", "order-0-20000"]).out.contains("in the filter of 2023-11-15T"), "{exact:?}");
-    assert!(ask(&["--id", "order-0-3"]).out.contains("older than the window"));
-    let absent = ask(&["--id", "order-0-36000"]);
-    assert!(absent.code == 1 && absent.out.contains("not here") && absent.err.is_empty(), "{absent:?}");
-    assert_eq!(ask(&["--id", "order-0-35999", "--partition", "2"]).code, 1);
-    let json: Value = serde_json::from_str(&ask(&["--id", "order-0-20000", "--json"]).out).unwrap();
+    assert!(inspect_id(&["--id", "order-0-20000"]).out.contains("in the filter of 2023-11-15T"), "{exact:?}");
+    assert!(inspect_id(&["--id", "order-0-3"]).out.contains("older than the window"));
+    let absent = inspect_id(&["--id", "order-0-36000"]);
+    assert!(absent.code == 1 && absent.out.contains("not found") && absent.err.is_empty(), "{absent:?}");
+    assert_eq!(inspect_id(&["--id", "order-0-35999", "--partition", "2"]).code, 1);
+    let json: Value = serde_json::from_str(&inspect_id(&["--id", "order-0-20000", "--json"]).out).unwrap();
     assert_eq!((&json["found"][0]["offset"], &json["found"][0]["partition"]), (&20_000.into(), &0.into()));
     assert!(json["found"][0]["standing"]["bloom"]["slice_ms"]["start"].is_i64(), "{json}");
-    for (words, named) in [
+    for (words, expected) in [
         (&["--id", ""][..], "empty"),
         (&["--id", "x", "--partition", "3"], "partitions 0 to 2"),
         (&["--partition", "3"], "--id"),
     ] {
-        let said = ask(words);
-        assert!(said.code == 2 && said.err.contains(named), "{words:?}: {said:?}");
+        let output = inspect_id(words);
+        assert!(output.code == 2 && output.err.contains(expected), "{words:?}: {output:?}");
     }
     let composite = [("DEDUPD_IDENTITY__FROM", "[\"key\", \"header:x\"]")];
-    let said = dedupd_with(dir.path(), &["inspect", "--id", "a"], &composite);
-    assert!(said.code == 2 && said.err.contains("key, header:x"), "{said:?}");
+    let output = dedupd_with(dir.path(), &["inspect", "--id", "a"], &composite);
+    assert!(output.code == 2 && output.err.contains("key, header:x"), "{output:?}");
     assert_eq!(dedupd_with(dir.path(), &["inspect", "--id", "a", "--id", "b"], &composite).code, 1);
 }
 
@@ -86,11 +86,11 @@ fn ids_are_hashed_as_the_instance_hashes_them() {
     fs::write(&key_file, format!("{:032x}\n", u128::from_be_bytes(key))).unwrap();
     let keyed =
         [("DEDUPD_IDENTITY__HASH", "siphash"), ("DEDUPD_IDENTITY__KEY_FILE", key_file.to_str().unwrap())];
-    let said = dedupd_with(dir.path(), &["inspect", "--id", "order-2-7"], &keyed);
-    assert!(said.code == 0 && said.out.contains("partition 2 offset 7"), "{said:?}");
+    let output = dedupd_with(dir.path(), &["inspect", "--id", "order-2-7"], &keyed);
+    assert!(output.code == 0 && output.out.contains("partition 2 offset 7"), "{output:?}");
     let wrong = dedupd(dir.path(), &["inspect", "--id", "order-2-7"]);
     assert!(wrong.code == 4 && wrong.err.contains("siphash:") && wrong.err.contains("xxh3"), "{wrong:?}");
-    // The whole state needs no key.
+    // Inspecting and exporting the whole state need no key.
     let json: Value = serde_json::from_str(&dedupd(dir.path(), &["inspect", "--json"]).out).unwrap();
     assert!(json["binding"]["hash"].as_str().unwrap().starts_with("siphash:"));
     let file = dir.path().with_extension("state");
@@ -105,7 +105,7 @@ fn ids_are_hashed_as_the_instance_hashes_them() {
 }
 
 #[test]
-fn a_directory_in_use_is_refused_within_a_second_and_says_who_answers() {
+fn a_directory_in_use_is_rejected_within_a_second_with_the_holder_and_its_endpoint() {
     let dir = filled();
     let lock = Lock::acquire(dir.path()).unwrap();
     let holder = fs::read(dir.path().join("lock")).unwrap();
@@ -119,11 +119,11 @@ fn a_directory_in_use_is_refused_within_a_second_and_says_who_answers() {
         &["reset", "--yes"],
     ] {
         let start = monotonic();
-        let said = dedupd_with(dir.path(), words, &[("DEDUPD_HTTP__LISTEN", "127.0.0.1:7777")]);
+        let output = dedupd_with(dir.path(), words, &[("DEDUPD_HTTP__LISTEN", "127.0.0.1:7777")]);
         assert!(start.elapsed() < Duration::from_secs(1), "{words:?} took {:?}", start.elapsed());
-        assert_eq!(said.code, 4, "{words:?}: {said:?}");
-        assert!(said.err.contains(&format!("process {}", std::process::id())), "{said:?}");
-        assert!(said.err.contains("GET http://127.0.0.1:7777/state"), "{said:?}");
+        assert_eq!(output.code, 4, "{words:?}: {output:?}");
+        assert!(output.err.contains(&format!("process {}", std::process::id())), "{output:?}");
+        assert!(output.err.contains("GET http://127.0.0.1:7777/state"), "{output:?}");
     }
     assert!(files(dir.path()) == before && fs::read(dir.path().join("lock")).unwrap() == holder);
     drop(lock);
@@ -137,34 +137,40 @@ fn a_directory_in_use_is_refused_within_a_second_and_says_who_answers() {
 }
 
 #[test]
-fn where_there_is_no_state_none_is_made() {
+fn without_state_none_is_created() {
     let dir = tempfile::tempdir().unwrap();
     let absent = dir.path().join("absent");
     for words in [&["inspect"][..], &["export", "--to", "never-written"]] {
-        let said = dedupd(&absent, words);
-        assert!(said.code == 4 && said.err.contains("there is no state") && !absent.exists(), "{said:?}");
+        let output = dedupd(&absent, words);
+        assert!(
+            output.code == 4 && output.err.contains("there is no state") && !absent.exists(),
+            "{output:?}"
+        );
         assert_eq!(dedupd(dir.path(), words).code, 4);
     }
-    let said = dedupd(&absent, &["reset", "--yes"]);
-    assert!(said.code == 0 && said.out.contains("nothing to delete") && !absent.exists(), "{said:?}");
+    let output = dedupd(&absent, &["reset", "--yes"]);
+    assert!(output.code == 0 && output.out.contains("nothing to delete") && !absent.exists(), "{output:?}");
 }
 
 #[test]
-fn an_import_wants_an_empty_directory() {
+fn an_import_requires_an_empty_directory() {
     let (dir, empty) = (filled(), tempfile::tempdir().unwrap());
     let file = dir.path().with_extension("file");
     assert_eq!(dedupd(dir.path(), &["export", "--to", file.to_str().unwrap()]).code, 0);
     let import = ["import", "--from", file.to_str().unwrap()];
     let before = files(dir.path());
-    let said = dedupd(dir.path(), &import);
-    assert!(said.code == 4 && said.err.contains("db-1") && said.err.contains("state reset"), "{said:?}");
+    let output = dedupd(dir.path(), &import);
+    assert!(
+        output.code == 4 && output.err.contains("db-1") && output.err.contains("state reset"),
+        "{output:?}"
+    );
     assert!(files(dir.path()) == before);
     fs::write(empty.path().join("notes"), "mine").unwrap();
     assert!(dedupd(empty.path(), &import).err.contains("notes"));
     fs::remove_file(empty.path().join("notes")).unwrap();
-    let said = dedupd(empty.path(), &import);
-    assert!(said.code == 0 && said.out.contains("37,800 ids"), "{said:?}");
-    // A directory that does not exist is made.
+    let output = dedupd(empty.path(), &import);
+    assert!(output.code == 0 && output.out.contains("37,800 ids"), "{output:?}");
+    // A directory that does not exist is created.
     assert_eq!(dedupd(&empty.path().join("new"), &import).code, 0);
     let json: Value =
         serde_json::from_str(&dedupd(&empty.path().join("new"), &["inspect", "--json"]).out).unwrap();
@@ -173,19 +179,19 @@ fn an_import_wants_an_empty_directory() {
 }
 
 #[test]
-fn a_reset_asks_and_deletes_only_what_the_store_made() {
+fn a_reset_requires_confirmation_and_deletes_only_the_stores_own_entries() {
     let dir = filled();
     fs::create_dir_all(dir.path().join("quarantine-0")).unwrap();
     fs::write(dir.path().join("db-notes"), "mine").unwrap();
     let before = files(dir.path());
-    let said = dedupd(dir.path(), &["reset"]);
-    assert!(said.code == 2 && said.err.contains("--yes"), "{said:?}");
+    let output = dedupd(dir.path(), &["reset"]);
+    assert!(output.code == 2 && output.err.contains("--yes"), "{output:?}");
     assert!(files(dir.path()) == before, "nothing is deleted without an answer");
-    let said = dedupd(dir.path(), &["reset", "--yes"]);
-    assert_eq!((said.code, said.err.as_str()), (0, ""), "{said:?}");
-    assert!(said.out.contains("db-1") && said.out.contains("quarantine-0"), "{said:?}");
-    assert!(said.out.contains("state topic still has everything"), "{said:?}");
-    assert!(said.out.contains("not touched") && said.out.contains("db-notes"), "{said:?}");
+    let output = dedupd(dir.path(), &["reset", "--yes"]);
+    assert_eq!((output.code, output.err.as_str()), (0, ""), "{output:?}");
+    assert!(output.out.contains("db-1") && output.out.contains("quarantine-0"), "{output:?}");
+    assert!(output.out.contains("state topic still has everything"), "{output:?}");
+    assert!(output.out.contains("not touched") && output.out.contains("db-notes"), "{output:?}");
     assert_eq!(entries(dir.path()), ["db-notes", "lock"]);
     let fresh = opened(dir.path(), HashKind::Xxh3);
     assert_eq!(fresh.head(0).unwrap(), None);

@@ -1,4 +1,4 @@
-//! A file with anything wrong in it is refused, and a damaged directory is left as it is.
+//! A damaged file is rejected, and a damaged directory is not changed.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use indicatif::ProgressBar;
 use super::*;
 
 /// The export of a small state.
-fn small() -> Vec<u8> {
+fn small_export() -> Vec<u8> {
     let (dir, files) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let mut store = opened(dir.path(), HashKind::Xxh3);
     for partition in [0, 2] {
@@ -35,8 +35,8 @@ fn small() -> Vec<u8> {
     fs::read(file).unwrap()
 }
 
-/// Whether the whole file is believed.
-fn believed(bytes: &[u8]) -> Result<(), String> {
+/// Verifies a whole file.
+fn verify_all(bytes: &[u8]) -> Result<(), String> {
     let (mut reader, _) = Reader::begin(bytes).map_err(|fault| fault.to_string())?;
     loop {
         if let Piece::End { .. } = reader.next_piece().map_err(|fault| fault.to_string())? {
@@ -46,23 +46,23 @@ fn believed(bytes: &[u8]) -> Result<(), String> {
 }
 
 #[test]
-fn every_truncation_and_every_flipped_bit_of_a_file_is_noticed() {
-    let bytes = small();
-    assert_eq!(believed(&bytes), Ok(()));
+fn every_truncation_and_every_flipped_bit_of_a_file_is_detected() {
+    let bytes = small_export();
+    assert_eq!(verify_all(&bytes), Ok(()));
     for length in 0..bytes.len() {
-        let refused = believed(&bytes[..length]).unwrap_err();
-        assert!(refused.contains("truncated after"), "at {length}: {refused}");
+        let error = verify_all(&bytes[..length]).unwrap_err();
+        assert!(error.contains("truncated after"), "at {length}: {error}");
     }
     let mut flipped = bytes.clone();
     for at in 0..bytes.len() {
         for bit in 0..8 {
             flipped[at] ^= 1 << bit;
-            assert!(believed(&flipped).is_err(), "bit {bit} of byte {at}");
+            assert!(verify_all(&flipped).is_err(), "bit {bit} of byte {at}");
             flipped[at] ^= 1 << bit;
         }
     }
     let longer = [&bytes[..], &[0]].concat();
-    assert!(believed(&longer).unwrap_err().contains("behind its end"));
+    assert!(verify_all(&longer).unwrap_err().contains("after its end"));
 }
 
 /// The frames of a file: kind and whole frame.
@@ -76,8 +76,8 @@ fn frames(bytes: &[u8]) -> Vec<(u8, Vec<u8>)> {
     frames
 }
 
-/// A file of these frames whose checksum is right.
-fn sealed(frames: &[(u8, Vec<u8>)]) -> Vec<u8> {
+/// A file of these frames with a valid checksum.
+fn file_of(frames: &[(u8, Vec<u8>)]) -> Vec<u8> {
     let all = frames.iter().flat_map(|(_, frame)| frame.clone());
     let mut bytes: Vec<u8> = b"DDSTATE1".iter().copied().chain(all).collect();
     let hashed = bytes.len() - 16;
@@ -87,35 +87,35 @@ fn sealed(frames: &[(u8, Vec<u8>)]) -> Vec<u8> {
 }
 
 #[test]
-fn a_file_that_contradicts_itself_is_refused_though_its_checksum_is_right() {
-    let bytes = small();
+fn an_inconsistent_file_with_a_valid_checksum_is_rejected() {
+    let bytes = small_export();
     let whole = frames(&bytes);
-    assert_eq!(sealed(&whole), bytes);
+    assert_eq!(file_of(&whole), bytes);
     let blocks: Vec<usize> = (0..whole.len()).filter(|at| whole[*at].0 == 2).collect();
     assert!(blocks.len() >= 4);
     for at in &blocks {
         let mut without = whole.clone();
         without.remove(*at);
-        assert!(believed(&sealed(&without)).is_err(), "without block {at}");
+        assert!(verify_all(&file_of(&without)).is_err(), "without block {at}");
         let mut twice = whole.clone();
         twice.insert(*at, whole[*at].clone());
-        assert!(believed(&sealed(&twice)).is_err(), "block {at} twice");
+        assert!(verify_all(&file_of(&twice)).is_err(), "block {at} twice");
         for other in blocks.iter().filter(|other| *other > at) {
             let mut swapped = whole.clone();
             swapped.swap(*at, *other);
-            assert!(believed(&sealed(&swapped)).is_err(), "blocks {at} and {other} swapped");
+            assert!(verify_all(&file_of(&swapped)).is_err(), "blocks {at} and {other} swapped");
         }
     }
     let mut miscounted = whole.clone();
     miscounted.last_mut().unwrap().1[5] ^= 1;
-    assert!(believed(&sealed(&miscounted)).unwrap_err().contains("footer"));
-    assert!(believed(b"SQLite format 3\0 and more").unwrap_err().contains("no exported state"));
+    assert!(verify_all(&file_of(&miscounted)).unwrap_err().contains("footer"));
+    assert!(verify_all(b"SQLite format 3\0 and more").unwrap_err().contains("not an exported state"));
 }
 
 #[test]
-fn two_hundred_damaged_files_are_refused_before_the_directory_is_touched() {
+fn two_hundred_damaged_files_are_rejected_before_the_directory_is_changed() {
     let (files, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let (bytes, file) = (small(), files.path().join("file"));
+    let (bytes, file) = (small_export(), files.path().join("file"));
     let seed = fastrand::u64(..);
     println!("seed {seed}");
     let mut random = fastrand::Rng::with_seed(seed);
@@ -124,7 +124,7 @@ fn two_hundred_damaged_files_are_refused_before_the_directory_is_touched() {
         let mut damaged = bytes.clone();
         damaged[random.usize(..bytes.len())] ^= 1 << random.u8(..8);
         fs::write(&file, &damaged).unwrap();
-        // Also where the file changes after it was verified: nothing is left of the attempt.
+        // The same if the file changes after it was verified: a failed import leaves nothing behind.
         if round < 10 {
             assert!(import(&file, other.path(), (CACHE_BYTES, DEADLINE), &ProgressBar::hidden()).is_err());
         }
@@ -133,13 +133,13 @@ fn two_hundred_damaged_files_are_refused_before_the_directory_is_touched() {
     }
     drop(lock);
     let absent = other.path().join("not-there");
-    let said = dedupd(&absent, &["import", "--from", file.to_str().unwrap()]);
-    assert_eq!(said.code, 1, "{said:?}");
-    assert!(said.err.contains(file.to_str().unwrap()) && !absent.exists(), "{said:?}");
+    let output = dedupd(&absent, &["import", "--from", file.to_str().unwrap()]);
+    assert_eq!(output.code, 1, "{output:?}");
+    assert!(output.err.contains(file.to_str().unwrap()) && !absent.exists(), "{output:?}");
 }
 
 #[test]
-fn a_damaged_directory_is_reported_and_left_as_it_is() {
+fn a_damaged_directory_is_reported_and_not_changed() {
     type Damage = fn(&Path);
     let damages: [(&str, Damage); 3] = [
         ("fsync", |database| fs::write(database.join("CONDEMNED"), "fsync failed").unwrap()),
@@ -153,20 +153,20 @@ fn a_damaged_directory_is_reported_and_left_as_it_is() {
     ];
     for (number, (named, damage)) in damages.into_iter().enumerate() {
         let dir = filled();
-        // From now on the engine has a snapshot that names what the damage takes away; without one it
-        // would go back to an older state, which is whole.
+        // This open makes the engine write a snapshot that refers to the bytes damaged below. Without a snapshot, the
+        // engine would go back to an older, intact state.
         opened(dir.path(), HashKind::Xxh3).close().unwrap();
         damage(&dir.path().join("db-1"));
         let (before, target) = (files(dir.path()), dir.path().with_extension("exported"));
         for words in
             [&["inspect"][..], &["inspect", "--id", "x"], &["export", "--to", target.to_str().unwrap()]]
         {
-            let said = dedupd(dir.path(), words);
-            assert_eq!(said.code, 4, "{number} {words:?}: {said:?}");
-            assert!(said.err.contains("is damaged") && said.err.contains(named), "{said:?}");
+            let output = dedupd(dir.path(), words);
+            assert_eq!(output.code, 4, "{number} {words:?}: {output:?}");
+            assert!(output.err.contains("is damaged") && output.err.contains(named), "{output:?}");
             assert!(
-                said.err.contains("db-1") && said.err.contains("rebuilds it from the state topic"),
-                "{said:?}"
+                output.err.contains("db-1") && output.err.contains("rebuilds it from the state topic"),
+                "{output:?}"
             );
         }
         assert!(files(dir.path()) == before && !target.exists(), "{number}: the directory was changed");

@@ -1,19 +1,19 @@
-//! An exported filter, asked by a program that knows nothing but docs/state-format.md.
+//! An exported filter, queried by an implementation that is based on docs/state-format.md only.
 
 use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 use super::*;
 
-/// A filter as that document describes it.
-struct Foreign {
+/// A filter as described in that document.
+struct ForeignFilter {
     blocks: u64,
     draws: u64,
     seed: u64,
     bytes: Vec<u8>,
 }
 
-impl Foreign {
+impl ForeignFilter {
     fn all_of(json: &Value) -> Vec<Self> {
         let number = |value: &Value| value.as_u64().unwrap();
         let seed = number(&json["position_seed"]);
@@ -21,12 +21,12 @@ impl Foreign {
             blocks: number(&filter["blocks"]),
             draws: number(&filter["draws"]),
             seed,
-            bytes: unbase64(filter["bits"].as_str().unwrap()),
+            bytes: decode_base64(filter["bits"].as_str().unwrap()),
         };
         json["filters"].as_array().unwrap().iter().map(one).collect()
     }
 
-    fn has(&self, identity: [u8; 16]) -> bool {
+    fn contains_identity(&self, identity: [u8; 16]) -> bool {
         let h = xxh3_128_with_seed(&identity, self.seed);
         [h as u64, (h >> 64) as u64].into_iter().all(|position| self.all_set(position))
     }
@@ -54,7 +54,7 @@ fn mix(z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-fn unbase64(text: &str) -> Vec<u8> {
+fn decode_base64(text: &str) -> Vec<u8> {
     let value = |sign: u8| match sign {
         b'A'..=b'Z' => sign - b'A',
         b'a'..=b'z' => sign - b'a' + 26,
@@ -76,80 +76,80 @@ fn unbase64(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// The identity of a text by the document: XXH3-128, little endian.
+/// The identity of a text as described in that document: XXH3-128, little endian.
 fn foreign_identity(text: &str) -> [u8; 16] {
     xxh3_128_with_seed(text.as_bytes(), 0x6465_6475_7064_3101).to_le_bytes()
 }
 
 #[test]
-fn a_program_written_from_the_document_finds_exactly_the_ids_of_the_slice() {
+fn an_implementation_of_the_document_finds_exactly_the_ids_of_the_slice() {
     let dir = filled();
-    let said = dedupd(dir.path(), &["inspect", "--json"]);
-    let inspection: Value = serde_json::from_str(&said.out).unwrap();
-    let (mut asked, mut most) = (0, 0);
+    let output = dedupd(dir.path(), &["inspect", "--json"]);
+    let inspection: Value = serde_json::from_str(&output.out).unwrap();
+    let (mut checked, mut most) = (0, 0);
     for ((partition, seconds), shown) in FILLED.iter().zip(inspection["partitions"].as_array().unwrap()) {
         for slice in shown["slices"].as_array().unwrap() {
             let filters = exported(dir.path(), *partition, slice);
             most = most.max(filters.len());
-            asked += has_its_own(&filters, *partition, *seconds, slice);
+            checked += check_ids(&filters, *partition, *seconds, slice);
         }
     }
-    assert!(asked > 25_000, "{asked} asked");
+    assert!(checked > 25_000, "{checked} ids checked");
     assert!(most > 1, "no slice has outgrown its first filter");
 }
 
-/// A slice's filters, by either form of its name.
-fn exported(dir: &Path, partition: PartitionId, slice: &Value) -> Vec<Foreign> {
+/// Exports a slice's filters; both forms of the slice's name must have the same result.
+fn exported(dir: &Path, partition: PartitionId, slice: &Value) -> Vec<ForeignFilter> {
     let by_utc = format!("{partition}/{}", slice["start"].as_str().unwrap());
     let by_ms = format!("{partition}/{}", slice["start_ms"]);
-    let said = dedupd(dir, &["export", "--filter", &by_utc]);
+    let output = dedupd(dir, &["export", "--filter", &by_utc]);
     assert_eq!(
-        (said.code, &said.out),
+        (output.code, &output.out),
         (0, &dedupd(dir, &["export", "--filter", &by_ms]).out),
         "{}",
-        said.err
+        output.err
     );
-    let json: Value = serde_json::from_str(&said.out).unwrap();
+    let json: Value = serde_json::from_str(&output.out).unwrap();
     assert_eq!((json["format"].as_u64(), &json["end_ms"]), (Some(1), &slice["end_ms"]));
-    assert_eq!(json["position_seed"].as_u64(), Some(8_101_821_151_424_638_830), "as the document has it");
+    assert_eq!(json["position_seed"].as_u64(), Some(8_101_821_151_424_638_830), "as documented");
     let ids: u64 = json["filters"].as_array().unwrap().iter().map(|f| f["ids"].as_u64().unwrap()).sum();
     assert_eq!(Some(ids), slice["ids"].as_u64());
-    let filters = Foreign::all_of(&json);
+    let filters = ForeignFilter::all_of(&json);
     assert_eq!(filters.len() as u64, slice["filters"].as_u64().unwrap());
     assert!(filters.iter().all(|filter| filter.bytes.len() as u64 == filter.blocks * 64));
     filters
 }
 
-/// All ids of the slice are in it and those of other times are not; gives how many were.
-fn has_its_own(filters: &[Foreign], partition: PartitionId, seconds: u64, slice: &Value) -> u64 {
-    // A block is filed under its first time, so ids close to a border may be on either side of it.
+/// Checks that all ids of the slice are found and ids of other times are not. Returns how many were found.
+fn check_ids(filters: &[ForeignFilter], partition: PartitionId, seconds: u64, slice: &Value) -> u64 {
+    // A block belongs to the slice of its first time, so ids close to a border may be on either side of it.
     const MARGIN: i64 = 200;
     let second = |key: &str| (slice[key].as_i64().unwrap() - T).div_euclid(1_000);
     let (first, last) = (second("start_ms"), second("end_ms"));
     let mut found = 0;
     for number in 0..seconds {
         let identity = foreign_identity(&text(partition, number));
-        let there = filters.iter().any(|filter| filter.has(identity));
+        let found_in_filter = filters.iter().any(|filter| filter.contains_identity(identity));
         let number = number.cast_signed();
         if (first + MARGIN..last - MARGIN).contains(&number) {
-            assert!(there, "{number} is missing from {slice}");
+            assert!(found_in_filter, "{number} is missing from {slice}");
             found += 1;
         } else if !(first - MARGIN..last + MARGIN).contains(&number) {
-            assert!(!there, "{number} is in {slice}");
+            assert!(!found_in_filter, "{number} is in {slice}");
         }
     }
     found
 }
 
 #[test]
-fn a_slice_that_is_not_there_is_refused_with_those_that_are() {
+fn a_slice_that_does_not_exist_is_rejected_with_a_list_of_those_that_do() {
     let dir = filled();
-    let said = dedupd(dir.path(), &["export", "--filter", "0/2001-01-01T00:00:00Z"]);
-    assert!(said.code == 1 && said.err.contains("it has 2023-11-"), "{said:?}");
-    let said = dedupd(dir.path(), &["export", "--filter", "1/5"]);
-    assert!(said.code == 1 && said.err.contains("no partition 1"), "{said:?}");
-    let said = dedupd(dir.path(), &["export", "--filter", "0/noon"]);
-    assert!(said.code == 2 && said.err.contains("is no time"), "{said:?}");
-    let said = dedupd_with(dir.path(), &["export", "--filter", "0/5"], &[("DEDUPD_WINDOW__BLOOM", "1h")]);
-    assert!(said.code == 1 && said.err.contains("window.bloom"), "{said:?}");
+    let output = dedupd(dir.path(), &["export", "--filter", "0/2001-01-01T00:00:00Z"]);
+    assert!(output.code == 1 && output.err.contains("its slices start at 2023-11-"), "{output:?}");
+    let output = dedupd(dir.path(), &["export", "--filter", "1/5"]);
+    assert!(output.code == 1 && output.err.contains("no partition 1"), "{output:?}");
+    let output = dedupd(dir.path(), &["export", "--filter", "0/noon"]);
+    assert!(output.code == 2 && output.err.contains("is no time"), "{output:?}");
+    let output = dedupd_with(dir.path(), &["export", "--filter", "0/5"], &[("DEDUPD_WINDOW__BLOOM", "1h")]);
+    assert!(output.code == 1 && output.err.contains("window.bloom"), "{output:?}");
 }

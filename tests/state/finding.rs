@@ -1,4 +1,4 @@
-//! Where an id is: against a plain model, and each standing that it can have.
+//! Looking up ids: compared with a plain model, and each possible standing.
 
 use dedupd::state::{Answer, Lengths, Owned, Standing, find, inspect, summarise};
 use dedupd::store::memory::MemoryStore;
@@ -10,7 +10,7 @@ use super::*;
 const HOUR: i64 = 3_600_000;
 
 proptest! {
-    /// Blocks with random gaps, few identities, so that many have several owners.
+    /// Blocks with random gaps and few identities, so that many identities have several owners.
     #[test]
     fn the_newest_owner_in_the_range_is_found(
         lengths in prop::collection::vec((0u64..5, 1u64..30), 1..12),
@@ -90,7 +90,7 @@ fn an_id_is_exact_then_in_a_filter_then_expired_and_else_absent() {
 }
 
 #[test]
-fn what_is_not_confirmed_is_said_to_be_so_beside_what_is() {
+fn an_unconfirmed_owner_is_reported_beside_a_confirmed_one() {
     let dir = filled();
     let mut store = opened(dir.path(), HashKind::Xxh3);
     let before = store.head(0).unwrap().unwrap();
@@ -112,7 +112,7 @@ fn what_is_not_confirmed_is_said_to_be_so_beside_what_is() {
 }
 
 #[test]
-fn an_inspection_shows_partitions_and_the_slices_of_a_start() {
+fn an_inspection_shows_partitions_and_the_same_slices_as_a_start() {
     let dir = filled();
     let state = copied(dir.path());
     let inspection = inspect(&state, &lengths(limits()), &ProgressBar::hidden()).unwrap();
@@ -126,7 +126,7 @@ fn an_inspection_shows_partitions_and_the_slices_of_a_start() {
     assert_eq!(first.stream_time_ms, T + 35_999_000);
     assert_eq!(first.stream_time, "2023-11-15T08:13:19.000Z");
     assert!((36_000 * 17..36_000 * 18).contains(&first.bytes) && first.blocks >= 30, "{first:?}");
-    // As a start makes them.
+    // Build the window like a start does.
     let mut window = Window::new(limits());
     state
         .store

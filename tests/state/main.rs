@@ -1,4 +1,4 @@
-//! The local state of a stopped instance: looked into, moved and deleted, on real directories.
+//! Inspects, exports, imports and deletes the local state of a stopped instance, in real directories.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -27,9 +27,9 @@ use dedupd::store::{Binding, Copied, SledStore, open, open_copy};
 const CACHE_BYTES: u64 = 8 << 20;
 const DEADLINE: Duration = Duration::from_secs(20);
 const T: i64 = 1_700_000_000_000;
-/// Ids a transaction, one a second.
+/// Ids per transaction, one per second.
 const BATCH: u64 = 600;
-/// Partition 0 remembers ten hours, one id a second; partition 2 half an hour; partition 1 has nothing.
+/// Partition 0 contains ten hours of ids, one per second; partition 2 half an hour; partition 1 none.
 const FILLED: [(PartitionId, u64); 2] = [(0, 36_000), (2, 1_800)];
 
 fn binding(hash: HashKind) -> Binding {
@@ -51,7 +51,7 @@ fn binding(hash: HashKind) -> Binding {
     }
 }
 
-/// What the commands are told with [`configured`]: one hour exact, seven in filters.
+/// The window that the commands are configured with in [`dedupd_with`]: one hour exact, seven hours in filters.
 fn limits() -> WindowLimits {
     WindowLimits { max_ids: 100_000_000, ..ledger::limits(1e-9) }
 }
@@ -74,7 +74,7 @@ fn copied(dir: &Path) -> Copied {
     open_copy(dir, &std::env::temp_dir(), CACHE_BYTES, DEADLINE).unwrap()
 }
 
-/// Appends what a worker would: ids 0.. at offsets 0.., one a second from T on.
+/// Appends like a worker: id 0 at offset 0 and so on, one per second from `T`.
 fn fill(store: &mut SledStore, partition: PartitionId, seconds: u64, hasher: Hasher) -> Window {
     let mut window = Window::new(limits());
     for at in 0..seconds {
@@ -116,7 +116,7 @@ fn filled_with(hasher: Hasher) -> tempfile::TempDir {
     dir
 }
 
-/// Every file below a directory, the lock file left out: what it holds and when it was written.
+/// Every file below a directory except the lock file: its bytes and modification time.
 fn files(dir: &Path) -> BTreeMap<PathBuf, (Vec<u8>, std::time::SystemTime)> {
     let mut found = BTreeMap::new();
     for entry in std::fs::read_dir(dir).unwrap() {
@@ -131,24 +131,24 @@ fn files(dir: &Path) -> BTreeMap<PathBuf, (Vec<u8>, std::time::SystemTime)> {
     found
 }
 
-/// What a command said and how it ended.
+/// Output and exit code of a command.
 #[derive(Debug)]
-struct Said {
+struct CommandOutput {
     code: i32,
     out: String,
     err: String,
 }
 
 /// `dedupd state …` on a directory, with the window of [`limits`] in the environment.
-fn dedupd(dir: &Path, words: &[&str]) -> Said {
+fn dedupd(dir: &Path, words: &[&str]) -> CommandOutput {
     dedupd_with(dir, words, &[])
 }
 
-fn dedupd_with(dir: &Path, words: &[&str], variables: &[(&str, &str)]) -> Said {
+fn dedupd_with(dir: &Path, words: &[&str], variables: &[(&str, &str)]) -> CommandOutput {
     let mut command = Command::new(env!("CARGO_BIN_EXE_dedupd"));
     command.arg("state").args(words).arg("--state-dir").arg(dir).stdin(Stdio::null());
     command.env("DEDUPD_WINDOW__EXACT", "1h").env("DEDUPD_WINDOW__BLOOM", "7h");
     let output = command.envs(variables.iter().copied()).output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    Said { code: output.status.code().unwrap(), out: text(output.stdout), err: text(output.stderr) }
+    CommandOutput { code: output.status.code().unwrap(), out: text(output.stdout), err: text(output.stderr) }
 }

@@ -1,4 +1,4 @@
-//! Export and import: nothing is added, lost or changed on the way.
+//! Export and import add, lose and change nothing.
 
 use std::fs;
 
@@ -33,7 +33,7 @@ impl Owners for Stored<'_> {
 }
 
 #[test]
-fn what_was_exported_and_imported_is_exported_the_same_and_answers_the_same() {
+fn an_imported_state_exports_the_same_bytes_and_returns_the_same_verdicts() {
     let (dir, files, other) = (filled(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (first, second) = (files.path().join("first"), files.path().join("second"));
     exported(dir.path(), &first);
@@ -68,7 +68,7 @@ fn what_was_exported_and_imported_is_exported_the_same_and_answers_the_same() {
 }
 
 #[test]
-fn an_imported_state_goes_on_as_any_other() {
+fn an_imported_state_can_be_used_like_any_other() {
     let (dir, files, other) = (filled(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let file = files.path().join("file");
     exported(dir.path(), &file);
@@ -102,7 +102,7 @@ fn an_imported_state_goes_on_as_any_other() {
 }
 
 #[test]
-fn a_state_without_blocks_travels_too() {
+fn a_state_without_blocks_can_be_exported_and_imported() {
     let (dir, files, other) =
         (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let mut store = opened(dir.path(), HashKind::Xxh3);
@@ -119,7 +119,7 @@ fn a_state_without_blocks_travels_too() {
 }
 
 #[test]
-fn an_import_that_was_killed_is_no_state_and_no_obstacle() {
+fn a_killed_import_leaves_no_state_and_does_not_prevent_the_next_one() {
     let (dir, files, other) = (filled(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let file = files.path().join("file");
     exported(dir.path(), &file);
@@ -127,7 +127,7 @@ fn an_import_that_was_killed_is_no_state_and_no_obstacle() {
     drop(adoption);
     assert_eq!(Contents::of(other.path()).unwrap().ours.len(), 1);
     assert!(open_copy(other.path(), &std::env::temp_dir(), CACHE_BYTES, DEADLINE).is_err());
-    std::thread::sleep(Duration::from_millis(200)); // sled lets go of the file's lock a moment later
+    std::thread::sleep(Duration::from_millis(200)); // sled releases the file's lock a moment later
     imported(&file, other.path());
     let names: Vec<_> = fs::read_dir(other.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names.len(), 2, "the lock and the database: {names:?}");
@@ -138,7 +138,7 @@ fn an_export_does_not_replace_a_file() {
     let (dir, files) = (filled(), tempfile::tempdir().unwrap());
     let file = files.path().join("file");
     fs::write(&file, "mine").unwrap();
-    let said = dedupd(dir.path(), &["export", "--to", file.to_str().unwrap()]);
-    assert!(said.code == 1 && said.err.contains("exists already"), "{said:?}");
+    let output = dedupd(dir.path(), &["export", "--to", file.to_str().unwrap()]);
+    assert!(output.code == 1 && output.err.contains("already exists"), "{output:?}");
     assert_eq!(fs::read(&file).unwrap(), b"mine");
 }

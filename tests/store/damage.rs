@@ -1,4 +1,4 @@
-//! Damage of any kind is noticed or harmless, and never hangs.
+//! Any damage is detected or harmless, and never causes a hang.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +14,7 @@ use dedupd::store::{Binding, Opened, SledStore, open};
 
 use super::{CACHE_BYTES, DEADLINE, binding, block, contents, head, identity};
 
-/// What may stand in a damaged store: for each owner, every identity ever written there.
+/// What a damaged store may contain: for each owner, every identity that was ever written there.
 type Written = BTreeMap<(PartitionId, Offset), Vec<Identity>>;
 
 /// A closed store with some history, and an older copy of it.
@@ -25,15 +25,15 @@ struct History {
 }
 
 impl History {
-    /// The writings of an instance are numbered from `writing`, so that no two write the same identities.
-    fn made(binding: &Binding, writing: u64, random: &mut fastrand::Rng) -> Self {
+    /// `writing` is the number of the first write of an instance, so that no two instances write the same identities.
+    fn create(binding: &Binding, writing: u64, random: &mut fastrand::Rng) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let again = || {
+        let reopen = || {
             let Opened { store, quarantined } = open(dir.path(), binding, CACHE_BYTES, DEADLINE).unwrap();
-            assert_eq!(quarantined, None, "a store closed well opens again");
+            assert_eq!(quarantined, None, "a store that was closed cleanly opens again");
             store
         };
-        let (mut written, mut store, older) = (Written::new(), again(), dir.path().join("older"));
+        let (mut written, mut store, older) = (Written::new(), reopen(), dir.path().join("older"));
         let mut end = [0u64; 3];
         let rounds = random.u64(20..160);
         for round in 0..rounds {
@@ -53,7 +53,7 @@ impl History {
             if round == rounds / 2 {
                 store.close().unwrap();
                 copy(&database(dir.path()), &older);
-                store = again();
+                store = reopen();
             }
         }
         store.close().unwrap();
@@ -64,7 +64,7 @@ impl History {
         database(self.dir.path())
     }
 
-    fn wrote(&self, partition: PartitionId, stored: &BTreeMap<Offset, Identity>) -> bool {
+    fn wrote_all_of(&self, partition: PartitionId, stored: &BTreeMap<Offset, Identity>) -> bool {
         let known = |(owner, identity): (&Offset, &Identity)| {
             self.written.get(&(partition, *owner)).is_some_and(|all| all.contains(identity))
         };
@@ -100,35 +100,35 @@ fn files(dir: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Damages a closed store in one of eleven ways and says how. `other` is the store of another instance.
+/// Damages a closed store in one of eleven ways and describes the damage. `other` is the store of another instance.
 fn damage(ours: &History, other: &History, random: &mut fastrand::Rng) -> String {
     let database = ours.database();
     let files: Vec<_> =
         files(&database).into_iter().filter(|file| fs::metadata(file).unwrap().len() > 0).collect();
-    let victim =
+    let target =
         if random.bool() { database.join("db") } else { files[random.usize(0..files.len())].clone() };
-    let name = victim.file_name().unwrap().to_string_lossy().into_owned();
-    let mut bytes = fs::read(&victim).unwrap();
+    let name = target.file_name().unwrap().to_string_lossy().into_owned();
+    let mut bytes = fs::read(&target).unwrap();
     let at = random.usize(0..bytes.len());
     match random.u32(0..12) {
         0 => {
             bytes.truncate(at);
-            fs::write(&victim, bytes).unwrap();
+            fs::write(&target, bytes).unwrap();
             format!("{name} truncated to {at}")
         }
         1 | 2 => {
             bytes[at] ^= 1 << random.u32(0..8);
-            fs::write(&victim, bytes).unwrap();
+            fs::write(&target, bytes).unwrap();
             format!("a bit of {name} flipped at {at}")
         }
         3 => {
             let end = bytes.len().min(at + 4096);
             bytes[at..end].fill(0);
-            fs::write(&victim, bytes).unwrap();
+            fs::write(&target, bytes).unwrap();
             format!("a page of {name} zeroed at {at}")
         }
         4 => {
-            fs::remove_file(&victim).unwrap();
+            fs::remove_file(&target).unwrap();
             format!("{name} deleted")
         }
         5 => {
@@ -139,8 +139,8 @@ fn damage(ours: &History, other: &History, random: &mut fastrand::Rng) -> String
         6 => {
             let end = bytes.len().min(at + random.usize(1..65_536));
             bytes[at..end].iter_mut().for_each(|byte| *byte = random.u8(..));
-            fs::write(&victim, bytes).unwrap();
-            format!("noise in {name} from {at} to {end}")
+            fs::write(&target, bytes).unwrap();
+            format!("random bytes in {name} from {at} to {end}")
         }
         7 => {
             for file in &files {
@@ -150,7 +150,7 @@ fn damage(ours: &History, other: &History, random: &mut fastrand::Rng) -> String
         }
         8 => {
             fs::copy(ours.older.join("db"), database.join("db")).unwrap();
-            "an older copy of db beside younger files".to_owned()
+            "an older copy of db beside newer files".to_owned()
         }
         9 => {
             fs::copy(other.database().join("db"), database.join("db")).unwrap();
@@ -164,12 +164,12 @@ fn damage(ours: &History, other: &History, random: &mut fastrand::Rng) -> String
         _ => {
             fs::remove_dir_all(&database).unwrap();
             copy(&ours.older, &database);
-            "an older copy put in its place".to_owned()
+            "an older copy in its place".to_owned()
         }
     }
 }
 
-/// One partition of a store, as a window asks it.
+/// One partition of a store, as the owners of a window.
 struct Stored<'a>(&'a SledStore, PartitionId);
 
 impl Owners for Stored<'_> {
@@ -183,8 +183,8 @@ impl Owners for Stored<'_> {
     }
 }
 
-/// A window loaded from the store calls what is stored a duplicate of its owner, and nothing else one.
-fn judges_rightly(
+/// A window loaded from the store returns `Duplicate` for every stored identity and `New` for others.
+fn check_verdicts(
     store: &SledStore,
     partition: PartitionId,
     stored: &BTreeMap<Offset, Identity>,
@@ -208,16 +208,16 @@ fn judges_rightly(
     }
 }
 
-/// One damaged store: opened or set aside in time, nothing in it that was not written, and usable.
-fn survive(seed: u64) -> (String, bool) {
+/// Opens one damaged store: it must be opened or quarantined in time, contain only written identities, and be usable.
+fn open_damaged(seed: u64) -> (String, bool) {
     let mut random = fastrand::Rng::with_seed(seed);
-    let ours = History::made(&binding(), 0, &mut random);
-    // The other instance is of the same group, or of another one on the same topics.
+    let ours = History::create(&binding(), 0, &mut random);
+    // The other instance has the same group, or another group on the same topics.
     let same_group = random.bool();
     let group = if same_group { binding().group } else { "another".to_owned() };
-    let other = History::made(&Binding { group, ..binding() }, 10_000, &mut random);
-    let how = damage(&ours, &other, &mut random);
-    let case = format!("STORE_SEED={seed}: {how}");
+    let other = History::create(&Binding { group, ..binding() }, 10_000, &mut random);
+    let damage_done = damage(&ours, &other, &mut random);
+    let case = format!("STORE_SEED={seed}: {damage_done}");
     let start = monotonic();
     let Opened { mut store, quarantined } = match open(ours.dir.path(), &binding(), CACHE_BYTES, DEADLINE) {
         Ok(opened) => opened,
@@ -225,15 +225,16 @@ fn survive(seed: u64) -> (String, bool) {
     };
     assert!(start.elapsed() < DEADLINE + Duration::from_secs(5), "{case}: took {:?}", start.elapsed());
     let all: Vec<_> = (0..3).map(|partition| contents(&store, partition)).collect();
-    let wrote_all =
-        |history: &History| (0..).zip(&all).all(|(partition, stored)| history.wrote(partition, stored));
+    let wrote_all = |history: &History| {
+        (0..).zip(&all).all(|(partition, stored)| history.wrote_all_of(partition, stored))
+    };
     assert!(
         wrote_all(&ours) || (same_group && wrote_all(&other)),
         "{case}: an identity that was never written, or of two histories at once"
     );
     for (partition, stored) in (0..).zip(&all) {
-        judges_rightly(&store, partition, stored, &case);
-        // What a head confirms is there without holes, down to what had expired.
+        check_verdicts(&store, partition, stored, &case);
+        // Everything that a head confirms is stored without holes, except for expired owners.
         if let (Some(head), Some((first, _))) = (store.head(partition).unwrap(), stored.first_key_value()) {
             assert_eq!(
                 stored.range(..head.confirmed).count() as u64,
@@ -247,32 +248,35 @@ fn survive(seed: u64) -> (String, bool) {
     }
     store.close().unwrap();
     drop(super::reopened(ours.dir.path()));
-    (how, quarantined.is_some())
+    (damage_done, quarantined.is_some())
 }
 
 #[test]
-fn a_damaged_store_opens_or_is_set_aside_and_never_invents_an_identity() {
+fn a_damaged_store_opens_or_is_quarantined_and_never_invents_an_identity() {
     if let Ok(seed) = std::env::var("STORE_SEED") {
-        println!("{:?}", survive(seed.parse().unwrap()));
+        println!("{:?}", open_damaged(seed.parse().unwrap()));
         return;
     }
     let base: u64 = std::env::var("STORE_BASE").map_or(20_261_120, |base| base.parse().unwrap());
     let cases = std::env::var("STORE_CASES").map_or(72, |cases| cases.parse().unwrap());
-    let mut set_aside = 0;
+    let mut quarantined_cases = 0;
     for seed in base..base + cases {
-        let (how, quarantined) = survive(seed);
-        println!("seed {seed}: {how}: {}", if quarantined { "set aside" } else { "opened" });
-        set_aside += u64::from(quarantined);
+        let (damage_done, quarantined) = open_damaged(seed);
+        println!("seed {seed}: {damage_done}: {}", if quarantined { "quarantined" } else { "opened" });
+        quarantined_cases += u64::from(quarantined);
     }
-    println!("{set_aside} of {cases} set aside");
-    assert!(set_aside > cases / 10 && set_aside < cases, "the damage must matter, and not always");
+    println!("{quarantined_cases} of {cases} quarantined");
+    assert!(
+        quarantined_cases > cases / 10 && quarantined_cases < cases,
+        "some damage must lead to a quarantine, but not all"
+    );
 }
 
-/// A block is checked when the store is opened; what the disk does to it later must not make an owner a stranger.
+/// Blocks are verified when the store is opened. Later disk damage must not lead to a wrong result for an owner.
 #[test]
-fn a_bit_that_flips_in_an_open_store_is_noticed_or_harmless() {
+fn a_bit_flipped_in_an_open_store_is_detected_or_harmless() {
     let mut random = fastrand::Rng::with_seed(20_261_121);
-    let mut noticed = 0;
+    let mut detected = 0;
     for case in 0..40u64 {
         let dir = tempfile::tempdir().unwrap();
         let mut store = open(dir.path(), &binding(), CACHE_BYTES, DEADLINE).unwrap().store;
@@ -280,7 +284,7 @@ fn a_bit_that_flips_in_an_open_store_is_noticed_or_harmless() {
         let of_blocks = |file: &PathBuf| file.parent().unwrap().ends_with("blocks");
         let file = files(dir.path()).into_iter().find(of_blocks).expect("a file of blocks");
         let mut bytes = fs::read(&file).unwrap();
-        // Every other case where the offsets are, which are a twentieth of it.
+        // In every other case the damage is among the offsets, which are a twentieth of the file.
         let most = if case % 2 == 0 { 1_400 } else { bytes.len() };
         let at = random.usize(..most);
         bytes[at] ^= 1 << random.u32(..8);
@@ -290,12 +294,12 @@ fn a_bit_that_flips_in_an_open_store_is_noticed_or_harmless() {
             match store.owns(Coordinates { partition: 0, offset: owner }, asked) {
                 Ok(Some(true)) => {}
                 Err(StoreError::Corrupt(_)) => {
-                    noticed += 1;
+                    detected += 1;
                     break;
                 }
                 other => panic!("case {case}: a bit flipped at {at}, and owner {owner} is {other:?}"),
             }
         }
     }
-    assert_eq!(noticed, 40, "in each case all blocks are read");
+    assert_eq!(detected, 40, "in each case all blocks are read");
 }

@@ -1,16 +1,16 @@
-//! Whose a state directory is, and who may use it.
+//! Ownership and locking of a state directory.
 
 use super::*;
 
 #[test]
-fn a_store_of_something_else_is_set_aside_and_a_re_created_topic_too() {
+fn a_store_of_another_or_a_recreated_topic_is_quarantined() {
     let dir = tempfile::tempdir().unwrap();
     let mut store = opened(dir.path()).store;
     store.append(&block(0, 0..10, 1, 1), head(10)).unwrap();
     store.close().unwrap();
     let grown = Binding { partitions: 9, raw_id: Some("id-1".into()), ..binding() };
     let same = open(dir.path(), &grown, CACHE_BYTES, DEADLINE).unwrap();
-    assert_eq!(same.quarantined, None, "more partitions are no reason");
+    assert_eq!(same.quarantined, None, "added partitions are allowed");
     assert_eq!(contents(&same.store, 0).len(), 10);
     same.store.close().unwrap();
     let recreated = Binding { raw_id: Some("id-2".into()), ..grown.clone() };
@@ -23,7 +23,7 @@ fn a_store_of_something_else_is_set_aside_and_a_re_created_topic_too() {
 }
 
 #[test]
-fn another_hash_refuses_to_start_and_forgets_nothing() {
+fn a_store_with_another_hash_is_an_error_and_stays_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     let mut store = opened(dir.path()).store;
     store.append(&block(0, 0..10, 1, 1), head(10)).unwrap();
@@ -35,18 +35,18 @@ fn another_hash_refuses_to_start_and_forgets_nothing() {
     let mut store = reopened(dir.path());
     assert_eq!(contents(&store, 0).len(), 10);
     let foreign = Block { hash: keyed.hash, ..block(0, 10..11, 1, 1) };
-    assert!(store.append(&foreign, head(11)).is_err(), "nor does a block of another hash get in");
+    assert!(store.append(&foreign, head(11)).is_err(), "a block with another hash is rejected");
     assert_eq!(contents(&store, 0).len(), 10);
 }
 
 #[test]
-fn a_second_holder_is_refused_within_a_second() {
+fn a_second_holder_is_rejected_within_a_second() {
     let dir = tempfile::tempdir().unwrap();
     let lock = Lock::acquire(dir.path()).unwrap();
     let mut store = opened(dir.path()).store;
     let start = monotonic();
     assert!(matches!(Lock::acquire(dir.path()), Err(OpenError::Held { .. })));
-    // Without our lock, sled's own still stands in the way; a database in use is not set aside.
+    // Without our lock, sled's own lock still prevents the open. A database in use is not quarantined.
     let error = open(dir.path(), &binding(), CACHE_BYTES, DEADLINE).unwrap_err();
     assert!(matches!(error, OpenError::Io { .. }), "{error}");
     assert!(start.elapsed() < Duration::from_secs(1));
@@ -56,7 +56,7 @@ fn a_second_holder_is_refused_within_a_second() {
 }
 
 #[test]
-fn a_state_directory_that_is_a_file_is_named_with_a_remedy() {
+fn a_state_directory_that_is_a_file_is_reported_with_a_remedy() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("state");
     fs::write(&path, "").unwrap();

@@ -1,4 +1,4 @@
-//! A process that is killed at any moment leaves a store that opens, without holes.
+//! A store whose process is killed at any moment opens without holes.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
@@ -7,10 +7,10 @@ use super::*;
 
 const DIR: &str = "STORE_KILLED_DIR";
 const PARTITIONS: PartitionId = 3;
-/// Offsets that a partition's window covers: a few of its smallest files.
+/// Offsets that a partition's window covers: a few files of minimum size.
 const WINDOW: u64 = 20_000;
 
-/// Writes, expires, takes back, and begins again where the last one ended, until it is killed.
+/// Appends, rewinds and expires, starting where the last process ended, until it is killed.
 fn write_until_killed(dir: &Path) -> ! {
     let mut store = reopened(dir);
     let mut random = fastrand::Rng::new();
@@ -31,7 +31,7 @@ fn write_until_killed(dir: &Path) -> ! {
 #[test]
 fn a_store_killed_at_any_moment_opens_without_holes() {
     if let Some(dir) = std::env::var_os(DIR) {
-        // This is the process that is killed.
+        // This is the process that will be killed.
         write_until_killed(Path::new(&dir));
     }
     let dir = tempfile::tempdir().unwrap();
@@ -45,10 +45,10 @@ fn a_store_killed_at_any_moment_opens_without_holes() {
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        // Some are killed while they open what the last one left.
+        // Some processes are killed while they open the store of the previous one.
         std::thread::sleep(Duration::from_millis(random.u64(5..1_000)));
         child.kill().unwrap();
-        assert_eq!(child.wait().unwrap().signal(), Some(9), "it ended by itself");
+        assert_eq!(child.wait().unwrap().signal(), Some(9), "it was not killed");
         let store = reopened(dir.path());
         for partition in 0..PARTITIONS {
             let stored = contents(&store, partition);
@@ -61,12 +61,12 @@ fn a_store_killed_at_any_moment_opens_without_holes() {
             let right = stored.iter().all(|(owner, found)| *found == identity(partition, *owner, 1));
             assert!(right, "an identity that was never written, after kill {kill}");
         }
-        // What the killed process wrote for nothing is gone: a window, and less than as much again.
+        // Unreferenced bytes of the killed process are deleted: the files hold less than twice the live bytes.
         let files = fs::read_dir(store.path().join("blocks")).unwrap().map(|file| file.unwrap());
         let bytes: u64 = files.map(|file| file.metadata().unwrap().len()).sum();
         let live: u64 = (0..PARTITIONS).map(|partition| contents(&store, partition).len() as u64 * 17).sum();
         assert!(bytes <= 2 * live + u64::from(PARTITIONS) * (256 << 10), "{bytes} bytes for {live} live");
         store.close().unwrap();
     }
-    assert!(most as u64 > WINDOW / 2, "nothing much was ever stored");
+    assert!(most as u64 > WINDOW / 2, "too little was stored");
 }

@@ -1,6 +1,6 @@
-//! The store on disk against the store in memory, and against damage.
+//! Compares the store on disk with the store in memory, and tests it against damage.
 //!
-//! Every random history prints its seed when it fails; `STORE_SEED=<n>` runs that one alone.
+//! A failing random case prints its seed. `STORE_SEED=<n>` runs only that case.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -53,18 +53,19 @@ fn opened(dir: &Path) -> Opened {
 
 fn reopened(dir: &Path) -> SledStore {
     let Opened { store, quarantined } = opened(dir);
-    assert_eq!(quarantined, None, "a store closed well opens again");
+    assert_eq!(quarantined, None, "a store that was closed cleanly opens again");
     store
 }
 
-/// The identity at an offset, in the given writing of it: a rewound group writes others.
+/// The identity at an offset. `writing` numbers the writes of that offset: after a rewind, other identities are
+/// written.
 fn identity(partition: PartitionId, offset: Offset, writing: u64) -> Identity {
     let mixed = (u128::from(offset) << 40 | u128::from(writing) << 8 | u128::from(partition))
         .wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835);
     Identity(mixed.to_le_bytes())
 }
 
-/// A block of offsets `first..next`, every `step`th of which owns an identity.
+/// A block that covers `range`; every `step`th offset owns an identity.
 fn block(partition: PartitionId, range: std::ops::Range<Offset>, step: u64, writing: u64) -> Block {
     let time = i64::try_from(range.start * 10).unwrap();
     let owners = range.clone().step_by(usize::try_from(step).unwrap());
@@ -83,7 +84,7 @@ fn head(confirmed: Offset) -> Head {
     Head { confirmed, state_next: confirmed * 3, stream_time_ms: -7, tail: None, ..Head::default() }
 }
 
-/// What a scan finds that is broken off after each block.
+/// Scans all blocks. The scan stops after each block and is continued.
 fn contents(store: &impl Store, partition: PartitionId) -> BTreeMap<Offset, Identity> {
     let mut seen = BTreeMap::new();
     let mut last = 0;
@@ -91,7 +92,7 @@ fn contents(store: &impl Store, partition: PartitionId) -> BTreeMap<Offset, Iden
         assert!(seen.insert(owner, identity).is_none(), "owner {owner} twice");
     };
     let mut blocks = |view: &dedupd::dedupe::BlockView<'_>| {
-        assert!(view.header.first >= last, "blocks overlap or fall");
+        assert!(view.header.first >= last, "blocks overlap or are out of order");
         last = view.header.next;
         view.for_each(&mut visit).unwrap();
         Ok(ControlFlow::Break(()))
@@ -106,14 +107,14 @@ fn contents(store: &impl Store, partition: PartitionId) -> BTreeMap<Offset, Iden
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// A block at the end or `gap` beyond it, of `length` offsets with every `step`th an owner.
+    /// A block at the end or `gap` beyond it, of `length` offsets; every `step`th one is an owner.
     Append {
         partition: PartitionId,
         gap: u64,
         length: u64,
         step: u64,
     },
-    /// A block that begins `back` below the end.
+    /// A block that starts `back` below the end.
     Rewind {
         partition: PartitionId,
         back: u64,
@@ -160,7 +161,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..120)
 }
 
-/// Both stores, and what must be true of them.
+/// Both stores, and the ranges in which they must agree.
 struct Pair {
     dir: tempfile::TempDir,
     disk: Option<SledStore>,
@@ -267,7 +268,7 @@ impl Pair {
         self.floor.get(&partition).copied().unwrap_or(0)
     }
 
-    /// Above what was expired both hold the same; below, each may keep what its blocks straddle.
+    /// Above the expired offsets both stores are equal. Below, each may keep blocks that reach across.
     fn compare(&self) {
         let disk = self.disk.as_ref().unwrap();
         for partition in 0..3 {
@@ -293,7 +294,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: std::env::var("STORE_CASES").map_or(48, |cases| cases.parse().unwrap()), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn disk_and_memory_give_the_same_answers_to_any_history(steps in steps()) {
+    fn disk_and_memory_return_the_same_results_for_any_history(steps in steps()) {
         let mut pair = Pair::new();
         for (number, step) in steps.iter().enumerate() {
             pair.run(step);
@@ -307,7 +308,7 @@ proptest! {
 }
 
 #[test]
-fn truncation_returns_exactly_what_it_removes_and_lowers_a_head_that_says_too_much() {
+fn truncation_returns_exactly_what_it_removes_and_lowers_a_head_that_confirms_more() {
     let dir = tempfile::tempdir().unwrap();
     let mut store = opened(dir.path()).store;
     store.append(&block(1, 0..5_000, 1, 1), head(5_000)).unwrap();
@@ -321,7 +322,7 @@ fn truncation_returns_exactly_what_it_removes_and_lowers_a_head_that_says_too_mu
     );
     store.set_head(1, head(100)).unwrap();
     assert_eq!(store.truncate(1, 200).unwrap().len(), 4_121);
-    assert_eq!(store.head(1).unwrap(), Some(head(100)), "a head below the cut stays");
+    assert_eq!(store.head(1).unwrap(), Some(head(100)), "a head below the truncation stays");
 }
 
 #[test]
@@ -342,7 +343,7 @@ fn handles_share_one_database_and_a_partition_may_move_between_them() {
 }
 
 #[test]
-fn a_trickle_does_not_leave_small_blocks() {
+fn single_identities_are_merged_into_large_blocks() {
     let dir = tempfile::tempdir().unwrap();
     let mut store =
         opened(dir.path()).store.joining(dedupd::store::Joining::new((Duration::from_hours(24), None), []));
@@ -362,7 +363,7 @@ fn a_trickle_does_not_leave_small_blocks() {
 }
 
 #[test]
-fn small_blocks_are_not_joined_over_a_stretch_of_stream_time() {
+fn small_blocks_are_not_merged_across_a_span_of_stream_time() {
     let dir = tempfile::tempdir().unwrap();
     let mut store =
         opened(dir.path()).store.joining(dedupd::store::Joining::new((Duration::from_secs(1), None), []));
@@ -382,7 +383,7 @@ fn small_blocks_are_not_joined_over_a_stretch_of_stream_time() {
 }
 
 #[test]
-fn a_rolling_window_stays_small_on_disk() {
+fn a_rolling_window_needs_little_disk_space() {
     let dir = tempfile::tempdir().unwrap();
     let mut store = opened(dir.path()).store;
     let (window, length) = (300_000, 1_000);
@@ -393,8 +394,8 @@ fn a_rolling_window_stays_small_on_disk() {
     store.sync().unwrap();
     let live = contents(&store, 0).len() as u64 * 17;
     let disk = store.disk_bytes().unwrap();
-    // An eighth may have expired in the oldest file; beside the blocks, sled has some segments in hand.
+    // An eighth of the live bytes may have expired in the oldest file. Besides the blocks, sled holds some segments.
     assert!(disk <= live / 4 * 5 + (6 << 20), "{disk} bytes on disk for {live} live");
     let blobs = fs::read_dir(store.path().join("blobs")).unwrap().count();
-    assert_eq!(blobs, 0, "a node grew into a file of its own, which is never synced");
+    assert_eq!(blobs, 0, "a node was written to a file of its own, which is never synced");
 }

@@ -1,6 +1,6 @@
-//! A store whose windows roll on for long: how large its directory grows beside what is alive in it.
+//! Measures the directory of a store against its live bytes while its windows roll on for a long time.
 //!
-//! Time is virtual: a window is a number of offsets, and every offset moves stream time by 1 ms.
+//! Time is virtual: a window is a number of offsets, and every offset advances stream time by 1 ms.
 #![allow(missing_docs, reason = "shared by a test and a bench")]
 
 use std::fmt;
@@ -14,48 +14,48 @@ use dedupd::store::{Binding, SledStore, open};
 
 const CACHE_BYTES: u64 = 64 << 20;
 const DEADLINE: Duration = Duration::from_secs(30);
-/// One offset in so many owns nothing: its record was a duplicate.
+/// One in this many offsets owns nothing, because its record was a duplicate.
 const DUPLICATE_ONE_IN: u64 = 5;
-/// The directory is measured whenever so many offsets were written.
-const LOOK_EVERY: u64 = 4_096;
+/// The directory is measured once per this many written offsets.
+const MEASURE_INTERVAL: u64 = 4_096;
 
-/// What is written.
+/// The load.
 #[derive(Clone, Debug)]
 pub struct Soak {
     pub partitions: PartitionId,
     /// Offsets that a partition's window covers.
     pub window: u64,
-    /// How many windows are written, one after the other.
+    /// Number of windows that are written, one after the other.
     pub windows: u64,
     /// Offsets of one transaction, all of them in one partition.
     pub transaction: RangeInclusive<u64>,
-    /// One transaction in so many is undone and written again.
+    /// One in this many transactions is aborted and written again.
     pub undone_one_in: Option<u64>,
     pub seed: u64,
 }
 
-/// One window's length of writing, over all partitions.
+/// Measurements while one window's length was written, over all partitions.
 #[derive(Clone, Copy, Debug)]
-pub struct Rolled {
-    /// The most that the directory took up at any look, in bytes.
+pub struct WindowUsage {
+    /// Maximum size of the directory, in bytes.
     pub peak_bytes: u64,
-    /// Encoded bytes of the blocks that were alive at the end.
+    /// Encoded bytes of the live blocks at the end.
     pub live_bytes: u64,
     /// Identities in them.
     pub live_ids: u64,
 }
 
-impl Rolled {
+impl WindowUsage {
     pub fn ratio(&self) -> f64 {
         self.peak_bytes as f64 / self.live_bytes as f64
     }
 }
 
-impl fmt::Display for Rolled {
+impl fmt::Display for WindowUsage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "peak {:>7.1} MB, live {:>6.1} MB in {:>6.2} M ids: {:.2} x live, {:.1} bytes an id",
+            "peak {:>7.1} MB, live {:>6.1} MB in {:>6.2} M ids: {:.2} x live, {:.1} bytes per id",
             self.peak_bytes as f64 / 1e6,
             self.live_bytes as f64 / 1e6,
             self.live_ids as f64 / 1e6,
@@ -66,14 +66,14 @@ impl fmt::Display for Rolled {
 }
 
 impl Soak {
-    /// Writes all windows into a fresh store in `dir`, closes it, and shows each window as it ends.
-    pub fn run(&self, dir: &Path, mut show: impl FnMut(u64, Rolled)) {
-        // What the service does: small blocks are joined within a hundredth of the window.
+    /// Writes all windows to a new store in `dir`, closes it, and calls `show` at the end of each window.
+    pub fn run(&self, dir: &Path, mut show: impl FnMut(u64, WindowUsage)) {
+        // Like the service: small blocks are merged within a hundredth of the window.
         let mut store = opened(dir, self.partitions)
             .joining(dedupd::store::Joining::new((Duration::from_millis(self.window / 100), None), []));
         let mut random = fastrand::Rng::with_seed(self.seed);
         let mut next = vec![0u64; self.partitions as usize];
-        let (mut written, mut look) = (0, LOOK_EVERY);
+        let (mut written, mut next_measurement) = (0, MEASURE_INTERVAL);
         for window in 1..=self.windows {
             let mut peak_bytes = 0;
             while written < window * self.window * u64::from(self.partitions) {
@@ -88,13 +88,13 @@ impl Soak {
                 *end += length;
                 store.expire(partition, end.saturating_sub(self.window)).expect("an expiry");
                 written += length;
-                if written >= look {
-                    look = written + LOOK_EVERY;
+                if written >= next_measurement {
+                    next_measurement = written + MEASURE_INTERVAL;
                     peak_bytes = peak_bytes.max(store.disk_bytes().expect("a directory"));
                 }
             }
             let (live_bytes, live_ids) = live(&store, self.partitions);
-            show(window, Rolled { peak_bytes, live_bytes, live_ids });
+            show(window, WindowUsage { peak_bytes, live_bytes, live_ids });
         }
         store.close().expect("a store that closes");
     }
@@ -117,7 +117,7 @@ fn opened(dir: &Path, partitions: PartitionId) -> SledStore {
         kept_ms: Vec::new(),
         accepts_change: false,
     };
-    open(dir, &binding, CACHE_BYTES, DEADLINE).expect("a fresh store").store
+    open(dir, &binding, CACHE_BYTES, DEADLINE).expect("a new store").store
 }
 
 fn append(store: &mut SledStore, partition: PartitionId, covered: std::ops::Range<Offset>) {

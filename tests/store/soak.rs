@@ -1,28 +1,28 @@
-//! Through many windows the directory stays below twice what is alive in it, at a high rate and at a trickle.
+//! Over many windows the directory stays below twice its live bytes, at high and low rates.
 
-use super::rolling::{Rolled, Soak};
+use super::rolling::{Soak, WindowUsage};
 
-/// Times the live bytes that the directory may take up at any moment.
-const TIMES_LIVE: u64 = 2;
-/// What sled has in hand whatever the store holds, which matters beside a very small one.
-const IN_HAND_BYTES: u64 = 4 << 20;
+/// Maximum size of the directory, as a multiple of the live bytes.
+const MAX_LIVE_MULTIPLE: u64 = 2;
+/// What sled holds whatever is stored. Matters only for a very small store.
+const SLED_BYTES: u64 = 4 << 20;
 
 const SOAK: Soak =
     Soak { partitions: 3, window: 15_000, windows: 8, transaction: 1..=5, undone_one_in: None, seed: 1 };
 
-fn assert_small(soak: &Soak, in_hand_bytes: u64) {
+fn assert_small(soak: &Soak, sled_bytes: u64) {
     let dir = tempfile::tempdir().unwrap();
-    let mut worst: Option<(u64, Rolled)> = None;
-    soak.run(dir.path(), |window, rolled| {
-        println!("window {window}: {rolled}");
-        // The first one is not full before it ends.
-        if window > 1 && worst.is_none_or(|(_, worst)| rolled.peak_bytes > worst.peak_bytes) {
-            worst = Some((window, rolled));
+    let mut worst: Option<(u64, WindowUsage)> = None;
+    soak.run(dir.path(), |window, usage| {
+        println!("window {window}: {usage}");
+        // The first window is not full before its end.
+        if window > 1 && worst.is_none_or(|(_, worst)| usage.peak_bytes > worst.peak_bytes) {
+            worst = Some((window, usage));
         }
     });
-    let (window, rolled) = worst.unwrap();
-    let most = TIMES_LIVE * rolled.live_bytes + in_hand_bytes;
-    assert!(rolled.peak_bytes <= most, "more than {most} bytes in window {window} of {soak:?}: {rolled}");
+    let (window, usage) = worst.unwrap();
+    let most = MAX_LIVE_MULTIPLE * usage.live_bytes + sled_bytes;
+    assert!(usage.peak_bytes <= most, "more than {most} bytes in window {window} of {soak:?}: {usage}");
 }
 
 #[test]
@@ -43,12 +43,12 @@ fn small_transactions_keep_the_directory_bounded() {
 }
 
 #[test]
-fn a_trickle_keeps_the_directory_bounded() {
-    assert_small(&Soak { transaction: 1..=5, ..SOAK }, IN_HAND_BYTES);
+fn a_low_rate_keeps_the_directory_bounded() {
+    assert_small(&Soak { transaction: 1..=5, ..SOAK }, SLED_BYTES);
 }
 
 #[test]
-fn transactions_that_are_undone_keep_the_directory_bounded() {
+fn aborted_transactions_keep_the_directory_bounded() {
     let soak = Soak { window: 400_000, transaction: 500..=5_000, undone_one_in: Some(1), ..SOAK };
     assert_small(&soak, 0);
 }

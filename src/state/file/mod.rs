@@ -1,5 +1,4 @@
-//! The portable file: a header, the blocks as they stand, a footer. docs/state-format.md has it byte
-//! by byte.
+//! The export file: a header, the unchanged encoded blocks, a footer. docs/state-format.md describes every byte.
 
 mod read;
 mod write;
@@ -16,24 +15,25 @@ use crate::store::Binding;
 
 /// The first bytes: magic and version.
 const MAGIC: [u8; 8] = *b"DDSTATE1";
-/// Kinds of frames. A frame is its kind (1 byte), the length of its content (u32, little endian), and that.
+/// Kinds of frames. A frame consists of its kind (1 byte), the length of its content (u32, little endian), and its
+/// content.
 const HEADER: u8 = 1;
 const BLOCK: u8 = 2;
 const FOOTER: u8 = 3;
 /// Content of the footer: blocks (u64), identities (u64), XXH3-128 of everything before the hash.
 const FOOTER_BYTES: u32 = 8 + 8 + 16;
 
-/// What the file holds, said first.
+/// First frame: describes the content of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Header {
     /// What the state belongs to.
     pub binding: Binding,
-    /// The partitions, by rising number; their blocks come in this order.
+    /// The partitions, by ascending number. Their blocks follow in this order.
     pub partitions: Vec<Part>,
 }
 
-/// One partition: its head, and how much of it follows.
+/// One partition: its head, and the counts of its blocks and identities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Part {
@@ -55,14 +55,14 @@ pub struct Part {
     /// See [`Head::incomplete_ms`].
     #[serde(default)]
     pub incomplete_ms: i64,
-    /// Blocks that follow.
+    /// Number of its blocks in the file.
     pub blocks: u64,
-    /// Identities in them.
+    /// Number of identities in them.
     pub ids: u64,
 }
 
 impl Part {
-    /// The part of a partition that holds so much.
+    /// Creates the entry of a partition from its summary.
     #[must_use]
     pub fn of(partition: PartitionId, summary: &Summary) -> Self {
         let Head { confirmed, state_next, stream_time_ms, tail, settled, forgets, incomplete_ms } =

@@ -1,4 +1,4 @@
-//! Reading the file, one block at a time. Nothing of it is to be believed before the footer was read.
+//! Reads an export file, one block at a time. Nothing in it is valid until the footer was read and verified.
 
 use std::io::{self, Read};
 
@@ -7,33 +7,33 @@ use xxhash_rust::xxh3::Xxh3;
 use super::{BLOCK, FOOTER, FOOTER_BYTES, HEADER, Header, MAGIC, Part};
 use crate::dedupe::{Block, BlockError, BlockView, HashKind, Offset, PartitionId};
 
-/// Why a file is not what it should be.
+/// Why a file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
-    /// The operating system refused.
+    /// A read failed.
     #[error("cannot be read: {0}")]
     Io(#[from] io::Error),
-    /// Another kind of file.
-    #[error("is no exported state of this version: it does not begin with {}", String::from_utf8_lossy(&MAGIC))]
+    /// Another type of file.
+    #[error("is not an exported state of this version: it does not start with {}", String::from_utf8_lossy(&MAGIC))]
     Foreign,
     /// It ends too early.
     #[error("is truncated after {0} bytes; export it again, or copy it again")]
     Truncated(u64),
-    /// It contradicts itself.
+    /// Its content is inconsistent.
     #[error("is damaged: {0}; export it again, or copy it again")]
     Damaged(String),
 }
 
-/// What comes next in a file.
+/// The next part of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Piece {
-    /// A block of a partition, as it stands.
+    /// An unchanged encoded block of a partition.
     Block(PartitionId, Vec<u8>),
-    /// The footer: everything read before is as it was written.
+    /// The footer: everything read before is complete and valid.
     End {
-        /// Blocks read.
+        /// Number of blocks read.
         blocks: u64,
-        /// Identities in them.
+        /// Number of identities in them.
         ids: u64,
     },
 }
@@ -44,8 +44,8 @@ pub struct Reader<R> {
     read: u64,
     hash: Xxh3,
     hash_kind: HashKind,
-    /// Partitions that are not complete, the next one first, each with what is still to come.
-    due: std::vec::IntoIter<Part>,
+    /// Partitions that were not started yet, in order, with the number of blocks and identities still to be read.
+    remaining: std::vec::IntoIter<Part>,
     part: Option<Part>,
     /// One past the last offset covered in this partition.
     next: Offset,
@@ -61,7 +61,7 @@ impl<R: Read> Reader<R> {
             read: 0,
             hash: Xxh3::new(),
             hash_kind: HashKind::Xxh3,
-            due: Vec::new().into_iter(),
+            remaining: Vec::new().into_iter(),
             part: None,
             next: 0,
             blocks: 0,
@@ -72,7 +72,7 @@ impl<R: Read> Reader<R> {
         }
         let (kind, length) = reader.frame()?;
         if kind != HEADER {
-            return Err(damaged("it does not begin with a header"));
+            return Err(damaged("it does not start with a header"));
         }
         let json = reader.bytes(length)?;
         let header: Header = serde_json::from_slice(&json)
@@ -81,35 +81,35 @@ impl<R: Read> Reader<R> {
             return Err(damaged("its partitions are out of order"));
         }
         reader.hash_kind = header.binding.hash;
-        reader.due = header.partitions.clone().into_iter();
-        reader.part = reader.due.next();
+        reader.remaining = header.partitions.clone().into_iter();
+        reader.part = reader.remaining.next();
         Ok((reader, header))
     }
 
-    /// Reads on. After [`Piece::End`] there is nothing more.
+    /// Reads the next part. Nothing follows [`Piece::End`].
     pub fn next_piece(&mut self) -> Result<Piece, Fault> {
         match self.frame()? {
             (BLOCK, length) => {
                 let bytes = self.bytes(length)?;
-                let partition = self.account(&bytes)?;
+                let partition = self.check_block(&bytes)?;
                 Ok(Piece::Block(partition, bytes))
             }
             (FOOTER, FOOTER_BYTES) => self.end(),
-            _ => Err(damaged("something in it is neither a block nor the footer")),
+            _ => Err(damaged("a frame is neither a block nor the footer")),
         }
     }
 
     /// Checks a block against the header and its predecessors.
-    fn account(&mut self, bytes: &[u8]) -> Result<PartitionId, Fault> {
+    fn check_block(&mut self, bytes: &[u8]) -> Result<PartitionId, Fault> {
         let bad = |cause: BlockError| Fault::Damaged(cause.to_string());
         let Block { partition, hash, first, next, .. } = BlockView::verified(bytes).map_err(bad)?.header;
         let mut ids = 0;
         BlockView::trusted(bytes).and_then(|view| view.for_each(|_, _| ids += 1)).map_err(bad)?;
-        self.pass_complete()?;
+        self.skip_completed()?;
         let part = self.part.as_mut().filter(|part| part.partition == partition && part.ids >= ids);
         let Some(part) = part.filter(|_| hash == self.hash_kind && first >= self.next) else {
             return Err(Fault::Damaged(format!(
-                "a block of partition {partition} at {first} has no place there"
+                "the block of partition {partition} at {first} does not match the header or the order"
             )));
         };
         part.blocks -= 1;
@@ -120,8 +120,8 @@ impl<R: Read> Reader<R> {
         Ok(partition)
     }
 
-    /// Goes on to the next partition that still has blocks to come.
-    fn pass_complete(&mut self) -> Result<(), Fault> {
+    /// Moves on to the next partition that still has blocks to be read.
+    fn skip_completed(&mut self) -> Result<(), Fault> {
         while let Some(part) = self.part.filter(|part| part.blocks == 0) {
             if part.ids > 0 {
                 return Err(Fault::Damaged(format!(
@@ -129,27 +129,27 @@ impl<R: Read> Reader<R> {
                     part.partition
                 )));
             }
-            self.part = self.due.next();
+            self.part = self.remaining.next();
             self.next = 0;
         }
         Ok(())
     }
 
     fn end(&mut self) -> Result<Piece, Fault> {
-        self.pass_complete()?;
+        self.skip_completed()?;
         if let Some(part) = self.part {
             return Err(Fault::Damaged(format!("blocks of partition {} are missing", part.partition)));
         }
         let (blocks, ids) = (u64::from_le_bytes(self.array()?), u64::from_le_bytes(self.array()?));
         let computed = self.hash.digest128();
         if (blocks, ids) != (self.blocks, self.ids) {
-            return Err(damaged("its footer counts other blocks than it holds"));
+            return Err(damaged("the counts in its footer do not match its blocks"));
         }
         if u128::from_le_bytes(self.array()?) != computed {
-            return Err(damaged("its checksum does not fit its content"));
+            return Err(damaged("its checksum does not match its content"));
         }
         if self.from.read(&mut [0])? != 0 {
-            return Err(damaged("something stands behind its end"));
+            return Err(damaged("there is data after its end"));
         }
         Ok(Piece::End { blocks, ids })
     }
@@ -162,16 +162,16 @@ impl<R: Read> Reader<R> {
     fn array<const N: usize>(&mut self) -> Result<[u8; N], Fault> {
         let mut bytes = [0; N];
         let read = self.from.read_exact(&mut bytes);
-        read.map_err(|e| self.ended(e))?;
-        self.taken(&bytes);
+        read.map_err(|e| self.read_error(e))?;
+        self.consume(&bytes);
         Ok(bytes)
     }
 
-    /// As many bytes as the file says, in memory only as far as they are there.
+    /// Reads `length` bytes. Allocates only as much memory as the file has bytes, whatever length the file states.
     fn bytes(&mut self, length: u32) -> Result<Vec<u8>, Fault> {
         let mut bytes = Vec::new();
         let read = (&mut self.from).take(u64::from(length)).read_to_end(&mut bytes)?;
-        self.taken(&bytes);
+        self.consume(&bytes);
         if read < usize::try_from(length).unwrap_or(usize::MAX) {
             Err(Fault::Truncated(self.read))
         } else {
@@ -179,12 +179,12 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    fn taken(&mut self, bytes: &[u8]) {
+    fn consume(&mut self, bytes: &[u8]) {
         self.read += bytes.len() as u64;
         self.hash.update(bytes);
     }
 
-    fn ended(&self, error: io::Error) -> Fault {
+    fn read_error(&self, error: io::Error) -> Fault {
         match error.kind() {
             io::ErrorKind::UnexpectedEof => Fault::Truncated(self.read),
             _ => Fault::Io(error),

@@ -1,4 +1,4 @@
-//! Writing the file, one block at a time.
+//! Writes an export file, one block at a time.
 
 use std::io::{self, Write};
 
@@ -24,14 +24,14 @@ impl<W: Write> Writer<W> {
         Ok(writer)
     }
 
-    /// Writes a block as it stands.
+    /// Writes an unchanged encoded block.
     pub fn block(&mut self, view: &BlockView<'_>) -> io::Result<()> {
         self.blocks += 1;
         self.ids += view.count() as u64;
         self.frame(BLOCK, view.encoded())
     }
 
-    /// Writes the footer and gives back what was written to, not flushed.
+    /// Writes the footer and returns the underlying writer, not flushed.
     pub fn finish(mut self) -> io::Result<W> {
         self.put(&[FOOTER])?;
         self.put(&FOOTER_BYTES.to_le_bytes())?;

@@ -55,7 +55,7 @@ fn filled() -> tempfile::TempDir {
     dir
 }
 
-/// Opens with an engine that misbehaves the first time.
+/// Opens with an engine whose first call runs `first`.
 fn open_after(
     dir: &Path,
     deadline: Duration,
@@ -71,7 +71,7 @@ fn open_after(
 }
 
 #[test]
-fn error_panic_and_hang_of_the_engine_end_alike() {
+fn error_panic_and_hang_of_the_engine_all_quarantine_the_database() {
     let (release, released) = mpsc::channel::<()>();
     let released = Mutex::new(released);
     let hang = move || {
@@ -81,7 +81,7 @@ fn error_panic_and_hang_of_the_engine_end_alike() {
     let faults: [(&str, Duration, Fault); 3] = [
         ("page 7", DEADLINE, Box::new(|| Err(sled::Error::ReportableBug("page 7".into())))),
         ("panicked: page 8", DEADLINE, Box::new(|| panic!("page 8"))),
-        ("no sign of life", Duration::from_millis(500), Box::new(hang)),
+        ("no progress", Duration::from_millis(500), Box::new(hang)),
     ];
     for (reason, deadline, fault) in faults {
         let dir = filled();
@@ -98,7 +98,7 @@ fn error_panic_and_hang_of_the_engine_end_alike() {
 }
 
 #[test]
-fn a_look_at_a_database_comes_back_from_a_hang_and_sets_nothing_aside() {
+fn open_any_returns_after_a_hang_and_quarantines_nothing() {
     let dir = filled();
     let path = dir.path().join("db-1");
     let (release, released) = mpsc::channel::<()>();
@@ -108,10 +108,7 @@ fn a_look_at_a_database_comes_back_from_a_hang_and_sets_nothing_aside() {
         plain(path)
     };
     let error = open_any_with(&path, Duration::from_millis(300), hang).unwrap_err();
-    assert!(
-        matches!(&error, OpenError::Damaged { cause, .. } if cause.contains("no sign of life")),
-        "{error}"
-    );
+    assert!(matches!(&error, OpenError::Damaged { cause, .. } if cause.contains("no progress")), "{error}");
     let panics = |_: &Path| -> sled::Result<sled::Db> { panic!("page 8") };
     let error = open_any_with(&path, DEADLINE, panics).unwrap_err();
     assert!(matches!(&error, OpenError::Damaged { cause, .. } if cause.contains("page 8")), "{error}");
@@ -120,7 +117,7 @@ fn a_look_at_a_database_comes_back_from_a_hang_and_sets_nothing_aside() {
 }
 
 #[test]
-fn a_full_disk_is_reported_and_the_database_left_where_it_is() {
+fn a_full_disk_is_reported_and_the_database_is_not_moved() {
     let dir = filled();
     let full = || Err(sled::Error::Io(std::io::Error::from_raw_os_error(28)));
     let error = open_after(dir.path(), DEADLINE, full).unwrap_err();
@@ -131,7 +128,7 @@ fn a_full_disk_is_reported_and_the_database_left_where_it_is() {
 }
 
 #[test]
-fn an_engine_that_fails_on_a_fresh_database_is_an_error() {
+fn an_engine_that_fails_on_a_new_database_is_an_error() {
     let dir = filled();
     let broken = |_: &Path| -> sled::Result<sled::Db> { panic!("always") };
     let error = open_with(dir.path(), &binding(), DEADLINE, broken).unwrap_err();
@@ -139,40 +136,40 @@ fn an_engine_that_fails_on_a_fresh_database_is_an_error() {
 }
 
 #[test]
-fn a_failed_fsync_is_final_and_the_next_opening_sets_the_database_aside() {
+fn a_failed_fsync_is_final_and_the_next_open_quarantines_the_database() {
     let dir = filled();
     let path = dir.path().join("db-1");
-    let Attempt::Ready(mut engine) = attempt(&path, Some(&binding()), DEADLINE, plain).unwrap() else {
+    let Attempt::Ready(mut engine) = try_open(&path, Some(&binding()), DEADLINE, plain).unwrap() else {
         panic!("does not open")
     };
-    // The kernel has no fsync for this device.
+    // fsync fails for this device.
     engine.file = File::open("/dev/null").unwrap();
     let mut store = SledStore::new(*engine);
     append(&mut store, 1).unwrap();
     let failure = store.sync().unwrap_err();
     assert!(matches!(&failure, StoreError::Io(text) if text.contains("fsync")), "{failure}");
     assert_eq!(append(&mut store, 2), Err(failure.clone()));
-    assert_eq!(store.sync(), Err(failure.clone()), "never tried again");
+    assert_eq!(store.sync(), Err(failure.clone()), "never retried");
     assert_eq!(store.close(), Err(failure));
     let opened = open(dir.path(), &binding(), 1 << 20, DEADLINE).unwrap();
     assert!(opened.quarantined.unwrap().reason.contains("fsync"));
 }
 
 #[test]
-fn what_an_older_version_wrote_is_set_aside() {
+fn a_database_of_an_older_version_is_quarantined() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("db-1");
     create_private(&path).unwrap();
     let db = plain(&path).unwrap();
     db.insert(keys::BINDING, serde_json::to_vec(&binding()).unwrap()).unwrap();
-    db.open_tree(keys::FORMER).unwrap().insert(keys::block(0, 0), b"a block").unwrap();
+    db.open_tree(keys::LEGACY).unwrap().insert(keys::block(0, 0), b"a block").unwrap();
     drop(db);
     let opened = open(dir.path(), &binding(), 1 << 20, DEADLINE).unwrap();
     assert!(opened.quarantined.unwrap().reason.contains("older version"));
 }
 
 #[test]
-fn a_hole_in_the_blocks_is_noticed() {
+fn a_missing_block_is_detected() {
     let dir = filled();
     let db = plain(&dir.path().join("db-1")).unwrap();
     db.open_tree(keys::WAITING).unwrap().remove(keys::block(0, 0)).unwrap();
