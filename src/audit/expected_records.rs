@@ -1,56 +1,56 @@
-//! The expected records of a partition in raw order, those that are in clean and those that are not, with as
-//! much of them in memory as one stray may have to be compared with.
+//! The expected records of a partition in raw order, those in clean and those missing. Only the part that an
+//! unmatched clean record may be compared with is in memory.
 
 use std::collections::VecDeque;
 use std::io;
 
-use super::entry::{Filed, Marks, Standing, Taken};
+use super::entry::{ByOffset, Marks, RecordRow, Taken};
 use super::record::Content;
-use super::spill::{Cursor, Sorted, Tape};
+use super::spill::{Cursor, Sorted, SpillFile};
 use crate::dedupe::Offset;
 
-/// How far a changed record is looked for among lost ones.
-const REACH: usize = 1024;
+/// How many expected records are searched for the original of an altered record.
+const SEARCH_LIMIT: usize = 1024;
 
 /// An expected record.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Line {
+pub(super) struct ExpectedRecord {
     pub place: Offset,
-    /// Some clean record is it.
+    /// Clean has a copy of it.
     pub seen: bool,
-    /// One of them stands where it should.
+    /// One of the copies is in order.
     pub in_order: bool,
-    /// The record, where it may be that none is.
-    pub entry: Option<Filed>,
+    /// The record; always present if clean has no copy of it.
+    pub entry: Option<RecordRow>,
 }
 
-impl Line {
-    /// Whether it is due and not there.
-    pub fn is_missing(&self) -> Option<&Filed> {
+impl ExpectedRecord {
+    /// The record, if it is due and not in clean.
+    pub fn is_missing(&self) -> Option<&RecordRow> {
         self.entry.as_ref().filter(|entry| !self.seen && entry.marks.has(Marks::DUE))
     }
 }
 
-/// Expected records by raw offset, read once.
+/// Expected records by raw offset, read once from front to back.
 #[derive(Debug)]
-pub(super) struct Ledger<'a> {
-    taken: &'a Tape<Taken>,
+pub(super) struct ExpectedRecords<'a> {
+    taken: &'a SpillFile<Taken>,
     cursor: Cursor<Taken>,
     next_taken: Option<Taken>,
-    unseen: Sorted<Standing>,
-    window: VecDeque<Line>,
+    unseen: Sorted<ByOffset>,
+    window: VecDeque<ExpectedRecord>,
 }
 
-impl<'a> Ledger<'a> {
-    /// `taken` are the places of clean records, each once; `unseen` at least all that are not among them.
-    pub fn new(taken: &'a Tape<Taken>, unseen: Sorted<Standing>) -> io::Result<Self> {
+impl<'a> ExpectedRecords<'a> {
+    /// `taken`: the places of clean records, each once. `unseen`: at least all expected records not among them.
+    pub fn new(taken: &'a SpillFile<Taken>, unseen: Sorted<ByOffset>) -> io::Result<Self> {
         let mut cursor = taken.cursor(0, u64::MAX);
         let next_taken = cursor.next(taken)?;
         Ok(Self { taken, cursor, next_taken, unseen, window: VecDeque::new() })
     }
 
-    /// The next record before `end`, for good.
-    pub fn pass(&mut self, end: Offset) -> io::Result<Option<Line>> {
+    /// Removes and returns the next record before `end`.
+    pub fn pass(&mut self, end: Offset) -> io::Result<Option<ExpectedRecord>> {
         if self.window.is_empty() {
             self.read()?;
         }
@@ -60,10 +60,10 @@ impl<'a> Ledger<'a> {
         }
     }
 
-    /// The first of the missing records ahead that resembles this one, unless one that is there stands before
-    /// it; it counts as seen from now on.
-    pub fn resembling(&mut self, content: &Content) -> io::Result<Option<Filed>> {
-        for ahead in 0..REACH {
+    /// The first missing record ahead that resembles this one, and that no record in clean precedes. It counts
+    /// as seen from then on.
+    pub fn resembling(&mut self, content: &Content) -> io::Result<Option<RecordRow>> {
+        for ahead in 0..SEARCH_LIMIT {
             if ahead == self.window.len() {
                 self.read()?;
             }
@@ -89,7 +89,7 @@ impl<'a> Ledger<'a> {
             self.unseen.next()?;
         }
         let in_order = taken.is_some_and(|taken| taken.in_order);
-        self.window.push_back(Line { place, seen: taken.is_some(), in_order, entry });
+        self.window.push_back(ExpectedRecord { place, seen: taken.is_some(), in_order, entry });
         Ok(())
     }
 }
