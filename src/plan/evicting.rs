@@ -10,8 +10,8 @@
 //!
 //! `H` has no closed form: for a bucket it depends on its last eight arrivals, and these depend on `H`. It
 //! depends on nothing else. In particular it does not depend on the table size if age is counted in tables:
-//! new ids since, divided by slots. So [`CURVE`] stores measured values, from 600 table lengths of new ids
-//! into 65,536 buckets.
+//! new ids since, divided by slots. So [`CURVE`] stores values measured with 65,536 buckets over
+//! 600 table lengths of new ids.
 
 use serde::Serialize;
 

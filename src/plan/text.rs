@@ -63,8 +63,10 @@ impl fmt::Display for Plan {
         };
         line(f, "in the exact part", &taken)?;
         if self.filters.is_some() {
-            let drops =
-                format!("at most {} new records per day dropped as duplicates", figure(self.false_drops_a_day));
+            let drops = format!(
+                "at most {} new records per day dropped as duplicates",
+                figure(self.false_drops_a_day)
+            );
             line(f, "in the Bloom part", &drops)?;
         }
         self.fixed(f)
