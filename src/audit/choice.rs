@@ -17,16 +17,16 @@ use crate::dedupe::Offset;
 /// How many candidates are checked before a record counts as none of them.
 const SEARCH_LIMIT: usize = 1024;
 
-/// Assigns places (raw offsets) to ambiguous clean records, between those that already have one.
+/// Assigns raw records to ambiguous clean records, between those that are already matched.
 pub(super) struct Choice<'a> {
     scratch: &'a Scratch,
     chains: &'a SpillFile<RecordRow>,
     random_access: Cursor<RecordRow>,
-    /// The records that have a place now.
-    pub placed: Sorter<Copy>,
-    /// Places assigned in the first round.
+    /// The records that are matched now.
+    pub copies: Sorter<Copy>,
+    /// Raw offsets assigned in the first round.
     taken: Sorter<Link<Offset>>,
-    /// Records without a place after the first round.
+    /// Records without a match after the first round.
     rest: Sorter<Link<Ambiguous>>,
 }
 
@@ -37,7 +37,7 @@ impl<'a> Choice<'a> {
             scratch,
             chains,
             random_access: chains.random_access(),
-            placed: Sorter::new(scratch, unit),
+            copies: Sorter::new(scratch, unit),
             taken: Sorter::new(scratch, unit),
             rest: Sorter::new(scratch, unit),
         }
@@ -49,12 +49,12 @@ impl<'a> Choice<'a> {
         let mut anchors = Anchors::new(singles.marked(&members))?;
         let mut low = 0;
         while let Some(record) = ambiguous.next()? {
-            let mut gap = anchors.around(record.at)?;
+            let mut gap = anchors.around(record.clean_offset)?;
             gap.start = gap.start.max(low);
             if let Some(entry) = self.fitting(&record, gap)? {
                 low = entry.offset + 1;
                 self.taken.push(Link { chain: record.chain, of: entry.offset })?;
-                self.place(&record, &entry)?;
+                self.assign(&record, &entry)?;
             } else {
                 self.rest.push(Link { chain: record.chain, of: record })?;
             }
@@ -62,8 +62,8 @@ impl<'a> Choice<'a> {
         self.elsewhere()
     }
 
-    fn place(&mut self, record: &Ambiguous, entry: &RecordRow) -> io::Result<()> {
-        self.placed.push(Copy::new(record.at, &record.content, entry, record.chain))
+    fn assign(&mut self, record: &Ambiguous, entry: &RecordRow) -> io::Result<()> {
+        self.copies.push(Copy::new(record.clean_offset, &record.content, entry, record.chain))
     }
 
     fn link(&mut self, row: u64) -> io::Result<Option<RecordRow>> {
@@ -103,11 +103,11 @@ impl<'a> Choice<'a> {
             while let Some(Link { of: record, .. }) = rest.next_if(|link| link.chain == chain)? {
                 untaken.fill(&mut self, &mut taken)?;
                 if let Some(entry) = self.chosen(&record, &mut untaken)? {
-                    self.place(&record, &entry)?;
+                    self.assign(&record, &entry)?;
                 }
             }
         }
-        Ok(self.placed)
+        Ok(self.copies)
     }
 
     /// In this order: an untaken due record with this content (it moved), any with this content (a duplicate),
@@ -158,7 +158,7 @@ impl Untaken {
 /// The copies that are in order, read in step with other records.
 struct Anchors<'a> {
     marked: Marked<'a>,
-    /// One past the place of the last anchor.
+    /// One past the raw offset of the last anchor.
     start: Offset,
     ahead: Option<Copy>,
 }
@@ -181,12 +181,12 @@ impl<'a> Anchors<'a> {
         }
     }
 
-    /// The places between the anchors around a clean offset; offsets increase from call to call.
-    fn around(&mut self, at: Offset) -> io::Result<Range<Offset>> {
-        while let Some(copy) = self.ahead.filter(|copy| copy.at < at) {
-            self.start = copy.place + 1;
+    /// The raw offsets between the anchors around a clean offset, which increases from call to call.
+    fn around(&mut self, clean_offset: Offset) -> io::Result<Range<Offset>> {
+        while let Some(copy) = self.ahead.filter(|copy| copy.clean_offset < clean_offset) {
+            self.start = copy.raw_offset + 1;
             self.advance()?;
         }
-        Ok(self.start..self.ahead.map_or(Offset::MAX, |copy| copy.place))
+        Ok(self.start..self.ahead.map_or(Offset::MAX, |copy| copy.raw_offset))
     }
 }

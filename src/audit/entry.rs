@@ -1,6 +1,6 @@
 //! The rows that an audit sorts and stores.
 //!
-//! A *copy* is a clean record that is matched to a raw record; its *place* is the offset of that raw record.
+//! A *copy* is a clean record that is matched to a raw record.
 
 use super::record::{Content, Differing, Fingerprint, Seen};
 use super::spill::{Parts, Row};
@@ -149,10 +149,8 @@ impl Row for Chain {
 /// A clean record with its raw record. Ordered by clean offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Copy {
-    /// Clean offset.
-    pub at: Offset,
-    /// Offset of the raw record.
-    pub place: Offset,
+    pub clean_offset: Offset,
+    pub raw_offset: Offset,
     pub chain: Chain,
     /// Fields that differ.
     pub fields: Differing,
@@ -161,10 +159,10 @@ pub(super) struct Copy {
 }
 
 impl Copy {
-    /// Matches the clean record at offset `at` to this raw record.
-    pub fn new(at: Offset, content: &Content, entry: &RecordRow, chain: Chain) -> Self {
+    /// Matches the clean record at `clean_offset` to this raw record.
+    pub fn new(clean_offset: Offset, content: &Content, entry: &RecordRow, chain: Chain) -> Self {
         let fields = entry.content.differing(content);
-        Self { at, place: entry.offset, chain, fields, marks: entry.marks }
+        Self { clean_offset, raw_offset: entry.offset, chain, fields, marks: entry.marks }
     }
 }
 
@@ -172,16 +170,16 @@ impl Row for Copy {
     const BYTES: usize = 8 + 8 + Chain::BYTES + 2;
 
     fn put(&self, out: &mut Vec<u8>) {
-        self.at.put(out);
-        self.place.put(out);
+        self.clean_offset.put(out);
+        self.raw_offset.put(out);
         self.chain.put(out);
         out.extend_from_slice(&[self.fields.bits(), self.marks.0]);
     }
 
     fn get(parts: &mut Parts<'_>) -> Self {
         Self {
-            at: parts.u64(),
-            place: parts.u64(),
+            clean_offset: parts.u64(),
+            raw_offset: parts.u64(),
             chain: Chain::get(parts),
             fields: Differing::of_bits(parts.u8()),
             marks: Marks(parts.u8()),
@@ -198,13 +196,13 @@ pub(super) struct Placed {
 
 impl Placed {
     pub fn taken(&self) -> Taken {
-        Taken { place: self.copy.place, in_order: self.in_order }
+        Taken { raw_offset: self.copy.raw_offset, in_order: self.in_order }
     }
 }
 
 impl Ord for Placed {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        let key = |placed: &Self| (placed.copy.place, !placed.in_order, placed.copy.at);
+        let key = |placed: &Self| (placed.copy.raw_offset, !placed.in_order, placed.copy.clean_offset);
         key(self).cmp(&key(other))
     }
 }
@@ -231,7 +229,7 @@ impl Row for Placed {
 /// A raw record that a clean record is matched to. Ordered by raw offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Taken {
-    pub place: Offset,
+    pub raw_offset: Offset,
     pub in_order: bool,
 }
 
@@ -239,19 +237,19 @@ impl Row for Taken {
     const BYTES: usize = 9;
 
     fn put(&self, out: &mut Vec<u8>) {
-        self.place.put(out);
+        self.raw_offset.put(out);
         out.push(u8::from(self.in_order));
     }
 
     fn get(parts: &mut Parts<'_>) -> Self {
-        Self { place: parts.u64(), in_order: parts.u8() != 0 }
+        Self { raw_offset: parts.u64(), in_order: parts.u8() != 0 }
     }
 }
 
 /// A clean record with several candidate raw records. Ordered by clean offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Ambiguous {
-    pub at: Offset,
+    pub clean_offset: Offset,
     pub chain: Chain,
     pub content: Content,
 }
@@ -260,17 +258,17 @@ impl Row for Ambiguous {
     const BYTES: usize = 8 + Chain::BYTES + Content::BYTES;
 
     fn put(&self, out: &mut Vec<u8>) {
-        self.at.put(out);
+        self.clean_offset.put(out);
         self.chain.put(out);
         self.content.put(out);
     }
 
     fn get(parts: &mut Parts<'_>) -> Self {
-        Self { at: parts.u64(), chain: Chain::get(parts), content: Content::get(parts) }
+        Self { clean_offset: parts.u64(), chain: Chain::get(parts), content: Content::get(parts) }
     }
 }
 
-/// A value that belongs to a chain: a place that is taken, or a record that needs one. Ordered by chain.
+/// A value that belongs to a chain: a raw offset that is taken, or an ambiguous record. Ordered by chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Link<T> {
     pub chain: Chain,

@@ -16,7 +16,7 @@ pub enum AuditError {
     /// No broker responds.
     #[error("no broker of {servers} responds: {why}; check the address, the network and that Kafka runs")]
     Unreachable {
-        /// The brokers asked.
+        /// The bootstrap servers.
         servers: String,
         /// The last error of the client.
         why: String,
@@ -24,7 +24,7 @@ pub enum AuditError {
     /// A broker is reachable, but the connection fails.
     #[error("no connection to {servers}: {what}")]
     NotConnected {
-        /// The brokers asked.
+        /// The bootstrap servers.
         servers: String,
         /// What is wrong, and what to do.
         what: String,
@@ -34,7 +34,7 @@ pub enum AuditError {
     MissingTopic {
         /// The topic.
         topic: String,
-        /// The brokers asked.
+        /// The bootstrap servers.
         servers: String,
     },
     /// The broker rejects reads of the topic.

@@ -35,7 +35,12 @@ pub(super) struct Evaluation<'a> {
 
 impl Evaluation<'_> {
     fn add(&mut self, step: Step, kind: Kind, copy: &Copy, fields: Differing) {
-        self.findings.add((step, copy.at, 0), kind, (Some(copy.place), Some(copy.at)), fields);
+        self.findings.add(
+            (step, copy.clean_offset, 0),
+            kind,
+            (Some(copy.raw_offset), Some(copy.clean_offset)),
+            fields,
+        );
     }
 
     fn allows_gone(&self) -> bool {
@@ -60,14 +65,16 @@ impl Evaluation<'_> {
             }
             return Ok((taken, repeats));
         }
-        let mut by_place = Sorter::new(self.scratch, 3 * self.scratch.unit());
+        let mut by_raw_offset = Sorter::new(self.scratch, 3 * self.scratch.unit());
         while let Some((copy, in_order)) = marked.next()? {
-            by_place.push(Placed { copy, in_order })?;
+            by_raw_offset.push(Placed { copy, in_order })?;
         }
-        let mut by_place = by_place.sorted()?;
-        while let Some(kept) = by_place.next()? {
+        let mut by_raw_offset = by_raw_offset.sorted()?;
+        while let Some(kept) = by_raw_offset.next()? {
             let mut unchanged = kept.copy.fields.is_none();
-            while let Some(other) = by_place.next_if(|other| other.copy.place == kept.copy.place)? {
+            while let Some(other) =
+                by_raw_offset.next_if(|other| other.copy.raw_offset == kept.copy.raw_offset)?
+            {
                 unchanged |= other.copy.fields.is_none();
                 self.add(Step::Copies, Kind::Duplicated, &other.copy, Differing::default());
             }
@@ -120,11 +127,11 @@ impl Evaluation<'_> {
             let mut owner_ms = Some(first.time_ms).filter(|_| !first.marks.has(Marks::OUTSIDE));
             cursor.seek(chain.start);
             while let Some(Link { of: repeat, .. }) = repeats.next_if(|link| link.chain == chain)? {
-                let Some(time_ms) = arrival(&mut cursor, chains, repeat.copy.place)? else { break };
+                let Some(time_ms) = arrival(&mut cursor, chains, repeat.copy.raw_offset)? else { break };
                 if owner_ms.is_some_and(|owner_ms| self.rules.within_window(owner_ms, time_ms)) {
-                    let (place, at) = (repeat.copy.place, repeat.copy.at);
-                    let key = (Step::Repeats, first.offset, place);
-                    self.findings.add(key, Kind::Duplicated, (Some(place), Some(at)), Differing::default());
+                    let (raw, clean) = (repeat.copy.raw_offset, repeat.copy.clean_offset);
+                    let key = (Step::Repeats, first.offset, raw);
+                    self.findings.add(key, Kind::Duplicated, (Some(raw), Some(clean)), Differing::default());
                 } else {
                     owner_ms = Some(time_ms);
                 }
@@ -148,9 +155,9 @@ impl Evaluation<'_> {
             if self.is_explained(&record) {
                 continue;
             }
-            while let Some((copy, in_order)) = ahead.filter(|(copy, _)| copy.at < record.offset) {
+            while let Some((copy, in_order)) = ahead.filter(|(copy, _)| copy.clean_offset < record.offset) {
                 if in_order {
-                    here = here.max(copy.place + 1);
+                    here = here.max(copy.raw_offset + 1);
                 }
                 ahead = marked.next()?;
             }
@@ -198,26 +205,26 @@ impl Evaluation<'_> {
     }
 
     fn loss(&mut self, record: &ExpectedRecord, before_first: bool) -> io::Result<()> {
-        let Some(entry) = record.is_missing() else { return Ok(()) };
+        let Some(entry) = record.missing() else { return Ok(()) };
         let uncertain = self.uncertain_until_ms.is_some_and(|until_ms| entry.time_ms <= until_ms);
         if before_first || (uncertain && self.allows_gone()) {
             self.gone += 1;
             return Ok(());
         }
-        let key = (Step::Losses, record.place, 0);
-        self.findings.add(key, Kind::Lost, (Some(record.place), None), Differing::default());
+        let key = (Step::Losses, record.raw_offset, 0);
+        self.findings.add(key, Kind::Lost, (Some(record.raw_offset), None), Differing::default());
         self.add_unmatched(entry.fingerprint, true)
     }
 }
 
-/// When a record of a chain arrived, ms of stream time; `place` increases from call to call.
+/// When a record of a chain arrived, ms of stream time; `raw_offset` increases from call to call.
 fn arrival(
     cursor: &mut Cursor<RecordRow>,
     chains: &SpillFile<RecordRow>,
-    place: Offset,
+    raw_offset: Offset,
 ) -> io::Result<Option<i64>> {
     while let Some(entry) = cursor.next(chains)? {
-        if entry.offset == place {
+        if entry.offset == raw_offset {
             return Ok(Some(entry.time_ms));
         }
     }

@@ -15,7 +15,7 @@ const SEARCH_LIMIT: usize = 1024;
 /// An expected record.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ExpectedRecord {
-    pub place: Offset,
+    pub raw_offset: Offset,
     /// Clean has a copy of it.
     pub seen: bool,
     /// One of the copies is in order.
@@ -26,7 +26,7 @@ pub(super) struct ExpectedRecord {
 
 impl ExpectedRecord {
     /// The record, if it is due and not in clean.
-    pub fn is_missing(&self) -> Option<&RecordRow> {
+    pub fn missing(&self) -> Option<&RecordRow> {
         self.entry.as_ref().filter(|entry| !self.seen && entry.marks.has(Marks::DUE))
     }
 }
@@ -38,24 +38,24 @@ pub(super) struct ExpectedRecords<'a> {
     cursor: Cursor<Taken>,
     next_taken: Option<Taken>,
     unseen: Sorted<ByOffset>,
-    window: VecDeque<ExpectedRecord>,
+    read_ahead: VecDeque<ExpectedRecord>,
 }
 
 impl<'a> ExpectedRecords<'a> {
-    /// `taken`: the places of clean records, each once. `unseen`: at least all expected records not among them.
+    /// `taken`: the raw offsets of copies, each once. `unseen`: at least all expected records not among them.
     pub fn new(taken: &'a SpillFile<Taken>, unseen: Sorted<ByOffset>) -> io::Result<Self> {
         let mut cursor = taken.cursor(0, u64::MAX);
         let next_taken = cursor.next(taken)?;
-        Ok(Self { taken, cursor, next_taken, unseen, window: VecDeque::new() })
+        Ok(Self { taken, cursor, next_taken, unseen, read_ahead: VecDeque::new() })
     }
 
     /// Removes and returns the next record before `end`.
     pub fn pass(&mut self, end: Offset) -> io::Result<Option<ExpectedRecord>> {
-        if self.window.is_empty() {
+        if self.read_ahead.is_empty() {
             self.read()?;
         }
-        match self.window.front() {
-            Some(line) if line.place < end => Ok(self.window.pop_front()),
+        match self.read_ahead.front() {
+            Some(record) if record.raw_offset < end => Ok(self.read_ahead.pop_front()),
             _ => Ok(None),
         }
     }
@@ -64,12 +64,12 @@ impl<'a> ExpectedRecords<'a> {
     /// as seen from then on.
     pub fn resembling(&mut self, content: &Content) -> io::Result<Option<RecordRow>> {
         for ahead in 0..SEARCH_LIMIT {
-            if ahead == self.window.len() {
+            if ahead == self.read_ahead.len() {
                 self.read()?;
             }
-            let Some(line) = self.window.get_mut(ahead).filter(|line| !line.seen) else { break };
-            if let Some(entry) = line.is_missing().copied().filter(|entry| entry.content.resembles(content)) {
-                line.seen = true;
+            let Some(record) = self.read_ahead.get_mut(ahead).filter(|record| !record.seen) else { break };
+            if let Some(entry) = record.missing().copied().filter(|entry| entry.content.resembles(content)) {
+                record.seen = true;
                 return Ok(Some(entry));
             }
         }
@@ -77,11 +77,11 @@ impl<'a> ExpectedRecords<'a> {
     }
 
     fn read(&mut self) -> io::Result<()> {
-        let unseen = self.unseen.peek().map(|standing| standing.0);
-        let place = [unseen.map(|entry| entry.offset), self.next_taken.map(|taken| taken.place)];
-        let Some(place) = place.into_iter().flatten().min() else { return Ok(()) };
-        let taken = self.next_taken.filter(|taken| taken.place == place);
-        let entry = unseen.filter(|entry| entry.offset == place);
+        let unseen = self.unseen.peek().map(|row| row.0);
+        let raw_offset = [unseen.map(|entry| entry.offset), self.next_taken.map(|taken| taken.raw_offset)];
+        let Some(raw_offset) = raw_offset.into_iter().flatten().min() else { return Ok(()) };
+        let taken = self.next_taken.filter(|taken| taken.raw_offset == raw_offset);
+        let entry = unseen.filter(|entry| entry.offset == raw_offset);
         if taken.is_some() {
             self.next_taken = self.cursor.next(self.taken)?;
         }
@@ -89,7 +89,7 @@ impl<'a> ExpectedRecords<'a> {
             self.unseen.next()?;
         }
         let in_order = taken.is_some_and(|taken| taken.in_order);
-        self.window.push_back(ExpectedRecord { place, seen: taken.is_some(), in_order, entry });
+        self.read_ahead.push_back(ExpectedRecord { raw_offset, seen: taken.is_some(), in_order, entry });
         Ok(())
     }
 }

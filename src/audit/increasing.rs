@@ -42,7 +42,7 @@ impl Copies {
         let mut both = Self::new(scratch);
         let mut cursor = self.file.cursor(0, NONE);
         while let Some(copy) = cursor.next(&self.file)? {
-            while let Some(other) = others.next_if(|other| other.at < copy.at)? {
+            while let Some(other) = others.next_if(|other| other.clean_offset < copy.clean_offset)? {
                 both.push(&other)?;
             }
             both.push(&copy)?;
@@ -54,8 +54,8 @@ impl Copies {
     }
 
     fn push(&mut self, copy: &Copy) -> io::Result<()> {
-        self.increasing &= self.last.is_none_or(|last| last < copy.place);
-        self.last = Some(copy.place);
+        self.increasing &= self.last.is_none_or(|last| last < copy.raw_offset);
+        self.last = Some(copy.raw_offset);
         self.file.push(copy)
     }
 
@@ -74,13 +74,13 @@ impl Copies {
         let mut cursor = self.file.cursor(0, NONE);
         let mut row = 0;
         while let Some(copy) = cursor.next(&self.file)? {
-            let length = lower_bound(&mut piles, copy.place)?;
+            let length = lower_bound(&mut piles, copy.raw_offset)?;
             let shorter = match length.checked_sub(1) {
                 Some(shorter) => piles.at(shorter)?,
                 None => None,
             };
             before.push(&shorter.map_or(NONE, |(_, row)| row))?;
-            piles.set(length, (copy.place, row))?;
+            piles.set(length, (copy.raw_offset, row))?;
             row += 1;
         }
         let mut members = SpillFile::new(scratch);
@@ -97,13 +97,13 @@ impl Copies {
     }
 }
 
-/// The number of piles that end below a place.
-fn lower_bound(piles: &mut Pages, place: u64) -> io::Result<u64> {
+/// The number of piles that end below a raw offset.
+fn lower_bound(piles: &mut Pages, raw_offset: u64) -> io::Result<u64> {
     let (mut low, mut high) = (0, piles.len());
     // It is nearly always the last pile.
     let mut look = high.saturating_sub(1);
     while low < high {
-        if piles.at(look)?.is_some_and(|(end, _)| end < place) {
+        if piles.at(look)?.is_some_and(|(end, _)| end < raw_offset) {
             low = look + 1;
         } else {
             high = look;

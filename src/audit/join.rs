@@ -114,7 +114,7 @@ impl Joined {
     fn several(&mut self, first: &RecordRow, chain: Chain, clean: &mut Sorted<RecordRow>) -> io::Result<()> {
         let mut group = SpillFile::new(&self.scratch);
         while let Some(record) = clean.next_if(|record| record.fingerprint == first.fingerprint)? {
-            let ambiguous = Ambiguous { at: record.offset, chain, content: record.content };
+            let ambiguous = Ambiguous { clean_offset: record.offset, chain, content: record.content };
             if first.marks.has(Marks::ID) {
                 self.of_ids.push(ambiguous)?;
             } else {
@@ -127,7 +127,7 @@ impl Joined {
             if group.len() != chain.len {
                 self.of_contents.push(record)?;
             } else if let Some(entry) = chained.next(&self.chains)? {
-                self.pairs.push(Copy::new(record.at, &record.content, &entry, chain))?;
+                self.pairs.push(Copy::new(record.clean_offset, &record.content, &entry, chain))?;
             }
         }
         Ok(())

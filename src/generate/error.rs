@@ -12,7 +12,7 @@ pub enum GenerateError {
     /// No broker responds.
     #[error("no broker of {servers} responds: {why}; check the address, the network and that Kafka runs")]
     Unreachable {
-        /// The brokers asked.
+        /// The bootstrap servers.
         servers: String,
         /// The last error of the client.
         why: String,
@@ -20,7 +20,7 @@ pub enum GenerateError {
     /// A broker is reachable, but the connection fails.
     #[error("no connection to {servers}: {what}")]
     NotConnected {
-        /// The brokers asked.
+        /// The bootstrap servers.
         servers: String,
         /// What is wrong, and what to do.
         what: String,
@@ -30,7 +30,7 @@ pub enum GenerateError {
     MissingTopic {
         /// The topic.
         topic: String,
-        /// The brokers asked.
+        /// The bootstrap servers.
         servers: String,
     },
     /// The topic could not be created.
