@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 
 use super::{Parts, Scratch};
 
-/// A place and a row number.
+/// A raw offset and a row number.
 pub type Pair = (u64, u64);
 
 const PAGE_PAIRS: usize = 256;
@@ -53,7 +53,7 @@ impl Pages {
         Ok(self.page(page)?.pairs.get(slot).copied())
     }
 
-    /// Sets the pair at index `number`, at max_pages one past the end.
+    /// Sets the pair at index `number`, at most one past the end.
     pub fn set(&mut self, number: u64, pair: Pair) -> io::Result<()> {
         let (page, slot) = slot_of(number);
         let page = self.page(page)?;
