@@ -21,7 +21,8 @@ pub struct Pages {
     in_memory: HashMap<u64, Page>,
     /// The numbers of the pages in memory, oldest load first.
     loaded: VecDeque<u64>,
-    max_pages: usize,
+    /// Maximum number of pages in memory.
+    capacity: usize,
     len: u64,
 }
 
@@ -34,9 +35,9 @@ struct Page {
 impl Pages {
     /// An empty list.
     pub fn new(scratch: &Scratch) -> Self {
-        let max_pages = (scratch.unit() / PAGE_BYTES).max(4);
+        let capacity = (scratch.unit() / PAGE_BYTES).max(4);
         let scratch = scratch.clone();
-        Self { scratch, file: None, in_memory: HashMap::new(), loaded: VecDeque::new(), max_pages, len: 0 }
+        Self { scratch, file: None, in_memory: HashMap::new(), loaded: VecDeque::new(), capacity, len: 0 }
     }
 
     /// Number of pairs.
@@ -68,7 +69,7 @@ impl Pages {
 
     fn page(&mut self, number: u64) -> io::Result<&mut Page> {
         if !self.in_memory.contains_key(&number) {
-            if self.loaded.len() >= self.max_pages {
+            if self.loaded.len() >= self.capacity {
                 self.evict()?;
             }
             let page = self.load(number)?;
