@@ -1,61 +1,60 @@
-//! Which raw record a clean record is that has several to choose from.
+//! Assigns a raw record to each ambiguous clean record: one whose fingerprint several raw records share.
 //!
-//! Where several raw records share an id (the later ones older than the window, or forced) or a content
-//! (records without an id), any assignment that explains all of them is right, and a wrong one would turn one
-//! loss into many findings. So the records without choice come first, as anchors; the others are placed
-//! between them, in order: first those that share an id, then, between all of these, those that share a
-//! content.
+//! Several raw records may share an id (the later ones came after the window, or are forced) or a content
+//! (records without an id). Any assignment that explains all of them is correct; a wrong one would turn one
+//! loss into many findings. So the unambiguous records are the anchors, and the others are placed between
+//! them, in order: first those that share an id, then, between all of these, those that share a content.
 
 use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
 
-use super::entry::{Chain, Choosing, Copy, Filed, Link, Marks};
-use super::rise::{Copies, Marked};
-use super::spill::{Cursor, Scratch, Sorted, Sorter, Tape};
+use super::entry::{Ambiguous, Chain, Copy, Link, Marks, RecordRow};
+use super::increasing::{Copies, Marked};
+use super::spill::{Cursor, Scratch, Sorted, Sorter, SpillFile};
 use crate::dedupe::Offset;
 
-/// How many candidates are looked at before a record counts as none of them.
-const REACH: usize = 1024;
+/// How many candidates are checked before a record counts as none of them.
+const SEARCH_LIMIT: usize = 1024;
 
-/// Gives places to clean records with a choice, between those that are placed already.
+/// Assigns raw records to ambiguous clean records, between those that are already matched.
 pub(super) struct Choice<'a> {
     scratch: &'a Scratch,
-    chains: &'a Tape<Filed>,
-    jumper: Cursor<Filed>,
-    /// The records that were given a place.
-    pub placed: Sorter<Copy>,
-    /// Places that were given in the first round.
+    chains: &'a SpillFile<RecordRow>,
+    random_access: Cursor<RecordRow>,
+    /// The records that are matched now.
+    pub copies: Sorter<Copy>,
+    /// Raw offsets assigned in the first round.
     taken: Sorter<Link<Offset>>,
-    /// Records that found none in the first round.
-    rest: Sorter<Link<Choosing>>,
+    /// Records without a match after the first round.
+    rest: Sorter<Link<Ambiguous>>,
 }
 
 impl<'a> Choice<'a> {
-    pub fn new(scratch: &'a Scratch, chains: &'a Tape<Filed>) -> Self {
+    pub fn new(scratch: &'a Scratch, chains: &'a SpillFile<RecordRow>) -> Self {
         let unit = scratch.unit();
         Self {
             scratch,
             chains,
-            jumper: chains.jumper(),
-            placed: Sorter::new(scratch, unit),
+            random_access: chains.random_access(),
+            copies: Sorter::new(scratch, unit),
             taken: Sorter::new(scratch, unit),
             rest: Sorter::new(scratch, unit),
         }
     }
 
-    /// First everything that fits where it stands, then the rest.
-    pub fn all(mut self, choosing: &mut Sorted<Choosing>, singles: &Copies) -> io::Result<Sorter<Copy>> {
-        let members = singles.longest_rise(self.scratch)?;
+    /// Assigns the records that fit between their anchors first, then the rest.
+    pub fn all(mut self, ambiguous: &mut Sorted<Ambiguous>, singles: &Copies) -> io::Result<Sorter<Copy>> {
+        let members = singles.longest_increasing(self.scratch)?;
         let mut anchors = Anchors::new(singles.marked(&members))?;
         let mut low = 0;
-        while let Some(record) = choosing.next()? {
-            let mut gap = anchors.around(record.at)?;
+        while let Some(record) = ambiguous.next()? {
+            let mut gap = anchors.around(record.clean_offset)?;
             gap.start = gap.start.max(low);
             if let Some(entry) = self.fitting(&record, gap)? {
                 low = entry.offset + 1;
                 self.taken.push(Link { chain: record.chain, of: entry.offset })?;
-                self.place(&record, &entry)?;
+                self.assign(&record, &entry)?;
             } else {
                 self.rest.push(Link { chain: record.chain, of: record })?;
             }
@@ -63,17 +62,17 @@ impl<'a> Choice<'a> {
         self.elsewhere()
     }
 
-    fn place(&mut self, record: &Choosing, entry: &Filed) -> io::Result<()> {
-        self.placed.push(Copy::new(record.at, &record.content, entry, record.chain))
+    fn assign(&mut self, record: &Ambiguous, entry: &RecordRow) -> io::Result<()> {
+        self.copies.push(Copy::new(record.clean_offset, &record.content, entry, record.chain))
     }
 
-    fn link(&mut self, row: u64) -> io::Result<Option<Filed>> {
-        self.jumper.at(self.chains, row)
+    fn link(&mut self, row: u64) -> io::Result<Option<RecordRow>> {
+        self.random_access.at(self.chains, row)
     }
 
-    /// The first record of the chain that lies in the gap and has this content. Those that others took
-    /// lie before the gap.
-    fn fitting(&mut self, record: &Choosing, gap: Range<Offset>) -> io::Result<Option<Filed>> {
+    /// The first record of the chain in the gap that has this content. Records that are already taken are
+    /// before the gap.
+    fn fitting(&mut self, record: &Ambiguous, gap: Range<Offset>) -> io::Result<Option<RecordRow>> {
         let end = record.chain.start + record.chain.len;
         let (mut from, mut to) = (record.chain.start, end);
         while from < to {
@@ -84,7 +83,7 @@ impl<'a> Choice<'a> {
                 to = middle;
             }
         }
-        for row in (from..end).take(REACH) {
+        for row in (from..end).take(SEARCH_LIMIT) {
             match self.link(row)? {
                 Some(entry) if entry.offset >= gap.end => break,
                 Some(entry) if entry.content == record.content => return Ok(Some(entry)),
@@ -94,56 +93,56 @@ impl<'a> Choice<'a> {
         Ok(None)
     }
 
-    /// The records that are left, chain by chain.
+    /// Assigns the remaining records, chain by chain.
     fn elsewhere(mut self) -> io::Result<Sorter<Copy>> {
         let rest = std::mem::replace(&mut self.rest, Sorter::new(self.scratch, 0));
         let taken = std::mem::replace(&mut self.taken, Sorter::new(self.scratch, 0));
         let (mut rest, mut taken) = (rest.sorted()?, taken.sorted()?);
         while let Some(chain) = rest.peek().map(|link| link.chain) {
-            let mut left = Left { next: chain.start, chain, found: VecDeque::new() };
+            let mut untaken = Untaken { next: chain.start, chain, found: VecDeque::new() };
             while let Some(Link { of: record, .. }) = rest.next_if(|link| link.chain == chain)? {
-                left.fill(&mut self, &mut taken)?;
-                if let Some(entry) = self.chosen(&record, &mut left)? {
-                    self.place(&record, &entry)?;
+                untaken.fill(&mut self, &mut taken)?;
+                if let Some(entry) = self.chosen(&record, &mut untaken)? {
+                    self.assign(&record, &entry)?;
                 }
             }
         }
-        Ok(self.placed)
+        Ok(self.copies)
     }
 
-    /// In this order: an untaken due record with this content (it moved), any with this content (a repeat),
-    /// an untaken due one (it changed), the first (a repeat).
-    fn chosen(&mut self, record: &Choosing, left: &mut Left) -> io::Result<Option<Filed>> {
-        let same = |entry: &Filed| entry.content == record.content;
-        if let Some(at) = left.found.iter().position(same) {
-            return Ok(left.found.remove(at));
+    /// In this order: an untaken due record with this content (it moved), any with this content (a duplicate),
+    /// an untaken due one (it changed), the first (a duplicate).
+    fn chosen(&mut self, record: &Ambiguous, untaken: &mut Untaken) -> io::Result<Option<RecordRow>> {
+        let same = |entry: &RecordRow| entry.content == record.content;
+        if let Some(at) = untaken.found.iter().position(same) {
+            return Ok(untaken.found.remove(at));
         }
         let chain = record.chain;
-        for row in (chain.start..chain.start + chain.len).take(REACH) {
+        for row in (chain.start..chain.start + chain.len).take(SEARCH_LIMIT) {
             if let Some(entry) = self.link(row)?.filter(same) {
                 return Ok(Some(entry));
             }
         }
-        match left.found.pop_front() {
+        match untaken.found.pop_front() {
             Some(entry) => Ok(Some(entry)),
             None => self.link(chain.start),
         }
     }
 }
 
-/// The first due records of a chain that nobody took.
-struct Left {
+/// The first due records of a chain that no clean record has taken.
+struct Untaken {
     chain: Chain,
-    /// Number of the first row not looked at.
+    /// Number of the first row that is not yet read.
     next: u64,
-    found: VecDeque<Filed>,
+    found: VecDeque<RecordRow>,
 }
 
-impl Left {
-    /// Looks for more, as many as are within reach.
+impl Untaken {
+    /// Reads on until `found` has [`SEARCH_LIMIT`] records or the chain ends.
     fn fill(&mut self, choice: &mut Choice<'_>, taken: &mut Sorted<Link<Offset>>) -> io::Result<()> {
         let end = self.chain.start + self.chain.len;
-        while self.found.len() < REACH && self.next < end {
+        while self.found.len() < SEARCH_LIMIT && self.next < end {
             let Some(entry) = choice.link(self.next)? else { break };
             self.next += 1;
             let here = Link { chain: self.chain, of: entry.offset };
@@ -156,10 +155,10 @@ impl Left {
     }
 }
 
-/// Copies that stand in order, read along with other records.
+/// The copies that are in order, read in step with other records.
 struct Anchors<'a> {
     marked: Marked<'a>,
-    /// One past the place of the last one.
+    /// One past the raw offset of the last anchor.
     start: Offset,
     ahead: Option<Copy>,
 }
@@ -182,12 +181,12 @@ impl<'a> Anchors<'a> {
         }
     }
 
-    /// The places between the anchors around a clean offset; offsets rise from call to call.
-    fn around(&mut self, at: Offset) -> io::Result<Range<Offset>> {
-        while let Some(copy) = self.ahead.filter(|copy| copy.at < at) {
-            self.start = copy.place + 1;
+    /// The raw offsets between the anchors around a clean offset, which increases from call to call.
+    fn around(&mut self, clean_offset: Offset) -> io::Result<Range<Offset>> {
+        while let Some(copy) = self.ahead.filter(|copy| copy.clean_offset < clean_offset) {
+            self.start = copy.raw_offset + 1;
             self.advance()?;
         }
-        Ok(self.start..self.ahead.map_or(Offset::MAX, |copy| copy.place))
+        Ok(self.start..self.ahead.map_or(Offset::MAX, |copy| copy.raw_offset))
     }
 }

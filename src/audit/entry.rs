@@ -1,10 +1,12 @@
-//! The rows that an audit sorts and keeps.
+//! The rows that an audit sorts and stores.
+//!
+//! A *copy* is a clean record that is matched to a raw record.
 
-use super::record::{Content, Differing, Print, Seen};
+use super::record::{Content, Differing, Fingerprint, Seen};
 use super::spill::{Parts, Row};
 use crate::dedupe::{Offset, PartitionId};
 
-/// What is known of a record, as bits.
+/// Facts about a record, as bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(super) struct Marks(pub u8);
 
@@ -13,13 +15,13 @@ impl Marks {
     pub const ID: Self = Self(1);
     /// Clean must hold it.
     pub const DUE: Self = Self(2);
-    /// It repeats an id that the window may have forgotten: clean may hold it.
-    pub const AGAIN: Self = Self(4);
-    /// The producer wanted it through whatever its id.
+    /// It repeats an id that may have expired from the window: clean may hold it.
+    pub const REPEAT: Self = Self(4);
+    /// The producer set the force header: it is forwarded whatever its id.
     pub const FORCED: Self = Self(8);
-    /// It stands before the range that is audited.
+    /// It is before the audited range.
     pub const BEFORE: Self = Self(16);
-    /// A record before the range has its id.
+    /// A record before the range has the same id.
     pub const OUTSIDE: Self = Self(32);
 
     /// Whether all of these are set.
@@ -27,46 +29,51 @@ impl Marks {
         self.0 & marks.0 == marks.0
     }
 
-    /// Whether something before the range decides about its copies.
+    /// Whether the verdict on its copies depends on records before the range.
     pub fn is_outside(self) -> bool {
         self.has(Self::OUTSIDE) || self.has(Self::BEFORE)
     }
 
-    /// These too, if the condition holds.
+    /// Adds `marks` if the condition holds.
     pub fn with(self, marks: Self, condition: bool) -> Self {
         if condition { Self(self.0 | marks.0) } else { self }
     }
 
-    /// Without these.
+    /// Removes `marks`.
     pub fn without(self, marks: Self) -> Self {
         Self(self.0 & !marks.0)
     }
 }
 
-/// A record of raw or clean. Ordered by print, then by offset.
+/// A record of raw or clean. Ordered by fingerprint, then by offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Filed {
-    pub print: Print,
+pub(super) struct RecordRow {
+    pub fingerprint: Fingerprint,
     pub offset: Offset,
-    /// Stream time at which it arrived, ms since the epoch; 0 for clean records.
+    /// Stream time at its arrival, epoch milliseconds; 0 for clean records.
     pub time_ms: i64,
     pub content: Content,
     pub marks: Marks,
 }
 
-impl Filed {
-    /// A clean record.
+impl RecordRow {
     pub fn of_clean(record: &Seen) -> Self {
         let marks = Marks::default().with(Marks::ID, record.has_id);
-        Self { print: record.print, offset: record.offset, time_ms: 0, content: record.content, marks }
+        Self {
+            fingerprint: record.fingerprint,
+            offset: record.offset,
+            time_ms: 0,
+            content: record.content,
+            marks,
+        }
     }
 }
 
-impl Row for Filed {
+impl Row for RecordRow {
     const BYTES: usize = 16 + 8 + 8 + Content::BYTES + 1;
 
     fn put(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.print.0);
+        out.extend_from_slice(&self.fingerprint.0);
         self.offset.put(out);
         self.time_ms.cast_unsigned().put(out);
         self.content.put(out);
@@ -75,7 +82,7 @@ impl Row for Filed {
 
     fn get(parts: &mut Parts<'_>) -> Self {
         Self {
-            print: Print(parts.bytes()),
+            fingerprint: Fingerprint(parts.bytes()),
             offset: parts.u64(),
             time_ms: parts.u64().cast_signed(),
             content: Content::get(parts),
@@ -84,45 +91,45 @@ impl Row for Filed {
     }
 }
 
-/// A record ordered by where it stands.
+/// A record ordered by offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Standing(pub Filed);
+pub(super) struct ByOffset(pub RecordRow);
 
-impl Ord for Standing {
+impl Ord for ByOffset {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.0.offset, self.0.print).cmp(&(other.0.offset, other.0.print))
+        (self.0.offset, self.0.fingerprint).cmp(&(other.0.offset, other.0.fingerprint))
     }
 }
 
-impl PartialOrd for Standing {
+impl PartialOrd for ByOffset {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Row for Standing {
-    const BYTES: usize = Filed::BYTES;
+impl Row for ByOffset {
+    const BYTES: usize = RecordRow::BYTES;
 
     fn put(&self, out: &mut Vec<u8>) {
         self.0.put(out);
     }
 
     fn get(parts: &mut Parts<'_>) -> Self {
-        Self(Filed::get(parts))
+        Self(RecordRow::get(parts))
     }
 }
 
-/// Several raw records that clean must or may hold and that share a print: a stretch of a tape.
+/// Several raw records that clean must or may hold and that share a fingerprint: a range of rows in a spill file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Chain {
     /// Number of its first row.
     pub start: u64,
-    /// How many rows.
+    /// Number of rows.
     pub len: u64,
 }
 
 impl Chain {
-    /// Of a record that is alone with its print.
+    /// For a record whose fingerprint is unique.
     pub const NONE: Self = Self { start: u64::MAX, len: 0 };
 }
 
@@ -142,22 +149,20 @@ impl Row for Chain {
 /// A clean record with its raw record. Ordered by clean offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Copy {
-    /// Its offset in clean.
-    pub at: Offset,
-    /// Offset of the raw record.
-    pub place: Offset,
+    pub clean_offset: Offset,
+    pub raw_offset: Offset,
     pub chain: Chain,
-    /// What differs.
+    /// Fields that differ.
     pub fields: Differing,
-    /// Those of the raw record.
+    /// Marks of the raw record.
     pub marks: Marks,
 }
 
 impl Copy {
-    /// The clean record at `at` with this raw record.
-    pub fn new(at: Offset, content: &Content, entry: &Filed, chain: Chain) -> Self {
+    /// Matches the clean record at `clean_offset` to this raw record.
+    pub fn new(clean_offset: Offset, content: &Content, entry: &RecordRow, chain: Chain) -> Self {
         let fields = entry.content.differing(content);
-        Self { at, place: entry.offset, chain, fields, marks: entry.marks }
+        Self { clean_offset, raw_offset: entry.offset, chain, fields, marks: entry.marks }
     }
 }
 
@@ -165,16 +170,16 @@ impl Row for Copy {
     const BYTES: usize = 8 + 8 + Chain::BYTES + 2;
 
     fn put(&self, out: &mut Vec<u8>) {
-        self.at.put(out);
-        self.place.put(out);
+        self.clean_offset.put(out);
+        self.raw_offset.put(out);
         self.chain.put(out);
         out.extend_from_slice(&[self.fields.bits(), self.marks.0]);
     }
 
     fn get(parts: &mut Parts<'_>) -> Self {
         Self {
-            at: parts.u64(),
-            place: parts.u64(),
+            clean_offset: parts.u64(),
+            raw_offset: parts.u64(),
             chain: Chain::get(parts),
             fields: Differing::of_bits(parts.u8()),
             marks: Marks(parts.u8()),
@@ -182,8 +187,7 @@ impl Row for Copy {
     }
 }
 
-/// A copy, with whether it stands in order. Ordered by its raw record; of several, the one that stands in
-/// order comes first.
+/// A copy, and whether it is in order. Ordered by raw offset; of several copies, the one in order comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Placed {
     pub copy: Copy,
@@ -191,15 +195,14 @@ pub(super) struct Placed {
 }
 
 impl Placed {
-    /// What it leaves of its raw record.
     pub fn taken(&self) -> Taken {
-        Taken { place: self.copy.place, in_order: self.in_order }
+        Taken { raw_offset: self.copy.raw_offset, in_order: self.in_order }
     }
 }
 
 impl Ord for Placed {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        let key = |placed: &Self| (placed.copy.place, !placed.in_order, placed.copy.at);
+        let key = |placed: &Self| (placed.copy.raw_offset, !placed.in_order, placed.copy.clean_offset);
         key(self).cmp(&key(other))
     }
 }
@@ -223,10 +226,10 @@ impl Row for Placed {
     }
 }
 
-/// A raw record that some clean record is. Ordered as they stand in raw.
+/// A raw record that a clean record is matched to. Ordered by raw offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Taken {
-    pub place: Offset,
+    pub raw_offset: Offset,
     pub in_order: bool,
 }
 
@@ -234,38 +237,38 @@ impl Row for Taken {
     const BYTES: usize = 9;
 
     fn put(&self, out: &mut Vec<u8>) {
-        self.place.put(out);
+        self.raw_offset.put(out);
         out.push(u8::from(self.in_order));
     }
 
     fn get(parts: &mut Parts<'_>) -> Self {
-        Self { place: parts.u64(), in_order: parts.u8() != 0 }
+        Self { raw_offset: parts.u64(), in_order: parts.u8() != 0 }
     }
 }
 
-/// A clean record with several raw records to choose from. Ordered by clean offset.
+/// A clean record with several candidate raw records. Ordered by clean offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Choosing {
-    pub at: Offset,
+pub(super) struct Ambiguous {
+    pub clean_offset: Offset,
     pub chain: Chain,
     pub content: Content,
 }
 
-impl Row for Choosing {
+impl Row for Ambiguous {
     const BYTES: usize = 8 + Chain::BYTES + Content::BYTES;
 
     fn put(&self, out: &mut Vec<u8>) {
-        self.at.put(out);
+        self.clean_offset.put(out);
         self.chain.put(out);
         self.content.put(out);
     }
 
     fn get(parts: &mut Parts<'_>) -> Self {
-        Self { at: parts.u64(), chain: Chain::get(parts), content: Content::get(parts) }
+        Self { clean_offset: parts.u64(), chain: Chain::get(parts), content: Content::get(parts) }
     }
 }
 
-/// A place within a chain, and what took it or asks for one. Ordered by chain.
+/// A value that belongs to a chain: a raw offset that is taken, or an ambiguous record. Ordered by chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Link<T> {
     pub chain: Chain,
@@ -285,26 +288,26 @@ impl<T: Row> Row for Link<T> {
     }
 }
 
-/// A lost or phantom record, to be looked for in other partitions. Ordered by print, then partition.
+/// A lost or phantom record, to be searched in other partitions. Ordered by fingerprint, then partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Stranger {
-    pub print: Print,
+pub(super) struct Unmatched {
+    pub fingerprint: Fingerprint,
     pub partition: PartitionId,
     pub lost: bool,
 }
 
-impl Row for Stranger {
+impl Row for Unmatched {
     const BYTES: usize = 16 + 4 + 1;
 
     fn put(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.print.0);
+        out.extend_from_slice(&self.fingerprint.0);
         out.extend_from_slice(&self.partition.to_le_bytes());
         out.push(u8::from(self.lost));
     }
 
     fn get(parts: &mut Parts<'_>) -> Self {
         Self {
-            print: Print(parts.bytes()),
+            fingerprint: Fingerprint(parts.bytes()),
             partition: PartitionId::from_le_bytes(parts.bytes()),
             lost: parts.u8() != 0,
         }

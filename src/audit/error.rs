@@ -1,4 +1,4 @@
-//! Why an audit could not be made. Not what it found.
+//! Why an audit failed. Findings are not errors.
 
 use std::io;
 use std::path::PathBuf;
@@ -10,47 +10,47 @@ use super::spill::Scratch;
 use crate::dedupe::PartitionId;
 use crate::kafka::connection::said;
 
-/// Why an audit could not be made.
+/// Why an audit failed.
 #[derive(Debug, thiserror::Error)]
 pub enum AuditError {
-    /// Nobody answers.
-    #[error("no broker of {servers} answers: {why}; check the address, the network and that Kafka runs")]
+    /// No broker responds.
+    #[error("no broker of {servers} responds: {why}; check the address, the network and that Kafka runs")]
     Unreachable {
-        /// The brokers asked.
+        /// The bootstrap servers.
         servers: String,
-        /// What the client said last.
+        /// The last error of the client.
         why: String,
     },
-    /// A broker is there, and a connection is not.
+    /// A broker is reachable, but the connection fails.
     #[error("no connection to {servers}: {what}")]
     NotConnected {
-        /// The brokers asked.
+        /// The bootstrap servers.
         servers: String,
         /// What is wrong, and what to do.
         what: String,
     },
-    /// A topic is not there.
+    /// A topic does not exist.
     #[error("topic {topic} does not exist on {servers}; check its name, or create it")]
     MissingTopic {
         /// The topic.
         topic: String,
-        /// The brokers asked.
+        /// The bootstrap servers.
         servers: String,
     },
-    /// The broker does not let us read.
-    #[error("the broker refused to let topic {topic} be read: {why}; {remedy}")]
+    /// The broker rejects reads of the topic.
+    #[error("the broker rejected reading topic {topic}: {why}; {remedy}")]
     Refused {
         /// The topic.
         topic: String,
-        /// What the broker said.
+        /// The error code of the broker.
         why: RDKafkaErrorCode,
         /// What to do.
         remedy: &'static str,
     },
-    /// The client does not accept its properties.
+    /// The client rejects its properties.
     #[error("{0}")]
     Settings(String),
-    /// Records disappeared while they were read.
+    /// Records were deleted while they were read.
     #[error(
         "records of topic {topic}, partition {partition} were deleted while they were read; audit again, with a \
          longer retention if this happens again"
@@ -61,54 +61,54 @@ pub enum AuditError {
         /// The partition.
         partition: PartitionId,
     },
-    /// Bytes of a log are not what was written. The client would leave their records out.
+    /// A batch in the log does not match its checksum. The client would skip its records.
     #[error(
-        "topic {topic}, partition {partition} holds a damaged batch ({why}); kafka-dump-log.sh shows it; let a replica lead \
-         that is not damaged, then audit again"
+        "topic {topic}, partition {partition} holds a damaged batch ({why}); kafka-dump-log.sh shows it; make an undamaged \
+         replica the leader, then audit again"
     )]
     Damaged {
         /// The topic.
         topic: String,
         /// The partition.
         partition: PartitionId,
-        /// What the client said.
+        /// The error of the client.
         why: String,
     },
     /// Temporary files cannot be written or read.
     #[error(
         "a temporary file in {} failed after {written} had been written: {why}; {} (about 150 bytes for each record of \
-         the largest partition are needed), or name another folder with --temp-dir",
+         the largest partition are needed), or choose another directory with --temp-dir",
         dir.display(),
-        if why.kind() == io::ErrorKind::StorageFull { "the disk is full: free space there" } else { "mend that" }
+        if why.kind() == io::ErrorKind::StorageFull { "the disk is full: free space there" } else { "fix that" }
     )]
     Spill {
-        /// The folder.
+        /// The directory.
         dir: PathBuf,
         /// How much was written before.
         written: ByteSize,
-        /// What the system said.
+        /// The error of the operating system.
         why: io::Error,
     },
-    /// The temporary files may become larger than what is free for them.
+    /// The temporary files may need more space than is free.
     #[error(
         "{} has {free} free, and the temporary files of this audit may take {needed} (about 150 bytes for each record of \
-         the largest partition, {records} by its offsets); free space there, name another folder with --temp-dir, or \
+         the largest partition, {records} by its offsets); free space there, choose another directory with --temp-dir, or \
          audit a range with --from and --to",
         dir.display()
     )]
     NoRoom {
-        /// The folder.
+        /// The directory.
         dir: PathBuf,
         /// How much is free there.
         free: ByteSize,
-        /// How much they may take.
+        /// How much the files may need.
         needed: ByteSize,
         /// Records of the largest partition, at most.
         records: u64,
     },
-    /// The broker stopped answering in the middle.
+    /// The broker stopped responding while records remained.
     #[error(
-        "topic {topic}, partition {partition} gave no record for {seconds} s although more are there: {why}; check \
+        "topic {topic}, partition {partition} returned no record for {seconds} s although more exist: {why}; check \
          that all brokers run, then audit again"
     )]
     Silent {
@@ -116,9 +116,9 @@ pub enum AuditError {
         topic: String,
         /// The partition.
         partition: PartitionId,
-        /// How long was waited, s.
+        /// How long the audit waited, seconds.
         seconds: u64,
-        /// What the client said last.
+        /// The last error of the client.
         why: String,
     },
 }
@@ -133,7 +133,7 @@ impl AuditError {
     }
 }
 
-/// What to do about a refusal; `None` when the error is none.
+/// What to do when a broker rejects a request; `None` if the code is no rejection.
 pub(super) fn remedy(code: RDKafkaErrorCode) -> Option<&'static str> {
     use RDKafkaErrorCode as C;
     match code {

@@ -1,52 +1,52 @@
-//! What the clean partition has to hold, as rules; [`super::join`] applies them.
+//! The rules for what the clean partition must hold; [`super::join`] applies them.
 //!
-//! The first record of each id is due. A later one of the same id at most the window younger, in
-//! stream time, must not appear. One that is older than the window may appear or not: the window ends
-//! with a transaction, and nobody but the pipeline knows where its transactions ended. A record that its
-//! producer forced through is due each time.
+//! The first record of each id is due. A later one with the same id, within the window in stream time, must
+//! not be in clean. One that comes after the window may be in clean or not: ids expire at the end of a
+//! transaction, and the topics do not show where the transactions of the pipeline ended. A record that its
+//! producer forced is always due.
 
-use super::entry::{Filed, Marks};
+use super::entry::{Marks, RecordRow};
 use super::range::Part;
 use super::record::Seen;
 use crate::dedupe::Offset;
 
-/// What happens to raw records without an id.
+/// How the pipeline treats raw records without an id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MissingId {
     /// Each of them is due in clean.
     Forwarded,
-    /// None of them may be in clean: dropped, dead-lettered, or stopped at.
+    /// None of them may be in clean: they are dropped or dead-lettered, or the pipeline stops.
     Withheld,
 }
 
-/// How raw records become expectations.
+/// The rules that determine which raw records clean must or may hold.
 #[derive(Debug, Clone, Copy)]
 pub struct Rules {
-    /// How long an id is remembered, ms of stream time; `None` is for ever.
+    /// How long an id is kept, ms of stream time; `None` is forever.
     pub window_ms: Option<i64>,
-    /// No record moves stream time beyond this, ms since the epoch.
+    /// Upper limit of stream time, epoch milliseconds.
     pub latest_ms: i64,
-    /// What happens to records without an id.
+    /// How the pipeline treats records without an id.
     pub missing_id: MissingId,
-    /// Records from this offset on may be in clean but need not yet.
+    /// Records from this offset on may be in clean but need not be yet.
     pub due_below: Offset,
-    /// Raw is whole from here on: whatever is missing behind is a hole.
+    /// Raw is complete from this offset on: a missing offset after it is a hole.
     pub whole_from: Offset,
-    /// Whether what tells the ids known before the range is gone in part.
+    /// Whether some of the raw records before the range are deleted, so that earlier ids may be missing.
     pub context_cut: bool,
-    /// Records with a timestamp before this need not be in clean, ms since the epoch.
+    /// Records with a timestamp before this need not be in clean, epoch milliseconds.
     pub from_ms: Option<i64>,
 }
 
 impl Rules {
-    /// Whether an id that arrived then is certainly remembered now, both in ms of stream time.
-    pub(super) fn remembered(&self, then_ms: i64, now_ms: i64) -> bool {
+    /// Whether an id that arrived at `then_ms` is certainly still in the window at `now_ms`, both in stream time.
+    pub(super) fn within_window(&self, then_ms: i64, now_ms: i64) -> bool {
         self.window_ms.is_none_or(|window_ms| now_ms.saturating_sub(then_ms) <= window_ms)
     }
 
-    /// Up to when, in ms of stream time, a first record can repeat one that is gone; `first_ms` is the arrival
-    /// of the first that is left.
-    pub(super) fn doubtful_until(&self, first_ms: i64) -> Option<i64> {
+    /// Until then (ms of stream time) the first record of an id can repeat a deleted one; `first_ms` is the
+    /// arrival of the first remaining record.
+    pub(super) fn uncertain_until(&self, first_ms: i64) -> Option<i64> {
         self.context_cut
             .then(|| self.window_ms.map_or(i64::MAX, |window_ms| first_ms.saturating_add(window_ms)))
     }
@@ -59,38 +59,38 @@ impl Rules {
     }
 }
 
-/// What a raw partition holds.
+/// Counts of the records of a raw partition.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RawCounts {
-    /// Records that a `read_committed` reader sees.
+    /// Records visible to a `read_committed` reader.
     pub records: u64,
-    /// Different ids; without those that came before the range.
+    /// Distinct ids, without those from before the range.
     pub ids: u64,
     /// Records that repeat an id within the window.
     pub duplicates: u64,
-    /// Records that repeat an id older than the window.
+    /// Records that repeat an id after the window.
     pub beyond_window: u64,
-    /// Records that repeat an id and were forced through by their producer.
+    /// Records that repeat an id and were forced by their producer.
     pub forced: u64,
-    /// Records whose id stands before the range too: what becomes of them is decided there.
+    /// Records whose id also occurs before the range: their verdict depends on that record.
     pub decided_outside: u64,
     /// Records without an id.
     pub without_id: u64,
-    /// Whether offsets are missing before or between its records: deleted, compacted, aborted, or markers of
-    /// transactions.
+    /// Whether offsets are missing before or between the records: deleted, compacted or aborted records, or
+    /// transaction markers.
     pub holes: bool,
 }
 
-/// Raw records as they come, by rising offset, on their way to be sorted.
+/// Converts raw records, by increasing offset, to the rows that are sorted.
 #[derive(Debug)]
 pub(super) struct RawLog {
     rules: Rules,
     time_ms: i64,
     next: Offset,
     pub counts: RawCounts,
-    /// First offset of the range, once it has begun.
+    /// First offset of the range, once it is reached.
     pub begin: Option<Offset>,
-    /// When the first record arrived, ms of stream time.
+    /// Arrival of the first record, ms of stream time.
     pub first_ms: Option<i64>,
 }
 
@@ -106,8 +106,8 @@ impl RawLog {
         }
     }
 
-    /// Takes the next record.
-    pub fn file(&mut self, record: &Seen, part: Part) -> Filed {
+    /// Converts the next record.
+    pub fn row(&mut self, record: &Seen, part: Part) -> RecordRow {
         self.time_ms = self.time_ms.max(record.content.timestamp_ms().min(self.rules.latest_ms));
         self.first_ms.get_or_insert(self.time_ms);
         self.counts.holes |= record.offset != self.next;
@@ -122,8 +122,8 @@ impl RawLog {
             .with(Marks::FORCED, record.forced)
             .with(Marks::BEFORE, part == Part::Before)
             .with(Marks::DUE, self.rules.may_be_due(record, part));
-        Filed {
-            print: record.print,
+        RecordRow {
+            fingerprint: record.fingerprint,
             offset: record.offset,
             time_ms: self.time_ms,
             content: record.content,

@@ -1,4 +1,4 @@
-//! What can be wrong with a clean partition, counted and sampled.
+//! The findings of a clean partition, counted and sampled.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,20 +10,20 @@ use crate::dedupe::{Offset, PartitionId};
 /// What is wrong with a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
-    /// A raw record that clean must hold is not there.
+    /// A raw record that clean must hold is missing.
     Lost,
     /// A clean record repeats one that clean already holds.
     Duplicated,
-    /// A clean record stands elsewhere than its raw record does, relative to the others.
+    /// A clean record has another position, relative to the others, than its raw record.
     OutOfOrder,
-    /// A clean record is not byte for byte, or not by timestamp, its raw record.
+    /// A clean record differs from its raw record, in its bytes or its timestamp.
     Altered,
-    /// A clean record that no raw record explains.
+    /// A clean record has no raw record.
     Phantom,
 }
 
 impl Kind {
-    /// All of them, in the order of a report.
+    /// All kinds, in the order of a report.
     pub const ALL: [Self; 5] = [Self::Lost, Self::Duplicated, Self::OutOfOrder, Self::Altered, Self::Phantom];
 }
 
@@ -42,11 +42,11 @@ impl fmt::Display for Kind {
 /// How many records of each kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
-    /// Raw records that clean must hold and does not.
+    /// Raw records that clean must hold and does not hold.
     pub lost: u64,
-    /// Clean records that repeat another.
+    /// Clean records that repeat another clean record.
     pub duplicated: u64,
-    /// Clean records that must have moved: the fewest that explain the order.
+    /// The minimum number of clean records that must have moved to explain the order.
     pub out_of_order: u64,
     /// Clean records that differ from their raw record.
     pub altered: u64,
@@ -55,13 +55,13 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Whether nothing is wrong.
+    /// Whether all counts are zero.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         *self == Self::default()
     }
 
-    /// How many of one kind.
+    /// The count of one kind.
     #[must_use]
     pub fn of(&self, kind: Kind) -> u64 {
         let mut copy = *self;
@@ -96,7 +96,7 @@ impl fmt::Display for Counts {
     }
 }
 
-/// One record that is wrong, by its coordinates.
+/// One finding, with its coordinates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Finding {
     /// What is wrong.
@@ -128,29 +128,29 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Where a finding comes in a report: by the step that made it, then by its coordinates.
-pub(super) type Turn = (Step, Offset, Offset);
+/// The order of findings in a report: by the step that found them, then by coordinates.
+pub(super) type SortKey = (Step, Offset, Offset);
 
-/// The steps of a comparison that find something, in the order of a report.
+/// The steps of a comparison that add findings, in the order of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Step {
     /// Copies, by clean offset.
     Copies,
     /// Repeats within the window, by the first record of their id.
     Repeats,
-    /// Records without a raw record, by clean offset.
-    Strays,
+    /// Clean records without a raw record, by clean offset.
+    Unmatched,
     /// Lost records, by raw offset.
     Losses,
 }
 
-/// Counts findings and keeps the first few of each kind, in whatever order they come.
+/// Counts findings and keeps the first ones of each kind, whatever order they are added in.
 #[derive(Debug)]
 pub(super) struct Findings {
     partition: PartitionId,
     limit: usize,
     pub counts: Counts,
-    kept: BTreeMap<Kind, BTreeMap<Turn, Finding>>,
+    kept: BTreeMap<Kind, BTreeMap<SortKey, Finding>>,
 }
 
 impl Findings {
@@ -160,17 +160,17 @@ impl Findings {
 
     pub fn add(
         &mut self,
-        turn: Turn,
+        key: SortKey,
         kind: Kind,
         (raw, clean): (Option<Offset>, Option<Offset>),
         fields: Differing,
     ) {
         *self.counts.slot(kind) += 1;
         let kept = self.kept.entry(kind).or_default();
-        if kept.len() == self.limit && kept.last_key_value().is_none_or(|(last, _)| *last < turn) {
+        if kept.len() == self.limit && kept.last_key_value().is_none_or(|(last, _)| *last < key) {
             return;
         }
-        kept.insert(turn, Finding { kind, partition: self.partition, raw, clean, fields });
+        kept.insert(key, Finding { kind, partition: self.partition, raw, clean, fields });
         if kept.len() > self.limit {
             kept.pop_last();
         }
@@ -179,7 +179,7 @@ impl Findings {
     /// The first findings of each kind, in the order of a report.
     pub fn samples(&self) -> Vec<Finding> {
         let mut all: Vec<_> = self.kept.values().flatten().collect();
-        all.sort_by_key(|(turn, finding)| (**turn, matches!(finding.kind, Kind::OutOfOrder)));
+        all.sort_by_key(|(key, finding)| (**key, matches!(finding.kind, Kind::OutOfOrder)));
         all.into_iter().map(|(_, finding)| *finding).collect()
     }
 }

@@ -1,9 +1,9 @@
-//! The id of a record, found once more, by code of its own.
+//! Extracts the id of a record, independently of the pipeline's code.
 //!
-//! What an id is, is written in the documentation and not in the pipeline's code: a scalar somewhere
-//! in the record; UUIDs are equal in every spelling; absent, null, empty, structured or unreadable is
-//! no id. `serde_json::Value` would lose the text of large and fractional numbers, so each step of a
-//! pointer reads one object or array and leaves its members as they are written.
+//! The documentation is the specification: an id is a scalar in the record; UUIDs are equal in every
+//! spelling; an absent, null, empty, structured or unreadable value is no id. `serde_json::Value` would lose
+//! the text of large and fractional numbers, so each step of a pointer reads one object or array and leaves
+//! its members as raw text.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use super::record::Fields;
 use crate::config::IdSource;
 
-/// The id as bytes that equal ids share; `None` when the record has none.
+/// The id as canonical bytes, the same for equal ids; `None` when the record has none.
 pub fn id_of<'a>(sources: &[IdSource], fields: &Fields<'a>) -> Option<Cow<'a, [u8]>> {
     match sources {
         [] => None,
@@ -43,7 +43,7 @@ fn part<'a>(source: &IdSource, fields: &Fields<'a>) -> Option<Cow<'a, [u8]>> {
     (!bytes.is_empty()).then_some(bytes)
 }
 
-/// All spellings of a UUID become 32 lower-case hex digits.
+/// Normalizes every spelling of a UUID to 32 lower-case hex digits.
 fn uuid<'a>(id: &[u8]) -> Option<Cow<'a, [u8]>> {
     let text = std::str::from_utf8(id).ok()?;
     let digits = match text.len() {
@@ -79,7 +79,7 @@ fn json<'a>(document: &'a [u8], pointer: &str) -> Option<Cow<'a, [u8]>> {
 fn member<'a>(parent: &'a RawValue, name: &str) -> Option<&'a RawValue> {
     let text = parent.get();
     if text.starts_with('{') {
-        // A repeated name: the last one counts, because it is inserted last.
+        // Of several members with one name the last one counts, because it is inserted last.
         let members: HashMap<Cow<'_, str>, &RawValue> = serde_json::from_str(text).ok()?;
         return members.get(name).copied();
     }
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_headers_values_and_composites() {
+    fn ids_are_read_from_keys_headers_values_and_composites() {
         let fields = Fields {
             key: Some(b"k"),
             value: Some(b"v"),
@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(id(&["key", "header:n"]), None);
     }
 
-    /// A record for the other implementation.
+    /// A record for the pipeline's implementation.
     struct Value<'a>(&'a [u8]);
 
     impl identity::Fields for Value<'_> {
@@ -200,23 +200,23 @@ mod tests {
     const POINTERS: [&str; 7] =
         ["json:/id", "json:/id/id", "json:/id/0", "json:/id/01", "json:/id/", "json:/id/1/0", "json:/x/1/id"];
 
-    /// Both ids of a document, mine and theirs.
+    /// Both ids of a document: of the audit and of the pipeline.
     fn both(pointer: &str, value: &[u8]) -> (Option<Vec<u8>>, Option<Identity>) {
-        let mine = id_of(&sources(&[pointer]), &Fields { value: Some(value), ..Fields::default() });
+        let audit = id_of(&sources(&[pointer]), &Fields { value: Some(value), ..Fields::default() });
         let rule = IdentityRule::new(vec![pointer.parse().unwrap()], Hasher::Xxh3);
-        (mine.map(Cow::into_owned), rule.identify(&Value(value)))
+        (audit.map(Cow::into_owned), rule.identify(&Value(value)))
     }
 
-    /// Two readings of one specification: where they differ, one of them is wrong.
+    /// Two implementations of one specification: where they differ, one of them is wrong.
     #[test]
-    fn both_readings_of_the_specification_agree() {
+    fn audit_and_pipeline_extract_equal_ids() {
         for pointer in POINTERS {
             let ids: Vec<_> = CORPUS.iter().map(|value| both(pointer, value)).collect();
-            for ((mine, theirs), value) in ids.iter().zip(CORPUS) {
+            for ((audit, pipeline), value) in ids.iter().zip(CORPUS) {
                 let text = String::from_utf8_lossy(value);
-                assert_eq!(mine.is_some(), theirs.is_some(), "{pointer} of {text}");
-                for ((other_mine, other_theirs), other) in ids.iter().zip(CORPUS) {
-                    let agree = (mine == other_mine) == (theirs == other_theirs);
+                assert_eq!(audit.is_some(), pipeline.is_some(), "{pointer} of {text}");
+                for ((other_audit, other_pipeline), other) in ids.iter().zip(CORPUS) {
+                    let agree = (audit == other_audit) == (pipeline == other_pipeline);
                     assert!(agree, "{pointer} of {text} and {}", String::from_utf8_lossy(other));
                 }
             }
@@ -229,7 +229,7 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2_000) })]
 
         #[test]
-        fn both_readings_agree_on_damaged_documents_too(
+        fn audit_and_pipeline_agree_on_damaged_documents(
             document in prop::sample::select(CORPUS),
             pointer in prop::sample::select(&POINTERS[..]),
             at: Index,
@@ -243,9 +243,9 @@ mod tests {
             } else {
                 damaged[at] = byte;
             }
-            let ((mine, theirs), (mine_before, theirs_before)) = (both(pointer, &damaged), both(pointer, document));
-            prop_assert_eq!(mine.is_some(), theirs.is_some());
-            prop_assert_eq!(mine == mine_before, theirs == theirs_before);
+            let ((audit, pipeline), (audit_before, pipeline_before)) = (both(pointer, &damaged), both(pointer, document));
+            prop_assert_eq!(audit.is_some(), pipeline.is_some());
+            prop_assert_eq!(audit == audit_before, pipeline == pipeline_before);
         }
     }
 }

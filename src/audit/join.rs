@@ -1,33 +1,33 @@
-//! Raw and clean, both sorted by print, side by side: which records each id has here and there.
+//! Merge join of raw and clean, both sorted by fingerprint.
 //!
-//! An id that stands once among the expectations leaves its clean records no choice; they are copies at once.
-//! Where several raw records share a print, [`super::choice`] decides later.
+//! If exactly one expected record has a fingerprint, all clean records with that fingerprint are its copies.
+//! If several raw records share a fingerprint, [`super::choice`] assigns their clean records later.
 
 use std::io;
 
-use super::entry::{Chain, Choosing, Copy, Filed, Marks, Standing};
+use super::entry::{Ambiguous, ByOffset, Chain, Copy, Marks, RecordRow};
 use super::expected::{MissingId, RawCounts, Rules};
-use super::spill::{Scratch, Sorted, Sorter, Tape};
+use super::spill::{Scratch, Sorted, Sorter, SpillFile};
 
-/// What comes of the join.
+/// The result of the join.
 #[derive(Debug)]
 pub(super) struct Joined {
     scratch: Scratch,
-    /// Clean records that can be one raw record only.
+    /// Clean records with exactly one candidate raw record.
     pub singles: Sorter<Copy>,
-    /// Clean records whose id several raw records have: all but the first are older than the window, or
+    /// Clean records whose id several raw records share: all but the first came after the window, or are
     /// forced, and need not be in clean.
-    pub of_ids: Sorter<Choosing>,
-    /// Clean records whose content several raw records without id have; each of those is due.
-    pub of_contents: Sorter<Choosing>,
-    /// Where clean has as many records of one content as raw has, they pair up one by one.
+    pub of_ids: Sorter<Ambiguous>,
+    /// Clean records whose content several raw records without id share; each of those is due.
+    pub of_contents: Sorter<Ambiguous>,
+    /// If clean has as many records of one content as raw, they are paired one by one.
     pub pairs: Sorter<Copy>,
-    /// Clean records that no raw record explains, by clean offset.
-    pub strays: Sorter<Standing>,
-    /// Expected records that may have no copy, by raw offset: certainly all that have none.
-    pub unseen: Sorter<Standing>,
-    /// Expected records that share a print with others, by print, then by raw offset.
-    pub chains: Tape<Filed>,
+    /// Clean records without a raw record, by clean offset.
+    pub unmatched_clean: Sorter<ByOffset>,
+    /// A superset of the expected records without a copy, by raw offset.
+    pub unseen: Sorter<ByOffset>,
+    /// Expected records that share a fingerprint with others, by fingerprint, then by raw offset.
+    pub chains: SpillFile<RecordRow>,
     pub counts: RawCounts,
 }
 
@@ -39,34 +39,34 @@ impl Joined {
             of_ids: Sorter::new(scratch, unit),
             of_contents: Sorter::new(scratch, unit),
             pairs: Sorter::new(scratch, unit),
-            strays: Sorter::new(scratch, unit),
+            unmatched_clean: Sorter::new(scratch, unit),
             unseen: Sorter::new(scratch, unit),
-            chains: Tape::new(scratch),
+            chains: SpillFile::new(scratch),
             scratch: scratch.clone(),
             counts,
         }
     }
 
-    /// Takes all of both.
+    /// Joins both sides to their end.
     pub fn join(
         &mut self,
         rules: &Rules,
-        raw: &mut Sorted<Filed>,
-        clean: &mut Sorted<Filed>,
+        raw: &mut Sorted<RecordRow>,
+        clean: &mut Sorted<RecordRow>,
     ) -> io::Result<()> {
-        while let Some(print) =
-            [raw.peek(), clean.peek()].into_iter().flatten().map(|filed| filed.print).min()
+        while let Some(fingerprint) =
+            [raw.peek(), clean.peek()].into_iter().flatten().map(|row| row.fingerprint).min()
         {
             let mut group = Group::default();
-            while let Some(record) = raw.next_if(|record| record.print == print)? {
+            while let Some(record) = raw.next_if(|record| record.fingerprint == fingerprint)? {
                 if let Some(entry) = group.expect(rules, &record, &mut self.counts) {
                     self.enter(&mut group, entry)?;
                 }
             }
             match (group.first, group.chain) {
                 (None, _) => {
-                    while let Some(record) = clean.next_if(|record| record.print == print)? {
-                        self.strays.push(Standing(record))?;
+                    while let Some(record) = clean.next_if(|record| record.fingerprint == fingerprint)? {
+                        self.unmatched_clean.push(ByOffset(record))?;
                     }
                 }
                 (Some(entry), None) => self.single(&entry, clean)?,
@@ -76,8 +76,8 @@ impl Joined {
         Ok(())
     }
 
-    /// Takes one more expected record of the group.
-    fn enter(&mut self, group: &mut Group, entry: Filed) -> io::Result<()> {
+    /// Adds an expected record to the group.
+    fn enter(&mut self, group: &mut Group, entry: RecordRow) -> io::Result<()> {
         let Some(first) = group.first else {
             group.first = Some(entry);
             return Ok(());
@@ -92,62 +92,62 @@ impl Joined {
         self.link(&entry)
     }
 
-    fn link(&mut self, entry: &Filed) -> io::Result<()> {
+    fn link(&mut self, entry: &RecordRow) -> io::Result<()> {
         self.chains.push(entry)?;
         self.may_be_unseen(entry)
     }
 
-    /// What stands before the range is not missed.
-    fn may_be_unseen(&mut self, entry: &Filed) -> io::Result<()> {
-        if entry.marks.has(Marks::BEFORE) { Ok(()) } else { self.unseen.push(Standing(*entry)) }
+    /// A record before the range is never lost.
+    fn may_be_unseen(&mut self, entry: &RecordRow) -> io::Result<()> {
+        if entry.marks.has(Marks::BEFORE) { Ok(()) } else { self.unseen.push(ByOffset(*entry)) }
     }
 
-    fn single(&mut self, entry: &Filed, clean: &mut Sorted<Filed>) -> io::Result<()> {
+    fn single(&mut self, entry: &RecordRow, clean: &mut Sorted<RecordRow>) -> io::Result<()> {
         let mut seen = false;
-        while let Some(record) = clean.next_if(|record| record.print == entry.print)? {
+        while let Some(record) = clean.next_if(|record| record.fingerprint == entry.fingerprint)? {
             self.singles.push(Copy::new(record.offset, &record.content, entry, Chain::NONE))?;
             seen = true;
         }
         if seen { Ok(()) } else { self.may_be_unseen(entry) }
     }
 
-    fn several(&mut self, first: &Filed, chain: Chain, clean: &mut Sorted<Filed>) -> io::Result<()> {
-        let mut group = Tape::new(&self.scratch);
-        while let Some(record) = clean.next_if(|record| record.print == first.print)? {
-            let choosing = Choosing { at: record.offset, chain, content: record.content };
+    fn several(&mut self, first: &RecordRow, chain: Chain, clean: &mut Sorted<RecordRow>) -> io::Result<()> {
+        let mut group = SpillFile::new(&self.scratch);
+        while let Some(record) = clean.next_if(|record| record.fingerprint == first.fingerprint)? {
+            let ambiguous = Ambiguous { clean_offset: record.offset, chain, content: record.content };
             if first.marks.has(Marks::ID) {
-                self.of_ids.push(choosing)?;
+                self.of_ids.push(ambiguous)?;
             } else {
-                group.push(&choosing)?;
+                group.push(&ambiguous)?;
             }
         }
-        let (mut choosing, mut chained) = (group.cursor(0, u64::MAX), self.chains.jumper());
+        let (mut ambiguous, mut chained) = (group.cursor(0, u64::MAX), self.chains.random_access());
         chained.seek(chain.start);
-        while let Some(record) = choosing.next(&group)? {
+        while let Some(record) = ambiguous.next(&group)? {
             if group.len() != chain.len {
                 self.of_contents.push(record)?;
             } else if let Some(entry) = chained.next(&self.chains)? {
-                self.pairs.push(Copy::new(record.at, &record.content, &entry, chain))?;
+                self.pairs.push(Copy::new(record.clean_offset, &record.content, &entry, chain))?;
             }
         }
         Ok(())
     }
 }
 
-/// The records of one print.
+/// The expected records with one fingerprint.
 #[derive(Debug, Default)]
 struct Group {
-    first: Option<Filed>,
-    /// Where they are, when there are several.
+    first: Option<RecordRow>,
+    /// Their rows, if there are several.
     chain: Option<Chain>,
 }
 
 impl Group {
-    /// What the next raw record of this print makes clean hold, if anything; by rising offset.
-    fn expect(&self, rules: &Rules, record: &Filed, counts: &mut RawCounts) -> Option<Filed> {
+    /// The expected record that the next raw record of this fingerprint adds, if any; by increasing offset.
+    fn expect(&self, rules: &Rules, record: &RecordRow, counts: &mut RawCounts) -> Option<RecordRow> {
         let enter = |due: bool, marks: Marks| {
             let kept = record.marks.without(Marks::DUE).with(Marks::DUE, due);
-            Some(Filed { marks: kept.with(marks, true), ..*record })
+            Some(RecordRow { marks: kept.with(marks, true), ..*record })
         };
         let may_be_due = record.marks.has(Marks::DUE);
         let before = record.marks.has(Marks::BEFORE);
@@ -166,13 +166,13 @@ impl Group {
             enter(may_be_due, Marks::default())
         } else if first.marks.has(Marks::OUTSIDE) {
             counts.decided_outside += 1;
-            enter(false, Marks(Marks::AGAIN.0 | Marks::OUTSIDE.0))
-        } else if rules.remembered(first.time_ms, record.time_ms) {
+            enter(false, Marks(Marks::REPEAT.0 | Marks::OUTSIDE.0))
+        } else if rules.within_window(first.time_ms, record.time_ms) {
             counts.duplicates += 1;
             None
         } else {
             counts.beyond_window += 1;
-            enter(false, Marks::AGAIN)
+            enter(false, Marks::REPEAT)
         }
     }
 }

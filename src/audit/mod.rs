@@ -1,31 +1,31 @@
 //! `dedupd audit`: an independent proof of the promise.
 //!
 //! Reads raw and clean as any `read_committed` reader would, and compares them partition by partition.
-//! It shares no code with the pipeline: no reader, no id extraction, no window, no state. An error made
-//! there is therefore not made here once more. It knows only the promise: each id that is new within the
-//! window is in clean once, in raw order, byte for byte.
+//! It shares no code with the pipeline: no reader, no id extraction, no window, no state. A bug there is
+//! therefore not repeated here. The audit checks only the promise: each id that is new within the window is
+//! in clean once, in raw order, byte for byte.
 //!
-//! What it cannot know: when the pipeline looked at a record. Timestamps in the future are capped by the
-//! clock of the audit instead, and with `window.time = "arrival"` no age can be told; give no window then,
-//! as long as all of raw arrived within one.
+//! The topics do not show when the pipeline processed a record. The audit caps timestamps in the future by
+//! its own clock instead. With `window.time = "arrival"` the age of a record cannot be derived from the
+//! topics: set no window then, provided that all of raw arrived within one window.
 
-mod account;
 mod choice;
 mod compare;
 mod entry;
 mod error;
+mod evaluation;
 mod expected;
+mod expected_records;
 mod findings;
 mod id;
+mod increasing;
 mod join;
-mod ledger;
 mod partition;
 mod progress;
 mod range;
 mod reader;
 mod record;
 mod report;
-mod rise;
 mod spill;
 
 use std::path::PathBuf;
@@ -41,7 +41,7 @@ pub use id::id_of;
 pub use progress::progress_bar;
 pub use range::{Moment, Part, Range};
 pub use reader::Span;
-pub use record::{Content, Differing, Fields, Fingerprints, Print, Seen};
+pub use record::{Content, Differing, Fields, Fingerprint, Fingerprints, Seen};
 pub use report::{PartitionReport, Report};
 pub use spill::Scratch;
 
@@ -52,19 +52,19 @@ use partition::Audit;
 use progress::Progress;
 use reader::{Access, Reader};
 
-/// What any consumer that trusts transactions reads.
+/// The isolation level of consumers that read committed transactions only.
 const COMMITTED: &str = "read_committed";
-/// How long the transactions that are open at the start may take to end.
-const SETTLE: Duration = Duration::from_secs(5);
-const LOOK: Duration = Duration::from_millis(50);
-/// Memory that the client takes beside its queue, and all that is not rows, bytes.
-const BESIDE: u64 = 8 << 20;
-/// Most that the client reads ahead, bytes.
-const AHEAD_MAX: u64 = 64 << 20;
+/// How long to wait for transactions that are open at the start.
+const OPEN_TRANSACTIONS_TIMEOUT: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// Memory of the client beyond its queue, and of everything that is not rows, bytes.
+const OVERHEAD: u64 = 8 << 20;
+/// Maximum prefetched by the client, bytes.
+const PREFETCH_MAX: u64 = 64 << 20;
 
-/// The least memory an audit can do with, bytes.
+/// The minimum memory of an audit, bytes.
 pub const LEAST_MEMORY: u64 = 32 << 20;
-/// The memory of an audit that was not told, bytes.
+/// The default memory of an audit, bytes.
 pub const DEFAULT_MEMORY: u64 = 256 << 20;
 
 /// What to audit.
@@ -72,50 +72,50 @@ pub const DEFAULT_MEMORY: u64 = 256 << 20;
 pub struct Options {
     /// `host:port` list.
     pub bootstrap_servers: String,
-    /// librdkafka properties; those that decide what is read are not changed by them.
+    /// librdkafka properties. They cannot override the properties that determine what is read.
     pub properties: Vec<(String, String)>,
-    /// Topic that was read.
+    /// The raw topic.
     pub raw: String,
-    /// Topic that was written.
+    /// The clean topic.
     pub clean: String,
-    /// Where the id stands; several places make one id.
+    /// Where the id is read; several sources make one composite id.
     pub id: Vec<IdSource>,
-    /// What happened to records without an id.
+    /// How the pipeline treats records without an id.
     pub missing_id: MissingId,
-    /// A record with this header went through whatever its id.
+    /// Records with this header are always forwarded, whatever their id.
     pub force_header: Option<String>,
-    /// How long an id was remembered; `None` is for ever.
+    /// How long an id is kept; `None` is forever.
     pub window: Option<Duration>,
-    /// The part of the logs that is judged.
+    /// The range of the logs that is audited.
     pub range: Range,
-    /// Count what retention or compaction explains apart, instead of as findings.
+    /// Count what retention or compaction explains separately, not as findings.
     pub allow_gone: bool,
-    /// How many findings of each kind are told by their coordinates.
+    /// How many findings of each kind are reported with their coordinates.
     pub samples: usize,
-    /// Most memory in use, bytes, at least [`LEAST_MEMORY`]; what does not fit goes to temporary files.
+    /// Memory limit, bytes, at least [`LEAST_MEMORY`]; what does not fit goes to temporary files.
     pub memory: u64,
-    /// The folder of those; `None` is the system's.
+    /// The directory of the temporary files; `None` is the system's.
     pub temp_dir: Option<PathBuf>,
-    /// What a reader of the report should know of the configuration.
+    /// Notes for the reader of the report, about the configuration.
     pub notes: Vec<String>,
 }
 
 impl Options {
-    /// How much the client may read ahead, bytes.
-    fn ahead(&self) -> u64 {
-        (self.memory / 4).min(AHEAD_MAX)
+    /// How much the client may prefetch, bytes.
+    fn prefetch(&self) -> u64 {
+        (self.memory / 4).min(PREFETCH_MAX)
     }
 
     fn scratch(&self) -> Scratch {
         let dir = self.temp_dir.clone().unwrap_or_else(std::env::temp_dir);
-        let rows = self.memory.max(LEAST_MEMORY).saturating_sub(self.ahead() + BESIDE);
+        let rows = self.memory.max(LEAST_MEMORY).saturating_sub(self.prefetch() + OVERHEAD);
         Scratch::new(&dir, usize::try_from(rows).unwrap_or(usize::MAX))
     }
 }
 
 /// Reads both topics and compares them. `bar` is [`progress_bar`] or `ProgressBar::hidden()`.
 ///
-/// Raw is due up to its end at the start; what arrives later may be in clean and need not.
+/// Raw records up to the end of raw at the start are due in clean. Later ones may be in clean but need not be.
 pub fn run(options: &Options, bar: &ProgressBar) -> Result<Report, AuditError> {
     let started = clock::monotonic();
     let open = |topic: &str, isolation: &str| {
@@ -123,14 +123,14 @@ pub fn run(options: &Options, bar: &ProgressBar) -> Result<Report, AuditError> {
             &Access {
                 servers: &options.bootstrap_servers,
                 properties: &options.properties,
-                ahead: options.ahead(),
+                prefetch: options.prefetch(),
             },
             topic,
             isolation,
         )
     };
     let (raw, clean) = (open(&options.raw, COMMITTED)?, open(&options.clean, COMMITTED)?);
-    let hidden = settled(&clean, &open(&options.clean, "read_uncommitted")?)?;
+    let open_transaction = await_open_transactions(&clean, &open(&options.clean, "read_uncommitted")?)?;
     let spans = spans(&raw, &clean, options)?;
     let progress = Progress::new(bar, spans.iter().map(|spans| spans.raw.len() + spans.clean.len()).sum());
     let scratch = options.scratch();
@@ -141,20 +141,20 @@ pub fn run(options: &Options, bar: &ProgressBar) -> Result<Report, AuditError> {
         options,
         raw,
         clean,
-        prints: Fingerprints::new(fastrand::u128(..)),
+        fingerprints: Fingerprints::new(fastrand::u128(..)),
         progress,
         scratch: scratch.clone(),
     };
     let mut report = Report { range: options.range, notes: audit.notes(&spans), ..Report::default() };
-    report.notes.extend(hidden);
+    report.notes.extend(open_transaction);
     report.notes.extend(options.notes.iter().cloned());
-    let mut strangers = Strangers::new(&scratch);
+    let mut unmatched = Strangers::new(&scratch);
     for spans in &spans {
-        let (outcome, raw_end) = audit.partition(spans, &mut strangers)?;
+        let (outcome, raw_end) = audit.partition(spans, &mut unmatched)?;
         report.sample(&outcome.samples, options.samples);
         report.add(part(spans, raw_end, &outcome));
     }
-    report.moved = strangers.moved().map_err(failed)?;
+    report.moved = unmatched.moved().map_err(failed)?;
     report.bytes = audit.progress.bytes();
     report.spilled_bytes = scratch.written();
     report.elapsed = started.elapsed();
@@ -162,40 +162,40 @@ pub fn run(options: &Options, bar: &ProgressBar) -> Result<Report, AuditError> {
     Ok(report)
 }
 
-/// What there is to read of a partition.
+/// The offsets to read of a partition.
 #[derive(Debug, Clone, Copy)]
 struct Spans {
     partition: PartitionId,
-    /// Due up to here.
+    /// Records below its end are due in clean.
     raw: Span,
     clean: Span,
-    /// Whether clean has lost its beginning, and the range reaches back to that.
+    /// Whether the first records of clean were deleted, and the range includes the log start.
     clean_trimmed: bool,
-    /// First offset that raw has, wherever the range begins.
+    /// Log start offset of raw, wherever the range begins.
     raw_low: Offset,
-    /// First offset that clean has.
+    /// Log start offset of clean.
     clean_low: Offset,
 }
 
-/// Waits until what clean holds now can be seen: a commit is answered before its markers are in every
-/// partition. Gives a note when a transaction stays open.
-fn settled(clean: &Reader, all: &Reader) -> Result<Option<String>, AuditError> {
-    let deadline = clock::monotonic() + SETTLE;
+/// Waits until everything in clean is below its last stable offset: the broker acknowledges a commit before
+/// its markers are in every partition. Returns a note when a transaction stays open.
+fn await_open_transactions(clean: &Reader, all: &Reader) -> Result<Option<String>, AuditError> {
+    let deadline = clock::monotonic() + OPEN_TRANSACTIONS_TIMEOUT;
     for partition in 0..clean.partitions() {
         let written = all.span(partition)?.end;
         while clean.span(partition)?.end < written {
             if clock::monotonic() > deadline {
                 return Ok(Some(format!(
-                    "a transaction is open in partition {partition} of the clean topic; what it holds does not count"
+                    "a transaction is open in partition {partition} of the clean topic; its records are not counted"
                 )));
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
     Ok(None)
 }
 
-/// The ends of raw first: what clean then holds beyond them is read in raw as well, but not due.
+/// Fetches the ends of raw first. Records that clean holds beyond them are also read from raw, but are not due.
 fn spans(raw: &Reader, clean: &Reader, options: &Options) -> Result<Vec<Spans>, AuditError> {
     let partitions = 0..raw.partitions().max(clean.partitions());
     let raws: Vec<Span> =
@@ -206,8 +206,8 @@ fn spans(raw: &Reader, clean: &Reader, options: &Options) -> Result<Vec<Spans>, 
         let (raw_low, clean_low) = (raw_span.low, clean_span.low);
         if let Some(from_ms) = options.range.from_ms {
             clean_span.low = clean.first_since(partition, from_ms, clean_span)?;
-            if let Some(known_ms) = known_since(options, from_ms) {
-                raw_span.low = raw.first_since(partition, known_ms, raw_span)?;
+            if let Some(context_ms) = context_since(options, from_ms) {
+                raw_span.low = raw.first_since(partition, context_ms, raw_span)?;
             }
         }
         let clean_trimmed = clean_low > 0 && clean_span.low == clean_low;
@@ -217,9 +217,9 @@ fn spans(raw: &Reader, clean: &Reader, options: &Options) -> Result<Vec<Spans>, 
     Ok(spans)
 }
 
-/// From when on raw is read, so that every id is known that can decide about the range: two windows before
-/// it. Of an id that was seen last before that, nothing is remembered by any reckoning.
-fn known_since(options: &Options, from_ms: i64) -> Option<i64> {
+/// The time from which raw is read, ms since the epoch: two windows before the range. An id that was last
+/// seen earlier has expired in any case, so every id that can affect the range is read.
+fn context_since(options: &Options, from_ms: i64) -> Option<i64> {
     options.window.map(|window| from_ms.saturating_sub(range::whole_ms(window).saturating_mul(2)))
 }
 

@@ -1,4 +1,4 @@
-//! One partition: read on both sides, then compared.
+//! Reads one partition of both topics, then compares them.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -23,17 +23,17 @@ pub(super) struct Audit<'a> {
     pub options: &'a Options,
     pub raw: Reader,
     pub clean: Reader,
-    pub prints: Fingerprints,
+    pub fingerprints: Fingerprints,
     pub progress: Progress<'a>,
     pub scratch: Scratch,
 }
 
 impl Audit<'_> {
-    /// Compares a partition; tells also up to which offset raw was judged.
+    /// Compares a partition. Returns also the end of the audited range of raw.
     pub fn partition(
         &self,
         spans: &Spans,
-        strangers: &mut Strangers,
+        unmatched: &mut Strangers,
     ) -> Result<(Outcome, Offset), AuditError> {
         let mut comparison = Comparison::new(self.rules(spans), &self.scratch);
         let last = self.clean(spans, &mut comparison)?;
@@ -45,7 +45,7 @@ impl Audit<'_> {
             gone: if self.options.allow_gone { allowed } else { Gone::Nothing },
         };
         self.progress.comparing(spans.partition);
-        let outcome = comparison.finish(scope, strangers).map_err(|error| self.spill(error))?;
+        let outcome = comparison.finish(scope, unmatched).map_err(|error| self.spill(error))?;
         Ok((outcome, raw_end))
     }
 
@@ -62,7 +62,8 @@ impl Audit<'_> {
         }
     }
 
-    /// Reads clean first: whatever it holds is in raw by then. Gives the record with which it leaves the range.
+    /// Reads clean before raw, so that raw has every record of clean by then. Returns the first record after the
+    /// range.
     fn clean(&self, spans: &Spans, comparison: &mut Comparison) -> Result<Last, AuditError> {
         let mut cut = Cut::new(self.options.range);
         let mut last = Last::default();
@@ -109,7 +110,7 @@ impl Audit<'_> {
         let header = self.options.force_header.as_deref();
         reader.read(partition, span, &mut |offset, fields| {
             let id = id_of(&self.options.id, fields);
-            let mut seen = self.prints.seen(offset, id.as_deref(), fields);
+            let mut seen = self.fingerprints.seen(offset, id.as_deref(), fields);
             seen.forced = header
                 .is_some_and(|header| fields.headers.iter().any(|(name, _)| *name == header.as_bytes()));
             self.progress.read(offset, fields.bytes());
@@ -123,7 +124,7 @@ impl Audit<'_> {
         AuditError::spill(&self.scratch, error)
     }
 
-    /// What a reader of the report should know of the topics.
+    /// Notes for the reader of the report, about the topics.
     pub fn notes(&self, spans: &[Spans]) -> Vec<String> {
         let mut notes = Vec::new();
         let (raw, clean) = (self.raw.partitions(), self.clean.partitions());
@@ -135,8 +136,8 @@ impl Audit<'_> {
             let count = lows.filter(|(low, span)| *low > 0 && *low == span.low).count();
             (count > 0).then(|| {
                 format!(
-                    "{topic} no longer begins at offset 0 in {count} partitions: what is gone from there counts as \
-                     {counts_as}, unless that is allowed (--allow-gone)"
+                    "{topic} no longer starts at offset 0 in {count} partitions: the deleted records cause findings \
+                     ({counts_as}); allow them with --allow-gone"
                 )
             })
         };

@@ -1,4 +1,4 @@
-//! How far an audit is, for a person who waits.
+//! The progress bar of an audit.
 
 use std::cell::Cell;
 
@@ -8,10 +8,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::reader::Span;
 use crate::dedupe::{Offset, PartitionId};
 
-/// How many records go by between two looks at the bar.
+/// Records between two updates of the bar.
 const STEP: u64 = 4_096;
 
-/// The progress bar of an audit: on standard error, if that is a terminal.
+/// The progress bar of an audit, on standard error if that is a terminal.
 #[must_use]
 pub fn progress_bar() -> ProgressBar {
     let style = ProgressStyle::with_template(
@@ -24,7 +24,7 @@ pub fn progress_bar() -> ProgressBar {
     }
 }
 
-/// Counts records and bytes along the way. Records of all are known by their offsets, bytes are estimated.
+/// Counts records and bytes. The total of records follows from the offsets; the total of bytes is an estimate.
 #[derive(Debug)]
 pub(super) struct Progress<'a> {
     bar: &'a ProgressBar,
@@ -38,7 +38,7 @@ pub(super) struct Progress<'a> {
 }
 
 impl<'a> Progress<'a> {
-    /// Nothing done of so many offsets.
+    /// `all`: the number of offsets to read.
     pub fn new(bar: &'a ProgressBar, all: u64) -> Self {
         bar.set_length(all);
         Self {
@@ -57,14 +57,14 @@ impl<'a> Progress<'a> {
         self.bytes.get()
     }
 
-    /// A span comes next.
+    /// Starts a span.
     pub fn begin(&self, partition: PartitionId, span: Span) {
         self.partition.set(partition);
         self.span.set(span);
         self.show(span.low);
     }
 
-    /// A record of the span has been read.
+    /// Counts a record of the span.
     pub fn read(&self, offset: Offset, bytes: u64) {
         self.bytes.set(self.bytes.get() + bytes);
         self.records.set(self.records.get() + 1);
@@ -73,14 +73,14 @@ impl<'a> Progress<'a> {
         }
     }
 
-    /// The span has been read.
+    /// Ends the span.
     pub fn end(&self) {
         let span = self.span.get();
         self.show(span.end);
         self.done.set(self.done.get() + span.len());
     }
 
-    /// All of a partition has been read.
+    /// The partition is read; the comparison starts.
     pub fn comparing(&self, partition: PartitionId) {
         self.bar.set_message(format!("comparing partition {partition}"));
     }

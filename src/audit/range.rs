@@ -1,37 +1,37 @@
-//! A range of time, and which part of a log lies in it.
+//! A time range, and the part of a log within it.
 //!
-//! The range begins at the first record whose timestamp is not before `from`, and ends at the first whose
-//! timestamp is not before `to`: a log is in the order of arrival, not of timestamps, and a clean log is a part
-//! of its raw log in the same order, so both are cut at the same records.
+//! The range starts at the first record whose timestamp is not before `from`, and ends before the first record
+//! whose timestamp is not before `to`. A log is ordered by arrival, not by timestamp, and a clean log is a
+//! subsequence of its raw log. So both are cut at the same records.
 
 use std::ops::ControlFlow;
 use std::time::{Duration, UNIX_EPOCH};
 
 use super::record::Seen;
 
-/// A point in time as a person gives it.
+/// A point in time as typed by a user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
-    /// ms since the epoch.
+    /// Epoch milliseconds.
     At(i64),
-    /// So long ago.
+    /// This long before now.
     Ago(Duration),
 }
 
 impl Moment {
-    /// Reads RFC 3339, as in `2026-05-01T12:00:00Z` or `2026-05-01T14:00:00+02:00`, or a duration back from
-    /// now, as in `90m`. The error says what is wrong, continuing a sentence.
+    /// Parses RFC 3339, as in `2026-05-01T12:00:00Z` or `2026-05-01T14:00:00+02:00`, or a duration before now,
+    /// as in `90m`. The error is the end of a sentence whose subject is the text.
     pub fn parse(text: &str) -> Result<Self, String> {
         let text = text.trim();
         if let Some(ms) = rfc3339(text) {
             return Ok(Self::At(ms));
         }
         crate::config::parse_duration(text).map(Self::Ago).map_err(|_| {
-            "is no time: write RFC 3339, as in 2026-05-01T12:00:00Z, or a duration back from now, as in 90m".to_owned()
+            "is not a time: write RFC 3339, as in 2026-05-01T12:00:00Z, or a duration before now, as in 90m".to_owned()
         })
     }
 
-    /// ms since the epoch.
+    /// Epoch milliseconds.
     #[must_use]
     pub fn ms(self, now_ms: i64) -> i64 {
         match self {
@@ -65,27 +65,27 @@ fn rfc3339(text: &str) -> Option<i64> {
     Some(whole_ms(since) - east_minutes * 60_000)
 }
 
-/// The range that is audited, ms since the epoch.
+/// The audited range, epoch milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Range {
-    /// Records with timestamps before this are not judged.
+    /// The range starts at the first record with this timestamp or a later one.
     pub from_ms: Option<i64>,
-    /// From the first record with such a timestamp on, none is judged.
+    /// The range ends before the first record with this timestamp or a later one.
     pub to_ms: Option<i64>,
 }
 
-/// Where in its log a raw record stands.
+/// The position of a raw record relative to the range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
-    /// Before the range: it tells which ids are known.
+    /// Before the range: only its id matters.
     Before,
     /// In the range.
     Within,
-    /// Behind it: it may be in clean, and need not.
+    /// After the range: it may be in clean, but need not be.
     Behind,
 }
 
-/// Cuts a log at the borders of a range; records come by rising offset.
+/// Cuts a log at the borders of a range; records are passed by increasing offset.
 #[derive(Debug)]
 pub(super) struct Cut {
     range: Range,
@@ -97,7 +97,7 @@ impl Cut {
         Self { range, part: Part::Before }
     }
 
-    /// Where the next record stands.
+    /// The part that the next record belongs to.
     pub fn part(&mut self, record: &Seen) -> Part {
         let time_ms = record.content.timestamp_ms();
         if self.part == Part::Before && self.range.from_ms.is_none_or(|from_ms| time_ms >= from_ms) {
@@ -110,16 +110,16 @@ impl Cut {
     }
 }
 
-/// The record with which a clean log leaves the range: raw is read up to the same record, because whatever
-/// clean holds before it stands before it in raw.
+/// The first clean record after the range. Raw is read up to the same record: whatever precedes it in clean
+/// also precedes it in raw.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Last(pub Option<Seen>);
 
 impl Last {
-    /// Whether this raw record is that one.
+    /// Stops at the raw record that equals this record.
     pub fn flow(&self, part: Part, record: &Seen) -> ControlFlow<()> {
-        let is_it = |last: &Seen| (last.print, last.content) == (record.print, record.content);
-        if part == Part::Behind && self.0.as_ref().is_some_and(is_it) {
+        let is_last = |last: &Seen| (last.fingerprint, last.content) == (record.fingerprint, record.content);
+        if part == Part::Behind && self.0.as_ref().is_some_and(is_last) {
             ControlFlow::Break(())
         } else {
             ControlFlow::Continue(())
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_read_with_their_zone_or_counted_back() {
+    fn times_are_parsed_with_their_zone_or_as_durations_before_now() {
         let noon = 1_777_636_800_000;
         for text in [
             "2026-05-01T12:00:00Z",

@@ -1,5 +1,4 @@
-//! One topic, read partition by partition as a `read_committed` reader sees it. Joins no group and
-//! commits nothing.
+//! Reads one topic, partition by partition, as a `read_committed` consumer. Joins no group and commits nothing.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -17,40 +16,39 @@ use crate::dedupe::{Offset, PartitionId};
 use crate::kafka::connection::{self, Complaint, Listening};
 use crate::kafka::headers_of;
 
-/// How long a broker may be silent before the audit gives up.
-const PATIENCE: Duration = Duration::from_secs(30);
-const POLL: Duration = Duration::from_millis(100);
+/// How long a call may take, or no record may arrive, before the audit fails.
+const TIMEOUT: Duration = Duration::from_secs(30);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The offsets of a partition that can be read.
+/// The readable offsets of a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Span {
-    /// First offset still in the log.
+    /// Log start offset.
     pub low: Offset,
-    /// One past the last offset that a `read_committed` reader can see.
+    /// Last stable offset: one past the last offset visible to a `read_committed` reader.
     pub end: Offset,
 }
 
 impl Span {
-    /// How many offsets.
+    /// Number of offsets.
     pub(super) fn len(self) -> u64 {
         self.end.saturating_sub(self.low)
     }
 }
 
-/// Takes a record; says whether it wants more.
+/// Called for each record; returns whether to continue.
 pub(super) type Visit<'a> = dyn FnMut(Offset, &Fields<'_>) -> Result<ControlFlow<()>, AuditError> + 'a;
 
-/// How a topic is reached.
+/// How to connect to the brokers.
 pub(super) struct Access<'a> {
     /// `host:port` list.
     pub servers: &'a str,
     /// librdkafka properties.
     pub properties: &'a [(String, String)],
-    /// How much is read ahead, bytes.
-    pub ahead: u64,
+    /// How much the client prefetches, bytes.
+    pub prefetch: u64,
 }
 
-/// A topic being read.
 pub(super) struct Reader {
     consumer: BaseConsumer<Listening>,
     config: ClientConfig,
@@ -60,7 +58,7 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// Connects and finds the topic. Only `read_committed` gives records that count.
+    /// Connects and finds the topic. Only records read with `read_committed` are audited.
     pub fn open(access: &Access<'_>, topic: &str, isolation: &str) -> Result<Self, AuditError> {
         let mut config = config(access);
         config.set("isolation.level", isolation);
@@ -71,14 +69,14 @@ impl Reader {
         Ok(reader)
     }
 
-    /// How many partitions the topic has.
+    /// Number of partitions of the topic.
     pub fn partitions(&self) -> PartitionId {
         self.partitions
     }
 
     fn count_partitions(&self) -> Result<PartitionId, AuditError> {
         let metadata = connection::metadata(&self.consumer, &self.config, &self.topic)
-            .map_err(|(error, complaint)| self.explained(&error, complaint))?;
+            .map_err(|(error, complaint)| self.with_cause(&error, complaint))?;
         let found = metadata.topics().iter().find(|topic| topic.name() == self.topic);
         let error = found.and_then(MetadataTopic::error).map(RDKafkaErrorCode::from);
         match (found, error) {
@@ -86,25 +84,26 @@ impl Reader {
                 Ok(PartitionId::try_from(topic.partitions().len()).unwrap_or(PartitionId::MAX))
             }
             (Some(_), Some(code)) if remedy(code).is_some() => {
-                Err(self.unanswered(&KafkaError::MetadataFetch(code)))
+                Err(self.failed(&KafkaError::MetadataFetch(code)))
             }
             _ => Err(AuditError::MissingTopic { topic: self.topic.clone(), servers: self.servers.clone() }),
         }
     }
 
-    /// What of a partition can be read now; nothing of one that does not exist.
+    /// The offsets of a partition that are readable now; empty if the partition does not exist.
     pub fn span(&self, partition: PartitionId) -> Result<Span, AuditError> {
         if partition >= self.partitions {
             return Ok(Span::default());
         }
         let (low, end) = self
             .consumer
-            .fetch_watermarks(&self.topic, number(partition), PATIENCE)
-            .map_err(|e| self.unanswered(&e))?;
+            .fetch_watermarks(&self.topic, number(partition), TIMEOUT)
+            .map_err(|e| self.failed(&e))?;
         Ok(Span { low: offset(low), end: offset(end) })
     }
 
-    /// An offset of the span before which no record has this timestamp or a later one; its end when none has.
+    /// An offset of the span before which no record has this timestamp or a later one; the end of the span if no
+    /// record has.
     pub fn first_since(&self, partition: PartitionId, ms: i64, span: Span) -> Result<Offset, AuditError> {
         if span.low >= span.end {
             return Ok(span.low);
@@ -112,40 +111,40 @@ impl Reader {
         let mut list = TopicPartitionList::new();
         list.add_partition_offset(&self.topic, number(partition), Start::Offset(ms.max(0)))
             .map_err(|e| AuditError::settings(&e))?;
-        let found = self.consumer.offsets_for_times(list, PATIENCE).map_err(|e| self.unanswered(&e))?;
+        let found = self.consumer.offsets_for_times(list, TIMEOUT).map_err(|e| self.failed(&e))?;
         match found.elements().first().map(|element| (element.error(), element.offset())) {
             Some((Ok(()), Start::Offset(at))) => Ok(offset(at).clamp(span.low, span.end)),
-            Some((Err(error), _)) => Err(self.unanswered(&error)),
+            Some((Err(error), _)) => Err(self.failed(&error)),
             _ => Ok(span.end),
         }
     }
 
-    /// Visits the records of a span by rising offset, until the visitor has enough.
+    /// Visits the records of a span by increasing offset, until `visit` breaks.
     pub fn read(&self, partition: PartitionId, span: Span, visit: &mut Visit<'_>) -> Result<(), AuditError> {
         if span.low >= span.end {
             return Ok(());
         }
         self.assign(partition, span.low)?;
-        let (mut heard, mut waiting) = (clock::monotonic(), true);
+        let (mut last_record, mut waiting) = (clock::monotonic(), true);
         loop {
-            match self.consumer.poll(POLL) {
+            match self.consumer.poll(POLL_INTERVAL) {
                 Some(Ok(message)) => {
                     waiting = false;
                     let at = offset(message.offset());
-                    let enough = at < span.end && visit(at, &fields(&message))?.is_break();
-                    if enough || at + 1 >= span.end {
+                    let stop = at < span.end && visit(at, &fields(&message))?.is_break();
+                    if stop || at + 1 >= span.end {
                         break;
                     }
                     continue;
                 }
-                // The rest is markers and aborted records.
+                // Only transaction markers and aborted records are left.
                 Some(Err(KafkaError::PartitionEOF(at))) if at == number(partition) => break,
-                Some(Err(error)) => self.endure(partition, &error)?,
+                Some(Err(error)) => self.fail_unless_transient(partition, &error)?,
                 None => {}
             }
             if !waiting {
-                (heard, waiting) = (clock::monotonic(), true);
-            } else if heard.elapsed() > PATIENCE {
+                (last_record, waiting) = (clock::monotonic(), true);
+            } else if last_record.elapsed() > TIMEOUT {
                 return Err(self.silent(partition));
             }
         }
@@ -163,8 +162,8 @@ impl Reader {
         self.consumer.assign(&list).map_err(|e| AuditError::settings(&e))
     }
 
-    /// Brokers come back; refusals and deleted records do not.
-    fn endure(&self, partition: PartitionId, error: &KafkaError) -> Result<(), AuditError> {
+    /// An unreachable broker is transient; rejected requests and deleted records are not.
+    fn fail_unless_transient(&self, partition: PartitionId, error: &KafkaError) -> Result<(), AuditError> {
         match error.rdkafka_error_code() {
             Some(RDKafkaErrorCode::AutoOffsetReset | RDKafkaErrorCode::OffsetOutOfRange) => {
                 Err(AuditError::Deleted { topic: self.topic.clone(), partition })
@@ -177,19 +176,19 @@ impl Reader {
                 let why = reason.unwrap_or_else(|| code.to_string());
                 Err(AuditError::Damaged { topic: self.topic.clone(), partition, why })
             }
-            Some(code) if remedy(code).is_some() => Err(self.unanswered(error)),
-            // Also a group that may not be used: none is.
+            Some(code) if remedy(code).is_some() => Err(self.failed(error)),
+            // Includes a missing permission on the group, which is not used.
             _ => Ok(()),
         }
     }
 
-    /// A call that failed: refused, or not answered.
-    fn unanswered(&self, error: &KafkaError) -> AuditError {
-        self.explained(error, connection::complaint_of(&self.consumer, &self.config))
+    /// The error of a call that was rejected or timed out.
+    fn failed(&self, error: &KafkaError) -> AuditError {
+        self.with_cause(error, connection::complaint_of(&self.consumer, &self.config))
     }
 
-    /// The reason is often only in the complaints.
-    fn explained(&self, error: &KafkaError, complaint: Option<Complaint>) -> AuditError {
+    /// The cause is often only in the error events of the client.
+    fn with_cause(&self, error: &KafkaError, complaint: Option<Complaint>) -> AuditError {
         if let Some(Complaint { what, .. }) = complaint {
             return AuditError::NotConnected { servers: self.servers.clone(), what };
         }
@@ -210,7 +209,7 @@ impl Reader {
         AuditError::Silent {
             topic: self.topic.clone(),
             partition,
-            seconds: PATIENCE.as_secs(),
+            seconds: TIMEOUT.as_secs(),
             why: self
                 .consumer
                 .context()
@@ -227,13 +226,13 @@ fn config(access: &Access<'_>) -> ClientConfig {
         .set("reconnect.backoff.max.ms", "1000")
         .set("fetch.wait.max.ms", "50")
         .set("fetch.queue.backoff.ms", "20")
-        .set("queued.max.messages.kbytes", (access.ahead >> 10).clamp(1, 2_097_151).to_string());
+        .set("queued.max.messages.kbytes", (access.prefetch >> 10).clamp(1, 2_097_151).to_string());
     for (name, value) in access.properties {
         config.set(name, value);
     }
     config
         .set("bootstrap.servers", access.servers)
-        // The client wants a name to assign partitions; the group is never joined.
+        // The client requires a group id to assign partitions; the group is never joined.
         .set("group.id", "dedupd.audit")
         .set("check.crcs", "true")
         .set("enable.auto.commit", "false")

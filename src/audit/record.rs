@@ -1,10 +1,10 @@
-//! A record as the audit sees it, and the short stand-ins that it keeps.
+//! A record as the audit reads it, and the fingerprints that it stores.
 //!
-//! Everything is remembered by fingerprint, so that memory does not depend on the size of records.
-//! The hash (`SipHash` 1-3, 128 bits) has a random key per run and shares nothing with the hashes of
-//! the pipeline: what collides there does not collide here. Two of 10^10 ids share a print with a chance of
-//! 1.5e-19; they would then count as one id, and a second run, with another key, would tell them apart. A
-//! change of one field is overlooked with a chance of 2^-64.
+//! Only fingerprints are stored, so memory does not depend on the size of records. The hash (`SipHash` 1-3,
+//! 128 bits) has a random key per run and shares nothing with the hashes of the pipeline: what collides there
+//! does not collide here. Two of 10^10 ids share a fingerprint with a probability of 1.5e-19. They would count
+//! as one id; a second run, with another key, would separate them. A change of one field is missed with a
+//! probability of 2^-64.
 
 use std::hash::Hasher as _;
 
@@ -13,16 +13,16 @@ use siphasher::sip128::{Hasher128 as _, SipHasher13};
 use super::spill::{Parts, Row};
 use crate::dedupe::Offset;
 
-/// What a record holds, borrowed.
+/// The fields of a record, borrowed.
 #[derive(Debug, Clone, Default)]
 pub struct Fields<'a> {
     /// The key; `None` when null.
     pub key: Option<&'a [u8]>,
     /// The value; `None` when null.
     pub value: Option<&'a [u8]>,
-    /// The headers in their order, names as bytes; a null value is `None`.
+    /// The headers in order, names as bytes; a null value is `None`.
     pub headers: Vec<(&'a [u8], Option<&'a [u8]>)>,
-    /// The timestamp, ms since the epoch; `None` when the record has none.
+    /// The timestamp, epoch milliseconds; `None` when the record has none.
     pub timestamp_ms: Option<i64>,
 }
 
@@ -36,11 +36,11 @@ impl Fields<'_> {
     }
 }
 
-/// 128 bits that stand for an id, or for the content of a record without one.
+/// 128-bit hash of an id, or of the content of a record without id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Print(pub [u8; 16]);
+pub struct Fingerprint(pub [u8; 16]);
 
-/// The fields of a record, each by 64 bits, so that a change can be told by the field it is in.
+/// The fields of a record, a 64-bit hash each, so that a change can be attributed to a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Content {
     key: u64,
@@ -77,7 +77,7 @@ impl Differing {
 }
 
 impl Content {
-    /// Which fields are not the same in `other`.
+    /// Which fields differ in `other`.
     #[must_use]
     pub fn differing(&self, other: &Self) -> Differing {
         let same = [
@@ -89,13 +89,13 @@ impl Content {
         Differing(same.iter().enumerate().fold(0, |bits, (bit, same)| bits | (u8::from(!same) << bit)))
     }
 
-    /// Whether these could be the same record with something changed: same value, or same timestamp.
+    /// Whether these may be the same record with a change: they have the same value, or the same timestamp.
     #[must_use]
     pub fn resembles(&self, other: &Self) -> bool {
         self.value == other.value || self.timestamp_ms == other.timestamp_ms
     }
 
-    /// The record's timestamp, ms since the epoch; −1 when it has none.
+    /// The record's timestamp, epoch milliseconds; −1 when it has none.
     #[must_use]
     pub fn timestamp_ms(&self) -> i64 {
         self.timestamp_ms
@@ -124,38 +124,38 @@ impl Row for Content {
 /// One record, reduced to what the comparison needs.
 #[derive(Debug, Clone, Copy)]
 pub struct Seen {
-    /// Where it stands in its partition.
+    /// Offset in its partition.
     pub offset: Offset,
-    /// What stands for it: its id, or its content where it has no id.
-    pub print: Print,
+    /// Fingerprint of its id, or of its content where it has no id.
+    pub fingerprint: Fingerprint,
     /// Whether it has an id.
     pub has_id: bool,
-    /// Whether the producer wants it through whatever its id.
+    /// Whether it has the force header: it is forwarded whatever its id.
     pub forced: bool,
-    /// Its fields.
+    /// Hashes of its fields.
     pub content: Content,
 }
 
-/// Makes fingerprints; those of different makers cannot be compared.
+/// Computes fingerprints; those of different keys cannot be compared.
 #[derive(Debug, Clone)]
 pub struct Fingerprints {
     sip: SipHasher13,
 }
 
 impl Fingerprints {
-    /// A maker with this secret.
+    /// Computes fingerprints with this hash key.
     #[must_use]
-    pub fn new(secret: u128) -> Self {
-        Self { sip: SipHasher13::new_with_key(&secret.to_le_bytes()) }
+    pub fn new(key: u128) -> Self {
+        Self { sip: SipHasher13::new_with_key(&key.to_le_bytes()) }
     }
 
-    /// Reduces a record. `id` is a text that equal ids share and others do not.
+    /// Reduces a record. `id`: canonical bytes, equal for equal ids only.
     #[must_use]
     pub fn seen(&self, offset: Offset, id: Option<&[u8]>, fields: &Fields<'_>) -> Seen {
         let content = self.content(fields);
-        let print = match id {
-            Some(id) => self.print(b'i', &[id]),
-            None => self.print(
+        let fingerprint = match id {
+            Some(id) => self.fingerprint(b'i', &[id]),
+            None => self.fingerprint(
                 b'c',
                 &[
                     &content.key.to_le_bytes(),
@@ -165,16 +165,16 @@ impl Fingerprints {
                 ],
             ),
         };
-        Seen { offset, print, has_id: id.is_some(), forced: false, content }
+        Seen { offset, fingerprint, has_id: id.is_some(), forced: false, content }
     }
 
-    fn print(&self, domain: u8, parts: &[&[u8]]) -> Print {
+    fn fingerprint(&self, domain: u8, parts: &[&[u8]]) -> Fingerprint {
         let mut sip = self.sip;
         sip.write_u8(domain);
         for part in parts {
             sip.write(part);
         }
-        Print(sip.finish128().as_bytes())
+        Fingerprint(sip.finish128().as_bytes())
     }
 
     fn content(&self, fields: &Fields<'_>) -> Content {
@@ -199,7 +199,7 @@ impl Fingerprints {
     }
 }
 
-/// Null and empty are different things.
+/// Null and empty have different hashes.
 fn write_nullable(sip: &mut SipHasher13, bytes: Option<&[u8]>) {
     sip.write_u8(u8::from(bytes.is_some()));
     if let Some(bytes) = bytes {
@@ -213,12 +213,12 @@ mod tests {
     use super::*;
 
     fn differing(a: &Fields<'_>, b: &Fields<'_>) -> Vec<&'static str> {
-        let prints = Fingerprints::new(7);
-        prints.content(a).differing(&prints.content(b)).names().collect()
+        let fingerprints = Fingerprints::new(7);
+        fingerprints.content(a).differing(&fingerprints.content(b)).names().collect()
     }
 
     #[test]
-    fn every_field_is_told_apart_and_null_is_not_empty() {
+    fn every_field_has_its_own_hash_and_null_differs_from_empty() {
         let some = |bytes: &'static [u8]| Some(bytes);
         let base = Fields {
             key: some(b"k"),
@@ -246,13 +246,13 @@ mod tests {
     }
 
     #[test]
-    fn an_id_and_a_content_never_stand_for_each_other() {
-        let prints = Fingerprints::new(1);
+    fn an_id_and_a_content_never_share_a_fingerprint() {
+        let fingerprints = Fingerprints::new(1);
         let fields = Fields { key: Some(b"x"), ..Fields::default() };
-        let with = prints.seen(0, Some(b"x"), &fields);
-        let without = prints.seen(0, None, &fields);
+        let with = fingerprints.seen(0, Some(b"x"), &fields);
+        let without = fingerprints.seen(0, None, &fields);
         assert!(with.has_id && !without.has_id);
-        assert_ne!(with.print, without.print);
-        assert_eq!(with.print, prints.seen(9, Some(b"x"), &Fields::default()).print);
+        assert_ne!(with.fingerprint, without.fingerprint);
+        assert_eq!(with.fingerprint, fingerprints.seen(9, Some(b"x"), &Fields::default()).fingerprint);
     }
 }

@@ -1,4 +1,4 @@
-//! What an audit says, for people and for programs.
+//! The report of an audit, as text and as JSON.
 
 use std::fmt;
 use std::time::{Duration, UNIX_EPOCH};
@@ -12,76 +12,77 @@ use super::range::Range;
 use super::reader::Span;
 use crate::dedupe::PartitionId;
 
-/// What came out of one partition.
+/// The result of one partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PartitionReport {
     /// The partition, the same in raw and clean.
     pub partition: PartitionId,
-    /// What was read of raw.
+    /// The offsets audited in raw.
     pub raw_span: Span,
-    /// What was read of clean.
+    /// The offsets audited in clean.
     pub clean_span: Span,
-    /// What raw holds.
+    /// Counts of the raw records.
     pub raw: RawCounts,
     /// Records in clean.
     pub clean_records: u64,
-    /// What is wrong.
+    /// Findings by kind.
     pub counts: Counts,
-    /// Records that do not fit, which retention or compaction explains.
+    /// Differences that retention or compaction explains.
     pub gone: u64,
-    /// Clean records about which something before the range decides.
+    /// Clean records whose verdict depends on records before the range.
     pub outside: u64,
 }
 
-/// What an audit found.
+/// The result of an audit.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
-    /// By partition.
+    /// Results by partition.
     pub partitions: Vec<PartitionReport>,
     /// Records in raw.
     pub raw_records: u64,
     /// Records in clean.
     pub clean_records: u64,
-    /// Different ids in raw, by partition: one that stands in two partitions counts twice.
+    /// Distinct ids in raw, per partition: an id in two partitions counts twice.
     pub ids: u64,
     /// Raw records that repeat an id within the window.
     pub duplicates_in_raw: u64,
-    /// Raw records that repeat an id older than the window; clean may hold them.
+    /// Raw records that repeat an id after the window; clean may hold them.
     pub beyond_window: u64,
-    /// Raw records that repeat an id and were forced through; clean has to hold them.
+    /// Raw records that repeat an id and were forced; clean must hold them.
     pub forced: u64,
     /// Raw records without an id.
     pub without_id: u64,
-    /// The range that was judged.
+    /// The audited range.
     pub range: Range,
-    /// Raw and clean records of the range that were not judged, because something before it decides.
+    /// Raw and clean records of the range that are not evaluated, because their verdict depends on records
+    /// before the range.
     pub decided_outside: (u64, u64),
-    /// What is wrong, in all partitions.
+    /// Findings by kind, of all partitions.
     pub counts: Counts,
-    /// Of the lost records, those that another partition of clean holds as phantoms.
+    /// Lost records that are phantoms in another partition of clean.
     pub moved: u64,
-    /// Records that do not fit, which retention or compaction explains; no finding.
+    /// Differences that retention or compaction explains; no findings.
     pub gone: u64,
     /// The first findings of each kind.
     pub samples: Vec<Finding>,
-    /// What a reader of this report should know.
+    /// Notes for the reader of the report.
     pub notes: Vec<String>,
     /// Bytes of keys, values and headers that were read.
     pub bytes: u64,
-    /// Bytes that went through temporary files.
+    /// Bytes written to temporary files.
     pub spilled_bytes: u64,
-    /// How long it took.
+    /// Duration of the audit.
     pub elapsed: Duration,
 }
 
 impl Report {
-    /// Whether nothing is wrong.
+    /// Whether there are no findings.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.counts.is_clean()
     }
 
-    /// Adds a partition's part.
+    /// Adds the result of a partition.
     pub(super) fn add(&mut self, part: PartitionReport) {
         self.raw_records += part.raw.records;
         self.clean_records += part.clean_records;
@@ -97,7 +98,7 @@ impl Report {
         self.partitions.push(part);
     }
 
-    /// Adds the findings of a partition, as long as there are fewer than `limit` of a kind.
+    /// Adds the findings of a partition, up to `limit` of each kind in total.
     pub(super) fn sample(&mut self, findings: &[Finding], limit: usize) {
         for finding in findings {
             if self.samples.iter().filter(|other| other.kind == finding.kind).count() < limit {
@@ -106,7 +107,7 @@ impl Report {
         }
     }
 
-    /// The same for programs, as one JSON object.
+    /// The report as one JSON object.
     #[must_use]
     pub fn to_json(&self) -> Value {
         json!({
@@ -177,28 +178,29 @@ impl fmt::Display for Report {
     /// Several lines; the last one is the counts and nothing else.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for kind in Kind::ALL {
-            let told = self.samples.iter().filter(|finding| finding.kind == kind);
-            told.clone().try_for_each(|finding| writeln!(f, "{finding}"))?;
-            match self.counts.of(kind) - told.count() as u64 {
+            let listed = self.samples.iter().filter(|finding| finding.kind == kind);
+            listed.clone().try_for_each(|finding| writeln!(f, "{finding}"))?;
+            match self.counts.of(kind) - listed.count() as u64 {
                 0 => {}
                 more => writeln!(f, "{kind}: and {more} more")?,
             }
         }
         if self.moved > 0 {
-            writeln!(f, "{} of the lost records stand in another partition of clean", self.moved)?;
+            writeln!(f, "{} of the lost records are in another partition of clean", self.moved)?;
         }
         if self.gone > 0 {
-            writeln!(f, "{} records do not fit because others are gone from the topics", self.gone)?;
+            writeln!(f, "{} differences are explained by records deleted from the topics", self.gone)?;
         }
         if self.range != Range::default() {
             let text = |ms: Option<i64>, none: &str| ms.map_or_else(|| none.to_owned(), rfc3339);
-            let (from, to) = (text(self.range.from_ms, "the beginning"), text(self.range.to_ms, "the end"));
+            let (from, to) =
+                (text(self.range.from_ms, "the log start"), text(self.range.to_ms, "the log end"));
             writeln!(f, "range: from {from} to {to}")?;
             let (raw, clean) = self.decided_outside;
             writeln!(
                 f,
-                "decided outside the range: {raw} raw and {clean} clean records, not judged: a copy before the \
-                 range decides about them"
+                "decided outside the range: {raw} raw and {clean} clean records, not evaluated: the verdict \
+                 depends on a record with the same id before the range"
             )?;
         }
         self.notes.iter().try_for_each(|note| writeln!(f, "note: {note}"))?;
@@ -248,7 +250,7 @@ mod tests {
         assert!(text.starts_with(
             "lost: partition 2, raw offset 7\nlost: partition 2, raw offset 7\nlost: and 1 more\n"
         ));
-        assert!(text.contains("1 of the lost records stand in another partition"));
+        assert!(text.contains("1 of the lost records are in another partition"));
         let json = found.to_json();
         assert_eq!((json["clean"].as_bool(), json["lost"].as_u64()), (Some(false), Some(3)));
         assert_eq!(json["samples"][0]["raw_offset"], 7);

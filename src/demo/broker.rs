@@ -1,4 +1,4 @@
-//! librdkafka's embedded broker, alive as long as its value.
+//! The embedded broker of librdkafka; it stops when its value is dropped.
 
 use rdkafka::ClientConfig;
 use rdkafka::error::KafkaError;
@@ -6,10 +6,10 @@ use rdkafka::producer::{BaseProducer, Producer};
 
 use crate::kafka::hasten_groups;
 
-/// Partitions of each topic. The embedded broker keeps only 5 MiB of each.
+/// Partitions of each topic. The embedded broker keeps only 5 MiB per partition.
 pub(super) const PARTITIONS: i32 = 12;
 
-/// The embedded broker; it ends with the client that made it.
+/// The embedded broker; it stops with the client that created it.
 pub(super) struct Broker {
     _client: BaseProducer,
     servers: String,

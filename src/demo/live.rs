@@ -1,4 +1,4 @@
-//! The one line that shows what is going on.
+//! The progress line of the demo.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -7,23 +7,23 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::metrics::{Metrics, Outcome};
 
-/// Without a terminal the line is printed every so often instead of being drawn anew.
-const PRINT: Duration = Duration::from_secs(5);
+/// Without a terminal the line is printed at this interval instead of being redrawn.
+const PRINT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// A line that is drawn over itself on a terminal.
+/// A line that is redrawn in place on a terminal.
 pub(super) struct Line {
     bar: ProgressBar,
     printed: Option<Duration>,
 }
 
 impl Line {
-    /// `seconds` is how long the traffic flows; `None` for ever.
+    /// `seconds`: duration of the traffic; `None` is until stopped.
     pub(super) fn new(seconds: Option<u64>) -> Self {
-        let (bar, form) = match seconds {
+        let (bar, template) = match seconds {
             Some(seconds) => (ProgressBar::new(seconds), "{bar:24} {pos:>3}/{len} s  {msg}"),
             None => (ProgressBar::new_spinner(), "{spinner} {pos:>5} s  {msg}"),
         };
-        let bar = match ProgressStyle::with_template(form) {
+        let bar = match ProgressStyle::with_template(template) {
             Ok(style) => bar.with_style(style),
             Err(_) => bar,
         };
@@ -37,7 +37,7 @@ impl Line {
         let clean = count(Outcome::Forwarded) + count(Outcome::Retry) + count(Outcome::MissingId);
         let message = format!("raw {}  clean {clean}  duplicates dropped {duplicates}", clean + duplicates);
         if let Some(printed) = self.printed
-            && elapsed.saturating_sub(printed) >= PRINT
+            && elapsed.saturating_sub(printed) >= PRINT_INTERVAL
         {
             self.printed = Some(elapsed);
             println!("{:>4} s  {message}", elapsed.as_secs());

@@ -1,7 +1,7 @@
 //! `dedupd demo`: broker, traffic, pipeline, status page and audit in one process.
 //!
-//! It shows how dedupd works and feels. What it cannot show is exactly-once: the embedded broker has no
-//! transactions that anything could tear. That is shown on a real Apache Kafka, and the summary says so.
+//! It shows how dedupd works. It cannot show exactly-once, because the embedded broker has no real
+//! transactions. `make demo-kafka` shows that on a real Apache Kafka; the summary refers to it.
 
 mod broker;
 mod live;
@@ -30,12 +30,12 @@ use summary::Summary;
 const RAW: &str = "demo.raw";
 const CLEAN: &str = "demo.clean";
 const STATE: &str = "demo.clean.dedupd";
-/// How long the pipeline may take to finish what was generated.
-const FINISH: Duration = Duration::from_secs(30);
-/// How often the pipeline is asked whether it has finished.
-const LOOK: Duration = Duration::from_millis(50);
+/// Maximum wait for the pipeline to become ready, and to process all generated records.
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// Time between two checks of the pipeline.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Runs the demo; the exit code says what the audit found.
+/// Runs the demo; the exit code is that of the audit.
 pub fn run(args: &DemoArgs) -> Result<Exit, Ended> {
     let broker =
         Broker::start([RAW, CLEAN, STATE]).map_err(|e| Ended::failed(format!("embedded broker: {e}")))?;
@@ -60,7 +60,7 @@ pub fn run(args: &DemoArgs) -> Result<Exit, Ended> {
     Ok(if report.is_clean() { Exit::Done } else { Exit::Failed })
 }
 
-/// Runs service and traffic side by side until the time is over or a signal comes.
+/// Runs service and traffic in parallel until the time is over or a signal arrives.
 fn drive(args: &DemoArgs, broker: &Broker, service: Service) -> Result<generate::Summary, Ended> {
     let runtime = app::runtime()?;
     runtime.block_on(async {
@@ -82,10 +82,10 @@ fn drive(args: &DemoArgs, broker: &Broker, service: Service) -> Result<generate:
             finish.send(()).ok();
             summary
         });
-        let told = Arc::clone(&stop);
+        let signalled = Arc::clone(&stop);
         tokio::spawn(async move {
             app::signal().await;
-            told.store(true, Ordering::Release);
+            signalled.store(true, Ordering::Release);
         });
         let served = service.run(listener, async { finished.await.unwrap_or_default() }).await;
         stop.store(true, Ordering::Release);
@@ -95,7 +95,7 @@ fn drive(args: &DemoArgs, broker: &Broker, service: Service) -> Result<generate:
     })
 }
 
-/// The address asked for, or any when it is taken: a demo must not fail on that.
+/// Binds the given address, or any free port if it is in use: a demo must not fail on that.
 async fn listen(args: &DemoArgs) -> Result<TcpListener, Ended> {
     match TcpListener::bind(args.listen).await {
         Ok(listener) => Ok(listener),
@@ -105,7 +105,7 @@ async fn listen(args: &DemoArgs) -> Result<TcpListener, Ended> {
     }
 }
 
-/// The generator, and the wait until the pipeline has seen all of it.
+/// Runs the generator, then waits until the pipeline has processed all records.
 struct Traffic {
     options: generate::Options,
     seconds: Option<u64>,
@@ -118,11 +118,11 @@ impl Traffic {
     fn run(self) -> Result<generate::Summary, Ended> {
         let mut live = live::Line::new(self.seconds);
         self.await_pipeline();
-        let over = AtomicBool::new(false);
-        let summary = generate::run(&self.options, &over, |progress| {
-            let late = self.seconds.is_some_and(|seconds| progress.elapsed.as_secs() >= seconds);
-            if late || self.stop.load(Ordering::Acquire) {
-                over.store(true, Ordering::Release);
+        let stop = AtomicBool::new(false);
+        let summary = generate::run(&self.options, &stop, |progress| {
+            let time_over = self.seconds.is_some_and(|seconds| progress.elapsed.as_secs() >= seconds);
+            if time_over || self.stop.load(Ordering::Acquire) {
+                stop.store(true, Ordering::Release);
             }
             live.show(progress.elapsed, &self.metrics);
         })
@@ -134,19 +134,19 @@ impl Traffic {
 
     /// The group of the embedded broker takes a few seconds to form.
     fn await_pipeline(&self) {
-        let mut left = FINISH;
+        let mut left = TIMEOUT;
         while !left.is_zero() && !self.stop.load(Ordering::Acquire) && !self.status.readiness().ready {
-            std::thread::sleep(LOOK);
-            left = left.saturating_sub(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
+            left = left.saturating_sub(POLL_INTERVAL);
         }
     }
 
     fn await_all(&self, records: u64) {
         let seen = || Outcome::ALL.iter().map(|outcome| self.metrics.records(*outcome).get()).sum::<u64>();
-        let mut left = FINISH;
+        let mut left = TIMEOUT;
         while !left.is_zero() && seen() < records {
-            std::thread::sleep(LOOK);
-            left = left.saturating_sub(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
+            left = left.saturating_sub(POLL_INTERVAL);
         }
     }
 }
@@ -173,7 +173,7 @@ fn audit_options(broker: &Broker) -> audit::Options {
         id: vec![IdSource::Json("/id".to_owned())],
         missing_id: audit::MissingId::Forwarded,
         window: None,
-        // The embedded broker keeps 5 MiB of a partition: a long demo outlives its own log.
+        // The embedded broker keeps 5 MiB per partition: a long demo deletes its first records.
         allow_gone: true,
         force_header: None,
         range: audit::Range::default(),
@@ -197,7 +197,7 @@ fn config(servers: &str, dir: &std::path::Path) -> Result<Config, Ended> {
         group: TypedGroup {
             instance: text("demo"),
             static_membership: text("false"),
-            // The embedded broker lets a round of joining last for a whole session.
+            // In the embedded broker a rebalance takes a whole session timeout.
             session_timeout: text("4s"),
             ..TypedGroup::default()
         },

@@ -1,4 +1,4 @@
-//! The last words of the demo.
+//! The summary of the demo.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use crate::audit::Report;
 use crate::generate;
 use crate::metrics::{Metrics, Outcome};
 
-/// What happened, from the generator, the metrics and the audit.
+/// The results of the generator, the metrics and the audit.
 pub(super) struct Summary<'a> {
     traffic: &'a generate::Summary,
     report: &'a Report,
@@ -20,8 +20,8 @@ impl<'a> Summary<'a> {
         Self { traffic, report, duplicates, page: metrics.render() }
     }
 
-    /// The upper bound of the bucket in which a share of the latencies ends, in milliseconds.
-    fn latency_ms(&self, share: f64) -> Option<f64> {
+    /// The upper bound of the histogram bucket that contains this quantile of the latencies, in milliseconds.
+    fn latency_ms(&self, quantile: f64) -> Option<f64> {
         let buckets: Vec<(f64, f64)> = self
             .page
             .lines()
@@ -32,7 +32,7 @@ impl<'a> Summary<'a> {
             })
             .collect();
         let (_, all) = buckets.last()?;
-        buckets.iter().find(|(_, count)| *count >= all * share).map(|(bound, _)| bound * 1_000.0)
+        buckets.iter().find(|(_, count)| *count >= all * quantile).map(|(bound, _)| bound * 1_000.0)
     }
 
     fn memory_mib(&self) -> Option<f64> {
@@ -46,12 +46,12 @@ impl fmt::Display for Summary<'_> {
         let records = self.traffic.records + self.traffic.real_repeats;
         let seconds = self.traffic.elapsed.as_secs_f64().max(0.001);
         writeln!(f)?;
-        writeln!(f, "  records in raw        {records:>10}   {:.0} a second", records as f64 / seconds)?;
+        writeln!(f, "  records in raw        {records:>10}   {:.0} per second", records as f64 / seconds)?;
         writeln!(f, "  records in clean      {:>10}", self.report.clean_records)?;
         let share = 100.0 * self.duplicates as f64 / (records.max(1)) as f64;
         writeln!(f, "  duplicates dropped    {:>10}   {share:.1} %", self.duplicates)?;
-        if let (Some(half), Some(most)) = (self.latency_ms(0.5), self.latency_ms(0.99)) {
-            writeln!(f, "  timestamp → committed   p50 ≤ {half:.0} ms, p99 ≤ {most:.0} ms")?;
+        if let (Some(median), Some(p99)) = (self.latency_ms(0.5), self.latency_ms(0.99)) {
+            writeln!(f, "  timestamp → committed   p50 ≤ {median:.0} ms, p99 ≤ {p99:.0} ms")?;
         }
         if let Some(memory) = self.memory_mib() {
             writeln!(f, "  memory, broker and generator included   {memory:.0} MiB")?;
@@ -61,7 +61,7 @@ impl fmt::Display for Summary<'_> {
         writeln!(f)?;
         write!(
             f,
-            "The embedded broker shows how dedupd works, not that it is exactly-once: it has no real transactions.\n\
+            "The embedded broker shows how dedupd works. It does not prove exactly-once: it has no real transactions.\n\
              `make demo-kafka` runs the same on a real Apache Kafka, with kill -9 in the middle."
         )
     }

@@ -1,4 +1,4 @@
-//! Why no load could be written.
+//! Why generating load failed.
 
 use std::io;
 
@@ -6,81 +6,83 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
 use crate::kafka::connection::said;
 
-/// Why no load could be written.
+/// Why generating load failed.
 #[derive(Debug, thiserror::Error)]
 pub enum GenerateError {
-    /// Nobody answers.
-    #[error("no broker of {servers} answers: {why}; check the address, the network and that Kafka runs")]
+    /// No broker responds.
+    #[error("no broker of {servers} responds: {why}; check the address, the network and that Kafka runs")]
     Unreachable {
-        /// The brokers asked.
+        /// The bootstrap servers.
         servers: String,
-        /// What the client said last.
+        /// The last error of the client.
         why: String,
     },
-    /// A broker is there, and a connection is not.
+    /// A broker is reachable, but the connection fails.
     #[error("no connection to {servers}: {what}")]
     NotConnected {
-        /// The brokers asked.
+        /// The bootstrap servers.
         servers: String,
         /// What is wrong, and what to do.
         what: String,
     },
-    /// The topic is not there.
-    #[error("topic {topic} does not exist on {servers}; give the number of partitions to have it created")]
+    /// The topic does not exist.
+    #[error("topic {topic} does not exist on {servers}; set --partitions to create it")]
     MissingTopic {
         /// The topic.
         topic: String,
-        /// The brokers asked.
+        /// The bootstrap servers.
         servers: String,
     },
     /// The topic could not be created.
-    #[error("topic {topic} could not be created: {why}; create it by other means, or grant CREATE on it")]
+    #[error("topic {topic} could not be created: {why}; create it with another tool, or grant CREATE on it")]
     NotCreated {
         /// The topic.
         topic: String,
-        /// What the broker said.
+        /// The error code of the broker.
         why: RDKafkaErrorCode,
     },
-    /// The client does not accept its properties.
+    /// The client rejects its properties.
     #[error("{0}")]
     Settings(String),
     /// Records were not written.
     #[error(
-        "{failed} records were not written to topic {topic}, the first because of: {why}; check the rights on the \
+        "{failed} records were not written to topic {topic}, the first because of: {why}; check the permissions on the \
          topic, its max.message.bytes, and that its brokers run"
     )]
     Refused {
         /// The topic.
         topic: String,
-        /// How many.
+        /// Number of records not written.
         failed: u64,
-        /// What the client said of the first.
+        /// The error of the first one.
         why: String,
     },
-    /// Answers can be cut only on this machine.
+    /// Responses can only be dropped for brokers on this machine.
     #[error(
-        "broker {host} is not on the loopback interface, so its answers cannot be cut; use a broker that \
-         advertises localhost or 127.0.0.1, or generate without cutting"
+        "broker {host} is not on the loopback interface, so its responses cannot be dropped; use a broker that \
+         advertises localhost or 127.0.0.1, or generate without --cut-acks"
     )]
     NotLocal {
-        /// What the broker advertises.
+        /// The host that the broker advertises.
         host: String,
     },
-    /// Answers can be cut only where they can be read.
+    /// Encrypted responses cannot be dropped selectively.
     #[error(
-        "answers cannot be cut with security.protocol={protocol}; use a plain-text listener on this machine"
+        "responses cannot be dropped with security.protocol={protocol}; use a plain-text listener on this machine"
     )]
     Encrypted {
-        /// The protocol asked for.
+        /// The configured protocol.
         protocol: String,
     },
-    /// No ports or threads for the proxy.
-    #[error("the proxy that cuts answers could not start: {0}; raise the limits on open files and threads")]
+    /// The proxy got no port or thread.
+    #[error(
+        "the proxy that drops responses could not start: {0}; raise the limits on open files and threads"
+    )]
     Proxy(#[source] io::Error),
 }
 
 impl GenerateError {
-    #[expect(clippy::needless_pass_by_value, reason = "it stands in map_err")]
+    #[expect(clippy::needless_pass_by_value, reason = "passed to map_err")]
     pub(super) fn settings(error: KafkaError) -> Self {
         Self::Settings(said(&error))
     }

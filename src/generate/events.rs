@@ -1,77 +1,77 @@
-//! The events themselves, without Kafka: the same seed makes the same ids, keys and repeats.
+//! Generates the events, without Kafka: the same seed gives the same ids, keys and repeats.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 
 use fastrand::Rng;
 
-/// How many originals can still be repeated.
-const REMEMBERED: usize = 1 << 18;
-/// Where the clock of [`Generator`] as an iterator begins, ms since the epoch; a round date in the past.
+/// How many of the last originals can be repeated.
+const REPEATABLE: usize = 1 << 18;
+/// Start of the clock of [`Generator`] as an iterator, epoch milliseconds; a round date in the past.
 const EPOCH_MS: i64 = 1_700_000_000_000;
 const KINDS: [&str; 6] = ["order", "payment", "refund", "login", "click", "shipment"];
 const PADDING: &str = "the quick brown fox jumps over the lazy dog while five boxing wizards watch. ";
 
-/// What the events look like.
+/// The properties of the events.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Shape {
-    /// Decides ids, keys and repeats.
+    /// Determines ids, keys and repeats.
     pub seed: u64,
-    /// Size of a value, bytes; what an event needs at least (about 150) is never cut off.
+    /// Size of a value, bytes; a value is never shorter than its fields (about 150 bytes).
     pub size: usize,
-    /// Share of records that repeat an earlier id: 0 is none, below 1.
+    /// Share of records that repeat an earlier id, from 0 to below 1.
     pub duplicates: f64,
-    /// How many different keys, at least 1.
+    /// Number of distinct keys, at least 1.
     pub keys: u64,
 }
 
 /// How a repeat differs from its original.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Repeat {
-    /// The same bytes and timestamp: sent again by the client library.
+    /// The same bytes and timestamp, as in a retry of the client library.
     Identical,
-    /// The same bytes at a later time: sent again by the application.
+    /// The same bytes with a later timestamp, as in a retry of the application.
     Later,
-    /// At a later time and with `"attempt":2` in the value.
+    /// A later timestamp and `"attempt":2` in the value.
     Attempt,
 }
 
-/// One record to be written.
+/// One record to write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// The id, a UUID (version 4) as text, which the value holds under `id`.
+    /// The id, a UUID (version 4) as text, the field `id` of the value.
     pub id: String,
-    /// The key; a repeat has that of its original, and so the partition.
+    /// The key; a repeat has the key, and so the partition, of its original.
     pub key: String,
     /// A JSON object.
     pub value: String,
-    /// Headers; only some events have any, and some of those are null.
+    /// Headers; only some events have any, and some values are null.
     pub headers: Vec<(&'static str, Option<String>)>,
-    /// ms since the epoch.
+    /// Epoch milliseconds.
     pub timestamp_ms: i64,
-    /// How it repeats an earlier event; `None` for the first with its id.
+    /// How it repeats an earlier event; `None` for the first event with its id.
     pub repeat: Option<Repeat>,
 }
 
-/// Makes events. As an iterator it has a clock of its own, one millisecond an event.
+/// Generates events. As an iterator it has its own clock, one millisecond per event.
 #[derive(Debug, Clone)]
 pub struct Generator {
     shape: Shape,
     draws: Rng,
     originals: u64,
-    /// When the last originals were made, ms since the epoch: all else follows from the seed.
+    /// Creation times of the last originals, epoch milliseconds; everything else follows from the seed.
     times_ms: VecDeque<i64>,
     made: i64,
 }
 
 impl Generator {
-    /// A generator at its first event.
+    /// A generator before its first event.
     #[must_use]
     pub fn new(shape: Shape) -> Self {
         Self { shape, draws: Rng::with_seed(shape.seed), originals: 0, times_ms: VecDeque::new(), made: 0 }
     }
 
-    /// The next event, made at `now_ms` (since the epoch).
+    /// The next event, created at `now_ms` (epoch milliseconds).
     pub fn next_at(&mut self, now_ms: i64) -> Event {
         let repeats = self.draws.f64() < self.shape.duplicates;
         if repeats && !self.times_ms.is_empty() {
@@ -80,7 +80,7 @@ impl Generator {
         let number = self.originals;
         self.originals += 1;
         self.times_ms.push_back(now_ms);
-        if self.times_ms.len() > REMEMBERED {
+        if self.times_ms.len() > REPEATABLE {
             self.times_ms.pop_front();
         }
         self.event(number, now_ms, None, now_ms)
@@ -99,19 +99,19 @@ impl Generator {
         self.event(self.originals - back as u64, original_ms, Some(kind), timestamp_ms)
     }
 
-    /// How many originals ago, at least 1. Evenly distributed in its logarithm: as often 1 to 10 ago as
-    /// 1,000 to 10,000, so most repeats come soon and some very late.
+    /// How many originals ago the repeated one was, at least 1. The logarithm is uniformly distributed: 1 to 10
+    /// ago is as frequent as 1,000 to 10,000, so most repeats come soon and some very late.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "between 1 and the number of times held"
+        reason = "between 1 and the number of stored times"
     )]
     fn distance(&mut self) -> usize {
-        let held = self.times_ms.len();
-        ((held as f64).powf(self.draws.f64()) as usize).clamp(1, held)
+        let stored = self.times_ms.len();
+        ((stored as f64).powf(self.draws.f64()) as usize).clamp(1, stored)
     }
 
-    /// Original `number` as it was made at `made_ms`, or a repeat of it.
+    /// Original `number`, created at `made_ms`, or a repeat of it.
     fn event(&self, number: u64, made_ms: i64, repeat: Option<Repeat>, timestamp_ms: i64) -> Event {
         let mut draws = Rng::with_seed(self.shape.seed ^ (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let id = uuid(&mut draws);
@@ -175,16 +175,16 @@ mod tests {
     }
 
     #[test]
-    fn the_share_of_repeats_is_the_one_asked_for() {
+    fn the_share_of_repeats_is_the_configured_one() {
         for duplicates in [0.0, 0.05, 0.2, 0.5, 0.9] {
             let events = Generator::new(Shape { duplicates, ..SHAPE }).take(20_000);
             let mut ids = HashMap::new();
             let mut repeats = 0;
             for event in events {
                 let known = ids.insert(event.id.clone(), event.key.clone());
-                assert_eq!(event.repeat.is_some(), known.is_some(), "a repeat is one by its id");
+                assert_eq!(event.repeat.is_some(), known.is_some(), "a repeat has an earlier id");
                 if let Some(key) = known {
-                    assert_eq!(key, event.key, "and goes where its original went");
+                    assert_eq!(key, event.key, "a repeat has the key of its original");
                     repeats += 1;
                 }
             }
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_json_of_the_size_asked_for_and_repeats_differ_as_they_say() {
+    fn values_are_json_of_the_configured_size_and_repeats_differ_by_their_kind() {
         let mut originals: HashMap<String, Event> = HashMap::new();
         let mut kinds = [0; 3];
         for event in Generator::new(SHAPE).take(5_000) {

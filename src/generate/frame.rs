@@ -1,31 +1,32 @@
-//! Kafka's frames, as far as the proxy has to understand them.
+//! Parses the frames of the Kafka protocol, as far as the proxy requires it.
 //!
-//! A frame is a length (i32, big endian) and a body. A request's body begins with api key (i16), api
-//! version (i16) and correlation id (i32), a response's with the correlation id
+//! A frame is a length (i32, big endian) and a body. The body of a request starts with API key (i16), API
+//! version (i16) and correlation id (i32), the body of a response with the correlation id
 //! (kafka.apache.org/protocol, "Protocol Primitive Types" and "Request Header").
 
 use std::io::{self, Read};
 
-/// Api key of requests that write records.
+/// API key of Produce requests.
 pub const PRODUCE: i16 = 0;
-/// Api key of requests for brokers, topics and leaders.
+/// API key of Metadata requests.
 pub const METADATA: i16 = 3;
 
-/// The largest frame taken for one; librdkafka's own limit.
+/// Maximum length of a frame, bytes; the limit of librdkafka.
 const FRAME_MAX: usize = 1 << 30;
 
-/// One whole frame, its length included.
+/// Reads one complete frame, including its length field.
 pub fn read(from: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut length = [0; 4];
     from.read_exact(&mut length)?;
     let body = usize::try_from(i32::from_be_bytes(length)).ok().filter(|body| *body <= FRAME_MAX);
-    let body = body.ok_or_else(|| io::Error::other("this is no frame of Kafka's protocol"))?;
+    let body =
+        body.ok_or_else(|| io::Error::other("not a frame of the Kafka protocol: its length is invalid"))?;
     let mut frame = length.to_vec();
     let read = from.take(body as u64).read_to_end(&mut frame)?;
     if read < body { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(frame) }
 }
 
-/// Api key and correlation id of a request.
+/// API key and correlation id of a request.
 pub fn request(frame: &[u8]) -> Option<(i16, i32)> {
     let api = frame.get(4..6)?.first_chunk()?;
     Some((i16::from_be_bytes(*api), i32::from_be_bytes(*frame.get(8..12)?.first_chunk()?)))
@@ -36,20 +37,20 @@ pub fn response(frame: &[u8]) -> Option<i32> {
     Some(i32::from_be_bytes(*frame.get(4..8)?.first_chunk()?))
 }
 
-/// A broker's address and the port of 127.0.0.1 that stands for it.
+/// A broker's address and the port of 127.0.0.1 that replaces it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Detour {
-    /// The host as the broker advertises it: a name or address of the loopback interface.
+    /// The advertised host of the broker: a name or address of the loopback interface.
     pub host: String,
-    /// The port that the broker advertises.
+    /// The advertised port of the broker.
     pub port: u16,
-    /// The port that its clients are sent to instead.
-    pub door: u16,
+    /// The port of the proxy for this broker.
+    pub proxy_port: u16,
 }
 
 impl Detour {
-    /// How much of `bytes` is this broker's address, as the protocol writes it: the host with its length
-    /// before it (i16, or one byte holding the length + 1 in newer versions), then the port (i32).
+    /// The length of this broker's address at the start of `bytes`, if it is there: the length of the host (i16,
+    /// or one byte with the length + 1 in newer versions), the host, then the port (i32).
     fn address_length(&self, bytes: &[u8]) -> Option<usize> {
         let length = u16::try_from(self.host.len()).ok()?;
         let port = i32::from(self.port).to_be_bytes();
@@ -62,19 +63,19 @@ impl Detour {
     }
 }
 
-/// Sends clients through the doors: replaces the ports of known brokers in a response. The port has a
-/// fixed size, so nothing else in the frame changes. Returns how many were replaced.
+/// Redirects clients to the proxy: replaces the ports of known brokers in a response. The port has a fixed
+/// size, so nothing else in the frame changes. Returns the number of replaced ports.
 pub fn redirect(frame: &mut [u8], detours: &[Detour]) -> usize {
     let (mut at, mut replaced) = (0, 0);
     while let Some(rest) = frame.get(at..).filter(|rest| !rest.is_empty()) {
-        let found = detours.iter().find_map(|detour| Some((detour.address_length(rest)?, detour.door)));
-        let Some((length, door)) = found else {
+        let found = detours.iter().find_map(|detour| Some((detour.address_length(rest)?, detour.proxy_port)));
+        let Some((length, proxy_port)) = found else {
             at += 1;
             continue;
         };
         at += length;
         if let Some(port) = frame.get_mut(at - 4..at) {
-            port.copy_from_slice(&i32::from(door).to_be_bytes());
+            port.copy_from_slice(&i32::from(proxy_port).to_be_bytes());
             replaced += 1;
         }
     }
@@ -85,8 +86,8 @@ pub fn redirect(frame: &mut [u8], detours: &[Detour]) -> usize {
 mod tests {
     use super::*;
 
-    fn detour(host: &str, port: u16, door: u16) -> Detour {
-        Detour { host: host.to_owned(), port, door }
+    fn detour(host: &str, port: u16, proxy_port: u16) -> Detour {
+        Detour { host: host.to_owned(), port, proxy_port }
     }
 
     fn classic(host: &str, port: i32) -> Vec<u8> {
@@ -114,14 +115,14 @@ mod tests {
     }
 
     #[test]
-    fn an_address_without_its_length_is_some_other_text() {
+    fn a_host_without_its_length_is_not_an_address() {
         let mut frame = [&[7, 7][..], b"127.0.0.1", &9092_i32.to_be_bytes()].concat();
         assert_eq!(redirect(&mut frame, &[detour("127.0.0.1", 9092, 40_001)]), 0);
         assert_eq!(redirect(&mut [], &[detour("127.0.0.1", 9092, 40_001)]), 0);
     }
 
     #[test]
-    fn frames_are_read_whole_or_not_at_all() {
+    fn frames_are_read_completely_or_not_at_all() {
         let request_frame = [0, 0, 0, 8, 0, 3, 0, 12, 0, 0, 1, 2];
         let mut stream = &[&request_frame[..], &[0, 0, 0, 9, 1]].concat()[..];
         let frame = read(&mut stream).unwrap();

@@ -1,7 +1,7 @@
-//! `dedupd generate`: load with the duplicates that production has.
+//! `dedupd generate`: load with realistic duplicates.
 //!
-//! Some are planned: an application that sends an event again, soon or late. With `cut_acks` others are
-//! real: a producer that never got its answer sends a batch again, and the log holds it twice.
+//! Planned duplicates are retries of an application, soon or late. With `cut_acks` there are also real
+//! duplicates: a producer that received no response retries a batch, and the log holds it twice.
 
 mod error;
 mod events;
@@ -25,14 +25,14 @@ use writer::Writer;
 
 use crate::clock;
 
-/// Time between two reports of progress.
-const TELL: Duration = Duration::from_millis(200);
-/// Longest wait for the next record's time, so that a stop is noticed.
-const NAP: Duration = Duration::from_millis(50);
-/// The client waits in whole milliseconds.
-const SHORTEST_NAP: Duration = Duration::from_millis(2);
+/// Time between two progress reports.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
+/// Maximum wait until the next record is due, so that a stop takes effect.
+const MAX_WAIT: Duration = Duration::from_millis(50);
+/// Minimum wait; the client waits in whole milliseconds.
+const MIN_WAIT: Duration = Duration::from_millis(2);
 
-/// What to write where. No `Debug`: the properties hold secrets.
+/// What to write and where. No `Debug`: the properties hold secrets.
 #[derive(Clone)]
 pub struct Options {
     /// `host:port` list.
@@ -41,44 +41,44 @@ pub struct Options {
     pub properties: Vec<(String, String)>,
     /// Topic to write.
     pub topic: String,
-    /// Create it with so many partitions if it does not exist.
+    /// Create the topic with this number of partitions if it does not exist.
     pub partitions: Option<u32>,
-    /// What the events look like.
+    /// The properties of the events.
     pub shape: Shape,
-    /// How many records, repeats included; `None` is until stopped.
+    /// Number of records, including repeats; `None` is until stopped.
     pub records: Option<u64>,
-    /// Records a second; `None` is as fast as the broker takes them.
+    /// Records per second; `None` is without limit.
     pub rate: Option<u32>,
-    /// Lose answers of the broker now and then, so that a producer without idempotence sends again.
-    /// For plain-text brokers on the loopback interface.
+    /// Drop some responses of the broker, so that a producer without idempotence retries. Only for plaintext
+    /// brokers on the loopback interface.
     pub cut_acks: bool,
 }
 
-/// How far it is.
+/// Progress of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Progress {
     /// Records given to the client.
     pub sent: u64,
-    /// Records that the broker acknowledged.
+    /// Records acknowledged by the broker.
     pub delivered: u64,
     /// Time since the start.
     pub elapsed: Duration,
 }
 
-/// What was written.
+/// The result of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Summary {
-    /// Records acknowledged, each counted once.
+    /// Acknowledged records, each counted once.
     pub records: u64,
     /// Of these, planned repeats of an earlier id.
     pub planned_repeats: u64,
-    /// Records that the log has in addition, because batches were sent again; right if nobody else wrote.
+    /// Additional records in the log, from retried batches; correct if there is no other producer.
     pub real_repeats: u64,
-    /// Answers lost by [`Options::cut_acks`].
+    /// Responses dropped by [`Options::cut_acks`].
     pub cuts: u64,
     /// Bytes of the values, without real repeats.
     pub bytes: u64,
-    /// How long it took.
+    /// Duration of the run.
     pub elapsed: Duration,
 }
 
@@ -87,7 +87,7 @@ impl fmt::Display for Summary {
         let seconds = self.elapsed.as_secs_f64();
         write!(
             f,
-            "{} records in {seconds:.1} s ({:.0} a second), {} of them planned duplicates",
+            "{} records in {seconds:.1} s ({:.0} per second), {} of them planned duplicates",
             self.records,
             self.records as f64 / seconds.max(0.001),
             self.planned_repeats
@@ -95,7 +95,7 @@ impl fmt::Display for Summary {
         if self.cuts > 0 {
             write!(
                 f,
-                "; {} more duplicates came from {} lost answers of the broker",
+                "; {} more duplicates from {} dropped responses of the broker",
                 self.real_repeats, self.cuts
             )?;
         }
@@ -103,8 +103,8 @@ impl fmt::Display for Summary {
     }
 }
 
-/// Writes until all records are there or `stop` is set, and waits until all of them are acknowledged.
-/// `progress` is called some five times a second.
+/// Writes until all records are sent or `stop` is set, then waits until all of them are acknowledged.
+/// `progress` is called about five times per second.
 pub fn run(
     options: &Options,
     stop: &AtomicBool,
@@ -114,10 +114,10 @@ pub fn run(
     let topic = Topic::new(&direct, &options.bootstrap_servers, &options.topic)?;
     let partitions = topic.ensure(options.partitions)?;
     let length_before = topic.length(partitions)?;
-    let proxy = if options.cut_acks { Some(detour(options, &topic)?) } else { None };
+    let proxy = if options.cut_acks { Some(start_proxy(options, &topic)?) } else { None };
     let writer = Writer::new(&direct, proxy.as_ref(), &options.topic)?;
     let mut load =
-        Load { options, writer, started: clock::monotonic(), told: Duration::ZERO, planned: 0, bytes: 0 };
+        Load { options, writer, started: clock::monotonic(), reported: Duration::ZERO, planned: 0, bytes: 0 };
     let sent = load.write(stop, &mut progress)?;
     load.writer.drain(|writer| progress(load.progress(writer, sent)))?;
     progress(load.progress(&load.writer, sent));
@@ -151,8 +151,8 @@ fn config(options: &Options) -> Result<ClientConfig, GenerateError> {
     Ok(config)
 }
 
-/// The proxy in front of all brokers, if each of them can have one.
-fn detour(options: &Options, topic: &Topic<'_>) -> Result<Proxy, GenerateError> {
+/// Starts the proxy in front of all brokers. Fails if one of them is not on the loopback interface.
+fn start_proxy(options: &Options, topic: &Topic<'_>) -> Result<Proxy, GenerateError> {
     let brokers = topic.brokers()?;
     let is_local = |host: &str| {
         host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_ipv4() && ip.is_loopback())
@@ -167,13 +167,13 @@ struct Load<'a> {
     options: &'a Options,
     writer: Writer<'a>,
     started: Instant,
-    told: Duration,
+    reported: Duration,
     planned: u64,
     bytes: u64,
 }
 
 impl Load<'_> {
-    /// Returns how many records were given to the client.
+    /// Returns the number of records given to the client.
     fn write(
         &mut self,
         stop: &AtomicBool,
@@ -182,20 +182,20 @@ impl Load<'_> {
         let mut events = Generator::new(self.options.shape);
         let mut sent = 0;
         while self.options.records.is_none_or(|all| sent < all) && !stop.load(Ordering::Relaxed) {
-            // Looking at the clock for each record would cost more than making it.
-            let looks = self.options.rate.is_some() || sent % 64 == 0;
-            let elapsed = if looks { self.started.elapsed() } else { self.told };
-            if looks {
-                self.writer.serve(Duration::ZERO)?;
+            // Reading the clock for each record would cost more than generating the record.
+            let reads_clock = self.options.rate.is_some() || sent % 64 == 0;
+            let elapsed = if reads_clock { self.started.elapsed() } else { self.reported };
+            if reads_clock {
+                self.writer.poll(Duration::ZERO)?;
             }
-            if elapsed.saturating_sub(self.told) > TELL {
-                self.told = elapsed;
+            if elapsed.saturating_sub(self.reported) > PROGRESS_INTERVAL {
+                self.reported = elapsed;
                 progress(self.progress(&self.writer, sent));
             }
             let early = self.due(sent).saturating_sub(elapsed);
             if !early.is_zero() {
-                // Less than a millisecond would not wait at all: the records due by then go together.
-                self.writer.serve(early.clamp(SHORTEST_NAP, NAP))?;
+                // A wait below a millisecond would not wait at all; the records due by then are sent together.
+                self.writer.poll(early.clamp(MIN_WAIT, MAX_WAIT))?;
                 continue;
             }
             let event = events.next_at(clock::wall_ms());
@@ -207,7 +207,7 @@ impl Load<'_> {
         Ok(sent)
     }
 
-    /// When record number `sent` is due, since the start.
+    /// When record number `sent` is due, as time since the start.
     fn due(&self, sent: u64) -> Duration {
         let rate = self.options.rate.map(|rate| f64::from(rate.max(1)));
         rate.map_or(Duration::ZERO, |rate| Duration::from_secs_f64(sent as f64 / rate))

@@ -1,12 +1,11 @@
-//! A proxy between the generator's producer and the broker that loses answers.
+//! A proxy between the generator's producer and the brokers that drops responses.
 //!
-//! This is how duplicates come about in production: the broker has written a batch, the connection
-//! breaks before the answer is back, and a producer without idempotence sends the batch again. The proxy
-//! passes everything on, but now and then cuts the connection instead of passing on the answer to a
-//! produce request.
+//! It reproduces the cause of duplicates in production: the broker has written a batch, the connection fails
+//! before the response arrives, and a producer without idempotence retries the batch. The proxy forwards all
+//! frames, but sometimes closes the connection instead of forwarding the response to a Produce request.
 //!
-//! Brokers tell their clients where to connect to, so the proxy puts its own ports into those answers (see
-//! [`super::frame::redirect`]). Only the port can be replaced, not the host: this works with plain-text
+//! Brokers send their addresses to clients, so the proxy puts its own ports into those responses (see
+//! [`super::frame::redirect`]). It can replace only the port, not the host, so it works only with plaintext
 //! brokers on the loopback interface, as in tests and demos.
 
 use std::collections::HashMap;
@@ -20,15 +19,15 @@ use fastrand::Rng;
 
 use super::frame::{self, Detour, METADATA, PRODUCE};
 
-/// The first answer lost, so that short runs lose one as well.
+/// Number of the first dropped response, low so that short runs drop one as well.
 const FIRST_LOSS: u32 = 3;
-/// Answers that pass between two losses.
+/// Responses forwarded between two dropped ones.
 const BETWEEN_LOSSES: std::ops::Range<u32> = 20..60;
 
-/// A running proxy; dropped, it closes its connections and ports.
+/// A running proxy; on drop it closes its connections and ports.
 pub struct Proxy {
     shared: Arc<Shared>,
-    doors: Vec<JoinHandle<()>>,
+    acceptors: Vec<JoinHandle<()>>,
 }
 
 struct Shared {
@@ -36,56 +35,60 @@ struct Shared {
     closing: AtomicBool,
     cuts: AtomicU64,
     losses: Mutex<Losses>,
-    lines: Mutex<HashMap<u64, Arc<Line>>>,
+    connections: Mutex<HashMap<u64, Arc<Connection>>>,
 }
 
-/// When the next answer is lost.
+/// When the next response is dropped.
 struct Losses {
     draws: Rng,
-    passing: u32,
+    remaining: u32,
 }
 
-/// One connection of a client with its broker.
-struct Line {
+/// A connection from a client to its broker.
+struct Connection {
     client: TcpStream,
     broker: TcpStream,
-    /// Api keys of requests under way, by correlation id.
-    asked: Mutex<HashMap<i32, i16>>,
+    /// API keys of requests in flight, by correlation id.
+    in_flight: Mutex<HashMap<i32, i16>>,
 }
 
 impl Proxy {
-    /// Opens a door for each broker, given as host and port.
+    /// Opens a port for each broker, given as host and port.
     pub fn start(brokers: &[(String, u16)], seed: u64) -> io::Result<Self> {
         let mut listeners = Vec::new();
         let mut detours = Vec::new();
         for (host, port) in brokers {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-            detours.push(Detour { host: host.clone(), port: *port, door: listener.local_addr()?.port() });
+            detours.push(Detour {
+                host: host.clone(),
+                port: *port,
+                proxy_port: listener.local_addr()?.port(),
+            });
             listeners.push(listener);
         }
-        let losses = Losses { draws: Rng::with_seed(seed), passing: FIRST_LOSS };
+        let losses = Losses { draws: Rng::with_seed(seed), remaining: FIRST_LOSS };
         let shared = Arc::new(Shared {
             detours,
             closing: AtomicBool::new(false),
             cuts: AtomicU64::new(0),
             losses: Mutex::new(losses),
-            lines: Mutex::default(),
+            connections: Mutex::default(),
         });
-        let mut proxy = Self { shared, doors: Vec::new() };
+        let mut proxy = Self { shared, acceptors: Vec::new() };
         for (listener, detour) in listeners.into_iter().zip(proxy.shared.detours.clone()) {
             let shared = Arc::clone(&proxy.shared);
-            proxy.doors.push(spawn("proxy door", move || shared.accept(&listener, &detour))?);
+            proxy.acceptors.push(spawn("proxy accept", move || shared.accept(&listener, &detour))?);
         }
         Ok(proxy)
     }
 
     /// `host:port` list for clients.
     pub fn bootstrap_servers(&self) -> String {
-        let doors = self.shared.detours.iter().map(|detour| format!("127.0.0.1:{}", detour.door));
-        doors.collect::<Vec<_>>().join(",")
+        let ports = self.shared.detours.iter().map(|detour| format!("127.0.0.1:{}", detour.proxy_port));
+        ports.collect::<Vec<_>>().join(",")
     }
 
-    /// How many connections were cut so far.
+    /// Number of connections closed to drop a response.
     pub fn cuts(&self) -> u64 {
         self.shared.cuts.load(Ordering::Relaxed)
     }
@@ -94,13 +97,13 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.shared.closing.store(true, Ordering::SeqCst);
-        for line in lock(&self.shared.lines).values() {
-            line.cut();
+        for connection in lock(&self.shared.connections).values() {
+            connection.close();
         }
-        for (door, detour) in self.doors.drain(..).zip(&self.shared.detours) {
-            // Wakes the thread that waits there; without it there is nobody to wait for.
-            if TcpStream::connect((Ipv4Addr::LOCALHOST, detour.door)).is_ok() {
-                drop(door.join());
+        for (acceptor, detour) in self.acceptors.drain(..).zip(&self.shared.detours) {
+            // The connection wakes the thread that accepts on this port. If it fails, the thread has ended.
+            if TcpStream::connect((Ipv4Addr::LOCALHOST, detour.proxy_port)).is_ok() {
+                drop(acceptor.join());
             }
         }
     }
@@ -108,81 +111,81 @@ impl Drop for Proxy {
 
 impl Shared {
     fn accept(self: &Arc<Self>, listener: &TcpListener, detour: &Detour) {
-        let mut number = u64::from(detour.door) << 32;
+        let mut number = u64::from(detour.proxy_port) << 32;
         for client in listener.incoming() {
             if self.closing.load(Ordering::SeqCst) {
                 return;
             }
-            // A client or broker that is gone again: the client tries once more.
+            // If the client or the broker has disconnected, the client reconnects.
             let Ok(client) = client else { continue };
             let Ok(broker) = TcpStream::connect((detour.host.as_str(), detour.port)) else { continue };
             number += 1;
-            self.join(number, client, broker);
+            self.forward(number, client, broker);
         }
     }
 
-    /// Passes frames on, in both directions, on threads of their own.
-    fn join(self: &Arc<Self>, number: u64, client: TcpStream, broker: TcpStream) {
-        let prompt = client.set_nodelay(true).and(broker.set_nodelay(true));
-        let line = Arc::new(Line { client, broker, asked: Mutex::default() });
-        lock(&self.lines).insert(number, Arc::clone(&line));
-        let requests = Arc::clone(&line);
+    /// Forwards frames in both directions, on two threads.
+    fn forward(self: &Arc<Self>, number: u64, client: TcpStream, broker: TcpStream) {
+        let no_delay = client.set_nodelay(true).and(broker.set_nodelay(true));
+        let connection = Arc::new(Connection { client, broker, in_flight: Mutex::default() });
+        lock(&self.connections).insert(number, Arc::clone(&connection));
+        let requests = Arc::clone(&connection);
         let shared = Arc::clone(self);
-        let started = prompt
-            .and_then(|()| spawn("proxy requests", move || requests.pass_requests()))
-            .and_then(|_| spawn("proxy answers", move || shared.pass_answers(number, &line)));
+        let started = no_delay
+            .and_then(|()| spawn("proxy requests", move || requests.forward_requests()))
+            .and_then(|_| spawn("proxy responses", move || shared.forward_responses(number, &connection)));
         if started.is_err()
-            && let Some(line) = lock(&self.lines).remove(&number)
+            && let Some(connection) = lock(&self.connections).remove(&number)
         {
-            line.cut();
+            connection.close();
         }
     }
 
-    fn pass_answers(&self, number: u64, line: &Line) {
-        while let Ok(mut answer) = frame::read(&mut &line.broker) {
-            let asked = frame::response(&answer).and_then(|id| lock(&line.asked).remove(&id));
-            if matches!(asked, Some(METADATA | PRODUCE)) {
-                frame::redirect(&mut answer, &self.detours);
+    fn forward_responses(&self, number: u64, connection: &Connection) {
+        while let Ok(mut response) = frame::read(&mut &connection.broker) {
+            let api = frame::response(&response).and_then(|id| lock(&connection.in_flight).remove(&id));
+            if matches!(api, Some(METADATA | PRODUCE)) {
+                frame::redirect(&mut response, &self.detours);
             }
-            if asked == Some(PRODUCE) && self.loses() {
+            if api == Some(PRODUCE) && self.drops_next() {
                 self.cuts.fetch_add(1, Ordering::Relaxed);
                 break;
             }
-            if (&line.client).write_all(&answer).is_err() {
+            if (&connection.client).write_all(&response).is_err() {
                 break;
             }
         }
-        line.cut();
-        lock(&self.lines).remove(&number);
+        connection.close();
+        lock(&self.connections).remove(&number);
     }
 
-    /// Whether this answer is lost.
-    fn loses(&self) -> bool {
+    /// Whether to drop this response.
+    fn drops_next(&self) -> bool {
         let mut losses = lock(&self.losses);
-        losses.passing = losses.passing.saturating_sub(1);
-        if losses.passing > 0 {
+        losses.remaining = losses.remaining.saturating_sub(1);
+        if losses.remaining > 0 {
             return false;
         }
-        losses.passing = losses.draws.u32(BETWEEN_LOSSES);
+        losses.remaining = losses.draws.u32(BETWEEN_LOSSES);
         true
     }
 }
 
-impl Line {
-    fn pass_requests(&self) {
+impl Connection {
+    fn forward_requests(&self) {
         while let Ok(request) = frame::read(&mut &self.client) {
             if let Some((api @ (METADATA | PRODUCE), id)) = frame::request(&request) {
-                lock(&self.asked).insert(id, api);
+                lock(&self.in_flight).insert(id, api);
             }
             if (&self.broker).write_all(&request).is_err() {
                 break;
             }
         }
-        self.cut();
+        self.close();
     }
 
-    fn cut(&self) {
-        // An end that is closed already needs no closing.
+    fn close(&self) {
+        // An error means that the end is already closed.
         drop((self.client.shutdown(Shutdown::Both), self.broker.shutdown(Shutdown::Both)));
     }
 }
@@ -191,7 +194,7 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<JoinHan
     thread::Builder::new().name(name.to_owned()).spawn(work)
 }
 
-/// What is locked here stays right if a thread panics in between.
+/// Ignores poisoning: every locked value stays consistent if a thread panics.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

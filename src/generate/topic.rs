@@ -1,4 +1,4 @@
-//! The topic to be written: is it there, who leads it, how long is it.
+//! The target topic: whether it exists, its brokers, its length.
 
 use std::time::Duration;
 
@@ -13,9 +13,9 @@ use super::error::GenerateError;
 use crate::clock;
 use crate::kafka::connection::{self, Complaint, Listening};
 
-const ANSWER: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A topic and the client that asks about it.
+/// A topic and the client that queries it.
 pub(super) struct Topic<'a> {
     reader: BaseConsumer<Listening>,
     config: &'a ClientConfig,
@@ -25,10 +25,10 @@ pub(super) struct Topic<'a> {
 
 impl<'a> Topic<'a> {
     pub fn new(config: &'a ClientConfig, servers: &'a str, name: &'a str) -> Result<Self, GenerateError> {
-        let mut questions = config.clone();
-        // Everything written counts, committed or not.
-        questions.set("isolation.level", "read_uncommitted");
-        let reader = Listening::reader(questions).map_err(GenerateError::settings)?;
+        let mut reader = config.clone();
+        // All written records count, committed or not.
+        reader.set("isolation.level", "read_uncommitted");
+        let reader = Listening::reader(reader).map_err(GenerateError::settings)?;
         Ok(Self { reader, config, servers, name })
     }
 
@@ -41,7 +41,7 @@ impl<'a> Topic<'a> {
             (None, None) => Err(missing()),
             (None, Some(wanted)) => {
                 self.create(wanted)?;
-                // A new topic is not at once in the metadata.
+                // A new topic appears in the metadata with a delay.
                 for _ in 0..100 {
                     if let Some(count) = self.partitions()? {
                         return Ok(count);
@@ -65,14 +65,14 @@ impl<'a> Topic<'a> {
         let admin: AdminClient<DefaultClientContext> =
             self.config.create().map_err(GenerateError::settings)?;
         let count = i32::try_from(partitions).unwrap_or(i32::MAX);
-        // -1: as many replicas as the broker makes by default.
+        // -1: the default replication factor of the broker.
         let topic = NewTopic::new(self.name, count, TopicReplication::Fixed(-1));
-        let options = AdminOptions::new().operation_timeout(Some(ANSWER));
-        let answers =
+        let options = AdminOptions::new().operation_timeout(Some(TIMEOUT));
+        let results =
             pollster::block_on(admin.create_topics([&topic], &options)).map_err(|e| self.unreachable(&e))?;
-        for answer in answers {
-            match answer {
-                // Somebody else was faster.
+        for result in results {
+            match result {
+                // Another client created it first.
                 Ok(_) | Err((_, RDKafkaErrorCode::TopicAlreadyExists)) => {}
                 Err((topic, why)) => return Err(GenerateError::NotCreated { topic, why }),
             }
@@ -87,7 +87,7 @@ impl<'a> Topic<'a> {
         Ok(brokers.map(|b| (b.host().to_owned(), u16::try_from(b.port()).unwrap_or(0))).collect())
     }
 
-    /// Offsets in all partitions' logs so far.
+    /// The sum of the end offsets of all partitions.
     pub fn length(&self, partitions: i32) -> Result<u64, GenerateError> {
         (0..partitions).try_fold(0, |sum, partition| {
             let end = self.end(partition).map_err(|e| self.unreachable(&e))?;
@@ -95,14 +95,15 @@ impl<'a> Topic<'a> {
         })
     }
 
-    /// The client may have heard of a new topic before its leader has.
+    /// The metadata of the client may contain a new topic before its leader has it, so `NotLeaderForPartition` is
+    /// retried.
     fn end(&self, partition: i32) -> Result<i64, KafkaError> {
-        let began = clock::monotonic();
+        let started = clock::monotonic();
         loop {
-            match self.reader.fetch_watermarks(self.name, partition, ANSWER) {
+            match self.reader.fetch_watermarks(self.name, partition, TIMEOUT) {
                 Err(error)
                     if error.rdkafka_error_code() == Some(RDKafkaErrorCode::NotLeaderForPartition)
-                        && began.elapsed() < ANSWER =>
+                        && started.elapsed() < TIMEOUT =>
                 {
                     std::thread::sleep(Duration::from_millis(100));
                 }
@@ -113,14 +114,14 @@ impl<'a> Topic<'a> {
 
     fn metadata(&self) -> Result<Metadata, GenerateError> {
         connection::metadata(&self.reader, self.config, self.name)
-            .map_err(|(error, complaint)| self.explained(&error, complaint))
+            .map_err(|(error, complaint)| self.with_cause(&error, complaint))
     }
 
     fn unreachable(&self, error: &KafkaError) -> GenerateError {
-        self.explained(error, connection::complaint_of(&self.reader, self.config))
+        self.with_cause(error, connection::complaint_of(&self.reader, self.config))
     }
 
-    fn explained(&self, error: &KafkaError, complaint: Option<Complaint>) -> GenerateError {
+    fn with_cause(&self, error: &KafkaError, complaint: Option<Complaint>) -> GenerateError {
         let servers = self.servers.to_owned();
         if let Some(Complaint { what, .. }) = complaint {
             return GenerateError::NotConnected { servers, what };

@@ -13,9 +13,9 @@ use super::error::GenerateError;
 use super::events::Event;
 use super::proxy::Proxy;
 
-const SERVE: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// What became of the records.
+/// Counts of delivered and failed records.
 #[derive(Debug, Default)]
 struct Deliveries {
     delivered: AtomicU64,
@@ -24,7 +24,7 @@ struct Deliveries {
 }
 
 impl ClientContext for Deliveries {
-    /// A connection that was cut is no news; records that fail are told one by one.
+    /// Ignored: closed connections are intended, and failed records have delivery reports.
     fn error(&self, _: KafkaError, _: &str) {}
 }
 
@@ -43,8 +43,8 @@ impl ProducerContext for Deliveries {
     }
 }
 
-/// A producer for one topic. Without a proxy it is idempotent and writes each record once; with one it is
-/// not, and retries what it got no answer for.
+/// A producer for one topic. Without a proxy it is idempotent and writes each record once. With a proxy it is
+/// not idempotent, and retries requests without a response.
 pub(super) struct Writer<'a> {
     producer: BaseProducer<Deliveries>,
     topic: &'a str,
@@ -69,7 +69,7 @@ impl<'a> Writer<'a> {
             config
                 .set("bootstrap.servers", proxy.bootstrap_servers())
                 .set("broker.address.family", "v4")
-                // Small batches: more answers to lose, and fewer repeats for each.
+                // Small batches give more responses to drop, and fewer repeats for each.
                 .set("batch.num.messages", "500")
                 .set("max.in.flight", "5")
                 .set("retry.backoff.ms", "20")
@@ -92,41 +92,41 @@ impl<'a> Writer<'a> {
         }
         while let Err((error, returned)) = self.producer.send(record) {
             if error.rdkafka_error_code() != Some(RDKafkaErrorCode::QueueFull) {
-                return Err(self.refused(1, error.to_string()));
+                return Err(self.failed(1, error.to_string()));
             }
-            self.serve(SERVE)?;
+            self.poll(POLL_INTERVAL)?;
             record = returned;
         }
         Ok(())
     }
 
-    /// Takes in what the broker said, for at most `wait`; an error if it refused a record.
-    pub fn serve(&self, wait: Duration) -> Result<(), GenerateError> {
+    /// Polls delivery reports for at most `wait`; fails if a record was not written.
+    pub fn poll(&self, wait: Duration) -> Result<(), GenerateError> {
         self.producer.poll(wait);
         match self.producer.context().failed.load(Ordering::Relaxed) {
             0 => Ok(()),
             failed => {
                 let why = self.producer.context().why.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                Err(self.refused(failed, why.unwrap_or_default()))
+                Err(self.failed(failed, why.unwrap_or_default()))
             }
         }
     }
 
-    /// Waits until everything is acknowledged; the client gives up on a record after a minute.
-    pub fn drain(&self, mut tell: impl FnMut(&Self)) -> Result<(), GenerateError> {
+    /// Waits until all records are acknowledged; the client fails a record after a minute.
+    pub fn drain(&self, mut progress: impl FnMut(&Self)) -> Result<(), GenerateError> {
         while self.producer.in_flight_count() > 0 {
-            self.serve(SERVE * 10)?;
-            tell(self);
+            self.poll(POLL_INTERVAL * 10)?;
+            progress(self);
         }
-        self.serve(Duration::ZERO)
+        self.poll(Duration::ZERO)
     }
 
-    /// Records acknowledged.
+    /// Number of acknowledged records.
     pub fn delivered(&self) -> u64 {
         self.producer.context().delivered.load(Ordering::Relaxed)
     }
 
-    fn refused(&self, failed: u64, why: String) -> GenerateError {
+    fn failed(&self, failed: u64, why: String) -> GenerateError {
         GenerateError::Refused { topic: self.topic.to_owned(), failed, why }
     }
 }

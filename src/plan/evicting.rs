@@ -1,21 +1,23 @@
-//! A window that evicts: how likely an id has been overwritten when its copy comes.
+//! A window that evicts: the probability that an id has been overwritten when its duplicate arrives.
 //!
-//! The table has buckets of eight slots; a new id has two of them and takes the slot of the oldest of
-//! the sixteen. Within a bucket slots are taken in order of age. Let `H(a)` be the share of buckets whose
-//! oldest entry is younger than `a`. An entry of age `a` goes when its bucket is one of the two drawn, it
-//! is the oldest there, and the oldest of the other bucket is younger: at the rate `2 h(a) H(a)`, where `h`
-//! is the density of `H`. What goes at age `a` is therefore distributed as `H(a)²`, the older of two
-//! independent oldest; and since each entry goes once, `H(a)²` is the chance to be gone at age `a`.
+//! The table has buckets of eight slots. A new id is assigned two buckets and overwrites the oldest of their
+//! sixteen slots. Within a bucket, slots are overwritten in order of age. Let `H(a)` be the share of buckets
+//! whose oldest entry is younger than `a`. An entry of age `a` is overwritten when its bucket is one of the two
+//! drawn, it is the oldest there, and the oldest of the other bucket is younger: at the rate `2 h(a) H(a)`,
+//! where `h` is the density of `H`. The age at which entries are overwritten is therefore distributed as
+//! `H(a)²`, the older of two independent oldest entries. Each entry is overwritten once, so `H(a)²` is the
+//! probability that an entry of age `a` is overwritten.
 //!
-//! `H` itself has no closed form: that of a bucket hangs on its last eight arrivals, and these on `H`. It
-//! hangs on nothing else, though, least of all on the size of the table, when age is counted in tables:
-//! new ids since, divided by slots. So [`CURVE`] holds it, from 600 turns of 65,536 buckets.
+//! `H` has no closed form: for a bucket it depends on its last eight arrivals, and these depend on `H`. It
+//! depends on nothing else. In particular it does not depend on the table size if age is counted in tables:
+//! new ids since, divided by slots. So [`CURVE`] stores values measured with 65,536 buckets over
+//! 600 table lengths of new ids.
 
 use serde::Serialize;
 
 use super::{Question, count};
 
-/// New ids since the first copy, as a multiple of the slots → chance that it was overwritten.
+/// New ids since the first record, as a multiple of the slots → probability that it was overwritten.
 const CURVE: [(f64, f64); 29] = [
     (0.30, 1.2716e-8),
     (0.35, 1.6212e-7),
@@ -48,53 +50,52 @@ const CURVE: [(f64, f64); 29] = [
     (1.70, 9.9969e-1),
 ];
 
-/// What a window that evicts forgets: the share of copies taken for new, by how late they come.
+/// What a window that evicts misses: the share of duplicates forwarded as new, by their delay.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Misses {
-    /// Slots of all tables together.
+    /// Slots of all tables in total.
     pub slots: u64,
-    /// How late the copies of the figures below come, in seconds: after a quarter, a half, three quarters
-    /// and all of the exact part.
+    /// Delays of the duplicates, in seconds: a quarter, a half, three quarters and all of the exact part.
     pub seconds: [f64; 4],
-    /// The chance that such a copy is taken for new.
+    /// The probability that a duplicate with that delay is forwarded as new.
     pub rates: [f64; 4],
-    /// How late a copy may come so that it is recognised with 99 %, in seconds; at most the exact part.
+    /// The maximum delay at which a duplicate is recognised with 99 %, in seconds; at most the exact part.
     pub seconds_for_99_percent: f64,
 }
 
 impl Misses {
     pub(super) fn of(asked: &Question, slots: u64) -> Self {
-        let tables_a_second = asked.new_ids() / slots.max(1) as f64;
+        let tables_per_second = asked.new_ids() / slots.max(1) as f64;
         let seconds = [0.25, 0.5, 0.75, 1.0].map(|part| part * asked.exact.as_secs_f64());
         Self {
             slots,
             seconds,
-            rates: seconds.map(|seconds| missed(seconds * tables_a_second)),
-            seconds_for_99_percent: (tables_known(0.99) / tables_a_second).min(asked.exact.as_secs_f64()),
+            rates: seconds.map(|seconds| missed(seconds * tables_per_second)),
+            seconds_for_99_percent: (tables_known(0.99) / tables_per_second).min(asked.exact.as_secs_f64()),
         }
     }
 }
 
-/// The chance that an id has been overwritten when `tables` times as many new ids came as the table has
-/// slots. For tables of a few hundred slots and more.
+/// The probability that an id has been overwritten after `tables` times as many new ids as the table has slots.
+/// Valid for tables of at least a few hundred slots.
 #[must_use]
 pub fn missed(tables: f64) -> f64 {
     let after = CURVE.partition_point(|(at, _)| *at < tables).clamp(1, CURVE.len() - 1);
     let (Some((x, y)), Some((next_x, next_y))) = (CURVE.get(after - 1), CURVE.get(after)) else { return 0.0 };
-    // The odds are nearly straight in logarithms of both, and beyond the ends they go on so.
+    // The logarithm of the odds is nearly linear in the logarithm of `tables`; extrapolate beyond the ends.
     let odds = |chance: f64| (chance / (1.0 - chance)).ln();
     let slope = (odds(*next_y) - odds(*y)) / (next_x / x).ln();
     let odds = odds(*y) + slope * (tables.max(1e-6) / x).ln();
     1.0 / (1.0 + (-odds).exp())
 }
 
-/// Slots so that an id that `arrivals` others came after is still known with chance `known`.
+/// Slots so that an id is still stored with probability `known` after `arrivals` other ids.
 #[must_use]
 pub fn remembered_in(known: f64, arrivals: u64) -> u64 {
     count(arrivals as f64 / tables_known(known))
 }
 
-/// New ids, in tables, after which an id is still known with chance `known`.
+/// New ids, in tables, after which an id is still stored with probability `known`.
 fn tables_known(known: f64) -> f64 {
     let (mut few, mut many) = (1e-3, 1e3);
     for _ in 0..64 {

@@ -1,4 +1,4 @@
-//! Backwards: the window that fits into so much memory.
+//! The inverse calculation: the longest window that fits into a given memory.
 
 use std::time::Duration;
 
@@ -6,25 +6,24 @@ use serde::Serialize;
 
 use super::{Memory, Question, seconds};
 
-/// Longest window looked for: ten years.
+/// Upper limit of the search: ten years.
 const LONGEST: Duration = Duration::from_hours(10 * 365 * 24);
 
-/// What fits into a given memory.
+/// The windows that fit into a given memory.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Fits {
-    /// The memory that is there.
+    /// The given memory.
     pub memory_bytes: u64,
-    /// The longest window that is exact as a whole.
+    /// The longest window that is entirely exact.
     pub exact: Fit,
-    /// The longest Bloom window beyond the exact part that was asked for; `None` when there is no
-    /// room for one.
+    /// The longest Bloom window beyond the requested exact part; `None` if none fits.
     pub bloom: Option<Fit>,
 }
 
-/// A window and what it takes.
+/// A window and its memory.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Fit {
-    /// The window as a whole, in seconds.
+    /// The whole window, in seconds.
     #[serde(serialize_with = "seconds", rename = "window_seconds")]
     pub window: Duration,
     /// Memory once it is full.
@@ -46,8 +45,8 @@ impl Fits {
     }
 }
 
-/// The longest window from `least` on that fits, to the minute; `None` when `least` does not.
-/// Memory grows in steps and may fall at some, so a longer one may fit by chance.
+/// The longest window of at least `least` that fits, to the minute; `None` if `least` does not fit.
+/// Memory grows in steps and may decrease at some, so an even longer window may fit.
 fn longest(least: Duration, memory_bytes: u64, asked: impl Fn(Duration) -> Question) -> Option<Fit> {
     let bytes = |window| Memory::of(&asked(window)).total_bytes;
     (bytes(least) <= memory_bytes).then_some(())?;

@@ -1,8 +1,8 @@
-//! `dedupd plan`: what a window costs, before it is deployed. Arithmetic only.
+//! `dedupd plan`: the costs of a window, before it is deployed. Calculation only.
 //!
-//! Memory follows what the index and the filters really allocate ([`crate::dedupe::IndexBytes`],
-//! [`crate::dedupe::bloom::Shape`]); disk, topic and times follow measured figures, each a named
-//! constant with where it was measured. Traffic is taken as even, over time and over partitions.
+//! Memory is computed from what the index and the filters allocate ([`crate::dedupe::IndexBytes`],
+//! [`crate::dedupe::bloom::Shape`]). Disk, topic and times are computed from measured figures, each a named
+//! constant with its source. Traffic is assumed to be even over time and over partitions.
 
 mod costs;
 mod evicting;
@@ -20,54 +20,53 @@ pub use evicting::{Misses, missed, remembered_in};
 pub use fits::{Fit, Fits};
 pub use fixed::{buckets_overwritten, remembered};
 
-/// Most ids of a partition that are reckoned with: far more than any memory holds.
-const MOST_IDS: u64 = 1 << 50;
+/// Upper limit for the ids of a partition: far more than any memory holds.
+const MAX_IDS: u64 = 1 << 50;
 
-/// What the ids are. It decides how likely two of them are taken for one, not what they cost: an
-/// identity is 16 bytes in any case.
+/// The kind of ids. It determines the probability of a collision, not the costs: an identity always has 16 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum IdKind {
-    /// UUIDs, which stand for themselves.
+    /// UUIDs, which are stored as they are.
     Uuid,
-    /// Anything else, which is hashed to 128 bits.
+    /// Any other text, hashed to 128 bits.
     Text,
 }
 
-/// The traffic and the window that is asked about.
+/// The traffic and the window to plan for.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Question {
-    /// Records a second in the raw topic, all partitions together.
+    /// Records per second in the raw topic, all partitions in total.
     pub events_per_second: f64,
-    /// Share of them that are duplicates, 0 to below 1.
+    /// Share of duplicates, from 0 to below 1.
     pub duplicates: f64,
-    /// What the ids are.
+    /// The kind of ids.
     pub ids: IdKind,
-    /// Remembered exactly for this long.
+    /// How long ids are stored exactly.
     #[serde(serialize_with = "seconds")]
     pub exact: Duration,
-    /// Remembered in Bloom filters until then; `exact` if there are none.
+    /// How long ids are kept in total, with Bloom filters after `exact`; `exact` if there are no filters.
     #[serde(serialize_with = "seconds")]
     pub bloom: Duration,
     /// Time slices of the Bloom part.
     pub slices: u32,
-    /// Of a look-up in the Bloom part.
+    /// False-positive rate of a lookup in the Bloom part.
     pub false_positive_rate: f64,
     /// Partitions of the raw topic.
     pub partitions: u32,
-    /// Slots of all tables together, if the window evicts (`window.max_ids`); `None` when it grows.
+    /// Slots of all tables in total, if the window evicts (`window.max_ids`); `None` if it grows.
     pub slots: Option<u64>,
 }
 
 impl Question {
-    /// New ids a second, all partitions together.
+    /// New ids per second, all partitions in total.
     fn new_ids(&self) -> f64 {
         self.events_per_second * (1.0 - self.duplicates)
     }
 
-    /// New ids of one partition in so much time.
-    fn ids_a_partition(&self, time: Duration) -> u64 {
-        count(self.new_ids() * time.as_secs_f64() / f64::from(self.partitions.max(1))).min(MOST_IDS)
+    /// New ids of one partition within `time`.
+    fn ids_per_partition(&self, time: Duration) -> u64 {
+        count(self.new_ids() * time.as_secs_f64() / f64::from(self.partitions.max(1))).min(MAX_IDS)
     }
 
     /// The longer of the two parts of the window.
@@ -86,16 +85,16 @@ impl Question {
     }
 }
 
-/// What a window costs. Sums are over all partitions, however many processes share them.
+/// The costs of a window. Totals are for all partitions, however many processes share them.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Plan {
-    /// What was asked.
+    /// The input.
     pub asked: Question,
-    /// New ids a second.
+    /// New ids per second.
     pub new_ids_per_second: f64,
     /// Ids in the exact part of the window.
     pub exact_ids: u64,
-    /// Ids in the window as a whole.
+    /// Ids in the whole window.
     pub window_ids: u64,
     /// Bytes of memory.
     pub memory: Memory,
@@ -107,13 +106,13 @@ pub struct Plan {
     pub state_topic: StateTopic,
     /// Seconds until a process that has all partitions is ready again.
     pub restore: Restore,
-    /// New records a day that the Bloom part takes for known ones, at most.
+    /// Maximum number of new records per day that the Bloom part drops as duplicates.
     pub false_drops_a_day: f64,
-    /// Chance that anywhere in the window two different ids are taken for one.
+    /// Probability that any two different ids in the window have the same identity.
     pub collision: f64,
-    /// What a window that evicts forgets; `None` when it grows.
+    /// What a window that evicts misses; `None` if it grows.
     pub misses: Option<Misses>,
-    /// The fixed-memory way instead.
+    /// The alternative with fixed memory.
     pub fixed_memory: FixedMemory,
 }
 
@@ -122,7 +121,7 @@ pub struct Plan {
 pub struct Memory {
     /// The exact index, once the window is full.
     pub exact_bytes: u64,
-    /// The exact index while the window fills for the first time: the most that it takes.
+    /// Peak of the exact index, while the window fills for the first time.
     pub exact_peak_bytes: u64,
     /// The Bloom filters, once the window is full.
     pub bloom_bytes: u64,
@@ -130,26 +129,26 @@ pub struct Memory {
     pub total_bytes: u64,
 }
 
-/// The filters of one partition, as they will be allocated.
+/// The filters of one partition, as they are allocated.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Filters {
-    /// Filters of a partition, one a slice.
+    /// Filters of a partition, one per slice.
     pub count: u32,
     /// Length of a slice, in seconds.
     pub slice_seconds: f64,
-    /// Ids that a filter is made for.
+    /// Ids that a filter is sized for.
     pub ids: u64,
     /// Bytes of a filter.
     pub bytes: u64,
     /// 512-bit blocks of a filter.
     pub blocks: u64,
-    /// Bits probed in the first block of an id, and as many in the second if those are all set.
+    /// Bits probed in the first block of an id, and as many in the second block if those are all set.
     pub probes: u32,
-    /// Bits of memory an id takes, headroom included.
+    /// Bits of memory per id, including headroom.
     pub bits_an_id: f64,
-    /// Filters that a look-up asks at most.
+    /// Maximum number of filters probed by a lookup.
     pub consulted: u32,
-    /// False-positive rate of a look-up with the expected fill; the promise is higher.
+    /// False-positive rate of a lookup at the expected fill; the configured rate is higher.
     pub expected_rate: f64,
 }
 
@@ -162,36 +161,36 @@ pub struct StateTopic {
     pub retention_seconds: u64,
 }
 
-/// How long it takes until decisions go on, in seconds.
+/// Time until a restarted process decides again, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Restore {
     /// From the local state.
     pub local_seconds: f64,
-    /// From the state topic, when the local state is lost.
+    /// From the state topic, if the local state is lost.
     pub state_topic_seconds: f64,
 }
 
-/// A table of fixed size whose oldest entries are overwritten: how many entries it needs, for the time of
-/// the exact part. An inverse Bloom filter, in which an id has one bucket of one slot, and ours.
+/// The size of a table of fixed size whose oldest entries are overwritten, for the duration of the exact part:
+/// for an inverse Bloom filter (an id has one bucket of one slot), and for dedupd's own table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct FixedMemory {
-    /// Buckets so that an id of that age is still known with 90 %.
+    /// Buckets so that an id of that age is still stored with 90 %.
     pub buckets_for_90_percent: u64,
-    /// Buckets so that an id of that age is still known with 99 %.
+    /// Buckets so that an id of that age is still stored with 99 %.
     pub buckets_for_99_percent: u64,
-    /// The same of our tables, with two buckets of eight slots an id: `window.max_ids`, evicting.
+    /// Slots for 90 % of dedupd's table, with two buckets of eight slots per id: `window.max_ids` with eviction.
     pub slots_for_90_percent: u64,
-    /// As many for 99 %.
+    /// Slots for 99 %.
     pub slots_for_99_percent: u64,
 }
 
 impl Plan {
-    /// The costs of what is asked.
+    /// The costs for this input.
     #[must_use]
     pub fn of(asked: Question) -> Self {
         let partitions = u64::from(asked.partitions.max(1));
         let (exact_ids, window_ids) =
-            (asked.ids_a_partition(asked.exact), asked.ids_a_partition(asked.window()));
+            (asked.ids_per_partition(asked.exact), asked.ids_per_partition(asked.window()));
         let filters = Filters::of(&asked);
         let memory = Memory::of(&asked);
         Self {
@@ -223,7 +222,7 @@ impl Memory {
         let partitions = u64::from(asked.partitions.max(1));
         let slots = |slots: u64| Index::bytes_of_slots((slots / partitions).max(1));
         let fixed = asked.slots.map(slots).map(|bytes| IndexBytes { steady: bytes, peak: bytes });
-        let index = fixed.unwrap_or_else(|| IndexBytes::of(asked.ids_a_partition(asked.exact), u64::MAX));
+        let index = fixed.unwrap_or_else(|| IndexBytes::of(asked.ids_per_partition(asked.exact), u64::MAX));
         let bloom_bytes = shape(asked).map_or(0, |shape| shape.bytes.saturating_mul(partitions));
         let exact_bytes = index.steady.saturating_mul(partitions);
         Self {
@@ -238,7 +237,7 @@ impl Memory {
 impl Filters {
     fn of(asked: &Question) -> Option<Self> {
         let shape = shape(asked)?;
-        let ids = asked.ids_a_partition(slice(asked)).max(1) * u64::from(shape.filters);
+        let ids = asked.ids_per_partition(slice(asked)).max(1) * u64::from(shape.filters);
         Some(Self {
             count: shape.filters,
             slice_seconds: slice(asked).as_secs_f64(),
@@ -256,14 +255,14 @@ impl Filters {
 /// The filters of a partition; `None` without a Bloom part.
 fn shape(asked: &Question) -> Option<Shape> {
     let bloom = asked.bloom > asked.exact;
-    bloom.then(|| Shape::of(&asked.limits(), asked.ids_a_partition(slice(asked))))
+    bloom.then(|| Shape::of(&asked.limits(), asked.ids_per_partition(slice(asked))))
 }
 
 fn slice(asked: &Question) -> Duration {
     Duration::from_millis(asked.limits().slice_ms().unsigned_abs())
 }
 
-/// A number of things, as such; what is no number is none.
+/// Rounds up and saturates; NaN becomes 0.
 fn count(value: f64) -> u64 {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates")]
     let count = value.ceil() as u64;

@@ -1,4 +1,4 @@
-//! The plan for people: a table.
+//! The plan as a text table.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,7 +15,7 @@ impl fmt::Display for Plan {
         line(
             f,
             "new ids",
-            &format!("{:.0} a second, {} partitions", self.new_ids_per_second, asked.partitions),
+            &format!("{:.0} per second, {} partitions", self.new_ids_per_second, asked.partitions),
         )?;
         line(f, "exact", &format!("{}, {}", span(asked.exact), ids(self.exact_ids)))?;
         if self.filters.is_some() {
@@ -24,8 +24,8 @@ impl fmt::Display for Plan {
         section(f, "memory, all partitions")?;
         let memory = &self.memory;
         let exact = format!(
-            "{} an id, at most {} while it fills",
-            an_id(memory.exact_bytes, self.exact_ids),
+            "{} per id, at most {} while it fills",
+            per_id(memory.exact_bytes, self.exact_ids),
             size(memory.exact_peak_bytes)
         );
         costs(f, "exact index", memory.exact_bytes, &exact)?;
@@ -34,7 +34,7 @@ impl fmt::Display for Plan {
                 f,
                 "Bloom filters",
                 memory.bloom_bytes,
-                &format!("{} an id", an_id(memory.bloom_bytes, self.window_ids)),
+                &format!("{} per id", per_id(memory.bloom_bytes, self.window_ids)),
             )?;
             costs(f, "total", memory.total_bytes, "")?;
             self.filters(f, filters)?;
@@ -44,7 +44,7 @@ impl fmt::Display for Plan {
             f,
             "local state",
             self.disk_bytes,
-            &format!("{} an id", an_id(self.disk_bytes, self.window_ids)),
+            &format!("{} per id", per_id(self.disk_bytes, self.window_ids)),
         )?;
         let retention = Duration::from_secs(self.state_topic.retention_seconds);
         costs(
@@ -56,15 +56,17 @@ impl fmt::Display for Plan {
         section(f, "restart")?;
         line(f, "from local state", &format!("{:.1} s", self.restore.local_seconds))?;
         line(f, "from the state topic", &format!("{:.1} s", self.restore.state_topic_seconds))?;
-        section(f, "mistakes")?;
+        section(f, "errors")?;
         let taken = match asked.ids {
-            IdKind::Uuid => "none: UUIDs stand for themselves".to_owned(),
-            IdKind::Text => format!("two ids with the same 128-bit hash: chance {:.0e}", self.collision),
+            IdKind::Uuid => "none: UUIDs are not hashed".to_owned(),
+            IdKind::Text => format!("two ids with the same 128-bit hash: probability {:.0e}", self.collision),
         };
         line(f, "in the exact part", &taken)?;
         if self.filters.is_some() {
-            let drops =
-                format!("at most {} new records a day dropped as known", figure(self.false_drops_a_day));
+            let drops = format!(
+                "at most {} new records per day dropped as duplicates",
+                figure(self.false_drops_a_day)
+            );
             line(f, "in the Bloom part", &drops)?;
         }
         self.fixed(f)
@@ -74,20 +76,20 @@ impl fmt::Display for Plan {
 impl Plan {
     fn fixed(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(misses) = &self.misses {
-            section(f, "copies taken for new, because their first one was overwritten")?;
+            section(f, "duplicates forwarded as new, because their id was overwritten")?;
             for (seconds, rate) in misses.seconds.iter().zip(misses.rates) {
-                let late = format!("coming {} later", span(Duration::from_secs_f64(*seconds)));
-                line(f, &late, &share(rate))?;
+                let delay = format!("arriving {} later", span(Duration::from_secs_f64(*seconds)));
+                line(f, &delay, &share(rate))?;
             }
             let certain = span(Duration::from_secs_f64(misses.seconds_for_99_percent));
             line(f, "99 % recognised", &format!("up to {certain}, {}", slots(misses.slots)))?;
         }
-        section(f, "a table of fixed size instead, forgetting the oldest")?;
-        let known = |buckets: u64| {
+        section(f, "alternative: a table of fixed size that overwrites the oldest ids")?;
+        let table = |buckets: u64| {
             format!("{} buckets of 8 bytes, {}", HumanCount(buckets), size(buckets.saturating_mul(8)))
         };
-        line(f, "90 % known at the end", &known(self.fixed_memory.buckets_for_90_percent))?;
-        line(f, "99 % known at the end", &known(self.fixed_memory.buckets_for_99_percent))?;
+        line(f, "90 % still stored at the end", &table(self.fixed_memory.buckets_for_90_percent))?;
+        line(f, "99 % still stored at the end", &table(self.fixed_memory.buckets_for_99_percent))?;
         line(f, "90 % with --overflow evict", &slots(self.fixed_memory.slots_for_90_percent))?;
         line(f, "99 % with --overflow evict", &slots(self.fixed_memory.slots_for_99_percent))
     }
@@ -98,7 +100,7 @@ impl Plan {
         line(
             f,
             "filters",
-            &format!("{}, one for each {slice}; a look-up asks {}", filters.count, filters.consulted),
+            &format!("{}, one for each {slice}; a lookup probes {}", filters.count, filters.consulted),
         )?;
         costs(
             f,
@@ -109,13 +111,13 @@ impl Plan {
         line(
             f,
             "probes",
-            &format!("2 blocks, {} bits in each; {:.1} bits an id", filters.probes, filters.bits_an_id),
+            &format!("2 blocks, {} bits in each; {:.1} bits per id", filters.probes, filters.bits_an_id),
         )?;
-        let promised = self.asked.false_positive_rate;
+        let configured = self.asked.false_positive_rate;
         line(
             f,
-            "rate of a look-up",
-            &format!("{promised:.0e} promised, {:.1e} expected", filters.expected_rate),
+            "false-positive rate",
+            &format!("{configured:.0e} configured, {:.1e} expected", filters.expected_rate),
         )
     }
 }
@@ -123,10 +125,10 @@ impl Plan {
 impl fmt::Display for Fits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         section(f, &format!("what fits into {}", size(self.memory_bytes)))?;
-        line(f, "exact as a whole", &span(self.exact.window))?;
+        line(f, "entirely exact", &span(self.exact.window))?;
         match &self.bloom {
             Some(fit) => line(f, "with the exact part and Bloom", &span(fit.window)),
-            None => line(f, "with the exact part and Bloom", "nothing: the exact part alone needs more"),
+            None => line(f, "with the exact part and Bloom", "none: the exact part alone needs more"),
         }
     }
 }
@@ -143,12 +145,12 @@ fn costs(f: &mut fmt::Formatter<'_>, what: &str, bytes: u64, text: &str) -> fmt:
     writeln!(f, "{}", format!("  {what:<30} {:>10}  {text}", size(bytes)).trim_end())
 }
 
-/// In binary units, as memory and disks are counted.
+/// In binary units.
 fn size(bytes: u64) -> String {
     ByteSize(bytes).display().iec().to_string()
 }
 
-fn an_id(bytes: u64, ids: u64) -> String {
+fn per_id(bytes: u64, ids: u64) -> String {
     format!("{:.1} bytes", bytes as f64 / ids.max(1) as f64)
 }
 
@@ -168,7 +170,7 @@ fn figure(value: f64) -> String {
     if value >= 0.01 { format!("{value:.2}") } else { format!("{value:.0e}") }
 }
 
-/// A duration in its two largest units; no unit longer than a day.
+/// A duration in its two largest units; the largest unit is a day.
 fn span(duration: Duration) -> String {
     let seconds = duration.as_secs();
     let parts =

@@ -137,7 +137,7 @@ fn a_window_that_evicts() {
     near(plan.memory.total_bytes as f64, 3.6e6 * 8.0);
     assert_eq!(plan.memory.exact_peak_bytes, plan.memory.exact_bytes);
     let text = plan.to_string();
-    assert!(text.contains("coming 45m later               2.63 %"), "{text}");
+    assert!(text.contains("arriving 45m later             2.63 %"), "{text}");
 }
 
 #[test]
@@ -146,10 +146,10 @@ fn the_table_names_what_was_asked() {
         Question { bloom: Duration::from_hours(720), ids: IdKind::Text, partitions: 12, ..question(5_000.0) };
     let text = format!("{}{}", Plan::of(asked), Fits::of(&asked, 16 * GIB));
     for part in [
-        "5000 a second, 12 partitions",
+        "5000 per second, 12 partitions",
         "1d, 432,000,000 ids",
-        "a look-up asks 8",
-        "1e-9 promised",
+        "a lookup probes 8",
+        "1e-9 configured",
         "retention.ms=3240000000 (37d 12h)",
         "what fits into 16.0 GiB",
     ] {

@@ -1,13 +1,13 @@
-//! Working memory that does not grow: what does not fit goes to temporary files.
+//! Bounded working memory: rows that do not fit go to temporary files.
 //!
-//! Rows have a fixed size. A [`Tape`] keeps them in the order they came in, a [`Sorter`] brings them into
-//! order by runs that are merged. Files are unlinked as soon as they are open: they are gone with the
-//! process, however it ends, and so there is nothing to clean up.
+//! Rows have a fixed size. A [`SpillFile`] stores them in insertion order; a [`Sorter`] sorts them by merging
+//! sorted runs. Files are unlinked as soon as they are open: the operating system deletes them when the process
+//! ends, however it ends, so nothing has to be cleaned up.
 
+mod file;
 mod pages;
 mod row;
 mod sorter;
-mod tape;
 
 use std::cell::Cell;
 use std::fs::{File, OpenOptions, remove_file};
@@ -19,20 +19,21 @@ use std::rc::Rc;
 use bytesize::ByteSize;
 
 use super::error::AuditError;
+pub(super) use file::{Backward, Cursor, SpillFile};
 pub(super) use pages::Pages;
 pub(super) use row::{Parts, Row};
 pub(super) use sorter::{Sorted, Sorter};
-pub(super) use tape::{Backward, Cursor, Tape};
 
-/// Into how many units the memory is cut; what is alive together takes less than all of them.
+/// Number of units that the memory is divided into; what is in use at one time takes fewer than all of them.
 const UNITS: usize = 16;
-/// Most runs that are read together, as long as their buffers fit into one unit.
+/// Maximum number of runs merged at once, if their buffers fit into one unit.
 const FAN_IN: usize = 64;
-/// What a record takes in all temporary files that are alive together, bytes.
-const RECORD: u64 = 150;
+/// Space of a record in all temporary files that exist at one time, bytes.
+const BYTES_PER_RECORD: u64 = 150;
+/// Size of a buffer, bytes.
 const BUFFERS: std::ops::RangeInclusive<usize> = 1 << 10..=256 << 10;
 
-/// Where rows go that do not fit into memory, and how much memory there is.
+/// The memory limit, and the directory for rows that exceed it.
 #[derive(Debug, Clone)]
 pub struct Scratch {
     dir: Rc<PathBuf>,
@@ -41,13 +42,13 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Temporary files in `dir`, which must exist; at most `memory` bytes in use, at least 64 KiB.
+    /// Uses at most `memory` bytes, at least 64 KiB; temporary files go to `dir`, which must exist.
     #[must_use]
     pub fn new(dir: &Path, memory: usize) -> Self {
         Self { dir: Rc::new(dir.to_owned()), memory: memory.max(64 << 10), written: Rc::default() }
     }
 
-    /// The folder of the temporary files.
+    /// The directory of the temporary files.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
@@ -59,9 +60,10 @@ impl Scratch {
         self.written.get()
     }
 
-    /// Refuses, when so many records in one partition may take more than what is free: better now than after hours.
+    /// Fails if `records` records in one partition may need more space than is free. A check before the start
+    /// avoids a failure after hours.
     pub(super) fn has_room(&self, records: u64) -> Result<(), AuditError> {
-        // A file system that does not tell is tried.
+        // If the file system does not report its free space, the audit starts anyway.
         let free = fs2::available_space(&*self.dir).unwrap_or(u64::MAX);
         match self.needs(records) {
             needed if needed > free => Err(AuditError::NoRoom {
@@ -74,9 +76,9 @@ impl Scratch {
         }
     }
 
-    /// Most bytes of temporary files for so many records of a partition. Up to a unit stays in memory whatever it is.
+    /// Maximum bytes of temporary files for `records` records of a partition. Up to one unit always stays in memory.
     fn needs(&self, records: u64) -> u64 {
-        let all = records.saturating_mul(RECORD);
+        let all = records.saturating_mul(BYTES_PER_RECORD);
         if all <= self.unit() as u64 { 0 } else { all }
     }
 
@@ -85,12 +87,12 @@ impl Scratch {
         self.memory / UNITS
     }
 
-    /// Bytes of a buffer for reading or writing in sequence.
+    /// Size of a buffer for sequential reads or writes, bytes.
     fn buffer(&self) -> usize {
         (self.unit() / FAN_IN).clamp(*BUFFERS.start(), *BUFFERS.end())
     }
 
-    /// How many runs are read together.
+    /// Number of runs merged at once.
     fn fan_in(&self) -> usize {
         (self.unit() / self.buffer()).max(2)
     }
@@ -99,7 +101,7 @@ impl Scratch {
         self.written.set(self.written.get() + bytes as u64);
     }
 
-    /// A file that only this process can see, and only as long as it is open.
+    /// A new file that only this process can access, and that exists only while it is open.
     fn file(&self) -> io::Result<File> {
         let path = self.dir.join(format!("dedupd-audit-{:032x}", fastrand::u128(..)));
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
@@ -113,15 +115,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_audit_that_cannot_fit_is_refused_before_it_begins() {
+    fn an_audit_that_may_exceed_the_free_space_fails_before_it_starts() {
         let dir = tempfile::tempdir().unwrap();
         let scratch = Scratch::new(dir.path(), 1 << 20);
         assert!(scratch.has_room(1_000).is_ok());
-        assert_eq!((scratch.needs(400), scratch.needs(500)), (0, 75_000), "few stay in memory");
-        let told = scratch.has_room(1 << 50).unwrap_err().to_string();
-        assert!(told.starts_with(&dir.path().display().to_string()), "{told}");
-        assert!(told.contains("150.0 PiB") && told.contains("--temp-dir"), "{told}");
+        assert_eq!((scratch.needs(400), scratch.needs(500)), (0, 75_000), "few records stay in memory");
+        let message = scratch.has_room(1 << 50).unwrap_err().to_string();
+        assert!(message.starts_with(&dir.path().display().to_string()), "{message}");
+        assert!(message.contains("150.0 PiB") && message.contains("--temp-dir"), "{message}");
         let gone = Scratch::new(&dir.path().join("gone"), 1 << 20);
-        assert!(gone.has_room(1 << 50).is_ok(), "opening a file there says what is wrong");
+        assert!(gone.has_room(1 << 50).is_ok(), "opening a file there reports the error");
     }
 }

@@ -1,22 +1,22 @@
-//! Rows of a fixed size, as bytes.
+//! Encoding of fixed-size rows.
 
-/// A row that can go to a file and come back.
+/// A row that can be written to a file and read back.
 pub trait Row: Copy + Ord {
-    /// How many bytes one takes in a file.
+    /// Encoded size, bytes.
     const BYTES: usize;
 
     /// Appends exactly [`Self::BYTES`] bytes.
     fn put(&self, out: &mut Vec<u8>);
 
-    /// Reads what [`Self::put`] wrote.
+    /// Decodes what [`Self::put`] wrote.
     fn get(parts: &mut Parts<'_>) -> Self;
 }
 
-/// The bytes of a row, taken from the front.
+/// The bytes of a row, consumed from the front.
 pub struct Parts<'a>(pub &'a [u8]);
 
 impl Parts<'_> {
-    /// The next `N` bytes; zeroes behind the end, which no row reaches.
+    /// The next `N` bytes; zeros past the end, which no row reaches.
     pub fn bytes<const N: usize>(&mut self) -> [u8; N] {
         match self.0.split_first_chunk::<N>() {
             Some((bytes, rest)) => {

@@ -1,49 +1,49 @@
-//! Rows brought into order: sorted runs in a file, merged as they are read.
+//! External merge sort: sorted runs in a spill file, merged on reading.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io;
 
-use super::{Cursor, Row, Scratch, Tape};
+use super::{Cursor, Row, Scratch, SpillFile};
 
-/// Takes rows in any order.
+/// Collects rows in any order.
 #[derive(Debug)]
 pub struct Sorter<R> {
     scratch: Scratch,
     rows: Vec<R>,
-    /// How many rows are kept in memory.
-    most: usize,
+    /// Maximum number of rows in memory.
+    max_rows: usize,
     spilled: Option<Runs<R>>,
 }
 
-/// Sorted stretches of a tape, each by its first row and the one past its last.
+/// Sorted runs in a spill file, each from its first row to one past its last row.
 #[derive(Debug)]
 struct Runs<R> {
-    tape: Tape<R>,
+    file: SpillFile<R>,
     ends: Vec<(u64, u64)>,
 }
 
 impl<R: Row> Runs<R> {
     fn new(scratch: &Scratch) -> Self {
-        Self { tape: Tape::new(scratch), ends: Vec::new() }
+        Self { file: SpillFile::new(scratch), ends: Vec::new() }
     }
 }
 
 impl<R: Row> Sorter<R> {
-    /// Nothing yet; keeps as many rows in memory as fit into `bytes`.
+    /// An empty sorter that keeps as many rows in memory as fit into `bytes`.
     pub fn new(scratch: &Scratch, bytes: usize) -> Self {
-        // A vector that grows is there twice for a moment, once with half its size.
-        let most = (bytes * 2 / 3 / size_of::<R>()).max(16);
-        Self { scratch: scratch.clone(), rows: Vec::new(), most, spilled: None }
+        // While a vector grows, its old allocation of half the size exists beside the new one.
+        let max_rows = (bytes * 2 / 3 / size_of::<R>()).max(16);
+        Self { scratch: scratch.clone(), rows: Vec::new(), max_rows, spilled: None }
     }
 
-    /// Takes a row.
+    /// Adds a row.
     pub fn push(&mut self, row: R) -> io::Result<()> {
-        if self.rows.len() == self.most {
+        if self.rows.len() == self.max_rows {
             self.spill()?;
         }
         if self.rows.len() == self.rows.capacity() {
-            let more = self.rows.len().max(16).min(self.most - self.rows.len());
+            let more = self.rows.len().max(16).min(self.max_rows - self.rows.len());
             self.rows.reserve_exact(more);
         }
         self.rows.push(row);
@@ -56,9 +56,9 @@ impl<R: Row> Sorter<R> {
             Some(runs) => runs,
             none => none.insert(Runs::new(&self.scratch)),
         };
-        let start = runs.tape.len();
-        self.rows.iter().try_for_each(|row| runs.tape.push(row))?;
-        runs.ends.push((start, runs.tape.len()));
+        let start = runs.file.len();
+        self.rows.iter().try_for_each(|row| runs.file.push(row))?;
+        runs.ends.push((start, runs.file.len()));
         self.rows.clear();
         Ok(())
     }
@@ -76,10 +76,10 @@ impl<R: Row> Sorter<R> {
             }
             Some(mut runs) => {
                 while runs.ends.len() > self.scratch.fan_in() {
-                    runs = fewer(&self.scratch, &runs)?;
+                    runs = merge_runs(&self.scratch, &runs)?;
                 }
                 let ends = std::mem::take(&mut runs.ends);
-                Source::Runs(Merge::new(runs.tape, &ends)?)
+                Source::Runs(Merge::new(runs.file, &ends)?)
             }
         };
         let mut sorted = Sorted { head: None, from: source };
@@ -88,16 +88,16 @@ impl<R: Row> Sorter<R> {
     }
 }
 
-/// Merges as many runs as can be read together into one, all along the tape.
-fn fewer<R: Row>(scratch: &Scratch, runs: &Runs<R>) -> io::Result<Runs<R>> {
+/// One pass of the merge: replaces every group of `fan_in` runs by one run.
+fn merge_runs<R: Row>(scratch: &Scratch, runs: &Runs<R>) -> io::Result<Runs<R>> {
     let mut merged = Runs::new(scratch);
     for ends in runs.ends.chunks(scratch.fan_in()) {
-        let start = merged.tape.len();
-        let mut heads = Heads::new(&runs.tape, ends)?;
-        while let Some(row) = heads.next(&runs.tape)? {
-            merged.tape.push(&row)?;
+        let start = merged.file.len();
+        let mut heads = Heads::new(&runs.file, ends)?;
+        while let Some(row) = heads.next(&runs.file)? {
+            merged.file.push(&row)?;
         }
-        merged.ends.push((start, merged.tape.len()));
+        merged.ends.push((start, merged.file.len()));
     }
     Ok(merged)
 }
@@ -110,38 +110,38 @@ struct Heads<R> {
 }
 
 impl<R: Row> Heads<R> {
-    fn new(tape: &Tape<R>, ends: &[(u64, u64)]) -> io::Result<Self> {
-        let cursors = ends.iter().map(|(start, end)| tape.cursor(*start, *end)).collect();
+    fn new(file: &SpillFile<R>, ends: &[(u64, u64)]) -> io::Result<Self> {
+        let cursors = ends.iter().map(|(start, end)| file.cursor(*start, *end)).collect();
         let mut heads = Self { cursors, heap: BinaryHeap::new() };
-        (0..ends.len()).try_for_each(|run| heads.refill(tape, run))?;
+        (0..ends.len()).try_for_each(|run| heads.refill(file, run))?;
         Ok(heads)
     }
 
-    fn refill(&mut self, tape: &Tape<R>, run: usize) -> io::Result<()> {
+    fn refill(&mut self, file: &SpillFile<R>, run: usize) -> io::Result<()> {
         let Some(cursor) = self.cursors.get_mut(run) else { return Ok(()) };
-        if let Some(row) = cursor.next(tape)? {
+        if let Some(row) = cursor.next(file)? {
             self.heap.push(Reverse((row, run)));
         }
         Ok(())
     }
 
-    fn next(&mut self, tape: &Tape<R>) -> io::Result<Option<R>> {
+    fn next(&mut self, file: &SpillFile<R>) -> io::Result<Option<R>> {
         let Some(Reverse((row, run))) = self.heap.pop() else { return Ok(None) };
-        self.refill(tape, run)?;
+        self.refill(file, run)?;
         Ok(Some(row))
     }
 }
 
 #[derive(Debug)]
 struct Merge<R> {
-    tape: Tape<R>,
+    file: SpillFile<R>,
     heads: Heads<R>,
 }
 
 impl<R: Row> Merge<R> {
-    fn new(tape: Tape<R>, ends: &[(u64, u64)]) -> io::Result<Self> {
-        let heads = Heads::new(&tape, ends)?;
-        Ok(Self { tape, heads })
+    fn new(file: SpillFile<R>, ends: &[(u64, u64)]) -> io::Result<Self> {
+        let heads = Heads::new(&file, ends)?;
+        Ok(Self { file, heads })
     }
 }
 
@@ -151,7 +151,7 @@ enum Source<R> {
     Runs(Merge<R>),
 }
 
-/// Rows in order, read once.
+/// Rows in ascending order, read once.
 #[derive(Debug)]
 pub struct Sorted<R> {
     head: Option<R>,
@@ -159,23 +159,23 @@ pub struct Sorted<R> {
 }
 
 impl<R: Row> Sorted<R> {
-    /// The row that comes next.
+    /// The next row.
     pub fn peek(&self) -> Option<R> {
         self.head
     }
 
-    /// Takes the next row.
+    /// Removes and returns the next row.
     pub fn next(&mut self) -> io::Result<Option<R>> {
-        let behind = match &mut self.from {
+        let following = match &mut self.from {
             Source::Memory(rows) => rows.next(),
-            Source::Runs(merge) => merge.heads.next(&merge.tape)?,
+            Source::Runs(merge) => merge.heads.next(&merge.file)?,
         };
-        Ok(std::mem::replace(&mut self.head, behind))
+        Ok(std::mem::replace(&mut self.head, following))
     }
 
-    /// Takes the next row if it is wanted.
-    pub fn next_if(&mut self, wanted: impl FnOnce(&R) -> bool) -> io::Result<Option<R>> {
-        if self.head.as_ref().is_some_and(wanted) { self.next() } else { Ok(None) }
+    /// Removes and returns the next row if it satisfies `condition`.
+    pub fn next_if(&mut self, condition: impl FnOnce(&R) -> bool) -> io::Result<Option<R>> {
+        if self.head.as_ref().is_some_and(condition) { self.next() } else { Ok(None) }
     }
 }
 
@@ -185,14 +185,17 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn many_runs_are_merged_and_nothing_is_left_in_the_folder() {
+    fn many_runs_are_merged_and_no_file_stays_in_the_directory() {
         let dir = tempfile::tempdir().unwrap();
         let scratch = Scratch::new(dir.path(), 0);
         let mut sorter = Sorter::new(&scratch, 1 << 10);
         let mut random = fastrand::Rng::with_seed(1);
         let mut all: Vec<u64> = (0..50_000).map(|_| random.u64(..)).collect();
         all.iter().try_for_each(|row| sorter.push(*row)).unwrap();
-        assert!(sorter.spilled.as_ref().unwrap().ends.len() > scratch.fan_in().pow(3), "merged in levels");
+        assert!(
+            sorter.spilled.as_ref().unwrap().ends.len() > scratch.fan_in().pow(3),
+            "merged in several passes"
+        );
         let mut merged = sorter.sorted().unwrap();
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "also while the files are in use");
         all.sort_unstable();
@@ -204,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_cannot_be_written_fails() {
+    fn a_directory_that_cannot_be_written_fails() {
         let scratch = Scratch::new(std::path::Path::new("/nowhere/at/all"), 0);
         let mut sorter = Sorter::new(&scratch, 1 << 10);
         let failed = (0..100_000u64).try_for_each(|row| sorter.push(row));
@@ -213,19 +216,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_tape_is_read_as_written_from_both_ends(rows in prop::collection::vec(any::<u64>(), 0..1_000), at: u64) {
+        fn a_spill_file_is_read_as_written_from_both_ends(rows in prop::collection::vec(any::<u64>(), 0..1_000), at: u64) {
             let dir = tempfile::tempdir().unwrap();
             let scratch = Scratch::new(dir.path(), 0);
-            let mut tape = Tape::new(&scratch);
-            rows.iter().try_for_each(|row| tape.push(row)).unwrap();
-            let (mut forward, mut backward) = (tape.cursor(0, u64::MAX), tape.backward());
+            let mut file = SpillFile::new(&scratch);
+            rows.iter().try_for_each(|row| file.push(row)).unwrap();
+            let (mut forward, mut backward) = (file.cursor(0, u64::MAX), file.backward());
             for (row, last) in rows.iter().zip(rows.iter().rev()) {
-                prop_assert_eq!(forward.next(&tape).unwrap(), Some(*row));
-                prop_assert_eq!(backward.next(&tape).unwrap(), Some(*last));
+                prop_assert_eq!(forward.next(&file).unwrap(), Some(*row));
+                prop_assert_eq!(backward.next(&file).unwrap(), Some(*last));
             }
-            prop_assert_eq!((forward.next(&tape).unwrap(), backward.next(&tape).unwrap()), (None, None));
+            prop_assert_eq!((forward.next(&file).unwrap(), backward.next(&file).unwrap()), (None, None));
             let at = at % 1_001;
-            let found = tape.jumper().at(&tape, at).unwrap();
+            let found = file.random_access().at(&file, at).unwrap();
             prop_assert_eq!(found, rows.get(usize::try_from(at).unwrap()).copied());
         }
     }

@@ -1,26 +1,32 @@
-//! The streaming comparison and the plain one agree about everything, however badly a topic is damaged.
+//! The streaming comparison and the model agree on every outcome, however badly a topic is damaged.
 
 use super::*;
 
-/// A raw record as it is drawn.
+/// A randomly drawn raw record.
 #[derive(Debug, Clone)]
 struct Drawn {
     id: Option<u8>,
     step_ms: i64,
     late_ms: i64,
     forced: bool,
-    let_through: bool,
+    forwarded_again: bool,
 }
 
 fn drawn() -> impl Strategy<Value = Drawn> {
     let id = prop_oneof![1 => Just(None), 3 => (0..60u8).prop_map(Some), 2 => Just(Some(7))];
     let late_ms = prop_oneof![4 => Just(0i64), 1 => 0..300i64];
     (id, 0..40i64, late_ms, prop::bool::weighted(0.05), any::<bool>()).prop_map(
-        |(id, step_ms, late_ms, forced, let_through)| Drawn { id, step_ms, late_ms, forced, let_through },
+        |(id, step_ms, late_ms, forced, forwarded_again)| Drawn {
+            id,
+            step_ms,
+            late_ms,
+            forced,
+            forwarded_again,
+        },
     )
 }
 
-/// What goes wrong with a clean log.
+/// A way to damage a clean log.
 #[derive(Debug, Clone, Copy)]
 enum Damage {
     Lose,
@@ -43,30 +49,30 @@ fn apply(clean: &mut Vec<Written>, (damage, at, to, length): (Damage, Index, Ind
         return;
     }
     let (at, to) = (at.index(clean.len()), to.index(clean.len()));
-    let stretch = at..clean.len().min(at + length);
+    let range = at..clean.len().min(at + length);
     match damage {
-        Damage::Lose => drop(clean.drain(stretch)),
+        Damage::Lose => drop(clean.drain(range)),
         Damage::Repeat => {
-            let again = clean[stretch].to_vec();
+            let again = clean[range].to_vec();
             clean.splice(to..to, again);
         }
         Damage::Swap => clean.swap(at, to),
         Damage::Move => {
-            let moved: Vec<_> = clean.drain(stretch).collect();
+            let moved: Vec<_> = clean.drain(range).collect();
             let to = to.min(clean.len());
             clean.splice(to..to, moved);
         }
         Damage::Alter => {
-            for record in clean[stretch].iter_mut().step_by(3) {
+            for record in clean[range].iter_mut().step_by(3) {
                 record.value.push('!');
             }
         }
         Damage::Invent => clean.insert(at, with_id(&format!("invented {at}"), 1)),
-        Damage::Reverse => clean[stretch].reverse(),
+        Damage::Reverse => clean[range].reverse(),
     }
 }
 
-/// A raw log as it is seen, and a clean one before it is damaged.
+/// A raw log, each record with whether it is forced, and its clean log before it is damaged.
 fn logs(all: &[Drawn]) -> (Vec<(Written, bool)>, Vec<Written>) {
     let (mut raw, mut clean) = (Vec::new(), Vec::new());
     let mut known = HashMap::new();
@@ -79,7 +85,7 @@ fn logs(all: &[Drawn]) -> (Vec<(Written, bool)>, Vec<Written>) {
             Some(id) => with_id(&id.to_string(), timestamp_ms),
         };
         let owner = record.id.and_then(|id| known.get(&id).copied());
-        let again = owner.is_none_or(|then_ms| now_ms - then_ms > WINDOW_MS && record.let_through);
+        let again = owner.is_none_or(|then_ms| now_ms - then_ms > WINDOW_MS && record.forwarded_again);
         if record.id.is_none() || again || record.forced {
             clean.push(written.clone());
         }
@@ -95,7 +101,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn streaming_and_plain_agree(
+    fn streaming_comparison_and_model_agree(
         all in prop::collection::vec(drawn(), 0..1_500),
         damages in damages(),
         window_ms in prop::option::weighted(0.8, Just(WINDOW_MS)),
@@ -138,7 +144,7 @@ proptest! {
 }
 
 #[test]
-fn a_long_shuffled_log_has_more_piles_and_pages_than_memory() {
+fn both_comparisons_agree_on_a_shuffled_log_with_more_pages_than_memory() {
     let raw = some_ids(40_000);
     let mut clean = raw.clone();
     fastrand::Rng::with_seed(3).shuffle(&mut clean[10_000..20_000]);
@@ -153,7 +159,7 @@ fn a_long_shuffled_log_has_more_piles_and_pages_than_memory() {
 }
 
 #[test]
-fn long_chains_of_one_id_and_of_one_content_agree_too() {
+fn both_comparisons_agree_on_long_chains_of_one_id_or_one_content() {
     let stamped = |n: i64| with_id("hot", n * (WINDOW_MS + 1));
     let mut raw: Vec<Written> = (0..3_000).map(stamped).collect();
     raw.extend((0..3_000).map(|_| without_id("same", 5)));
@@ -170,7 +176,7 @@ fn long_chains_of_one_id_and_of_one_content_agree_too() {
 }
 
 #[test]
-fn a_copy_from_before_the_range_leads_no_search_back() {
+fn a_copy_of_a_record_before_the_range_does_not_move_the_search_back() {
     let raw: Vec<Written> = (0..4).map(|_| without_id("same", 5)).collect();
     let clean = [without_id("same!", 5), without_id("same", 5), without_id("same!", 5)];
     let part = |at| if at < 2 { Part::Before } else { Part::Within };

@@ -1,49 +1,49 @@
-//! The model: which raw record each clean record is, with both sides in memory.
+//! The model: matches each clean record to a raw record, with both sides in memory.
 //!
-//! An id that stands once among the expectations leaves no choice. Where several raw records share an
-//! id (the later ones older than the window) or a content (records without an id), any assignment that
-//! explains all of them is right, and a wrong one would turn one loss into many findings. So the records
-//! without choice come first, as anchors; the others are placed between them, in order: first those that
-//! share an id, then, between all of these, those that share a content.
+//! A clean record whose id only one expected record has is unambiguous. Several raw records may share an id
+//! (the later ones came after the window) or a content (records without an id). Any assignment that explains
+//! all of them is correct; a wrong one would turn one loss into many findings. So the unambiguous records are
+//! the anchors, and the others are placed between them, in order: first those that share an id, then, between
+//! all of these, those that share a content.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use super::expected::{Expected, Place, Shared};
-use super::order::longest_rise;
+use super::order::longest_increasing;
 use crate::audit::{Content, Seen};
 use crate::dedupe::Offset;
 
-/// How many candidates are looked at before a record counts as none of them.
-const REACH: usize = 1024;
+/// How many candidates are checked before a record counts as none of them.
+const SEARCH_LIMIT: usize = 1024;
 
-/// A clean record that no raw record explains.
+/// A clean record without a raw record.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Stray {
+pub(super) struct UnmatchedClean {
     pub content: Content,
 }
 
-/// One clean partition, as far as it is kept.
+/// The stored parts of one clean partition.
 #[derive(Debug, Default)]
 pub(super) struct CleanLog {
     pub offsets: Vec<Offset>,
-    /// The first place of the record's print; `None` for strays.
+    /// The first place of the record's fingerprint; `None` for unmatched records.
     firsts: Vec<Option<Place>>,
-    pub strays: HashMap<usize, Stray>,
-    /// Contents of records that are not certainly their place's: with a choice of places, or changed.
+    pub unmatched: HashMap<usize, UnmatchedClean>,
+    /// Contents of the records that may differ from the record at their place: ambiguous or changed ones.
     contents: HashMap<usize, Content>,
 }
 
 impl CleanLog {
-    /// Takes the next clean record, by rising offset.
+    /// Adds the next clean record, by increasing offset.
     pub fn push(&mut self, expected: &Expected, record: &Seen) {
         let at = self.offsets.len();
-        let first = expected.first(&record.print);
+        let first = expected.first(&record.fingerprint);
         self.offsets.push(record.offset);
         self.firsts.push(first);
         match first {
             None => {
-                self.strays.insert(at, Stray { content: record.content });
+                self.unmatched.insert(at, UnmatchedClean { content: record.content });
             }
             Some(first) => {
                 let same = expected.entry(first).is_some_and(|entry| entry.content == record.content);
@@ -54,13 +54,13 @@ impl CleanLog {
         }
     }
 
-    /// The content of the record at `at`, where it differs from that of its place.
+    /// The content of the record at `at`, if it differs from the content at its place.
     pub fn changed(&self, expected: &Expected, at: usize, place: Place) -> Option<Content> {
         let content = self.contents.get(&at)?;
         expected.entry(place).filter(|entry| entry.content != *content).map(|_| *content)
     }
 
-    /// The place of each clean record; `None` for strays.
+    /// The place of each clean record; `None` for unmatched records.
     pub fn places(&self, expected: &Expected) -> Vec<Option<Place>> {
         let chained = |first: &Place| !expected.chain(*first).is_empty();
         let mut places: Vec<Option<Place>> =
@@ -73,13 +73,13 @@ impl CleanLog {
         places
     }
 
-    /// Gives places to the records that share this.
+    /// Assigns places to the records that share `shared`.
     fn choose(&self, expected: &Expected, shared: Shared, places: &mut [Option<Place>]) {
         let gaps = self.gaps(expected, shared, places);
         Choice { expected, taken: HashSet::new(), left: HashMap::new() }.all(self, gaps, places);
     }
 
-    /// Where clean has as many records of one content as raw has, they pair up one by one.
+    /// If clean has as many records of one content as raw, they are paired one by one.
     fn pair_up(&self, expected: &Expected, places: &mut [Option<Place>]) {
         let mut positions: HashMap<Place, Vec<usize>> = HashMap::new();
         for (at, first) in self.firsts.iter().enumerate() {
@@ -95,9 +95,9 @@ impl CleanLog {
         }
     }
 
-    /// The records with a choice, in clean order, each with the places between the anchors around it.
+    /// The ambiguous records in clean order, each with the places between the anchors around it.
     fn gaps(&self, expected: &Expected, shared: Shared, singles: &[Option<Place>]) -> Vec<Gap> {
-        let anchors = longest_rise(singles);
+        let anchors = longest_increasing(singles);
         let mut gaps: Vec<Gap> = Vec::new();
         let (mut start, mut closed) = (0, 0);
         for (at, ((first, single), anchor)) in self.firsts.iter().zip(singles).zip(&anchors).enumerate() {
@@ -117,27 +117,27 @@ impl CleanLog {
     }
 }
 
-/// A clean record with a choice.
+/// An ambiguous clean record.
 #[derive(Debug)]
 struct Gap {
     /// Its position in clean.
     at: usize,
-    /// The first place of its print.
+    /// The first place of its fingerprint.
     first: Place,
     /// The places between the anchors around it.
     places: Range<Place>,
 }
 
-/// Gives clean records with a choice their places.
+/// Assigns places to ambiguous clean records.
 struct Choice<'a> {
     expected: &'a Expected,
     taken: HashSet<Place>,
-    /// Due places that nobody took, by the first of their chain; made when first asked for.
+    /// Due places that are not taken, by the first of their chain; computed on first use.
     left: HashMap<Place, Vec<Place>>,
 }
 
 impl Choice<'_> {
-    /// First everything that fits where it stands, then the rest.
+    /// Assigns the records that fit between their anchors first, then the rest.
     fn all(&mut self, log: &CleanLog, gaps: Vec<Gap>, places: &mut [Option<Place>]) {
         let mut low = 0;
         let mut rest = Vec::new();
@@ -172,20 +172,20 @@ impl Choice<'_> {
 
     fn fitting(&self, gap: &Gap, content: &Content) -> Option<Place> {
         let free = self.between(gap).iter().filter(|place| !self.taken.contains(place));
-        free.take(REACH).copied().find(|place| self.is_same(*place, content))
+        free.take(SEARCH_LIMIT).copied().find(|place| self.is_same(*place, content))
     }
 
     /// In this order: an untaken due place with this content (the record moved), any place with this
-    /// content (a repeat), an untaken due place (the record changed), the first place (a repeat).
+    /// content (a duplicate), an untaken due place (the record changed), the first place (a duplicate).
     fn elsewhere(&mut self, gap: &Gap, content: &Content) -> Place {
         self.find_left(gap.first);
         let left = self.left(gap.first);
         let same = |place: &Place| self.is_same(*place, content);
-        if let Some(at) = left.iter().take(REACH).position(same) {
+        if let Some(at) = left.iter().take(SEARCH_LIMIT).position(same) {
             return self.take(gap.first, at);
         }
         let chain = self.expected.chain(gap.first);
-        if let Some(place) = chain.iter().take(REACH).copied().find(same) {
+        if let Some(place) = chain.iter().take(SEARCH_LIMIT).copied().find(same) {
             return place;
         }
         if left.is_empty() { gap.first } else { self.take(gap.first, 0) }

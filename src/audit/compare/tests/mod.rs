@@ -1,4 +1,4 @@
-//! Planted faults are found as what they are, and nothing else is.
+//! Injected faults are reported with the correct kind, and nothing else is reported.
 
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -20,7 +20,7 @@ mod plain;
 
 const WINDOW_MS: i64 = 1_000;
 
-/// A record as a test writes it.
+/// A record written by a test.
 #[derive(Debug, Clone, PartialEq)]
 struct Written {
     id: Option<String>,
@@ -61,7 +61,7 @@ fn rules() -> Rules {
     }
 }
 
-/// Both comparisons, with so little memory that the streaming one uses files, and what they agree on.
+/// Runs both comparisons, with so little memory that the streaming one uses files, and returns their common outcome.
 fn both(rules: Rules, scope: Scope, raw: &[(Seen, Part)], clean: &[Seen]) -> Outcome {
     let dir = tempfile::tempdir().unwrap();
     let scratch = Scratch::new(dir.path(), 0);
@@ -81,7 +81,7 @@ fn both(rules: Rules, scope: Scope, raw: &[(Seen, Part)], clean: &[Seen]) -> Out
     outcome
 }
 
-/// Offsets are every second number, as with transaction markers in between.
+/// Only even offsets are used, as if transaction markers were in between.
 fn compare_by(rules: Rules, gone: Gone, raw: &[Written], clean: &[Written]) -> Outcome {
     let seen = |(at, record)| seen(2 * at, record);
     let raw: Vec<_> = raw.iter().enumerate().map(seen).map(|record| (record, Part::Within)).collect();
@@ -110,7 +110,7 @@ fn only(kind: Kind, count: u64) -> Counts {
 }
 
 #[test]
-fn a_copy_without_its_duplicates_is_right() {
+fn clean_without_the_duplicates_of_raw_has_no_findings() {
     let mut raw = some_ids(5);
     raw.insert(3, with_id("id-1", 700));
     raw.push(with_id("id-0", 900));
@@ -129,9 +129,9 @@ fn findings_name_both_offsets_and_the_fields() {
     clean[2].timestamp_ms += 1;
     clean.remove(0);
     let outcome = compare(&raw, &clean);
-    let told: Vec<String> = outcome.samples.iter().map(ToString::to_string).collect();
+    let listed: Vec<String> = outcome.samples.iter().map(ToString::to_string).collect();
     assert_eq!(
-        told,
+        listed,
         [
             "altered: partition 3, raw offset 4, clean offset 2, different in headers, timestamp",
             "lost: partition 3, raw offset 0"
@@ -160,14 +160,14 @@ fn each_field_that_changes_is_an_alteration() {
 }
 
 #[test]
-fn the_later_copy_instead_of_the_first_is_no_right_answer() {
+fn a_later_duplicate_instead_of_the_first_record_is_a_finding() {
     let raw = [with_id("a", 1), with_id("b", 2), with_id("a", 3)];
     let outcome = compare(&raw, &[raw[1].clone(), raw[2].clone()]);
     assert_eq!(outcome.counts, Counts { altered: 1, out_of_order: 1, ..Counts::default() });
 }
 
 #[test]
-fn one_record_out_of_place_is_one_finding_however_far_it_went() {
+fn one_record_out_of_place_is_one_finding_however_far_it_moved() {
     let raw = some_ids(1_000);
     let mut early = raw.clone();
     let last = early.pop().unwrap();
@@ -180,14 +180,14 @@ fn one_record_out_of_place_is_one_finding_however_far_it_went() {
 }
 
 #[test]
-fn a_block_that_was_written_twice_is_all_duplicates_and_nothing_else() {
+fn a_series_of_records_written_twice_is_reported_as_duplicates_only() {
     let raw = some_ids(100);
     let clean = [&raw[..60], &raw[20..60], &raw[60..]].concat();
     assert_eq!(compare(&raw, &clean).counts, only(Kind::Duplicated, 40));
 }
 
 #[test]
-fn an_empty_clean_topic_has_lost_everything() {
+fn an_empty_clean_topic_lost_every_record() {
     let outcome = compare(&some_ids(20), &[]);
     assert_eq!(outcome.counts, only(Kind::Lost, 20));
     assert_eq!(outcome.samples.len(), 5);
@@ -195,19 +195,19 @@ fn an_empty_clean_topic_has_lost_everything() {
 }
 
 #[test]
-fn repeats_beyond_the_window_may_come_or_not_but_begin_a_window_of_their_own() {
+fn repeats_after_the_window_are_optional_and_start_a_window_of_their_own() {
     let raw = [
         with_id("a", 1),
-        with_id("a", WINDOW_MS + 1), // exactly the window: still remembered
+        with_id("a", WINDOW_MS + 1), // exactly the window: still in it
         with_id("a", WINDOW_MS + 2),
         with_id("b", WINDOW_MS + 3),
         with_id("a", 2 * WINDOW_MS + 2),
         with_id("a", 2 * WINDOW_MS + 3),
     ];
     let pick = |places: &[usize]| places.iter().map(|at| raw[*at].clone()).collect::<Vec<_>>();
-    for right in [&[0, 3][..], &[0, 2, 3], &[0, 3, 4], &[0, 3, 5], &[0, 2, 3, 5]] {
-        let outcome = compare(&raw, &pick(right));
-        assert!(outcome.counts.is_clean(), "{right:?}: {outcome:?}");
+    for correct in [&[0, 3][..], &[0, 2, 3], &[0, 3, 4], &[0, 3, 5], &[0, 2, 3, 5]] {
+        let outcome = compare(&raw, &pick(correct));
+        assert!(outcome.counts.is_clean(), "{correct:?}: {outcome:?}");
         assert_eq!((outcome.raw.duplicates, outcome.raw.beyond_window), (1, 3));
     }
     for twice in [&[0, 1, 3][..], &[0, 2, 3, 4], &[0, 3, 4, 5]] {
@@ -215,26 +215,26 @@ fn repeats_beyond_the_window_may_come_or_not_but_begin_a_window_of_their_own() {
     }
     assert_eq!(compare(&raw, &pick(&[2, 3])).counts, only(Kind::Lost, 1), "the first is never optional");
     assert_eq!(compare(&raw, &pick(&[0, 0, 3, 5])).counts, only(Kind::Duplicated, 1));
-    let for_ever = Rules { window_ms: None, ..rules() };
-    let outcome = compare_by(for_ever, Gone::Nothing, &raw, &pick(&[0, 2, 3]));
+    let forever = Rules { window_ms: None, ..rules() };
+    let outcome = compare_by(forever, Gone::Nothing, &raw, &pick(&[0, 2, 3]));
     assert_eq!(outcome.counts, only(Kind::Duplicated, 1));
 }
 
 #[test]
-fn one_timestamp_in_the_far_future_ends_no_window() {
+fn one_timestamp_in_the_far_future_expires_no_id() {
     let raw = [with_id("a", 1), with_id("b", i64::MAX), with_id("a", 2)];
     let rules = Rules { latest_ms: 500, ..rules() };
     assert_eq!(compare_by(rules, Gone::Nothing, &raw, &raw).counts, only(Kind::Duplicated, 1));
 }
 
 #[test]
-fn records_without_an_id_are_due_each_or_forbidden() {
+fn records_without_an_id_are_all_due_or_all_forbidden() {
     let raw = [without_id("x", 1), with_id("a", 1), without_id("x", 1), without_id("y", 2)];
     assert!(compare(&raw, &raw).counts.is_clean());
     assert_eq!(compare(&raw, &raw[..3]).counts, only(Kind::Lost, 1));
     let first_gone = compare(&raw, &raw[1..]);
     assert_eq!(first_gone.counts, only(Kind::Lost, 1));
-    assert_eq!(first_gone.samples[0].raw, Some(0), "the one before the neighbours that are there");
+    assert_eq!(first_gone.samples[0].raw, Some(0), "the record before the neighbours that are in clean");
     let mut changed = raw.clone();
     changed[3].value.push('!');
     assert_eq!(compare(&raw, &changed).counts, only(Kind::Altered, 1));
@@ -244,23 +244,23 @@ fn records_without_an_id_are_due_each_or_forbidden() {
 }
 
 #[test]
-fn what_arrives_during_the_audit_is_neither_due_nor_a_phantom() {
+fn records_that_arrive_during_the_audit_are_neither_due_nor_phantoms() {
     let raw = some_ids(6);
     let rules = Rules { due_below: 8, ..rules() };
-    for right in [&raw[..4], &raw[..5], &raw[..]] {
-        assert!(compare_by(rules, Gone::Nothing, &raw, right).counts.is_clean());
+    for correct in [&raw[..4], &raw[..5], &raw[..]] {
+        assert!(compare_by(rules, Gone::Nothing, &raw, correct).counts.is_clean());
     }
     assert_eq!(compare_by(rules, Gone::Nothing, &raw, &raw[..3]).counts, only(Kind::Lost, 1));
 }
 
 #[test]
-fn what_retention_or_compaction_explains_is_counted_apart() {
+fn what_retention_or_compaction_explains_is_counted_separately() {
     let raw = some_ids(6);
     let allowed = |clean_trimmed| Gone::Allowed { clean_trimmed };
     // Raw lost its first records; clean lost its first ones.
     let outcome = compare_by(rules(), allowed(false), &raw[2..], &raw);
     assert!(outcome.counts.is_clean() && outcome.gone == 2, "{outcome:?}");
-    assert_eq!(compare(&raw[2..], &raw).counts, only(Kind::Phantom, 2), "unless asked not to");
+    assert_eq!(compare(&raw[2..], &raw).counts, only(Kind::Phantom, 2), "unless it is allowed");
     let outcome = compare_by(rules(), allowed(true), &raw, &raw[2..]);
     assert!(outcome.counts.is_clean() && outcome.gone == 2, "{outcome:?}");
     assert_eq!(compare_by(rules(), allowed(false), &raw, &raw[2..]).counts, only(Kind::Lost, 2));
@@ -274,24 +274,24 @@ fn what_retention_or_compaction_explains_is_counted_apart() {
     assert_eq!(outcome.counts, Counts { lost: 1, duplicated: 1, ..Counts::default() });
 }
 
-/// A raw record and, in case it repeats an id after the window, whether the pipeline let it through.
+/// A raw record and, if it repeats an id after the window, whether the pipeline forwarded it.
 fn raw_record() -> impl Strategy<Value = (Option<u8>, i64, bool)> {
     (prop_oneof![1 => Just(None), 4 => (0..40u8).prop_map(Some)], 0..120i64, any::<bool>())
 }
 
-/// A raw log, its right copy, and which records of that are due.
+/// A raw log, its correct clean log, and which records of that are due.
 fn log_and_copy(drawn: &[(Option<u8>, i64, bool)]) -> (Vec<Written>, Vec<(Written, bool)>) {
     let (mut raw, mut copy) = (Vec::new(), Vec::new());
     let mut owners: HashMap<u8, i64> = HashMap::new();
     let mut now_ms = 7; // the timestamp of the records without an id
-    for (id, step_ms, let_through) in drawn {
+    for (id, step_ms, forwarded_again) in drawn {
         now_ms += step_ms;
         let (record, forwarded, due) = match id {
-            // Few contents, so that records without an id are often equal.
+            // Only two contents, so that records without an id are often equal.
             None => (without_id(if *step_ms % 2 == 0 { "even" } else { "odd" }, 7), true, true),
             Some(id) => {
                 let owner = owners.get(id).copied();
-                let new = owner.is_none_or(|then_ms| now_ms - then_ms > WINDOW_MS && *let_through);
+                let new = owner.is_none_or(|then_ms| now_ms - then_ms > WINDOW_MS && *forwarded_again);
                 if new {
                     owners.insert(*id, now_ms);
                 }
@@ -308,7 +308,7 @@ fn log_and_copy(drawn: &[(Option<u8>, i64, bool)]) -> (Vec<Written>, Vec<(Writte
     (raw, copy)
 }
 
-fn plant(
+fn inject(
     kind: Kind,
     raw: &[Written],
     copy: &[(Written, bool)],
@@ -330,12 +330,12 @@ fn plant(
         Kind::OutOfOrder => {
             let moved = clean.remove(at);
             clean.insert(to.min(clean.len()), moved);
-            // Moving along its equals changes nothing.
+            // Moving a record past equal records changes nothing.
             copy.iter().map(|(record, _)| record).ne(&clean).then_some(())?;
         }
         Kind::Altered => {
             let same = raw.iter().filter(|record| **record == clean[at]).count();
-            // A changed record that need not be there cannot be told from a repeat.
+            // A changed record that is not due cannot be distinguished from a duplicate.
             (same == 1 && copy[at].1).then_some(())?;
             clean[at].value.push('!');
         }
@@ -348,7 +348,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_right_copy_has_no_findings(drawn in prop::collection::vec(raw_record(), 0..200)) {
+    fn a_correct_clean_log_has_no_findings(drawn in prop::collection::vec(raw_record(), 0..200)) {
         let (raw, copy) = log_and_copy(&drawn);
         let clean: Vec<_> = copy.into_iter().map(|(record, _)| record).collect();
         let outcome = compare(&raw, &clean);
@@ -356,19 +356,19 @@ proptest! {
     }
 
     #[test]
-    fn one_planted_fault_is_found_as_what_it_is(
+    fn one_injected_fault_is_reported_with_its_kind(
         drawn in prop::collection::vec(raw_record(), 2..120),
         kind in prop::sample::select(&Kind::ALL[..]),
         at: Index,
         to: Index,
     ) {
         let (raw, copy) = log_and_copy(&drawn);
-        let clean = plant(kind, &raw, &copy, at, to);
+        let clean = inject(kind, &raw, &copy, at, to);
         prop_assume!(clean.is_some());
         let outcome = compare(&raw, &clean.unwrap());
         let mut counts = outcome.counts;
         if kind == Kind::OutOfOrder && raw.iter().any(|record| raw.iter().filter(|r| *r == record).count() > 1) {
-            // Which of several equal records moved cannot be told, and so neither how many others it passed.
+            // Of several equal records, which one moved is unknown, and so is how many others it passed.
             counts.out_of_order = counts.out_of_order.min(1);
         }
         prop_assert_eq!(counts, only(kind, 1));

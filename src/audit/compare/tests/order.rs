@@ -1,18 +1,17 @@
-//! The model: the longest rising run through a sequence of places.
+//! The model: the longest increasing subsequence of places.
 //!
-//! Records outside it are the fewest that must have moved, so one record out of place is one finding
-//! and not as many as it jumped over.
+//! The records outside it are the minimum that must have moved. So one record out of place is one finding, and
+//! not one for each record that it passed.
 
-/// Marks the members of a longest strictly rising subsequence; `None` in the sequence is no member.
-/// Patience sorting with predecessor links, O(n log n) (Fredman 1975); a sequence that rises as a
-/// whole costs one pass.
+/// Marks the members of a longest strictly increasing subsequence; `None` in the sequence is no member.
+/// Patience sorting with predecessor links, O(n log n) (Fredman 1975); an increasing sequence costs one pass.
 #[must_use]
-pub fn longest_rise(sequence: &[Option<u32>]) -> Vec<bool> {
+pub fn longest_increasing(sequence: &[Option<u32>]) -> Vec<bool> {
     let present = || sequence.iter().filter_map(|place| *place);
     if present().zip(present().skip(1)).all(|(a, b)| a < b) {
         return sequence.iter().map(Option::is_some).collect();
     }
-    // piles[n] is where the best run of length n + 1 ends: the one with the lowest end.
+    // piles[n] is the end of the best subsequence of length n + 1: the one with the lowest end.
     let mut piles: Vec<(u32, usize)> = Vec::new();
     let mut before: Vec<Option<usize>> = vec![None; sequence.len()];
     for (at, place) in sequence.iter().enumerate() {
@@ -43,25 +42,29 @@ mod tests {
 
     fn outside(places: &[u32]) -> Vec<usize> {
         let sequence: Vec<_> = places.iter().map(|place| Some(*place)).collect();
-        let members = longest_rise(&sequence);
+        let members = longest_increasing(&sequence);
         (0..places.len()).filter(|at| !members[*at]).collect()
     }
 
     #[test]
-    fn as_few_as_possible_are_outside() {
+    fn as_few_places_as_possible_are_outside() {
         assert!(outside(&[]).is_empty());
         assert!(outside(&[0, 1, 2, 7]).is_empty());
         assert_eq!(outside(&[0, 2, 1, 3]).len(), 1);
         assert_eq!(outside(&[9, 0, 1, 2, 3]), [0]);
         assert_eq!(outside(&[1, 2, 3, 0]), [3]);
-        assert_eq!(outside(&[0, 1, 1, 2]).len(), 1, "equal is not rising");
+        assert_eq!(outside(&[0, 1, 1, 2]).len(), 1, "equal is not increasing");
         assert_eq!(outside(&[0, 1, 2, 1, 2, 3]).len(), 2);
-        assert_eq!(outside(&[0, 9, 1]), [1], "of two equally long runs the lower end wins");
+        assert_eq!(
+            outside(&[0, 9, 1]),
+            [1],
+            "of two subsequences of equal length the one with the lower end wins"
+        );
     }
 
     #[test]
     fn absent_places_are_no_members() {
-        assert_eq!(longest_rise(&[None, Some(1), None, Some(2)]), [false, true, false, true]);
-        assert_eq!(longest_rise(&[Some(1), None, Some(1)]).iter().filter(|member| **member).count(), 1);
+        assert_eq!(longest_increasing(&[None, Some(1), None, Some(2)]), [false, true, false, true]);
+        assert_eq!(longest_increasing(&[Some(1), None, Some(1)]).iter().filter(|member| **member).count(), 1);
     }
 }

@@ -1,17 +1,17 @@
-//! The model: raw against clean with everything in memory, for the streaming comparison to agree with.
+//! The model: compares raw with clean in memory. The streaming comparison must agree with it.
 
 use std::collections::HashMap;
 
 use super::expected::{Entry, Expected, Place};
-use super::matching::{CleanLog, Stray};
-use super::order::longest_rise;
+use super::matching::{CleanLog, UnmatchedClean};
+use super::order::longest_increasing;
 use crate::audit::{Counts, Differing, Finding, Gone, Kind, Outcome, Scope, Seen};
 use crate::dedupe::Offset;
 
-/// How far a changed record is looked for among lost ones.
-const REACH: usize = 1024;
+/// How many expected records are searched for the original of an altered record.
+const SEARCH_LIMIT: usize = 1024;
 
-/// A comparison under way: first all of raw is in `expected`, then clean comes by [`Self::push`].
+/// A comparison in progress: `expected` has all of raw, then clean records are added with [`Self::push`].
 #[derive(Debug)]
 pub(super) struct Plain {
     expected: Expected,
@@ -19,82 +19,82 @@ pub(super) struct Plain {
 }
 
 impl Plain {
-    /// Begins with all of raw read.
+    /// Starts after all of raw is read.
     #[must_use]
     pub fn new(expected: Expected) -> Self {
         Self { expected, clean: CleanLog::default() }
     }
 
-    /// Takes the next clean record, by rising offset.
+    /// Adds the next clean record, by increasing offset.
     pub fn push(&mut self, record: &Seen) {
         self.clean.push(&self.expected, record);
     }
 
-    /// All of clean has been read.
+    /// Compares, once all of clean is read.
     #[must_use]
     pub fn finish(self, scope: Scope) -> Outcome {
         let Self { expected, clean } = self;
         let places = clean.places(&expected);
-        let mut account = Account {
+        let mut evaluation = Evaluation {
             counts: Counts::default(),
             samples: Vec::new(),
             outside: 0,
-            standing: vec![Standing::default(); expected.entries.len()],
+            state: vec![EntryState::default(); expected.entries.len()],
             gone: 0,
             scope,
             expected: &expected,
             clean: &clean,
         };
-        let in_order = account.order(&places);
-        account.copies(&places, &in_order);
-        account.repeats_within_window(&places, &in_order);
-        account.strays(&places, &in_order);
-        account.losses();
-        account.outcome()
+        let in_order = evaluation.order(&places);
+        evaluation.copies(&places, &in_order);
+        evaluation.repeats_within_window(&places, &in_order);
+        evaluation.unmatched(&places, &in_order);
+        evaluation.losses();
+        evaluation.outcome()
     }
 }
 
-/// What is known of an entry.
+/// What clean holds of an entry.
 #[derive(Debug, Clone, Copy, Default)]
-struct Standing {
-    /// Some clean record is it.
+struct EntryState {
+    /// Clean has a copy of it.
     seen: bool,
-    /// One of them stands where it should.
+    /// One of the copies is in order.
     in_order: bool,
-    /// One of them is unchanged.
+    /// One of the copies is unchanged.
     unchanged: bool,
 }
 
-struct Account<'a> {
+struct Evaluation<'a> {
     scope: Scope,
     expected: &'a Expected,
     clean: &'a CleanLog,
-    standing: Vec<Standing>,
+    state: Vec<EntryState>,
     counts: Counts,
     samples: Vec<Finding>,
     gone: u64,
     outside: u64,
 }
 
-impl Account<'_> {
+impl Evaluation<'_> {
     fn entry(&self, place: Place) -> Option<&Entry> {
         self.expected.entry(place)
     }
 
-    fn standing(&mut self, place: Place, change: impl FnOnce(&mut Standing)) -> Standing {
-        let Some(standing) = self.standing.get_mut(place as usize) else { return Standing::default() };
-        let before = *standing;
-        change(standing);
+    fn state(&mut self, place: Place, change: impl FnOnce(&mut EntryState)) -> EntryState {
+        let Some(state) = self.state.get_mut(place as usize) else { return EntryState::default() };
+        let before = *state;
+        change(state);
         before
     }
 
     fn add(&mut self, kind: Kind, place: Option<Place>, at: Option<usize>, fields: Differing) {
         let raw = place.and_then(|place| self.entry(place)).map(|entry| entry.offset);
         let clean = at.and_then(|at| self.clean.offsets.get(at)).copied();
-        self.tell(kind, raw, clean, fields);
+        self.report(kind, raw, clean, fields);
     }
 
-    fn tell(&mut self, kind: Kind, raw: Option<Offset>, clean: Option<Offset>, fields: Differing) {
+    fn report(&mut self, kind: Kind, raw: Option<Offset>, clean: Option<Offset>, fields: Differing) {
         let slot = match kind {
             Kind::Lost => &mut self.counts.lost,
             Kind::Duplicated => &mut self.counts.duplicated,
@@ -112,25 +112,25 @@ impl Account<'_> {
         self.scope.gone != Gone::Nothing
     }
 
-    /// Which clean records stand where they should.
+    /// Which clean records are in order.
     fn order(&mut self, places: &[Option<Place>]) -> Vec<bool> {
-        let in_order = longest_rise(places);
+        let in_order = longest_increasing(places);
         for (at, (place, in_order)) in places.iter().zip(&in_order).enumerate() {
             let Some(place) = *place else { continue };
             let unchanged = self.clean.changed(self.expected, at, place).is_none();
-            self.standing(place, |standing| {
-                standing.in_order |= in_order;
-                standing.unchanged |= unchanged;
+            self.state(place, |state| {
+                state.in_order |= in_order;
+                state.unchanged |= unchanged;
             });
         }
         in_order
     }
 
-    /// Clean records that have a place: each but one of those that share it is a repeat.
+    /// Evaluates clean records that have a place: all but one of those that share a place are duplicates.
     fn copies(&mut self, places: &[Option<Place>], in_order: &[bool]) {
         for (at, (place, in_order)) in places.iter().zip(in_order).enumerate() {
             let Some(place) = *place else { continue };
-            let before = self.standing(place, |standing| standing.seen |= *in_order || !standing.in_order);
+            let before = self.state(place, |state| state.seen |= *in_order || !state.in_order);
             if !in_order && (before.in_order || before.seen) {
                 self.add(Kind::Duplicated, Some(place), Some(at), Differing::default());
                 continue;
@@ -168,15 +168,16 @@ impl Account<'_> {
         }
     }
 
-    /// Ids that came again after the window: what followed such a record within the window must not be.
+    /// Finds duplicates of ids that were seen again after the window: a record that follows such a record
+    /// within the window must not be in clean.
     fn repeats_within_window(&mut self, places: &[Option<Place>], in_order: &[bool]) {
-        let again = |place: &Place| self.entry(*place).is_some_and(|entry| entry.again);
+        let repeats = |place: &Place| self.entry(*place).is_some_and(|entry| entry.repeat);
         let taken: HashMap<Place, usize> = places
             .iter()
             .zip(in_order)
             .enumerate()
             .filter_map(|(at, (place, in_order))| place.filter(|_| *in_order).map(|place| (place, at)))
-            .filter(|(place, _)| again(place))
+            .filter(|(place, _)| repeats(place))
             .collect();
         if taken.is_empty() {
             return;
@@ -187,7 +188,7 @@ impl Account<'_> {
             for place in chain {
                 let (Some(at), Some(entry)) = (taken.get(place), self.entry(*place)) else { continue };
                 let time_ms = entry.time_ms;
-                if owner_ms.is_some_and(|owner_ms| self.expected.remembered(owner_ms, time_ms)) {
+                if owner_ms.is_some_and(|owner_ms| self.expected.within_window(owner_ms, time_ms)) {
                     self.add(Kind::Duplicated, Some(*place), Some(*at), Differing::default());
                 } else {
                     owner_ms = Some(time_ms);
@@ -196,8 +197,9 @@ impl Account<'_> {
         }
     }
 
-    /// Clean records without a place: a changed one, if it stands where one is lost and resembles it.
-    fn strays(&mut self, places: &[Option<Place>], in_order: &[bool]) {
+    /// Evaluates clean records without a place: one counts as altered if a lost record at the same position
+    /// resembles it.
+    fn unmatched(&mut self, places: &[Option<Place>], in_order: &[bool]) {
         let begin = self.expected.begin.unwrap_or(0);
         let begin = self.expected.entries.partition_point(|entry| entry.offset < begin);
         let mut here = Place::try_from(begin).unwrap();
@@ -206,16 +208,16 @@ impl Account<'_> {
                 Some(place) if *in_order => here = here.max(place + 1),
                 Some(_) => {}
                 None => {
-                    let Some(stray) = self.clean.strays.get(&at).copied() else { continue };
-                    here = self.stray(at, &stray, here);
+                    let Some(record) = self.clean.unmatched.get(&at).copied() else { continue };
+                    here = self.unmatched_clean(at, &record, here);
                 }
             }
         }
     }
 
-    /// Returns where the next one may be found.
-    fn stray(&mut self, at: usize, stray: &Stray, here: Place) -> Place {
-        if self.expected.is_older(&stray.content) {
+    /// Returns the first place where the next one may be found.
+    fn unmatched_clean(&mut self, at: usize, record: &UnmatchedClean, here: Place) -> Place {
+        if self.expected.is_older(&record.content) {
             self.outside += 1;
             return here;
         }
@@ -223,13 +225,13 @@ impl Account<'_> {
             self.gone += 1;
             return here;
         }
-        let unseen = |place: &Place| self.standing.get(*place as usize).is_some_and(|s| !s.seen);
-        let lost = (here..).take(REACH).take_while(unseen).find(|place| {
-            self.entry(*place).is_some_and(|entry| entry.due && entry.content.resembles(&stray.content))
+        let unseen = |place: &Place| self.state.get(*place as usize).is_some_and(|s| !s.seen);
+        let lost = (here..).take(SEARCH_LIMIT).take_while(unseen).find(|place| {
+            self.entry(*place).is_some_and(|entry| entry.due && entry.content.resembles(&record.content))
         });
         if let Some(place) = lost {
-            self.standing(place, |standing| standing.seen = true);
-            let fields = self.entry(place).map(|entry| entry.content.differing(&stray.content));
+            self.state(place, |state| state.seen = true);
+            let fields = self.entry(place).map(|entry| entry.content.differing(&record.content));
             self.add(Kind::Altered, Some(place), Some(at), fields.unwrap_or_default());
             return place + 1;
         }
@@ -241,15 +243,15 @@ impl Account<'_> {
         let trimmed = self.scope.gone == Gone::Allowed { clean_trimmed: true };
         let mut before_first = trimmed;
         for place in 0..self.expected.entries.len() {
-            let standing = self.standing.get(place).copied().unwrap_or_default();
-            before_first &= !standing.in_order;
+            let state = self.state.get(place).copied().unwrap_or_default();
+            before_first &= !state.in_order;
             let Ok(place) = Place::try_from(place) else { break };
-            if standing.seen || !self.entry(place).is_some_and(|entry| entry.due) {
+            if state.seen || !self.entry(place).is_some_and(|entry| entry.due) {
                 continue;
             }
-            if before_first || (self.allows_gone() && self.expected.is_doubtful(place)) {
+            if before_first || (self.allows_gone() && self.expected.is_uncertain(place)) {
                 self.gone += 1;
-                self.standing(place, |standing| standing.seen = true);
+                self.state(place, |state| state.seen = true);
             } else {
                 self.add(Kind::Lost, Some(place), None, Differing::default());
             }

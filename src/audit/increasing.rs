@@ -1,33 +1,33 @@
-//! The longest rising run through the places of the clean records, in bounded memory.
+//! The longest increasing subsequence of the raw offsets of the clean records, in bounded memory.
 //!
-//! Records outside it are the fewest that must have moved, so one record out of place is one finding and not
-//! as many as it jumped over. Patience sorting with predecessor links, O(n log n) (Fredman 1975). The links
-//! are followed from the last to the first and always lead back, so they are a tape that is read backward;
-//! the piles are in pages of which only those in use are in memory.
+//! The records outside it are the minimum that must have moved. So one record out of place is one finding, and
+//! not one for each record that it passed. Patience sorting with predecessor links, O(n log n) (Fredman 1975).
+//! The links are followed from the last to the first and always point to earlier rows, so they are in a spill
+//! file that is read backward. The piles are in pages; only those in use are in memory.
 
 use std::io;
 
 use super::entry::Copy;
-use super::spill::{Backward, Cursor, Pages, Scratch, Sorted, Sorter, Tape};
+use super::spill::{Backward, Cursor, Pages, Scratch, Sorted, Sorter, SpillFile};
 
 /// No predecessor.
 const NONE: u64 = u64::MAX;
 
-/// Clean records that have a raw record, by rising clean offset.
+/// Clean records that have a raw record, by increasing clean offset.
 #[derive(Debug)]
 pub(super) struct Copies {
-    tape: Tape<Copy>,
+    file: SpillFile<Copy>,
     last: Option<u64>,
-    /// Whether raw offsets rise all the way.
-    pub rising: bool,
+    /// Whether all raw offsets are strictly increasing.
+    pub increasing: bool,
 }
 
 impl Copies {
     fn new(scratch: &Scratch) -> Self {
-        Self { tape: Tape::new(scratch), last: None, rising: true }
+        Self { file: SpillFile::new(scratch), last: None, increasing: true }
     }
 
-    /// All of these.
+    /// Collects all of `sorted`.
     pub fn of(scratch: &Scratch, sorted: &mut Sorted<Copy>) -> io::Result<Self> {
         let mut copies = Self::new(scratch);
         while let Some(copy) = sorted.next()? {
@@ -36,13 +36,13 @@ impl Copies {
         Ok(copies)
     }
 
-    /// These and others.
+    /// Merges in `others`.
     pub fn and(self, scratch: &Scratch, others: Sorter<Copy>) -> io::Result<Self> {
         let mut others = others.sorted()?;
         let mut both = Self::new(scratch);
-        let mut cursor = self.tape.cursor(0, NONE);
-        while let Some(copy) = cursor.next(&self.tape)? {
-            while let Some(other) = others.next_if(|other| other.at < copy.at)? {
+        let mut cursor = self.file.cursor(0, NONE);
+        while let Some(copy) = cursor.next(&self.file)? {
+            while let Some(other) = others.next_if(|other| other.clean_offset < copy.clean_offset)? {
                 both.push(&other)?;
             }
             both.push(&copy)?;
@@ -54,36 +54,36 @@ impl Copies {
     }
 
     fn push(&mut self, copy: &Copy) -> io::Result<()> {
-        self.rising &= self.last.is_none_or(|last| last < copy.place);
-        self.last = Some(copy.place);
-        self.tape.push(copy)
+        self.increasing &= self.last.is_none_or(|last| last < copy.raw_offset);
+        self.last = Some(copy.raw_offset);
+        self.file.push(copy)
     }
 
-    /// Reads all of them, each with whether it belongs to the longest rise.
+    /// Reads all copies, each with whether it belongs to the longest increasing subsequence.
     pub fn marked<'a>(&'a self, members: &'a Members) -> Marked<'a> {
-        Marked { copies: self, cursor: self.tape.cursor(0, NONE), members, walk: members.walk(), row: 0 }
+        Marked { copies: self, cursor: self.file.cursor(0, NONE), members, walk: members.walk(), row: 0 }
     }
 
-    /// Finds the longest strictly rising run; of several, the one that patience sorting finds.
-    pub fn longest_rise(&self, scratch: &Scratch) -> io::Result<Members> {
-        if self.rising {
+    /// Finds the longest strictly increasing subsequence; of several, the one that patience sorting finds.
+    pub fn longest_increasing(&self, scratch: &Scratch) -> io::Result<Members> {
+        if self.increasing {
             return Ok(Members(None));
         }
         let mut piles = Pages::new(scratch);
-        let mut before: Tape<u64> = Tape::new(scratch);
-        let mut cursor = self.tape.cursor(0, NONE);
+        let mut before: SpillFile<u64> = SpillFile::new(scratch);
+        let mut cursor = self.file.cursor(0, NONE);
         let mut row = 0;
-        while let Some(copy) = cursor.next(&self.tape)? {
-            let length = lower_bound(&mut piles, copy.place)?;
+        while let Some(copy) = cursor.next(&self.file)? {
+            let length = lower_bound(&mut piles, copy.raw_offset)?;
             let shorter = match length.checked_sub(1) {
                 Some(shorter) => piles.at(shorter)?,
                 None => None,
             };
             before.push(&shorter.map_or(NONE, |(_, row)| row))?;
-            piles.set(length, (copy.place, row))?;
+            piles.set(length, (copy.raw_offset, row))?;
             row += 1;
         }
-        let mut members = Tape::new(scratch);
+        let mut members = SpillFile::new(scratch);
         let mut links = before.backward();
         let mut at = match piles.len().checked_sub(1) {
             Some(last) => piles.at(last)?.map(|(_, row)| row),
@@ -97,13 +97,13 @@ impl Copies {
     }
 }
 
-/// How many piles end below a place.
-fn lower_bound(piles: &mut Pages, place: u64) -> io::Result<u64> {
+/// The number of piles that end below a raw offset.
+fn lower_bound(piles: &mut Pages, raw_offset: u64) -> io::Result<u64> {
     let (mut low, mut high) = (0, piles.len());
-    // Nearly always it is the last.
+    // It is nearly always the last pile.
     let mut look = high.saturating_sub(1);
     while low < high {
-        if piles.at(look)?.is_some_and(|(end, _)| end < place) {
+        if piles.at(look)?.is_some_and(|(end, _)| end < raw_offset) {
             low = look + 1;
         } else {
             high = look;
@@ -113,13 +113,13 @@ fn lower_bound(piles: &mut Pages, place: u64) -> io::Result<u64> {
     Ok(low)
 }
 
-/// The rows of the longest rise, last first; without a tape all of them.
+/// The rows of the longest increasing subsequence, last first; `None` if it has all rows.
 #[derive(Debug)]
-pub(super) struct Members(Option<Tape<u64>>);
+pub(super) struct Members(Option<SpillFile<u64>>);
 
 impl Members {
     fn walk(&self) -> Option<Walk> {
-        self.0.as_ref().map(|tape| Walk { rows: tape.backward(), next: None, begun: false })
+        self.0.as_ref().map(|file| Walk { rows: file.backward(), next: None, begun: false })
     }
 }
 
@@ -130,7 +130,7 @@ struct Walk {
     begun: bool,
 }
 
-/// Copies with their marks, read in order.
+/// Copies in clean order, each with whether it belongs to the longest increasing subsequence.
 #[derive(Debug)]
 pub(super) struct Marked<'a> {
     copies: &'a Copies,
@@ -141,9 +141,9 @@ pub(super) struct Marked<'a> {
 }
 
 impl Marked<'_> {
-    /// The next copy, and whether it belongs to the longest rise.
+    /// The next copy, and whether it belongs to the longest increasing subsequence.
     pub fn next(&mut self) -> io::Result<Option<(Copy, bool)>> {
-        let Some(copy) = self.cursor.next(&self.copies.tape)? else { return Ok(None) };
+        let Some(copy) = self.cursor.next(&self.copies.file)? else { return Ok(None) };
         let row = self.row;
         self.row += 1;
         let (Some(walk), Some(rows)) = (&mut self.walk, &self.members.0) else {
