@@ -1,7 +1,7 @@
 //! The raw topic, read as a member of the group.
 //!
-//! Group events are only queued by the client's callback; the worker acts on them when its state
-//! allows, and then calls [`Source::assign`] or [`Source::unassign`].
+//! The client's callback only queues rebalance events. The worker handles them when its state allows, and then calls
+//! [`Source::assign`] or [`Source::unassign`].
 
 mod placing;
 mod reading;
@@ -24,7 +24,7 @@ use super::record::RawRecord;
 use crate::dedupe::{Offset, PartitionId};
 use crate::ports::{Bounds, Committed, Epoch, Failure, GroupEvent, Remedy, Source};
 
-/// How long a seek may take; it waits for the client's own threads, not for the broker.
+/// Time limit of a seek; it waits for the client's own threads, not for the broker.
 const SEEK_WAIT: Duration = Duration::from_secs(5);
 
 /// One member of the group.
@@ -37,21 +37,21 @@ pub struct KafkaSource {
     topic: String,
     group: String,
     owned: RefCell<BTreeSet<PartitionId>>,
-    /// What the client itself was assigned, and where it last had to begin: owned partitions whose
+    /// The assignment of the client itself, with the offset of the last assignment or seek: owned partitions whose start
     /// offset is known.
     placed: RefCell<BTreeMap<PartitionId, Offset>>,
-    /// Why this member can never read again. The client says it once.
+    /// Why this member can never read again. The client reports it only once.
     ended: RefCell<Option<Failure>>,
-    /// Partition and offset of batches that were found damaged once.
+    /// Partition and offset of batches that were read as damaged once.
     damaged: RefCell<BTreeSet<(i32, i64)>>,
-    /// Where partitions were last sought with a leader epoch to compare.
+    /// The leader epoch that the next seek of a partition compares with the leader's log.
     epochs: RefCell<BTreeMap<PartitionId, Epoch>>,
-    /// Where the known part of logs ends that turned out to be others.
+    /// The end of the unchanged part of each log that was found to be truncated.
     truncated: RefCell<BTreeMap<PartitionId, Offset>>,
 }
 
 impl KafkaSource {
-    /// Creates the clients and subscribes; the group answers through [`Source::events`].
+    /// Creates the clients and subscribes; assignments arrive through [`Source::events`].
     pub fn subscribe(settings: &Settings) -> Result<Self, Failure> {
         let doing = || format!("joining group {} on topic {}", settings.group, settings.raw);
         let consumer: BaseConsumer<Group> =
@@ -96,7 +96,7 @@ impl KafkaSource {
         let mut list = TopicPartitionList::new();
         for (partition, offset) in starts {
             list.add_partition_offset(&self.topic, number(partition), offset)
-                .map_err(|e| self.fail("naming a partition of", &e))?;
+                .map_err(|e| self.fail("adding a partition to a list of", &e))?;
         }
         Ok(list)
     }
@@ -117,8 +117,8 @@ impl KafkaSource {
     ) -> Result<Vec<Committed>, Failure> {
         let list = self.plain(partitions)?;
         let doing = "reading the committed offsets of";
-        let answer = reader.read(&list, wait).map_err(|e| self.fail(doing, &e))?;
-        answer
+        let offsets = reader.read(&list, wait).map_err(|e| self.fail(doing, &e))?;
+        offsets
             .into_iter()
             .map(|element| match element.error {
                 Some(code) => Err(self.fail(doing, &KafkaError::OffsetFetch(code))),
@@ -143,7 +143,7 @@ impl KafkaSource {
             }
         }
         let sought = self.consumer.seek_partitions(list, SEEK_WAIT)?;
-        // The call succeeds while single partitions fail.
+        // The call can succeed although single partitions fail.
         sought.elements().iter().try_for_each(rdkafka::topic_partition_list::TopicPartitionListElem::error)
     }
 
@@ -211,7 +211,7 @@ impl Source for KafkaSource {
         let (placed, new): (Vec<_>, Vec<_>) =
             starts.iter().partition(|(partition, _)| self.placed.borrow().contains_key(partition));
         if let Err(error) = self.seek_each(&placed) {
-            tracing::debug!(%error, "seek refused; assigning the partitions anew");
+            tracing::debug!(%error, "seek failed; reassigning the partitions");
             self.replace(&placed)?;
         } else {
             self.placed.borrow_mut().extend(placed);
@@ -256,7 +256,7 @@ impl Source for KafkaSource {
     }
 
     fn committed(&self, partitions: &[PartitionId], wait: Duration) -> Result<Vec<Committed>, Failure> {
-        // By a client that is no member: its answers do not depend on how the group fares.
+        // The client is not a member: its responses do not depend on the state of the group.
         self.query(self.ends.stable(), partitions, wait)
     }
 
@@ -310,8 +310,8 @@ impl Source for KafkaSource {
 impl Drop for KafkaSource {
     fn drop(&mut self) {
         if self.consumer.context().close() {
-            // Closing waits for the answer to a rebalance that the client has announced before. Giving
-            // everything back answers all of them; what is an error here is settled by the closing.
+            // Closing waits until an earlier rebalance event is handled. Removing all partitions handles every kind of
+            // event; closing the client resolves any error of these calls.
             let all: Vec<PartitionId> = self.placed.borrow().keys().copied().collect();
             drop(self.place(&[]).and_then(|()| self.displace(&all)));
         }

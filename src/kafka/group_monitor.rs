@@ -1,5 +1,5 @@
-//! The consumer group as a whole: who has which partitions of raw, how far it has committed, and a rebalance
-//! that is forced when partitions have no owner.
+//! The consumer group as a whole: the raw partitions of each member, the committed offsets, and a forced rebalance when
+//! partitions are not assigned to any member.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -19,17 +19,17 @@ use super::native;
 use crate::dedupe::PartitionId;
 use crate::ports::{Failure, Remedy};
 
-/// How often the passing member looks whether it may leave.
+/// Interval at which the temporary member checks whether it can leave.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What the coordinator says of the group's state.
+/// The state of the group as the coordinator reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum GroupState {
     /// Every member has its assignment.
     Stable,
-    /// The assignment is being made.
+    /// A rebalance is in progress.
     Rebalancing,
-    /// There is no member.
+    /// The group has no members.
     #[default]
     Empty,
 }
@@ -46,29 +46,30 @@ pub struct Member {
 /// The group as its coordinator describes it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct GroupView {
-    /// Its state; only in a stable group are the partitions of the members known.
+    /// Its state. The partitions of the members are known only when the group is stable.
     pub state: GroupState,
     /// Its members.
     pub members: Vec<Member>,
 }
 
-/// Asks about the group, by a client that is no member of it.
+/// Describes the group, with a client that is not a member of it.
 pub struct GroupMonitor {
     client: BaseConsumer<Quiet>,
     settings: Settings,
 }
 
 impl GroupMonitor {
-    /// Creates the client; nothing is asked yet.
+    /// Creates the client; sends no request yet.
     pub fn new(settings: &Settings) -> Result<Self, Failure> {
-        // Not as read_committed: the lag must not wait for pending transactions.
+        // Not read_committed: reading the lag must not wait for pending transactions.
         Ok(Self { client: reader(settings, "read_uncommitted")?, settings: settings.clone() })
     }
 
     /// The members of the group and their partitions of the raw topic.
     ///
-    /// By the older of the client's two calls: the other one (`DescribeConsumerGroups`) ends the process with a failed
-    /// assertion when the coordinator goes away while it waits (librdkafka 2.12.1, `rd_kafka_enq_once_del_source_return`).
+    /// Uses the older of the client's two calls. The newer one (`DescribeConsumerGroups`) ends the process with a failed
+    /// assertion when the coordinator becomes unavailable during the call (librdkafka 2.12.1,
+    /// `rd_kafka_enq_once_del_source_return`).
     pub fn view(&self, wait: Duration) -> Result<GroupView, Failure> {
         let Settings { group, raw, .. } = &self.settings;
         let fail = |e: &KafkaError| failure(&format!("describing group {group}"), e);
@@ -88,7 +89,7 @@ impl GroupMonitor {
         Ok(GroupView { state, members: found.members().iter().map(member).collect() })
     }
 
-    /// The offsets that the group has committed, without those of open transactions. A partition without one is left out.
+    /// The committed offsets of the group, without those of open transactions. A partition without one is omitted.
     pub fn committed(
         &self,
         partitions: impl IntoIterator<Item = PartitionId>,
@@ -102,17 +103,17 @@ impl GroupMonitor {
         for partition in partitions {
             list.add_partition(raw, number(partition));
         }
-        let answer = native::committed(self.client.client(), &list, wait).map_err(|e| fail(&e))?;
-        let known = answer.into_iter().filter(|it| it.error.is_none());
+        let offsets = native::committed(self.client.client(), &list, wait).map_err(|e| fail(&e))?;
+        let known = offsets.into_iter().filter(|it| it.error.is_none());
         Ok(known.filter_map(|it| Some((it.partition.try_into().ok()?, it.offset.try_into().ok()?))).collect())
     }
 
-    /// Makes the group distribute its partitions anew: a member joins and leaves again. Returns whether it came to that
-    /// within `limit`; gives up as soon as `stop` is set.
+    /// Forces a rebalance: a temporary member joins the group and leaves it. Returns whether it joined within `limit`;
+    /// returns early when `stop` is set.
     ///
-    /// The coordinator starts a rebalance for a new dynamic member in every case. It does not for a static member that
-    /// comes back, nor for a member that joins again with the same subscription. The passing member subscribes to the
-    /// state topic, so no partition of raw moves because of it.
+    /// The coordinator always starts a rebalance for a new dynamic member. It does not for a static member that returns, nor
+    /// for a member that rejoins with the same subscription. The temporary member subscribes to the state topic, so no
+    /// partition of raw moves because of it.
     pub fn force_rebalance(&self, limit: Duration, stop: &AtomicBool) -> Result<bool, Failure> {
         let settings = Settings { instance: None, ..self.settings.clone() };
         let doing = || format!("joining group {} to force a rebalance", settings.group);
@@ -129,7 +130,7 @@ impl GroupMonitor {
                 if failed.remedy == Remedy::Stop {
                     return Err(failed);
                 }
-                tracing::debug!(%failed, "forcing a rebalance");
+                tracing::debug!(%failed, "polling the temporary member failed; retrying");
             }
             left = left.saturating_sub(LOOK);
         }
@@ -137,8 +138,8 @@ impl GroupMonitor {
     }
 }
 
-/// The partitions of `topic` in an assignment of the consumer protocol: a version, and for each topic its name and
-/// partitions. `None` when it cannot be read.
+/// Decodes the partitions of `topic` from an assignment in the consumer protocol format: a version, then each topic's name
+/// and partitions. `None` when the bytes are malformed.
 fn assigned(bytes: &[u8], topic: &str) -> Option<Vec<PartitionId>> {
     let mut rest = bytes.get(2..)?;
     let mut partitions = Vec::new();
@@ -162,7 +163,7 @@ fn number_of(rest: &mut &[u8]) -> Option<u32> {
     Some(u32::from_be_bytes(*number))
 }
 
-/// A member that only joins.
+/// The context of a member that only joins, to force a rebalance.
 #[derive(Default)]
 struct Passing {
     joined: AtomicBool,
@@ -187,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_assignment_of_the_consumer_protocol_is_read_and_a_broken_one_is_not() {
+    fn a_consumer_protocol_assignment_is_decoded_and_a_truncated_one_is_not() {
         let mut bytes = vec![0, 1, 0, 0, 0, 2, 0, 3];
         bytes.extend(b"raw");
         bytes.extend([0, 0, 0, 2, 0, 0, 0, 7, 0, 0, 1, 0, 0, 5]);

@@ -1,4 +1,4 @@
-//! What can be wrong with the log itself: damage, and history that is not the one that was read.
+//! Read errors that are about the log itself: damaged batches, deleted records and truncation.
 
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
@@ -10,19 +10,20 @@ use crate::kafka::unread::{damaged, truncated};
 use crate::ports::{Epoch, Failure, Remedy};
 
 impl KafkaSource {
-    /// The leader epoch by which the partition is compared at this offset, where one is known.
+    /// The leader epoch to compare when the partition is sought to this offset; `None` when it is unknown.
     pub(super) fn epoch_before(&self, partition: PartitionId, offset: Offset) -> Option<i32> {
         self.epochs.borrow().get(&partition).filter(|epoch| epoch.covers(offset)).map(|epoch| epoch.number)
     }
 
-    /// Under which leader the record was taken that comes before the place to go on at.
-    pub(super) fn remember(&self, partition: PartitionId, last: Option<Epoch>) {
+    /// Stores the leader epoch of the record before the next offset of a partition, or removes it.
+    pub(super) fn set_epoch(&self, partition: PartitionId, last: Option<Epoch>) {
         let mut epochs = self.epochs.borrow_mut();
         epochs.remove(&partition);
         epochs.extend(last.map(|last| (partition, last)));
     }
 
-    /// Begins partitions at their offsets. The client compares leader epochs at a seek only, not where an assignment begins.
+    /// Adds partitions to the client's assignment and seeks them where an epoch is known: the client compares leader epochs
+    /// at a seek only, not at an assignment.
     pub(super) fn place_compared(&self, starts: &[(PartitionId, Offset)]) -> Result<(), Failure> {
         self.place(starts)?;
         let known =
@@ -31,24 +32,25 @@ impl KafkaSource {
         self.seek_each(&compared).map_err(|e| self.fail("comparing leader epochs of", &e))
     }
 
-    /// What an error of the client means; `None` when it is none.
-    pub(super) fn unread(&self, unread: &Unread) -> Option<Failure> {
+    /// The failure for an error of the client; `None` when it requires no action.
+    pub(super) fn failure_of_read(&self, unread: &Unread) -> Option<Failure> {
         match unread.code {
-            // After `PollExceeded` the loss of the assignment follows as an event; polling again rejoins.
+            // After `PollExceeded` an event reports the lost assignment, and the next poll rejoins the group.
             RDKafkaErrorCode::PartitionEOF | RDKafkaErrorCode::PollExceeded => None,
             RDKafkaErrorCode::AutoOffsetReset => Some(self.outside(unread)),
             _ if unread.fatal => Some(self.end_with(self.fail("reading", &unread.error()))),
             code => Some(match unread.at.filter(|_| is_damage(code)) {
                 Some(at) => self.damaged(at, unread),
-                // Of an answer about the group, not of the log.
+                // A damaged response of the group coordinator, not a damaged log.
                 None if is_damage(code) => self.fail("reading", &KafkaError::Global(code)),
                 None => self.fail("reading", &unread.error()),
             }),
         }
     }
 
-    /// Everything is located anew, and finds out what the log holds.
-    pub(super) fn outside(&self, unread: &Unread) -> Failure {
+    /// A position outside of the log. The remedy aborts, so that every partition is located again from its committed offset
+    /// and checked against the log.
+    pub(super) fn out_of_range(&self, unread: &Unread) -> Failure {
         self.truncated.borrow_mut().extend(truncated(unread));
         let partition =
             unread.at.map(|(partition, _)| format!("partition {partition} of ")).unwrap_or_default();
@@ -56,21 +58,21 @@ impl KafkaSource {
             remedy: Remedy::Abort,
             what: format!(
                 "the position in {partition}topic {} is outside of its log: records were deleted before they were read, \
-                 or the topic was truncated or created again ({}); asking the group where it stands",
+                 or the topic was truncated or recreated ({}); reading the committed offset again",
                 self.topic, unread.reason
             ),
             refused: None,
         }
     }
 
-    /// Once may be the way from the broker; twice is the log.
+    /// A batch that is damaged once may have been damaged in transit; at the second read it is damaged in the log.
     pub(super) fn damaged(&self, at: (i32, i64), unread: &Unread) -> Failure {
-        let again = !self.damaged.borrow_mut().insert(at);
-        let failure = damaged(&self.topic, at, unread, again);
-        if again { self.end_with(failure) } else { failure }
+        let is_second = !self.damaged.borrow_mut().insert(at);
+        let failure = damaged(&self.topic, at, unread, is_second);
+        if is_second { self.end_with(failure) } else { failure }
     }
 
-    /// A failure that repeats itself with every poll from now on.
+    /// Makes every later poll return this failure.
     pub(super) fn end_with(&self, failure: Failure) -> Failure {
         self.ended.borrow_mut().get_or_insert(failure).clone()
     }
