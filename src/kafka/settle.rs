@@ -1,4 +1,5 @@
-//! Transactions whose only purpose is their marker: they end what a broker left without one, as aborted.
+//! Settling transactions. Their only purpose is their abort marker: it ends records and offsets as aborted that a broker left
+//! open without a marker.
 
 use std::time::Duration;
 
@@ -16,8 +17,8 @@ use super::producer::Client;
 use crate::dedupe::PartitionId;
 use crate::ports::Position;
 
-/// An aborted transaction over these partitions and the group's offsets. Its records are never visible to
-/// `read_committed`, its offset never becomes real.
+/// Runs one aborted transaction over these partitions and the group's offsets. Its records are never visible to
+/// `read_committed` readers, and its offset is never committed.
 pub(super) fn purge(
     settings: &Settings,
     (client, writer): (&Client, &str),
@@ -32,16 +33,16 @@ pub(super) fn purge(
             payload: Some(b"".as_slice()),
             key: Some(b"dedupd purge".as_slice()),
             timestamp: None,
-            headers: Some(aside::written_by(writer)),
+            headers: Some(aside::writer_header(writer)),
             delivery_opaque: mark(Kind::Purge, 0),
         };
         client.send(record).map_err(|(error, _)| error)?;
     }
     client.flush(wait)?;
-    // Under the metadata of a consumer that never joined: the group may have no member yet.
-    let outsider: BaseConsumer<Quiet> = settings.reader("read_committed").create_with_context(Quiet)?;
+    // With the group metadata of a consumer that never joined: the group may have no member yet.
+    let non_member: BaseConsumer<Quiet> = settings.reader("read_committed").create_with_context(Quiet)?;
     let list = offsets::listed(&settings.raw, std::slice::from_ref(position))?;
-    let metadata = outsider
+    let metadata = non_member
         .group_metadata()
         .ok_or_else(|| KafkaError::ClientCreation("a consumer without a group".to_owned()))?;
     offsets::add(client, list, metadata, wait, wait)?;
