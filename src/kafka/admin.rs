@@ -20,9 +20,9 @@ use crate::clock;
 use crate::ports::Remedy;
 
 /// Time limit of one request at the start; well below the time limit of a stop.
-const ANSWER: Duration = Duration::from_secs(5);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit of one attempt to read an offset; the client's error events are read after each attempt.
-const SLICE: Duration = Duration::from_millis(200);
+const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// The result of the checks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,7 +70,7 @@ pub struct Wanted {
 
 /// Checks everything that must hold before the first record is processed.
 pub fn check(settings: &Settings, wanted: Wanted) -> Result<Topology, CheckError> {
-    let admin = Inquiry::new(settings, ANSWER)?;
+    let admin = TopicAdmin::new(settings, REQUEST_TIMEOUT)?;
     admin.run_checks(wanted).map_err(|error| match error {
         CheckError::Unreachable(what) => admin.explain_unreachable(what),
         other => other,
@@ -78,7 +78,7 @@ pub fn check(settings: &Settings, wanted: Wanted) -> Result<Topology, CheckError
 }
 
 /// The topics as the broker describes them.
-pub(super) struct Found {
+pub(super) struct FoundTopics {
     pub raw: Shape,
     pub clean: Shape,
     pub state: Shape,
@@ -87,11 +87,12 @@ pub(super) struct Found {
     pub replication: i32,
 }
 
-impl Found {
+impl FoundTopics {
     /// Whether the raw topic exists and no other topic is hidden by permissions: then missing topics can be created.
     fn can_be_completed(&self) -> bool {
         let side = self.side.iter().map(|(_, shape)| shape);
-        self.raw.partitions().is_some() && self.shapes().into_iter().chain(side).all(|s| *s != Shape::Hidden)
+        self.raw.partitions().is_some()
+            && self.shapes().into_iter().chain(side).all(|s| *s != Shape::Unauthorized)
     }
 
     pub(super) fn shapes(&self) -> [&Shape; 3] {
@@ -100,7 +101,7 @@ impl Found {
 }
 
 /// Describes, creates and grows topics, with clients of its own.
-pub(super) struct Inquiry {
+pub(super) struct TopicAdmin {
     pub settings: Settings,
     pub reader: BaseConsumer<Listening>,
     pub admin: AdminClient<DefaultClientContext>,
@@ -108,7 +109,7 @@ pub(super) struct Inquiry {
     pub wait: Duration,
 }
 
-pub(super) fn refuse(doing: &str, error: &KafkaError) -> CheckError {
+pub(super) fn check_error(doing: &str, error: &KafkaError) -> CheckError {
     let failed = failure(doing, error);
     match failed.remedy {
         Remedy::Stop => CheckError::Refused(vec![failed.what]),
@@ -116,7 +117,7 @@ pub(super) fn refuse(doing: &str, error: &KafkaError) -> CheckError {
     }
 }
 
-impl Inquiry {
+impl TopicAdmin {
     pub(super) fn new(settings: &Settings, wait: Duration) -> Result<Self, CheckError> {
         let create = |e: KafkaError| CheckError::Configuration(vec![said(&e)]);
         Ok(Self {
@@ -133,7 +134,7 @@ impl Inquiry {
         if wanted.create && found.can_be_completed() {
             self.create_missing(&found, wanted.window)?;
             found = self.topics()?;
-            if topics::may_grow(&found.shapes())
+            if topics::can_grow(&found.shapes())
                 && self.group_has_committed(found.raw.partitions().unwrap_or(0))?
             {
                 self.grow(&found)?;
@@ -191,7 +192,7 @@ impl Inquiry {
         while clock::monotonic() < deadline {
             let mut list = TopicPartitionList::new();
             list.add_partition(&self.settings.clean, 0);
-            match native::committed(self.reader.client(), &list, SLICE) {
+            match native::committed(self.reader.client(), &list, ATTEMPT_TIMEOUT) {
                 Ok(_) => return false,
                 Err(error) if denied(&error) => return true,
                 Err(_) => {}
@@ -206,10 +207,10 @@ impl Inquiry {
         false
     }
 
-    pub(super) fn topics(&self) -> Result<Found, CheckError> {
+    pub(super) fn topics(&self) -> Result<FoundTopics, CheckError> {
         let settings = &self.settings;
         let (raw, replication) = self.topic(&settings.raw)?;
-        Ok(Found {
+        Ok(FoundTopics {
             raw,
             clean: self.topic(&settings.clean)?.0,
             state: self.topic(&settings.state)?.0,
@@ -223,8 +224,10 @@ impl Inquiry {
     }
 
     pub(super) fn topic(&self, name: &str) -> Result<(Shape, i32), CheckError> {
-        let doing = format!("requesting the metadata of topic {name} from {}", self.settings.bootstrap_servers);
-        let metadata = self.reader.fetch_metadata(Some(name), self.wait).map_err(|e| refuse(&doing, &e))?;
+        let doing =
+            format!("requesting the metadata of topic {name} from {}", self.settings.bootstrap_servers);
+        let metadata =
+            self.reader.fetch_metadata(Some(name), self.wait).map_err(|e| check_error(&doing, &e))?;
         let Some(topic) = metadata.topics().iter().find(|t| t.name() == name) else {
             return Ok((Shape::Missing, 1));
         };
@@ -236,12 +239,12 @@ impl Inquiry {
             Some(RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic) => {
                 Ok((Shape::Missing, 1))
             }
-            Some(RDKafkaErrorCode::TopicAuthorizationFailed) => Ok((Shape::Hidden, 1)),
-            Some(code) => Err(refuse(&doing, &KafkaError::MetadataFetch(code))),
+            Some(RDKafkaErrorCode::TopicAuthorizationFailed) => Ok((Shape::Unauthorized, 1)),
+            Some(code) => Err(check_error(&doing, &KafkaError::MetadataFetch(code))),
         }
     }
 
-    fn configs(&self, found: &Found) -> Result<[HashMap<String, String>; 3], CheckError> {
+    fn configs(&self, found: &FoundTopics) -> Result<[HashMap<String, String>; 3], CheckError> {
         let settings = &self.settings;
         let mut configs = [HashMap::new(), HashMap::new(), HashMap::new()];
         let names = [&settings.raw, &settings.clean, &settings.state];
@@ -266,7 +269,7 @@ impl Inquiry {
     ) -> Result<HashMap<String, String>, CheckError> {
         let options = AdminOptions::new().request_timeout(Some(self.wait));
         let results = pollster::block_on(self.admin.describe_configs([&specifier], &options))
-            .map_err(|e| refuse(doing, &e))?;
+            .map_err(|e| check_error(doing, &e))?;
         let entries = match results.into_iter().next() {
             Some(Ok(ConfigResource { entries, .. })) => entries,
             Some(Err(_)) | None => Vec::new(),
@@ -284,7 +287,7 @@ impl Inquiry {
         let metadata = self
             .reader
             .fetch_metadata(Some(&self.settings.raw), self.wait)
-            .map_err(|e| refuse("reading the broker's limits", &e))?;
+            .map_err(|e| check_error("reading the broker's limits", &e))?;
         let Some(broker) = metadata.brokers().first() else { return Ok(()) };
         let target = (ResourceSpecifier::Broker(broker.id()), Resource::Cluster);
         let limits = self.describe(target, "reading the broker's limits")?;

@@ -6,7 +6,7 @@ use rdkafka::client::{Client, ClientContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{Header, OwnedHeaders};
 
-use super::consumer::number;
+use super::consumer::kafka_partition;
 use super::native::Message;
 use super::side_log;
 use super::topic::Topic;
@@ -53,7 +53,7 @@ impl SideTopic {
     /// write to the same one. That matters because each worker waits for open transactions in the partitions that it has
     /// written to.
     pub(super) fn target_of(&self, raw: PartitionId) -> (&Topic, i32) {
-        (&self.topic, number(raw % self.partitions.max(1)))
+        (&self.topic, kafka_partition(raw % self.partitions.max(1)))
     }
 }
 
@@ -127,7 +127,8 @@ mod tests {
         let written = reason_headers(at, &reason, "raw", Some("g.a.0"));
         assert_eq!(read(&written, "raw"), (Some("g.a.0".to_owned()), Some(at)));
         assert_eq!(read(&written, "other"), (Some("g.a.0".to_owned()), None));
-        let earlier = reason_headers(Coordinates { partition: 9, offset: 9 }, &reason, "before", Some("g.b.0"));
+        let earlier =
+            reason_headers(Coordinates { partition: 9, offset: 9 }, &reason, "before", Some("g.b.0"));
         assert_eq!(read(&[earlier, written].concat(), "raw"), (Some("g.a.0".to_owned()), Some(at)));
         assert_eq!(read(&[], "raw"), (None, None));
     }

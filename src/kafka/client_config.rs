@@ -43,7 +43,7 @@ pub struct Settings {
 }
 
 /// The client's default `batch.size`, bytes.
-const BATCH: u64 = 1_000_000;
+const DEFAULT_BATCH_SIZE: u64 = 1_000_000;
 
 impl Settings {
     /// The configuration of a client that only reads metadata; also the base of all others.
@@ -88,7 +88,7 @@ impl Settings {
             .set("check.crcs", "true")
             // The default of one second stalls a reader whose queue was briefly full.
             .set("fetch.queue.backoff.ms", "20");
-        self.allow_session(&mut config);
+        self.raise_poll_interval(&mut config);
         if let Some(instance) = &self.instance {
             config.set("group.instance.id", instance);
         }
@@ -130,7 +130,7 @@ impl Settings {
             .set("client.rack", "")
             .set("fetch.wait.max.ms", "50")
             .set("fetch.queue.backoff.ms", "20");
-        self.allow_session(&mut config);
+        self.raise_poll_interval(&mut config);
         config
     }
 
@@ -175,7 +175,7 @@ impl Settings {
             }
         }
         // No batch of several records may be rejected for its size: then a size rejection is always about one record.
-        let batch = config.get("batch.size").and_then(|size| size.parse().ok()).unwrap_or(BATCH);
+        let batch = config.get("batch.size").and_then(|size| size.parse().ok()).unwrap_or(DEFAULT_BATCH_SIZE);
         if let Some(largest) = self.largest_batch.filter(|largest| *largest < batch) {
             config.set("batch.size", largest.max(1).to_string());
         }

@@ -13,23 +13,23 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::metadata::Metadata;
 use rdkafka::{ClientConfig, ClientContext};
 
-use super::ends::Quiet;
+use super::ends::QuietContext;
 use super::native;
 use crate::clock;
 
 /// Maximum age of a problem that is used to explain a failed call. The client repeats the same one every 30 s.
-const FRESH: Duration = Duration::from_secs(45);
+const MAX_AGE: Duration = Duration::from_secs(45);
 /// How long the events of a client are read to find a reason.
-const EVENTS: Duration = Duration::from_millis(300);
+const EVENT_WAIT: Duration = Duration::from_millis(300);
 /// Time limit for the extra connection that finds out why a certificate is not accepted.
-const CERTIFICATE: Duration = Duration::from_secs(3);
+const CERTIFICATE_WAIT: Duration = Duration::from_secs(3);
 
 /// How long a command other than `run` tries to reach a broker.
-const REACH: Duration = Duration::from_secs(15);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 /// Time limit of one request of such a command.
-const ANSWER: Duration = Duration::from_secs(2);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a rejection must last before it is final: one of several brokers may be misconfigured.
-const REFUSED: Duration = Duration::from_secs(3);
+const REJECTION_TIME: Duration = Duration::from_secs(3);
 
 /// Why a connection fails.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,15 +44,15 @@ pub struct Complaint {
 
 /// The last connection problem that a client reported.
 #[derive(Debug, Default)]
-pub struct Heard(Mutex<Option<(Instant, Complaint)>>);
+pub struct LastProblem(Mutex<Option<(Instant, Complaint)>>);
 
-impl Heard {
-    /// Stores the problem behind an error event or a line of the client's log, when the text is recognised. A rejection is
-    /// not replaced by a problem that is none while it is recent: the latter is often only its consequence.
+impl LastProblem {
+    /// Stores the problem behind an error event or a line of the client's log, when the text is recognised. A recent
+    /// rejection is not replaced by a problem that is no rejection, which is often only its consequence.
     pub fn record(&self, reason: &str) {
         let Some(complaint) = classify(reason) else { return };
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let rejected = last.as_ref().is_some_and(|(at, known)| known.refused && at.elapsed() < FRESH);
+        let rejected = last.as_ref().is_some_and(|(at, known)| known.refused && at.elapsed() < MAX_AGE);
         if complaint.refused || !rejected {
             *last = Some((clock::monotonic(), complaint));
         }
@@ -61,7 +61,7 @@ impl Heard {
     /// The last problem, unless it is too old to explain a call that fails now.
     pub(super) fn latest(&self) -> Option<Complaint> {
         let last = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        last.filter(|(at, _)| at.elapsed() < FRESH).map(|(_, complaint)| complaint)
+        last.filter(|(at, _)| at.elapsed() < MAX_AGE).map(|(_, complaint)| complaint)
     }
 
     /// Removes the stored problem, because a connection works.
@@ -73,7 +73,7 @@ impl Heard {
 /// The context of a client whose connection problems are reported to the user.
 #[derive(Debug, Default)]
 pub struct Listening {
-    problem: Heard,
+    problem: LastProblem,
     /// The last error event with its text.
     last: Mutex<Option<(KafkaError, String)>>,
 }
@@ -100,12 +100,12 @@ impl ClientContext for Listening {
         if facility == "FAIL" {
             self.problem.record(without_thread(message));
         }
-        Quiet.log(level, facility, message);
+        QuietContext.log(level, facility, message);
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
         self.problem.record(reason);
-        Quiet.error(error.clone(), reason);
+        QuietContext.error(error.clone(), reason);
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         match error.rdkafka_error_code() {
             Some(RDKafkaErrorCode::PartitionEOF) => {}
@@ -131,14 +131,16 @@ pub fn said(error: &KafkaError) -> String {
             format!("kafka.properties.{name}: {what}; correct it, or leave it out")
         }
         KafkaError::ClientCreation(what) => {
-            format!("the Kafka client cannot be created: {what}; correct the properties under [kafka.properties]")
+            format!(
+                "the Kafka client cannot be created: {what}; correct the properties under [kafka.properties]"
+            )
         }
         other => other.to_string(),
     }
 }
 
-/// Requests the metadata of a topic until a broker responds, a rejection has lasted for [`REFUSED`], or [`REACH`] is over.
-/// The error is the last one, with the reason when it is known.
+/// Requests the metadata of a topic until a broker responds, a rejection has lasted for `REJECTION_TIME`, or
+/// `CONNECT_TIMEOUT` has passed. The error is the last one, with the reason when it is known.
 pub fn metadata(
     client: &BaseConsumer<Listening>,
     config: &ClientConfig,
@@ -147,14 +149,16 @@ pub fn metadata(
     let start = clock::monotonic();
     let mut rejected_since: Option<Instant> = None;
     loop {
-        let error = match client.fetch_metadata(Some(topic), ANSWER) {
+        let error = match client.fetch_metadata(Some(topic), REQUEST_TIMEOUT) {
             Ok(metadata) => return Ok(metadata),
             Err(error) => error,
         };
         serve_events(client);
         let rejected = client.context().problem.latest().is_some_and(|it| it.refused);
         rejected_since = rejected.then(|| rejected_since.unwrap_or_else(clock::monotonic));
-        if rejected_since.is_some_and(|since| since.elapsed() >= REFUSED) || start.elapsed() >= REACH {
+        if rejected_since.is_some_and(|since| since.elapsed() >= REJECTION_TIME)
+            || start.elapsed() >= CONNECT_TIMEOUT
+        {
             return Err((error, complaint_of(client, config)));
         }
     }
@@ -168,7 +172,7 @@ pub fn complaint_of(client: &BaseConsumer<Listening>, config: &ClientConfig) -> 
     if !complaint.certificate {
         return Some(complaint);
     }
-    match native::judged_certificate(config, CERTIFICATE) {
+    match native::certificate_rejection(config, CERTIFICATE_WAIT) {
         Some(reason) => {
             let reason = without_thread(&reason);
             Some(Complaint {
@@ -183,9 +187,9 @@ pub fn complaint_of(client: &BaseConsumer<Listening>, config: &ClientConfig) -> 
 /// Serves the client's events, so that its context receives errors and log lines: they are queued until the next poll.
 /// Stops at the first rejection.
 fn serve_events(client: &BaseConsumer<Listening>) {
-    let deadline = clock::monotonic() + EVENTS;
+    let deadline = clock::monotonic() + EVENT_WAIT;
     while clock::monotonic() < deadline && !client.context().problem.latest().is_some_and(|it| it.refused) {
-        drop(client.poll(EVENTS / 10));
+        drop(client.poll(EVENT_WAIT / 10));
     }
 }
 
@@ -195,7 +199,7 @@ fn without_thread(line: &str) -> &str {
 }
 
 /// A problem that is recognised by its text.
-struct Known {
+struct KnownProblem {
     /// One of these, in lower case, is in the text.
     phrases: &'static [&'static str],
     /// The broker was reached and rejected the connection.
@@ -206,16 +210,16 @@ struct Known {
     what: &'static str,
 }
 
-const KNOWN: [Known; 6] = [
-    Known {
-        words: &["certificate verify failed", "failed to verify broker certificate"],
+const KNOWN: [KnownProblem; 6] = [
+    KnownProblem {
+        phrases: &["certificate verify failed", "failed to verify broker certificate"],
         refused: true,
         certificate: true,
         what: "the broker's certificate is not accepted; check ssl.ca.location, that it has not expired, and that it names \
                the host",
     },
-    Known {
-        words: &[
+    KnownProblem {
+        phrases: &[
             "alert certificate",
             "alert bad certificate",
             "alert unknown ca",
@@ -227,37 +231,41 @@ const KNOWN: [Known; 6] = [
         what: "the broker does not accept this client's certificate; set ssl.certificate.location and ssl.key.location to \
                one that has not expired and is issued by an authority in the broker's truststore",
     },
-    Known {
-        words: &["sasl authentication error", "sasl authentication failure", "failed to initialize sasl"],
+    KnownProblem {
+        phrases: &["sasl authentication error", "sasl authentication failure", "failed to initialize sasl"],
         refused: true,
         certificate: false,
         what: "the broker does not accept the user or password; correct sasl.username and sasl.password (or the file of \
                sasl.password.file), or create the user for this mechanism on the broker",
     },
-    Known {
-        words: &["connecting to a plaintext broker listener", "wrong version number", "record layer failure"],
+    KnownProblem {
+        phrases: &[
+            "connecting to a plaintext broker listener",
+            "wrong version number",
+            "record layer failure",
+        ],
         refused: false,
         certificate: false,
         what: "security.protocol requires TLS, but this port does not seem to use TLS; if the broker is up, correct the \
                port in kafka.bootstrap_servers, or security.protocol",
     },
-    Known {
-        words: &["connecting to a ssl listener", "invalid response size", "invalid frame size"],
+    KnownProblem {
+        phrases: &["connecting to a ssl listener", "invalid response size", "invalid frame size"],
         refused: false,
         certificate: false,
-        what: WANTS_TLS,
+        what: REQUIRES_TLS,
     },
-    Known {
-        words: &["failed to resolve"],
+    KnownProblem {
+        phrases: &["failed to resolve"],
         refused: false,
         certificate: false,
         what: "the host name of the broker cannot be resolved; correct kafka.bootstrap_servers, the broker's \
                advertised.listeners, or the name service",
     },
 ];
-const WANTS_TLS: &str = "this port seems to require TLS, but security.protocol does not use TLS; if the broker is up, set \
+const REQUIRES_TLS: &str = "this port seems to require TLS, but security.protocol does not use TLS; if the broker is up, set \
     security.protocol to ssl or sasl_ssl, or correct the port in kafka.bootstrap_servers";
-const WANTS_SASL: &str = "this port seems to require SASL, but security.protocol does not use SASL; if the broker is up, set \
+const REQUIRES_SASL: &str = "this port seems to require SASL, but security.protocol does not use SASL; if the broker is up, set \
     security.protocol and sasl.mechanism, or correct the port in kafka.bootstrap_servers";
 
 /// The problem behind the text of an error event or log line; `None` when it is not recognised.
@@ -280,7 +288,7 @@ fn classify(reason: &str) -> Option<Complaint> {
         return None;
     }
     if let Some(known) = KNOWN.iter().find(|known| known.phrases.iter().any(|phrase| text.contains(phrase))) {
-        let Known { refused, certificate, what, .. } = known;
+        let KnownProblem { refused, certificate, what, .. } = known;
         let (refused, certificate) = (*refused, *certificate);
         return Some(Complaint { what: format!("{what} ({reason})"), refused, certificate });
     }
@@ -297,9 +305,9 @@ fn closed_without_error(text: &str) -> Option<&'static str> {
     if !text.contains("disconnected") || text.contains("ssl://") {
         None
     } else if text.contains("in state apiversion_query") {
-        Some(WANTS_TLS)
+        Some(REQUIRES_TLS)
     } else if text.contains("in state up") && !text.contains("sasl_plaintext://") {
-        Some(WANTS_SASL)
+        Some(REQUIRES_SASL)
     } else {
         None
     }
@@ -358,13 +366,13 @@ mod tests {
 
     #[test]
     fn a_rejection_is_not_replaced_by_its_consequences() {
-        let heard = Heard::default();
-        heard.note("b:1/1: Disconnected: connection closed by peer (after 0ms in state APIVERSION_QUERY)");
-        assert!(!heard.latest().unwrap().refused);
-        heard.note("SASL authentication error: Authentication failed");
-        heard.note("b:1/1: Disconnected: connection closed by peer (after 0ms in state UP)");
-        assert!(heard.latest().unwrap().refused);
-        heard.clear();
-        assert_eq!(heard.latest(), None);
+        let last = LastProblem::default();
+        last.record("b:1/1: Disconnected: connection closed by peer (after 0ms in state APIVERSION_QUERY)");
+        assert!(!last.latest().unwrap().refused);
+        last.record("SASL authentication error: Authentication failed");
+        last.record("b:1/1: Disconnected: connection closed by peer (after 0ms in state UP)");
+        assert!(last.latest().unwrap().refused);
+        last.clear();
+        assert_eq!(last.latest(), None);
     }
 }

@@ -17,8 +17,8 @@ use rdkafka::topic_partition_list::{Offset as KafkaOffset, TopicPartitionList};
 
 use super::client_config::Settings;
 use super::ends::Ends;
-use super::error::{failure, failure_of};
-use super::group::Group;
+use super::error::{failure, failure_with_permission};
+use super::group::GroupContext;
 use super::native;
 use super::record::RawRecord;
 use crate::dedupe::{Offset, PartitionId};
@@ -29,9 +29,9 @@ const SEEK_WAIT: Duration = Duration::from_secs(5);
 
 /// One member of the group.
 pub struct KafkaSource {
-    /// Comes first, as it has to be dropped before the consumer.
+    /// Declared first because it must be dropped before the consumer.
     queue: native::Queue,
-    consumer: BaseConsumer<Group>,
+    consumer: BaseConsumer<GroupContext>,
     ends: Ends,
     settings: Settings,
     topic: String,
@@ -39,9 +39,9 @@ pub struct KafkaSource {
     owned: RefCell<BTreeSet<PartitionId>>,
     /// The assignment of the client itself, with the offset of the last assignment or seek: owned partitions whose start
     /// offset is known.
-    placed: RefCell<BTreeMap<PartitionId, Offset>>,
+    assigned: RefCell<BTreeMap<PartitionId, Offset>>,
     /// Why this member can never read again. The client reports it only once.
-    ended: RefCell<Option<Failure>>,
+    fatal: RefCell<Option<Failure>>,
     /// Partition and offset of batches that were read as damaged once.
     damaged: RefCell<BTreeSet<(i32, i64)>>,
     /// The leader epoch that the next seek of a partition compares with the leader's log.
@@ -54,8 +54,10 @@ impl KafkaSource {
     /// Creates the clients and subscribes; assignments arrive through [`Source::events`].
     pub fn subscribe(settings: &Settings) -> Result<Self, Failure> {
         let doing = || format!("joining group {} on topic {}", settings.group, settings.raw);
-        let consumer: BaseConsumer<Group> =
-            settings.source().create_with_context(Group::default()).map_err(|e| failure(&doing(), &e))?;
+        let consumer: BaseConsumer<GroupContext> = settings
+            .source()
+            .create_with_context(GroupContext::default())
+            .map_err(|e| failure(&doing(), &e))?;
         consumer.subscribe(&[&settings.raw]).map_err(|e| failure(&doing(), &e))?;
         let Some(queue) = native::Queue::of(&consumer) else {
             return Err(failure(&doing(), &KafkaError::Subscription("there is no group.id".to_owned())));
@@ -68,15 +70,15 @@ impl KafkaSource {
             topic: settings.raw.clone(),
             group: settings.group.clone(),
             owned: RefCell::default(),
-            placed: RefCell::default(),
-            ended: RefCell::default(),
+            assigned: RefCell::default(),
+            fatal: RefCell::default(),
             damaged: RefCell::default(),
             epochs: RefCell::default(),
             truncated: RefCell::default(),
         })
     }
 
-    pub(super) fn consumer(&self) -> &BaseConsumer<Group> {
+    pub(super) fn consumer(&self) -> &BaseConsumer<GroupContext> {
         &self.consumer
     }
 
@@ -86,36 +88,36 @@ impl KafkaSource {
 
     fn fail(&self, doing: &str, error: &KafkaError) -> Failure {
         let doing = format!("{doing} topic {} in group {}", self.topic, self.group);
-        failure_of(&self.settings, &doing, error)
+        failure_with_permission(&self.settings, &doing, error)
     }
 
-    fn list(
+    fn partition_list(
         &self,
         starts: impl IntoIterator<Item = (PartitionId, KafkaOffset)>,
     ) -> Result<Partitions, Failure> {
         let mut list = TopicPartitionList::new();
         for (partition, offset) in starts {
-            list.add_partition_offset(&self.topic, number(partition), offset)
+            list.add_partition_offset(&self.topic, kafka_partition(partition), offset)
                 .map_err(|e| self.fail("adding a partition to a list of", &e))?;
         }
         Ok(list)
     }
 
-    fn plain(&self, partitions: &[PartitionId]) -> Result<Partitions, Failure> {
-        self.list(partitions.iter().map(|p| (*p, KafkaOffset::Invalid)))
+    fn list_without_offsets(&self, partitions: &[PartitionId]) -> Result<Partitions, Failure> {
+        self.partition_list(partitions.iter().map(|p| (*p, KafkaOffset::Invalid)))
     }
 
     fn is_cooperative(&self) -> bool {
         matches!(self.consumer.rebalance_protocol(), RebalanceProtocol::Cooperative)
     }
 
-    fn query(
+    fn fetch_committed(
         &self,
         reader: &impl CommittedReader,
         partitions: &[PartitionId],
         wait: Duration,
     ) -> Result<Vec<Committed>, Failure> {
-        let list = self.plain(partitions)?;
+        let list = self.list_without_offsets(partitions)?;
         let doing = "reading the committed offsets of";
         let offsets = reader.read(&list, wait).map_err(|e| self.fail(doing, &e))?;
         offsets
@@ -137,9 +139,9 @@ impl KafkaSource {
         }
         let mut list = TopicPartitionList::new();
         for (partition, offset) in starts {
-            list.add_partition_offset(&self.topic, number(*partition), kafka_offset(*offset))?;
+            list.add_partition_offset(&self.topic, kafka_partition(*partition), kafka_offset(*offset))?;
             if let Some(epoch) = self.epoch_before(*partition, *offset) {
-                native::set_leader_epoch(&list, &self.topic, number(*partition), epoch);
+                native::set_leader_epoch(&list, &self.topic, kafka_partition(*partition), epoch);
             }
         }
         let sought = self.consumer.seek_partitions(list, SEEK_WAIT)?;
@@ -147,9 +149,9 @@ impl KafkaSource {
         sought.elements().iter().try_for_each(rdkafka::topic_partition_list::TopicPartitionListElem::error)
     }
 
-    /// A pause can survive a re-assignment (librdkafka#1849).
+    /// Resumes partitions explicitly: a pause can survive a reassignment (librdkafka#1849).
     fn resume(&self, starts: &[(PartitionId, Offset)]) -> Result<(), Failure> {
-        let list = self.plain(&starts.iter().map(|(p, _)| *p).collect::<Vec<_>>())?;
+        let list = self.list_without_offsets(&starts.iter().map(|(p, _)| *p).collect::<Vec<_>>())?;
         self.consumer.resume(&list).map_err(|e| self.fail("resuming partitions of", &e))
     }
 }
@@ -164,7 +166,7 @@ impl<C: ConsumerContext> CommittedReader for BaseConsumer<C> {
     }
 }
 
-pub(super) fn number(partition: PartitionId) -> i32 {
+pub(super) fn kafka_partition(partition: PartitionId) -> i32 {
     i32::try_from(partition).unwrap_or(i32::MAX)
 }
 
@@ -176,12 +178,12 @@ impl Source for KafkaSource {
     type Record<'a> = RawRecord<'a>;
 
     fn poll(&self, wait: Duration) -> Result<Option<RawRecord<'_>>, Failure> {
-        if let Some(ended) = self.ended.borrow().as_ref() {
-            return Err(ended.clone());
+        if let Some(fatal) = self.fatal.borrow().as_ref() {
+            return Err(fatal.clone());
         }
         match native::poll(&self.consumer, &self.queue, wait) {
             Ok(message) => Ok(message.map(RawRecord)),
-            Err(unread) => self.unread(&unread).map_or(Ok(None), Err),
+            Err(error) => self.failure_of_read(&error).map_or(Ok(None), Err),
         }
     }
 
@@ -190,34 +192,34 @@ impl Source for KafkaSource {
     }
 
     fn assign(&self, starts: &[(PartitionId, Option<Offset>)]) -> Result<(), Failure> {
-        let known: Vec<(PartitionId, Offset)> =
+        let with_start: Vec<(PartitionId, Offset)> =
             starts.iter().filter_map(|(partition, start)| Some((*partition, (*start)?))).collect();
-        self.place(&known)?;
-        self.consumer.context().answered();
+        self.assign_at(&with_start)?;
+        self.consumer.context().rebalance_handled();
         self.owned.borrow_mut().extend(starts.iter().map(|(p, _)| *p));
-        self.resume(&known)
+        self.resume(&with_start)
     }
 
     fn unassign(&self, partitions: &[PartitionId]) -> Result<(), Failure> {
-        self.displace(partitions)?;
-        self.consumer.context().answered();
+        self.remove_assigned(partitions)?;
+        self.consumer.context().rebalance_handled();
         self.owned.borrow_mut().retain(|p| !partitions.contains(p));
         self.truncated.borrow_mut().retain(|p, _| !partitions.contains(p));
         Ok(())
     }
 
     fn seek(&self, starts: &[(PartitionId, Offset)]) -> Result<(), Failure> {
-        self.are_ours(starts)?;
-        let (placed, new): (Vec<_>, Vec<_>) =
-            starts.iter().partition(|(partition, _)| self.placed.borrow().contains_key(partition));
-        if let Err(error) = self.seek_each(&placed) {
+        self.check_ownership(starts)?;
+        let (assigned, new): (Vec<_>, Vec<_>) =
+            starts.iter().partition(|(partition, _)| self.assigned.borrow().contains_key(partition));
+        if let Err(error) = self.seek_each(&assigned) {
             tracing::debug!(%error, "seek failed; reassigning the partitions");
-            self.replace(&placed)?;
+            self.reassign_at(&assigned)?;
         } else {
-            self.placed.borrow_mut().extend(placed);
+            self.assigned.borrow_mut().extend(assigned);
         }
         if !new.is_empty() {
-            self.place_compared(&new)?;
+            self.assign_and_compare(&new)?;
         }
         for (partition, _) in starts {
             self.truncated.borrow_mut().remove(partition);
@@ -231,7 +233,7 @@ impl Source for KafkaSource {
         offset: Offset,
         last: Option<Epoch>,
     ) -> Result<(), Failure> {
-        self.remember(partition, last);
+        self.set_epoch(partition, last);
         self.seek(&[(partition, offset)])
     }
 
@@ -240,24 +242,24 @@ impl Source for KafkaSource {
     }
 
     fn reassign(&self, starts: &[(PartitionId, Offset, Option<Epoch>)]) -> Result<(), Failure> {
-        let places: Vec<_> = starts.iter().map(|(partition, offset, _)| (*partition, *offset)).collect();
-        self.are_ours(&places)?;
+        let positions: Vec<_> = starts.iter().map(|(partition, offset, _)| (*partition, *offset)).collect();
+        self.check_ownership(&positions)?;
         for (partition, _, last) in starts {
-            self.remember(*partition, *last);
+            self.set_epoch(*partition, *last);
             self.truncated.borrow_mut().remove(partition);
         }
-        self.replace(&places)?;
-        self.resume(&places)
+        self.reassign_at(&positions)?;
+        self.resume(&positions)
     }
 
     fn pause(&self, partitions: &[PartitionId]) -> Result<(), Failure> {
-        let list = self.plain(partitions)?;
+        let list = self.list_without_offsets(partitions)?;
         self.consumer.pause(&list).map_err(|e| self.fail("pausing partitions of", &e))
     }
 
     fn committed(&self, partitions: &[PartitionId], wait: Duration) -> Result<Vec<Committed>, Failure> {
         // The client is not a member: its responses do not depend on the state of the group.
-        self.query(self.ends.stable(), partitions, wait)
+        self.fetch_committed(self.ends.stable(), partitions, wait)
     }
 
     fn committed_unstable(
@@ -265,7 +267,7 @@ impl Source for KafkaSource {
         partitions: &[PartitionId],
         wait: Duration,
     ) -> Result<Vec<Committed>, Failure> {
-        self.query(self.ends.unstable(), partitions, wait)
+        self.fetch_committed(self.ends.unstable(), partitions, wait)
     }
 
     fn bounds(&self, partition: PartitionId, wait: Duration) -> Result<Bounds, Failure> {
@@ -280,7 +282,7 @@ impl Source for KafkaSource {
     }
 
     fn end(&self, partition: PartitionId) -> Option<Offset> {
-        native::known_end(self.consumer.client(), &self.topic, number(partition))
+        native::cached_high_watermark(self.consumer.client(), &self.topic, kafka_partition(partition))
     }
 
     fn may_commit(&self, partitions: &[PartitionId]) -> bool {
@@ -312,8 +314,8 @@ impl Drop for KafkaSource {
         if self.consumer.context().close() {
             // Closing waits until an earlier rebalance event is handled. Removing all partitions handles every kind of
             // event; closing the client resolves any error of these calls.
-            let all: Vec<PartitionId> = self.placed.borrow().keys().copied().collect();
-            drop(self.place(&[]).and_then(|()| self.displace(&all)));
+            let all: Vec<PartitionId> = self.assigned.borrow().keys().copied().collect();
+            drop(self.assign_at(&[]).and_then(|()| self.remove_assigned(&all)));
         }
     }
 }

@@ -7,8 +7,8 @@ use rdkafka::consumer::Consumer;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::topic_partition_list::TopicPartitionList;
 
-use super::admin::{CheckError, Found, Inquiry, refuse};
-use super::consumer::number;
+use super::admin::{CheckError, FoundTopics, TopicAdmin, check_error};
+use super::consumer::kafka_partition;
 use super::native;
 use super::rights::{self, Operation, Resource};
 use super::topics::{self, Shape};
@@ -26,9 +26,9 @@ const INHERITED: [&str; 6] = [
 const WAIT_TRIES: usize = 50;
 const WAIT_PAUSE: Duration = Duration::from_millis(100);
 
-impl Inquiry {
+impl TopicAdmin {
     /// Creates the missing ones of the clean, state, dead-letter and duplicates topics.
-    pub(super) fn create_missing(&self, found: &Found, window: Duration) -> Result<(), CheckError> {
+    pub(super) fn create_missing(&self, found: &FoundTopics, window: Duration) -> Result<(), CheckError> {
         let settings = &self.settings;
         let partitions = i32::try_from(found.raw.partitions().unwrap_or(1)).unwrap_or(1);
         let raw = self.topic_configs(&settings.raw)?;
@@ -69,7 +69,7 @@ impl Inquiry {
         }
         let options = AdminOptions::new().operation_timeout(Some(self.wait));
         let results = pollster::block_on(self.admin.create_topics(wanted, &options))
-            .map_err(|e| refuse("creating topics", &e))?;
+            .map_err(|e| check_error("creating topics", &e))?;
         for result in results {
             match answer {
                 Ok(name) => tracing::info!(topic = name, "topic created"),
@@ -80,7 +80,7 @@ impl Inquiry {
                     RDKafkaErrorCode::TopicAuthorizationFailed | RDKafkaErrorCode::ClusterAuthorizationFailed,
                 )) => return Err(self.missing_permission(Operation::Create, &name)),
                 Err((name, code)) => {
-                    return Err(refuse(&format!("creating topic {name}"), &KafkaError::AdminOp(code)));
+                    return Err(check_error(&format!("creating topic {name}"), &KafkaError::AdminOp(code)));
                 }
             }
         }
@@ -102,16 +102,16 @@ impl Inquiry {
         let doing = format!("reading the offsets of group {}", self.settings.group);
         let mut list = TopicPartitionList::new();
         for partition in 0..u32::try_from(raw).unwrap_or(u32::MAX) {
-            list.add_partition(&self.settings.raw, number(partition));
+            list.add_partition(&self.settings.raw, kafka_partition(partition));
         }
         let committed =
-            native::committed(self.reader.client(), &list, self.wait).map_err(|e| refuse(&doing, &e))?;
+            native::committed(self.reader.client(), &list, self.wait).map_err(|e| check_error(&doing, &e))?;
         Ok(committed.iter().any(|it| it.offset >= 0))
     }
 
     /// Adds partitions to the clean and the state topic until they have as many as the raw topic. Returns once the metadata
     /// shows them.
-    pub(super) fn grow(&self, found: &Found) -> Result<(), CheckError> {
+    pub(super) fn grow(&self, found: &FoundTopics) -> Result<(), CheckError> {
         let Some(partitions) = found.raw.partitions() else { return Ok(()) };
         let too_small = topics::too_few_partitions(&self.settings, &found.shapes());
         for (name, _) in &too_small {
@@ -127,7 +127,7 @@ impl Inquiry {
         let growth = NewPartitions::new(name, partitions);
         let doing = format!("adding partitions to topic {name}");
         let results = pollster::block_on(self.admin.create_partitions([&growth], &options))
-            .map_err(|e| refuse(&doing, &e))?;
+            .map_err(|e| check_error(&doing, &e))?;
         for result in results {
             match answer {
                 Ok(name) => tracing::info!(topic = name, partitions, "partitions added"),
@@ -137,7 +137,7 @@ impl Inquiry {
                     name,
                     RDKafkaErrorCode::TopicAuthorizationFailed | RDKafkaErrorCode::ClusterAuthorizationFailed,
                 )) => return Err(self.missing_permission(Operation::Alter, &name)),
-                Err((_, code)) => return Err(refuse(&doing, &KafkaError::AdminOp(code))),
+                Err((_, code)) => return Err(check_error(&doing, &KafkaError::AdminOp(code))),
             }
         }
         Ok(())

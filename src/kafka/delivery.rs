@@ -8,7 +8,7 @@ use rdkafka::message::{DeliveryResult, Message};
 use rdkafka::producer::ProducerContext;
 use rdkafka::{ClientContext, types::RDKafkaErrorCode as Code};
 
-use super::ends::Quiet;
+use super::ends::QuietContext;
 use super::error;
 use crate::dedupe::{Offset, PartitionId};
 use crate::ports::{Failure, LogId, Refused, Written};
@@ -27,7 +27,7 @@ pub(super) enum Kind {
 
 const OFFSET_BITS: u32 = 61;
 
-pub(super) fn mark(kind: Kind, offset: Offset) -> usize {
+pub(super) fn opaque(kind: Kind, offset: Offset) -> usize {
     let kind = match kind {
         Kind::Clean => 0u64,
         Kind::State => 1,
@@ -38,22 +38,22 @@ pub(super) fn mark(kind: Kind, offset: Offset) -> usize {
     usize::try_from((kind << OFFSET_BITS) | (offset & ((1 << OFFSET_BITS) - 1))).unwrap_or(usize::MAX)
 }
 
-fn unmark(mark: usize) -> (Kind, Offset) {
-    let mark = mark as u64;
-    let kind = match mark >> OFFSET_BITS {
+fn from_opaque(opaque: usize) -> (Kind, Offset) {
+    let opaque = opaque as u64;
+    let kind = match opaque >> OFFSET_BITS {
         0 => Kind::Clean,
         1 => Kind::State,
         2 => Kind::DeadLetter,
         3 => Kind::Duplicates,
         _ => Kind::Purge,
     };
-    (kind, mark & ((1 << OFFSET_BITS) - 1))
+    (kind, opaque & ((1 << OFFSET_BITS) - 1))
 }
 
 /// The first failed delivery of a transaction. Its offset range also covers later failures of the same kind, partition and
 /// error code.
 #[derive(Debug, Clone)]
-struct Failed {
+struct FailedDelivery {
     code: RDKafkaErrorCode,
     kind: Kind,
     records: Refused,
@@ -62,9 +62,9 @@ struct Failed {
 /// One past the highest acknowledged offset of each partition; 0 = none. The raw topic may grow while delivery reports
 /// arrive, so row `n` holds 2^n partitions and is allocated with the first of them. No row ever moves.
 #[derive(Default)]
-struct Ends([OnceLock<Box<[AtomicU64]>>; u32::BITS as usize]);
+struct AckedEnds([OnceLock<Box<[AtomicU64]>>; u32::BITS as usize]);
 
-impl Ends {
+impl AckedEnds {
     fn slot(&self, partition: PartitionId) -> Option<&AtomicU64> {
         let position = partition.checked_add(1)?;
         let row = position.ilog2();
@@ -103,11 +103,11 @@ impl Ends {
 /// Collects delivery reports. The worker reads the result after it has drained the producer.
 #[derive(Default)]
 pub(super) struct Deliveries {
-    clean: Ends,
-    state: Ends,
-    dead_letter: Ends,
-    duplicates: Ends,
-    failed: Mutex<Option<Failed>>,
+    clean: AckedEnds,
+    state: AckedEnds,
+    dead_letter: AckedEnds,
+    duplicates: AckedEnds,
+    failed: Mutex<Option<FailedDelivery>>,
     dropped: AtomicBool,
 }
 
@@ -122,7 +122,7 @@ impl Deliveries {
 
     /// The partitions of side topics written to in this transaction, with their ends.
     pub(super) fn side_ends(&self) -> Vec<(LogId, Offset)> {
-        let of = |topic, ends: &Ends| {
+        let of = |topic, ends: &AckedEnds| {
             ends.all().into_iter().map(move |(partition, end)| (LogId { topic, partition }, end))
         };
         of(Written::DeadLetter, &self.dead_letter).chain(of(Written::Duplicates, &self.duplicates)).collect()
@@ -130,7 +130,9 @@ impl Deliveries {
 
     /// Clears the ends and failures of the previous transaction.
     pub(super) fn reset(&self) {
-        [&self.clean, &self.state, &self.dead_letter, &self.duplicates].into_iter().for_each(Ends::reset);
+        [&self.clean, &self.state, &self.dead_letter, &self.duplicates]
+            .into_iter()
+            .for_each(AckedEnds::reset);
         self.dropped.store(false, Ordering::Release);
         *self.failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = None;
     }
@@ -139,21 +141,25 @@ impl Deliveries {
     pub(super) fn failure<'a>(&self, topic: impl FnOnce(Kind) -> &'a str) -> Option<Failure> {
         let failed = self.failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()?;
         let topic = topic(failed.kind);
-        if error::blames_the_record(failed.code) {
+        if error::is_record_error(failed.code) {
             match failed.kind {
-                Kind::Clean => return Some(error::refused(topic, failed.code, failed.records)),
+                Kind::Clean => return Some(error::rejected(topic, failed.code, failed.records)),
                 Kind::DeadLetter => {
-                    return Some(error::refused_aside(
+                    return Some(error::rejected_by_side_topic(
                         topic,
                         failed.code,
                         "choose another policy than dead_letter",
                     ));
                 }
                 Kind::Duplicates => {
-                    return Some(error::refused_aside(topic, failed.code, "leave topics.duplicates out"));
+                    return Some(error::rejected_by_side_topic(
+                        topic,
+                        failed.code,
+                        "leave topics.duplicates out",
+                    ));
                 }
                 Kind::Purge => {}
-                Kind::State => return Some(error::refused_state(topic, failed.code)),
+                Kind::State => return Some(error::rejected_state(topic, failed.code)),
             }
         }
         let cause = KafkaError::MessageProduction(failed.code);
@@ -176,7 +182,7 @@ impl Deliveries {
         match failed.as_mut() {
             None => {
                 let records = Refused { partition, first: offset, last: offset };
-                *failed = Some(Failed { code, kind, records });
+                *failed = Some(FailedDelivery { code, kind, records });
             }
             Some(first)
                 if first.code == code && first.kind == kind && first.records.partition == partition =>
@@ -191,7 +197,7 @@ impl Deliveries {
 
 impl ClientContext for Deliveries {
     fn error(&self, error: KafkaError, reason: &str) {
-        Quiet.error(error, reason);
+        QuietContext.error(error, reason);
     }
 }
 
@@ -199,7 +205,7 @@ impl ProducerContext for Deliveries {
     type DeliveryOpaque = usize;
 
     fn delivery(&self, result: &DeliveryResult<'_>, opaque: usize) {
-        let (kind, offset) = unmark(opaque);
+        let (kind, offset) = from_opaque(opaque);
         match result {
             Ok(message) => match kind {
                 Kind::Clean => self.clean.raise(message.partition(), message.offset()),
@@ -225,14 +231,14 @@ mod tests {
     fn kind_and_offset_round_trip_through_the_opaque_value() {
         for kind in [Kind::Clean, Kind::State, Kind::DeadLetter, Kind::Duplicates, Kind::Purge] {
             for offset in [0, 1, (1 << OFFSET_BITS) - 1] {
-                assert_eq!(unmark(mark(kind, offset)), (kind, offset));
+                assert_eq!(from_opaque(opaque(kind, offset)), (kind, offset));
             }
         }
     }
 
     #[test]
     fn each_partition_has_its_own_end() {
-        let ends = Ends::default();
+        let ends = AckedEnds::default();
         let partitions: Vec<i32> = (0..70).chain([4_095, 4_096, 100_000]).collect();
         for partition in &partitions {
             ends.raise(*partition, i64::from(*partition) * 10);
@@ -271,6 +277,10 @@ mod tests {
         deliveries.fail(Code::MessageSizeTooLarge, (Kind::State, 0), 1);
         let failure = deliveries.failure(|_| "s").unwrap();
         assert_eq!((failure.remedy, failure.refused), (Remedy::Stop, None));
-        assert!(failure.what.starts_with("the broker rejected a state record for topic s"), "{}", failure.what);
+        assert!(
+            failure.what.starts_with("the broker rejected a state record for topic s"),
+            "{}",
+            failure.what
+        );
     }
 }

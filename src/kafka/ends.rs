@@ -11,16 +11,16 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::topic_partition_list::{Offset as KafkaOffset, TopicPartitionList};
 
 use super::client_config::Settings;
-use super::consumer::number;
+use super::consumer::kafka_partition;
 use super::error::failure;
 use crate::dedupe::{Offset, PartitionId};
 use crate::ports::{Bounds, Failure};
 
 /// A context that logs errors at debug level only. The default context logs the end of a partition, which readers wait for,
 /// as an error, and one error per second during an outage. Failed calls are reported by their callers.
-pub(super) struct Quiet;
+pub(super) struct QuietContext;
 
-impl ClientContext for Quiet {
+impl ClientContext for QuietContext {
     fn error(&self, error: KafkaError, reason: &str) {
         if error.rdkafka_error_code() != Some(RDKafkaErrorCode::PartitionEOF) {
             tracing::debug!(%error, reason, "client error");
@@ -28,18 +28,18 @@ impl ClientContext for Quiet {
     }
 }
 
-impl ConsumerContext for Quiet {}
+impl ConsumerContext for QuietContext {}
 
 /// A client with the given isolation level that does not join the group.
-pub(super) fn reader(settings: &Settings, isolation: &str) -> Result<BaseConsumer<Quiet>, Failure> {
+pub(super) fn reader(settings: &Settings, isolation: &str) -> Result<BaseConsumer<QuietContext>, Failure> {
     let doing = || format!("creating a reader for group {}", settings.group);
-    settings.reader(isolation).create_with_context(Quiet).map_err(|e| failure(&doing(), &e))
+    settings.reader(isolation).create_with_context(QuietContext).map_err(|e| failure(&doing(), &e))
 }
 
 /// Reads log start and end offsets.
 pub(super) struct Ends {
-    stable: BaseConsumer<Quiet>,
-    unstable: BaseConsumer<Quiet>,
+    stable: BaseConsumer<QuietContext>,
+    unstable: BaseConsumer<QuietContext>,
 }
 
 impl Ends {
@@ -52,12 +52,12 @@ impl Ends {
     }
 
     /// The `read_committed` client: its offset fetch waits for pending transactions.
-    pub(super) fn stable(&self) -> &BaseConsumer<Quiet> {
+    pub(super) fn stable(&self) -> &BaseConsumer<QuietContext> {
         &self.stable
     }
 
     /// The `read_uncommitted` client.
-    pub(super) fn unstable(&self) -> &BaseConsumer<Quiet> {
+    pub(super) fn unstable(&self) -> &BaseConsumer<QuietContext> {
         &self.unstable
     }
 
@@ -87,8 +87,13 @@ impl Ends {
 
     /// The bounds of one partition: log start offset, last stable offset, and high watermark.
     pub(super) fn of(&self, topic: &str, partition: PartitionId, wait: Duration) -> Result<Bounds, Failure> {
-        let fail = |e| failure(&format!("reading the log start and end offsets of topic {topic}, partition {partition}"), &e);
-        let at = (topic, number(partition));
+        let fail = |e| {
+            failure(
+                &format!("reading the log start and end offsets of topic {topic}, partition {partition}"),
+                &e,
+            )
+        };
+        let at = (topic, kafka_partition(partition));
         let (low, stable) = watermarks(&self.stable, at, wait).map_err(fail)?;
         let (_, high) = watermarks(&self.unstable, at, wait).map_err(fail)?;
         let offset = |value: i64| u64::try_from(value).unwrap_or(0);
@@ -98,8 +103,8 @@ impl Ends {
 
 /// The log start or end offsets for this reader's isolation level, by one ListOffsets request to each leader. Each partition
 /// of the result can have an error of its own.
-pub(super) fn listed<'a>(
-    reader: &BaseConsumer<Quiet>,
+pub(super) fn list_offsets<'a>(
+    reader: &BaseConsumer<QuietContext>,
     logs: impl IntoIterator<Item = (&'a str, PartitionId)>,
     end: KafkaOffset,
     wait: Duration,
@@ -107,22 +112,22 @@ pub(super) fn listed<'a>(
     let mut list = TopicPartitionList::new();
     for (topic, partition) in logs {
         // A logical offset takes the place of the timestamp.
-        list.add_partition_offset(topic, number(partition), end)?;
+        list.add_partition_offset(topic, kafka_partition(partition), end)?;
     }
     if list.count() == 0 { Ok(list) } else { reader.offsets_for_times(list, wait) }
 }
 
 /// The same as plain offsets; an error for one partition fails the call.
 fn offsets_at(
-    reader: &BaseConsumer<Quiet>,
+    reader: &BaseConsumer<QuietContext>,
     logs: &[(&str, PartitionId)],
     end: KafkaOffset,
     wait: Duration,
 ) -> Result<Vec<Offset>, Failure> {
-    let list = listed(reader, logs.iter().copied(), end, wait)
+    let list = list_offsets(reader, logs.iter().copied(), end, wait)
         .map_err(|e| failure("reading log start and end offsets", &e))?;
     let offset_of = |(topic, partition): &(&str, PartitionId)| {
-        let element = list.find_partition(topic, number(*partition));
+        let element = list.find_partition(topic, kafka_partition(*partition));
         let unknown = || KafkaError::MetadataFetch(RDKafkaErrorCode::UnknownPartition);
         let element = element.ok_or_else(unknown)?;
         element.error()?;
@@ -134,7 +139,10 @@ fn offsets_at(
     logs.iter()
         .map(|log| {
             let fail = |e: KafkaError| {
-                failure(&format!("reading the log start or end offset of topic {}, partition {}", log.0, log.1), &e)
+                failure(
+                    &format!("reading the log start or end offset of topic {}, partition {}", log.0, log.1),
+                    &e,
+                )
             };
             offset_of(log).map_err(fail)
         })
@@ -142,7 +150,7 @@ fn offsets_at(
 }
 
 fn watermarks(
-    reader: &BaseConsumer<Quiet>,
+    reader: &BaseConsumer<QuietContext>,
     (topic, partition): (&str, i32),
     wait: Duration,
 ) -> Result<(i64, i64), KafkaError> {

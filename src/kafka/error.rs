@@ -34,8 +34,8 @@ pub fn failure(doing: &str, error: &KafkaError) -> Failure {
 }
 
 /// The same as [`failure`], with the missing permission when the error code identifies it.
-pub(super) fn failure_of(settings: &Settings, doing: &str, error: &KafkaError) -> Failure {
-    match error.rdkafka_error_code().and_then(|code| rights::of_code(settings, code)) {
+pub(super) fn failure_with_permission(settings: &Settings, doing: &str, error: &KafkaError) -> Failure {
+    match error.rdkafka_error_code().and_then(|code| rights::missing_for_code(settings, code)) {
         Some(missing) => Failure {
             what: format!("{} while {doing}; {missing}", said(error)),
             remedy: remedy(error),
@@ -46,7 +46,7 @@ pub(super) fn failure_of(settings: &Settings, doing: &str, error: &KafkaError) -
 }
 
 /// A failure because the broker rejected particular records.
-pub fn refused(topic: &str, code: RDKafkaErrorCode, records: Refused) -> Failure {
+pub fn rejected(topic: &str, code: RDKafkaErrorCode, records: Refused) -> Failure {
     let Refused { partition, first, last } = records;
     Failure {
         remedy: Remedy::Abort,
@@ -59,7 +59,7 @@ pub fn refused(topic: &str, code: RDKafkaErrorCode, records: Refused) -> Failure
 }
 
 /// A rejected record of a side topic has no other destination; `otherwise` describes how to run without that topic.
-pub fn refused_aside(topic: &str, code: RDKafkaErrorCode, otherwise: &str) -> Failure {
+pub fn rejected_by_side_topic(topic: &str, code: RDKafkaErrorCode, otherwise: &str) -> Failure {
     Failure {
         remedy: Remedy::Stop,
         what: format!(
@@ -71,7 +71,7 @@ pub fn refused_aside(topic: &str, code: RDKafkaErrorCode, otherwise: &str) -> Fa
 }
 
 /// A rejected record of the state topic: nothing can be committed, because every transaction writes its state there.
-pub fn refused_state(topic: &str, code: RDKafkaErrorCode) -> Failure {
+pub fn rejected_state(topic: &str, code: RDKafkaErrorCode) -> Failure {
     Failure {
         remedy: Remedy::Stop,
         what: format!(
@@ -84,7 +84,7 @@ pub fn refused_state(topic: &str, code: RDKafkaErrorCode) -> Failure {
 }
 
 /// Whether a delivery error is about the record itself, not about the cluster.
-pub fn blames_the_record(code: RDKafkaErrorCode) -> bool {
+pub fn is_record_error(code: RDKafkaErrorCode) -> bool {
     use RDKafkaErrorCode as C;
     matches!(
         code,

@@ -8,24 +8,24 @@ use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaRespErr;
 use rdkafka::{ClientContext, TopicPartitionList as Partitions};
 
-use super::connection::{Complaint, Heard};
-use super::ends::Quiet;
+use super::connection::{Complaint, LastProblem};
+use super::ends::QuietContext;
 use crate::dedupe::PartitionId;
 use crate::ports::GroupEvent;
 
 /// Queues rebalance events. It handles a revocation itself only while the consumer is being closed, because the worker no
 /// longer polls for events then.
 #[derive(Default)]
-pub(super) struct Group {
+pub(super) struct GroupContext {
     events: Mutex<Vec<GroupEvent>>,
     /// The client waits for [`Source::assign`](crate::ports::Source::assign) or
     /// [`Source::unassign`](crate::ports::Source::unassign).
     rebalance_pending: AtomicBool,
     closing: AtomicBool,
-    problem: Heard,
+    problem: LastProblem,
 }
 
-impl Group {
+impl GroupContext {
     /// The connection problem that the client reported last, if it is recent.
     pub(super) fn complaint(&self) -> Option<Complaint> {
         self.problem.latest()
@@ -57,14 +57,14 @@ impl Group {
     }
 }
 
-impl ClientContext for Group {
+impl ClientContext for GroupContext {
     fn error(&self, error: KafkaError, reason: &str) {
         self.problem.record(reason);
-        Quiet.error(error, reason);
+        QuietContext.error(error, reason);
     }
 }
 
-impl ConsumerContext for Group {
+impl ConsumerContext for GroupContext {
     fn rebalance(&self, consumer: &BaseConsumer<Self>, err: RDKafkaRespErr, list: &mut Partitions) {
         let partitions: Vec<PartitionId> =
             list.elements().iter().filter_map(|e| u32::try_from(e.partition()).ok()).collect();

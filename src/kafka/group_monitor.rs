@@ -11,8 +11,8 @@ use rdkafka::groups::GroupMemberInfo;
 use rdkafka::topic_partition_list::TopicPartitionList;
 
 use super::client_config::Settings;
-use super::consumer::number;
-use super::ends::{Quiet, reader};
+use super::consumer::kafka_partition;
+use super::ends::{QuietContext, reader};
 use super::error::failure;
 use super::log_ends::Offsets;
 use super::native;
@@ -20,7 +20,7 @@ use crate::dedupe::PartitionId;
 use crate::ports::{Failure, Remedy};
 
 /// Interval at which the temporary member checks whether it can leave.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The state of the group as the coordinator reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -54,7 +54,7 @@ pub struct GroupView {
 
 /// Describes the group, with a client that is not a member of it.
 pub struct GroupMonitor {
-    client: BaseConsumer<Quiet>,
+    client: BaseConsumer<QuietContext>,
     settings: Settings,
 }
 
@@ -84,7 +84,7 @@ impl GroupMonitor {
         };
         let member = |it: &GroupMemberInfo| Member {
             client_id: it.client_id().to_owned(),
-            partitions: it.assignment().and_then(|bytes| assigned(bytes, raw)).unwrap_or_default(),
+            partitions: it.assignment().and_then(|bytes| decode_assignment(bytes, raw)).unwrap_or_default(),
         };
         Ok(GroupView { state, members: found.members().iter().map(member).collect() })
     }
@@ -101,7 +101,7 @@ impl GroupMonitor {
         };
         let mut list = TopicPartitionList::new();
         for partition in partitions {
-            list.add_partition(raw, number(partition));
+            list.add_partition(raw, kafka_partition(partition));
         }
         let offsets = native::committed(self.client.client(), &list, wait).map_err(|e| fail(&e))?;
         let known = offsets.into_iter().filter(|it| it.error.is_none());
@@ -117,22 +117,24 @@ impl GroupMonitor {
     pub fn force_rebalance(&self, limit: Duration, stop: &AtomicBool) -> Result<bool, Failure> {
         let settings = Settings { instance: None, ..self.settings.clone() };
         let doing = || format!("joining group {} to force a rebalance", settings.group);
-        let member: BaseConsumer<Passing> =
-            settings.source().create_with_context(Passing::default()).map_err(|e| failure(&doing(), &e))?;
+        let member: BaseConsumer<TemporaryMember> = settings
+            .source()
+            .create_with_context(TemporaryMember::default())
+            .map_err(|e| failure(&doing(), &e))?;
         member.subscribe(&[&settings.state]).map_err(|e| failure(&doing(), &e))?;
         let mut left = limit;
         while !member.context().joined.load(Ordering::Acquire) {
             if left.is_zero() || stop.load(Ordering::Acquire) {
                 return Ok(false);
             }
-            if let Some(Err(error)) = member.poll(LOOK) {
+            if let Some(Err(error)) = member.poll(POLL_INTERVAL) {
                 let failed = failure(&doing(), &error);
                 if failed.remedy == Remedy::Stop {
                     return Err(failed);
                 }
                 tracing::debug!(%failed, "polling the temporary member failed; retrying");
             }
-            left = left.saturating_sub(LOOK);
+            left = left.saturating_sub(POLL_INTERVAL);
         }
         Ok(true)
     }
@@ -140,15 +142,15 @@ impl GroupMonitor {
 
 /// Decodes the partitions of `topic` from an assignment in the consumer protocol format: a version, then each topic's name
 /// and partitions. `None` when the bytes are malformed.
-fn assigned(bytes: &[u8], topic: &str) -> Option<Vec<PartitionId>> {
+fn decode_assignment(bytes: &[u8], topic: &str) -> Option<Vec<PartitionId>> {
     let mut rest = bytes.get(2..)?;
     let mut partitions = Vec::new();
-    for _ in 0..number_of(&mut rest)? {
+    for _ in 0..read_u32(&mut rest)? {
         let (length, after) = rest.split_first_chunk::<2>()?;
         let (name, after) = after.split_at_checked(u16::from_be_bytes(*length).into())?;
         rest = after;
-        for _ in 0..number_of(&mut rest)? {
-            let partition = number_of(&mut rest)?;
+        for _ in 0..read_u32(&mut rest)? {
+            let partition = read_u32(&mut rest)?;
             if name == topic.as_bytes() {
                 partitions.push(partition);
             }
@@ -157,7 +159,7 @@ fn assigned(bytes: &[u8], topic: &str) -> Option<Vec<PartitionId>> {
     Some(partitions)
 }
 
-fn number_of(rest: &mut &[u8]) -> Option<u32> {
+fn read_u32(rest: &mut &[u8]) -> Option<u32> {
     let (number, after) = rest.split_first_chunk::<4>()?;
     *rest = after;
     Some(u32::from_be_bytes(*number))
@@ -165,17 +167,17 @@ fn number_of(rest: &mut &[u8]) -> Option<u32> {
 
 /// The context of a member that only joins, to force a rebalance.
 #[derive(Default)]
-struct Passing {
+struct TemporaryMember {
     joined: AtomicBool,
 }
 
-impl ClientContext for Passing {
+impl ClientContext for TemporaryMember {
     fn error(&self, error: KafkaError, reason: &str) {
-        Quiet.error(error, reason);
+        QuietContext.error(error, reason);
     }
 }
 
-impl ConsumerContext for Passing {
+impl ConsumerContext for TemporaryMember {
     fn post_rebalance(&self, _: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
         if matches!(rebalance, Rebalance::Assign(_)) {
             self.joined.store(true, Ordering::Release);
@@ -194,12 +196,12 @@ mod tests {
         bytes.extend([0, 0, 0, 2, 0, 0, 0, 7, 0, 0, 1, 0, 0, 5]);
         bytes.extend(b"state");
         bytes.extend([0, 0, 0, 1, 0, 0, 0, 3, 0, 0, 0, 0]);
-        assert_eq!(assigned(&bytes, "raw"), Some(vec![7, 256]));
-        assert_eq!(assigned(&bytes, "state"), Some(vec![3]));
-        assert_eq!(assigned(&bytes, "other"), Some(Vec::new()));
-        assert_eq!(assigned(&[0, 0, 0, 0, 0, 0], "raw"), Some(Vec::new()));
+        assert_eq!(decode_assignment(&bytes, "raw"), Some(vec![7, 256]));
+        assert_eq!(decode_assignment(&bytes, "state"), Some(vec![3]));
+        assert_eq!(decode_assignment(&bytes, "other"), Some(Vec::new()));
+        assert_eq!(decode_assignment(&[0, 0, 0, 0, 0, 0], "raw"), Some(Vec::new()));
         for length in 0..bytes.len() - 4 {
-            assert_eq!(assigned(&bytes[..length], "raw"), None, "{length} bytes");
+            assert_eq!(decode_assignment(&bytes[..length], "raw"), None, "{length} bytes");
         }
     }
 }

@@ -9,7 +9,7 @@ use rdkafka::error::KafkaError;
 use rdkafka::topic_partition_list::Offset as KafkaOffset;
 
 use super::client_config::Settings;
-use super::ends::{Ends, Quiet, listed};
+use super::ends::{Ends, QuietContext, list_offsets};
 use super::error::failure;
 use crate::dedupe::{Offset, PartitionId};
 use crate::ports::Failure;
@@ -38,7 +38,7 @@ impl LogEnds {
         partitions: impl IntoIterator<Item = PartitionId>,
         wait: Duration,
     ) -> Result<Offsets, Failure> {
-        self.ask(self.ends.stable(), KafkaOffset::Beginning, partitions, wait)
+        self.list_offsets(self.ends.stable(), KafkaOffset::Beginning, partitions, wait)
     }
 
     /// The last stable offsets and the high watermarks.
@@ -47,13 +47,13 @@ impl LogEnds {
         partitions: impl IntoIterator<Item = PartitionId> + Clone,
         wait: Duration,
     ) -> Result<(Offsets, Offsets), Failure> {
-        let stable = self.ask(self.ends.stable(), KafkaOffset::End, partitions.clone(), wait)?;
-        Ok((stable, self.ask(self.ends.unstable(), KafkaOffset::End, partitions, wait)?))
+        let stable = self.list_offsets(self.ends.stable(), KafkaOffset::End, partitions.clone(), wait)?;
+        Ok((stable, self.list_offsets(self.ends.unstable(), KafkaOffset::End, partitions, wait)?))
     }
 
-    fn ask(
+    fn list_offsets(
         &self,
-        reader: &BaseConsumer<Quiet>,
+        reader: &BaseConsumer<QuietContext>,
         end: KafkaOffset,
         partitions: impl IntoIterator<Item = PartitionId>,
         wait: Duration,
@@ -62,7 +62,7 @@ impl LogEnds {
             failure(&format!("reading the log start and end offsets of topic {}", self.topic), e)
         };
         let logs = partitions.into_iter().map(|partition| (self.topic.as_str(), partition));
-        let list = listed(reader, logs, end, wait).map_err(|e| fail(&e))?;
+        let list = list_offsets(reader, logs, end, wait).map_err(|e| fail(&e))?;
         let mut offsets = Offsets::new();
         let mut first_error = None;
         for element in list.elements() {

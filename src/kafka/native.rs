@@ -10,10 +10,10 @@ use std::ffi::{CStr, CString};
 use std::ptr;
 use std::time::Duration;
 
-pub use certificate::judged as judged_certificate;
+pub use certificate::rejection as certificate_rejection;
 pub use describe::{Described, topics};
 pub use message::{Message, headers_of};
-pub use poll::{Queue, Unread, poll};
+pub use poll::{Queue, ReadError, poll};
 
 use rdkafka::client::Client;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
@@ -115,7 +115,11 @@ pub fn set_leader_epoch(list: &TopicPartitionList, topic: &str, partition: i32, 
 }
 
 /// The high watermark of the last fetch response of a partition; `None` before the first. Sends no request.
-pub fn known_end<C: ClientContext>(client: &Client<C>, topic: &str, partition: i32) -> Option<u64> {
+pub fn cached_high_watermark<C: ClientContext>(
+    client: &Client<C>,
+    topic: &str,
+    partition: i32,
+) -> Option<u64> {
     let topic = CString::new(topic).ok()?;
     let (mut low, mut high) = (-1i64, -1i64);
     // SAFETY: the handle is alive, the name is a C string, and both results are written before use.

@@ -15,7 +15,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::Producer;
 use rdkafka::topic_partition_list::TopicPartitionList;
 
-use super::consumer::{kafka_offset, number};
+use super::consumer::{kafka_offset, kafka_partition};
 use super::producer::Client;
 use crate::ports::Position;
 
@@ -23,10 +23,10 @@ use crate::ports::Position;
 pub(super) const ABANDONED: KafkaError = KafkaError::MessageProduction(RDKafkaErrorCode::OperationTimedOut);
 
 /// The offsets with their metadata, as a partition list of the client.
-pub(super) fn listed(topic: &str, positions: &[Position]) -> Result<TopicPartitionList, KafkaError> {
+pub(super) fn partition_list(topic: &str, positions: &[Position]) -> Result<TopicPartitionList, KafkaError> {
     let mut list = TopicPartitionList::new();
     for position in positions {
-        let mut element = list.add_partition(topic, number(position.partition));
+        let mut element = list.add_partition(topic, kafka_partition(position.partition));
         element.set_offset(kafka_offset(position.next))?;
         element.set_metadata(&position.metadata);
     }

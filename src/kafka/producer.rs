@@ -9,9 +9,9 @@ use rdkafka::producer::{Producer, ThreadedProducer};
 
 use super::aside::{SideTopic, reason_headers};
 use super::client_config::Settings;
-use super::consumer::{KafkaSource, number};
-use super::delivery::{Deliveries, Kind, mark};
-use super::error::failure_of;
+use super::consumer::{KafkaSource, kafka_partition};
+use super::delivery::{Deliveries, Kind, opaque};
+use super::error::failure_with_permission;
 use super::native;
 use super::offsets::{self, ABANDONED};
 use super::record::RawRecord;
@@ -25,15 +25,15 @@ use crate::ports::{Failure, LogId, Position, Reason, Record, Remedy, Side, Sink,
 pub(super) type Client = Arc<ThreadedProducer<Deliveries>>;
 
 /// Interval at which a wait for delivery reports checks for a failure.
-const FLUSH: Duration = Duration::from_millis(20);
+const FLUSH_SLICE: Duration = Duration::from_millis(20);
 /// Longest time that a send waits for space in the client's queue.
 const QUEUE_FULL_WAIT: Duration = Duration::from_secs(30);
 
 /// Longest time that a send waits until the producer's metadata shows a new partition; well below the transaction timeout.
-const GROWTH: Duration = Duration::from_secs(2);
+const NEW_PARTITION_WAIT: Duration = Duration::from_secs(2);
 
 /// A producer and the topics it writes to. The topics are declared first because they must be dropped first.
-struct Producing {
+struct ActiveProducer {
     clean: Topic,
     state: Topic,
     dead_letter: Option<SideTopic>,
@@ -41,7 +41,7 @@ struct Producing {
     client: Client,
 }
 
-impl Producing {
+impl ActiveProducer {
     fn load_side_partitions(&mut self, wait: Duration) -> Result<(), KafkaError> {
         let client = self.client.client();
         let mut sides = [&mut self.dead_letter, &mut self.duplicates].into_iter().flatten();
@@ -52,7 +52,7 @@ impl Producing {
 /// One transactional producer. It is replaced whenever the result of a call is unknown.
 pub struct KafkaSink {
     settings: Settings,
-    producer: Option<Producing>,
+    producer: Option<ActiveProducer>,
     ready: bool,
 }
 
@@ -65,14 +65,14 @@ impl KafkaSink {
 
     fn fail(&self, doing: &str, error: &KafkaError) -> Failure {
         let id = &self.settings.transactional_id;
-        failure_of(&self.settings, &format!("{doing} (transactional id {id})"), error)
+        failure_with_permission(&self.settings, &format!("{doing} (transactional id {id})"), error)
     }
 
     fn client(&self) -> Result<&Client, Failure> {
         self.producing().map(|producing| &producing.client)
     }
 
-    fn producing(&self) -> Result<&Producing, Failure> {
+    fn producing(&self) -> Result<&ActiveProducer, Failure> {
         self.producer.as_ref().filter(|_| self.ready).ok_or_else(|| Failure {
             remedy: Remedy::Renew,
             what: format!("no producer is ready (transactional id {})", self.settings.transactional_id),
@@ -99,9 +99,10 @@ impl KafkaSink {
                 }
                 // The topic has grown: the partition exists, but this client's metadata does not show it yet.
                 Err(KafkaError::MessageProduction(RDKafkaErrorCode::UnknownPartition))
-                    if clock::monotonic() < *deadline.get_or_insert_with(|| clock::monotonic() + GROWTH) =>
+                    if clock::monotonic()
+                        < *deadline.get_or_insert_with(|| clock::monotonic() + NEW_PARTITION_WAIT) =>
                 {
-                    drop(client.client().fetch_metadata(Some(topic), GROWTH));
+                    drop(client.client().fetch_metadata(Some(topic), NEW_PARTITION_WAIT));
                 }
                 Err(error) => {
                     return Err(self.fail(&format!("writing to topic {topic}"), &root_cause(client, error)));
@@ -110,11 +111,11 @@ impl KafkaSink {
         }
     }
 
-    fn connect(&self) -> Result<Producing, KafkaError> {
+    fn connect(&self) -> Result<ActiveProducer, KafkaError> {
         let client = client(&self.settings, &self.settings.transactional_id)?;
         let open = |name: &str| Topic::open(client.client(), name);
         let side = |name: &str| SideTopic::open(client.client(), name);
-        Ok(Producing {
+        Ok(ActiveProducer {
             clean: open(&self.settings.clean)?,
             state: open(&self.settings.state)?,
             dead_letter: self.settings.dead_letter.as_deref().map(side).transpose()?,
@@ -204,7 +205,7 @@ impl Sink<KafkaSource> for KafkaSink {
 
     fn fence(&mut self, writer: &str, wait: Duration) -> Result<(), Failure> {
         let doing = format!("ending the open transaction of transactional id {writer}");
-        let fail = |e| failure_of(&self.settings, &doing, &e);
+        let fail = |e| failure_with_permission(&self.settings, &doing, &e);
         let client = client(&self.settings, writer).map_err(fail)?;
         client.init_transactions(wait).map_err(fail)
     }
@@ -219,7 +220,7 @@ impl Sink<KafkaSource> for KafkaSink {
         let named: Vec<(&str, PartitionId)> =
             logs.iter().map(|log| (self.settings.topic_of(log.topic), log.partition)).collect();
         let doing = format!("aborting the leftovers of transactional id {writer}");
-        let fail = |e| failure_of(&self.settings, &doing, &e);
+        let fail = |e| failure_with_permission(&self.settings, &doing, &e);
         // Our own transactional id needs our own producer, because a second producer would fence it.
         if writer == self.settings.transactional_id {
             let purged = settle::purge(&self.settings, (self.client()?, writer), (&named, position), wait);
@@ -248,13 +249,13 @@ impl Sink<KafkaSource> for KafkaSink {
 
     fn forward(&mut self, record: &RawRecord<'_>) -> Result<(), Failure> {
         let at = record.coordinates();
-        let Producing { clean, client, .. } = self.producing()?;
-        let outgoing = Outgoing::copy_of(record, mark(Kind::Clean, at.offset));
+        let ActiveProducer { clean, client, .. } = self.producing()?;
+        let outgoing = Outgoing::copy_of(record, opaque(Kind::Clean, at.offset));
         self.send(client, &self.settings.clean, || clean.send(client.client(), &outgoing))
     }
 
     fn divert(&mut self, side: Side, record: &RawRecord<'_>, reason: &Reason) -> Result<(), Failure> {
-        let Producing { clean, dead_letter, duplicates, client, .. } = self.producing()?;
+        let ActiveProducer { clean, dead_letter, duplicates, client, .. } = self.producing()?;
         let at = record.coordinates();
         let (key, target, kind) = match side {
             Side::DeadLetter => {
@@ -263,7 +264,7 @@ impl Sink<KafkaSource> for KafkaSink {
             Side::Duplicates => {
                 ("duplicates", duplicates.as_ref().map(|it| it.target_of(at.partition)), Kind::Duplicates)
             }
-            Side::Clean => ("clean", Some((clean, number(at.partition))), Kind::Clean),
+            Side::Clean => ("clean", Some((clean, kafka_partition(at.partition))), Kind::Clean),
         };
         let Some((topic, partition)) = target else {
             return Err(Failure {
@@ -272,7 +273,7 @@ impl Sink<KafkaSource> for KafkaSink {
                 refused: None,
             });
         };
-        let copy = Outgoing::copy_of(record, mark(kind, at.offset));
+        let copy = Outgoing::copy_of(record, opaque(kind, at.offset));
         let writer = (side != Side::Clean).then_some(self.settings.transactional_id.as_str());
         let more_headers = &reason_headers(at, reason, &self.settings.raw, writer);
         let outgoing = Outgoing { partition: Some(partition), more_headers, ..copy };
@@ -282,7 +283,7 @@ impl Sink<KafkaSource> for KafkaSink {
     fn drain(&mut self, wait: Duration) -> Result<(), Failure> {
         let client = self.client()?;
         let deadline = clock::monotonic() + wait;
-        while !native::flush(client.client(), FLUSH) {
+        while !native::flush(client.client(), FLUSH_SLICE) {
             if let Some(failed) = self.first_failure(client) {
                 return Err(failed);
             }
@@ -302,15 +303,15 @@ impl Sink<KafkaSource> for KafkaSink {
     }
 
     fn put_state(&mut self, partition: PartitionId, key: &str, block: &[u8]) -> Result<(), Failure> {
-        let Producing { state, client, .. } = self.producing()?;
+        let ActiveProducer { state, client, .. } = self.producing()?;
         let outgoing = Outgoing {
-            partition: Some(number(partition)),
+            partition: Some(kafka_partition(partition)),
             key: Some(key.as_bytes()),
             value: Some(block),
             timestamp: NOW,
             headers_of: None,
             more_headers: &[],
-            opaque: mark(Kind::State, 0),
+            opaque: opaque(Kind::State, 0),
         };
         self.send(client, &self.settings.state, || state.send(client.client(), &outgoing))
     }
@@ -331,7 +332,7 @@ impl Sink<KafkaSource> for KafkaSink {
     ) -> Result<(), Failure> {
         let client = self.client()?;
         let doing = "adding offsets to the transaction";
-        let list = offsets::listed(source.topic(), positions).map_err(|e| self.fail(doing, &e))?;
+        let list = offsets::partition_list(source.topic(), positions).map_err(|e| self.fail(doing, &e))?;
         // Read for every transaction: the broker rejects a stale generation.
         let Some(metadata) = source.consumer().group_metadata() else {
             return Err(Failure {

@@ -11,8 +11,8 @@ use rdkafka::producer::{Producer, ThreadedProducer};
 
 use super::aside;
 use super::client_config::Settings;
-use super::delivery::{Deliveries, Kind, mark};
-use super::ends::Quiet;
+use super::delivery::{Deliveries, Kind, opaque};
+use super::ends::QuietContext;
 use super::error::failure;
 use super::native::{self, Message};
 use super::tail;
@@ -37,7 +37,7 @@ fn topics(settings: &Settings) -> impl Iterator<Item = (Written, &str)> {
 /// All partitions of the side topics that are configured.
 pub(super) fn all(
     settings: &Settings,
-    client: &BaseConsumer<Quiet>,
+    client: &BaseConsumer<QuietContext>,
     wait: Duration,
 ) -> Result<Vec<LogId>, Failure> {
     let mut logs = Vec::new();
@@ -74,22 +74,28 @@ pub(super) fn records(
         let of_topic = || from_to.iter().filter(|(log, _)| log.topic == topic);
         let from = of_topic().map(|(log, (from, _))| (log.partition, *from)).collect();
         let mut cut = BTreeSet::new();
-        tail::read(settings, (name, &from), Leftover::Everything, IDLE_TIMEOUT, &mut |partition, message| {
-            let log = LogId { topic, partition };
-            let offset = u64::try_from(message.offset()).unwrap_or(0);
-            let to = from_to.get(&log).map_or(0, |(_, to)| *to);
-            if offset >= to {
-                return false;
-            }
-            if found.len() >= READ_RECORDS || clock::monotonic() >= deadline {
-                next.insert(log, offset);
-                cut.insert(partition);
-                return false;
-            }
-            let (writer, raw) = aside::origin(message, &settings.raw);
-            found.push(SideRecord { log, offset, writer, raw });
-            offset + 1 < to
-        })?;
+        tail::read(
+            settings,
+            (name, &from),
+            Leftover::Everything,
+            IDLE_TIMEOUT,
+            &mut |partition, message| {
+                let log = LogId { topic, partition };
+                let offset = u64::try_from(message.offset()).unwrap_or(0);
+                let to = from_to.get(&log).map_or(0, |(_, to)| *to);
+                if offset >= to {
+                    return false;
+                }
+                if found.len() >= READ_RECORDS || clock::monotonic() >= deadline {
+                    next.insert(log, offset);
+                    cut.insert(partition);
+                    return false;
+                }
+                let (writer, raw) = aside::origin(message, &settings.raw);
+                found.push(SideRecord { log, offset, writer, raw });
+                offset + 1 < to
+            },
+        )?;
         let complete = of_topic().filter(|(log, _)| !cut.contains(&log.partition));
         next.extend(complete.map(|(log, (_, to))| (*log, *to)));
     }
@@ -137,7 +143,7 @@ fn send(
     wait: Duration,
 ) -> Result<(), KafkaError> {
     let kind = if written == Written::DeadLetter { Kind::DeadLetter } else { Kind::Duplicates };
-    let copy = Outgoing::exact(message, mark(kind, 0));
+    let copy = Outgoing::exact(message, opaque(kind, 0));
     let deadline = clock::monotonic() + wait;
     loop {
         match topic.send(client.client(), &copy) {

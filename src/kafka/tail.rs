@@ -8,8 +8,8 @@ use rdkafka::error::KafkaError;
 use rdkafka::topic_partition_list::TopicPartitionList;
 
 use super::client_config::Settings;
-use super::consumer::{kafka_offset, number};
-use super::ends::Quiet;
+use super::consumer::{kafka_offset, kafka_partition};
+use super::ends::QuietContext;
 use super::error::{failure, is_damage};
 use super::native::{self, Message, Queue};
 use super::unread::damaged;
@@ -66,18 +66,18 @@ pub(super) fn read(
     Err(Failure { remedy: Remedy::Retry, what, refused: None })
 }
 
-fn reader(settings: &Settings, what: Leftover) -> Result<BaseConsumer<Quiet>, KafkaError> {
+fn reader(settings: &Settings, what: Leftover) -> Result<BaseConsumer<QuietContext>, KafkaError> {
     let isolation = match what {
         Leftover::Committed => "read_committed",
         Leftover::Everything => "read_uncommitted",
     };
-    settings.reader(isolation).create_with_context(Quiet)
+    settings.reader(isolation).create_with_context(QuietContext)
 }
 
 fn listed(topic: &str, from: &BTreeMap<PartitionId, Offset>) -> Result<TopicPartitionList, KafkaError> {
     let mut list = TopicPartitionList::new();
     for (partition, offset) in from {
-        list.add_partition_offset(topic, number(*partition), kafka_offset(*offset))?;
+        list.add_partition_offset(topic, kafka_partition(*partition), kafka_offset(*offset))?;
     }
     Ok(list)
 }

@@ -91,10 +91,12 @@ fn meaning(error: c_int) -> &'static CStr {
         9 => c"it is not valid yet; check the clocks, or have it reissued",
         10 => c"it has expired; have it renewed",
         62 | 64 => {
-            c"it is not valid for the host name of the connection; use a name from the certificate in kafka.bootstrap_servers and in the broker's advertised.listeners, or have it issued with that name"
+            c"it is not valid for the host name of the connection; use a name from the certificate in kafka.bootstrap_servers \
+               and in the broker's advertised.listeners, or have it issued with that name"
         }
         18..=21 => {
-            c"its issuer is not among the trusted ones; set ssl.ca.location to the file with the certificate of the authority that issued it"
+            c"its issuer is not among the trusted ones; set ssl.ca.location to the file with the certificate of the authority \
+               that issued it"
         }
         23 => c"it has been revoked; have another one issued",
         _ => c"OpenSSL does not accept it; see openssl s_client -connect HOST:PORT -CAfile FILE",

@@ -42,7 +42,7 @@ impl Drop for Queue {
 
 /// A read error of a consumer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unread {
+pub struct ReadError {
     /// The error code.
     pub code: RDKafkaErrorCode,
     /// Whether the client is unusable.
@@ -53,7 +53,7 @@ pub struct Unread {
     pub reason: String,
 }
 
-impl Unread {
+impl ReadError {
     /// The same error as the Rust client's poll would return it.
     pub fn error(&self) -> KafkaError {
         match (self.code, self.at) {
@@ -70,7 +70,7 @@ pub fn poll<'a, C: ConsumerContext>(
     consumer: &'a BaseConsumer<C>,
     queue: &Queue,
     wait: Duration,
-) -> Result<Option<Message<'a>>, Unread> {
+) -> Result<Option<Message<'a>>, ReadError> {
     let deadline = clock::monotonic() + wait;
     let mut left = wait;
     loop {
@@ -94,17 +94,17 @@ pub fn poll<'a, C: ConsumerContext>(
     }
 }
 
-fn record(message: Message<'_>) -> Result<Message<'_>, Unread> {
+fn record(message: Message<'_>) -> Result<Message<'_>, ReadError> {
     match message.error() {
         None => Ok(message),
         Some(code) => {
             let at = Some((message.partition(), message.offset()));
-            Err(Unread { code, fatal: false, at, reason: String::new() })
+            Err(ReadError { code, fatal: false, at, reason: String::new() })
         }
     }
 }
 
-fn read_error<C: ConsumerContext>(consumer: &BaseConsumer<C>, event: &Event) -> Unread {
+fn read_error<C: ConsumerContext>(consumer: &BaseConsumer<C>, event: &Event) -> ReadError {
     let event = event.0.as_ptr();
     // SAFETY: the event is alive; its text is copied, and we own the returned topic partition.
     let error = unsafe {
@@ -113,7 +113,7 @@ fn read_error<C: ConsumerContext>(consumer: &BaseConsumer<C>, event: &Event) -> 
         if !place.is_null() {
             sys::rd_kafka_topic_partition_destroy(place);
         }
-        Unread {
+        ReadError {
             code: sys::rd_kafka_event_error(event).into(),
             fatal: sys::rd_kafka_event_error_is_fatal(event) != 0,
             at,
