@@ -263,10 +263,10 @@ const KNOWN: [KnownProblem; 6] = [
                advertised.listeners, or the name service",
     },
 ];
-const REQUIRES_TLS: &str = "this port seems to require TLS, but security.protocol does not use TLS; if the broker is up, set \
-    security.protocol to ssl or sasl_ssl, or correct the port in kafka.bootstrap_servers";
-const REQUIRES_SASL: &str = "this port seems to require SASL, but security.protocol does not use SASL; if the broker is up, set \
-    security.protocol and sasl.mechanism, or correct the port in kafka.bootstrap_servers";
+const REQUIRES_TLS: &str = "this port seems to require TLS, but security.protocol does not use it; if the broker is up, \
+    set security.protocol to ssl or sasl_ssl, or correct the port in kafka.bootstrap_servers";
+const REQUIRES_SASL: &str = "this port seems to require SASL, but security.protocol does not use it; if the broker is up, \
+    set security.protocol and sasl.mechanism, or correct the port in kafka.bootstrap_servers";
 
 /// The problem behind the text of an error event or log line; `None` when it is not recognised.
 fn classify(reason: &str) -> Option<Complaint> {

@@ -71,7 +71,7 @@ impl TopicAdmin {
         let results = pollster::block_on(self.admin.create_topics(wanted, &options))
             .map_err(|e| check_error("creating topics", &e))?;
         for result in results {
-            match answer {
+            match result {
                 Ok(name) => tracing::info!(topic = name, "topic created"),
                 // Another instance created it first.
                 Err((_, RDKafkaErrorCode::TopicAlreadyExists)) => {}
@@ -129,7 +129,7 @@ impl TopicAdmin {
         let results = pollster::block_on(self.admin.create_partitions([&growth], &options))
             .map_err(|e| check_error(&doing, &e))?;
         for result in results {
-            match answer {
+            match result {
                 Ok(name) => tracing::info!(topic = name, partitions, "partitions added"),
                 // Another instance added them first.
                 Err((_, RDKafkaErrorCode::InvalidPartitions)) => {}

@@ -1,5 +1,5 @@
-//! Log start and end offsets of the raw topic. Records before the log start offset are deleted for good; records behind an
-//! open transaction cannot be read yet.
+//! Log start and end offsets of the raw topic. Records before the log start offset are permanently deleted; records
+//! behind an open transaction cannot be read yet.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

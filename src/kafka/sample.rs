@@ -26,7 +26,7 @@ const SPAN: Duration = Duration::from_hours(1);
 /// Time limit of one request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// A read ends when no record arrives for this long.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(15);
+const MAX_IDLE: Duration = Duration::from_secs(15);
 
 /// What is sampled, and with which client properties. No `Debug`: the properties hold secrets.
 #[derive(Clone)]
@@ -226,7 +226,7 @@ impl Reading<'_> {
         })
     }
 
-    /// Passes the records of these offset ranges to `visit`. Stops early when no record arrives for [`IDLE_TIMEOUT`].
+    /// Passes the records of these offset ranges to `visit`. Stops early when no record arrives for [`MAX_IDLE`].
     fn read(&self, ranges: &Ends, visit: &mut dyn FnMut(&RawRecord<'_>)) -> Result<(), Failure> {
         let fail = |e: KafkaError| self.fail("reading", &e);
         let mut open: HashMap<i32, i64> =
@@ -238,7 +238,7 @@ impl Reading<'_> {
         }
         self.consumer.assign(&list).map_err(fail)?;
         let mut last_record = clock::monotonic();
-        while !open.is_empty() && clock::monotonic().saturating_duration_since(last_record) < IDLE_TIMEOUT {
+        while !open.is_empty() && clock::monotonic().saturating_duration_since(last_record) < MAX_IDLE {
             let message = match native::poll(&self.consumer, &self.queue, Duration::from_millis(100)) {
                 Ok(Some(message)) => message,
                 Ok(None) => continue,

@@ -24,7 +24,7 @@ use crate::ports::{Failure, Leftover, LogId, Remedy, SideRecord, SideRecords, Wr
 /// Maximum records of one read; it limits the result to a few megabytes.
 const READ_RECORDS: usize = 50_000;
 /// A read fails when the brokers send nothing for this long.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
+const MAX_IDLE: Duration = Duration::from_secs(5);
 /// Pause while the client's queue is full.
 const QUEUE_FULL_PAUSE: Duration = Duration::from_millis(1);
 
@@ -74,28 +74,22 @@ pub(super) fn records(
         let of_topic = || from_to.iter().filter(|(log, _)| log.topic == topic);
         let from = of_topic().map(|(log, (from, _))| (log.partition, *from)).collect();
         let mut cut = BTreeSet::new();
-        tail::read(
-            settings,
-            (name, &from),
-            Leftover::Everything,
-            IDLE_TIMEOUT,
-            &mut |partition, message| {
-                let log = LogId { topic, partition };
-                let offset = u64::try_from(message.offset()).unwrap_or(0);
-                let to = from_to.get(&log).map_or(0, |(_, to)| *to);
-                if offset >= to {
-                    return false;
-                }
-                if found.len() >= READ_RECORDS || clock::monotonic() >= deadline {
-                    next.insert(log, offset);
-                    cut.insert(partition);
-                    return false;
-                }
-                let (writer, raw) = aside::origin(message, &settings.raw);
-                found.push(SideRecord { log, offset, writer, raw });
-                offset + 1 < to
-            },
-        )?;
+        tail::read(settings, (name, &from), Leftover::Everything, MAX_IDLE, &mut |partition, message| {
+            let log = LogId { topic, partition };
+            let offset = u64::try_from(message.offset()).unwrap_or(0);
+            let to = from_to.get(&log).map_or(0, |(_, to)| *to);
+            if offset >= to {
+                return false;
+            }
+            if found.len() >= READ_RECORDS || clock::monotonic() >= deadline {
+                next.insert(log, offset);
+                cut.insert(partition);
+                return false;
+            }
+            let (writer, raw) = aside::origin(message, &settings.raw);
+            found.push(SideRecord { log, offset, writer, raw });
+            offset + 1 < to
+        })?;
         let complete = of_topic().filter(|(log, _)| !cut.contains(&log.partition));
         next.extend(complete.map(|(log, (_, to))| (*log, *to)));
     }
@@ -119,7 +113,7 @@ pub(super) fn copy(
     let topic = Topic::open(client.client(), name).map_err(fail)?;
     let from = BTreeMap::from([(log.partition, *first)]);
     let mut failed = None;
-    tail::read(settings, (name, &from), Leftover::Everything, IDLE_TIMEOUT, &mut |_, message| {
+    tail::read(settings, (name, &from), Leftover::Everything, MAX_IDLE, &mut |_, message| {
         let offset = u64::try_from(message.offset()).unwrap_or(0);
         if wanted.contains(&offset) {
             failed = send(&client, &topic, (log.topic, message), wait).err();

@@ -230,7 +230,8 @@ fn check_state(settings: &Settings, config: &Config, window: Duration, findings:
     }
     if let Some(bytes) = config.get("retention.bytes").filter(|value| !value.starts_with('-')) {
         findings.warnings.push(format!(
-            "topic {name} has retention.bytes={bytes}: when that limit deletes records, a restore returns a shorter window; run {}",
+            "topic {name} has retention.bytes={bytes}: once that limit deletes records, a restore has a shorter \
+             window; run {}",
             alter("retention.bytes=-1")
         ));
     }

@@ -45,7 +45,7 @@ mod tests {
 
     use super::*;
 
-    fn unread(reason: &str) -> ReadError {
+    fn read_error(reason: &str) -> ReadError {
         let code = RDKafkaErrorCode::AutoOffsetReset;
         ReadError { code, fatal: false, at: Some((3, -1001)), reason: reason.to_owned() }
     }
@@ -54,18 +54,20 @@ mod tests {
     fn the_end_of_a_truncated_log_is_parsed_from_the_error_text_of_the_client() {
         let text = "Partition log truncation detected at offset 100 (leader epoch 5): broker end offset is 60 (offset leader \
                      epoch 5). Reset to INVALID.: Local: Log truncation detected (broker 1)";
-        assert_eq!(truncated(&error(words)), Some((3, 60)));
+        assert_eq!(truncated(&read_error(text)), Some((3, 60)));
         let unknown = "No epoch found less or equal to offset 9 (leader epoch 5): broker end offset is -1 (offset leader";
-        for words in ["", "fetch failed due to requested offset not available on the broker", unknown] {
-            assert_eq!(truncated(&error(words)), None, "{words}");
+        for text in ["", "fetch failed due to requested offset not available on the broker", unknown] {
+            assert_eq!(truncated(&read_error(text)), None, "{text}");
         }
-        assert_eq!(truncated(&ReadError { at: None, ..unread(words) }), None);
+        assert_eq!(truncated(&ReadError { at: None, ..read_error(text) }), None);
     }
 
     #[test]
     fn a_damaged_batch_is_read_again_and_then_stops_the_process() {
-        let (first, second) =
-            (damaged("raw", (3, 7), &unread("crc"), false), damaged("raw", (3, 7), &unread("crc"), true));
+        let (first, second) = (
+            damaged("raw", (3, 7), &read_error("crc"), false),
+            damaged("raw", (3, 7), &read_error("crc"), true),
+        );
         assert_eq!((first.remedy, second.remedy), (Remedy::Abort, Remedy::Stop));
         assert!(
             second.what.contains("partition 3 of topic raw holds a damaged batch at offset 7"),

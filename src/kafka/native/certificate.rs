@@ -75,10 +75,10 @@ unsafe extern "C" fn verify_callback(
         if error.is_null() || *error == 0 {
             return 1;
         }
-        let words = meaning(*error);
-        let length = words.count_bytes().min(text_size.saturating_sub(1));
+        let explanation = meaning(*error);
+        let length = explanation.count_bytes().min(text_size.saturating_sub(1));
         if !text.is_null() && text_size > 0 {
-            ptr::copy_nonoverlapping(words.as_ptr(), text, length);
+            ptr::copy_nonoverlapping(explanation.as_ptr(), text, length);
             *text.add(length) = 0;
         }
         0
@@ -91,7 +91,7 @@ fn meaning(error: c_int) -> &'static CStr {
         9 => c"it is not valid yet; check the clocks, or have it reissued",
         10 => c"it has expired; have it renewed",
         62 | 64 => {
-            c"it is not valid for the host name of the connection; use a name from the certificate in kafka.bootstrap_servers \
+            c"it is not for the host name of the connection; use a name from the certificate in kafka.bootstrap_servers \
                and in the broker's advertised.listeners, or have it issued with that name"
         }
         18..=21 => {
