@@ -164,7 +164,7 @@ pub(super) fn recreated(settings: &Settings, role: usize, (was, is): (&str, &str
         1 => (
             &settings.clean,
             "the forwarded records were deleted with the old topic. Restart dedupd to continue with the new topic; or, to \
-             forward all records that raw still has again, set topics.state and group.id to new names",
+             forward again every record that raw still retains, set topics.state and group.id to new names",
         ),
         _ => (
             &settings.state,

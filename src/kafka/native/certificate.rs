@@ -95,8 +95,8 @@ fn meaning(error: c_int) -> &'static CStr {
                and in the broker's advertised.listeners, or have it issued with that name"
         }
         18..=21 => {
-            c"its issuer is not among the trusted ones; set ssl.ca.location to the file with the certificate of the authority \
-               that issued it"
+            c"its issuer is not among the trusted ones; set ssl.ca.location to the file with the certificate of the \
+               authority that issued it"
         }
         23 => c"it has been revoked; have another one issued",
         _ => c"OpenSSL does not accept it; see openssl s_client -connect HOST:PORT -CAfile FILE",
