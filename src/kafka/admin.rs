@@ -256,7 +256,7 @@ impl TopicAdmin {
         Ok(configs)
     }
 
-    /// The configuration of a topic; empty, with a warning, when the DescribeConfigs permission is missing.
+    /// The configuration of a topic; empty, with a warning, when the `DescribeConfigs` permission is missing.
     pub(super) fn topic_configs(&self, name: &str) -> Result<HashMap<String, String>, CheckError> {
         let doing = format!("reading the configuration of topic {name}");
         self.describe((ResourceSpecifier::Topic(name), Resource::Topic(name)), &doing)

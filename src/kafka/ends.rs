@@ -101,8 +101,8 @@ impl Ends {
     }
 }
 
-/// The log start or end offsets for this reader's isolation level, by one ListOffsets request to each leader. Each partition
-/// of the result can have an error of its own.
+/// The log start or end offsets for this reader's isolation level, by one `ListOffsets` request to each leader. Each
+/// partition of the result can have an error of its own.
 pub(super) fn list_offsets<'a>(
     reader: &BaseConsumer<QuietContext>,
     logs: impl IntoIterator<Item = (&'a str, PartitionId)>,
