@@ -51,7 +51,7 @@ fn records_go_in_batches_that_clean_takes() {
     pipe.kafka.send(&pipe.raw, &drafts);
     let running = pipe.sidecar("a").start();
     pipe.wait_caught_up(1, LIMIT);
-    assert!(!running.text().contains("refused records"), "{}", running.text());
+    assert!(!running.text().contains("the broker rejected records"), "{}", running.text());
     assert_eq!(running.stop(), Some(0), "{}", running.text());
     pipe.assert_exactly_once();
 }
@@ -64,7 +64,7 @@ fn a_record_that_clean_refuses_is_dropped_and_nothing_else() {
     assert_only_poison_is_missing(&pipe);
     assert_eq!(running.outcome("refused"), 1, "{}", running.text());
     assert!(running.text().contains("attempt 2 of 3, next in 1s"), "{}", running.text());
-    let refusals = running.text().matches("refused records").count();
+    let refusals = running.text().matches("the broker rejected records").count();
     assert!(
         (3..=5).contains(&refusals),
         "it is found at once, and then refused three times: {}",

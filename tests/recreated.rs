@@ -37,7 +37,7 @@ fn create_anew(pipe: &Pipe<'_>, topic: &str) {
 
 fn assert_named(ended: &Running, topic: &str) {
     assert_eq!(ended.wait(LIMIT).code(), Some(6), "{}", ended.text());
-    let last = ended.text().lines().rfind(|line| line.contains("created again")).map(str::to_owned);
+    let last = ended.text().lines().rfind(|line| line.contains("was deleted and")).map(str::to_owned);
     assert!(
         last.is_some_and(|line| line.contains(&format!("topic {topic} was deleted"))),
         "{}",

@@ -113,7 +113,7 @@ fn a_limit_lowered_below_the_blocks_ends_the_process_by_name() {
     send(&pipe, "many", 0..4_000);
     assert_eq!(running.wait(LIMIT).code(), Some(6), "{}", running.text());
     let text = running.text();
-    assert!(text.contains("refused a state record") && text.contains("max.message.bytes"), "{text}");
+    assert!(text.contains("rejected a state record") && text.contains("max.message.bytes"), "{text}");
     // The next start makes blocks that fit.
     let running = sidecar.start();
     pipe.wait_caught_up(1, LIMIT);

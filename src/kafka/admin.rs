@@ -1,4 +1,4 @@
-//! Start-up checks: do the topics exist, do they fit together, can the promise be held on them.
+//! Start-up checks: the topics exist, match each other, and are configured so that the guarantee holds.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -19,79 +19,80 @@ use super::topics::{self, Shape};
 use crate::clock;
 use crate::ports::Remedy;
 
-/// How long one question may take at the start; well below the time that a stop may take.
-const ANSWER: Duration = Duration::from_secs(5);
-/// Slice of a question after which events of the client are looked at.
-const SLICE: Duration = Duration::from_millis(200);
+/// Time limit of one request at the start; well below the time limit of a stop.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time limit of one attempt to read an offset; the client's error events are read after each attempt.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// What the checks found.
+/// The result of the checks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topology {
     /// Partitions of the raw, clean and state topics.
     pub partitions: usize,
-    /// Id of the cluster, where the broker tells it.
+    /// Id of the cluster; `None` when the broker does not report it.
     pub cluster_id: Option<String>,
-    /// Topic ids of raw, clean and state, where the broker has them (Kafka 2.8).
+    /// Topic ids of raw, clean and state; `None` before Kafka 2.8.
     pub topic_ids: [Option<String>; 3],
-    /// The largest batch that the clean topic takes, bytes, where the broker tells it.
+    /// `max.message.bytes` of the clean topic, bytes; `None` when the broker does not report it.
     pub largest_batch: Option<u64>,
-    /// The largest batch that the state topic takes, bytes, where the broker tells it.
+    /// `max.message.bytes` of the state topic, bytes; `None` when the broker does not report it.
     pub largest_state: Option<u64>,
-    /// What does not break the promise but deserves to be known.
+    /// Findings that do not break the guarantee but that an operator should see.
     pub warnings: Vec<String>,
 }
 
 /// Why dedupd does not start.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CheckError {
-    /// Nobody answers; trying again may help.
+    /// No broker responds; a retry may succeed.
     #[error("no broker answers: {0}")]
     Unreachable(String),
-    /// A broker refuses the connection: certificates, user or password. Trying again helps only when
-    /// somebody mends that (exit code 3).
-    #[error("the broker refuses the connection: {0}")]
+    /// A broker rejects the connection: certificates, user or password. A retry succeeds only after an operator
+    /// corrects that (exit code 3).
+    #[error("the broker rejects the connection: {0}")]
     Rejected(String),
-    /// The configuration asks for what this cluster does not allow (exit code 2).
+    /// The configuration requires what this cluster does not allow (exit code 2).
     #[error("{}", .0.join("\n"))]
     Configuration(Vec<String>),
-    /// Topics or rights are not as needed (exit code 3).
+    /// Topics or permissions do not meet the requirements (exit code 3).
     #[error("{}", .0.join("\n"))]
     Refused(Vec<String>),
 }
 
-/// What the topics have to fit.
+/// What the topics are checked against.
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted {
-    /// Create what is missing, shaped like the raw topic.
+    /// Create missing topics with the partitions and replication of the raw topic.
     pub create: bool,
-    /// The longest window: the state topic has to keep its records at least as long.
+    /// The longest window: the state topic must retain its records at least as long.
     pub window: Duration,
 }
 
-/// Asks the cluster about everything that must hold before a record moves.
+/// Checks everything that must hold before the first record is processed.
 pub fn check(settings: &Settings, wanted: Wanted) -> Result<Topology, CheckError> {
-    let asking = Inquiry::new(settings, ANSWER)?;
-    asking.everything(wanted).map_err(|error| match error {
-        CheckError::Unreachable(what) => asking.unreachable(what),
+    let admin = TopicAdmin::new(settings, REQUEST_TIMEOUT)?;
+    admin.run_checks(wanted).map_err(|error| match error {
+        CheckError::Unreachable(what) => admin.explain_unreachable(what),
         other => other,
     })
 }
 
 /// The topics as the broker describes them.
-pub(super) struct Found {
+pub(super) struct FoundTopics {
     pub raw: Shape,
     pub clean: Shape,
     pub state: Shape,
-    /// Dead-letter and duplicates topic, those that are configured.
-    pub aside: Vec<(String, Shape)>,
+    /// The configured ones of the dead-letter and duplicates topics.
+    pub side: Vec<(String, Shape)>,
     pub replication: i32,
 }
 
-impl Found {
-    /// Whether the raw topic is there, and every other may be seen.
-    fn may_be_completed(&self) -> bool {
-        let aside = self.aside.iter().map(|(_, shape)| shape);
-        self.raw.partitions().is_some() && self.shapes().into_iter().chain(aside).all(|s| *s != Shape::Hidden)
+impl FoundTopics {
+    /// Whether the raw topic exists and no other topic is hidden by permissions: then missing topics can be created.
+    fn can_be_completed(&self) -> bool {
+        let side = self.side.iter().map(|(_, shape)| shape);
+        self.raw.partitions().is_some()
+            && self.shapes().into_iter().chain(side).all(|s| *s != Shape::Unauthorized)
     }
 
     pub(super) fn shapes(&self) -> [&Shape; 3] {
@@ -99,16 +100,16 @@ impl Found {
     }
 }
 
-/// Asks about the topics, by clients of its own.
-pub(super) struct Inquiry {
+/// Describes, creates and grows topics, with clients of its own.
+pub(super) struct TopicAdmin {
     pub settings: Settings,
     pub reader: BaseConsumer<Listening>,
     pub admin: AdminClient<DefaultClientContext>,
-    /// How long one answer may take.
+    /// Time limit of one request.
     pub wait: Duration,
 }
 
-pub(super) fn refuse(doing: &str, error: &KafkaError) -> CheckError {
+pub(super) fn check_error(doing: &str, error: &KafkaError) -> CheckError {
     let failed = failure(doing, error);
     match failed.remedy {
         Remedy::Stop => CheckError::Refused(vec![failed.what]),
@@ -116,7 +117,7 @@ pub(super) fn refuse(doing: &str, error: &KafkaError) -> CheckError {
     }
 }
 
-impl Inquiry {
+impl TopicAdmin {
     pub(super) fn new(settings: &Settings, wait: Duration) -> Result<Self, CheckError> {
         let create = |e: KafkaError| CheckError::Configuration(vec![said(&e)]);
         Ok(Self {
@@ -127,25 +128,25 @@ impl Inquiry {
         })
     }
 
-    fn everything(&self, wanted: Wanted) -> Result<Topology, CheckError> {
+    fn run_checks(&self, wanted: Wanted) -> Result<Topology, CheckError> {
         let mut found = self.topics()?;
         self.broker_limits()?;
-        if wanted.create && found.may_be_completed() {
+        if wanted.create && found.can_be_completed() {
             self.create_missing(&found, wanted.window)?;
             found = self.topics()?;
-            if topics::may_grow(&found.shapes())
-                && self.group_has_begun(found.raw.partitions().unwrap_or(0))?
+            if topics::can_grow(&found.shapes())
+                && self.group_has_committed(found.raw.partitions().unwrap_or(0))?
             {
                 self.grow(&found)?;
                 found = self.topics()?;
             }
         }
         let configs = self.configs(&found)?;
-        let described = self.described();
-        let mut verdict = topics::judge(&self.settings, &found.shapes(), &configs, wanted.window);
-        verdict.problems.extend(self.missing_rights(&described));
-        if !verdict.problems.is_empty() {
-            return Err(CheckError::Refused(verdict.problems));
+        let described = self.describe_topics();
+        let mut findings = topics::check(&self.settings, &found.shapes(), &configs, wanted.window);
+        findings.problems.extend(self.missing_permissions(&described));
+        if !findings.problems.is_empty() {
+            return Err(CheckError::Refused(findings.problems));
         }
         let mut ids = described.into_iter().map(|topic| topic.id);
         Ok(Topology {
@@ -154,12 +155,12 @@ impl Inquiry {
             topic_ids: std::array::from_fn(|_| ids.next().flatten()),
             largest_batch: topics::largest_batch(&configs[1]),
             largest_state: topics::largest_batch(&configs[2]),
-            warnings: verdict.warnings,
+            warnings: findings.warnings,
         })
     }
 
-    /// Nobody answered; the client may have said why.
-    fn unreachable(&self, what: String) -> CheckError {
+    /// The error for a broker that did not respond, with the reason when the client reported one.
+    fn explain_unreachable(&self, what: String) -> CheckError {
         match connection::complaint_of(&self.reader, &self.settings.base()) {
             Some(complaint) if complaint.refused => CheckError::Rejected(complaint.what),
             Some(complaint) => CheckError::Unreachable(format!("{what}: {}", complaint.what)),
@@ -167,38 +168,38 @@ impl Inquiry {
         }
     }
 
-    /// What the broker tells of the topics of [`rights::on_topics`]; nothing where it is too old for that.
-    pub(super) fn described(&self) -> Vec<Described> {
+    /// The broker's descriptions of the topics of [`rights::on_topics`]; empty when the broker is too old to return them.
+    pub(super) fn describe_topics(&self) -> Vec<Described> {
         let names: Vec<&str> = rights::on_topics(&self.settings).iter().map(|(name, _)| *name).collect();
         native::topics(self.reader.client(), &names, self.wait).unwrap_or_default()
     }
 
-    fn missing_rights(&self, topics: &[Described]) -> Vec<String> {
-        rights::all_missing(&self.settings, topics, self.group_is_forbidden())
+    fn missing_permissions(&self, topics: &[Described]) -> Vec<String> {
+        rights::all_missing(&self.settings, topics, self.is_group_denied())
     }
 
-    /// Whether the broker refuses access to the group. False when it does not answer: joining the group will fail then.
+    /// Whether the broker denies access to the group. False when it does not respond: joining the group fails then.
     ///
-    /// By reading a committed offset, which needs the same coordinator and the right to Describe, which Read implies. It is
-    /// one of the clean topic, where there is none, so that no pending transaction delays the answer. The client's
-    /// description of a group ends the process now and then (see [`native::topics`]'s module), and its older list of
-    /// groups leaves out a forbidden group like one that does not exist.
-    fn group_is_forbidden(&self) -> bool {
-        let refused = |error: &KafkaError| {
+    /// The check reads a committed offset. That needs the same coordinator and the Describe permission, which Read implies.
+    /// It reads an offset of the clean topic, where the group has none, so that no pending transaction delays the response.
+    /// Other calls do not work: the client's description of a group sometimes ends the process (see the module of
+    /// [`native::topics`]), and its older list of groups omits a group both when access is denied and when it does not exist.
+    fn is_group_denied(&self) -> bool {
+        let denied = |error: &KafkaError| {
             error.rdkafka_error_code() == Some(RDKafkaErrorCode::GroupAuthorizationFailed)
         };
         let deadline = clock::monotonic() + self.wait;
         while clock::monotonic() < deadline {
             let mut list = TopicPartitionList::new();
             list.add_partition(&self.settings.clean, 0);
-            match native::committed(self.reader.client(), &list, SLICE) {
+            match native::committed(self.reader.client(), &list, ATTEMPT_TIMEOUT) {
                 Ok(_) => return false,
-                Err(error) if refused(&error) => return true,
+                Err(error) if denied(&error) => return true,
                 Err(_) => {}
             }
-            // A refusal to name the coordinator fails no call; it comes as an event.
+            // When the broker denies the coordinator lookup, no call fails; the error comes as an event.
             while let Some(event) = self.reader.poll(Duration::ZERO) {
-                if event.is_err_and(|error| refused(&error)) {
+                if event.is_err_and(|error| denied(&error)) {
                     return true;
                 }
             }
@@ -206,14 +207,14 @@ impl Inquiry {
         false
     }
 
-    pub(super) fn topics(&self) -> Result<Found, CheckError> {
+    pub(super) fn topics(&self) -> Result<FoundTopics, CheckError> {
         let settings = &self.settings;
         let (raw, replication) = self.topic(&settings.raw)?;
-        Ok(Found {
+        Ok(FoundTopics {
             raw,
             clean: self.topic(&settings.clean)?.0,
             state: self.topic(&settings.state)?.0,
-            aside: [&settings.dead_letter, &settings.duplicates]
+            side: [&settings.dead_letter, &settings.duplicates]
                 .into_iter()
                 .flatten()
                 .map(|name| Ok((name.clone(), self.topic(name)?.0)))
@@ -223,8 +224,10 @@ impl Inquiry {
     }
 
     pub(super) fn topic(&self, name: &str) -> Result<(Shape, i32), CheckError> {
-        let doing = format!("asking {} for topic {name}", self.settings.bootstrap_servers);
-        let metadata = self.reader.fetch_metadata(Some(name), self.wait).map_err(|e| refuse(&doing, &e))?;
+        let doing =
+            format!("requesting the metadata of topic {name} from {}", self.settings.bootstrap_servers);
+        let metadata =
+            self.reader.fetch_metadata(Some(name), self.wait).map_err(|e| check_error(&doing, &e))?;
         let Some(topic) = metadata.topics().iter().find(|t| t.name() == name) else {
             return Ok((Shape::Missing, 1));
         };
@@ -236,12 +239,12 @@ impl Inquiry {
             Some(RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic) => {
                 Ok((Shape::Missing, 1))
             }
-            Some(RDKafkaErrorCode::TopicAuthorizationFailed) => Ok((Shape::Hidden, 1)),
-            Some(code) => Err(refuse(&doing, &KafkaError::MetadataFetch(code))),
+            Some(RDKafkaErrorCode::TopicAuthorizationFailed) => Ok((Shape::Unauthorized, 1)),
+            Some(code) => Err(check_error(&doing, &KafkaError::MetadataFetch(code))),
         }
     }
 
-    fn configs(&self, found: &Found) -> Result<[HashMap<String, String>; 3], CheckError> {
+    fn configs(&self, found: &FoundTopics) -> Result<[HashMap<String, String>; 3], CheckError> {
         let settings = &self.settings;
         let mut configs = [HashMap::new(), HashMap::new(), HashMap::new()];
         let names = [&settings.raw, &settings.clean, &settings.state];
@@ -253,7 +256,7 @@ impl Inquiry {
         Ok(configs)
     }
 
-    /// The configuration of a topic; empty, with a warning, where the right to see it is missing.
+    /// The configuration of a topic; empty, with a warning, when the `DescribeConfigs` permission is missing.
     pub(super) fn topic_configs(&self, name: &str) -> Result<HashMap<String, String>, CheckError> {
         let doing = format!("reading the configuration of topic {name}");
         self.describe((ResourceSpecifier::Topic(name), Resource::Topic(name)), &doing)
@@ -261,33 +264,33 @@ impl Inquiry {
 
     fn describe(
         &self,
-        (asked, resource): (ResourceSpecifier<'_>, Resource<'_>),
+        (specifier, resource): (ResourceSpecifier<'_>, Resource<'_>),
         doing: &str,
     ) -> Result<HashMap<String, String>, CheckError> {
         let options = AdminOptions::new().request_timeout(Some(self.wait));
-        let answers = pollster::block_on(self.admin.describe_configs([&asked], &options))
-            .map_err(|e| refuse(doing, &e))?;
-        let entries = match answers.into_iter().next() {
+        let results = pollster::block_on(self.admin.describe_configs([&specifier], &options))
+            .map_err(|e| check_error(doing, &e))?;
+        let entries = match results.into_iter().next() {
             Some(Ok(ConfigResource { entries, .. })) => entries,
             Some(Err(_)) | None => Vec::new(),
         };
-        // The client library does not hand over the refusal, but everything has a configuration.
+        // The client library does not return the authorization error, but every resource has a configuration.
         if entries.is_empty() {
-            let right = rights::missing(&self.settings, Operation::DescribeConfigs, resource);
-            tracing::warn!("{doing} is not possible, so it is not checked; dedupd works without: {right}");
+            let missing = rights::missing(&self.settings, Operation::DescribeConfigs, resource);
+            tracing::warn!(check = doing, %missing, "configuration check skipped; dedupd works without it");
         }
         Ok(entries.into_iter().filter_map(|e| Some((e.name, e.value?))).collect())
     }
 
-    /// Limits of the broker that the configuration has to keep.
+    /// Checks the configuration against the limits of the broker.
     fn broker_limits(&self) -> Result<(), CheckError> {
         let metadata = self
             .reader
             .fetch_metadata(Some(&self.settings.raw), self.wait)
-            .map_err(|e| refuse("reading the broker's limits", &e))?;
+            .map_err(|e| check_error("reading the broker's limits", &e))?;
         let Some(broker) = metadata.brokers().first() else { return Ok(()) };
-        let asked = (ResourceSpecifier::Broker(broker.id()), Resource::Cluster);
-        let limits = self.describe(asked, "reading the broker's limits")?;
+        let target = (ResourceSpecifier::Broker(broker.id()), Resource::Cluster);
+        let limits = self.describe(target, "reading the broker's limits")?;
         let problems = topics::limits(&self.settings, &limits);
         if problems.is_empty() { Ok(()) } else { Err(CheckError::Configuration(problems)) }
     }

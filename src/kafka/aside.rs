@@ -1,4 +1,4 @@
-//! Records that go to a side topic instead of the clean one.
+//! Records that go to a side topic (dead-letter or duplicates) instead of the clean topic.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use rdkafka::client::{Client, ClientContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{Header, OwnedHeaders};
 
-use super::consumer::number;
+use super::consumer::kafka_partition;
 use super::native::Message;
 use super::side_log;
 use super::topic::Topic;
@@ -18,11 +18,11 @@ const PARTITION: &str = "dedupd.partition";
 const OFFSET: &str = "dedupd.offset";
 const WRITER: &str = "dedupd.writer";
 
-/// A topic for records that do not go to the clean one, with a number of partitions of its own.
+/// A dead-letter or duplicates topic. Its number of partitions is independent of the raw topic.
 pub(super) struct SideTopic {
     topic: Topic,
     name: String,
-    /// 0 until a broker was asked.
+    /// 0 until it is read from the topic's metadata.
     partitions: u32,
 }
 
@@ -31,8 +31,8 @@ impl SideTopic {
         Ok(Self { topic: Topic::open(client, name)?, name: name.to_owned(), partitions: 0 })
     }
 
-    /// Asks how many partitions it has, once.
-    pub(super) fn know<C: ClientContext>(
+    /// Reads the number of partitions from the topic's metadata, once.
+    pub(super) fn load_partitions<C: ClientContext>(
         &mut self,
         client: &Client<C>,
         wait: Duration,
@@ -49,16 +49,17 @@ impl SideTopic {
         }
     }
 
-    /// Each raw partition has one here, so where there are as many, no two workers write to one: each waits for the end
-    /// of what is open in a partition that it has written to.
-    pub(super) fn place_of(&self, raw: PartitionId) -> (&Topic, i32) {
-        (&self.topic, number(raw % self.partitions.max(1)))
+    /// The partition for records of a raw partition. When the side topic has as many partitions as raw, no two workers
+    /// write to the same one. That matters because each worker waits for open transactions in the partitions that it has
+    /// written to.
+    pub(super) fn target_of(&self, raw: PartitionId) -> (&Topic, i32) {
+        (&self.topic, kafka_partition(raw % self.partitions.max(1)))
     }
 }
 
-/// The headers that say why a record is here and where it stood in the raw topic; they come behind its own. `writer` is
-/// the transactional id: only by it can a restart recognise what its predecessor left open.
-pub(super) fn explained(
+/// The headers with the reason and the raw coordinates of a record; they are appended to its own headers. `writer` is the
+/// transactional id: after a restart it is the only way to recognise the records that the predecessor left open.
+pub(super) fn reason_headers(
     at: Coordinates,
     reason: &Reason,
     raw: &str,
@@ -71,41 +72,41 @@ pub(super) fn explained(
         (PARTITION, at.partition.to_string()),
         (OFFSET, at.offset.to_string()),
     ];
-    let known = [
+    let optional = [
         ("dedupd.owner", reason.owner.map(|owner| owner.to_string())),
         ("dedupd.owner_time", reason.owner_ms.map(|ms| ms.to_string())),
         ("dedupd.slice", reason.slice_ms.map(|ms| ms.to_string())),
         (WRITER, writer.map(str::to_owned)),
     ];
-    let known = known.into_iter().filter_map(|(key, value)| Some((key, value?)));
-    always.into_iter().chain(known).collect()
+    let optional = optional.into_iter().filter_map(|(key, value)| Some((key, value?)));
+    always.into_iter().chain(optional).collect()
 }
 
-/// The headers of a record that is no copy of a raw one.
-pub(super) fn written_by(writer: &str) -> OwnedHeaders {
+/// The headers of a record that is not a copy of a raw record.
+pub(super) fn writer_header(writer: &str) -> OwnedHeaders {
     OwnedHeaders::new().insert(Header { key: WRITER, value: Some(writer) })
 }
 
-/// Who wrote a record of a side topic, and of which record of the topic `raw` it is a copy.
+/// The writer of a record of a side topic, and the coordinates of the record of topic `raw` that it is a copy of.
 pub(super) fn origin(message: &Message<'_>, raw: &str) -> (Option<String>, Option<Coordinates>) {
-    origin_by(message.headers(), raw)
+    origin_from(message.headers(), raw)
 }
 
-/// A record that was read from a side topic before it came to raw has such headers of its own; the last ones count.
-fn origin_by<'a>(
+/// A record that was copied from a side topic into raw already has such headers; the last ones count.
+fn origin_from<'a>(
     headers: impl Iterator<Item = (&'a [u8], Option<&'a [u8]>)>,
     raw: &str,
 ) -> (Option<String>, Option<Coordinates>) {
     let (mut writer, mut topic, mut partition, mut offset) = (None, None, None, None);
     for (name, value) in headers {
-        let place = match std::str::from_utf8(name) {
+        let slot = match std::str::from_utf8(name) {
             Ok(WRITER) => &mut writer,
             Ok(TOPIC) => &mut topic,
             Ok(PARTITION) => &mut partition,
             Ok(OFFSET) => &mut offset,
             _ => continue,
         };
-        *place = value.and_then(|value| std::str::from_utf8(value).ok());
+        *slot = value.and_then(|value| std::str::from_utf8(value).ok());
     }
     let at = || Some(Coordinates { partition: partition?.parse().ok()?, offset: offset?.parse().ok()? });
     (writer.map(str::to_owned), topic.filter(|topic| *topic == raw).and_then(|_| at()))
@@ -116,17 +117,18 @@ mod tests {
     use super::*;
 
     fn read(headers: &[(&str, String)], raw: &str) -> (Option<String>, Option<Coordinates>) {
-        origin_by(headers.iter().map(|(name, value)| (name.as_bytes(), Some(value.as_bytes()))), raw)
+        origin_from(headers.iter().map(|(name, value)| (name.as_bytes(), Some(value.as_bytes()))), raw)
     }
 
     #[test]
-    fn the_origin_of_a_side_record_reads_back() {
+    fn the_origin_of_a_side_record_round_trips_through_its_headers() {
         let at = Coordinates { partition: 3, offset: 70 };
         let reason = Reason::new("missing_id", "no id".to_owned());
-        let written = explained(at, &reason, "raw", Some("g.a.0"));
+        let written = reason_headers(at, &reason, "raw", Some("g.a.0"));
         assert_eq!(read(&written, "raw"), (Some("g.a.0".to_owned()), Some(at)));
         assert_eq!(read(&written, "other"), (Some("g.a.0".to_owned()), None));
-        let earlier = explained(Coordinates { partition: 9, offset: 9 }, &reason, "before", Some("g.b.0"));
+        let earlier =
+            reason_headers(Coordinates { partition: 9, offset: 9 }, &reason, "before", Some("g.b.0"));
         assert_eq!(read(&[earlier, written].concat(), "raw"), (Some("g.a.0".to_owned()), Some(at)));
         assert_eq!(read(&[], "raw"), (None, None));
     }

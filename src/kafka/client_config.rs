@@ -1,4 +1,5 @@
-//! What every client is told: the user's properties between our defaults and what the promise needs.
+//! The configuration of every client, in this order: our defaults, the user's properties, the settings that the guarantee
+//! requires. Later entries override earlier ones.
 
 use std::time::Duration;
 
@@ -6,7 +7,7 @@ use rdkafka::ClientConfig;
 
 use crate::ports::Written;
 
-/// Everything the Kafka side needs to know, already validated. No `Debug`: the properties hold secrets.
+/// The validated settings of the Kafka clients. No `Debug`: the properties hold secrets.
 #[derive(Clone)]
 pub struct Settings {
     /// `host:port` list.
@@ -19,9 +20,9 @@ pub struct Settings {
     pub clean: String,
     /// State topic, written and read.
     pub state: String,
-    /// Dead-letter topic, written.
+    /// Dead-letter topic, written. `None` when it is not configured.
     pub dead_letter: Option<String>,
-    /// Where dropped records go, if anywhere.
+    /// Duplicates topic, written: it receives the dropped records. `None` when it is not configured.
     pub duplicates: Option<String>,
     /// Consumer group.
     pub group: String,
@@ -29,30 +30,30 @@ pub struct Settings {
     pub transactional_id: String,
     /// `group.instance.id` of this worker, when membership is static.
     pub instance: Option<String>,
-    /// How long the group waits for a silent member.
+    /// `session.timeout.ms`: the coordinator removes a member that sends no heartbeat for this long.
     pub session_timeout: Duration,
-    /// How long the broker keeps a transaction open; below the session timeout.
+    /// The broker aborts a transaction that is open for longer; below the session timeout.
     pub transaction_timeout: Duration,
-    /// Most records of one transaction.
+    /// Maximum records in one transaction.
     pub max_records: usize,
-    /// Most bytes of one transaction.
+    /// Maximum bytes in one transaction.
     pub max_bytes: u64,
-    /// The largest batch that the clean and the state topic take, bytes, where that is known.
+    /// The smaller `max.message.bytes` of the clean and the state topic, bytes; `None` when unknown.
     pub largest_batch: Option<u64>,
 }
 
-/// The client's own limit on a batch, bytes.
-const BATCH: u64 = 1_000_000;
+/// The client's default `batch.size`, bytes.
+const DEFAULT_BATCH_SIZE: u64 = 1_000_000;
 
 impl Settings {
-    /// A client for questions about topics; also the common base of all others.
+    /// The configuration of a client that only reads metadata; also the base of all others.
     #[must_use]
     pub fn base(&self) -> ClientConfig {
         let mut config = ClientConfig::new();
         config
-            // A broker that comes back is noticed within a second.
+            // The client reconnects to a returning broker within a second.
             .set("reconnect.backoff.max.ms", "1000")
-            // Growth of the raw topic is noticed within ten.
+            // The client detects new partitions of the raw topic within ten seconds.
             .set("topic.metadata.refresh.interval.ms", "10000")
             .set("log.connection.close", "false")
             .set("socket.keepalive.enable", "true")
@@ -63,12 +64,12 @@ impl Settings {
         config
             .set("bootstrap.servers", &self.bootstrap_servers)
             .set("allow.auto.create.topics", "false")
-            // Telemetry to the broker is the operator's decision, not the client library's.
+            // Telemetry to the broker is the operator's decision, not the client library's default.
             .set("enable.metrics.push", "false");
         config
     }
 
-    /// The member of the group that reads the raw topic.
+    /// The consumer that reads the raw topic as a member of the group.
     #[must_use]
     pub fn source(&self) -> ClientConfig {
         let session_ms = self.session_timeout.as_millis();
@@ -78,20 +79,20 @@ impl Settings {
             .set("group.protocol", "classic")
             .set("partition.assignment.strategy", "cooperative-sticky")
             .set("session.timeout.ms", session_ms.to_string())
-            // Members learn of a rebalance from the answer to a heartbeat, and partitions that move wait for that.
+            // A member detects a rebalance by the heartbeat response, and partitions that move wait for it.
             .set("heartbeat.interval.ms", (session_ms / 12).clamp(500, 1_000).to_string())
             .set("enable.auto.commit", "false")
             .set("enable.auto.offset.store", "false")
             .set("isolation.level", "read_committed")
             .set("auto.offset.reset", "error")
             .set("check.crcs", "true")
-            // The default of one second stalls a reader whose queue was full for a moment.
+            // The default of one second stalls a reader whose queue was briefly full.
             .set("fetch.queue.backoff.ms", "20");
-        self.allow_session(&mut config);
+        self.raise_poll_interval(&mut config);
         if let Some(instance) = &self.instance {
             config.set("group.instance.id", instance);
         }
-        // Test brokers may want other assignors; the promise does not depend on which.
+        // Test brokers may need other assignors; the guarantee does not depend on the assignor.
         for (key, value) in &self.properties {
             if key == "partition.assignment.strategy" {
                 config.set(key, value);
@@ -100,7 +101,7 @@ impl Settings {
         config
     }
 
-    /// The name of a topic that transactions write to; empty for one that is not configured.
+    /// The name of a topic that transactions write to; empty when it is not configured.
     #[must_use]
     pub fn topic_of(&self, topic: Written) -> &str {
         match topic {
@@ -111,14 +112,14 @@ impl Settings {
         }
     }
 
-    /// A reader outside the group's protocol, of the given isolation; sees the group's offsets. What it reads decides, so
-    /// it reads from leaders: a follower may be behind.
+    /// A reader with the given isolation level. It does not join the group but can read its offsets. Decisions depend on
+    /// what it reads, so it fetches from leaders: a follower may be behind.
     #[must_use]
     pub fn reader(&self, isolation: &str) -> ClientConfig {
         let mut config = self.base();
         config
             .set("group.id", &self.group)
-            // Not a member, but the client refuses a session above the user's max.poll.interval.ms.
+            // It is not a member, but the client rejects a session timeout above the user's max.poll.interval.ms.
             .set("session.timeout.ms", self.session_timeout.as_millis().to_string())
             .set("enable.auto.commit", "false")
             .set("enable.auto.offset.store", "false")
@@ -129,19 +130,19 @@ impl Settings {
             .set("client.rack", "")
             .set("fetch.wait.max.ms", "50")
             .set("fetch.queue.backoff.ms", "20");
-        self.allow_session(&mut config);
+        self.raise_poll_interval(&mut config);
         config
     }
 
-    /// The client refuses a session longer than the longest pause between polls, five minutes by default.
-    fn allow_session(&self, config: &mut ClientConfig) {
-        let pause = "max.poll.interval.ms";
-        if self.session_timeout > Duration::from_mins(5) && !self.properties.iter().any(|(k, _)| k == pause) {
-            config.set(pause, self.session_timeout.as_millis().to_string());
+    /// The client rejects a `session.timeout.ms` above `max.poll.interval.ms`, five minutes by default.
+    fn raise_poll_interval(&self, config: &mut ClientConfig) {
+        let key = "max.poll.interval.ms";
+        if self.session_timeout > Duration::from_mins(5) && !self.properties.iter().any(|(k, _)| k == key) {
+            config.set(key, self.session_timeout.as_millis().to_string());
         }
     }
 
-    /// A producer outside of transactions, for copies of what a transactional one wrote.
+    /// A producer without transactions, for copies of records that a transactional producer wrote.
     #[must_use]
     pub fn copier(&self) -> ClientConfig {
         let mut config = self.producer(&self.transactional_id);
@@ -149,8 +150,8 @@ impl Settings {
         config
     }
 
-    /// The transactional producer under a transactional id (not always our own: settling what a
-    /// dead writer left needs its id).
+    /// The transactional producer with a transactional id. It is not always our own: settling the transaction of a dead
+    /// writer needs the writer's id.
     #[must_use]
     pub fn producer(&self, transactional_id: &str) -> ClientConfig {
         let mut config = self.base();
@@ -163,8 +164,8 @@ impl Settings {
             .set("message.timeout.ms", self.transaction_timeout.as_millis().to_string())
             .set("queue.buffering.max.messages", queue_messages.to_string())
             .set("queue.buffering.max.kbytes", queue_kbytes.to_string())
-            // Whether a record is too large is the broker's decision; the client's own limit would
-            // refuse what the topic allows.
+            // The broker decides whether a record is too large; the client's own limit would reject records that the
+            // topic allows.
             .set("message.max.bytes", "1000000000");
         for (key, value) in
             [("linger.ms", "2"), ("batch.num.messages", "10000"), ("compression.type", "none")]
@@ -173,8 +174,8 @@ impl Settings {
                 config.set(key, value);
             }
         }
-        // A batch of several records must not be refused for its size: then a refusal is about one record.
-        let batch = config.get("batch.size").and_then(|size| size.parse().ok()).unwrap_or(BATCH);
+        // No batch of several records may be rejected for its size: then a size rejection is always about one record.
+        let batch = config.get("batch.size").and_then(|size| size.parse().ok()).unwrap_or(DEFAULT_BATCH_SIZE);
         if let Some(largest) = self.largest_batch.filter(|largest| *largest < batch) {
             config.set("batch.size", largest.max(1).to_string());
         }

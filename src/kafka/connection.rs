@@ -1,7 +1,8 @@
-//! What a client says about its connections and its properties, in words that help. Also for `audit` and `generate`.
+//! Why a client has no connection or does not accept its properties, with the action to take. Also used by `audit` and
+//! `generate`.
 //!
-//! Calls fail with "timed out" or "all brokers down" whatever the reason. The reason stands only in the
-//! text of an error event, in OpenSSL's words or the client's own.
+//! Calls fail with "timed out" or "all brokers down" whatever the reason. The reason is only in the text of an error event
+//! or log line, written by OpenSSL or by the client.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,74 +13,75 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::metadata::Metadata;
 use rdkafka::{ClientConfig, ClientContext};
 
-use super::ends::Quiet;
+use super::ends::QuietContext;
 use super::native;
 use crate::clock;
 
-/// For how long a complaint explains calls that fail. The client repeats the same one every 30 s.
-const FRESH: Duration = Duration::from_secs(45);
-/// How long a client's events are read for a reason.
-const EVENTS: Duration = Duration::from_millis(300);
-/// How long it may take to learn what is wrong with a certificate.
-const CERTIFICATE: Duration = Duration::from_secs(3);
+/// Maximum age of a problem that is used to explain a failed call. The client repeats the same one every 30 s.
+const MAX_AGE: Duration = Duration::from_secs(45);
+/// How long the events of a client are read to find a reason.
+const EVENT_WAIT: Duration = Duration::from_millis(300);
+/// Time limit for the extra connection that finds out why a certificate is not accepted.
+const CERTIFICATE_WAIT: Duration = Duration::from_secs(3);
 
-/// How long a command that is not the service tries to reach a broker.
-const REACH: Duration = Duration::from_secs(15);
-/// How long one question of it waits.
-const ANSWER: Duration = Duration::from_secs(2);
-/// For so long a refusal has to last: one broker of several may be wrong.
-const REFUSED: Duration = Duration::from_secs(3);
+/// How long a command other than `run` tries to reach a broker.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
+/// Time limit of one request of such a command.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a rejection must last before it is final: one of several brokers may be misconfigured.
+const REJECTION_TIME: Duration = Duration::from_secs(3);
 
-/// Why a connection cannot be made.
+/// Why a connection fails.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Complaint {
     /// What happened, to which broker, and what to do.
     pub what: String,
-    /// A broker was there and said no: waiting does not help, and no outage looks like this.
+    /// A broker was reached and rejected the connection: waiting does not help, and an outage does not look like this.
     pub refused: bool,
     /// It is about the broker's certificate.
     certificate: bool,
 }
 
-/// The latest complaint of a client.
+/// The last connection problem that a client reported.
 #[derive(Debug, Default)]
-pub struct Heard(Mutex<Option<(Instant, Complaint)>>);
+pub struct LastProblem(Mutex<Option<(Instant, Complaint)>>);
 
-impl Heard {
-    /// Notes the reason of an error event or of a line of the client's log, if it is one that is understood.
-    pub fn note(&self, reason: &str) {
-        let Some(complaint) = complaint(reason) else { return };
-        let mut said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let refused = said.as_ref().is_some_and(|(when, known)| known.refused && when.elapsed() < FRESH);
-        if complaint.refused || !refused {
-            *said = Some((clock::monotonic(), complaint));
+impl LastProblem {
+    /// Stores the problem behind an error event or a line of the client's log, when the text is recognised. A recent
+    /// rejection is not replaced by a problem that is no rejection, which is often only its consequence.
+    pub fn record(&self, reason: &str) {
+        let Some(complaint) = classify(reason) else { return };
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let rejected = last.as_ref().is_some_and(|(at, known)| known.refused && at.elapsed() < MAX_AGE);
+        if complaint.refused || !rejected {
+            *last = Some((clock::monotonic(), complaint));
         }
     }
 
-    /// What was said lately.
+    /// The last problem, unless it is too old to explain a call that fails now.
     pub(super) fn latest(&self) -> Option<Complaint> {
-        let said = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        said.filter(|(when, _)| when.elapsed() < FRESH).map(|(_, complaint)| complaint)
+        let last = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        last.filter(|(at, _)| at.elapsed() < MAX_AGE).map(|(_, complaint)| complaint)
     }
 
-    /// Forgets everything: a connection stands.
+    /// Removes the stored problem, because a connection works.
     pub(super) fn clear(&self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
 
-/// The context of a client that is asked why it cannot connect.
+/// The context of a client whose connection problems are reported to the user.
 #[derive(Debug, Default)]
 pub struct Listening {
-    heard: Heard,
-    /// The last error that it told, in the client's own words.
+    problem: LastProblem,
+    /// The last error event with its text.
     last: Mutex<Option<(KafkaError, String)>>,
 }
 
 impl Listening {
-    /// A reader of this configuration that says why it cannot connect.
+    /// A reader with this configuration whose context collects connection problems.
     pub fn reader(mut config: ClientConfig) -> Result<BaseConsumer<Self>, KafkaError> {
-        // A broker that closes the connection without a word is not an error to the client, only a line.
+        // When a broker closes the connection without an error, the client raises no error event, only a log line.
         config.set("log.connection.close", "true");
         if (config.log_level as i32) < (RDKafkaLogLevel::Info as i32) {
             config.set_log_level(RDKafkaLogLevel::Info);
@@ -87,7 +89,7 @@ impl Listening {
         config.create_with_context(Self::default())
     }
 
-    /// The last error that the client told, with its reason.
+    /// The last error event of the client, with its text.
     pub fn last(&self) -> Option<(KafkaError, String)> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -96,18 +98,18 @@ impl Listening {
 impl ClientContext for Listening {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         if facility == "FAIL" {
-            self.heard.note(unthreaded(message));
+            self.problem.record(without_thread(message));
         }
-        Quiet.log(level, facility, message);
+        QuietContext.log(level, facility, message);
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        self.heard.note(reason);
-        Quiet.error(error.clone(), reason);
+        self.problem.record(reason);
+        QuietContext.error(error.clone(), reason);
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         match error.rdkafka_error_code() {
             Some(RDKafkaErrorCode::PartitionEOF) => {}
-            // Comes after the reason and only repeats that there is one.
+            // It follows the actual error and adds nothing to it.
             Some(RDKafkaErrorCode::AllBrokersDown) if last.is_some() => {}
             _ => *last = Some((error, reason.to_owned())),
         }
@@ -116,8 +118,8 @@ impl ClientContext for Listening {
 
 impl ConsumerContext for Listening {}
 
-/// What a client says of an error, without the value of a property: a mistyped name may hold a secret, and so may
-/// a value that is where another belongs.
+/// The text of a client error without the value of a property. The value may hold a secret: under a mistyped name, or
+/// when it was set for the wrong property.
 pub fn said(error: &KafkaError) -> String {
     match error {
         KafkaError::ClientConfig(_, what, name, value) => {
@@ -129,48 +131,52 @@ pub fn said(error: &KafkaError) -> String {
             format!("kafka.properties.{name}: {what}; correct it, or leave it out")
         }
         KafkaError::ClientCreation(what) => {
-            format!("the Kafka client cannot be made: {what}; correct what is set under [kafka.properties]")
+            format!(
+                "the Kafka client cannot be created: {what}; correct the properties under [kafka.properties]"
+            )
         }
         other => other.to_string(),
     }
 }
 
-/// Asks for a topic, until a broker answers, refuses for good, or it has taken too long. The error is the last one,
-/// with the reason where that is known.
+/// Requests the metadata of a topic until a broker responds, a rejection has lasted for `REJECTION_TIME`, or
+/// `CONNECT_TIMEOUT` has passed. The error is the last one, with the reason when it is known.
 pub fn metadata(
     client: &BaseConsumer<Listening>,
     config: &ClientConfig,
     topic: &str,
 ) -> Result<Metadata, (KafkaError, Option<Complaint>)> {
-    let began = clock::monotonic();
-    let mut refused_since: Option<Instant> = None;
+    let start = clock::monotonic();
+    let mut rejected_since: Option<Instant> = None;
     loop {
-        let error = match client.fetch_metadata(Some(topic), ANSWER) {
+        let error = match client.fetch_metadata(Some(topic), REQUEST_TIMEOUT) {
             Ok(metadata) => return Ok(metadata),
             Err(error) => error,
         };
-        events(client);
-        let refused = client.context().heard.latest().is_some_and(|it| it.refused);
-        refused_since = refused.then(|| refused_since.unwrap_or_else(clock::monotonic));
-        if refused_since.is_some_and(|since| since.elapsed() >= REFUSED) || began.elapsed() >= REACH {
+        serve_events(client);
+        let rejected = client.context().problem.latest().is_some_and(|it| it.refused);
+        rejected_since = rejected.then(|| rejected_since.unwrap_or_else(clock::monotonic));
+        if rejected_since.is_some_and(|since| since.elapsed() >= REJECTION_TIME)
+            || start.elapsed() >= CONNECT_TIMEOUT
+        {
             return Err((error, complaint_of(client, config)));
         }
     }
 }
 
-/// Why this client, for which a call has just failed, has no connection. Looks closer where a
-/// certificate is the reason.
+/// Why this client has no connection; for use after a failed call. When the broker's certificate is the reason, an extra
+/// connection finds out what is wrong with it.
 pub fn complaint_of(client: &BaseConsumer<Listening>, config: &ClientConfig) -> Option<Complaint> {
-    events(client);
-    let complaint = client.context().heard.latest()?;
+    serve_events(client);
+    let complaint = client.context().problem.latest()?;
     if !complaint.certificate {
         return Some(complaint);
     }
-    match native::judged_certificate(config, CERTIFICATE) {
-        Some(verdict) => {
-            let verdict = unthreaded(&verdict);
+    match native::certificate_rejection(config, CERTIFICATE_WAIT) {
+        Some(reason) => {
+            let reason = without_thread(&reason);
             Some(Complaint {
-                what: format!("the broker's certificate is not accepted: {verdict}"),
+                what: format!("the broker's certificate is not accepted: {reason}"),
                 ..complaint
             })
         }
@@ -178,41 +184,42 @@ pub fn complaint_of(client: &BaseConsumer<Listening>, config: &ClientConfig) -> 
     }
 }
 
-/// Takes in what the client has to tell: events wait until somebody polls, errors among lines of the log.
-fn events(client: &BaseConsumer<Listening>) {
-    let deadline = clock::monotonic() + EVENTS;
-    while clock::monotonic() < deadline && !client.context().heard.latest().is_some_and(|it| it.refused) {
-        drop(client.poll(EVENTS / 10));
+/// Serves the client's events, so that its context receives errors and log lines: they are queued until the next poll.
+/// Stops at the first rejection.
+fn serve_events(client: &BaseConsumer<Listening>) {
+    let deadline = clock::monotonic() + EVENT_WAIT;
+    while clock::monotonic() < deadline && !client.context().problem.latest().is_some_and(|it| it.refused) {
+        drop(client.poll(EVENT_WAIT / 10));
     }
 }
 
-/// A line of the client's log without the name of a thread in front.
-fn unthreaded(line: &str) -> &str {
-    line.split_once("]: ").map_or(line, |(_, said)| said)
+/// A line of the client's log without the leading thread name.
+fn without_thread(line: &str) -> &str {
+    line.split_once("]: ").map_or(line, |(_, text)| text)
 }
 
-/// A reason as it can be recognised.
-struct Known {
-    /// One of these is in it, in small letters.
-    words: &'static [&'static str],
-    /// The broker was there and said no.
+/// A problem that is recognised by its text.
+struct KnownProblem {
+    /// One of these, in lower case, is in the text.
+    phrases: &'static [&'static str],
+    /// The broker was reached and rejected the connection.
     refused: bool,
     /// It is about the broker's certificate.
     certificate: bool,
-    /// What it means, and what to do.
+    /// Meaning and action.
     what: &'static str,
 }
 
-const KNOWN: [Known; 6] = [
-    Known {
-        words: &["certificate verify failed", "failed to verify broker certificate"],
+const KNOWN: [KnownProblem; 6] = [
+    KnownProblem {
+        phrases: &["certificate verify failed", "failed to verify broker certificate"],
         refused: true,
         certificate: true,
         what: "the broker's certificate is not accepted; check ssl.ca.location, that it has not expired, and that it names \
                the host",
     },
-    Known {
-        words: &[
+    KnownProblem {
+        phrases: &[
             "alert certificate",
             "alert bad certificate",
             "alert unknown ca",
@@ -224,43 +231,48 @@ const KNOWN: [Known; 6] = [
         what: "the broker does not accept this client's certificate; set ssl.certificate.location and ssl.key.location to \
                one that has not expired and is issued by an authority in the broker's truststore",
     },
-    Known {
-        words: &["sasl authentication error", "sasl authentication failure", "failed to initialize sasl"],
+    KnownProblem {
+        phrases: &["sasl authentication error", "sasl authentication failure", "failed to initialize sasl"],
         refused: true,
         certificate: false,
-        what: "the broker does not accept user or password; correct sasl.username and sasl.password (or the file of \
+        what: "the broker does not accept the user or password; correct sasl.username and sasl.password (or the file of \
                sasl.password.file), or create the user for this mechanism on the broker",
     },
-    Known {
-        words: &["connecting to a plaintext broker listener", "wrong version number", "record layer failure"],
+    KnownProblem {
+        phrases: &[
+            "connecting to a plaintext broker listener",
+            "wrong version number",
+            "record layer failure",
+        ],
         refused: false,
         certificate: false,
-        what: "security.protocol asks for TLS, and this port seems not to speak it; if the broker is up, correct the port \
-               in kafka.bootstrap_servers, or security.protocol",
+        what: "security.protocol requires TLS, but this port does not seem to use TLS; if the broker is up, correct the \
+               port in kafka.bootstrap_servers, or security.protocol",
     },
-    Known {
-        words: &["connecting to a ssl listener", "invalid response size", "invalid frame size"],
+    KnownProblem {
+        phrases: &["connecting to a ssl listener", "invalid response size", "invalid frame size"],
         refused: false,
         certificate: false,
-        what: WANTS_TLS,
+        what: REQUIRES_TLS,
     },
-    Known {
-        words: &["failed to resolve"],
+    KnownProblem {
+        phrases: &["failed to resolve"],
         refused: false,
         certificate: false,
-        what: "the name of the broker is not known here; correct kafka.bootstrap_servers, the broker's \
+        what: "the host name of the broker cannot be resolved; correct kafka.bootstrap_servers, the broker's \
                advertised.listeners, or the name service",
     },
 ];
-const WANTS_TLS: &str = "this port seems to want TLS, and security.protocol does not ask for it; if the broker is up, set \
-    security.protocol to ssl or sasl_ssl, or correct the port in kafka.bootstrap_servers";
-const WANTS_SASL: &str = "this port seems to want SASL, and security.protocol does not ask for it; if the broker is up, set \
-    security.protocol and sasl.mechanism, or correct the port in kafka.bootstrap_servers";
+const REQUIRES_TLS: &str = "this port seems to require TLS, but security.protocol does not use it; if the broker is up, \
+    set security.protocol to ssl or sasl_ssl, or correct the port in kafka.bootstrap_servers";
+const REQUIRES_SASL: &str = "this port seems to require SASL, but security.protocol does not use it; if the broker is up, \
+    set security.protocol and sasl.mechanism, or correct the port in kafka.bootstrap_servers";
 
-fn complaint(reason: &str) -> Option<Complaint> {
+/// The problem behind the text of an error event or log line; `None` when it is not recognised.
+fn classify(reason: &str) -> Option<Complaint> {
     let text = reason.to_lowercase();
     if let Some((_, offered)) = text.split_once("broker's supported mechanisms: ") {
-        // Without a list it is a connection that ended meanwhile.
+        // An empty list means that the connection was closed during the handshake.
         let listed = offered.split('(').next().is_some_and(|list| !list.trim().is_empty());
         return listed.then(|| Complaint {
             what: format!(
@@ -271,31 +283,31 @@ fn complaint(reason: &str) -> Option<Complaint> {
             certificate: false,
         });
     }
-    // An answer that never came is no refusal, whatever was asked.
+    // A missing response is not a rejection.
     if text.contains("saslauthenticaterequest failed") {
         return None;
     }
-    if let Some(known) = KNOWN.iter().find(|known| known.words.iter().any(|word| text.contains(word))) {
-        let Known { refused, certificate, what, .. } = known;
+    if let Some(known) = KNOWN.iter().find(|known| known.phrases.iter().any(|phrase| text.contains(phrase))) {
+        let KnownProblem { refused, certificate, what, .. } = known;
         let (refused, certificate) = (*refused, *certificate);
         return Some(Complaint { what: format!("{what} ({reason})"), refused, certificate });
     }
-    closed(&text).map(|what| Complaint {
+    closed_without_error(&text).map(|what| Complaint {
         what: format!("{what} ({reason})"),
         refused: false,
         certificate: false,
     })
 }
 
-/// What it may mean that a broker closes the connection without a word: it does that to the first thing it does
-/// not expect. In front of the reason stands the protocol, unless it is the plain one.
-fn closed(text: &str) -> Option<&'static str> {
+/// The likely problem when a broker closes the connection without an error: it does so at the first unexpected bytes.
+/// The text starts with the protocol unless that is plaintext.
+fn closed_without_error(text: &str) -> Option<&'static str> {
     if !text.contains("disconnected") || text.contains("ssl://") {
         None
     } else if text.contains("in state apiversion_query") {
-        Some(WANTS_TLS)
+        Some(REQUIRES_TLS)
     } else if text.contains("in state up") && !text.contains("sasl_plaintext://") {
-        Some(WANTS_SASL)
+        Some(REQUIRES_SASL)
     } else {
         None
     }
@@ -306,8 +318,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_is_told_from_a_connection_that_ended_in_the_middle() {
-        for (reason, refused) in [
+    fn a_rejection_is_distinguished_from_a_closed_connection() {
+        for (reason, rejected) in [
             ("SASL authentication error: Authentication failed: Invalid username or password", Some(true)),
             (
                 "SASL authentication error: SaslAuthenticateRequest failed: Local: Broker transport failure",
@@ -348,19 +360,19 @@ mod tests {
                 None,
             ),
         ] {
-            assert_eq!(complaint(reason).map(|it| it.refused), refused, "{reason}");
+            assert_eq!(classify(reason).map(|it| it.refused), rejected, "{reason}");
         }
     }
 
     #[test]
-    fn a_refusal_is_not_forgotten_for_what_follows_from_it() {
-        let heard = Heard::default();
-        heard.note("b:1/1: Disconnected: connection closed by peer (after 0ms in state APIVERSION_QUERY)");
-        assert!(!heard.latest().unwrap().refused);
-        heard.note("SASL authentication error: Authentication failed");
-        heard.note("b:1/1: Disconnected: connection closed by peer (after 0ms in state UP)");
-        assert!(heard.latest().unwrap().refused);
-        heard.clear();
-        assert_eq!(heard.latest(), None);
+    fn a_rejection_is_not_replaced_by_its_consequences() {
+        let last = LastProblem::default();
+        last.record("b:1/1: Disconnected: connection closed by peer (after 0ms in state APIVERSION_QUERY)");
+        assert!(!last.latest().unwrap().refused);
+        last.record("SASL authentication error: Authentication failed");
+        last.record("b:1/1: Disconnected: connection closed by peer (after 0ms in state UP)");
+        assert!(last.latest().unwrap().refused);
+        last.clear();
+        assert_eq!(last.latest(), None);
     }
 }

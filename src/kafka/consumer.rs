@@ -1,7 +1,7 @@
 //! The raw topic, read as a member of the group.
 //!
-//! Group events are only queued by the client's callback; the worker acts on them when its state
-//! allows, and then calls [`Source::assign`] or [`Source::unassign`].
+//! The client's callback only queues rebalance events. The worker handles them when its state allows, and then calls
+//! [`Source::assign`] or [`Source::unassign`].
 
 mod placing;
 mod reading;
@@ -17,45 +17,47 @@ use rdkafka::topic_partition_list::{Offset as KafkaOffset, TopicPartitionList};
 
 use super::client_config::Settings;
 use super::ends::Ends;
-use super::error::{failure, failure_of};
-use super::group::Group;
+use super::error::{failure, failure_with_permission};
+use super::group::GroupContext;
 use super::native;
 use super::record::RawRecord;
 use crate::dedupe::{Offset, PartitionId};
 use crate::ports::{Bounds, Committed, Epoch, Failure, GroupEvent, Remedy, Source};
 
-/// How long a seek may take; it waits for the client's own threads, not for the broker.
+/// Time limit of a seek; it waits for the client's own threads, not for the broker.
 const SEEK_WAIT: Duration = Duration::from_secs(5);
 
 /// One member of the group.
 pub struct KafkaSource {
-    /// Comes first, as it has to be dropped before the consumer.
+    /// Declared first because it must be dropped before the consumer.
     queue: native::Queue,
-    consumer: BaseConsumer<Group>,
+    consumer: BaseConsumer<GroupContext>,
     ends: Ends,
     settings: Settings,
     topic: String,
     group: String,
     owned: RefCell<BTreeSet<PartitionId>>,
-    /// What the client itself was assigned, and where it last had to begin: owned partitions whose
+    /// The assignment of the client itself, with the offset of the last assignment or seek: owned partitions whose start
     /// offset is known.
-    placed: RefCell<BTreeMap<PartitionId, Offset>>,
-    /// Why this member can never read again. The client says it once.
-    ended: RefCell<Option<Failure>>,
-    /// Partition and offset of batches that were found damaged once.
+    assigned: RefCell<BTreeMap<PartitionId, Offset>>,
+    /// Why this member can never read again. The client reports it only once.
+    fatal: RefCell<Option<Failure>>,
+    /// Partition and offset of batches that were read as damaged once.
     damaged: RefCell<BTreeSet<(i32, i64)>>,
-    /// Where partitions were last sought with a leader epoch to compare.
+    /// The leader epoch that the next seek of a partition compares with the leader's log.
     epochs: RefCell<BTreeMap<PartitionId, Epoch>>,
-    /// Where the known part of logs ends that turned out to be others.
+    /// The end of the unchanged part of each log that was found to be truncated.
     truncated: RefCell<BTreeMap<PartitionId, Offset>>,
 }
 
 impl KafkaSource {
-    /// Creates the clients and subscribes; the group answers through [`Source::events`].
+    /// Creates the clients and subscribes; assignments arrive through [`Source::events`].
     pub fn subscribe(settings: &Settings) -> Result<Self, Failure> {
         let doing = || format!("joining group {} on topic {}", settings.group, settings.raw);
-        let consumer: BaseConsumer<Group> =
-            settings.source().create_with_context(Group::default()).map_err(|e| failure(&doing(), &e))?;
+        let consumer: BaseConsumer<GroupContext> = settings
+            .source()
+            .create_with_context(GroupContext::default())
+            .map_err(|e| failure(&doing(), &e))?;
         consumer.subscribe(&[&settings.raw]).map_err(|e| failure(&doing(), &e))?;
         let Some(queue) = native::Queue::of(&consumer) else {
             return Err(failure(&doing(), &KafkaError::Subscription("there is no group.id".to_owned())));
@@ -68,15 +70,15 @@ impl KafkaSource {
             topic: settings.raw.clone(),
             group: settings.group.clone(),
             owned: RefCell::default(),
-            placed: RefCell::default(),
-            ended: RefCell::default(),
+            assigned: RefCell::default(),
+            fatal: RefCell::default(),
             damaged: RefCell::default(),
             epochs: RefCell::default(),
             truncated: RefCell::default(),
         })
     }
 
-    pub(super) fn consumer(&self) -> &BaseConsumer<Group> {
+    pub(super) fn consumer(&self) -> &BaseConsumer<GroupContext> {
         &self.consumer
     }
 
@@ -86,39 +88,39 @@ impl KafkaSource {
 
     fn fail(&self, doing: &str, error: &KafkaError) -> Failure {
         let doing = format!("{doing} topic {} in group {}", self.topic, self.group);
-        failure_of(&self.settings, &doing, error)
+        failure_with_permission(&self.settings, &doing, error)
     }
 
-    fn list(
+    fn partition_list(
         &self,
         starts: impl IntoIterator<Item = (PartitionId, KafkaOffset)>,
     ) -> Result<Partitions, Failure> {
         let mut list = TopicPartitionList::new();
         for (partition, offset) in starts {
-            list.add_partition_offset(&self.topic, number(partition), offset)
-                .map_err(|e| self.fail("naming a partition of", &e))?;
+            list.add_partition_offset(&self.topic, kafka_partition(partition), offset)
+                .map_err(|e| self.fail("adding a partition to a list of", &e))?;
         }
         Ok(list)
     }
 
-    fn plain(&self, partitions: &[PartitionId]) -> Result<Partitions, Failure> {
-        self.list(partitions.iter().map(|p| (*p, KafkaOffset::Invalid)))
+    fn list_without_offsets(&self, partitions: &[PartitionId]) -> Result<Partitions, Failure> {
+        self.partition_list(partitions.iter().map(|p| (*p, KafkaOffset::Invalid)))
     }
 
     fn is_cooperative(&self) -> bool {
         matches!(self.consumer.rebalance_protocol(), RebalanceProtocol::Cooperative)
     }
 
-    fn query(
+    fn fetch_committed(
         &self,
         reader: &impl CommittedReader,
         partitions: &[PartitionId],
         wait: Duration,
     ) -> Result<Vec<Committed>, Failure> {
-        let list = self.plain(partitions)?;
+        let list = self.list_without_offsets(partitions)?;
         let doing = "reading the committed offsets of";
-        let answer = reader.read(&list, wait).map_err(|e| self.fail(doing, &e))?;
-        answer
+        let offsets = reader.read(&list, wait).map_err(|e| self.fail(doing, &e))?;
+        offsets
             .into_iter()
             .map(|element| match element.error {
                 Some(code) => Err(self.fail(doing, &KafkaError::OffsetFetch(code))),
@@ -137,19 +139,19 @@ impl KafkaSource {
         }
         let mut list = TopicPartitionList::new();
         for (partition, offset) in starts {
-            list.add_partition_offset(&self.topic, number(*partition), kafka_offset(*offset))?;
+            list.add_partition_offset(&self.topic, kafka_partition(*partition), kafka_offset(*offset))?;
             if let Some(epoch) = self.epoch_before(*partition, *offset) {
-                native::set_leader_epoch(&list, &self.topic, number(*partition), epoch);
+                native::set_leader_epoch(&list, &self.topic, kafka_partition(*partition), epoch);
             }
         }
         let sought = self.consumer.seek_partitions(list, SEEK_WAIT)?;
-        // The call succeeds while single partitions fail.
+        // The call can succeed although single partitions fail.
         sought.elements().iter().try_for_each(rdkafka::topic_partition_list::TopicPartitionListElem::error)
     }
 
-    /// A pause can survive a re-assignment (librdkafka#1849).
+    /// Resumes partitions explicitly: a pause can survive a reassignment (librdkafka#1849).
     fn resume(&self, starts: &[(PartitionId, Offset)]) -> Result<(), Failure> {
-        let list = self.plain(&starts.iter().map(|(p, _)| *p).collect::<Vec<_>>())?;
+        let list = self.list_without_offsets(&starts.iter().map(|(p, _)| *p).collect::<Vec<_>>())?;
         self.consumer.resume(&list).map_err(|e| self.fail("resuming partitions of", &e))
     }
 }
@@ -164,7 +166,7 @@ impl<C: ConsumerContext> CommittedReader for BaseConsumer<C> {
     }
 }
 
-pub(super) fn number(partition: PartitionId) -> i32 {
+pub(super) fn kafka_partition(partition: PartitionId) -> i32 {
     i32::try_from(partition).unwrap_or(i32::MAX)
 }
 
@@ -176,12 +178,12 @@ impl Source for KafkaSource {
     type Record<'a> = RawRecord<'a>;
 
     fn poll(&self, wait: Duration) -> Result<Option<RawRecord<'_>>, Failure> {
-        if let Some(ended) = self.ended.borrow().as_ref() {
-            return Err(ended.clone());
+        if let Some(fatal) = self.fatal.borrow().as_ref() {
+            return Err(fatal.clone());
         }
         match native::poll(&self.consumer, &self.queue, wait) {
             Ok(message) => Ok(message.map(RawRecord)),
-            Err(unread) => self.unread(&unread).map_or(Ok(None), Err),
+            Err(error) => self.failure_of_read(&error).map_or(Ok(None), Err),
         }
     }
 
@@ -190,34 +192,34 @@ impl Source for KafkaSource {
     }
 
     fn assign(&self, starts: &[(PartitionId, Option<Offset>)]) -> Result<(), Failure> {
-        let known: Vec<(PartitionId, Offset)> =
+        let with_start: Vec<(PartitionId, Offset)> =
             starts.iter().filter_map(|(partition, start)| Some((*partition, (*start)?))).collect();
-        self.place(&known)?;
-        self.consumer.context().answered();
+        self.assign_at(&with_start)?;
+        self.consumer.context().rebalance_handled();
         self.owned.borrow_mut().extend(starts.iter().map(|(p, _)| *p));
-        self.resume(&known)
+        self.resume(&with_start)
     }
 
     fn unassign(&self, partitions: &[PartitionId]) -> Result<(), Failure> {
-        self.displace(partitions)?;
-        self.consumer.context().answered();
+        self.remove_assigned(partitions)?;
+        self.consumer.context().rebalance_handled();
         self.owned.borrow_mut().retain(|p| !partitions.contains(p));
         self.truncated.borrow_mut().retain(|p, _| !partitions.contains(p));
         Ok(())
     }
 
     fn seek(&self, starts: &[(PartitionId, Offset)]) -> Result<(), Failure> {
-        self.are_ours(starts)?;
-        let (placed, new): (Vec<_>, Vec<_>) =
-            starts.iter().partition(|(partition, _)| self.placed.borrow().contains_key(partition));
-        if let Err(error) = self.seek_each(&placed) {
-            tracing::debug!(%error, "seek refused; assigning the partitions anew");
-            self.replace(&placed)?;
+        self.check_ownership(starts)?;
+        let (assigned, new): (Vec<_>, Vec<_>) =
+            starts.iter().partition(|(partition, _)| self.assigned.borrow().contains_key(partition));
+        if let Err(error) = self.seek_each(&assigned) {
+            tracing::debug!(%error, "seek failed; reassigning the partitions");
+            self.reassign_at(&assigned)?;
         } else {
-            self.placed.borrow_mut().extend(placed);
+            self.assigned.borrow_mut().extend(assigned);
         }
         if !new.is_empty() {
-            self.place_compared(&new)?;
+            self.assign_and_compare(&new)?;
         }
         for (partition, _) in starts {
             self.truncated.borrow_mut().remove(partition);
@@ -231,7 +233,7 @@ impl Source for KafkaSource {
         offset: Offset,
         last: Option<Epoch>,
     ) -> Result<(), Failure> {
-        self.remember(partition, last);
+        self.set_epoch(partition, last);
         self.seek(&[(partition, offset)])
     }
 
@@ -240,24 +242,24 @@ impl Source for KafkaSource {
     }
 
     fn reassign(&self, starts: &[(PartitionId, Offset, Option<Epoch>)]) -> Result<(), Failure> {
-        let places: Vec<_> = starts.iter().map(|(partition, offset, _)| (*partition, *offset)).collect();
-        self.are_ours(&places)?;
+        let positions: Vec<_> = starts.iter().map(|(partition, offset, _)| (*partition, *offset)).collect();
+        self.check_ownership(&positions)?;
         for (partition, _, last) in starts {
-            self.remember(*partition, *last);
+            self.set_epoch(*partition, *last);
             self.truncated.borrow_mut().remove(partition);
         }
-        self.replace(&places)?;
-        self.resume(&places)
+        self.reassign_at(&positions)?;
+        self.resume(&positions)
     }
 
     fn pause(&self, partitions: &[PartitionId]) -> Result<(), Failure> {
-        let list = self.plain(partitions)?;
+        let list = self.list_without_offsets(partitions)?;
         self.consumer.pause(&list).map_err(|e| self.fail("pausing partitions of", &e))
     }
 
     fn committed(&self, partitions: &[PartitionId], wait: Duration) -> Result<Vec<Committed>, Failure> {
-        // By a client that is no member: its answers do not depend on how the group fares.
-        self.query(self.ends.stable(), partitions, wait)
+        // The client is not a member: its responses do not depend on the state of the group.
+        self.fetch_committed(self.ends.stable(), partitions, wait)
     }
 
     fn committed_unstable(
@@ -265,7 +267,7 @@ impl Source for KafkaSource {
         partitions: &[PartitionId],
         wait: Duration,
     ) -> Result<Vec<Committed>, Failure> {
-        self.query(self.ends.unstable(), partitions, wait)
+        self.fetch_committed(self.ends.unstable(), partitions, wait)
     }
 
     fn bounds(&self, partition: PartitionId, wait: Duration) -> Result<Bounds, Failure> {
@@ -280,7 +282,7 @@ impl Source for KafkaSource {
     }
 
     fn end(&self, partition: PartitionId) -> Option<Offset> {
-        native::known_end(self.consumer.client(), &self.topic, number(partition))
+        native::cached_high_watermark(self.consumer.client(), &self.topic, kafka_partition(partition))
     }
 
     fn may_commit(&self, partitions: &[PartitionId]) -> bool {
@@ -310,10 +312,10 @@ impl Source for KafkaSource {
 impl Drop for KafkaSource {
     fn drop(&mut self) {
         if self.consumer.context().close() {
-            // Closing waits for the answer to a rebalance that the client has announced before. Giving
-            // everything back answers all of them; what is an error here is settled by the closing.
-            let all: Vec<PartitionId> = self.placed.borrow().keys().copied().collect();
-            drop(self.place(&[]).and_then(|()| self.displace(&all)));
+            // Closing waits until an earlier rebalance event is handled. Removing all partitions handles every kind of
+            // event; closing the client resolves any error of these calls.
+            let all: Vec<PartitionId> = self.assigned.borrow().keys().copied().collect();
+            drop(self.assign_at(&[]).and_then(|()| self.remove_assigned(&all)));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Topics that are made, and topics that grow with the raw one; only with `topics.create`.
+//! Creates missing topics and adds partitions when the raw topic has grown; only with `topics.create`.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use rdkafka::consumer::Consumer;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::topic_partition_list::TopicPartitionList;
 
-use super::admin::{CheckError, Found, Inquiry, refuse};
-use super::consumer::number;
+use super::admin::{CheckError, FoundTopics, TopicAdmin, check_error};
+use super::consumer::kafka_partition;
 use super::native;
 use super::rights::{self, Operation, Resource};
 use super::topics::{self, Shape};
 
-/// What a created clean topic takes over from the raw one: how long it keeps records, and which it accepts.
+/// Settings that a created clean topic inherits from the raw topic: retention, and which records it accepts.
 const INHERITED: [&str; 6] = [
     "cleanup.policy",
     "retention.ms",
@@ -22,13 +22,13 @@ const INHERITED: [&str; 6] = [
     "message.timestamp.before.max.ms",
     "message.timestamp.after.max.ms",
 ];
-/// How often, and at which pace, is looked whether the brokers know what was made.
+/// How many times, and at which interval, the metadata is checked for new topics and partitions.
 const WAIT_TRIES: usize = 50;
 const WAIT_PAUSE: Duration = Duration::from_millis(100);
 
-impl Inquiry {
-    /// Creates clean, state and dead-letter topics where they are missing.
-    pub(super) fn create_missing(&self, found: &Found, window: Duration) -> Result<(), CheckError> {
+impl TopicAdmin {
+    /// Creates the missing ones of the clean, state, dead-letter and duplicates topics.
+    pub(super) fn create_missing(&self, found: &FoundTopics, window: Duration) -> Result<(), CheckError> {
         let settings = &self.settings;
         let partitions = i32::try_from(found.raw.partitions().unwrap_or(1)).unwrap_or(1);
         let raw = self.topic_configs(&settings.raw)?;
@@ -51,8 +51,8 @@ impl Inquiry {
         if found.state == Shape::Missing {
             missing.push(topic(&settings.state, &state));
         }
-        let aside = found.aside.iter().filter(|(_, shape)| *shape == Shape::Missing);
-        missing.extend(aside.map(|(name, _)| topic(name, &[])));
+        let side = found.side.iter().filter(|(_, shape)| *shape == Shape::Missing);
+        missing.extend(side.map(|(name, _)| topic(name, &[])));
         for (name, configs) in &missing {
             let mut new = NewTopic::new(name, partitions, TopicReplication::Fixed(found.replication));
             for (key, value) in configs {
@@ -68,19 +68,19 @@ impl Inquiry {
             return Ok(());
         }
         let options = AdminOptions::new().operation_timeout(Some(self.wait));
-        let answers = pollster::block_on(self.admin.create_topics(wanted, &options))
-            .map_err(|e| refuse("creating topics", &e))?;
-        for answer in answers {
-            match answer {
-                Ok(name) => tracing::info!(topic = name, "created"),
-                // Another instance was faster.
+        let results = pollster::block_on(self.admin.create_topics(wanted, &options))
+            .map_err(|e| check_error("creating topics", &e))?;
+        for result in results {
+            match result {
+                Ok(name) => tracing::info!(topic = name, "topic created"),
+                // Another instance created it first.
                 Err((_, RDKafkaErrorCode::TopicAlreadyExists)) => {}
                 Err((
                     name,
                     RDKafkaErrorCode::TopicAuthorizationFailed | RDKafkaErrorCode::ClusterAuthorizationFailed,
-                )) => return Err(self.lacks(Operation::Create, &name)),
+                )) => return Err(self.missing_permission(Operation::Create, &name)),
                 Err((name, code)) => {
-                    return Err(refuse(&format!("creating topic {name}"), &KafkaError::AdminOp(code)));
+                    return Err(check_error(&format!("creating topic {name}"), &KafkaError::AdminOp(code)));
                 }
             }
         }
@@ -92,33 +92,33 @@ impl Inquiry {
         })
     }
 
-    fn lacks(&self, operation: Operation, topic: &str) -> CheckError {
+    fn missing_permission(&self, operation: Operation, topic: &str) -> CheckError {
         CheckError::Refused(vec![rights::missing(&self.settings, operation, Resource::Topic(topic))])
     }
 
-    /// Whether the group has ever committed an offset of the raw topic. Topics that were never used together
-    /// may be a mistake, and partitions cannot be taken back.
-    pub(super) fn group_has_begun(&self, raw: usize) -> Result<bool, CheckError> {
+    /// Whether the group has ever committed an offset of the raw topic. A pair of topics that was never used together may
+    /// be a mistake, and partitions cannot be removed.
+    pub(super) fn group_has_committed(&self, raw: usize) -> Result<bool, CheckError> {
         let doing = format!("reading the offsets of group {}", self.settings.group);
         let mut list = TopicPartitionList::new();
         for partition in 0..u32::try_from(raw).unwrap_or(u32::MAX) {
-            list.add_partition(&self.settings.raw, number(partition));
+            list.add_partition(&self.settings.raw, kafka_partition(partition));
         }
-        let answers =
-            native::committed(self.reader.client(), &list, self.wait).map_err(|e| refuse(&doing, &e))?;
-        Ok(answers.iter().any(|answer| answer.offset >= 0))
+        let committed =
+            native::committed(self.reader.client(), &list, self.wait).map_err(|e| check_error(&doing, &e))?;
+        Ok(committed.iter().any(|it| it.offset >= 0))
     }
 
-    /// Gives the clean and the state topic as many partitions as the raw topic has. Returns once the
-    /// brokers know them.
-    pub(super) fn grow(&self, found: &Found) -> Result<(), CheckError> {
+    /// Adds partitions to the clean and the state topic until they have as many as the raw topic. Returns once the metadata
+    /// shows them.
+    pub(super) fn grow(&self, found: &FoundTopics) -> Result<(), CheckError> {
         let Some(partitions) = found.raw.partitions() else { return Ok(()) };
-        let short = topics::short(&self.settings, &found.shapes());
-        for (name, _) in &short {
+        let too_small = topics::too_few_partitions(&self.settings, &found.shapes());
+        for (name, _) in &too_small {
             self.add_partitions(name, partitions)?;
         }
         wait_until("partitions were added", || {
-            Ok(topics::short(&self.settings, &self.topics()?.shapes()).is_empty())
+            Ok(topics::too_few_partitions(&self.settings, &self.topics()?.shapes()).is_empty())
         })
     }
 
@@ -126,28 +126,28 @@ impl Inquiry {
         let options = AdminOptions::new().operation_timeout(Some(self.wait));
         let growth = NewPartitions::new(name, partitions);
         let doing = format!("adding partitions to topic {name}");
-        let answers = pollster::block_on(self.admin.create_partitions([&growth], &options))
-            .map_err(|e| refuse(&doing, &e))?;
-        for answer in answers {
-            match answer {
+        let results = pollster::block_on(self.admin.create_partitions([&growth], &options))
+            .map_err(|e| check_error(&doing, &e))?;
+        for result in results {
+            match result {
                 Ok(name) => tracing::info!(topic = name, partitions, "partitions added"),
-                // Another instance was faster.
+                // Another instance added them first.
                 Err((_, RDKafkaErrorCode::InvalidPartitions)) => {}
                 Err((
                     name,
                     RDKafkaErrorCode::TopicAuthorizationFailed | RDKafkaErrorCode::ClusterAuthorizationFailed,
-                )) => return Err(self.lacks(Operation::Alter, &name)),
-                Err((_, code)) => return Err(refuse(&doing, &KafkaError::AdminOp(code))),
+                )) => return Err(self.missing_permission(Operation::Alter, &name)),
+                Err((_, code)) => return Err(check_error(&doing, &KafkaError::AdminOp(code))),
             }
         }
         Ok(())
     }
 }
 
-/// What was made is not at once in every broker's metadata.
-fn wait_until(done: &str, known: impl Fn() -> Result<bool, CheckError>) -> Result<(), CheckError> {
+/// New topics and partitions do not appear at once in the metadata of every broker.
+fn wait_until(done: &str, is_visible: impl Fn() -> Result<bool, CheckError>) -> Result<(), CheckError> {
     for _ in 0..WAIT_TRIES {
-        if known()? {
+        if is_visible()? {
             return Ok(());
         }
         std::thread::sleep(WAIT_PAUSE);

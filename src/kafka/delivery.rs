@@ -1,4 +1,4 @@
-//! What the producer's own thread reports back about each record it delivered.
+//! The producer's delivery reports: end offsets of the written partitions, and the first failure of a transaction.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
@@ -8,26 +8,26 @@ use rdkafka::message::{DeliveryResult, Message};
 use rdkafka::producer::ProducerContext;
 use rdkafka::{ClientContext, types::RDKafkaErrorCode as Code};
 
-use super::ends::Quiet;
+use super::ends::QuietContext;
 use super::error;
 use crate::dedupe::{Offset, PartitionId};
 use crate::ports::{Failure, LogId, Refused, Written};
 
-/// Which topic a record went to. The kind travels in the three top bits of the client's per-message
-/// word, the raw offset in the rest, so that a delivery costs no allocation.
+/// The topic that a record was written to. It is stored in the three highest bits of librdkafka's per-message opaque value,
+/// and the raw offset in the other bits, so that a delivery report needs no allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Clean,
     State,
     DeadLetter,
     Duplicates,
-    /// A record whose only purpose is the marker behind it.
+    /// A record that is written only to get a transaction marker into the partition.
     Purge,
 }
 
 const OFFSET_BITS: u32 = 61;
 
-pub(super) fn mark(kind: Kind, offset: Offset) -> usize {
+pub(super) fn opaque(kind: Kind, offset: Offset) -> usize {
     let kind = match kind {
         Kind::Clean => 0u64,
         Kind::State => 1,
@@ -38,38 +38,39 @@ pub(super) fn mark(kind: Kind, offset: Offset) -> usize {
     usize::try_from((kind << OFFSET_BITS) | (offset & ((1 << OFFSET_BITS) - 1))).unwrap_or(usize::MAX)
 }
 
-fn unmark(mark: usize) -> (Kind, Offset) {
-    let mark = mark as u64;
-    let kind = match mark >> OFFSET_BITS {
+fn from_opaque(opaque: usize) -> (Kind, Offset) {
+    let opaque = opaque as u64;
+    let kind = match opaque >> OFFSET_BITS {
         0 => Kind::Clean,
         1 => Kind::State,
         2 => Kind::DeadLetter,
         3 => Kind::Duplicates,
         _ => Kind::Purge,
     };
-    (kind, mark & ((1 << OFFSET_BITS) - 1))
+    (kind, opaque & ((1 << OFFSET_BITS) - 1))
 }
 
-/// The first failed delivery of a transaction, widened over all that failed for the same reason.
+/// The first failed delivery of a transaction. Its offset range also covers later failures of the same kind, partition and
+/// error code.
 #[derive(Debug, Clone)]
-struct Failed {
+struct FailedDelivery {
     code: RDKafkaErrorCode,
     kind: Kind,
     records: Refused,
 }
 
-/// One past the highest acknowledged offset of each partition; 0 = none yet. The raw topic may grow while
-/// deliveries come, so row `n` holds 2^n partitions and is made with the first of them; no row ever moves.
+/// One past the highest acknowledged offset of each partition; 0 = none. The raw topic may grow while delivery reports
+/// arrive, so row `n` holds 2^n partitions and is allocated with the first of them. No row ever moves.
 #[derive(Default)]
-struct Ends([OnceLock<Box<[AtomicU64]>>; u32::BITS as usize]);
+struct AckedEnds([OnceLock<Box<[AtomicU64]>>; u32::BITS as usize]);
 
-impl Ends {
+impl AckedEnds {
     fn slot(&self, partition: PartitionId) -> Option<&AtomicU64> {
-        let place = partition.checked_add(1)?;
-        let row = place.ilog2();
+        let position = partition.checked_add(1)?;
+        let row = position.ilog2();
         let slots = self.0.get(row as usize)?;
         let slots = slots.get_or_init(|| (0..1u32 << row).map(|_| AtomicU64::new(0)).collect());
-        slots.get((place - (1 << row)) as usize)
+        slots.get((position - (1 << row)) as usize)
     }
 
     fn raise(&self, partition: i32, offset: i64) {
@@ -79,16 +80,16 @@ impl Ends {
         }
     }
 
-    /// Forgets the ends of the previous transaction.
+    /// Clears the ends of the previous transaction.
     fn reset(&self) {
         self.0.iter().filter_map(OnceLock::get).flatten().for_each(|end| end.store(0, Ordering::Relaxed));
     }
 
-    /// Those that there are, with their partitions.
+    /// All partitions that have an end, with that end.
     fn all(&self) -> Vec<(PartitionId, Offset)> {
         let rows = (0..u32::BITS).zip(&self.0).filter_map(|(row, slots)| Some((row, slots.get()?)));
         let ends = rows
-            .flat_map(|(row, slots)| (0..).map(move |place: u32| (1 << row) + place - 1).zip(slots.iter()));
+            .flat_map(|(row, slots)| (0..).map(move |column: u32| (1 << row) + column - 1).zip(slots.iter()));
         let ends = ends.map(|(partition, end)| (partition, end.load(Ordering::Acquire)));
         ends.filter(|(_, end)| *end > 0).collect()
     }
@@ -99,14 +100,14 @@ impl Ends {
     }
 }
 
-/// Collects deliveries; read by the worker after it has drained them.
+/// Collects delivery reports. The worker reads the result after it has drained the producer.
 #[derive(Default)]
 pub(super) struct Deliveries {
-    clean: Ends,
-    state: Ends,
-    dead_letter: Ends,
-    duplicates: Ends,
-    failed: Mutex<Option<Failed>>,
+    clean: AckedEnds,
+    state: AckedEnds,
+    dead_letter: AckedEnds,
+    duplicates: AckedEnds,
+    failed: Mutex<Option<FailedDelivery>>,
     dropped: AtomicBool,
 }
 
@@ -119,40 +120,46 @@ impl Deliveries {
         self.state.get(partition)
     }
 
-    /// The partitions of side topics written to in this transaction.
+    /// The partitions of side topics written to in this transaction, with their ends.
     pub(super) fn side_ends(&self) -> Vec<(LogId, Offset)> {
-        let of = |topic, ends: &Ends| {
+        let of = |topic, ends: &AckedEnds| {
             ends.all().into_iter().map(move |(partition, end)| (LogId { topic, partition }, end))
         };
         of(Written::DeadLetter, &self.dead_letter).chain(of(Written::Duplicates, &self.duplicates)).collect()
     }
 
-    /// Forgets ends and failures of the previous transaction.
+    /// Clears the ends and failures of the previous transaction.
     pub(super) fn reset(&self) {
-        [&self.clean, &self.state, &self.dead_letter, &self.duplicates].into_iter().for_each(Ends::reset);
+        [&self.clean, &self.state, &self.dead_letter, &self.duplicates]
+            .into_iter()
+            .for_each(AckedEnds::reset);
         self.dropped.store(false, Ordering::Release);
         *self.failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = None;
     }
 
-    /// The failure of this transaction's deliveries, if any; `topic` names the topic of a kind.
+    /// The delivery failure of this transaction, if any. `topic` maps a kind to the topic's name.
     pub(super) fn failure<'a>(&self, topic: impl FnOnce(Kind) -> &'a str) -> Option<Failure> {
         let failed = self.failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()?;
         let topic = topic(failed.kind);
-        if error::blames_the_record(failed.code) {
+        if error::is_record_error(failed.code) {
             match failed.kind {
-                Kind::Clean => return Some(error::refused(topic, failed.code, failed.records)),
+                Kind::Clean => return Some(error::rejected(topic, failed.code, failed.records)),
                 Kind::DeadLetter => {
-                    return Some(error::refused_aside(
+                    return Some(error::rejected_by_side_topic(
                         topic,
                         failed.code,
                         "choose another policy than dead_letter",
                     ));
                 }
                 Kind::Duplicates => {
-                    return Some(error::refused_aside(topic, failed.code, "leave topics.duplicates out"));
+                    return Some(error::rejected_by_side_topic(
+                        topic,
+                        failed.code,
+                        "leave topics.duplicates out",
+                    ));
                 }
                 Kind::Purge => {}
-                Kind::State => return Some(error::refused_state(topic, failed.code)),
+                Kind::State => return Some(error::rejected_state(topic, failed.code)),
             }
         }
         let cause = KafkaError::MessageProduction(failed.code);
@@ -165,7 +172,7 @@ impl Deliveries {
     }
 
     fn fail(&self, code: Code, (kind, offset): (Kind, Offset), partition: i32) {
-        // Purged records failed because others did before them; they explain nothing.
+        // Records are purged because other records failed earlier; they are not the cause.
         if matches!(code, Code::PurgeQueue | Code::PurgeInflight) {
             self.dropped.store(true, Ordering::Release);
             return;
@@ -175,13 +182,13 @@ impl Deliveries {
         match failed.as_mut() {
             None => {
                 let records = Refused { partition, first: offset, last: offset };
-                *failed = Some(Failed { code, kind, records });
+                *failed = Some(FailedDelivery { code, kind, records });
             }
-            Some(known)
-                if known.code == code && known.kind == kind && known.records.partition == partition =>
+            Some(first)
+                if first.code == code && first.kind == kind && first.records.partition == partition =>
             {
-                known.records.first = known.records.first.min(offset);
-                known.records.last = known.records.last.max(offset);
+                first.records.first = first.records.first.min(offset);
+                first.records.last = first.records.last.max(offset);
             }
             Some(_) => {}
         }
@@ -190,7 +197,7 @@ impl Deliveries {
 
 impl ClientContext for Deliveries {
     fn error(&self, error: KafkaError, reason: &str) {
-        Quiet.error(error, reason);
+        QuietContext.error(error, reason);
     }
 }
 
@@ -198,7 +205,7 @@ impl ProducerContext for Deliveries {
     type DeliveryOpaque = usize;
 
     fn delivery(&self, result: &DeliveryResult<'_>, opaque: usize) {
-        let (kind, offset) = unmark(opaque);
+        let (kind, offset) = from_opaque(opaque);
         match result {
             Ok(message) => match kind {
                 Kind::Clean => self.clean.raise(message.partition(), message.offset()),
@@ -221,17 +228,17 @@ mod tests {
     use crate::ports::Remedy;
 
     #[test]
-    fn the_mark_of_a_record_reads_back() {
+    fn kind_and_offset_round_trip_through_the_opaque_value() {
         for kind in [Kind::Clean, Kind::State, Kind::DeadLetter, Kind::Duplicates, Kind::Purge] {
             for offset in [0, 1, (1 << OFFSET_BITS) - 1] {
-                assert_eq!(unmark(mark(kind, offset)), (kind, offset));
+                assert_eq!(from_opaque(opaque(kind, offset)), (kind, offset));
             }
         }
     }
 
     #[test]
-    fn ends_are_kept_for_any_partition_apart() {
-        let ends = Ends::default();
+    fn each_partition_has_its_own_end() {
+        let ends = AckedEnds::default();
         let partitions: Vec<i32> = (0..70).chain([4_095, 4_096, 100_000]).collect();
         for partition in &partitions {
             ends.raise(*partition, i64::from(*partition) * 10);
@@ -249,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_of_one_kind_widen_and_purged_records_explain_nothing() {
+    fn equal_failures_widen_the_range_and_purged_records_are_no_failure() {
         let deliveries = Deliveries::default();
         deliveries.fail(Code::PurgeQueue, (Kind::Clean, 3), 1);
         assert!(deliveries.failure(|_| "c").is_none());
@@ -265,11 +272,15 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_state_record_needs_an_operator_and_names_no_raw_record() {
+    fn a_rejected_state_record_requires_an_operator_and_names_no_raw_record() {
         let deliveries = Deliveries::default();
         deliveries.fail(Code::MessageSizeTooLarge, (Kind::State, 0), 1);
         let failure = deliveries.failure(|_| "s").unwrap();
         assert_eq!((failure.remedy, failure.refused), (Remedy::Stop, None));
-        assert!(failure.what.starts_with("topic s refused a state record"), "{}", failure.what);
+        assert!(
+            failure.what.starts_with("the broker rejected a state record for topic s"),
+            "{}",
+            failure.what
+        );
     }
 }

@@ -1,8 +1,7 @@
-//! The ends of logs, asked by clients that do nothing else.
+//! Log start and end offsets, read by dedicated clients.
 //!
-//! A broker answers the requests of a connection in turn, and a fetch waits up to half a second for
-//! records. A client that reads a quiet topic would wait as long for every question about its ends,
-//! one partition after the other.
+//! A broker processes the requests of a connection in order, and a fetch waits up to half a second for records. A client
+//! that fetches from an idle topic would delay every offset request by that time, one partition after the other.
 
 use std::time::Duration;
 
@@ -12,39 +11,39 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::topic_partition_list::{Offset as KafkaOffset, TopicPartitionList};
 
 use super::client_config::Settings;
-use super::consumer::number;
+use super::consumer::kafka_partition;
 use super::error::failure;
 use crate::dedupe::{Offset, PartitionId};
 use crate::ports::{Bounds, Failure};
 
-/// The default context logs the end of a partition, which is what readers wait for, as an error, and
-/// during an outage an error a second; the calls that fail are reported where they are made.
-pub(super) struct Quiet;
+/// A context that logs errors at debug level only. The default context logs the end of a partition, which readers wait for,
+/// as an error, and one error per second during an outage. Failed calls are reported by their callers.
+pub(super) struct QuietContext;
 
-impl ClientContext for Quiet {
+impl ClientContext for QuietContext {
     fn error(&self, error: KafkaError, reason: &str) {
         if error.rdkafka_error_code() != Some(RDKafkaErrorCode::PartitionEOF) {
-            tracing::debug!(%error, reason, "client");
+            tracing::debug!(%error, reason, "client error");
         }
     }
 }
 
-impl ConsumerContext for Quiet {}
+impl ConsumerContext for QuietContext {}
 
-/// A client outside of the group's protocol, of the given isolation.
-pub(super) fn reader(settings: &Settings, isolation: &str) -> Result<BaseConsumer<Quiet>, Failure> {
+/// A client with the given isolation level that does not join the group.
+pub(super) fn reader(settings: &Settings, isolation: &str) -> Result<BaseConsumer<QuietContext>, Failure> {
     let doing = || format!("creating a reader for group {}", settings.group);
-    settings.reader(isolation).create_with_context(Quiet).map_err(|e| failure(&doing(), &e))
+    settings.reader(isolation).create_with_context(QuietContext).map_err(|e| failure(&doing(), &e))
 }
 
-/// Asks for the ends of logs.
+/// Reads log start and end offsets.
 pub(super) struct Ends {
-    stable: BaseConsumer<Quiet>,
-    unstable: BaseConsumer<Quiet>,
+    stable: BaseConsumer<QuietContext>,
+    unstable: BaseConsumer<QuietContext>,
 }
 
 impl Ends {
-    /// Creates the clients; nothing is asked yet.
+    /// Creates the clients; sends no request yet.
     pub(super) fn new(settings: &Settings) -> Result<Self, Failure> {
         Ok(Self {
             stable: reader(settings, "read_committed")?,
@@ -52,31 +51,32 @@ impl Ends {
         })
     }
 
-    /// The client that waits for pending transactions.
-    pub(super) fn stable(&self) -> &BaseConsumer<Quiet> {
+    /// The `read_committed` client: its offset fetch waits for pending transactions.
+    pub(super) fn stable(&self) -> &BaseConsumer<QuietContext> {
         &self.stable
     }
 
-    /// The client that sees what is not committed.
-    pub(super) fn unstable(&self) -> &BaseConsumer<Quiet> {
+    /// The `read_uncommitted` client.
+    pub(super) fn unstable(&self) -> &BaseConsumer<QuietContext> {
         &self.unstable
     }
 
-    /// The ends of partitions of several topics, in this order; one request to each leader for each kind of end.
+    /// The bounds of partitions of several topics, in this order. Each leader receives one request for each kind of offset.
     pub(super) fn of_all(
         &self,
         logs: &[(&str, PartitionId)],
         wait: Duration,
     ) -> Result<Vec<Bounds>, Failure> {
         let low = offsets_at(&self.stable, logs, KafkaOffset::Beginning, wait)?;
-        // The stable end first: what is written in between is beyond it, never behind the written end.
+        // The stable end is read before the high watermark: records written in between are beyond the stable end, so it
+        // never exceeds the high watermark.
         let stable = offsets_at(&self.stable, logs, KafkaOffset::End, wait)?;
         let high = offsets_at(&self.unstable, logs, KafkaOffset::End, wait)?;
         let ends = low.into_iter().zip(stable).zip(high);
         Ok(ends.map(|((low, stable), high)| Bounds { low, stable, high: high.max(stable) }).collect())
     }
 
-    /// The stable ends alone.
+    /// Only the stable ends.
     pub(super) fn stable_of_all(
         &self,
         logs: &[(&str, PartitionId)],
@@ -85,10 +85,15 @@ impl Ends {
         offsets_at(&self.stable, logs, KafkaOffset::End, wait)
     }
 
-    /// The stable end by a `read_committed` client, the written end by the other.
+    /// The bounds of one partition: log start offset, last stable offset, and high watermark.
     pub(super) fn of(&self, topic: &str, partition: PartitionId, wait: Duration) -> Result<Bounds, Failure> {
-        let fail = |e| failure(&format!("reading the ends of topic {topic}, partition {partition}"), &e);
-        let at = (topic, number(partition));
+        let fail = |e| {
+            failure(
+                &format!("reading the log start and end offsets of topic {topic}, partition {partition}"),
+                &e,
+            )
+        };
+        let at = (topic, kafka_partition(partition));
         let (low, stable) = watermarks(&self.stable, at, wait).map_err(fail)?;
         let (_, high) = watermarks(&self.unstable, at, wait).map_err(fail)?;
         let offset = |value: i64| u64::try_from(value).unwrap_or(0);
@@ -96,33 +101,33 @@ impl Ends {
     }
 }
 
-/// Where logs begin or end for this reader, by a list-offsets request to each leader. A partition can have an error of
-/// its own.
-pub(super) fn listed<'a>(
-    reader: &BaseConsumer<Quiet>,
+/// The log start or end offsets for this reader's isolation level, by one `ListOffsets` request to each leader. Each
+/// partition of the result can have an error of its own.
+pub(super) fn list_offsets<'a>(
+    reader: &BaseConsumer<QuietContext>,
     logs: impl IntoIterator<Item = (&'a str, PartitionId)>,
     end: KafkaOffset,
     wait: Duration,
 ) -> Result<TopicPartitionList, KafkaError> {
     let mut list = TopicPartitionList::new();
     for (topic, partition) in logs {
-        // In the place of a time.
-        list.add_partition_offset(topic, number(partition), end)?;
+        // A logical offset takes the place of the timestamp.
+        list.add_partition_offset(topic, kafka_partition(partition), end)?;
     }
     if list.count() == 0 { Ok(list) } else { reader.offsets_for_times(list, wait) }
 }
 
-/// The same, each partition with its offset; an error for one is an error for all.
+/// The same as plain offsets; an error for one partition fails the call.
 fn offsets_at(
-    reader: &BaseConsumer<Quiet>,
+    reader: &BaseConsumer<QuietContext>,
     logs: &[(&str, PartitionId)],
     end: KafkaOffset,
     wait: Duration,
 ) -> Result<Vec<Offset>, Failure> {
-    let answer = listed(reader, logs.iter().copied(), end, wait)
-        .map_err(|e| failure("reading where logs begin and end", &e))?;
+    let list = list_offsets(reader, logs.iter().copied(), end, wait)
+        .map_err(|e| failure("reading log start and end offsets", &e))?;
     let offset_of = |(topic, partition): &(&str, PartitionId)| {
-        let element = answer.find_partition(topic, number(*partition));
+        let element = list.find_partition(topic, kafka_partition(*partition));
         let unknown = || KafkaError::MetadataFetch(RDKafkaErrorCode::UnknownPartition);
         let element = element.ok_or_else(unknown)?;
         element.error()?;
@@ -133,25 +138,28 @@ fn offsets_at(
     };
     logs.iter()
         .map(|log| {
-            let named = |e: KafkaError| {
-                failure(&format!("reading where topic {}, partition {} begins and ends", log.0, log.1), &e)
+            let fail = |e: KafkaError| {
+                failure(
+                    &format!("reading the log start or end offset of topic {}, partition {}", log.0, log.1),
+                    &e,
+                )
             };
-            offset_of(log).map_err(named)
+            offset_of(log).map_err(fail)
         })
         .collect()
 }
 
 fn watermarks(
-    reader: &BaseConsumer<Quiet>,
+    reader: &BaseConsumer<QuietContext>,
     (topic, partition): (&str, i32),
     wait: Duration,
 ) -> Result<(i64, i64), KafkaError> {
     match reader.fetch_watermarks(topic, partition, wait) {
-        // The topic has grown. Nobody who is not asked to refreshes what this client knows of it.
+        // The topic has grown. Only an explicit metadata request refreshes the metadata of this client.
         Err(KafkaError::MetadataFetch(RDKafkaErrorCode::UnknownPartition)) => {
             reader.fetch_metadata(Some(topic), wait)?;
             reader.fetch_watermarks(topic, partition, wait)
         }
-        known => known,
+        result => result,
     }
 }

@@ -1,13 +1,12 @@
-//! Kafka errors sorted by remedy.
+//! Kafka errors classified by remedy.
 //!
-//! The client's contract (librdkafka INTRODUCTION.md, "Transactional Producer") has three flags:
-//! retriable, requires abort, fatal; with none of them set the error counts as fatal. Flags alone are
-//! not enough: `Fenced` may come as "requires abort", `Flush` and `MessageProduction` carry no flags,
-//! and `UnsupportedFeature` is flagged retriable. So the code decides first, the flags second, and
-//! what is still unknown costs a new producer, which is always safe.
+//! The client's contract (librdkafka INTRODUCTION.md, "Transactional Producer") has three flags: retriable, requires abort,
+//! fatal. An error without any flag counts as fatal. The flags alone are not enough: `Fenced` may be flagged "requires
+//! abort", `Flush` and `MessageProduction` have no flags, and `UnsupportedFeature` is flagged retriable. So the error code
+//! decides first, then the flags. An error that is still unknown replaces the producer, which is always safe.
 //!
-//! Failures of TLS and SASL have no remedy of their own: after the start they are outages. A broker that goes
-//! down in the middle of a handshake reports them too, and one whose certificate has expired gets another.
+//! TLS and SASL failures have no remedy of their own: after the start they count as outages. A broker that stops in the
+//! middle of a handshake causes the same errors, and a broker's expired certificate is replaced eventually.
 
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
@@ -16,29 +15,29 @@ use super::connection::said;
 use super::rights;
 use crate::ports::{Failure, Refused, Remedy};
 
-/// Turns a client error into a failure. `doing` completes "while …", naming the topic or group.
+/// Converts a client error to a failure. `doing` follows "while" in the text and names the topic or group.
 pub fn failure(doing: &str, error: &KafkaError) -> Failure {
     let remedy = remedy(error);
     let advice = match remedy {
-        Remedy::Retry => "trying again",
-        Remedy::Abort => "aborting the transaction and reading its records again",
+        Remedy::Retry => "retrying",
+        Remedy::Abort => "aborting the transaction and re-reading its records",
         Remedy::Renew => "replacing the producer and continuing from the committed offset",
         Remedy::Fenced => {
             "another producer uses this transactional id, or the transaction timed out: replacing the producer once"
         }
         Remedy::Rejoin => {
-            "another process uses this group.instance, or an answer of the broker was lost: joining anew"
+            "another process uses this group.instance, or a response of the broker was lost: rejoining"
         }
         Remedy::Stop => advice(error.rdkafka_error_code()),
     };
     Failure { remedy, what: format!("{} while {doing}; {advice}", said(error)), refused: None }
 }
 
-/// The same as [`failure`], naming the right that is missing where the code tells which.
-pub(super) fn failure_of(settings: &Settings, doing: &str, error: &KafkaError) -> Failure {
-    match error.rdkafka_error_code().and_then(|code| rights::of_code(settings, code)) {
-        Some(right) => Failure {
-            what: format!("{} while {doing}; {right}", said(error)),
+/// The same as [`failure`], with the missing permission when the error code identifies it.
+pub(super) fn failure_with_permission(settings: &Settings, doing: &str, error: &KafkaError) -> Failure {
+    match error.rdkafka_error_code().and_then(|code| rights::missing_for_code(settings, code)) {
+        Some(missing) => Failure {
+            what: format!("{} while {doing}; {missing}", said(error)),
             remedy: remedy(error),
             refused: None,
         },
@@ -46,46 +45,46 @@ pub(super) fn failure_of(settings: &Settings, doing: &str, error: &KafkaError) -
     }
 }
 
-/// A failure of records that the broker refused as such.
-pub fn refused(topic: &str, code: RDKafkaErrorCode, records: Refused) -> Failure {
+/// A failure because the broker rejected particular records.
+pub fn rejected(topic: &str, code: RDKafkaErrorCode, records: Refused) -> Failure {
     let Refused { partition, first, last } = records;
     Failure {
         remedy: Remedy::Abort,
         what: format!(
-            "topic {topic} refused records of raw partition {partition}, offsets {first} to {last}: {code}; \
-             aborting the transaction and looking for the record that causes it"
+            "the broker rejected records of raw partition {partition}, offsets {first} to {last}, for topic {topic}: {code}; \
+             aborting the transaction and searching for the record that causes it"
         ),
         refused: Some(records),
     }
 }
 
-/// A record that a side topic refuses has nowhere to go; `otherwise` says how to do without that topic.
-pub fn refused_aside(topic: &str, code: RDKafkaErrorCode, otherwise: &str) -> Failure {
+/// A rejected record of a side topic has no other destination; `otherwise` describes how to run without that topic.
+pub fn rejected_by_side_topic(topic: &str, code: RDKafkaErrorCode, otherwise: &str) -> Failure {
     Failure {
         remedy: Remedy::Stop,
         what: format!(
-            "topic {topic} refused a record: {code}; let it accept what the raw topic does (max.message.bytes, \
-             message.timestamp.after.max.ms), or {otherwise}"
+            "the broker rejected a record for topic {topic}: {code}; configure that topic to accept what the raw topic \
+             accepts (max.message.bytes, message.timestamp.after.max.ms), or {otherwise}"
         ),
         refused: None,
     }
 }
 
-/// The state topic refuses a record: nothing can be committed, as each transaction has its state in it.
-pub fn refused_state(topic: &str, code: RDKafkaErrorCode) -> Failure {
+/// A rejected record of the state topic: nothing can be committed, because every transaction writes its state there.
+pub fn rejected_state(topic: &str, code: RDKafkaErrorCode) -> Failure {
     Failure {
         remedy: Remedy::Stop,
         what: format!(
-            "topic {topic} refused a state record: {code}; the size of state records follows the topic's max.message.bytes \
-             at the start, so when that was lowered, start again; the topic must not refuse records for their timestamp \
-             (message.timestamp.before.max.ms, message.timestamp.after.max.ms)"
+            "the broker rejected a state record for topic {topic}: {code}; state records are sized by the topic's \
+             max.message.bytes at the start, so restart if that was lowered; the topic must not reject records for their \
+             timestamp (message.timestamp.before.max.ms, message.timestamp.after.max.ms)"
         ),
         refused: None,
     }
 }
 
-/// Whether a delivery error blames the record itself, not the cluster.
-pub fn blames_the_record(code: RDKafkaErrorCode) -> bool {
+/// Whether a delivery error is about the record itself, not about the cluster.
+pub fn is_record_error(code: RDKafkaErrorCode) -> bool {
     use RDKafkaErrorCode as C;
     matches!(
         code,
@@ -100,7 +99,7 @@ pub fn blames_the_record(code: RDKafkaErrorCode) -> bool {
     )
 }
 
-/// Whether an error says that bytes of the log are damaged. The client goes on behind them.
+/// Whether an error reports damaged bytes in a log. The client skips them and continues.
 pub(super) fn is_damage(code: RDKafkaErrorCode) -> bool {
     use RDKafkaErrorCode as C;
     matches!(code, C::BadMessage | C::BadCompression | C::NotImplemented)
@@ -108,7 +107,7 @@ pub(super) fn is_damage(code: RDKafkaErrorCode) -> bool {
 
 fn remedy(error: &KafkaError) -> Remedy {
     let code = error.rdkafka_error_code();
-    // What is read again would be as damaged as before.
+    // Another read would return the same damaged bytes.
     if matches!(error, KafkaError::MessageConsumption(code) if is_damage(*code)) {
         return Remedy::Stop;
     }
@@ -119,8 +118,8 @@ fn remedy(error: &KafkaError) -> Remedy {
         KafkaError::Transaction(e) if e.is_fatal() => Remedy::Renew,
         KafkaError::Transaction(e) if e.txn_requires_abort() => Remedy::Abort,
         KafkaError::Transaction(e) if e.is_retriable() => Remedy::Retry,
-        // The client refused the record before it reached the queue. A commit would not notice that
-        // the record is missing. (A full queue is waited for where the record is at hand.)
+        // The client rejected the record before it entered the queue. A commit would succeed without the record. (A full
+        // queue is retried by the caller that has the record.)
         KafkaError::MessageProduction(_) => Remedy::Abort,
         KafkaError::MetadataFetch(_)
         | KafkaError::OffsetFetch(_)
@@ -159,7 +158,7 @@ fn advice(code: Option<RDKafkaErrorCode>) -> &'static str {
     use RDKafkaErrorCode as C;
     match code {
         Some(C::TopicAuthorizationFailed) => {
-            "a right on a topic was taken away; run dedupd check, which names it with the command that grants it"
+            "a permission on a topic was removed; run dedupd check, which names it with the command that grants it"
         }
         Some(C::GroupAuthorizationFailed) => "grant READ on the consumer group to this principal",
         Some(C::TransactionalIdAuthorizationFailed) => {
@@ -172,8 +171,8 @@ fn advice(code: Option<RDKafkaErrorCode>) -> &'static str {
             "the broker is too old: dedupd needs Apache Kafka 2.5 or newer"
         }
         Some(code) if is_damage(code) => {
-            "its log is damaged; see kafka-dump-log.sh, and let a replica lead that is not"
+            "its log is damaged; see kafka-dump-log.sh, and elect a replica that is not damaged as leader"
         }
-        _ => "an operator has to look at this",
+        _ => "an operator must resolve this",
     }
 }

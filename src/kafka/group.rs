@@ -1,4 +1,4 @@
-//! What the client's callback says about the group, queued for the worker.
+//! Rebalance events of the client's callback, queued for the worker.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,31 +8,32 @@ use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaRespErr;
 use rdkafka::{ClientContext, TopicPartitionList as Partitions};
 
-use super::connection::{Complaint, Heard};
-use super::ends::Quiet;
+use super::connection::{Complaint, LastProblem};
+use super::ends::QuietContext;
 use crate::dedupe::PartitionId;
 use crate::ports::GroupEvent;
 
-/// Queues group events; answers revocations itself only while the consumer is being closed,
-/// because nobody polls for them any more.
+/// Queues rebalance events. It handles a revocation itself only while the consumer is being closed, because the worker no
+/// longer polls for events then.
 #[derive(Default)]
-pub(super) struct Group {
+pub(super) struct GroupContext {
     events: Mutex<Vec<GroupEvent>>,
-    /// The client waits for [`Source::assign`](crate::ports::Source::assign) or [`Source::unassign`](crate::ports::Source::unassign).
-    unanswered: AtomicBool,
+    /// The client waits for [`Source::assign`](crate::ports::Source::assign) or
+    /// [`Source::unassign`](crate::ports::Source::unassign).
+    rebalance_pending: AtomicBool,
     closing: AtomicBool,
-    heard: Heard,
+    problem: LastProblem,
 }
 
-impl Group {
-    /// Why there is no connection, as far as the client has said it lately.
+impl GroupContext {
+    /// The connection problem that the client reported last, if it is recent.
     pub(super) fn complaint(&self) -> Option<Complaint> {
-        self.heard.latest()
+        self.problem.latest()
     }
 
-    /// A connection stands.
+    /// Removes the stored connection problem, because a connection works.
     pub(super) fn connected(&self) {
-        self.heard.clear();
+        self.problem.clear();
     }
 
     fn push(&self, event: GroupEvent) {
@@ -44,36 +45,35 @@ impl Group {
         std::mem::take(&mut self.events.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
     }
 
-    /// The last rebalance has been answered.
-    pub(super) fn answered(&self) {
-        self.unanswered.store(false, Ordering::Release);
+    /// Marks the last rebalance event as handled.
+    pub(super) fn rebalance_handled(&self) {
+        self.rebalance_pending.store(false, Ordering::Release);
     }
 
-    /// From now on revocations answer themselves. Returns whether a rebalance announced before still
-    /// waits for its answer.
+    /// From now on the callback handles revocations itself. Returns whether an earlier rebalance event is still pending.
     pub(super) fn close(&self) -> bool {
         self.closing.store(true, Ordering::Release);
-        self.unanswered.load(Ordering::Acquire)
+        self.rebalance_pending.load(Ordering::Acquire)
     }
 }
 
-impl ClientContext for Group {
+impl ClientContext for GroupContext {
     fn error(&self, error: KafkaError, reason: &str) {
-        self.heard.note(reason);
-        Quiet.error(error, reason);
+        self.problem.record(reason);
+        QuietContext.error(error, reason);
     }
 }
 
-impl ConsumerContext for Group {
+impl ConsumerContext for GroupContext {
     fn rebalance(&self, consumer: &BaseConsumer<Self>, err: RDKafkaRespErr, list: &mut Partitions) {
         let partitions: Vec<PartitionId> =
             list.elements().iter().filter_map(|e| u32::try_from(e.partition()).ok()).collect();
         if self.closing.load(Ordering::Acquire) {
-            // An error here means that the assignment is gone already, which is what we want.
+            // An error here means that the assignment is already removed, as intended.
             drop(consumer.unassign());
             return;
         }
-        self.unanswered.store(true, Ordering::Release);
+        self.rebalance_pending.store(true, Ordering::Release);
         if err == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS {
             self.push(GroupEvent::Assigned(partitions));
         } else if consumer.assignment_lost() {

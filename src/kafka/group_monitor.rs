@@ -1,5 +1,5 @@
-//! The consumer group as a whole: who has which partitions of raw, how far it has committed, and a rebalance
-//! that is forced when partitions have no owner.
+//! The consumer group as a whole: the raw partitions of each member, the committed offsets, and a forced rebalance when
+//! partitions are not assigned to any member.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -11,25 +11,25 @@ use rdkafka::groups::GroupMemberInfo;
 use rdkafka::topic_partition_list::TopicPartitionList;
 
 use super::client_config::Settings;
-use super::consumer::number;
-use super::ends::{Quiet, reader};
+use super::consumer::kafka_partition;
+use super::ends::{QuietContext, reader};
 use super::error::failure;
 use super::log_ends::Offsets;
 use super::native;
 use crate::dedupe::PartitionId;
 use crate::ports::{Failure, Remedy};
 
-/// How often the passing member looks whether it may leave.
-const LOOK: Duration = Duration::from_millis(100);
+/// Interval at which the temporary member checks whether it can leave.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What the coordinator says of the group's state.
+/// The state of the group as the coordinator reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum GroupState {
     /// Every member has its assignment.
     Stable,
-    /// The assignment is being made.
+    /// A rebalance is in progress.
     Rebalancing,
-    /// There is no member.
+    /// The group has no members.
     #[default]
     Empty,
 }
@@ -46,29 +46,30 @@ pub struct Member {
 /// The group as its coordinator describes it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct GroupView {
-    /// Its state; only in a stable group are the partitions of the members known.
+    /// Its state. The partitions of the members are known only when the group is stable.
     pub state: GroupState,
     /// Its members.
     pub members: Vec<Member>,
 }
 
-/// Asks about the group, by a client that is no member of it.
+/// Describes the group, with a client that is not a member of it.
 pub struct GroupMonitor {
-    client: BaseConsumer<Quiet>,
+    client: BaseConsumer<QuietContext>,
     settings: Settings,
 }
 
 impl GroupMonitor {
-    /// Creates the client; nothing is asked yet.
+    /// Creates the client; sends no request yet.
     pub fn new(settings: &Settings) -> Result<Self, Failure> {
-        // Not as read_committed: the lag must not wait for pending transactions.
+        // Not read_committed: reading the lag must not wait for pending transactions.
         Ok(Self { client: reader(settings, "read_uncommitted")?, settings: settings.clone() })
     }
 
     /// The members of the group and their partitions of the raw topic.
     ///
-    /// By the older of the client's two calls: the other one (`DescribeConsumerGroups`) ends the process with a failed
-    /// assertion when the coordinator goes away while it waits (librdkafka 2.12.1, `rd_kafka_enq_once_del_source_return`).
+    /// Uses the older of the client's two calls. The newer one (`DescribeConsumerGroups`) ends the process with a failed
+    /// assertion when the coordinator becomes unavailable during the call (librdkafka 2.12.1,
+    /// `rd_kafka_enq_once_del_source_return`).
     pub fn view(&self, wait: Duration) -> Result<GroupView, Failure> {
         let Settings { group, raw, .. } = &self.settings;
         let fail = |e: &KafkaError| failure(&format!("describing group {group}"), e);
@@ -83,12 +84,12 @@ impl GroupMonitor {
         };
         let member = |it: &GroupMemberInfo| Member {
             client_id: it.client_id().to_owned(),
-            partitions: it.assignment().and_then(|bytes| assigned(bytes, raw)).unwrap_or_default(),
+            partitions: it.assignment().and_then(|bytes| decode_assignment(bytes, raw)).unwrap_or_default(),
         };
         Ok(GroupView { state, members: found.members().iter().map(member).collect() })
     }
 
-    /// The offsets that the group has committed, without those of open transactions. A partition without one is left out.
+    /// The committed offsets of the group, without those of open transactions. A partition without one is omitted.
     pub fn committed(
         &self,
         partitions: impl IntoIterator<Item = PartitionId>,
@@ -100,54 +101,56 @@ impl GroupMonitor {
         };
         let mut list = TopicPartitionList::new();
         for partition in partitions {
-            list.add_partition(raw, number(partition));
+            list.add_partition(raw, kafka_partition(partition));
         }
-        let answer = native::committed(self.client.client(), &list, wait).map_err(|e| fail(&e))?;
-        let known = answer.into_iter().filter(|it| it.error.is_none());
+        let offsets = native::committed(self.client.client(), &list, wait).map_err(|e| fail(&e))?;
+        let known = offsets.into_iter().filter(|it| it.error.is_none());
         Ok(known.filter_map(|it| Some((it.partition.try_into().ok()?, it.offset.try_into().ok()?))).collect())
     }
 
-    /// Makes the group distribute its partitions anew: a member joins and leaves again. Returns whether it came to that
-    /// within `limit`; gives up as soon as `stop` is set.
+    /// Forces a rebalance: a temporary member joins the group and leaves it. Returns whether it joined within `limit`;
+    /// returns early when `stop` is set.
     ///
-    /// The coordinator starts a rebalance for a new dynamic member in every case. It does not for a static member that
-    /// comes back, nor for a member that joins again with the same subscription. The passing member subscribes to the
-    /// state topic, so no partition of raw moves because of it.
+    /// The coordinator always starts a rebalance for a new dynamic member. It does not for a static member that returns, nor
+    /// for a member that rejoins with the same subscription. The temporary member subscribes to the state topic, so no
+    /// partition of raw moves because of it.
     pub fn force_rebalance(&self, limit: Duration, stop: &AtomicBool) -> Result<bool, Failure> {
         let settings = Settings { instance: None, ..self.settings.clone() };
         let doing = || format!("joining group {} to force a rebalance", settings.group);
-        let member: BaseConsumer<Passing> =
-            settings.source().create_with_context(Passing::default()).map_err(|e| failure(&doing(), &e))?;
+        let member: BaseConsumer<TemporaryMember> = settings
+            .source()
+            .create_with_context(TemporaryMember::default())
+            .map_err(|e| failure(&doing(), &e))?;
         member.subscribe(&[&settings.state]).map_err(|e| failure(&doing(), &e))?;
         let mut left = limit;
         while !member.context().joined.load(Ordering::Acquire) {
             if left.is_zero() || stop.load(Ordering::Acquire) {
                 return Ok(false);
             }
-            if let Some(Err(error)) = member.poll(LOOK) {
+            if let Some(Err(error)) = member.poll(POLL_INTERVAL) {
                 let failed = failure(&doing(), &error);
                 if failed.remedy == Remedy::Stop {
                     return Err(failed);
                 }
-                tracing::debug!(%failed, "forcing a rebalance");
+                tracing::debug!(%failed, "polling the temporary member failed; retrying");
             }
-            left = left.saturating_sub(LOOK);
+            left = left.saturating_sub(POLL_INTERVAL);
         }
         Ok(true)
     }
 }
 
-/// The partitions of `topic` in an assignment of the consumer protocol: a version, and for each topic its name and
-/// partitions. `None` when it cannot be read.
-fn assigned(bytes: &[u8], topic: &str) -> Option<Vec<PartitionId>> {
+/// Decodes the partitions of `topic` from an assignment in the consumer protocol format: a version, then each topic's name
+/// and partitions. `None` when the bytes are malformed.
+fn decode_assignment(bytes: &[u8], topic: &str) -> Option<Vec<PartitionId>> {
     let mut rest = bytes.get(2..)?;
     let mut partitions = Vec::new();
-    for _ in 0..number_of(&mut rest)? {
+    for _ in 0..read_u32(&mut rest)? {
         let (length, after) = rest.split_first_chunk::<2>()?;
         let (name, after) = after.split_at_checked(u16::from_be_bytes(*length).into())?;
         rest = after;
-        for _ in 0..number_of(&mut rest)? {
-            let partition = number_of(&mut rest)?;
+        for _ in 0..read_u32(&mut rest)? {
+            let partition = read_u32(&mut rest)?;
             if name == topic.as_bytes() {
                 partitions.push(partition);
             }
@@ -156,25 +159,25 @@ fn assigned(bytes: &[u8], topic: &str) -> Option<Vec<PartitionId>> {
     Some(partitions)
 }
 
-fn number_of(rest: &mut &[u8]) -> Option<u32> {
+fn read_u32(rest: &mut &[u8]) -> Option<u32> {
     let (number, after) = rest.split_first_chunk::<4>()?;
     *rest = after;
     Some(u32::from_be_bytes(*number))
 }
 
-/// A member that only joins.
+/// The context of a member that only joins, to force a rebalance.
 #[derive(Default)]
-struct Passing {
+struct TemporaryMember {
     joined: AtomicBool,
 }
 
-impl ClientContext for Passing {
+impl ClientContext for TemporaryMember {
     fn error(&self, error: KafkaError, reason: &str) {
-        Quiet.error(error, reason);
+        QuietContext.error(error, reason);
     }
 }
 
-impl ConsumerContext for Passing {
+impl ConsumerContext for TemporaryMember {
     fn post_rebalance(&self, _: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
         if matches!(rebalance, Rebalance::Assign(_)) {
             self.joined.store(true, Ordering::Release);
@@ -187,18 +190,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_assignment_of_the_consumer_protocol_is_read_and_a_broken_one_is_not() {
+    fn a_consumer_protocol_assignment_is_decoded_and_a_truncated_one_is_not() {
         let mut bytes = vec![0, 1, 0, 0, 0, 2, 0, 3];
         bytes.extend(b"raw");
         bytes.extend([0, 0, 0, 2, 0, 0, 0, 7, 0, 0, 1, 0, 0, 5]);
         bytes.extend(b"state");
         bytes.extend([0, 0, 0, 1, 0, 0, 0, 3, 0, 0, 0, 0]);
-        assert_eq!(assigned(&bytes, "raw"), Some(vec![7, 256]));
-        assert_eq!(assigned(&bytes, "state"), Some(vec![3]));
-        assert_eq!(assigned(&bytes, "other"), Some(Vec::new()));
-        assert_eq!(assigned(&[0, 0, 0, 0, 0, 0], "raw"), Some(Vec::new()));
+        assert_eq!(decode_assignment(&bytes, "raw"), Some(vec![7, 256]));
+        assert_eq!(decode_assignment(&bytes, "state"), Some(vec![3]));
+        assert_eq!(decode_assignment(&bytes, "other"), Some(Vec::new()));
+        assert_eq!(decode_assignment(&[0, 0, 0, 0, 0, 0], "raw"), Some(Vec::new()));
         for length in 0..bytes.len() - 4 {
-            assert_eq!(assigned(&bytes[..length], "raw"), None, "{length} bytes");
+            assert_eq!(decode_assignment(&bytes[..length], "raw"), None, "{length} bytes");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Where logs begin and end: what retention has deleted before can never be read again, and what lies behind
-//! an open transaction not yet.
+//! Log start and end offsets of the raw topic. Records before the log start offset are permanently deleted; records
+//! behind an open transaction cannot be read yet.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,72 +9,72 @@ use rdkafka::error::KafkaError;
 use rdkafka::topic_partition_list::Offset as KafkaOffset;
 
 use super::client_config::Settings;
-use super::ends::{Ends, Quiet, listed};
+use super::ends::{Ends, QuietContext, list_offsets};
 use super::error::failure;
 use crate::dedupe::{Offset, PartitionId};
 use crate::ports::Failure;
 
-/// An offset of each partition.
+/// One offset for each partition.
 pub type Offsets = BTreeMap<PartitionId, Offset>;
 
-/// Asks where the logs of the raw topic begin and end, by clients of its own: no worker waits for the answer.
+/// Reads log start and end offsets of the raw topic with clients of its own, so no worker waits for the responses.
 ///
-/// One request a broker for all partitions. A partition whose broker does not know is left out; when none is
-/// known, the first one's error is returned.
+/// Each broker receives one request for all its partitions. A partition with an error is omitted; when all have errors, the
+/// first error is returned.
 pub struct LogEnds {
     ends: Ends,
     topic: String,
 }
 
 impl LogEnds {
-    /// Creates the clients; nothing is asked yet.
+    /// Creates the clients; sends no request yet.
     pub fn new(settings: &Settings) -> Result<Self, Failure> {
         Ok(Self { ends: Ends::new(settings)?, topic: settings.raw.clone() })
     }
 
-    /// The first offset left.
+    /// The log start offsets.
     pub fn first(
         &self,
         partitions: impl IntoIterator<Item = PartitionId>,
         wait: Duration,
     ) -> Result<Offsets, Failure> {
-        self.ask(self.ends.stable(), KafkaOffset::Beginning, partitions, wait)
+        self.list_offsets(self.ends.stable(), KafkaOffset::Beginning, partitions, wait)
     }
 
-    /// One past the last offset that a `read_committed` reader can see, and one past the last one written.
+    /// The last stable offsets and the high watermarks.
     pub fn last(
         &self,
         partitions: impl IntoIterator<Item = PartitionId> + Clone,
         wait: Duration,
     ) -> Result<(Offsets, Offsets), Failure> {
-        let stable = self.ask(self.ends.stable(), KafkaOffset::End, partitions.clone(), wait)?;
-        Ok((stable, self.ask(self.ends.unstable(), KafkaOffset::End, partitions, wait)?))
+        let stable = self.list_offsets(self.ends.stable(), KafkaOffset::End, partitions.clone(), wait)?;
+        Ok((stable, self.list_offsets(self.ends.unstable(), KafkaOffset::End, partitions, wait)?))
     }
 
-    fn ask(
+    fn list_offsets(
         &self,
-        reader: &BaseConsumer<Quiet>,
+        reader: &BaseConsumer<QuietContext>,
         end: KafkaOffset,
         partitions: impl IntoIterator<Item = PartitionId>,
         wait: Duration,
     ) -> Result<Offsets, Failure> {
         let fail = |e: &KafkaError| {
-            failure(&format!("asking where the logs of topic {} begin and end", self.topic), e)
+            failure(&format!("reading the log start and end offsets of topic {}", self.topic), e)
         };
         let logs = partitions.into_iter().map(|partition| (self.topic.as_str(), partition));
-        let answer = listed(reader, logs, end, wait).map_err(|e| fail(&e))?;
+        let list = list_offsets(reader, logs, end, wait).map_err(|e| fail(&e))?;
         let mut offsets = Offsets::new();
-        let mut refused = None;
-        for element in answer.elements() {
+        let mut first_error = None;
+        for element in list.elements() {
             match (element.error(), element.offset(), u32::try_from(element.partition())) {
                 (Ok(()), KafkaOffset::Offset(offset), Ok(partition)) => {
                     offsets.insert(partition, u64::try_from(offset).unwrap_or(0));
                 }
-                (Err(error), ..) => drop(refused.get_or_insert(error)),
+                (Err(error), ..) => drop(first_error.get_or_insert(error)),
                 _ => {}
             }
         }
-        match refused {
+        match first_error {
             Some(error) if offsets.is_empty() => Err(fail(&error)),
             _ => Ok(offsets),
         }

@@ -1,7 +1,6 @@
-//! Kafka through librdkafka, behind the ports. Nothing else in dedupd names the client.
+//! Kafka through librdkafka, behind the ports. The service uses the Kafka client only here.
 //!
-//! This folder refuses to know what a duplicate is. It moves bytes and offsets, and sorts errors by
-//! what has to be done about them.
+//! This folder contains no de-duplication logic. It moves bytes and offsets, and classifies errors by remedy.
 
 mod admin;
 mod aside;

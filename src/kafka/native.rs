@@ -1,4 +1,4 @@
-//! The few librdkafka calls that the Rust client does not offer. The only unsafe code of `kafka`.
+//! librdkafka calls that the Rust client does not offer. Besides `topic.rs`, the only unsafe code of `kafka`.
 #![expect(unsafe_code, reason = "foreign functions; each block states what it relies on")]
 
 mod certificate;
@@ -10,17 +10,17 @@ use std::ffi::{CStr, CString};
 use std::ptr;
 use std::time::Duration;
 
-pub use certificate::judged as judged_certificate;
+pub use certificate::rejection as certificate_rejection;
 pub use describe::{Described, topics};
 pub use message::{Message, headers_of};
-pub use poll::{Queue, Unread, poll};
+pub use poll::{Queue, ReadError, poll};
 
 use rdkafka::client::Client;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::topic_partition_list::TopicPartitionList;
 use rdkafka::{ClientContext, bindings as sys};
 
-/// Who the group coordinator believes we are.
+/// This consumer's membership of the group, as the group coordinator sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Membership {
     /// Generation of the group; negative when not a member.
@@ -29,10 +29,10 @@ pub struct Membership {
     pub member_id: String,
 }
 
-/// The membership snapshot of a consumer, `None` when it has no group.
+/// The current membership of a consumer; `None` when it has no `group.id`.
 pub fn membership<C: ClientContext>(client: &Client<C>) -> Option<Membership> {
-    // SAFETY: the client handle is alive for the whole call; the returned object is ours, its
-    // strings live until it is destroyed, and are copied before that.
+    // SAFETY: the client handle is alive for the whole call. We own the returned object; its strings live until it is
+    // destroyed and are copied before that.
     unsafe {
         let metadata = sys::rd_kafka_consumer_group_metadata(client.native_ptr());
         if metadata.is_null() {
@@ -50,29 +50,29 @@ pub fn membership<C: ClientContext>(client: &Client<C>) -> Option<Membership> {
     }
 }
 
-/// One element of an answer about committed offsets.
+/// One partition of a committed-offsets response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommittedOffset {
     /// Partition number.
     pub partition: i32,
-    /// Offset; negative when the group has none.
+    /// Committed offset; negative when the group has none.
     pub offset: i64,
-    /// Metadata, with anything that is not UTF-8 replaced: it may have been written by any program.
+    /// Metadata, with invalid UTF-8 replaced: any program may have written it.
     pub metadata: String,
-    /// Error of this partition alone.
+    /// Error of this partition.
     pub error: Option<RDKafkaErrorCode>,
 }
 
-/// Committed offsets with their metadata. The Rust client's own accessor panics on metadata that is
-/// not UTF-8, which any other program may have written.
+/// Committed offsets with their metadata. The Rust client's own accessor panics on metadata that is not UTF-8, and any other
+/// program may have written such metadata.
 pub fn committed<C: ClientContext>(
     client: &Client<C>,
     partitions: &TopicPartitionList,
     wait: Duration,
 ) -> Result<Vec<CommittedOffset>, KafkaError> {
     let wait_ms = i32::try_from(wait.as_millis()).unwrap_or(i32::MAX);
-    // SAFETY: both handles are alive for the whole call; the elements are read within the count that
-    // librdkafka keeps, before the list is dropped by its owner.
+    // SAFETY: both handles are alive for the whole call. The elements are read within librdkafka's count, before the
+    // owner drops the list.
     unsafe {
         let list = partitions.ptr();
         let code = sys::rd_kafka_committed(client.native_ptr(), list, wait_ms);
@@ -91,7 +91,7 @@ unsafe fn committed_offset(element: &sys::rd_kafka_topic_partition_t) -> Committ
     let metadata = if element.metadata.is_null() || element.metadata_size == 0 {
         String::new()
     } else {
-        // SAFETY: librdkafka keeps `metadata_size` bytes at `metadata` as long as the list lives.
+        // SAFETY: `metadata` points to `metadata_size` bytes as long as the list lives.
         let bytes =
             unsafe { std::slice::from_raw_parts(element.metadata.cast::<u8>(), element.metadata_size) };
         String::from_utf8_lossy(bytes).into_owned()
@@ -101,11 +101,11 @@ unsafe fn committed_offset(element: &sys::rd_kafka_topic_partition_t) -> Committ
     CommittedOffset { partition: element.partition, offset: element.offset, metadata, error }
 }
 
-/// Has the client check, before it reads on from the offset that the list names for a partition, that the leader's log
-/// is still the one whose record before it was taken under this leader epoch.
+/// Sets the leader epoch of the record before a partition's offset in the list. When it seeks to that offset, the client
+/// first checks with the leader that the log has not been truncated since, by comparing leader epochs.
 pub fn set_leader_epoch(list: &TopicPartitionList, topic: &str, partition: i32, epoch: i32) {
     let Ok(topic) = CString::new(topic) else { return };
-    // SAFETY: the list is alive, the name is a C string, and an element belongs to its list.
+    // SAFETY: the list is alive, the name is a C string, and the element belongs to the list.
     unsafe {
         let element = sys::rd_kafka_topic_partition_list_find(list.ptr(), topic.as_ptr(), partition);
         if !element.is_null() {
@@ -114,8 +114,12 @@ pub fn set_leader_epoch(list: &TopicPartitionList, topic: &str, partition: i32, 
     }
 }
 
-/// The high watermark that came with the last fetch of a partition; `None` before the first.
-pub fn known_end<C: ClientContext>(client: &Client<C>, topic: &str, partition: i32) -> Option<u64> {
+/// The high watermark of the last fetch response of a partition; `None` before the first. Sends no request.
+pub fn cached_high_watermark<C: ClientContext>(
+    client: &Client<C>,
+    topic: &str,
+    partition: i32,
+) -> Option<u64> {
     let topic = CString::new(topic).ok()?;
     let (mut low, mut high) = (-1i64, -1i64);
     // SAFETY: the handle is alive, the name is a C string, and both results are written before use.
@@ -133,8 +137,8 @@ pub fn known_end<C: ClientContext>(client: &Client<C>, topic: &str, partition: i
         .and_then(|high| high.try_into().ok())
 }
 
-/// Waits until every record is acknowledged or failed, without the pause of `linger.ms`; at most `wait`.
-/// Returns whether it came to that. Deliveries have to be served by another thread meanwhile.
+/// Waits at most `wait` until every record is acknowledged or failed; `linger.ms` does not apply meanwhile. Returns false on
+/// timeout. Another thread must serve the delivery reports during the call.
 ///
 /// The Rust client's own flush polls in slices of 100 ms.
 pub fn flush<C: ClientContext>(client: &Client<C>, wait: Duration) -> bool {
@@ -144,10 +148,10 @@ pub fn flush<C: ClientContext>(client: &Client<C>, wait: Duration) -> bool {
     code == sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR
 }
 
-/// Lets groups of the embedded broker form at once instead of after its default of three seconds.
-/// Does nothing to a client without an embedded broker.
+/// Reduces the initial rebalance delay of the embedded broker to 100 ms; its default is three seconds. Has no effect on a
+/// client without an embedded broker.
 pub fn hasten_groups<C: ClientContext>(client: &Client<C>) {
-    // SAFETY: the handle is alive; the cluster belongs to it and is only told a number.
+    // SAFETY: the handle is alive; the cluster belongs to it, and the call only sets a number.
     unsafe {
         let cluster = sys::rd_kafka_handle_mock_cluster(client.native_ptr());
         if !cluster.is_null() {

@@ -1,4 +1,4 @@
-//! The clean topic, the state topic and the transaction around them.
+//! The transactional producer: writes the clean, state and side topics and the group's offsets in one transaction.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,11 +7,11 @@ use rdkafka::consumer::Consumer;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{Producer, ThreadedProducer};
 
-use super::aside::{SideTopic, explained};
+use super::aside::{SideTopic, reason_headers};
 use super::client_config::Settings;
-use super::consumer::{KafkaSource, number};
-use super::delivery::{Deliveries, Kind, mark};
-use super::error::failure_of;
+use super::consumer::{KafkaSource, kafka_partition};
+use super::delivery::{Deliveries, Kind, opaque};
+use super::error::failure_with_permission;
 use super::native;
 use super::offsets::{self, ABANDONED};
 use super::record::RawRecord;
@@ -24,16 +24,16 @@ use crate::ports::{Failure, LogId, Position, Reason, Record, Remedy, Side, Sink,
 
 pub(super) type Client = Arc<ThreadedProducer<Deliveries>>;
 
-/// Slice of waiting for deliveries, after which a failure is looked for.
-const FLUSH: Duration = Duration::from_millis(20);
-/// The client's `init_transactions` and its like must come back often enough for the worker to poll.
+/// Interval at which a wait for delivery reports checks for a failure.
+const FLUSH_SLICE: Duration = Duration::from_millis(20);
+/// Longest time that a send waits for space in the client's queue.
 const QUEUE_FULL_WAIT: Duration = Duration::from_secs(30);
 
-/// How long a producer is given to hear of a new partition; well below the timeout of a transaction.
-const GROWTH: Duration = Duration::from_secs(2);
+/// Longest time that a send waits until the producer's metadata shows a new partition; well below the transaction timeout.
+const NEW_PARTITION_WAIT: Duration = Duration::from_secs(2);
 
-/// A producer and the topics it writes to. The topics come first, as they have to be dropped first.
-struct Producing {
+/// A producer and the topics it writes to. The topics are declared first because they must be dropped first.
+struct ActiveProducer {
     clean: Topic,
     state: Topic,
     dead_letter: Option<SideTopic>,
@@ -41,23 +41,23 @@ struct Producing {
     client: Client,
 }
 
-impl Producing {
-    fn know_sides(&mut self, wait: Duration) -> Result<(), KafkaError> {
+impl ActiveProducer {
+    fn load_side_partitions(&mut self, wait: Duration) -> Result<(), KafkaError> {
         let client = self.client.client();
         let mut sides = [&mut self.dead_letter, &mut self.duplicates].into_iter().flatten();
-        sides.try_for_each(|side| side.know(client, wait))
+        sides.try_for_each(|side| side.load_partitions(client, wait))
     }
 }
 
-/// One transactional producer, replaced whenever an outcome is unknown.
+/// One transactional producer. It is replaced whenever the result of a call is unknown.
 pub struct KafkaSink {
     settings: Settings,
-    producer: Option<Producing>,
+    producer: Option<ActiveProducer>,
     ready: bool,
 }
 
 impl KafkaSink {
-    /// A sink without a producer; [`Sink::prepare`] makes it.
+    /// A sink without a producer; [`Sink::prepare`] creates it.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
         Self { settings, producer: None, ready: false }
@@ -65,14 +65,14 @@ impl KafkaSink {
 
     fn fail(&self, doing: &str, error: &KafkaError) -> Failure {
         let id = &self.settings.transactional_id;
-        failure_of(&self.settings, &format!("{doing} (transactional id {id})"), error)
+        failure_with_permission(&self.settings, &format!("{doing} (transactional id {id})"), error)
     }
 
     fn client(&self) -> Result<&Client, Failure> {
         self.producing().map(|producing| &producing.client)
     }
 
-    fn producing(&self) -> Result<&Producing, Failure> {
+    fn producing(&self) -> Result<&ActiveProducer, Failure> {
         self.producer.as_ref().filter(|_| self.ready).ok_or_else(|| Failure {
             remedy: Remedy::Renew,
             what: format!("no producer is ready (transactional id {})", self.settings.transactional_id),
@@ -80,7 +80,7 @@ impl KafkaSink {
         })
     }
 
-    /// Calls `send` until the client's queue has room, and the client has heard of a partition that is new.
+    /// Calls `send`, and retries while the client's queue is full or the client's metadata lacks a new partition.
     fn send(
         &self,
         client: &Client,
@@ -97,11 +97,12 @@ impl KafkaSink {
                 {
                     client.poll(Duration::from_millis(1));
                 }
-                // The topic has grown: the partition is there, only this client does not know it yet.
+                // The topic has grown: the partition exists, but this client's metadata does not show it yet.
                 Err(KafkaError::MessageProduction(RDKafkaErrorCode::UnknownPartition))
-                    if clock::monotonic() < *deadline.get_or_insert_with(|| clock::monotonic() + GROWTH) =>
+                    if clock::monotonic()
+                        < *deadline.get_or_insert_with(|| clock::monotonic() + NEW_PARTITION_WAIT) =>
                 {
-                    drop(client.client().fetch_metadata(Some(topic), GROWTH));
+                    drop(client.client().fetch_metadata(Some(topic), NEW_PARTITION_WAIT));
                 }
                 Err(error) => {
                     return Err(self.fail(&format!("writing to topic {topic}"), &root_cause(client, error)));
@@ -110,11 +111,11 @@ impl KafkaSink {
         }
     }
 
-    fn connect(&self) -> Result<Producing, KafkaError> {
+    fn connect(&self) -> Result<ActiveProducer, KafkaError> {
         let client = client(&self.settings, &self.settings.transactional_id)?;
         let open = |name: &str| Topic::open(client.client(), name);
         let side = |name: &str| SideTopic::open(client.client(), name);
-        Ok(Producing {
+        Ok(ActiveProducer {
             clean: open(&self.settings.clean)?,
             state: open(&self.settings.state)?,
             dead_letter: self.settings.dead_letter.as_deref().map(side).transpose()?,
@@ -123,7 +124,7 @@ impl KafkaSink {
         })
     }
 
-    /// Records that were never sent, because the transaction had failed before.
+    /// The failure for records that were never sent because the transaction had failed before.
     fn unsent(&self, client: &Client) -> Failure {
         let purged = KafkaError::MessageProduction(RDKafkaErrorCode::PurgeQueue);
         self.fail("writing to the clean and state topics", &root_cause(client, purged))
@@ -148,14 +149,14 @@ fn client(settings: &Settings, transactional_id: &str) -> Result<Client, KafkaEr
     settings.producer(transactional_id).create_with_context(Deliveries::default()).map(Arc::new)
 }
 
-/// The error that ended the transaction, when `seen` is only its echo: once a transaction has failed,
-/// records are refused or dropped with a code that does not say why. The calls which that state
-/// forbids do say it; beginning another transaction is one of them, and changes nothing.
+/// The error that failed the transaction, when `seen` is only a consequence of it. After a transaction has failed, records
+/// are rejected or dropped with a code that does not contain the reason. Calls that are not allowed in that state return
+/// the reason; beginning another transaction is one of them, and has no effect.
 fn root_cause(client: &Client, seen: KafkaError) -> KafkaError {
     use RDKafkaErrorCode as C;
-    let echo =
+    let is_consequence =
         matches!(seen, KafkaError::MessageProduction(C::State | C::Fatal | C::PurgeQueue | C::PurgeInflight));
-    if !echo {
+    if !is_consequence {
         return seen;
     }
     match client.begin_transaction() {
@@ -164,12 +165,12 @@ fn root_cause(client: &Client, seen: KafkaError) -> KafkaError {
     }
 }
 
-/// A settling transaction that failed is still open in its producer, and nobody would abort it.
-fn half_done(failed: Failure) -> Failure {
+/// Escalates the failure of a settling transaction: it is still open in its producer, and nothing else would abort it.
+fn escalated_to_renew(failed: Failure) -> Failure {
     failed.escalated(&[Remedy::Retry, Remedy::Abort], Remedy::Renew)
 }
 
-/// What the client reads as "now".
+/// The timestamp that the client replaces by the current time.
 const NOW: i64 = 0;
 
 impl Sink<KafkaSource> for KafkaSink {
@@ -181,9 +182,9 @@ impl Sink<KafkaSource> for KafkaSink {
             Some(producing) => producing,
             None => self.connect().map_err(|e| self.fail("creating the producer", &e))?,
         };
-        if let Err(error) = producing.know_sides(wait) {
+        if let Err(error) = producing.load_side_partitions(wait) {
             self.producer = Some(producing);
-            return Err(self.fail("asking for the partitions of the side topics", &error));
+            return Err(self.fail("reading the partitions of the side topics", &error));
         }
         match producing.client.init_transactions(wait) {
             Ok(()) => {
@@ -193,7 +194,7 @@ impl Sink<KafkaSource> for KafkaSink {
             }
             Err(error) => {
                 let failed = self.fail("initialising transactions", &error);
-                // Only a retriable failure may be resumed on the same producer.
+                // Only a retriable failure allows another call on the same producer.
                 if failed.remedy == Remedy::Retry {
                     self.producer = Some(producing);
                 }
@@ -204,7 +205,7 @@ impl Sink<KafkaSource> for KafkaSink {
 
     fn fence(&mut self, writer: &str, wait: Duration) -> Result<(), Failure> {
         let doing = format!("ending the open transaction of transactional id {writer}");
-        let fail = |e| failure_of(&self.settings, &doing, &e);
+        let fail = |e| failure_with_permission(&self.settings, &doing, &e);
         let client = client(&self.settings, writer).map_err(fail)?;
         client.init_transactions(wait).map_err(fail)
     }
@@ -218,17 +219,17 @@ impl Sink<KafkaSource> for KafkaSink {
     ) -> Result<(), Failure> {
         let named: Vec<(&str, PartitionId)> =
             logs.iter().map(|log| (self.settings.topic_of(log.topic), log.partition)).collect();
-        let doing = format!("ending what transactional id {writer} left open");
-        let fail = |e| failure_of(&self.settings, &doing, &e);
-        // With our own producer when it is ours, because a second one would fence it.
+        let doing = format!("aborting the leftovers of transactional id {writer}");
+        let fail = |e| failure_with_permission(&self.settings, &doing, &e);
+        // Our own transactional id needs our own producer, because a second producer would fence it.
         if writer == self.settings.transactional_id {
             let purged = settle::purge(&self.settings, (self.client()?, writer), (&named, position), wait);
-            return purged.map_err(fail).map_err(half_done);
+            return purged.map_err(fail).map_err(escalated_to_renew);
         }
         let client = client(&self.settings, writer).map_err(fail)?;
-        let begun = client.init_transactions(wait);
+        let initialised = client.init_transactions(wait);
         let by = (&client, writer);
-        begun.and_then(|()| settle::purge(&self.settings, by, (&named, position), wait)).map_err(fail)
+        initialised.and_then(|()| settle::purge(&self.settings, by, (&named, position), wait)).map_err(fail)
     }
 
     fn copy_aside(&mut self, log: LogId, offsets: &[Offset], wait: Duration) -> Result<(), Failure> {
@@ -248,41 +249,41 @@ impl Sink<KafkaSource> for KafkaSink {
 
     fn forward(&mut self, record: &RawRecord<'_>) -> Result<(), Failure> {
         let at = record.coordinates();
-        let Producing { clean, client, .. } = self.producing()?;
-        let outgoing = Outgoing::copy_of(record, mark(Kind::Clean, at.offset));
+        let ActiveProducer { clean, client, .. } = self.producing()?;
+        let outgoing = Outgoing::copy_of(record, opaque(Kind::Clean, at.offset));
         self.send(client, &self.settings.clean, || clean.send(client.client(), &outgoing))
     }
 
     fn divert(&mut self, side: Side, record: &RawRecord<'_>, reason: &Reason) -> Result<(), Failure> {
-        let Producing { clean, dead_letter, duplicates, client, .. } = self.producing()?;
+        let ActiveProducer { clean, dead_letter, duplicates, client, .. } = self.producing()?;
         let at = record.coordinates();
         let (key, target, kind) = match side {
             Side::DeadLetter => {
-                ("dead_letter", dead_letter.as_ref().map(|it| it.place_of(at.partition)), Kind::DeadLetter)
+                ("dead_letter", dead_letter.as_ref().map(|it| it.target_of(at.partition)), Kind::DeadLetter)
             }
             Side::Duplicates => {
-                ("duplicates", duplicates.as_ref().map(|it| it.place_of(at.partition)), Kind::Duplicates)
+                ("duplicates", duplicates.as_ref().map(|it| it.target_of(at.partition)), Kind::Duplicates)
             }
-            Side::Clean => ("clean", Some((clean, number(at.partition))), Kind::Clean),
+            Side::Clean => ("clean", Some((clean, kafka_partition(at.partition))), Kind::Clean),
         };
         let Some((topic, partition)) = target else {
             return Err(Failure {
                 remedy: Remedy::Stop,
-                what: format!("a record belongs to topics.{key}, which is not set; set it"),
+                what: format!("a record must be written to topics.{key}, which is not set; set topics.{key}"),
                 refused: None,
             });
         };
-        let copy = Outgoing::copy_of(record, mark(kind, at.offset));
+        let copy = Outgoing::copy_of(record, opaque(kind, at.offset));
         let writer = (side != Side::Clean).then_some(self.settings.transactional_id.as_str());
-        let more_headers = &explained(at, reason, &self.settings.raw, writer);
-        let letter = Outgoing { partition: Some(partition), more_headers, ..copy };
-        self.send(client, self.name(kind), || topic.send(client.client(), &letter))
+        let more_headers = &reason_headers(at, reason, &self.settings.raw, writer);
+        let outgoing = Outgoing { partition: Some(partition), more_headers, ..copy };
+        self.send(client, self.name(kind), || topic.send(client.client(), &outgoing))
     }
 
     fn drain(&mut self, wait: Duration) -> Result<(), Failure> {
         let client = self.client()?;
         let deadline = clock::monotonic() + wait;
-        while !native::flush(client.client(), FLUSH) {
+        while !native::flush(client.client(), FLUSH_SLICE) {
             if let Some(failed) = self.first_failure(client) {
                 return Err(failed);
             }
@@ -302,15 +303,15 @@ impl Sink<KafkaSource> for KafkaSink {
     }
 
     fn put_state(&mut self, partition: PartitionId, key: &str, block: &[u8]) -> Result<(), Failure> {
-        let Producing { state, client, .. } = self.producing()?;
+        let ActiveProducer { state, client, .. } = self.producing()?;
         let outgoing = Outgoing {
-            partition: Some(number(partition)),
+            partition: Some(kafka_partition(partition)),
             key: Some(key.as_bytes()),
             value: Some(block),
             timestamp: NOW,
             headers_of: None,
             more_headers: &[],
-            opaque: mark(Kind::State, 0),
+            opaque: opaque(Kind::State, 0),
         };
         self.send(client, &self.settings.state, || state.send(client.client(), &outgoing))
     }
@@ -331,23 +332,23 @@ impl Sink<KafkaSource> for KafkaSink {
     ) -> Result<(), Failure> {
         let client = self.client()?;
         let doing = "adding offsets to the transaction";
-        let list = offsets::listed(source.topic(), positions).map_err(|e| self.fail(doing, &e))?;
-        // Fresh for every transaction: a stale generation is refused by the broker.
+        let list = offsets::partition_list(source.topic(), positions).map_err(|e| self.fail(doing, &e))?;
+        // Read for every transaction: the broker rejects a stale generation.
         let Some(metadata) = source.consumer().group_metadata() else {
             return Err(Failure {
                 remedy: Remedy::Abort,
-                what: "this process is not a member of its group now; aborting until it is".into(),
+                what: "this process is currently not a member of its group; aborting until it is".into(),
                 refused: None,
             });
         };
-        let patience = self.settings.transaction_timeout;
-        match offsets::add(client, list, metadata, wait, patience) {
+        let limit = self.settings.transaction_timeout;
+        match offsets::add(client, list, metadata, wait, limit) {
             Err(error) if error == ABANDONED => Err(Failure {
                 remedy: Remedy::Renew,
                 what: format!(
-                    "{doing} has taken more than {} (transactional id {}): the coordinator of group {} cannot be reached; \
+                    "{doing} has taken more than {} (transactional id {}): the coordinator of group {} is unreachable; \
                      replacing the producer and continuing from the committed offset",
-                    humantime::format_duration(patience),
+                    humantime::format_duration(limit),
                     self.settings.transactional_id,
                     self.settings.group
                 ),
@@ -364,7 +365,7 @@ impl Sink<KafkaSource> for KafkaSink {
 
     fn abort(&mut self, wait: Duration) -> Result<(), Failure> {
         if !self.ready {
-            // Called again: the abort is done, the new producer is not.
+            // A repeated call: the abort is done, but the new producer is not ready.
             return self.prepare(wait);
         }
         let client = self.client()?;
@@ -375,8 +376,8 @@ impl Sink<KafkaSource> for KafkaSink {
         }
         client.abort_transaction(wait).map_err(|e| self.fail("aborting a transaction", &e))?;
         if self.first_failure(client).is_some() {
-            // Refused records leave a gap in the sequence numbers. The client notices it with the next
-            // record for the partition, and fails that transaction too.
+            // Rejected records leave a gap in the sequence numbers. The client detects it at the next record for the
+            // partition, and fails that transaction too.
             self.discard();
             return self.prepare(wait);
         }

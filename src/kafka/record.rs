@@ -1,4 +1,4 @@
-//! A raw record in the client's own memory.
+//! A raw record in librdkafka's memory.
 
 use super::native::Message;
 use crate::dedupe::Coordinates;
@@ -8,11 +8,11 @@ use crate::ports::Record;
 /// A record borrowed from the client's fetch buffer; nothing is copied until it is forwarded.
 pub struct RawRecord<'a>(pub(super) Message<'a>);
 
-/// What a record in the log has that has no timestamp.
+/// The timestamp value of a record without a timestamp.
 const NO_TIMESTAMP: i64 = -1;
 
-/// The timestamp to write a copy with. The client reads both "none" and 0 as "now". The first has a number of its own;
-/// for 0, 1 ms after the epoch is the closest it can write.
+/// The timestamp of a copy. The client replaces 0 by the current time, so 0 is written as 1 ms, the closest value that it
+/// can write. A missing timestamp is written as -1.
 pub(super) fn written_ms(message: &Message<'_>) -> i64 {
     message.timestamp_ms().map_or(NO_TIMESTAMP, |ms| ms.max(1))
 }

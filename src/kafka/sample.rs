@@ -1,4 +1,4 @@
-//! A look at a live raw topic: how much comes, and how much of it repeats. Reads only.
+//! Samples a live raw topic: the record rate and the share of duplicates. It only reads.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -11,7 +11,7 @@ use rdkafka::metadata::{MetadataPartition, MetadataTopic};
 use rdkafka::topic_partition_list::{Offset as KafkaOffset, TopicPartitionList};
 
 use super::connection::said;
-use super::ends::Quiet;
+use super::ends::QuietContext;
 use super::error::failure;
 use super::native::{self, Queue};
 use super::record::RawRecord;
@@ -21,14 +21,14 @@ use crate::clock;
 use crate::dedupe::{Identity, IdentityRule, PartitionId};
 use crate::ports::{Failure, Record, Remedy};
 
-/// How far back the rate is taken from, at most.
+/// The rate is measured over at most this time.
 const SPAN: Duration = Duration::from_hours(1);
-/// Longest time for one answer.
-const ANSWER: Duration = Duration::from_secs(10);
-/// Longest time without any record.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// Time limit of one request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// A read ends when no record arrives for this long.
+const MAX_IDLE: Duration = Duration::from_secs(15);
 
-/// What is sampled, and as whom. No `Debug`: the properties hold secrets.
+/// What is sampled, and with which client properties. No `Debug`: the properties hold secrets.
 #[derive(Clone)]
 pub struct Sampling {
     /// `host:port` list.
@@ -37,24 +37,24 @@ pub struct Sampling {
     pub properties: Vec<(String, String)>,
     /// The raw topic.
     pub topic: String,
-    /// How many of the newest records are read, all partitions together.
+    /// How many of the newest records are read, over all partitions.
     pub records: u64,
 }
 
-/// What a topic looks like.
+/// The measured figures of a topic.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Sample {
-    /// Its partitions.
+    /// Number of partitions.
     pub partitions: u32,
-    /// Records a second within the last hour, or since its first record if that is later. Markers of
-    /// transactions count as records, so it is rather too high.
+    /// Records per second in the last hour, or since the first record if that is later. Transaction markers count as
+    /// records, so the figure tends to be too high.
     pub events_per_second: f64,
-    /// Records that were read.
+    /// Records read.
     pub read: u64,
-    /// Those with an id.
+    /// Records with an id.
     pub with_id: u64,
-    /// Those whose id another one read before had, in the same partition. Duplicates that are further
-    /// apart are not seen, so it is rather too low.
+    /// Records with the same id as an earlier record of the sample in the same partition. Duplicates that are further apart
+    /// are not counted, so the figure tends to be too low.
     pub repeats: u64,
 }
 
@@ -70,31 +70,31 @@ impl fmt::Display for Sample {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "the topic")?;
         let rate = format!(
-            "{:.1} a second in the last hour, {} partitions",
+            "{:.1} per second in the last hour, {} partitions",
             self.events_per_second, self.partitions
         );
         writeln!(f, "  {:<30} {rate}", "records")?;
         let (repeats, read) = (self.duplicates() * 100.0, self.read);
         writeln!(
             f,
-            "  {:<30} {repeats:.2} % of the newest {read}; those further apart are not seen",
+            "  {:<30} {repeats:.2} % of the newest {read}; duplicates further apart are not counted",
             "duplicates"
         )
     }
 }
 
-/// Why there is no sample.
+/// Why sampling failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SampleError {
     /// The client does not accept its properties.
     #[error("{0}")]
     Settings(String),
-    /// The broker did not answer as it should.
+    /// A request to the broker failed.
     #[error(transparent)]
     Kafka(#[from] Failure),
 }
 
-/// Samples a topic; `now_ms` is the wall clock, `seen` is told how many records have been read.
+/// Samples a topic. `now_ms` is the wall clock in epoch milliseconds; `seen` is called with the number of records read.
 pub fn sample(
     sampling: &Sampling,
     rule: &IdentityRule,
@@ -120,32 +120,32 @@ pub fn sample(
 }
 
 impl Sampling {
-    fn consumer(&self) -> Result<BaseConsumer<Quiet>, SampleError> {
+    fn consumer(&self) -> Result<BaseConsumer<QuietContext>, SampleError> {
         let mut config = ClientConfig::new();
         for (key, value) in &self.properties {
             config.set(key, value);
         }
         config
             .set("bootstrap.servers", &self.bootstrap_servers)
-            // The client wants a name, though nothing is ever committed.
+            // The client requires a group id, although nothing is committed.
             .set("group.id", "dedupd-plan")
             .set("enable.auto.commit", "false")
             .set("enable.partition.eof", "true")
             .set("isolation.level", "read_committed")
             .set("allow.auto.create.topics", "false")
-            .create_with_context(Quiet)
+            .create_with_context(QuietContext)
             .map_err(|e| SampleError::Settings(said(&e)))
     }
 }
 
-/// The first and the end offset of a partition.
+/// Partition, log start offset and end offset.
 type Ends = Vec<(i32, i64, i64)>;
 
 struct Reading<'a> {
     sampling: &'a Sampling,
-    /// Comes first, as it has to be dropped before the consumer.
+    /// Declared first because it must be dropped before the consumer.
     queue: Queue,
-    consumer: BaseConsumer<Quiet>,
+    consumer: BaseConsumer<QuietContext>,
 }
 
 impl Reading<'_> {
@@ -155,41 +155,42 @@ impl Reading<'_> {
 
     fn ends(&self) -> Result<Ends, Failure> {
         let topic = self.sampling.topic.as_str();
-        let fail = |e: KafkaError| self.fail("asking for the ends of", &e);
-        let metadata = self.consumer.fetch_metadata(Some(topic), ANSWER).map_err(fail)?;
+        let fail = |e: KafkaError| self.fail("reading the log start and end offsets of", &e);
+        let metadata = self.consumer.fetch_metadata(Some(topic), REQUEST_TIMEOUT).map_err(fail)?;
         let partitions =
             metadata.topics().iter().find(|it| it.name() == topic).map(MetadataTopic::partitions);
         let numbers = partitions.unwrap_or_default().iter().map(MetadataPartition::id);
         numbers
             .map(|number| {
-                let (low, high) = self.consumer.fetch_watermarks(topic, number, ANSWER).map_err(fail)?;
+                let (low, high) =
+                    self.consumer.fetch_watermarks(topic, number, REQUEST_TIMEOUT).map_err(fail)?;
                 Ok((number, low, high))
             })
             .collect()
     }
 
-    /// Offsets passed since an hour ago, by the time that passed since the first of them was written.
+    /// Offsets appended in the last [`SPAN`], divided by the time since the first of them was written.
     fn rate(&self, ends: &Ends, now_ms: i64) -> Result<f64, Failure> {
         let begin_ms = now_ms.saturating_sub(i64::try_from(SPAN.as_millis()).unwrap_or(i64::MAX));
-        let fail = |e: KafkaError| self.fail("asking for the offsets of an hour ago of", &e);
+        let fail = |e: KafkaError| self.fail("reading the offsets of an hour ago of", &e);
         let mut times = TopicPartitionList::new();
         for (partition, ..) in ends {
             let time = KafkaOffset::Offset(begin_ms);
             times.add_partition_offset(&self.sampling.topic, *partition, time).map_err(fail)?;
         }
-        let begins = self.consumer.offsets_for_times(times, ANSWER).map_err(fail)?;
-        let mut passed = 0;
+        let begins = self.consumer.offsets_for_times(times, REQUEST_TIMEOUT).map_err(fail)?;
+        let mut appended = 0;
         for (partition, low, high) in ends {
             let begin = begins.find_partition(&self.sampling.topic, *partition).map(|it| it.offset());
-            // Without a record that new the answer is the end.
+            // When no record is that new, the broker returns the end.
             let begin = begin.and_then(KafkaOffset::to_raw).filter(|offset| *offset >= 0).unwrap_or(*high);
-            passed += high.saturating_sub(begin.max(*low)).max(0);
+            appended += high.saturating_sub(begin.max(*low)).max(0);
         }
         let first_ms = self.first_ms(ends)?.unwrap_or(begin_ms).max(begin_ms);
-        Ok(passed as f64 * 1_000.0 / now_ms.saturating_sub(first_ms).max(1_000) as f64)
+        Ok(appended as f64 * 1_000.0 / now_ms.saturating_sub(first_ms).max(1_000) as f64)
     }
 
-    /// The timestamp of the oldest first record.
+    /// The oldest timestamp among the first records of the partitions, epoch milliseconds.
     fn first_ms(&self, ends: &Ends) -> Result<Option<i64>, Failure> {
         let first =
             ends.iter().filter(|(_, low, high)| low < high).map(|(number, low, _)| (*number, *low, *low + 1));
@@ -225,7 +226,7 @@ impl Reading<'_> {
         })
     }
 
-    /// Reads these ranges, as far as there are records in them.
+    /// Passes the records of these offset ranges to `visit`. Stops early when no record arrives for [`MAX_IDLE`].
     fn read(&self, ranges: &Ends, visit: &mut dyn FnMut(&RawRecord<'_>)) -> Result<(), Failure> {
         let fail = |e: KafkaError| self.fail("reading", &e);
         let mut open: HashMap<i32, i64> =
@@ -236,8 +237,8 @@ impl Reading<'_> {
             list.add_partition_offset(&self.sampling.topic, *number, from).map_err(fail)?;
         }
         self.consumer.assign(&list).map_err(fail)?;
-        let mut heard = clock::monotonic();
-        while !open.is_empty() && clock::monotonic().saturating_duration_since(heard) < PATIENCE {
+        let mut last_record = clock::monotonic();
+        while !open.is_empty() && clock::monotonic().saturating_duration_since(last_record) < MAX_IDLE {
             let message = match native::poll(&self.consumer, &self.queue, Duration::from_millis(100)) {
                 Ok(Some(message)) => message,
                 Ok(None) => continue,
@@ -249,7 +250,7 @@ impl Reading<'_> {
                     error => return Err(fail(error)),
                 },
             };
-            heard = clock::monotonic();
+            last_record = clock::monotonic();
             let (number, offset) = (message.partition(), message.offset());
             let Some(end) = open.get(&number).copied() else { continue };
             if offset < end {

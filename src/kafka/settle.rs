@@ -1,4 +1,5 @@
-//! Transactions whose only purpose is their marker: they end what a broker left without one, as aborted.
+//! Settling transactions. Their only purpose is their abort marker: it ends records and offsets as aborted that a broker left
+//! open without a marker.
 
 use std::time::Duration;
 
@@ -8,16 +9,16 @@ use rdkafka::producer::{BaseRecord, Producer};
 
 use super::aside;
 use super::client_config::Settings;
-use super::consumer::number;
-use super::delivery::{Kind, mark};
-use super::ends::Quiet;
+use super::consumer::kafka_partition;
+use super::delivery::{Kind, opaque};
+use super::ends::QuietContext;
 use super::offsets;
 use super::producer::Client;
 use crate::dedupe::PartitionId;
 use crate::ports::Position;
 
-/// An aborted transaction over these partitions and the group's offsets. Its records are never visible to
-/// `read_committed`, its offset never becomes real.
+/// Runs one aborted transaction over these partitions and the group's offsets. Its records are never visible to
+/// `read_committed` readers, and its offset is never committed.
 pub(super) fn purge(
     settings: &Settings,
     (client, writer): (&Client, &str),
@@ -28,20 +29,21 @@ pub(super) fn purge(
     for (topic, partition) in logs {
         let record = BaseRecord {
             topic,
-            partition: Some(number(*partition)),
+            partition: Some(kafka_partition(*partition)),
             payload: Some(b"".as_slice()),
             key: Some(b"dedupd purge".as_slice()),
             timestamp: None,
-            headers: Some(aside::written_by(writer)),
-            delivery_opaque: mark(Kind::Purge, 0),
+            headers: Some(aside::writer_header(writer)),
+            delivery_opaque: opaque(Kind::Purge, 0),
         };
         client.send(record).map_err(|(error, _)| error)?;
     }
     client.flush(wait)?;
-    // Under the metadata of a consumer that never joined: the group may have no member yet.
-    let outsider: BaseConsumer<Quiet> = settings.reader("read_committed").create_with_context(Quiet)?;
-    let list = offsets::listed(&settings.raw, std::slice::from_ref(position))?;
-    let metadata = outsider
+    // With the group metadata of a consumer that never joined: the group may have no member yet.
+    let non_member: BaseConsumer<QuietContext> =
+        settings.reader("read_committed").create_with_context(QuietContext)?;
+    let list = offsets::partition_list(&settings.raw, std::slice::from_ref(position))?;
+    let metadata = non_member
         .group_metadata()
         .ok_or_else(|| KafkaError::ClientCreation("a consumer without a group".to_owned()))?;
     offsets::add(client, list, metadata, wait, wait)?;

@@ -1,4 +1,4 @@
-//! Side topics as logs: what is in them beyond their stable end, and copies of it.
+//! Reads the side topics beyond their last stable offset, and copies records to their end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,8 +11,8 @@ use rdkafka::producer::{Producer, ThreadedProducer};
 
 use super::aside;
 use super::client_config::Settings;
-use super::delivery::{Deliveries, Kind, mark};
-use super::ends::Quiet;
+use super::delivery::{Deliveries, Kind, opaque};
+use super::ends::QuietContext;
 use super::error::failure;
 use super::native::{self, Message};
 use super::tail;
@@ -21,12 +21,12 @@ use crate::clock;
 use crate::dedupe::{Offset, PartitionId};
 use crate::ports::{Failure, Leftover, LogId, Remedy, SideRecord, SideRecords, Written};
 
-/// Most records of one look, so that it takes no more than some megabytes.
-const LOOK: usize = 50_000;
-/// Longest silence of the brokers while records are read.
-const SILENCE: Duration = Duration::from_secs(5);
+/// Maximum records of one read; it limits the result to a few megabytes.
+const READ_RECORDS: usize = 50_000;
+/// A read fails when the brokers send nothing for this long.
+const MAX_IDLE: Duration = Duration::from_secs(5);
 /// Pause while the client's queue is full.
-const FULL: Duration = Duration::from_millis(1);
+const QUEUE_FULL_PAUSE: Duration = Duration::from_millis(1);
 
 /// The side topics that are configured.
 fn topics(settings: &Settings) -> impl Iterator<Item = (Written, &str)> {
@@ -37,19 +37,19 @@ fn topics(settings: &Settings) -> impl Iterator<Item = (Written, &str)> {
 /// All partitions of the side topics that are configured.
 pub(super) fn all(
     settings: &Settings,
-    client: &BaseConsumer<Quiet>,
+    client: &BaseConsumer<QuietContext>,
     wait: Duration,
 ) -> Result<Vec<LogId>, Failure> {
     let mut logs = Vec::new();
     for (topic, name) in topics(settings) {
-        let doing = || format!("asking for the partitions of topic {name}");
+        let doing = || format!("reading the partitions of topic {name}");
         let partitions = partitions(client.client(), name, wait).map_err(|e| failure(&doing(), &e))?;
         logs.extend(partitions.into_iter().map(|partition| LogId { topic, partition }));
     }
     Ok(logs)
 }
 
-/// The partitions of a topic; none when the broker does not know it.
+/// The partitions of a topic; empty when the topic does not exist.
 pub(super) fn partitions<C: ClientContext>(
     client: &Client<C>,
     name: &str,
@@ -61,7 +61,8 @@ pub(super) fn partitions<C: ClientContext>(
     Ok(partitions.filter_map(|partition| PartitionId::try_from(partition.id()).ok()).collect())
 }
 
-/// The records of these partitions, committed or not, each from an offset up to another; what `wait` has time for.
+/// The records of these partitions, committed or not, in the given offset ranges. Stops after `wait` or [`READ_RECORDS`]
+/// records; the result includes the offset at which the next read continues.
 pub(super) fn records(
     settings: &Settings,
     from_to: &BTreeMap<LogId, (Offset, Offset)>,
@@ -73,14 +74,14 @@ pub(super) fn records(
         let of_topic = || from_to.iter().filter(|(log, _)| log.topic == topic);
         let from = of_topic().map(|(log, (from, _))| (log.partition, *from)).collect();
         let mut cut = BTreeSet::new();
-        tail::read(settings, (name, &from), Leftover::Everything, SILENCE, &mut |partition, message| {
+        tail::read(settings, (name, &from), Leftover::Everything, MAX_IDLE, &mut |partition, message| {
             let log = LogId { topic, partition };
             let offset = u64::try_from(message.offset()).unwrap_or(0);
             let to = from_to.get(&log).map_or(0, |(_, to)| *to);
             if offset >= to {
                 return false;
             }
-            if found.len() >= LOOK || clock::monotonic() >= deadline {
+            if found.len() >= READ_RECORDS || clock::monotonic() >= deadline {
                 next.insert(log, offset);
                 cut.insert(partition);
                 return false;
@@ -89,14 +90,14 @@ pub(super) fn records(
             found.push(SideRecord { log, offset, writer, raw });
             offset + 1 < to
         })?;
-        let whole = of_topic().filter(|(log, _)| !cut.contains(&log.partition));
-        next.extend(whole.map(|(log, (_, to))| (*log, *to)));
+        let complete = of_topic().filter(|(log, _)| !cut.contains(&log.partition));
+        next.extend(complete.map(|(log, (_, to))| (*log, *to)));
     }
     Ok((found, next))
 }
 
-/// Writes the records at these offsets of a partition to its end once more, unchanged, by a producer without transactions:
-/// they are visible at once, whatever becomes of the process.
+/// Writes the records at these offsets of a partition to its end again, unchanged, with a producer without transactions: the
+/// copies are visible at once, even if the process ends right after.
 pub(super) fn copy(
     settings: &Settings,
     log: LogId,
@@ -112,7 +113,7 @@ pub(super) fn copy(
     let topic = Topic::open(client.client(), name).map_err(fail)?;
     let from = BTreeMap::from([(log.partition, *first)]);
     let mut failed = None;
-    tail::read(settings, (name, &from), Leftover::Everything, SILENCE, &mut |_, message| {
+    tail::read(settings, (name, &from), Leftover::Everything, MAX_IDLE, &mut |_, message| {
         let offset = u64::try_from(message.offset()).unwrap_or(0);
         if wanted.contains(&offset) {
             failed = send(&client, &topic, (log.topic, message), wait).err();
@@ -123,7 +124,7 @@ pub(super) fn copy(
         return Err(fail(error));
     }
     if !native::flush(client.client(), wait) {
-        let what = format!("copies of records of topic {name} are not acknowledged; retrying");
+        let what = format!("copies of records of topic {name} were not acknowledged; retrying");
         return Err(Failure { remedy: Remedy::Retry, what, refused: None });
     }
     client.context().failure(|_| name).map_or(Ok(()), Err)
@@ -136,14 +137,14 @@ fn send(
     wait: Duration,
 ) -> Result<(), KafkaError> {
     let kind = if written == Written::DeadLetter { Kind::DeadLetter } else { Kind::Duplicates };
-    let copy = Outgoing::exact(message, mark(kind, 0));
+    let copy = Outgoing::exact(message, opaque(kind, 0));
     let deadline = clock::monotonic() + wait;
     loop {
         match topic.send(client.client(), &copy) {
             Err(KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull))
                 if clock::monotonic() < deadline =>
             {
-                std::thread::sleep(FULL);
+                std::thread::sleep(QUEUE_FULL_PAUSE);
             }
             sent => return sent,
         }

@@ -1,4 +1,4 @@
-//! The state topic, read committed, outside of the group's protocol.
+//! The state topic, read with `read_committed` by a client that does not join the group.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -8,8 +8,8 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::topic_partition_list::{Offset as KafkaOffset, TopicPartitionList};
 
 use super::client_config::Settings;
-use super::consumer::{kafka_offset, number};
-use super::ends::{Ends, Quiet, reader};
+use super::consumer::{kafka_offset, kafka_partition};
+use super::ends::{Ends, QuietContext, reader};
 use super::error::{failure, is_damage};
 use super::native::{self, Queue};
 use super::unread::damaged;
@@ -18,37 +18,37 @@ use crate::clock;
 use crate::dedupe::{Offset, PartitionId};
 use crate::ports::{Bounds, Failure, Leftover, LogId, Remedy, SideRecords, StateItem, StateLog};
 
-/// Most items handed over by one read, so that the worker gets back to its group in time.
+/// Maximum items of one read, so that the worker polls its group in time.
 const READ_ITEMS: usize = 256;
 
-/// An open partition that brings neither a record nor its end for so long is looked at.
-const SILENCE: Duration = Duration::from_secs(10);
-/// Most partitions looked at in one read, and how long one answer may take: the worker has to get back to its group.
-const LOOKS: usize = 4;
-const LOOK: Duration = Duration::from_millis(500);
+/// An open partition that returns neither a record nor its end for this long is checked.
+const CHECK_AFTER: Duration = Duration::from_secs(10);
+/// Maximum partitions checked in one read, and the time limit of one check: the worker must poll its group in time.
+const CHECKS: usize = 4;
+const CHECK_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// A partition that is being read.
+/// The read position of an open partition.
 struct Reading {
-    /// Where it continues.
+    /// The next offset to read.
     next: Offset,
-    /// When the log has to be asked whether it still holds that, monotonic time.
-    look_at: Instant,
-    /// The client may have stopped fetching it: it does so when an offset is out of range, and the error does not name
-    /// the partition.
-    is_doubtful: bool,
+    /// When to check that the log still holds `next`, monotonic time.
+    check_at: Instant,
+    /// The client may have stopped fetching the partition: it does so when an offset is out of range, and the error does not
+    /// name the partition.
+    may_be_stopped: bool,
 }
 
 impl Reading {
     fn at(next: Offset) -> Self {
-        Self { next, look_at: clock::monotonic() + SILENCE, is_doubtful: false }
+        Self { next, check_at: clock::monotonic() + CHECK_AFTER, may_be_stopped: false }
     }
 }
 
 /// A reader of the state topic.
 pub struct KafkaStateLog {
-    /// Comes first, as it has to be dropped before the consumer.
+    /// Declared first because it must be dropped before the consumer.
     queue: Queue,
-    consumer: BaseConsumer<Quiet>,
+    consumer: BaseConsumer<QuietContext>,
     ends: Ends,
     topic: String,
     clean: String,
@@ -73,14 +73,14 @@ impl KafkaStateLog {
         })
     }
 
-    fn one(&self, partition: PartitionId, offset: KafkaOffset) -> Result<TopicPartitionList, KafkaError> {
+    fn single(&self, partition: PartitionId, offset: KafkaOffset) -> Result<TopicPartitionList, KafkaError> {
         let mut list = TopicPartitionList::new();
-        list.add_partition_offset(&self.topic, number(partition), offset)?;
+        list.add_partition_offset(&self.topic, kafka_partition(partition), offset)?;
         Ok(list)
     }
 
-    /// The topic of each.
-    fn named(&self, logs: &[LogId]) -> Vec<(&str, PartitionId)> {
+    /// Each partition with its topic's name.
+    fn with_names(&self, logs: &[LogId]) -> Vec<(&str, PartitionId)> {
         logs.iter().map(|log| (self.settings.topic_of(log.topic), log.partition)).collect()
     }
 
@@ -109,31 +109,33 @@ impl KafkaStateLog {
                         .map(|reading| StateItem::End { partition, next: reading.next }))
                 }
                 _ if unread.code == RDKafkaErrorCode::AutoOffsetReset => {
-                    let look_at = clock::monotonic();
+                    let check_at = clock::monotonic();
                     for reading in self.open.values_mut() {
-                        *reading = Reading { look_at, is_doubtful: true, ..*reading };
+                        *reading = Reading { check_at, may_be_stopped: true, ..*reading };
                     }
                     Ok(None)
                 }
-                // The client would go on behind it, and the restore without its identities.
+                // The client would skip the batch, and the restore would lack its identities.
                 (_, Some(at)) if is_damage(unread.code) => Err(damaged(&self.topic, at, &unread, true)),
                 (error, _) => Err(failure(&self.doing("reading"), &error)),
             },
         }
     }
 
-    /// Asks the log about partitions that are silent or doubtful: one whose next offset it does not hold is gone. Any
-    /// other is read on; only a doubtful one is opened again, because that discards what has been fetched.
-    fn look(&mut self, items: &mut Vec<StateItem>) -> Result<(), Failure> {
+    /// Checks partitions that are silent or may be stopped. When the log does not hold the next offset, the partition is
+    /// closed and reported as gone. Otherwise reading continues. Only a partition that may be stopped is reopened, because
+    /// that discards records fetched before.
+    fn check_due(&mut self, items: &mut Vec<StateItem>) -> Result<(), Failure> {
         let now = clock::monotonic();
-        let due = self.open.iter().filter(|(_, reading)| reading.look_at <= now);
-        let due = due.take(LOOKS).map(|(partition, reading)| (*partition, reading.next, reading.is_doubtful));
-        for (partition, next, is_doubtful) in due.collect::<Vec<_>>() {
-            let bounds = self.ends.of(&self.topic, partition, LOOK)?;
+        let due = self.open.iter().filter(|(_, reading)| reading.check_at <= now);
+        let due =
+            due.take(CHECKS).map(|(partition, reading)| (*partition, reading.next, reading.may_be_stopped));
+        for (partition, next, may_be_stopped) in due.collect::<Vec<_>>() {
+            let bounds = self.ends.of(&self.topic, partition, CHECK_TIMEOUT)?;
             if !(bounds.low..=bounds.stable).contains(&next) {
                 self.close(partition)?;
                 items.push(StateItem::Gone { partition });
-            } else if is_doubtful {
+            } else if may_be_stopped {
                 self.open(partition, Some(next))?;
             } else {
                 self.open.insert(partition, Reading::at(next));
@@ -156,7 +158,7 @@ impl StateLog for KafkaStateLog {
     fn open(&mut self, partition: PartitionId, from: Option<Offset>) -> Result<(), Failure> {
         self.close(partition)?;
         let start = from.map_or(KafkaOffset::Beginning, kafka_offset);
-        self.one(partition, start)
+        self.single(partition, start)
             .and_then(|list| self.consumer.incremental_assign(&list))
             .map_err(|e| failure(&self.doing("opening"), &e))?;
         self.open.insert(partition, Reading::at(from.unwrap_or(0)));
@@ -165,28 +167,28 @@ impl StateLog for KafkaStateLog {
 
     fn read(&mut self, wait: Duration) -> Result<Vec<StateItem>, Failure> {
         let mut items = Vec::new();
-        let looked = self.look(&mut items);
+        let checked = self.check_due(&mut items);
         let mut wait = wait;
         while items.len() < READ_ITEMS {
             match self.item(wait) {
                 Ok(Some(item)) => items.push(item),
                 Ok(None) => break,
-                // What was taken before a failure is not handed over again.
+                // The client returns each item once, so items read before the failure must be returned.
                 Err(failed) if items.is_empty() || failed.remedy == Remedy::Stop => return Err(failed),
                 Err(failed) => {
-                    tracing::debug!(%failed, "reading the state topic");
+                    tracing::debug!(%failed, "reading the state topic failed; retrying");
                     break;
                 }
             }
             wait = Duration::ZERO;
         }
-        // What was taken before a failure is not handed over again; the question is asked again.
-        if items.is_empty() { looked.map(|()| items) } else { Ok(items) }
+        // A failed check is repeated by the next read, but items that were read are returned only once.
+        if items.is_empty() { checked.map(|()| items) } else { Ok(items) }
     }
 
     fn close(&mut self, partition: PartitionId) -> Result<(), Failure> {
         if self.open.remove(&partition).is_some() {
-            self.one(partition, KafkaOffset::Invalid)
+            self.single(partition, KafkaOffset::Invalid)
                 .and_then(|list| self.consumer.incremental_unassign(&list))
                 .map_err(|e| failure(&self.doing("closing"), &e))?;
         }
@@ -194,11 +196,11 @@ impl StateLog for KafkaStateLog {
     }
 
     fn bounds(&self, logs: &[LogId], wait: Duration) -> Result<Vec<Bounds>, Failure> {
-        self.ends.of_all(&self.named(logs), wait)
+        self.ends.of_all(&self.with_names(logs), wait)
     }
 
     fn stable_ends(&self, logs: &[LogId], wait: Duration) -> Result<Vec<Offset>, Failure> {
-        self.ends.stable_of_all(&self.named(logs), wait)
+        self.ends.stable_of_all(&self.with_names(logs), wait)
     }
 
     fn tails(

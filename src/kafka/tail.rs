@@ -1,4 +1,4 @@
-//! A look at the ends of several partitions of one topic.
+//! Reads the ends of several partitions of one topic.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,8 +8,8 @@ use rdkafka::error::KafkaError;
 use rdkafka::topic_partition_list::TopicPartitionList;
 
 use super::client_config::Settings;
-use super::consumer::{kafka_offset, number};
-use super::ends::Quiet;
+use super::consumer::{kafka_offset, kafka_partition};
+use super::ends::QuietContext;
 use super::error::{failure, is_damage};
 use super::native::{self, Message, Queue};
 use super::unread::damaged;
@@ -17,8 +17,8 @@ use crate::clock;
 use crate::dedupe::{Offset, PartitionId};
 use crate::ports::{Failure, Leftover, Remedy};
 
-/// Hands every record of these partitions, each from its offset to its end, to `visit`, until that returns false for
-/// the partition. `wait` limits the time without an answer of the broker, so a slow connection is not a failure.
+/// Passes every record of these partitions, each from its offset to its end, to `visit`, until `visit` returns false for the
+/// partition. `wait` limits the time without a response of the broker, so a slow connection is not a failure.
 pub(super) fn read(
     settings: &Settings,
     (topic, from): (&str, &BTreeMap<PartitionId, Offset>),
@@ -34,13 +34,13 @@ pub(super) fn read(
     }
     let consumer = reader(settings, what).map_err(fail)?;
     consumer.assign(&listed(topic, &open).map_err(fail)?).map_err(fail)?;
-    let mut answered = clock::monotonic();
+    let mut last_response = clock::monotonic();
     let no_group = || fail(KafkaError::Subscription("there is no group.id".to_owned()));
     let queue = Queue::of(&consumer).ok_or_else(no_group)?;
-    while answered.elapsed() < wait && !open.is_empty() {
+    while last_response.elapsed() < wait && !open.is_empty() {
         let polled = native::poll(&consumer, &queue, Duration::from_millis(100));
         if !matches!(polled, Ok(None)) {
-            answered = clock::monotonic();
+            last_response = clock::monotonic();
         }
         match polled {
             Ok(Some(message)) => {
@@ -62,22 +62,22 @@ pub(super) fn read(
     if open.is_empty() {
         return Ok(());
     }
-    let what = format!("no answer within {} s while {}; retrying", wait.as_secs(), doing());
+    let what = format!("no response within {} s while {}; retrying", wait.as_secs(), doing());
     Err(Failure { remedy: Remedy::Retry, what, refused: None })
 }
 
-fn reader(settings: &Settings, what: Leftover) -> Result<BaseConsumer<Quiet>, KafkaError> {
+fn reader(settings: &Settings, what: Leftover) -> Result<BaseConsumer<QuietContext>, KafkaError> {
     let isolation = match what {
         Leftover::Committed => "read_committed",
         Leftover::Everything => "read_uncommitted",
     };
-    settings.reader(isolation).create_with_context(Quiet)
+    settings.reader(isolation).create_with_context(QuietContext)
 }
 
 fn listed(topic: &str, from: &BTreeMap<PartitionId, Offset>) -> Result<TopicPartitionList, KafkaError> {
     let mut list = TopicPartitionList::new();
     for (partition, offset) in from {
-        list.add_partition_offset(topic, number(*partition), kafka_offset(*offset))?;
+        list.add_partition_offset(topic, kafka_partition(*partition), kafka_offset(*offset))?;
     }
     Ok(list)
 }

@@ -1,5 +1,5 @@
-//! Writing by a topic's handle. The Rust client writes by name, and the client then looks the name up,
-//! under a lock, for every record; on the way of each record that is a third of its cost.
+//! Writes records through a topic handle. The Rust client writes by topic name, and librdkafka then looks up the name under a
+//! lock for every record; that lookup is a third of the cost of a send.
 #![expect(unsafe_code, reason = "foreign functions; each block states what it relies on")]
 
 use std::ffi::{CString, c_void};
@@ -16,10 +16,10 @@ use super::record::{RawRecord, written_ms};
 /// `RD_KAFKA_PARTITION_UA`: the partitioner chooses.
 const UNASSIGNED: i32 = -1;
 
-/// A topic of one client. Has to be dropped before its client, which waits for it.
+/// A topic handle of one client. Must be dropped before the client, which waits for it.
 pub struct Topic(NonNull<sys::rd_kafka_topic_t>);
 
-// SAFETY: the handle is a counted reference into the client, which may be used by any thread.
+// SAFETY: the handle is a counted reference into the client, which any thread may use.
 unsafe impl Send for Topic {}
 
 /// A record to write.
@@ -31,23 +31,23 @@ pub struct Outgoing<'a> {
     pub key: Option<&'a [u8]>,
     /// The value; `None` = null.
     pub value: Option<&'a [u8]>,
-    /// Ms since the epoch; −1 = none, 0 = now.
+    /// Epoch milliseconds; −1 = none, 0 = now.
     pub timestamp: i64,
-    /// The record whose headers are taken along.
+    /// The record whose headers are copied.
     pub headers_of: Option<&'a Message<'a>>,
-    /// Headers behind those.
+    /// Headers that are appended to those.
     pub more_headers: &'a [(&'static str, String)],
-    /// Comes back with the delivery.
+    /// Returned with the delivery report.
     pub opaque: usize,
 }
 
 impl<'a> Outgoing<'a> {
-    /// A raw record as it is, for the partition of its number.
+    /// An unchanged copy of a raw record, for the partition with the same number.
     pub fn copy_of(record: &'a RawRecord<'_>, opaque: usize) -> Self {
         Self::exact(&record.0, opaque)
     }
 
-    /// The same of any record.
+    /// An unchanged copy of any record, for the partition with the same number.
     pub fn exact(message: &'a Message<'_>, opaque: usize) -> Self {
         Self {
             partition: Some(message.partition()),
@@ -65,13 +65,13 @@ impl Topic {
     /// The handle of the topic with this name.
     pub fn open<C: ClientContext>(client: &Client<C>, name: &str) -> Result<Self, KafkaError> {
         let name = CString::new(name)?;
-        // SAFETY: the client is alive, the name is a C string that is copied, and a null configuration
-        // stands for the client's own.
+        // SAFETY: the client is alive, the name is a C string that is copied, and a null configuration selects the
+        // client's own.
         let topic = unsafe { sys::rd_kafka_topic_new(client.native_ptr(), name.as_ptr(), ptr::null_mut()) };
         NonNull::new(topic).map(Self).ok_or(KafkaError::MessageProduction(RDKafkaErrorCode::UnknownTopic))
     }
 
-    /// Hands a record, copied, to the client that the topic was opened with.
+    /// Copies a record into the queue of the client. It must be the client that the topic was opened with.
     pub fn send<C: ClientContext>(
         &self,
         client: &Client<C>,
@@ -84,8 +84,8 @@ impl Topic {
         let ((value, value_len), (key, key_len)) = (bytes(record.value), bytes(record.key));
         let mut headers = Headers::copy_of(record.headers_of)?;
         record.more_headers.iter().try_for_each(|(name, value)| headers.add(name, value))?;
-        // SAFETY: client and topic are alive and belong together; value and key are copied before the
-        // call returns; every tag is followed by the types that the client documents for it.
+        // SAFETY: client and topic are alive and belong together. Value and key are copied before the call returns. Every
+        // tag is followed by the types that librdkafka documents for it.
         let code = unsafe {
             sys::rd_kafka_producev(
                 client.native_ptr(),
@@ -113,7 +113,7 @@ impl Topic {
         if code.is_error() {
             return Err(KafkaError::MessageProduction(code.into()));
         }
-        // The client takes the headers only when it takes the record.
+        // The client takes ownership of the headers only when it accepts the record.
         headers.0 = ptr::null_mut();
         Ok(())
     }
@@ -123,11 +123,11 @@ impl Topic {
 struct Headers(*mut sys::rd_kafka_headers_t);
 
 impl Headers {
-    /// A copy of a record's headers. An error when they cannot be read: the record must not go on without them.
+    /// A copy of a record's headers. Unreadable headers are an error: the record must not be forwarded without them.
     fn copy_of(record: Option<&Message<'_>>) -> Result<Self, KafkaError> {
         let Some(record) = record else { return Ok(Self(ptr::null_mut())) };
         let mut headers = ptr::null_mut();
-        // SAFETY: the message is alive; its headers are read only when the call says that there are some.
+        // SAFETY: the message is alive; its headers are read only when the call returned some.
         unsafe {
             match sys::rd_kafka_message_headers(record.ptr(), ptr::from_mut(&mut headers)) {
                 sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR => {
@@ -141,7 +141,7 @@ impl Headers {
 
     fn add(&mut self, name: &str, value: &str) -> Result<(), KafkaError> {
         let length = |text: &str| isize::try_from(text.len()).unwrap_or(isize::MAX);
-        // SAFETY: the list is ours; name and value are copied, each by its length.
+        // SAFETY: we own the list; name and value are copied with their lengths.
         let code = unsafe {
             if self.0.is_null() {
                 self.0 = sys::rd_kafka_headers_new(8);
@@ -156,7 +156,7 @@ impl Headers {
 impl Drop for Headers {
     fn drop(&mut self) {
         if !self.0.is_null() {
-            // SAFETY: the list is ours unless a record took it, and then it is null.
+            // SAFETY: we own the list unless a record took it, and then the pointer is null.
             unsafe { sys::rd_kafka_headers_destroy(self.0) }
         }
     }
@@ -164,7 +164,7 @@ impl Drop for Headers {
 
 impl Drop for Topic {
     fn drop(&mut self) {
-        // SAFETY: the reference is ours, and this is its only end.
+        // SAFETY: we own the reference, and it is destroyed only here.
         unsafe { sys::rd_kafka_topic_destroy(self.0.as_ptr()) }
     }
 }

@@ -1,53 +1,53 @@
-//! The topics of a running process, looked at now and then: raw may grow, and any may be created anew.
+//! Periodic checks of the topics while the process runs: raw may grow, and any topic may be deleted or recreated.
 
 use std::time::Duration;
 
-use super::admin::{CheckError, Found, Inquiry, Topology};
+use super::admin::{CheckError, FoundTopics, TopicAdmin, Topology};
 use super::client_config::Settings;
 use super::topics::{self, Shape};
 
-/// How long one question may take; several make a look, and a stop waits for the look to end.
-const ANSWER: Duration = Duration::from_secs(2);
-/// A topic counts as deleted after so many looks in a row that did not find it: a broker that has just
-/// come up may not know it yet.
-const ABSENT: u32 = 4;
+/// Time limit of one request. A check sends several requests, and a stop waits until the check ends.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+/// A topic counts as deleted when this many consecutive checks do not find it: a broker that has just started may not have
+/// its metadata yet.
+const ABSENT_CHECKS: u32 = 4;
 
-/// Looks at the topics, by clients of its own: no worker waits for the answers.
+/// Checks the topics with clients of its own, so no worker waits for the responses.
 pub struct TopicWatch {
-    asking: Inquiry,
-    /// Whether clean and state topic may be grown.
+    admin: TopicAdmin,
+    /// Whether partitions may be added to the clean and the state topic.
     create: bool,
-    /// Topic ids of raw, clean and state at the start, where the broker has them.
+    /// Topic ids of raw, clean and state at the start; `None` until the broker reports them.
     ids: [Option<String>; 3],
-    /// Partitions of the raw topic as last seen.
+    /// Partitions of the raw topic at the last check.
     raw: usize,
-    /// Partition counts beyond those of raw that were told already.
-    told: Vec<(String, usize)>,
-    /// Looks in a row that missed a topic.
+    /// Topics with more partitions than raw, with the counts that a warning was returned for.
+    reported: Vec<(String, usize)>,
+    /// Consecutive checks that did not find a topic.
     absent: u32,
 }
 
-/// What a look saw.
+/// The result of a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sight {
-    /// How many partitions every topic has.
+    /// Number of partitions that both the clean and the state topic have.
     pub reach: usize,
-    /// How many partitions the raw topic has, as far as it was seen.
+    /// Number of partitions of the raw topic; the last known number when the broker did not report it.
     pub raw: usize,
-    /// What an operator should know.
+    /// Findings that an operator should see.
     pub warnings: Vec<String>,
 }
 
-/// Why a look ends the process, or says nothing.
+/// Why a check failed, or must end the process.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LookError {
-    /// Nobody answered; the next look may say more.
+    /// No broker responded; the next check may succeed.
     #[error("{0}")]
     Unanswered(String),
-    /// The raw topic has grown, and the others cannot follow (exit code 3, as at the start).
+    /// The raw topic has grown, and partitions cannot be added to the other topics (exit code 3, as at the start).
     #[error("{0}")]
     LeftBehind(String),
-    /// A topic is not the one that the process began with (exit code 6).
+    /// A topic is not the same as at the start of the process (exit code 6).
     #[error("{0}")]
     Replaced(String),
 }
@@ -64,49 +64,50 @@ impl From<CheckError> for LookError {
 }
 
 impl TopicWatch {
-    /// Creates the clients; `start` is what the start-up check found, and `create` whether topics may be grown.
+    /// Creates the clients. `start` is the result of the start-up checks; `create` allows adding partitions.
     pub fn new(settings: &Settings, start: &Topology, create: bool) -> Result<Self, CheckError> {
         Ok(Self {
-            asking: Inquiry::new(settings, ANSWER)?,
+            admin: TopicAdmin::new(settings, REQUEST_TIMEOUT)?,
             create,
             ids: start.topic_ids.clone(),
             raw: start.partitions,
-            told: Vec::new(),
+            reported: Vec::new(),
             absent: 0,
         })
     }
 
-    /// Asks how the topics are now, and lets clean and state follow a raw topic that has grown.
+    /// Checks the topics, and adds partitions to clean and state when the raw topic has grown.
     pub fn look(&mut self) -> Result<Sight, LookError> {
-        let found = self.asking.topics()?;
-        self.are_there(&found)?;
-        self.are_the_same()?;
+        let found = self.admin.topics()?;
+        self.check_existence(&found)?;
+        self.check_ids()?;
         let mut sight = Sight { reach: reach(&found), raw: self.raw, warnings: Vec::new() };
         let Some(raw) = found.raw.partitions() else { return Ok(sight) };
-        let short = topics::short(&self.asking.settings, &found.shapes());
-        if !short.is_empty() {
+        let too_small = topics::too_few_partitions(&self.admin.settings, &found.shapes());
+        if !too_small.is_empty() {
             if !self.create {
-                return Err(LookError::LeftBehind(topics::left_behind(&self.asking.settings, raw, &short)));
+                let what = topics::growth_problem(&self.admin.settings, raw, &too_small);
+                return Err(LookError::LeftBehind(what));
             }
-            self.asking.grow(&found)?;
-            sight.reach = reach(&self.asking.topics()?);
+            self.admin.grow(&found)?;
+            sight.reach = reach(&self.admin.topics()?);
         }
         if raw > self.raw {
-            sight.warnings.push(topics::grown(&self.asking.settings.raw, self.raw, raw));
+            sight.warnings.push(topics::growth_warning(&self.admin.settings.raw, self.raw, raw));
             self.raw = raw;
             sight.raw = raw;
         }
-        sight.warnings.extend(self.wider(&found, raw));
+        sight.warnings.extend(self.extra_partitions(&found, raw));
         Ok(sight)
     }
 
-    /// Nobody else notices a topic that was created anew: to the client a name is the topic.
-    fn are_the_same(&mut self) -> Result<(), LookError> {
-        let described = self.asking.described();
+    /// Detects recreated topics by their ids. The client does not detect them, because it identifies a topic by name only.
+    fn check_ids(&mut self) -> Result<(), LookError> {
+        let described = self.admin.describe_topics();
         for (role, (known, now)) in self.ids.iter_mut().zip(described).enumerate() {
             match (known.as_deref(), now.id) {
                 (Some(was), Some(is)) if was != is => {
-                    let what = topics::created_anew(&self.asking.settings, role, (was, &is));
+                    let what = topics::recreated(&self.admin.settings, role, (was, &is));
                     return Err(LookError::Replaced(what));
                 }
                 (None, now) => *known = now,
@@ -116,21 +117,22 @@ impl TopicWatch {
         Ok(())
     }
 
-    /// Topics that somebody gave more partitions than raw has; each count is told once.
-    fn wider(&mut self, found: &Found, raw: usize) -> Vec<String> {
-        let settings = &self.asking.settings;
-        let wider: Vec<(String, usize)> = [(&settings.clean, &found.clean), (&settings.state, &found.state)]
+    /// Warnings for topics with more partitions than raw; one for each new count.
+    fn extra_partitions(&mut self, found: &FoundTopics, raw: usize) -> Vec<String> {
+        let settings = &self.admin.settings;
+        let larger: Vec<(String, usize)> = [(&settings.clean, &found.clean), (&settings.state, &found.state)]
             .into_iter()
             .filter_map(|(name, shape)| Some((name.clone(), shape.partitions().filter(|n| *n > raw)?)))
             .collect();
-        let fresh = wider.iter().filter(|it| !self.told.contains(it));
-        let warnings = fresh.map(|(name, count)| topics::wider(settings, name, *count, raw)).collect();
-        self.told = wider;
+        let new = larger.iter().filter(|it| !self.reported.contains(it));
+        let warnings =
+            new.map(|(name, count)| topics::extra_partitions(settings, name, *count, raw)).collect();
+        self.reported = larger;
         warnings
     }
 
-    fn are_there(&mut self, found: &Found) -> Result<(), LookError> {
-        let settings = &self.asking.settings;
+    fn check_existence(&mut self, found: &FoundTopics) -> Result<(), LookError> {
+        let settings = &self.admin.settings;
         let names = [&settings.raw, &settings.clean, &settings.state];
         let missing = names.into_iter().zip(found.shapes()).find(|(_, shape)| **shape == Shape::Missing);
         let Some((name, _)) = missing else {
@@ -139,17 +141,17 @@ impl TopicWatch {
         };
         self.absent += 1;
         let what = format!("topic {name} does not exist any more");
-        if self.absent < ABSENT {
+        if self.absent < ABSENT_CHECKS {
             return Err(LookError::Unanswered(what));
         }
         Err(LookError::Replaced(format!(
-            "{what}: it was deleted while dedupd ran; find out who deleted it, create it again, and start"
+            "{what}: it was deleted while dedupd ran; find out who deleted it, recreate it, and restart dedupd"
         )))
     }
 }
 
-/// How many partitions both the clean and the state topic have.
-fn reach(found: &Found) -> usize {
+/// Number of partitions that both the clean and the state topic have.
+fn reach(found: &FoundTopics) -> usize {
     let count = |shape: &Shape| shape.partitions().unwrap_or(0);
     count(&found.clean).min(count(&found.state))
 }

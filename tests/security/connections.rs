@@ -94,7 +94,7 @@ fn a_certificate_that_is_not_accepted_is_told_with_the_reason() {
 
 #[test]
 fn a_wrong_password_or_mechanism_is_told() {
-    let words = ["does not accept user or password", "sasl.password"];
+    let words = ["does not accept the user or password", "sasl.password"];
     for (name, mechanism) in [("pw.plain", "PLAIN"), ("pw.scram", "SCRAM-SHA-512")] {
         assert_told(name, "SASLTLS", &sasl("sasl_ssl", mechanism, "trusted", "wrong"), Fate::Ends, &words);
     }
@@ -105,13 +105,13 @@ fn a_wrong_password_or_mechanism_is_told() {
 
 #[test]
 fn a_port_that_speaks_something_else_is_told_and_waited_for() {
-    let words = ["this port seems not to speak it", "security.protocol"];
+    let words = ["this port does not seem to use TLS", "security.protocol"];
     assert_told("tls.to.plain", "SASLPLAIN", TLS, Fate::Waits, &words);
     let plain = sasl("sasl_plaintext", "PLAIN", "trusted", TRUSTED);
-    let words = ["this port seems to want TLS", "security.protocol"];
+    let words = ["this port seems to require TLS", "security.protocol"];
     assert_told("plain.to.tls", "TLS", &[], Fate::Waits, &words);
     assert_told("sasl.to.tls", "SASLTLS", &plain, Fate::Waits, &words);
-    let words = ["this port seems to want SASL"];
+    let words = ["this port seems to require SASL"];
     assert_told("plain.to.sasl", "SASLPLAIN", &[], Fate::Waits, &words);
 }
 
@@ -148,9 +148,9 @@ fn audit_and_generate_tell_why_they_cannot_connect() {
     let strange = [("security.protocol", "ssl"), ("ssl.ca.location", "@stranger.pem")];
     let cases: [(String, Properties<'_>, &[&str]); 5] = [
         (nobody, &[], &["no broker of 127.0.0.1", "Connection refused", "check the address"]),
-        (at("SASLPLAIN"), TLS, &["this port seems not to speak it", "security.protocol"]),
-        (at("TLS"), &[], &["this port seems to want TLS"]),
-        (at("SASLTLS"), &wrong, &["does not accept user or password", "sasl.password"]),
+        (at("SASLPLAIN"), TLS, &["this port does not seem to use TLS", "security.protocol"]),
+        (at("TLS"), &[], &["this port seems to require TLS"]),
+        (at("SASLTLS"), &wrong, &["does not accept the user or password", "sasl.password"]),
         (at("TLS"), &strange, &["its issuer is not among the trusted ones"]),
     ];
     std::thread::scope(|all| {
@@ -199,7 +199,7 @@ fn a_password_that_is_changed_on_the_broker_is_an_outage() {
     // Connections that stand are not asked again.
     secured.kafka.kill9();
     secured.kafka.restart();
-    let words = "does not accept user or password";
+    let words = "does not accept the user or password";
     let page = wait_until("the page to say so", Duration::from_mins(1), || {
         running.get("/readyz").filter(|page| page.contains(words))
     });

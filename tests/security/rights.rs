@@ -108,7 +108,7 @@ fn with_the_documented_rights_everything_works() {
     for running in [&first, &second] {
         assert_eq!(running.stop(), Some(0), "{}", running.text());
         let text = running.text().to_lowercase();
-        assert!(!text.contains("authori") && !text.contains("the right to"), "{text}");
+        assert!(!text.contains("authori") && !text.contains("permission is missing"), "{text}");
     }
     let findings = pipe.assert_exactly_once();
     let records = |topic: &str| pipe.kafka.records(topic, Isolation::Committed).len();
@@ -141,7 +141,7 @@ fn each_right_that_is_missing_is_named_with_the_command_that_grants_it() {
         let last = text.lines().last().unwrap();
         let expected = if right.contains(&"--transactional-id") { 6 } else { 3 };
         assert_eq!(code, Some(expected), "{right:?}: {text}");
-        assert!(last.contains(&format!("the right to {} is missing on", right[1])), "{right:?}: {text}");
+        assert!(last.contains(&format!("the {} permission is missing on", right[1])), "{right:?}: {text}");
         let command = command(last);
         assert!(right.iter().all(|word| command.iter().any(|it| it == word)), "{right:?}: {command:?}");
         secured.acls(&command.iter().map(String::as_str).collect::<Vec<_>>());
@@ -151,7 +151,7 @@ fn each_right_that_is_missing_is_named_with_the_command_that_grants_it() {
     let running = sidecar(secured, &pipe, "lacking", "a").start();
     running.wait_ready(LIMIT);
     assert_eq!(running.stop(), Some(0), "{}", running.text());
-    assert!(!running.text().contains("the right to"), "{}", running.text());
+    assert!(!running.text().contains("permission is missing"), "{}", running.text());
 
     let _held = ON_THE_CLUSTER.lock().unwrap_or_else(PoisonError::into_inner);
     for line in documented.iter().filter(|line| line.comment == "optional") {
@@ -164,7 +164,7 @@ fn each_right_that_is_missing_is_named_with_the_command_that_grants_it() {
     let running = sidecar(secured, &pipe, "lacking", "a").start();
     running.wait_ready(LIMIT);
     assert_eq!(running.stop(), Some(0), "{}", running.text());
-    let warned = running.text().matches("the right to DescribeConfigs is missing on").count();
+    let warned = running.text().matches("the DescribeConfigs permission is missing on").count();
     assert_eq!(warned, 4, "{}", running.text());
     grant(secured, &documented);
 }
@@ -182,7 +182,7 @@ fn the_right_to_create_topics_is_needed_only_where_that_is_asked_for() {
     let running = making().start();
     assert_eq!(running.wait(LIMIT).code(), Some(3), "{}", running.text());
     assert!(
-        running.text().contains("the right to Create is missing on topic making.clean"),
+        running.text().contains("the Create permission is missing on topic making.clean"),
         "{}",
         running.text()
     );
@@ -208,7 +208,7 @@ fn the_right_to_grow_topics_is_asked_for_when_raw_has_grown() {
     pipe.kafka.grow_topic(&pipe.raw, 5);
     assert_eq!(running.wait(Duration::from_mins(1)).code(), Some(3), "{}", running.text());
     let said = running.text();
-    assert!(said.contains("the right to Alter is missing on topic growing."), "{said}");
+    assert!(said.contains("the Alter permission is missing on topic growing."), "{said}");
 
     change(secured, &["--add"], &alter);
     let running = growing.start();

@@ -1,4 +1,4 @@
-//! Which partitions the client reads, and from where on.
+//! The assignment of the client: which partitions it fetches, and from which offset.
 
 use std::collections::BTreeMap;
 
@@ -10,14 +10,14 @@ use crate::dedupe::{Offset, PartitionId};
 use crate::ports::{Failure, Remedy};
 
 impl KafkaSource {
-    /// Lets the client read partitions, each from its offset; also answers an assignment.
+    /// Adds partitions to the client's assignment, each at its offset; this also handles an assign event.
     ///
-    /// Offsets are always absolute. The client would look a logical one (the log's end) up at the
-    /// broker, and an answer overtaken by a pause or a seek makes it ask again and then overrule the
-    /// seek: everything up to the end of the log would be skipped, silently.
-    pub(super) fn place(&self, starts: &[(PartitionId, Offset)]) -> Result<(), Failure> {
+    /// Offsets are always absolute. For a logical offset (the log end) the client sends a request to the broker. When a
+    /// pause or seek overtakes the response, the client repeats the request, and the second response overrides the seek:
+    /// everything up to the log end would be skipped without an error.
+    pub(super) fn assign_at(&self, starts: &[(PartitionId, Offset)]) -> Result<(), Failure> {
         let list = |starts: &[(PartitionId, Offset)]| {
-            self.list(starts.iter().map(|(partition, start)| (*partition, kafka_offset(*start))))
+            self.partition_list(starts.iter().map(|(partition, start)| (*partition, kafka_offset(*start))))
         };
         if self.is_cooperative() {
             self.consumer.incremental_assign(&list(starts)?)
@@ -27,60 +27,61 @@ impl KafkaSource {
             self.consumer.assign(&list(&all.into_iter().collect::<Vec<_>>())?)
         }
         .map_err(|e| self.fail("accepting partitions of", &e))?;
-        self.placed.borrow_mut().extend(starts.iter().copied());
+        self.assigned.borrow_mut().extend(starts.iter().copied());
         Ok(())
     }
 
-    /// Takes partitions away from the client; also answers a revocation.
-    pub(super) fn displace(&self, partitions: &[PartitionId]) -> Result<(), Failure> {
-        let mut placed = self.placed.borrow_mut();
-        let gone: Vec<PartitionId> = partitions.iter().copied().filter(|p| placed.contains_key(p)).collect();
+    /// Removes partitions from the client's assignment; this also handles a revoke event.
+    pub(super) fn remove_assigned(&self, partitions: &[PartitionId]) -> Result<(), Failure> {
+        let mut assigned = self.assigned.borrow_mut();
+        let gone: Vec<PartitionId> =
+            partitions.iter().copied().filter(|p| assigned.contains_key(p)).collect();
         if self.is_cooperative() {
-            self.consumer.incremental_unassign(&self.plain(&gone)?)
+            self.consumer.incremental_unassign(&self.list_without_offsets(&gone)?)
         } else {
             self.consumer.unassign()
         }
-        .map_err(|e| self.fail("giving back partitions of", &e))?;
+        .map_err(|e| self.fail("releasing partitions of", &e))?;
         if self.is_cooperative() {
-            placed.retain(|p, _| !gone.contains(p));
+            assigned.retain(|p, _| !gone.contains(p));
         } else {
-            placed.clear();
+            assigned.clear();
         }
         Ok(())
     }
 
-    /// Takes partitions away from the client and lets it read them again, each from its offset.
-    pub(super) fn replace(&self, starts: &[(PartitionId, Offset)]) -> Result<(), Failure> {
+    /// Removes partitions from the client's assignment and adds them again, each at its offset.
+    pub(super) fn reassign_at(&self, starts: &[(PartitionId, Offset)]) -> Result<(), Failure> {
         if self.is_cooperative() {
-            self.displace(&starts.iter().map(|(p, _)| *p).collect::<Vec<_>>())?;
+            self.remove_assigned(&starts.iter().map(|(p, _)| *p).collect::<Vec<_>>())?;
         }
-        self.place_compared(starts)
+        self.assign_and_compare(starts)
     }
 
-    /// Fails when the group has not given one of these partitions to this member.
-    pub(super) fn are_ours(&self, starts: &[(PartitionId, Offset)]) -> Result<(), Failure> {
-        let foreign = starts.iter().find(|(partition, _)| !self.owned.borrow().contains(partition));
-        if foreign.is_none() && !self.consumer.assignment_lost() {
+    /// Fails when one of these partitions is not assigned to this member.
+    pub(super) fn check_ownership(&self, starts: &[(PartitionId, Offset)]) -> Result<(), Failure> {
+        let not_owned = starts.iter().find(|(partition, _)| !self.owned.borrow().contains(partition));
+        if not_owned.is_none() && !self.consumer.assignment_lost() {
             return Ok(());
         }
-        let (partition, _) = foreign.or(starts.first()).copied().unwrap_or_default();
+        let (partition, _) = not_owned.or(starts.first()).copied().unwrap_or_default();
         Err(Failure {
             remedy: Remedy::Retry,
             what: format!(
-                "partition {partition} of topic {} cannot be read from its committed offset: the group {} has not \
-                 given it to this member; waiting for the group",
+                "partition {partition} of topic {} cannot be read from its committed offset: it is not assigned to this \
+                 member of group {}; waiting for an assignment",
                 self.topic, self.group
             ),
             refused: None,
         })
     }
 
-    /// Where each placed partition goes on. Only for eager protocols, which replace the whole
-    /// assignment to add to it.
+    /// The next offset of each partition in the client's assignment. Only for the eager protocol, where adding a partition
+    /// replaces the whole assignment.
     fn positions(&self) -> Result<BTreeMap<PartitionId, Offset>, Failure> {
-        let mut positions = self.placed.borrow().clone();
-        let told = self.consumer.position().map_err(|e| self.fail("reading the positions in", &e))?;
-        for element in told.elements() {
+        let mut positions = self.assigned.borrow().clone();
+        let list = self.consumer.position().map_err(|e| self.fail("reading the positions in", &e))?;
+        for element in list.elements() {
             if let (Ok(partition), KafkaOffset::Offset(next)) =
                 (u32::try_from(element.partition()), element.offset())
                 && let (Some(position), Ok(next)) = (positions.get_mut(&partition), u64::try_from(next))

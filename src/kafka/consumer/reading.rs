@@ -1,77 +1,79 @@
-//! What can be wrong with the log itself: damage, and history that is not the one that was read.
+//! Read errors that are about the log itself: damaged batches, deleted records and truncation.
 
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
 use super::KafkaSource;
 use crate::dedupe::{Offset, PartitionId};
 use crate::kafka::error::is_damage;
-use crate::kafka::native::Unread;
+use crate::kafka::native::ReadError;
 use crate::kafka::unread::{damaged, truncated};
 use crate::ports::{Epoch, Failure, Remedy};
 
 impl KafkaSource {
-    /// The leader epoch by which the partition is compared at this offset, where one is known.
+    /// The leader epoch to compare when the partition is sought to this offset; `None` when it is unknown.
     pub(super) fn epoch_before(&self, partition: PartitionId, offset: Offset) -> Option<i32> {
         self.epochs.borrow().get(&partition).filter(|epoch| epoch.covers(offset)).map(|epoch| epoch.number)
     }
 
-    /// Under which leader the record was taken that comes before the place to go on at.
-    pub(super) fn remember(&self, partition: PartitionId, last: Option<Epoch>) {
+    /// Stores the leader epoch of the record before the next offset of a partition, or removes it.
+    pub(super) fn set_epoch(&self, partition: PartitionId, last: Option<Epoch>) {
         let mut epochs = self.epochs.borrow_mut();
         epochs.remove(&partition);
         epochs.extend(last.map(|last| (partition, last)));
     }
 
-    /// Begins partitions at their offsets. The client compares leader epochs at a seek only, not where an assignment begins.
-    pub(super) fn place_compared(&self, starts: &[(PartitionId, Offset)]) -> Result<(), Failure> {
-        self.place(starts)?;
+    /// Adds partitions to the client's assignment and seeks them where an epoch is known: the client compares leader epochs
+    /// at a seek only, not at an assignment.
+    pub(super) fn assign_and_compare(&self, starts: &[(PartitionId, Offset)]) -> Result<(), Failure> {
+        self.assign_at(starts)?;
         let known =
             |(partition, offset): &&(PartitionId, Offset)| self.epoch_before(*partition, *offset).is_some();
         let compared: Vec<_> = starts.iter().filter(known).copied().collect();
         self.seek_each(&compared).map_err(|e| self.fail("comparing leader epochs of", &e))
     }
 
-    /// What an error of the client means; `None` when it is none.
-    pub(super) fn unread(&self, unread: &Unread) -> Option<Failure> {
-        match unread.code {
-            // After `PollExceeded` the loss of the assignment follows as an event; polling again rejoins.
+    /// The failure for an error of the client; `None` when it requires no action.
+    pub(super) fn failure_of_read(&self, error: &ReadError) -> Option<Failure> {
+        match error.code {
+            // After `PollExceeded` an event reports the lost assignment, and the next poll rejoins the group.
             RDKafkaErrorCode::PartitionEOF | RDKafkaErrorCode::PollExceeded => None,
-            RDKafkaErrorCode::AutoOffsetReset => Some(self.outside(unread)),
-            _ if unread.fatal => Some(self.end_with(self.fail("reading", &unread.error()))),
-            code => Some(match unread.at.filter(|_| is_damage(code)) {
-                Some(at) => self.damaged(at, unread),
-                // Of an answer about the group, not of the log.
+            RDKafkaErrorCode::AutoOffsetReset => Some(self.out_of_range(error)),
+            _ if error.fatal => Some(self.set_fatal(self.fail("reading", &error.error()))),
+            code => Some(match error.at.filter(|_| is_damage(code)) {
+                Some(at) => self.damaged(at, error),
+                // A damaged response of the group coordinator, not a damaged log.
                 None if is_damage(code) => self.fail("reading", &KafkaError::Global(code)),
-                None => self.fail("reading", &unread.error()),
+                None => self.fail("reading", &error.error()),
             }),
         }
     }
 
-    /// Everything is located anew, and finds out what the log holds.
-    pub(super) fn outside(&self, unread: &Unread) -> Failure {
-        self.truncated.borrow_mut().extend(truncated(unread));
+    /// A position outside of the log. The remedy aborts, so that every partition is located again from its committed offset
+    /// and checked against the log.
+    pub(super) fn out_of_range(&self, error: &ReadError) -> Failure {
+        self.truncated.borrow_mut().extend(truncated(error));
         let partition =
-            unread.at.map(|(partition, _)| format!("partition {partition} of ")).unwrap_or_default();
+            error.at.map(|(partition, _)| format!("partition {partition} of ")).unwrap_or_default();
         Failure {
             remedy: Remedy::Abort,
             what: format!(
                 "the position in {partition}topic {} is outside of its log: records were deleted before they were read, \
-                 or the topic was truncated or created again ({}); asking the group where it stands",
-                self.topic, unread.reason
+                 or the topic was truncated or recreated ({}); reading the committed offset again",
+                self.topic, error.reason
             ),
             refused: None,
         }
     }
 
-    /// Once may be the way from the broker; twice is the log.
-    pub(super) fn damaged(&self, at: (i32, i64), unread: &Unread) -> Failure {
-        let again = !self.damaged.borrow_mut().insert(at);
-        let failure = damaged(&self.topic, at, unread, again);
-        if again { self.end_with(failure) } else { failure }
+    /// A batch that is damaged once may have been damaged in transit; at the second read it is damaged in the log.
+    pub(super) fn damaged(&self, at: (i32, i64), error: &ReadError) -> Failure {
+        let is_second = !self.damaged.borrow_mut().insert(at);
+        let failure = damaged(&self.topic, at, error, is_second);
+        if is_second { self.set_fatal(failure) } else { failure }
     }
 
-    /// A failure that repeats itself with every poll from now on.
-    pub(super) fn end_with(&self, failure: Failure) -> Failure {
-        self.ended.borrow_mut().get_or_insert(failure).clone()
+    /// Makes every later poll return this failure.
+    pub(super) fn set_fatal(&self, failure: Failure) -> Failure {
+        self.fatal.borrow_mut().get_or_insert(failure).clone()
     }
 }

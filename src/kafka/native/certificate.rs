@@ -1,4 +1,4 @@
-//! Why a broker's certificate is not accepted. The client's own error only says that it is not.
+//! Why a broker's certificate is not accepted. The client's own error does not include the reason.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
@@ -11,33 +11,33 @@ use rdkafka::{ClientContext, bindings as sys};
 
 use crate::clock;
 
-/// What the log of librdkafka calls the outcome of [`explain`].
+/// The facility under which librdkafka logs the result of [`verify_callback`].
 const FACILITY: &CStr = c"SSLCERTVRFY";
 
-/// Connects once more, only to learn why a broker's certificate is not accepted: whose it is, who issued
-/// it, what is wrong with it. `None` when none was refused within `wait`.
-pub fn judged(config: &ClientConfig, wait: Duration) -> Option<String> {
+/// Opens an extra connection to find out why a broker's certificate is not accepted: its subject, its issuer and what is
+/// wrong with it. `None` when no certificate was rejected within `wait`.
+pub fn rejection(config: &ClientConfig, wait: Duration) -> Option<String> {
     let mut config = config.clone();
-    // The verdict is a line of the log.
+    // The reason is reported as a log line.
     config.set_log_level(RDKafkaLogLevel::Error);
     let native = config.create_native_config().ok()?;
-    // SAFETY: the configuration is alive, and the function is of the type that it asks for.
-    unsafe { sys::rd_kafka_conf_set_ssl_cert_verify_cb(native.ptr(), Some(explain)) };
+    // SAFETY: the configuration is alive, and the function has the required type.
+    unsafe { sys::rd_kafka_conf_set_ssl_cert_verify_cb(native.ptr(), Some(verify_callback)) };
     let kind = RDKafkaType::RD_KAFKA_PRODUCER;
     let client = Client::new(&config, native, kind, DefaultClientContext).ok()?;
     let deadline = clock::monotonic() + wait;
     while clock::monotonic() < deadline {
-        if let Some(verdict) = logged(&client, Duration::from_millis(100)) {
-            return Some(verdict);
+        if let Some(reason) = next_rejection(&client, Duration::from_millis(100)) {
+            return Some(reason);
         }
     }
     None
 }
 
-/// The verdict, if it is the next event within `wait`.
-fn logged<C: ClientContext>(client: &Client<C>, wait: Duration) -> Option<String> {
+/// The reason for the rejection, if that is the next event within `wait`.
+fn next_rejection<C: ClientContext>(client: &Client<C>, wait: Duration) -> Option<String> {
     let wait_ms = i32::try_from(wait.as_millis()).unwrap_or(i32::MAX);
-    // SAFETY: queue and event are destroyed here, after the last use of the texts, which belong to the event.
+    // SAFETY: queue and event are destroyed here, after the last use of the texts, which the event owns.
     unsafe {
         let queue = sys::rd_kafka_queue_get_main(client.native_ptr());
         let event = sys::rd_kafka_queue_poll(queue, wait_ms);
@@ -50,15 +50,15 @@ fn logged<C: ClientContext>(client: &Client<C>, wait: Duration) -> Option<String
             && sys::rd_kafka_event_log(event, &raw mut facility, &raw mut text, &raw mut level) == 0
             && !facility.is_null()
             && !text.is_null();
-        let verdict = (log && CStr::from_ptr(facility) == FACILITY)
+        let reason = (log && CStr::from_ptr(facility) == FACILITY)
             .then(|| CStr::from_ptr(text).to_string_lossy().into_owned());
         sys::rd_kafka_event_destroy(event);
-        verdict
+        reason
     }
 }
 
-/// Verifies nothing itself: agrees with OpenSSL, and says in words what it found.
-unsafe extern "C" fn explain(
+/// Verifies nothing itself: returns OpenSSL's result, with a text that explains the error.
+unsafe extern "C" fn verify_callback(
     _client: *mut sys::rd_kafka_t,
     _broker_name: *const c_char,
     _broker_id: i32,
@@ -70,31 +70,33 @@ unsafe extern "C" fn explain(
     text_size: usize,
     _opaque: *mut c_void,
 ) -> c_int {
-    // SAFETY: librdkafka passes a number of its own, and room for a text of `text_size` bytes.
+    // SAFETY: librdkafka passes a pointer to its error number, and a buffer of `text_size` bytes.
     unsafe {
         if error.is_null() || *error == 0 {
             return 1;
         }
-        let words = meaning(*error);
-        let length = words.count_bytes().min(text_size.saturating_sub(1));
+        let explanation = meaning(*error);
+        let length = explanation.count_bytes().min(text_size.saturating_sub(1));
         if !text.is_null() && text_size > 0 {
-            ptr::copy_nonoverlapping(words.as_ptr(), text, length);
+            ptr::copy_nonoverlapping(explanation.as_ptr(), text, length);
             *text.add(length) = 0;
         }
         0
     }
 }
 
-/// The numbers of OpenSSL's `x509_vfy.h` that an operator can do something about.
+/// Explanation and action for the errors of OpenSSL's `x509_vfy.h` that an operator can resolve.
 fn meaning(error: c_int) -> &'static CStr {
     match error {
-        9 => c"it is not valid yet; look at the clocks, or have it issued anew",
+        9 => c"it is not valid yet; check the clocks, or have it reissued",
         10 => c"it has expired; have it renewed",
         62 | 64 => {
-            c"it is not for the host that was connected to; use a name that it has in kafka.bootstrap_servers and in the broker's advertised.listeners, or have it issued with that name"
+            c"it is not for the host name of the connection; use a name from the certificate in kafka.bootstrap_servers \
+               and in the broker's advertised.listeners, or have it issued with that name"
         }
         18..=21 => {
-            c"its issuer is not among the trusted ones; set ssl.ca.location to the file with the certificate of the authority that issued it"
+            c"its issuer is not among the trusted ones; set ssl.ca.location to the file with the certificate of the \
+               authority that issued it"
         }
         23 => c"it has been revoked; have another one issued",
         _ => c"OpenSSL does not accept it; see openssl s_client -connect HOST:PORT -CAfile FILE",

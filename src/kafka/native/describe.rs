@@ -1,7 +1,7 @@
-//! What a broker reports about topics, and what this client may do with them.
+//! Topic descriptions of the broker, with the operations that this client is authorized for.
 //!
-//! A group is not described: `DescribeConsumerGroups` ends the process with a failed assertion when the coordinator
-//! goes away while it waits (librdkafka 2.12.1, `eonce->refcnt > 0`). See `Inquiry::group_is_forbidden`.
+//! There is no group description: `DescribeConsumerGroups` ends the process with a failed assertion when the coordinator
+//! becomes unavailable during the call (librdkafka 2.12.1, `eonce->refcnt > 0`). See `TopicAdmin::is_group_denied`.
 
 use std::ffi::{CStr, CString};
 use std::ptr;
@@ -17,15 +17,15 @@ use crate::kafka::rights::Operation;
 /// A topic as the broker describes it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Described {
-    /// Id of a topic, base64 of 16 bytes; `None` where the broker does not know the topic.
+    /// Topic id, base64 of 16 bytes; `None` when the topic does not exist.
     pub id: Option<String>,
-    /// What this client may do with it; `None` where the broker does not say.
+    /// The operations that this client is authorized for; `None` when the broker does not report them.
     pub allowed: Option<Vec<Operation>>,
-    /// Why there is no description.
+    /// The error in place of a description.
     pub error: Option<RDKafkaErrorCode>,
 }
 
-/// The named topics, in this order. Needs Kafka 2.8; an older broker gives an error.
+/// Describes the named topics, in this order. Requires Kafka 2.8; an older broker returns an error.
 pub fn topics<C: ClientContext>(
     client: &Client<C>,
     names: &[&str],
@@ -35,67 +35,67 @@ pub fn topics<C: ClientContext>(
     let mut pointers: Vec<_> = names.iter().map(|name| name.as_ptr()).collect();
     let count = pointers.len();
     let operation = sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS;
-    // SAFETY: the names outlive the collection, which copies them, and the collection the call; the
-    // result is read as what was asked for.
+    // SAFETY: the names outlive the collection, which copies them, and the collection outlives the call. The result is
+    // read as the type that belongs to the request.
     unsafe {
         let collection = sys::rd_kafka_TopicCollection_of_topic_names(pointers.as_mut_ptr(), count);
-        let ask = |rk, options, queue| sys::rd_kafka_DescribeTopics(rk, collection, options, queue);
-        let answer = answered(client, operation, wait, ask, |event| described_topics(event, count));
+        let send = |rk, options, queue| sys::rd_kafka_DescribeTopics(rk, collection, options, queue);
+        let result = admin_request(client, operation, wait, send, |event| described_topics(event, count));
         sys::rd_kafka_TopicCollection_destroy(collection);
-        answer
+        result
     }
 }
 
-/// Asks one question and reads its answer.
+/// Sends one admin request and reads its response.
 ///
 /// # Safety
-/// `ask` must put one question of the kind of `operation`, and `read` must read its answer as such.
-unsafe fn answered<C: ClientContext, T>(
+/// `send` must send one request of the type `operation`, and `read` must read the response as that type.
+unsafe fn admin_request<C: ClientContext, T>(
     client: &Client<C>,
     operation: sys::rd_kafka_admin_op_t,
     wait: Duration,
-    ask: impl FnOnce(*mut sys::rd_kafka_t, *const sys::rd_kafka_AdminOptions_t, *mut sys::rd_kafka_queue_t),
+    send: impl FnOnce(*mut sys::rd_kafka_t, *const sys::rd_kafka_AdminOptions_t, *mut sys::rd_kafka_queue_t),
     read: impl FnOnce(*mut sys::rd_kafka_event_t) -> Result<T, KafkaError>,
 ) -> Result<T, KafkaError> {
     let wait_ms = i32::try_from(wait.as_millis()).unwrap_or(i32::MAX);
-    // SAFETY: every object made here is destroyed here, after the last use of what it owns.
+    // SAFETY: every object created here is destroyed here, after the last use of what it owns.
     unsafe {
         let rk = client.native_ptr();
         let options = sys::rd_kafka_AdminOptions_new(rk, operation);
         let mut text = [0; 256];
         sys::rd_kafka_AdminOptions_set_request_timeout(options, wait_ms, text.as_mut_ptr(), text.len());
-        let refused = sys::rd_kafka_AdminOptions_set_include_authorized_operations(options, 1);
-        if !refused.is_null() {
-            sys::rd_kafka_error_destroy(refused);
+        let error = sys::rd_kafka_AdminOptions_set_include_authorized_operations(options, 1);
+        if !error.is_null() {
+            sys::rd_kafka_error_destroy(error);
         }
         let queue = sys::rd_kafka_queue_new(rk);
-        ask(rk, options, queue);
+        send(rk, options, queue);
         let event = sys::rd_kafka_queue_poll(queue, wait_ms);
-        let answer = if event.is_null() {
+        let result = if event.is_null() {
             Err(KafkaError::AdminOp(RDKafkaErrorCode::OperationTimedOut))
         } else {
             let code = sys::rd_kafka_event_error(event);
-            let answer = if code == sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR {
+            let result = if code == sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR {
                 read(event)
             } else {
                 Err(KafkaError::AdminOp(code.into()))
             };
             sys::rd_kafka_event_destroy(event);
-            answer
+            result
         };
         sys::rd_kafka_queue_destroy(queue);
         sys::rd_kafka_AdminOptions_destroy(options);
-        answer
+        result
     }
 }
 
 /// # Safety
-/// `event` must be a live answer to `DescribeTopics`.
+/// `event` must be a live `DescribeTopics` response.
 unsafe fn described_topics(
     event: *mut sys::rd_kafka_event_t,
     expected: usize,
 ) -> Result<Vec<Described>, KafkaError> {
-    // SAFETY: the result and everything reached from it lives as long as the event.
+    // SAFETY: the result and everything reachable from it live as long as the event.
     unsafe {
         let result = sys::rd_kafka_event_DescribeTopics_result(event);
         let mut count = 0;
@@ -111,7 +111,7 @@ unsafe fn described_topics(
 /// # Safety
 /// `topic` must come from a live `DescribeTopics` result.
 unsafe fn described_topic(topic: *const sys::rd_kafka_TopicDescription_t) -> Described {
-    // SAFETY: the description is alive, and the base64 text belongs to the id, which belongs to it.
+    // SAFETY: the description is alive; it owns the id, and the id owns the base64 text.
     unsafe {
         let error = code_of(sys::rd_kafka_TopicDescription_error(topic));
         if error.is_some() {
@@ -143,12 +143,12 @@ unsafe fn operations(list: *const Acl, count: usize) -> Option<Vec<Operation>> {
     if list.is_null() || count == 0 {
         return None;
     }
-    // SAFETY: not null, so `count` elements are there by contract.
+    // SAFETY: not null, so it holds `count` elements by contract.
     let list = unsafe { std::slice::from_raw_parts(list, count) };
-    Some(list.iter().filter_map(|operation| known(*operation)).collect())
+    Some(list.iter().filter_map(|operation| operation_of(*operation)).collect())
 }
 
-fn known(operation: Acl) -> Option<Operation> {
+fn operation_of(operation: Acl) -> Option<Operation> {
     match operation {
         Acl::RD_KAFKA_ACL_OPERATION_READ => Some(Operation::Read),
         Acl::RD_KAFKA_ACL_OPERATION_WRITE => Some(Operation::Write),

@@ -1,5 +1,5 @@
-//! A record in the client's own memory. Unlike the Rust client's own type it takes header names as what they are:
-//! bytes, of which a producer may send any.
+//! A record in librdkafka's memory. Unlike the Rust client's type it returns header names as bytes: a producer may send any
+//! bytes, and the Rust client panics on names that are not UTF-8.
 
 use std::ffi::CStr;
 use std::marker::PhantomData;
@@ -9,21 +9,21 @@ use rdkafka::bindings as sys;
 use rdkafka::error::{IsError, RDKafkaErrorCode};
 use rdkafka::message::BorrowedMessage;
 
-/// A header: its name, and its value, `None` when null. The name ends before its first zero byte; the C API gives no
+/// A header: its name and its value, `None` when null. The name ends before its first zero byte, because the C API returns no
 /// length.
 pub type Header<'a> = (&'a [u8], Option<&'a [u8]>);
 
-/// What came out of a queue; destroyed with this.
+/// An event from a queue; destroyed on drop.
 pub(super) struct Event(pub(super) NonNull<sys::rd_kafka_event_t>);
 
 impl Drop for Event {
     fn drop(&mut self) {
-        // SAFETY: the event is ours, and this is its only end.
+        // SAFETY: we own the event, and it is destroyed only here.
         unsafe { sys::rd_kafka_event_destroy(self.0.as_ptr()) }
     }
 }
 
-/// A record in the fetch buffer of a consumer, which it must not outlive.
+/// A record in the fetch buffer of a consumer. It must not outlive the consumer.
 pub struct Message<'a> {
     native: NonNull<sys::rd_kafka_message_t>,
     _event: Event,
@@ -31,34 +31,34 @@ pub struct Message<'a> {
 }
 
 impl Message<'_> {
-    /// The record of a fetch event; `None` when it has none.
+    /// The record of a fetch event; `None` when the event has none.
     ///
     /// # Safety
     /// `event` must be a fetch event of a consumer that lives as long as the message.
     pub(super) unsafe fn of(event: Event) -> Option<Self> {
-        // SAFETY: the event is alive; the message belongs to it, and is kept no longer.
+        // SAFETY: the event is alive; it owns the message, which is dropped with it.
         let native = unsafe { sys::rd_kafka_event_message_next(event.0.as_ptr()) };
         let native = NonNull::new(native.cast_mut())?;
         Some(Self { native, _event: event, _consumer: PhantomData })
     }
 
     fn parts(&self) -> &sys::rd_kafka_message_t {
-        // SAFETY: the message lives as long as its event, which is ours.
+        // SAFETY: the message lives as long as its event, which we own.
         unsafe { self.native.as_ref() }
     }
 
-    /// The error that came in place of a record.
+    /// The error in place of a record.
     pub(super) fn error(&self) -> Option<RDKafkaErrorCode> {
         let code = self.parts().err;
         code.is_error().then(|| code.into())
     }
 
-    /// Partition it stands in.
+    /// Partition of the record.
     pub fn partition(&self) -> i32 {
         self.parts().partition
     }
 
-    /// Offset it stands at.
+    /// Offset of the record.
     pub fn offset(&self) -> i64 {
         self.parts().offset
     }
@@ -75,7 +75,7 @@ impl Message<'_> {
         unsafe { bytes(self.parts().payload.cast(), self.parts().len) }
     }
 
-    /// The timestamp, ms since the epoch; `None` when it has none.
+    /// The timestamp, epoch milliseconds; `None` when the record has none.
     pub fn timestamp_ms(&self) -> Option<i64> {
         let mut kind = sys::rd_kafka_timestamp_type_t::RD_KAFKA_TIMESTAMP_NOT_AVAILABLE;
         // SAFETY: the message is alive, and the kind is written before use.
@@ -83,26 +83,26 @@ impl Message<'_> {
         (ms != -1 && kind != sys::rd_kafka_timestamp_type_t::RD_KAFKA_TIMESTAMP_NOT_AVAILABLE).then_some(ms)
     }
 
-    /// The epoch of the leader that took the record; `None` where the log does not say.
+    /// The leader epoch under which the record was appended; `None` when the log does not have it.
     pub fn leader_epoch(&self) -> Option<i32> {
         // SAFETY: the message is alive.
         let epoch = unsafe { sys::rd_kafka_message_leader_epoch(self.native.as_ptr()) };
         (epoch >= 0).then_some(epoch)
     }
 
-    /// The headers in their order.
+    /// The headers in order.
     pub fn headers(&self) -> impl Iterator<Item = Header<'_>> {
         // SAFETY: the message is alive for as long as the iterator.
         unsafe { headers(self.native.as_ptr()) }
     }
 
-    /// The client's own handle.
+    /// The native handle.
     pub(in crate::kafka) fn ptr(&self) -> *const sys::rd_kafka_message_t {
         self.native.as_ptr()
     }
 }
 
-/// The headers, in their order, of a record that the Rust client read.
+/// The headers, in order, of a record that the Rust client read.
 pub fn headers_of<'a>(message: &'a BorrowedMessage<'_>) -> impl Iterator<Item = Header<'a>> {
     // SAFETY: the message is alive for as long as the iterator.
     unsafe { headers(message.ptr()) }
@@ -112,7 +112,7 @@ pub fn headers_of<'a>(message: &'a BorrowedMessage<'_>) -> impl Iterator<Item = 
 /// `message` must be alive for `'a`.
 unsafe fn headers<'a>(message: *const sys::rd_kafka_message_t) -> impl Iterator<Item = Header<'a>> {
     let mut list = ptr::null_mut();
-    // SAFETY: alive by contract; the list belongs to the message and is used only when the call found one.
+    // SAFETY: alive by contract; the message owns the list, which is used only when the call returned one.
     let code = unsafe { sys::rd_kafka_message_headers(message, ptr::from_mut(&mut list)) };
     let list = if code.is_error() { ptr::null_mut() } else { list };
     // SAFETY: as above.
@@ -126,7 +126,7 @@ unsafe fn header<'a>(list: *const sys::rd_kafka_headers_t, index: usize) -> Opti
         return None;
     }
     let (mut name, mut value, mut size) = (ptr::null(), ptr::null(), 0);
-    // SAFETY: the list is alive by contract; name and value belong to it and are used only when there is such a header.
+    // SAFETY: the list is alive by contract; it owns name and value, which are used only when the header exists.
     unsafe {
         let code = sys::rd_kafka_header_get_all(list, index, &raw mut name, &raw mut value, &raw mut size);
         (!code.is_error()).then(|| (CStr::from_ptr(name).to_bytes(), bytes(value.cast(), size)))
@@ -136,6 +136,6 @@ unsafe fn header<'a>(list: *const sys::rd_kafka_headers_t, index: usize) -> Opti
 /// # Safety
 /// `start` must be null or point to `length` bytes that live for `'a`.
 unsafe fn bytes<'a>(start: *const u8, length: usize) -> Option<&'a [u8]> {
-    // SAFETY: not null, so the bytes are there by contract.
+    // SAFETY: not null, so it points to `length` bytes by contract.
     (!start.is_null()).then(|| unsafe { std::slice::from_raw_parts(start, length) })
 }

@@ -1,4 +1,4 @@
-//! Polling a consumer by its queue. The Rust client's own poll does not say which partition an error is about.
+//! Polls a consumer through its event queue. The Rust client's own poll does not report which partition an error is about.
 
 use std::ffi::CStr;
 use std::ptr::NonNull;
@@ -13,48 +13,48 @@ use rdkafka::topic_partition_list::TopicPartitionList;
 use super::message::{Event, Message};
 use crate::clock;
 
-/// The queue with everything that a consumer is to be told. Has to be dropped before its consumer.
+/// The event queue of a consumer: records, errors, rebalances and logs. Must be dropped before its consumer.
 pub struct Queue(NonNull<sys::rd_kafka_queue_t>);
 
-// SAFETY: the handle is a counted reference to a queue that locks itself.
+// SAFETY: the handle is a counted reference to a queue with its own lock.
 unsafe impl Send for Queue {}
 
 impl Queue {
-    /// The queue of a consumer; `None` when it has no group.
+    /// The queue of a consumer; `None` when it has no `group.id`.
     pub fn of<C: ConsumerContext>(consumer: &BaseConsumer<C>) -> Option<Self> {
-        // SAFETY: the client is alive; the reference is ours.
+        // SAFETY: the client is alive; we own the returned reference.
         NonNull::new(unsafe { sys::rd_kafka_queue_get_consumer(consumer.client().native_ptr()) }).map(Self)
     }
 
     fn next(&self, wait: Duration) -> Option<Event> {
         let wait_ms = i32::try_from(wait.as_millis()).unwrap_or(i32::MAX);
-        // SAFETY: the queue is alive; the event is ours.
+        // SAFETY: the queue is alive; we own the returned event.
         NonNull::new(unsafe { sys::rd_kafka_queue_poll(self.0.as_ptr(), wait_ms) }).map(Event)
     }
 }
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // SAFETY: the reference is ours, and this is its only end.
+        // SAFETY: we own the reference, and it is destroyed only here.
         unsafe { sys::rd_kafka_queue_destroy(self.0.as_ptr()) }
     }
 }
 
-/// What a consumer could not read, and why.
+/// A read error of a consumer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unread {
-    /// The code.
+pub struct ReadError {
+    /// The error code.
     pub code: RDKafkaErrorCode,
-    /// The client is dead.
+    /// Whether the client is unusable.
     pub fatal: bool,
-    /// Partition and offset, where the error is about one partition; the offset is negative where it is not known.
+    /// Partition and offset, when the error is about one partition; the offset is negative when it is unknown.
     pub at: Option<(i32, i64)>,
-    /// The client's own words.
+    /// The error text of the client.
     pub reason: String,
 }
 
-impl Unread {
-    /// As the Rust client's poll would have put it.
+impl ReadError {
+    /// The same error as the Rust client's poll would return it.
     pub fn error(&self) -> KafkaError {
         match (self.code, self.at) {
             (RDKafkaErrorCode::PartitionEOF, Some((partition, _))) => KafkaError::PartitionEOF(partition),
@@ -64,13 +64,13 @@ impl Unread {
     }
 }
 
-/// Serves the consumer and returns its next record, waiting at most `wait`. `Ok(None)` also after a rebalance event, which
-/// the context has been given.
+/// Serves the consumer and returns its next record, waiting at most `wait`. Also returns `Ok(None)` after it has passed a
+/// rebalance event to the context.
 pub fn poll<'a, C: ConsumerContext>(
     consumer: &'a BaseConsumer<C>,
     queue: &Queue,
     wait: Duration,
-) -> Result<Option<Message<'a>>, Unread> {
+) -> Result<Option<Message<'a>>, ReadError> {
     let deadline = clock::monotonic() + wait;
     let mut left = wait;
     loop {
@@ -78,12 +78,12 @@ pub fn poll<'a, C: ConsumerContext>(
         // SAFETY: the event is alive.
         match unsafe { sys::rd_kafka_event_type(event.0.as_ptr()) } {
             sys::RD_KAFKA_EVENT_FETCH => {
-                // SAFETY: a fetch event, of a consumer that the result borrows.
+                // SAFETY: it is a fetch event of a consumer that the result borrows.
                 if let Some(message) = unsafe { Message::of(event) } {
                     return record(message).map(Some);
                 }
             }
-            sys::RD_KAFKA_EVENT_ERROR => return Err(unread(consumer, &event)),
+            sys::RD_KAFKA_EVENT_ERROR => return Err(read_error(consumer, &event)),
             sys::RD_KAFKA_EVENT_REBALANCE => {
                 rebalance(consumer, &event);
                 return Ok(None);
@@ -94,38 +94,38 @@ pub fn poll<'a, C: ConsumerContext>(
     }
 }
 
-fn record(message: Message<'_>) -> Result<Message<'_>, Unread> {
+fn record(message: Message<'_>) -> Result<Message<'_>, ReadError> {
     match message.error() {
         None => Ok(message),
         Some(code) => {
             let at = Some((message.partition(), message.offset()));
-            Err(Unread { code, fatal: false, at, reason: String::new() })
+            Err(ReadError { code, fatal: false, at, reason: String::new() })
         }
     }
 }
 
-fn unread<C: ConsumerContext>(consumer: &BaseConsumer<C>, event: &Event) -> Unread {
+fn read_error<C: ConsumerContext>(consumer: &BaseConsumer<C>, event: &Event) -> ReadError {
     let event = event.0.as_ptr();
-    // SAFETY: the event is alive; its text is copied, and what is said of a partition is ours to destroy.
-    let unread = unsafe {
-        let about = sys::rd_kafka_event_topic_partition(event);
-        let at = about.as_ref().map(|about| (about.partition, about.offset));
-        if !about.is_null() {
-            sys::rd_kafka_topic_partition_destroy(about);
+    // SAFETY: the event is alive; its text is copied, and we own the returned topic partition.
+    let error = unsafe {
+        let place = sys::rd_kafka_event_topic_partition(event);
+        let at = place.as_ref().map(|place| (place.partition, place.offset));
+        if !place.is_null() {
+            sys::rd_kafka_topic_partition_destroy(place);
         }
-        Unread {
+        ReadError {
             code: sys::rd_kafka_event_error(event).into(),
             fatal: sys::rd_kafka_event_error_is_fatal(event) != 0,
             at,
             reason: text(sys::rd_kafka_event_error_string(event)),
         }
     };
-    consumer.context().error(KafkaError::Global(unread.code), unread.reason.trim());
-    unread
+    consumer.context().error(KafkaError::Global(error.code), error.reason.trim());
+    error
 }
 
 fn rebalance<C: ConsumerContext>(consumer: &BaseConsumer<C>, event: &Event) {
-    // SAFETY: the event is alive, and the list belongs to it; its names are C strings.
+    // SAFETY: the event is alive and owns the list; the topic names are C strings.
     let (code, named) = unsafe {
         let list = sys::rd_kafka_event_topic_partition_list(event.0.as_ptr());
         let elements = match list.as_ref() {
@@ -144,10 +144,10 @@ fn rebalance<C: ConsumerContext>(consumer: &BaseConsumer<C>, event: &Event) {
     consumer.context().rebalance(consumer, code, &mut list);
 }
 
-/// What the context wants to hear and the caller does not.
+/// Passes events to the context that the caller does not need: statistics and log lines.
 fn notify<C: ConsumerContext>(consumer: &BaseConsumer<C>, event: &Event, kind: i32) {
     let event = event.0.as_ptr();
-    // SAFETY: the event is alive, and its texts live as long as it.
+    // SAFETY: the event is alive, and its texts live as long as the event.
     unsafe {
         if kind == sys::RD_KAFKA_EVENT_STATS {
             let stats = sys::rd_kafka_event_stats(event);
@@ -163,7 +163,7 @@ fn notify<C: ConsumerContext>(consumer: &BaseConsumer<C>, event: &Event, kind: i
     }
 }
 
-/// The level of a log line, as in syslog.
+/// The level of a log line, numbered as in syslog.
 fn severity(level: i32) -> RDKafkaLogLevel {
     use RDKafkaLogLevel as Level;
     match level {
