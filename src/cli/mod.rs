@@ -81,7 +81,9 @@ pub fn parse() -> Command {
 
 /// Parses a command line whose first word is the program name. The error is text to print.
 pub fn parse_from<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<Command, String> {
-    CommandLine::try_parse_from(words).map(|line| line.command).map_err(|error| without_secret(error).to_string())
+    CommandLine::try_parse_from(words)
+        .map(|line| line.command)
+        .map_err(|error| without_secret(error).to_string())
 }
 
 /// Removes the value of `-X` from an error: it may be a secret in which only the `=` is missing.

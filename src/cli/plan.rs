@@ -83,7 +83,8 @@ pub enum IdForm {
 
 fn duration(text: &str) -> Result<Duration, String> {
     let longest = Duration::from_hours(100 * 365 * 24);
-    let span = parse_duration(text).map_err(|what| format!("the duration {what}; write 90m, 24h or 7days"))?;
+    let span =
+        parse_duration(text).map_err(|what| format!("the duration {what}; write 90m, 24h or 7days"))?;
     if span < Duration::from_secs(1) || span > longest {
         return Err("expected a duration from 1s to 100years".to_owned());
     }

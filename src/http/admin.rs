@@ -76,11 +76,14 @@ impl FromRequestParts<Endpoint> for Operator {
 
     async fn from_request_parts(parts: &mut Parts, shown: &Endpoint) -> Result<Self, Response> {
         let Some(token) = &shown.door.token else {
-            let why = "the admin API is disabled; set http.token_file to a file with a bearer token and restart";
+            let why =
+                "the admin API is disabled; set http.token_file to a file with a bearer token and restart";
             return Err(error_response(StatusCode::FORBIDDEN, why));
         };
         let given = parts.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-        if !given.and_then(|given| given.strip_prefix("Bearer ")).is_some_and(|given| token.matches(given.trim()))
+        if !given
+            .and_then(|given| given.strip_prefix("Bearer "))
+            .is_some_and(|given| token.matches(given.trim()))
         {
             let why = "bearer token missing or wrong; send the content of http.token_file as Authorization: Bearer TOKEN";
             return Err(error_response(StatusCode::UNAUTHORIZED, why));
@@ -148,7 +151,10 @@ pub(super) async fn forget(
 
 async fn request(door: Door, texts: Vec<String>, partition: Option<u32>, forget: bool) -> Response {
     let Some(control) = door.control.get().cloned() else {
-        return error_response(StatusCode::SERVICE_UNAVAILABLE, "the workers have not started yet; see /readyz");
+        return error_response(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the workers have not started yet; see /readyz",
+        );
     };
     let result = tokio::task::spawn_blocking(move || control.ask(&texts, partition, forget)).await;
     match result {

@@ -78,7 +78,10 @@ mod tests {
         assert!(charts(&[quiet, busy], None).contains("lag: unknown"));
         let unknown = Rates { lag: None, ..quiet };
         let drawn = charts(&[busy, unknown, quiet], None);
-        assert!(drawn.contains("\"lag\" d=\"M0.0,2.0 M600.0,88.0\""), "an unknown lag is not a lag of 0: {drawn}");
+        assert!(
+            drawn.contains("\"lag\" d=\"M0.0,2.0 M600.0,88.0\""),
+            "an unknown lag is not a lag of 0: {drawn}"
+        );
         assert!(charts(&[], None).contains("10 seconds after the start"));
         assert!(charts(&[busy], None).contains("d=\"M0.0,2.0\""));
     }

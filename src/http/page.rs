@@ -27,7 +27,8 @@ pub(super) fn render(shown: &Endpoint, counts: &[(Outcome, u64)], rates: &[Rates
          <body><h1>dedupd: {title}</h1>\n\
          <p class=\"quiet\">group {group}, instance {instance}, version {version}; as of {now}, refreshes every \
          {REFRESH_S} s</p>\n\
-         {readiness}{charts}<h2>Records since the start</h2>\n<table><tr><th>outcome<th class=\"number\">records</tr>\n{records}</table>\n\
+         {readiness}{charts}<h2>Records since the start</h2>\n\
+         <table><tr><th>outcome<th class=\"number\">records</tr>\n{records}</table>\n\
          <h2>Partitions</h2>\n{partitions}{kinds}{warnings}\
          <nav><a href=\"/metrics\">metrics</a> <a href=\"/readyz\">readiness</a> \
          <a href=\"/config\">configuration</a> <a href=\"/status.json\">this page as JSON</a></nav></body></html>\n",
@@ -142,7 +143,8 @@ fn window(partition: &PartitionStatus) -> String {
     let shorter = seconds < status.asked_seconds;
     let exact_is_shorter = status.exact_seconds < seconds && status.limit.is_some();
     let of = if shorter { format!(" of {}", span(status.asked_seconds)) } else { String::new() };
-    let exactly = if exact_is_shorter { format!(", {} exactly", span(status.exact_seconds)) } else { String::new() };
+    let exactly =
+        if exact_is_shorter { format!(", {} exactly", span(status.exact_seconds)) } else { String::new() };
     let missed = if status.miss_rate > 0.0 {
         let (share, certain) = (status.miss_rate * 100.0, span(status.certain_seconds));
         format!(", {share:.2} % overwritten, none in {certain}")

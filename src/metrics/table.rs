@@ -66,13 +66,9 @@ impl Row {
 
 use Kind::{Counter, Gauge, Histogram};
 
-pub(super) const RECORDS: Row = Row::new(
-    "dedupd_records_total",
-    Counter,
-    "records",
-    "Raw records by outcome, counted at the commit.",
-)
-.by("outcome", Outcome::NAMES);
+pub(super) const RECORDS: Row =
+    Row::new("dedupd_records_total", Counter, "records", "Raw records by outcome, counted at the commit.")
+        .by("outcome", Outcome::NAMES);
 pub(super) const KIND_RECORDS: Row = Row::new(
     "dedupd_kind_records_total",
     Counter,
@@ -207,8 +203,7 @@ pub(super) const FALSE_DROPS: Row = Row::new(
     "Estimated new records reported as probably seen since the start: new records times the false-positive rate.",
 );
 pub(super) const MEMORY: Row =
-    Row::new("dedupd_memory_bytes", Gauge, "bytes", "Memory by use.")
-        .by("part", MemoryPart::NAMES);
+    Row::new("dedupd_memory_bytes", Gauge, "bytes", "Memory by use.").by("part", MemoryPart::NAMES);
 pub(super) const STATE_DISK: Row =
     Row::new("dedupd_state_disk_bytes", Gauge, "bytes", "Size of the local state on disk.");
 pub(super) const RESTORE_SECONDS: Row = Row::new(
@@ -270,8 +265,12 @@ pub(super) const BUILD: Row =
     Row::new("dedupd_build_info", Gauge, "1", "Always 1; the label is the version.").by("version", &[]);
 pub(super) const RESIDENT: Row =
     Row::new("process_resident_memory_bytes", Gauge, "bytes", "Resident memory of the process (Linux).");
-pub(super) const CPU: Row =
-    Row::new("process_cpu_seconds_total", Counter, "seconds", "User and system CPU time of the process (Linux).");
+pub(super) const CPU: Row = Row::new(
+    "process_cpu_seconds_total",
+    Counter,
+    "seconds",
+    "User and system CPU time of the process (Linux).",
+);
 
 /// Every metric, in the order of the documentation.
 pub const TABLE: &[Row] = &[

@@ -149,7 +149,7 @@ fn a_slice_that_is_not_there_is_refused_with_those_that_are() {
     let said = dedupd(dir.path(), &["export", "--filter", "1/5"]);
     assert!(said.code == 1 && said.err.contains("no partition 1"), "{said:?}");
     let said = dedupd(dir.path(), &["export", "--filter", "0/noon"]);
-    assert!(said.code == 2 && said.err.contains("is no time"), "{said:?}");
+    assert!(said.code == 2 && said.err.contains("is not a time"), "{said:?}");
     let said = dedupd_with(dir.path(), &["export", "--filter", "0/5"], &[("DEDUPD_WINDOW__BLOOM", "1h")]);
     assert!(said.code == 1 && said.err.contains("window.bloom"), "{said:?}");
 }
