@@ -206,6 +206,6 @@ fn a_check_tells_and_leaves_nothing_behind() {
     kafka.create_topic(&state, 2, &[("retention.ms", "-1")]);
     let (code, text) = check();
     assert_eq!(code, Some(0), "{text}");
-    assert!(text.contains("everything needed is there"), "{text}");
+    assert!(text.contains("all checks passed"), "{text}");
     assert_eq!(kafka.committed(&pipe.group(), &pipe.raw, 0), None);
 }

@@ -61,7 +61,7 @@ fn an_upstream_transaction_that_hangs_is_named_and_the_command_that_is_told_ends
     wait_until("what waited", LIMIT, || (pipe.kafka.texts(&pipe.clean).len() == 5).then_some(()));
     wait_until("the metric to fall", LIMIT, || running.metric(HANGING).filter(|seconds| *seconds == 0.0));
     wait_until("the note to go", LIMIT, || running.get("/readyz").filter(|page| !page.contains("hangs in")));
-    assert!(running.text().contains("the upstream transaction in topic hangs.raw has ended"));
+    assert!(running.text().contains("upstream transaction ended topic=\"hangs.raw\""));
     assert_eq!(running.stop(), Some(0));
     let findings = pipe.audit();
     assert!(findings.is_clean() && findings.repeats == 1, "{findings:?}");

@@ -1,4 +1,4 @@
-//! From the configuration to what each part wants to know.
+//! Derives the settings of each part from the configuration.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::pipeline::{
 };
 use crate::store::{Binding, Joining};
 
-/// The longest time that anything is remembered.
+/// The longest time for which any kind stores ids.
 #[must_use]
 pub fn window_of(config: &Config) -> Duration {
     windows(config).map(|window| window.exact.max(window.bloom)).max().unwrap_or_default()
@@ -26,7 +26,7 @@ pub(super) fn windows(config: &Config) -> impl Iterator<Item = &config::Window> 
     std::iter::once(&config.window).chain(config.kinds.iter().filter_map(|kind| kind.window.as_ref()))
 }
 
-/// The kinds of records, as the pipeline knows them.
+/// The kinds of records, in the types of the pipeline.
 fn kinds(config: &Config) -> Kinds {
     let max_ids = config.window.max_ids;
     let named = config.kinds.iter().map(|kind| Kind {
@@ -39,7 +39,7 @@ fn kinds(config: &Config) -> Kinds {
     Kinds::new(window_limits(&config.window, max_ids), config.window.on_probable, named)
 }
 
-/// How the store may join small blocks.
+/// How the store may merge small blocks.
 pub(super) fn joining(config: &Config) -> Joining {
     let of =
         |window: &config::Window| (window.exact / 100, filters(window).map(|filters| filters.slice_ms()));
@@ -48,7 +48,7 @@ pub(super) fn joining(config: &Config) -> Joining {
     Joining::new(of(&config.window), named)
 }
 
-/// What the Kafka side of worker number `worker` has to know.
+/// The Kafka settings of worker number `worker`.
 #[must_use]
 pub fn settings(config: &Config, worker: usize) -> Settings {
     let group = &config.group;
@@ -71,7 +71,7 @@ pub fn settings(config: &Config, worker: usize) -> Settings {
     }
 }
 
-/// What worker number `worker` has to know.
+/// The options of worker number `worker`.
 pub(super) fn options(
     config: &Config,
     hasher: Hasher,
@@ -113,7 +113,7 @@ pub(super) fn options(
     }
 }
 
-/// How long a partition's window remembers.
+/// The limits of the window of a partition.
 pub(super) fn window_limits(window: &config::Window, max_ids: u64) -> WindowLimits {
     WindowLimits {
         exact: window.exact,
@@ -126,7 +126,7 @@ pub(super) fn window_limits(window: &config::Window, max_ids: u64) -> WindowLimi
     }
 }
 
-/// What all workers together may hold.
+/// The limits that all workers share.
 fn limits(config: &Config) -> Limits {
     Limits {
         workers: config.group.workers as u64,
@@ -137,12 +137,12 @@ fn limits(config: &Config) -> Limits {
     }
 }
 
-/// The part of the window beyond the exact one, if the configuration asks for any.
+/// The filters beyond the exact window; `None` when `window.bloom` is not longer than `window.exact`.
 pub(super) fn filters(window: &config::Window) -> Option<BloomLimits> {
     let (exact, bloom) = (window.exact, window.bloom);
     (bloom > exact).then(|| BloomLimits {
         exact,
-        // Owners are filed under the first time of their block, which spans up to 1/32 of `exact`.
+        // Owners are stored under the first timestamp of their block, and a block spans up to 1/32 of `exact`.
         bloom: bloom + exact / 32,
         slices: window.slices,
         false_positive_rate: window.false_positive_rate,
@@ -150,7 +150,7 @@ pub(super) fn filters(window: &config::Window) -> Option<BloomLimits> {
     })
 }
 
-/// The rule that a test on a real broker leaves out, to see that it is missed.
+/// The safeguard that a test on a real broker disables, to prove that it is needed.
 fn without() -> Option<Safeguard> {
     if !cfg!(feature = "failpoints") {
         return None;
@@ -162,7 +162,7 @@ fn without() -> Option<Safeguard> {
     }
 }
 
-/// How a record, or the text of an id, becomes an identity.
+/// The rule that turns a record, or the text of an id, into an identity.
 pub(super) fn rule(config: &Config, hasher: Hasher) -> IdentityRule {
     IdentityRule::new(config.identity.from.iter().map(source).collect(), hasher)
 }
@@ -172,15 +172,15 @@ fn source(source: &config::IdSource) -> IdSource {
         config::IdSource::Key => IdSource::Key,
         config::IdSource::Header(name) => IdSource::Header(name.clone()),
         config::IdSource::Value => IdSource::Value,
-        // Validation has read it before; an unreadable pointer would find nothing.
+        // Validation has already parsed the pointer; one that does not parse would match nothing.
         config::IdSource::Json(pointer) => pointer.parse().map_or(IdSource::Value, IdSource::Json),
     }
 }
 
-/// The hash in force, its secret read from the file.
+/// The configured hash, with its secret key read from the file.
 pub(super) fn hasher(hash: &HashChoice) -> Result<Hasher, Ended> {
     let HashChoice::SipHash { key_file } = hash else { return Ok(Hasher::Xxh3) };
-    let wrong = |what: String| {
+    let unusable = |what: String| {
         Ended::new(
             Exit::Usage,
             format!(
@@ -189,25 +189,25 @@ pub(super) fn hasher(hash: &HashChoice) -> Result<Hasher, Ended> {
             ),
         )
     };
-    let text = std::fs::read_to_string(key_file).map_err(|e| wrong(e.to_string()))?;
+    let text = std::fs::read_to_string(key_file).map_err(|e| unusable(format!("cannot be read: {e}")))?;
     let text = text.trim();
     let key = u128::from_str_radix(text, 16).ok().filter(|_| text.len() == 32);
     key.map(|key| Hasher::SipHash { key: key.to_be_bytes() })
-        .ok_or_else(|| wrong("does not hold a 128-bit key".to_owned()))
+        .ok_or_else(|| unusable("does not contain a 128-bit key".to_owned()))
 }
 
-/// The secret of those who may ask about ids, read from its file.
+/// The bearer token of the admin API, read from its file.
 pub(super) fn token(config: &Config) -> Result<Option<Token>, Ended> {
     let Some(path) = &config.http.token_file else { return Ok(None) };
-    let wrong = |what: String| {
+    let unusable = |what: String| {
         let remedy = "write at least 16 characters, as from: openssl rand -hex 16";
         Ended::new(Exit::Usage, format!("http.token_file = {}: {what}; {remedy}", path.display()))
     };
-    let text = std::fs::read_to_string(path).map_err(|e| wrong(e.to_string()))?;
-    Token::new(text.trim()).map(Some).ok_or_else(|| wrong("holds too short a secret".to_owned()))
+    let text = std::fs::read_to_string(path).map_err(|e| unusable(format!("cannot be read: {e}")))?;
+    Token::new(text.trim()).map(Some).ok_or_else(|| unusable("the token is too short".to_owned()))
 }
 
-/// What the local store belongs to.
+/// The binding of the local store: what its contents belong to.
 pub(super) fn binding(config: &Config, hasher: &Hasher, topology: &Topology) -> Binding {
     let mut kept: Vec<_> =
         config.kinds.iter().filter_map(|kind| Some((&kind.name, kind.window.as_ref()?))).collect();

@@ -1,4 +1,4 @@
-//! `dedupd audit`: exactly what the configuration promises.
+//! `dedupd audit`: audits the guarantee of exactly this configuration.
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use crate::cli::{AuditArgs, Exit};
 use crate::clock;
 use crate::config::{Config, OnMissing, OnPoison, OnProbable, Overflow, Window, WindowTime, duration_text};
 
-/// Reads both topics and tells what is wrong.
+/// Reads both topics and reports the differences.
 pub fn command(args: &AuditArgs, config: &Config) -> Result<Report, Ended> {
-    let range = args.range(clock::wall_ms()).map_err(|wrong| Ended::new(Exit::Usage, wrong))?;
+    let range = args.range(clock::wall_ms()).map_err(|invalid| Ended::new(Exit::Usage, invalid))?;
     let options = Options {
         bootstrap_servers: config.kafka.bootstrap_servers.clone(),
         properties: config.kafka.properties.iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect(),
@@ -22,7 +22,7 @@ pub fn command(args: &AuditArgs, config: &Config) -> Result<Report, Ended> {
             OnMissing::Drop | OnMissing::DeadLetter | OnMissing::Stop => MissingId::Withheld,
         },
         force_header: config.identity.force_header.clone(),
-        window: Some(shortest(config)),
+        window: Some(shortest_window(config)),
         range,
         allow_gone: args.allow_gone(),
         samples: args.samples(),
@@ -40,10 +40,10 @@ pub fn command(args: &AuditArgs, config: &Config) -> Result<Report, Ended> {
     })
 }
 
-/// For how long no id comes twice, whatever the kind of its record.
-fn shortest(config: &Config) -> Duration {
+/// The time within which no id occurs twice in the clean topic, for records of any kind.
+fn shortest_window(config: &Config) -> Duration {
     let kept = |window: &Window| match window.on_probable {
-        // What a filter has seen goes to clean once more.
+        // A record that only a filter reports as seen is forwarded again.
         OnProbable::Forward => window.exact,
         OnProbable::Drop | OnProbable::DeadLetter => window.bloom.max(window.exact),
     };
@@ -51,44 +51,45 @@ fn shortest(config: &Config) -> Duration {
     kinds.fold(kept(&config.window), Duration::min)
 }
 
-/// What this configuration lets happen on purpose, and topics alone cannot tell from an error.
+/// Intended effects of this configuration that the topics alone do not distinguish from errors.
 fn notes(config: &Config) -> Vec<String> {
     let window = &config.window;
     let filters_drop = window.bloom > window.exact && window.on_probable != OnProbable::Forward;
-    let told = [
+    let notes = [
         (
             filters_drop,
             format!(
-                "beyond the exact window a new record may be taken for a copy, at a rate of {:e}; it then counts as lost",
+                "beyond the exact window, a false positive drops a new record at a rate of {:e}; it counts as lost",
                 window.false_positive_rate
             ),
         ),
         (
             !config.kinds.is_empty(),
             format!(
-                "[[kinds]] have windows of their own, which the audit does not tell apart: a copy counts as duplicated \
-                 within the shortest of them, {}, and one of another kind too",
-                duration_text(shortest(config))
+                "[[kinds]] have separate windows, which the audit does not distinguish: a record whose id occurred within \
+                 the shortest of them, {}, counts as duplicated, even if the earlier record is of another kind",
+                duration_text(shortest_window(config))
             ),
         ),
         (
             window.overflow == Overflow::Evict,
-            "window.overflow is \"evict\": a copy of an evicted id is forwarded, and counts as duplicated"
+            "window.overflow is \"evict\": a duplicate of an evicted id is forwarded, and counts as duplicated"
                 .to_owned(),
         ),
         (
             window.time == WindowTime::Arrival,
-            "window.time is \"arrival\", which the topics do not show: ages are reckoned by timestamps"
+            "window.time is \"arrival\", but the topics contain no arrival times: the audit uses timestamps"
                 .to_owned(),
         ),
         (
             config.state.on_poison != OnPoison::Stop,
-            "state.on_poison is not \"stop\": a record that the broker refused counts as lost".to_owned(),
+            "state.on_poison is not \"stop\": a record that the broker rejected counts as lost".to_owned(),
         ),
         (
             matches!(config.identity.on_missing, OnMissing::Drop | OnMissing::DeadLetter),
-            "identity.on_missing withholds records without an id: in clean, they count as phantom".to_owned(),
+            "identity.on_missing withholds records without an id: those in the clean topic count as phantom"
+                .to_owned(),
         ),
     ];
-    told.into_iter().filter(|(applies, _)| *applies).map(|(_, note)| note).collect()
+    notes.into_iter().filter(|(applies, _)| *applies).map(|(_, note)| note).collect()
 }

@@ -1,4 +1,4 @@
-//! One function a command, and the way from the command line to it.
+//! The commands: one function per command, and their dispatch from the command line.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::generate::{self, GenerateError, Shape, Summary};
 use crate::kafka::{self, Sample, SampleError, Sampling};
 use crate::plan::{Fits, IdKind, Plan, Question};
 
-/// Does what the command line says; the exit code is that of a command that came to its end.
+/// Runs a command. `Ok` has the exit code of a command that completed.
 pub fn command(command: Command) -> Result<Exit, Ended> {
     match command {
         Command::Run(args) => {
@@ -30,7 +30,7 @@ pub fn command(command: Command) -> Result<Exit, Ended> {
             print!("{}", config.show());
             let topology = check(&config)?;
             topology.warnings.iter().for_each(|warning| println!("# warning: {warning}"));
-            println!("# {} partitions; everything needed is there", topology.partitions);
+            println!("# {} partitions; all checks passed", topology.partitions);
         }
         Command::Demo(args) => {
             begin_log_quietly();
@@ -62,7 +62,7 @@ fn plan(args: &PlanArgs) -> Result<String, Ended> {
     if bloom < args.exact {
         return Err(Ended::new(
             Exit::Usage,
-            "--bloom is shorter than --exact: make it longer, or leave it out".to_owned(),
+            "--bloom is shorter than --exact; give a longer time, or leave --bloom out".to_owned(),
         ));
     }
     let slots = match (args.overflow, args.max_ids) {
@@ -71,7 +71,7 @@ fn plan(args: &PlanArgs) -> Result<String, Ended> {
         (WhenFull::Evict, None) | (WhenFull::Shrink, Some(_)) => {
             return Err(Ended::new(
                 Exit::Usage,
-                "--overflow evict and --max-ids go together: give both, or neither".to_owned(),
+                "--overflow evict and --max-ids require each other; give both, or neither".to_owned(),
             ));
         }
     };
@@ -100,11 +100,11 @@ fn plan(args: &PlanArgs) -> Result<String, Ended> {
     Ok(format!("{sample}{plan}{fits}"))
 }
 
-/// What a live topic tells of itself.
+/// Rate, duplicates and partitions, measured on a live topic.
 fn sampled(args: &PlanArgs, topic: &str) -> Result<Sample, Ended> {
-    let wrong = |what: String| Ended::new(Exit::Usage, what);
+    let usage = |what: String| Ended::new(Exit::Usage, what);
     let sources: Result<Vec<IdSource>, _> = args.id.iter().map(|text| text.parse()).collect();
-    let sources = sources.map_err(|error| wrong(format!("--id: {error}")))?;
+    let sources = sources.map_err(|error| usage(format!("--id: {error}")))?;
     let sampling = Sampling {
         bootstrap_servers: args.bootstrap_servers.clone().unwrap_or_default(),
         properties: properties(&args.properties)?,
@@ -120,22 +120,23 @@ fn sampled(args: &PlanArgs, topic: &str) -> Result<Sample, Ended> {
         Ended::new(exit, failed.to_string())
     })?;
     if sample.with_id == 0 {
-        return Err(wrong(format!(
-            "none of {} records read of topic {topic} has an id; correct --id, or give --events, --duplicates and --partitions",
+        return Err(usage(format!(
+            "none of the {} records read from topic {topic} has an id; correct --id, or give --events, --duplicates and \
+             --partitions",
             sample.read
         )));
     }
     Ok(sample)
 }
 
-/// The properties of the command line, with what stands in files.
+/// The properties of the command line, with the values of `NAME.file` read.
 fn properties(given: &[Property]) -> Result<Vec<(String, String)>, Ended> {
     let given: Properties = given.iter().cloned().collect();
     let read = given.with_files_read().map_err(|problems| Ended::new(Exit::Usage, problems.to_string()))?;
     Ok(read.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
 }
 
-/// `dedupd generate`: until all is written or a signal comes.
+/// `dedupd generate`: runs until all records are written or a signal arrives.
 fn generate(args: &GenerateArgs) -> Result<Summary, Ended> {
     let options = generate::Options {
         bootstrap_servers: args.bootstrap_servers.clone(),
@@ -153,11 +154,11 @@ fn generate(args: &GenerateArgs) -> Result<Summary, Ended> {
         cut_acks: args.cut_acks,
     };
     let stop = Arc::new(AtomicBool::new(false));
-    let told = Arc::clone(&stop);
+    let stop_requested = Arc::clone(&stop);
     runtime()?.block_on(async {
         tokio::spawn(async move {
             signal().await;
-            told.store(true, Ordering::Release);
+            stop_requested.store(true, Ordering::Release);
         });
         let bar = args.records.map_or_else(ProgressBar::new_spinner, ProgressBar::new);
         let done = tokio::task::spawn_blocking(move || {
@@ -167,8 +168,8 @@ fn generate(args: &GenerateArgs) -> Result<Summary, Ended> {
         });
         let summary = done.await.map_err(|e| Ended::failed(format!("the generator panicked: {e}")))?;
         summary.map_err(|error| {
-            let wrong = matches!(error, GenerateError::Settings(_));
-            Ended::new(if wrong { Exit::Usage } else { Exit::Operator }, error.to_string())
+            let is_usage = matches!(error, GenerateError::Settings(_));
+            Ended::new(if is_usage { Exit::Usage } else { Exit::Operator }, error.to_string())
         })
     })
 }

@@ -1,4 +1,4 @@
-//! Why the service ended, and the exit code that says so.
+//! Why the process ended, with its exit code.
 
 use crate::cli::Exit;
 use crate::kafka::CheckError;
@@ -6,24 +6,24 @@ use crate::pipeline::Fatal;
 use crate::state::StateError;
 use crate::store::OpenError;
 
-/// The end of the service: an exit code and the words for it.
+/// An end with an error: exit code and message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Ended {
-    /// How the process ends.
+    /// The exit code.
     pub exit: Exit,
-    /// What happened, to what, and what to do.
+    /// What failed, on what, why, and what to do.
     pub message: String,
 }
 
 impl Ended {
-    /// An end with a code.
+    /// An end with this exit code.
     #[must_use]
     pub fn new(exit: Exit, message: String) -> Self {
         Self { exit, message }
     }
 
-    /// Failed, without a more precise code.
+    /// An end with [`Exit::Failed`], when no more precise code applies.
     #[must_use]
     pub fn failed(message: String) -> Self {
         Self::new(Exit::Failed, message)

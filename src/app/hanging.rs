@@ -1,4 +1,5 @@
-//! Upstream transactions that nobody ends: what lies behind their first record in raw waits for them.
+//! Hanging upstream transactions: transactions in the raw topic that stay open. Records behind their first record
+//! cannot be read before they end.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, UNIX_EPOCH};
@@ -6,90 +7,96 @@ use std::time::{Duration, UNIX_EPOCH};
 use crate::clock;
 use crate::kafka::Offsets;
 
-/// After so long it is told. Programs that commit with their checkpoints hold transactions open for a while.
-const TELL: Duration = Duration::from_mins(1);
-/// How often it is told again.
-const REMIND: Duration = Duration::from_mins(10);
+/// Age at which a transaction is logged. Programs that commit with their checkpoints keep transactions open for
+/// a while.
+const WARN_AFTER: Duration = Duration::from_mins(1);
+/// Interval between warnings about the same transaction.
+const WARN_INTERVAL: Duration = Duration::from_mins(10);
 
-/// A stable end that stands still below the written one.
+/// A last stable offset that does not advance, below the high watermark.
 #[derive(Debug, Clone, Copy)]
-struct Standing {
+struct Stalled {
+    /// The last stable offset.
     stable: u64,
+    /// Offsets from there to the high watermark.
     waiting: u64,
-    /// Monotonic time of the first look that saw it.
+    /// Monotonic time of the first observation.
     since: Duration,
-    told: Option<Duration>,
+    /// Monotonic time of the last warning.
+    warned: Option<Duration>,
 }
 
-impl Standing {
-    fn lasts(&self, now: Duration) -> Duration {
+impl Stalled {
+    fn age(&self, now: Duration) -> Duration {
         now.saturating_sub(self.since)
     }
 }
 
-/// The partitions of which the stable end stands still, and since when.
+/// The partitions whose last stable offset does not advance, and since when.
 #[derive(Debug)]
 pub(super) struct Hanging {
     topic: String,
     bootstrap_servers: String,
-    standing: BTreeMap<u32, Standing>,
+    stalled: BTreeMap<u32, Stalled>,
 }
 
 impl Hanging {
     pub(super) fn new(topic: &str, bootstrap_servers: &str) -> Self {
         let (topic, bootstrap_servers) = (topic.to_owned(), bootstrap_servers.to_owned());
-        Self { topic, bootstrap_servers, standing: BTreeMap::new() }
+        Self { topic, bootstrap_servers, stalled: BTreeMap::new() }
     }
 
-    /// What a look saw. Returns for how long each partition has been standing, zero where it moves.
-    pub(super) fn seen(
+    /// Evaluates the last stable offsets and the high watermarks. Returns for how long each last stable offset has
+    /// not advanced; zero when it does.
+    pub(super) fn observe(
         &mut self,
-        (stable, written): &(Offsets, Offsets),
+        (stable, high_watermarks): &(Offsets, Offsets),
         now: Duration,
     ) -> BTreeMap<u32, Duration> {
-        let earlier = std::mem::take(&mut self.standing);
+        let earlier = std::mem::take(&mut self.stalled);
         for (partition, stable) in stable {
-            let waiting = written.get(partition).map_or(0, |written| written.saturating_sub(*stable));
+            let waiting = high_watermarks.get(partition).map_or(0, |end| end.saturating_sub(*stable));
             if waiting == 0 {
                 continue;
             }
             let same = earlier.get(partition).filter(|earlier| earlier.stable == *stable);
-            let (since, told) = same.map_or((now, None), |earlier| (earlier.since, earlier.told));
-            self.standing.insert(*partition, Standing { stable: *stable, waiting, since, told });
+            let (since, warned) = same.map_or((now, None), |earlier| (earlier.since, earlier.warned));
+            self.stalled.insert(*partition, Stalled { stable: *stable, waiting, since, warned });
         }
-        for (partition, ended) in earlier.iter().filter(|(_, earlier)| earlier.told.is_some()) {
-            if self.standing.get(partition).is_none_or(|it| it.stable != ended.stable) {
-                let (topic, from) = (&self.topic, ended.stable);
-                tracing::info!(partition, from, "the upstream transaction in topic {topic} has ended");
+        for (partition, ended) in earlier.iter().filter(|(_, earlier)| earlier.warned.is_some()) {
+            if self.stalled.get(partition).is_none_or(|it| it.stable != ended.stable) {
+                let (topic, offset) = (&self.topic, ended.stable);
+                tracing::info!(topic, partition, offset, "upstream transaction ended");
             }
         }
-        let for_long = |partition| self.standing.get(partition).map_or(Duration::ZERO, |it| it.lasts(now));
-        stable.keys().map(|partition| (*partition, for_long(partition))).collect()
+        let age = |partition| self.stalled.get(partition).map_or(Duration::ZERO, |it| it.age(now));
+        stable.keys().map(|partition| (*partition, age(partition))).collect()
     }
 
-    /// One line for each partition that has been standing for long.
+    /// One line for each hanging transaction.
     pub(super) fn notes(&self, now: Duration) -> Vec<String> {
-        let long = self.standing.iter().filter(|(_, it)| it.lasts(now) >= TELL);
-        long.map(|(partition, it)| self.note(*partition, it, now)).collect()
+        let hanging = self.stalled.iter().filter(|(_, it)| it.age(now) >= WARN_AFTER);
+        hanging.map(|(partition, it)| self.note(*partition, it, now)).collect()
     }
 
-    /// Warns of what is due.
-    pub(super) fn tell(&mut self, now: Duration) {
-        let is_due = |it: &Standing| {
-            it.lasts(now) >= TELL && it.told.is_none_or(|told| now.saturating_sub(told) >= REMIND)
+    /// Logs the warnings that are due.
+    pub(super) fn warn(&mut self, now: Duration) {
+        let is_due = |it: &Stalled| {
+            it.age(now) >= WARN_AFTER
+                && it.warned.is_none_or(|warned| now.saturating_sub(warned) >= WARN_INTERVAL)
         };
         let due: Vec<u32> =
-            self.standing.iter().filter(|(_, it)| is_due(it)).map(|(partition, _)| *partition).collect();
+            self.stalled.iter().filter(|(_, it)| is_due(it)).map(|(partition, _)| *partition).collect();
         for partition in due {
-            let Some(standing) = self.standing.get_mut(&partition) else { continue };
-            standing.told = Some(now);
-            let (standing, tool) = (*standing, self.tool());
-            let (topic, at) = (&self.topic, standing.stable);
+            let Some(stalled) = self.stalled.get_mut(&partition) else { continue };
+            stalled.warned = Some(now);
+            let (stalled, tool) = (*stalled, self.tool());
+            let (topic, offset) = (&self.topic, stalled.stable);
             tracing::warn!(
-                "{}. See whose it is: {tool} describe-producers --topic {topic} --partition {partition} (the one whose \
-                 transaction starts at {at}), and let that program end it. If it is gone for good: {tool} abort --topic \
-                 {topic} --partition {partition} --start-offset {at}",
-                self.note(partition, &standing, now)
+                "{}. Find its producer: {tool} describe-producers --topic {topic} --partition {partition} (the one whose \
+                 transaction starts at {offset}), and let that program end it. If that program no longer exists: {tool} \
+                 abort --topic {topic} --partition {partition} --start-offset {offset}",
+                self.note(partition, &stalled, now)
             );
         }
     }
@@ -98,16 +105,16 @@ impl Hanging {
         format!("kafka-transactions.sh --bootstrap-server {}", self.bootstrap_servers)
     }
 
-    fn note(&self, partition: u32, standing: &Standing, now: Duration) -> String {
-        let ago = i64::try_from(standing.lasts(now).as_millis()).unwrap_or(i64::MAX);
-        let since = u64::try_from(clock::wall_ms().saturating_sub(ago)).unwrap_or(0);
+    fn note(&self, partition: u32, stalled: &Stalled, now: Duration) -> String {
+        let age_ms = i64::try_from(stalled.age(now).as_millis()).unwrap_or(i64::MAX);
+        let since = u64::try_from(clock::wall_ms().saturating_sub(age_ms)).unwrap_or(0);
         format!(
-            "an upstream transaction hangs in partition {partition} of topic {} from offset {} on, since {} or longer: \
+            "an upstream transaction hangs in partition {partition} of topic {} from offset {} on, since {} or earlier: \
              the {} offsets behind it cannot be read before it ends",
             self.topic,
-            standing.stable,
+            stalled.stable,
             humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_millis(since)),
-            standing.waiting
+            stalled.waiting
         )
     }
 }
@@ -121,11 +128,11 @@ mod tests {
     }
 
     #[test]
-    fn only_an_end_that_stands_still_below_the_written_one_hangs() {
+    fn a_transaction_hangs_only_while_the_last_stable_offset_is_unchanged_below_the_high_watermark() {
         let mut hanging = Hanging::new("raw", "localhost:9092");
         let second = Duration::from_secs;
-        // (second, stable, written) → seconds
-        let looks = [
+        // (time in s, last stable offset, high watermark, expected age in s)
+        let observations = [
             (0, 10, 10, 0),
             (100, 10, 12, 0),
             (110, 10, 15, 10),
@@ -135,9 +142,9 @@ mod tests {
             (170, 90, 91, 0),
             (300, 90, 91, 130),
         ];
-        for (now, stable, written, expected) in looks {
-            let seen = hanging.seen(&ends(stable, written), second(now));
-            assert_eq!(seen, BTreeMap::from([(3, second(expected))]), "at {now}");
+        for (now, stable, written, expected) in observations {
+            let ages = hanging.observe(&ends(stable, written), second(now));
+            assert_eq!(ages, BTreeMap::from([(3, second(expected))]), "at {now}");
         }
         let notes = hanging.notes(second(300));
         assert_eq!(notes.len(), 1);
@@ -149,16 +156,16 @@ mod tests {
     }
 
     #[test]
-    fn it_is_told_once_and_again_after_a_while() {
+    fn a_hanging_transaction_is_logged_after_one_minute_and_every_ten_minutes() {
         let mut hanging = Hanging::new("raw", "localhost:9092");
-        let mut told = Vec::new();
+        let mut warned = Vec::new();
         for now in (0..1_400).step_by(10) {
             let now = Duration::from_secs(now);
-            hanging.seen(&ends(10, 12), now);
-            hanging.tell(now);
-            told.extend(hanging.standing[&3].told);
+            hanging.observe(&ends(10, 12), now);
+            hanging.warn(now);
+            warned.extend(hanging.stalled[&3].warned);
         }
-        told.dedup();
-        assert_eq!(told, [60, 660, 1_260].map(Duration::from_secs));
+        warned.dedup();
+        assert_eq!(warned, [60, 660, 1_260].map(Duration::from_secs));
     }
 }

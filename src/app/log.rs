@@ -1,4 +1,4 @@
-//! The log: one line for each thing an operator may have to know, on standard error.
+//! The log on standard error, and the list of the last warnings.
 
 use std::fmt::Write as _;
 use std::io::IsTerminal;
@@ -13,16 +13,16 @@ use crate::cli::LogFormat;
 use crate::clock;
 use crate::metrics::{Recent, Warning};
 
-/// What is logged unless `RUST_LOG` says otherwise. Failures of the client reach the log through the
-/// worker that has to do something about them; its own lines repeat each a dozen times.
+/// The default filter, replaced by `RUST_LOG`. Failures of the Kafka client are logged by the worker that handles
+/// them; the client's own lines repeat each a dozen times.
 const DEFAULT: &str = "info,rdkafka=off,librdkafka=off,sled=warn";
 
-/// Starts the log, and gives the list in which it keeps its last warnings. A second call starts nothing.
+/// Starts the log, and returns the list of its last warnings. A second call does not start another log.
 pub fn begin(format: LogFormat) -> Recent {
     start(format, DEFAULT)
 }
 
-/// Starts the log for a command whose output is for people: warnings and worse.
+/// Starts the log for a command whose output is for people: errors only.
 pub fn begin_quietly() {
     start(LogFormat::Text, "error,rdkafka=off,librdkafka=off");
 }
@@ -38,17 +38,17 @@ fn start(format: LogFormat, default: &str) -> Recent {
         LogFormat::Json => lines.json().boxed(),
     };
     let recent = Recent::default();
-    let kept = Keeping { recent: recent.clone() };
-    drop(tracing_subscriber::registry().with(filter).with(lines).with(kept).try_init());
+    let warnings = WarningLayer { recent: recent.clone() };
+    drop(tracing_subscriber::registry().with(filter).with(lines).with(warnings).try_init());
     recent
 }
 
-/// Keeps warnings and worse for the status page.
-struct Keeping {
+/// Adds warnings and errors to the list of the status page.
+struct WarningLayer {
     recent: Recent,
 }
 
-impl<S: Subscriber> Layer<S> for Keeping {
+impl<S: Subscriber> Layer<S> for WarningLayer {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         if *event.metadata().level() > Level::WARN {
             return;
@@ -60,7 +60,7 @@ impl<S: Subscriber> Layer<S> for Keeping {
     }
 }
 
-/// An event as one line.
+/// An event formatted as one line.
 #[derive(Default)]
 struct Line {
     message: String,
@@ -69,7 +69,7 @@ struct Line {
 
 impl Visit for Line {
     fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-        // Writing into a text cannot fail.
+        // Writing into a String cannot fail.
         let written = match field.name() {
             "message" => write!(self.message, "{value:?}"),
             name => write!(self.fields, " {name}={value:?}"),

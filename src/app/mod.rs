@@ -1,7 +1,7 @@
-//! Assembly: a configuration becomes running workers, a status page and an exit code.
+//! Assembly: starts workers, status page and supervisor from a configuration, and ends with an exit code.
 //!
-//! The only module that knows every other. tokio serves HTTP, signals and the wait for the end;
-//! everything that touches records runs on plain threads.
+//! The only module that depends on all others. tokio runs HTTP, signals and the wait for the end; all code that
+//! processes records runs on plain threads.
 
 mod assembly;
 mod audit;
@@ -9,10 +9,10 @@ mod commands;
 mod ended;
 mod hanging;
 mod log;
+mod monitor;
 mod ownership;
 mod state;
 mod supervisor;
-mod watch;
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,27 +34,27 @@ use crate::http;
 use crate::kafka::{self, CheckError, Topology, Wanted};
 use crate::metrics::{About, Metrics, Recent, Status};
 
-/// How long the workers have to commit and leave after a signal.
+/// Time limit for the workers to commit and to leave the group after a signal.
 const STOP: Duration = Duration::from_secs(9);
 
-/// A service about to run: the configuration and what it will be watched by.
+/// A service that is ready to run: its configuration, metrics and status.
 pub struct Service {
-    /// What is in force.
+    /// The effective configuration.
     pub config: Config,
-    /// What is counted.
+    /// The metrics.
     pub metrics: Metrics,
-    /// What the workers say.
+    /// The status that the workers publish.
     pub status: Arc<Status>,
-    /// The topics, when they need no check because the caller made them.
+    /// The topics; given when they need no check because the caller created them.
     pub topology: Option<Topology>,
-    /// The operator's way to the workers.
+    /// The admin API.
     pub door: http::Door,
     /// The last warnings of the log.
     pub recent: Recent,
 }
 
 impl Service {
-    /// A service that checks its topics first.
+    /// A service that checks its topics at the start.
     #[must_use]
     pub fn new(config: Config) -> Self {
         let about = About {
@@ -79,7 +79,7 @@ impl Service {
         }
     }
 
-    /// Runs until `shutdown` ends or something ends the service; the HTTP endpoint lives as long.
+    /// Runs until `shutdown` completes or a failure ends the service. The HTTP server runs for the same time.
     pub async fn run(self, listener: TcpListener, shutdown: impl Future<Output = ()>) -> Result<(), Ended> {
         let stop = Arc::new(AtomicBool::new(false));
         let (close_http, http_closes) = oneshot::channel::<()>();
@@ -91,27 +91,29 @@ impl Service {
             history: Arc::default(),
             recent: self.recent.clone(),
         };
-        let watching = tokio::spawn(watch(endpoint.clone()));
+        let sampling = tokio::spawn(sample_counters(endpoint.clone()));
         let page = http::serve(listener, endpoint, async { drop(http_closes.await) });
         let page = tokio::spawn(page);
-        let (tell, mut told) = oneshot::channel();
+        let (result_sender, mut result) = oneshot::channel();
         let status = Arc::clone(&self.status);
-        let told_to_stop = Arc::clone(&stop);
+        let stop_requested = Arc::clone(&stop);
         std::thread::Builder::new()
             .name("supervisor".to_owned())
-            .spawn(move || drop(tell.send(supervisor::supervise(&self, &told_to_stop))))
+            .spawn(move || drop(result_sender.send(supervisor::supervise(&self, &stop_requested))))
             .map_err(|e| {
-                Ended::failed(format!("cannot start a thread: {e}; raise the limit on processes"))
+                Ended::failed(format!(
+                    "the supervisor thread cannot be started: {e}; raise the limit on processes"
+                ))
             })?;
         let ended = tokio::select! {
-            ended = &mut told => ended,
+            ended = &mut result => ended,
             () = shutdown => {
-                tracing::info!("stopping: committing what is open and leaving the group");
+                tracing::info!("stopping: committing open transactions and leaving the group");
                 stop.store(true, Ordering::Release);
-                match tokio::time::timeout(STOP, told).await {
+                match tokio::time::timeout(STOP, result).await {
                     Ok(ended) => ended,
                     Err(_) => Ok(Err(Ended::failed(format!(
-                        "the workers did not stop within {} s; what was open is aborted and will be read again",
+                        "the workers did not stop within {} s; open transactions are aborted, and their records are read again",
                         STOP.as_secs()
                     )))),
                 }
@@ -121,16 +123,16 @@ impl Service {
         if let Err(ended) = &ended {
             status.fail(&ended.message);
         }
-        // The page may have ended by itself.
-        watching.abort();
+        // The HTTP server may have ended already.
+        sampling.abort();
         close_http.send(()).ok();
         drop(tokio::time::timeout(Duration::from_millis(200), page).await);
         ended
     }
 }
 
-/// Notes the counters every five seconds, for the charts.
-async fn watch(endpoint: http::Endpoint) {
+/// Samples the counters every 5 s, for the charts.
+async fn sample_counters(endpoint: http::Endpoint) {
     let clock = SystemClock::start();
     let mut ticks = tokio::time::interval(Duration::from_secs(5));
     loop {
@@ -140,7 +142,7 @@ async fn watch(endpoint: http::Endpoint) {
     }
 }
 
-/// `dedupd run`: until SIGTERM or SIGINT.
+/// `dedupd run`: runs the service until SIGTERM or SIGINT.
 pub fn run(config: Config, recent: Recent) -> Result<(), Ended> {
     let listen = config.http.listen;
     let door = http::Door { token: assembly::token(&config)?, ..http::Door::default() };
@@ -149,16 +151,16 @@ pub fn run(config: Config, recent: Recent) -> Result<(), Ended> {
         let listener = TcpListener::bind(listen).await.map_err(|e| {
             Ended::new(
                 Exit::Usage,
-                format!("cannot listen on http.listen = {listen}: {e}; choose a free address"),
+                format!("http.listen = {listen}: the address cannot be bound: {e}; choose a free address"),
             )
         })?;
         if let Ok(address) = listener.local_addr() {
             tracing::info!("status page and metrics at http://{address}/");
             if !address.ip().is_loopback() {
                 tracing::warn!(
-                    "http.listen = {address} can be reached from other machines, and whoever reaches it can read \
-                     topics, offsets and figures without a password; let it listen on 127.0.0.1, or put a firewall \
-                     or a proxy with a password before it"
+                    "http.listen = {address} is reachable from other machines, and exposes topics, offsets and metrics \
+                     without authentication; set http.listen to 127.0.0.1, or put a firewall or an authenticating \
+                     proxy in front of it"
                 );
             }
         }
@@ -166,7 +168,7 @@ pub fn run(config: Config, recent: Recent) -> Result<(), Ended> {
     })
 }
 
-/// `dedupd check`: the topics as they are, changing nothing.
+/// `dedupd check`: checks the live topics without changing them.
 pub fn check(config: &Config) -> Result<Topology, Ended> {
     let settings = settings(config, 0);
     let wanted = Wanted { create: false, window: window_of(config) };
@@ -176,22 +178,24 @@ pub fn check(config: &Config) -> Result<Topology, Ended> {
     })
 }
 
-/// The runtime of everything that waits for sockets and signals.
+/// The tokio runtime for sockets and signals.
 pub fn runtime() -> Result<tokio::runtime::Runtime, Ended> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|e| Ended::failed(format!("cannot start the runtime: {e}")))
+        .map_err(|e| Ended::failed(format!("the tokio runtime cannot be started: {e}")))
 }
 
-/// Ends at SIGTERM or SIGINT. Listens from the call on, not only when it is waited for: a signal that
-/// comes in between must not end the process in its own way. Only inside a runtime.
+/// Completes at SIGTERM or SIGINT. The signal handlers are installed by the call, not by the first poll: a
+/// signal in between must not end the process with the default action. Requires a tokio runtime.
 pub fn signal() -> impl Future<Output = ()> {
     use tokio::signal::unix::{SignalKind, signal};
-    let listening = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
+    let streams = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
     async {
-        let (Ok(mut term), Ok(mut int)) = listening else {
-            tracing::error!("cannot listen for SIGTERM; stop this process with SIGKILL, which is safe");
+        let (Ok(mut term), Ok(mut int)) = streams else {
+            tracing::error!(
+                "signal handlers cannot be installed; stop this process with SIGKILL, which is safe"
+            );
             return std::future::pending().await;
         };
         tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }

@@ -1,4 +1,4 @@
-//! `dedupd state`: from the command line to what [`crate::state`] does, and the words about it.
+//! `dedupd state`: runs the functions of [`crate::state`] for the command line, and prints the results.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::dedupe::Hasher;
 use crate::state::{self, Answer, Lengths, Transferred};
 use crate::store::{Binding, Contents, Copied, Lock, OpenError, open_copy};
 
-/// Does what the command line says about the local state.
+/// Runs a subcommand of `state`.
 pub(super) fn command(command: &StateCommand) -> Result<Exit, Ended> {
     begin_log_quietly();
     match command {
@@ -31,7 +31,7 @@ fn inspect(args: &InspectArgs) -> Result<Exit, Ended> {
     let local = load(&args.local)?;
     let lengths = lengths(&local);
     if args.id.is_empty() {
-        let inspection = reading(&local, |copied| {
+        let inspection = with_copy(&local, |copied| {
             let bar = progress("partitions");
             let inspection = state::inspect(copied, &lengths, &bar)?;
             bar.finish_and_clear();
@@ -42,9 +42,9 @@ fn inspect(args: &InspectArgs) -> Result<Exit, Ended> {
     }
     let hasher = hasher(&local.hash)?;
     let identity = identity(&args.id, &local, hasher)?;
-    let answer = reading(&local, |copied| {
-        same_hash(&local, hasher, &copied.binding)?;
-        existing(args.partition, &copied.binding)?;
+    let answer = with_copy(&local, |copied| {
+        check_hash(&local, hasher, &copied.binding)?;
+        check_partition(args.partition, &copied.binding)?;
         let bar = progress("partitions");
         let answer = Answer::of(identity, copied, args.partition, &lengths, &bar)?;
         bar.finish_and_clear();
@@ -54,7 +54,7 @@ fn inspect(args: &InspectArgs) -> Result<Exit, Ended> {
     Ok(if answer.is_found() { Exit::Done } else { Exit::Failed })
 }
 
-fn existing(partition: Option<u32>, binding: &Binding) -> Result<(), Ended> {
+fn check_partition(partition: Option<u32>, binding: &Binding) -> Result<(), Ended> {
     match partition.filter(|partition| *partition >= binding.partitions) {
         None => Ok(()),
         Some(partition) => Err(usage(format!(
@@ -69,13 +69,15 @@ fn identity(id: &[String], local: &Local, hasher: Hasher) -> Result<crate::dedup
     if let Some(from) = local.from.as_ref().filter(|from| from.len() != id.len()) {
         let places: Vec<_> = from.iter().map(ToString::to_string).collect();
         return Err(usage(format!(
-            "an id has {} part(s), from {}, and {} were given; repeat --id for each, in this order",
+            "wrong number of --id: an id has {} part(s), from {}, but {} were given; repeat --id for each part, in this order",
             from.len(),
             places.join(", "),
             id.len()
         )));
     }
-    let empty = || usage("an empty --id is no id: records with an empty part have none".to_owned());
+    let empty = || {
+        usage("--id is empty: a record with an empty part has no id; give a text for each part".to_owned())
+    };
     hasher.identify_texts(id).ok_or_else(empty)
 }
 
@@ -83,15 +85,15 @@ fn export(args: &ExportArgs) -> Result<(), Ended> {
     let local = load(&args.local)?;
     if let Some(to) = &args.to {
         let bar = progress("blocks");
-        let done = reading(&local, |copied| Ok(state::export(&copied.store, &copied.binding, to, &bar)?))?;
+        let done = with_copy(&local, |copied| Ok(state::export(&copied.store, &copied.binding, to, &bar)?))?;
         bar.finish_and_clear();
         println!("{} written: {}", to.display(), amount(&done));
     }
     if let Some(filter) = &args.filter {
         let start_ms = start_of(filter)?;
-        let filters = reading(&local, |copied| {
-            let made_of = (&copied.store, &copied.binding);
-            Ok(state::filters_of(made_of, lengths(&local).of(None), filter.partition, start_ms)?)
+        let filters = with_copy(&local, |copied| {
+            let source = (&copied.store, &copied.binding);
+            Ok(state::filters_of(source, lengths(&local).of(None), filter.partition, start_ms)?)
         })?;
         print_json(&filters)?;
     }
@@ -105,7 +107,7 @@ fn amount(done: &Transferred) -> String {
 fn start_of(filter: &FilterName) -> Result<i64, Ended> {
     state::parse_time(&filter.start).ok_or_else(|| {
         usage(format!(
-            "--filter: {:?} is no time; write it as `dedupd state inspect` shows it, as in 2026-11-20T08:00:00.000Z",
+            "--filter: {:?} is not a time; write it as printed by `dedupd state inspect`, as in 2026-11-20T08:00:00.000Z",
             filter.start
         ))
     })
@@ -114,19 +116,19 @@ fn start_of(filter: &FilterName) -> Result<i64, Ended> {
 fn import(args: &ImportArgs) -> Result<(), Ended> {
     let local = load(&args.local)?;
     let dir = &local.state.dir;
-    // Refused before the file is read, which can take long; a directory that is not there is not made yet.
+    // Checked before the file is read, because that can take long. A missing directory is not created yet.
     let lock = if dir.exists() { Some(lock(&local)?) } else { None };
     Contents::of(dir)?.must_be_empty()?;
     let bar = progress("blocks verified");
     let verified = state::verify(&args.from, &bar)?;
     bar.finish_and_clear();
-    same_hash(&local, hasher(&local.hash)?, &verified.header.binding)?;
+    check_hash(&local, hasher(&local.hash)?, &verified.header.binding)?;
     let _lock = lock.map_or_else(|| self::lock(&local), Ok)?;
     let bar = progress("blocks");
     bar.set_length(verified.blocks);
     let database = state::import(&args.from, dir, (local.state.cache, OPEN), &bar)?;
     bar.finish_and_clear();
-    println!("{} made from {}: {}", database.display(), args.from.display(), amount(&verified));
+    println!("{} imported from {}: {}", database.display(), args.from.display(), amount(&verified));
     Ok(())
 }
 
@@ -134,13 +136,13 @@ fn reset(args: &ResetArgs) -> Result<Exit, Ended> {
     let local = load(&args.local)?;
     let dir = &local.state.dir;
     if !dir.exists() {
-        println!("there is no state in {}: nothing to delete", dir.display());
+        println!("{} contains no state: nothing to delete", dir.display());
         return Ok(Exit::Done);
     }
     let _lock = lock(&local)?;
     let contents = Contents::of(dir)?;
     if contents.ours.is_empty() {
-        println!("there is no state in {}: nothing to delete", dir.display());
+        println!("{} contains no state: nothing to delete", dir.display());
         return Ok(Exit::Done);
     }
     println!("to be deleted:");
@@ -148,7 +150,7 @@ fn reset(args: &ResetArgs) -> Result<Exit, Ended> {
         println!("  {}  {}", entry.path.display(), ByteSize(entry.bytes).display().iec());
     }
     contents.others.iter().for_each(|path| println!("not touched: {}", path.display()));
-    println!("The state topic still has everything: the next start restores from it.");
+    println!("The state topic is not changed: the next start restores the state from it.");
     if !args.yes && !confirmed(dir)? {
         println!("nothing was deleted");
         return Ok(Exit::Failed);
@@ -158,18 +160,18 @@ fn reset(args: &ResetArgs) -> Result<Exit, Ended> {
     Ok(Exit::Done)
 }
 
-/// Asks on the terminal.
+/// Requests a confirmation on the terminal.
 fn confirmed(dir: &Path) -> Result<bool, Ended> {
     if !io::stdin().is_terminal() {
         return Err(usage(format!(
-            "there is no terminal to ask whether the state in {} may be deleted; if it may, add --yes",
+            "no terminal to confirm the deletion of the state in {}; add --yes to delete without confirmation",
             dir.display()
         )));
     }
     print!("Delete? Type yes: ");
     let mut answer = String::new();
     let read = io::stdout().flush().and_then(|()| io::stdin().lock().read_line(&mut answer));
-    read.map_err(|e| Ended::failed(format!("cannot read the answer: {e}; nothing was deleted")))?;
+    read.map_err(|e| Ended::failed(format!("the confirmation cannot be read: {e}; nothing was deleted")))?;
     Ok(answer.trim() == "yes")
 }
 
@@ -188,14 +190,14 @@ fn lock(local: &Local) -> Result<Lock, Ended> {
     Lock::acquire(&local.state.dir).map_err(|error| match error {
         OpenError::Held { .. } => Ended::new(
             Exit::State,
-            format!("{error}. A running instance answers over HTTP: GET http://{}/state", local.http.listen),
+            format!("{error}. For a running instance, use HTTP: GET http://{}/state", local.http.listen),
         ),
         other => other.into(),
     })
 }
 
-/// Locks the directory and looks at a copy of the state in it.
-fn reading<T>(local: &Local, look: impl FnOnce(&Copied) -> Result<T, Ended>) -> Result<T, Ended> {
+/// Locks the directory and passes a copy of its state to `read`.
+fn with_copy<T>(local: &Local, read: impl FnOnce(&Copied) -> Result<T, Ended>) -> Result<T, Ended> {
     let dir = &local.state.dir;
     if !dir.exists() {
         return Err(OpenError::Absent { dir: dir.clone() }.into());
@@ -206,13 +208,13 @@ fn reading<T>(local: &Local, look: impl FnOnce(&Copied) -> Result<T, Ended>) -> 
     let copied = open_copy(dir, &std::env::temp_dir(), local.state.cache, OPEN);
     bar.finish_and_clear();
     let copied = copied?;
-    let seen = look(&copied);
+    let result = read(&copied);
     copied.close();
-    seen
+    result
 }
 
-/// Identities of different hashes must not be compared.
-fn same_hash(local: &Local, hasher: Hasher, stored: &Binding) -> Result<(), Ended> {
+/// Returns an error when the configured hash is not the stored one: identities of different hashes must not be compared.
+fn check_hash(local: &Local, hasher: Hasher, stored: &Binding) -> Result<(), Ended> {
     let configured = Binding { hash: hasher.kind(), ..stored.clone() };
     if configured.hash == stored.hash {
         return Ok(());
@@ -230,8 +232,9 @@ fn print<T: serde::Serialize + std::fmt::Display>(what: &T, json: bool) -> Resul
 }
 
 fn print_json(what: &impl serde::Serialize) -> Result<(), Ended> {
-    let text = serde_json::to_string(what)
-        .map_err(|e| Ended::failed(format!("the result cannot be written as JSON: {e}; please report it")))?;
+    let text = serde_json::to_string(what).map_err(|e| {
+        Ended::failed(format!("the result cannot be written as JSON: {e}; please report this bug"))
+    })?;
     println!("{text}");
     Ok(())
 }

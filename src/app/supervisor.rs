@@ -1,4 +1,4 @@
-//! Start-up in order, then the workers, until one ends or all are told to.
+//! The supervisor: starts everything in order, then monitors the workers until one ends or a stop is requested.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::assembly::{binding, hasher, joining, options, rule, settings, window_of};
-use super::watch::watch;
+use super::monitor::start_monitor;
 use super::{Ended, STOP, Service};
 use crate::clock::{SystemClock, monotonic};
 use crate::control::{Asked, Control};
@@ -16,18 +16,18 @@ use crate::metrics::{PartitionState, WorkerStatus};
 use crate::pipeline::{Options, Reach, Report, StableEnds, Worker, World};
 use crate::store::{self, Held, Lock, SledStore};
 
-/// Without a sign of life for so long, opening the store counts as hung.
+/// Opening the store counts as hung after this time without progress.
 pub(super) const OPEN: Duration = Duration::from_mins(1);
-/// A worker that is longer in one call does not count as ready.
-const LONG: Duration = Duration::from_secs(15);
-/// No call of a worker may take longer, whatever it waits for.
-const HANG: Duration = Duration::from_mins(1);
-/// For how long a broker may refuse the connection at the start before that counts as final.
-const REFUSED: Duration = Duration::from_secs(8);
-/// How often the workers are looked after.
-const LOOK: Duration = Duration::from_millis(50);
-/// Every so many looks the size on disk is measured.
-const MEASURE: u32 = 200;
+/// A worker that stays longer in one call does not count as ready.
+const SLOW_CALL: Duration = Duration::from_secs(15);
+/// A worker that stays longer in one call counts as hung.
+const HUNG_CALL: Duration = Duration::from_mins(1);
+/// How long a broker may reject the connection at the start before the rejection counts as final.
+const REJECTED: Duration = Duration::from_secs(8);
+/// Interval between checks of the workers.
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
+/// Number of checks between two measurements of the size on disk.
+const CHECKS_PER_MEASUREMENT: u32 = 200;
 
 /// The ports of production.
 struct Production;
@@ -40,7 +40,7 @@ impl World for Production {
     type Clock = SystemClock;
 }
 
-/// Everything from the lock on the state directory to the last worker's end.
+/// Runs the service, from the lock on the state directory to the end of the last worker.
 pub(super) fn supervise(service: &Service, stop: &Arc<AtomicBool>) -> Result<(), Ended> {
     let config = &service.config;
     let _lock = Lock::acquire(&config.state.dir)?;
@@ -58,87 +58,92 @@ pub(super) fn supervise(service: &Service, stop: &Arc<AtomicBool>) -> Result<(),
         .enumerate()
         .map(|(number, asked)| {
             let options = options(config, hasher, (&topology, &reach), number);
-            // The client knows one size for the batches of all topics.
+            // The client has one size limit for the batches of all topics.
             let largest_batch = [topology.largest_batch, topology.largest_state].into_iter().flatten().min();
             let settings = Settings { largest_batch, ..settings(config, number) };
             spawn(service, (number, asked, ends.clone()), (settings, options), &store, stop)
         })
         .collect();
-    // The supervisor runs once.
+    // Cannot be set already: the supervisor runs once.
     service.door.control.set(control).ok();
     let workers = workers?;
-    let watch = watch(service, &topology, (&reach, &ends), stop)?;
-    let ended = look_after(workers, &watch, service, &store, stop);
+    let monitor = start_monitor(service, &topology, (&reach, &ends), stop)?;
+    let ended = supervise_workers(workers, &monitor, service, &store, stop);
     stop.store(true, Ordering::Release);
-    // Its clients must not live into the end of the process.
-    let seen = watch.join().unwrap_or_else(|_| {
-        Err(Ended::failed("the watch thread panicked; the log above says where. Please report it".to_owned()))
+    // The clients of the monitor must be closed before the process ends.
+    let monitor_ended = monitor.join().unwrap_or_else(|_| {
+        Err(Ended::failed(
+            "the topic monitor panicked; the log above has the place. Please report this bug".to_owned(),
+        ))
     });
-    if let Err(seen) = &seen {
-        service.status.fail(&seen.message);
+    if let Err(failure) = &monitor_ended {
+        service.status.fail(&failure.message);
     }
-    seen.and(ended)?;
+    monitor_ended.and(ended)?;
     store.into_store().close().map_err(|error| Ended::new(crate::cli::Exit::State, error.to_string()))
 }
 
-/// Checks the topics, for as long as nobody answers; `None` when told to stop meanwhile.
+/// Checks the topics; retries until a broker answers. `None` when a stop is requested meanwhile.
 fn topology(service: &Service, stop: &AtomicBool) -> Result<Option<Topology>, Ended> {
     if let Some(topology) = &service.topology {
         return Ok(Some(topology.clone()));
     }
     let wanted = Wanted { create: service.config.topics.create, window: window_of(&service.config) };
-    let mut refused_since = None;
+    let mut rejected_since = None;
     while !stop.load(Ordering::Acquire) {
         match kafka::check(&settings(&service.config, 0), wanted) {
             Ok(topology) => return Ok(Some(topology)),
             Err(CheckError::Unreachable(what)) => {
-                refused_since = None;
+                rejected_since = None;
                 tracing::warn!("no broker answers: {what}");
-                waits(service, format!("waits for a broker: {what}"), stop);
+                publish_and_pause(service, format!("waits for a broker: {what}"), stop);
             }
-            // One broker of several may be wrong, or has not heard of a new user yet.
+            // One of several brokers may be misconfigured, or may not have received a new user yet.
             Err(CheckError::Rejected(what))
-                if refused_since.get_or_insert_with(monotonic).elapsed() < REFUSED =>
+                if rejected_since.get_or_insert_with(monotonic).elapsed() < REJECTED =>
             {
-                tracing::warn!("the broker refuses the connection: {what}");
-                waits(service, format!("is refused by the broker: {what}"), stop);
+                tracing::warn!("the broker rejects the connection: {what}");
+                publish_and_pause(service, format!("is rejected by the broker: {what}"), stop);
             }
-            Err(refused) => return Err(refused.into()),
+            Err(failed) => return Err(failed.into()),
         }
     }
     Ok(None)
 }
 
-fn waits(service: &Service, why: String, stop: &AtomicBool) {
+/// Publishes why the service is not ready, and waits 1 s.
+fn publish_and_pause(service: &Service, why: String, stop: &AtomicBool) {
     service.status.publish(0, WorkerStatus { not_ready: Some(why), ..WorkerStatus::starting() });
     pause(Duration::from_secs(1), stop);
 }
 
+/// Sleeps for `time`, or until a stop is requested.
 pub(super) fn pause(time: Duration, stop: &AtomicBool) {
     let mut left = time;
     while !left.is_zero() && !stop.load(Ordering::Acquire) {
-        std::thread::sleep(LOOK.min(left));
-        left = left.saturating_sub(LOOK);
+        std::thread::sleep(CHECK_INTERVAL.min(left));
+        left = left.saturating_sub(CHECK_INTERVAL);
     }
 }
 
-/// A worker's thread and its heart.
+/// The thread of a worker and its counter of poll loop iterations.
 struct Running {
     thread: JoinHandle<Result<(), Ended>>,
-    beat: Arc<AtomicU64>,
-    /// The count at the last look that saw a new one, and how many looks ago that was.
-    seen: (u64, u32),
+    iterations: Arc<AtomicU64>,
+    /// The last observed count, and the number of checks since it changed.
+    last_seen: (u64, u32),
 }
 
 impl Running {
-    fn look(&mut self) {
-        let beat = self.beat.load(Ordering::Relaxed);
-        self.seen = if beat == self.seen.0 { (beat, self.seen.1 + 1) } else { (beat, 0) };
+    fn check(&mut self) {
+        let count = self.iterations.load(Ordering::Relaxed);
+        let (last, unchanged) = self.last_seen;
+        self.last_seen = if count == last { (count, unchanged + 1) } else { (count, 0) };
     }
 
-    /// How long the worker has been in the same turn, as far as was looked.
-    fn stands_for(&self) -> Duration {
-        LOOK * self.seen.1
+    /// How long the worker has been in the same iteration, measured in checks.
+    fn stuck_for(&self) -> Duration {
+        CHECK_INTERVAL * self.last_seen.1
     }
 }
 
@@ -151,8 +156,8 @@ fn spawn(
 ) -> Result<Running, Ended> {
     let report = Report::new(service.metrics.clone(), Arc::clone(&service.status), number);
     let (store, stop) = (store.another(), Arc::clone(stop));
-    let beat = Arc::new(AtomicU64::new(0));
-    let heart = Arc::clone(&beat);
+    let iterations = Arc::new(AtomicU64::new(0));
+    let counter = Arc::clone(&iterations);
     let work = move || -> Result<(), Ended> {
         let operator = |failed: crate::ports::Failure| Ended::new(crate::cli::Exit::Operator, failed.what);
         let log = KafkaStateLog::new(&settings).map_err(operator)?;
@@ -160,80 +165,82 @@ fn spawn(
         let sink = KafkaSink::new(settings);
         let ports = (source, sink, log, store);
         let worker = Worker::<Production>::new(ports, SystemClock::start(), options, report);
-        Ok(worker.answering(asked).comparing(ends).run(&stop, &heart)?)
+        Ok(worker.answering(asked).comparing(ends).run(&stop, &counter)?)
     };
     let thread = std::thread::Builder::new().name(format!("worker-{number}")).spawn(work).map_err(|e| {
-        Ended::failed(format!("cannot start worker {number}: {e}; raise the limit on processes"))
+        Ended::failed(format!(
+            "the thread of worker {number} cannot be started: {e}; raise the limit on processes"
+        ))
     })?;
-    Ok(Running { thread, beat, seen: (0, 0) })
+    Ok(Running { thread, iterations, last_seen: (0, 0) })
 }
 
-/// Waits for the workers. When one ends, all do: a process with half its workers would look healthy. What
-/// the watch ends for ends them too.
-fn look_after(
+/// Waits for the workers. When one worker ends, all are stopped: a process with half of its workers would look
+/// healthy. They are also stopped when the topic monitor ends.
+fn supervise_workers(
     mut workers: Vec<Running>,
-    watch: &JoinHandle<Result<(), Ended>>,
+    monitor: &JoinHandle<Result<(), Ended>>,
     service: &Service,
     store: &Held<SledStore>,
     stop: &AtomicBool,
 ) -> Result<(), Ended> {
-    let mut looks = 0u32;
-    let patience = HANG.max(service.config.batch.transaction_timeout * 8);
-    while workers.iter().all(|worker| !worker.thread.is_finished()) && !watch.is_finished() {
-        workers.iter_mut().for_each(Running::look);
-        if let Some(number) = workers.iter().position(|worker| worker.stands_for() > patience) {
+    let mut checks = 0u32;
+    let limit = HUNG_CALL.max(service.config.batch.transaction_timeout * 8);
+    while workers.iter().all(|worker| !worker.thread.is_finished()) && !monitor.is_finished() {
+        workers.iter_mut().for_each(Running::check);
+        if let Some(number) = workers.iter().position(|worker| worker.stuck_for() > limit) {
             return Err(Ended::failed(format!(
-                "worker {number} has been in one call for {} s, longer than any may take; ending the process, because \
-                 only a restart helps. Its open transaction is aborted and read again",
-                patience.as_secs()
+                "worker {number} hangs: it has been in one call for more than {} s; the process ends, because only a \
+                 restart helps. The open transaction is aborted, and its records are read again",
+                limit.as_secs()
             )));
         }
-        for (number, worker) in workers.iter().enumerate().filter(|(_, worker)| worker.stands_for() > LONG) {
-            let seconds = worker.stands_for().as_secs();
-            not_ready(service, number, &format!("has been in one call for {seconds} s"), None);
+        for (number, worker) in workers.iter().enumerate().filter(|(_, it)| it.stuck_for() > SLOW_CALL) {
+            let seconds = worker.stuck_for().as_secs();
+            publish_not_ready(service, number, &format!("has been in one call for {seconds} s"), None);
         }
-        if looks.is_multiple_of(MEASURE)
+        if checks.is_multiple_of(CHECKS_PER_MEASUREMENT)
             && let Ok(bytes) = store.store().disk_bytes()
         {
             service.metrics.state_disk_bytes().set(bytes as f64);
         }
-        looks = looks.wrapping_add(1);
-        std::thread::sleep(LOOK);
+        checks = checks.wrapping_add(1);
+        std::thread::sleep(CHECK_INTERVAL);
     }
-    let told = stop.swap(true, Ordering::AcqRel);
-    if watch.is_finished() && !told && !finish_in_time(&workers) {
-        // With topics that are not what they were, calls may hang; whatever is open is aborted.
+    let stop_was_requested = stop.swap(true, Ordering::AcqRel);
+    if monitor.is_finished() && !stop_was_requested && !finish_in_time(&workers) {
+        // Calls may hang on topics that were recreated. The open transactions are aborted.
         return Ok(());
     }
     let mut ended = Ok(());
     for (number, worker) in workers.into_iter().enumerate() {
         let one = worker.thread.join().unwrap_or_else(|_| {
             Err(Ended::failed(format!(
-                "worker {number} panicked; the log above says where. Please report it"
+                "worker {number} panicked; the log above has the place. Please report this bug"
             )))
         });
         if let Err(error) = &one {
-            not_ready(service, number, &error.message, Some(PartitionState::Stopped));
+            publish_not_ready(service, number, &error.message, Some(PartitionState::Stopped));
         }
         ended = ended.and(one);
     }
     ended
 }
 
-/// Whether all of them end within the time that a stop may take.
+/// Whether all workers end within the time limit of a stop.
 fn finish_in_time(workers: &[Running]) -> bool {
-    let told = monotonic();
+    let started = monotonic();
     while workers.iter().any(|worker| !worker.thread.is_finished()) {
-        if told.elapsed() >= STOP {
+        if started.elapsed() >= STOP {
             return false;
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(CHECK_INTERVAL);
     }
     true
 }
 
-/// Says of a worker what it cannot say itself.
-fn not_ready(service: &Service, number: usize, why: &str, state: Option<PartitionState>) {
+/// Publishes that a worker is not ready, for a worker that cannot do it itself.
+fn publish_not_ready(service: &Service, number: usize, why: &str, state: Option<PartitionState>) {
     let mut workers = service.status.workers();
     let Some(status) = workers.get_mut(number) else { return };
     for partition in &mut status.partitions {

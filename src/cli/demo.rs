@@ -7,13 +7,13 @@ use clap::Args;
 /// Flags of `demo`.
 #[derive(Debug, Clone, Args)]
 pub struct DemoArgs {
-    /// Run until Ctrl-C instead of for some seconds
+    /// Run until Ctrl-C instead of for --seconds
     #[arg(long, conflicts_with = "seconds")]
     pub forever: bool,
-    /// How long the traffic flows, in seconds
+    /// Duration of the traffic, in seconds
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..), value_name = "COUNT")]
     pub seconds: u64,
-    /// Records a second
+    /// Records per second
     #[arg(long, default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(1..), value_name = "COUNT")]
     pub rate: u32,
     /// Share of records that are duplicates, from 0 to below 1
@@ -25,10 +25,10 @@ pub struct DemoArgs {
 }
 
 pub(super) const HELP: &str = "\
-Needs nothing installed: the broker is simulated inside the process and gone when it ends.
+Needs no installation: the broker is simulated inside the process and ends with it.
 
 Examples:
   dedupd demo
   dedupd demo --forever --rate 20000 --duplicates 0.5
 
-Exit codes: 0 the audit found nothing wrong, 1 it did, 2 the command line is wrong.";
+Exit codes: 0 the audit has no finding, 1 findings, or the demo failed, 2 the command line is invalid.";

@@ -9,16 +9,16 @@ use crate::config::{Property, parse_bytes};
 /// Flags of `generate`.
 #[derive(Debug, Clone, Args)]
 pub struct GenerateArgs {
-    /// Brokers to begin with, as host:port, separated by commas
+    /// Bootstrap brokers as host:port, separated by commas
     #[arg(long, value_name = "LIST")]
     pub bootstrap_servers: String,
     /// Topic to write
     #[arg(long, value_name = "TOPIC")]
     pub topic: String,
-    /// How many records, duplicates included [default: until Ctrl-C]
+    /// Number of records, including duplicates [default: until Ctrl-C]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..), value_name = "COUNT")]
     pub records: Option<u64>,
-    /// Records a second [default: as fast as the broker takes them]
+    /// Records per second [default: as fast as the broker accepts them]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..), value_name = "COUNT")]
     pub rate: Option<u32>,
     /// Size of a value, as in 200 or 4KiB
@@ -27,16 +27,16 @@ pub struct GenerateArgs {
     /// Share of records that are duplicates, from 0 to below 1
     #[arg(long, default_value_t = 0.1, value_parser = super::share, value_name = "SHARE")]
     pub duplicates: f64,
-    /// How many different record keys; a key always goes to the same partition
+    /// Number of different record keys; a key always goes to the same partition
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..), value_name = "COUNT")]
     pub keys: u64,
-    /// Create the topic with so many partitions if it does not exist
+    /// Create the topic with this number of partitions if it does not exist
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..), value_name = "COUNT")]
     pub partitions: Option<u32>,
-    /// The same seed writes the same records [default: random]
+    /// Seed of the random generator; the same seed writes the same records [default: random]
     #[arg(long, value_name = "NUMBER")]
     pub seed: Option<u64>,
-    /// Make duplicates by cutting connections before the broker's answer, as production does
+    /// Produce duplicates as in production, by closing connections before the broker's response
     #[arg(long)]
     pub cut_acks: bool,
     /// Set a librdkafka property, as in security.protocol=sasl_ssl; repeatable
@@ -44,7 +44,7 @@ pub struct GenerateArgs {
     pub properties: Vec<Property>,
 }
 
-/// A number of bytes, read as `200` or `4KiB`.
+/// A number of bytes, parsed from `200` or `4KiB`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bytes(pub usize);
 
@@ -52,17 +52,18 @@ impl FromStr for Bytes {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let bytes = parse_bytes(text).map_err(|what| format!("it {what}; write 200 or 4KiB"))?;
-        usize::try_from(bytes).map(Self).map_err(|_| "it is too large".to_owned())
+        let bytes = parse_bytes(text).map_err(|what| format!("the size {what}; write 200 or 4KiB"))?;
+        usize::try_from(bytes).map(Self).map_err(|_| "the size is too large".to_owned())
     }
 }
 
 pub(super) const HELP: &str = "\
 Each value is a JSON object with a UUID under \"id\". With --cut-acks the duplicates are real: the
-broker has written the batch, its answer is lost, and a producer without idempotence sends again.
+broker has written the batch, its response is lost, and a producer without idempotence retries.
 
 Examples:
   dedupd generate --bootstrap-servers localhost:9092 --topic events.raw --records 1000000
   dedupd generate --bootstrap-servers localhost:9092 --topic events.raw --rate 5000 --cut-acks
 
-Exit codes: 0 all written, 1 failed, 2 the command line is wrong, 6 Kafka refused.";
+Exit codes: 0 all records written, 1 failed, 2 the command line is invalid, 6 Kafka failed or denied
+access.";

@@ -1,7 +1,7 @@
 //! The command line as typed by the user.
 //!
-//! Only types, texts and their conversion to the configuration as typed: what a command does lives
-//! elsewhere.
+//! Contains only types, texts and their conversion to the configuration as typed. The commands themselves are
+//! implemented elsewhere.
 #![expect(clippy::doc_markdown, reason = "these doc comments are help texts, printed as they stand")]
 
 mod audit;
@@ -27,8 +27,8 @@ pub use state::{
 
 use crate::config::Property;
 
-/// Reads a Kafka topic, drops the records whose id it has seen before, and writes the rest
-/// unchanged to another topic, exactly once
+/// Reads a Kafka topic, drops every record whose id was seen before, and writes the rest unchanged
+/// to another topic, exactly once
 #[derive(Debug, Parser)]
 #[command(name = "dedupd", version, after_help = EXAMPLES)]
 struct CommandLine {
@@ -36,25 +36,25 @@ struct CommandLine {
     command: Command,
 }
 
-/// What to do.
+/// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run the service until it is told to stop
+    /// Run the service until SIGTERM or SIGINT
     #[command(after_help = service::RUN_HELP)]
     Run(ServiceArgs),
-    /// Check the configuration and the live topics, and change nothing
+    /// Check the configuration and the live topics without changing anything
     #[command(after_help = service::CHECK_HELP)]
     Check(ServiceArgs),
-    /// See it work: a broker inside the process, traffic with real duplicates, and an audit at the end
+    /// Run a demonstration: an embedded broker, traffic with real duplicates, and an audit at the end
     #[command(after_help = demo::HELP)]
     Demo(DemoArgs),
     /// Write test records to a topic, some of them twice
     #[command(after_help = generate::HELP)]
     Generate(GenerateArgs),
-    /// Read raw and clean, and prove that nothing is lost, duplicated, reordered or altered
+    /// Read the raw and the clean topic, and verify that nothing is lost, duplicated, reordered or altered
     #[command(after_help = audit::HELP)]
     Audit(AuditArgs),
-    /// Tell what a window costs in memory, disk and state topic, before it is deployed
+    /// Predict the memory, disk and state topic that a window needs, before it is deployed
     #[command(after_help = plan::HELP)]
     Plan(PlanArgs),
     /// Inspect, export, import or reset the local state of a stopped instance
@@ -73,19 +73,21 @@ Examples:
 
 `dedupd run --help` lists the environment variables and the exit codes.";
 
-/// Reads this process's command line. Prints help, or what is wrong, and exits where that ends it:
-/// with 0 after help, with [`Exit::Usage`] after an error.
+/// Parses the command line of this process. After `--help` it prints the help and exits with code 0; after an
+/// error it prints the error and exits with [`Exit::Usage`].
 pub fn parse() -> Command {
-    CommandLine::try_parse().unwrap_or_else(|error| discreet(error).exit()).command
+    CommandLine::try_parse().unwrap_or_else(|error| without_secret(error).exit()).command
 }
 
-/// Reads a command line whose first word is the program's name. The error is text to print.
+/// Parses a command line whose first word is the program name. The error is text to print.
 pub fn parse_from<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<Command, String> {
-    CommandLine::try_parse_from(words).map(|line| line.command).map_err(|error| discreet(error).to_string())
+    CommandLine::try_parse_from(words)
+        .map(|line| line.command)
+        .map_err(|error| without_secret(error).to_string())
 }
 
-/// The same error without what was given as a property: a secret, perhaps, of which only the `=` is missing.
-fn discreet(mut error: clap::Error) -> clap::Error {
+/// Removes the value of `-X` from an error: it may be a secret in which only the `=` is missing.
+fn without_secret(mut error: clap::Error) -> clap::Error {
     if let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg)
         && flag.starts_with("-X ")
     {
@@ -98,7 +100,7 @@ fn property(text: &str) -> Result<Property, String> {
     Property::parse(text)
 }
 
-/// A share of duplicates: 0 is none, 0.2 is every fifth record, below 1.
+/// A share of duplicates: from 0 (none) to below 1; 0.2 is every fifth record.
 fn share(text: &str) -> Result<f64, String> {
     let share = text.parse().ok().filter(|share| (0.0..1.0).contains(share));
     share.ok_or_else(|| "expected a share from 0 to below 1, as in 0.2".to_owned())
@@ -110,12 +112,12 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
-    fn the_definition_is_sound() {
+    fn the_clap_definition_is_valid() {
         CommandLine::command().debug_assert();
     }
 
     #[test]
-    fn a_secret_on_the_command_line_is_not_in_the_debug_form() {
+    fn debug_output_hides_a_secret_of_the_command_line() {
         let words = ["dedupd", "run", "-X", "sasl.password=hunter2"];
         let command = parse_from(words).unwrap();
         assert!(!format!("{command:?}").contains("hunter2"));

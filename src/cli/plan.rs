@@ -10,52 +10,52 @@ use crate::config::{Property, parse_duration};
 /// Flags of `plan`.
 #[derive(Debug, Clone, Args)]
 pub struct PlanArgs {
-    /// Records a second in the raw topic, all partitions together; or let --raw tell
+    /// Records per second in the raw topic, all partitions together [default: measured with --raw]
     #[arg(long, value_parser = positive, required_unless_present = "raw", value_name = "COUNT")]
     pub events: Option<f64>,
-    /// Share of records that are duplicates, from 0 to below 1 [default: 0, or what --raw tells]
+    /// Share of records that are duplicates, from 0 to below 1 [default: 0, or measured with --raw]
     #[arg(long, value_parser = super::share, value_name = "SHARE")]
     pub duplicates: Option<f64>,
-    /// Look at this live topic for rate, duplicates and partitions; nothing is changed
+    /// Measure rate, duplicates and partitions on this live topic, without changing anything
     #[arg(long, requires = "bootstrap_servers", requires = "id", value_name = "TOPIC")]
     pub raw: Option<String>,
-    /// Brokers to begin with, as host:port, separated by commas
+    /// Bootstrap brokers as host:port, separated by commas
     #[arg(long, value_name = "LIST")]
     pub bootstrap_servers: Option<String>,
-    /// Where the id stands: key, header:NAME, json:/pointer or value; repeatable
-    #[arg(long, value_name = "WHERE")]
+    /// Source of the id: key, header:NAME, json:/pointer or value; repeat for an id of several parts
+    #[arg(long, value_name = "SOURCE")]
     pub id: Vec<String>,
-    /// How many of its newest records are read, all partitions together
+    /// Number of its newest records to read, all partitions together
     #[arg(long, default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(1..), value_name = "COUNT")]
     pub sample: u64,
     /// Set a librdkafka property, as in security.protocol=sasl_ssl; repeatable
     #[arg(short = 'X', value_name = "NAME=VALUE", value_parser = super::property)]
     pub properties: Vec<Property>,
-    /// What the ids are: uuid, or text for anything else
+    /// Form of the ids: uuid, or text for anything else
     #[arg(long, value_enum, default_value_t = IdForm::Uuid, value_name = "KIND", hide_possible_values = true)]
     pub ids: IdForm,
-    /// How long an id is remembered exactly, as in 90m, 24h or 7days
+    /// How long an id is stored exactly, as in 90m, 24h or 7days
     #[arg(long, default_value = "24h", value_parser = duration, value_name = "DURATION")]
     pub exact: Duration,
-    /// How long an id is remembered in Bloom filters, longer than --exact [default: none are used]
+    /// How long an id is stored in Bloom filters, longer than --exact [default: no filters]
     #[arg(long, value_parser = duration, value_name = "DURATION")]
     pub bloom: Option<Duration>,
-    /// Time slices of the Bloom part; memory expires by slices
+    /// Number of time slices of the Bloom filters; one slice expires as a whole
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1_000), value_name = "COUNT")]
     pub slices: u32,
-    /// How often a look-up in the Bloom part may take a new id for a known one
+    /// False-positive rate of one look-up in the Bloom filters
     #[arg(long, default_value_t = 1e-9, value_parser = rate, value_name = "RATE")]
     pub false_positive_rate: f64,
-    /// Partitions of the raw topic [default: 1, or what --raw tells]
+    /// Partitions of the raw topic [default: 1, or those of --raw]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000), value_name = "COUNT")]
     pub partitions: Option<u32>,
-    /// What happens at --max-ids: shrink, the window becomes shorter; evict, the oldest are overwritten
-    #[arg(long, value_enum, default_value_t = WhenFull::Shrink, value_name = "WAY", hide_possible_values = true)]
+    /// Behaviour at --max-ids: shrink makes the window shorter, evict overwrites the oldest ids
+    #[arg(long, value_enum, default_value_t = WhenFull::Shrink, value_name = "POLICY", hide_possible_values = true)]
     pub overflow: WhenFull,
-    /// Slots of all tables together, with --overflow evict: window.max_ids
+    /// Number of slots of all tables together, with --overflow evict (window.max_ids)
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1 << 38), value_name = "COUNT")]
     pub max_ids: Option<u64>,
-    /// Tell also what window fits into so much memory, as in 4GiB
+    /// Also print the window that fits into this much memory, as in 4GiB
     #[arg(long, value_name = "BYTES")]
     pub memory: Option<Bytes>,
     /// Print the result as one JSON object
@@ -63,16 +63,16 @@ pub struct PlanArgs {
     pub json: bool,
 }
 
-/// What happens when the window is full.
+/// The behaviour when the window is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum WhenFull {
-    /// It becomes shorter.
+    /// The window becomes shorter.
     Shrink,
-    /// The oldest are overwritten.
+    /// The oldest ids are overwritten.
     Evict,
 }
 
-/// What the ids are.
+/// The form of the ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum IdForm {
     /// UUIDs.
@@ -83,7 +83,8 @@ pub enum IdForm {
 
 fn duration(text: &str) -> Result<Duration, String> {
     let longest = Duration::from_hours(100 * 365 * 24);
-    let span = parse_duration(text).map_err(|what| format!("it {what}; write 90m, 24h or 7days"))?;
+    let span =
+        parse_duration(text).map_err(|what| format!("the duration {what}; write 90m, 24h or 7days"))?;
     if span < Duration::from_secs(1) || span > longest {
         return Err("expected a duration from 1s to 100years".to_owned());
     }
@@ -92,7 +93,7 @@ fn duration(text: &str) -> Result<Duration, String> {
 
 fn positive(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|number| (1e-6..=1e12).contains(number));
-    number.ok_or_else(|| "expected a number of records a second, as in 5000 or 0.5".to_owned())
+    number.ok_or_else(|| "expected a number of records per second, as in 5000 or 0.5".to_owned())
 }
 
 fn rate(text: &str) -> Result<f64, String> {
@@ -101,8 +102,8 @@ fn rate(text: &str) -> Result<f64, String> {
 }
 
 pub(super) const HELP: &str = "\
-What a window takes in memory, on disk and in the state topic, before it is deployed. Traffic is
-taken as even; for a topic with busy hours, plan with their rate.
+Predicts the size of a window in memory, on disk and in the state topic, before it is deployed. The
+prediction assumes even traffic; for a topic with busy hours, plan with the rate of those hours.
 
 Examples:
   dedupd plan --events 5000 --exact 24h --partitions 12
@@ -111,4 +112,4 @@ Examples:
   dedupd plan --bootstrap-servers localhost:9092 --raw events.raw --id json:/id --exact 24h
   dedupd plan --events 5000 --exact 1h --overflow evict --max-ids 25000000
 
-Exit codes: 0 done, 2 the command line is wrong, 6 Kafka refused.";
+Exit codes: 0 done, 2 the command line is invalid, 6 Kafka failed or denied access.";

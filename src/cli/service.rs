@@ -9,13 +9,13 @@ use crate::config::{
     TypedTopics, TypedWindow,
 };
 
-/// Flags of `run` and `check`. Each one overrides the key it stands for.
+/// Flags of `run` and `check`. Each one overrides its configuration key.
 #[derive(Debug, Clone, Args)]
 pub struct ServiceArgs {
-    /// Configuration file, TOML; not needed when flags and environment say enough
+    /// Configuration file, TOML; optional when flags and environment set all required keys
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Brokers to begin with, as host:port, separated by commas
+    /// Bootstrap brokers as host:port, separated by commas
     #[arg(long, value_name = "LIST")]
     bootstrap_servers: Option<String>,
     /// Topic to read
@@ -24,62 +24,62 @@ pub struct ServiceArgs {
     /// Topic to write
     #[arg(long, value_name = "TOPIC")]
     clean: Option<String>,
-    /// Topic of the state [default: the clean topic's name with .dedupd]
+    /// State topic [default: CLEAN.dedupd]
     #[arg(long, value_name = "TOPIC")]
     state: Option<String>,
-    /// Where the id stands: key, header:NAME, json:/pointer or value; repeatable
-    #[arg(long, value_name = "WHERE")]
+    /// Source of the id: key, header:NAME, json:/pointer or value; repeat for an id of several parts
+    #[arg(long, value_name = "SOURCE")]
     id: Vec<String>,
     /// Consumer group [default: dedupd.RAW.CLEAN]
     #[arg(long, value_name = "NAME")]
     group: Option<String>,
-    /// Name of this instance, the same after a restart [default: the host name]
+    /// Name of this instance; must stay the same across restarts [default: the host name]
     #[arg(long, value_name = "NAME")]
     instance: Option<String>,
-    /// Threads, each a member of the group [default: 1]
+    /// Number of worker threads, each a member of the group [default: 1]
     #[arg(long, value_name = "COUNT")]
     workers: Option<String>,
     /// Directory of the local state [default: ./dedupd-state]
     #[arg(long, value_name = "DIR")]
     state_dir: Option<String>,
-    /// Address of metrics, health and status page [default: 127.0.0.1:9464]
+    /// Listen address of metrics, health and status page [default: 127.0.0.1:9464]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
-    /// What is done with duplicates: drop, shadow (only mark them) or bypass (do nothing) [default: drop]
+    /// Handling of duplicates: drop, shadow (only mark them) or bypass (no check) [default: drop]
     #[arg(long, value_name = "MODE")]
     mode: Option<String>,
-    /// How long an id is remembered, as in 90m, 24h or 7days [default: 24h]
+    /// How long an id is stored exactly, as in 90m, 24h or 7days [default: 24h]
     #[arg(long, value_name = "DURATION")]
     exact: Option<String>,
     /// Set a librdkafka property, as in security.protocol=sasl_ssl; repeatable
     #[arg(short = 'X', value_name = "NAME=VALUE", value_parser = super::property)]
     properties: Vec<Property>,
-    /// Form of the log: text for people, or json
-    #[arg(long, value_enum, default_value_t = LogFormat::Text, value_name = "FORM", hide_possible_values = true)]
+    /// Log format: text or json
+    #[arg(long, value_enum, default_value_t = LogFormat::Text, value_name = "FORMAT", hide_possible_values = true)]
     log_format: LogFormat,
 }
 
-/// Form of the log.
+/// The log format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
     /// Lines for people.
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
 impl ServiceArgs {
-    /// The configuration file, if one was named.
+    /// The configuration file, if one was given.
     pub fn config_file(&self) -> Option<&Path> {
         self.config.as_deref()
     }
 
-    /// Form of the log.
+    /// The log format.
     pub fn log_format(&self) -> LogFormat {
         self.log_format
     }
 
-    /// What the flags set, for [`crate::config::load`].
+    /// The keys that the flags set, for [`crate::config::load`].
     pub fn overrides(&self) -> AsTyped {
         AsTyped {
             kafka: TypedKafka {
@@ -118,30 +118,34 @@ Examples:
   DEDUPD_KAFKA__PROPERTIES__SASL_PASSWORD=... dedupd run --config /etc/dedupd.toml
 
 Environment:
-  Every key of the configuration file, as DEDUPD_SECTION__KEY with two underscores between:
-  DEDUPD_TOPICS__RAW sets topics.raw, DEDUPD_WINDOW__EXACT sets window.exact.
-  Below DEDUPD_KAFKA__PROPERTIES__, underscores stand for dots: SECURITY_PROTOCOL is
-  security.protocol. Lists are written as in TOML. An empty variable counts as not set.
-  Later wins: default, file, environment, flag. Secrets belong into a file or the
-  environment: other users of the machine can see a command line. NAME.file, or NAME_FILE in the
-  environment, names a file with the value of the property NAME.
+  Each key of the configuration file can be set as DEDUPD_SECTION__KEY, with two underscores
+  between section and key: DEDUPD_TOPICS__RAW sets topics.raw, DEDUPD_WINDOW__EXACT sets
+  window.exact. After DEDUPD_KAFKA__PROPERTIES__, underscores stand for dots: SECURITY_PROTOCOL
+  is security.protocol. Lists are written as in TOML. An empty variable counts as not set.
+  The order of precedence is default, file, environment, flag; the last one set wins.
+  Set secrets in a file or the environment: other users of the machine can see the command line.
+  The property NAME.file, or NAME_FILE in the environment, is the path of a file that contains
+  the value of the property NAME.
 
 Exit codes:
-  0  done, or stopped as told by SIGTERM or SIGINT
-  1  failed
-  2  the command line or the configuration is wrong
-  3  a check at the start failed: a topic or a right is missing, a topic has the wrong shape,
-     or the brokers refuse the connection
-  4  the local state cannot be used: the disk, or the hash does not fit
+  0  done, or stopped by SIGTERM or SIGINT
+  1  failed; the last line of the log has the reason
+  2  the command line or the configuration is invalid
+  3  a start-up check failed: a topic or a permission is missing, a topic has the wrong shape,
+     or the brokers reject the connection
+  4  the local state is unusable: another process holds it, the disk fails, or the identity rule
+     differs
   5  another process uses the same group and instance name
-  6  Kafka refused something that only an operator can mend";
+  6  Kafka needs an operator: permissions removed later, deleted records, a rewound group, or a
+     recreated topic";
 
 pub(super) const CHECK_HELP: &str = "\
-Prints the configuration in force, without secrets, and then what it found.
+Prints the effective configuration without secrets, and then the result of the checks.
 
 Examples:
   dedupd check --config /etc/dedupd.toml
   dedupd check --bootstrap-servers localhost:9092 --raw events.raw --clean events.clean --id key
 
-Exit codes: 0 all is well, 2 the configuration is wrong, 3 a topic or a right is missing, a topic
-has the wrong shape, or the brokers refuse the connection, 6 Kafka refused. Environment: see `dedupd run --help`.";
+Exit codes: 0 all checks passed, 2 the configuration is invalid, 3 a topic or a permission is
+missing, a topic has the wrong shape, or the brokers reject the connection, 6 Kafka failed.
+Environment: see `dedupd run --help`.";

@@ -9,29 +9,29 @@ use crate::config::{AsTyped, TypedState, TypedWindow};
 /// Flags of `state`.
 #[derive(Debug, Clone, Args)]
 pub struct StateArgs {
-    /// What to do with it
+    /// The subcommand of `state`.
     #[command(subcommand)]
     pub command: StateCommand,
 }
 
-/// What to do with the local state.
+/// The subcommands of `state`.
 #[derive(Debug, Clone, Subcommand)]
 pub enum StateCommand {
-    /// Show what is stored, partition by partition, or where an id is
+    /// Show the contents of each partition, or look up an id
     #[command(after_help = INSPECT_HELP)]
     Inspect(InspectArgs),
-    /// Write all of it to a file, or one Bloom filter to stdout
+    /// Write the whole state to a file, or one Bloom filter to stdout
     #[command(after_help = EXPORT_HELP)]
     Export(ExportArgs),
     /// Fill an empty state directory from an exported file
     #[command(after_help = IMPORT_HELP)]
     Import(ImportArgs),
-    /// Delete it; the next start restores it from the state topic
+    /// Delete the local state; the next start restores it from the state topic
     #[command(after_help = RESET_HELP)]
     Reset(ResetArgs),
 }
 
-/// Where the state is and what made it.
+/// Location and configuration of the local state.
 #[derive(Debug, Clone, Args)]
 pub struct LocalArgs {
     /// Configuration file of the service, TOML
@@ -40,18 +40,18 @@ pub struct LocalArgs {
     /// Directory of the local state [default: ./dedupd-state]
     #[arg(long, value_name = "DIR")]
     state_dir: Option<String>,
-    /// How long an id is remembered, as in 90m, 24h or 7days [default: 24h]
+    /// How long an id is stored exactly, as in 90m, 24h or 7days [default: 24h]
     #[arg(long, value_name = "DURATION")]
     exact: Option<String>,
 }
 
 impl LocalArgs {
-    /// The configuration file, if one was named.
+    /// The configuration file, if one was given.
     pub fn config_file(&self) -> Option<&Path> {
         self.config.as_deref()
     }
 
-    /// What the flags set, for [`crate::config::load_local`].
+    /// The keys that the flags set, for [`crate::config::load_local`].
     pub fn overrides(&self) -> AsTyped {
         AsTyped {
             window: TypedWindow { exact: self.exact.clone(), ..TypedWindow::default() },
@@ -64,16 +64,16 @@ impl LocalArgs {
 /// Flags of `state inspect`.
 #[derive(Debug, Clone, Args)]
 pub struct InspectArgs {
-    /// Look for this id; give the parts of a composite id in the order of identity.from
+    /// Look up this id; repeat for the parts of an id of several parts, in the order of identity.from
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub id: Vec<String>,
-    /// Look for the id in this partition only
+    /// Look up the id in this partition only
     #[arg(long, value_name = "NUMBER", requires = "id")]
     pub partition: Option<u32>,
     /// Print the result as one JSON object
     #[arg(long)]
     pub json: bool,
-    /// Where the state is.
+    /// Location of the state.
     #[command(flatten)]
     pub local: LocalArgs,
 }
@@ -85,10 +85,10 @@ pub struct ExportArgs {
     /// Write the whole state to this file, which must not exist
     #[arg(long, value_name = "FILE")]
     pub to: Option<PathBuf>,
-    /// Print one Bloom filter as JSON: a partition and the beginning of a slice as `inspect` shows it
+    /// Print one Bloom filter as JSON: a partition and the start of a slice, as printed by `inspect`
     #[arg(long, value_name = "PARTITION/SLICE", value_parser = filter)]
     pub filter: Option<FilterName>,
-    /// Where the state is.
+    /// Location of the state.
     #[command(flatten)]
     pub local: LocalArgs,
 }
@@ -99,7 +99,7 @@ pub struct ImportArgs {
     /// The exported file
     #[arg(long, value_name = "FILE")]
     pub from: PathBuf,
-    /// Where the state is.
+    /// Location of the state.
     #[command(flatten)]
     pub local: LocalArgs,
 }
@@ -107,10 +107,10 @@ pub struct ImportArgs {
 /// Flags of `state reset`.
 #[derive(Debug, Clone, Args)]
 pub struct ResetArgs {
-    /// Delete without asking
+    /// Delete without confirmation
     #[arg(short, long)]
     pub yes: bool,
-    /// Where the state is.
+    /// Location of the state.
     #[command(flatten)]
     pub local: LocalArgs,
 }
@@ -120,21 +120,22 @@ pub struct ResetArgs {
 pub struct FilterName {
     /// Partition of the raw topic.
     pub partition: u32,
-    /// Beginning of the slice, as typed: UTC, or ms since the epoch.
+    /// Start of the slice, as typed: UTC, or epoch milliseconds.
     pub start: String,
 }
 
 fn filter(text: &str) -> Result<FilterName, String> {
     let parts = text.split_once('/').and_then(|(partition, start)| Some((partition.parse().ok()?, start)));
     let (partition, start) = parts.filter(|(_, start)| !start.is_empty()).ok_or_else(|| {
-        "expected a partition and the beginning of a slice, as in 3/2026-11-20T08:00:00.000Z".to_owned()
+        "expected a partition and the start of a slice, as in 3/2026-11-20T08:00:00.000Z".to_owned()
     })?;
     Ok(FilterName { partition, start: start.to_owned() })
 }
 
 pub(super) const HELP: &str = "\
-The instance must be stopped; a running one answers over HTTP, GET /state. Only the keys below [state],
-[window], [identity] and [http] of the configuration are looked at, from file, environment and flags.
+The instance must be stopped; for a running instance, use GET /state over HTTP. Of the configuration,
+only the keys of [state], [window], [[kinds]], [identity] and [http] are used, from file, environment
+and flags.
 
 Examples:
   dedupd state inspect --config /etc/dedupd.toml
@@ -144,45 +145,45 @@ Examples:
   dedupd state reset --config /etc/dedupd.toml";
 
 const INSPECT_HELP: &str = "\
-Nothing in the directory is changed: a copy is read, in the directory that TMPDIR names. It needs as
-much space there as the state takes up, and memory for the window of one partition.
+The state directory is not changed: the command reads a copy in the directory TMPDIR. This needs as
+much disk space there as the state, and memory for the window of one partition.
 
 Examples:
   dedupd state inspect --config /etc/dedupd.toml
   dedupd state inspect --config /etc/dedupd.toml --json
   dedupd state inspect --config /etc/dedupd.toml --id order-17 --id eu --partition 3
 
-Exit codes: 0 done, 1 the id is not there, 2 the command line or the configuration is wrong, 4 the
+Exit codes: 0 done, 1 the id was not found, 2 the command line or the configuration is invalid, 4 the
 directory is in use, has no state, or is damaged. Environment: see `dedupd run --help`.";
 
 const EXPORT_HELP: &str = "\
-Nothing in the directory is changed: a copy is read, in the directory that TMPDIR names. The formats
-are described in docs/state-format.md.
+The state directory is not changed: the command reads a copy in the directory TMPDIR. The formats are
+described in docs/state-format.md.
 
 Examples:
   dedupd state export --config /etc/dedupd.toml --to events.state
   dedupd state export --config /etc/dedupd.toml --filter 3/2026-11-20T08:00:00.000Z
 
-Exit codes: 0 done, 1 the file cannot be written or there is no such filter, 2 the command line or
-the configuration is wrong, 4 the directory is in use, has no state, or is damaged.";
+Exit codes: 0 done, 1 the file cannot be written or the filter does not exist, 2 the command line or
+the configuration is invalid, 4 the directory is in use, has no state, or is damaged.";
 
 const IMPORT_HELP: &str = "\
-The whole file is verified before the directory is touched. The state becomes that of the instance
-whose state.dir it is; a start of another group or topic sets it aside.
+The whole file is verified before the directory is changed. The instance with this state.dir then uses
+the imported state; an instance of another group or topic quarantines it at its start.
 
 Example:
   dedupd state import --config /etc/dedupd.toml --from events.state
 
 Exit codes: 0 done, 1 the file cannot be read or is damaged, 2 the command line or the configuration
-is wrong, 4 the directory is in use or not empty, or the file was made with another hash.";
+is invalid, 4 the directory is in use or not empty, or the file was written with another hash.";
 
 const RESET_HELP: &str = "\
-The state topic still has everything: the next start restores from it, which takes time and loses
-nothing. Databases that were set aside are deleted, too.
+The state topic is not changed: the next start restores the state from it, which takes time but loses
+no data. Quarantined databases are deleted as well.
 
 Examples:
   dedupd state reset --config /etc/dedupd.toml
   dedupd state reset --state-dir ./dedupd-state --yes
 
-Exit codes: 0 done, 1 not confirmed, 2 there is no terminal to ask on and --yes is missing, 4 the
+Exit codes: 0 done, 1 not confirmed, 2 no terminal for the confirmation and --yes is missing, 4 the
 directory is in use or cannot be deleted.";

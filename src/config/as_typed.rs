@@ -1,10 +1,10 @@
-//! The configuration as typed: strings, nothing checked but that the keys exist.
+//! The configuration as typed: strings, of which only the keys are checked.
 
 use serde::{Deserialize, Serialize};
 
 use super::properties::Properties;
 
-/// Declares a section whose values are all text as typed.
+/// Declares a section whose values are all strings as typed.
 macro_rules! section {
     ($(#[$doc:meta])* $name:ident { $($(#[$key_doc:meta])* $key:ident),+ $(,)? }) => {
         $(#[$doc])*
@@ -14,26 +14,26 @@ macro_rules! section {
     };
 }
 
-/// The whole configuration as typed. `None` means not given, so one value of this type can stand
-/// for the defaults ([`AsTyped::defaults`]), for the flags, or for everything merged.
+/// The whole configuration as typed. `None` means not set, so a value of this type can be the defaults
+/// ([`AsTyped::defaults`]), the flags, or the merged result.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AsTyped {
-    /// How to reach Kafka.
+    /// Connection to Kafka.
     pub kafka: TypedKafka,
     /// The topics.
     pub topics: TypedTopics,
     /// The consumer group.
     pub group: TypedGroup,
-    /// What an id is.
+    /// Source and hash of ids.
     pub identity: TypedIdentity,
-    /// Whether duplicates are dropped at all.
+    /// Handling of duplicates.
     pub dedupe: TypedDedupe,
-    /// How long an identity is remembered.
+    /// How long an id is stored.
     pub window: TypedWindow,
-    /// Records with windows of their own.
+    /// Kinds of records with separate windows.
     pub kinds: Vec<TypedKind>,
-    /// How much one transaction holds.
+    /// Limits of a transaction.
     pub batch: TypedBatch,
     /// The local state.
     pub state: TypedState,
@@ -41,7 +41,7 @@ pub struct AsTyped {
     pub http: TypedHttp,
 }
 
-/// How to reach Kafka.
+/// Connection to Kafka.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TypedKafka {
@@ -54,15 +54,15 @@ pub struct TypedKafka {
 section! {
     /// The topics.
     TypedTopics {
-        /// What is read.
+        /// The topic that is read.
         raw,
-        /// What is written.
+        /// The topic that is written.
         clean,
-        /// Where the state is kept.
+        /// The state topic.
         state,
-        /// Where records go that can be neither forwarded nor dropped.
+        /// The dead-letter topic, for records of policies set to `dead_letter`.
         dead_letter,
-        /// Where dropped records go, with headers naming the owner.
+        /// The topic for dropped records, with headers that name the owner.
         duplicates,
         /// Whether missing topics are created.
         create,
@@ -75,117 +75,117 @@ section! {
         id,
         /// This instance's name in it.
         instance,
-        /// How many members this process has.
+        /// The number of members of this process.
         workers,
-        /// Whether a restarted instance gets its partitions back at once.
+        /// Whether a restarted instance gets its partitions back without a rebalance.
         static_membership,
-        /// How long a silent member is waited for.
+        /// How long the broker waits for heartbeats of a member.
         session_timeout,
-        /// Where to begin.
+        /// The offset reset policy without a committed offset.
         start,
-        /// What a rewound group means.
+        /// The policy for a rewound group.
         on_rewind,
-        /// What an offset means that the raw log does not hold.
+        /// The policy for a committed offset that the raw log does not contain.
         on_gap,
     }
 }
 section! {
-    /// Whether duplicates are dropped at all.
+    /// Handling of duplicates.
     TypedDedupe {
-        /// What is done with them.
+        /// Drop, shadow or bypass.
         mode,
     }
 }
 section! {
-    /// How long an identity is remembered.
+    /// How long an id is stored.
     TypedWindow {
-        /// Remembered exactly for this long.
+        /// How long it is stored exactly.
         exact,
-        /// Remembered in a Bloom filter until then.
+        /// How long it is stored in Bloom filters.
         bloom,
-        /// Into how many slices that time is cut.
+        /// The number of slices of the Bloom filters.
         slices,
-        /// Of the Bloom part.
+        /// The false-positive rate of the Bloom filters.
         false_positive_rate,
-        /// What a Bloom hit means.
+        /// The policy for a record that only the filters report as seen.
         on_probable,
-        /// Limit of the whole process.
+        /// Maximum number of ids in the process.
         max_ids,
-        /// What happens when that is reached.
+        /// The behaviour at `max_ids`.
         overflow,
-        /// Limit on the memory of index and filters, of the whole process.
+        /// Maximum memory of index and filters in the process.
         max_memory,
         /// Which clock moves the window.
         time,
     }
 }
 section! {
-    /// How much one transaction holds.
+    /// Limits of a transaction.
     TypedBatch {
-        /// Most records.
+        /// Maximum number of records.
         max_records,
-        /// Most bytes.
+        /// Maximum number of bytes.
         max_bytes,
-        /// Longest time.
+        /// Maximum time.
         interval,
-        /// When the broker gives a transaction up.
+        /// When the broker aborts a transaction.
         transaction_timeout,
     }
 }
 section! {
     /// The local state.
     TypedState {
-        /// Where it lies.
+        /// Its directory.
         dir,
-        /// Memory for reading it.
+        /// Memory of the read cache.
         cache,
-        /// Limit on the size of the directory.
+        /// Maximum size of the directory.
         max_disk,
-        /// What to do with a record that the broker refuses.
+        /// The policy for a record that the broker rejects.
         on_poison,
-        /// How long it is tried again before that.
+        /// How long such a record is retried first.
         poison_retry,
     }
 }
 section! {
     /// Metrics, health and status.
     TypedHttp {
-        /// Address and port.
+        /// Listen address and port.
         listen,
-        /// The secret of those who may ask about ids and have them forgotten.
+        /// The file with the bearer token of the admin API.
         token_file,
     }
 }
 
-/// What an id is.
+/// Source and hash of ids.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TypedIdentity {
-    /// Where it stands; several parts make one id.
+    /// The sources; several parts form one id.
     pub from: Option<Vec<String>>,
-    /// What to do without one.
+    /// The policy for a record without an id.
     pub on_missing: Option<String>,
-    /// A record with this header goes through whatever its id.
+    /// A record with this header is forwarded regardless of its id.
     pub force_header: Option<String>,
-    /// How it becomes 16 bytes.
+    /// The hash that maps an id to 16 bytes.
     pub hash: Option<String>,
-    /// The secret of a keyed hash.
+    /// The file with the secret key of a keyed hash.
     pub key_file: Option<String>,
-    /// The rules under which windows may begin empty.
+    /// The fingerprint of the changed identity rules for which windows may start empty.
     pub accept_change: Option<String>,
 }
 
-/// Records with a window of their own: one table of `[[kinds]]`.
+/// A kind of records with a separate window: one table of `[[kinds]]`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TypedKind {
     /// Its name.
     pub name: Option<String>,
-    /// Where a record tells its kind.
+    /// The header or JSON pointer that contains the kind.
     pub from: Option<String>,
-    /// What records of this kind have there.
+    /// The values of records of this kind.
     pub values: Option<Vec<String>>,
-    /// Whether their ids are looked at.
+    /// Whether records of this kind are de-duplicated.
     pub dedupe: Option<String>,
     /// As in `[window]`.
     pub exact: Option<String>,
@@ -198,9 +198,8 @@ pub struct TypedKind {
 }
 
 impl AsTyped {
-    /// What holds where nothing is given. Three defaults depend on other values and are made
-    /// while validating: `topics.state`, `group.id`, `group.instance`; `window.bloom` follows
-    /// `window.exact`.
+    /// The defaults. Four depend on other values and are set by the validation: `topics.state`, `group.id`,
+    /// `group.instance`, and `window.bloom`, which follows `window.exact`.
     pub fn defaults() -> Self {
         let text = |text: &str| Some(text.to_owned());
         Self {

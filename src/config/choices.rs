@@ -1,6 +1,6 @@
-//! Values that are one word out of a few.
+//! Enumerated values of the configuration.
 
-/// Declares an enum whose variants are words of the configuration.
+/// Declares an enum whose variants are the allowed words of a key.
 macro_rules! choice {
     ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
         $(#[$doc])*
@@ -20,58 +20,58 @@ macro_rules! choice {
     };
 }
 
-/// A value that is one word out of a few.
+/// An enumerated value.
 pub(super) trait Choice: Copy + 'static {
-    /// Every word with its meaning, in the order of the documentation.
+    /// Every allowed word with its value, in the order of the documentation.
     const WORDS: &'static [(&'static str, Self)];
 }
 
 choice! {
-    /// Where to begin when neither the group nor the state topic knows an offset.
+    /// The start offset when neither the group nor the state topic has an offset.
     Start {
-        /// At the first record still in the log.
+        /// The log start offset.
         Earliest = "earliest",
-        /// At the records that arrive from now on.
+        /// The end of the log: only new records are read.
         Latest = "latest",
-        /// Nowhere: stop and say so.
+        /// Stop with an error.
         Stop = "stop",
     }
 }
 choice! {
-    /// What to do when the group's offset is below what the state topic committed.
+    /// The policy when the group's offset is below the offset committed in the state topic.
     OnRewind {
-        /// Stop and name both offsets.
+        /// Stop with an error that names both offsets.
         Stop = "stop",
-        /// What was committed stays committed: records below the old position are dropped.
+        /// Keep the committed result: records below the old position are dropped.
         Skip = "skip",
         /// Forget the owners at or beyond the group's offset and write their records again.
         Reemit = "reemit",
     }
 }
 choice! {
-    /// What to do when the raw log does not hold the offset to go on at.
+    /// The policy when the raw log does not contain the next offset to process.
     OnGap {
-        /// Stop and name the offsets.
+        /// Stop with an error that names the offsets.
         Stop = "stop",
-        /// Go on at the near end of what there is, counted.
+        /// Continue at the nearest available offset; the gap is counted.
         Accept = "accept",
     }
 }
 choice! {
-    /// What to do with a record that has no id.
+    /// The policy for a record without an id.
     OnMissing {
         /// Write it to the clean topic, counted.
         Forward = "forward",
-        /// Leave it out, counted.
+        /// Drop it, counted.
         Drop = "drop",
         /// Write it to the dead-letter topic.
         DeadLetter = "dead_letter",
-        /// Stop at it.
+        /// Stop with an error.
         Stop = "stop",
     }
 }
 choice! {
-    /// What to do with a record that only the Bloom part of the window knows.
+    /// The policy for a record whose id only the Bloom filters report as seen.
     OnProbable {
         /// Treat it as a duplicate.
         Drop = "drop",
@@ -82,38 +82,38 @@ choice! {
     }
 }
 choice! {
-    /// What to do with a record that the broker refuses.
+    /// The policy for a record that the broker rejects.
     OnPoison {
-        /// Stop at it.
+        /// Stop with an error.
         Stop = "stop",
         /// Write it to the dead-letter topic.
         DeadLetter = "dead_letter",
-        /// Leave it out, counted.
+        /// Drop it, counted.
         Drop = "drop",
     }
 }
 choice! {
-    /// What happens when an identity more comes than `window.max_ids` allows.
+    /// The behaviour when a new id exceeds `window.max_ids`.
     Overflow {
-        /// The oldest are forgotten: the window becomes shorter.
+        /// The oldest ids are forgotten: the window becomes shorter.
         Shrink = "shrink",
-        /// One of the oldest is overwritten, in a table of fixed size: the window gets gaps.
+        /// One of the oldest ids is overwritten, in a table of fixed size: the window gets gaps.
         Evict = "evict",
     }
 }
 choice! {
-    /// What is done with duplicates.
+    /// The handling of duplicates.
     Mode {
-        /// They are dropped.
+        /// Duplicates are dropped.
         Drop = "drop",
-        /// Everything is forwarded; what would have been dropped is marked and counted.
+        /// All records are forwarded; those that `drop` would drop are marked and counted.
         Shadow = "shadow",
-        /// Everything is forwarded, and nothing remembered.
+        /// All records are forwarded, and no id is stored.
         Bypass = "bypass",
     }
 }
 choice! {
-    /// Which clock moves the window.
+    /// The clock that advances the window.
     WindowTime {
         /// The records' timestamps, as a running maximum.
         Record = "record",

@@ -5,11 +5,11 @@ use figment::value::{Dict, Value};
 use super::known::known_keys;
 use super::problem::Problem;
 
-/// The prefix of environment variables that are keys.
+/// The prefix of environment variables that set keys.
 const PREFIX: &str = "DEDUPD_";
 
-/// Keys set by the environment, as a nested table. Variables without `__` belong to somebody else
-/// (Kubernetes sets `DEDUPD_PORT` for a service named dedupd), unless only the second `_` is missing.
+/// The keys set by the environment, as a nested table. Variables without `__` are ignored, because Kubernetes sets
+/// `DEDUPD_PORT` for a service named dedupd; a variable in which only the second `_` is missing is a problem.
 /// Empty variables count as not set.
 pub(super) fn read(variables: &[(String, String)]) -> (Dict, Vec<Problem>) {
     let mut dict = Dict::new();
@@ -24,8 +24,7 @@ pub(super) fn read(variables: &[(String, String)]) -> (Dict, Vec<Problem>) {
     (dict, problems)
 }
 
-/// The name of the environment variable for a key; the part below `properties` has its dots as
-/// underscores.
+/// The name of the environment variable for a key. In the part after `kafka.properties`, underscores replace dots.
 pub(super) fn variable_name(path: &str) -> String {
     let below = path.strip_prefix("kafka.properties.").map(|name| name.replace('.', "_"));
     let (head, tail) = match &below {
@@ -40,7 +39,7 @@ fn put(dict: &mut Dict, section: &str, key: &str, value: &str) {
     let below = key.strip_prefix("properties__").filter(|_| section == "kafka");
     let (key, value) = match below {
         Some(name) => ("properties", Dict::from([(name.replace('_', "."), value.into())]).into()),
-        // The one key that is a list: `["key", "header:x"]` as in TOML.
+        // The only key that is a list: `["key", "header:x"]` as in TOML.
         None if value.trim_start().starts_with('[') && section == "identity" => {
             let Ok(list) = value.parse::<Value>();
             (key.as_str(), list)
@@ -54,7 +53,7 @@ fn put(dict: &mut Dict, section: &str, key: &str, value: &str) {
     }
 }
 
-/// `DEDUPD_TOPICS_RAW` instead of `DEDUPD_TOPICS__RAW` would otherwise be ignored.
+/// The problem of `DEDUPD_TOPICS_RAW` instead of `DEDUPD_TOPICS__RAW`, which would otherwise be ignored.
 fn single_underscore(name: &str, rest: &str) -> Option<Problem> {
     let rest = rest.to_lowercase();
     let path = known_keys()
@@ -65,7 +64,7 @@ fn single_underscore(name: &str, rest: &str) -> Option<Problem> {
         key: path.clone(),
         value: None,
         origin: Some(name.to_owned()),
-        what: "is not set by this variable: the section ends with two underscores".to_owned(),
+        what: "is not set by this variable: two underscores are required after the section".to_owned(),
         remedy: format!("set {}", variable_name(&path)),
     })
 }

@@ -1,10 +1,10 @@
-//! Why there is no configuration.
+//! Errors of loading the configuration.
 
 use std::path::PathBuf;
 
 use super::problem::Problems;
 
-/// Why there is no configuration. Every case is exit code 2.
+/// The configuration cannot be loaded. Every case leads to exit code 2.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file could not be read.
@@ -12,18 +12,18 @@ pub enum ConfigError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         cause: std::io::Error,
     },
-    /// The file is not TOML. The offending line itself is left out: it may hold a secret.
-    #[error("configuration file {} is not TOML: {message}; mend the line named", path.display())]
+    /// The file is not valid TOML. The message does not quote the line: it may contain a secret.
+    #[error("configuration file {} is not valid TOML: {message}; fix this line", path.display())]
     Syntax {
         /// The file.
         path: PathBuf,
         /// Line, column and reason.
         message: String,
     },
-    /// Keys or values are wrong.
+    /// Keys or values are invalid.
     #[error("{0}")]
     Invalid(Problems),
 }

@@ -1,4 +1,4 @@
-//! Which keys exist, and which one was meant.
+//! The existing keys, and suggestions for mistyped ones.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use figment::value::{Dict, Value};
 
 use super::as_typed::{AsTyped, TypedKind};
 
-/// A configuration as typed, as a nested table; keys that are not given are empty values.
+/// A configuration as typed, as a nested table. Keys that are not set are empty values.
 pub(super) fn serialised(typed: &AsTyped) -> Dict {
     Value::serialize(typed).ok().and_then(Value::into_dict).unwrap_or_default()
 }
@@ -17,7 +17,7 @@ pub(super) fn kind_keys() -> Vec<String> {
     kind.unwrap_or_default().into_keys().collect()
 }
 
-/// Section → keys, read off the type itself.
+/// Section → keys, derived from [`AsTyped`].
 pub(super) fn known_keys() -> BTreeMap<String, Vec<String>> {
     let keys = |value: Value| value.into_dict().map(|keys| keys.into_keys().collect()).unwrap_or_default();
     serialised(&AsTyped::default()).into_iter().map(|(section, value)| (section, keys(value))).collect()
@@ -32,7 +32,7 @@ pub(super) fn remedy_for_section(section: &str, known: &BTreeMap<String, Vec<Str
     }
 }
 
-/// The closest key there is; of equally close ones the one of the section itself.
+/// Suggests the most similar key. Among equally similar ones, a key of the same section wins.
 pub(super) fn remedy_for_key(path: &str, keys: &[String]) -> String {
     let (section, key) = path.split_once('.').unwrap_or((path, ""));
     let known = known_keys();
@@ -40,7 +40,7 @@ pub(super) fn remedy_for_key(path: &str, keys: &[String]) -> String {
     let all = known.iter().filter_map(|(home, keys)| {
         nearest(key, keys.iter()).map(|near| (distance(key, near), home.as_str(), near))
     });
-    // The first of the smallest.
+    // `min_by_key` returns the first of several minima, and the own section comes first.
     match own.into_iter().chain(all).min_by_key(|(distance, _, _)| *distance) {
         Some((_, home, near)) => format!("did you mean {home}.{near}?"),
         None => format!("the keys of [{section}] are {}", keys.join(", ")),
@@ -51,7 +51,7 @@ fn distance(typed: &str, word: &str) -> usize {
     strsim::damerau_levenshtein(typed, word)
 }
 
-/// The known word closest to a mistyped one, if it is close: a third of its letters may differ.
+/// The known word most similar to a mistyped one. At most a third of its letters may differ.
 fn nearest<'a>(typed: &str, known: impl Iterator<Item = &'a String>) -> Option<&'a String> {
     known
         .map(|word| (distance(typed, word), word))

@@ -1,4 +1,4 @@
-//! The layers of the configuration: each becomes text under known keys, with its origin noted.
+//! The layers of the configuration. Each is converted to text under known keys, and the origin of each key is kept.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,7 +13,7 @@ use super::environment;
 use super::known::{kind_keys, known_keys, remedy_for_key, remedy_for_section, serialised};
 use super::problem::Problem;
 
-/// The one list of tables.
+/// The only key that is a list of tables.
 const KINDS: &str = "kinds";
 
 /// One layer: text under known keys.
@@ -21,14 +21,14 @@ const KINDS: &str = "kinds";
 pub(super) struct Layer {
     /// Section → key → text, list of text (`identity.from`) or table of text (`kafka.properties`).
     pub(super) dict: Dict,
-    /// Key → where its value came from.
+    /// Key → origin of its value.
     pub(super) origins: BTreeMap<String, String>,
-    /// Keys that do not exist and values that are no text.
+    /// Unknown keys, and values that cannot be converted to text.
     pub(super) problems: Vec<Problem>,
 }
 
 impl Layer {
-    /// The layer of a TOML file; the error is a message without the offending line.
+    /// The layer of a TOML file. The error is a message that does not quote the line.
     pub(super) fn from_toml(path: &Path, text: &str) -> Result<Self, String> {
         let mut profiles = Toml::string(text).data().map_err(|error| without_source(&error.to_string()))?;
         let dict = profiles.remove(&Profile::Default).unwrap_or_default();
@@ -44,7 +44,7 @@ impl Layer {
         layer
     }
 
-    /// The layer of what the command line set.
+    /// The layer of the command line.
     pub(super) fn from_flags(flags: &AsTyped) -> Self {
         Self::sorted(dict_of(flags), &|_| "command line".to_owned())
     }
@@ -66,12 +66,12 @@ impl Layer {
             match (known.get(&section), value) {
                 (Some(keys), Value::Dict(_, values)) => layer.take_section(&section, keys, values, origin_of),
                 (Some(_), _) => {
-                    let remedy = format!("write [{section}] and its keys below");
+                    let remedy = format!("write [{section}], and its keys below it");
                     layer.problem(&section, "is a section, not a key", remedy, origin_of);
                 }
                 (None, _) => {
                     let remedy = remedy_for_section(&section, &known);
-                    layer.problem(&section, "is no section of the configuration", remedy, origin_of);
+                    layer.problem(&section, "is not a section of the configuration", remedy, origin_of);
                 }
             }
         }
@@ -90,13 +90,15 @@ impl Layer {
             let path = format!("{section}.{key}");
             if !keys.contains(&key) {
                 let remedy = remedy_for_key(&path, keys);
-                self.problem(&path, "is no key of the configuration", remedy, origin_of);
+                self.problem(&path, "is not a key of the configuration", remedy, origin_of);
                 continue;
             }
             let text = match path.as_str() {
                 "kafka.properties" => self.take_properties(value, origin_of),
-                "identity.from" => list_of_text(value).ok_or("is neither a text nor a list of texts"),
-                _ => scalar(&value).map(Value::from).ok_or("is a table or a list where a value belongs"),
+                "identity.from" => list_of_text(value).ok_or("is neither a string nor a list of strings"),
+                _ => {
+                    scalar(&value).map(Value::from).ok_or("is a table or a list, but must be a single value")
+                }
             };
             match text {
                 Ok(text) => {
@@ -104,18 +106,18 @@ impl Layer {
                     taken.insert(key, text);
                 }
                 Err(what) => {
-                    self.problem(&path, what, "write a text, a number or true/false".to_owned(), origin_of);
+                    self.problem(&path, what, "write a string, a number or true/false".to_owned(), origin_of);
                 }
             }
         }
         self.dict.insert(section.to_owned(), taken.into());
     }
 
-    /// The tables of `[[kinds]]`, together: a later layer does not add to them, it replaces them.
+    /// Takes all tables of `[[kinds]]` together: a later layer replaces them, it does not add to them.
     fn take_kinds(&mut self, value: Value, origin_of: &dyn Fn(&str) -> String) {
         let Value::Array(_, tables) = value else {
-            let remedy = "write [[kinds]] and its keys below, in a file";
-            return self.problem(KINDS, "is a list of tables", remedy.to_owned(), origin_of);
+            let remedy = "write [[kinds]] and its keys below it, in the configuration file";
+            return self.problem(KINDS, "must be a list of tables", remedy.to_owned(), origin_of);
         };
         let known = kind_keys();
         let mut kinds = Vec::new();
@@ -132,17 +134,17 @@ impl Layer {
                         taken.insert(key, text);
                     }
                     None if known.contains(&key) => {
-                        let what = "is a table or a list where a value belongs";
+                        let what = "is a table or a list, but must be a single value";
                         self.problem(
                             &path,
                             what,
-                            "write a text, a number or true/false".to_owned(),
+                            "write a string, a number or true/false".to_owned(),
                             origin_of,
                         );
                     }
                     None => {
                         let remedy = format!("the keys of [[kinds]] are {}", known.join(", "));
-                        self.problem(&path, "is no key of the configuration", remedy, origin_of);
+                        self.problem(&path, "is not a key of the configuration", remedy, origin_of);
                     }
                 }
             }
@@ -153,7 +155,7 @@ impl Layer {
         }
     }
 
-    /// Properties as one flat table: `a.b = 1` without quotes is a table in TOML.
+    /// Takes the properties as one flat table: `a.b = 1` without quotes is a nested table in TOML.
     fn take_properties(
         &mut self,
         value: Value,
@@ -169,14 +171,14 @@ impl Layer {
                 self.origins.insert(path.clone(), origin_of(&path));
                 taken.insert(name, text.into());
             } else {
-                let remedy = "write a text, a number or true/false".to_owned();
-                self.problem(&path, "is a list where a value belongs", remedy, origin_of);
+                let remedy = "write a string, a number or true/false".to_owned();
+                self.problem(&path, "is a list, but must be a single value", remedy, origin_of);
             }
         }
         Ok(taken.into())
     }
 
-    /// Notes a problem without the value, which may be a secret under a mistyped key.
+    /// Adds a problem without the value: it may be a secret under a mistyped key.
     fn problem(&mut self, key: &str, what: &str, remedy: String, origin_of: &dyn Fn(&str) -> String) {
         let origin = Some(origin_of(key));
         self.problems.push(Problem {
@@ -225,7 +227,7 @@ fn number_text(num: Num) -> String {
         .unwrap_or_default()
 }
 
-/// What a value of [`AsTyped`] gives, without the keys that are not given.
+/// A value of [`AsTyped`] as a nested table, without the keys that are not set.
 fn dict_of(typed: &AsTyped) -> Dict {
     let mut dict = serialised(typed);
     for value in dict.values_mut() {
@@ -236,7 +238,7 @@ fn dict_of(typed: &AsTyped) -> Dict {
     dict
 }
 
-/// A TOML error without the quoted source, in which a secret could stand.
+/// A TOML error without the quoted source, which may contain a secret.
 fn without_source(message: &str) -> String {
     let quoted = |line: &str| {
         line.trim_start().trim_start_matches(|c: char| c.is_ascii_digit()).trim_start().starts_with('|')

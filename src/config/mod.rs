@@ -1,10 +1,9 @@
 //! Configuration in two steps: as typed, then validated.
 //!
-//! The first step ([`AsTyped`]) merges strings from the defaults, a TOML file, the environment and
-//! the command line, and knows which keys exist. The second ([`Config`]) gives them types and
-//! refuses what cannot work. Both collect every [`Problem`] instead of stopping at the first.
-//! Nothing in here opens a socket, and only [`load`] and [`Properties::with_files_read`] touch a file or
-//! the environment.
+//! The first step ([`AsTyped`]) merges strings from the defaults, a TOML file, the environment and the command line,
+//! and rejects unknown keys. The second ([`Config`]) converts them to types and rejects invalid values and
+//! combinations. Both collect every [`Problem`] instead of stopping at the first. This module opens no socket, and
+//! only [`load`], [`load_local`] and [`Properties::with_files_read`] read files or the environment.
 
 mod as_typed;
 mod choices;

@@ -1,17 +1,17 @@
-//! One thing wrong with the configuration, and all of them together.
+//! Problems of the configuration.
 
 use std::fmt;
 
-/// One thing wrong with the configuration. Printed as one line.
+/// One problem of the configuration. Printed as one line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// The key, as in `window.exact`.
     pub key: String,
-    /// What was given; `None` when nothing was, or when printing it could reveal a secret.
+    /// The value; `None` when none is set, or when printing it could reveal a secret.
     pub value: Option<String>,
-    /// Where the value came from; `None` for a default or for nothing.
+    /// The origin of the value; `None` for a default and for a missing value.
     pub origin: Option<String>,
-    /// What is wrong, continuing a sentence that begins with the key.
+    /// What is wrong: the predicate of a sentence whose subject is the key.
     pub what: String,
     /// What to do about it.
     pub remedy: String,
@@ -30,14 +30,14 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Everything wrong with the configuration, in the order of the keys as documented.
+/// All problems of the configuration, in the documented order of the keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problems(pub Vec<Problem>);
 
 impl fmt::Display for Problems {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.len() {
-            1 => f.write_str("the configuration has a problem:")?,
+            1 => f.write_str("the configuration has 1 problem:")?,
             count => write!(f, "the configuration has {count} problems:")?,
         }
         for problem in &self.0 {

@@ -1,11 +1,11 @@
-//! librdkafka properties that pass through, those that may not, and those that may be shown.
+//! librdkafka properties: those that are rejected, and those whose values may be printed.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// One librdkafka property. Its `Debug` form hides the value unless it is known to be harmless.
+/// One librdkafka property. `Debug` hides the value unless the property is known to be harmless.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Property {
     /// The name, as in `security.protocol`.
@@ -15,7 +15,7 @@ pub struct Property {
 }
 
 impl Property {
-    /// Reads `name=value`; the error says what is wrong, without the value.
+    /// Parses `name=value`. The error does not contain the value.
     pub fn parse(text: &str) -> Result<Self, String> {
         match text.split_once('=') {
             Some((name, value)) if !name.trim().is_empty() => {
@@ -32,24 +32,24 @@ impl fmt::Debug for Property {
     }
 }
 
-/// librdkafka properties for every client, by name. The `Debug` form hides values that are not
-/// known to be harmless.
+/// librdkafka properties for every client, by name. `Debug` hides the values of properties that are not known to be
+/// harmless.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Properties(pub(super) BTreeMap<String, String>);
 
 impl Properties {
-    /// Every name with its value, by name. The values include secrets.
+    /// All names and values, ordered by name. The values include secrets.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
-    /// The value of a property; may be a secret.
+    /// The value of a property. It may be a secret.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str)
     }
 
-    /// Every name with what may be shown of its value, by name.
+    /// All names with printable values, ordered by name: secrets are replaced.
     pub fn shown(&self) -> impl Iterator<Item = (&str, &str)> {
         self.iter().map(|(name, value)| (name, shown(name, value)))
     }
@@ -67,16 +67,16 @@ impl fmt::Debug for Properties {
     }
 }
 
-/// Stands for a value that is not shown.
+/// Replaces a value that may be a secret.
 const HIDDEN: &str = "***";
 
-/// The value, if the property is known to be harmless.
+/// The value if the property is known to be harmless, otherwise [`HIDDEN`].
 fn shown<'a>(name: &str, value: &'a str) -> &'a str {
     if HARMLESS.contains(&name) { value } else { HIDDEN }
 }
 
-/// Properties whose values reveal nothing. Everything else is hidden: a list of secrets would miss
-/// the next one.
+/// Properties whose values are never secret. All others are hidden, because a list of secret properties would miss
+/// new ones.
 const HARMLESS: &[&str] = &[
     "api.version.request.timeout.ms",
     "broker.address.family",
@@ -129,9 +129,9 @@ const HARMLESS: &[&str] = &[
     "topic.metadata.refresh.interval.ms",
 ];
 
-/// Why a property may not be set, and what to do instead.
-pub(super) struct Refusal {
-    /// Continues a sentence that begins with the property.
+/// Why a property must not be set, and what to do instead.
+pub(super) struct Rejection {
+    /// The reason: the predicate of a sentence whose subject is the property.
     pub(super) what: &'static str,
     /// What to do.
     pub(super) remedy: &'static str,
@@ -139,11 +139,11 @@ pub(super) struct Refusal {
 
 const LEAVE_OUT: &str = "leave it out";
 
-/// Whether a property would break the promise.
-pub(super) fn refusal(name: &str) -> Option<Refusal> {
+/// The rejection of a property that would break the exactly-once guarantee.
+pub(super) fn rejection(name: &str) -> Option<Rejection> {
     let (what, remedy) = match name {
         "bootstrap.servers" | "metadata.broker.list" => {
-            ("is set by dedupd for all clients alike", "set kafka.bootstrap_servers")
+            ("is set by dedupd for all clients", "set kafka.bootstrap_servers")
         }
         "group.id" => ("is set by dedupd", "set group.id"),
         "group.instance.id" => {
@@ -155,42 +155,42 @@ pub(super) fn refusal(name: &str) -> Option<Refusal> {
             ("follows the transaction timeout", "set batch.transaction_timeout")
         }
         "auto.offset.reset" => {
-            ("would skip or repeat records silently when an offset is out of range", "set group.start")
+            ("would silently skip or repeat records when an offset is out of range", "set group.start")
         }
-        _ => (refused_without_key(name)?, LEAVE_OUT),
+        _ => (rejected_without_key(name)?, LEAVE_OUT),
     };
-    Some(Refusal { what, remedy })
+    Some(Rejection { what, remedy })
 }
 
-/// Properties that dedupd fixes and that no key of its own replaces.
-fn refused_without_key(name: &str) -> Option<&'static str> {
+/// The reason for the rejection of a property that dedupd fixes and that no configuration key replaces.
+fn rejected_without_key(name: &str) -> Option<&'static str> {
     Some(match name {
         "enable.auto.commit" | "auto.commit.enable" | "auto.commit.interval.ms" | "offset.store.method" => {
             "would commit offsets outside the transaction"
         }
-        "enable.auto.offset.store" => "would store offsets of records that are not yet forwarded",
-        "check.crcs" => "is always true: damaged bytes must not be forwarded",
+        "enable.auto.offset.store" => "would store offsets of records that are not forwarded yet",
+        "check.crcs" => "is always true: damaged records must not be forwarded",
         "isolation.level" => "is always read_committed: takeover and restore rely on it",
         "allow.auto.create.topics" => "would create topics with a wrong partition count",
-        "transactional.id" => "is made of the group, the instance and the worker: it fences a predecessor",
+        "transactional.id" => "consists of the group, the instance and the worker: it fences a predecessor",
         "enable.idempotence" | "enable.gapless.guarantee" => "is part of every transaction",
-        "acks" | "request.required.acks" => "is always all: less could lose committed records",
+        "acks" | "request.required.acks" => "is always all: a lower value could lose committed records",
         "max.in.flight" | "max.in.flight.requests.per.connection" => {
-            "is set by the idempotent producer: it keeps the order"
+            "is set by the idempotent producer to keep the order"
         }
         "group.protocol" | "group.remote.assignor" => {
-            "is always classic: the new protocol moves the generation during a transaction"
+            "is always classic: the new protocol changes the generation during a transaction"
         }
         "partition.assignment.strategy" => {
             "is always cooperative-sticky: a group cannot mix it with an eager strategy"
         }
-        "enable.partition.eof" => "would put end-of-partition events among the records",
+        "enable.partition.eof" => "would mix end-of-partition events with the records",
         "delivery.report.only.error" => "would hide the deliveries that a commit waits for",
         "partitioner" => "is not used: every record keeps its partition",
-        "queuing.strategy" => "would let records overtake each other",
+        "queuing.strategy" => "would reorder records",
         "plugin.library.paths" => "would load foreign code into the process",
         "test.mock.num.brokers" | "test.mock.broker.rtt" => "would replace the brokers by simulated ones",
-        callback if callback.ends_with("_cb") => "is a callback, and those are dedupd's own",
+        callback if callback.ends_with("_cb") => "is a callback, and dedupd sets all callbacks",
         _ => return None,
     })
 }
@@ -200,14 +200,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_both_harmless_to_show_and_refused() {
+    fn no_property_is_both_printable_and_rejected() {
         for name in HARMLESS {
-            assert!(refusal(name).is_none(), "{name}");
+            assert!(rejection(name).is_none(), "{name}");
         }
     }
 
     #[test]
-    fn debug_hides_what_is_not_known_to_be_harmless() {
+    fn debug_hides_values_not_known_to_be_harmless() {
         let properties: Properties = ["client.id=x", "sasl.password=hunter2"]
             .iter()
             .map(|text| Property::parse(text).unwrap())

@@ -1,4 +1,4 @@
-//! Reading texts as values, collecting what is wrong instead of stopping at it.
+//! Parses texts into values, and collects all problems instead of stopping at the first.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -9,8 +9,8 @@ use super::problem::Problem;
 use super::topic_name::TopicName;
 use super::units::{duration_text, parse_bytes, parse_duration, size_text};
 
-/// Reads texts as values. Every method notes a problem and returns `None` where there is one, so
-/// a rule over two values is only checked when both are right.
+/// Parses texts into values. On a problem every method records it and returns `None`, so that a rule over two values
+/// is checked only when both are valid.
 pub(super) struct Reading<'a> {
     origins: &'a BTreeMap<String, String>,
     problems: Vec<Problem>,
@@ -25,8 +25,8 @@ impl<'a> Reading<'a> {
         self.problems
     }
 
-    /// Notes that a value is wrong.
-    pub(super) fn refuse(&mut self, key: &str, value: Option<&str>, what: &str, remedy: &str) {
+    /// Records the problem of a key.
+    pub(super) fn reject(&mut self, key: &str, value: Option<&str>, what: &str, remedy: &str) {
         self.problems.push(Problem {
             key: key.to_owned(),
             value: value.map(str::to_owned),
@@ -36,7 +36,7 @@ impl<'a> Reading<'a> {
         });
     }
 
-    /// A text that must be given.
+    /// A required text.
     pub(super) fn required<'v>(
         &mut self,
         key: &str,
@@ -45,7 +45,7 @@ impl<'a> Reading<'a> {
     ) -> Option<&'v str> {
         let value = value.filter(|text| !text.trim().is_empty());
         if value.is_none() {
-            self.refuse(key, None, "is missing", remedy);
+            self.reject(key, None, "is missing", remedy);
         }
         value
     }
@@ -56,12 +56,12 @@ impl<'a> Reading<'a> {
         match parse_duration(text) {
             Err(what) => {
                 let remedy = "write a number with a unit, as in \"24h\", \"10s\" or \"100ms\"";
-                self.refuse(key, Some(text), &what, remedy);
+                self.reject(key, Some(text), &what, remedy);
                 None
             }
             Ok(duration) if duration < least => {
                 let remedy = format!("give at least \"{}\"", duration_text(least));
-                self.refuse(key, Some(text), "is too short", &remedy);
+                self.reject(key, Some(text), "is too short", &remedy);
                 None
             }
             Ok(duration) => Some(duration),
@@ -73,12 +73,12 @@ impl<'a> Reading<'a> {
         let text = self.required(key, value, "give a size, as in \"32MiB\"")?;
         match parse_bytes(text) {
             Err(what) => {
-                self.refuse(key, Some(text), &what, "write a number with a unit, as in \"32MiB\"");
+                self.reject(key, Some(text), &what, "write a number with a unit, as in \"32MiB\"");
                 None
             }
             Ok(bytes) if bytes < least => {
                 let remedy = format!("give at least \"{}\"", size_text(least));
-                self.refuse(key, Some(text), "is too small", &remedy);
+                self.reject(key, Some(text), "is too small", &remedy);
                 None
             }
             Ok(bytes) => Some(bytes),
@@ -97,19 +97,19 @@ impl<'a> Reading<'a> {
         let text = self.required(key, value, &remedy)?;
         let number = text.trim().replace('_', "").parse::<u64>().ok().filter(|number| range.contains(number));
         if number.is_none() {
-            self.refuse(key, Some(text), "is out of range", &remedy);
+            self.reject(key, Some(text), "is out of range", &remedy);
         }
         number
     }
 
-    /// One word out of a few.
+    /// One of the allowed words.
     pub(super) fn choice<C: Choice>(&mut self, key: &str, value: Option<&str>) -> Option<C> {
         let words: Vec<_> = C::WORDS.iter().map(|(word, _)| *word).collect();
         let remedy = format!("give one of {}", words.join(", "));
         let text = self.required(key, value, &remedy)?;
         let found = C::WORDS.iter().find(|(word, _)| *word == text.trim()).map(|(_, choice)| *choice);
         if found.is_none() {
-            self.refuse(key, Some(text), "is not one of the choices", &remedy);
+            self.reject(key, Some(text), "is not one of the choices", &remedy);
         }
         found
     }
@@ -119,7 +119,7 @@ impl<'a> Reading<'a> {
         let text = self.required(key, value, "give true or false")?;
         let flag = text.trim().parse().ok();
         if flag.is_none() {
-            self.refuse(key, Some(text), "is neither true nor false", "give true or false");
+            self.reject(key, Some(text), "is neither true nor false", "give true or false");
         }
         flag
     }
@@ -129,7 +129,7 @@ impl<'a> Reading<'a> {
         TopicName::parse(text)
             .map_err(|what| {
                 let remedy = "give a name of 1 to 249 letters, digits, '.', '_' and '-'";
-                self.refuse(key, Some(text), &what, remedy);
+                self.reject(key, Some(text), &what, remedy);
             })
             .ok()
     }

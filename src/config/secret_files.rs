@@ -1,27 +1,28 @@
-//! Values of properties that stand in files: `sasl.password.file` names the file with `sasl.password`.
+//! Property values from files: `sasl.password.file` is the path of a file that contains `sasl.password`.
 
 use std::path::Path;
 
 use super::problem::{Problem, Problems};
-use super::properties::{Properties, refusal};
+use super::properties::{Properties, rejection};
 
-/// What is added to a property's name when its value is the path of a file.
+/// The suffix of a property whose value is the path of a file.
 const FILE: &str = ".file";
-/// Properties of the client itself that end so.
-const ITS_OWN: [&str; 3] = [
+/// librdkafka properties that have this suffix.
+const OF_LIBRDKAFKA: [&str; 3] = [
     "sasl.oauthbearer.assertion.file",
     "sasl.oauthbearer.assertion.jwt.template.file",
     "sasl.oauthbearer.assertion.private.key.file",
 ];
 
 impl Properties {
-    /// Replaces each property `NAME.file` by `NAME`, with the content of the file it names as its value;
-    /// one line end at the end does not count. The error lists every file that cannot be used.
+    /// Replaces each property `NAME.file` by `NAME`, with the content of the file as its value; one line break at the
+    /// end is removed. The error lists every file that cannot be used.
     pub fn with_files_read(self) -> Result<Self, Problems> {
         let mut problems = Vec::new();
         let mut read = Self::default();
         for (name, value) in &self.0 {
-            let Some(property) = name.strip_suffix(FILE).filter(|_| !ITS_OWN.contains(&name.as_str())) else {
+            let Some(property) = name.strip_suffix(FILE).filter(|_| !OF_LIBRDKAFKA.contains(&name.as_str()))
+            else {
                 read.0.insert(name.clone(), value.clone());
                 continue;
             };
@@ -40,13 +41,13 @@ impl Properties {
     }
 
     fn content(&self, property: &str, path: &Path) -> Result<String, (String, &'static str)> {
-        if let Some(refusal) = refusal(&property.to_lowercase()) {
-            return Err((refusal.what.to_owned(), refusal.remedy));
+        if let Some(rejection) = rejection(&property.to_lowercase()) {
+            return Err((rejection.what.to_owned(), rejection.remedy));
         }
         if self.0.contains_key(property) {
-            return Err((format!("names a file, and {property} is set as well"), "set one of them"));
+            return Err((format!("names a file, but {property} is set as well"), "set only one of them"));
         }
-        let remedy = "name a file with the value alone, that this process may read";
+        let remedy = "give a file that contains only the value and that this process may read";
         let text =
             std::fs::read_to_string(path).map_err(|error| (format!("cannot be read: {error}"), remedy))?;
         let line =

@@ -1,11 +1,11 @@
-//! The configuration in force, printed as TOML without secrets.
+//! Prints the effective configuration as TOML without secrets.
 
 use super::units::{duration_text, size_text};
 use super::validated::{Config, HashChoice, Kind};
 
 impl Config {
-    /// The configuration in force as TOML. A value that could be a secret is printed as `"***"`;
-    /// without such values the text reads back as the same configuration.
+    /// The effective configuration as TOML. A value that could be a secret is printed as `"***"`. Without such values
+    /// the text parses to the same configuration.
     pub fn show(&self) -> String {
         let mut page = Page::default();
         self.show_kafka(&mut page);
@@ -119,7 +119,7 @@ fn show_kind(kind: &Kind, page: &mut Page) {
     }
 }
 
-/// A TOML document while it is written.
+/// A TOML document under construction.
 #[derive(Default)]
 struct Page(String);
 
@@ -133,7 +133,7 @@ impl Page {
         self.line(format_args!("{key} = {}", quoted(value)));
     }
 
-    /// A size, if one is given.
+    /// A size, if it is set.
     fn size(&mut self, key: &str, bytes: Option<u64>) {
         if let Some(bytes) = bytes {
             self.text(key, &size_text(bytes));

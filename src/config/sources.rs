@@ -1,4 +1,4 @@
-//! From the sources to a validated configuration.
+//! Loads, merges and validates the sources of the configuration.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,30 +13,30 @@ use super::problem::{Problem, Problems};
 use super::reading::Reading;
 use super::validated::{self, Config, Local};
 
-/// A configuration file that has been read. No `Debug`: it may hold secrets.
+/// The contents of a configuration file. Not `Debug`, because it may contain secrets.
 #[derive(Clone)]
 pub struct FileText {
-    /// Where it was read from, for messages.
+    /// Its path, for messages.
     pub path: PathBuf,
     /// Its text, TOML.
     pub text: String,
 }
 
-/// Everything a configuration is made of. Later ones win: defaults, file, environment, flags. No `Debug`:
-/// it holds secrets.
+/// All sources of a configuration. In the order defaults, file, environment, flags, the last one set wins. Not
+/// `Debug`, because it contains secrets.
 #[derive(Clone, Default)]
 pub struct Sources {
-    /// The file, if one was named.
+    /// The file, if one was given.
     pub file: Option<FileText>,
     /// Environment variables; those that are not keys are ignored.
     pub environment: Vec<(String, String)>,
-    /// What the command line set.
+    /// The keys that the command line set.
     pub flags: AsTyped,
     /// The name of this host, the default of `group.instance`.
     pub host: String,
 }
 
-/// Reads the file, the environment and the host name, validates, and reads the files that properties name.
+/// Reads the file, the environment and the host name, validates them, and reads the files of `NAME.file` properties.
 pub fn load(file: Option<&Path>, flags: AsTyped) -> Result<Config, ConfigError> {
     let mut config = Config::from_sources(&gather(file, flags)?)?;
     config.kafka.properties = config.kafka.properties.with_files_read().map_err(ConfigError::Invalid)?;
@@ -63,15 +63,14 @@ fn read(path: &Path) -> Result<FileText, ConfigError> {
 }
 
 impl Config {
-    /// Merges the sources and validates the result. The error holds every problem there is.
+    /// Merges the sources and validates the result. The error contains all problems.
     pub fn from_sources(sources: &Sources) -> Result<Self, ConfigError> {
         merged(sources, |typed, reading| validated::validate(typed, &sources.host, reading))
     }
 }
 
 impl Local {
-    /// Merges the sources and validates what is about the local state. The error holds every problem
-    /// there is with that.
+    /// Merges the sources and validates the keys of the local state. The error contains all problems of these keys.
     pub fn from_sources(sources: &Sources) -> Result<Self, ConfigError> {
         merged(sources, validated::local::validate)
     }
@@ -113,7 +112,7 @@ fn merge(sources: &Sources) -> Result<Merged, ConfigError> {
             value: None,
             origin: None,
             what: "cannot be read".to_owned(),
-            remedy: "write a text, a number or true/false".to_owned(),
+            remedy: "write a string, a number or true/false".to_owned(),
         });
         AsTyped::defaults()
     });

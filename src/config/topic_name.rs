@@ -7,12 +7,12 @@ use std::fmt;
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TopicName(String);
 
-/// Longest topic name, in characters. A log directory is named `<topic>-<partition>`, and a file
-/// name has 255.
+/// Maximum length of a topic name, in characters. A log directory is named `<topic>-<partition>`, and a file name
+/// has at most 255 characters.
 const LONGEST: usize = 249;
 
 impl TopicName {
-    /// Checks a name; the error says what is wrong with it, continuing "the name …".
+    /// Checks a name. The error is the predicate of a sentence.
     pub fn parse(text: &str) -> Result<Self, String> {
         check(text).map(|()| Self(text.to_owned()))
     }
@@ -29,7 +29,7 @@ impl fmt::Display for TopicName {
     }
 }
 
-/// Kafka's rule for the names of topics, which it also applies to `group.instance.id`.
+/// Kafka's rule for topic names, which it also applies to `group.instance.id`.
 pub(super) fn check(text: &str) -> Result<(), String> {
     if text.is_empty() {
         return Err("is empty".to_owned());
@@ -38,10 +38,10 @@ pub(super) fn check(text: &str) -> Result<(), String> {
         return Err("is a name that Kafka reserves".to_owned());
     }
     if text.len() > LONGEST {
-        return Err(format!("has {} characters, and Kafka allows {LONGEST}", text.len()));
+        return Err(format!("has {} characters, but Kafka allows at most {LONGEST}", text.len()));
     }
     match text.chars().find(|c| !(c.is_ascii_alphanumeric() || ".-_".contains(*c))) {
-        Some(c) => Err(format!("contains {c:?}, and Kafka allows only letters, digits, '.', '_' and '-'")),
+        Some(c) => Err(format!("contains {c:?}, but Kafka allows only letters, digits, '.', '_' and '-'")),
         None => Ok(()),
     }
 }
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kafka_s_rule_decides() {
+    fn names_follow_the_rule_of_kafka() {
         for good in ["a", "events.raw", "A-1_b.c", "...", &"x".repeat(249)] {
             assert_eq!(TopicName::parse(good).unwrap().as_str(), good);
         }

@@ -1,9 +1,8 @@
-//! Durations and sizes as people write them.
+//! Durations and sizes with units.
 
 use std::time::Duration;
 
-/// Reads a duration such as `24h`, `100ms` or `1h 30m`.
-/// The error says what is wrong, continuing a sentence.
+/// Parses a duration such as `24h`, `100ms` or `1h 30m`. The error is the predicate of a sentence.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text.trim()).map_err(|_| {
         if !text.trim().is_empty() && text.trim().bytes().all(|b| b.is_ascii_digit()) {
@@ -14,13 +13,12 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     })
 }
 
-/// Reads a size such as `32MiB`, `1GB` or `65536` (bytes).
-/// The error says what is wrong, continuing a sentence.
+/// Parses a size such as `32MiB`, `1GB` or `65536` (bytes). The error is the predicate of a sentence.
 pub fn parse_bytes(text: &str) -> Result<u64, String> {
     text.trim().parse::<bytesize::ByteSize>().map(|size| size.0).map_err(|_| "is not a size".to_owned())
 }
 
-/// A duration in the largest unit of h, m, s, ms that divides it; reads back as itself.
+/// A duration in the largest unit of h, m, s, ms that divides it. [`parse_duration`] is the inverse.
 pub fn duration_text(duration: Duration) -> String {
     let ms = duration.as_millis();
     if Duration::from_millis(u64::try_from(ms).unwrap_or(u64::MAX)) != duration {
@@ -33,7 +31,7 @@ pub fn duration_text(duration: Duration) -> String {
         .map_or_else(|| format!("{ms}ms"), |(unit, name)| format!("{}{name}", ms / unit))
 }
 
-/// A size in the largest unit of GiB, MiB, KiB that divides it, else in bytes; reads back as itself.
+/// A size in the largest unit of GiB, MiB, KiB that divides it, otherwise in bytes. [`parse_bytes`] is the inverse.
 pub fn size_text(bytes: u64) -> String {
     let units = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
     units
@@ -47,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_printed_reads_back() {
+    fn printing_and_parsing_are_inverse() {
         for text in ["24h", "90m", "10s", "100ms", "36h", "1500ms"] {
             assert_eq!(duration_text(parse_duration(text).unwrap()), text);
         }
@@ -59,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn units_are_understood_and_required_for_time() {
+    fn units_are_parsed_and_required_for_durations() {
         assert_eq!(parse_duration("7 days").unwrap(), Duration::from_hours(168));
         assert_eq!(parse_bytes("65536").unwrap(), 65_536);
         assert_eq!(parse_bytes("1 MB").unwrap(), 1_000_000);

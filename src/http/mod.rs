@@ -1,33 +1,34 @@
-//! Metrics, health and status over HTTP, for Prometheus, an orchestrator and people.
+//! Metrics, health and status over HTTP, for Prometheus, orchestrators and people.
 //!
-//! It reads what the workers published and asks them nothing, so a slow or hostile client cannot reach
-//! the data path; what an operator may ask and change has a door of its own. No authentication.
+//! These endpoints read only what the workers published, so a slow or hostile client cannot affect the data
+//! path. They have no authentication. The admin API (`admin.rs`) sends requests to the workers and requires a
+//! bearer token.
 
+mod admin;
 mod chart;
-mod door;
 mod page;
 mod routes;
 mod server;
 
 use std::sync::{Arc, Mutex};
 
-pub use door::{Door, Token};
+pub use admin::{Door, Token};
 pub use server::{Limits, serve, serve_within};
 
 use crate::metrics::{History, Metrics, Recent, Status};
 
-/// What the answers are made of.
+/// The data that the endpoints serve.
 #[derive(Clone)]
 pub struct Endpoint {
-    /// What is counted.
+    /// The metrics.
     pub metrics: Metrics,
-    /// What the workers said last.
+    /// The published status.
     pub status: Arc<Status>,
-    /// The way to the workers.
+    /// The admin API.
     pub door: Door,
-    /// The configuration in force, without secrets.
+    /// The effective configuration, without secrets.
     pub config: Arc<str>,
-    /// The last minutes.
+    /// The history of the counters, for the charts.
     pub history: Arc<Mutex<History>>,
     /// The last warnings.
     pub recent: Recent,

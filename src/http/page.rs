@@ -1,5 +1,5 @@
-//! The status page for people: plain HTML, nothing loaded from elsewhere, dark or light as the
-//! reader's system is.
+//! The status page for people: plain HTML without external resources, in the dark or light colour scheme of
+//! the reader's system.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -9,10 +9,10 @@ use crate::metrics::{
 };
 
 const STYLE: &str = include_str!("page.css");
-/// How often the page loads itself again, in seconds.
-const AGAIN: u32 = 5;
+/// Refresh interval of the page, in seconds.
+const REFRESH_S: u32 = 5;
 
-/// The page as a whole, at `now_ms` since the epoch; it loads itself again.
+/// The whole page, at `now_ms` in epoch milliseconds.
 pub(super) fn render(shown: &Endpoint, counts: &[(Outcome, u64)], rates: &[Rates], now_ms: i64) -> String {
     let status = &shown.status;
     let about = status.about();
@@ -22,25 +22,26 @@ pub(super) fn render(shown: &Endpoint, counts: &[(Outcome, u64)], rates: &[Rates
     format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
-         <meta http-equiv=\"refresh\" content=\"{AGAIN}\"><link rel=\"icon\" href=\"data:,\">\
+         <meta http-equiv=\"refresh\" content=\"{REFRESH_S}\"><link rel=\"icon\" href=\"data:,\">\
          <title>{word}: {title}</title><style>{STYLE}</style></head>\n\
          <body><h1>dedupd: {title}</h1>\n\
-         <p class=\"quiet\">group {group}, instance {instance}, version {version}; as of {now}, loads itself again every \
-         {AGAIN} s</p>\n\
-         {standing}{charts}<h2>Records since the start</h2>\n<table><tr><th>became<th class=\"number\">records</tr>\n{records}</table>\n\
+         <p class=\"quiet\">group {group}, instance {instance}, version {version}; as of {now}, refreshes every \
+         {REFRESH_S} s</p>\n\
+         {readiness}{charts}<h2>Records since the start</h2>\n\
+         <table><tr><th>outcome<th class=\"number\">records</tr>\n{records}</table>\n\
          <h2>Partitions</h2>\n{partitions}{kinds}{warnings}\
          <nav><a href=\"/metrics\">metrics</a> <a href=\"/readyz\">readiness</a> \
          <a href=\"/config\">configuration</a> <a href=\"/status.json\">this page as JSON</a></nav></body></html>\n",
         word = word(&readiness),
         now = time(now_ms),
-        standing = standing(&readiness),
+        readiness = readiness_section(&readiness),
         charts = chart::charts(rates, status.lag()),
         partitions = partitions(&workers),
         kinds = kinds(&KindStatus::of_all(workers.iter().flat_map(|worker| &worker.kinds))),
         warnings = warnings(&shown.recent.list()),
         records = counts
             .iter()
-            // What never happens here need not be read.
+            // Outcomes that never occurred are left out, except for the two that matter most.
             .filter(
                 |(outcome, count)| *count > 0 || matches!(outcome, Outcome::Forwarded | Outcome::Duplicate)
             )
@@ -56,8 +57,8 @@ fn word(readiness: &Readiness) -> &'static str {
     if readiness.ready { "Ready" } else { "Not ready" }
 }
 
-/// Whether it does its work, and what is in its way.
-fn standing(readiness: &Readiness) -> String {
+/// Whether the process is ready, with its obstacles and notes.
+fn readiness_section(readiness: &Readiness) -> String {
     let class = if readiness.ready { "ready" } else { "waiting" };
     let lines: String = readiness.lines.iter().flat_map(|line| ["<li>".to_owned(), escaped(line)]).collect();
     let list = if lines.is_empty() { lines } else { format!("<ul>{lines}</ul>") };
@@ -91,7 +92,7 @@ fn partitions(workers: &[WorkerStatus]) -> String {
     };
     let mut all: Vec<(usize, &PartitionStatus)> = workers.iter().enumerate().flat_map(owned).collect();
     if all.is_empty() {
-        return "<p>None is assigned to this instance now.</p>\n".to_owned();
+        return "<p>No partition is assigned to this instance.</p>\n".to_owned();
     }
     all.sort_by_key(|(_, partition)| partition.partition);
     let rows: String = all.into_iter().map(|(worker, partition)| row(worker, partition)).collect();
@@ -102,16 +103,16 @@ fn partitions(workers: &[WorkerStatus]) -> String {
     )
 }
 
-/// The kinds with windows of their own; nothing where there are none.
+/// The kinds that have windows; empty without any.
 fn kinds(kinds: &[KindStatus]) -> String {
     if kinds.is_empty() {
         return String::new();
     }
     let row = |it: &KindStatus| {
-        let (has, asked) = (it.window_seconds, it.asked_seconds);
-        let of = if has < asked { format!(" of {}", span(asked)) } else { String::new() };
+        let (effective, configured) = (it.window_seconds, it.asked_seconds);
+        let of = if effective < configured { format!(" of {}", span(configured)) } else { String::new() };
         let (name, ids) = (escaped(&it.kind), grouped(it.window_ids));
-        format!("<tr><td>{name}<td>{}{of}<td class=\"number\">{ids}</tr>\n", span(has))
+        format!("<tr><td>{name}<td>{}{of}<td class=\"number\">{ids}</tr>\n", span(effective))
     };
     let rows: String = kinds.iter().map(row).collect();
     format!(
@@ -136,13 +137,14 @@ fn row(worker: usize, partition: &PartitionStatus) -> String {
     )
 }
 
-/// How far back memory reaches, and what was asked where that is more.
+/// The effective length of the window, and the configured one when that is longer.
 fn window(partition: &PartitionStatus) -> String {
     let (status, seconds) = (&partition.window, partition.window_seconds);
     let shorter = seconds < status.asked_seconds;
-    let part = status.exact_seconds < seconds && status.limit.is_some();
+    let exact_is_shorter = status.exact_seconds < seconds && status.limit.is_some();
     let of = if shorter { format!(" of {}", span(status.asked_seconds)) } else { String::new() };
-    let exactly = if part { format!(", {} exactly", span(status.exact_seconds)) } else { String::new() };
+    let exactly =
+        if exact_is_shorter { format!(", {} exactly", span(status.exact_seconds)) } else { String::new() };
     let missed = if status.miss_rate > 0.0 {
         let (share, certain) = (status.miss_rate * 100.0, span(status.certain_seconds));
         format!(", {share:.2} % overwritten, none in {certain}")
@@ -165,7 +167,7 @@ fn grouped(number: u64) -> String {
     text
 }
 
-/// A length of time for people, in its two largest units.
+/// A duration for people, in its two largest units.
 fn span(seconds: f64) -> String {
     let (minutes, hours) = ((seconds / 60.0).floor(), (seconds / 3600.0).floor());
     let (large, small) = match (hours, minutes) {
@@ -176,7 +178,7 @@ fn span(seconds: f64) -> String {
     if small.starts_with("0 ") { large } else { format!("{large} {small}") }
 }
 
-/// Text for HTML.
+/// Text escaped for HTML.
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
@@ -186,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_read_well() {
+    fn numbers_and_durations_are_readable() {
         assert_eq!(grouped(0), "0");
         assert_eq!(grouped(999), "999");
         assert_eq!(grouped(1_234_567), "1\u{202f}234\u{202f}567");
@@ -197,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn text_cannot_become_markup() {
+    fn text_is_escaped_and_cannot_become_markup() {
         assert_eq!(escaped("<b a=\"1\">&"), "&lt;b a=&quot;1&quot;&gt;&amp;");
     }
 }

@@ -1,4 +1,4 @@
-//! What is answered where.
+//! The routes and their handlers.
 
 use std::sync::PoisonError;
 
@@ -10,11 +10,11 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde_json::json;
 
-use super::{Endpoint, door, page};
+use super::{Endpoint, admin, page};
 use crate::clock::wall_ms;
 use crate::metrics::{Metrics, Outcome, Rates};
 
-/// A request's body may have so many bytes: an id, and what is around it.
+/// Maximum size of a request body, in bytes: an id and its JSON.
 const MAX_BODY: usize = 64 * 1024;
 
 pub(super) fn router(endpoint: Endpoint) -> Router {
@@ -25,27 +25,27 @@ pub(super) fn router(endpoint: Endpoint) -> Router {
         .route("/livez", get(livez))
         .route("/readyz", get(readyz))
         .route("/config", get(config))
-        .route("/state", get(door::state))
-        .route("/forget", post(door::forget))
-        // A browser asks for it with every page of text.
+        .route("/state", get(admin::state))
+        .route("/forget", post(admin::forget))
+        // Browsers request it with every text page.
         .route("/favicon.ico", get(|| async { StatusCode::NO_CONTENT }))
         .fallback(|| async {
             (StatusCode::NOT_FOUND, "try /, /status.json, /config, /metrics, /livez or /readyz\n")
         })
         .layer(DefaultBodyLimit::max(MAX_BODY))
-        .layer(middleware::from_fn(get_only))
+        .layer(middleware::from_fn(one_method))
         .with_state(endpoint)
 }
 
-/// Refuses everything but GET, on every path but one, and lets no answer be cached.
-async fn get_only(request: Request<axum::body::Body>, next: Next) -> Response {
+/// Rejects every method but GET (`/forget`: POST), and forbids caching of responses.
+async fn one_method(request: Request<axum::body::Body>, next: Next) -> Response {
     let (allowed, name) = match request.uri().path() {
         "/forget" => (Method::POST, "POST"),
         _ => (Method::GET, "GET"),
     };
     if request.method() != allowed {
         let allow = [(header::ALLOW, name)];
-        return (StatusCode::METHOD_NOT_ALLOWED, allow, format!("only {name} is served here\n"))
+        return (StatusCode::METHOD_NOT_ALLOWED, allow, format!("method not allowed; use {name}\n"))
             .into_response();
     }
     let mut response = next.run(request).await;
@@ -101,7 +101,7 @@ async fn status_page(State(shown): State<Endpoint>) -> impl IntoResponse {
     (headers, page::render(&shown, &counts(&shown.metrics), &rates(&shown), wall_ms()))
 }
 
-/// The configuration in force, as TOML.
+/// The effective configuration, as TOML.
 async fn config(State(shown): State<Endpoint>) -> impl IntoResponse {
     ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], shown.config.to_string())
 }

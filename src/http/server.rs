@@ -1,4 +1,4 @@
-//! Connections: how many, and for how long.
+//! The HTTP server, with limits on the number and the duration of connections.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -17,16 +17,16 @@ use tokio::time::{sleep, timeout};
 use super::Endpoint;
 use super::routes::router;
 
-/// What a client may take.
+/// The limits for clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Open connections; for one more the oldest is cut off.
+    /// Open connections. A further connection closes the oldest one.
     pub connections: usize,
-    /// Until the request's head must be there.
+    /// Time until the request head must be complete.
     pub head: Duration,
-    /// Until the connection must be over. A connection serves one request.
+    /// Time until the connection is closed. A connection serves one request.
     pub connection: Duration,
-    /// The same for an operator who has shown the secret, and is not cut off for others.
+    /// The same for an authenticated operator, whose connection is not closed for others.
     pub control: Duration,
 }
 
@@ -36,27 +36,27 @@ impl Default for Limits {
             connections: 64,
             head: Duration::from_secs(2),
             connection: Duration::from_secs(10),
-            // Longer than the workers have to answer an operator.
+            // Longer than the time limit of the workers for a response to an operator.
             control: Duration::from_secs(70),
         }
     }
 }
 
-/// A request's head may have so many bytes.
+/// Maximum size of a request head, in bytes.
 const MAX_HEAD: usize = 16 * 1024;
 
-/// Serves until `shutdown` ends, with the default [`Limits`]. Open connections are given until
-/// their own limit to finish.
+/// Serves with the default [`Limits`] until `shutdown` completes. Open connections then have until their
+/// own limit to finish.
 pub async fn serve(listener: TcpListener, endpoint: Endpoint, shutdown: impl Future<Output = ()>) {
     serve_within(Limits::default(), listener, endpoint, shutdown).await;
 }
 
-/// Whether the client of a connection has shown the secret.
+/// Whether the client of a connection has sent the bearer token.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Trusted(Arc<AtomicBool>);
 
 impl Trusted {
-    /// It has.
+    /// Marks the client as authenticated.
     pub(super) fn grant(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -74,9 +74,10 @@ struct Open {
 }
 
 impl Open {
-    /// Takes one more. Slow clients can take every place, but none for longer than others want it: health
-    /// and metrics are answered within milliseconds, so the oldest is never one of those.
-    fn take(&mut self, stream: TcpStream, limits: Limits, router: &axum::Router) {
+    /// Serves one more connection, and closes the oldest one when all places are taken. Requests for health and
+    /// metrics are answered within milliseconds, so the oldest connection belongs to a slow client: slow clients
+    /// cannot starve the others.
+    fn accept(&mut self, stream: TcpStream, limits: Limits, router: &axum::Router) {
         while self.tasks.try_join_next().is_some() {}
         self.order.retain(|(task, _)| !task.is_finished());
         if self.order.len() >= limits.connections {
@@ -91,7 +92,7 @@ impl Open {
     }
 }
 
-/// Serves until `shutdown` ends.
+/// Serves until `shutdown` completes.
 pub async fn serve_within(
     limits: Limits,
     listener: TcpListener,
@@ -107,10 +108,10 @@ pub async fn serve_within(
             accepted = listener.accept() => accepted,
         };
         match accepted {
-            Ok((stream, _)) => open.take(stream, limits, &router),
+            Ok((stream, _)) => open.accept(stream, limits, &router),
             Err(error) => {
-                // Out of file descriptors, mostly. Trying again at once would spin.
-                tracing::warn!(%error, "the HTTP server cannot accept a connection; it tries again");
+                // Usually out of file descriptors. An immediate retry would spin.
+                tracing::warn!(%error, "HTTP connection cannot be accepted; retrying");
                 sleep(Duration::from_millis(200)).await;
             }
         }
@@ -119,7 +120,7 @@ pub async fn serve_within(
     while open.tasks.join_next().await.is_some() {}
 }
 
-/// Serves one request, or gives up in time.
+/// Serves one request within the time limits.
 async fn connection(stream: TcpStream, limits: Limits, router: axum::Router, trusted: Trusted) {
     let service = TowerToHyperService::new(router.layer(Extension(trusted.clone())));
     let served = http1::Builder::new()
@@ -135,7 +136,7 @@ async fn connection(stream: TcpStream, limits: Limits, router: axum::Router, tru
     }
     match ended {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!(%error, "an HTTP client was cut off"),
-        Err(_) => tracing::debug!("an HTTP client took too long and was cut off"),
+        Ok(Err(error)) => tracing::debug!(%error, "HTTP connection failed"),
+        Err(_) => tracing::debug!("HTTP connection closed: time limit reached"),
     }
 }

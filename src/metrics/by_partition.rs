@@ -1,4 +1,4 @@
-//! The gauges by partition, together, so that a partition that moves away leaves none behind.
+//! All gauges with the label `partition`, in one place, so that a revoked partition leaves no series behind.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ pub(super) struct ByPartition {
 }
 
 impl ByPartition {
-    /// Made of the table's rows by `gauges`; without series.
+    /// Creates the gauges with `gauges`, from the rows of the table. They have no series yet.
     pub(super) fn new(gauges: impl Fn(&Row) -> GaugeVec) -> Self {
         Self {
             lag: gauges(&table::LAG),
@@ -34,8 +34,8 @@ impl ByPartition {
         }
     }
 
-    /// Sets what is known. What is not known yet has no series, and what is not known for a moment keeps
-    /// its last value: a window of 0 seconds while it is loaded would be an alarm about nothing.
+    /// Sets the gauges whose values are known. A value that was never known has no series. A value that is
+    /// temporarily unknown keeps its last one: a window of 0 seconds during loading would raise a false alarm.
     pub(super) fn set(&self, status: &PartitionStatus, log_start: Option<u64>, hanging: Option<Duration>) {
         let label = status.partition.to_string();
         let set = |gauge: &GaugeVec, value: f64| gauge.with_label_values(&[&label]).set(value);
@@ -59,8 +59,8 @@ impl ByPartition {
         }
     }
 
-    /// Removes a partition's series. Those that are not there are as good as removed.
-    pub(super) fn forget(&self, partition: u32) {
+    /// Removes the series of a partition. A series that does not exist is no error.
+    pub(super) fn remove(&self, partition: u32) {
         let label = partition.to_string();
         for gauges in [
             &self.lag,

@@ -1,54 +1,54 @@
-//! The last minutes, for the charts of the status page.
+//! History of the last ten minutes, for the charts of the status page.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use serde::Serialize;
 
-/// Looks kept: with one every five seconds, ten minutes.
-const LOOKS: usize = 121;
+/// Samples kept: ten minutes at one sample every 5 s.
+const SAMPLES: usize = 121;
 
-/// The counters at one moment.
+/// The counters at one point in time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Raw records decided and committed since the start.
+    /// Raw records processed and committed since the start.
     pub records: u64,
-    /// Those of them that were duplicates, probable ones included.
+    /// Duplicates among them, probable ones included.
     pub duplicates: u64,
-    /// Offsets to the end of the raw topic, all partitions together; nothing while one does not know its own.
+    /// Lag in offsets, summed over all partitions; `None` while the lag of one is unknown.
     pub lag: Option<u64>,
 }
 
-/// What happened between two looks.
+/// The rates between two samples.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Rates {
-    /// Raw records a second.
+    /// Raw records per second.
     pub records: f64,
-    /// Duplicates a second.
+    /// Duplicates per second.
     pub duplicates: f64,
-    /// Offsets to the end of the raw topic, at the later look; nothing when that was not known.
+    /// Lag in offsets at the later sample; `None` when it was unknown.
     pub lag: Option<u64>,
 }
 
-/// The last looks, the oldest first.
+/// The last samples, oldest first.
 #[derive(Debug, Clone, Default)]
 pub struct History {
-    looks: VecDeque<(Duration, Totals)>,
+    samples: VecDeque<(Duration, Totals)>,
 }
 
 impl History {
-    /// Notes a look at the counters; `now` is time since the start.
+    /// Adds a sample of the counters; `now` is the time since the start.
     pub fn note(&mut self, now: Duration, totals: Totals) {
-        self.looks.push_back((now, totals));
-        while self.looks.len() > LOOKS {
-            self.looks.pop_front();
+        self.samples.push_back((now, totals));
+        while self.samples.len() > SAMPLES {
+            self.samples.pop_front();
         }
     }
 
-    /// The rates between the looks, the oldest first.
+    /// The rates between consecutive samples, oldest first.
     #[must_use]
     pub fn rates(&self) -> Vec<Rates> {
-        let pairs = self.looks.iter().zip(self.looks.iter().skip(1));
+        let pairs = self.samples.iter().zip(self.samples.iter().skip(1));
         let rates = pairs.map(|((before, old), (after, new))| {
             let seconds = after.saturating_sub(*before).as_secs_f64().max(0.001);
             Rates {
@@ -66,12 +66,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_are_what_came_between_two_looks_and_only_ten_minutes_are_kept() {
+    fn rates_are_differences_of_samples_and_only_ten_minutes_are_kept() {
         let mut history = History::default();
         assert_eq!(history.rates(), []);
-        for look in 0..500u64 {
-            let totals = Totals { records: look * 100, duplicates: look * 10, lag: Some(look) };
-            history.note(Duration::from_secs(look * 5), totals);
+        for sample in 0..500u64 {
+            let totals = Totals { records: sample * 100, duplicates: sample * 10, lag: Some(sample) };
+            history.note(Duration::from_secs(sample * 5), totals);
         }
         let rates = history.rates();
         assert_eq!(rates.len(), 120);

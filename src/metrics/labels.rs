@@ -1,4 +1,4 @@
-//! The values that labels can have.
+//! The values of labels.
 
 use serde::Serialize;
 
@@ -12,10 +12,10 @@ macro_rules! label {
         impl $name {
             /// Every value, in the order of the documentation.
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
-            /// Every value as exposed.
+            /// Every value as exported.
             pub const NAMES: &'static [&'static str] = &[$($value),+];
 
-            /// The value as exposed.
+            /// The value as exported.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $value),+ }
             }
@@ -24,27 +24,28 @@ macro_rules! label {
 }
 
 label! {
-    /// What became of a raw record.
+    /// The outcome of a raw record.
     Outcome {
-        /// Written to the clean topic, as new.
+        /// Written to the clean topic as new.
         Forwarded = "forwarded",
         /// Written to the clean topic again, after an abort or a crash.
         Retry = "retry",
         /// Dropped: its id is in the window.
         Duplicate = "duplicate",
-        /// Probably seen, beyond the exact window; treated by policy.
+        /// Probably seen: only the filters beyond the exact window report its id. Handled by
+        /// `window.on_probable`.
         Probable = "probable",
-        /// Had no id; treated by policy.
+        /// Has no id. Handled by `identity.on_missing`.
         MissingId = "missing_id",
         /// Written to the dead-letter topic.
         DeadLetter = "dead_letter",
-        /// Left out because the broker refuses it, as `state.on_poison = "drop"` asks.
+        /// Dropped because the broker rejects it and `state.on_poison = "drop"`.
         Refused = "refused",
-        /// Written to the clean topic although its id is known, because its header asked for it.
+        /// Written to the clean topic although its id is in the window, because it has the force header.
         Forced = "forced",
-        /// Written to the clean topic without a look at its id, as `dedupe.mode = "bypass"` asks.
+        /// Written to the clean topic without a check of its id, because of `dedupe.mode = "bypass"`.
         Bypassed = "bypassed",
-        /// Handed over by the client a second time; ignored.
+        /// Returned by the client a second time; ignored.
         Stale = "stale",
     }
 }
@@ -64,31 +65,31 @@ label! {
     TransactionResult {
         /// Committed.
         Committed = "committed",
-        /// Aborted; its records come again.
+        /// Aborted; its records are processed again.
         Aborted = "aborted",
-        /// Nobody answered; settled by a new producer.
+        /// No response from the broker; resolved by a new producer.
         Unknown = "unknown",
     }
 }
 label! {
-    /// How a transaction that a broker left without its marker was settled.
+    /// How a transaction that a broker left without a transaction marker was resolved.
     Resolution {
-        /// What was left open was ended as aborted.
+        /// The open part was aborted.
         Aborted = "aborted",
-        /// Committed: what was undone of it was written again.
+        /// Committed: the records of its aborted part were written again.
         Redone = "redone",
         /// Its records are processed again.
         Rewound = "rewound",
     }
 }
 label! {
-    /// What memory is used for.
+    /// The use of memory.
     MemoryPart {
         /// The exact index of the windows.
         Index = "index",
         /// The filters beyond the exact windows.
         Bloom = "bloom",
-        /// Keys and values in open transactions: each worker's largest of late.
+        /// Keys and values in open transactions: the largest recent transaction of each worker.
         Batch = "batch",
     }
 }
@@ -102,30 +103,30 @@ label! {
     }
 }
 label! {
-    /// What was missing of a partition that had stopped coming.
+    /// Where records of a stalled partition were missing.
     Stall {
-        /// The client had not fetched what the log has: it lost the partition's fetcher.
+        /// The client did not fetch records that the log has: it lost the partition's fetcher.
         NotFetched = "not_fetched",
-        /// The client's fetch had reached the end, but no record came. Behind the last record of an upstream
-        /// transaction nothing can come, so one of these each is normal there.
+        /// The client's fetch reached the end, but returned no record. Behind the last record of an upstream
+        /// transaction there is no record to return, so one occurrence per such transaction is normal.
         NotDelivered = "not_delivered",
     }
 }
 label! {
-    /// Why a partition goes on where the group's offset does not say.
+    /// Why a partition starts at another offset than the committed offset.
     Beginning {
         /// It is new: the raw topic has grown.
         Grown = "grown",
-        /// The group has no offset, the state has.
+        /// The group has no committed offset, but the state has one.
         Expired = "expired",
-        /// The group's offset lies before what was committed, and `group.on_rewind` says what to do.
+        /// The group's offset is below the offset that was committed; `group.on_rewind` decides.
         Rewound = "rewound",
-        /// The raw log does not hold the group's offset, and `group.on_gap` accepts that.
+        /// The raw log does not contain the committed offset, and `group.on_gap = "accept"`.
         Gap = "gap",
     }
 }
 label! {
-    /// What a partition is doing.
+    /// The state of a partition.
     PartitionState {
         /// Assigned; its offset and state are being looked up.
         Starting = "starting",
@@ -133,7 +134,7 @@ label! {
         Restoring = "restoring",
         /// Its records are being processed.
         Running = "running",
-        /// Stopped by a rule that asks for an operator.
+        /// Stopped; an operator has to act.
         Stopped = "stopped",
     }
 }

@@ -1,8 +1,8 @@
-//! What is counted, and the snapshot that workers publish.
+//! Metrics, and the status snapshots that workers publish.
 //!
-//! [`table::TABLE`] names every metric once; the registered handles, the table in docs/metrics.md and the
-//! tests are made from it. Only this module knows the prometheus crate. Nothing here knows Kafka,
-//! the window or the store: they return values, and the pipeline counts.
+//! [`table::TABLE`] declares every metric once; the registered handles, the table in docs/metrics.md and the
+//! tests are derived from it. Only this module uses the prometheus crate. It depends on neither Kafka, the
+//! window nor the store: those return values, and the pipeline counts them.
 
 mod by_partition;
 mod history;
@@ -30,11 +30,11 @@ pub use status::{About, KindStatus, PartitionStatus, Readiness, Status, WindowSt
 
 use registered::Registered;
 
-/// The registered handles. Cloning is cheap and gives the same metrics.
+/// The registered handles. Clones are cheap and share the same metrics.
 #[derive(Clone)]
 pub struct Metrics {
     parts: Arc<Registered>,
-    /// Partitions with series, and the lock that lets one scrape see one moment.
+    /// Partitions that have series. The lock serialises scrapes, so that each sees one consistent state.
     exposed: Arc<Mutex<BTreeSet<u32>>>,
 }
 
@@ -50,12 +50,12 @@ impl Metrics {
         Self { parts: Arc::new(Registered::new()), exposed: Arc::default() }
     }
 
-    /// Raw records by what became of them, counted when their transaction has committed.
+    /// Raw records by outcome, counted when their transaction is committed.
     pub fn records(&self, outcome: Outcome) -> IntCounter {
         self.parts.flow.records.with_label_values(&[outcome.as_str()])
     }
 
-    /// The same for the records of one named kind.
+    /// Raw records of one named kind by outcome.
     pub fn kind_records(&self, kind: &str, outcome: Outcome) -> IntCounter {
         self.parts.flow.kind_records.with_label_values(&[kind, outcome.as_str()])
     }
@@ -65,7 +65,7 @@ impl Metrics {
         self.parts.flow.bytes.with_label_values(&[topic.as_str()])
     }
 
-    /// Latencies for one worker to fill record by record, without sharing.
+    /// A latency histogram local to one worker, filled per record without synchronisation.
     pub fn latencies(&self) -> Latencies {
         Latencies::of(&self.parts.flow.latency)
     }
@@ -81,13 +81,12 @@ impl Metrics {
         &self.parts.transactions.batch_records
     }
 
-    /// Torn transactions, by how they were settled.
+    /// Torn transactions, by how they were resolved.
     pub fn torn_transactions(&self, resolution: Resolution) -> IntCounter {
         self.parts.transactions.torn.with_label_values(&[resolution.as_str()])
     }
 
-    /// What the configuration asks for: how far back ids shall be remembered, and how often filters may
-    /// be wrong, 0 without filters.
+    /// Sets the configured values: the length of the window and the false-positive rate, 0 without filters.
     pub fn asked(&self, window: Duration, false_positive_rate: f64) {
         self.parts.state.window_configured.set(window.as_secs_f64());
         self.parts.state.false_positive_rate_promised.set(false_positive_rate);
@@ -98,7 +97,7 @@ impl Metrics {
         &self.parts.state.disk
     }
 
-    /// How long it took to make a partition's state complete, in seconds.
+    /// Time to load the state of a partition, in seconds.
     pub fn restore_seconds(&self) -> &Histogram {
         &self.parts.state.restore_seconds
     }
@@ -108,57 +107,57 @@ impl Metrics {
         self.parts.state.restored.with_label_values(&[source.as_str()])
     }
 
-    /// Partitions that went on where the group's offset does not say, by why.
+    /// Partitions that started at another offset than the committed offset, by reason.
     pub fn beginnings(&self, beginning: Beginning) -> IntCounter {
         self.parts.group.beginnings.with_label_values(&[beginning.as_str()])
     }
 
-    /// Raw offsets that were gone before they were read, and were skipped.
+    /// Raw offsets that were deleted before they were read, and skipped.
     pub fn gap_offsets(&self) -> &IntCounter {
         &self.parts.group.gap_offsets
     }
 
-    /// Rebalances forced because partitions had no owner.
+    /// Rebalances forced because partitions were assigned to no member.
     pub fn forced_rebalances(&self) -> &IntCounter {
         &self.parts.group.forced
     }
 
-    /// Partitions assigned anew inside the client because it did not fetch what the log has, by what was missing.
+    /// Partitions reassigned inside the client because it did not return records that the log has, by reason.
     pub fn stalled_fetches(&self, stall: Stall) -> IntCounter {
         self.parts.group.stalled.with_label_values(&[stall.as_str()])
     }
 
-    /// Ids overwritten before their time.
+    /// Identities overwritten before they expired.
     pub fn evicted_ids(&self) -> &IntCounter {
         &self.parts.state.evicted
     }
 
-    /// Records called probably seen that were not, by estimate.
+    /// Estimated number of new records that were reported as probably seen.
     pub fn false_drops(&self) -> &Gauge {
         &self.parts.state.false_drops
     }
 
-    /// Assignments and revocations seen.
+    /// Partition assignments and revocations.
     pub fn rebalances(&self) -> &IntCounter {
         &self.parts.group.rebalances
     }
 
-    /// Removes the series of a partition that moved away.
+    /// Removes the series of a partition that was revoked.
     pub fn forget_partition(&self, partition: u32) {
-        self.parts.partitions.forget(partition);
+        self.parts.partitions.remove(partition);
     }
 
-    /// The page for Prometheus, after the gauges have been set from what the workers published.
-    /// Series of partitions that are no longer published disappear.
+    /// Sets the gauges from the published status and returns the metrics in the Prometheus text format.
+    /// Removes the series of partitions that are no longer published.
     pub fn scrape(&self, status: &Status) -> String {
         let mut exposed = self.exposed.lock().unwrap_or_else(PoisonError::into_inner);
-        let published = self.parts.set_from(status);
-        exposed.difference(&published).for_each(|gone| self.parts.partitions.forget(*gone));
+        let published = self.parts.update_from(status);
+        exposed.difference(&published).for_each(|gone| self.parts.partitions.remove(*gone));
         *exposed = published;
         self.render()
     }
 
-    /// What the charts of the status page are made of.
+    /// The counters that the charts of the status page show.
     pub fn totals(&self, status: &Status) -> Totals {
         let records = |outcomes: &[Outcome]| outcomes.iter().map(|it| self.records(*it).get()).sum();
         Totals {
@@ -168,7 +167,7 @@ impl Metrics {
         }
     }
 
-    /// The page for Prometheus, as things stand.
+    /// The metrics in the Prometheus text format, without an update of the gauges.
     pub fn render(&self) -> String {
         self.parts.process.read();
         self.parts.text()

@@ -1,4 +1,4 @@
-//! Memory and CPU time of this process, from `/proc`. Elsewhere than on Linux they stay 0.
+//! Memory and CPU time of this process, from `/proc`. On systems other than Linux they stay 0.
 
 use std::fs;
 use std::sync::Mutex;
@@ -8,11 +8,11 @@ use prometheus::{Counter, Gauge};
 /// Memory and CPU time of this process.
 pub(super) struct Process {
     resident: Gauge,
-    /// Locked while the difference to the last reading is added.
+    /// Locked while the difference to the last value is added.
     cpu: Mutex<Counter>,
 }
 
-/// Ticks a second in `/proc/self/stat`: `USER_HZ`, 100 on every Linux that Rust supports.
+/// Ticks per second in `/proc/self/stat`: `USER_HZ`, 100 on every Linux that Rust supports.
 const TICKS: f64 = 100.0;
 
 impl Process {
@@ -20,7 +20,7 @@ impl Process {
         Self { resident, cpu: Mutex::new(cpu) }
     }
 
-    /// Reads them anew.
+    /// Updates both metrics.
     pub(super) fn read(&self) {
         if let Some(bytes) =
             fs::read_to_string("/proc/self/status").ok().and_then(|text| resident_bytes(&text))
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_lines_of_proc_are_understood() {
+    fn lines_of_proc_are_parsed() {
         assert_eq!(resident_bytes("VmHWM:\t   20 kB\nVmRSS:\t   12 kB\n"), Some(12_288.0));
         assert_eq!(resident_bytes("VmHWM:\t 20 kB\n"), None);
         let stat = "42 (a) b) S 1 42 42 0 -1 4194304 100 0 0 0 250 50 0 0 20 0 1 0 100 0 0";

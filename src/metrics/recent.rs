@@ -8,21 +8,21 @@ use serde::Serialize;
 /// Warnings kept.
 const KEPT: usize = 20;
 
-/// A line of the log that an operator may have to know.
+/// A warning or error from the log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Warning {
-    /// Wall clock, ms since the epoch.
+    /// Wall clock, epoch milliseconds.
     pub time_ms: i64,
     /// The line.
     pub text: String,
 }
 
-/// The last warnings of this process. Cloning gives the same list.
+/// The last warnings of this process. Clones share the same list.
 #[derive(Debug, Clone, Default)]
 pub struct Recent(Arc<Mutex<VecDeque<Warning>>>);
 
 impl Recent {
-    /// Adds a warning. One that repeats the last takes its place.
+    /// Adds a warning. It replaces the last one when the text is the same.
     pub fn add(&self, warning: Warning) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if kept.back().is_some_and(|last| last.text == warning.text) {
@@ -34,7 +34,7 @@ impl Recent {
         }
     }
 
-    /// The newest first.
+    /// The warnings, newest first.
     #[must_use]
     pub fn list(&self) -> Vec<Warning> {
         let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);

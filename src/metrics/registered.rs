@@ -1,4 +1,4 @@
-//! The handles of the prometheus crate, one struct a part, registered from the table.
+//! The handles of the prometheus crate, grouped by subject and registered from the table.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::process::Process;
 use super::status::{KindStatus, Status, WorkerStatus};
 use super::table::{self, Kind, Row};
 
-/// What passes through.
+/// Records and bytes.
 pub(super) struct Flow {
     pub(super) records: IntCounterVec,
     pub(super) kind_records: IntCounterVec,
@@ -23,7 +23,7 @@ pub(super) struct Flow {
     pub(super) latency: Histogram,
 }
 
-/// The transactions around it.
+/// Transactions.
 pub(super) struct Transactions {
     pub(super) total: IntCounterVec,
     pub(super) seconds: Histogram,
@@ -31,7 +31,7 @@ pub(super) struct Transactions {
     pub(super) torn: IntCounterVec,
 }
 
-/// What is remembered.
+/// Windows, memory and restores.
 pub(super) struct State {
     pub(super) memory: GaugeVec,
     pub(super) disk: Gauge,
@@ -46,7 +46,7 @@ pub(super) struct State {
     pub(super) false_drops: Gauge,
 }
 
-/// The membership.
+/// The consumer group.
 pub(super) struct Group {
     pub(super) rebalances: IntCounter,
     pub(super) beginnings: IntCounterVec,
@@ -59,7 +59,7 @@ pub(super) struct Group {
     ready: Gauge,
 }
 
-/// Everything, by part.
+/// All handles.
 pub(super) struct Registered {
     registry: Registry,
     pub(super) flow: Flow,
@@ -70,7 +70,7 @@ pub(super) struct Registered {
     pub(super) process: Process,
 }
 
-/// Latencies of one worker, collected without sharing and handed over once a batch.
+/// Latencies of one worker, collected without synchronisation and flushed once per batch.
 pub struct Latencies(LocalHistogram);
 
 impl Latencies {
@@ -78,17 +78,17 @@ impl Latencies {
         Self(histogram.local())
     }
 
-    /// Notes one record's latency.
+    /// Records the latency of one record.
     pub fn observe(&self, latency: Duration) {
         self.0.observe(latency.as_secs_f64());
     }
 
-    /// Hands over what was noted; after a commit.
+    /// Adds the collected latencies to the metric; called after a commit.
     pub fn flush(&self) {
         self.0.flush();
     }
 
-    /// Forgets what was noted since the last hand-over; after an abort.
+    /// Discards the latencies collected since the last flush; called after an abort.
     pub fn clear(&self) {
         self.0.clear();
     }
@@ -142,8 +142,8 @@ impl Registered {
         }
     }
 
-    /// Sets the gauges that follow from what the workers published; returns the partitions seen.
-    pub(super) fn set_from(&self, status: &Status) -> BTreeSet<u32> {
+    /// Sets the gauges from the published status; returns the published partitions.
+    pub(super) fn update_from(&self, status: &Status) -> BTreeSet<u32> {
         let (workers, starts, hanging) = (status.workers(), status.log_starts(), status.hanging());
         self.group.ready.set(f64::from(u8::from(status.readiness().ready)));
         self.group.unassigned.set(status.unassigned() as f64);
@@ -173,15 +173,15 @@ impl Registered {
         partitions().map(|status| status.partition).collect()
     }
 
-    /// The page for Prometheus.
+    /// The metrics in the Prometheus text format.
     pub(super) fn text(&self) -> String {
-        sound(TextEncoder::new().encode_to_string(&self.registry.gather()), "the registry")
+        registered(TextEncoder::new().encode_to_string(&self.registry.gather()), "the registry")
     }
 }
 
-/// The prometheus crate refuses names and labels that are malformed or taken. Those of the table
-/// are constants, and a test registers them all, so a refusal is a mistake in this module.
-fn sound<T>(result: prometheus::Result<T>, what: &str) -> T {
+/// The prometheus crate rejects names and labels that are malformed or already registered. Those of the
+/// table are constants, and a test registers them all, so an error is a bug in this module.
+fn registered<T>(result: prometheus::Result<T>, what: &str) -> T {
     match result {
         Ok(it) => it,
         Err(error) => panic!("metrics table: {what}: {error}"),
@@ -192,7 +192,7 @@ fn options(row: &Row) -> Opts {
     Opts::new(row.name, row.help)
 }
 
-/// The values of a row's only label that are known beforehand, so that their series start at 0.
+/// The values of the row's only label that are known in advance: their series start at 0.
 fn label_values(row: &Row) -> impl Iterator<Item = &'static str> {
     row.label
         .iter()
@@ -203,15 +203,15 @@ fn label_values(row: &Row) -> impl Iterator<Item = &'static str> {
 }
 
 fn counters(registry: &Registry, row: &Row) -> IntCounterVec {
-    let counters = sound(IntCounterVec::new(options(row), &row.labels()), row.name);
-    sound(registry.register(Box::new(counters.clone())), row.name);
+    let counters = registered(IntCounterVec::new(options(row), &row.labels()), row.name);
+    registered(registry.register(Box::new(counters.clone())), row.name);
     label_values(row).for_each(|value| drop(counters.with_label_values(&[value])));
     counters
 }
 
 fn gauges(registry: &Registry, row: &Row) -> GaugeVec {
-    let gauges = sound(GaugeVec::new(options(row), &row.labels()), row.name);
-    sound(registry.register(Box::new(gauges.clone())), row.name);
+    let gauges = registered(GaugeVec::new(options(row), &row.labels()), row.name);
+    registered(registry.register(Box::new(gauges.clone())), row.name);
     label_values(row).for_each(|value| drop(gauges.with_label_values(&[value])));
     gauges
 }
@@ -221,15 +221,15 @@ fn gauge(registry: &Registry, row: &Row) -> Gauge {
 }
 
 fn seconds(registry: &Registry, row: &Row) -> prometheus::Counter {
-    let counters = sound(CounterVec::new(options(row), &row.labels()), row.name);
-    sound(registry.register(Box::new(counters.clone())), row.name);
+    let counters = registered(CounterVec::new(options(row), &row.labels()), row.name);
+    registered(registry.register(Box::new(counters.clone())), row.name);
     counters.with_label_values::<&str>(&[])
 }
 
 fn histogram(registry: &Registry, row: &Row) -> Histogram {
-    let Kind::Histogram(bounds) = row.kind else { panic!("metrics table: {} is no histogram", row.name) };
+    let Kind::Histogram(bounds) = row.kind else { panic!("metrics table: {} is not a histogram", row.name) };
     let options = HistogramOpts::from(options(row)).buckets(bounds.to_vec());
-    let histogram = sound(Histogram::with_opts(options), row.name);
-    sound(registry.register(Box::new(histogram.clone())), row.name);
+    let histogram = registered(Histogram::with_opts(options), row.name);
+    registered(registry.register(Box::new(histogram.clone())), row.name);
     histogram
 }

@@ -1,4 +1,4 @@
-//! What the workers are doing, as they last said it.
+//! The status of the process: what each worker published last, and what the topic monitor observed.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::labels::PartitionState;
 
-/// What this process is.
+/// The identification of this process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct About {
     /// Version of the program.
@@ -23,43 +23,43 @@ pub struct About {
     pub clean: String,
 }
 
-/// What a partition's window remembers of what it was asked to.
+/// The effective window of a partition compared with the configured one.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct WindowStatus {
-    /// How far back ids shall be remembered, exactly or in filters, in seconds of stream time.
+    /// Configured length, exact or in filters, in seconds of stream time.
     pub asked_seconds: f64,
-    /// How far back they are remembered exactly.
+    /// How far back ids are stored exactly, in seconds of stream time.
     pub exact_seconds: f64,
-    /// How far back none was overwritten.
+    /// How far back no id was overwritten, in seconds of stream time.
     pub certain_seconds: f64,
     /// Share of the ids inside the exact part that were overwritten, 0 to 1.
     pub miss_rate: f64,
-    /// Which limit is in force and what it does, in one line; `None` when none is.
+    /// The limit that applies and its effect, in one line; `None` when no limit applies.
     pub limit: Option<String>,
 }
 
-/// One partition, as its worker last said it.
+/// One partition, as last published by its worker.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PartitionStatus {
     /// Its number.
     pub partition: u32,
     /// What it is doing.
     pub state: PartitionState,
-    /// Why it is not running, or how far it is; one line.
+    /// Why it is not running, or its progress; one line.
     pub reason: Option<String>,
     /// The next raw offset to process.
     pub next: Option<u64>,
-    /// The offset up to which the group has committed.
+    /// The committed offset of the group.
     pub committed: Option<u64>,
-    /// From `next` to the end that `read_committed` can see, in offsets.
+    /// From `next` to the last stable offset, in offsets.
     pub lag_records: Option<u64>,
     /// Identities in the window.
     pub window_ids: u64,
-    /// How far back they are remembered, in seconds of stream time.
+    /// How far back identities are stored, in seconds of stream time.
     pub window_seconds: f64,
-    /// What that is of what was asked.
+    /// Comparison with the configured window.
     pub window: WindowStatus,
-    /// The chance that a record never seen counts as probably seen, now.
+    /// The current probability that a new record is reported as probably seen.
     pub false_positive_rate: f64,
 }
 
@@ -68,19 +68,20 @@ pub struct PartitionStatus {
 pub struct KindStatus {
     /// Its name.
     pub kind: String,
-    /// How far back ids shall be remembered, exactly or in filters, in seconds of stream time.
+    /// Configured length, exact or in filters, in seconds of stream time.
     pub asked_seconds: f64,
-    /// How far back they are remembered in the partition where that is shortest; what is asked, without any.
+    /// How far back ids are stored in the partition where this is shortest, in seconds of stream time; the
+    /// configured length when there is no partition.
     pub window_seconds: f64,
     /// Identities in the windows.
     pub window_ids: u64,
 }
 
 impl KindStatus {
-    /// What several workers say, one for each kind.
-    pub fn of_all<'a>(said: impl IntoIterator<Item = &'a Self>) -> Vec<Self> {
+    /// Merges the status of several workers into one for each kind.
+    pub fn of_all<'a>(published: impl IntoIterator<Item = &'a Self>) -> Vec<Self> {
         let mut all: Vec<Self> = Vec::new();
-        for one in said {
+        for one in published {
             match all.iter_mut().find(|known| known.kind == one.kind) {
                 Some(known) => {
                     known.window_seconds = known.window_seconds.min(one.window_seconds);
@@ -93,18 +94,18 @@ impl KindStatus {
     }
 }
 
-/// One worker, as it last said it.
+/// One worker, as it last published it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct WorkerStatus {
-    /// Why it is not ready, continuing a sentence: `waits for the broker`. `None` when it is.
+    /// Why it is not ready, as the predicate of a sentence: `waits for the broker`. `None` when it is ready.
     pub not_ready: Option<String>,
-    /// What an operator should know though it is ready, one line each.
+    /// Notes for the operator that do not affect readiness, one line each.
     pub notes: Vec<String>,
     /// Memory of its exact index, in bytes.
     pub index_bytes: u64,
     /// Memory of its filters beyond the exact window, in bytes.
     pub bloom_bytes: u64,
-    /// Keys and values in its largest transaction since the last time this was published, in bytes.
+    /// Keys and values in its largest transaction since the last publication, in bytes.
     pub batch_bytes: u64,
     /// Its partitions.
     pub partitions: Vec<PartitionStatus>,
@@ -113,7 +114,7 @@ pub struct WorkerStatus {
 }
 
 impl WorkerStatus {
-    /// A worker that has not said anything yet.
+    /// A worker that has not published anything yet.
     pub fn starting() -> Self {
         Self {
             not_ready: Some("is starting".to_owned()),
@@ -126,7 +127,7 @@ impl WorkerStatus {
         }
     }
 
-    /// Why it is not ready, in one line: its own reason, else the first partition's.
+    /// Why it is not ready, in one line: its own reason, otherwise that of the first partition.
     fn obstacle(&self) -> Option<String> {
         if self.not_ready.is_some() {
             return self.not_ready.clone();
@@ -142,17 +143,17 @@ impl WorkerStatus {
     }
 }
 
-/// Whether this process does its work.
+/// Whether this process is ready.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Readiness {
     /// Every worker is ready and all its partitions are running.
     pub ready: bool,
-    /// One line for each worker that is not, and one for each note.
+    /// One line for each worker that is not ready, and one for each note.
     pub lines: Vec<String>,
 }
 
-/// What the workers are doing. Each publishes about once a second, and whoever asks gets a copy; the
-/// locks are held for the copy only.
+/// The status of the process. Each worker publishes about once per second, and readers get a copy; the
+/// locks are held only while copying.
 #[derive(Debug)]
 pub struct Status {
     about: About,
@@ -165,7 +166,7 @@ pub struct Status {
 }
 
 impl Status {
-    /// So many workers, all starting.
+    /// The status of `workers` workers, all starting.
     pub fn new(about: About, workers: usize) -> Self {
         let workers = Mutex::new(vec![WorkerStatus::starting(); workers]);
         Self {
@@ -179,25 +180,25 @@ impl Status {
         }
     }
 
-    /// What this process is.
+    /// The identification of this process.
     pub fn about(&self) -> &About {
         &self.about
     }
 
-    /// Replaces what a worker said before. A worker beyond the number given at the start is ignored.
+    /// Replaces the status of a worker. A number beyond those given to [`Status::new`] is ignored.
     pub fn publish(&self, worker: usize, status: WorkerStatus) {
         if let Some(place) = lock(&self.workers).get_mut(worker) {
             *place = status;
         }
     }
 
-    /// What the workers said last, by number.
+    /// The last status of each worker, by number.
     pub fn workers(&self) -> Vec<WorkerStatus> {
         lock(&self.workers).clone()
     }
 
-    /// Offsets to the end of the raw topic, all partitions together; nothing while one does not know its own, and
-    /// when there are none.
+    /// Lag in offsets, summed over all partitions; `None` while the lag of one is unknown, and without
+    /// partitions.
     pub fn lag(&self) -> Option<u64> {
         let workers = lock(&self.workers);
         let mut lags =
@@ -205,58 +206,58 @@ impl Status {
         lags.peek().is_some().then(|| lags.sum())?
     }
 
-    /// Notes where the raw logs begin; what was noted of other partitions stays.
+    /// Stores log start offsets of raw partitions; those of other partitions stay.
     pub fn note_log_starts(&self, starts: BTreeMap<u32, u64>) {
         lock(&self.log_starts).extend(starts);
     }
 
-    /// The first offset left in the raw log of each partition that was asked about, as last answered.
+    /// The last known log start offset of each raw partition.
     pub fn log_starts(&self) -> BTreeMap<u32, u64> {
         lock(&self.log_starts).clone()
     }
 
-    /// Notes for how long an upstream transaction has held each partition up, and what to say of it; what was
-    /// noted before goes.
+    /// Replaces the time for which an upstream transaction has blocked each partition, and the notes about it.
     pub fn note_hanging(&self, standing: BTreeMap<u32, Duration>, notes: Vec<String>) {
         *lock(&self.hanging) = (standing, notes);
     }
 
-    /// For how long an upstream transaction has held each partition up, zero where none does.
+    /// For how long an upstream transaction has blocked each partition; zero without one.
     pub fn hanging(&self) -> BTreeMap<u32, Duration> {
         lock(&self.hanging).0.clone()
     }
 
-    /// Notes how many partitions of raw no member of the group has, and why that keeps this process from being ready.
+    /// Stores how many raw partitions are assigned to no member of the group, and why that makes this process
+    /// not ready.
     pub fn note_unassigned(&self, count: usize, obstacle: Option<String>) {
         *lock(&self.unassigned) = (count, obstacle);
     }
 
-    /// How many partitions of raw no member of the group has, as last seen.
+    /// How many raw partitions are assigned to no member of the group, as last observed.
     pub fn unassigned(&self) -> usize {
         lock(&self.unassigned).0
     }
 
-    /// Notes how far the group is behind in each partition of raw; what was noted of other partitions stays.
+    /// Stores the lag of the group in raw partitions; that of other partitions stays.
     pub fn note_group_lag(&self, lag: BTreeMap<u32, u64>) {
         lock(&self.group_lag).extend(lag);
     }
 
-    /// How far the group is behind in each partition of raw, owned or not, as last seen.
+    /// The last observed lag of the group in each raw partition, assigned to this process or not.
     pub fn group_lag(&self) -> BTreeMap<u32, u64> {
         lock(&self.group_lag).clone()
     }
 
-    /// From now on the process counts as dead; one line says why. The first reason stays.
+    /// Marks the process as failed, for a reason in one line. The first reason stays.
     pub fn fail(&self, reason: &str) {
         lock(&self.failure).get_or_insert_with(|| one_line(reason));
     }
 
-    /// Why the process counts as dead.
+    /// Why the process failed; `None` while it has not.
     pub fn failure(&self) -> Option<String> {
         lock(&self.failure).clone()
     }
 
-    /// Whether this process does its work, and what there is to say about it.
+    /// Whether this process is ready, with its obstacles and notes.
     pub fn readiness(&self) -> Readiness {
         let workers = self.workers();
         let mut lines: Vec<_> =
@@ -276,7 +277,7 @@ impl Status {
     }
 }
 
-/// A panic in a worker must not take the status page with it.
+/// A panic in a worker must not break the status page.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

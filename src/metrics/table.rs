@@ -7,12 +7,12 @@ use super::labels::{
     TransactionResult,
 };
 
-/// What kind of metric.
+/// The kind of a metric.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Kind {
-    /// Only grows.
+    /// Never decreases.
     Counter,
-    /// Goes up and down.
+    /// Increases and decreases.
     Gauge,
     /// A distribution, with the upper bounds of its buckets.
     Histogram(&'static [f64]),
@@ -23,7 +23,7 @@ pub enum Kind {
 pub struct Label {
     /// Its name.
     pub name: &'static str,
-    /// Its values; empty where they are not known beforehand.
+    /// Its values; empty when they are not known in advance.
     pub values: &'static [&'static str],
 }
 
@@ -32,13 +32,13 @@ pub struct Label {
 pub struct Row {
     /// Its full name.
     pub name: &'static str,
-    /// What kind it is.
+    /// Counter, gauge or histogram.
     pub kind: Kind,
     /// Base unit, or what is counted.
     pub unit: &'static str,
     /// Its label, if it has one.
     pub label: Option<Label>,
-    /// Whether it has the label `kind` before that one, the name of a kind in the configuration.
+    /// Whether the label `kind`, the name of a kind in `[[kinds]]`, precedes `label`.
     pub by_kind: bool,
     /// One sentence.
     pub help: &'static str,
@@ -57,7 +57,7 @@ impl Row {
         Self { by_kind: true, ..self }
     }
 
-    /// The names of its labels.
+    /// The names of its labels, in order.
     #[must_use]
     pub fn labels(&self) -> Vec<&'static str> {
         self.by_kind.then_some("kind").into_iter().chain(self.label.map(|label| label.name)).collect()
@@ -66,18 +66,14 @@ impl Row {
 
 use Kind::{Counter, Gauge, Histogram};
 
-pub(super) const RECORDS: Row = Row::new(
-    "dedupd_records_total",
-    Counter,
-    "records",
-    "Raw records by what became of them, once committed.",
-)
-.by("outcome", Outcome::NAMES);
+pub(super) const RECORDS: Row =
+    Row::new("dedupd_records_total", Counter, "records", "Raw records by outcome, counted at the commit.")
+        .by("outcome", Outcome::NAMES);
 pub(super) const KIND_RECORDS: Row = Row::new(
     "dedupd_kind_records_total",
     Counter,
     "records",
-    "The same for the records of each kind in [[kinds]].",
+    "Raw records by kind of [[kinds]] and outcome, counted at the commit.",
 )
 .by("outcome", Outcome::NAMES)
 .by_kind();
@@ -85,77 +81,77 @@ pub(super) const BYTES: Row = Row::new(
     "dedupd_bytes_total",
     Counter,
     "bytes",
-    "Bytes of keys and values read or written, once committed.",
+    "Bytes of keys and values read or written, counted at the commit.",
 )
 .by("topic", Topic::NAMES);
 pub(super) const LATENCY: Row = Row::new(
     "dedupd_latency_seconds",
     Histogram(&[0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0, 300.0, 3_600.0]),
     "seconds",
-    "From a record's timestamp in raw to its commit in clean.",
+    "Time from the timestamp of a raw record to its commit in the clean topic.",
 );
 pub(super) const TRANSACTIONS: Row =
-    Row::new("dedupd_transactions_total", Counter, "transactions", "Transactions by how they ended.")
+    Row::new("dedupd_transactions_total", Counter, "transactions", "Transactions by result.")
         .by("result", TransactionResult::NAMES);
 pub(super) const TRANSACTION_SECONDS: Row = Row::new(
     "dedupd_transaction_seconds",
     Histogram(&[0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0]),
     "seconds",
-    "From the first record of a transaction to its end.",
+    "Time from the first record of a transaction to its end.",
 );
 pub(super) const BATCH_RECORDS: Row = Row::new(
     "dedupd_batch_records",
     Histogram(&[1.0, 10.0, 100.0, 1_000.0, 5_000.0, 10_000.0, 25_000.0, 50_000.0, 100_000.0]),
     "records",
-    "Raw records in a committed transaction.",
+    "Raw records per committed transaction.",
 );
 pub(super) const TORN: Row = Row::new(
     "dedupd_torn_transactions_total",
     Counter,
     "transactions",
-    "Transactions that a broker left without their marker, by how they were settled.",
+    "Transactions that a broker left without a transaction marker, by how they were resolved.",
 )
 .by("resolution", Resolution::NAMES);
 pub(super) const LAG: Row = Row::new(
     "dedupd_lag_records",
     Gauge,
     "offsets",
-    "From the next offset to process to the end that read_committed can see.",
+    "Offsets from the next offset to process to the last stable offset.",
 )
 .by("partition", &[]);
 pub(super) const RAW_START: Row = Row::new(
     "dedupd_raw_start_offset",
     Gauge,
     "offset",
-    "The first offset that retention has left in the raw log; asked every 30 seconds.",
+    "Log start offset of the raw partition; requested every 30 seconds.",
 )
 .by("partition", &[]);
 pub(super) const RAW_RETAINED: Row = Row::new(
     "dedupd_raw_retained_records",
     Gauge,
     "offsets",
-    "From there to the committed offset: at 0, with lag, retention is about to delete what was not read yet.",
+    "Offsets from the log start offset to the committed offset; at 0 with lag, retention is about to delete unread records.",
 )
 .by("partition", &[]);
 pub(super) const RAW_HANGING: Row = Row::new(
     "dedupd_raw_hanging_seconds",
     Gauge,
     "seconds",
-    "For how long an upstream transaction has stood open, at least: what lies behind it cannot be read; 0 if none does.",
+    "Minimum age of a hanging upstream transaction, behind which no record can be read; 0 without one.",
 )
 .by("partition", &[]);
 pub(super) const WINDOW_SECONDS: Row = Row::new(
     "dedupd_window_seconds",
     Gauge,
     "seconds",
-    "How far back identities are remembered, in stream time; less than asked when a limit bites.",
+    "How far back identities are stored, in stream time; less than configured when a limit applies.",
 )
 .by("partition", &[]);
 pub(super) const KIND_WINDOW_SECONDS: Row = Row::new(
     "dedupd_kind_window_seconds",
     Gauge,
     "seconds",
-    "The same of the window of a kind, in the partition where it is shortest.",
+    "How far back identities of a kind are stored, in stream time, in the partition where this is shortest.",
 )
 .by_kind();
 pub(super) const KIND_WINDOW_IDS: Row =
@@ -164,13 +160,13 @@ pub(super) const WINDOW_CONFIGURED: Row = Row::new(
     "dedupd_window_configured_seconds",
     Gauge,
     "seconds",
-    "How far back identities shall be remembered: the longer of window.exact and window.bloom.",
+    "Configured length of the window: the longer of window.exact and window.bloom.",
 );
 pub(super) const WINDOW_CERTAIN: Row = Row::new(
     "dedupd_window_certain_seconds",
     Gauge,
     "seconds",
-    "How far back identities are remembered exactly and none was overwritten, in stream time.",
+    "How far back identities are stored exactly and none was overwritten, in stream time.",
 )
 .by("partition", &[]);
 pub(super) const WINDOW_IDS: Row =
@@ -179,99 +175,102 @@ pub(super) const EVICTED: Row = Row::new(
     "dedupd_evicted_ids_total",
     Counter,
     "identities",
-    "Identities overwritten before their time, with window.overflow = evict.",
+    "Identities overwritten before they expired, with window.overflow = evict.",
 );
 pub(super) const MISS_RATE: Row = Row::new(
     "dedupd_window_miss_rate",
     Gauge,
     "share",
-    "Of the identities inside the exact window, those that were overwritten: copies of them are forwarded.",
+    "Share of the identities inside the exact window that were overwritten; their duplicates are forwarded.",
 )
 .by("partition", &[]);
 pub(super) const FALSE_POSITIVE_RATE: Row = Row::new(
     "dedupd_false_positive_rate",
     Gauge,
     "chance",
-    "That a record never seen counts as probably seen, from the bits set in the filters; the worst partition's.",
+    "Probability that the filters report a new id as seen, computed from the bits set; highest value of all partitions.",
 );
 pub(super) const FALSE_POSITIVE_RATE_PROMISED: Row = Row::new(
     "dedupd_false_positive_rate_promised",
     Gauge,
     "chance",
-    "The highest that is configured, window.false_positive_rate; 0 without filters.",
+    "Highest configured false-positive rate, window.false_positive_rate; 0 without filters.",
 );
 pub(super) const FALSE_DROPS: Row = Row::new(
     "dedupd_probable_false_drops_estimate",
     Gauge,
     "records",
-    "Records called probably seen that were not, since the start: new records times that chance.",
+    "Estimated new records reported as probably seen since the start: new records times the false-positive rate.",
 );
 pub(super) const MEMORY: Row =
-    Row::new("dedupd_memory_bytes", Gauge, "bytes", "Memory by what it is used for.")
-        .by("part", MemoryPart::NAMES);
+    Row::new("dedupd_memory_bytes", Gauge, "bytes", "Memory by use.").by("part", MemoryPart::NAMES);
 pub(super) const STATE_DISK: Row =
     Row::new("dedupd_state_disk_bytes", Gauge, "bytes", "Size of the local state on disk.");
 pub(super) const RESTORE_SECONDS: Row = Row::new(
     "dedupd_restore_seconds",
     Histogram(&[0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1_800.0]),
     "seconds",
-    "From the assignment of a partition to its state being complete.",
+    "Time from the assignment of a partition until its state is loaded.",
 );
 pub(super) const RESTORED: Row =
-    Row::new("dedupd_restored_ids_total", Counter, "identities", "Identities loaded, by where from.")
+    Row::new("dedupd_restored_ids_total", Counter, "identities", "Identities loaded, by source.")
         .by("source", RestoreSource::NAMES);
 pub(super) const PARTITIONS: Row =
-    Row::new("dedupd_partitions", Gauge, "partitions", "Partitions of this process by what they are doing.")
+    Row::new("dedupd_partitions", Gauge, "partitions", "Partitions of this process by state.")
         .by("state", PartitionState::NAMES);
 pub(super) const REBALANCES: Row =
-    Row::new("dedupd_rebalances_total", Counter, "events", "Assignments and revocations seen.");
+    Row::new("dedupd_rebalances_total", Counter, "events", "Partition assignments and revocations.");
 pub(super) const UNASSIGNED: Row = Row::new(
     "dedupd_group_unassigned_partitions",
     Gauge,
     "partitions",
-    "Partitions of raw that no member of the group has, as every instance sees it; asked every 4 seconds.",
+    "Raw partitions assigned to no member of the group; every instance reports the same, every 4 seconds.",
 );
 pub(super) const GROUP_LAG: Row = Row::new(
     "dedupd_group_lag_records",
     Gauge,
     "offsets",
-    "From the committed offset to the end that read_committed can see, of every partition of raw, owned or not.",
+    "Offsets from the committed offset to the last stable offset, for every raw partition, assigned or not.",
 )
 .by("partition", &[]);
 pub(super) const FORCED: Row = Row::new(
     "dedupd_forced_rebalances_total",
     Counter,
     "rebalances",
-    "Rebalances that this instance forced because partitions had no owner.",
+    "Rebalances that this instance forced because partitions were assigned to no member.",
 );
 pub(super) const STALLED: Row = Row::new(
     "dedupd_stalled_fetches_total",
     Counter,
     "partitions",
-    "Partitions assigned anew inside the client because it did not fetch what the log has.",
+    "Partitions reassigned inside the client because it did not return records that the log has.",
 )
 .by("reason", Stall::NAMES);
 pub(super) const BEGINNINGS: Row = Row::new(
     "dedupd_beginnings_total",
     Counter,
     "partitions",
-    "Partitions that went on elsewhere than at the group's offset, by why.",
+    "Partitions that started at another offset than the committed offset, by reason.",
 )
 .by("reason", Beginning::NAMES);
 pub(super) const GAP_OFFSETS: Row = Row::new(
     "dedupd_gap_offsets_total",
     Counter,
     "offsets",
-    "Raw offsets that were deleted before they were read and skipped, as group.on_gap = accept asks.",
+    "Raw offsets deleted before they were read, and skipped because of group.on_gap = accept.",
 );
 pub(super) const READY: Row =
-    Row::new("dedupd_ready", Gauge, "0 or 1", "1 when /readyz answers 200, else 0.");
+    Row::new("dedupd_ready", Gauge, "0 or 1", "1 when /readyz returns 200, else 0.");
 pub(super) const BUILD: Row =
     Row::new("dedupd_build_info", Gauge, "1", "Always 1; the label is the version.").by("version", &[]);
 pub(super) const RESIDENT: Row =
     Row::new("process_resident_memory_bytes", Gauge, "bytes", "Resident memory of the process (Linux).");
-pub(super) const CPU: Row =
-    Row::new("process_cpu_seconds_total", Counter, "seconds", "User and system time of the process (Linux).");
+pub(super) const CPU: Row = Row::new(
+    "process_cpu_seconds_total",
+    Counter,
+    "seconds",
+    "User and system CPU time of the process (Linux).",
+);
 
 /// Every metric, in the order of the documentation.
 pub const TABLE: &[Row] = &[
@@ -316,9 +315,9 @@ pub const TABLE: &[Row] = &[
     CPU,
 ];
 
-/// Begins the generated section of a Markdown file.
+/// Marks the start of the generated section of a Markdown file.
 pub const BEGIN: &str = "<!-- metrics: begin, made from src/metrics/table.rs -->";
-/// Ends the generated section of a Markdown file.
+/// Marks the end of the generated section of a Markdown file.
 pub const END: &str = "<!-- metrics: end -->";
 
 /// The table in Markdown.
@@ -342,8 +341,8 @@ pub fn markdown() -> String {
     text
 }
 
-/// A Markdown file with what stands between [`BEGIN`] and [`END`] replaced by [`markdown`]; `None`
-/// when the marks are missing. The file is up to date when the result equals it.
+/// Replaces the text between [`BEGIN`] and [`END`] in a Markdown file by [`markdown`]. `None` when the
+/// marks are missing. The file is up to date when the result equals it.
 pub fn regenerated(file: &str) -> Option<String> {
     let (before, rest) = file.split_once(BEGIN)?;
     let (_, after) = rest.split_once(END)?;

@@ -1,4 +1,4 @@
-//! Claims about the metrics page.
+//! Tests of the exported metrics.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -37,7 +37,7 @@ fn running(partitions: Vec<PartitionStatus>) -> WorkerStatus {
 }
 
 #[test]
-fn the_page_shows_exactly_what_the_table_names() {
+fn exported_metrics_are_exactly_those_of_the_table() {
     let metrics = Metrics::new();
     let status = Status::new(about(), 1);
     let kind = |ids| KindStatus {
@@ -138,7 +138,7 @@ fn latencies_of_an_aborted_batch_are_not_shown() {
 }
 
 #[test]
-fn a_partition_that_moves_away_takes_its_series_along() {
+fn a_revoked_partition_has_no_series() {
     let metrics = Metrics::new();
     let status = Status::new(about(), 2);
     status.publish(0, running(vec![partition(3, PartitionState::Running)]));
@@ -162,7 +162,7 @@ fn a_partition_that_moves_away_takes_its_series_along() {
 }
 
 #[test]
-fn what_is_not_known_yet_has_no_series_and_keeps_its_last_value_when_lost() {
+fn a_value_never_known_has_no_series_and_a_value_no_longer_known_keeps_its_last_one() {
     let metrics = Metrics::new();
     let status = Status::new(about(), 1);
     let mut loading = partition(3, PartitionState::Restoring);
@@ -172,15 +172,15 @@ fn what_is_not_known_yet_has_no_series_and_keeps_its_last_value_when_lost() {
     assert!(!metrics.scrape(&status).contains("partition=\"3\""));
 
     status.publish(0, running(vec![partition(3, PartitionState::Running)]));
-    assert!(!metrics.scrape(&status).contains("dedupd_raw_"), "nobody has asked yet");
+    assert!(!metrics.scrape(&status).contains("dedupd_raw_"), "no log start offset was requested yet");
     status.note_log_starts(BTreeMap::from([(3, 5), (9, 1)]));
     let page = metrics.scrape(&status);
     assert!(page.contains("dedupd_raw_start_offset{partition=\"3\"} 5\n"), "{page}");
     assert!(page.contains("dedupd_raw_retained_records{partition=\"3\"} 2\n"), "{page}");
     assert!(page.contains("dedupd_window_certain_seconds{partition=\"3\"} 1.25\n"), "{page}");
-    assert!(!page.contains("partition=\"9\""), "somebody else's by now");
+    assert!(!page.contains("partition=\"9\""), "assigned to another member by now");
 
-    // Retention has passed the committed offset.
+    // Retention deleted records beyond the committed offset.
     status.note_log_starts(BTreeMap::from([(3, 8)]));
     assert!(metrics.scrape(&status).contains("dedupd_raw_retained_records{partition=\"3\"} 0\n"));
 
@@ -191,7 +191,7 @@ fn what_is_not_known_yet_has_no_series_and_keeps_its_last_value_when_lost() {
 }
 
 #[test]
-fn what_was_asked_for_is_shown() {
+fn configured_values_are_exported() {
     let metrics = Metrics::new();
     metrics.asked(Duration::from_hours(1), 1e-6);
     let page = metrics.render();
@@ -200,7 +200,7 @@ fn what_was_asked_for_is_shown() {
 }
 
 #[test]
-fn memory_and_cpu_time_of_the_process_are_real() {
+fn memory_and_cpu_time_of_the_process_are_plausible() {
     let page = Metrics::new().render();
     let value = |name: &str| -> f64 {
         let line = page.lines().find(|line| line.starts_with(name)).unwrap();
@@ -211,7 +211,7 @@ fn memory_and_cpu_time_of_the_process_are_real() {
 }
 
 #[test]
-fn readiness_names_every_worker_in_the_way_and_hides_no_note() {
+fn readiness_names_every_worker_that_is_not_ready_and_every_note() {
     let status = Status::new(about(), 3);
     assert_eq!(status.readiness().lines.len(), 3);
     assert_eq!(status.readiness().lines[0], "worker 0: is starting");
@@ -222,7 +222,7 @@ fn readiness_names_every_worker_in_the_way_and_hides_no_note() {
         WorkerStatus { not_ready: Some("waits for\nthe broker".to_owned()), ..running(Vec::new()) },
     );
     let mut stopped = partition(6, PartitionState::Stopped);
-    stopped.reason = Some("raw was created anew".to_owned());
+    stopped.reason = Some("raw was recreated".to_owned());
     status.publish(2, running(vec![stopped, partition(7, PartitionState::Starting)]));
     let readiness = status.readiness();
     assert!(!readiness.ready);
@@ -230,18 +230,18 @@ fn readiness_names_every_worker_in_the_way_and_hides_no_note() {
         readiness.lines,
         [
             "worker 1: waits for the broker",
-            "worker 2: partition 6 is stopped (raw was created anew), and 1 more"
+            "worker 2: partition 6 is stopped (raw was recreated), and 1 more"
         ]
     );
 
-    let notes = vec!["partition 1 remembers 3h of 24h: window.max_ids is reached".to_owned()];
+    let notes = vec!["partition 1 stores ids for 3h of 24h: window.max_ids is reached".to_owned()];
     status.publish(1, WorkerStatus { notes, ..running(Vec::new()) });
     status.publish(2, running(Vec::new()));
     let readiness = status.readiness();
     assert!(readiness.ready);
     assert_eq!(
         readiness.lines,
-        ["note: worker 1: partition 1 remembers 3h of 24h: window.max_ids is reached"]
+        ["note: worker 1: partition 1 stores ids for 3h of 24h: window.max_ids is reached"]
     );
 
     status.fail("worker 1 panicked");
@@ -251,7 +251,7 @@ fn readiness_names_every_worker_in_the_way_and_hides_no_note() {
 }
 
 #[test]
-fn the_generated_section_of_a_file_can_be_kept_equal() {
+fn the_generated_section_of_a_file_is_replaced_by_the_table() {
     let file = format!("# Metrics\n{BEGIN}\nold\n{END}\nrest\n");
     let fresh = regenerated(&file).unwrap();
     assert_ne!(fresh, file);

@@ -76,8 +76,8 @@ fn variables_that_look_like_keys_are_errors_and_those_of_kubernetes_are_not() {
     assert_eq!(
         problems_of(&sources(LEAST, &mistyped)),
         [
-            "topics.rwa (DEDUPD_TOPICS__RWA): is no key of the configuration; did you mean topics.raw?",
-            "topics.state (DEDUPD_TOPICS_STATE): is not set by this variable: the section ends with two underscores; set DEDUPD_TOPICS__STATE",
+            "topics.rwa (DEDUPD_TOPICS__RWA): is not a key of the configuration; did you mean topics.raw?",
+            "topics.state (DEDUPD_TOPICS_STATE): is not set by this variable: two underscores are required after the section; set DEDUPD_TOPICS__STATE",
         ]
     );
 }

@@ -57,7 +57,7 @@ const CASES: &[(&str, &str)] = &[
     ),
     (
         r#"group.instance = "a b""#,
-        r#"group.instance = "a b" (d.toml): contains ' ', and Kafka allows only letters, digits, '.', '_' and '-'; give a name that stays the same across restarts: letters, digits, '.', '_' and '-'"#,
+        r#"group.instance = "a b" (d.toml): contains ' ', but Kafka allows only letters, digits, '.', '_' and '-'; give a name that stays the same across restarts: letters, digits, '.', '_' and '-'"#,
     ),
     (
         r#"group.on_rewind = "go""#,
@@ -90,39 +90,39 @@ const CASES: &[(&str, &str)] = &[
     (r#"state.cache = "4KiB""#, r#"state.cache = "4KiB" (d.toml): is too small; give at least "1MiB""#),
     (
         r#"state.on_poison = "dead_letter""#,
-        r#"state.on_poison = "dead_letter" (d.toml): needs a dead-letter topic, and there is none; set topics.dead_letter, or choose another policy"#,
+        r#"state.on_poison = "dead_letter" (d.toml): requires a dead-letter topic, but topics.dead_letter is not set; set topics.dead_letter, or choose another policy"#,
     ),
     (
         r#"identity.on_missing = "dead_letter""#,
-        r#"identity.on_missing = "dead_letter" (d.toml): needs a dead-letter topic, and there is none; set topics.dead_letter, or choose another policy"#,
+        r#"identity.on_missing = "dead_letter" (d.toml): requires a dead-letter topic, but topics.dead_letter is not set; set topics.dead_letter, or choose another policy"#,
     ),
     (
         r#"window.on_probable = "dead_letter""#,
-        r#"window.on_probable = "dead_letter" (d.toml): needs a dead-letter topic, and there is none; set topics.dead_letter, or choose another policy"#,
+        r#"window.on_probable = "dead_letter" (d.toml): requires a dead-letter topic, but topics.dead_letter is not set; set topics.dead_letter, or choose another policy"#,
     ),
     (
         r#"identity.hash = "siphash""#,
-        r#"identity.hash = "siphash" (d.toml): needs a secret key, and there is none; set identity.key_file to a file that only dedupd may read"#,
+        r#"identity.hash = "siphash" (d.toml): requires a secret key, but identity.key_file is not set; set identity.key_file to a file that only dedupd may read"#,
     ),
     (
         r#"identity.key_file = "/k""#,
-        r#"identity.key_file = "/k" (d.toml): has no effect on identity.hash = "xxh3"; set identity.hash = "siphash", or leave the key file out"#,
+        r#"identity.key_file = "/k" (d.toml): has no effect with identity.hash = "xxh3"; set identity.hash = "siphash", or leave the key file out"#,
     ),
     (
         r#"topics.state = "raw""#,
-        r#"topics.state = "raw" (d.toml): is the same topic as topics.raw; give each its own topic"#,
+        r#"topics.state = "raw" (d.toml): is the same topic as topics.raw; give different topics"#,
     ),
     (
         r#"topics.dead_letter = "clean""#,
-        r#"topics.dead_letter = "clean" (d.toml): is the same topic as topics.clean; give each its own topic"#,
+        r#"topics.dead_letter = "clean" (d.toml): is the same topic as topics.clean; give different topics"#,
     ),
     (
         r#"topics.duplicates = "a/b""#,
-        r#"topics.duplicates = "a/b" (d.toml): contains '/', and Kafka allows only letters, digits, '.', '_' and '-'; give a name of 1 to 249 letters, digits, '.', '_' and '-'"#,
+        r#"topics.duplicates = "a/b" (d.toml): contains '/', but Kafka allows only letters, digits, '.', '_' and '-'; give a name of 1 to 249 letters, digits, '.', '_' and '-'"#,
     ),
     (
         r#"http.listen = "localhost""#,
-        r#"http.listen = "localhost" (d.toml): is no address with a port; give an IP address and a port, as in 127.0.0.1:9464, or 0.0.0.0:9464 for all interfaces"#,
+        r#"http.listen = "localhost" (d.toml): is not an IP address with a port; give an IP address and a port, as in 127.0.0.1:9464, or 0.0.0.0:9464 for all interfaces"#,
     ),
 ];
 
@@ -138,13 +138,13 @@ fn raw_may_not_be_clean_and_sources_of_an_id_must_exist() {
     let same = LEAST.replace("\"clean\"", "\"raw\"");
     assert_eq!(
         problems_of(&sources(&same, &[])),
-        [r#"topics.clean = "raw" (d.toml): is the same topic as topics.raw; give each its own topic"#]
+        [r#"topics.clean = "raw" (d.toml): is the same topic as topics.raw; give different topics"#]
     );
     let odd = LEAST.replace("\"json:/id\"", "[\"key\", \"json:id\"]");
     assert_eq!(
         problems_of(&sources(&odd, &[])),
         [
-            r#"identity.from = "json:id" (d.toml): has a JSON pointer that does not begin with '/'; give key, header:NAME, json:/pointer or value, as in ["json:/id"]"#
+            r#"identity.from = "json:id" (d.toml): has a JSON pointer that does not start with '/'; give key, header:NAME, json:/pointer or value, as in ["json:/id"]"#
         ]
     );
     let no_port = LEAST.replace("localhost:9092", "localhost:9092,other");
@@ -162,8 +162,8 @@ fn everything_missing_is_named_at_once() {
         problems_of(&sources("", &[])),
         [
             "kafka.bootstrap_servers: is missing; give host:port of one or more brokers, or --bootstrap-servers",
-            "topics.raw: is missing; name the topic to read, or --raw",
-            "topics.clean: is missing; name the topic to write, or --clean",
+            "topics.raw: is missing; give the topic to read, or --raw",
+            "topics.clean: is missing; give the topic to write, or --clean",
             "identity.from: is missing; give key, header:NAME, json:/pointer or value, as in [\"json:/id\"], or --id",
         ]
     );
@@ -190,14 +190,14 @@ fn unknown_keys_are_errors_with_a_suggestion_and_without_their_value() {
     assert_eq!(
         lines,
         [
-            "batch.linger (d.toml): is no key of the configuration; the keys of [batch] are interval, max_bytes, max_records, transaction_timeout",
-            "http.listen (d.toml): is a table or a list where a value belongs; write a text, a number or true/false",
-            "kafka.sasl_password (d.toml): is no key of the configuration; the keys of [kafka] are bootstrap_servers, properties",
-            "nonsense (d.toml): is no section of the configuration; the sections are batch, dedupe, group, http, identity, kafka, kinds, state, topics, window",
-            "topic (d.toml): is no section of the configuration; did you mean [topics]?",
-            "topics.rwa (d.toml): is no key of the configuration; did you mean topics.raw?",
-            "window.interval (d.toml): is no key of the configuration; did you mean batch.interval?",
-            "window.max_record (d.toml): is no key of the configuration; did you mean batch.max_records?",
+            "batch.linger (d.toml): is not a key of the configuration; the keys of [batch] are interval, max_bytes, max_records, transaction_timeout",
+            "http.listen (d.toml): is a table or a list, but must be a single value; write a string, a number or true/false",
+            "kafka.sasl_password (d.toml): is not a key of the configuration; the keys of [kafka] are bootstrap_servers, properties",
+            "nonsense (d.toml): is not a section of the configuration; the sections are batch, dedupe, group, http, identity, kafka, kinds, state, topics, window",
+            "topic (d.toml): is not a section of the configuration; did you mean [topics]?",
+            "topics.rwa (d.toml): is not a key of the configuration; did you mean topics.raw?",
+            "window.interval (d.toml): is not a key of the configuration; did you mean batch.interval?",
+            "window.max_record (d.toml): is not a key of the configuration; did you mean batch.max_records?",
         ]
     );
 }
@@ -257,32 +257,34 @@ fn kinds_are_refused_with_their_place() {
         (
             r#"kinds = [{ name = "a b", from = "key", values = [], dedupe = "no" }]"#,
             &[
-                r#"kinds[0].name = "a b" (d.toml): is no name for a kind; give a name of 1 to 32 letters, digits, '.', '_' and '-'"#,
-                r#"kinds[0].from = "key" (d.toml): is too much: a kind is told by a header or a place in JSON; say where a record tells its kind: header:NAME or json:/pointer"#,
-                r#"kinds[0].values (d.toml): is missing, or has an empty value; list what records of this kind have there, as in values = ["payment"]"#,
+                r#"kinds[0].name = "a b" (d.toml): is not a valid name of a kind; give a name of 1 to 32 letters, digits, '.', '_' and '-'"#,
+                r#"kinds[0].from = "key" (d.toml): is not supported for kinds; give the header or JSON pointer that contains the kind: header:NAME or json:/pointer"#,
+                r#"kinds[0].values (d.toml): is missing, or has an empty value; list the values of records of this kind, as in values = ["payment"]"#,
                 r#"kinds[0].dedupe = "no" (d.toml): is neither true nor false; give true or false"#,
             ],
         ),
         (
             r#"kinds = [{ name = "a", from = "header:k", values = ["1"], exact = "2h", bloom = "1h", window = "1h" }]"#,
             &[
-                r"kinds[0].window (d.toml): is no key of the configuration; the keys of [[kinds]] are bloom, dedupe, exact, false_positive_rate, from, name, on_probable, values",
+                r"kinds[0].window (d.toml): is not a key of the configuration; the keys of [[kinds]] are bloom, dedupe, exact, false_positive_rate, from, name, on_probable, values",
                 r#"kinds[0].bloom = "1h" (d.toml): is shorter than kinds[0].exact = "2h"; set kinds[0].bloom = "2h" or longer, or leave it out"#,
             ],
         ),
         (
             r#"kinds = [{ name = "a", from = "header:k", values = ["1"] }, { name = "a", from = "header:k", values = ["2"] }]"#,
-            &[r#"kinds[1].name = "a" (d.toml): names two kinds; give another name"#],
+            &[r#"kinds[1].name = "a" (d.toml): is the name of two kinds; give another name"#],
         ),
         (
             r#"kinds = [{ name = "a", from = "header:k", values = ["1"], on_probable = "dead_letter" }]"#,
             &[
-                r#"kinds.on_probable = "dead_letter": needs a dead-letter topic, and there is none; set topics.dead_letter, or choose another policy"#,
+                r#"kinds.on_probable = "dead_letter": requires a dead-letter topic, but topics.dead_letter is not set; set topics.dead_letter, or choose another policy"#,
             ],
         ),
         (
             "kinds = 3",
-            &["kinds (d.toml): is a list of tables; write [[kinds]] and its keys below, in a file"],
+            &[
+                "kinds (d.toml): must be a list of tables; write [[kinds]] and its keys below it, in the configuration file",
+            ],
         ),
     ];
     for (toml, lines) in cases {
@@ -294,6 +296,6 @@ fn kinds_are_refused_with_their_place() {
     let file = format!("kinds = [{}]\n{LEAST}", nine.join(", "));
     assert_eq!(
         problems_of(&sources(&file, &[])),
-        ["kinds: are too many; keep to 8, one can have several values"]
+        ["kinds: has too many entries; use at most 8; one kind can have several values"]
     );
 }

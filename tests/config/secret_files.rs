@@ -49,8 +49,8 @@ fn every_file_that_cannot_be_used_is_told() {
     let told = read(&lines).unwrap_err();
     for words in [
         "kafka.properties.ssl.key.password.file = \"/nowhere/to/be/found\": cannot be read: No such file",
-        "is empty; name a file with the value alone",
-        "names a file, and sasl.password is set as well; set one of them",
+        "is empty; give a file that contains only the value",
+        "names a file, but sasl.password is set as well; set only one of them",
         "kafka.properties.acks.file = ",
     ] {
         assert!(told.contains(words), "{words:?} is not in:\n{told}");

@@ -149,7 +149,7 @@ fn a_slice_that_does_not_exist_is_rejected_with_a_list_of_those_that_do() {
     let output = dedupd(dir.path(), &["export", "--filter", "1/5"]);
     assert!(output.code == 1 && output.err.contains("no partition 1"), "{output:?}");
     let output = dedupd(dir.path(), &["export", "--filter", "0/noon"]);
-    assert!(output.code == 2 && output.err.contains("is no time"), "{output:?}");
+    assert!(output.code == 2 && output.err.contains("is not a time"), "{output:?}");
     let output = dedupd_with(dir.path(), &["export", "--filter", "0/5"], &[("DEDUPD_WINDOW__BLOOM", "1h")]);
     assert!(output.code == 1 && output.err.contains("window.bloom"), "{output:?}");
 }

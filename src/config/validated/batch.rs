@@ -1,4 +1,4 @@
-//! How much one transaction holds.
+//! Limits of a transaction.
 
 use std::time::Duration;
 
@@ -6,20 +6,20 @@ use crate::config::as_typed::TypedBatch;
 use crate::config::reading::Reading;
 use crate::config::units::duration_text;
 
-/// How much one transaction holds: whichever limit is reached first ends it.
+/// Limits of a transaction: the first limit that is reached ends it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
-    /// Most records, at least 1.
+    /// Maximum number of records, at least 1.
     pub max_records: usize,
-    /// Most bytes of keys and values, at least 1 KiB.
+    /// Maximum number of bytes of keys and values, at least 1 KiB.
     pub max_bytes: u64,
-    /// Longest time from the first record on. Shorter than the transaction timeout.
+    /// Maximum time since the first record. Shorter than the transaction timeout.
     pub interval: Duration,
-    /// When the broker gives a transaction up. Shorter than the session timeout.
+    /// When the broker aborts a transaction. Shorter than the session timeout.
     pub transaction_timeout: Duration,
 }
 
-/// More records than this in one transaction are a typing error.
+/// A larger value is taken for a typing error.
 const MOST_RECORDS: u64 = 10_000_000;
 
 pub(super) fn validate(typed: &TypedBatch, reading: &mut Reading<'_>) -> Option<Batch> {
@@ -37,7 +37,7 @@ pub(super) fn validate(typed: &TypedBatch, reading: &mut Reading<'_>) -> Option<
             duration_text(timeout)
         );
         let remedy = "lower it, or raise batch.transaction_timeout";
-        reading.refuse("batch.interval", Some(&duration_text(interval)), &what, remedy);
+        reading.reject("batch.interval", Some(&duration_text(interval)), &what, remedy);
     }
     Some(Batch {
         max_records: usize::try_from(max_records?).ok()?,

@@ -10,25 +10,25 @@ use crate::config::topic_name;
 /// The consumer group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Group {
-    /// The group's name; also the beginning of each transactional id.
+    /// The group's name; also the prefix of each transactional id.
     pub id: String,
     /// This instance's name in it, the same after a restart.
     pub instance: String,
-    /// How many members this process has, at least 1.
+    /// The number of members of this process, at least 1.
     pub workers: usize,
-    /// Whether a restarted instance gets its partitions back at once.
+    /// Whether a restarted instance gets its partitions back without a rebalance.
     pub static_membership: bool,
-    /// How long the broker waits for a silent member. Longer than the transaction timeout.
+    /// How long the broker waits for heartbeats of a member. Longer than the transaction timeout.
     pub session_timeout: Duration,
-    /// Where to begin when neither the group nor the state topic knows an offset.
+    /// The start offset when neither the group nor the state topic has an offset.
     pub start: Start,
-    /// What to do when the group's offset is below what the state topic committed.
+    /// The policy when the group's offset is below the offset committed in the state topic.
     pub on_rewind: OnRewind,
-    /// What to do when the raw log does not hold the offset to go on at.
+    /// The policy when the raw log does not contain the next offset to process.
     pub on_gap: OnGap,
 }
 
-/// More members than this in one process are a typing error.
+/// A larger value is taken for a typing error.
 const MOST_WORKERS: u64 = 1_000;
 
 pub(super) fn validate(all: &AsTyped, host: &str, reading: &mut Reading<'_>) -> Option<Group> {
@@ -54,7 +54,7 @@ pub(super) fn validate(all: &AsTyped, host: &str, reading: &mut Reading<'_>) -> 
     })
 }
 
-/// The group's name. Without one it is made of the topics, which are checked on their own.
+/// The group's name. The default consists of the topic names, which are checked separately.
 fn group_id(all: &AsTyped, reading: &mut Reading<'_>) -> Option<String> {
     match (&all.group.id, &all.topics.raw, &all.topics.clean) {
         (Some(id), _, _) => {
@@ -65,17 +65,17 @@ fn group_id(all: &AsTyped, reading: &mut Reading<'_>) -> Option<String> {
     }
 }
 
-/// The instance's name. Kafka holds `group.instance.id` to the rule of topic names; room is left
-/// for the worker's number.
+/// The instance's name. Kafka applies the rule of topic names to `group.instance.id`; the limit leaves room for the
+/// worker number.
 fn instance(typed: Option<&str>, host: &str, reading: &mut Reading<'_>) -> Option<String> {
     let name = typed.unwrap_or(host);
     let what = match topic_name::check(name) {
         Ok(()) if name.len() <= 240 => return Some(name.to_owned()),
-        Ok(()) => format!("has {} characters, and 240 is the limit", name.len()),
+        Ok(()) => format!("has {} characters, but at most 240 are allowed", name.len()),
         Err(what) => what,
     };
     let what = if typed.is_none() { format!("(the host name) {what}") } else { what };
     let remedy = "give a name that stays the same across restarts: letters, digits, '.', '_' and '-'";
-    reading.refuse("group.instance", Some(name), &what, remedy);
+    reading.reject("group.instance", Some(name), &what, remedy);
     None
 }

@@ -9,10 +9,9 @@ use crate::config::reading::Reading;
 /// Metrics, health and status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Http {
-    /// Address and port; port 0 means any.
+    /// Listen address and port; port 0 means any free port.
     pub listen: SocketAddr,
-    /// The file with the secret of those who may ask about ids and have them forgotten; without it
-    /// nobody may. Not opened while validating.
+    /// The file with the bearer token of the admin API, which is disabled without it. Not opened during validation.
     pub token_file: Option<PathBuf>,
 }
 
@@ -23,7 +22,7 @@ pub(super) fn validate(typed: &TypedHttp, reading: &mut Reading<'_>) -> Option<H
     let token_file = typed.token_file.as_deref().filter(|path| !path.is_empty()).map(PathBuf::from);
     let listen = text.trim().parse().ok();
     if listen.is_none() {
-        reading.refuse(key, Some(text), "is no address with a port", remedy);
+        reading.reject(key, Some(text), "is not an IP address with a port", remedy);
     }
     Some(Http { listen: listen?, token_file })
 }

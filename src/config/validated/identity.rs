@@ -1,4 +1,4 @@
-//! What an id is.
+//! Source and hash of ids.
 
 use std::path::PathBuf;
 
@@ -8,29 +8,29 @@ use crate::config::id_source::IdSource;
 use crate::config::reading::Reading;
 use crate::dedupe::Fingerprint;
 
-/// What an id is.
+/// Source and hash of ids.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// Where it stands, at least one place; several parts make one id.
+    /// The sources, at least one; several parts form one id.
     pub from: Vec<IdSource>,
-    /// What to do with a record that has none.
+    /// The policy for a record without an id.
     pub on_missing: OnMissing,
-    /// A record with this header goes through whatever its id.
+    /// A record with this header is forwarded regardless of its id.
     pub force_header: Option<String>,
-    /// How it becomes 16 bytes.
+    /// The hash that maps an id to 16 bytes.
     pub hash: HashChoice,
-    /// The rules under which windows may begin empty, once, because they were changed.
+    /// The fingerprint of the changed identity rules for which windows may start empty, once.
     pub accept_change: Option<Fingerprint>,
 }
 
-/// How an id that is no UUID becomes 16 bytes.
+/// The hash that maps an id other than a UUID to 16 bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HashChoice {
     /// XXH3-128, unkeyed.
     Xxh3,
     /// SipHash 128 with a secret key.
     SipHash {
-        /// The file that holds the key; not opened while validating.
+        /// The file with the key. Not opened during validation.
         key_file: PathBuf,
     },
 }
@@ -58,8 +58,14 @@ fn accept_change(text: Option<&str>, reading: &mut Reading<'_>) -> Option<Finger
     let text = text.filter(|text| !text.is_empty())?;
     let parsed = text.parse().ok();
     if parsed.is_none() {
-        let remedy = "give the eight hex digits that a start names which refuses the change, or leave it out";
-        reading.refuse("identity.accept_change", Some(text), "is no fingerprint of identity rules", remedy);
+        let remedy =
+            "give the eight hex digits from the error message that rejects the change, or leave it out";
+        reading.reject(
+            "identity.accept_change",
+            Some(text),
+            "is not a fingerprint of identity rules",
+            remedy,
+        );
     }
     parsed
 }
@@ -67,13 +73,13 @@ fn accept_change(text: Option<&str>, reading: &mut Reading<'_>) -> Option<Finger
 pub(super) fn sources(texts: &[String], reading: &mut Reading<'_>) -> Option<Vec<IdSource>> {
     let remedy = "give key, header:NAME, json:/pointer or value, as in [\"json:/id\"]";
     if texts.is_empty() {
-        reading.refuse("identity.from", None, "is missing", &format!("{remedy}, or --id"));
+        reading.reject("identity.from", None, "is missing", &format!("{remedy}, or --id"));
         return None;
     }
     let parsed: Vec<_> = texts
         .iter()
         .map(|text| {
-            IdSource::parse(text).map_err(|what| reading.refuse("identity.from", Some(text), &what, remedy))
+            IdSource::parse(text).map_err(|what| reading.reject("identity.from", Some(text), &what, remedy))
         })
         .collect();
     parsed.into_iter().collect::<Result<_, ()>>().ok()
@@ -86,10 +92,10 @@ pub(super) fn hash(typed: &TypedIdentity, reading: &mut Reading<'_>) -> Option<H
         ("xxh3", None) => Some(HashChoice::Xxh3),
         ("xxh3", Some(path)) => {
             let remedy = "set identity.hash = \"siphash\", or leave the key file out";
-            reading.refuse(
+            reading.reject(
                 "identity.key_file",
                 Some(path),
-                "has no effect on identity.hash = \"xxh3\"",
+                "has no effect with identity.hash = \"xxh3\"",
                 remedy,
             );
             None
@@ -97,11 +103,16 @@ pub(super) fn hash(typed: &TypedIdentity, reading: &mut Reading<'_>) -> Option<H
         ("siphash", Some(path)) => Some(HashChoice::SipHash { key_file: PathBuf::from(path) }),
         ("siphash", None) => {
             let remedy = "set identity.key_file to a file that only dedupd may read";
-            reading.refuse("identity.hash", Some(word), "needs a secret key, and there is none", remedy);
+            reading.reject(
+                "identity.hash",
+                Some(word),
+                "requires a secret key, but identity.key_file is not set",
+                remedy,
+            );
             None
         }
         _ => {
-            reading.refuse("identity.hash", Some(word), "is not one of the choices", remedy);
+            reading.reject("identity.hash", Some(word), "is not one of the choices", remedy);
             None
         }
     }

@@ -1,4 +1,4 @@
-//! Records with windows of their own.
+//! Kinds of records with separate windows.
 
 use std::time::Duration;
 
@@ -9,19 +9,19 @@ use crate::config::id_source::IdSource;
 use crate::config::reading::Reading;
 use crate::dedupe::KindId;
 
-/// Kinds beside each other: each has a window in every partition, and its share of the limits.
+/// Maximum number of kinds: each has a window in every partition, and a share of the limits.
 const MOST_KINDS: usize = 8;
 
-/// Records with a window of their own.
+/// A kind of records with a separate window.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Kind {
-    /// Its name, 1 to 32 letters, digits, `.`, `_` and `-`. What is remembered belongs to the name.
+    /// Its name: 1 to 32 letters, digits, `.`, `_` and `-`. Stored ids belong to the name.
     pub name: String,
-    /// Where a record tells its kind: a header or a place in JSON.
+    /// The header or JSON pointer that contains the kind.
     pub from: IdSource,
-    /// What records of this kind have there, at least one.
+    /// The values of records of this kind, at least one.
     pub values: Vec<String>,
-    /// How long their ids are remembered; `None` when they are forwarded without a look.
+    /// How long their ids are stored; `None` when they are forwarded without de-duplication.
     pub window: Option<Window>,
 }
 
@@ -37,11 +37,11 @@ pub(super) fn validate(
     reading: &mut Reading<'_>,
 ) -> Option<Vec<Kind>> {
     if typed.len() > MOST_KINDS {
-        reading.refuse(
+        reading.reject(
             "kinds",
             None,
-            "are too many",
-            &format!("keep to {MOST_KINDS}, one can have several values"),
+            "has too many entries",
+            &format!("use at most {MOST_KINDS}; one kind can have several values"),
         );
         return None;
     }
@@ -57,12 +57,12 @@ pub(super) fn validate(
         };
         if let Some(earlier) = typed.iter().take(number).find(same) {
             let what = if earlier.name == later.name {
-                "names two kinds".to_owned()
+                "is the name of two kinds".to_owned()
             } else {
                 let earlier = earlier.name.as_deref().unwrap_or_default();
-                format!("cannot be told from {earlier:?} by the 15 bits that blocks have for it")
+                format!("has the same 15-bit kind id as {earlier:?}, and blocks store only this id")
             };
-            reading.refuse(
+            reading.reject(
                 &format!("kinds[{number}].name"),
                 later.name.as_deref(),
                 &what,
@@ -85,8 +85,8 @@ fn kind(
     let values =
         typed.values.clone().filter(|values| !values.is_empty() && values.iter().all(|it| !it.is_empty()));
     if values.is_none() {
-        let remedy = "list what records of this kind have there, as in values = [\"payment\"]";
-        reading.refuse(&format!("{path}.values"), None, "is missing, or has an empty value", remedy);
+        let remedy = "list the values of records of this kind, as in values = [\"payment\"]";
+        reading.reject(&format!("{path}.values"), None, "is missing, or has an empty value", remedy);
     }
     let dedupe = match &typed.dedupe {
         Some(flag) => reading.flag(&format!("{path}.dedupe"), Some(flag)),
@@ -101,25 +101,23 @@ fn name(key: &str, value: Option<&str>, reading: &mut Reading<'_>) -> Option<Str
     let text = reading.required(key, value, remedy)?;
     let legal = |c: char| c.is_ascii_alphanumeric() || ['.', '_', '-'].contains(&c);
     if text.len() > 32 || !text.chars().all(legal) {
-        reading.refuse(key, Some(text), "is no name for a kind", remedy);
+        reading.reject(key, Some(text), "is not a valid name of a kind", remedy);
         return None;
     }
     Some(text.to_owned())
 }
 
 fn from(key: &str, value: Option<&str>, reading: &mut Reading<'_>) -> Option<IdSource> {
-    let remedy = "say where a record tells its kind: header:NAME or json:/pointer";
+    let remedy = "give the header or JSON pointer that contains the kind: header:NAME or json:/pointer";
     let text = reading.required(key, value, remedy)?;
     let parsed = IdSource::parse(text).and_then(|source| match source {
         IdSource::Header(_) | IdSource::Json(_) => Ok(source),
-        IdSource::Key | IdSource::Value => {
-            Err("is too much: a kind is told by a header or a place in JSON".to_owned())
-        }
+        IdSource::Key | IdSource::Value => Err("is not supported for kinds".to_owned()),
     });
-    parsed.map_err(|what| reading.refuse(key, Some(text), &what, remedy)).ok()
+    parsed.map_err(|what| reading.reject(key, Some(text), &what, remedy)).ok()
 }
 
-/// `[window]` with what the kind has of its own. A kind with a length of its own has filters only when it asks for them.
+/// `[window]`, overridden by the keys of the kind. A kind that sets `exact` has filters only when it sets `bloom` too.
 fn own_window(
     path: &str,
     typed: &TypedKind,
@@ -139,10 +137,10 @@ fn own_window(
         (None, None) => Some(common.bloom),
     };
     if let (Some(exact), Some(bloom)) = (exact, bloom) {
-        window::bloom_reaches_beyond((&key("bloom"), bloom), (&key("exact"), exact), reading);
+        window::check_bloom_length((&key("bloom"), bloom), (&key("exact"), exact), reading);
     }
-    let of_common = typed_common.false_positive_rate.as_deref();
-    let rate = typed.false_positive_rate.as_deref().or(of_common);
+    let common_rate = typed_common.false_positive_rate.as_deref();
+    let rate = typed.false_positive_rate.as_deref().or(common_rate);
     let rate = window::rate(&key("false_positive_rate"), rate, reading);
     let on_probable = match &typed.on_probable {
         Some(word) => reading.choice(&key("on_probable"), Some(word)),

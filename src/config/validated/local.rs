@@ -1,24 +1,24 @@
-//! The part of the configuration that says what the local state is: for commands that ask no broker.
+//! The part of the configuration that concerns the local state, for commands that connect to no broker.
 
 use super::{HashChoice, Http, Kind, State, Window, http, identity, kinds, state, window};
 use crate::config::as_typed::AsTyped;
 use crate::config::id_source::IdSource;
 use crate::config::reading::Reading;
 
-/// What it takes to read the local state. Brokers, topics and group may be missing.
+/// The configuration for reading the local state. Brokers, topics and group may be missing.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Local {
-    /// Where an id stands, if that is configured; several parts make one id.
+    /// The sources of an id, if configured; several parts form one id.
     pub from: Option<Vec<IdSource>>,
-    /// How an id becomes 16 bytes.
+    /// The hash that maps an id to 16 bytes.
     pub hash: HashChoice,
-    /// How long an identity is remembered.
+    /// How long an id is stored.
     pub window: Window,
-    /// Records with windows of their own.
+    /// Kinds of records with separate windows.
     pub kinds: Vec<Kind>,
     /// The local state.
     pub state: State,
-    /// Where a running instance answers.
+    /// The HTTP endpoint of a running instance.
     pub http: Http,
 }
 

@@ -1,4 +1,4 @@
-//! The validated configuration: real types, no impossible combination.
+//! The validated configuration: typed values without invalid combinations.
 
 mod batch;
 mod group;
@@ -27,24 +27,24 @@ use super::choices::{Mode, OnMissing, OnPoison, OnProbable};
 use super::reading::Reading;
 use super::units::duration_text;
 
-/// The configuration in force.
+/// The effective configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// How to reach Kafka.
+    /// Connection to Kafka.
     pub kafka: Kafka,
     /// The topics.
     pub topics: Topics,
     /// The consumer group.
     pub group: Group,
-    /// What an id is.
+    /// Source and hash of ids.
     pub identity: Identity,
-    /// What is done with duplicates.
+    /// Handling of duplicates.
     pub mode: Mode,
-    /// How long an identity is remembered.
+    /// How long an id is stored.
     pub window: Window,
-    /// Records with windows of their own, the first that takes a record has it.
+    /// Kinds of records with separate windows; the first kind that matches a record applies.
     pub kinds: Vec<Kind>,
-    /// How much one transaction holds.
+    /// Limits of a transaction.
     pub batch: Batch,
     /// The local state.
     pub state: State,
@@ -52,8 +52,8 @@ pub struct Config {
     pub http: Http,
 }
 
-/// Gives the typed texts their types. `None` only after a problem has been noted; problems are
-/// noted for all sections, and then for the rules between them.
+/// Converts the texts to typed values. Returns `None` only after a problem was recorded. Problems are recorded for all
+/// sections first, and then for the rules between sections.
 pub(super) fn validate(typed: &AsTyped, host: &str, reading: &mut Reading<'_>) -> Option<Config> {
     let kafka = kafka::validate(&typed.kafka, reading);
     let topics = topics::validate(&typed.topics, reading);
@@ -67,7 +67,7 @@ pub(super) fn validate(typed: &AsTyped, host: &str, reading: &mut Reading<'_>) -
     let http = http::validate(&typed.http, reading);
 
     if let (Some(group), Some(batch)) = (&group, &batch) {
-        transaction_ends_before_session(group, batch, reading);
+        check_transaction_timeout(group, batch, reading);
     }
     if typed.topics.dead_letter.is_none() {
         let policies = [
@@ -78,8 +78,8 @@ pub(super) fn validate(typed: &AsTyped, host: &str, reading: &mut Reading<'_>) -
         ];
         policies
             .iter()
-            .filter(|(_, asked)| *asked == Some(true))
-            .for_each(|(key, _)| dead_letter(key, reading));
+            .filter(|(_, is_dead_letter)| *is_dead_letter == Some(true))
+            .for_each(|(key, _)| reject_dead_letter(key, reading));
     }
     Some(Config {
         kafka: kafka?,
@@ -95,13 +95,13 @@ pub(super) fn validate(typed: &AsTyped, host: &str, reading: &mut Reading<'_>) -
     })
 }
 
-/// A member that lost its session must not have a transaction left that blocks its successor.
-fn transaction_ends_before_session(group: &Group, batch: &Batch, reading: &mut Reading<'_>) {
+/// A member that lost its session must not leave an open transaction that blocks its successor.
+fn check_transaction_timeout(group: &Group, batch: &Batch, reading: &mut Reading<'_>) {
     if batch.transaction_timeout < group.session_timeout {
         return;
     }
     let session = duration_text(group.session_timeout);
-    reading.refuse(
+    reading.reject(
         "batch.transaction_timeout",
         Some(&duration_text(batch.transaction_timeout)),
         &format!(
@@ -111,11 +111,11 @@ fn transaction_ends_before_session(group: &Group, batch: &Batch, reading: &mut R
     );
 }
 
-fn dead_letter(key: &str, reading: &mut Reading<'_>) {
-    reading.refuse(
+fn reject_dead_letter(key: &str, reading: &mut Reading<'_>) {
+    reading.reject(
         key,
         Some(OnMissing::DeadLetter.as_str()),
-        "needs a dead-letter topic, and there is none",
+        "requires a dead-letter topic, but topics.dead_letter is not set",
         "set topics.dead_letter, or choose another policy",
     );
 }

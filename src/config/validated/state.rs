@@ -10,19 +10,19 @@ use crate::config::reading::Reading;
 /// The local state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct State {
-    /// The directory; one process at a time.
+    /// The directory, used by one process at a time.
     pub dir: PathBuf,
-    /// Memory for reading it, in bytes, at least 1 MiB.
+    /// Memory of the read cache, in bytes, at least 1 MiB.
     pub cache: u64,
-    /// Most bytes of the directory, at least 64 MiB.
+    /// Maximum size of the directory in bytes, at least 16 MiB.
     pub max_disk: Option<u64>,
-    /// What to do with a record that the broker refuses.
+    /// The policy for a record that the broker rejects.
     pub on_poison: OnPoison,
-    /// How long it is tried again before that.
+    /// How long such a record is retried first.
     pub poison_retry: Duration,
 }
 
-/// Below, the engine's own files and dead space would leave nothing for the state.
+/// With less, the engine's own files and dead space would leave no space for the state.
 const LEAST_DISK: u64 = 16 << 20;
 
 pub(super) fn validate(typed: &TypedState, reading: &mut Reading<'_>) -> Option<State> {

@@ -4,27 +4,27 @@ use crate::config::as_typed::TypedTopics;
 use crate::config::reading::Reading;
 use crate::config::topic_name::TopicName;
 
-/// The topics. No two are the same.
+/// The topics, all different.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topics {
-    /// What is read.
+    /// The topic that is read.
     pub raw: TopicName,
-    /// What is written.
+    /// The topic that is written.
     pub clean: TopicName,
-    /// Where the state is kept.
+    /// The state topic.
     pub state: TopicName,
-    /// Where records go that can be neither forwarded nor dropped.
+    /// The dead-letter topic, for records of policies set to `dead_letter`.
     pub dead_letter: Option<TopicName>,
-    /// Where dropped records go, with headers naming the owner.
+    /// The topic for dropped records, with headers that name the owner.
     pub duplicates: Option<TopicName>,
     /// Whether missing topics are created, shaped like raw.
     pub create: bool,
 }
 
 pub(super) fn validate(typed: &TypedTopics, reading: &mut Reading<'_>) -> Option<Topics> {
-    let raw = required("topics.raw", typed.raw.as_deref(), "name the topic to read, or --raw", reading);
+    let raw = required("topics.raw", typed.raw.as_deref(), "give the topic to read, or --raw", reading);
     let clean =
-        required("topics.clean", typed.clean.as_deref(), "name the topic to write, or --clean", reading);
+        required("topics.clean", typed.clean.as_deref(), "give the topic to write, or --clean", reading);
     let state = match (&typed.state, &clean) {
         (Some(text), _) => reading.topic("topics.state", text),
         (None, Some(clean)) => reading.topic("topics.state", &format!("{clean}.dedupd")),
@@ -33,7 +33,7 @@ pub(super) fn validate(typed: &TypedTopics, reading: &mut Reading<'_>) -> Option
     let dead_letter = optional("topics.dead_letter", typed.dead_letter.as_deref(), reading);
     let duplicates = optional("topics.duplicates", typed.duplicates.as_deref(), reading);
     let create = reading.flag("topics.create", typed.create.as_deref());
-    distinct(
+    check_distinct(
         &[
             ("topics.raw", raw.as_ref()),
             ("topics.clean", clean.as_ref()),
@@ -55,15 +55,14 @@ fn optional(key: &str, value: Option<&str>, reading: &mut Reading<'_>) -> Option
     value.and_then(|text| reading.topic(key, text))
 }
 
-/// Refuses every topic that repeats an earlier one: dedupd would read what it writes, or mix records
-/// with state.
-fn distinct(topics: &[(&str, Option<&TopicName>)], reading: &mut Reading<'_>) {
+/// Rejects every topic that is the same as an earlier one: dedupd would read its own output, or mix records with state.
+fn check_distinct(topics: &[(&str, Option<&TopicName>)], reading: &mut Reading<'_>) {
     for (place, (key, topic)) in topics.iter().enumerate() {
         let Some(topic) = topic else { continue };
         let earlier = topics.iter().take(place).find(|(_, other)| *other == Some(*topic));
         if let Some((other, _)) = earlier {
             let what = format!("is the same topic as {other}");
-            reading.refuse(key, Some(topic.as_str()), &what, "give each its own topic");
+            reading.reject(key, Some(topic.as_str()), &what, "give different topics");
         }
     }
 }

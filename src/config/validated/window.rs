@@ -1,4 +1,4 @@
-//! How long an identity is remembered.
+//! How long an id is stored.
 
 use std::time::Duration;
 
@@ -7,34 +7,34 @@ use crate::config::choices::{OnProbable, Overflow, WindowTime};
 use crate::config::reading::Reading;
 use crate::config::units::duration_text;
 
-/// How long an identity is remembered.
+/// How long an id is stored.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Window {
-    /// Remembered exactly for this long, at least one second.
+    /// How long it is stored exactly, at least one second.
     pub exact: Duration,
-    /// Remembered in a Bloom filter until then.
+    /// How long it is stored in Bloom filters, at least `exact`.
     pub bloom: Duration,
-    /// Into how many slices that time is cut, 1 to 64: a slice is dropped as a whole.
+    /// The number of slices of the Bloom filters, 1 to 64. A slice expires as a whole.
     pub slices: u32,
-    /// Of the Bloom part: above 0, at most 0.5.
+    /// The false-positive rate of the Bloom filters: above 0, at most 0.5.
     pub false_positive_rate: f64,
-    /// What to do with a record that only the Bloom part knows.
+    /// The policy for a record whose id only the Bloom filters report as seen.
     pub on_probable: OnProbable,
-    /// Most identities in this process, at least 1.
+    /// Maximum number of ids in this process, at least 1.
     pub max_ids: u64,
-    /// What happens when that is reached.
+    /// The behaviour at `max_ids`.
     pub overflow: Overflow,
-    /// Most bytes of index and filters in this process, at least 16 MiB.
+    /// Maximum memory of index and filters in this process, in bytes, at least 16 MiB.
     pub max_memory: Option<u64>,
-    /// Which clock moves the window.
+    /// The clock that advances the window.
     pub time: WindowTime,
 }
 
-/// Below, the smallest tables of a few dozen partitions would not fit.
+/// With less, the smallest tables of a few dozen partitions would not fit.
 const LEAST_MEMORY: u64 = 16 << 20;
-/// 38 bits of offset distance are kept for each identity (DESIGN 4.3).
+/// The index stores 38 bits of offset distance for each identity.
 const MOST_IDS: u64 = 1 << 38;
-/// A look-up asks every slice, and each costs a share of the rate.
+/// A look-up checks every slice, and each slice takes a share of the false-positive rate.
 const MOST_SLICES: u64 = 64;
 
 pub(super) fn validate(typed: &TypedWindow, reading: &mut Reading<'_>) -> Option<Window> {
@@ -45,7 +45,7 @@ pub(super) fn validate(typed: &TypedWindow, reading: &mut Reading<'_>) -> Option
         None => exact,
     };
     if let (Some(exact), Some(bloom)) = (exact, bloom) {
-        bloom_reaches_beyond(("window.bloom", bloom), ("window.exact", exact), reading);
+        check_bloom_length(("window.bloom", bloom), ("window.exact", exact), reading);
     }
     let slices = reading.whole("window.slices", typed.slices.as_deref(), 1..=MOST_SLICES);
     let rate = rate("window.false_positive_rate", typed.false_positive_rate.as_deref(), reading);
@@ -70,7 +70,7 @@ pub(super) fn validate(typed: &TypedWindow, reading: &mut Reading<'_>) -> Option
     })
 }
 
-pub(super) fn bloom_reaches_beyond(
+pub(super) fn check_bloom_length(
     (key, bloom): (&str, Duration),
     (exact_key, exact): (&str, Duration),
     reading: &mut Reading<'_>,
@@ -81,7 +81,7 @@ pub(super) fn bloom_reaches_beyond(
     let (exact_text, bloom_text) = (duration_text(exact), duration_text(bloom));
     let what = format!("is shorter than {exact_key} = \"{exact_text}\"");
     let remedy = format!("set {key} = \"{exact_text}\" or longer, or leave it out");
-    reading.refuse(key, Some(&bloom_text), &what, &remedy);
+    reading.reject(key, Some(&bloom_text), &what, &remedy);
 }
 
 pub(super) fn rate(key: &str, value: Option<&str>, reading: &mut Reading<'_>) -> Option<f64> {
@@ -89,7 +89,7 @@ pub(super) fn rate(key: &str, value: Option<&str>, reading: &mut Reading<'_>) ->
     let text = reading.required(key, value, remedy)?;
     let rate = text.trim().parse::<f64>().ok().filter(|rate| *rate > 0.0 && *rate <= 0.5);
     if rate.is_none() {
-        reading.refuse(key, Some(text), "is out of range", remedy);
+        reading.reject(key, Some(text), "is out of range", remedy);
     }
     rate
 }

@@ -1,6 +1,6 @@
-//! What an operator may ask for: where an id is, and to have it forgotten.
+//! The admin API: looks up an id (`GET /state`) and forgets an id (`POST /forget`).
 //!
-//! Nobody may, unless the configuration names a file with a secret; then whoever has the secret.
+//! Both endpoints are disabled until `http.token_file` is set, and then require its content as bearer token.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -17,22 +17,22 @@ use super::Endpoint;
 use super::server::Trusted;
 use crate::control::{Answer, Control, Refusal};
 
-/// The shortest secret, in bytes.
+/// Minimum length of a bearer token, in bytes.
 const SHORTEST: usize = 16;
 
-/// The secret of those who may ask.
+/// The bearer token of the admin API.
 #[derive(Clone)]
 pub struct Token(Arc<str>);
 
 impl Token {
-    /// A secret; `None` when it is shorter than 16 bytes.
+    /// A token; `None` when `secret` is shorter than 16 bytes.
     #[must_use]
     pub fn new(secret: &str) -> Option<Self> {
         (secret.len() >= SHORTEST).then(|| Self(secret.into()))
     }
 
-    /// Compares every byte, so that the time tells nothing about where they differ.
-    fn is(&self, other: &str) -> bool {
+    /// Compares every byte, so that the time does not reveal where the texts differ.
+    fn matches(&self, other: &str) -> bool {
         let differing =
             self.0.bytes().zip(other.bytes()).fold(0, |seen, (mine, theirs)| seen | (mine ^ theirs));
         self.0.len() == other.len() && differing == 0
@@ -45,30 +45,30 @@ impl fmt::Debug for Token {
     }
 }
 
-/// The way to the workers, once there are any.
+/// The admin API and its channel to the workers.
 #[derive(Debug, Clone, Default)]
 pub struct Door {
-    /// Who may use it: whoever has this, or nobody.
+    /// The required bearer token; without it the admin API is disabled.
     pub token: Option<Token>,
-    /// Set when the workers have started.
+    /// The channel to the workers, set when they have started.
     pub control: Arc<OnceLock<Control>>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(untagged)]
-enum Texts {
-    One(String),
+enum Id {
+    Text(String),
     Parts(Vec<String>),
 }
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Wish {
-    id: Texts,
+struct ForgetRequest {
+    id: Id,
     partition: Option<u32>,
 }
 
-/// Somebody who has shown the secret. Comes before anything of the request's body is read.
+/// Proof that the client sent the bearer token. Extracted before the request body is read.
 pub(super) struct Operator;
 
 impl FromRequestParts<Endpoint> for Operator {
@@ -76,14 +76,17 @@ impl FromRequestParts<Endpoint> for Operator {
 
     async fn from_request_parts(parts: &mut Parts, shown: &Endpoint) -> Result<Self, Response> {
         let Some(token) = &shown.door.token else {
-            let why = "nobody may ask here: name a file with a secret in http.token_file, and start again";
-            return Err(refuse(StatusCode::FORBIDDEN, why));
+            let why =
+                "the admin API is disabled; set http.token_file to a file with a bearer token and restart";
+            return Err(error_response(StatusCode::FORBIDDEN, why));
         };
         let given = parts.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-        if !given.and_then(|given| given.strip_prefix("Bearer ")).is_some_and(|given| token.is(given.trim()))
+        if !given
+            .and_then(|given| given.strip_prefix("Bearer "))
+            .is_some_and(|given| token.matches(given.trim()))
         {
-            let why = "send the secret of http.token_file, as in: Authorization: Bearer SECRET";
-            return Err(refuse(StatusCode::UNAUTHORIZED, why));
+            let why = "bearer token missing or wrong; send the content of http.token_file as Authorization: Bearer TOKEN";
+            return Err(error_response(StatusCode::UNAUTHORIZED, why));
         }
         if let Some(trusted) = parts.extensions.get::<Trusted>() {
             trusted.grant();
@@ -92,7 +95,7 @@ impl FromRequestParts<Endpoint> for Operator {
     }
 }
 
-/// `GET /state?id=…`: where an id is.
+/// `GET /state?id=…`: looks up an id.
 pub(super) async fn state(
     _operator: Operator,
     State(shown): State<Endpoint>,
@@ -105,17 +108,17 @@ pub(super) async fn state(
             ("id", _) => texts.push(value),
             ("partition", Ok(number)) => partition = Some(number),
             _ => {
-                return refuse(
+                return error_response(
                     StatusCode::BAD_REQUEST,
-                    "ask with id=TEXT, once for each part, and partition=NUMBER",
+                    "invalid query; use id=TEXT, once for each part of the id, and optionally partition=NUMBER",
                 );
             }
         }
     }
-    ask(shown.door, texts, partition, false).await
+    request(shown.door, texts, partition, false).await
 }
 
-/// `POST /forget`: takes an id back.
+/// `POST /forget`: forgets an id.
 pub(super) async fn forget(
     _operator: Operator,
     State(shown): State<Endpoint>,
@@ -124,39 +127,49 @@ pub(super) async fn forget(
 ) -> Response {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     if kind.split(';').next().map(str::trim) != Some("application/json") {
-        return refuse(StatusCode::UNSUPPORTED_MEDIA_TYPE, "send content-type: application/json");
+        return error_response(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "unsupported content type; send content-type: application/json",
+        );
     }
-    match serde_json::from_slice::<Wish>(&body) {
-        Ok(Wish { id, partition }) => {
+    match serde_json::from_slice::<ForgetRequest>(&body) {
+        Ok(ForgetRequest { id, partition }) => {
             let texts = match id {
-                Texts::One(text) => vec![text],
-                Texts::Parts(parts) => parts,
+                Id::Text(text) => vec![text],
+                Id::Parts(parts) => parts,
             };
-            ask(shown.door, texts, partition, true).await
+            request(shown.door, texts, partition, true).await
         }
-        Err(error) => refuse(
+        Err(error) => error_response(
             StatusCode::BAD_REQUEST,
-            &format!(r#"send {{"id": "TEXT"}} or {{"id": ["PART", "PART"], "partition": NUMBER}}: {error}"#),
+            &format!(
+                r#"invalid body: {error}; send {{"id": "TEXT"}} or {{"id": ["PART", "PART"], "partition": NUMBER}}"#
+            ),
         ),
     }
 }
 
-async fn ask(door: Door, texts: Vec<String>, partition: Option<u32>, forget: bool) -> Response {
+async fn request(door: Door, texts: Vec<String>, partition: Option<u32>, forget: bool) -> Response {
     let Some(control) = door.control.get().cloned() else {
-        return refuse(StatusCode::SERVICE_UNAVAILABLE, "the workers have not started yet; see /readyz");
+        return error_response(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the workers have not started yet; see /readyz",
+        );
     };
-    let asked = tokio::task::spawn_blocking(move || control.ask(&texts, partition, forget)).await;
-    match asked {
-        Ok(Ok(answer)) => found(&answer, forget),
-        Ok(Err(Refusal::Question(why))) => refuse(StatusCode::BAD_REQUEST, &why),
-        Ok(Err(Refusal::Unavailable(why))) => refuse(StatusCode::SERVICE_UNAVAILABLE, &why),
-        Err(_) => refuse(StatusCode::INTERNAL_SERVER_ERROR, "the question failed; the log says why"),
+    let result = tokio::task::spawn_blocking(move || control.ask(&texts, partition, forget)).await;
+    match result {
+        Ok(Ok(answer)) => answer_response(&answer, forget),
+        Ok(Err(Refusal::Question(why))) => error_response(StatusCode::BAD_REQUEST, &why),
+        Ok(Err(Refusal::Unavailable(why))) => error_response(StatusCode::SERVICE_UNAVAILABLE, &why),
+        Err(_) => {
+            error_response(StatusCode::INTERNAL_SERVER_ERROR, "the request failed; the cause is in the log")
+        }
     }
 }
 
-/// 200 with what was found. 404 where no partition of this process has the id, with the partitions that were
-/// asked: another instance may have it.
-fn found(answer: &Answer, forget: bool) -> Response {
+/// 200 with the places of the id. 404 when no partition of this process has the id, with the partitions that
+/// were searched: another instance may have it.
+fn answer_response(answer: &Answer, forget: bool) -> Response {
     let code = if answer.places.is_empty() { StatusCode::NOT_FOUND } else { StatusCode::OK };
     let verb = if forget { "forgotten" } else { "found" };
     let document = json!({
@@ -168,7 +181,7 @@ fn found(answer: &Answer, forget: bool) -> Response {
     (code, [(header::CONTENT_TYPE, "application/json")], format!("{document}\n")).into_response()
 }
 
-fn refuse(code: StatusCode, why: &str) -> Response {
+fn error_response(code: StatusCode, why: &str) -> Response {
     (code, [(header::CONTENT_TYPE, "application/json")], format!("{}\n", json!({ "error": why })))
         .into_response()
 }

@@ -1,0 +1,239 @@
+//! The topic monitor polls what no Kafka client reports: topics that grow or are recreated, the log start offsets of
+//! raw, hanging upstream transactions, and partitions that are assigned to no member of the group. It runs on one
+//! thread with its own clients, so that no worker waits for a response.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::assembly::settings;
+use super::hanging::Hanging;
+use super::ownership::Ownership;
+use super::supervisor::pause;
+use super::{Ended, Service};
+use crate::cli::Exit;
+use crate::clock::{self, Clock, SystemClock};
+use crate::kafka::{GroupMonitor, LogEnds, LookError, Offsets, TopicWatch, Topology};
+use crate::metrics::{Metrics, Status};
+use crate::pipeline::{Reach, StableEnds};
+use crate::ports::Failure;
+
+/// Interval between checks of the topics. Until the next check a recreated topic is taken for the old one.
+const TOPICS_INTERVAL: Duration = Duration::from_secs(5);
+/// Interval between requests of the log start offsets. Retention deletes whole segments, every few minutes at most.
+const LOG_STARTS_INTERVAL: Duration = Duration::from_secs(30);
+/// Interval between requests of last stable offsets and high watermarks.
+const LOG_ENDS_INTERVAL: Duration = Duration::from_secs(10);
+/// Interval between descriptions of the group; each broker lists its groups for that.
+const GROUP_INTERVAL: Duration = Duration::from_secs(4);
+/// Time limit of a forced rebalance: all members have to learn of it in their heartbeats. Nothing else is checked
+/// meanwhile.
+const FORCED_REBALANCE_LIMIT: Duration = Duration::from_secs(15);
+/// Time limit of a request; well below the time limit of a stop.
+const REQUEST_LIMIT: Duration = Duration::from_secs(2);
+/// Interval between checks for newly assigned partitions.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Starts the monitor. It runs until `stop` is set, or until it finds a reason to end the process.
+pub(super) fn start_monitor(
+    service: &Service,
+    start: &Topology,
+    (reach, stable_ends): (&Reach, &StableEnds),
+    stop: &Arc<AtomicBool>,
+) -> Result<JoinHandle<Result<(), Ended>>, Ended> {
+    let settings = settings(&service.config, 0);
+    let operator = |failed: Failure| Ended::new(Exit::Operator, failed.what);
+    let mut monitor = Monitor {
+        topics: TopicWatch::new(&settings, start, service.config.topics.create)?,
+        ends: LogEnds::new(&settings).map_err(operator)?,
+        group: GroupMonitor::new(&settings).map_err(operator)?,
+        ownership: Ownership::default(),
+        client_id: settings.transactional_id.clone(),
+        raw: start.partitions,
+        hanging: Hanging::new(&settings.raw, &settings.bootstrap_servers),
+        clock: SystemClock::start(),
+        status: Arc::clone(&service.status),
+        metrics: service.metrics.clone(),
+        reach: reach.clone(),
+        stable_ends: stable_ends.clone(),
+        owned: BTreeSet::new(),
+        topics_checked: None,
+        log_starts_requested: None,
+        log_ends_requested: None,
+        group_described: None,
+        failure_logged: false,
+        stop: Arc::clone(stop),
+    };
+    let stop = Arc::clone(stop);
+    let work = move || {
+        while !stop.load(Ordering::Acquire) {
+            monitor.iterate()?;
+            pause(POLL_INTERVAL, &stop);
+        }
+        Ok(())
+    };
+    std::thread::Builder::new().name("monitor".to_owned()).spawn(work).map_err(|e| {
+        Ended::failed(format!(
+            "the thread of the topic monitor cannot be started: {e}; raise the limit on processes"
+        ))
+    })
+}
+
+struct Monitor {
+    topics: TopicWatch,
+    ends: LogEnds,
+    group: GroupMonitor,
+    ownership: Ownership,
+    /// The client id of the first worker.
+    client_id: String,
+    /// The number of raw partitions.
+    raw: usize,
+    hanging: Hanging,
+    clock: SystemClock,
+    status: Arc<Status>,
+    metrics: Metrics,
+    reach: Reach,
+    /// The last stable offsets of raw, for the workers.
+    stable_ends: StableEnds,
+    /// The partitions of this process at the last iteration.
+    owned: BTreeSet<u32>,
+    /// The time of the last request of each type.
+    topics_checked: Option<Instant>,
+    log_starts_requested: Option<Instant>,
+    log_ends_requested: Option<Instant>,
+    group_described: Option<Instant>,
+    stop: Arc<AtomicBool>,
+    /// Requests fail, and a warning was logged.
+    failure_logged: bool,
+}
+
+impl Monitor {
+    /// Sends the requests that are due. An unreachable broker is logged once only: the workers report it as well.
+    fn iterate(&mut self) -> Result<(), Ended> {
+        match self.request() {
+            Ok(()) => self.failure_logged = false,
+            Err(LookError::Unanswered(what)) => {
+                if !self.failure_logged {
+                    tracing::warn!(
+                        "{what}; until a request succeeds, changes of the topics and of the group are not detected, \
+                         and dedupd_raw_start_offset, dedupd_raw_hanging_seconds and dedupd_group_* keep their last \
+                         values"
+                    );
+                }
+                self.failure_logged = true;
+            }
+            Err(LookError::LeftBehind(what)) => return Err(Ended::new(Exit::StartUp, what)),
+            Err(LookError::Replaced(what)) => return Err(Ended::new(Exit::Operator, what)),
+        }
+        Ok(())
+    }
+
+    /// Returns at the first request without a response: a stop waits for this method.
+    fn request(&mut self) -> Result<(), LookError> {
+        let workers = self.status.workers();
+        let owned = workers.iter().flat_map(|worker| &worker.partitions).map(|it| it.partition).collect();
+        let has_new_partitions = !BTreeSet::is_subset(&owned, &self.owned);
+        self.owned = owned;
+        // The group assigned partitions of a grown topic before this check was due.
+        let has_partition_to_cover = self.owned.iter().any(|partition| !self.reach.covers(*partition));
+        if is_due(&mut self.topics_checked, TOPICS_INTERVAL) || has_partition_to_cover {
+            let sight = self.topics.look()?;
+            sight.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+            self.reach.raise(sight.reach);
+            self.raw = self.raw.max(sight.raw);
+        }
+        let unanswered = |failed: Failure| LookError::Unanswered(failed.what);
+        if is_due(&mut self.log_starts_requested, LOG_STARTS_INTERVAL) || has_new_partitions {
+            let starts = self.ends.first(self.all(), REQUEST_LIMIT).map_err(unanswered)?;
+            self.status.note_log_starts(starts);
+        }
+        if is_due(&mut self.log_ends_requested, LOG_ENDS_INTERVAL) {
+            self.check_log_ends().map_err(unanswered)?;
+        }
+        if is_due(&mut self.group_described, GROUP_INTERVAL) {
+            self.check_group().map_err(unanswered)?;
+        }
+        Ok(())
+    }
+
+    /// All partitions of the raw topic.
+    fn all(&self) -> impl Iterator<Item = u32> + Clone + use<> {
+        0..u32::try_from(self.raw).unwrap_or(u32::MAX)
+    }
+
+    fn check_log_ends(&mut self) -> Result<(), Failure> {
+        let (stable, high_watermarks) = self.ends.last(self.all(), REQUEST_LIMIT)?;
+        self.stable_ends.note(&stable);
+        let is_owned = |partition: &u32| self.owned.contains(partition);
+        let owned: Offsets =
+            stable.iter().filter(|(it, _)| is_owned(it)).map(|(it, end)| (*it, *end)).collect();
+        let now = self.clock.elapsed();
+        let ages = self.hanging.observe(&(owned, high_watermarks), now);
+        self.hanging.warn(now);
+        self.status.note_hanging(ages, self.hanging.notes(now));
+        let committed = self.group.committed(self.all(), REQUEST_LIMIT)?;
+        self.status.note_group_lag(lag(&stable, &committed, &self.status.log_starts()));
+        Ok(())
+    }
+
+    fn check_group(&mut self) -> Result<(), Failure> {
+        let view = self.group.view(REQUEST_LIMIT)?;
+        let now = self.clock.elapsed();
+        let reassigned = self.ownership.observe(&view, self.raw, now);
+        if reassigned > 0 {
+            tracing::info!(partitions = reassigned, "unassigned partitions are assigned again");
+        }
+        let about = self.status.about();
+        let obstacle = self.ownership.obstacle(&about.group, &about.raw, now);
+        self.status.note_unassigned(self.ownership.unassigned(), obstacle);
+        if self.ownership.is_due(&view, &self.client_id, now) {
+            tracing::warn!(
+                partitions = self.ownership.unassigned(),
+                topic = about.raw,
+                group = about.group,
+                "partitions are unassigned although the group is stable; forcing a rebalance"
+            );
+            self.ownership.note_forced(now);
+            self.metrics.forced_rebalances().inc();
+            if !self.group.force_rebalance(FORCED_REBALANCE_LIMIT, &self.stop)? {
+                let limit_s = FORCED_REBALANCE_LIMIT.as_secs();
+                tracing::warn!(
+                    limit_s,
+                    "the forced rebalance did not complete in time; retrying with backoff"
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The lag of the group in each partition, in offsets: from the committed offset, or from the log start offset where
+/// the group has none, to the last stable offset.
+fn lag(stable: &Offsets, committed: &Offsets, starts: &BTreeMap<u32, u64>) -> BTreeMap<u32, u64> {
+    let from = |partition| committed.get(partition).or_else(|| starts.get(partition)).copied();
+    stable.iter().filter_map(|(it, end)| Some((*it, end.saturating_sub(from(it)?)))).collect()
+}
+
+/// Whether `every` has passed since `last`; if so, sets `last` to now.
+fn is_due(last: &mut Option<Instant>, every: Duration) -> bool {
+    let due = last.is_none_or(|last| last.elapsed() >= every);
+    if due {
+        *last = Some(clock::monotonic());
+    }
+    due
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lag_is_counted_from_the_committed_offset_or_else_from_the_start_of_the_log() {
+        let stable = Offsets::from([(0, 100), (1, 50), (2, 7), (3, 9)]);
+        let committed = Offsets::from([(0, 90), (2, 8)]);
+        let starts = BTreeMap::from([(0, 10), (1, 20), (2, 0)]);
+        assert_eq!(lag(&stable, &committed, &starts), BTreeMap::from([(0, 10), (1, 30), (2, 0)]));
+    }
+}
