@@ -12,7 +12,7 @@ use super::loading::cut_back;
 use super::options::Options;
 use super::partition::Partition;
 use super::sizes::metadata_bytes;
-use super::time::told;
+use super::time::ahead_of_wall_ms;
 use super::trouble::Trouble;
 use super::worker::{Core, World};
 use crate::clock::Clock;
@@ -196,7 +196,7 @@ fn position(partition: &Partition, options: &Options, (most, time_ahead_ms): (us
         state_next: partition.state_next,
         stream_time_ms: partition.windows.as_ref().map_or(0, Windows::stream_time_ms),
         rules: options.rules(),
-        ahead_of_wall_ms: told(options.kinds.time(), (time_ahead_ms, partition.ahead_ms)),
+        ahead_of_wall_ms: ahead_of_wall_ms(options.kinds.time(), (time_ahead_ms, partition.ahead_ms)),
         tail: open_tail.or(partition.tail),
         forgets: forgotten.map_or(partition.forgets, |forgotten| forgotten.number),
         windows: partition.windows.as_ref().map(Windows::remembered).unwrap_or_default(),

@@ -48,9 +48,14 @@ impl<W: World> Core<W> {
         if records != 1 {
             partition.suspect = Some(refused.first);
             partition.limit = None;
-        } else if let Some(description) = partition.schedule_retry(refused.first, now, self.options.poison_retry) {
+        } else if let Some(description) =
+            partition.schedule_retry(refused.first, now, self.options.poison_retry)
+        {
             partition.limit = Some(1);
-            tracing::warn!("{description}; after the last attempt state.on_poison ({}) applies", self.options.on_poison.as_str());
+            tracing::warn!(
+                "{description}; after the last attempt state.on_poison ({}) applies",
+                self.options.on_poison.as_str()
+            );
         } else {
             partition.rejected = Some((refused.first, error.to_owned()));
             partition.limit = None;
@@ -99,7 +104,8 @@ impl Partition {
     /// Schedules the next attempt for a rejected record and returns its description; `None` when the retries are
     /// exhausted. The partition pauses until the attempt.
     fn schedule_retry(&mut self, offset: Offset, now: Duration, patience: Duration) -> Option<String> {
-        let no_retries = self.retries_exhausted_at.is_some_and(|since| now.saturating_sub(since) < NO_RETRIES_FOR);
+        let no_retries =
+            self.retries_exhausted_at.is_some_and(|since| now.saturating_sub(since) < NO_RETRIES_FOR);
         let delays = retry_delays(if no_retries { Duration::ZERO } else { patience });
         let earlier = self.rejection.take().filter(|rejection| rejection.offset == offset);
         let attempts = earlier.map_or(0, |rejection| rejection.attempts) + 1;
@@ -113,7 +119,8 @@ impl Partition {
             delays.len() + 1,
             humantime::format_duration(*delay)
         );
-        self.rejection = Some(Rejection { offset, attempts, next: now + *delay, description: description.clone() });
+        self.rejection =
+            Some(Rejection { offset, attempts, next: now + *delay, description: description.clone() });
         Some(description)
     }
 
@@ -179,8 +186,15 @@ mod tests {
             assert!(!partition.rests(now));
         }
         assert_eq!(partition.schedule_retry(7, now, PATIENCE), None);
-        assert_eq!(partition.schedule_retry(8, now + NO_RETRIES_FOR / 2, PATIENCE), None, "the next record is not retried");
-        assert!(partition.schedule_retry(9, now + NO_RETRIES_FOR, PATIENCE).is_some(), "a record that is not retried does not extend the period");
+        assert_eq!(
+            partition.schedule_retry(8, now + NO_RETRIES_FOR / 2, PATIENCE),
+            None,
+            "the next record is not retried"
+        );
+        assert!(
+            partition.schedule_retry(9, now + NO_RETRIES_FOR, PATIENCE).is_some(),
+            "a record that is not retried does not extend the period"
+        );
     }
 
     #[test]

@@ -243,8 +243,9 @@ impl<W: World> Core<W> {
             _ => self.options.keep_duplicates.then_some(Side::Duplicates),
         };
         self.suppress(record, Outcome::Probable, side, || {
-            let detail =
-                format!("the id was probably seen in the slice of the window that starts at {since_ms} epoch ms");
+            let detail = format!(
+                "the id was probably seen in the slice of the window that starts at {since_ms} epoch ms"
+            );
             Reason { slice_ms: Some(since_ms), ..Reason::new("probable", detail) }
         })
     }

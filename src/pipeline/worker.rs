@@ -239,8 +239,10 @@ impl<W: World> Core<W> {
         }
         // Only one failure is handled per iteration: the most severe one. A failure with `Remedy::Retry` may recur in
         // every iteration, and would otherwise hide forever that the producer has to be replaced.
-        let mut failed: Vec<Trouble> =
-            [recovered.err(), gathered.err().map(Trouble::from), checked.err()].into_iter().flatten().collect();
+        let mut failed: Vec<Trouble> = [recovered.err(), gathered.err().map(Trouble::from), checked.err()]
+            .into_iter()
+            .flatten()
+            .collect();
         let most_severe = failed.iter().position(|trouble| !trouble.is_transient()).unwrap_or(0);
         if failed.is_empty() { Ok(()) } else { Err(failed.swap_remove(most_severe)) }
     }
