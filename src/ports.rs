@@ -29,7 +29,7 @@ pub trait Record: Fields {
     }
     /// Size of key and value, in bytes.
     fn size(&self) -> usize;
-    /// Whether it has a header of this name, whatever its value.
+    /// Whether it has a header of this name, regardless of its value.
     fn has_header(&self, name: &str) -> bool;
 }
 

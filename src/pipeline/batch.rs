@@ -156,8 +156,8 @@ impl Partitions {
         self.iter_mut().filter(|partition| partition.open.is_some() && partition.is_running())
     }
 
-    /// The numbers of the partitions for which `wanted` holds.
-    pub fn ids(&self, wanted: impl Fn(&Partition) -> bool) -> Vec<PartitionId> {
-        self.iter().filter(|p| wanted(p)).map(|p| p.id).collect()
+    /// The numbers of the partitions for which `matches` returns true.
+    pub fn ids(&self, matches: impl Fn(&Partition) -> bool) -> Vec<PartitionId> {
+        self.iter().filter(|p| matches(p)).map(|p| p.id).collect()
     }
 }

@@ -39,8 +39,8 @@ impl<W: World> Core<W> {
 
     fn find_owners(&self, request: &Asked) -> Result<Answer, StoreError> {
         let mut answer = Answer::default();
-        let wanted = |p: &&Partition| request.partition.is_none_or(|only| only == p.id);
-        for partition in self.partitions.iter().filter(wanted) {
+        let requested = |p: &&Partition| request.partition.is_none_or(|only| only == p.id);
+        for partition in self.partitions.iter().filter(requested) {
             match partition.windows.as_ref().filter(|_| partition.is_running()) {
                 Some(windows) => {
                     answer.looked_into.push(partition.id);
@@ -78,8 +78,8 @@ impl<W: World> Core<W> {
         // A filter bit does not contain the owner; the blocks do.
         self.store.scan(filed, &mut |view| {
             let stored = view.owners_of(identity).map_err(|e| unusable(partition.id, &e))?;
-            let beyond = stored.into_iter().filter(|owner| owners.iter().all(|(known, _)| known != owner));
-            places.extend(beyond.map(|owner| place(Some(owner), view.header.time_first_ms, Part::Bloom)));
+            let older = stored.into_iter().filter(|owner| owners.iter().all(|(known, _)| known != owner));
+            places.extend(older.map(|owner| place(Some(owner), view.header.time_first_ms, Part::Bloom)));
             Ok(())
         })?;
         if places.is_empty() {

@@ -79,17 +79,17 @@ impl Limits {
     }
 
     /// An empty window of a worker that has `windows` of them.
-    pub(super) fn window(&self, wanted: WindowLimits, windows: u64) -> Window {
+    pub(super) fn window(&self, configured: WindowLimits, windows: u64) -> Window {
         let share = self.share(windows);
-        let bloom = wanted.bloom.map(|bloom| BloomLimits { max_bytes: share.bytes, ..bloom });
+        let bloom = configured.bloom.map(|bloom| BloomLimits { max_bytes: share.bytes, ..bloom });
         match self.when_full {
             // A single partition may use what the others leave free: the limit on the count is shared only later, in
             // `Enforced::apply`.
             Overflow::Shrink => {
                 let ids = if share.limit == Limit::Ids { self.ids_of_worker() } else { share.ids };
-                Window::new(WindowLimits { max_ids: ids, bloom, ..wanted })
+                Window::new(WindowLimits { max_ids: ids, bloom, ..configured })
             }
-            Overflow::Evict => Window::evicting(WindowLimits { max_ids: share.ids, bloom, ..wanted }),
+            Overflow::Evict => Window::evicting(WindowLimits { max_ids: share.ids, bloom, ..configured }),
         }
     }
 
@@ -175,14 +175,14 @@ impl Enforced {
     /// Which limit makes this window shorter than configured, or has removed ids inside it.
     pub fn active_limit(&self, window: &Window, limits: &Limits) -> Option<Limit> {
         let share = self.share.map(|(_, share)| share)?;
-        let (asked, exact) = (window.asked().as_secs_f64(), window.exact().as_secs_f64());
+        let (configured, exact) = (window.asked().as_secs_f64(), window.exact().as_secs_f64());
         // Times are known with a resolution of one mark, 1/256 of the window.
-        let shorter = |seconds: f64, wanted: f64| seconds < wanted * (1.0 - 1.0 / 128.0);
+        let shorter = |seconds: f64, of: f64| seconds < of * (1.0 - 1.0 / 128.0);
         let exact_shorter = shorter(window.exact_seconds(), exact);
-        if window.is_short_by_note() && shorter(window.effective_seconds(), asked) {
+        if window.is_short_by_note() && shorter(window.effective_seconds(), configured) {
             return Some(Limit::Incomplete);
         }
-        if exact_shorter || shorter(window.effective_seconds(), asked) {
+        if exact_shorter || shorter(window.effective_seconds(), configured) {
             // After a restart the limit on disk space has not taken effect yet, but the window is still shortened by
             // it.
             let other = if exact_shorter { share.limit } else { Limit::Memory };
@@ -267,19 +267,19 @@ mod tests {
     #[test]
     fn a_table_is_rebuilt_when_its_share_has_changed() {
         let limits = Limits { when_full: Overflow::Evict, max_ids: 12_000, ..LIMITS };
-        let wanted = WindowLimits {
+        let configured = WindowLimits {
             exact: Duration::from_hours(1),
             max_ids: 1,
             time: crate::dedupe::TimeSource::Record,
             bloom: None,
         };
-        let window = limits.window(wanted, 3);
+        let window = limits.window(configured, 3);
         assert_eq!(window.slots(), Some(4_000));
         assert_eq!(
             [1, 2, 3, 4].map(|count| limits.needs_other_table(&window, count)),
             [true, false, false, true]
         );
-        assert!(!LIMITS.needs_other_table(&LIMITS.window(wanted, 1), 50));
+        assert!(!LIMITS.needs_other_table(&LIMITS.window(configured, 1), 50));
     }
 
     #[test]

@@ -57,7 +57,7 @@ pub struct Options {
     pub mode: Mode,
     /// Whether dropped records go to the duplicates topic.
     pub keep_duplicates: bool,
-    /// A record with this header is forwarded whatever its id.
+    /// A record with this header is forwarded regardless of its id.
     pub force_header: Option<String>,
     /// Policy for records without id.
     pub on_missing: OnMissing,
@@ -77,7 +77,7 @@ pub struct Options {
     pub max_records: usize,
     /// Most bytes of one transaction.
     pub max_bytes: usize,
-    /// Longest time a transaction stays open while records come.
+    /// Longest time a transaction stays open while records arrive.
     pub interval: Duration,
     /// How long the broker keeps a transaction open.
     pub transaction_timeout: Duration,

@@ -1,8 +1,8 @@
-//! Classifies each record of a partition: the next one, one behind a gap in the log, or one of an earlier position.
+//! Classifies each record of a partition: the next one, the first one after a gap in the log, or one of an earlier position.
 //!
 //! A log has gaps where compaction removed records, where a transaction was aborted, and at transaction markers.
 //! After a seek, a consumer can also return records that it had fetched for the previous position. If such a record
-//! were taken for the first record behind a gap, everything between C and the record would look old, and all of it
+//! were taken for the first record after a gap, everything between C and the record would look old, and all of it
 //! would be lost. The sequence that must not happen:
 //!
 //! ```text
@@ -31,7 +31,7 @@ pub enum Arrival {
     Next,
     /// A record that was already processed.
     Repeated,
-    /// It may be the next record behind a gap, but a second reading has to confirm it: seek again.
+    /// It may be the next record after a gap, but a second reading has to confirm it: seek again.
     Unproven,
     /// A record that was skipped as part of a gap.
     Missed,

@@ -169,15 +169,7 @@ impl Report {
         let (count, lag) = running.fold((0, 0), |(count, sum), p| (count + 1, sum + lag(p).unwrap_or(0)));
         let LastMinute { records, duplicates, .. } = self.last_minute;
         let (worker, partitions) = (self.worker, partitions.iter().count());
-        tracing::info!(
-            worker,
-            records,
-            duplicates,
-            lag,
-            running = count,
-            partitions,
-            "summary of the last minute"
-        );
+        tracing::info!(worker, records, duplicates, lag, running = count, partitions, "minute summary");
         self.last_minute = LastMinute { since: Some(now), ..LastMinute::default() };
     }
 
@@ -280,7 +272,7 @@ impl Report {
         if self.not_ready.take().is_some() {
             self.published = None;
             if self.failure_open {
-                tracing::info!("the broker responds again");
+                tracing::info!("the broker is reachable");
                 self.failure_open = false;
             }
         }

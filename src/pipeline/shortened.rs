@@ -100,7 +100,7 @@ impl<W: World> Core<W> {
         if outdated.is_empty() {
             return Ok(());
         }
-        tracing::info!(partitions = ?outdated, "share of memory per window changed; reloading the state into new tables");
+        tracing::info!(partitions = ?outdated, "number of windows changed; reloading the state into tables of the new size");
         let now = self.clock.elapsed();
         for id in &outdated {
             if let Some(partition) = self.partitions.get_mut(*id) {
@@ -114,7 +114,7 @@ impl<W: World> Core<W> {
     /// Empty windows for one of the current partitions, to be filled with the state up to C.
     pub(super) fn empty_windows(&self, checkpoint: Option<&Checkpoint>) -> Windows {
         let (limits, count) = (&self.options.limits, self.options.windows_of(&self.partitions));
-        let window = |kind: &Kind| kind.window.map(|wanted| limits.window(wanted, count));
+        let window = |kind: &Kind| kind.window.map(|configured| limits.window(configured, count));
         let mut windows = Windows::new(self.options.kinds.iter().map(|kind| (kind.id, window(kind))));
         if let Some(checkpoint) = checkpoint {
             windows.follow(&checkpoint.windows);
@@ -125,7 +125,7 @@ impl<W: World> Core<W> {
 
 /// The effect of a limit on a window, in one line.
 fn limit_text(limit: Limit, window: &Window, options: &Options) -> String {
-    let (asked, limit) = (duration_text(window.asked()), limit.setting(&options.limits));
+    let (configured, limit) = (duration_text(window.asked()), limit.setting(&options.limits));
     if window.evicted_share() > 0.0 {
         return format!(
             "{limit}: of the ids of the last {}, {:.2} % were overwritten (window.overflow = \"evict\"); none of the \
@@ -144,7 +144,7 @@ fn limit_text(limit: Limit, window: &Window, options: &Options) -> String {
         );
     }
     let part = if exact < all { format!(" ({} exactly)", seconds_text(exact)) } else { String::new() };
-    format!("{limit}: ids are stored for {}{part} instead of {asked}", seconds_text(all))
+    format!("{limit}: ids are stored for {}{part} instead of {configured}", seconds_text(all))
 }
 
 /// The command that computes what the configured window requires, for this process at the observed rate.

@@ -21,7 +21,7 @@ const BESIDE_METADATA: usize = 80;
 pub(super) const CHECKPOINT_CORE: usize = 448;
 
 /// Most identities of a block in a state topic that accepts batches of `largest_batch` bytes. Every block with that
-/// many identities fits, whatever its offsets.
+/// many identities fits, regardless of its offsets.
 #[must_use]
 pub fn block_ids(largest_batch: Option<u64>) -> usize {
     let fitting = largest_batch.map_or(BLOCK_IDS, |bytes| {

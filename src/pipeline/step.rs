@@ -209,7 +209,7 @@ impl<W: World> Core<W> {
         Ok(())
     }
 
-    /// Whether the producer of the record forces it through by a header, whatever its id.
+    /// Whether the record has the header that forces it through, regardless of its id.
     fn is_forced(&self, record: &RawOf<'_, W>) -> bool {
         self.options.force_header.as_ref().is_some_and(|name| record.has_header(name))
     }

@@ -220,15 +220,15 @@ impl<W: World> Core<W> {
         if self.goes_back() {
             self.commit(source)?;
         }
-        let mut checked = Ok(());
+        let mut check = Ok(());
         if self.unreachable && self.prepared && !self.batch.is_open() {
-            checked = self.check_broker(source);
+            check = self.check_broker(source);
         }
         let wait = self.wait();
         let (chunk, gathered) = gather(source, wait);
         self.process(source, &chunk)?;
         drop(chunk);
-        // The records before the damaged batch are committed first: the operator continues behind them.
+        // The records before the damaged batch are committed first: the operator then skips only the damaged batch.
         if gathered.as_ref().is_err_and(|failed| failed.remedy == Remedy::Stop) {
             self.commit(source)?;
         }
@@ -239,10 +239,8 @@ impl<W: World> Core<W> {
         }
         // Only one failure is handled per iteration: the most severe one. A failure with `Remedy::Retry` may recur in
         // every iteration, and would otherwise hide forever that the producer has to be replaced.
-        let mut failed: Vec<Trouble> = [recovered.err(), gathered.err().map(Trouble::from), checked.err()]
-            .into_iter()
-            .flatten()
-            .collect();
+        let mut failed: Vec<Trouble> =
+            [recovered.err(), gathered.err().map(Trouble::from), check.err()].into_iter().flatten().collect();
         let most_severe = failed.iter().position(|trouble| !trouble.is_transient()).unwrap_or(0);
         if failed.is_empty() { Ok(()) } else { Err(failed.swap_remove(most_severe)) }
     }
