@@ -158,7 +158,8 @@ impl Enforced {
             let index = window.index_bytes_ahead();
             let filter_bytes = share.bytes.saturating_sub(index);
             // Uneven traffic can make tables grow more than calculated. The limit is reduced in proportion to the
-            // peak memory, not to the current use: memory is freed only when the last owners of the tables expire.
+            // memory of the tables, not set by the ids stored now: memory is freed only when the last owners of the
+            // tables expire.
             let grown = window.memory_in_index();
             let max_ids = if grown > share.bytes { scaled(max_ids, share.bytes, grown) } else { max_ids };
             window.set_bounds(Bounds { max_ids, max_stored, filter_bytes });

@@ -47,7 +47,7 @@ pub struct Options {
     pub rule: IdentityRule,
     /// The identity rules for which windows may start empty, once: the operator accepts the change to these rules.
     pub accept_change: Option<Fingerprint>,
-    /// The configured hash.
+    /// The hash in use.
     pub hash: HashKind,
     /// The kinds of records, and for how long the ids of each are stored.
     pub kinds: Kinds,

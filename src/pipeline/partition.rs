@@ -148,7 +148,8 @@ pub struct Partition {
     /// The start offset of this partition was chosen by this process only. It is committed although no record was
     /// read, so that the next owner starts at the same offset.
     pub unsettled: bool,
-    /// The committed offset that the state topic was found to exceed, if that was seen once.
+    /// The committed offset that the state topic was found to exceed, if that was seen once; the second time it
+    /// counts.
     pub behind_state: Option<Offset>,
     /// The lowest of the records rejected last. The records before it are sent first, without it; then it is sent
     /// alone.
