@@ -1,42 +1,42 @@
-//! The only reader of time. Everything else gets `now` as an argument.
+//! The only module that reads the clocks. Everything else receives `now` as an argument.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// Milliseconds since the Unix epoch, by the wall clock.
+/// Wall clock, epoch milliseconds.
 #[must_use]
-#[expect(clippy::disallowed_methods, reason = "this file is where time is read")]
+#[expect(clippy::disallowed_methods, reason = "this file reads the clocks")]
 pub fn wall_ms() -> i64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
-        .saturating_add(put_forward().0)
+        .saturating_add(test_offset().0)
 }
 
-/// The monotonic clock, for measuring and for deadlines.
+/// Monotonic clock, for durations and deadlines.
 #[must_use]
-#[expect(clippy::disallowed_methods, reason = "this file is where time is read")]
+#[expect(clippy::disallowed_methods, reason = "this file reads the clocks")]
 pub fn monotonic() -> Instant {
     Instant::now()
 }
 
-/// Where a worker gets the time from. The simulation has its own.
+/// The clocks of a worker. The simulation has its own implementation.
 pub trait Clock {
-    /// Milliseconds since the Unix epoch.
+    /// Wall clock, epoch milliseconds.
     fn wall_ms(&self) -> i64;
-    /// Time since some fixed moment; never goes back.
+    /// Monotonic time since some fixed moment.
     fn elapsed(&self) -> std::time::Duration;
-    /// Lets time pass before the next attempt of something that failed.
+    /// Waits before the next attempt of a failed operation.
     fn rest(&self, pause: std::time::Duration);
 }
 
-/// The clocks of the machine.
+/// The clocks of the operating system.
 #[derive(Debug, Clone, Copy)]
 pub struct SystemClock {
     origin: Instant,
 }
 
 impl SystemClock {
-    /// A clock that counts from now.
+    /// A clock whose monotonic time starts now.
     #[must_use]
     pub fn start() -> Self {
         Self { origin: monotonic() }
@@ -49,7 +49,7 @@ impl Clock for SystemClock {
     }
 
     fn elapsed(&self) -> std::time::Duration {
-        self.origin.elapsed() + put_forward().1
+        self.origin.elapsed() + test_offset().1
     }
 
     fn rest(&self, pause: std::time::Duration) {
@@ -57,10 +57,10 @@ impl Clock for SystemClock {
     }
 }
 
-/// Test builds: what the file named by `DEDUPD_CLOCK` puts the wall clock and the monotonic clock forward, in ms. Both are
-/// zero without it.
+/// Test builds: how far the wall clock and the monotonic clock are set forward, ms, read from the file named by
+/// `DEDUPD_CLOCK`. Both are zero without that variable.
 #[cfg(feature = "failpoints")]
-fn put_forward() -> (i64, std::time::Duration) {
+fn test_offset() -> (i64, std::time::Duration) {
     static FILE: std::sync::OnceLock<Option<std::ffi::OsString>> = std::sync::OnceLock::new();
     let file = FILE.get_or_init(|| std::env::var_os("DEDUPD_CLOCK"));
     let text = file.as_ref().and_then(|path| std::fs::read_to_string(path).ok()).unwrap_or_default();
@@ -70,6 +70,6 @@ fn put_forward() -> (i64, std::time::Duration) {
 }
 
 #[cfg(not(feature = "failpoints"))]
-const fn put_forward() -> (i64, std::time::Duration) {
+const fn test_offset() -> (i64, std::time::Duration) {
     (0, std::time::Duration::ZERO)
 }

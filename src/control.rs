@@ -1,7 +1,7 @@
-//! What an operator may ask of a running instance: where an identity is, and to take it back.
+//! Requests of the admin API to a running instance: where an id is, and forgetting it.
 //!
-//! The questions go to the workers, each of which owns its partitions' state, through a channel; a worker
-//! answers between two transactions.
+//! The requests go through a channel to the workers, each of which owns its partitions' state. A worker answers
+//! between two transactions.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::time::{Duration, Instant};
@@ -11,75 +11,75 @@ use serde::Serialize;
 use crate::clock::monotonic;
 use crate::dedupe::{Identity, IdentityRule, Offset, PartitionId};
 
-/// How long the workers have for an answer. Reading a large window's blocks takes seconds.
+/// Time limit for the workers' answers. Reading a large window's blocks takes seconds.
 const ANSWER: Duration = Duration::from_mins(1);
 
-/// Which part of a window holds an owner.
+/// The part of a window that contains an owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Part {
-    /// The exact one.
+    /// The exact part.
     Exact,
-    /// The filters beyond it.
+    /// The Bloom filters of the older slices.
     Bloom,
 }
 
-/// A record that an identity belongs to.
+/// A record that owns an identity.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Place {
     /// Partition of the raw topic.
     pub partition: PartitionId,
-    /// The kind of its record, if it has a name.
+    /// The kind of the record, if it has a name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// Offset of the record; `None` when a filter has the identity by chance and no record had it.
+    /// Offset of the record; `None` for a false positive of a filter, where no record has the identity.
     pub offset: Option<Offset>,
-    /// Stream time of its arrival in ms since the epoch, as precisely as it is kept.
+    /// Stream time of its arrival in epoch milliseconds, in the precision in which it is stored.
     pub time_ms: i64,
-    /// Which part of the window holds it.
+    /// The part of the window that contains it.
     pub part: Part,
-    /// Beginning of the slice that it is filed in, stream time in ms; `None` without filters.
+    /// Start of the slice that contains it, stream time in epoch milliseconds; `None` without filters.
     pub slice_ms: Option<i64>,
 }
 
-/// What was found, and where it was looked for.
+/// The places of an identity, and the partitions that were searched.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Answer {
     /// The identity as 32 hex digits.
     pub identity: String,
-    /// The records that it belongs to.
+    /// The records that own it.
     pub places: Vec<Place>,
-    /// Partitions that were looked into.
+    /// Partitions that were searched.
     pub looked_into: Vec<PartitionId>,
-    /// Partitions of this process whose state is not in memory yet.
+    /// Partitions of this process whose state is not loaded yet.
     pub not_ready: Vec<PartitionId>,
 }
 
-/// A question to one worker.
+/// A request to one worker.
 #[derive(Debug)]
 pub struct Asked {
     /// The identity.
     pub identity: Identity,
-    /// Only this partition.
+    /// Restricts the request to this partition.
     pub partition: Option<PartitionId>,
-    /// Take it back.
+    /// Whether the identity is forgotten.
     pub forget: bool,
-    /// Where the answer goes; dropped without one when the transaction failed.
+    /// Receives the answer; dropped without one when the transaction failed.
     pub answer: SyncSender<Answer>,
 }
 
-/// Why there is no answer.
+/// Why a request has no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The question makes no sense.
+    /// The request is invalid.
     #[error("{0}")]
     Question(String),
-    /// Nobody can answer now.
+    /// No worker can answer now.
     #[error("{0}")]
     Unavailable(String),
 }
 
-/// Asks the workers.
+/// Sends requests to the workers.
 #[derive(Debug, Clone)]
 pub struct Control {
     rule: IdentityRule,
@@ -87,14 +87,15 @@ pub struct Control {
 }
 
 impl Control {
-    /// A control, and what each of so many workers listens to.
+    /// A control, and the receiver of each of `workers`.
     #[must_use]
     pub fn new(rule: IdentityRule, workers: usize) -> (Self, Vec<Receiver<Asked>>) {
-        let (workers, listening) = (0..workers).map(|_| channel()).unzip();
-        (Self { rule, workers }, listening)
+        let (workers, receivers) = (0..workers).map(|_| channel()).unzip();
+        (Self { rule, workers }, receivers)
     }
 
-    /// Asks all workers for the id with these texts, one for each part of `identity.from`, and waits.
+    /// Sends a request to all workers and waits for the answers. `texts` has one entry for each part of
+    /// `identity.from`.
     pub fn ask(
         &self,
         texts: &[String],
@@ -128,13 +129,13 @@ impl Control {
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     return Err(Refusal::Unavailable(format!(
-                        "a worker did not answer within {} s; see /readyz, and ask again",
+                        "a worker did not answer within {} s; check /readyz, then retry",
                         ANSWER.as_secs()
                     )));
                 }
                 Err(RecvTimeoutError::Disconnected) => {
                     return Err(Refusal::Unavailable(
-                        "the transaction failed, the log says why; what was asked may or may not have been done: ask again"
+                        "the transaction failed, see the log for the reason; the id may or may not be forgotten: retry"
                             .to_owned(),
                     ));
                 }

@@ -1,4 +1,4 @@
-//! `dedupd`: reads the command line, runs a command, ends with its code.
+//! `dedupd`: parses the command line, runs a command, exits with its code.
 
 use std::process::ExitCode;
 

@@ -1,9 +1,8 @@
-//! The few small traits between thinking and I/O.
+//! The traits between decisions and I/O.
 //!
-//! The pipeline knows Kafka and the local store only through these, so the same worker runs on a
-//! real broker, on librdkafka's embedded one, and on a simulated broker and store in memory, from a
-//! seed. Every effect of a worker is a call of one of these methods, which is also where a test can
-//! crash it.
+//! The pipeline uses Kafka and the local store only through these traits. So the same worker runs on a real broker,
+//! on librdkafka's embedded broker, and on a simulated broker and store in memory, driven by a seed. Every effect of
+//! a worker is a call of one of these methods, which is also where a test can inject a crash.
 
 mod epoch;
 mod failure;
@@ -18,52 +17,52 @@ pub use epoch::Epoch;
 pub use failure::{Failure, Refused, Remedy};
 pub use store::{Head, Store, StoreError, Visit};
 
-/// A raw record, borrowed from the client while a step looks at it.
+/// A raw record, borrowed from the client while an iteration processes it.
 pub trait Record: Fields {
-    /// Where it stands in the raw topic.
+    /// Its partition and offset in the raw topic.
     fn coordinates(&self) -> Coordinates;
-    /// The record's timestamp, ms since the epoch; `None` when the record has none.
+    /// The record's timestamp, epoch milliseconds; `None` when the record has none.
     fn timestamp_ms(&self) -> Option<i64>;
-    /// The epoch of the leader that took it; `None` where the log does not say.
+    /// The leader epoch under which it was written; `None` where the log does not contain it.
     fn leader_epoch(&self) -> Option<i32> {
         None
     }
     /// Size of key and value, in bytes.
     fn size(&self) -> usize;
-    /// Whether it has a header of this name, whatever its value.
+    /// Whether it has a header of this name, regardless of its value.
     fn has_header(&self, name: &str) -> bool;
 }
 
-/// What the group told this member; only queued by the client's callback, acted upon by the worker.
+/// An event of the group protocol. The client's callback only queues it; the worker acts on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GroupEvent {
-    /// These partitions are now ours, once [`Source::assign`] says so.
+    /// These partitions are assigned to this member, effective with the call of [`Source::assign`].
     Assigned(Vec<PartitionId>),
-    /// These partitions must be given back with [`Source::unassign`].
+    /// These partitions are revoked; the worker releases them with [`Source::unassign`].
     Revoked(Vec<PartitionId>),
-    /// These partitions are already somebody else's: nothing of them may be committed.
+    /// These partitions may already belong to another member: nothing of them may be committed.
     Lost(Vec<PartitionId>),
 }
 
-/// What the group knows of one partition.
+/// The committed offset of one partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Committed {
     /// Partition of the raw topic.
     pub partition: PartitionId,
-    /// C, the next raw offset to process; `None` when the group has none (or it has expired).
+    /// C, the next raw offset to process; `None` when the group has no committed offset (or it has expired).
     pub offset: Option<Offset>,
     /// The checkpoint metadata written with it.
     pub metadata: String,
 }
 
-/// The ends of a partition's log.
+/// The offsets at which a partition's log begins and ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
-    /// First offset still in the log.
+    /// Log start offset: the first offset in the log.
     pub low: Offset,
-    /// One past the last offset that a `read_committed` reader can see.
+    /// Last stable offset: one past the last offset that a `read_committed` reader can see.
     pub stable: Offset,
-    /// One past the last offset written, committed or not.
+    /// High watermark: one past the last offset written, committed or not.
     pub high: Offset,
 }
 
@@ -76,11 +75,11 @@ pub enum Written {
     State,
     /// The dead-letter topic.
     DeadLetter,
-    /// The topic for duplicates.
+    /// The duplicates topic.
     Duplicates,
 }
 
-/// A partition that transactions write to. Each gets a marker of its own when a transaction ends.
+/// A partition that transactions write to. Each gets its own transaction marker when a transaction ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LogId {
     /// The topic.
@@ -102,47 +101,47 @@ impl LogId {
         Self { topic: Written::State, partition }
     }
 
-    /// The partitions of the clean and the state topic that belong to each of these raw partitions, in this order.
+    /// The clean and the state partition of each of these raw partitions, in this order.
     pub fn pairs<'a>(partitions: impl IntoIterator<Item = &'a PartitionId>) -> Vec<Self> {
         partitions.into_iter().flat_map(|id| [Self::clean(*id), Self::state(*id)]).collect()
     }
 }
 
 impl Bounds {
-    /// Whether records lie behind an open transaction.
+    /// Whether the log has records at or after the start of an open transaction.
     #[must_use]
     pub fn has_open_records(&self) -> bool {
         self.stable < self.high
     }
 
-    /// Whether the offset lies between the log's ends.
+    /// Whether the log contains the offset.
     #[must_use]
     pub fn holds(&self, offset: Offset) -> bool {
         (self.low..self.high).contains(&offset)
     }
 }
 
-/// The raw topic, read as a member of the group.
+/// The raw topic, consumed as a member of the group.
 pub trait Source {
     /// A record borrowed from the client.
     type Record<'a>: Record
     where
         Self: 'a;
 
-    /// Serves the group protocol and returns the next record, waiting at most `wait`.
-    /// `Ok(None)` means none came, or a [`GroupEvent`] did.
+    /// Serves the group protocol and returns the next record, waiting at most `wait`. `Ok(None)` means that no record
+    /// arrived in this time, or that a [`GroupEvent`] did.
     fn poll(&self, wait: Duration) -> Result<Option<Self::Record<'_>>, Failure>;
-    /// Takes the group events that came since the last call, in order.
+    /// Returns the group events since the last call, in order.
     fn events(&self) -> Vec<GroupEvent>;
-    /// Accepts assigned partitions. Each starts at its offset, or stays paused where that is `None`.
+    /// Accepts assigned partitions. Each starts at its offset, or stays paused where the offset is `None`.
     fn assign(&self, starts: &[(PartitionId, Option<Offset>)]) -> Result<(), Failure>;
-    /// Gives partitions back after a revocation or a loss.
+    /// Releases partitions after a revocation or a loss.
     fn unassign(&self, partitions: &[PartitionId]) -> Result<(), Failure>;
-    /// Moves assigned partitions to new offsets and lets them run; records fetched before are discarded.
+    /// Seeks assigned partitions to new offsets and resumes them; records fetched before are discarded.
     fn seek(&self, starts: &[(PartitionId, Offset)]) -> Result<(), Failure>;
-    /// The same for one partition, of which a record at or behind `offset` - 1 was taken under the leader epoch `last`, where
-    /// that is known. When the log is no longer the one that holds that record, [`Source::truncated`] says so before any
-    /// record comes.
+    /// Seeks one partition and compares leader epochs. `last` is the leader epoch of a record at or beyond `offset` -
+    /// 1, where known. When the log no longer contains that record because it was truncated, [`Source::truncated`]
+    /// reports so before any record is returned.
     fn seek_behind(
         &self,
         partition: PartitionId,
@@ -151,46 +150,46 @@ pub trait Source {
     ) -> Result<(), Failure> {
         self.seek(&[(partition, offset)])
     }
-    /// Where the log stops being the one that was read, if since the last seek it was found to be another.
+    /// The offset from which on the log differs from the one that was read, if the last seek detected a truncation.
     fn truncated(&self, _partition: PartitionId) -> Option<Offset> {
         None
     }
-    /// Takes assigned partitions away from the client and assigns them again, each at its offset and compared as by
-    /// [`Source::seek_behind`]: for those that it has lost sight of.
+    /// Removes assigned partitions from the client and assigns them again, each at its offset and with the comparison
+    /// of [`Source::seek_behind`]: for partitions that the client no longer fetches.
     fn reassign(&self, starts: &[(PartitionId, Offset, Option<Epoch>)]) -> Result<(), Failure> {
         starts.iter().try_for_each(|(partition, offset, last)| self.seek_behind(*partition, *offset, *last))
     }
-    /// Stops delivering records of these partitions until the next [`Source::seek`].
+    /// Stops returning records of these partitions until the next [`Source::seek`].
     fn pause(&self, partitions: &[PartitionId]) -> Result<(), Failure>;
-    /// C of these partitions. Waits for pending transactional offsets to settle, at most `wait`;
-    /// a remedy of [`Remedy::Retry`] says that they have not.
+    /// Reads C of these partitions. Waits at most `wait` for pending transactional offsets to settle;
+    /// [`Remedy::Retry`] means that they have not settled yet.
     fn committed(&self, partitions: &[PartitionId], wait: Duration) -> Result<Vec<Committed>, Failure>;
-    /// C as an unstable read gives it: the last settled offset and metadata, even while a
-    /// transaction is pending. Only to learn who wrote last.
+    /// Reads C without waiting for pending transactions: the last settled offset and metadata. Only for finding out
+    /// who wrote last.
     fn committed_unstable(
         &self,
         partitions: &[PartitionId],
         wait: Duration,
     ) -> Result<Vec<Committed>, Failure>;
-    /// The ends of a raw partition's log.
+    /// The bounds of a raw partition's log.
     fn bounds(&self, partition: PartitionId, wait: Duration) -> Result<Bounds, Failure>;
-    /// The raw topic's id now; `None` where the broker does not tell.
+    /// The current topic id of the raw topic; `None` where the broker does not report it.
     fn topic_id(&self, _wait: Duration) -> Option<String> {
         None
     }
-    /// The end of a raw partition as the last fetch told it; asks nobody.
+    /// The end of a raw partition as reported by the last fetch; sends no request.
     fn end(&self, partition: PartitionId) -> Option<Offset>;
-    /// Whether this member may commit for exactly these partitions now: a real generation and
-    /// member id, assignment not lost (the broker does not check all of this, KAFKA.md 9.1).
+    /// Whether this member may commit for exactly these partitions now: it has a real generation and member id, and
+    /// its assignment is not lost (the broker does not check all of this, KAFKA.md 9.1).
     fn may_commit(&self, partitions: &[PartitionId]) -> bool;
-    /// The failure of any port, with the reason why there is no connection where that is what failed and this client
-    /// knows it.
+    /// Adds the reason for a failed connection to the failure of any port, when that is what failed and this client
+    /// has the reason.
     fn explained(&self, failed: Failure) -> Failure {
         failed
     }
-    /// Joins the group anew, as another client; nothing is assigned to it yet.
+    /// Rejoins the group with a new client, without an assignment.
     fn rejoin(&mut self) -> Result<(), Failure>;
-    /// Leaves the group. Serve [`Source::events`] until it has revoked everything.
+    /// Leaves the group. The caller serves [`Source::events`] until all partitions are revoked.
     fn leave(&self);
 }
 
@@ -205,42 +204,42 @@ pub struct Position {
     pub metadata: String,
 }
 
-/// A topic for records that do not go to the clean one.
+/// A destination of records that are not forwarded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// For records that can be neither forwarded nor dropped.
+    /// Dead-letter topic: records that can be neither forwarded nor dropped.
     DeadLetter,
-    /// For records that were dropped because their id was seen before.
+    /// Duplicates topic: records that were dropped because their id was seen before.
     Duplicates,
-    /// The clean topic after all, same partition, marked: what shadow mode does with a record that would
-    /// have been left out.
+    /// The clean topic, same partition, with a mark: what shadow mode does with a record that would have been
+    /// suppressed.
     Clean,
 }
 
-/// Why a record is not forwarded but handed to a side topic; becomes headers there.
+/// Why a record is not forwarded but written to a side topic; becomes headers there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reason {
-    /// One word for programs, as in `missing_id` or `refused`.
+    /// One word for programs, for example `missing_id` or `refused`.
     pub code: &'static str,
     /// One sentence for people.
     pub detail: String,
-    /// The record that had the id first, in the same partition, when it is known.
+    /// The earlier record with the same id, in the same partition, when it is known.
     pub owner: Option<Offset>,
-    /// When that arrived, stream time in ms since the epoch.
+    /// Arrival of that record, stream time in epoch milliseconds.
     pub owner_ms: Option<i64>,
-    /// Beginning of the slice of the window whose filter has the id, stream time in ms since the epoch.
+    /// Start of the window slice whose filter contains the id, stream time in epoch milliseconds.
     pub slice_ms: Option<i64>,
 }
 
 impl Reason {
-    /// A reason that has nothing to do with another record.
+    /// A reason that does not involve another record.
     #[must_use]
     pub fn new(code: &'static str, detail: String) -> Self {
         Self { code, detail, owner: None, owner_ms: None, slice_ms: None }
     }
 }
 
-/// A record in a side topic, as its headers describe it.
+/// A record in a side topic, according to its headers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SideRecord {
     /// The partition.
@@ -249,23 +248,23 @@ pub struct SideRecord {
     pub offset: Offset,
     /// Transactional id of the producer that wrote it; `None` when another program did.
     pub writer: Option<String>,
-    /// The raw record that it is a copy of; `None` when it is none.
+    /// The raw record of which it is a copy; `None` when it is not a copy.
     pub raw: Option<Coordinates>,
 }
 
-/// Records of side partitions that one look found, those of one partition in their order, and the offset at which the next
-/// look at each partition continues.
+/// Records of side partitions that one read returned, in order within each partition, and the offset at which the
+/// next read of each partition continues.
 pub type SideRecords = (Vec<SideRecord>, BTreeMap<LogId, Offset>);
 
-/// The clean topic, the state topic and the transaction around them. One producer.
+/// The clean topic, the state topic and the transaction that spans them. One producer.
 pub trait Sink<S: Source> {
-    /// Makes the producer ready: creates it when there is none, fences a predecessor with the same
-    /// transactional id and settles its transaction. Call again on [`Remedy::Retry`].
+    /// Initialises the producer: creates it when there is none, fences a predecessor with the same transactional id
+    /// and settles its transaction. The caller repeats the call on [`Remedy::Retry`].
     fn prepare(&mut self, wait: Duration) -> Result<(), Failure>;
-    /// Ends the open transaction of a dead writer by taking its transactional id over for a moment.
+    /// Ends the open transaction of a dead writer by briefly using its transactional id.
     fn fence(&mut self, writer: &str, wait: Duration) -> Result<(), Failure>;
-    /// Ends as aborted whatever `writer` left open in these partitions and in the group's offsets: one
-    /// transaction of `writer` that touches them, aborted. Its records are visible to no `read_committed` reader.
+    /// Aborts all open transactions of `writer` in these partitions and in the group's offsets, with one transaction
+    /// of `writer` that touches them and is aborted. Its records are visible to no `read_committed` reader.
     fn purge(
         &mut self,
         writer: &str,
@@ -273,18 +272,19 @@ pub trait Sink<S: Source> {
         position: &Position,
         wait: Duration,
     ) -> Result<(), Failure>;
-    /// Writes the records at these offsets of a side partition to its end once more, unchanged and outside of any
-    /// transaction. Returns when all replicas in sync have them.
+    /// Appends copies of the records at these offsets of a side partition to the same partition, unchanged and
+    /// outside of any transaction. Returns when all in-sync replicas have them.
     fn copy_aside(&mut self, log: LogId, offsets: &[Offset], wait: Duration) -> Result<(), Failure>;
-    /// Destroys the producer. The only safe thing after an indefinite result.
+    /// Destroys the producer. The only safe action after an unknown result.
     fn discard(&mut self);
-    /// Opens a transaction.
+    /// Begins a transaction.
     fn begin(&mut self) -> Result<(), Failure>;
     /// Writes the record unchanged to the clean topic, same partition, same timestamp.
     fn forward(&mut self, record: &S::Record<'_>) -> Result<(), Failure>;
-    /// Writes the original bytes to a side topic (or to the clean one), with the reason and coordinates as headers.
+    /// Writes the original bytes to a side topic (or to the clean topic), with the reason and the coordinates as
+    /// headers.
     fn divert(&mut self, side: Side, record: &S::Record<'_>, reason: &Reason) -> Result<(), Failure>;
-    /// Waits until everything sent is acknowledged. An error names the first record refused.
+    /// Waits until all records sent are acknowledged. An error contains the first rejected record.
     fn drain(&mut self, wait: Duration) -> Result<(), Failure>;
     /// One past the highest clean offset acknowledged in this transaction, for a partition.
     fn clean_end(&self, partition: PartitionId) -> Option<Offset>;
@@ -297,7 +297,7 @@ pub trait Sink<S: Source> {
     fn side_ends(&self) -> Vec<(LogId, Offset)> {
         Vec::new()
     }
-    /// Puts the raw offsets into the transaction, guarded by the membership of `source`.
+    /// Adds the raw offsets to the transaction, with the group metadata of `source`.
     fn send_offsets(&mut self, source: &S, positions: &[Position], wait: Duration) -> Result<(), Failure>;
     /// Commits the transaction.
     fn commit(&mut self, wait: Duration) -> Result<(), Failure>;
@@ -305,7 +305,7 @@ pub trait Sink<S: Source> {
     fn abort(&mut self, wait: Duration) -> Result<(), Failure>;
 }
 
-/// What comes out of the state topic while it is read for a restore.
+/// An item read from the state topic during a restore.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StateItem {
     /// One committed block.
@@ -314,20 +314,20 @@ pub enum StateItem {
         partition: PartitionId,
         /// Offset in the state topic.
         offset: Offset,
-        /// The record's key: who wrote it, in which transaction.
+        /// The record's key: its writer and its transaction.
         key: String,
         /// The encoded block.
         block: Vec<u8>,
     },
-    /// Everything committed so far has been read; `next` is where a later reading continues.
+    /// All blocks committed so far have been read.
     End {
         /// Partition of the state topic.
         partition: PartitionId,
-        /// Offset in the state topic where a later reading continues.
+        /// Offset in the state topic at which a later read continues.
         next: Offset,
     },
-    /// What was to be read next is not in the log: deleted by retention, or truncated. Nothing more comes of the
-    /// partition until it is opened again.
+    /// The next record to read is not in the log: deleted by retention, or truncated. The partition returns no more
+    /// items until it is opened again.
     Gone {
         /// Partition of the state topic.
         partition: PartitionId,
@@ -346,41 +346,41 @@ impl StateItem {
     }
 }
 
-/// What of a tail is to be read.
+/// Which records of a tail to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Leftover {
-    /// What `read_committed` sees.
+    /// Records that `read_committed` readers see.
     Committed,
-    /// Also what is open or aborted.
+    /// All records, including open and aborted ones.
     Everything,
 }
 
-/// The state topic, read committed; and a look at the tails of state and clean topic.
+/// The state topic, read with `read_committed`; and reads of the ends of all topics that transactions write to.
 pub trait StateLog {
-    /// Begins to read a partition, at `from` or at its start.
+    /// Starts reading a partition, at `from` or at its earliest offset.
     fn open(&mut self, partition: PartitionId, from: Option<Offset>) -> Result<(), Failure>;
     /// The next items of all open partitions; returns after `wait` at the latest.
     fn read(&mut self, wait: Duration) -> Result<Vec<StateItem>, Failure>;
-    /// Ends the reading of a partition.
+    /// Stops reading a partition.
     fn close(&mut self, partition: PartitionId) -> Result<(), Failure>;
-    /// The ends of these logs, in this order. Asks the leaders.
+    /// The bounds of these logs, in this order. Requests them from the leaders.
     fn bounds(&self, logs: &[LogId], wait: Duration) -> Result<Vec<Bounds>, Failure>;
-    /// One past the last offset of these logs that `read_committed` sees, in this order. Asks the leaders.
+    /// The last stable offsets of these logs, in this order. Requests them from the leaders.
     fn stable_ends(&self, logs: &[LogId], wait: Duration) -> Result<Vec<Offset>, Failure>;
-    /// The records of state partitions, each from an offset to its end; those of one partition in their order. Fails
-    /// when the brokers do not answer for `wait`.
+    /// The records of state partitions, each from an offset to its end, in order within each partition. Fails when
+    /// the brokers do not respond for `wait`.
     fn tails(
         &self,
         from: &[(PartitionId, Offset)],
         what: Leftover,
         wait: Duration,
     ) -> Result<Vec<StateItem>, Failure>;
-    /// All partitions of the side topics that are configured.
+    /// All partitions of the configured side topics.
     fn side_logs(&self, _wait: Duration) -> Result<Vec<LogId>, Failure> {
         Ok(Vec::new())
     }
-    /// The records of side partitions, committed or not, each from an offset up to another. Returns after `wait` what there
-    /// was until then; fails when the brokers do not answer for so long.
+    /// The records of side partitions, committed or not, each from an offset up to another. Returns after `wait` what
+    /// was read until then; fails when the brokers do not respond for `wait`.
     fn side_records(
         &self,
         _from_to: &BTreeMap<LogId, (Offset, Offset)>,

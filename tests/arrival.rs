@@ -98,7 +98,7 @@ fn a_clock_put_forward_and_back_neither_flushes_the_window_nor_freezes_it() {
         it.pass(70 * MINUTE);
         assert_eq!(it.news(&["c"]), [true], "put right again after {step} ms: nothing is frozen");
         if step.abs() > 60 * MINUTE {
-            assert!(running.text().contains("the clock of this machine was put"), "{}", running.text());
+            assert!(running.text().contains("the clock of this machine stepped"), "{}", running.text());
         }
         assert_eq!(running.stop(), Some(0), "{}", running.text());
     }

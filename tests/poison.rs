@@ -95,7 +95,7 @@ fn a_topic_that_is_allowed_more_while_a_record_waits_gets_it_and_nothing_is_put_
         .start();
     wait_told(&running, "attempt 3 of 8, next in 4s");
     wait_until("readiness to tell", LIMIT, || {
-        running.get("/readyz").filter(|page| page.contains("is refused: attempt 3 of 8"))
+        running.get("/readyz").filter(|page| page.contains("is rejected: attempt 3 of 8"))
     });
     // The other partition goes on meanwhile.
     pipe.kafka.send(&pipe.raw, &[Draft::id(1, "meanwhile")]);
@@ -113,7 +113,7 @@ fn a_topic_that_is_allowed_more_while_a_record_waits_gets_it_and_nothing_is_put_
     running.wait_ready(LIMIT);
     assert_eq!(running.outcome("dead_letter"), 0, "{}", running.text());
     assert_eq!(pipe.kafka.records("poison-patience.dead", Isolation::Committed), []);
-    assert!(running.text().contains("a record that was refused is accepted"), "{}", running.text());
+    assert!(running.text().contains("rejected record accepted on retry"), "{}", running.text());
 }
 
 #[test]

@@ -8,8 +8,8 @@ use super::partition::{Open, Partition};
 use crate::dedupe::{KindId, PartitionId, Window, Windows};
 use crate::ports::{Failure, Sink, Source};
 
-/// The open transaction, or none. It begins with its first record, so that idle time never counts
-/// against the transaction timeout.
+/// The open transaction, if there is one. It begins with its first record, so that idle time does not count against
+/// the transaction timeout.
 #[derive(Debug, Default)]
 pub struct Batch {
     since: Option<Duration>,
@@ -19,8 +19,8 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Opens the transaction if none is open. `now` tells monotonic time; it is asked only then, because
-    /// this comes with each record.
+    /// Begins a transaction if none is open. `now` returns monotonic time; it is called only when a transaction
+    /// begins, because this function runs for every record.
     pub fn begin<S: Source, K: Sink<S>>(
         &mut self,
         sink: &mut K,
@@ -33,7 +33,7 @@ impl Batch {
         Ok(())
     }
 
-    /// What the open transaction did to a partition, which is one more when it is the first.
+    /// What the open transaction did to a partition. The first call for a partition counts it as touched.
     pub fn touch<'a>(&mut self, partition: PartitionId, open: &'a mut Option<Open>) -> &'a mut Open {
         if open.is_none() {
             self.touched.insert(partition);
@@ -47,7 +47,7 @@ impl Batch {
         self.bytes += bytes;
     }
 
-    /// The partitions that it has something of, whatever became of them meanwhile.
+    /// The partitions that the transaction touched, also those that were released meanwhile.
     #[must_use]
     pub fn touched(&self) -> Vec<PartitionId> {
         self.touched.iter().copied().collect()
@@ -59,7 +59,7 @@ impl Batch {
         self.bytes
     }
 
-    /// Forgets the transaction, however it ended.
+    /// Resets the batch after a commit, an abort or an unknown result.
     pub fn close(&mut self) {
         *self = Self::default();
     }
@@ -70,7 +70,7 @@ impl Batch {
         self.since.is_some()
     }
 
-    /// Whether it may take no more.
+    /// Whether the transaction has reached one of its limits.
     #[must_use]
     pub fn is_full(&self, options: &Options) -> bool {
         self.records >= options.max_records
@@ -78,14 +78,14 @@ impl Batch {
             || self.touched.len() >= options.most_partitions
     }
 
-    /// Time left until it has to be committed; `None` when none is open.
+    /// Time left until the transaction has to be committed; `None` when none is open.
     #[must_use]
     pub fn remaining(&self, now: Duration, interval: Duration) -> Option<Duration> {
         self.since.map(|since| (since + interval).saturating_sub(now))
     }
 }
 
-/// The partitions of a worker, found by number.
+/// The partitions of a worker, indexed by number.
 #[derive(Debug, Default)]
 pub struct Partitions(Vec<Option<Box<Partition>>>);
 
@@ -96,18 +96,18 @@ impl Partitions {
         self.0.get(id as usize)?.as_deref()
     }
 
-    /// One partition, to change.
+    /// One partition, mutable.
     pub fn get_mut(&mut self, id: PartitionId) -> Option<&mut Partition> {
         self.0.get_mut(id as usize)?.as_deref_mut()
     }
 
-    /// One past the highest number that was ever in it.
+    /// One past the highest partition number inserted so far.
     #[must_use]
     pub fn end(&self) -> PartitionId {
         PartitionId::try_from(self.0.len()).unwrap_or(PartitionId::MAX)
     }
 
-    /// Takes a partition in.
+    /// Adds or replaces a partition.
     pub fn insert(&mut self, partition: Partition) {
         let at = partition.id as usize;
         if self.0.len() <= at {
@@ -118,46 +118,46 @@ impl Partitions {
         }
     }
 
-    /// Lets a partition go.
+    /// Removes a partition.
     pub fn remove(&mut self, id: PartitionId) -> Option<Box<Partition>> {
         self.0.get_mut(id as usize)?.take()
     }
 
-    /// All of them, by number.
+    /// All partitions, in the order of their numbers.
     pub fn iter(&self) -> impl Iterator<Item = &Partition> {
         self.0.iter().filter_map(Option::as_deref)
     }
 
-    /// All of them, by number, to change.
+    /// All partitions, in the order of their numbers, mutable.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Partition> {
         self.0.iter_mut().filter_map(Option::as_deref_mut)
     }
 
-    /// Every window there is, with its partition and kind.
+    /// All loaded windows, each with its partition and kind.
     pub fn kinds(&self) -> impl Iterator<Item = (PartitionId, KindId, &Window)> {
         self.iter()
             .flat_map(|p| p.windows.iter().flat_map(Windows::iter).map(|(kind, window)| (p.id, kind, window)))
     }
 
-    /// Every window there is, to look at.
+    /// All loaded windows.
     pub fn windows(&self) -> impl Iterator<Item = &Window> {
         self.kinds().map(|(_, _, window)| window)
     }
 
-    /// Every window there is, to change.
+    /// All loaded windows, mutable.
     pub fn windows_mut(&mut self) -> impl Iterator<Item = &mut Window> {
         let windows = self.iter_mut().filter_map(|p| p.windows.as_mut());
         windows.flat_map(Windows::iter_mut).map(|(_, window)| window)
     }
 
-    /// Those that the open transaction touched. One that does not run may still remember what an
-    /// earlier transaction did, whose outcome is unknown; that is no part of the open one.
+    /// The running partitions that the open transaction touched. A partition that is not running may still hold the
+    /// effects of an earlier transaction with an unknown outcome; those are not part of the open one.
     pub fn open_mut(&mut self) -> impl Iterator<Item = &mut Partition> {
         self.iter_mut().filter(|partition| partition.open.is_some() && partition.is_running())
     }
 
-    /// The numbers of those for which `wanted` holds.
-    pub fn ids(&self, wanted: impl Fn(&Partition) -> bool) -> Vec<PartitionId> {
-        self.iter().filter(|p| wanted(p)).map(|p| p.id).collect()
+    /// The numbers of the partitions for which `matches` returns true.
+    pub fn ids(&self, matches: impl Fn(&Partition) -> bool) -> Vec<PartitionId> {
+        self.iter().filter(|p| matches(p)).map(|p| p.id).collect()
     }
 }

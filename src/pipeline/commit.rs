@@ -1,9 +1,8 @@
-//! The end of a transaction. Every effect of it happens here, in this order.
+//! The end of a transaction. All its effects happen here, in this order.
 //!
-//! What a crash costs, at each point: until the commit, nothing, because the transaction aborts and
-//! the committed offset has not moved; the local store may then hold blocks that never became real,
-//! which the next start recognises by their owners. After the commit, nothing, because everything
-//! needed is in it.
+//! A crash loses nothing at any point. Before the commit, the transaction aborts and the committed offset has not
+//! moved; the local store may then hold blocks that were never committed, which the next start recognises by their
+//! owners. After the commit, the transaction contains everything that a restart needs.
 
 use std::time::Duration;
 
@@ -13,19 +12,19 @@ use super::loading::cut_back;
 use super::options::Options;
 use super::partition::Partition;
 use super::sizes::metadata_bytes;
-use super::time::told;
+use super::time::ahead_of_wall_ms;
 use super::trouble::Trouble;
 use super::worker::{Core, World};
 use crate::clock::Clock;
 use crate::dedupe::{Block, KindId, PartitionId, Windows};
 use crate::ports::{Failure, Head, Position, Remedy, Sink, Source, Store, StoreError};
 
-/// Longest slice of one blocking broker call.
+/// Time limit of one blocking broker call.
 const SLICE: Duration = Duration::from_secs(2);
 
 impl<W: World> Core<W> {
-    /// Commits the open transaction: records, blocks and offsets together, or none of them. One that
-    /// failed is never gone on with: a partition given away meanwhile would be missing in its offsets.
+    /// Commits the open transaction: records, blocks and offsets together, or none of them. A transaction whose
+    /// commit failed is never continued: its offsets would lack a partition that was released meanwhile.
     pub(super) fn commit(&mut self, source: &W::Source) -> Result<(), Trouble> {
         if !self.batch.is_open() {
             return Ok(());
@@ -36,16 +35,16 @@ impl<W: World> Core<W> {
     fn commit_open(&mut self, source: &W::Source) -> Result<(), Trouble> {
         let started = self.clock.elapsed();
         failpoint::pass("before_store");
-        // Local first, while the broker is still acknowledging: a crash from here on leaves owners at
-        // or beyond C in the store, and the next start makes claims of them.
+        // The local store is written first, while the broker is still acknowledging records. After a crash from here
+        // on, the store holds owners at or beyond C, which the next start turns into claims.
         let blocks = self.store_blocks()?;
         failpoint::pass("after_store");
         self.sink.drain(self.options.transaction_timeout)?;
         failpoint::pass("after_drain");
-        let mut before = None;
+        let mut previous = None;
         for (filed, block) in &blocks {
             let (_, partition) = KindId::of_filed(*filed);
-            let origin = self.origin_of(*filed, before.replace(partition) != Some(partition));
+            let origin = self.origin_of(*filed, previous.replace(partition) != Some(partition));
             self.sink.put_state(partition, &origin.render(), block)?;
             self.tally.block(block.len());
         }
@@ -53,7 +52,7 @@ impl<W: World> Core<W> {
         failpoint::pass("after_state_records");
         self.send_offsets(source)?;
         failpoint::pass("after_send_offsets");
-        // The client's commit would flush the state records in steps of 100 ms.
+        // Without this drain, the client's commit would flush the state records in steps of 100 ms.
         self.sink.drain(self.options.transaction_timeout)?;
         failpoint::pass("before_commit");
         let touched = self.touched();
@@ -68,8 +67,8 @@ impl<W: World> Core<W> {
         Ok(())
     }
 
-    /// Writes the blocks of the open transaction to the local store, and returns them encoded. The last one of a
-    /// partition proves that those before it are there too.
+    /// Writes the blocks of the open transaction to the local store and returns them encoded. If the last block of a
+    /// partition is in the store, the earlier ones of the transaction are too.
     fn store_blocks(&mut self) -> Result<Vec<(PartitionId, Vec<u8>)>, Trouble> {
         let mut blocks = Vec::new();
         for partition in self.partitions.open_mut() {
@@ -102,15 +101,15 @@ impl<W: World> Core<W> {
         self.send_positions(source, &positions)
     }
 
-    /// Puts offsets into the transaction, if the group has given these partitions to us.
+    /// Adds offsets to the transaction, if this member currently owns all these partitions.
     pub(super) fn send_positions(
         &mut self,
         source: &W::Source,
         positions: &[Position],
     ) -> Result<(), Trouble> {
         let ids: Vec<PartitionId> = positions.iter().map(|p| p.partition).collect();
-        // The broker does not check all of this (KAFKA.md 9.1): an un-joined member's offsets are
-        // accepted, and ownership of a partition is never verified.
+        // The broker does not check all of this (KAFKA.md 9.1): it accepts the offsets of a member that never joined,
+        // and never verifies the ownership of a partition.
         if !source.may_commit(&ids) {
             return Err(Failure {
                 remedy: Remedy::Abort,
@@ -125,8 +124,7 @@ impl<W: World> Core<W> {
         self.persistently(|sink, wait| sink.send_offsets(source, positions, wait))
     }
 
-    /// Repeats a call that may be resumed, for as long as the transaction can live; then its outcome
-    /// counts as unknown.
+    /// Retries a resumable call until the transaction timeout has passed; then its outcome counts as unknown.
     pub(super) fn persistently(
         &mut self,
         mut call: impl FnMut(&mut W::Sink, Duration) -> Result<(), Failure>,
@@ -143,7 +141,7 @@ impl<W: World> Core<W> {
         }
     }
 
-    /// The transaction is real: so is what was pending. Only now may anything expire.
+    /// The transaction is committed, and so is everything that was pending. Nothing may expire before this point.
     fn apply(&mut self) -> Result<(), Trouble> {
         let open: Vec<PartitionId> = self.partitions.open_mut().map(|partition| partition.id).collect();
         open.into_iter().try_for_each(|id| self.committed(id))?;
@@ -152,7 +150,7 @@ impl<W: World> Core<W> {
         self.enforce_limits()
     }
 
-    /// What the open transaction did to a partition is real.
+    /// Applies the committed transaction to a partition.
     pub(super) fn committed(&mut self, id: PartitionId) -> Result<(), Trouble> {
         let state_end = self.sink.state_end(id);
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
@@ -170,7 +168,7 @@ impl<W: World> Core<W> {
         Ok(())
     }
 
-    /// Ends the open transaction without a trace. Definite: C has not moved.
+    /// Aborts the open transaction. The outcome is definite: C has not moved.
     pub(super) fn abort(&mut self, source: &W::Source) -> Result<(), Trouble> {
         let side = self.sink.side_ends();
         self.persistently(Sink::abort).map_err(Trouble::renewing)?;
@@ -198,7 +196,7 @@ fn position(partition: &Partition, options: &Options, (most, time_ahead_ms): (us
         state_next: partition.state_next,
         stream_time_ms: partition.windows.as_ref().map_or(0, Windows::stream_time_ms),
         rules: options.rules(),
-        ahead_of_wall_ms: told(options.kinds.time(), (time_ahead_ms, partition.ahead_ms)),
+        ahead_of_wall_ms: ahead_of_wall_ms(options.kinds.time(), (time_ahead_ms, partition.ahead_ms)),
         tail: open_tail.or(partition.tail),
         forgets: forgotten.map_or(partition.forgets, |forgotten| forgotten.number),
         windows: partition.windows.as_ref().map(Windows::remembered).unwrap_or_default(),

@@ -1,4 +1,4 @@
-//! What an operator asks of a running worker, answered between two transactions.
+//! Requests of the admin API to a running worker, answered between two transactions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,42 +11,42 @@ use crate::control::{Answer, Asked, Part, Place};
 use crate::dedupe::{Forgotten, Identity, Look, Offset, PartitionId, Window};
 use crate::ports::{Sink, Store, StoreError};
 
-/// The owner of an identity that a filter has by chance.
-const NOBODY: Offset = Offset::MAX;
+/// The owner of an identity that is a false positive of a filter: no record has it.
+const NO_OWNER: Offset = Offset::MAX;
 
 impl<W: World> Core<W> {
-    /// Answers one question, if there is any. To take an identity back is a transaction of its own: its
-    /// record in the state topic and the unchanged offsets, committed together.
-    pub(super) fn answer(&mut self, source: &W::Source) -> Result<(), Trouble> {
-        let Some(asked) = self.control.as_ref().and_then(|control| control.try_recv().ok()) else {
+    /// Answers one request, if there is any. Forgetting an id is a transaction of its own: its record in the state
+    /// topic and the unchanged offsets, committed together.
+    pub(super) fn answer_request(&mut self, source: &W::Source) -> Result<(), Trouble> {
+        let Some(request) = self.control.as_ref().and_then(|control| control.try_recv().ok()) else {
             return Ok(());
         };
-        if asked.forget {
-            // What is pending has no owner that could be named yet.
+        if request.forget {
+            // Pending records have no committed owner yet.
             self.commit(source)?;
         }
-        let answer = self.whereabouts(&asked)?;
-        if asked.forget && !answer.places.is_empty() {
+        let answer = self.find_owners(&request)?;
+        if request.forget && !answer.places.is_empty() {
             if !self.prepared {
                 return Ok(());
             }
-            self.forget(source, asked.identity, &answer.places)?;
+            self.forget(source, request.identity, &answer.places)?;
         }
-        // Whoever asked may have given up.
-        asked.answer.send(answer).ok();
+        // The requester may have timed out and closed the channel.
+        request.answer.send(answer).ok();
         Ok(())
     }
 
-    fn whereabouts(&self, asked: &Asked) -> Result<Answer, StoreError> {
+    fn find_owners(&self, request: &Asked) -> Result<Answer, StoreError> {
         let mut answer = Answer::default();
-        let wanted = |p: &&Partition| asked.partition.is_none_or(|only| only == p.id);
-        for partition in self.partitions.iter().filter(wanted) {
+        let requested = |p: &&Partition| request.partition.is_none_or(|only| only == p.id);
+        for partition in self.partitions.iter().filter(requested) {
             match partition.windows.as_ref().filter(|_| partition.is_running()) {
                 Some(windows) => {
                     answer.looked_into.push(partition.id);
                     for (kind, window) in windows.iter() {
                         let filed = kind.filed(partition.id);
-                        answer.places.extend(self.places(partition, (filed, window), asked.identity)?);
+                        answer.places.extend(self.places(partition, (filed, window), request.identity)?);
                     }
                 }
                 None => answer.not_ready.push(partition.id),
@@ -75,11 +75,11 @@ impl<W: World> Core<W> {
         let mut places: Vec<Place> =
             owners.iter().map(|(owner, time_ms)| place(Some(*owner), *time_ms, Part::Exact)).collect();
         let Some(slice_ms) = window.slice_of(&look) else { return Ok(places) };
-        // A bit has no owner: the blocks tell whose it is.
+        // A filter bit does not contain the owner; the blocks do.
         self.store.scan(filed, &mut |view| {
             let stored = view.owners_of(identity).map_err(|e| unusable(partition.id, &e))?;
-            let beyond = stored.into_iter().filter(|owner| owners.iter().all(|(known, _)| known != owner));
-            places.extend(beyond.map(|owner| place(Some(owner), view.header.time_first_ms, Part::Bloom)));
+            let older = stored.into_iter().filter(|owner| owners.iter().all(|(known, _)| known != owner));
+            places.extend(older.map(|owner| place(Some(owner), view.header.time_first_ms, Part::Bloom)));
             Ok(())
         })?;
         if places.is_empty() {
@@ -105,12 +105,12 @@ impl<W: World> Core<W> {
                 Open { forgotten: Some(forgotten), ..Open::default() };
         }
         self.commit(source)?;
-        tracing::info!(?places, "an identity was taken back");
+        tracing::info!(?places, "id forgotten");
         Ok(())
     }
 
-    /// The owners of an identity in the partitions of these places: those named there, and older ones that only the
-    /// stored blocks have, because a window evicted them. A larger window would read them from there.
+    /// The owners of an identity in the partitions of these places: the ones in `places`, and older ones that exist
+    /// only in the stored blocks, because a window evicted them. A larger window would load them from there.
     fn all_owners(
         &self,
         identity: Identity,
@@ -118,7 +118,7 @@ impl<W: World> Core<W> {
     ) -> Result<BTreeMap<PartitionId, BTreeSet<Offset>>, StoreError> {
         let mut owners: BTreeMap<PartitionId, BTreeSet<Offset>> = BTreeMap::new();
         for place in places {
-            owners.entry(place.partition).or_default().insert(place.offset.unwrap_or(NOBODY));
+            owners.entry(place.partition).or_default().insert(place.offset.unwrap_or(NO_OWNER));
         }
         for (partition, owners) in &mut owners {
             for filed in self.options.kinds.filed(*partition) {
@@ -131,7 +131,7 @@ impl<W: World> Core<W> {
         Ok(owners)
     }
 
-    /// Writes what is taken back to the state topic, in the open transaction.
+    /// Writes the forgotten ids to the state topic, in the open transaction.
     pub(super) fn put_forgotten(&mut self) -> Result<(), Trouble> {
         for partition in self.partitions.open_mut() {
             let Some(forgotten) = partition.open.as_ref().and_then(|open| open.forgotten.as_ref()) else {

@@ -1,10 +1,10 @@
-//! Named points where a test can hold the process, or end it as `kill -9` would.
+//! Named points where a test can hold the process, or end it like `kill -9`.
 //!
-//! `DEDUPD_FAILPOINT=name:n` ends the process at the n-th passing of the point, without running any
-//! clean-up. `DEDUPD_FAILPOINT_HOLD=name:n:file` makes the file there, and waits until it is gone. Exists
-//! only with the `failpoints` feature; otherwise it compiles to nothing.
+//! `DEDUPD_FAILPOINT=name:n` ends the process when it passes the point for the n-th time, without any clean-up.
+//! `DEDUPD_FAILPOINT_HOLD=name:n:file` creates the file there, and waits until the file is removed. Compiled only
+//! with the `failpoints` feature; otherwise `pass` is an empty function.
 
-/// Does here what the environment says.
+/// Passes the failpoint `name`: holds or ends the process if the environment configures that.
 #[cfg(feature = "failpoints")]
 pub fn pass(name: &str) {
     use armed::{END, HOLD};
@@ -25,7 +25,7 @@ mod armed {
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::time::Duration;
 
-    /// A point named in the environment, as `name:count` or `name:count:more`.
+    /// A failpoint configured in the environment, as `name:count` or `name:count:argument`.
     pub struct Point {
         variable: &'static str,
         setting: OnceLock<Option<(String, u64, String)>>,
@@ -40,22 +40,23 @@ mod armed {
             Self { variable, setting: OnceLock::new(), passed: AtomicU64::new(0) }
         }
 
-        /// What follows the count, at the passing that counts.
+        /// Counts a passing of `name`. Returns the argument at the configured count.
         pub fn reached(&self, name: &str) -> Option<String> {
             let setting = self.setting.get_or_init(|| {
                 let setting = std::env::var(self.variable).ok()?;
                 let (name, rest) = setting.split_once(':')?;
-                let (count, more) = rest.split_once(':').unwrap_or((rest, ""));
-                Some((name.to_owned(), count.parse().ok()?, more.to_owned()))
+                let (count, argument) = rest.split_once(':').unwrap_or((rest, ""));
+                Some((name.to_owned(), count.parse().ok()?, argument.to_owned()))
             });
-            let (at, count, more) = setting.as_ref()?;
-            (at == name && self.passed.fetch_add(1, Ordering::Relaxed) + 1 == *count).then(|| more.clone())
+            let (at, count, argument) = setting.as_ref()?;
+            (at == name && self.passed.fetch_add(1, Ordering::Relaxed) + 1 == *count)
+                .then(|| argument.clone())
         }
     }
 
     pub fn hold(file: &str) {
         if let Err(error) = std::fs::write(file, "held") {
-            eprintln!("cannot make {file}: {error}");
+            eprintln!("cannot create {file}: {error}");
             return;
         }
         while std::path::Path::new(file).exists() {
@@ -64,7 +65,7 @@ mod armed {
     }
 }
 
-/// Nothing, without the `failpoints` feature.
+/// Does nothing, without the `failpoints` feature.
 #[cfg(not(feature = "failpoints"))]
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "an empty function on the data path")]

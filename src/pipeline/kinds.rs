@@ -1,29 +1,29 @@
-//! The kinds of records and what each is treated like.
+//! The kinds of records and their settings.
 
 use crate::config::OnProbable;
 use crate::dedupe::{Fields, Fingerprint, KindId, KindRule, PartitionId, TimeSource, WindowLimits};
 
-/// How the records of one kind are treated.
+/// The settings of one kind.
 #[derive(Debug, Clone)]
 pub struct Kind {
     /// Its name in metrics and messages; empty for the records that belong to no named kind.
     pub name: String,
-    /// Stands for it in blocks.
+    /// Its id in blocks.
     pub id: KindId,
-    /// Which records belong to it; `None` for all that no other kind takes.
+    /// Which records belong to it; `None` for the unnamed kind, which has all remaining records.
     pub rule: Option<KindRule>,
-    /// How long its ids are remembered; `None` when its records are forwarded without a look.
+    /// For how long its ids are stored; `None` when its records are forwarded without a lookup.
     pub window: Option<WindowLimits>,
-    /// Policy for records that have probably been seen.
+    /// Policy for records whose id was probably seen.
     pub on_probable: OnProbable,
 }
 
-/// All kinds. The first one is that of the records that no other takes.
+/// All kinds. The first one is the unnamed kind.
 #[derive(Debug, Clone)]
 pub struct Kinds(Vec<Kind>);
 
 impl Kinds {
-    /// The first of `named` that takes a record has it.
+    /// A record belongs to the first kind of `named` whose rule matches it.
     #[must_use]
     pub fn new(window: WindowLimits, on_probable: OnProbable, named: impl IntoIterator<Item = Kind>) -> Self {
         let unnamed =
@@ -49,14 +49,14 @@ impl Kinds {
         self.0.iter()
     }
 
-    /// Windows of a partition.
+    /// Number of windows per partition.
     #[must_use]
     pub fn windows(&self) -> u64 {
         self.0.iter().filter(|kind| kind.window.is_some()).count() as u64
     }
 
-    /// The numbers that a partition's blocks are filed under, the partition's own last: what the store says of that one
-    /// stands for all.
+    /// The window ids under which a partition's blocks are stored. The partition's own number is the last: what the
+    /// store reports for that one applies to all.
     #[must_use]
     pub fn filed(&self, partition: PartitionId) -> Vec<PartitionId> {
         self.0
@@ -67,7 +67,7 @@ impl Kinds {
             .collect()
     }
 
-    /// The rule by which each window has its identities, when `of` is the one for all records.
+    /// The identity rule of each window, given the rule `of` for all records.
     #[must_use]
     pub fn rules(&self, of: Fingerprint) -> Vec<(KindId, Fingerprint)> {
         let with_window = self.0.iter().filter(|kind| kind.window.is_some());
@@ -76,7 +76,7 @@ impl Kinds {
             .collect()
     }
 
-    /// All these rules together.
+    /// One fingerprint of all these rules.
     #[must_use]
     pub fn fingerprint(&self, of: Fingerprint) -> Fingerprint {
         let rules = self.rules(of);
@@ -85,7 +85,7 @@ impl Kinds {
         Fingerprint::of_all(of, &named.collect::<Vec<_>>())
     }
 
-    /// What moves stream time: the same for all windows of a partition.
+    /// What advances stream time: the same for all windows of a partition.
     #[must_use]
     pub fn time(&self) -> TimeSource {
         self.0.iter().find_map(|kind| kind.window).map_or_else(TimeSource::default, |window| window.time)

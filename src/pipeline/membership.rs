@@ -1,4 +1,5 @@
-//! What the group tells a worker: partitions come, go, or are lost, and sometimes a rival appears.
+//! Group events of a worker: partitions are assigned, revoked or lost, and another process may use the same instance
+//! name.
 
 use std::time::Duration;
 
@@ -11,25 +12,27 @@ use crate::clock::Clock;
 use crate::dedupe::{KindId, PartitionId};
 use crate::ports::{Failure, GroupEvent, Remedy, Source, StateLog, Store, StoreError};
 
-/// A member replaced more often than this within the patience has a rival. A lone one can replace itself:
-/// after an outage beyond its session it joins anew, and its own late heartbeat is taken for a rival's.
+/// A member replaced more often than this within [`FENCE_PERIOD`] competes with another process. A single process can
+/// replace itself: after an outage longer than its session timeout it rejoins, and the broker takes its own late
+/// heartbeat for that of another process.
 const REPLACED_MAX: usize = 4;
-/// A producer fenced more often than this within the patience has a rival. More than [`REPLACED_MAX`],
-/// because two processes take the one seat of a static member strictly in turns, so that exactly one of
-/// them leaves for it; who fences whose producer between the turns is a matter of luck, and both could.
+/// A producer fenced more often than this within [`FENCE_PERIOD`] competes with another process. The limit is higher
+/// than [`REPLACED_MAX`]: two processes take the one static membership strictly in turns, so exactly one of them
+/// exceeds that limit and ends. The order in which they fence each other's producers in between is random, and could
+/// end both.
 const FENCED_MAX: usize = 12;
-/// How long a fencing is remembered.
-const FENCE_PATIENCE: Duration = Duration::from_mins(1);
+/// Fencings older than this are not counted.
+const FENCE_PERIOD: Duration = Duration::from_mins(1);
 
 impl<W: World> Core<W> {
-    /// Answers what the group has said. What could not be answered is answered in a later turn: the
-    /// client tells it once, and the group waits for it.
+    /// Answers the group events. An event that could not be answered is retried in a later iteration: the client
+    /// reports it only once, and the group waits for the answer.
     pub(super) fn serve(&mut self, source: &W::Source) -> Result<(), Trouble> {
         for event in source.events() {
             self.report.rebalanced(&event);
-            self.heard.push_back(event);
+            self.group_events.push_back(event);
         }
-        while let Some(event) = self.heard.front().cloned() {
+        while let Some(event) = self.group_events.front().cloned() {
             self.group_event(source, event)?;
         }
         Ok(())
@@ -47,7 +50,7 @@ impl<W: World> Core<W> {
                 let starts: Vec<_> = ids.iter().map(|id| (*id, None)).collect();
                 failpoint::pass("before_assign");
                 source.assign(&starts)?;
-                self.heard.pop_front();
+                self.group_events.pop_front();
                 failpoint::pass("after_assign");
                 let now = self.clock.elapsed();
                 for id in ids {
@@ -64,7 +67,7 @@ impl<W: World> Core<W> {
             GroupEvent::Lost(ids) => {
                 let aborted = self.abort_for_rebalance(source);
                 let released = self.release(source, &ids);
-                // What stays with us was part of the aborted transaction too.
+                // The partitions that this member keeps were part of the aborted transaction too.
                 self.relocate(source, Duration::ZERO)?;
                 aborted.and(released)
             }
@@ -80,13 +83,14 @@ impl<W: World> Core<W> {
         aborted
     }
 
-    /// Lets partitions go: what is committed is marked as such, so that their return is quick.
+    /// Releases partitions. Their committed state is marked as confirmed in the local store, so that they load
+    /// quickly when they return.
     fn release(&mut self, source: &W::Source, ids: &[PartitionId]) -> Result<(), Trouble> {
-        // Whatever fails here: the group waits for the answer, and without it for ever.
+        // A failure must not prevent the answer: the group waits for it without a time limit.
         let closed: Vec<_> = ids.iter().map(|id| self.close(*id)).collect();
         failpoint::pass("before_unassign");
         source.unassign(ids)?;
-        self.heard.pop_front();
+        self.group_events.pop_front();
         failpoint::pass("after_unassign");
         closed.into_iter().collect()
     }
@@ -100,8 +104,8 @@ impl<W: World> Core<W> {
         Ok(())
     }
 
-    /// Another worker of this process has the partition's local state; this one will be told, or has to
-    /// take it back and begin anew.
+    /// Another worker of this process holds the partition's local state. This worker will receive a revocation, or
+    /// has to take the state back and load it again.
     pub(super) fn taken(&mut self, filed: PartitionId) -> Failure {
         let now = self.clock.elapsed();
         let (_, id) = KindId::of_filed(filed);
@@ -110,7 +114,7 @@ impl<W: World> Core<W> {
             if !partition.is_running() {
                 partition.relocate(now);
                 if let Err(failed) = self.log.close(id) {
-                    tracing::debug!(%failed, partition = id, "ending a restore");
+                    tracing::debug!(%failed, partition = id, "failed to close the restore of a partition");
                 }
             }
         }
@@ -118,10 +122,10 @@ impl<W: World> Core<W> {
         Failure { remedy: Remedy::Abort, what, refused: None }
     }
 
-    /// The group goes on without this member: another one takes its place, and begins from nothing.
+    /// The group has removed this member. A new member replaces it and starts without any assignment.
     pub(super) fn rejoin(&mut self, source: &mut W::Source) -> Result<(), Trouble> {
         self.rejoining = true;
-        self.heard.clear();
+        self.group_events.clear();
         let closed: Vec<_> = self.partitions.ids(|_| true).into_iter().map(|id| self.log.close(id)).collect();
         let ended = if self.batch.is_open() { self.abort(source) } else { Ok(()) };
         self.partitions = Partitions::default();
@@ -131,38 +135,38 @@ impl<W: World> Core<W> {
         ended
     }
 
-    /// Without a rival this happens once to an outage, so a few times are forgiven.
+    /// A single process is replaced once per outage, so a few times are tolerated.
     pub(super) fn replaced(&mut self, failed: &Failure) -> Result<(), Fatal> {
         if self.rejoining {
             return Ok(());
         }
-        let times = remembered(&mut self.replaced, self.clock.elapsed());
+        let times = count_recent(&mut self.replaced, self.clock.elapsed());
         if times > REPLACED_MAX { Err(self.second_process(failed)) } else { Ok(()) }
     }
 
-    /// A transaction timeout looks like this too, so a few times are forgiven.
+    /// A transaction timeout causes the same error, so a few times are tolerated.
     pub(super) fn fenced(&mut self, failed: &Failure) -> Result<(), Fatal> {
         let now = self.clock.elapsed();
-        let young = self
+        let within_timeout = self
             .batch
             .remaining(now, self.options.transaction_timeout)
             .is_none_or(|remaining| !remaining.is_zero());
-        let times = remembered(&mut self.fenced, now);
-        if young && times > FENCED_MAX { Err(self.second_process(failed)) } else { Ok(()) }
+        let times = count_recent(&mut self.fenced, now);
+        if within_timeout && times > FENCED_MAX { Err(self.second_process(failed)) } else { Ok(()) }
     }
 
     fn second_process(&self, failed: &Failure) -> Fatal {
         Fatal::Fenced(format!(
-            "{}; this happened again and again within a minute: another process runs with group.instance \
-             and transactional id {}; give each process its own group.instance",
+            "{}; this recurred several times within a minute: another process runs with the same group.instance and \
+             transactional id {}; give each process its own group.instance",
             failed.what, self.options.writer
         ))
     }
 }
 
-/// Adds this time to the earlier ones, and returns how many fall within the patience.
-fn remembered(earlier: &mut Vec<Duration>, now: Duration) -> usize {
-    earlier.retain(|before| now.saturating_sub(*before) < FENCE_PATIENCE);
+/// Adds `now` to the earlier times, and returns how many lie within [`FENCE_PERIOD`].
+fn count_recent(earlier: &mut Vec<Duration>, now: Duration) -> usize {
+    earlier.retain(|before| now.saturating_sub(*before) < FENCE_PERIOD);
     earlier.push(now);
     earlier.len()
 }

@@ -1,7 +1,7 @@
-//! The worker: reads records, decides, writes, commits; recovers when something broke.
+//! The worker: reads records, decides, writes and commits; recovers after errors.
 //!
-//! One worker is one thread. It owns its partitions and their state; nothing here is shared and
-//! nothing is locked. `step` is the way of a batch, `commit` its end, `recovery` the way back to it.
+//! One worker is one thread. It owns its partitions and their state; nothing here is shared or locked. `step`
+//! processes a chunk of records, `commit` ends a transaction, `recovery` restores the state of a partition.
 
 mod batch;
 mod checkpoint;

@@ -1,4 +1,4 @@
-//! What a worker is told, already validated.
+//! The validated options of a worker.
 
 use std::time::Duration;
 
@@ -14,70 +14,70 @@ pub use crate::config::{Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, 
 use crate::dedupe::{Fingerprint, HashKind, IdentityRule, Offset};
 
 impl Mode {
-    /// What an operator has to know of it, all the time that it is in force.
+    /// The warning shown to the operator while this mode is active.
     #[must_use]
     pub fn warning(self) -> Option<&'static str> {
         match self {
             Self::Drop => None,
-            Self::Shadow => Some("dedupe.mode = \"shadow\": no duplicate is dropped, they are only marked"),
+            Self::Shadow => Some("dedupe.mode = \"shadow\": duplicates are not dropped, only marked"),
             Self::Bypass => Some(
-                "dedupe.mode = \"bypass\": every record is forwarded and no id remembered; set it back to \"drop\" as soon as you can",
+                "dedupe.mode = \"bypass\": every record is forwarded and no id is stored; set it back to \"drop\" soon",
             ),
         }
     }
 }
 
-/// Everything a worker has to know.
+/// All settings of a worker.
 pub struct Options {
-    /// Raw topic, for messages.
+    /// Name of the raw topic, for messages.
     pub raw: String,
-    /// Kafka's id of the raw topic, where known.
+    /// Topic id of the raw topic; `None` where the broker does not report it.
     pub raw_id: Option<String>,
-    /// State topic, for messages.
+    /// Name of the state topic, for messages.
     pub state: String,
-    /// Kafka's id of the state topic, where known.
+    /// Topic id of the state topic; `None` where the broker does not report it.
     pub state_id: Option<String>,
-    /// Which partitions the clean and the state topic have.
+    /// Which partitions exist in both the clean and the state topic.
     pub reach: Reach,
-    /// How many partitions the raw topic had when this process began.
+    /// Number of raw partitions when this process started.
     pub began: u32,
     /// Transactional id of this worker.
     pub writer: String,
-    /// Where ids come from.
+    /// Where ids are read from.
     pub rule: IdentityRule,
-    /// The rules under which windows may begin empty, once: an operator accepts the change to them.
+    /// The identity rules for which windows may start empty, once: the operator accepts the change to these rules.
     pub accept_change: Option<Fingerprint>,
-    /// The hash in force.
+    /// The hash in use.
     pub hash: HashKind,
-    /// The kinds of records, and how long each is remembered.
+    /// The kinds of records, and for how long the ids of each are stored.
     pub kinds: Kinds,
-    /// How much the windows of this process may hold.
+    /// Limits on the windows of this process.
     pub limits: Limits,
-    /// What is done with duplicates.
+    /// What happens to duplicates.
     pub mode: Mode,
     /// Whether dropped records go to the duplicates topic.
     pub keep_duplicates: bool,
-    /// A record with this header is forwarded whatever its id.
+    /// A record with this header is forwarded regardless of its id.
     pub force_header: Option<String>,
     /// Policy for records without id.
     pub on_missing: OnMissing,
-    /// Policy for records that the broker refuses.
+    /// Policy for records that the broker rejects.
     pub on_poison: OnPoison,
-    /// How long such a record is tried again before the policy.
+    /// For how long a rejected record is retried before the policy applies.
     pub poison_retry: Duration,
-    /// Where to begin.
+    /// Start offset of a group without committed offsets.
     pub start: Start,
     /// Policy for a group that was rewound.
     pub on_rewind: OnRewind,
-    /// Policy for an offset that the raw log does not hold.
+    /// Policy for a committed offset that is outside of the raw log.
     pub on_gap: OnGap,
-    /// A rule that a test leaves out.
+    /// A safeguard that a test disables.
     pub without: Option<Safeguard>,
     /// Most records of one transaction.
     pub max_records: usize,
     /// Most bytes of one transaction.
     pub max_bytes: usize,
-    /// Longest time a transaction stays open while records come.
+    /// Longest time a transaction stays open while records arrive.
     pub interval: Duration,
     /// How long the broker keeps a transaction open.
     pub transaction_timeout: Duration,
@@ -90,12 +90,12 @@ pub struct Options {
 }
 
 impl Options {
-    /// How many windows share what a worker with these partitions may hold.
+    /// Number of windows of a worker with these partitions.
     pub(super) fn windows_of(&self, partitions: &Partitions) -> u64 {
         partitions.iter().count() as u64 * self.kinds.windows()
     }
 
-    /// What stands beside a record of ours in the state topic.
+    /// The key of a state record written by this worker.
     pub(super) fn origin(&self, clean_end: Option<Offset>) -> Origin {
         Origin {
             clean_end,
@@ -106,28 +106,28 @@ impl Options {
         }
     }
 
-    /// Refuses a raw topic that is not the one that something was written for.
+    /// Fails when the id of the raw topic differs from the one that state or offsets were written for.
     pub(super) fn same_raw(&self, theirs: Option<&str>, ours: Option<&str>) -> Result<(), Fatal> {
         match theirs.zip(ours).filter(|(theirs, ours)| theirs != ours) {
             None => Ok(()),
             Some((theirs, ours)) => Err(Fatal::Operator(format!(
-                "topic {} was deleted and created again: its id is {ours}, and topic {} and the group's offsets were \
-                 written for {theirs}. Its offsets begin anew, so nobody can tell by them what was processed. To begin \
-                 anew with an empty window, give topics.state and group.id other names",
+                "topic {} was deleted and recreated: its id is {ours}, but topic {} and the group's offsets were \
+                 written for {theirs}. Its offsets restarted, so they do not show what was processed. To start \
+                 with an empty window, set topics.state and group.id to other names",
                 self.raw, self.state
             ))),
         }
     }
 
-    /// Refuses a state topic that is not the one that the group's offsets were committed with.
+    /// Fails when the id of the state topic differs from the one that the group's offsets were committed with.
     pub(super) fn same_state(&self, theirs: Option<&str>) -> Result<(), Fatal> {
         match theirs.zip(self.state_id.as_deref()).filter(|(theirs, ours)| theirs != ours) {
             None => Ok(()),
             Some((theirs, ours)) => Err(Fatal::Operator(format!(
-                "topic {} was deleted and created again: its id is {ours}, and the group's offsets were committed with \
-                 {theirs}; what it held is gone. Restore it; or, to go on where the group stands with an empty window, \
-                 stop all instances and set the group's offsets to what they are: kafka-consumer-groups.sh \
-                 --reset-offsets --to-current --execute --topic {} with the group's name",
+                "topic {} was deleted and recreated: its id is {ours}, but the group's offsets were committed with \
+                 {theirs}; its previous content is gone. Restore it; or, to continue from the committed offsets with an \
+                 empty window, stop all instances and set the group's offsets to their current values: \
+                 kafka-consumer-groups.sh --reset-offsets --to-current --execute --topic {} with the group's name",
                 self.state, self.raw
             ))),
         }

@@ -1,52 +1,54 @@
-//! What comes next in a partition: a record, a gap of the log, or a record that does not belong here.
+//! Classifies each record of a partition: the next one, the first one after a gap in the log, or one of an earlier position.
 //!
-//! A log has gaps where compaction took records, where a transaction was aborted, where markers stand. A consumer can
-//! also hand over, after a seek, records that it had fetched for the position before. Taken for a gap, such a record
-//! would make everything between C and itself look old, and all of it would be lost. The sequence that must not happen:
+//! A log has gaps where compaction removed records, where a transaction was aborted, and at transaction markers.
+//! After a seek, a consumer can also return records that it had fetched for the previous position. If such a record
+//! were taken for the first record after a gap, everything between C and the record would look old, and all of it
+//! would be lost. The sequence that must not happen:
 //!
 //! ```text
-//! C = 10, read up to 30, abort, seek to 10 ─→ 31 (left from before) is taken, next = 32 ─→ 10, 11, … are "stale"
+//! C = 10, read up to 30, abort, seek to 10 ─→ 31 (of the previous position) is processed, next = 32 ─→ 10, 11, … are "stale"
 //! ```
 //!
-//! What is left from before comes before anything of the new position does, because both go through one queue. So the
-//! first record after a seek is believed when it is the expected one; when it lies beyond, the partition is sought again, and only
-//! the lowest record of that reading as the first of the next is proof of a gap: what was left from before the first seek is
-//! gone by then, and what may be left from between the two begins behind what came. A record that was passed over and comes all the same
-//! proves the opposite, and nothing of it may be committed.
+//! Records of the previous position arrive before any record of the new one, because both pass through one queue. So
+//! the first record after a seek is accepted when it is the expected one. When it lies beyond, the partition is
+//! sought again. Only when the lowest record of that reading is also the first record of the next reading, the gap is
+//! proven: records from before the first seek are gone by then, and records left from between the two seeks have
+//! higher offsets than those already returned. A record that was skipped as a gap but arrives later proves the
+//! opposite, and nothing of the transaction may be committed.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
 use crate::dedupe::Offset;
 
-/// Gaps remembered since the last seek; the newest.
+/// Number of gaps kept since the last seek; the newest ones.
 const GAPS: usize = 256;
 
-/// What a record is to its partition.
+/// Position of a record relative to the expected one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrival {
-    /// The next one.
+    /// The next record.
     Next,
-    /// It was here before.
+    /// A record that was already processed.
     Repeated,
-    /// It may be the next one, but only a second reading can tell: seek again.
+    /// It may be the next record after a gap, but a second reading has to confirm it: seek again.
     Unproven,
-    /// It was passed over as if it did not exist.
+    /// A record that was skipped as part of a gap.
     Missed,
 }
 
-/// How far the reading since the last seek is proven.
+/// What is known about the reading since the last seek.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reading {
-    /// Nothing came yet. The reading before began with this record, if it began with one beyond the expected.
+    /// No record arrived yet. Contains the first record of the previous reading, if that lay beyond the expected one.
     Begun(Option<Offset>),
-    /// Began beyond the expected record, and has to be begun again. This is the lowest that came of it.
+    /// The reading began beyond the expected record and has to be repeated. Contains its lowest record.
     Doubted(Offset),
-    /// Began as it had to.
+    /// The start of the reading is confirmed.
     Proven,
 }
 
-/// What came since the last seek.
+/// The records since the last seek.
 #[derive(Debug)]
 pub struct Order {
     reading: Reading,
@@ -60,17 +62,17 @@ impl Default for Order {
 }
 
 impl Order {
-    /// Judges the record at `at` where `next` is expected, or any later one if the log has a gap.
+    /// Classifies the record at `at` when `next` is expected, or any later record if the log has a gap.
     pub fn judge(&mut self, next: Offset, at: Offset) -> Arrival {
         match self.reading {
             Reading::Doubted(first) => {
-                // What is lower came of the new position, and is what the next reading has to begin with.
+                // A lower record belongs to the new position, and is the one that the next reading has to begin with.
                 if at >= next {
                     self.reading = Reading::Doubted(first.min(at));
                 }
                 return Arrival::Unproven;
             }
-            _ if at < next => return self.back(at),
+            _ if at < next => return self.behind(at),
             Reading::Begun(before) if at > next && before != Some(at) => {
                 self.reading = Reading::Doubted(at);
                 return Arrival::Unproven;
@@ -86,7 +88,7 @@ impl Order {
         Arrival::Next
     }
 
-    fn back(&self, at: Offset) -> Arrival {
+    fn behind(&self, at: Offset) -> Arrival {
         if self.gaps.iter().any(|gap| gap.contains(&at)) { Arrival::Missed } else { Arrival::Repeated }
     }
 
@@ -96,7 +98,7 @@ impl Order {
         matches!(self.reading, Reading::Doubted(_))
     }
 
-    /// The partition was sought again, to the record that is expected next.
+    /// Called after the partition was sought again, to the expected record.
     pub fn sought_again(&mut self) {
         if let Reading::Doubted(at) = self.reading {
             self.reading = Reading::Begun(Some(at));
@@ -119,19 +121,19 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_behind_a_seek_is_believed_when_two_readings_agree() {
+    fn a_gap_after_a_seek_is_accepted_when_two_readings_agree() {
         let mut order = Order::default();
         assert_eq!(order.judge(10, 12), Unproven);
-        assert_eq!(order.judge(10, 13), Unproven, "what else came with it was fetched with it");
+        assert_eq!(order.judge(10, 13), Unproven, "the following records were fetched together with it");
         assert_eq!(order.judge(10, 9), Unproven);
         assert!(order.is_doubted());
         order.sought_again();
         assert_eq!((order.is_doubted(), order.judge(10, 12)), (false, Next));
-        assert_eq!(order.judge(13, 15), Next, "within a reading gaps are the log's");
+        assert_eq!(order.judge(13, 15), Next, "within a reading, a gap is a gap in the log");
     }
 
     #[test]
-    fn a_record_left_from_before_the_seek_is_not_believed() {
+    fn a_record_left_from_before_the_seek_is_not_accepted() {
         let mut order = Order::default();
         assert_eq!(order.judge(10, 31), Unproven);
         order.sought_again();
@@ -139,7 +141,7 @@ mod tests {
         let mut order = Order::default();
         assert_eq!(order.judge(10, 31), Unproven);
         order.sought_again();
-        assert_eq!(order.judge(10, 32), Unproven, "another one is no proof");
+        assert_eq!(order.judge(10, 32), Unproven, "a different record is no proof");
         order.sought_again();
         assert_eq!(order.judge(10, 31), Unproven);
         order.sought_again();
@@ -147,10 +149,10 @@ mod tests {
     }
 
     #[test]
-    fn the_expected_record_behind_a_doubted_one_disproves_the_gap() {
+    fn the_expected_record_after_an_unproven_one_disproves_the_gap() {
         let mut order = Order::default();
         for _ in 0..3 {
-            // The same record is left over each time, as each reading was taken up to it.
+            // The same record is left over each time, because each reading ended before it.
             assert_eq!([15, 10, 11].map(|at| order.judge(10, at)), [Unproven; 3]);
             order.sought_again();
         }
@@ -158,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_was_passed_over_proves_that_there_was_no_gap() {
+    fn a_skipped_record_that_arrives_later_proves_that_there_was_no_gap() {
         let mut order = Order::default();
         assert_eq!((order.judge(10, 10), order.judge(11, 20)), (Next, Next));
         let judged: Vec<Arrival> = [10, 11, 19, 20].map(|at| order.judge(21, at)).into();
@@ -166,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_remembered_are_bounded() {
+    fn the_number_of_stored_gaps_is_bounded() {
         let mut order = Order::default();
         let mut next = 0;
         assert_eq!(order.judge(next, 0), Next);

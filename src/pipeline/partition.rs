@@ -1,4 +1,4 @@
-//! One raw partition in this worker's care: where it is in its life, and its state.
+//! One raw partition of a worker: its phase and its state.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -6,12 +6,12 @@ use std::time::Duration;
 use super::checkpoint::{Checkpoint, Tail};
 use super::loading::Loading;
 use super::order::Order;
-use super::poison::Refusal;
+use super::poison::Rejection;
 use super::stalled::Silence;
 use crate::dedupe::{Block, Forgotten, HashKind, KindId, Offset, PartitionId, Windows};
 use crate::ports::{Epoch, Head};
 
-/// The life of a partition in a worker. Records are processed only while it runs.
+/// The life cycle of a partition in a worker. Records are processed only in `Running`.
 ///
 /// ```text
 /// assigned ─→ Locating ─→ Loading ─→ Restoring ─→ Running ─→ (revoked)
@@ -20,38 +20,38 @@ use crate::ports::{Epoch, Head};
 /// ```
 #[derive(Debug)]
 pub enum Phase {
-    /// Paused. The committed offset has to be read before anything else.
+    /// Paused. The committed offset has to be read first.
     Locating {
-        /// Monotonic time before which nothing is tried, after failures.
+        /// Monotonic time of the next attempt, after failures.
         not_before: Duration,
-        /// Monotonic time since which a pending transaction holds C back, and the settled offset
-        /// before it.
+        /// Monotonic time since which a pending transaction blocks the read of C, and the settled offset before that
+        /// transaction.
         blocked: Option<(Duration, Option<Offset>)>,
     },
     /// Paused. Blocks are being read from the local store.
     Loading(Box<Loading>),
     /// Paused. Blocks are being read from the state topic.
     Restoring(Box<Restoring>),
-    /// Records flow.
+    /// Records are processed.
     Running,
 }
 
-/// A restore from the state topic under way.
+/// A restore from the state topic in progress.
 #[derive(Debug)]
 pub struct Restoring {
-    /// Monotonic time of its start.
+    /// Monotonic time at which the restore started.
     pub since: Duration,
-    /// Monotonic time of the last line about it in the log.
+    /// Monotonic time of the last log message about its progress.
     pub told: Duration,
-    /// The committed offset that the state has to reach, `None` when the group has none.
+    /// The committed offset that the state has to reach; `None` when the group has none.
     pub committed: Option<Offset>,
-    /// Where the reading began, state topic offset.
+    /// State topic offset at which reading started.
     pub from: Offset,
-    /// Where the log ended when the reading began, for the progress shown.
+    /// End of the log when reading started, for the reported progress.
     pub until: Offset,
     /// Last state topic offset read.
     pub at: Offset,
-    /// First offset that the log held when the reading began.
+    /// First offset of the log when reading started.
     pub low: Offset,
     /// The last block read.
     pub last: Option<Tail>,
@@ -59,113 +59,119 @@ pub struct Restoring {
     pub first_ms: Option<i64>,
     /// One past the last raw offset covered by a block.
     pub covered: Option<Offset>,
-    /// The raw offset up to which local state was committed, perhaps beyond the last block.
+    /// The raw offset up to which local state was committed; may lie beyond the last block.
     pub confirmed: Option<Offset>,
-    /// Identities read.
+    /// Number of identities read.
     pub ids: u64,
-    /// The first block of a named kind that reaches beyond the unnamed kind's: its state topic offset, and the highest
-    /// raw offset that such blocks cover.
+    /// The first block of a named kind that reaches beyond the blocks of the unnamed kind: its state topic offset,
+    /// and the highest raw offset that such blocks cover.
     pub ahead: Option<(Offset, Offset)>,
-    /// Kinds that the group has by another rule than ours, which was accepted: nothing of them is taken in.
+    /// Kinds for which the group has another identity rule than this process, and the operator accepted the change:
+    /// their blocks are skipped.
     pub emptied: BTreeSet<KindId>,
-    /// Identities left out because there is no such kind any more, by the kind's name.
+    /// Number of identities skipped because their kind is no longer configured, by the kind's name.
     pub left_out: BTreeMap<String, u64>,
-    /// What stood beside the committed offset.
+    /// The checkpoint metadata of the committed offset.
     pub checkpoint: Option<Checkpoint>,
 }
 
 /// What the open transaction did to a partition.
 #[derive(Debug, Clone, Default)]
 pub struct Open {
-    /// Records processed.
+    /// Number of records processed.
     pub records: usize,
-    /// Whether any was written, to the clean topic or to a side topic.
+    /// Whether any record was written, to the clean topic or to a side topic.
     pub wrote: bool,
-    /// The block written for it, once there is one.
+    /// The last block written for it; `None` before that.
     pub tail: Option<Tail>,
-    /// The offset and metadata that its commit would leave behind, once they were sent.
+    /// The offset and metadata of its commit, set when they are sent.
     pub sent: Option<(Offset, String)>,
-    /// The identities that it takes back.
+    /// The identities that it forgets.
     pub forgotten: Option<Forgotten>,
 }
 
-/// Records of another transaction that are open in a partition's topics.
+/// Open records of another transaction in a partition's topics.
 #[derive(Debug, Clone, Copy)]
 pub struct LeftOpen {
-    /// Monotonic time since which they are seen at the same place.
+    /// Monotonic time since which they are seen at the same offsets.
     pub since: Duration,
-    /// Where they begin in the clean and in the state partition.
+    /// Their first offsets in the clean and in the state partition.
     pub place: (Offset, Offset),
-    /// How many times it was tried in vain to end them for others.
+    /// Number of failed attempts to end the transaction for its writer.
     pub attempts: u32,
 }
 
-/// A partition and everything that belongs to it. Owned by one worker.
+/// A partition and all its state. Owned by one worker.
 #[derive(Debug)]
 pub struct Partition {
-    /// Its number.
+    /// Partition number.
     pub id: PartitionId,
-    /// Where it is in its life.
+    /// Its phase.
     pub phase: Phase,
-    /// What it remembers; `None` until loaded.
+    /// Its windows; `None` until loaded.
     pub windows: Option<Windows>,
     /// C as last read or committed.
     pub committed: Offset,
     /// The next raw offset expected; ahead of `committed` while a transaction is open.
     pub next: Offset,
-    /// State topic offset that lies at or before everything newer than `committed`: behind the last marker, where that is known.
+    /// State topic offset at or before everything newer than `committed`: the offset after the last transaction
+    /// marker, where that is known.
     pub state_next: Offset,
     /// The last committed block.
     pub tail: Option<Tail>,
-    /// How many times identities were taken back here, up to C.
+    /// Number of times identities were forgotten in this partition, up to C.
     pub forgets: u64,
     /// What the open transaction did here; kept while its outcome is unknown.
     pub open: Option<Open>,
-    /// Most records of one transaction, while a record that the broker refuses is being looked for.
+    /// Most records of one transaction, while a rejected record is being isolated.
     pub limit: Option<usize>,
-    /// The group was rewound and the state forgot what lay beyond C: the next transaction has to write
-    /// a block even without identities, or a later restore would revive the forgotten owners.
+    /// The group was rewound and the state beyond C was removed. The next transaction has to write a block even
+    /// without identities; otherwise a later restore would revive the removed owners.
     pub rewound: bool,
-    /// Since the producer was made, nothing is left open in the partition's topics, and its logs agree.
+    /// Checked since the producer was created: no transaction is open in the partition's topics, and its logs agree.
     pub untorn: bool,
-    /// Restores in a row that ended before the last committed block.
+    /// Number of consecutive restores that ended before the last committed block.
     pub early_ends: u32,
-    /// What is open in the partition's topics, when something is.
+    /// The open records of another transaction in the partition's topics, if any.
     pub left_open: Option<LeftOpen>,
     /// The leader epoch of the last record before `next`.
     pub epoch: Option<Epoch>,
     /// The leader epoch of the last record before C.
     pub committed_epoch: Option<Epoch>,
-    /// The committed offset, beyond the end of the log, that was compared by leader epochs to find where the log was cut.
+    /// The committed offset beyond the end of the log for which the leader epochs were compared, to find where the
+    /// log was truncated.
     pub compared: Option<Offset>,
-    /// What came since the last seek, to tell a gap of the log from a record that does not belong here.
+    /// The records since the last seek, to distinguish a gap in the log from a record of an earlier position.
     pub order: Order,
-    /// How many partitions the raw topic had when the group began, as the last checkpoint says.
+    /// Number of raw partitions when the group began, from the last checkpoint.
     pub began: Option<u32>,
-    /// Nobody else could know where this partition begins: its position is committed though no record came.
+    /// The start offset of this partition was chosen by this process only. It is committed although no record was
+    /// read, so that the next owner starts at the same offset.
     pub unsettled: bool,
-    /// The committed offset beyond which the state topic was found, when that was seen once.
+    /// The committed offset that the state topic was found to exceed, if that was seen once; the second time it
+    /// counts.
     pub behind_state: Option<Offset>,
-    /// The lowest record among those refused last: it is sent alone next, and what lies before it without it.
+    /// The lowest of the records rejected last. The records before it are sent first, without it; then it is sent
+    /// alone.
     pub suspect: Option<Offset>,
-    /// The record that the broker refuses, once found, and its words.
-    pub poison: Option<(Offset, String)>,
-    /// The record that was refused alone and is tried again.
-    pub refusal: Option<Refusal>,
-    /// Kinds whose windows begin anew with the next commit, because the change of their rule was accepted.
+    /// The rejected record, once it is isolated, and the broker's error message.
+    pub rejected: Option<(Offset, String)>,
+    /// The record that was rejected when sent alone, and is being retried.
+    pub rejection: Option<Rejection>,
+    /// Kinds whose windows start empty with the next commit, because a change of their rule was accepted.
     pub anew: BTreeSet<KindId>,
-    /// What the partition's clock is ahead of the worker's, ms.
+    /// How far the partition's clock is ahead of the worker's, ms.
     pub ahead_ms: i64,
-    /// What it was ahead of the wall clock, as the last checkpoint says, ms.
+    /// How far the partition's clock was ahead of the wall clock at the last checkpoint, ms.
     pub ahead_of_wall_ms: i64,
-    /// Monotonic time since which a record was tried in vain and given up.
-    pub gave_up: Option<Duration>,
-    /// Whether its records have stopped coming.
+    /// Monotonic time at which the retries of a rejected record were last exhausted.
+    pub retries_exhausted_at: Option<Duration>,
+    /// Tracks whether the partition's records have stopped arriving.
     pub silence: Silence,
 }
 
 impl Partition {
-    /// A partition just assigned.
+    /// A newly assigned partition.
     #[must_use]
     pub fn assigned(id: PartitionId, now: Duration) -> Self {
         Self {
@@ -191,12 +197,12 @@ impl Partition {
             unsettled: false,
             behind_state: None,
             suspect: None,
-            poison: None,
-            refusal: None,
+            rejected: None,
+            rejection: None,
             anew: BTreeSet::new(),
             ahead_ms: 0,
             ahead_of_wall_ms: 0,
-            gave_up: None,
+            retries_exhausted_at: None,
             silence: Silence::default(),
         }
     }
@@ -207,8 +213,8 @@ impl Partition {
         matches!(self.phase, Phase::Running)
     }
 
-    /// Back to the question where the group stands, not before `not_before`. A state loaded by half is dropped: it
-    /// must not pass for a complete one.
+    /// Returns to `Locating`, where C is read again, not before `not_before`. A half-loaded state is dropped: it must
+    /// not be taken for a complete one.
     pub fn relocate(&mut self, not_before: Duration) {
         if matches!(self.phase, Phase::Loading(_)) {
             self.unload();
@@ -216,10 +222,10 @@ impl Partition {
         self.phase = Phase::Locating { not_before, blocked: None };
     }
 
-    /// The blocks of the open transaction, of at most `most` identities: everything new in `committed..next`.
+    /// The blocks of the open transaction, each with at most `most` identities: everything new in `committed..next`.
     ///
-    /// None when nothing was written. A block without identities is written when only records without id were
-    /// forwarded, or records went to a side topic alone: it shows later that the transaction was complete, also to a
+    /// Empty when nothing was written. A block without identities is written when only records without an id were
+    /// forwarded, or records went to a side topic only. It later proves that the transaction was complete, also to a
     /// group that has lost its offset.
     #[must_use]
     pub fn blocks(&mut self, hash: HashKind, most: usize) -> Vec<Block> {
@@ -230,8 +236,7 @@ impl Partition {
         windows.blocks(hash, self.id, &(self.committed..self.next), most)
     }
 
-    /// The transaction is committed: what was pending is real. Returns the first offset of each kind whose block is
-    /// still needed.
+    /// Applies the committed transaction. Returns for each kind the first offset whose block is still needed.
     pub fn commit(&mut self, state_end: Option<Offset>) -> Vec<(KindId, Offset)> {
         let open = self.open.take().unwrap_or_default();
         self.committed = self.next;
@@ -239,7 +244,7 @@ impl Partition {
         self.rewound = false;
         self.anew.clear();
         self.unsettled = false;
-        // The marker of the transaction comes behind its last record.
+        // The transaction marker follows the last record of the transaction.
         self.state_next = state_end.map_or(self.state_next, |end| self.state_next.max(end + 1));
         self.tail = open.tail.or(self.tail);
         self.limit = self.limit.and_then(|limit| (limit < 1 << 20).then_some(limit * 2));
@@ -249,7 +254,7 @@ impl Partition {
         self.windows.as_mut().map(|windows| windows.commit(self.committed)).unwrap_or_default()
     }
 
-    /// How far a restore, from disk or from the state topic, has come, in 0..=1; `None` when none is under way.
+    /// Progress of a restore from disk or from the state topic, in 0..=1; `None` when none is in progress.
     #[must_use]
     pub fn restored_share(&self) -> Option<f64> {
         match &self.phase {
@@ -259,9 +264,10 @@ impl Partition {
         }
     }
 
-    /// The state is complete up to C: what blocks do not tell comes from the checkpoint.
+    /// The state is complete up to C. Sets what blocks do not contain, from the checkpoint.
     pub fn take_over(&mut self, checkpoint: &Checkpoint) {
-        // The records of the first ones may have left the topic, with the blocks that they are about.
+        // The first forget records may have been deleted from the topic, together with the blocks that they refer to,
+        // so their number is taken from the checkpoint.
         self.forgets = self.forgets.max(checkpoint.forgets);
         self.began = checkpoint.began.or(self.began);
         self.ahead_of_wall_ms = checkpoint.ahead_of_wall_ms;
@@ -273,7 +279,7 @@ impl Partition {
         }
     }
 
-    /// Takes identities back, as committed.
+    /// Forgets identities, after the transaction that forgets them is committed.
     pub fn forget(&mut self, forgotten: &Forgotten) {
         self.forgets = self.forgets.max(forgotten.number);
         if let Some(windows) = self.windows.as_mut() {
@@ -281,7 +287,7 @@ impl Partition {
         }
     }
 
-    /// What the local store may believe of this partition.
+    /// The head that the local store may record for this partition.
     #[must_use]
     pub fn head(&self) -> Head {
         let tail = self.tail.map(|tail| (tail.crc, tail.next));
@@ -296,7 +302,7 @@ impl Partition {
         }
     }
 
-    /// The transaction is gone: nothing pending ever was.
+    /// Undoes the aborted transaction.
     pub fn abort(&mut self) {
         self.open = None;
         self.next = self.committed;
@@ -306,13 +312,13 @@ impl Partition {
         }
     }
 
-    /// Forgets everything in memory; the next step loads it again.
+    /// Drops the state in memory; it is loaded again in a later iteration.
     pub fn unload(&mut self) {
         self.open = None;
         self.windows = None;
     }
 
-    /// Takes empty windows for a load.
+    /// Sets empty windows, to be filled by a load.
     pub fn fresh(&mut self, windows: Windows) -> &mut Windows {
         self.windows.insert(windows)
     }

@@ -1,8 +1,8 @@
-//! A record that the broker refuses: found among the others, tried again for a while, then left to policy.
+//! A record that the broker rejects: isolated from the others, retried for a while, then handled by policy.
 //!
-//! No refusal is final: behind each stands a setting of the topic or a policy of the broker, and both can change
-//! meanwhile. So a record that is refused alone is tried again, alone, with growing pauses, in which its partition
-//! rests and the others go on.
+//! No rejection is final: it depends on a topic setting or a broker policy, and both can change meanwhile. So a
+//! record that is rejected when sent alone is retried alone, with exponential backoff. Its partition pauses
+//! meanwhile; the others continue.
 
 use std::time::Duration;
 
@@ -16,48 +16,55 @@ use crate::dedupe::{Coordinates, Offset};
 use crate::metrics::Outcome;
 use crate::ports::{Reason, Record, Refused, Side};
 
-/// The first pause; each is twice the last.
-const PAUSE: Duration = Duration::from_secs(1);
-/// The longest.
-const LONGEST: Duration = Duration::from_mins(1);
-/// Once a record was tried in vain, the next ones of its partition go by policy at once, for so long: a topic with
-/// many of them would stand still otherwise.
-const SPENT: Duration = Duration::from_mins(10);
+/// The first delay; each later one is twice the previous.
+const FIRST_DELAY: Duration = Duration::from_secs(1);
+/// The longest delay.
+const MAX_DELAY: Duration = Duration::from_mins(1);
+/// Once the retries of one record are exhausted, further rejected records of that partition follow the policy
+/// immediately for this long. Otherwise a topic with many such records would make no progress.
+const NO_RETRIES_FOR: Duration = Duration::from_mins(10);
 
-/// A record that was refused though it was alone.
+/// A record that was rejected when sent alone.
 #[derive(Debug)]
-pub struct Refusal {
+pub struct Rejection {
     offset: Offset,
-    /// How often.
+    /// Number of rejections.
     attempts: usize,
-    /// Monotonic time before which it is not tried again.
+    /// Monotonic time of the next attempt.
     next: Duration,
-    /// For the status.
-    told: String,
+    /// Description for the status page.
+    description: String,
 }
 
 impl<W: World> Core<W> {
-    /// The broker refused records of a partition. The lowest of them is sent alone next, those before it without it;
-    /// when it is accepted, transactions grow again, until one is refused once more.
-    pub(super) fn narrow(&mut self, refused: Refused, said: &str) {
+    /// The broker rejected records of a partition. The records before the lowest rejected one are sent next, without
+    /// it; then that record is sent alone. When it is accepted, transactions grow again until the next rejection.
+    pub(super) fn isolate_rejected(&mut self, refused: Refused, error: &str) {
         let now = self.clock.elapsed();
         let Some(partition) = self.partitions.get_mut(refused.partition) else { return };
-        let taken = partition.open.as_ref().map_or(1, |open| open.records);
-        // Not by the range alone: of a refused batch one record may be known before the others.
-        if taken != 1 {
+        let records = partition.open.as_ref().map_or(1, |open| open.records);
+        // The range of rejected offsets is not enough: the broker may have reported one record of a rejected batch
+        // before the others.
+        if records != 1 {
             partition.suspect = Some(refused.first);
             partition.limit = None;
-        } else if let Some(told) = partition.again(refused.first, now, self.options.poison_retry) {
+        } else if let Some(description) =
+            partition.schedule_retry(refused.first, now, self.options.poison_retry)
+        {
             partition.limit = Some(1);
-            tracing::warn!("{told}; then it goes by state.on_poison ({})", self.options.on_poison.as_str());
+            tracing::warn!(
+                "{description}; after the last attempt state.on_poison ({}) applies",
+                self.options.on_poison.as_str()
+            );
         } else {
-            partition.poison = Some((refused.first, said.to_owned()));
+            partition.rejected = Some((refused.first, error.to_owned()));
             partition.limit = None;
         }
     }
 
-    /// Whether the open transaction has to be committed before this record, because it is suspect.
-    pub(super) fn parts_before(&mut self, at: Coordinates) -> bool {
+    /// Whether the open transaction has to be committed before this record, because the record is suspected of being
+    /// rejected.
+    pub(super) fn commits_before(&mut self, at: Coordinates) -> bool {
         let Some(partition) = self.partitions.get_mut(at.partition).filter(|p| p.is_running()) else {
             return false;
         };
@@ -69,23 +76,23 @@ impl<W: World> Core<W> {
         partition.open.as_ref().is_some_and(|open| open.records > 0)
     }
 
-    /// A record that the broker refused, by policy.
-    pub(super) fn set_aside(&mut self, record: &RawOf<'_, W>) -> Result<Outcome, Trouble> {
+    /// Handles a record that the broker rejects according to the policy.
+    pub(super) fn apply_rejection_policy(&mut self, record: &RawOf<'_, W>) -> Result<Outcome, Trouble> {
         let at = record.coordinates();
-        let said = self
+        let error = self
             .partitions
             .get(at.partition)
-            .and_then(|p| p.poison.as_ref().map(|(_, said)| said.clone()))
+            .and_then(|p| p.rejected.as_ref().map(|(_, error)| error.clone()))
             .unwrap_or_default();
         match self.options.on_poison {
             OnPoison::Stop => Err(Fatal::Operator(format!(
-                "record {at} of topic {} cannot be written: {said}; change what the clean topic accepts \
+                "record {at} of topic {} cannot be written: {error}; change what the clean topic accepts \
                  (max.message.bytes, message.timestamp.after.max.ms), or set state.on_poison to dead_letter or drop",
                 self.options.raw
             ))
             .into()),
             OnPoison::DeadLetter => {
-                self.divert(Side::DeadLetter, record, &Reason::new("refused", said))?;
+                self.divert(Side::DeadLetter, record, &Reason::new("refused", error))?;
                 Ok(Outcome::DeadLetter)
             }
             OnPoison::Drop => Ok(Outcome::Refused),
@@ -94,55 +101,58 @@ impl<W: World> Core<W> {
 }
 
 impl Partition {
-    /// Whether the record is to be tried again, and if so, what there is to say; it rests until then.
-    fn again(&mut self, offset: Offset, now: Duration, patience: Duration) -> Option<String> {
-        let spent = self.gave_up.is_some_and(|since| now.saturating_sub(since) < SPENT);
-        let pauses = pauses(if spent { Duration::ZERO } else { patience });
-        let known = self.refusal.take().filter(|refusal| refusal.offset == offset);
-        let attempts = known.map_or(0, |refusal| refusal.attempts) + 1;
-        let Some(pause) = pauses.get(attempts - 1) else {
-            self.gave_up = self.gave_up.filter(|_| spent).or(Some(now));
+    /// Schedules the next attempt for a rejected record and returns its description; `None` when the retries are
+    /// exhausted. The partition pauses until the attempt.
+    fn schedule_retry(&mut self, offset: Offset, now: Duration, patience: Duration) -> Option<String> {
+        let no_retries =
+            self.retries_exhausted_at.is_some_and(|since| now.saturating_sub(since) < NO_RETRIES_FOR);
+        let delays = retry_delays(if no_retries { Duration::ZERO } else { patience });
+        let earlier = self.rejection.take().filter(|rejection| rejection.offset == offset);
+        let attempts = earlier.map_or(0, |rejection| rejection.attempts) + 1;
+        let Some(delay) = delays.get(attempts - 1) else {
+            self.retries_exhausted_at = self.retries_exhausted_at.filter(|_| no_retries).or(Some(now));
             return None;
         };
-        let told = format!(
-            "record {} is refused: attempt {attempts} of {}, next in {}",
+        let description = format!(
+            "record {} is rejected: attempt {attempts} of {}, next in {}",
             Coordinates { partition: self.id, offset },
-            pauses.len() + 1,
-            humantime::format_duration(*pause)
+            delays.len() + 1,
+            humantime::format_duration(*delay)
         );
-        self.refusal = Some(Refusal { offset, attempts, next: now + *pause, told: told.clone() });
-        Some(told)
+        self.rejection =
+            Some(Rejection { offset, attempts, next: now + *delay, description: description.clone() });
+        Some(description)
     }
 
-    /// Whether it waits before a refused record is tried again.
+    /// Whether the partition waits before the next attempt for a rejected record.
     #[must_use]
     pub fn rests(&self, now: Duration) -> bool {
-        self.refusal.as_ref().is_some_and(|refusal| now < refusal.next)
+        self.rejection.as_ref().is_some_and(|rejection| now < rejection.next)
     }
 
-    /// What it waits for then.
+    /// Description of the rejected record and its next attempt.
     #[must_use]
-    pub fn refusal(&self) -> Option<&str> {
-        self.refusal.as_ref().map(|refusal| refusal.told.as_str())
+    pub fn rejection(&self) -> Option<&str> {
+        self.rejection.as_ref().map(|rejection| rejection.description.as_str())
     }
 
-    /// A commit went beyond the refused record: it was accepted after all.
+    /// Called after a commit: a commit beyond the rejected record means that the record was accepted.
     pub(super) fn note_accepted(&mut self) {
-        if let Some(refusal) = self.refusal.take_if(|refusal| refusal.offset < self.committed) {
-            let (partition, offset, attempt) = (self.id, refusal.offset, refusal.attempts + 1);
-            tracing::info!(partition, offset, attempt, "a record that was refused is accepted");
+        if let Some(rejection) = self.rejection.take_if(|rejection| rejection.offset < self.committed) {
+            let (partition, offset, attempt) = (self.id, rejection.offset, rejection.attempts + 1);
+            tracing::info!(partition, offset, attempt, "rejected record accepted on retry");
         }
     }
 }
 
-/// The pauses before a record is tried again; together they are `patience`.
-fn pauses(patience: Duration) -> Vec<Duration> {
-    let (mut left, mut pause, mut all) = (patience, PAUSE, Vec::new());
+/// The delays before each retry of a record; their sum is `patience`.
+fn retry_delays(patience: Duration) -> Vec<Duration> {
+    let (mut left, mut delay, mut all) = (patience, FIRST_DELAY, Vec::new());
     while !left.is_zero() {
-        let next = pause.min(left);
+        let next = delay.min(left);
         all.push(next);
         left = left.saturating_sub(next);
-        pause = (pause * 2).min(LONGEST);
+        delay = (delay * 2).min(MAX_DELAY);
     }
     all
 }
@@ -154,39 +164,46 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(30);
 
     #[test]
-    fn pauses_grow_to_a_minute_and_fill_the_time_given() {
-        let seconds = |patience| pauses(patience).iter().map(Duration::as_secs).collect::<Vec<_>>();
+    fn delays_grow_to_a_minute_and_sum_up_to_the_time_given() {
+        let seconds = |patience| retry_delays(patience).iter().map(Duration::as_secs).collect::<Vec<_>>();
         assert_eq!(seconds(PATIENCE), [1, 2, 4, 8, 15]);
         assert!(seconds(Duration::ZERO).is_empty());
         assert_eq!(seconds(Duration::from_mins(5)), [1, 2, 4, 8, 16, 32, 60, 60, 60, 57]);
     }
 
     #[test]
-    fn patience_is_for_one_record_in_ten_minutes() {
+    fn only_one_record_in_ten_minutes_is_retried() {
         let mut partition = Partition::assigned(3, Duration::ZERO);
         let mut now = Duration::from_secs(100);
         for attempt in 1..=5 {
-            let told = partition.again(7, now, PATIENCE).unwrap();
+            let description = partition.schedule_retry(7, now, PATIENCE).unwrap();
             assert!(
-                told.starts_with(&format!("record 3@7 is refused: attempt {attempt} of 6, next in ")),
-                "{told}"
+                description.starts_with(&format!("record 3@7 is rejected: attempt {attempt} of 6, next in ")),
+                "{description}"
             );
             assert!(partition.rests(now));
-            now += pauses(PATIENCE)[attempt - 1];
+            now += retry_delays(PATIENCE)[attempt - 1];
             assert!(!partition.rests(now));
         }
-        assert_eq!(partition.again(7, now, PATIENCE), None);
-        assert_eq!(partition.again(8, now + SPENT / 2, PATIENCE), None, "the next one goes at once");
-        assert!(partition.again(9, now + SPENT, PATIENCE).is_some(), "what goes at once does not prolong it");
+        assert_eq!(partition.schedule_retry(7, now, PATIENCE), None);
+        assert_eq!(
+            partition.schedule_retry(8, now + NO_RETRIES_FOR / 2, PATIENCE),
+            None,
+            "the next record is not retried"
+        );
+        assert!(
+            partition.schedule_retry(9, now + NO_RETRIES_FOR, PATIENCE).is_some(),
+            "a record that is not retried does not extend the period"
+        );
     }
 
     #[test]
-    fn another_record_begins_anew() {
+    fn attempts_are_counted_per_record() {
         let mut partition = Partition::assigned(0, Duration::ZERO);
-        partition.again(7, Duration::ZERO, PATIENCE).unwrap();
+        partition.schedule_retry(7, Duration::ZERO, PATIENCE).unwrap();
         partition.committed = 8;
         partition.note_accepted();
-        assert_eq!(partition.refusal(), None);
-        assert!(partition.again(9, Duration::ZERO, PATIENCE).unwrap().contains("attempt 1 of 6"));
+        assert_eq!(partition.rejection(), None);
+        assert!(partition.schedule_retry(9, Duration::ZERO, PATIENCE).unwrap().contains("attempt 1 of 6"));
     }
 }

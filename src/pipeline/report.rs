@@ -1,5 +1,5 @@
-//! What a worker tells the outside: metrics counted per batch, a status about once a second, and a
-//! log that speaks when something changed.
+//! Metrics, status and log of a worker: metrics per committed transaction, status about twice per second, log
+//! messages on changes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,21 +15,21 @@ use crate::metrics::{
 };
 use crate::ports::{Failure, GroupEvent, Remedy};
 
-/// How often the status is published.
-const PUBLISH: Duration = Duration::from_millis(500);
-/// What is merely tried again is told when it has failed for so long: a coordinator that is being found takes a second.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// How often repeated attempts are told in the log.
-const TELL: Duration = Duration::from_secs(5);
-/// How often the log repeats what an operator has to know all the time.
-const REMIND: Duration = Duration::from_mins(1);
-/// Of a large batch, every so many-th record's latency is observed.
+/// Interval between two publications of the status.
+const PUBLISH_INTERVAL: Duration = Duration::from_millis(500);
+/// Retried failures are logged only after failing for this long: finding the group coordinator can take a second.
+const RETRY_GRACE: Duration = Duration::from_secs(2);
+/// Interval between two log messages about retried failures.
+const RETRY_LOG_INTERVAL: Duration = Duration::from_secs(5);
+/// Interval between two summaries in the log, and between two repetitions of the standing warning.
+const SUMMARY_INTERVAL: Duration = Duration::from_mins(1);
+/// In a large transaction, the latency of every n-th record is observed.
 const SAMPLE: u64 = 16;
 
 /// Counts of the open transaction; they become metrics when it has committed.
 #[derive(Debug, Default)]
 pub struct Tally {
-    /// By kind; the first is that of the records of no named kind.
+    /// By kind; the first entry is the unnamed kind.
     outcomes: Vec<[u64; Outcome::ALL.len()]>,
     records: u64,
     raw_bytes: u64,
@@ -39,7 +39,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Counts what became of one record of this kind.
+    /// Counts the outcome of one record of this kind.
     pub fn count(&mut self, kind: usize, outcome: Outcome) {
         if self.outcomes.len() <= kind {
             self.outcomes.resize(kind + 1, [0; Outcome::ALL.len()]);
@@ -49,7 +49,7 @@ impl Tally {
         }
     }
 
-    /// Counts a record read, of `bytes`.
+    /// Counts a record read, with `bytes` of key and value.
     pub fn seen(&mut self, bytes: usize, timestamp_ms: Option<i64>) {
         if (self.records < 1024 || self.records.is_multiple_of(SAMPLE))
             && let Some(timestamp_ms) = timestamp_ms
@@ -70,7 +70,7 @@ impl Tally {
         self.state_bytes += bytes as u64;
     }
 
-    /// Forgets everything: the transaction came to nothing.
+    /// Resets all counts after a commit, an abort or an unknown result.
     pub fn clear(&mut self) {
         let mut timestamps_ms = std::mem::take(&mut self.timestamps_ms);
         timestamps_ms.clear();
@@ -85,28 +85,29 @@ pub struct Report {
     status: Arc<Status>,
     worker: usize,
     not_ready: Option<String>,
-    told: Option<Duration>,
-    /// Since when nothing but failures came.
+    /// Monotonic time of the last logged failure.
+    failure_logged: Option<Duration>,
+    /// Monotonic time since which every call has failed.
     failing_since: Option<Duration>,
-    /// A failure was told, its end not yet.
-    warned: bool,
+    /// A failure was logged, and its end was not logged yet.
+    failure_open: bool,
     published: Option<Duration>,
-    /// Bytes of the largest transaction committed since the status was last published: at low load none
-    /// is open whenever that happens.
+    /// Bytes of the largest transaction committed since the status was last published: at low load no transaction is
+    /// open at that moment.
     batch_bytes: u64,
-    /// By kind, the chance that a new record counts as probably seen, as last published.
+    /// By kind, the false-positive rate of the filters as last published.
     false_positive_rates: Vec<f64>,
     /// The kinds' names.
     kinds: Vec<String>,
-    /// What an operator has to know all the time, and when the log told it last.
+    /// The standing warning for the operator, and the monotonic time of its last log message.
     warning: Option<&'static str>,
-    reminded: Option<Duration>,
-    minute: Minute,
+    warning_logged: Option<Duration>,
+    last_minute: LastMinute,
 }
 
-/// What was committed since the last line of health in the log.
+/// Counts committed since the last summary in the log.
 #[derive(Debug, Default)]
-struct Minute {
+struct LastMinute {
     since: Option<Duration>,
     records: u64,
     duplicates: u64,
@@ -124,21 +125,21 @@ impl Report {
             status,
             worker,
             not_ready,
-            told: None,
+            failure_logged: None,
             failing_since: None,
-            warned: true,
+            failure_open: true,
             published: None,
             batch_bytes: 0,
             false_positive_rates: Vec::new(),
             kinds: Vec::new(),
             warning: None,
-            reminded: None,
-            minute: Minute::default(),
+            warning_logged: None,
+            last_minute: LastMinute::default(),
         }
     }
 
-    /// Tells the names of the kinds. Their series start at 0.
-    pub(super) fn know(&mut self, kinds: &Kinds) {
+    /// Registers the names of the kinds. Their time series start at 0.
+    pub(super) fn register_kinds(&mut self, kinds: &Kinds) {
         self.kinds = kinds.iter().map(|kind| kind.name.clone()).collect();
         for name in self.kinds.iter().filter(|name| !name.is_empty()) {
             for outcome in Outcome::ALL {
@@ -147,40 +148,40 @@ impl Report {
         }
     }
 
-    /// From now on the status and, once a minute, the log tell this.
-    pub(super) fn warn_always(&mut self, warning: Option<&'static str>) {
+    /// Sets the standing warning: the status shows it, and the log repeats it once per minute.
+    pub(super) fn set_warning(&mut self, warning: Option<&'static str>) {
         self.warning = warning;
     }
 
-    /// One line a minute that all is well, or how far it is not.
-    fn tell_health(
+    /// Logs one summary per minute: what was processed, and the lag.
+    fn log_summary(
         &mut self,
         partitions: &Partitions,
         now: Duration,
         end: impl Fn(PartitionId) -> Option<Offset>,
     ) {
-        let since = *self.minute.since.get_or_insert(now);
-        if now.saturating_sub(since) < REMIND {
+        let since = *self.last_minute.since.get_or_insert(now);
+        if now.saturating_sub(since) < SUMMARY_INTERVAL {
             return;
         }
         let lag = |p: &Partition| Some(end(p.id)?.saturating_sub(p.next));
         let running = partitions.iter().filter(|p| p.is_running());
         let (count, lag) = running.fold((0, 0), |(count, sum), p| (count + 1, sum + lag(p).unwrap_or(0)));
-        let Minute { records, duplicates, .. } = self.minute;
+        let LastMinute { records, duplicates, .. } = self.last_minute;
         let (worker, partitions) = (self.worker, partitions.iter().count());
-        tracing::info!(worker, records, duplicates, lag, running = count, partitions, "the last minute");
-        self.minute = Minute { since: Some(now), ..Minute::default() };
+        tracing::info!(worker, records, duplicates, lag, running = count, partitions, "minute summary");
+        self.last_minute = LastMinute { since: Some(now), ..LastMinute::default() };
     }
 
-    fn remind(&mut self, now: Duration) {
-        let due = self.reminded.is_none_or(|last| now.saturating_sub(last) >= REMIND);
+    fn repeat_warning(&mut self, now: Duration) {
+        let due = self.warning_logged.is_none_or(|last| now.saturating_sub(last) >= SUMMARY_INTERVAL);
         if let Some(warning) = self.warning.filter(|_| due) {
             tracing::warn!("{warning}");
-            self.reminded = Some(now);
+            self.warning_logged = Some(now);
         }
     }
 
-    /// A transaction has committed: what it counted is real.
+    /// Publishes the counts of a committed transaction.
     pub(super) fn transaction(&mut self, tally: &mut Tally, took: Duration, now_ms: i64) {
         for (kind, counts) in tally.outcomes.iter().enumerate() {
             let counts = Outcome::ALL.iter().copied().zip(counts.iter().copied());
@@ -203,9 +204,9 @@ impl Report {
     }
 
     fn count(&mut self, kind: usize, outcome: Outcome, count: u64) {
-        self.minute.records += count;
+        self.last_minute.records += count;
         if matches!(outcome, Outcome::Duplicate | Outcome::Probable) {
-            self.minute.duplicates += count;
+            self.last_minute.duplicates += count;
         }
         if matches!(outcome, Outcome::Forwarded | Outcome::Probable) {
             let rate = self.false_positive_rates.get(kind).copied().unwrap_or(0.0);
@@ -260,35 +261,35 @@ impl Report {
             GroupEvent::Revoked(partitions) => tracing::info!(?partitions, "partitions revoked"),
             GroupEvent::Lost(partitions) => tracing::warn!(
                 ?partitions,
-                "partitions lost: the group went on without this member; nothing of them is committed"
+                "partitions lost: the group removed this member; the open transaction is not committed"
             ),
         }
     }
 
-    /// The broker answers.
+    /// A call to the broker succeeded.
     pub(super) fn reachable(&mut self) {
         self.failing_since = None;
         if self.not_ready.take().is_some() {
             self.published = None;
-            if self.warned {
-                tracing::info!("the broker answers");
-                self.warned = false;
+            if self.failure_open {
+                tracing::info!("the broker is reachable");
+                self.failure_open = false;
             }
         }
     }
 
-    /// Something failed. What is merely tried again is told every few seconds.
+    /// Logs a failure and sets the reason for not being ready. Retried failures are throttled in the log.
     pub(super) fn failed(&mut self, failed: &Failure, now: Duration) {
         let since = *self.failing_since.get_or_insert(now);
-        let young = now.saturating_sub(since) < PATIENCE;
-        let recent = self.told.is_some_and(|last| now.saturating_sub(last) < TELL);
-        let quiet = failed.remedy == Remedy::Retry && (young || recent);
+        let within_grace = now.saturating_sub(since) < RETRY_GRACE;
+        let recent = self.failure_logged.is_some_and(|last| now.saturating_sub(last) < RETRY_LOG_INTERVAL);
+        let quiet = failed.remedy == Remedy::Retry && (within_grace || recent);
         if !quiet {
             tracing::warn!("{failed}");
-            self.told = Some(now);
-            self.warned = true;
+            self.failure_logged = Some(now);
+            self.failure_open = true;
         }
-        // Only the same call again is waiting; the others do something about it first.
+        // Only a retry of the same call waits for the broker; other remedies act first.
         let waits = if failed.remedy == Remedy::Retry { "waits for the broker: " } else { "" };
         let reason = format!("{waits}{failed}");
         if self.not_ready.as_ref() != Some(&reason) {
@@ -297,7 +298,7 @@ impl Report {
         }
     }
 
-    /// Publishes the status when it is time to.
+    /// Publishes the status when it is due.
     pub(super) fn publish(
         &mut self,
         (partitions, batch, reach): (&Partitions, &Batch, &Reach),
@@ -305,13 +306,13 @@ impl Report {
         end: impl Fn(PartitionId) -> Option<Offset>,
         window: impl Fn(&Window) -> WindowStatus,
     ) {
-        if self.published.is_some_and(|last| now.saturating_sub(last) < PUBLISH) {
+        if self.published.is_some_and(|last| now.saturating_sub(last) < PUBLISH_INTERVAL) {
             return;
         }
         self.published = Some(now);
-        self.remind(now);
-        self.tell_health(partitions, now, &end);
-        // One stands for all: they share what there is.
+        self.repeat_warning(now);
+        self.log_summary(partitions, now, &end);
+        // The first limited window represents all: they share the same limits.
         let limits =
             partitions.kinds().find_map(|(id, _, it)| Some(format!("partition {id}: {}", window(it).limit?)));
         let notes = self.warning.map(str::to_owned).into_iter().chain(limits).collect();
@@ -332,7 +333,7 @@ impl Report {
     }
 }
 
-/// The chance that a new record of this kind counts as probably seen, in the partition where it is highest.
+/// The false-positive rate of this kind, in the partition where it is highest.
 fn highest_rate(partitions: &Partitions, kind: usize) -> f64 {
     let windows = partitions.iter().filter_map(|p| p.windows.as_ref()?.get(kind));
     windows.map(Window::false_positive_rate).fold(0.0, f64::max)
@@ -340,7 +341,7 @@ fn highest_rate(partitions: &Partitions, kind: usize) -> f64 {
 
 fn kinds(partitions: &Partitions, names: &[String]) -> Vec<KindStatus> {
     let with_name = names.iter().enumerate().filter(|(_, name)| !name.is_empty());
-    let said = with_name.flat_map(|(number, name)| {
+    let statuses = with_name.flat_map(|(number, name)| {
         let windows = partitions.iter().filter_map(move |p| p.windows.as_ref()?.get(number));
         windows.map(|window| {
             let asked_seconds = window.asked().as_secs_f64();
@@ -352,7 +353,7 @@ fn kinds(partitions: &Partitions, names: &[String]) -> Vec<KindStatus> {
             }
         })
     });
-    KindStatus::of_all(&said.collect::<Vec<_>>())
+    KindStatus::of_all(&statuses.collect::<Vec<_>>())
 }
 
 fn status(
@@ -381,7 +382,7 @@ fn status(
             None if !reach.covers(partition.id) => {
                 Some("waits until the clean and the state topic have this partition".to_owned())
             }
-            None => partition.refusal().filter(|_| !partition.is_running()).map(str::to_owned),
+            None => partition.rejection().filter(|_| !partition.is_running()).map(str::to_owned),
         },
         next: partition.is_running().then_some(partition.next),
         committed: partition.is_running().then_some(partition.committed),

@@ -1,4 +1,4 @@
-//! Limits that bite, told: in the status at once, in the log once an hour for each.
+//! Reports limits that shorten a window: in the status immediately, in the log once per hour and limit.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,23 +16,23 @@ use crate::dedupe::{KindId, PartitionId, Window, Windows};
 use crate::metrics::WindowStatus;
 use crate::ports::{Source, Store};
 
-/// How often the windows are looked at for the log.
-const LOOK: Duration = Duration::from_secs(10);
-/// How often one limit is told in the log.
-const TELL: Duration = Duration::from_hours(1);
+/// Interval between two checks of the windows for the log.
+const CHECK_INTERVAL: Duration = Duration::from_secs(10);
+/// Interval between two log messages about the same limit.
+const LOG_INTERVAL: Duration = Duration::from_hours(1);
 
-/// When which limit was told last, monotonic time.
+/// Throttles the log messages about limits. Monotonic times.
 #[derive(Debug, Default)]
-pub(super) struct Told {
-    looked: Option<Duration>,
-    limits: BTreeMap<Limit, Duration>,
+pub(super) struct LimitLog {
+    checked: Option<Duration>,
+    logged: BTreeMap<Limit, Duration>,
 }
 
 impl<W: World> Core<W> {
-    /// Sets the bounds that the next commit applies, and tells what they cost.
+    /// Sets the bounds that the next commit applies, and logs the limits that shorten a window.
     pub(super) fn enforce_limits(&mut self) -> Result<(), Trouble> {
         let now = self.clock.elapsed();
-        if self.enforced.wants_disk(&self.options, now)
+        if self.enforced.disk_check_due(&self.options, now)
             && let Some(bytes) = self.store.disk_bytes()?
         {
             self.enforced.disk(bytes, &self.options, &self.partitions, now);
@@ -40,18 +40,18 @@ impl<W: World> Core<W> {
         self.enforced.apply(&self.options, &mut self.partitions);
         let windows = self.partitions.windows_mut();
         self.report.evicted(windows.map(Window::take_evicted).sum());
-        if self.told.looked.is_none_or(|last| now.saturating_sub(last) >= LOOK) {
-            self.told.looked = Some(now);
-            self.tell_limits(now);
+        if self.limit_log.checked.is_none_or(|last| now.saturating_sub(last) >= CHECK_INTERVAL) {
+            self.limit_log.checked = Some(now);
+            self.log_limits(now);
         }
         Ok(())
     }
 
-    /// The partition hit worst stands for all.
-    fn tell_limits(&mut self, now: Duration) {
+    /// Logs each limit once, for the window that it shortens most.
+    fn log_limits(&mut self, now: Duration) {
         let mut worst: BTreeMap<Limit, (PartitionId, KindId, &Window)> = BTreeMap::new();
         for (partition, kind, window) in self.partitions.kinds() {
-            let Some(limit) = self.enforced.in_force(window, &self.options.limits) else { continue };
+            let Some(limit) = self.enforced.active_limit(window, &self.options.limits) else { continue };
             let other = worst.entry(limit).or_insert((partition, kind, window));
             if window.certain_seconds() < other.2.certain_seconds() {
                 *other = (partition, kind, window);
@@ -59,57 +59,62 @@ impl<W: World> Core<W> {
         }
         let count = self.partitions.iter().count() as u64;
         for (limit, (partition, kind, window)) in worst {
-            let told = self.told.limits.get(&limit);
-            if told.is_some_and(|last| now.saturating_sub(*last) < TELL) {
+            let logged = self.limit_log.logged.get(&limit);
+            if logged.is_some_and(|last| now.saturating_sub(*last) < LOG_INTERVAL) {
                 continue;
             }
-            self.told.limits.insert(limit, now);
+            self.limit_log.logged.insert(limit, now);
             let of_kind = self.partitions.kinds().filter(|(_, other, _)| *other == kind);
             let rate: f64 = of_kind.map(|(_, _, window)| window.ids_a_second()).sum();
             let remedy = match limit {
-                Limit::Past => {
-                    "older ids are missing, and the window grows until it is whole again".to_owned()
+                Limit::Incomplete => {
+                    "older ids are missing, and the window grows until it is complete again".to_owned()
                 }
-                _ => format!("what it takes: {}", plan_command(&self.options, window, (rate, count))),
+                _ => {
+                    format!("to size the window, run: {}", plan_command(&self.options, window, (rate, count)))
+                }
             };
             tracing::warn!(
                 partition,
                 kind = self.options.kinds.name_of(kind.filed(partition)),
                 "{}; {remedy}",
-                sentence(limit, window, &self.options)
+                limit_text(limit, window, &self.options)
             );
         }
     }
 
-    /// Tables of fixed size are made anew, from the local state, when the number of partitions that
-    /// share the memory has changed.
+    /// Rebuilds tables of fixed size from the local state when the number of partitions that share the memory has
+    /// changed.
     pub(super) fn fit_tables(&mut self, source: &W::Source) -> Result<(), Trouble> {
         if self.batch.is_open() || self.options.limits.when_full == Overflow::Shrink {
             return Ok(());
         }
         let (limits, count) = (self.options.limits, self.options.windows_of(&self.partitions));
-        let misfit = |p: &Partition| {
-            p.windows.iter().flat_map(Windows::iter).any(|(_, window)| limits.misfits(window, count))
+        let has_other_size = |p: &Partition| {
+            p.windows
+                .iter()
+                .flat_map(Windows::iter)
+                .any(|(_, window)| limits.needs_other_table(window, count))
         };
-        let misfits = self.partitions.ids(|p| p.is_running() && misfit(p));
-        if misfits.is_empty() {
+        let outdated = self.partitions.ids(|p| p.is_running() && has_other_size(p));
+        if outdated.is_empty() {
             return Ok(());
         }
-        tracing::info!(partitions = ?misfits, "loading the state into tables of another size");
+        tracing::info!(partitions = ?outdated, "number of windows changed; reloading the state into tables of the new size");
         let now = self.clock.elapsed();
-        for id in &misfits {
+        for id in &outdated {
             if let Some(partition) = self.partitions.get_mut(*id) {
                 partition.unload();
                 partition.relocate(now);
             }
         }
-        Ok(source.pause(&misfits)?)
+        Ok(source.pause(&outdated)?)
     }
 
-    /// Empty windows for one of the partitions there are, about to be filled up to C.
+    /// Empty windows for one of the current partitions, to be filled with the state up to C.
     pub(super) fn empty_windows(&self, checkpoint: Option<&Checkpoint>) -> Windows {
         let (limits, count) = (&self.options.limits, self.options.windows_of(&self.partitions));
-        let window = |kind: &Kind| kind.window.map(|wanted| limits.window(wanted, count));
+        let window = |kind: &Kind| kind.window.map(|configured| limits.window(configured, count));
         let mut windows = Windows::new(self.options.kinds.iter().map(|kind| (kind.id, window(kind))));
         if let Some(checkpoint) = checkpoint {
             windows.follow(&checkpoint.windows);
@@ -118,31 +123,31 @@ impl<W: World> Core<W> {
     }
 }
 
-/// What a limit does to a window, in one line.
-fn sentence(limit: Limit, window: &Window, options: &Options) -> String {
-    let (asked, limit) = (duration_text(window.asked()), limit.told(&options.limits));
+/// The effect of a limit on a window, in one line.
+fn limit_text(limit: Limit, window: &Window, options: &Options) -> String {
+    let (configured, limit) = (duration_text(window.asked()), limit.setting(&options.limits));
     if window.evicted_share() > 0.0 {
         return format!(
             "{limit}: of the ids of the last {}, {:.2} % were overwritten (window.overflow = \"evict\"); none of the \
              last {}",
             duration_text(window.exact()),
             window.evicted_share() * 100.0,
-            span(window.certain_seconds())
+            seconds_text(window.certain_seconds())
         );
     }
     let (exact, all) = (window.exact_seconds(), window.effective_seconds());
     if all >= window.asked().as_secs_f64() {
         return format!(
-            "{limit}: ids are remembered exactly for {} instead of {}; filters remember the rest",
-            span(exact),
+            "{limit}: ids are stored exactly for {} instead of {}; filters cover the rest",
+            seconds_text(exact),
             duration_text(window.exact())
         );
     }
-    let part = if exact < all { format!(" ({} exactly)", span(exact)) } else { String::new() };
-    format!("{limit}: ids are remembered for {}{part} instead of {asked}", span(all))
+    let part = if exact < all { format!(" ({} exactly)", seconds_text(exact)) } else { String::new() };
+    format!("{limit}: ids are stored for {}{part} instead of {configured}", seconds_text(all))
 }
 
-/// The command that says what the window as configured takes at the rate observed, for this process.
+/// The command that computes what the configured window requires, for this process at the observed rate.
 fn plan_command(options: &Options, window: &Window, (ids_a_second, partitions): (f64, u64)) -> String {
     let limits: &Limits = &options.limits;
     let bloom = window.bloom().map(|_| format!(" --bloom {}", duration_text(window.asked())));
@@ -158,20 +163,20 @@ fn plan_command(options: &Options, window: &Window, (ids_a_second, partitions): 
     )
 }
 
-/// Whole seconds.
-fn span(seconds: f64) -> String {
+/// A duration in whole seconds, as text.
+fn seconds_text(seconds: f64) -> String {
     duration_text(Duration::from_secs(Duration::from_secs_f64(seconds.max(0.0)).as_secs()))
 }
 
-/// What the status says of a window.
+/// The status of a window.
 pub(super) fn window_status(window: &Window, enforced: &Enforced, options: &Options) -> WindowStatus {
-    let limit = enforced.in_force(window, &options.limits);
+    let limit = enforced.active_limit(window, &options.limits);
     WindowStatus {
         asked_seconds: window.asked().as_secs_f64(),
         exact_seconds: window.exact_seconds(),
         certain_seconds: window.certain_seconds(),
         miss_rate: window.evicted_share(),
-        limit: limit.map(|limit| sentence(limit, window, options)),
+        limit: limit.map(|limit| limit_text(limit, window, options)),
     }
 }
 
@@ -180,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spans_are_told_in_whole_seconds() {
-        assert_eq!([0.4, 61.9, 86_400.0].map(span), ["0ms", "61s", "24h"]);
+    fn durations_are_shown_in_whole_seconds() {
+        assert_eq!([0.4, 61.9, 86_400.0].map(seconds_text), ["0ms", "61s", "24h"]);
     }
 }

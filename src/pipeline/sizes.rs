@@ -1,27 +1,27 @@
-//! How much of something the broker takes at once.
+//! Size limits of the broker for blocks, offset metadata and offset commits.
 
 use crate::dedupe::Block;
 
-/// Most identities of a block: some 540 KB, about half the default limit of a record's size.
+/// Most identities of a block: about 540 KB, half of the default limit on the size of a record.
 const BLOCK_IDS: u64 = 30_000;
-/// What a state record has beside its block: headers of batch and record, and a key of up to some 600 bytes.
+/// Bytes of a state record beside its block: headers of batch and record, and a key of up to about 600 bytes.
 const BESIDE_BLOCK: u64 = 2_048;
 
-/// Most metadata beside one committed offset, bytes. The broker takes 4,096, unless told otherwise.
+/// Most metadata of one committed offset, bytes. The broker's default limit is 4,096.
 pub(super) const CHECKPOINT_BYTES: usize = 1_024;
-/// Most metadata of one commit, bytes, as long as no checkpoint alone is longer than its share: all offsets of a
+/// Most metadata of one commit, bytes, as long as no single checkpoint is longer than its share. All offsets of a
 /// transaction are one batch, which the broker limits to about 1 MiB.
 const COMMIT_BYTES: usize = 512 << 10;
 /// Most bytes of that batch.
 const OFFSETS_BATCH: usize = 1_000_000;
-/// What a committed offset has beside its metadata and the names of group and topic: lengths, offset, epoch, time,
+/// Bytes of a committed offset beside its metadata and the names of group and topic: lengths, offset, epoch, time,
 /// headers of request and record.
 const BESIDE_METADATA: usize = 80;
-/// What a checkpoint has at most beside the writer's name and what it may leave out.
+/// Most bytes of a checkpoint without the writer's name and the optional fields.
 pub(super) const CHECKPOINT_CORE: usize = 448;
 
-/// Most identities of a block in a state topic that takes batches of so many bytes. Every such block fits,
-/// whatever its offsets.
+/// Most identities of a block in a state topic that accepts batches of `largest_batch` bytes. Every block with that
+/// many identities fits, regardless of its offsets.
 #[must_use]
 pub fn block_ids(largest_batch: Option<u64>) -> usize {
     let fitting = largest_batch.map_or(BLOCK_IDS, |bytes| {
@@ -31,13 +31,13 @@ pub fn block_ids(largest_batch: Option<u64>) -> usize {
     usize::try_from(fitting.clamp(1, BLOCK_IDS)).unwrap_or(1)
 }
 
-/// Most bytes of metadata for each of so many partitions that are committed together.
+/// Most bytes of metadata for each of `partitions` that are committed together.
 #[must_use]
 pub fn metadata_bytes(partitions: usize) -> usize {
     (COMMIT_BYTES / partitions.max(1)).min(CHECKPOINT_BYTES)
 }
 
-/// Most partitions of one transaction, so that what has to be told of each fits into one batch.
+/// Most partitions of one transaction, so that their offsets and minimal checkpoints fit into one batch.
 #[must_use]
 pub fn most_partitions(group: &str, raw: &str, writer: &str) -> usize {
     let one = CHECKPOINT_CORE + writer.len() + BESIDE_METADATA + group.len() + raw.len();
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
     use crate::dedupe::{HashKind, Identity};
 
-    /// The longest block that there can be with so many identities.
+    /// The longest possible block with this many identities.
     fn longest(ids: usize) -> usize {
         let entries = (0..ids as u64).map(|n| (u64::MAX / ids.max(1) as u64 * n, Identity([7; 16])));
         let block = Block {
@@ -71,7 +71,7 @@ mod tests {
             assert!(longest(ids) as u64 + BESIDE_BLOCK <= bytes, "{ids} ids for {bytes} bytes");
             assert!(
                 ids as u64 * 40 > bytes.saturating_sub(4_096).min(BLOCK_IDS * 40 - 1),
-                "room is wasted: {ids}"
+                "space is wasted: {ids}"
             );
         }
         assert_eq!(

@@ -1,4 +1,4 @@
-//! The way of a batch: gather, decide, write. What ends it is in `commit`.
+//! One poll loop iteration for records: poll, decide, write. The transaction is committed in `commit`.
 
 use std::time::Duration;
 
@@ -13,29 +13,29 @@ use crate::dedupe::{Coordinates, Look, Offset, Verdict, Window};
 use crate::metrics::Outcome;
 use crate::ports::{Epoch, Failure, Reason, Record, Remedy, Side, Sink, Source};
 
-/// Records looked at together, so that the memory accesses of one overlap with those of the others.
+/// Records per chunk. Looking up a whole chunk first overlaps the memory accesses of its records.
 pub(super) const CHUNK: usize = 256;
 
-/// What the first pass found of a record.
-struct Looked {
-    /// The number of its kind.
+/// Result of the first pass for one record.
+struct Lookup {
+    /// Number of the record's kind.
     kind: usize,
-    /// Where its identity stands; `None` when it has none.
+    /// Position of the identity in the index; `None` when the record has no identity.
     look: Option<Look>,
 }
 
-/// A record comes that was passed over as a gap of the log.
-fn missed(at: Coordinates, committed: Offset, raw: &str) -> Trouble {
-    let names = format!(
-        "record {at} of topic {raw} comes after records beyond it, though it was passed over as a gap"
+/// A record arrived that had been skipped as a gap in the log.
+fn skipped_record(at: Coordinates, committed: Offset, raw: &str) -> Trouble {
+    let problem = format!(
+        "record {at} of topic {raw} arrived after records with higher offsets, and had been skipped as a gap in the log"
     );
     if at.offset >= committed {
-        let what = format!("{names}; aborting the transaction and reading from offset {committed} again");
+        let what = format!("{problem}; aborting the transaction and reading again from offset {committed}");
         return Failure { remedy: Remedy::Abort, what, refused: None }.into();
     }
     Fatal::Operator(format!(
-        "{names}, and those are committed; it would be lost. Please report it; to write it all the same, stop dedupd, set the \
-         group's offset for the partition to {} and start once with group.on_rewind = \"reemit\"",
+        "{problem}; the later records are committed, so this record would be lost. Please report this bug. To write the \
+         record, stop dedupd, set the group's offset for the partition to {} and start once with group.on_rewind = \"reemit\"",
         at.offset
     ))
     .into()
@@ -43,8 +43,8 @@ fn missed(at: Coordinates, committed: Offset, raw: &str) -> Trouble {
 
 pub(super) type RawOf<'a, W> = <<W as World>::Source as Source>::Record<'a>;
 
-/// Takes the records that are there, at most a chunk, waiting only for the first. What was taken
-/// before a failure comes with it: the client will not hand those records over again.
+/// Polls the records that are available, at most one chunk; waits only for the first. The records polled before a
+/// failure are returned with it: the client does not return them again.
 pub(super) fn gather<S: Source>(source: &S, wait: Duration) -> (Vec<S::Record<'_>>, Result<(), Failure>) {
     let mut chunk = Vec::with_capacity(CHUNK);
     let mut wait = wait;
@@ -60,15 +60,15 @@ pub(super) fn gather<S: Source>(source: &S, wait: Duration) -> (Vec<S::Record<'_
 }
 
 impl<W: World> Core<W> {
-    /// Decides about each record of a chunk and writes what is new; commits whenever the batch is full.
+    /// Decides about each record of a chunk and writes the new ones. Commits whenever the transaction is full.
     pub(super) fn process(&mut self, source: &W::Source, chunk: &[RawOf<'_, W>]) -> Result<(), Trouble> {
-        let looks: Vec<Looked> = chunk.iter().map(|record| self.look(record)).collect();
+        let lookups: Vec<Lookup> = chunk.iter().map(|record| self.look(record)).collect();
         let now_ms = self.time.now_ms(&self.clock);
-        for (record, looked) in chunk.iter().zip(&looks) {
-            if self.parts_before(record.coordinates()) {
+        for (record, lookup) in chunk.iter().zip(&lookups) {
+            if self.commits_before(record.coordinates()) {
                 self.commit(source)?;
             }
-            let limit_reached = self.decide(record, looked, now_ms).map_err(Trouble::rewinding)?;
+            let limit_reached = self.decide(record, lookup, now_ms).map_err(Trouble::rewinding)?;
             if limit_reached || self.batch.is_full(&self.options) {
                 self.commit(source)?;
             }
@@ -76,7 +76,7 @@ impl<W: World> Core<W> {
         self.seek_again(source).map_err(Trouble::rewinding)
     }
 
-    /// Seeks partitions again whose reading began beyond the record that is expected.
+    /// Seeks the partitions again whose first record after a seek lies beyond the expected offset.
     fn seek_again(&mut self, source: &W::Source) -> Result<(), Trouble> {
         for partition in self.partitions.iter_mut().filter(|p| p.is_running() && p.order.is_doubted()) {
             source.seek(&[(partition.id, partition.next)])?;
@@ -85,21 +85,21 @@ impl<W: World> Core<W> {
         Ok(())
     }
 
-    /// First pass: kind and identity, and a hint to the memory that its bucket will be needed.
-    fn look(&self, record: &RawOf<'_, W>) -> Looked {
+    /// First pass: kind and identity, and a prefetch of the index bucket.
+    fn look(&self, record: &RawOf<'_, W>) -> Lookup {
         let kind = self.options.kinds.number_of(record);
-        if self.passes_unseen(kind) {
-            return Looked { kind, look: None };
+        if self.bypasses_window(kind) {
+            return Lookup { kind, look: None };
         }
         let look = self.options.rule.identify(record).map(|identity| {
             let window = self.window(record, kind);
             window.map_or_else(|| Look::at(identity), |window| window.look(identity))
         });
-        Looked { kind, look }
+        Lookup { kind, look }
     }
 
-    /// Whether records of this kind are forwarded without a look.
-    fn passes_unseen(&self, kind: usize) -> bool {
+    /// Whether records of this kind are forwarded without a lookup in the window.
+    fn bypasses_window(&self, kind: usize) -> bool {
         self.options.mode == Mode::Bypass || self.options.kinds.get(kind).is_none_or(|it| it.window.is_none())
     }
 
@@ -107,26 +107,26 @@ impl<W: World> Core<W> {
         self.partitions.get(record.coordinates().partition)?.windows.as_ref()?.get(kind)
     }
 
-    /// Second pass: one record. True when its partition may take no more in this transaction.
-    fn decide(&mut self, record: &RawOf<'_, W>, looked: &Looked, now_ms: i64) -> Result<bool, Trouble> {
+    /// Second pass: decides about one record. True when its partition has reached its limit for this transaction.
+    fn decide(&mut self, record: &RawOf<'_, W>, lookup: &Lookup, now_ms: i64) -> Result<bool, Trouble> {
         let at = record.coordinates();
         let Some(partition) = self.partitions.get_mut(at.partition).filter(|p| p.is_running()) else {
-            // Fetched before its partition was paused or given away; it will be read again.
+            // The record was fetched before its partition was paused or revoked; it is read again.
             return Ok(false);
         };
         let arrival = partition.order.judge(partition.next, at.offset);
         match arrival {
             Arrival::Unproven | Arrival::Missed if !self.options.keeps(Safeguard::Gaps) => {}
             Arrival::Next => {}
-            // Comes again, once the partition has been sought again.
+            // The record is read again, after the seek.
             Arrival::Unproven => return Ok(false),
             Arrival::Repeated if !self.options.keeps(Safeguard::Repeats) => {}
             Arrival::Repeated => {
-                // The client can hand over an offset twice; the second time it is no record.
+                // The client can return an offset twice (librdkafka#4637); the second time counts as stale.
                 self.tally.count(0, Outcome::Stale);
                 return Ok(false);
             }
-            Arrival::Missed => return Err(missed(at, partition.committed, &self.options.raw)),
+            Arrival::Missed => return Err(skipped_record(at, partition.committed, &self.options.raw)),
         }
         self.batch.begin(&mut self.sink, || self.clock.elapsed())?;
         let Some(windows) = partition.windows.as_mut() else { return Ok(false) };
@@ -135,17 +135,17 @@ impl<W: World> Core<W> {
         open.records += 1;
         let records = open.records;
         self.batch.add(record.size());
-        let poisoned = partition.poison.as_ref().is_some_and(|(offset, _)| *offset == at.offset);
-        let outcome = match &looked.look {
-            _ if poisoned => self.set_aside(record)?,
-            _ if self.passes_unseen(looked.kind) => {
+        let is_rejected = partition.rejected.as_ref().is_some_and(|(offset, _)| *offset == at.offset);
+        let outcome = match &lookup.look {
+            _ if is_rejected => self.apply_rejection_policy(record)?,
+            _ if self.bypasses_window(lookup.kind) => {
                 self.forward(record)?;
                 Outcome::Bypassed
             }
             None => self.without_id(record)?,
-            Some(look) => self.with_id(record, looked.kind, look)?,
+            Some(look) => self.with_id(record, lookup.kind, look)?,
         };
-        self.tally.count(looked.kind, outcome);
+        self.tally.count(lookup.kind, outcome);
         self.tally.seen(record.size(), record.timestamp_ms());
         let Some(partition) = self.partitions.get_mut(at.partition) else { return Ok(false) };
         partition.next = at.offset + 1;
@@ -209,12 +209,12 @@ impl<W: World> Core<W> {
         Ok(())
     }
 
-    /// Whether the producer wants this record through whatever its id.
+    /// Whether the record has the header that forces it through, regardless of its id.
     fn is_forced(&self, record: &RawOf<'_, W>) -> bool {
         self.options.force_header.as_ref().is_some_and(|name| record.has_header(name))
     }
 
-    /// A record whose id another one has: its owner stays what it is, also when the record is forced.
+    /// A record whose id has another owner. The owner does not change, not even when the record is forced.
     fn duplicate(
         &mut self,
         record: &RawOf<'_, W>,
@@ -226,7 +226,7 @@ impl<W: World> Core<W> {
             return Ok(Outcome::Forced);
         }
         let side = self.options.keep_duplicates.then_some(Side::Duplicates);
-        self.leave_out(record, Outcome::Duplicate, side, || {
+        self.suppress(record, Outcome::Duplicate, side, || {
             let detail = format!("the record at offset {owner} of the same partition has the same id");
             Reason { owner: Some(owner), owner_ms, ..Reason::new("duplicate", detail) }
         })
@@ -242,9 +242,10 @@ impl<W: World> Core<W> {
             OnProbable::DeadLetter => Some(Side::DeadLetter),
             _ => self.options.keep_duplicates.then_some(Side::Duplicates),
         };
-        self.leave_out(record, Outcome::Probable, side, || {
-            let detail =
-                format!("the id was probably seen in the slice of the window that begins at {since_ms} ms");
+        self.suppress(record, Outcome::Probable, side, || {
+            let detail = format!(
+                "the id was probably seen in the slice of the window that starts at {since_ms} epoch ms"
+            );
             Reason { slice_ms: Some(since_ms), ..Reason::new("probable", detail) }
         })
     }
@@ -256,12 +257,12 @@ impl<W: World> Core<W> {
                 self.forward(record)?;
                 Ok(Outcome::MissingId)
             }
-            OnMissing::Drop => self.leave_out(record, Outcome::MissingId, None, reason),
+            OnMissing::Drop => self.suppress(record, Outcome::MissingId, None, reason),
             OnMissing::DeadLetter => {
-                self.leave_out(record, Outcome::DeadLetter, Some(Side::DeadLetter), reason)
+                self.suppress(record, Outcome::DeadLetter, Some(Side::DeadLetter), reason)
             }
             OnMissing::Stop if self.options.mode == Mode::Shadow => {
-                self.leave_out(record, Outcome::MissingId, None, reason)
+                self.suppress(record, Outcome::MissingId, None, reason)
             }
             OnMissing::Stop => Err(Fatal::Operator(format!(
                 "record {} of topic {} has no usable id and identity.on_missing is \"stop\"; correct \
@@ -273,8 +274,8 @@ impl<W: World> Core<W> {
         }
     }
 
-    /// A record that does not go to the clean topic; in shadow mode it does, marked.
-    fn leave_out(
+    /// Suppresses a record: it does not go to the clean topic. In shadow mode it does, with a mark.
+    fn suppress(
         &mut self,
         record: &RawOf<'_, W>,
         outcome: Outcome,

@@ -1,9 +1,9 @@
-//! What can go wrong inside a turn of the worker, and what ends it.
+//! Errors of one poll loop iteration of the worker, and the errors that end it.
 
 use crate::dedupe::BlockError;
 use crate::ports::{Failure, Remedy, StoreError};
 
-/// A turn of the worker did not end well.
+/// Error of one poll loop iteration.
 #[derive(Debug, thiserror::Error)]
 pub enum Trouble {
     /// A Kafka call failed; the failure carries its remedy.
@@ -12,12 +12,12 @@ pub enum Trouble {
     /// The local store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Nothing the worker may decide by itself.
+    /// An error that ends the worker.
     #[error(transparent)]
     Fatal(#[from] Fatal),
 }
 
-/// Why a worker ended; the process ends with it.
+/// Why a worker ended. The process ends with it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Fatal {
     /// The state cannot be used (exit code 4).
@@ -32,28 +32,28 @@ pub enum Fatal {
 }
 
 impl Trouble {
-    /// A block of the state topic or the store that cannot be read.
+    /// A block of the state topic or of the store that cannot be decoded.
     pub(super) fn block(place: &str, error: &BlockError) -> Self {
         Fatal::State(format!(
-            "{place} does not hold a usable block: {error}; if the topic is shared with something else, \
-             give dedupd a state topic of its own; if it is damaged, restore it or reset the state"
+            "{place} contains no usable block: {error}; if another program writes to the topic, \
+             give dedupd a state topic of its own; if the topic is damaged, restore it or reset the state"
         ))
         .into()
     }
 
-    /// Whether nothing may follow in the same iteration: the remedy ends the process or takes every partition back to its
-    /// committed offset.
+    /// Whether nothing may follow in the same iteration of the poll loop: the remedy ends the process or takes every
+    /// partition back to its committed offset.
     pub(super) fn is_grave(&self) -> bool {
         !matches!(self, Self::Kafka(failed) if failed.remedy == Remedy::Retry)
     }
 
-    /// A failure in the middle of a chunk or a commit: nothing less than a rewind brings the records
-    /// back that were taken from the client, and the partitions that were.
+    /// Raises the remedy of a failure in the middle of a chunk or a commit. Only a rewind makes the client return the
+    /// records again that were already polled, and includes the partitions that were already processed.
     pub(super) fn rewinding(self) -> Self {
         self.escalated(&[Remedy::Retry], Remedy::Abort)
     }
 
-    /// A failure to abort: only the end of the producer is sure to end its transaction.
+    /// Raises the remedy of a failed abort: only destroying the producer guarantees that its transaction ends.
     pub(super) fn renewing(self) -> Self {
         self.escalated(&[Remedy::Retry, Remedy::Abort], Remedy::Renew)
     }
@@ -65,7 +65,7 @@ impl Trouble {
         }
     }
 
-    /// A call that has used up its time: the outcome is unknown.
+    /// Raises the remedy of a call that exceeded its time limit: the outcome is unknown.
     pub(super) fn exhausted(failed: Failure) -> Failure {
         failed.escalated(&[Remedy::Retry], Remedy::Renew)
     }

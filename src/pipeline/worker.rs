@@ -1,4 +1,4 @@
-//! The loop of one worker, and what it does about trouble.
+//! The poll loop of one worker, and its reaction to errors.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use super::options::Options;
 use super::partition::Partition;
 use super::report::{Report, Tally};
 use super::safeguard::Safeguard;
-use super::shortened::{Told, window_status};
+use super::shortened::{LimitLog, window_status};
 use super::side::Sides;
 use super::stalled::StableEnds;
 use super::step::gather;
@@ -22,16 +22,16 @@ use crate::control::Asked;
 use crate::dedupe::{Offset, Window};
 use crate::ports::{Failure, GroupEvent, LogId, Remedy, Sink, Source, StateLog, Store, StoreError};
 
-/// Longest wait for records when nothing is open; also how late a stop is noticed.
+/// Longest poll when no transaction is open; also the longest delay until a stop is noticed.
 const IDLE: Duration = Duration::from_millis(100);
-/// Longest wait for records while state is being restored.
+/// Longest poll while state is being restored.
 const BUSY: Duration = Duration::from_millis(1);
-/// Slice of `init_transactions` between two polls.
+/// Time limit of one call of `init_transactions`; the consumer is polled between two calls.
 const PREPARE: Duration = Duration::from_millis(500);
-/// How long leaving the group may take.
+/// Time limit for leaving the group.
 const LEAVE: Duration = Duration::from_secs(3);
 
-/// The ports of a worker, named together.
+/// The ports of a worker, as one type parameter.
 pub trait World {
     /// The raw topic.
     type Source: Source;
@@ -45,8 +45,8 @@ pub trait World {
     type Clock: Clock;
 }
 
-/// Everything a step touches except the source, which its records borrow.
-#[expect(clippy::struct_excessive_bools, reason = "each a fact of its own, none follows from another")]
+/// The state of a worker, except the source: the records of a chunk borrow the source, so it is a field of its own.
+#[expect(clippy::struct_excessive_bools, reason = "independent facts, none follows from another")]
 pub struct Core<W: World> {
     pub(super) sink: W::Sink,
     pub(super) log: W::Log,
@@ -58,32 +58,32 @@ pub struct Core<W: World> {
     pub(super) tally: Tally,
     pub(super) report: Report,
     pub(super) enforced: Enforced,
-    pub(super) told: Told,
+    pub(super) limit_log: LimitLog,
     pub(super) time: Time,
-    /// Failures in a row; the pause before the next attempt grows with them.
+    /// Consecutive failures; the backoff before the next attempt grows with them.
     pub(super) failures: u32,
     pub(super) prepared: bool,
-    /// No producer before the present one has left anything open in the group's offsets.
+    /// No transaction of an earlier producer is pending on the group's offsets.
     pub(super) offsets_cleared: bool,
-    /// Where something was open when all logs were last looked at, and the monotonic time of that.
+    /// First open offset of each log with an open transaction, and the monotonic time of that check of all logs.
     pub(super) open_elsewhere: (Duration, BTreeMap<LogId, Offset>),
-    /// Monotonic time since which clearing them is held back.
+    /// Monotonic time since which clearing the open logs is postponed.
     pub(super) held_back_since: Option<Duration>,
-    /// What an earlier producer left open in the side topics.
+    /// Open transactions that an earlier producer left in the side topics.
     pub(super) sides: Sides,
-    /// Attempts to clear the group's offsets.
+    /// Number of attempts to clear the pending transactions on the group's offsets.
     pub(super) probed: usize,
-    /// What the group said and we have not answered yet.
-    pub(super) heard: VecDeque<GroupEvent>,
-    /// A call failed for now; until one succeeds the process does not count as ready.
-    doubtful: bool,
-    /// The client of this member is dead and its successor has not been made yet.
+    /// Group events that are received but not answered yet.
+    pub(super) group_events: VecDeque<GroupEvent>,
+    /// A call failed with [`Remedy::Retry`]. The process is not ready until a call succeeds again.
+    unreachable: bool,
+    /// The client of this member is closed and its replacement is not created yet.
     pub(super) rejoining: bool,
     pub(super) fenced: Vec<Duration>,
     pub(super) replaced: Vec<Duration>,
-    /// Questions of an operator.
+    /// Requests of the admin API.
     pub(super) control: Option<Receiver<Asked>>,
-    /// Where the logs end, and when the partitions were last compared with that.
+    /// The stable ends of the raw logs, and the monotonic time of the last comparison with them.
     pub(super) stable_ends: StableEnds,
     pub(super) compared: Option<Duration>,
 }
@@ -95,15 +95,15 @@ pub struct Worker<W: World> {
 }
 
 impl<W: World> Worker<W> {
-    /// A worker that has not begun.
+    /// A worker that has not started.
     pub fn new(
         (source, sink, log, store): (W::Source, W::Sink, W::Log, W::Store),
         clock: W::Clock,
         options: Options,
         mut report: Report,
     ) -> Self {
-        report.warn_always(options.mode.warning());
-        report.know(&options.kinds);
+        report.set_warning(options.mode.warning());
+        report.register_kinds(&options.kinds);
         let core = Core {
             sink,
             log,
@@ -114,7 +114,7 @@ impl<W: World> Worker<W> {
             tally: Tally::default(),
             report,
             enforced: Enforced::default(),
-            told: Told::default(),
+            limit_log: LimitLog::default(),
             time: Time::start(&clock),
             failures: 0,
             prepared: false,
@@ -123,8 +123,8 @@ impl<W: World> Worker<W> {
             held_back_since: None,
             sides: Sides::default(),
             probed: 0,
-            heard: VecDeque::new(),
-            doubtful: false,
+            group_events: VecDeque::new(),
+            unreachable: false,
             rejoining: false,
             fenced: Vec::new(),
             replaced: Vec::new(),
@@ -136,22 +136,22 @@ impl<W: World> Worker<W> {
         Self { source, core }
     }
 
-    /// Lets the worker answer what it is asked through this channel.
+    /// Makes the worker answer the requests of this channel.
     #[must_use]
     pub fn answering(mut self, control: Receiver<Asked>) -> Self {
         self.core.control = Some(control);
         self
     }
 
-    /// Lets the worker compare its partitions with where their logs end, to notice those that have stopped coming.
+    /// Makes the worker compare its partitions with the stable ends of their logs, to detect stalled fetches.
     #[must_use]
     pub fn comparing(mut self, ends: StableEnds) -> Self {
         self.core.stable_ends = ends;
         self
     }
 
-    /// Works until `stop` is set, then commits what is open, leaves the group and returns. `beat`
-    /// counts turns: a worker whose count stands still hangs in a call that never returns.
+    /// Runs until `stop` is set, then commits the open transaction, leaves the group and returns. `beat` counts
+    /// iterations: if the count stops growing, the worker hangs in a call that never returns.
     pub fn run(mut self, stop: &AtomicBool, beat: &AtomicU64) -> Result<(), Fatal> {
         while !stop.load(Ordering::Acquire) {
             self.turn()?;
@@ -160,34 +160,35 @@ impl<W: World> Worker<W> {
         self.finish()
     }
 
-    /// One turn: serve the group, make ready what is not, move records.
+    /// One iteration of the poll loop: serves group events, prepares producer and partitions, moves records.
     pub fn turn(&mut self) -> Result<(), Fatal> {
         let Self { source, core } = self;
-        let turned = match core.turn(source) {
+        let result = match core.iterate(source) {
             Ok(()) => Ok(()),
             Err(trouble) => core.remedy(source, trouble),
         };
-        // After a failed turn above all: while nobody answers, every turn fails.
+        // The status is published after a failed iteration too: while the broker is unreachable, every iteration
+        // fails.
         let window = |window: &Window| window_status(window, &core.enforced, &core.options);
         let shown = (&core.partitions, &core.batch, &core.options.reach);
         core.report.publish(shown, core.clock.elapsed(), |id| source.end(id), window);
-        turned
+        result
     }
 
-    /// Commits what is open and leaves; a restart then reprocesses nothing.
+    /// Commits the open transaction and leaves the group, so that a restart reprocesses nothing.
     fn finish(mut self) -> Result<(), Fatal> {
         let Self { source, core } = &mut self;
         if let Err(trouble) = core.commit(source) {
-            tracing::warn!(%trouble, "the last transaction could not be committed; its records will be read again");
+            tracing::warn!(%trouble, "failed to commit the last transaction; its records will be processed again");
             core.sink.discard();
         }
         source.leave();
         let deadline = core.clock.elapsed() + LEAVE;
         while core.partitions.iter().next().is_some() && core.clock.elapsed() < deadline {
-            // Records that still arrive belong to the next owner.
+            // Records that still arrive are processed by the next owner of the partition.
             drop(source.poll(BUSY));
             if let Err(trouble) = core.serve(source) {
-                tracing::warn!(%trouble, "leaving the group");
+                tracing::warn!(%trouble, "failed to answer a group event while leaving the group");
             }
         }
         core.store.sync().map_err(|error| Fatal::State(error.to_string()))
@@ -195,56 +196,59 @@ impl<W: World> Worker<W> {
 }
 
 impl<W: World> Core<W> {
-    fn turn(&mut self, source: &W::Source) -> Result<(), Trouble> {
+    fn iterate(&mut self, source: &W::Source) -> Result<(), Trouble> {
         self.serve(source)?;
-        self.answer(source)?;
+        self.answer_request(source)?;
         self.wake_stalled(source)?;
-        // However recovery fares, the client is polled in every turn: it answers the group from there.
+        // The client is polled in every iteration, also when recovery fails: the client serves the group protocol in
+        // `poll`.
         let recovered = self.make_ready(source);
         if recovered.as_ref().is_err_and(Trouble::is_grave) {
-            // No record may follow: the transaction may be half a repair, or the producer one that has to be replaced. What
-            // the client hands over now comes again, because the remedy goes back to the committed offsets.
+            // No record may be processed: the open transaction may be a repair that is only half written, or the
+            // producer may have to be replaced. The records that the client returns now are read again, because the
+            // remedy seeks to the committed offsets.
             let (_, polled) = gather(source, Duration::ZERO);
-            // A member that the group has gone on without can repair nothing: aborting alone would fail in every turn.
-            let is_out = polled.as_ref().is_err_and(|failed| failed.remedy == Remedy::Rejoin);
+            // A member that is no longer in the group cannot repair anything: an abort alone would fail in every
+            // iteration.
+            let has_lost_membership = polled.as_ref().is_err_and(|failed| failed.remedy == Remedy::Rejoin);
             let aborts = matches!(&recovered, Err(Trouble::Kafka(failed)) if failed.remedy == Remedy::Abort);
-            return if is_out && aborts { polled.map_err(Trouble::from) } else { recovered };
+            return if has_lost_membership && aborts { polled.map_err(Trouble::from) } else { recovered };
         }
         if self.goes_back() {
             self.commit(source)?;
         }
-        let mut asked = Ok(());
-        if self.doubtful && self.prepared && !self.batch.is_open() {
-            asked = self.ask(source);
+        let mut check = Ok(());
+        if self.unreachable && self.prepared && !self.batch.is_open() {
+            check = self.check_broker(source);
         }
         let wait = self.wait();
         let (chunk, gathered) = gather(source, wait);
         self.process(source, &chunk)?;
         drop(chunk);
-        // The way out of damage begins behind what came before it.
+        // The records before the damaged batch are committed first: the operator then skips only the damaged batch.
         if gathered.as_ref().is_err_and(|failed| failed.remedy == Remedy::Stop) {
             self.commit(source)?;
         }
-        // Due is due, also while polling fails.
+        // The transaction is committed at its deadline, also while polling fails.
         let due = self.batch.remaining(self.clock.elapsed(), self.options.interval);
         if due.is_some_and(|left| left.is_zero()) {
             self.commit(source)?;
         }
-        // One failure is remedied in a turn. The gravest: what is merely tried again may fail in every
-        // turn, and would hide for ever that the producer has to be replaced.
+        // Only one failure is handled per iteration: the most severe one. A failure with `Remedy::Retry` may recur in
+        // every iteration, and would otherwise hide forever that the producer has to be replaced.
         let mut failed: Vec<Trouble> =
-            [recovered.err(), gathered.err().map(Trouble::from), asked.err()].into_iter().flatten().collect();
-        let gravest = failed.iter().position(Trouble::is_grave).unwrap_or(0);
-        if failed.is_empty() { Ok(()) } else { Err(failed.swap_remove(gravest)) }
+            [recovered.err(), gathered.err().map(Trouble::from), check.err()].into_iter().flatten().collect();
+        let most_severe = failed.iter().position(Trouble::is_grave).unwrap_or(0);
+        if failed.is_empty() { Ok(()) } else { Err(failed.swap_remove(most_severe)) }
     }
 
-    /// Asks the cheapest question there is, to know whether the broker answers again.
-    fn ask(&mut self, source: &W::Source) -> Result<(), Trouble> {
-        // Of any partition: a member to spare has none of its own.
+    /// Sends the cheapest request, to find out whether the broker responds again.
+    fn check_broker(&mut self, source: &W::Source) -> Result<(), Trouble> {
+        // Any partition will do: a member without an assignment has none of its own.
         let id = self.partitions.iter().next().map_or(0, |partition| partition.id);
         source.bounds(id, PREPARE)?;
         self.report.reachable();
-        self.doubtful = false;
+        self.unreachable = false;
         Ok(())
     }
 
@@ -256,8 +260,8 @@ impl<W: World> Core<W> {
         self.batch.remaining(now, self.options.interval).unwrap_or(IDLE).min(IDLE)
     }
 
-    /// Fences a predecessor with our transactional id. Comes before the first question for C, whose
-    /// answer would otherwise wait for the predecessor's transaction.
+    /// Creates the producer, which fences a predecessor with the same transactional id, and ends open transactions.
+    /// This comes before the first request for C, which would otherwise wait for the predecessor's transaction.
     fn make_ready(&mut self, source: &W::Source) -> Result<(), Trouble> {
         if !self.prepared {
             return self.prepare();
@@ -271,7 +275,7 @@ impl<W: World> Core<W> {
         if settled.as_ref().is_err_and(Trouble::is_grave) {
             return settled;
         }
-        // A failure for now holds back no repair, which the next look may wait for.
+        // A retriable failure does not delay repairs: the next check of the side topics may depend on them.
         self.recover(source)?;
         settled
     }
@@ -283,24 +287,24 @@ impl<W: World> Core<W> {
         Ok(())
     }
 
-    /// Does what the trouble's remedy says; returns only what ends the process.
+    /// Applies the remedy of an error. Returns an error only when the process has to end.
     fn remedy(&mut self, source: &mut W::Source, trouble: Trouble) -> Result<(), Fatal> {
         let failed = match trouble {
             Trouble::Fatal(fatal) => return Err(fatal),
             Trouble::Store(StoreError::Taken(id)) => self.taken(id),
             Trouble::Store(error) => {
                 return Err(Fatal::State(format!(
-                    "{error}; start again: damaged state is set aside and rebuilt from topic {}",
+                    "{error}; restart: damaged state is quarantined and rebuilt from topic {}",
                     self.options.state
                 )));
             }
             Trouble::Kafka(failed) => source.explained(failed),
         };
         self.report.failed(&failed, self.clock.elapsed());
-        let again = match failed.remedy {
+        let applied = match failed.remedy {
             Remedy::Stop => return Err(Fatal::Operator(failed.what)),
             Remedy::Retry => {
-                self.doubtful = true;
+                self.unreachable = true;
                 self.clock.rest(Duration::from_millis(20));
                 Ok(())
             }
@@ -318,25 +322,26 @@ impl<W: World> Core<W> {
                 self.renew(source)
             }
         };
-        match again {
+        match applied {
             Ok(()) => Ok(()),
             Err(Trouble::Kafka(second)) if second.remedy != Remedy::Stop => {
                 self.report.failed(&second, self.clock.elapsed());
-                self.renew(source).or_else(Self::give_up)
+                self.renew(source).or_else(Self::fatal_only)
             }
-            Err(other) => Self::give_up(other),
+            Err(other) => Self::fatal_only(other),
         }
     }
 
-    fn give_up(trouble: Trouble) -> Result<(), Fatal> {
+    /// Returns what ends the process; logs any other error.
+    fn fatal_only(trouble: Trouble) -> Result<(), Fatal> {
         match trouble {
             Trouble::Fatal(fatal) => Err(fatal),
-            // The next turn takes the partition back.
+            // The next iteration takes the partition again.
             Trouble::Store(StoreError::Taken(_)) => Ok(()),
             Trouble::Store(error) => Err(Fatal::State(error.to_string())),
-            // Nothing could be moved; the next turn tries again from the committed offsets.
+            // No record was processed; the next iteration retries from the committed offsets.
             Trouble::Kafka(failed) if failed.remedy != Remedy::Stop => {
-                tracing::warn!(%failed, "recovering");
+                tracing::warn!(%failed, "recovery failed; retrying from the committed offsets");
                 Ok(())
             }
             Trouble::Kafka(failed) => Err(Fatal::Operator(failed.what)),
@@ -345,7 +350,7 @@ impl<W: World> Core<W> {
 
     fn abort_and_rewind(&mut self, source: &W::Source, failed: &Failure) -> Result<(), Trouble> {
         if let Some(refused) = failed.refused {
-            self.narrow(refused, &failed.what);
+            self.isolate_rejected(refused, &failed.what);
         }
         if self.batch.is_open() {
             self.abort(source)?;
@@ -355,7 +360,8 @@ impl<W: World> Core<W> {
         self.relocate(source, pause)
     }
 
-    /// The outcome is unknown: a new producer settles it, and C tells which way.
+    /// The outcome of the transaction is unknown. A new producer settles it, and C then shows whether it was
+    /// committed.
     fn renew(&mut self, source: &W::Source) -> Result<(), Trouble> {
         self.sink.discard();
         self.prepared = false;
@@ -377,7 +383,7 @@ impl<W: World> Core<W> {
         pause
     }
 
-    /// Stops every partition and asks the group anew where it stands.
+    /// Pauses every running partition; each continues after its committed offset is read again.
     pub(super) fn relocate(&mut self, source: &W::Source, pause: Duration) -> Result<(), Trouble> {
         let not_before = self.clock.elapsed() + pause;
         let running = self.partitions.ids(Partition::is_running);

@@ -1,20 +1,21 @@
-//! Leader epochs: which leader wrote a part of a log.
+//! Leader epochs: under which leader a part of a log was written.
 
 use crate::dedupe::Offset;
 
-/// Under which leader a partition's log was written up to an offset.
+/// The leader epoch of one record of a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Epoch {
-    /// One past the record that it was read from.
+    /// One past the offset of that record.
     pub next: Offset,
     /// The leader epoch of that record.
     pub number: i32,
 }
 
 impl Epoch {
-    /// Whether comparing by this epoch shows that the log was cut before `offset`. The epoch of the record before `offset`
-    /// does, and so does that of a later record of the same log: in a log that was cut before `offset` it ends there, and in
-    /// one that was not it ends at or after `offset`. That of an earlier record may have ended in between.
+    /// Whether a comparison by this epoch detects that the log was truncated before `offset`. The epoch of the record
+    /// before `offset` does, and so does the epoch of a later record of the same log: in a log that was truncated
+    /// before `offset` it ends there, and in one that was not it ends at or after `offset`. The epoch of an earlier
+    /// record may have ended in between.
     #[must_use]
     pub fn covers(&self, offset: Offset) -> bool {
         self.next >= offset

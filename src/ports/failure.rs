@@ -1,33 +1,33 @@
-//! What failed, and what to do about it.
+//! A failed Kafka call and its remedy.
 
 use crate::dedupe::{Offset, PartitionId};
 
-/// What to do about a failed Kafka call: errors are sorted by remedy, not by origin.
+/// How to handle a failed Kafka call: errors are classified by remedy, not by origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Remedy {
-    /// The same call again, within a time limit.
+    /// Retry the same call, within a time limit.
     Retry,
-    /// Abort the transaction, rewind to C, go on.
+    /// Abort the transaction, rewind to C, continue.
     Abort,
-    /// The outcome is unknown or the producer is dead: destroy it, make a new one, read C again.
+    /// The outcome is unknown or the producer is unusable: destroy it, create a new one, read C again.
     Renew,
-    /// The member was replaced and its client is dead: join anew once, exit when it happens again soon.
+    /// The member was replaced and its client is unusable: rejoin; end the process when this recurs too often.
     Rejoin,
-    /// Another producer took over our transactional id (or the transaction timed out, which looks
-    /// the same): renew once, exit when it happens again soon.
+    /// Another producer uses our transactional id (or the transaction timed out, which causes the same error): renew;
+    /// end the process when this recurs too often.
     Fenced,
-    /// Only an operator can mend this: rights, configuration, a deleted topic.
+    /// Only an operator can fix this: permissions, configuration, a deleted topic.
     Stop,
 }
 
-/// Records that the broker refused, for finding the poison among them.
+/// Records that the broker rejected, for isolating the one that causes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refused {
-    /// Raw partition of the refused records.
+    /// Raw partition of the rejected records.
     pub partition: PartitionId,
-    /// Lowest raw offset refused.
+    /// Lowest rejected raw offset.
     pub first: Offset,
-    /// Highest raw offset refused.
+    /// Highest rejected raw offset.
     pub last: Offset,
 }
 
@@ -35,16 +35,16 @@ pub struct Refused {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what}")]
 pub struct Failure {
-    /// What to do.
+    /// How to handle it.
     pub remedy: Remedy,
-    /// What happened, to what, and what to do, for people.
+    /// For people: what failed, on what, why, and what to do.
     pub what: String,
-    /// Set when the broker refused particular records as such (too large, invalid).
+    /// Set when the broker rejected particular records as such (too large, invalid).
     pub refused: Option<Refused>,
 }
 
 impl Failure {
-    /// The same failure with another remedy, where one of `lesser` would not do.
+    /// The same failure with `remedy`, if its own remedy is one of `lesser`.
     #[must_use]
     pub fn escalated(self, lesser: &[Remedy], remedy: Remedy) -> Self {
         if lesser.contains(&self.remedy) { Self { remedy, ..self } } else { self }

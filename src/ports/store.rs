@@ -1,58 +1,58 @@
-//! The local store, as the pipeline sees it.
+//! The local store, as used by the pipeline.
 
 use std::ops::ControlFlow;
 
 use crate::dedupe::{Block, BlockView, Coordinates, Identity, Offset, PartitionId};
 
-/// How much of a partition's local state is real.
+/// How much of a partition's local state is confirmed as committed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Head {
-    /// Raw offset up to which the local blocks are known to be committed. Owners at or beyond it
-    /// are hearsay.
+    /// Raw offset up to which the local blocks are known to be committed. Owners at or beyond it are unconfirmed.
     pub confirmed: Offset,
-    /// Where reading the state topic continues to get what lies beyond `confirmed`: behind the marker of the last transaction,
-    /// where that is known.
+    /// State topic offset at which a read continues to get what lies beyond `confirmed`: the offset after the marker
+    /// of the last transaction, where that is known.
     pub state_next: Offset,
-    /// Stream time at `confirmed`, ms since the epoch.
+    /// Stream time at `confirmed`, epoch milliseconds.
     pub stream_time_ms: i64,
-    /// The last block appended: its CRC32C, and the raw offset after the last it covers.
-    /// The only block that may lie beyond `confirmed`; the committed offset's metadata names the
-    /// block that was committed last, so that the two can be compared.
+    /// The last block appended: its CRC32C, and the raw offset after the last one it covers. It is the only block
+    /// that may lie beyond `confirmed`. The committed offset's metadata contains the same pair for the last committed
+    /// block, so that the two can be compared.
     pub tail: Option<(u32, Offset)>,
-    /// The last block at or before `confirmed`, in the same form: what the committed offset names if the last block
-    /// appended was not committed.
+    /// The last block at or before `confirmed`, in the same form: it equals the pair in the committed offset's
+    /// metadata if the last block appended was not committed.
     pub settled: Option<(u32, Offset)>,
-    /// How many times identities were taken back in the partition, as far as this state knows.
+    /// Number of times identities were forgotten in the partition, as far as this state contains them.
     pub forgets: u64,
-    /// Identities that arrived before this stream time may be missing, ms since the epoch; 0 when none is known to be.
+    /// Identities that arrived before this stream time may be missing, epoch milliseconds; 0 when none is known to
+    /// be.
     pub incomplete_ms: i64,
 }
 
-/// Called with one stored block after the other, until it breaks off.
+/// Called with each stored block in turn, until it returns `Break`.
 pub type Visit<'a> = &'a mut dyn FnMut(&BlockView<'_>) -> Result<ControlFlow<()>, StoreError>;
 
-/// The local block store. A cache: every method may lose the state, none may invent any.
+/// The local block store. It is a cache: every method may lose state, none may add any that was not written.
 pub trait Store {
-    /// Takes the partition: from now on this handle alone may change it. False when another one may
-    /// have changed it since this one last took it. A store with one handle is always held.
+    /// Takes the partition: from now on only this handle may change it. Returns false when another handle may have
+    /// changed it since this one last took it. A store with a single handle always holds all partitions.
     fn hold(&mut self, _partition: PartitionId) -> bool {
         true
     }
-    /// What is known of the partition; `None` when nothing is stored.
+    /// The head of the partition; `None` when nothing is stored.
     fn head(&self, partition: PartitionId) -> Result<Option<Head>, StoreError>;
-    /// Adds a block at the end and sets the head, atomically.
+    /// Appends a block and sets the head, atomically.
     fn append(&mut self, block: &Block, head: Head) -> Result<(), StoreError>;
-    /// Sets the head alone.
+    /// Sets the head only.
     fn set_head(&mut self, partition: PartitionId, head: Head) -> Result<(), StoreError>;
-    /// Visits the blocks whose first offset is at or beyond `from`, by rising first offset, until `visit` breaks
-    /// off. Returns the `from` that continues with the block after the last one visited; `None` at the end.
+    /// Visits the blocks whose first offset is at or beyond `from`, in ascending order of first offset, until `visit`
+    /// returns `Break`. Returns the `from` that continues after the last block visited; `None` at the end.
     fn scan_from(
         &self,
         partition: PartitionId,
         from: Offset,
         visit: Visit<'_>,
     ) -> Result<Option<Offset>, StoreError>;
-    /// Visits all blocks by rising first offset. Takes as long as it takes: a worker scans in slices.
+    /// Visits all blocks in ascending order of first offset. Has no time limit: a worker scans in slices instead.
     fn scan(
         &self,
         partition: PartitionId,
@@ -60,7 +60,7 @@ pub trait Store {
     ) -> Result<(), StoreError> {
         self.scan_from(partition, 0, &mut |view| visit(view).map(ControlFlow::Continue)).map(drop)
     }
-    /// How many identities the stored blocks hold, without reading them: for sizing and progress.
+    /// Number of identities in the stored blocks, without reading them: for sizing and progress.
     fn ids(&self, partition: PartitionId) -> Result<u64, StoreError>;
     /// Removes every owner at or beyond `from` and returns them.
     fn truncate(
@@ -68,42 +68,42 @@ pub trait Store {
         partition: PartitionId,
         from: Offset,
     ) -> Result<Vec<(Offset, Identity)>, StoreError>;
-    /// Removes these owners from their blocks and sets the head; owners that are not there are gone already.
+    /// Removes these owners from their blocks and sets the head; ignores owners that are not stored.
     fn forget(&mut self, partition: PartitionId, owners: &[Offset], head: Head) -> Result<(), StoreError>;
     /// Removes blocks whose owners are all below `first`.
     fn expire(&mut self, partition: PartitionId, first: Offset) -> Result<(), StoreError>;
-    /// The identity owned by the record at `owner`, if it owns one.
+    /// The identity owned by the record at `owner`, if any.
     fn identity_of(&self, owner: Coordinates) -> Result<Option<Identity>, StoreError>;
     /// Whether the record at `owner` owns this identity; `None` when it owns none.
     fn owns(&self, owner: Coordinates, identity: Identity) -> Result<Option<bool>, StoreError> {
         Ok(self.identity_of(owner)?.map(|known| known == identity))
     }
-    /// Forgets the partition.
+    /// Removes all state of the partition.
     fn clear(&mut self, partition: PartitionId) -> Result<(), StoreError>;
-    /// Bytes that everything stored takes up on disk; `None` where that is not known.
+    /// Bytes on disk of all stored state; `None` where that is not known.
     fn disk_bytes(&self) -> Result<Option<u64>, StoreError> {
         Ok(None)
     }
-    /// Makes what was written durable against power loss.
+    /// Makes all writes durable against power loss.
     fn sync(&mut self) -> Result<(), StoreError>;
 }
 
-/// The local store failed. The state topic still has everything; the directory must be rebuilt.
+/// The local store failed. The state topic still contains everything; the directory has to be rebuilt.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// Stored bytes are damaged.
     #[error("local state is damaged: {0}")]
     Corrupt(String),
-    /// The disk refused.
+    /// A read or write failed.
     #[error("local state cannot be written or read: {0}")]
     Io(String),
-    /// The partition is in the hands of another worker of this process.
-    #[error("the local state of partition {0} is now with another worker of this process")]
+    /// Another worker of this process holds the partition.
+    #[error("the local state of partition {0} is now held by another worker of this process")]
     Taken(PartitionId),
 }
 
 impl StoreError {
-    /// What came of a call, `None` when the partition was taken.
+    /// The result of a call; `None` when the partition is held by another worker.
     pub fn unless_taken<T>(result: Result<T, Self>) -> Result<Option<T>, Self> {
         match result {
             Ok(value) => Ok(Some(value)),

@@ -24,7 +24,7 @@ const EXPIRED: &str = "both have expired";
 /// Most records of a transaction, and so identities of a block, which is loaded as a whole.
 pub const MOST_RECORDS: usize = 30;
 /// What it says of a raw topic of another id.
-const RECREATED: &str = "was deleted and created again";
+const RECREATED: &str = "was deleted and recreated";
 /// What it says of a raw log that does not hold what comes next.
 const GAP: &str = "to accept the gap";
 /// What it says of an offset below what the state topic has, which somebody else has set.
