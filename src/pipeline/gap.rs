@@ -110,7 +110,7 @@ impl<W: World> Core<W> {
 
     /// The state topic is beyond C. Another instance may have committed between the question for C
     /// and the reading, so the first time the group is asked again: offsets and blocks commit together.
-    pub(super) fn seen_first(&mut self, id: PartitionId, committed: Offset) -> bool {
+    pub(super) fn recheck_once(&mut self, id: PartitionId, committed: Offset) -> bool {
         let now = self.clock.elapsed();
         let Some(partition) = self.partitions.get_mut(id) else { return true };
         if partition.behind_state.replace(committed) == Some(committed) {

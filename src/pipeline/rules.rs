@@ -28,7 +28,7 @@ impl Options {
     }
 
     /// The kinds whose windows the group has by another rule than ours.
-    pub(super) fn by_other_rules(&self, checkpoint: Option<&Checkpoint>) -> BTreeSet<KindId> {
+    pub(super) fn kinds_by_other_rules(&self, checkpoint: Option<&Checkpoint>) -> BTreeSet<KindId> {
         let told = |kind| checkpoint.and_then(|checkpoint| checkpoint.rule_of(kind));
         let others =
             self.rules().into_iter().filter(|(kind, ours)| told(*kind).is_some_and(|it| it != *ours));
@@ -41,7 +41,7 @@ impl Options {
         checkpoint: Option<&Checkpoint>,
         partition: PartitionId,
     ) -> Result<BTreeSet<KindId>, Fatal> {
-        let others = self.by_other_rules(checkpoint);
+        let others = self.kinds_by_other_rules(checkpoint);
         if let Some(first) = others.first() {
             let theirs = checkpoint.and_then(|checkpoint| checkpoint.rule_of(*first));
             let place = format!("the group's offset for partition {partition} of topic {}", self.raw);
