@@ -1,4 +1,4 @@
-//! How much of a partition's local state may be believed.
+//! How much of a partition's local state is confirmed to be committed.
 
 use super::checkpoint::Checkpoint;
 use crate::dedupe::Offset;
@@ -9,44 +9,45 @@ use crate::ports::Head;
 pub(super) enum Plan {
     /// The local store has everything below C.
     Load {
-        /// One past the last raw offset whose block is known to be committed, at most C.
-        believed: Offset,
+        /// One past the last raw offset whose block is verified as committed, at most C.
+        verified: Offset,
     },
-    /// The local store is right below `confirmed`; the rest comes from the state topic, from here on.
+    /// The local store is correct below `confirmed`; the rest is read from the state topic, starting at `from`.
     CatchUp {
-        /// Local owners from here on are hearsay.
+        /// Local owners at or beyond this raw offset are unconfirmed.
         confirmed: Offset,
-        /// Where to begin to read, state topic offset.
+        /// State topic offset at which reading starts.
         from: Offset,
     },
-    /// Everything comes from the state topic.
+    /// Everything is read from the state topic.
     Restore,
 }
 
-/// Compares what the group, its metadata and the local store say.
+/// Compares the committed offset, its metadata and the local store.
 pub(super) fn plan(head: Option<Head>, committed: Option<Offset>, checkpoint: Option<&Checkpoint>) -> Plan {
     let Some(head) = head else { return Plan::Restore };
     let Some(committed) = committed else {
         return Plan::CatchUp { confirmed: head.confirmed, from: head.state_next };
     };
-    // Somebody else has set the offset: only the state topic knows whether forwards or back.
+    // Another program has set the offset. Only the state topic shows whether it was moved forward or back.
     let Some(checkpoint) = checkpoint else {
         return Plan::CatchUp { confirmed: head.confirmed, from: head.state_next };
     };
     let same_tail = checkpoint.tail.is_some_and(|tail| Some((tail.crc, tail.next)) == head.tail);
-    // Taking an identity back leaves C and the last block as they are.
+    // Forgetting an id leaves C and the last block unchanged.
     let same_forgets = checkpoint.forgets == head.forgets;
     let is_below = |tail: &(u32, Offset)| tail.1 <= committed;
     let stored = head.tail.filter(is_below).or(head.settled.filter(is_below));
     let other_tail =
         checkpoint.tail.zip(stored).is_some_and(|(tail, stored)| (tail.crc, tail.next) != stored);
     if head.confirmed == committed && other_tail {
-        // As long as what was committed, but not the same: the logs were truncated and written again.
+        // The local state has the same length as what was committed, but another last block: the logs were truncated and
+        // written again.
         return Plan::Restore;
     }
     if same_forgets && (head.confirmed == committed || (same_tail && head.confirmed < committed)) {
         let last = checkpoint.tail.filter(|_| same_tail).map_or(0, |tail| tail.next);
-        return Plan::Load { believed: head.confirmed.max(last).min(committed) };
+        return Plan::Load { verified: head.confirmed.max(last).min(committed) };
     }
     Plan::CatchUp { confirmed: head.confirmed, from: head.state_next }
 }
@@ -60,8 +61,8 @@ mod tests {
         Head { confirmed, state_next: 40, stream_time_ms: 0, tail, ..Head::default() }
     }
 
-    fn load(believed: Offset) -> Plan {
-        Plan::Load { believed }
+    fn load(verified: Offset) -> Plan {
+        Plan::Load { verified }
     }
 
     fn checkpoint(crc: u32, next: Offset) -> Checkpoint {
@@ -73,37 +74,37 @@ mod tests {
         assert_eq!(plan(Some(head(100, Some((7, 100)))), Some(100), Some(&checkpoint(7, 100))), load(100));
         // A block beyond it was written to the store and never committed.
         assert_eq!(plan(Some(head(100, Some((8, 150)))), Some(100), Some(&checkpoint(7, 100))), load(100));
-        // The crash came between the commit and its note in the store: the block proves itself.
+        // The crash came after the commit and before the update of the local head: the last block proves that it is committed.
         assert_eq!(plan(Some(head(100, Some((7, 150)))), Some(150), Some(&checkpoint(7, 150))), load(150));
-        // Only duplicates since then: C moved on, the last block is still the last block. What named kinds have beyond
-        // it was never committed.
+        // Only duplicates since then: C has advanced, and the last block is unchanged. Blocks of named kinds beyond it were
+        // never committed.
         assert_eq!(plan(Some(head(100, Some((7, 150)))), Some(190), Some(&checkpoint(7, 150))), load(150));
     }
 
     #[test]
-    fn local_state_of_the_same_length_with_another_last_block_is_not_believed() {
+    fn local_state_of_the_same_length_with_another_last_block_is_not_used() {
         let plan = plan(Some(head(100, Some((7, 100)))), Some(100), Some(&checkpoint(9, 100)));
         assert_eq!(plan, Plan::Restore);
     }
 
     #[test]
-    fn a_block_that_was_never_committed_does_not_hide_which_one_was() {
+    fn an_uncommitted_block_does_not_hide_the_last_committed_one() {
         let stored = Head { settled: Some((7, 100)), ..head(100, Some((8, 150))) };
         assert_eq!(plan(Some(stored), Some(100), Some(&checkpoint(7, 100))), load(100));
         assert_eq!(plan(Some(stored), Some(100), Some(&checkpoint(9, 100))), Plan::Restore);
-        // It is the committed one: what was settled before does not count.
+        // The last block is the committed one: the settled block before it does not count.
         assert_eq!(plan(Some(stored), Some(150), Some(&checkpoint(8, 150))), load(150));
     }
 
     #[test]
-    fn a_block_that_was_never_committed_is_not_believed() {
-        // Another instance committed other blocks up to 200 while ours, up to 150, came to nothing.
+    fn a_block_that_was_never_committed_is_not_used() {
+        // Another instance committed other blocks up to 200. Our block, up to 150, was aborted.
         let plan = plan(Some(head(100, Some((7, 150)))), Some(200), Some(&checkpoint(9, 200)));
         assert_eq!(plan, Plan::CatchUp { confirmed: 100, from: 40 });
     }
 
     #[test]
-    fn identities_taken_back_elsewhere_are_learned_from_the_state_topic() {
+    fn ids_forgotten_by_another_instance_are_read_from_the_state_topic() {
         let head = head(100, Some((7, 100)));
         let elsewhere = Checkpoint { forgets: 1, ..checkpoint(7, 100) };
         assert_eq!(plan(Some(head), Some(100), Some(&elsewhere)), Plan::CatchUp { confirmed: 100, from: 40 });
@@ -111,12 +112,12 @@ mod tests {
     }
 
     #[test]
-    fn nothing_local_or_nothing_committed_asks_the_state_topic() {
+    fn without_local_state_or_committed_offset_the_state_topic_is_read() {
         assert_eq!(plan(None, Some(5), None), Plan::Restore);
         assert_eq!(plan(Some(head(100, None)), None, None), Plan::CatchUp { confirmed: 100, from: 40 });
-        // An offset without our metadata was set by somebody else, perhaps to where it last was.
+        // An offset without our metadata was set by another program, perhaps to its previous value.
         assert_eq!(plan(Some(head(100, None)), Some(100), None), Plan::CatchUp { confirmed: 100, from: 40 });
-        // A group that was rewound: the state keeps what was confirmed, and the end of the restore sees it.
+        // A group that was rewound: the state keeps the confirmed owners, and the end of the restore detects the rewind.
         assert_eq!(plan(Some(head(100, None)), Some(60), None), Plan::CatchUp { confirmed: 100, from: 40 });
     }
 }

@@ -145,7 +145,8 @@ impl<W: World> Core<W> {
             known.clean_ends().map(|end| (id, end - 1)).collect::<Vec<_>>()
         };
         let requested: Vec<(PartitionId, Offset)> = known.iter().flat_map(wanted).collect();
-        let answers = if requested.is_empty() { Vec::new() } else { self.log.shown(&requested, READ_TIMEOUT)? };
+        let answers =
+            if requested.is_empty() { Vec::new() } else { self.log.shown(&requested, READ_TIMEOUT)? };
         let shown: BTreeSet<(PartitionId, Offset)> =
             requested.into_iter().zip(answers).filter(|(_, shown)| *shown).map(|(at, _)| at).collect();
         Ok(known.iter().map(|known| known.sort(&shown)).collect())

@@ -132,7 +132,10 @@ impl<W: World> Core<W> {
         let (mut found, mut failure) = (Vec::new(), None);
         let mut left = vec![ids];
         while let Some(ids) = left.pop().filter(|ids| !ids.is_empty()) {
-            match self.log.bounds(&LogId::pairs(ids), if failure.is_none() { REQUEST_TIMEOUT } else { FIRST_CHECK_TIMEOUT }) {
+            match self.log.bounds(
+                &LogId::pairs(ids),
+                if failure.is_none() { REQUEST_TIMEOUT } else { FIRST_CHECK_TIMEOUT },
+            ) {
                 Ok(bounds) => {
                     let ends =
                         bounds.chunks_exact(2).filter_map(|ends| Some((*ends.first()?, *ends.last()?)));
@@ -227,7 +230,8 @@ impl<W: World> Core<W> {
     fn known_writers(&mut self, source: &W::Source) -> Result<BTreeSet<String>, Trouble> {
         let all = self.all_partitions();
         let reachable = self.reachable(&all)?.into_iter();
-        let ends = reachable.map(|(id, _, state)| (id, state.low.max(state.high.saturating_sub(TAIL_RECORDS))));
+        let ends =
+            reachable.map(|(id, _, state)| (id, state.low.max(state.high.saturating_sub(TAIL_RECORDS))));
         let ends: Vec<(PartitionId, Offset)> = ends.collect();
         self.writers(source, &ends, &all)
     }
