@@ -254,11 +254,11 @@ impl<W: World> Core<W> {
             }
             let (task, read) = (&loading.task, &mut loading.ids);
             let rest = store.scan_from(filed, loading.from.unwrap_or(0), &mut |view| {
-                let taken = match task {
+                let result = match task {
                     Task::Windows { trusted, .. } => window.restore(view, *trusted).map(drop),
                     Task::Filters { .. } => window.refill(view, partition.committed),
                 };
-                taken.map_err(|error| unusable(id, &error))?;
+                result.map_err(|error| unusable(id, &error))?;
                 let ids = view.count() as u64;
                 *read += ids;
                 budget.ids = budget.ids.saturating_sub(ids);
@@ -331,14 +331,14 @@ impl<W: World> Core<W> {
                 self.start(source, id, Some((since, ids)))
             }
             Next::Restore(answer, checkpoint, local) => {
-                let begun = self.begin_restore(source, &answer, checkpoint.as_ref(), Some(local));
-                if let (Err(_), Some(partition)) = (&begun, self.partitions.get_mut(answer.partition)) {
+                let started = self.begin_restore(source, &answer, checkpoint.as_ref(), Some(local));
+                if let (Err(_), Some(partition)) = (&started, self.partitions.get_mut(answer.partition)) {
                     // State that ends below the committed offset must not be mistaken for the state of that offset at the
                     // next attempt.
                     partition.unload();
                     partition.relocate(now);
                 }
-                begun
+                started
             }
         }
     }

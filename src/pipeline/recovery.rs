@@ -53,14 +53,14 @@ impl<W: World> Core<W> {
         for item in self.log.read(READ_SLICE)? {
             // The log delivers each record once, so a partition whose record is skipped here restarts its restore. No
             // partition is started with a producer that is about to be replaced.
-            let taken = if outcome.as_ref().is_err_and(Trouble::rewinds) {
+            let result = if outcome.as_ref().is_err_and(Trouble::rewinds) {
                 self.abandon_restore(item.partition());
                 Ok(())
             } else {
                 self.restored(source, item)
             };
-            if taken.is_err() && !outcome.as_ref().is_err_and(|first| !first.is_transient()) {
-                outcome = taken;
+            if result.is_err() && !outcome.as_ref().is_err_and(|first| !first.is_transient()) {
+                outcome = result;
             }
         }
         outcome
@@ -160,13 +160,13 @@ impl<W: World> Core<W> {
             }
             partition.unload();
         }
-        let begun = self.begin(source, answer);
-        if let (Err(_), Some(partition)) = (&begun, self.partitions.get_mut(id)) {
+        let begin_result = self.begin(source, answer);
+        if let (Err(_), Some(partition)) = (&begin_result, self.partitions.get_mut(id)) {
             // A partly loaded state must not be mistaken for the state of C at the next attempt.
             partition.unload();
             partition.relocate(self.clock.elapsed());
         }
-        begun
+        begin_result
     }
 
     /// Starts to load the state of a partition that is not in memory.

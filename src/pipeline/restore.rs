@@ -95,7 +95,7 @@ impl<W: World> Core<W> {
     /// Processes one item read from the state topic. The log delivers each record once, so a restore that misses a record
     /// restarts: otherwise its end would be mistaken for that of a complete restore.
     pub(super) fn restored(&mut self, source: &W::Source, item: StateItem) -> Result<(), Trouble> {
-        let (id, taken) = match item {
+        let (id, result) = match item {
             StateItem::Block { partition, offset, key, block } => {
                 let origin = Origin::parse(&key).unwrap_or_default();
                 let same = self.options.same_raw(origin.raw.as_deref(), self.options.raw_id.as_deref());
@@ -105,10 +105,10 @@ impl<W: World> Core<W> {
             StateItem::End { partition, next } => (partition, self.end_restore(source, partition, next)),
             StateItem::Gone { partition } => (partition, self.restart_restore(partition)),
         };
-        if taken.is_err() {
+        if result.is_err() {
             self.abandon_restore(id);
         }
-        taken
+        result
     }
 
     /// Discards the restore of a partition, so that its state is read again from the start.
@@ -339,17 +339,17 @@ fn forget_older_owners<O: Owners>(
     stored: &O,
     forgotten: &Forgotten,
 ) -> Result<Vec<Offset>, O::Error> {
-    let mut others = Vec::new();
+    let mut older = Vec::new();
     for (_, identity) in &forgotten.owners {
         for (owner, _) in window.owners(&Look::at(*identity), stored)? {
             // A forget record may be read a second time, after blocks that were written later. Their owners stay.
             if owner < forgotten.at {
                 window.forget(owner, *identity);
-                others.push(owner);
+                older.push(owner);
             }
         }
     }
-    Ok(others)
+    Ok(older)
 }
 
 impl Restoring {

@@ -30,9 +30,9 @@ impl Options {
     /// The kinds for which the checkpoint names another rule than the configured one.
     pub(super) fn kinds_by_other_rules(&self, checkpoint: Option<&Checkpoint>) -> BTreeSet<KindId> {
         let named = |kind| checkpoint.and_then(|checkpoint| checkpoint.rule_of(kind));
-        let others =
+        let changed =
             self.rules().into_iter().filter(|(kind, ours)| named(*kind).is_some_and(|it| it != *ours));
-        others.map(|(kind, _)| kind).collect()
+        changed.map(|(kind, _)| kind).collect()
     }
 
     /// The kinds for which the checkpoint names another rule. Fails unless the change was accepted.
@@ -41,13 +41,13 @@ impl Options {
         checkpoint: Option<&Checkpoint>,
         partition: PartitionId,
     ) -> Result<BTreeSet<KindId>, Fatal> {
-        let others = self.kinds_by_other_rules(checkpoint);
-        if let Some(first) = others.first() {
+        let changed = self.kinds_by_other_rules(checkpoint);
+        if let Some(first) = changed.first() {
             let theirs = checkpoint.and_then(|checkpoint| checkpoint.rule_of(*first));
             let place = format!("the group's offset for partition {partition} of topic {}", self.raw);
             self.check_accepted(&place, *first, theirs)?;
         }
-        Ok(others)
+        Ok(changed)
     }
 
     /// Fails unless `identity.accept_change` names the configured rules. `place` names what was written by the other rule.
@@ -76,10 +76,10 @@ impl<W: World> Core<W> {
         id: PartitionId,
         checkpoint: Option<&Checkpoint>,
     ) -> Result<bool, Fatal> {
-        let others = self.options.changed_rules(checkpoint, id)?;
-        let any = !others.is_empty();
+        let changed = self.options.changed_rules(checkpoint, id)?;
+        let any = !changed.is_empty();
         if let Some(partition) = self.partitions.get_mut(id) {
-            partition.anew = others;
+            partition.anew = changed;
         }
         Ok(any)
     }
