@@ -245,7 +245,8 @@ impl<W: World> Core<W> {
         })
     }
 
-    /// An empty block for every kind. A restore that reads it forgets all owners at or beyond `to` that it has read.
+    /// A block with an empty offset range for every kind. A restore that reads it forgets all owners at or beyond `to` that it
+    /// has read.
     fn void(&self, known: &Known<'_>, to: Offset, group: &Group) -> (Vec<(String, Vec<u8>)>, Option<Tail>) {
         let (mut records, mut tail) = (Vec::new(), None);
         for filed in self.options.kinds.filed(known.answer.partition) {

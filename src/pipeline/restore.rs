@@ -172,7 +172,8 @@ impl<W: World> Core<W> {
         }
         let Some(windows) = partition.windows.as_mut() else { return Ok(()) };
         if block.first == block.next {
-            // An empty block voids all owners beyond it, of all kinds, also of kinds that its writer had not configured.
+            // A block with an empty offset range voids all owners at or beyond it, of all kinds, also of kinds that its writer
+            // had not configured.
             windows.truncate(block.next);
             cut_back(&mut self.store, &self.options.kinds.filed(id), block.next)?;
         }
