@@ -61,7 +61,11 @@ fn a_head_deleted_while_a_restore_begins_starts_the_restore_again() {
     send(&pipe, "new", 0..10);
     pipe.wait_caught_up(1, LIMIT);
     assert_eq!(running.outcome("forwarded"), 10);
-    assert!(running.text().contains("lost records while it was read; restoring again"), "{}", running.text());
+    assert!(
+        running.text().contains("lost records while it was read; restarting the restore"),
+        "{}",
+        running.text()
+    );
     assert_eq!(running.stop(), Some(0), "{}", running.text());
 }
 

@@ -1,4 +1,4 @@
-//! What is written beside a committed offset and beside a block, as text that any Kafka tool shows.
+//! The metadata of a committed offset and the key of a block: text that any Kafka tool can display.
 
 use super::sizes::CHECKPOINT_BYTES;
 use crate::dedupe::{Fingerprint, KindId, Layout, Lost, Offset, Remembered};
@@ -6,44 +6,44 @@ use crate::ports::Epoch;
 
 /// The metadata of a committed offset: `v1;s=…;t=…;b=…@…@…;f=…;l=…;c=…;w=…;k=…;l=…;c=…;w=…;o=…;i=…;i=…:…;p=…;e=…@…;r=…;d=…;tx=…`.
 ///
-/// Other programs may commit to the group, so anything may stand there; what does not parse counts
-/// as no checkpoint, which costs a restore and never correctness.
+/// Other programs may commit to the group, so the metadata can be any text. Text that does not parse counts as no
+/// checkpoint, which costs a restore and never correctness.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Checkpoint {
     /// State topic offset from which a restore finds everything newer than this commit.
     pub state_next: Offset,
-    /// Stream time at the commit, ms since the epoch.
+    /// Stream time at the commit, epoch milliseconds.
     pub stream_time_ms: i64,
-    /// By which rule each window has its identities, as far as that is known.
+    /// The identity rule of each window, as far as it is known.
     pub rules: Vec<(KindId, Fingerprint)>,
-    /// What the partition's clock was ahead of the wall clock, ms; 0 when they agreed.
+    /// How far the partition's clock was ahead of the wall clock, in milliseconds; 0 when they agreed.
     pub ahead_of_wall_ms: i64,
     /// The last block committed for the partition.
     pub tail: Option<Tail>,
-    /// How many times identities were taken back in the partition.
+    /// Number of the partition's last forget record: how many times ids were forgotten.
     pub forgets: u64,
-    /// What there is to tell of the windows, as they were before the owners of this commit.
+    /// What each window has lost and how its filters are laid out, before the owners of this commit.
     pub windows: Vec<Remembered>,
-    /// How many partitions the raw topic had when the group began; those beyond have come by growth.
+    /// How many partitions the raw topic had when the group began; partitions with higher numbers were added later.
     pub began: Option<u32>,
-    /// The leader epoch of the last record before the offset, and that offset again: others may move it.
+    /// The leader epoch of the last record before the offset, with that offset again: other programs may move the offset.
     pub epoch: Option<Epoch>,
-    /// Kafka's id of the raw topic that the offset belongs to, where known.
+    /// Topic id of the raw topic that the offset belongs to, if known.
     pub raw: Option<String>,
-    /// Kafka's id of the state topic that holds the blocks, where known.
+    /// Topic id of the state topic that holds the blocks, if known.
     pub state: Option<String>,
-    /// Transactional id of the writer: whom to fence when its transaction hangs.
+    /// Transactional id of the writer, which is fenced when its transaction hangs.
     pub writer: String,
 }
 
-/// Names one block so that a local copy can be recognised as the committed one.
+/// Identifies one block, so that a local block can be recognised as the committed one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tail {
-    /// CRC32C of the block, the one it ends with.
+    /// CRC32C of the block, stored at its end.
     pub crc: u32,
     /// One past the last raw offset that the block covers.
     pub next: Offset,
-    /// A state offset at or before the block, when it is known: from there on it is found, or its transaction was undone.
+    /// A state offset at or before the block, if known. The block is found from there on, or its transaction was undone.
     pub from: Option<Offset>,
 }
 
@@ -56,15 +56,15 @@ impl Tail {
 }
 
 impl Checkpoint {
-    /// The text form for a commit of this offset alone.
+    /// The text form for a commit of one partition.
     #[must_use]
     pub fn render(&self) -> String {
         self.render_within(CHECKPOINT_BYTES)
     }
 
-    /// The text form in at most `most` bytes: what there is to tell of the windows is left out where it does not fit,
-    /// first the layouts of filters, which then remember the same in other sizes, then what limits made windows forget.
-    /// The rest, below 448 bytes beside the writer's name, is always there.
+    /// The text form in at most `most` bytes. Details of the windows are left out where they do not fit: first the layouts of
+    /// filters (restored filters then hold the same ids in other sizes), then what limits removed from windows. The
+    /// other fields, below 448 bytes plus the writer's name, are always included.
     #[must_use]
     pub fn render_within(&self, most: usize) -> String {
         let core = self.render_with("");
@@ -88,7 +88,7 @@ impl Checkpoint {
         )
     }
 
-    /// Reads the text form; `None` when it is not ours or of a newer version.
+    /// Parses the text form; `None` when dedupd did not write it, or a newer version did.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut fields = text.strip_prefix("v1;")?;
@@ -110,13 +110,13 @@ impl Checkpoint {
                 ("k", value) => kind = KindId::numbered(value.parse().ok()?),
                 ("l", value) => {
                     let lost = parse_lost(value)?;
-                    checkpoint.tell(kind, |it| it.lost = lost);
+                    checkpoint.update_window(kind, |it| it.lost = lost);
                 }
                 ("c", value) => {
                     let ms = value.parse().ok()?;
-                    checkpoint.tell(kind, |it| it.incomplete_ms = Some(ms));
+                    checkpoint.update_window(kind, |it| it.incomplete_ms = Some(ms));
                 }
-                ("w", value) => checkpoint.tell(kind, |it| it.filters = Layout::parse(value)),
+                ("w", value) => checkpoint.update_window(kind, |it| it.filters = Layout::parse(value)),
                 ("p", value) => checkpoint.began = Some(value.parse().ok()?),
                 ("e", value) => checkpoint.epoch = Some(parse_epoch(value)?),
                 ("r", value) => checkpoint.raw = Some(value.to_owned()),
@@ -129,24 +129,24 @@ impl Checkpoint {
         Some(checkpoint)
     }
 
-    /// The rule by which a kind's window has its identities, when that is told.
+    /// The identity rule of a kind's window, if the checkpoint names it.
     pub(super) fn rule_of(&self, kind: KindId) -> Option<Fingerprint> {
         self.rules.iter().find(|(of, _)| *of == kind).map(|(_, rule)| *rule)
     }
 
-    /// Changes what is told of a kind's window.
-    fn tell(&mut self, kind: KindId, tell: impl FnOnce(&mut Remembered)) {
+    /// Updates the entry of a kind's window, and adds it if it is missing.
+    fn update_window(&mut self, kind: KindId, update: impl FnOnce(&mut Remembered)) {
         if let Some(known) = self.windows.iter_mut().find(|it| it.kind == kind) {
-            return tell(known);
+            return update(known);
         }
         let mut new = Remembered { kind, ..Remembered::default() };
-        tell(&mut new);
+        update(&mut new);
         self.windows.push(new);
     }
 }
 
-/// What there is to tell, kind by kind, in at most `left` bytes. What was forgotten comes before any layout: a shorter window
-/// is told to people.
+/// The details of the windows, kind by kind, in at most `left` bytes. Losses take precedence over layouts, because a shorter
+/// window is reported to operators.
 fn render_windows(windows: &[Remembered], mut left: usize) -> String {
     let mut fits = |text: String| {
         let fits = text.len() <= left;
@@ -154,7 +154,7 @@ fn render_windows(windows: &[Remembered], mut left: usize) -> String {
         if fits { text } else { String::new() }
     };
     let name = |it: &Remembered| match it.kind {
-        // Needs no number, as it comes first.
+        // The unnamed kind comes first, so it needs no number.
         KindId::UNNAMED => String::new(),
         kind => format!(";k={}", kind.number()),
     };
@@ -223,20 +223,22 @@ fn parse_tail(value: &str) -> Option<Tail> {
     Some(Tail { crc, next, from })
 }
 
-/// The key of a record in the state topic: `v1;clean=…;kind=…;id=…;new=…;raw=…;tx=…`. With a transaction that hangs after a
-/// broker crash it tells who wrote it and how far the clean partition had come with it. After the raw topic
-/// was created anew, which takes the group's offsets with it, it alone tells that the state is of another.
+/// The key of a record in the state topic: `v1;clean=…;kind=…;id=…;new=…;raw=…;tx=…`.
+///
+/// When a transaction hangs after a broker crash, the key shows its writer and the clean end offset of the transaction. When
+/// the raw topic is recreated, the broker deletes the group's offsets. Then only the key shows that the state belongs to the
+/// old topic.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Origin {
-    /// One past the last clean offset written in the same transaction, when there was one.
+    /// One past the last clean offset written in the same transaction; `None` when it wrote no clean record.
     pub clean_end: Option<Offset>,
-    /// The name of the kind that the block belongs to, if it has one.
+    /// The name of the kind that the block belongs to; `None` for the unnamed kind.
     pub kind: Option<String>,
-    /// The rule by which the identities in it were made, where known.
+    /// The rule by which the identities in the record were made, if known.
     pub rule: Option<Fingerprint>,
-    /// Kinds whose windows begin anew with the transaction: what stands before it was made by another rule.
+    /// Kinds whose windows are reset with the transaction: the records before it were made by another rule.
     pub anew: Vec<KindId>,
-    /// Kafka's id of the raw topic that the record is about, where known.
+    /// Topic id of the raw topic that the record belongs to, if known.
     pub raw: Option<String>,
     /// Transactional id of the writer.
     pub writer: String,
@@ -255,7 +257,7 @@ impl Origin {
         format!("v1;{clean}{kind}{rule}{anew}{raw}tx={}", self.writer)
     }
 
-    /// Reads the text form; `None` when it is not ours.
+    /// Parses the text form; `None` when dedupd did not write it.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut fields = text.strip_prefix("v1;")?;
@@ -341,8 +343,8 @@ mod tests {
         assert_eq!((odd.state_next, odd.windows.iter().any(|it| it.filters.is_some())), (4, false));
     }
 
-    /// A window of which there is a lot to tell: a layout of so many filters.
-    fn told(kind: u16, lost: Option<i64>, filters: usize) -> Remembered {
+    /// A window with long details: `filters` is the number of filters in its layout.
+    fn window(kind: u16, lost: Option<i64>, filters: usize) -> Remembered {
         let held = "18446744073709551615,".repeat(filters);
         Remembered {
             kind: KindId::numbered(kind),
@@ -370,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_always_there_has_a_bound() {
+    fn the_fields_that_are_always_included_have_a_bound() {
         // The bound leaves room for one more field of 20 bytes.
         let longest = core(400).render_within(0);
         assert!(longest.len() + 20 <= CHECKPOINT_CORE + 400, "{}", longest.len());
@@ -378,8 +380,8 @@ mod tests {
     }
 
     #[test]
-    fn what_was_forgotten_comes_before_layouts() {
-        let windows = vec![told(0, None, 1), told(9, Some(7), 30), told(12, Some(8), 1)];
+    fn losses_take_precedence_over_layouts() {
+        let windows = vec![window(0, None, 1), window(9, Some(7), 30), window(12, Some(8), 1)];
         let full = Checkpoint { windows, ..core(20) };
         let text = full.render_within(core(20).render().len() + 120);
         let read = Checkpoint::parse(&text).unwrap();
@@ -392,20 +394,20 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Whatever there is to tell, the text keeps its bound, and what is read is what was there, less what is left out.
+        /// With any details, the text keeps its bound, and parsing returns what was written except what was left out.
         #[test]
         fn a_checkpoint_keeps_its_bound_and_its_core(
             writer in 0usize..400,
-            told_of in proptest::collection::vec((proptest::option::of(1i64..), 0usize..40), 0..10),
+            details in proptest::collection::vec((proptest::option::of(1i64..), 0usize..40), 0..10),
             most in 0usize..4_000,
         ) {
             let kinds = (0u16..).map(|n| n * 3_000);
             let windows: Vec<_> =
-                told_of.iter().zip(kinds).map(|((lost, filters), kind)| told(kind, *lost, *filters)).collect();
+                details.iter().zip(kinds).map(|((lost, filters), kind)| window(kind, *lost, *filters)).collect();
             let full = Checkpoint { windows, ..core(writer) };
             let text = full.render_within(most);
-            let least = core(writer).render_within(0).len();
-            proptest::prop_assert!(text.len() <= most.max(least), "{} of {most}", text.len());
+            let shortest = core(writer).render_within(0).len();
+            proptest::prop_assert!(text.len() <= most.max(shortest), "{} of {most}", text.len());
             let read = Checkpoint::parse(&text).unwrap();
             for it in &read.windows {
                 let whole = full.windows.iter().find(|whole| whole.kind == it.kind).unwrap();

@@ -1,8 +1,9 @@
-//! Whether a restore has read all there is.
+//! Checks whether a restore has read the whole log.
 //!
-//! The end of a partition comes as an event of the client, and a follower, a new leader or a lost connection can make
-//! it come early. What was committed names its last block, so the restore is compared with that: an early end is read
-//! again, as is one behind which another reader finds more; a log that retention has cut off is reported as a shorter window.
+//! The client reports the end of a partition as an event. A follower, a new leader or a lost connection can cause that event
+//! too early. The checkpoint names the last committed block, so the last block of the restore is compared with it. After an
+//! early end the log is read again, and also when another reader finds more records after the end. A log whose start was
+//! deleted by retention is reported as a shorter window.
 
 use std::time::Duration;
 
@@ -15,31 +16,32 @@ use crate::clock::Clock;
 use crate::dedupe::{Offset, PartitionId, Windows};
 use crate::ports::{Bounds, Leftover, StateItem, StateLog};
 
-/// Early ends of one partition in a row after which an operator has to look.
+/// Number of consecutive early ends of one partition after which an operator has to act.
 const ATTEMPTS: u32 = 10;
-/// Pause before a restore that ended early begins again.
+/// Pause before a restore that ended early is restarted.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Longest time that a look behind the end may take.
-const LONG: Duration = Duration::from_secs(10);
+/// Timeout of reading records after the reported end.
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How a restore ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ending {
-    /// The last block is the one that was committed last.
+    /// The last block read is the last committed block.
     Complete,
     /// The log no longer holds that block.
     CutOff,
-    /// The log holds it, and it was not read.
+    /// The log holds that block, and it was not read.
     Early,
 }
 
-/// Compares the last block read with the one that the committed offset names. Without such a name, nothing can be said.
+/// Compares the last block read with the block that the checkpoint names. Without a named block the restore counts as
+/// complete.
 fn ending(named: Option<Tail>, read: Option<Tail>, confirmed: Option<Offset>, low: Offset) -> Ending {
     let Some(named) = named else { return Ending::Complete };
     match read {
         Some(read) if read.names_same(&named) => Ending::Complete,
-        // What is local reaches beyond it.
+        // The local state reaches beyond the named block.
         None if confirmed.is_some_and(|confirmed| confirmed >= named.next) => Ending::Complete,
         _ if named.from.is_none_or(|from| from < low) => Ending::CutOff,
         _ => Ending::Early,
@@ -47,7 +49,7 @@ fn ending(named: Option<Tail>, read: Option<Tail>, confirmed: Option<Offset>, lo
 }
 
 impl<W: World> Core<W> {
-    /// Looks at how the restore of a partition ended. False: it begins again.
+    /// Checks how the restore of a partition ended. Returns false when the restore is restarted.
     pub(super) fn is_restored(&mut self, id: PartitionId, next: Offset) -> Result<bool, Trouble> {
         if !self.options.keeps(Safeguard::RestoreEnd) {
             return Ok(true);
@@ -64,7 +66,7 @@ impl<W: World> Core<W> {
             ending(named, restoring.last, restoring.confirmed, restoring.low)
         };
         match found {
-            // Blocks beyond the committed offset: somebody commits, or has set the group back.
+            // Blocks beyond the committed offset: another worker commits, or the group was rewound.
             _ if is_behind && !is_more => Ok(true),
             Ending::Early => {
                 partition.early_ends += 1;
@@ -93,25 +95,26 @@ impl<W: World> Core<W> {
         }
     }
 
-    /// Whether another reader finds committed records behind the end that was reported. It makes a client, so it is not
-    /// used where the reading came to the end that the leader gave at its beginning, as when there was nothing to read.
+    /// Whether another reader finds committed records after the reported end. This creates a client. It is therefore skipped
+    /// when the restore has reached the end that the leader reported at its start, also when there was nothing to read.
     fn is_more_to_read(&self, id: PartitionId, next: Offset) -> Result<bool, Trouble> {
         let phase = self.partitions.get(id).map(|partition| &partition.phase);
         if matches!(phase, Some(Phase::Restoring(restoring)) if next >= restoring.until) {
             return Ok(false);
         }
-        let rest = self.log.tails(&[(id, next)], Leftover::Committed, LONG)?;
+        let rest = self.log.tails(&[(id, next)], Leftover::Committed, READ_TIMEOUT)?;
         Ok(rest.iter().any(|item| matches!(item, StateItem::Block { .. })))
     }
 
-    /// Neither the group nor the state topic says where the partition stands, and the state topic once did.
+    /// The error when neither the group nor the state topic holds the position of the partition, although the state topic once
+    /// did.
     pub(super) fn all_expired(&self, id: PartitionId, local: Option<(Offset, Offset)>) -> Fatal {
         let local = local.map_or_else(String::new, |(_, confirmed)| {
-            format!(" The local state ends at offset {confirmed}, and there were newer records.")
+            format!(" The local state ends at offset {confirmed}, but newer records were processed.")
         });
         Fatal::Operator(format!(
-            "the group has no offset for partition {id} of topic {}, and topic {} no longer holds what it once \
-             held: both have expired (offsets.retention.minutes, retention of the state topic). group.start \
+            "the group has no offset for partition {id} of topic {}, and the records of that partition in topic {} are \
+             deleted: both have expired (offsets.retention.minutes, retention of the state topic). group.start \
              does not apply, because records were processed before.{local} Set the group's offset with \
              kafka-consumer-groups.sh --reset-offsets while dedupd is stopped; ids from before it are forgotten",
             self.options.raw, self.options.state
@@ -128,13 +131,13 @@ impl<W: World> Core<W> {
     }
 }
 
-/// What of the local state is a base to read on from: (state offset, raw offset). Where the log begins behind that state
-/// offset, newer blocks may be gone.
+/// The local state, as (state offset, raw offset), if the state topic can be read on from it. If the log starts after that
+/// state offset, newer blocks may have been deleted.
 pub(super) fn usable(local: Option<(Offset, Offset)>, log: &Bounds) -> Option<(Offset, Offset)> {
     local.filter(|(from, _)| (log.low..=log.stable).contains(from))
 }
 
-/// From which stream time on the blocks read reach, when older ones are gone.
+/// The stream time, in epoch milliseconds, from which on the window is complete when older blocks are deleted.
 fn reaches(restoring: &Restoring, ending: Ending) -> Option<i64> {
     let is_local = restoring.from > restoring.low;
     let gone = restoring.low > 0 && !is_local;
@@ -152,7 +155,8 @@ fn note_cut(id: PartitionId, ms: i64, windows: &mut Windows) {
         tracing::warn!(
             partition = id,
             from_ms = ms,
-            "the state topic no longer holds the whole window; ids from before this stream time may be let through again"
+            "the state topic no longer holds the whole window; duplicates of ids from before this stream time may be \
+             forwarded"
         );
     }
 }
@@ -161,40 +165,40 @@ fn note_cut(id: PartitionId, ms: i64, windows: &mut Windows) {
 mod tests {
     use super::*;
 
-    #[expect(clippy::unnecessary_wraps, reason = "as the arguments want it")]
+    #[expect(clippy::unnecessary_wraps, reason = "the arguments are options")]
     fn tail(crc: u32, next: Offset, from: Option<Offset>) -> Option<Tail> {
         Some(Tail { crc, next, from })
     }
 
     #[test]
-    fn a_restore_is_complete_with_the_block_that_was_committed_last() {
+    fn a_restore_that_reads_the_last_committed_block_is_complete() {
         assert_eq!(ending(tail(7, 50, Some(9)), tail(7, 50, Some(11)), None, 0), Ending::Complete);
         assert_eq!(ending(None, tail(7, 50, Some(11)), None, 0), Ending::Complete);
         assert_eq!(ending(tail(7, 50, Some(9)), None, Some(50), 0), Ending::Complete);
     }
 
     #[test]
-    fn an_end_before_that_block_is_early() {
+    fn an_end_before_the_last_committed_block_is_early() {
         assert_eq!(ending(tail(7, 50, Some(9)), tail(6, 40, Some(5)), None, 0), Ending::Early);
         assert_eq!(ending(tail(7, 50, Some(9)), None, None, 0), Ending::Early);
         assert_eq!(ending(tail(7, 50, Some(9)), None, Some(40), 0), Ending::Early);
-        // Same length, other block: the log was truncated and written again.
+        // Same length, different block: the log was truncated and written again.
         assert_eq!(ending(tail(7, 50, Some(9)), tail(8, 50, Some(9)), None, 0), Ending::Early);
     }
 
     #[test]
-    fn local_state_is_no_base_where_the_log_begins_behind_it() {
+    fn local_state_is_unusable_if_the_log_starts_after_it() {
         let log = Bounds { low: 10, stable: 20, high: 25 };
         let is_usable = |from| usable(Some((from, 7)), &log).is_some();
         assert_eq!([9, 10, 20, 21].map(is_usable), [false, true, true, false]);
-        // All that it held is deleted, and nothing came after the marker that local state knows of.
+        // All records are deleted, and nothing was written after the marker at which the local state ends.
         assert!(usable(Some((25, 7)), &Bounds { low: 25, stable: 25, high: 25 }).is_some());
-        // Nothing local was ever committed: what was at offset 0 is not known.
+        // The local state has no committed block: the record at offset 0 is unknown.
         assert!(usable(Some((0, 0)), &Bounds { low: 1, stable: 1, high: 1 }).is_none());
     }
 
     #[test]
-    fn a_block_that_retention_deleted_is_cut_off() {
+    fn a_restore_without_a_block_that_retention_deleted_is_cut_off() {
         assert_eq!(ending(tail(7, 50, Some(9)), None, None, 30), Ending::CutOff);
         assert_eq!(ending(tail(7, 50, None), None, None, 30), Ending::CutOff);
     }

@@ -1,28 +1,29 @@
-//! What became of the last transaction of a partition, decided by what can be read of it.
+//! Determines the outcome of the last transaction of a partition from what its logs show.
 //!
 //! A transaction writes to three logs for a partition: records to the clean topic, blocks to the state topic, and
-//! the offset to the group's offsets. Normally all three show it or none. After a broker failure a marker can be
-//! missing in some of them (see [`super::torn`]); what was left open there has then been ended as aborted, so that
-//! each log shows the transaction or never will. **The clean log decides**, because its readers may have seen it:
+//! the offset to the group's offsets. Normally either all three show it or none does. After a broker failure a marker can be
+//! missing in some of them (see [`super::torn`]). What was left open there has been aborted before this decision, so each
+//! log shows the transaction or never will. *Shown* means visible to `read_committed` readers, *hidden* means not visible.
+//! **The clean log decides**, because its readers may have read the records:
 //!
 //! | clean | block | offset | what happened | decision |
 //! |---|---|---|---|---|
 //! | shown | shown | shown | committed | agreed |
 //! | shown | shown | hidden | committed, offset undone | advance the offset to the end of the block |
-//! | shown | hidden | shown | committed, block undone | write the block again |
-//! | shown | hidden | hidden | committed, block and offset undone | write both again |
-//! | hidden | shown | shown | committed, records undone | void the block, go back to its first offset |
+//! | shown | hidden | shown | committed, block undone | rewrite the block |
+//! | shown | hidden | hidden | committed, block and offset undone | rewrite both |
+//! | hidden | shown | shown | committed, records undone | void the block, rewind to its first offset |
 //! | hidden | shown | hidden | committed, records and offset undone | void the block |
-//! | hidden | hidden | shown | committed, records and block undone | go back to the block's first offset |
+//! | hidden | hidden | shown | committed, records and block undone | rewind to the block's first offset |
 //! | hidden | hidden | hidden | aborted | agreed |
 //!
-//! Going back is exact where nothing of the transaction is shown in the clean log: its records are processed again.
-//! A block without clean records (it only voids others) has no column of its own to decide it: its block or its
+//! A rewind is exact where the clean log shows nothing of the transaction: its records are processed again.
+//! For a transaction without clean records (its block only voids others) the clean column is unknown. Then the block or the
 //! offset, whichever is shown, decides for the other.
 //!
-//! The decision repeats: each row's action is one transaction of the ordinary kind. Cut short, it is aborted and leaves
-//! the evidence as it was; torn itself, it leaves a case of the same table. The rows hold for one transaction: a
-//! producer begins the next one only when it has seen all markers of the last ([`super::markers`]).
+//! The decision can be repeated: the action of each row is one ordinary transaction. If that is interrupted, it is aborted and
+//! leaves the evidence unchanged. If it is torn itself, it leaves a case of the same table. The rows hold for one
+//! transaction: a producer begins the next one only when it has seen all markers of the last ([`super::markers`]).
 
 use std::collections::BTreeSet;
 
@@ -33,33 +34,34 @@ use crate::ports::StateItem;
 /// Whether the clean log shows the records of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shown {
-    /// `read_committed` readers see them.
+    /// They are visible to `read_committed` readers.
     Yes,
-    /// They are in the log, aborted.
+    /// They are in the log, but aborted.
     No,
-    /// The transaction wrote none here, or the log no longer holds their offsets.
+    /// The transaction wrote no clean records, or the log no longer holds their offsets.
     Unknowable,
 }
 
 /// The blocks that one transaction wrote for a partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Group {
-    /// Each with its key, in the order of the log.
+    /// Each block with its key, in log order.
     pub blocks: Vec<(Origin, Vec<u8>)>,
-    /// State offset of the last one.
+    /// State offset of the last block.
     pub at: Offset,
     /// First raw offset covered.
     pub first: Offset,
-    /// What names the last block in a checkpoint.
+    /// The tail that names the last block in a checkpoint.
     pub tail: Tail,
     /// Stream time before and after the transaction, epoch milliseconds.
     pub times: (i64, i64),
-    /// The last block is one of the unnamed kind. Those of named kinds come before it, so without it some may be missing.
+    /// Whether the last block is one of the unnamed kind. The blocks of named kinds come before it, so a group without it
+    /// may be incomplete.
     is_unnamed: bool,
 }
 
 impl Group {
-    /// One past the last clean offset of the transaction, if it wrote any.
+    /// One past the last clean offset of the transaction, if it wrote clean records.
     pub fn clean_end(&self) -> Option<Offset> {
         self.blocks.first().and_then(|(origin, _)| origin.clean_end)
     }
@@ -82,21 +84,22 @@ impl Group {
     }
 }
 
-/// What a part of a state log holds, sorted by transaction.
+/// The records at the end of a state log, grouped by transaction.
 #[derive(Debug, Default)]
 pub(super) struct Tails {
-    /// Transactions whose blocks are committed, in the order of the log.
+    /// Transactions whose blocks are committed, in log order.
     pub shown: Vec<Group>,
-    /// Transactions whose blocks are aborted, in the order of the log.
+    /// Transactions whose blocks are aborted, in log order.
     pub hidden: Vec<Group>,
-    /// The highest number among committed records that forget ids.
+    /// The highest number among the committed forget records.
     pub forgets: u64,
-    /// The last aborted record that forgets ids.
+    /// The last aborted forget record.
     pub hidden_forget: Option<(Origin, Forgotten)>,
 }
 
 impl Tails {
-    /// Sorts the records of one partition: all of them, and the state offsets of those that are committed.
+    /// Groups the records of one partition: `everything` has all of them, `committed` the state offsets of those that are
+    /// committed.
     pub fn new(everything: Vec<StateItem>, committed: &BTreeSet<Offset>) -> Self {
         let mut tails = Self::default();
         for item in everything {
@@ -122,7 +125,7 @@ impl Tails {
             }
             return;
         }
-        // The restore reports what it cannot read, with its place.
+        // The restore reports an unreadable block with its offset.
         if BlockView::verified(&bytes).is_err() {
             return;
         }
@@ -151,52 +154,53 @@ fn push(groups: &mut Vec<Group>, at: Offset, origin: Origin, (block, bytes): (Bl
     groups.push(Group { blocks: vec![(origin, bytes)], at, first: block.first, tail, times, is_unnamed });
 }
 
-/// Everything that is known of a partition.
+/// The evidence that decides about the last transaction of a partition.
 #[derive(Debug)]
 pub(super) struct Evidence<'a> {
     /// The committed offset, when the group has one.
     pub committed: Option<Offset>,
-    /// What stands beside it, when it was written by dedupd.
+    /// The metadata of the committed offset, if dedupd wrote it.
     pub checkpoint: Option<&'a Checkpoint>,
     /// First offset that the state log holds.
     pub state_low: Offset,
-    /// The state log, from the block that the checkpoint names on.
+    /// The state log, starting at the block that the checkpoint names.
     pub tails: &'a Tails,
-    /// Whether the clean log shows the last committed transaction.
+    /// Whether the clean log shows the last group of `tails.shown`.
     pub last: Shown,
-    /// Whether it shows the aborted ones, in their order; only that of those newer than the last committed one counts.
+    /// Whether the clean log shows each group of `tails.hidden`, in the same order. Only the entries of groups newer than the
+    /// last committed one count.
     pub hidden: &'a [Shown],
 }
 
-/// What there is to do before the committed offset may be believed.
+/// What to do before the committed offset can be relied on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Decision {
     /// Nothing: the logs agree.
     Agreed,
-    /// Write these blocks again, and the offset at their end.
+    /// Rewrite these blocks, and commit the offset at their end.
     Redo(Group),
     /// Commit the offset at the end of this transaction, whose blocks are committed.
     Advance(Group),
-    /// Void the blocks from this raw offset on, of this transaction, and commit that offset.
+    /// Void the blocks of this transaction from this raw offset on, and commit that offset.
     Rewind(Offset, Group),
-    /// Write the record that forgets ids again.
+    /// Rewrite the forget record.
     RedoForgotten(Origin, Forgotten),
-    /// Commit the same offset with this number of records that forget ids.
+    /// Commit the same offset with this number of forget records.
     AdvanceForgets(u64),
-    /// The block named by the committed offset is not in the state log, and nothing shows what it was.
+    /// The block named by the committed offset is not in the state log, and its content cannot be recovered.
     Missing(Tail),
 }
 
 impl Decision {
-    /// As logged.
+    /// The text of the log field `decision`.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Agreed => "agreed",
-            Self::Redo(_) => "write the blocks again",
+            Self::Redo(_) => "rewrite the blocks",
             Self::Advance(_) => "commit the offset again",
             Self::Rewind(..) => "process the records again",
-            Self::RedoForgotten(..) => "write the forgotten ids again",
-            Self::AdvanceForgets(_) => "commit the number of forgotten ids again",
+            Self::RedoForgotten(..) => "rewrite the forgotten ids",
+            Self::AdvanceForgets(_) => "commit the number of forget records again",
             Self::Missing(_) => "a committed block is missing",
         }
     }
@@ -206,7 +210,7 @@ impl Decision {
 pub(super) fn decide(evidence: &Evidence<'_>) -> Decision {
     let tails = evidence.tails;
     if evidence.committed.is_some() && evidence.checkpoint.is_none() {
-        // Somebody else has set the offset; `group.on_rewind` says what that means.
+        // Another program has set the offset. `group.on_rewind` defines how that is handled.
         return Decision::Agreed;
     }
     if let Some(group) = shown_but_for_its_blocks(tails, evidence.hidden) {
@@ -220,7 +224,7 @@ pub(super) fn decide(evidence: &Evidence<'_>) -> Decision {
         return Decision::Agreed;
     };
     let Some(named) = checkpoint.tail else {
-        // The first block of a partition, whose offset was undone.
+        // A committed block beyond this offset is the first block of the partition, and its offset was undone.
         return match last.filter(|group| group.tail.next > committed) {
             Some(group) => Decision::Advance(group.clone()),
             None => agreed_blocks(tails, checkpoint),
@@ -235,20 +239,21 @@ pub(super) fn decide(evidence: &Evidence<'_>) -> Decision {
         return Decision::Advance(last.clone());
     }
     let is_cut = named.from.is_some_and(|from| from < evidence.state_low);
-    // A member that had lost the partition may have written the same block and aborted it; where retention has deleted the
-    // one that was committed, this one must not pass for it.
+    // A member that had lost the partition may have written the same block and aborted it. Where retention has deleted the
+    // committed block, the aborted one must not be mistaken for it.
     let is_other = |group: &Group| is_cut && !group.is_by(&checkpoint.writer);
     match tails.hidden.iter().zip(evidence.hidden).find(|(group, _)| is_named(group) && !is_other(group)) {
         Some((group, Shown::No)) => Decision::Rewind(group.first.min(committed), group.clone()),
         Some((group, _)) => Decision::Redo(group.clone()),
-        // Written by a version that does not note where, or deleted by retention. What is left is newer then.
+        // The checkpoint was written by a version that does not store the state offset of the block.
         None if named.from.is_none() => Decision::Agreed,
+        // Retention has deleted the block, so what is left in the log is newer.
         None if is_cut => last.map_or(Decision::Agreed, |last| Decision::Advance(last.clone())),
         None => Decision::Missing(named),
     }
 }
 
-/// The blocks agree; so must the records that forget ids.
+/// Decides about the forget records, which have to agree too, once the blocks agree.
 fn agreed_blocks(tails: &Tails, checkpoint: &Checkpoint) -> Decision {
     match &tails.hidden_forget {
         _ if tails.forgets > checkpoint.forgets => Decision::AdvanceForgets(tails.forgets),
@@ -261,10 +266,10 @@ fn agreed_blocks(tails: &Tails, checkpoint: &Checkpoint) -> Decision {
     }
 }
 
-/// The blocks of the last transaction that the clean log shows and the state log does not. They may have been written
-/// several times, by attempts to write them again; the first writing of each counts.
+/// The blocks of the last transaction that the clean log shows and the state log does not. Attempts to rewrite them may have
+/// left several copies. The first copy of each block counts.
 fn shown_but_for_its_blocks(tails: &Tails, shown: &[Shown]) -> Option<Group> {
-    // A member that had lost the partition may have written older blocks again, and was aborted.
+    // A member that had lost the partition may have rewritten older blocks in a transaction that was aborted.
     let is_known = |group: &Group| tails.shown.last().is_some_and(|last| group.tail.next <= last.tail.next);
     let is_shown = |(group, shown): &(&Group, &Shown)| {
         **shown == Shown::Yes && tails.is_newest(group) && !is_known(group)

@@ -1,4 +1,4 @@
-//! Whether the raw log holds the offset to go on at, and what to do when it does not.
+//! Checks whether the raw log holds the offset to resume at, and handles a log that does not.
 
 use std::time::Duration;
 
@@ -11,27 +11,27 @@ use crate::dedupe::{Offset, PartitionId};
 use crate::metrics::Beginning;
 use crate::ports::{Bounds, Failure, Remedy, Source};
 
-/// Slice of a question to the broker between two polls.
-const SLICE: Duration = Duration::from_secs(1);
+/// Timeout of one request to the broker between two polls.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl<W: World> Core<W> {
-    /// Where a partition whose state is complete goes on: at C, or, where the log does not hold that and the
-    /// configuration accepts it, at the log's near end.
-    pub(super) fn place(&mut self, source: &W::Source, id: PartitionId) -> Result<Offset, Trouble> {
+    /// The offset at which a partition with complete state resumes: C, or the nearest offset that the log holds, if the log does
+    /// not hold C and the configuration accepts the gap.
+    pub(super) fn resume_offset(&mut self, source: &W::Source, id: PartitionId) -> Result<Offset, Trouble> {
         if let Some(known) = &self.options.raw_id {
-            // An offset that the log does hold may belong to the log of another topic all the same.
-            self.options.same_raw(Some(known), source.topic_id(SLICE).as_deref())?;
+            // Even when the log holds the offset, it may be the log of a recreated topic.
+            self.options.same_raw(Some(known), source.topic_id(REQUEST_TIMEOUT).as_deref())?;
         }
         let committed = self.partitions.get(id).map_or(0, |partition| partition.committed);
-        let bounds = source.bounds(id, SLICE)?;
+        let bounds = source.bounds(id, REQUEST_TIMEOUT)?;
         let truncated = source.truncated(id);
         if truncated.is_none() && committed > bounds.high && self.can_compare(id, committed) {
-            // The records that the log ends with may have been written since it was cut. The client, when it begins to read
-            // there, finds out where that was.
+            // The records at the end of the log may have been written after it was truncated. The client determines the
+            // offset of the truncation when it starts reading at C.
             return Ok(committed);
         }
-        let Some((near, why)) = gap(committed, bounds, truncated) else { return Ok(committed) };
-        self.is_still_there(source, id, committed)?;
+        let Some((nearest, why)) = gap(committed, bounds, truncated) else { return Ok(committed) };
+        self.check_not_advanced(source, id, committed)?;
         let names = format!(
             "partition {id} of topic {} now holds offsets {} to {}, but the group has to continue at {committed}: {why}",
             self.options.raw, bounds.low, bounds.high
@@ -39,16 +39,16 @@ impl<W: World> Core<W> {
         match self.options.on_gap {
             OnGap::Stop => Err(Fatal::Operator(format!(
                 "{names}; to accept the gap, start once with group.on_gap = \"accept\" (in the environment: \
-                 DEDUPD_GROUP__ON_GAP=accept), or set the group's offset to {near} with kafka-consumer-groups.sh while dedupd \
+                 DEDUPD_GROUP__ON_GAP=accept), or set the group's offset to {nearest} with kafka-consumer-groups.sh while dedupd \
                  is stopped"
             ))
             .into()),
-            OnGap::Accept => self.accept(id, (committed, near), &names),
+            OnGap::Accept => self.accept(id, (committed, nearest), &names),
         }
     }
 
-    /// Whether the client can find out where a log was cut that ends before C, and has not been asked to. It can by the leader
-    /// epoch of the last record before C.
+    /// Whether the client can still determine where a log that ends before C was truncated. It needs the leader epoch of the
+    /// last record before C, and it tries once for each C.
     fn can_compare(&mut self, id: PartitionId, committed: Offset) -> bool {
         self.partitions.get_mut(id).is_some_and(|partition| {
             partition.committed_epoch.is_some_and(|epoch| epoch.covers(committed))
@@ -56,10 +56,15 @@ impl<W: World> Core<W> {
         })
     }
 
-    /// A process that stood still for long compares a log of today with an offset of then: another instance may have gone
-    /// on since.
-    fn is_still_there(&self, source: &W::Source, id: PartitionId, committed: Offset) -> Result<(), Failure> {
-        let answers = source.committed(&[id], SLICE)?;
+    /// Fails when the committed offset has advanced. A process that was suspended for long compares the current log with an
+    /// outdated offset: another instance may have processed records since.
+    fn check_not_advanced(
+        &self,
+        source: &W::Source,
+        id: PartitionId,
+        committed: Offset,
+    ) -> Result<(), Failure> {
+        let answers = source.committed(&[id], REQUEST_TIMEOUT)?;
         match answers.first().and_then(|answer| answer.offset) {
             Some(offset) if offset > committed => Err(Failure {
                 remedy: Remedy::Retry,
@@ -81,16 +86,16 @@ impl<W: World> Core<W> {
     ) -> Result<Offset, Trouble> {
         let skipped = next.saturating_sub(committed);
         let how = if next < committed {
-            "and reading the records that replace those lost".to_owned()
+            "reading the records that replace the lost ones".to_owned()
         } else {
             format!("{skipped} offsets skipped")
         };
-        tracing::error!("{names}; going on at {next}, {how} (group.on_gap = accept)");
+        tracing::error!("{names}; continuing at {next}, {how} (group.on_gap = accept)");
         if next < committed {
             self.forget_from(id, next)?;
         }
         if let Some(partition) = self.partitions.get_mut(id) {
-            // Not beyond what the group has committed: the local store would take it for that.
+            // At most the group's committed offset: the local store would otherwise take a higher offset for committed.
             partition.committed = committed.min(next);
             partition.next = next;
             partition.unsettled = true;
@@ -100,17 +105,19 @@ impl<W: World> Core<W> {
         Ok(next)
     }
 
-    /// Whether the open transaction sets a partition back. It is committed without records: the blocks of one with records
-    /// could not be told from those that covered the same offsets before the log was cut.
+    /// Whether the open transaction moves a partition back to a lower offset. Such a transaction is committed without records:
+    /// blocks of a transaction with records could not be distinguished from those that covered the same offsets before the log
+    /// was truncated.
     pub(super) fn goes_back(&self) -> bool {
         self.partitions
             .iter()
             .any(|partition| partition.rewound && partition.unsettled && partition.is_running())
     }
 
-    /// The state topic is beyond C. Another instance may have committed between the question for C
-    /// and the reading, so the first time the group is asked again: offsets and blocks commit together.
-    pub(super) fn seen_first(&mut self, id: PartitionId, committed: Offset) -> bool {
+    /// Handles a state topic that reaches beyond C. Another instance may have committed between reading C and reading the
+    /// state topic, so at the first occurrence C is read again: offsets and blocks are committed together. Returns true when
+    /// C is read again.
+    pub(super) fn recheck_once(&mut self, id: PartitionId, committed: Offset) -> bool {
         let now = self.clock.elapsed();
         let Some(partition) = self.partitions.get_mut(id) else { return true };
         if partition.behind_state.replace(committed) == Some(committed) {
@@ -121,7 +128,7 @@ impl<W: World> Core<W> {
         true
     }
 
-    /// Somebody set the group back below what the state topic has committed.
+    /// The resume offset, by `group.on_rewind`, of a group that was reset to below what the state topic has committed.
     pub(super) fn rewound(
         &mut self,
         id: PartitionId,
@@ -129,31 +136,31 @@ impl<W: World> Core<W> {
         covered: Offset,
     ) -> Result<Offset, Trouble> {
         let names = format!(
-            "the group's offset for partition {id} of topic {} is {committed}, but the state topic has committed up \
+            "the group's offset for partition {id} of topic {} is {committed}, but the state topic has committed blocks up \
              to {covered}",
             self.options.raw
         );
         match self.options.on_rewind {
             OnRewind::Stop => Err(Fatal::Operator(format!(
-                "{names}: the group was rewound; set group.on_rewind to skip (what was committed stays committed) or \
-                 reemit (write it again), or set the group's offset back to {covered}"
+                "{names}: the group was rewound; set group.on_rewind to skip (do not process those records again) or \
+                 reemit (write them again), or reset the group's offset to {covered}"
             ))
             .into()),
             OnRewind::Skip => {
                 self.report.begun(Beginning::Rewound);
-                tracing::warn!("{names}; skipping to it (group.on_rewind = skip)");
+                tracing::warn!("{names}; skipping to that offset (group.on_rewind = skip)");
                 Ok(covered)
             }
             OnRewind::Reemit => {
                 self.report.begun(Beginning::Rewound);
-                tracing::warn!("{names}; writing again from the group's offset (group.on_rewind = reemit)");
+                tracing::warn!("{names}; processing again from the group's offset (group.on_rewind = reemit)");
                 self.forget_from(id, committed)?;
                 Ok(committed)
             }
         }
     }
 
-    /// Other records will come at offsets that had owners: none of them counts any more.
+    /// Forgets all owners at or beyond `from`, because other records will be read at their offsets.
     pub(super) fn forget_from(&mut self, id: PartitionId, from: Offset) -> Result<(), Trouble> {
         cut_back(&mut self.store, &self.options.kinds.filed(id), from)?;
         if let Some(partition) = self.partitions.get_mut(id) {
@@ -164,8 +171,9 @@ impl<W: World> Core<W> {
     }
 }
 
-/// Where the log can be read on when it does not hold what comes after C, and why it does not. `truncated` is where a comparison
-/// of leader epochs found the end of what was read: records that were written since stand behind it.
+/// The nearest offset at which the log can be read when it does not hold the records after C, and the reason why it does not.
+/// `truncated` is the offset at which a comparison of leader epochs found the end of what was read: the records after it were
+/// written since.
 fn gap(committed: Offset, log: Bounds, truncated: Option<Offset>) -> Option<(Offset, &'static str)> {
     if committed < log.low {
         return Some((log.low, "records were deleted before they were read"));
@@ -174,7 +182,7 @@ fn gap(committed: Offset, log: Bounds, truncated: Option<Offset>) -> Option<(Off
         Some(end) => Some((end.min(log.high).max(log.low), "the topic was truncated and written again")),
         None if committed > log.high => Some((
             log.high,
-            "the topic was truncated, at an offset that is not known: records written there since then are not read",
+            "the topic was truncated at an unknown offset: records written between that offset and the log end are not read",
         )),
         None => None,
     }
@@ -185,15 +193,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_log_goes_on_at_its_near_end_or_where_it_was_truncated() {
+    fn a_log_is_resumed_at_its_nearest_offset_or_where_it_was_truncated() {
         let log = Bounds { low: 10, stable: 90, high: 100 };
-        let near = |committed, truncated| gap(committed, log, truncated).map(|(near, _)| near);
-        assert_eq!([10, 50, 100].map(|committed| near(committed, None)), [None; 3]);
-        assert_eq!([9, 101].map(|committed| near(committed, None)), [Some(10), Some(100)]);
-        // Written again beyond C: only the leader epochs tell.
-        assert_eq!([50, 60, 61].map(|committed| near(committed, Some(60))), [None, None, Some(60)]);
+        let nearest = |committed, truncated| gap(committed, log, truncated).map(|(nearest, _)| nearest);
+        assert_eq!([10, 50, 100].map(|committed| nearest(committed, None)), [None; 3]);
+        assert_eq!([9, 101].map(|committed| nearest(committed, None)), [Some(10), Some(100)]);
+        // Written again beyond C: only the leader epochs show that.
+        assert_eq!([50, 60, 61].map(|committed| nearest(committed, Some(60))), [None, None, Some(60)]);
         assert_eq!(
-            [near(50, Some(5)), near(200, Some(150)), near(5, Some(3))],
+            [nearest(50, Some(5)), nearest(200, Some(150)), nearest(5, Some(3))],
             [Some(10), Some(100), Some(10)]
         );
     }

@@ -1,7 +1,8 @@
-//! From stored blocks to a window, and from a window back to the owners stored.
+//! Loads windows from stored blocks, and looks up the stored owners for a window.
 //!
-//! A worker with hundreds of millions of identities needs minutes for its local state. It reads a slice of it in each
-//! iteration: a member that does not poll is thrown out, and a worker whose iteration does not end is killed.
+//! A worker with hundreds of millions of identities needs minutes to load its local state. It reads one slice of it in each
+//! poll loop iteration. A member that does not poll is removed from the group, and the supervisor ends a process with a worker
+//! whose iteration does not end.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -18,10 +19,10 @@ use crate::dedupe::{
 use crate::metrics::RestoreSource;
 use crate::ports::{Committed, Store, StoreError};
 
-/// How often a load reports its progress in the log.
-const LOG: Duration = Duration::from_secs(5);
+/// How often a load logs its progress.
+const LOG_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The owners of one partition, as the store knows them.
+/// The stored owners of one partition.
 pub struct Stored<'a, T> {
     /// The store.
     pub store: &'a T,
@@ -33,29 +34,30 @@ impl<T: Store> Owners for Stored<'_, T> {
     type Error = StoreError;
 
     fn identity_of(&self, owner: Offset) -> Result<Option<Identity>, StoreError> {
-        self.there(owner, Store::identity_of).map(Some)
+        self.look_up(owner, Store::identity_of).map(Some)
     }
 
     fn owns(&self, owner: Offset, identity: Identity) -> Result<bool, StoreError> {
-        self.there(owner, |store, at| store.owns(at, identity))
+        self.look_up(owner, |store, at| store.owns(at, identity))
     }
 }
 
 impl<T: Store> Stored<'_, T> {
-    /// The window asks only for owners that it holds, and the store must hold them too.
-    fn there<A>(
+    /// Looks up an owner. The window looks up only owners that it holds, and the store must hold them too.
+    fn look_up<A>(
         &self,
         owner: Offset,
-        ask: impl FnOnce(&T, Coordinates) -> Result<Option<A>, StoreError>,
+        read: impl FnOnce(&T, Coordinates) -> Result<Option<A>, StoreError>,
     ) -> Result<A, StoreError> {
         let at = Coordinates { partition: self.partition, offset: owner };
-        let missing = || StoreError::Corrupt(format!("the owner {at} is remembered, but not stored"));
-        ask(self.store, at)?.ok_or_else(missing)
+        let missing =
+            || StoreError::Corrupt(format!("the owner {at} is in the window, but not in the local store"));
+        read(self.store, at)?.ok_or_else(missing)
     }
 }
 
-/// Forgets the owners at or beyond `from` in the blocks filed under these numbers. Those of the unnamed kind, the last ones, go
-/// first: when the machine loses what comes after, nothing says that the others are complete.
+/// Removes the owners at or beyond `from` from the store, for each of these window ids. The unnamed kind, the last one, goes
+/// first: its head stands for all kinds, so it must not claim them complete when the machine loses the writes that follow.
 pub(super) fn cut_back(
     store: &mut impl Store,
     filed: &[PartitionId],
@@ -69,8 +71,8 @@ pub(super) fn clear(store: &mut impl Store, filed: &[PartitionId]) -> Result<(),
     filed.iter().rev().try_for_each(|number| store.clear(*number))
 }
 
-/// Reads the blocks of a partition below `trusted` into an empty window and sets its stream time, in
-/// epoch milliseconds. For commands: a worker reads in slices.
+/// Reads the owners of a partition below `trusted` into an empty window and sets its stream time, in
+/// epoch milliseconds. For the command-line tools; a worker reads in slices.
 pub fn load_window(
     store: &impl Store,
     partition: PartitionId,
@@ -91,8 +93,8 @@ pub(super) fn unusable(partition: PartitionId, error: &BlockError) -> StoreError
     StoreError::Corrupt(format!("partition {partition}: {error}"))
 }
 
-/// How much local state one iteration of the worker reads, whichever bound is reached first; at least one block.
-/// In between it polls, and other partitions get their records.
+/// How much local state the worker reads in one poll loop iteration, whichever bound is reached first; at least one block.
+/// Between two slices the worker polls and processes the records of other partitions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LoadSlice {
     /// Identities.
@@ -103,7 +105,7 @@ pub struct LoadSlice {
 
 impl Default for LoadSlice {
     fn default() -> Self {
-        // Some 5 million identities a second are loaded; the time is that of reading the state topic.
+        // About 5 million identities per second are loaded. The time is the same as for one slice of the state topic.
         Self { ids: 1_000_000, time: Duration::from_millis(20) }
     }
 }
@@ -113,7 +115,7 @@ impl Default for LoadSlice {
 pub struct Loading {
     /// Monotonic time of its start.
     since: Duration,
-    /// Monotonic time of the last line about it in the log.
+    /// Monotonic time of the last progress message in the log.
     logged: Duration,
     task: Task,
     /// The kinds whose blocks are still to be read; the last one is being read.
@@ -126,33 +128,34 @@ pub struct Loading {
     total: u64,
 }
 
-/// What the blocks are read for.
+/// The purpose of reading the blocks.
 #[derive(Debug)]
 enum Task {
-    /// To fill empty windows with the owners below `trusted`.
+    /// Fill empty windows with the owners below `trusted`.
     Windows { trusted: Offset, stream_time_ms: i64, next: Box<Next> },
-    /// To fill the emptied filters of complete windows. Then the partition starts, with what a load took.
+    /// Refill the emptied filters of complete windows. Then the partition starts. `load` is the start time and the number of
+    /// identities of the load before it.
     Filters { load: Option<(Duration, u64)> },
 }
 
-/// What comes after the local state.
+/// What follows after the local state is loaded.
 #[derive(Debug)]
 pub(super) enum Next {
-    /// It is complete up to the committed offset.
+    /// The partition starts: its state is complete up to the committed offset.
     Start(Committed, Checkpoint),
-    /// The state topic is read from this offset; local state is right below the second one.
+    /// The state topic is read from the first offset on; local state is correct below the second, a raw offset.
     Restore(Committed, Option<Checkpoint>, (Offset, Offset)),
 }
 
 impl Loading {
-    /// Share of the identities read so far, in 0..=1.
+    /// Fraction of the identities read so far, in 0..=1.
     #[must_use]
     pub fn share(&self) -> f64 {
         (self.ids as f64 / self.total.max(1) as f64).min(1.0)
     }
 
     fn log(&mut self, id: PartitionId, now: Duration) {
-        if now.saturating_sub(self.logged) >= LOG {
+        if now.saturating_sub(self.logged) >= LOG_INTERVAL {
             self.logged = now;
             let percent = self.share() * 100.0;
             tracing::info!(partition = id, ids = self.ids, "loading local state, {percent:.0} % read");
@@ -160,7 +163,7 @@ impl Loading {
     }
 }
 
-/// What is left of one iteration's slice.
+/// The unused rest of one iteration's slice.
 struct Budget {
     ids: u64,
     until: Duration,
@@ -173,7 +176,7 @@ impl Budget {
 }
 
 impl<W: World> Core<W> {
-    /// Begins to read the local blocks below `trusted` into the partition's empty windows.
+    /// Starts reading the local owners below `trusted` into the partition's empty windows.
     pub(super) fn begin_loading(
         &mut self,
         id: PartitionId,
@@ -192,8 +195,8 @@ impl<W: World> Core<W> {
         self.begin_reading(id, kinds, task)
     }
 
-    /// Filters that hold forgotten owners could call a record seen that was not: begins to fill them again. False
-    /// when there are none.
+    /// Starts rebuilding filters that hold forgotten owners: such a filter could report a new record as seen. Returns false
+    /// when there are no such filters.
     pub(super) fn begin_refilling(
         &mut self,
         id: PartitionId,
@@ -209,7 +212,7 @@ impl<W: World> Core<W> {
         if kinds.is_empty() {
             return Ok(false);
         }
-        tracing::info!(partition = id, "rebuilding the filters beyond the exact window");
+        tracing::info!(partition = id, "rebuilding the Bloom filters");
         self.begin_reading(id, kinds, Task::Filters { load })?;
         Ok(true)
     }
@@ -227,13 +230,13 @@ impl<W: World> Core<W> {
         Ok(())
     }
 
-    /// Reads one slice of local state, of one partition after the other.
+    /// Reads one slice of local state, one partition after the other.
     pub(super) fn load_slice(&mut self, source: &W::Source) -> Result<(), Trouble> {
         let waiting = self.partitions.ids(|p| matches!(p.phase, Phase::Loading(_)));
         let LoadSlice { ids, time } = self.options.load_slice;
         let mut budget = Budget { ids: ids.max(1), until: self.clock.elapsed() + time };
         for (number, id) in waiting.into_iter().enumerate() {
-            // What follows on a load asks the broker, which takes time too.
+            // The step after a load sends requests to the broker, which takes time too.
             if number > 0 && budget.is_spent(self.clock.elapsed()) {
                 break;
             }
@@ -243,7 +246,7 @@ impl<W: World> Core<W> {
         Ok(())
     }
 
-    /// Reads blocks of a partition until all are read or the slice is.
+    /// Reads blocks of a partition until all are read or the slice is used up.
     fn load_some(&mut self, id: PartitionId, budget: &mut Budget) -> Result<(), Trouble> {
         let (store, clock) = (&self.store, &self.clock);
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
@@ -257,11 +260,11 @@ impl<W: World> Core<W> {
             }
             let (task, read) = (&loading.task, &mut loading.ids);
             let rest = store.scan_from(filed, loading.from.unwrap_or(0), &mut |view| {
-                let taken = match task {
+                let result = match task {
                     Task::Windows { trusted, .. } => window.restore(view, *trusted).map(drop),
                     Task::Filters { .. } => window.refill(view, partition.committed),
                 };
-                taken.map_err(|error| unusable(id, &error))?;
+                result.map_err(|error| unusable(id, &error))?;
                 let ids = view.count() as u64;
                 *read += ids;
                 budget.ids = budget.ids.saturating_sub(ids);
@@ -282,7 +285,7 @@ impl<W: World> Core<W> {
         Ok(())
     }
 
-    /// Goes on with a partition whose local state has been read to the end.
+    /// Continues with a partition whose local state has been read to the end.
     fn loaded(&mut self, source: &W::Source, id: PartitionId) -> Result<(), Trouble> {
         let now = self.clock.elapsed();
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
@@ -295,7 +298,7 @@ impl<W: World> Core<W> {
             return Ok(());
         }
         let (since, ids) = (loading.since, loading.ids);
-        // From here on the windows are complete: not to be dropped when what follows fails.
+        // From here on the windows are complete, and they are kept when the next step fails.
         let done = Phase::Locating { not_before: now, blocked: None };
         let Phase::Loading(loading) = std::mem::replace(&mut partition.phase, done) else { return Ok(()) };
         match loading.task {
@@ -334,13 +337,14 @@ impl<W: World> Core<W> {
                 self.start(source, id, Some((since, ids)))
             }
             Next::Restore(answer, checkpoint, local) => {
-                let begun = self.begin_restore(source, &answer, checkpoint.as_ref(), Some(local));
-                if let (Err(_), Some(partition)) = (&begun, self.partitions.get_mut(answer.partition)) {
-                    // What is below the committed offset must not pass for the state of it at the next attempt.
+                let started = self.begin_restore(source, &answer, checkpoint.as_ref(), Some(local));
+                if let (Err(_), Some(partition)) = (&started, self.partitions.get_mut(answer.partition)) {
+                    // State that ends below the committed offset must not be mistaken for the state of that offset at the
+                    // next attempt.
                     partition.unload();
                     partition.relocate(now);
                 }
-                begun
+                started
             }
         }
     }

@@ -1,4 +1,4 @@
-//! How much of a partition's local state may be believed.
+//! How much of a partition's local state is confirmed to be committed.
 
 use super::checkpoint::Checkpoint;
 use crate::dedupe::Offset;
@@ -9,38 +9,44 @@ use crate::ports::Head;
 pub(super) enum Plan {
     /// The local store has everything below the committed offset.
     Load,
-    /// The local store is right below `confirmed`; the rest comes from the state topic, from here on.
+    /// The local store is correct below `confirmed`; the rest is read from the state topic, starting at `from`.
     CatchUp {
-        /// Local owners from here on are hearsay.
+        /// Local owners at or beyond this raw offset are unconfirmed.
         confirmed: Offset,
-        /// Where to begin to read, state topic offset.
+        /// State topic offset at which reading starts.
         from: Offset,
     },
-    /// Everything comes from the state topic.
+    /// Everything is read from the state topic.
     Restore,
 }
 
-/// Compares what the group, its metadata and the local store say.
+/// Compares the committed offset, its metadata and the local store.
 ///
-/// A transaction that was committed right before a crash is read from the state topic, although its blocks are in the store: two
-/// attempts at a transaction can end with equal blocks and differ in those before, as when the second one leaves a rejected
-/// record out. Where the machine lost the last writes to the store, the first attempt's blocks can be what is left.
+/// The last transaction before a crash is read from the state topic, although its blocks are in the store. Two attempts at a
+/// transaction can end with equal blocks and differ in those before, for example when the second attempt leaves a rejected
+/// record out. When the machine has lost the last writes to the store, it may hold the blocks of the first attempt.
 pub(super) fn plan(head: Option<Head>, committed: Option<Offset>, checkpoint: Option<&Checkpoint>) -> Plan {
     let Some(head) = head else { return Plan::Restore };
     let catch_up = Plan::CatchUp { confirmed: head.confirmed, from: head.state_next };
-    // Somebody else has set the offset: only the state topic knows whether forwards or back.
+    // Without metadata another program has set the offset. Only the state topic shows whether it was moved forward or back.
     let Some((committed, checkpoint)) = committed.zip(checkpoint) else { return catch_up };
-    if head.confirmed != committed {
+    if head.confirmed > committed {
+        // The marker of a later offset was missing, and that transaction left no other trace; or the logs were truncated. Which
+        // blocks the store held at the committed offset cannot be compared.
+        return Plan::Restore;
+    }
+    if head.confirmed < committed {
         return catch_up;
     }
     let is_below = |tail: &(u32, Offset)| tail.1 <= committed;
     let stored = head.tail.filter(is_below).or(head.settled.filter(is_below));
     let tails = checkpoint.tail.zip(stored);
     if tails.is_some_and(|(tail, stored)| (tail.crc, tail.next) != stored) {
-        // As long as what was committed, but not the same: the logs were truncated and written again.
+        // The local state has the same length as what was committed, but another last block: the logs were truncated and
+        // written again.
         return Plan::Restore;
     }
-    // Taking an identity back leaves the committed offset and the last block as they are.
+    // Forgetting an id leaves the committed offset and the last block unchanged.
     if checkpoint.forgets == head.forgets { Plan::Load } else { catch_up }
 }
 
@@ -67,35 +73,40 @@ mod tests {
     }
 
     #[test]
+    fn local_state_beyond_the_committed_offset_is_not_used() {
+        assert_eq!(plan(Some(head(23, Some((7, 20)))), Some(20), Some(&checkpoint(7, 20))), Plan::Restore);
+    }
+
+    #[test]
     fn the_last_transaction_before_a_crash_is_read_from_the_state_topic() {
-        // The crash came between the commit and its note in the store. The last block is the committed one; those before it in the
-        // same transaction may be of an earlier attempt.
+        // The crash came after the commit and before the update of the local head. The last block is the committed one; the
+        // blocks before it in the same transaction may be those of an earlier attempt.
         let plan = plan(Some(head(100, Some((7, 150)))), Some(150), Some(&checkpoint(7, 150)));
         assert_eq!(plan, Plan::CatchUp { confirmed: 100, from: 40 });
     }
 
     #[test]
-    fn local_state_of_the_same_length_with_another_last_block_is_not_believed() {
+    fn local_state_of_the_same_length_with_another_last_block_is_not_used() {
         let plan = plan(Some(head(100, Some((7, 100)))), Some(100), Some(&checkpoint(9, 100)));
         assert_eq!(plan, Plan::Restore);
     }
 
     #[test]
-    fn a_block_that_was_never_committed_does_not_hide_which_one_was() {
+    fn an_uncommitted_block_does_not_hide_the_last_committed_one() {
         let stored = Head { settled: Some((7, 100)), ..head(100, Some((8, 150))) };
         assert_eq!(plan(Some(stored), Some(100), Some(&checkpoint(7, 100))), Plan::Load);
         assert_eq!(plan(Some(stored), Some(100), Some(&checkpoint(9, 100))), Plan::Restore);
     }
 
     #[test]
-    fn a_block_that_was_never_committed_is_not_believed() {
-        // Another instance committed other blocks up to 200 while ours, up to 150, came to nothing.
+    fn a_block_that_was_never_committed_is_not_used() {
+        // Another instance committed other blocks up to 200. Our block, up to 150, was aborted.
         let plan = plan(Some(head(100, Some((7, 150)))), Some(200), Some(&checkpoint(9, 200)));
         assert_eq!(plan, Plan::CatchUp { confirmed: 100, from: 40 });
     }
 
     #[test]
-    fn identities_taken_back_elsewhere_are_learned_from_the_state_topic() {
+    fn ids_forgotten_by_another_instance_are_read_from_the_state_topic() {
         let head = head(100, Some((7, 100)));
         let elsewhere = Checkpoint { forgets: 1, ..checkpoint(7, 100) };
         assert_eq!(plan(Some(head), Some(100), Some(&elsewhere)), Plan::CatchUp { confirmed: 100, from: 40 });
@@ -103,12 +114,12 @@ mod tests {
     }
 
     #[test]
-    fn nothing_local_or_nothing_committed_asks_the_state_topic() {
+    fn without_local_state_or_committed_offset_the_state_topic_is_read() {
         assert_eq!(plan(None, Some(5), None), Plan::Restore);
         assert_eq!(plan(Some(head(100, None)), None, None), Plan::CatchUp { confirmed: 100, from: 40 });
-        // An offset without our metadata was set by somebody else, perhaps to where it last was.
+        // An offset without our metadata was set by another program, perhaps to its previous value.
         assert_eq!(plan(Some(head(100, None)), Some(100), None), Plan::CatchUp { confirmed: 100, from: 40 });
-        // A group that was rewound: the state keeps what was confirmed, and the end of the restore sees it.
+        // A group that was rewound: the state keeps the confirmed owners, and the end of the restore detects the rewind.
         assert_eq!(plan(Some(head(100, None)), Some(60), None), Plan::CatchUp { confirmed: 100, from: 40 });
     }
 }

@@ -1,15 +1,15 @@
-//! The end of a transaction: it has ended when its markers are written.
+//! Waits until all markers of a transaction are written: only then has it ended.
 //!
-//! A broker answers the end of a transaction before it has written the markers, and Kafka 4.3.0 leaves out those
-//! of partitions that have no leader just then (see [`super::torn`]). What such a marker left open belongs to the
-//! next marker of the same producer. Two sequences would go wrong, and cannot happen because a producer begins a
-//! transaction only when it has seen every marker of its last one:
+//! The broker responds to the end of a transaction before it has written the markers. Kafka 4.3.0 omits the markers of
+//! partitions that have no leader at that moment (see [`super::torn`]). The next marker of the same producer then commits or
+//! aborts what the missing marker left open. A producer therefore begins a transaction only when it has seen every marker of
+//! its last one. This prevents two sequences:
 //!
 //! - abort without its marker in partition p, next transaction touches p, commit: aborted records of p appear.
 //! - commit without its marker in p, next transaction touches p, abort (or crash, or timeout): committed records of p
 //!   vanish below the committed offset.
 //!
-//! The price is one request for log ends and one for offsets per transaction, both of which a broker answers from memory.
+//! The cost per transaction is one list-offsets request and one offset-fetch request. The broker answers both from memory.
 
 use std::time::Duration;
 
@@ -20,18 +20,18 @@ use crate::clock::Clock;
 use crate::dedupe::{Offset, PartitionId};
 use crate::ports::{Failure, LogId, Remedy, Sink, Source, StateLog};
 
-/// Slice of a question to the broker.
-const SLICE: Duration = Duration::from_secs(1);
-/// How long markers may take. Normally they are there within milliseconds; a new producer waits for those that are
-/// still being written, so a slow broker costs no more than a new producer.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// Pause between two looks.
-const PAUSE: Duration = Duration::from_millis(1);
+/// Timeout of one request to the broker.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long to wait for markers. Normally they are written within milliseconds. A new producer waits for markers that are
+/// still being written, so a slow broker costs at most a new producer.
+const MARKER_TIMEOUT: Duration = Duration::from_secs(2);
+/// Pause between two checks.
+const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Where a transaction leaves markers.
+/// The logs and offsets to which the markers of a transaction are written.
 #[derive(Debug, Default)]
 pub(super) struct Touched {
-    /// Logs written to, each with an offset that its stable end has to reach.
+    /// Logs written to, each with the offset that its last stable offset has to reach.
     logs: Vec<(LogId, Offset)>,
     /// Partitions whose offsets were sent.
     offsets: Vec<PartitionId>,
@@ -45,7 +45,7 @@ impl Touched {
 }
 
 impl<W: World> Core<W> {
-    /// Where the open transaction, about to be committed, leaves markers: everything is acknowledged.
+    /// Where the markers of the open transaction will be written. Called before the commit, when all records are acknowledged.
     pub(super) fn touched(&self) -> Touched {
         let offsets = self.batch.touched();
         let mut logs = self.sink.side_ends();
@@ -56,29 +56,29 @@ impl<W: World> Core<W> {
         Touched { logs, offsets }
     }
 
-    /// Where the transaction that was just aborted leaves markers. What of it was written without being
-    /// acknowledged is not known, so the ends of the logs count as they are now.
+    /// Where the markers of the transaction that was just aborted are written. Records may have been written without being
+    /// acknowledged, so the current high watermarks of the logs are used.
     pub(super) fn touched_by_abort(&mut self, side: Vec<(LogId, Offset)>) -> Result<Touched, Trouble> {
         let offsets = self.batch.touched();
         let mut logs = LogId::pairs(&offsets);
         logs.extend(side.into_iter().map(|(log, _)| log));
-        let bounds = self.log.bounds(&logs, SLICE)?;
+        let bounds = self.log.bounds(&logs, REQUEST_TIMEOUT)?;
         let logs = logs.into_iter().zip(bounds).map(|(log, bounds)| (log, bounds.high)).collect();
         Ok(Touched { logs, offsets })
     }
 
-    /// Waits for the markers. The remedy for those that do not come, or cannot be asked about, is a new producer: nothing
-    /// less may follow, because the next transaction of this one would decide about what is left open.
+    /// Waits for the markers. The remedy for markers that are missing or cannot be checked is a new producer. A weaker remedy is
+    /// not safe, because the next transaction of this producer would commit or abort what is left open.
     pub(super) fn await_markers(&mut self, source: &W::Source, touched: Touched) -> Result<(), Trouble> {
         if !self.options.keeps(Safeguard::Markers) {
             return Ok(());
         }
-        self.look_for_markers(source, touched).map_err(Trouble::renewing)
+        self.check_markers(source, touched).map_err(Trouble::renewing)
     }
 
-    fn look_for_markers(&self, source: &W::Source, touched: Touched) -> Result<(), Trouble> {
+    fn check_markers(&self, source: &W::Source, touched: Touched) -> Result<(), Trouble> {
         let Touched { mut logs, offsets } = touched;
-        let deadline = self.clock.elapsed() + PATIENCE;
+        let deadline = self.clock.elapsed() + MARKER_TIMEOUT;
         loop {
             self.drop_marked(&mut logs)?;
             if logs.is_empty() {
@@ -87,30 +87,30 @@ impl<W: World> Core<W> {
             if self.clock.elapsed() >= deadline {
                 return Err(missing(&format!("{logs:?} (log and offset)")).into());
             }
-            self.clock.rest(PAUSE);
+            self.clock.rest(CHECK_INTERVAL);
         }
         if offsets.is_empty() {
             return Ok(());
         }
         loop {
-            match source.committed(&offsets, SLICE) {
+            match source.committed(&offsets, REQUEST_TIMEOUT) {
                 Ok(_) => return Ok(()),
                 Err(failed) if failed.remedy != Remedy::Retry => return Err(failed.into()),
                 Err(_) if self.clock.elapsed() >= deadline => {
                     return Err(missing(&format!("the group's offsets of partitions {offsets:?}")).into());
                 }
-                Err(_) => self.clock.rest(PAUSE),
+                Err(_) => self.clock.rest(CHECK_INTERVAL),
             }
         }
     }
 
-    /// Leaves the logs whose marker is not seen yet.
+    /// Removes the logs whose marker is written; keeps the others.
     fn drop_marked(&self, logs: &mut Vec<(LogId, Offset)>) -> Result<(), Failure> {
         if logs.is_empty() {
             return Ok(());
         }
         let ids: Vec<LogId> = logs.iter().map(|(log, _)| *log).collect();
-        match self.log.stable_ends(&ids, SLICE) {
+        match self.log.stable_ends(&ids, REQUEST_TIMEOUT) {
             Ok(ends) => {
                 let mut ends = ends.into_iter();
                 logs.retain(|(_, needed)| ends.next().is_none_or(|stable| stable < *needed));
@@ -128,7 +128,7 @@ fn missing(places: &str) -> Failure {
         what: format!(
             "the markers of the last transaction are missing after {} s in {places}; replacing the producer and \
              continuing from the committed offset",
-            PATIENCE.as_secs()
+            MARKER_TIMEOUT.as_secs()
         ),
         refused: None,
     }

@@ -1,8 +1,8 @@
-//! The way back: from "a partition is ours" to "its records flow".
+//! Recovery: from the assignment of a partition to the processing of its records.
 //!
-//! The group's committed offset C says how far the truth goes, the state topic holds the truth, the
-//! local store a copy of it that may be too old, too new or missing. `plan` compares them; the rest
-//! carries the plan out, in slices short enough that the worker keeps polling.
+//! The committed offset C marks the end of the durable history, and the state topic holds that history. The local store is a
+//! copy of it that may be too old, too new or missing. `plan` compares the three. The rest of this module carries out the
+//! plan, in slices short enough that the worker keeps polling.
 
 use std::time::Duration;
 
@@ -15,18 +15,18 @@ use super::safeguard::Safeguard;
 use super::trouble::Trouble;
 use super::worker::{Core, World};
 use crate::clock::Clock;
-use crate::dedupe::{KindId, Offset, PartitionId};
+use crate::dedupe::{Offset, PartitionId};
 use crate::ports::{Committed, Remedy, Sink, Source, StateLog, Store};
 
-/// Slice of a question to the broker between two polls.
-const SLICE: Duration = Duration::from_secs(1);
-/// Longest wait for a dead writer's transaction to end.
-const FENCE: Duration = Duration::from_secs(5);
-/// Slice of reading the state topic between two polls.
-const READ: Duration = Duration::from_millis(20);
+/// Timeout of one request to the broker between two polls.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
+/// Timeout of fencing a dead writer, which ends its transaction.
+const FENCE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time to read the state topic between two polls.
+const READ_SLICE: Duration = Duration::from_millis(20);
 
 impl<W: World> Core<W> {
-    /// Advances every partition that does not run yet by one slice.
+    /// Advances every partition that is not running yet by one slice.
     pub(super) fn recover(&mut self, source: &W::Source) -> Result<(), Trouble> {
         self.fit_tables(source)?;
         let now = self.clock.elapsed();
@@ -34,9 +34,10 @@ impl<W: World> Core<W> {
         let due = |p: &Partition| matches!(p.phase, Phase::Locating { not_before, .. } if not_before <= now);
         let waiting = self.partitions.ids(|p| due(p) && !p.rests(now) && reach.covers(p.id));
         if !waiting.is_empty() && !self.batch.is_open() {
-            // Before anything is asked: what others do to the state must not come after the answer.
+            // The local state is taken before the committed offset is read. Otherwise another worker could still change that
+            // state after the response.
             for id in &waiting {
-                self.hold(*id);
+                self.take_local_state(*id);
             }
             let free = self.without_leftovers(source, &waiting)?;
             if !free.is_empty() {
@@ -49,28 +50,29 @@ impl<W: World> Core<W> {
         {
             return outcome;
         }
-        for item in self.log.read(READ)? {
-            // The log hands each record over once, so none is left out without its partition beginning again; and nothing is
-            // started with a producer that is to be replaced, or behind a commit of which not everything is noted.
-            let taken = if outcome.as_ref().is_err_and(Trouble::is_grave) {
+        for item in self.log.read(READ_SLICE)? {
+            // The log delivers each record once, so a partition whose record is skipped here restarts its restore. No
+            // partition is started with a producer that is about to be replaced, or after a commit whose local effects are
+            // incomplete.
+            let result = if outcome.as_ref().is_err_and(Trouble::is_grave) {
                 self.abandon_restore(item.partition());
                 Ok(())
             } else {
                 self.restored(source, item)
             };
-            if taken.is_err() && !outcome.as_ref().is_err_and(Trouble::is_grave) {
-                outcome = taken;
+            if result.is_err() && !outcome.as_ref().is_err_and(Trouble::is_grave) {
+                outcome = result;
             }
         }
         outcome
     }
 
-    /// Takes the partition's local state. What is in memory is only worth something if nobody else
-    /// had it meanwhile.
-    fn hold(&mut self, id: PartitionId) {
-        let held: Vec<bool> =
+    /// Takes the partition's local state. The state in memory is valid only if no other worker held the local state
+    /// meanwhile.
+    fn take_local_state(&mut self, id: PartitionId) {
+        let unchanged: Vec<bool> =
             self.options.kinds.filed(id).into_iter().map(|filed| self.store.hold(filed)).collect();
-        if held.contains(&false)
+        if unchanged.contains(&false)
             && let Some(partition) = self.partitions.get_mut(id)
         {
             partition.unload();
@@ -78,11 +80,11 @@ impl<W: World> Core<W> {
     }
 
     fn locate(&mut self, source: &W::Source, waiting: &[PartitionId]) -> Result<(), Trouble> {
-        match source.committed(waiting, SLICE) {
+        match source.committed(waiting, REQUEST_TIMEOUT) {
             Ok(answers) => {
                 self.report.reachable();
-                // Before a repair, which commits too.
-                answers.iter().try_for_each(|answer| self.is_of_these_topics(answer))?;
+                // Checked before a repair, because a repair commits too.
+                answers.iter().try_for_each(|answer| self.check_topic_ids(answer))?;
                 let agreed = self.reconcile(source, &answers)?;
                 let mut agreed = answers.iter().filter(|answer| agreed.contains(&answer.partition));
                 agreed.try_for_each(|answer| self.located(source, answer))
@@ -95,18 +97,18 @@ impl<W: World> Core<W> {
         }
     }
 
-    fn is_of_these_topics(&self, answer: &Committed) -> Result<(), Trouble> {
+    fn check_topic_ids(&self, answer: &Committed) -> Result<(), Trouble> {
         let Some(checkpoint) = Checkpoint::parse(&answer.metadata) else { return Ok(()) };
         self.options.same_raw(checkpoint.raw.as_deref(), self.options.raw_id.as_deref())?;
         Ok(self.options.same_state(checkpoint.state.as_deref())?)
     }
 
-    /// C is held back by a pending transaction. When its writer is dead, nobody else will end it
-    /// before its timeout: learn who it was from the last settled metadata, and fence it.
+    /// A pending transaction blocks C. If its writer is dead, nothing else ends the transaction before its timeout. The last
+    /// settled metadata names the writer, which is fenced.
     fn blocked(&mut self, source: &W::Source, waiting: &[PartitionId]) -> Result<(), Trouble> {
-        let settled = source.committed_unstable(waiting, SLICE)?;
+        let settled = source.committed_unstable(waiting, REQUEST_TIMEOUT)?;
         let blocked = self.blocked_for(&settled);
-        if blocked < SLICE {
+        if blocked < REQUEST_TIMEOUT {
             return Ok(());
         }
         if blocked > self.options.transaction_timeout {
@@ -117,16 +119,16 @@ impl<W: World> Core<W> {
             let Some(checkpoint) = Checkpoint::parse(&answer.metadata) else { continue };
             if !checkpoint.writer.is_empty() && !fenced.contains(&checkpoint.writer) {
                 tracing::info!(writer = %checkpoint.writer, partition = answer.partition,
-                    "a transaction of another instance holds the committed offset back; ending it");
-                self.sink.fence(&checkpoint.writer, FENCE)?;
+                    "a pending transaction of another instance blocks the committed offset; fencing its writer");
+                self.sink.fence(&checkpoint.writer, FENCE_TIMEOUT)?;
                 fenced.push(checkpoint.writer);
             }
         }
         Ok(())
     }
 
-    /// How long C has been held back at the same place, for the partition that waits longest. A writer
-    /// that lives moves the settled offset on.
+    /// How long C has been blocked at the same settled offset, for the partition that has waited longest. A live writer
+    /// advances the settled offset.
     fn blocked_for(&mut self, settled: &[Committed]) -> Duration {
         let now = self.clock.elapsed();
         let mut longest = Duration::ZERO;
@@ -149,8 +151,8 @@ impl<W: World> Core<W> {
             if sent
                 .is_some_and(|(next, metadata)| answer.offset == Some(*next) && answer.metadata == *metadata)
             {
-                // The commit whose answer was lost did happen. By offset alone it could be another's, and
-                // one that only took identities back has moved nothing else.
+                // The commit whose response was lost has succeeded. The offset alone does not prove that: another worker may
+                // have committed the same offset, and a commit that only forgets ids leaves the offset unchanged.
                 self.committed(id)?;
                 return self.start(source, id, None);
             }
@@ -159,25 +161,25 @@ impl<W: World> Core<W> {
             }
             partition.unload();
         }
-        let begun = self.begin(source, answer);
-        if let (Err(_), Some(partition)) = (&begun, self.partitions.get_mut(id)) {
-            // What is loaded by half must not pass for the state of C at the next attempt.
+        let begin_result = self.begin(source, answer);
+        if let (Err(_), Some(partition)) = (&begin_result, self.partitions.get_mut(id)) {
+            // A partly loaded state must not be mistaken for the state of C at the next attempt.
             partition.unload();
             partition.relocate(self.clock.elapsed());
         }
-        begun
+        begin_result
     }
 
-    /// Begins the life of a partition whose state is not in memory.
+    /// Starts to load the state of a partition that is not in memory.
     fn begin(&mut self, source: &W::Source, answer: &Committed) -> Result<(), Trouble> {
         let id = answer.partition;
         let checkpoint = Checkpoint::parse(&answer.metadata);
-        if self.is_of_other_rules(id, checkpoint.as_ref())? {
+        if self.has_other_rules(id, checkpoint.as_ref())? {
             return self.begin_restore(source, answer, checkpoint.as_ref(), None);
         }
-        // What is local did not lead to the last committed block.
-        let is_misled = self.partitions.get(id).is_some_and(|partition| partition.early_ends > 0);
-        let head = self.store.head(id)?.filter(|_| !is_misled);
+        // The last restore ended early: the local state did not lead to the last committed block, so it is not used.
+        let ended_early = self.partitions.get(id).is_some_and(|partition| partition.early_ends > 0);
+        let head = self.store.head(id)?.filter(|_| !ended_early);
         let plan = match (head, answer.offset) {
             (Some(_), Some(_)) if !self.options.keeps(Safeguard::Tails) => Plan::Load,
             _ => plan(head, answer.offset, checkpoint.as_ref()),
@@ -197,7 +199,7 @@ impl<W: World> Core<W> {
         }
     }
 
-    /// The transaction came to nothing: C is where it was.
+    /// Undoes the open transaction in memory and in the local store. It was not committed: C is unchanged.
     fn undo(&mut self, source: &W::Source, id: PartitionId) -> Result<(), Trouble> {
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
         if let Some(windows) = partition.windows.as_mut().filter(|_| !self.options.keeps(Safeguard::Undo)) {
@@ -210,8 +212,8 @@ impl<W: World> Core<W> {
         self.start(source, id, None)
     }
 
-    /// Cuts the local store back to `from`. What the store held at or beyond C is hearsay about records that will come again:
-    /// claims.
+    /// Truncates the local store to `from`. Owners that the store held at or beyond C are unconfirmed, and their records will be
+    /// read again: they become claims.
     fn claim(
         &mut self,
         answer: &Committed,
@@ -234,37 +236,37 @@ impl<W: World> Core<W> {
         Ok(())
     }
 
-    /// The state is that of C: let the records come.
+    /// Starts processing: the state is that of C.
     pub(super) fn start(
         &mut self,
         source: &W::Source,
         id: PartitionId,
         load: Option<(Duration, u64)>,
     ) -> Result<(), Trouble> {
-        let placed = self.place(source, id);
-        if placed.is_ok() && self.begin_refilling(id, load)? {
+        let resumed = self.resume_offset(source, id);
+        if resumed.is_ok() && self.begin_refilling(id, load)? {
             return Ok(());
         }
         if load.is_some() {
             self.resume_time(id);
-            self.begin_anew(id);
+            self.schedule_window_resets(id);
         }
-        // Before the first commit: whoever looks should see a limit that is in force.
+        // Applied before the first commit, so that metrics and the status page show a limit as soon as it is in force.
         self.enforced.apply(&self.options, &mut self.partitions);
         let not_before = self.held_by_leftovers(id);
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
         if let Some(windows) = partition.windows.as_mut().filter(|_| load.is_some()) {
-            // What reading old blocks overwrote was counted when they were new.
+            // Owners that were evicted while old blocks were read were already counted when the blocks were new.
             for (_, window) in windows.iter_mut() {
                 window.take_evicted();
             }
         }
         if let Some(not_before) = not_before {
-            // The state is complete: asking the group once more finds it.
+            // The state in memory is complete. It is reused once the committed offset has been read again.
             partition.relocate(not_before);
-            return placed.map(drop);
+            return resumed.map(drop);
         }
-        let started = placed.and_then(|committed| {
+        let started = resumed.and_then(|committed| {
             partition.order = Order::default();
             let last = partition.committed_epoch.filter(|epoch| epoch.covers(committed));
             source.seek_behind(id, committed, last)?;
@@ -274,7 +276,7 @@ impl<W: World> Core<W> {
         if let Some(partition) = self.partitions.get_mut(id) {
             match &started {
                 Ok(()) => partition.phase = Phase::Running,
-                // The state is complete: asking the group once more finds it.
+                // The state in memory is complete. It is reused once the committed offset has been read again.
                 Err(_) => partition.relocate(now),
             }
         }
@@ -285,7 +287,7 @@ impl<W: World> Core<W> {
         self.settle_position(source, id)
     }
 
-    /// Puts a position that only we know into the next commit, though no record has come.
+    /// Adds a position that only this worker has to the next commit, although no record has arrived.
     fn settle_position(&mut self, source: &W::Source, id: PartitionId) -> Result<(), Trouble> {
         let Some(partition) = self.partitions.get_mut(id).filter(|p| p.unsettled) else { return Ok(()) };
         self.batch.begin(&mut self.sink, || self.clock.elapsed())?;

@@ -1,4 +1,4 @@
-//! Makes the logs of a partition agree before its committed offset is believed. [`super::evidence`] decides how.
+//! Makes the logs of a partition agree before its committed offset is relied on. [`super::evidence`] decides how.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,23 +15,23 @@ use crate::dedupe::{Block, Offset, PartitionId};
 use crate::metrics::Resolution;
 use crate::ports::{Bounds, Committed, Leftover, LogId, Position, Sink, Source, StateItem, StateLog, Store};
 
-/// Slice of a question to the broker.
-const SLICE: Duration = Duration::from_secs(1);
-/// Longest time that reading tails may take.
-const LONG: Duration = Duration::from_secs(10);
-/// Records of the state log looked at where no checkpoint says from where on.
-const LAST: Offset = 100;
+/// Timeout of one request to the broker.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
+/// Timeout of reading tails.
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
+/// Number of records at the end of the state log that are read when no checkpoint names a start offset.
+const TAIL_RECORDS: Offset = 100;
 
-/// Where a partition goes on, whoever owns it.
+/// Where processing of a raw partition resumes, whichever worker owns it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Standing {
+pub(super) struct ResumePoint {
     /// Raw records below this offset are committed, and are not processed again.
     pub next: Offset,
-    /// Those from there on are.
+    /// Whether the records from `next` on are certain to be processed again.
     pub is_final: bool,
 }
 
-/// What is known of one partition.
+/// The committed offset, the log bounds and the last transactions of one partition.
 struct Known<'a> {
     answer: &'a Committed,
     checkpoint: Option<Checkpoint>,
@@ -41,9 +41,10 @@ struct Known<'a> {
 }
 
 impl<W: World> Core<W> {
-    /// The partitions whose logs agree with their committed offset; the others are repaired, and asked about again. None
-    /// while records in a side topic are to be settled, which no transaction with records may touch before: a repair
-    /// writes none there, and it may have to come first.
+    /// The partitions whose logs agree with their committed offset. The others are repaired, and then checked again.
+    ///
+    /// Returns no partition while records in a side topic are unsettled: no transaction with records may touch them before
+    /// that. A repair writes no records to side topics, and settling may depend on it, so repairs are made even then.
     pub(super) fn reconcile(
         &mut self,
         source: &W::Source,
@@ -53,7 +54,7 @@ impl<W: World> Core<W> {
         if !self.waits_for_sides() {
             return Ok(agreed);
         }
-        let not_before = self.next_look_at_sides();
+        let not_before = self.next_side_check();
         for id in agreed {
             if let Some(partition) = self.partitions.get_mut(id) {
                 partition.relocate(not_before);
@@ -62,30 +63,30 @@ impl<W: World> Core<W> {
         Ok(Vec::new())
     }
 
-    /// Where these partitions go on.
-    pub(super) fn standings(
+    /// Where processing of these partitions resumes.
+    pub(super) fn resume_points(
         &mut self,
         source: &W::Source,
         ids: &[PartitionId],
-    ) -> Result<BTreeMap<PartitionId, Standing>, Trouble> {
-        let answers = source.committed(ids, SLICE)?;
+    ) -> Result<BTreeMap<PartitionId, ResumePoint>, Trouble> {
+        let answers = source.committed(ids, REQUEST_TIMEOUT)?;
         let known = self.gather_evidence(&answers.iter().collect::<Vec<_>>())?;
-        let mut standings = BTreeMap::new();
+        let mut resume_points = BTreeMap::new();
         for (known, shown) in known.iter().zip(self.shown(&known)?) {
             let id = known.answer.partition;
-            // Nothing local counts of a partition that is another worker's.
+            // The local state of a partition that another worker owns does not count.
             let is_ours = self.partitions.get(id).is_some();
             let head = if is_ours { self.store.head(id)? } else { None };
             let local = head.map(|head| (head.state_next, head.confirmed));
-            let goes_on = usable(local, &known.state).map(|(_, confirmed)| confirmed);
-            match known.standing(&shown, goes_on) {
-                Some(standing) => drop(standings.insert(id, standing)),
+            let local_end = usable(local, &known.state).map(|(_, confirmed)| confirmed);
+            match known.resume_point(&shown, local_end) {
+                Some(point) => drop(resume_points.insert(id, point)),
                 None if is_ours => return Err(self.all_expired(id, local).into()),
-                // Its owner finds the same, or knows by its local state.
+                // The owner of the partition reports this error, or resumes from its local state.
                 None => {}
             }
         }
-        Ok(standings)
+        Ok(resume_points)
     }
 
     fn agree(&mut self, source: &W::Source, answers: &[Committed]) -> Result<Vec<PartitionId>, Trouble> {
@@ -114,10 +115,10 @@ impl<W: World> Core<W> {
         Ok(agreed)
     }
 
-    /// Reads what the state logs hold of the last transactions.
+    /// Reads the last transactions of these partitions from the state logs.
     fn gather_evidence<'a>(&mut self, answers: &[&'a Committed]) -> Result<Vec<Known<'a>>, Trouble> {
         let logs = LogId::pairs(answers.iter().map(|answer| &answer.partition));
-        let bounds = self.log.bounds(&logs, SLICE)?;
+        let bounds = self.log.bounds(&logs, REQUEST_TIMEOUT)?;
         let mut known = Vec::new();
         for (answer, bounds) in answers.iter().zip(bounds.chunks_exact(2)) {
             let [clean, state] = *bounds else { continue };
@@ -125,8 +126,8 @@ impl<W: World> Core<W> {
             known.push(Known { answer, checkpoint, clean, state, tails: Tails::default() });
         }
         let from: Vec<(PartitionId, Offset)> = known.iter().map(|k| (k.answer.partition, k.from())).collect();
-        let mut everything = self.log.tails(&from, Leftover::Everything, LONG)?;
-        let committed = self.log.tails(&from, Leftover::Committed, LONG)?;
+        let mut everything = self.log.tails(&from, Leftover::Everything, READ_TIMEOUT)?;
+        let committed = self.log.tails(&from, Leftover::Committed, READ_TIMEOUT)?;
         let committed: BTreeSet<(PartitionId, Offset)> = committed.iter().filter_map(place).collect();
         for known in &mut known {
             let id = known.answer.partition;
@@ -137,16 +138,17 @@ impl<W: World> Core<W> {
         Ok(known)
     }
 
-    /// Whether the clean log shows the last committed transaction of each partition, and the aborted ones behind it.
+    /// Whether the clean log shows the last committed transaction of each partition, and the aborted transactions after it.
     fn shown(&mut self, known: &[Known<'_>]) -> Result<Vec<(Shown, Vec<Shown>)>, Trouble> {
         let wanted = |known: &Known<'_>| {
             let id = known.answer.partition;
             known.clean_ends().map(|end| (id, end - 1)).collect::<Vec<_>>()
         };
-        let asked: Vec<(PartitionId, Offset)> = known.iter().flat_map(wanted).collect();
-        let answers = if asked.is_empty() { Vec::new() } else { self.log.shown(&asked, LONG)? };
+        let requested: Vec<(PartitionId, Offset)> = known.iter().flat_map(wanted).collect();
+        let answers =
+            if requested.is_empty() { Vec::new() } else { self.log.shown(&requested, READ_TIMEOUT)? };
         let shown: BTreeSet<(PartitionId, Offset)> =
-            asked.into_iter().zip(answers).filter(|(_, shown)| *shown).map(|(at, _)| at).collect();
+            requested.into_iter().zip(answers).filter(|(_, shown)| *shown).map(|(at, _)| at).collect();
         Ok(known.iter().map(|known| known.sort(&shown)).collect())
     }
 
@@ -160,7 +162,7 @@ impl<W: World> Core<W> {
             offset = known.answer.offset,
             metadata = known.answer.metadata,
             decision = decision.name(),
-            "a broker left the last transaction without some of its markers; repairing its traces"
+            "the broker left the last transaction without some of its markers; repairing its traces"
         );
         let resolution = match decision {
             Decision::Rewind(..) => Resolution::Rewound,
@@ -168,7 +170,8 @@ impl<W: World> Core<W> {
         };
         let is_back = matches!(decision, Decision::Rewind(..));
         let (records, next, checkpoint) = self.plan_repair(known, decision)?;
-        // It is about a record before the committed offset; what lies beyond may have been read after another election.
+        // The epoch belongs to a record before the committed offset. Records beyond it may have been read after another leader
+        // election.
         let is_same = is_back || known.answer.offset == Some(next);
         let epoch = checkpoint.epoch.filter(|epoch| is_same && epoch.covers(next));
         let checkpoint = Checkpoint { epoch, ..checkpoint };
@@ -187,15 +190,16 @@ impl<W: World> Core<W> {
         Ok(())
     }
 
-    /// Evidence of different moments contradicts itself.
+    /// Whether the log bounds and the committed offset are still those of the evidence. Evidence that was read at different
+    /// times can contradict itself.
     fn is_unchanged(&mut self, source: &W::Source, known: &Known<'_>) -> Result<bool, Trouble> {
         let id = known.answer.partition;
-        let bounds = self.log.bounds(&LogId::pairs([&id]), SLICE)?;
-        let committed = source.committed(&[id], SLICE)?;
+        let bounds = self.log.bounds(&LogId::pairs([&id]), REQUEST_TIMEOUT)?;
+        let committed = source.committed(&[id], REQUEST_TIMEOUT)?;
         Ok(bounds == [known.clean, known.state] && committed.first() == Some(known.answer))
     }
 
-    /// The records of the state topic, the offset and the checkpoint that a decision calls for.
+    /// The state records, the offset and the checkpoint that a decision requires.
     fn plan_repair(&self, known: &Known<'_>, decision: Decision) -> Result<Planned, Trouble> {
         let before = known.checkpoint.clone().unwrap_or(Checkpoint {
             state_next: known.state.low,
@@ -237,11 +241,12 @@ impl<W: World> Core<W> {
                 (vec![(ours(&key).render(), forgotten.encode())], committed, before)
             }
             Decision::AdvanceForgets(forgets) => (Vec::new(), committed, Checkpoint { forgets, ..before }),
-            Decision::Agreed | Decision::Missing(_) => return Err(self.lacks(known).into()),
+            Decision::Agreed | Decision::Missing(_) => return Err(self.missing_block(known).into()),
         })
     }
 
-    /// Empty blocks of every kind: whoever restores forgets what it has read of `to` and beyond.
+    /// A block with an empty offset range for every kind. A restore that reads it forgets all owners at or beyond `to` that it
+    /// has read.
     fn void(&self, known: &Known<'_>, to: Offset, group: &Group) -> (Vec<(String, Vec<u8>)>, Option<Tail>) {
         let (mut records, mut tail) = (Vec::new(), None);
         for filed in self.options.kinds.filed(known.answer.partition) {
@@ -262,12 +267,13 @@ impl<W: World> Core<W> {
         (records, tail)
     }
 
-    fn lacks(&self, known: &Known<'_>) -> Fatal {
+    fn missing_block(&self, known: &Known<'_>) -> Fatal {
         Fatal::Operator(format!(
-            "the group's offset {} for partition {} of topic {} was committed with a block that topic {} does not hold, \
-             though it holds what was written before and after it: the state topic has lost committed records (an unclean \
-             leader election, or a restore from a copy). To continue at this offset with an empty window, stop all \
-             instances and set the group's offset to what it is with kafka-consumer-groups.sh --reset-offsets --to-current",
+            "the group's offset {} for partition {} of topic {} was committed with a block that is missing in topic {}, \
+             although records written before and after that block are there: the state topic has lost committed records (an \
+             unclean leader election, or a restore from a copy). To continue at this offset with an empty window, stop all \
+             instances and reset the group's offset to its current value with kafka-consumer-groups.sh --reset-offsets \
+             --to-current",
             known.answer.offset.unwrap_or(0),
             known.answer.partition,
             self.options.raw,
@@ -296,17 +302,17 @@ impl<W: World> Core<W> {
     }
 }
 
-/// Records for the state topic with their keys, the offset, and what stands beside it.
+/// Records for the state topic with their keys, the offset, and its checkpoint.
 type Planned = (Vec<(String, Vec<u8>)>, Offset, Checkpoint);
 
 impl Known<'_> {
-    /// Where the state log has to be read from to find the block that the checkpoint names, and what came after it.
+    /// The state offset from which the log has to be read to find the block that the checkpoint names, and everything after it.
     fn from(&self) -> Offset {
         let named = self.checkpoint.as_ref().map(|checkpoint| {
             let next = checkpoint.state_next.saturating_sub(1);
             checkpoint.tail.and_then(|tail| tail.from).map_or(next, |from| from.min(next))
         });
-        let last = self.state.high.saturating_sub(LAST);
+        let last = self.state.high.saturating_sub(TAIL_RECORDS);
         named.unwrap_or(last).clamp(self.state.low, self.state.stable.max(self.state.low))
     }
 
@@ -314,14 +320,15 @@ impl Known<'_> {
         end > 0 && self.clean.holds(end - 1)
     }
 
-    /// The clean ends that decide: of the last committed transaction, and of the aborted ones behind it. There can be
-    /// several, because a member that has lost the partition may write until it notices.
+    /// The clean ends that decide: those of the last committed transaction and of the aborted transactions after it. There can
+    /// be several of the latter, because a member that has lost the partition may write until it detects the loss.
     fn clean_ends(&self) -> impl Iterator<Item = Offset> {
         let newest = self.tails.hidden.iter().filter(|group| self.tails.is_newest(group));
         let ends = self.tails.shown.last().into_iter().chain(newest).filter_map(Group::clean_end);
         ends.filter(|end| self.clean_holds(*end))
     }
 
+    /// What the clean log shows of the last committed transaction, and of each aborted one.
     fn sort(&self, shown: &BTreeSet<(PartitionId, Offset)>) -> (Shown, Vec<Shown>) {
         let of = |group: &Group| match group.clean_end().filter(|end| self.clean_holds(*end)) {
             None => Shown::Unknowable,
@@ -331,25 +338,25 @@ impl Known<'_> {
         (self.tails.shown.last().map_or(Shown::Unknowable, of), self.tails.hidden.iter().map(of).collect())
     }
 
-    /// Where the partition goes on; `None` when offset and state have expired, and an operator sets that. `local` is where
-    /// local state ends that a group without an offset goes on from.
-    fn standing(&self, shown: &(Shown, Vec<Shown>), local: Option<Offset>) -> Option<Standing> {
+    /// Where processing of the partition resumes. `None` when the offset and the state have expired, and an operator has to set
+    /// the offset. `local` is the end of the local state, where a group without an offset resumes.
+    fn resume_point(&self, shown: &(Shown, Vec<Shown>), local: Option<Offset>) -> Option<ResumePoint> {
         let covered = self.tails.shown.last().map(|group| group.tail.next);
-        let begins = (self.state.low == 0).then_some(0);
-        let next = self.answer.offset.or(covered.max(local)).or(begins)?;
+        let log_start = (self.state.low == 0).then_some(0);
+        let next = self.answer.offset.or(covered.max(local)).or(log_start)?;
         let is_open = self.clean.has_open_records() || self.state.has_open_records();
         let (next, is_final) = match self.decide(shown) {
-            Decision::Missing(_) => (self.least().min(next), false),
-            _ if is_open => (self.least().min(next), false),
+            Decision::Missing(_) => (self.lowest_rewind().min(next), false),
+            _ if is_open => (self.lowest_rewind().min(next), false),
             Decision::Rewind(to, _) => (to, true),
             Decision::Redo(group) | Decision::Advance(group) => (next.max(group.tail.next), true),
             Decision::Agreed | Decision::RedoForgotten(..) | Decision::AdvanceForgets(_) => (next, true),
         };
-        Some(Standing { next, is_final })
+        Some(ResumePoint { next, is_final })
     }
 
-    /// No repair goes back beyond the last transaction.
-    fn least(&self) -> Offset {
+    /// The lowest offset that a repair may rewind to. No repair rewinds to before the last transaction.
+    fn lowest_rewind(&self) -> Offset {
         let newest = self.tails.hidden.iter().filter(|group| self.tails.is_newest(group));
         let last = self.tails.shown.last().into_iter().chain(newest);
         last.map(|group| group.first).min().unwrap_or(0)

@@ -18,13 +18,13 @@ use crate::dedupe::{
 use crate::metrics::{Beginning, RestoreSource};
 use crate::ports::{Committed, Head, LogId, Source, StateItem, StateLog, Store};
 
-/// Slice of a question to the broker between two polls.
-const SLICE: Duration = Duration::from_secs(1);
-/// How often a restore tells its progress in the log.
-const TELL: Duration = Duration::from_secs(5);
+/// Timeout of one request to the broker between two polls.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
+/// How often a restore logs its progress.
+const LOG_INTERVAL: Duration = Duration::from_secs(5);
 
 impl<W: World> Core<W> {
-    /// Begins to read the state topic: all of it, or from `local` = (state offset, raw offset) on.
+    /// Starts reading the state topic: all of it, or from `local` = (state offset, raw offset) on.
     pub(super) fn begin_restore(
         &mut self,
         source: &W::Source,
@@ -33,14 +33,14 @@ impl<W: World> Core<W> {
         local: Option<(Offset, Offset)>,
     ) -> Result<(), Trouble> {
         let id = answer.partition;
-        let Some(bounds) = self.log.bounds(&[LogId::state(id)], SLICE)?.into_iter().next() else {
+        let Some(bounds) = self.log.bounds(&[LogId::state(id)], REQUEST_TIMEOUT)?.into_iter().next() else {
             return Ok(());
         };
         if let Some(checkpoint) = checkpoint.filter(|c| c.state_next > bounds.high) {
             return Err(Fatal::Operator(format!(
                 "topic {} partition {id} ends at offset {}, but the group's checkpoint was written when it had \
-                 reached {}: the topic was re-created or truncated; restore it, or give the group a new id to begin \
-                 with an empty window",
+                 reached {}: the topic was recreated or truncated; restore it, or set a new group.id to start with an empty \
+                 window",
                 self.options.state, bounds.high, checkpoint.state_next
             ))
             .into());
@@ -80,7 +80,7 @@ impl<W: World> Core<W> {
             confirmed: usable.map(|(_, confirmed)| confirmed),
             ids: 0,
             ahead: None,
-            emptied: self.options.by_other_rules(checkpoint),
+            emptied: self.options.kinds_by_other_rules(checkpoint),
             left_out: BTreeMap::new(),
             checkpoint: checkpoint.cloned(),
         }));
@@ -92,10 +92,10 @@ impl<W: World> Core<W> {
         Ok(())
     }
 
-    /// Takes in what was read. The log hands each record over once, so a restore that misses one begins again: its end
-    /// would pass for that of a complete one.
+    /// Processes one item read from the state topic. The log delivers each record once, so a restore that misses a record
+    /// restarts: otherwise its end would be mistaken for that of a complete restore.
     pub(super) fn restored(&mut self, source: &W::Source, item: StateItem) -> Result<(), Trouble> {
-        let (id, taken) = match item {
+        let (id, result) = match item {
             StateItem::Block { partition, offset, key, block } => {
                 let origin = Origin::parse(&key).unwrap_or_default();
                 let same = self.options.same_raw(origin.raw.as_deref(), self.options.raw_id.as_deref());
@@ -105,13 +105,13 @@ impl<W: World> Core<W> {
             StateItem::End { partition, next } => (partition, self.end_restore(source, partition, next)),
             StateItem::Gone { partition } => (partition, self.restart_restore(partition)),
         };
-        if taken.is_err() {
+        if result.is_err() {
             self.abandon_restore(id);
         }
-        taken
+        result
     }
 
-    /// Reads the state of a partition again from the beginning.
+    /// Discards the restore of a partition, so that its state is read again from the start.
     pub(super) fn abandon_restore(&mut self, id: PartitionId) {
         let now = self.clock.elapsed();
         let restoring = |partition: &&mut Partition| matches!(partition.phase, Phase::Restoring(_));
@@ -121,7 +121,8 @@ impl<W: World> Core<W> {
         }
     }
 
-    /// The log does not hold what was to be read next. From the beginning: its ends are others now.
+    /// Restarts a restore because the log no longer holds the next record. It restarts from the beginning because the log
+    /// bounds have changed.
     fn restart_restore(&mut self, id: PartitionId) -> Result<(), Trouble> {
         let topic = &self.options.state;
         if let Some(Phase::Restoring(restoring)) = self.partitions.get(id).map(|partition| &partition.phase) {
@@ -129,7 +130,7 @@ impl<W: World> Core<W> {
             tracing::warn!(
                 partition = id,
                 at,
-                "topic {topic} lost records while it was read; restoring again"
+                "topic {topic} lost records while it was read; restarting the restore"
             );
         }
         self.abandon_restore(id);
@@ -157,10 +158,11 @@ impl<W: World> Core<W> {
         let Phase::Restoring(restoring) = &mut partition.phase else { return Ok(()) };
         restoring.at = offset;
         restoring.covered = Some(block.next);
-        // Newer than what was local, and perhaps back: between them were duplicates alone, which stay duplicates.
+        // The block is newer than the local state, and may end below `confirmed`. The records in between were all
+        // duplicates, and they stay duplicates.
         restoring.confirmed = None;
         restoring.ids += block.entries.len() as u64;
-        restoring.tell(id, now);
+        restoring.log_progress(id, now);
         partition.state_next = restoring.resume_after(&block, offset);
         let tail = Tail { crc: Block::checksum(bytes), next: block.next, from: Some(offset) };
         restoring.last = Some(tail);
@@ -170,7 +172,8 @@ impl<W: World> Core<W> {
         }
         let Some(windows) = partition.windows.as_mut() else { return Ok(()) };
         if block.first == block.next {
-            // It voids what was written beyond, of all kinds, also of those that its writer did not know.
+            // A block with an empty offset range voids all owners at or beyond it, of all kinds, also of kinds that its writer
+            // had not configured.
             windows.truncate(block.next);
             cut_back(&mut self.store, &self.options.kinds.filed(id), block.next)?;
         }
@@ -193,7 +196,7 @@ impl<W: World> Core<W> {
         Ok(())
     }
 
-    /// Identities that were taken back after the blocks read so far.
+    /// Forgets the identities of a forget record, which was written after the blocks read so far.
     fn restore_forgotten(
         &mut self,
         id: PartitionId,
@@ -209,14 +212,15 @@ impl<W: World> Core<W> {
             return Ok(());
         }
         partition.forget(forgotten);
-        // Nothing is stored yet, and a head would say that everything below offset 0 is.
+        // Without a stored block there is no head to update. A new head would claim that local state is complete up to
+        // offset 0.
         let Some(before) = self.store.head(id)? else { return Ok(()) };
         let head = Head { state_next: offset + 1, forgets: partition.forgets, ..before };
         for filed in self.options.kinds.filed(id) {
             let mut owners = forgotten.offsets();
             if let Some(window) = partition.windows.as_mut().and_then(|windows| windows.of_block(filed)) {
                 let stored = Stored { store: &self.store, partition: filed };
-                owners.extend(forget_others(window, &stored, forgotten)?);
+                owners.extend(forget_older_owners(window, &stored, forgotten)?);
             }
             self.store.forget(filed, &owners, head)?;
         }
@@ -237,30 +241,30 @@ impl<W: World> Core<W> {
             restoring.ids,
             restoring.checkpoint.clone(),
         );
-        restoring.tell_left_out(id, &self.options.state);
+        restoring.log_left_out(id, &self.options.state);
         self.log.close(id)?;
         let committed = match (committed, covered) {
             (Some(committed), Some(covered)) if covered > committed => {
-                if self.seen_first(id, committed) {
+                if self.recheck_once(id, committed) {
                     return Ok(());
                 }
                 self.rewound(id, committed, covered)?
             }
             (Some(committed), _) => committed,
             (None, Some(covered)) => {
-                let stands = confirmed.map_or(covered, |confirmed| confirmed.max(covered));
+                let end = confirmed.map_or(covered, |confirmed| confirmed.max(covered));
                 tracing::warn!(
                     partition = id,
-                    offset = stands,
+                    offset = end,
                     "the group has no committed offset (offsets expire when a group is empty for long); \
-                     continuing where the state stands"
+                     continuing at the end of the state"
                 );
                 self.report.begun(Beginning::Expired);
-                // Others ask the group where the partition stands.
+                // Other instances read the position from the group.
                 partition.unsettled = true;
-                stands
+                end
             }
-            // Nothing was committed yet: where this partition began, it begins again.
+            // Nothing was committed yet: the partition starts again at the same offset.
             (None, None) => match confirmed {
                 Some(confirmed) => {
                     partition.unsettled = self.options.start == Start::Latest || restoring.low > 0;
@@ -283,24 +287,28 @@ impl<W: World> Core<W> {
     }
 
     fn first_offset(&mut self, source: &W::Source, id: PartitionId) -> Result<Offset, Trouble> {
-        let bounds = source.bounds(id, SLICE)?;
-        if self.has_come_by_growth(source, id)? {
-            // What was written before anybody was given the partition belongs to it too.
-            tracing::info!(partition = id, offset = bounds.low, "a new partition: begins at its beginning");
+        let bounds = source.bounds(id, REQUEST_TIMEOUT)?;
+        if self.was_added_later(source, id)? {
+            // Records that were written before the partition was first assigned belong to it too.
+            tracing::info!(
+                partition = id,
+                offset = bounds.low,
+                "new partition of the raw topic; starting at the earliest offset"
+            );
             self.report.begun(Beginning::Grown);
             return Ok(bounds.low);
         }
         match self.options.start {
             Start::Earliest => Ok(bounds.low),
             Start::Latest => {
-                // The next owner would find another end.
+                // Committed at once, because the log end will be a different offset for the next owner.
                 if let Some(partition) = self.partitions.get_mut(id) {
                     partition.unsettled = true;
                 }
                 Ok(bounds.stable)
             }
             Start::Stop => Err(Fatal::Operator(format!(
-                "neither the group nor topic {} knows an offset for partition {id} of topic {}, and group.start is \
+                "neither the group nor topic {} has an offset for partition {id} of topic {}, and group.start is \
                  \"stop\"; set it to earliest or latest",
                 self.options.state, self.options.raw
             ))
@@ -308,9 +316,10 @@ impl<W: World> Core<W> {
         }
     }
 
-    /// Whether the raw topic did not have the partition yet when the group began. The partitions below it
-    /// tell, in what stands beside their offsets; the least counts, as each may have begun later.
-    fn has_come_by_growth(&self, source: &W::Source, id: PartitionId) -> Result<bool, Trouble> {
+    /// Whether the partition was added to the raw topic after the group began. The checkpoints of the partitions with lower
+    /// numbers store the number of partitions at the start of the group. The minimum counts, because each of them may have
+    /// started later.
+    fn was_added_later(&self, source: &W::Source, id: PartitionId) -> Result<bool, Trouble> {
         if id >= self.options.began {
             return Ok(true);
         }
@@ -318,42 +327,42 @@ impl<W: World> Core<W> {
             return Ok(false);
         }
         let below: Vec<PartitionId> = (0..id).collect();
-        let told = source.committed_unstable(&below, SLICE)?;
-        let began = told.iter().filter_map(|answer| Checkpoint::parse(&answer.metadata)?.began).min();
+        let answers = source.committed_unstable(&below, REQUEST_TIMEOUT)?;
+        let began = answers.iter().filter_map(|answer| Checkpoint::parse(&answer.metadata)?.began).min();
         Ok(began.is_some_and(|began| id >= began))
     }
 }
 
-/// Takes the same identities from their older owners, and gives these: whoever wrote the record had evicted them, or had
-/// no such kind, and could not name them.
-fn forget_others<O: Owners>(
+/// Forgets the same identities also for their older owners, and returns those owners. The writer of the forget record could
+/// not name them, because it had evicted them or did not have that kind.
+fn forget_older_owners<O: Owners>(
     window: &mut Window,
     stored: &O,
     forgotten: &Forgotten,
 ) -> Result<Vec<Offset>, O::Error> {
-    let mut others = Vec::new();
+    let mut older = Vec::new();
     for (_, identity) in &forgotten.owners {
         for (owner, _) in window.owners(&Look::at(*identity), stored)? {
-            // This record may be read once more, behind blocks that came after it.
+            // A forget record may be read a second time, after blocks that were written later. Their owners stay.
             if owner < forgotten.at {
                 window.forget(owner, *identity);
-                others.push(owner);
+                older.push(owner);
             }
         }
     }
-    Ok(others)
+    Ok(older)
 }
 
 impl Restoring {
-    /// Share of the log read so far, in 0..=1.
+    /// Fraction of the log read so far, in 0..=1.
     #[must_use]
     pub fn share(&self) -> f64 {
         let total = self.until.saturating_sub(self.from).max(1);
         (self.at.saturating_sub(self.from) as f64 / total as f64).min(1.0)
     }
 
-    /// Where reading has to begin again to miss nothing, after this block: at the first block of a named kind that reaches
-    /// beyond what the unnamed kind, which stands for all, has covered by now.
+    /// The state offset at which a later restore has to start to miss nothing, once this block is read. The unnamed kind counts
+    /// for all kinds, so it is the first block of a named kind that reaches beyond what the unnamed kind covers by now.
     fn resume_after(&mut self, block: &Block, offset: Offset) -> Offset {
         let (kind, _) = KindId::of_filed(block.partition);
         match &mut self.ahead {
@@ -364,24 +373,24 @@ impl Restoring {
         self.ahead.map_or(offset + 1, |(first, _)| first)
     }
 
-    fn tell_left_out(&self, id: PartitionId, topic: &str) {
+    fn log_left_out(&self, id: PartitionId, topic: &str) {
         for (kind, ids) in &self.left_out {
             tracing::warn!(
                 partition = id,
-                "topic {topic} holds {ids} ids of the kind {kind:?}, which is no kind with a window in the configuration: \
-                 they are forgotten; a kind that was renamed needs its old name to find them"
+                "topic {topic} holds {ids} ids of the kind {kind:?}, which has no window in the configuration: \
+                 they are ignored; to restore the ids of a renamed kind, configure its old name"
             );
         }
     }
 
-    fn tell(&mut self, id: PartitionId, now: Duration) {
-        if now.saturating_sub(self.told) >= TELL {
+    fn log_progress(&mut self, id: PartitionId, now: Duration) {
+        if now.saturating_sub(self.told) >= LOG_INTERVAL {
             self.told = now;
             let percent = self.share() * 100.0;
             tracing::info!(
                 partition = id,
                 ids = self.ids,
-                "restoring, {percent:.0} % of the state topic read"
+                "restoring state, {percent:.0} % of the state topic read"
             );
         }
     }

@@ -1,10 +1,10 @@
-//! Identities of another rule: what is refused, what is left out, and how a window begins anew.
+//! State with identities of another rule: when it is rejected, what is skipped, and how a window is reset.
 //!
-//! Each state record and each committed offset names the rule by which its identities were made; what names none was
-//! written before that, and counts as ours. Another rule than the configured one is an operator's business: equal bytes
-//! from another field would count as known, and new events be dropped. Once the change is accepted, the windows
-//! concerned begin empty, and the first commit after it says so twice: its checkpoint names the new rule, and its state
-//! record the kinds that begin anew with it. From then on what stands before is left out without a question.
+//! Each state record and each committed offset names the identity rule by which its identities were made. Those that name no
+//! rule were written by an older version, and count as ours. A rule that differs from the configured one needs an operator:
+//! equal bytes from another field would count as known ids, and new events would be dropped. Once the change is accepted, the
+//! affected windows start empty. The first commit after that records the reset twice: its checkpoint names the new rule, and
+//! its state record names the kinds whose windows are reset. From then on, records before it are skipped without an error.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ use crate::dedupe::{Fingerprint, HashKind, KindId, PartitionId, Windows};
 use crate::ports::{Sink, Store};
 
 impl Options {
-    /// The rule by which a kind's window has its identities; `None` for a kind without a window.
+    /// The rule by which the identities in a kind's window are made; `None` for a kind without a window.
     fn rule_of(&self, kind: KindId) -> Option<Fingerprint> {
         self.rules().into_iter().find(|(of, _)| *of == kind).map(|(_, rule)| rule)
     }
@@ -27,30 +27,31 @@ impl Options {
         self.kinds.rules(self.rule.fingerprint())
     }
 
-    /// The kinds whose windows the group has by another rule than ours.
-    pub(super) fn by_other_rules(&self, checkpoint: Option<&Checkpoint>) -> BTreeSet<KindId> {
-        let told = |kind| checkpoint.and_then(|checkpoint| checkpoint.rule_of(kind));
-        let others =
-            self.rules().into_iter().filter(|(kind, ours)| told(*kind).is_some_and(|it| it != *ours));
-        others.map(|(kind, _)| kind).collect()
+    /// The kinds for which the checkpoint names another rule than the configured one.
+    pub(super) fn kinds_by_other_rules(&self, checkpoint: Option<&Checkpoint>) -> BTreeSet<KindId> {
+        let named = |kind| checkpoint.and_then(|checkpoint| checkpoint.rule_of(kind));
+        let changed =
+            self.rules().into_iter().filter(|(kind, ours)| named(*kind).is_some_and(|it| it != *ours));
+        changed.map(|(kind, _)| kind).collect()
     }
 
-    /// The same, refused unless that was accepted.
-    fn same_rules(
+    /// The kinds for which the checkpoint names another rule. Fails unless the change was accepted.
+    fn changed_rules(
         &self,
         checkpoint: Option<&Checkpoint>,
         partition: PartitionId,
     ) -> Result<BTreeSet<KindId>, Fatal> {
-        let others = self.by_other_rules(checkpoint);
-        if let Some(first) = others.first() {
+        let changed = self.kinds_by_other_rules(checkpoint);
+        if let Some(first) = changed.first() {
             let theirs = checkpoint.and_then(|checkpoint| checkpoint.rule_of(*first));
             let place = format!("the group's offset for partition {partition} of topic {}", self.raw);
-            self.accepted(&place, *first, theirs)?;
+            self.check_accepted(&place, *first, theirs)?;
         }
-        Ok(others)
+        Ok(changed)
     }
 
-    fn accepted(&self, place: &str, kind: KindId, theirs: Option<Fingerprint>) -> Result<(), Fatal> {
+    /// Fails unless `identity.accept_change` names the configured rules. `place` names what was written by the other rule.
+    fn check_accepted(&self, place: &str, kind: KindId, theirs: Option<Fingerprint>) -> Result<(), Fatal> {
         let all = self.kinds.fingerprint(self.rule.fingerprint());
         if self.accept_change == Some(all) {
             return Ok(());
@@ -60,31 +61,31 @@ impl Options {
         let theirs = theirs.map_or("another".to_owned(), |theirs| theirs.to_string());
         let ours = self.rule_of(kind).map_or("none".to_owned(), |ours| ours.to_string());
         Err(Fatal::State(format!(
-            "{place} was written by the identity rule {theirs}{of}, the configuration says {ours}: equal bytes from other \
+            "{place} was written by the identity rule {theirs}{of}, but the configured rule is {ours}: equal bytes from other \
              fields would count as known ids, and new events would be dropped. Restore identity.from, identity.hash with its \
-             key, and what [[kinds]] go by; or begin anew with other names for topics.state and group.id; or let the window \
-             begin empty, once, with identity.accept_change = \"{all}\""
+             key, and from and values of [[kinds]]; or start over with new names for topics.state and group.id; or accept an \
+             empty window, once, with identity.accept_change = \"{all}\""
         )))
     }
 }
 
 impl<W: World> Core<W> {
-    /// Refuses a group that has windows by other rules, unless that was accepted; whether there are any.
-    pub(super) fn is_of_other_rules(
+    /// Whether the checkpoint names other rules than the configured ones. Fails unless the change was accepted.
+    pub(super) fn has_other_rules(
         &mut self,
         id: PartitionId,
         checkpoint: Option<&Checkpoint>,
     ) -> Result<bool, Fatal> {
-        let others = self.options.same_rules(checkpoint, id)?;
-        let any = !others.is_empty();
+        let changed = self.options.changed_rules(checkpoint, id)?;
+        let any = !changed.is_empty();
         if let Some(partition) = self.partitions.get_mut(id) {
-            partition.anew = others;
+            partition.anew = changed;
         }
         Ok(any)
     }
 
-    /// Whether a state record read for a restore was made by another rule, or before a window began anew: then it
-    /// tells how far the state reaches, and nothing else. `place` names it.
+    /// Whether a state record read for a restore was made by another rule, or before its window was reset. Then only its range
+    /// of offsets is used. `place` names the record in errors.
     pub(super) fn is_foreign(
         &mut self,
         (id, place): (PartitionId, &str),
@@ -97,24 +98,25 @@ impl<W: World> Core<W> {
         let Some(Phase::Restoring(restoring)) = self.partitions.get(id).map(|p| &p.phase) else {
             return Ok(false);
         };
-        let whole = restoring.emptied.contains(&kind);
+        let is_emptied = restoring.emptied.contains(&kind);
         if !other_rule && hash == self.options.hash {
             origin.anew.iter().try_for_each(|kind| self.discard_read(id, *kind))?;
-            return Ok(whole);
+            return Ok(is_emptied);
         }
-        let told =
+        let named =
             restoring.checkpoint.as_ref().and_then(|it| it.rule_of(ours.map_or(KindId::UNNAMED, |_| kind)));
-        let settled = whole || told.is_some() && told == ours.or(self.options.rule_of(KindId::UNNAMED));
+        let settled =
+            is_emptied || named.is_some() && named == ours.or(self.options.rule_of(KindId::UNNAMED));
         if !settled {
-            self.options.accepted(place, kind, origin.rule)?;
+            self.options.check_accepted(place, kind, origin.rule)?;
         }
-        // The rule of all records is part of that of each kind.
-        let concerned = if kind == KindId::UNNAMED {
+        // The rule of the unnamed kind is part of the rule of every kind.
+        let affected = if kind == KindId::UNNAMED {
             self.options.rules().into_iter().map(|(kind, _)| kind).collect()
         } else {
             vec![kind]
         };
-        for kind in concerned {
+        for kind in affected {
             self.discard_read(id, kind)?;
             if let Some(partition) = self.partitions.get_mut(id).filter(|_| !settled) {
                 partition.anew.insert(kind);
@@ -123,7 +125,8 @@ impl<W: World> Core<W> {
         Ok(true)
     }
 
-    /// Forgets what was read so far for a kind. Of one without a window nothing was taken in, and its blocks are not held.
+    /// Discards what was read so far for a kind. For a kind without a window nothing was loaded, and this worker does not hold
+    /// its blocks in the store.
     fn discard_read(&mut self, id: PartitionId, kind: KindId) -> Result<(), Trouble> {
         if self.options.rule_of(kind).is_none() {
             return Ok(());
@@ -136,15 +139,15 @@ impl<W: World> Core<W> {
         Ok(self.store.clear(kind.filed(id))?)
     }
 
-    /// The state was read: windows that begin anew say so with the next commit, which comes at once.
-    pub(super) fn begin_anew(&mut self, id: PartitionId) {
+    /// Called when the state is complete: logs the windows that are reset, and has the reset committed at once.
+    pub(super) fn schedule_window_resets(&mut self, id: PartitionId) {
         let Some(partition) = self.partitions.get_mut(id).filter(|p| !p.anew.is_empty()) else { return };
         let kinds = &self.options.kinds;
         let named: Vec<_> = partition.anew.iter().filter_map(|kind| kinds.name_of(kind.filed(id))).collect();
         tracing::warn!(
             partition = id,
             kinds = ?named,
-            "the identity rule was changed (identity.accept_change): windows begin empty here, and copies of earlier events \
+            "the identity rule has changed (identity.accept_change): windows start empty, and duplicates of earlier events \
              are forwarded"
         );
         (partition.rewound, partition.unsettled) = (true, true);
@@ -155,8 +158,8 @@ impl<W: World> Core<W> {
         }
     }
 
-    /// What stands beside a block in the state topic. The first of a partition in a transaction tells which windows begin
-    /// anew with it.
+    /// The key of a block in the state topic. The first block of a partition in a transaction names the kinds whose windows are
+    /// reset with it.
     pub(super) fn origin_of(&self, filed: PartitionId, is_first: bool) -> Origin {
         let (kind, id) = KindId::of_filed(filed);
         let anew = self.partitions.get(id).filter(|_| is_first).map(|p| p.anew.iter().copied().collect());

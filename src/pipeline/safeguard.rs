@@ -1,25 +1,26 @@
-//! The rules that the promise rests on, each by name: a test leaves one out and sees that something goes wrong.
+//! The rules that the exactly-once guarantee depends on, each with a name: a test disables one and checks that the guarantee
+//! is then violated.
 
 use super::options::Options;
 
-/// A rule that a test can leave out. A process that serves leaves out none.
+/// A rule that a test can disable. In production all rules are in force.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Safeguard {
-    /// Missing markers are waited for, and leftovers are looked for (`torn`).
+    /// The worker waits for missing markers and searches for leftovers (`torn`).
     Markers,
     /// After leftovers were aborted, the three logs are made to agree (`repair`).
     Agreement,
-    /// A record beyond the expected one is believed only when it is proven (`order`).
+    /// A record beyond the expected offset is accepted only with proof (`order`).
     Gaps,
-    /// A record below the expected one is skipped.
+    /// A record below the expected offset is skipped.
     Repeats,
     /// A producer whose last result is unknown is replaced.
     Renewal,
-    /// What an aborted transaction put into the windows is taken out again.
+    /// Owners that an aborted transaction added to the windows are removed again.
     Undo,
     /// Local state is compared with the last committed block (`recovery`).
     Tails,
-    /// The end of a restore is compared with the last committed block (`complete`).
+    /// The last block read by a restore is compared with the last committed block (`complete`).
     RestoreEnd,
     /// Local owners at or beyond the committed offset are claims and not owners.
     Claims,
@@ -32,7 +33,7 @@ impl Options {
         self.without != Some(rule)
     }
 
-    /// Whether leftovers are looked for and made to agree with what was committed.
+    /// Whether leftovers are searched for and the logs made to agree with what was committed.
     #[must_use]
     pub(super) fn repairs(&self) -> bool {
         self.keeps(Safeguard::Markers) && self.keeps(Safeguard::Agreement)

@@ -1,89 +1,93 @@
 //! Records that a broker left open in the side topics (dead letters, duplicates).
 //!
-//! A side topic has no committed offset and no block of its own, so nothing redoes what is lost there: its raw record is
-//! below the committed offset. Its partitions are not the raw ones, so a worker that begins looks at all of them. What its
-//! producer left open is settled before its first transaction that could touch it: no partition runs before, neither one
-//! that is assigned nor one whose state was being read when the producer was replaced. Three sequences can no longer happen:
+//! A side topic has neither a committed offset nor a block of its own. A record that is lost there is not written again,
+//! because its raw record is below the committed offset. The partitions of a side topic are not those of the raw topic, so a
+//! worker that starts checks all of them. What its producer left open is settled before the first transaction that could touch
+//! it. No partition runs before that: neither a newly assigned one, nor one whose state was being read when the producer was
+//! replaced. This prevents three sequences:
 //!
 //! - abort without its marker in a side partition, crash, next transaction of the same id touches it, commit: a record that was
 //!   processed again appears twice.
 //! - commit without its marker in a side partition, crash, next transaction of the same id touches it, abort: the record is
-//!   nowhere.
-//! - producer replaced while the state of a partition is read, the partition runs, side topics settled: the leftovers are ended
-//!   by an abort, and with them the records of the transaction that is open.
+//!   lost.
+//! - producer replaced while the state of a partition is read, the partition runs, side topics settled: the leftovers are
+//!   aborted, and with them the records of the open transaction.
 //!
-//! Records of a committed transaction are copied first, by a producer without transactions, and everything open is then ended
-//! as aborted. A crash between the two repeats the copy: a record may stand there twice, never zero times. What decides is
-//! whether the raw record comes again: where its partition goes on beyond it ([`Core::standings`]), its transaction was
-//! committed. As long as nothing shows where that is, because the group's offset and the state have expired, nothing is
-//! settled. When another worker processed the record meanwhile, its own record shows that: it is in the same partition, as
-//! long as the side topic has as many partitions as then.
+//! Records of a committed transaction are first copied, by a producer without transactions. Then everything open is aborted.
+//! A crash between the two repeats the copy: it can write a record twice, but it never loses one. A record counts as
+//! committed if its raw record is not processed again, that is, if its raw partition resumes beyond it
+//! ([`Core::resume_points`]). As long as the resume point is unknown, because the group's offset and the state have expired,
+//! nothing is settled. If another worker processed the raw record meanwhile, its own record in the same side partition shows
+//! that, and no copy is made. This requires that the side topic still has the same number of partitions.
 //!
-//! The last stable offset shows only the first open transaction of a partition. What comes first and is not ours belongs
-//! to a living writer, which moves on, or to one that settles it when it starts. If records of ours are behind it for longer
-//! than any transaction lives, it is settled for its writer. Leftovers of others alone are left to them: nothing of ours can
-//! decide about them.
+//! The last stable offset shows only the first open transaction of a partition. If that transaction is not ours, its writer is
+//! either alive and ends it, or settles it at its next start. If our records stay behind it for longer than any transaction
+//! can be open, it is settled on behalf of its writer. Leftovers of other writers alone are left to those writers: no
+//! transaction of ours can decide about them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::markers::Touched;
-use super::repair::Standing;
+use super::repair::ResumePoint;
 use super::trouble::Trouble;
 use super::worker::{Core, World};
 use crate::clock::Clock;
 use crate::dedupe::{Coordinates, Offset, PartitionId};
 use crate::ports::{Bounds, LogId, SideRecord, Sink, StateLog};
 
-/// Slice of a question to the broker.
-const SLICE: Duration = Duration::from_secs(1);
-/// How long a look at the records may take.
-const LOOK: Duration = Duration::from_secs(2);
-/// Longest time that a copy may wait for its acknowledgements.
-const LONG: Duration = Duration::from_secs(10);
-/// Pause between two looks.
-const PAUSE: Duration = Duration::from_millis(250);
-/// How long our own records have to be open at the same place.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// Timeout of one request to the broker.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
+/// Timeout of reading the open records once.
+const READ_TIMEOUT: Duration = Duration::from_secs(2);
+/// Timeout of the acknowledgements of a copy.
+const COPY_TIMEOUT: Duration = Duration::from_secs(10);
+/// Pause between two checks.
+const CHECK_INTERVAL: Duration = Duration::from_millis(250);
+/// How long our own records have to be open at the same offset before they are settled.
+const OWN_OPEN_MIN: Duration = Duration::from_millis(500);
 
-/// What a producer that has just begun knows of the side topics.
+/// What a new producer has found in the side topics.
 #[derive(Debug, Default)]
 pub(super) struct Sides {
     is_settled: bool,
-    /// Monotonic time of the next look.
-    next_look: Duration,
-    /// The partitions in which something was open; `None` before the first look.
+    /// Monotonic time of the next check.
+    next_check: Duration,
+    /// The partitions that had open records; `None` before the first check.
     open: Option<BTreeMap<LogId, Seen>>,
 }
 
-/// What is open in a partition.
+/// The open records of a side partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Seen {
-    /// Its stable end, and the monotonic time since which that is there.
+    /// Last stable offset of the partition.
     stable: Offset,
+    /// Monotonic time since which the last stable offset has that value.
     since: Duration,
-    /// Where the reading goes on, and where it ends.
+    /// Offset at which reading continues.
     next: Offset,
+    /// High watermark, where reading ends.
     high: Offset,
-    /// Whether the first record has been read, and its writer; `None` for another program.
+    /// Whether the first open record has been read.
     has_first: bool,
+    /// Writer of the first open record; `None` for another program.
     first: Option<String>,
-    /// What is there of the first writer and of us, each raw record with the last offset of its copy.
+    /// The open records of the first writer and of ours: by writer, each raw record with the offset of its last copy.
     found: BTreeMap<String, BTreeMap<Coordinates, Offset>>,
-    /// Whether the log has said that nothing decides about it yet.
-    is_told: bool,
+    /// Whether a warning was logged that the outcome is still unknown.
+    is_logged: bool,
 }
 
-/// What to do about a partition.
+/// What to do about a side partition.
 #[derive(Debug, PartialEq, Eq)]
 enum Decision {
-    /// Nothing there is ours.
+    /// None of the open records is ours.
     Leave,
-    /// Look again.
+    /// Check again.
     Wait,
-    /// Look again: nothing shows yet where this raw partition goes on.
-    Ask(PartitionId),
-    /// Copy the records at these offsets, and end what this writer left open.
+    /// Check again: the resume point of this raw partition is unknown.
+    Unknown(PartitionId),
+    /// Copy the records at these offsets, and abort what this writer left open.
     Settle(String, Vec<Offset>),
 }
 
@@ -97,11 +101,11 @@ impl Seen {
             has_first: false,
             first: None,
             found: BTreeMap::new(),
-            is_told: false,
+            is_logged: false,
         }
     }
 
-    /// With the ends of the partition as they are now. A stable end that has moved begins anew.
+    /// Updates the bounds of the partition. If the last stable offset has moved, the open records are read again.
     fn updated(before: Option<Self>, bounds: &Bounds, now: Duration) -> Self {
         match before.filter(|seen| seen.stable == bounds.stable) {
             Some(seen) => Self { high: bounds.high, ..seen },
@@ -115,7 +119,7 @@ impl Seen {
         }
         let Some(writer) = record.writer else { return };
         if let Some(raw) = record.raw {
-            // Who processed the raw record again knew that no transaction before had committed it.
+            // A writer processes a raw record again only when no earlier transaction has committed it.
             let others = self.found.iter_mut().filter(|(name, _)| **name != writer);
             others.for_each(|(_, records)| {
                 records.remove(&raw);
@@ -127,19 +131,19 @@ impl Seen {
         }
     }
 
-    /// The raw partitions whose committed offsets decide.
+    /// The raw partitions whose resume points decide.
     fn raw(&self) -> impl Iterator<Item = PartitionId> {
         self.found.values().flat_map(BTreeMap::keys).map(|raw| raw.partition)
     }
 
-    /// Whether it has been open at the same place for longer than a transaction of a living writer.
+    /// Whether the records have been open at the same offset for longer than a transaction of a live writer can be.
     fn is_due(&self, ours: &str, now: Duration, transaction_timeout: Duration) -> bool {
-        // Our own has ended: we have taken our id over.
-        let patience = if self.first.as_deref() == Some(ours) { PATIENCE } else { transaction_timeout };
-        now.saturating_sub(self.since) >= patience
+        // Our own transaction has ended: the new producer fenced the old one.
+        let open_min = if self.first.as_deref() == Some(ours) { OWN_OPEN_MIN } else { transaction_timeout };
+        now.saturating_sub(self.since) >= open_min
     }
 
-    fn decide(&self, ours: &str, is_due: bool, standings: &BTreeMap<PartitionId, Standing>) -> Decision {
+    fn decide(&self, ours: &str, is_due: bool, points: &BTreeMap<PartitionId, ResumePoint>) -> Decision {
         if self.next < self.high {
             return Decision::Wait;
         }
@@ -149,14 +153,14 @@ impl Seen {
         if !is_due {
             return Decision::Wait;
         }
-        // Another program's transaction is not ours to end; what is ours behind it is settled all the same.
+        // The transaction of another program must not be ended by us. Our records behind it are settled nevertheless.
         let writer = self.first.clone().unwrap_or_else(|| ours.to_owned());
         let mut copies = Vec::new();
         for (raw, offset) in self.found.get(&writer).into_iter().flatten() {
-            match standings.get(&raw.partition) {
-                Some(standing) if raw.offset < standing.next => copies.push(*offset),
-                Some(standing) if standing.is_final => {}
-                _ => return Decision::Ask(raw.partition),
+            match points.get(&raw.partition) {
+                Some(point) if raw.offset < point.next => copies.push(*offset),
+                Some(point) if point.is_final => {}
+                _ => return Decision::Unknown(raw.partition),
             }
         }
         Decision::Settle(writer, copies)
@@ -164,58 +168,60 @@ impl Seen {
 }
 
 impl<W: World> Core<W> {
-    /// Whether a transaction could decide about records in a side topic that are still open.
+    /// Whether records in a side topic may still be open, so that the next transaction could commit or abort them.
     pub(super) fn waits_for_sides(&self) -> bool {
         !self.sides.is_settled
     }
 
-    /// When that is looked at again.
-    pub(super) fn next_look_at_sides(&self) -> Duration {
-        self.sides.next_look
+    /// Monotonic time of the next check of the side topics.
+    pub(super) fn next_side_check(&self) -> Duration {
+        self.sides.next_check
     }
 
-    /// When a partition is looked at again whose leftovers are not settled, because the producer was replaced while its state
-    /// was read. No record may be sent before: it would share a transaction with them.
+    /// Monotonic time at which a partition is checked again whose leftovers are unsettled, because the producer was replaced
+    /// while the state of the partition was read. No record may be sent before that: it would share a transaction with the
+    /// leftovers.
     pub(super) fn held_by_leftovers(&self, id: PartitionId) -> Option<Duration> {
         if self.waits_for_sides() {
-            return Some(self.next_look_at_sides());
+            return Some(self.next_side_check());
         }
         let is_torn = self.options.repairs() && self.partitions.get(id).is_some_and(|p| !p.untorn);
         is_torn.then(|| self.clock.elapsed())
     }
 
-    /// Forgets what is known: the producer is another one.
+    /// Resets the state of the check, because the producer was replaced.
     pub(super) fn forget_sides(&mut self) {
         self.sides = Sides::default();
     }
 
-    /// Looks once at what an earlier producer of ours left open in the side topics, and settles what is certain.
+    /// Checks once what an earlier producer of ours left open in the side topics, and settles the records whose outcome is
+    /// certain.
     pub(super) fn settle_sides(&mut self, source: &W::Source) -> Result<(), Trouble> {
         let now = self.clock.elapsed();
-        if self.sides.is_settled || now < self.sides.next_look || self.batch.is_open() {
+        if self.sides.is_settled || now < self.sides.next_check || self.batch.is_open() {
             return Ok(());
         }
         if !self.options.repairs() {
             self.sides.is_settled = true;
             return Ok(());
         }
-        // Also after a failure.
-        self.sides.next_look = now + PAUSE;
+        // Set before the check, so that it also holds after a failure.
+        self.sides.next_check = now + CHECK_INTERVAL;
         let mut open = self.open_sides(now)?;
-        let looked = self.look_at_sides(source, &mut open);
+        let checked = self.check_sides(source, &mut open);
         self.sides.is_settled = open.is_empty();
         self.sides.open = Some(open);
-        looked
+        checked
     }
 
-    /// The side partitions in which something is open, of those that matter still. Partitions that are new since the first
-    /// look hold nothing of an earlier producer.
+    /// The side partitions that have open records, among those that had some at the last check. Partitions created since the
+    /// first check have no records of an earlier producer.
     fn open_sides(&mut self, now: Duration) -> Result<BTreeMap<LogId, Seen>, Trouble> {
         let logs = match &self.sides.open {
             Some(open) => open.keys().copied().collect(),
-            None => self.log.side_logs(SLICE)?,
+            None => self.log.side_logs(REQUEST_TIMEOUT)?,
         };
-        let bounds = if logs.is_empty() { Vec::new() } else { self.log.bounds(&logs, SLICE)? };
+        let bounds = if logs.is_empty() { Vec::new() } else { self.log.bounds(&logs, REQUEST_TIMEOUT)? };
         let mut before = self.sides.open.clone().unwrap_or_default();
         let mut open = BTreeMap::new();
         for (log, bounds) in logs.into_iter().zip(bounds).filter(|(_, bounds)| bounds.has_open_records()) {
@@ -224,33 +230,35 @@ impl<W: World> Core<W> {
         Ok(open)
     }
 
-    /// Reads what is open, and decides about each partition. Leaves those that have to be looked at again.
-    fn look_at_sides(&mut self, source: &W::Source, open: &mut BTreeMap<LogId, Seen>) -> Result<(), Trouble> {
-        // Before the records are read: another worker's record in the place of ours is in the log before its offset is.
+    /// Reads the open records and decides about each partition. Keeps in `open` the partitions that have to be checked again.
+    fn check_sides(&mut self, source: &W::Source, open: &mut BTreeMap<LogId, Seen>) -> Result<(), Trouble> {
+        // The resume points are read before the records: when another worker has processed a raw record in our place, its
+        // record is in the log before its offset is committed.
         let (now, timeout) = (self.clock.elapsed(), self.options.transaction_timeout);
         let is_due = |seen: &Seen| seen.is_due(&self.options.writer, now, timeout);
         let raw: BTreeSet<PartitionId> =
             open.values().filter(|seen| is_due(seen)).flat_map(Seen::raw).collect();
         let raw: Vec<PartitionId> = raw.into_iter().collect();
-        let standings = if raw.is_empty() { BTreeMap::new() } else { self.standings(source, &raw)? };
+        let points = if raw.is_empty() { BTreeMap::new() } else { self.resume_points(source, &raw)? };
         self.read_sides(open)?;
         let ours = &self.options.writer;
         let decide = |(log, seen): (&LogId, &Seen)| {
-            (*log, seen.decide(ours, seen.is_due(ours, now, timeout), &standings))
+            (*log, seen.decide(ours, seen.is_due(ours, now, timeout), &points))
         };
         let decisions: Vec<(LogId, Decision)> = open.iter().map(decide).collect();
         for (log, decision) in decisions {
             match decision {
                 Decision::Wait => {}
-                Decision::Ask(partition) => {
-                    if let Some(seen) = open.get_mut(&log).filter(|seen| !seen.is_told) {
-                        seen.is_told = true;
+                Decision::Unknown(partition) => {
+                    if let Some(seen) = open.get_mut(&log).filter(|seen| !seen.is_logged) {
+                        seen.is_logged = true;
                         tracing::warn!(
                             ?log,
                             partition,
-                            "a broker left a transaction without its marker in a side topic, and nothing shows yet whether it \
-                             was committed: a transaction is open in the clean or the state topic of that raw partition, or the \
-                             group has no offset for it and the state topic nothing either; no record is forwarded before"
+                            "the broker left a transaction without its marker in a side topic, and it is not yet known \
+                             whether it was committed: a transaction is open in the clean or the state topic of that raw \
+                             partition, or the group has no offset for it and the state topic has no block of it; no record is \
+                             forwarded until this is known"
                         );
                     }
                 }
@@ -273,7 +281,7 @@ impl<W: World> Core<W> {
         if from_to.is_empty() {
             return Ok(());
         }
-        let (records, next) = self.log.side_records(&from_to, LOOK)?;
+        let (records, next) = self.log.side_records(&from_to, READ_TIMEOUT)?;
         for record in records {
             if let Some(seen) = open.get_mut(&record.log) {
                 seen.take(record, &self.options.writer);
@@ -298,15 +306,15 @@ impl<W: World> Core<W> {
             ?log,
             writer,
             copies = copies.len(),
-            "a broker left a transaction without its marker in a side topic; writing the records again that were committed"
+            "the broker left a transaction without its marker in a side topic; rewriting its committed records"
         );
-        self.sink.copy_aside(log, copies, LONG)?;
+        self.sink.copy_aside(log, copies, COPY_TIMEOUT)?;
         super::failpoint::pass("side_copied");
         let own = self.partitions.iter().map(|partition| partition.id).next();
-        let Some(id) = own.or_else(|| self.everywhere().first().copied()) else { return Ok(()) };
+        let Some(id) = own.or_else(|| self.all_partitions().first().copied()) else { return Ok(()) };
         self.purge(source, (writer, id), &[log])?;
-        // Without the marker of the purge the next look would find the same and copy it again, and the next commit of ours
-        // would make its offset real.
+        // If the marker of the purge is missing too, the next check would find the same records and copy them again, and our
+        // next commit would commit the offset of the purge.
         let offsets = if writer == self.options.writer { vec![id] } else { Vec::new() };
         self.await_markers(source, Touched::of([(log, stable + 1)], offsets))
     }

@@ -1,7 +1,7 @@
-//! Partitions whose records have stopped coming though the log has more: they are assigned anew inside the client.
+//! Detects stalled partitions, which deliver no records although the log has more, and reassigns them inside the client.
 //!
-//! librdkafka loses the fetcher of a partition now and then, or what it had fetched. The partition stays assigned,
-//! no error comes, and its lag grows until the next rebalance.
+//! librdkafka sometimes loses the fetcher of a partition, or records that it has fetched. The partition stays assigned,
+//! no error is reported, and the lag of the partition grows until the next rebalance.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,16 +15,16 @@ use crate::dedupe::{Offset, PartitionId};
 use crate::metrics::Stall;
 use crate::ports::Source;
 
-/// How long nothing may come of a partition that has more. A leader that moves takes a few seconds, its metadata
-/// up to ten.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a partition with more records may deliver none before it counts as stalled. A leader election takes a few seconds,
+/// and a metadata update up to ten.
+const STALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often the partitions are compared with their logs.
-const LOOK: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Where the logs of the raw topic end for `read_committed` readers, asked by other clients than the worker's own:
-/// a client that has lost a fetcher does not learn of new ends.
+/// The last stable offsets of the raw partitions. They are read by other clients than the worker's own, because a client that
+/// has lost a fetcher does not receive new log ends.
 ///
-/// Written by whoever watches the topics, read by the workers. Cloning gives the same ends.
+/// Written by the topic monitor, read by the workers. Clones share the same offsets.
 #[derive(Debug, Clone)]
 pub struct StableEnds {
     ends: Arc<Mutex<BTreeMap<PartitionId, Offset>>>,
@@ -33,18 +33,18 @@ pub struct StableEnds {
 
 impl Default for StableEnds {
     fn default() -> Self {
-        Self::with_patience(PATIENCE)
+        Self::with_patience(STALL_TIMEOUT)
     }
 }
 
 impl StableEnds {
-    /// No end is known yet; a partition counts as stalled after so long.
+    /// Creates an empty set. A partition counts as stalled after `patience`.
     #[must_use]
     pub fn with_patience(patience: Duration) -> Self {
         Self { ends: Arc::default(), patience }
     }
 
-    /// Notes where these logs end.
+    /// Sets the last stable offsets of these partitions.
     pub fn note(&self, ends: &BTreeMap<PartitionId, Offset>) {
         self.ends.lock().unwrap_or_else(PoisonError::into_inner).extend(ends);
     }
@@ -54,19 +54,20 @@ impl StableEnds {
     }
 }
 
-/// What is known of a running partition's fetching at one moment.
+/// The fetch position of a running partition at one point in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fetching {
     /// The next offset to process.
     pub next: Offset,
-    /// The stable end of the log as the client's own last fetch gave it; `None` before the first.
+    /// The last stable offset in the last fetch response of the worker's own client; `None` before the first response.
     pub fetched_end: Option<Offset>,
-    /// The stable end of the log as another client got it.
+    /// The last stable offset as read by another client.
     pub log_end: Offset,
 }
 
 impl Fetching {
-    /// What is missing: the client has not heard of what the log has, or has and delivers nothing of it.
+    /// Whether records are missing, and why: the client has not fetched what the log has, or has fetched it and does not
+    /// deliver it.
     fn missing(self) -> Option<Stall> {
         if self.log_end <= self.next {
             None
@@ -78,40 +79,40 @@ impl Fetching {
     }
 }
 
-/// Since when a partition has stood still.
+/// How long a partition has made no progress.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Silence {
-    /// What was seen when the silence began, and when that was.
+    /// The fetch position when the silence began, and the monotonic time of that.
     since: Option<(Fetching, Duration)>,
-    /// Where assigning the partition anew brought nothing: next offset, and end of the log. There may be nothing
-    /// but markers of transactions and aborted records, which no fetch delivers.
-    in_vain: Option<(Offset, Offset)>,
+    /// The next offset and the log end of the last reassignment, which brought no records if they are still the same. The log
+    /// may hold only transaction markers and aborted records there, which no fetch delivers.
+    last_reassigned: Option<(Offset, Offset)>,
 }
 
 impl Silence {
-    /// Takes in how things are; returns what is missing when the partition has to be assigned anew.
+    /// Records the current fetch position. Returns the kind of stall when the partition has to be reassigned.
     pub fn observe(&mut self, now: Duration, seen: Fetching, patience: Duration) -> Option<Stall> {
         let missing = seen.missing();
         let since = self.since.filter(|(then, _)| {
-            // A record or a new end came from the fetcher: it is alive.
+            // A change means that a record or a new log end came from the fetcher, so it is alive.
             then.next == seen.next && then.fetched_end == seen.fetched_end && then.missing() == missing
         });
         let (then, began) = *self.since.insert(since.unwrap_or((seen, now)));
         let stall = missing.filter(|_| now.saturating_sub(began) >= patience)?;
         let place = (seen.next, then.log_end.max(seen.log_end));
-        if stall == Stall::NotDelivered && self.in_vain == Some(place) {
+        if stall == Stall::NotDelivered && self.last_reassigned == Some(place) {
             return None;
         }
-        *self = Self { since: None, in_vain: Some(place) };
+        *self = Self { since: None, last_reassigned: Some(place) };
         Some(stall)
     }
 }
 
 impl<W: World> Core<W> {
-    /// Assigns those partitions anew that have stopped coming though their logs have more.
+    /// Reassigns stalled partitions inside the client.
     pub(super) fn wake_stalled(&mut self, source: &W::Source) -> Result<(), Trouble> {
         let now = self.clock.elapsed();
-        if self.compared.is_some_and(|last| now.saturating_sub(last) < LOOK) {
+        if self.compared.is_some_and(|last| now.saturating_sub(last) < CHECK_INTERVAL) {
             return Ok(());
         }
         self.compared = Some(now);
@@ -126,7 +127,7 @@ impl<W: World> Core<W> {
             let seen = Fetching { next, fetched_end: source.end(id), log_end };
             if let Some(stall) = partition.silence.observe(now, seen, patience) {
                 self.report.stalled(stall);
-                tell(id, seen, stall);
+                log_stall(id, seen, stall);
                 let last = partition.epoch.filter(|epoch| epoch.covers(next));
                 stalled.push((id, next, last));
             }
@@ -144,7 +145,7 @@ impl<W: World> Core<W> {
     }
 }
 
-fn tell(partition: PartitionId, seen: Fetching, stall: Stall) {
+fn log_stall(partition: PartitionId, seen: Fetching, stall: Stall) {
     let Fetching { next, fetched_end, log_end } = seen;
     match stall {
         Stall::NotFetched => tracing::warn!(
@@ -152,10 +153,15 @@ fn tell(partition: PartitionId, seen: Fetching, stall: Stall) {
             next,
             fetched_end,
             log_end,
-            "the client has stopped fetching a partition; assigning it anew"
+            "the client has stopped fetching a partition; reassigning it"
         ),
         Stall::NotDelivered => {
-            tracing::info!(partition, next, log_end, "no record comes though the log goes on; fetching anew");
+            tracing::info!(
+                partition,
+                next,
+                log_end,
+                "no records delivered although the log has more; refetching"
+            );
         }
     }
 }
@@ -170,63 +176,63 @@ mod tests {
         Fetching { next, fetched_end, log_end }
     }
 
-    /// What each look returned, a second apart.
-    fn looks(silence: &mut Silence, from: u64, seconds: u64, seen: Fetching) -> Vec<(u64, Stall)> {
-        let look = |second| Some((second, silence.observe(SECOND(second), seen, PATIENCE)?));
-        (from..from + seconds).filter_map(look).collect()
+    /// The stalls that are reported by one check per second, each with its second.
+    fn stalls(silence: &mut Silence, from: u64, seconds: u64, seen: Fetching) -> Vec<(u64, Stall)> {
+        let check = |second| Some((second, silence.observe(SECOND(second), seen, STALL_TIMEOUT)?));
+        (from..from + seconds).filter_map(check).collect()
     }
 
     #[test]
     fn a_partition_without_lag_is_never_stalled() {
         let mut silence = Silence::default();
-        assert_eq!(looks(&mut silence, 0, 1_000, at(10, Some(10), 10)), []);
-        // The end is asked seldom: the fetcher knows more.
-        assert_eq!(looks(&mut silence, 2_000, 1_000, at(20, Some(20), 10)), []);
-        // Nothing is there that the client could have heard of.
-        assert_eq!(looks(&mut silence, 4_000, 1_000, at(0, None, 0)), []);
+        assert_eq!(stalls(&mut silence, 0, 1_000, at(10, Some(10), 10)), []);
+        // The log end is read rarely, so the fetcher can be ahead of it.
+        assert_eq!(stalls(&mut silence, 2_000, 1_000, at(20, Some(20), 10)), []);
+        // The log is empty, so there is nothing to fetch.
+        assert_eq!(stalls(&mut silence, 4_000, 1_000, at(0, None, 0)), []);
     }
 
     #[test]
-    fn what_is_not_fetched_is_asked_for_again_and_again() {
+    fn a_partition_that_is_not_fetched_is_reassigned_repeatedly() {
         for fetched_end in [None, Some(10)] {
             let mut silence = Silence::default();
-            let stalled = looks(&mut silence, 0, 100, at(10, fetched_end, 11));
-            // Each time, patience begins anew with the look after.
+            let stalled = stalls(&mut silence, 0, 100, at(10, fetched_end, 11));
+            // The timeout restarts with the check after each reassignment.
             assert_eq!(stalled, [30, 61, 92].map(|second| (second, Stall::NotFetched)));
         }
     }
 
     #[test]
-    fn a_slow_partition_is_not_a_stalled_one() {
+    fn a_slow_partition_is_not_stalled() {
         let mut silence = Silence::default();
         for second in 0..1_000 {
             // One record in 29 seconds, with thousands waiting.
             let next = second / 29;
-            assert_eq!(silence.observe(SECOND(second), at(next, Some(9_000), 9_000), PATIENCE), None);
+            assert_eq!(silence.observe(SECOND(second), at(next, Some(9_000), 9_000), STALL_TIMEOUT), None);
         }
         for second in 1_000..2_000 {
-            // Nothing but markers and aborted records: the end moves, and the client knows.
+            // Only markers and aborted records: the log end moves, and the client receives it.
             let end = 10_000 + second / 20;
-            assert_eq!(silence.observe(SECOND(second), at(100, Some(end), end - 1), PATIENCE), None);
+            assert_eq!(silence.observe(SECOND(second), at(100, Some(end), end - 1), STALL_TIMEOUT), None);
         }
     }
 
     #[test]
-    fn the_end_of_a_transaction_is_tried_once_and_not_for_ever() {
+    fn a_transaction_marker_at_the_log_end_causes_one_reassignment() {
         let mut silence = Silence::default();
         let marker = at(10, Some(11), 11);
-        assert_eq!(looks(&mut silence, 0, 1_000, marker), [(30, Stall::NotDelivered)]);
-        // One more transaction, once more.
+        assert_eq!(stalls(&mut silence, 0, 1_000, marker), [(30, Stall::NotDelivered)]);
+        // One more transaction causes one more reassignment.
         let two = at(10, Some(13), 13);
-        assert_eq!(looks(&mut silence, 1_000, 1_000, two), [(1_030, Stall::NotDelivered)]);
-        // A record that is really missing is fetched by that.
-        assert_eq!(looks(&mut silence, 2_000, 1_000, at(13, Some(13), 13)), []);
+        assert_eq!(stalls(&mut silence, 1_000, 1_000, two), [(1_030, Stall::NotDelivered)]);
+        // A record that was really missing has been fetched by the reassignment.
+        assert_eq!(stalls(&mut silence, 2_000, 1_000, at(13, Some(13), 13)), []);
     }
 
     #[test]
-    fn patience_begins_with_the_lag_and_not_with_the_last_record() {
+    fn the_timeout_starts_with_the_lag_and_not_with_the_last_record() {
         let mut silence = Silence::default();
-        assert_eq!(looks(&mut silence, 0, 3_600, at(10, Some(10), 10)), []);
-        assert_eq!(looks(&mut silence, 3_600, 31, at(10, Some(10), 12)), [(3_630, Stall::NotFetched)]);
+        assert_eq!(stalls(&mut silence, 0, 3_600, at(10, Some(10), 10)), []);
+        assert_eq!(stalls(&mut silence, 3_600, 31, at(10, Some(10), 12)), [(3_630, Stall::NotFetched)]);
     }
 }

@@ -1,21 +1,21 @@
-//! Transactions that a broker left without their marker.
+//! Torn transactions: transactions that the broker completed without writing all transaction markers.
 //!
-//! When a partition has no leader at the moment the coordinator wants to write its marker, Kafka 4.3.0 records the
-//! transaction as complete and never writes it (KAFKA-17573, KAFKA-20734). The records stay open in that log, and
-//! **the next marker of the same producer id settles them its own way**, whatever it belongs to. The group's offsets
-//! are such a log too, one for all partitions.
+//! When a partition has no leader at the moment the coordinator writes its marker, Kafka 4.3.0 records the transaction as
+//! complete and never writes that marker (KAFKA-17573, KAFKA-20734). The records stay open in that log. **The next marker of
+//! the same producer id commits or aborts them**, whichever transaction that marker belongs to. The group's offsets are such
+//! a log too, one log for all partitions.
 //!
-//! Leftovers are only ever *aborted*, by a transaction that touches the log and is aborted itself. So it does not
-//! matter where that is cut short or by whom it is repeated: a crash in it is the same abort. Afterwards every log
-//! shows the transaction or never will, and [`super::evidence`] decides what follows. No leftover is committed by a
-//! marker: a crash on the way there would abort it.
+//! Leftovers are only ever *aborted*, by a transaction that touches the log and is aborted itself. An interruption at any
+//! point is harmless, and so is a repetition by another instance: a crash during it is the same abort. Afterwards each log
+//! shows the transaction or never will, and [`super::evidence`] decides what follows. No leftover is committed by a marker,
+//! because a crash before that marker would abort it.
 //!
-//! When no leftover can exist any more, and so nothing has to be looked for:
-//! - in the group's offsets, of our own: when a new producer has cleared them ([`Core::clear_own_offsets`]), and as long
-//!   as it sees the markers of each transaction before the next ([`super::markers`]).
-//! - in a clean and a state partition, of anybody: when their stable ends have reached their ends, at each assignment
-//!   and after each change of the producer ([`Core::without_leftovers`]).
-//! - in a side partition, of our own: when a new producer has looked at all of them ([`super::side`]).
+//! No leftover can exist any more, and no check is needed:
+//! - in the group's offsets, for our own writer: once a new producer has cleared them ([`Core::clear_own_offsets`]), as long
+//!   as it sees the markers of each transaction before it begins the next ([`super::markers`]).
+//! - in a clean and a state partition, for any writer: once the last stable offset has reached the high watermark. This is
+//!   checked at each assignment and after each change of the producer ([`Core::without_leftovers`]).
+//! - in a side partition, for our own writer: once a new producer has checked all side partitions ([`super::side`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -30,40 +30,43 @@ use crate::dedupe::{Offset, PartitionId};
 use crate::metrics::Resolution;
 use crate::ports::{Bounds, Failure, Leftover, LogId, Position, Remedy, Sink, Source, StateItem, StateLog};
 
-/// Slice of a question to the broker.
-const SLICE: Duration = Duration::from_secs(1);
-/// How long the first look at the group's offsets may take; those of other members are pending for moments only.
-const GLANCE: Duration = Duration::from_millis(300);
-/// Records of a state log in which the names of writers are looked for.
-const LAST: Offset = 100;
-/// Longest time that reading a tail or purging may take.
-const LONG: Duration = Duration::from_secs(10);
+/// Timeout of one request to the broker.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
+/// Timeout of the first check of the group's offsets. Offsets of other members are pending for a short time only.
+const FIRST_CHECK_TIMEOUT: Duration = Duration::from_millis(300);
+/// Number of records at the end of a state log that are searched for the names of writers.
+const TAIL_RECORDS: Offset = 100;
+/// Timeout of reading tails and of a purge.
+const PURGE_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl<W: World> Core<W> {
-    /// Ends what an earlier producer of our transactional id left open: in the group's offsets, because the marker of
-    /// our first commit would make it real, for partitions that are not ours now; in clean and state logs, because
-    /// their owners may not know whose it is. False: the offsets are to be looked at again.
+    /// Aborts what an earlier producer with our transactional id left open. In the group's offsets, because the marker of our
+    /// first commit would commit those offsets for partitions that are no longer assigned to us. In clean and state logs,
+    /// because the workers that own these partitions may not be able to determine the writer.
+    ///
+    /// Returns false when the offsets have to be checked again.
     pub(super) fn clear_own_offsets(&mut self, source: &W::Source) -> Result<bool, Trouble> {
         if !self.options.keeps(Safeguard::Markers) {
             return Ok(true);
         }
-        let all = self.everywhere();
+        let all = self.all_partitions();
         let open = if self.held_back_since.is_none() { self.open_logs(&all)? } else { BTreeMap::new() };
         let open: Vec<LogId> = open.into_keys().collect();
-        if open.is_empty() && Self::nothing_pending(source, &all, GLANCE)? {
+        if open.is_empty() && Self::nothing_pending(source, &all, FIRST_CHECK_TIMEOUT)? {
             return Ok(true);
         }
-        // One offset brings the marker to the log of all of them. Another member's pending offset may hold back
-        // the answer for its own partition, so each attempt takes another one.
+        // The offset of one partition is enough: the marker is written to the one log that holds the offsets of all
+        // partitions. A pending offset of another member may block the response for its own partition, so each attempt
+        // uses the next partition.
         let Some(id) = all.get(self.probed % all.len().max(1)).copied() else { return Ok(true) };
         self.probed = self.probed.wrapping_add(1);
         let writer = self.options.writer.clone();
         self.purge(source, (&writer, id), &open)?;
-        if Self::nothing_pending(source, &[id], SLICE)? {
+        if Self::nothing_pending(source, &[id], REQUEST_TIMEOUT)? {
             self.held_back_since = None;
             return Ok(true);
         }
-        // Every partition may be held back by somebody else, who is dead.
+        // The offsets of every partition may be blocked by another writer that is dead.
         let now = self.clock.elapsed();
         let since = *self.held_back_since.get_or_insert(now);
         if now.saturating_sub(since) >= self.options.transaction_timeout {
@@ -72,9 +75,9 @@ impl<W: World> Core<W> {
         Ok(false)
     }
 
-    /// Ends what a producer of ours left open in partitions that are not ours any more, when the first attempt came to
-    /// nothing: their owners may not know our name. Looks once per transaction timeout; what was open at the same place
-    /// then is nobody's who lives, or ours.
+    /// Aborts what our producer left open in partitions that are no longer assigned to us, when the first attempt failed: their
+    /// current owners may not be able to find our transactional id. Checks once per transaction timeout. What is still open at
+    /// the same offset then belongs to us or to a writer that is dead.
     pub(super) fn clear_elsewhere(&mut self, source: &W::Source) -> Result<(), Trouble> {
         let now = self.clock.elapsed();
         let (last, before) = &self.open_elsewhere;
@@ -82,50 +85,57 @@ impl<W: World> Core<W> {
         if !self.options.keeps(Safeguard::Markers) || self.batch.is_open() || !is_due {
             return Ok(());
         }
-        let open = self.open_logs(&self.everywhere())?;
+        let open = self.open_logs(&self.all_partitions())?;
         let same = open.iter().filter(|(log, at)| before.get(*log) == Some(*at));
         let same: Vec<LogId> = same.map(|(log, _)| *log).collect();
         self.open_elsewhere = (now, open);
         let Some(first) = same.first() else { return Ok(()) };
         let (writer, id) = (self.options.writer.clone(), first.partition);
         self.purge(source, (&writer, id), &same)?;
-        Self::is_cleared(source, id)
+        Self::check_cleared(source, id)
     }
 
-    /// The marker of a purge of ours can be missing too, and our next commit would make its offset real.
-    fn is_cleared(source: &W::Source, id: PartitionId) -> Result<(), Trouble> {
-        if Self::nothing_pending(source, &[id], SLICE)? {
+    /// Fails when the marker of our own purge is missing too: our next commit would then commit the offset of the purge.
+    fn check_cleared(source: &W::Source, id: PartitionId) -> Result<(), Trouble> {
+        if Self::nothing_pending(source, &[id], REQUEST_TIMEOUT)? {
             return Ok(());
         }
         Err(Failure {
             remedy: Remedy::Renew,
-            what: format!("the group's offset of partition {id} is still held back; replacing the producer"),
+            what: format!(
+                "the committed offset of partition {id} is still blocked by a pending transaction after a purge; replacing \
+                 the producer"
+            ),
             refused: None,
         }
         .into())
     }
 
-    /// The partitions that raw, clean and state topic all have: those that were there when the process began, and those
-    /// that it was given since.
-    pub(super) fn everywhere(&self) -> Vec<PartitionId> {
+    /// The partitions that exist in the raw, clean and state topic: those that existed when the process started, and those
+    /// that were assigned since.
+    pub(super) fn all_partitions(&self) -> Vec<PartitionId> {
         (0..self.options.began.max(self.partitions.end()))
             .filter(|id| self.options.reach.covers(*id))
             .collect()
     }
 
-    /// The clean and state logs of these partitions in which something is open, of whomever, and where that begins.
+    /// The clean and state logs of these partitions that have open records of any writer, each with the offset at which the
+    /// open records begin.
     fn open_logs(&self, ids: &[PartitionId]) -> Result<BTreeMap<LogId, Offset>, Trouble> {
         Ok(self.reachable(ids)?.iter().flat_map(open_of).collect())
     }
 
-    /// The ends of the clean and state logs of these partitions; without those that have no leader now, which must not hold
-    /// back the others. An error when it is all of them.
+    /// The bounds of the clean and state logs of these partitions. Leaves out partitions that have no leader now, because they
+    /// must not delay the others. Fails when no partition is reachable.
     fn reachable(&self, ids: &[PartitionId]) -> Result<Vec<Ends>, Trouble> {
-        let deadline = self.clock.elapsed() + SLICE * 2;
+        let deadline = self.clock.elapsed() + REQUEST_TIMEOUT * 2;
         let (mut found, mut failure) = (Vec::new(), None);
         let mut left = vec![ids];
         while let Some(ids) = left.pop().filter(|ids| !ids.is_empty()) {
-            match self.log.bounds(&LogId::pairs(ids), if failure.is_none() { SLICE } else { GLANCE }) {
+            match self.log.bounds(
+                &LogId::pairs(ids),
+                if failure.is_none() { REQUEST_TIMEOUT } else { FIRST_CHECK_TIMEOUT },
+            ) {
                 Ok(bounds) => {
                     let ends =
                         bounds.chunks_exact(2).filter_map(|ends| Some((*ends.first()?, *ends.last()?)));
@@ -155,8 +165,8 @@ impl<W: World> Core<W> {
         }
     }
 
-    /// The partitions among those that wait in whose clean and state logs nothing is open. What is open in the
-    /// others is waited for, or ended when nobody else will.
+    /// The waiting partitions whose clean and state logs have no open records. For the others, waits until the open records
+    /// end, and aborts them when no other writer can end them.
     pub(super) fn without_leftovers(
         &mut self,
         source: &W::Source,
@@ -181,8 +191,8 @@ impl<W: World> Core<W> {
         Ok(free)
     }
 
-    /// Something is open in a partition. A living writer moves on, and of a dead one the broker ends it after the
-    /// transaction timeout; what stands at the same place for longer is left over.
+    /// Handles open records in a partition. A live writer ends its transaction, and for a dead writer the broker ends it after
+    /// the transaction timeout. What stays open at the same offset for longer is a leftover.
     fn left_open(&mut self, source: &W::Source, ends: &Ends) -> Result<(), Trouble> {
         let (id, clean, state) = ends;
         let id = *id;
@@ -192,12 +202,12 @@ impl<W: World> Core<W> {
         let known = partition.left_open.filter(|left| left.place == place);
         let left = known.unwrap_or(LeftOpen { since: now, place, attempts: 0 });
         let writers = if known.is_none() {
-            // Ours ended when we took our id over.
+            // Our own transaction has ended, because the new producer fenced the old one.
             BTreeSet::from([self.options.writer.clone()])
         } else if now.saturating_sub(left.since) < self.options.transaction_timeout {
             BTreeSet::new()
         } else {
-            self.suspects(source, id, (state, left.attempts))?
+            self.suspected_writers(source, id, (state, left.attempts))?
         };
         let attempts = left.attempts + u32::from(known.is_some() && !writers.is_empty());
         if let Some(partition) = self.partitions.get_mut(id) {
@@ -205,43 +215,46 @@ impl<W: World> Core<W> {
         }
         let logs: Vec<LogId> = open_of(ends).map(|(log, _)| log).collect();
         writers.iter().try_for_each(|writer| self.purge(source, (writer, id), &logs))?;
-        if writers.contains(&self.options.writer) { Self::is_cleared(source, id) } else { Ok(()) }
+        if writers.contains(&self.options.writer) { Self::check_cleared(source, id) } else { Ok(()) }
     }
 
-    /// The committed offsets have been held back for longer than any living transaction.
+    /// Aborts the pending transactions of all known writers in the group's offsets. Called when the committed offsets have been
+    /// blocked for longer than any live transaction can be open.
     pub(super) fn clear_offsets(&mut self, source: &W::Source, ids: &[PartitionId]) -> Result<(), Trouble> {
         let Some(first) = ids.first() else { return Ok(()) };
         let writers = self.known_writers(source)?;
         writers.iter().try_for_each(|writer| self.purge(source, (writer, *first), &[]))
     }
 
-    /// Every writer that the group's offsets and the ends of the state logs name, and this one.
+    /// Every writer that is named in the group's offsets or at the ends of the state logs, and this instance's own.
     fn known_writers(&mut self, source: &W::Source) -> Result<BTreeSet<String>, Trouble> {
-        let all = self.everywhere();
+        let all = self.all_partitions();
         let reachable = self.reachable(&all)?.into_iter();
-        let ends = reachable.map(|(id, _, state)| (id, state.low.max(state.high.saturating_sub(LAST))));
+        let ends =
+            reachable.map(|(id, _, state)| (id, state.low.max(state.high.saturating_sub(TAIL_RECORDS))));
         let ends: Vec<(PartitionId, Offset)> = ends.collect();
         self.writers(source, &ends, &all)
     }
 
-    /// The writers that these ends of state logs and the offsets of these partitions name, and this one.
+    /// The writers that are named in the state logs from these offsets on or in the committed offsets of these partitions, and
+    /// this instance's own.
     fn writers(
         &self,
         source: &W::Source,
         ends: &[(PartitionId, Offset)],
         ids: &[PartitionId],
     ) -> Result<BTreeSet<String>, Trouble> {
-        let tails = self.log.tails(ends, Leftover::Everything, LONG)?;
-        let settled = source.committed_unstable(ids, SLICE)?;
+        let tails = self.log.tails(ends, Leftover::Everything, PURGE_TIMEOUT)?;
+        let settled = source.committed_unstable(ids, REQUEST_TIMEOUT)?;
         let committers =
             settled.iter().filter_map(|answer| Some(Checkpoint::parse(&answer.metadata)?.writer));
         let named = tails.iter().filter_map(writer_of).chain(committers.filter(|writer| !writer.is_empty()));
         Ok(named.chain([self.options.writer.clone()]).collect())
     }
 
-    /// Whose the records may be that are open in a partition: whoever wrote blocks there or committed last, and when
-    /// that was not it, anybody.
-    fn suspects(
+    /// The writers that the open records of a partition may belong to. The first attempt returns the writers of the open blocks
+    /// and of the last commit. Later attempts return all known writers.
+    fn suspected_writers(
         &mut self,
         source: &W::Source,
         id: PartitionId,
@@ -253,29 +266,30 @@ impl<W: World> Core<W> {
         self.writers(source, &[(id, state.stable)], &[id])
     }
 
-    /// Ends what a writer left open in these logs and in the group's offsets, as aborted.
+    /// Aborts what a writer left open in these logs and in the group's offsets.
     pub(super) fn purge(
         &mut self,
         source: &W::Source,
         (writer, id): (&str, PartitionId),
         logs: &[LogId],
     ) -> Result<(), Trouble> {
-        // The offset is never meant to be committed; should it be, by a marker of a later transaction, it changes nothing.
-        let settled = source.committed_unstable(&[id], SLICE)?.into_iter().next();
+        // This offset is not meant to be committed. If the marker of a later transaction commits it, nothing changes, because
+        // it is the offset that is committed now.
+        let settled = source.committed_unstable(&[id], REQUEST_TIMEOUT)?.into_iter().next();
         let (next, metadata) =
             settled.map_or((0, String::new()), |answer| (answer.offset.unwrap_or(0), answer.metadata));
-        tracing::warn!(partition = id, writer, ?logs, "ending what a transaction left open, as aborted");
+        tracing::warn!(partition = id, writer, ?logs, "aborting what a transaction left open");
         let position = Position { partition: id, next, metadata };
-        self.sink.purge(writer, logs, &position, LONG)?;
+        self.sink.purge(writer, logs, &position, PURGE_TIMEOUT)?;
         self.report.torn(Resolution::Aborted);
         Ok(())
     }
 }
 
-/// The ends of the clean and of the state log of a partition.
+/// The bounds of the clean and of the state log of a partition.
 type Ends = (PartitionId, Bounds, Bounds);
 
-/// Those of the two logs in which something is open, and where that begins.
+/// The logs that have open records, each with the offset at which these begin.
 fn open_of((id, clean, state): &Ends) -> impl Iterator<Item = (LogId, Offset)> + use<> {
     let logs = [(LogId::clean(*id), *clean), (LogId::state(*id), *state)];
     logs.into_iter().filter(|(_, bounds)| bounds.has_open_records()).map(|(log, bounds)| (log, bounds.stable))

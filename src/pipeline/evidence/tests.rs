@@ -1,4 +1,4 @@
-//! Every row of the table, and what a repair that is cut short or torn itself leaves behind.
+//! Every row of the table, and what a repair leaves behind that is interrupted or torn itself.
 
 use super::*;
 use crate::dedupe::HashKind;
@@ -13,21 +13,21 @@ fn block(first: Offset, next: Offset) -> Vec<u8> {
     Block { hash: HashKind::Xxh3, partition: 0, first, next, time_first_ms, time_last_ms, entries }.encode()
 }
 
-/// A record of the state log: its offset, the clean end of its transaction, the raw offsets that it covers.
+/// A block in the state log at `offset`, with the clean end of its transaction and the raw offsets that it covers.
 fn item(offset: Offset, clean_end: Option<Offset>, (first, next): (Offset, Offset)) -> StateItem {
     let key = Origin { clean_end, writer: "w".to_owned(), ..Origin::default() }.render();
     assert!(key.starts_with(NAMED));
     StateItem::Block { partition: 0, offset, key, block: block(first, next) }
 }
 
-/// The checkpoint that a transaction with this block leaves, and the offset.
+/// The offset that a transaction with this block commits, and its checkpoint.
 fn committed(from: Offset, (first, next): (Offset, Offset)) -> (Option<Offset>, Option<Checkpoint>) {
     let tail = Some(Tail { crc: Block::checksum(&block(first, next)), next, from: Some(from) });
     (Some(next), Some(Checkpoint { tail, state_next: from, ..Checkpoint::default() }))
 }
 
-/// Before the transaction in question: block 10..20 at state offset 2, clean up to 100. The transaction: block 20..30
-/// at state offset 4, clean up to 110.
+/// Which logs show the transaction under test: block 20..30 at state offset 4, clean up to 110. The transaction before it
+/// is committed: block 10..20 at state offset 2, clean up to 100.
 struct Case {
     clean: Shown,
     block: bool,
@@ -80,7 +80,7 @@ fn every_row_of_the_table() {
         (Shown::No, true, false, ("rewind", 20)),
         (Shown::No, false, true, ("rewind", 20)),
         (Shown::No, false, false, ("agreed", 0)),
-        // The clean log does not tell: block and offset decide for each other.
+        // The clean log has no evidence: block and offset decide for each other.
         (Shown::Unknowable, true, true, ("agreed", 0)),
         (Shown::Unknowable, true, false, ("advance", 30)),
         (Shown::Unknowable, false, true, ("redo", 30)),
@@ -94,7 +94,7 @@ fn every_row_of_the_table() {
 
 #[test]
 fn an_aborted_copy_of_blocks_that_are_committed_is_no_evidence() {
-    // The block 10..20 was written again at state offset 6, by a member that did not know how far the group is.
+    // The block 10..20 was rewritten at state offset 6, by a member that had not read the group's newest offset.
     let log = vec![item(2, Some(100), (10, 20)), item(4, Some(110), (20, 30)), item(6, Some(100), (10, 20))];
     let shown = BTreeSet::from([2, 4]);
     let decision = look(log, &shown, committed(4, (20, 30)), &|_| Shown::Yes);
@@ -103,7 +103,7 @@ fn an_aborted_copy_of_blocks_that_are_committed_is_no_evidence() {
 
 #[test]
 fn of_several_attempts_to_void_the_same_blocks_the_committed_one_is_found() {
-    // The first attempt was aborted. Of the second the offset was committed and the block was not.
+    // The first attempt was aborted. Of the second attempt, the offset was committed and the block was not.
     let void = |offset, bytes: Vec<u8>| {
         let key = Origin { writer: "w".to_owned(), ..Origin::default() }.render();
         StateItem::Block { partition: 0, offset, key, block: bytes }
@@ -133,14 +133,14 @@ fn clean_hidden(end: Option<Offset>) -> Shown {
 }
 
 #[test]
-fn a_rewind_that_was_cut_short_is_decided_again() {
+fn an_interrupted_rewind_is_decided_again() {
     let shown = BTreeSet::from([2, 4]);
     let decision = look(with_void(), &shown, committed(4, (20, 30)), &clean_hidden);
     assert_eq!(name(&decision), ("rewind", 20));
 }
 
 #[test]
-fn a_rewind_whose_offset_was_undone_is_advanced_to() {
+fn a_rewind_whose_offset_was_undone_is_completed_by_committing_the_offset() {
     for shown in [BTreeSet::from([2, 4, 6]), BTreeSet::from([2, 6])] {
         for before in [committed(4, (20, 30)), committed(2, (10, 20))] {
             let decision = look(with_void(), &shown, before, &clean_hidden);
@@ -150,14 +150,14 @@ fn a_rewind_whose_offset_was_undone_is_advanced_to() {
 }
 
 #[test]
-fn a_rewind_whose_block_was_undone_is_written_again() {
+fn a_rewind_whose_block_was_undone_is_completed_by_rewriting_the_block() {
     let decision = look(with_void(), &BTreeSet::from([2]), committed(6, (20, 20)), &clean_hidden);
     assert_eq!(name(&decision), ("redo", 20));
 }
 
 #[test]
-fn a_repeated_writing_that_was_cut_short_completes_the_first() {
-    // Two blocks, of which the second writing has only the first.
+fn an_interrupted_rewrite_does_not_hide_the_blocks_of_the_first_write() {
+    // The transaction has two blocks. The rewrite has only the first of them.
     let log = vec![
         item(2, Some(100), (10, 20)),
         item(4, Some(110), (20, 25)),
@@ -166,7 +166,7 @@ fn a_repeated_writing_that_was_cut_short_completes_the_first() {
     ];
     let shown = BTreeSet::from([2]);
     let Decision::Redo(group) = look(log, &shown, committed(2, (10, 20)), &|_| Shown::Yes) else {
-        panic!("written again");
+        panic!("the blocks are not rewritten");
     };
     assert_eq!((group.first, group.tail.next, group.blocks.len()), (20, 30, 2));
 }
@@ -191,13 +191,13 @@ fn an_attempt_of_a_member_that_had_lost_the_partition_changes_nothing() {
 }
 
 #[test]
-fn an_offset_set_by_somebody_else_is_left_to_the_policy() {
+fn an_offset_set_by_another_program_is_left_to_the_policy() {
     let log = vec![item(2, Some(100), (10, 20))];
     assert_eq!(look(log, &BTreeSet::from([2]), (Some(5), None), &|_| Shown::No), Decision::Agreed);
 }
 
 #[test]
-fn what_is_left_behind_a_block_that_retention_deleted_is_newer() {
+fn blocks_after_one_that_retention_deleted_are_newer() {
     let (offset, checkpoint) = committed(2, (10, 20));
     let of = |log: Vec<StateItem>, committed: &[Offset]| {
         let tails = Tails::new(log, &committed.iter().copied().collect());
@@ -207,16 +207,16 @@ fn what_is_left_behind_a_block_that_retention_deleted_is_newer() {
     assert_eq!(name(&of(vec![item(4, Some(110), (20, 30))], &[4])), ("advance", 30));
     assert_eq!(of(vec![], &[]), Decision::Agreed);
     // The same block, written and aborted by a member that had lost the partition.
-    let twin = Tails::new(vec![item(4, Some(110), (10, 20))], &BTreeSet::new());
+    let aborted = Tails::new(vec![item(4, Some(110), (10, 20))], &BTreeSet::new());
     let checkpoint = checkpoint.map(|it| Checkpoint { writer: "another".to_owned(), ..it });
     let (last, checkpoint) = (Shown::Unknowable, checkpoint.as_ref());
     let hidden = &[Shown::No];
-    let evidence = Evidence { committed: offset, checkpoint, state_low: 3, tails: &twin, last, hidden };
+    let evidence = Evidence { committed: offset, checkpoint, state_low: 3, tails: &aborted, last, hidden };
     assert_eq!(decide(&evidence), Decision::Agreed);
 }
 
 #[test]
-fn a_block_that_is_nowhere_is_never_accepted() {
+fn a_missing_block_is_never_accepted() {
     let log = vec![item(2, Some(100), (10, 20))];
     let decision = look(log, &BTreeSet::from([2]), committed(4, (20, 30)), &|_| Shown::Yes);
     assert_eq!(name(&decision), ("missing", 0));

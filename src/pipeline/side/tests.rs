@@ -8,7 +8,7 @@ fn raw(offset: Offset) -> Coordinates {
     Coordinates { partition: 3, offset }
 }
 
-/// What is seen of records in a partition from offset 100: each with its writer and raw offset.
+/// The state after reading open records from offset 100 on, each with its writer and raw offset.
 fn seen(records: &[(Option<&str>, Option<Offset>)]) -> Seen {
     let high = 100 + records.len() as u64;
     let mut seen = Seen::new(&Bounds { low: 0, stable: 100, high }, Duration::ZERO);
@@ -20,8 +20,8 @@ fn seen(records: &[(Option<&str>, Option<Offset>)]) -> Seen {
     seen
 }
 
-fn at(next: Offset, is_final: bool) -> BTreeMap<PartitionId, Standing> {
-    BTreeMap::from([(3, Standing { next, is_final })])
+fn at(next: Offset, is_final: bool) -> BTreeMap<PartitionId, ResumePoint> {
+    BTreeMap::from([(3, ResumePoint { next, is_final })])
 }
 
 fn settle(writer: &str, copies: &[Offset]) -> Decision {
@@ -29,7 +29,7 @@ fn settle(writer: &str, copies: &[Offset]) -> Decision {
 }
 
 #[test]
-fn what_is_below_the_committed_offset_is_copied() {
+fn records_below_the_committed_offset_are_copied() {
     let seen =
         seen(&[(Some("a"), Some(7)), (Some("b"), Some(70)), (Some("a"), Some(8)), (Some("a"), Some(9))]);
     assert_eq!(seen.decide("a", true, &at(9, true)), settle("a", &[100, 102]));
@@ -38,27 +38,27 @@ fn what_is_below_the_committed_offset_is_copied() {
 }
 
 #[test]
-fn what_is_beyond_a_committed_offset_that_may_advance_waits() {
+fn records_beyond_a_committed_offset_that_may_advance_wait() {
     let seen = seen(&[(Some("a"), Some(7)), (Some("a"), Some(8))]);
-    assert_eq!(seen.decide("a", true, &at(8, false)), Decision::Ask(3));
+    assert_eq!(seen.decide("a", true, &at(8, false)), Decision::Unknown(3));
     assert_eq!(seen.decide("a", true, &at(9, false)), settle("a", &[100, 101]));
-    assert_eq!(seen.decide("a", true, &BTreeMap::new()), Decision::Ask(3));
+    assert_eq!(seen.decide("a", true, &BTreeMap::new()), Decision::Unknown(3));
 }
 
 #[test]
-fn a_record_that_another_worker_wrote_in_its_place_is_not_copied() {
+fn a_record_that_another_worker_has_written_instead_is_not_copied() {
     let seen = seen(&[(Some("a"), Some(7)), (Some("a"), Some(8)), (Some("b"), Some(7))]);
     assert_eq!(seen.decide("a", true, &at(9, true)), settle("a", &[101]));
 }
 
 #[test]
-fn a_copy_that_a_crash_left_behind_is_copied_once() {
+fn a_record_and_its_copy_from_before_a_crash_are_copied_once() {
     let seen = seen(&[(Some("a"), Some(7)), (Some("a"), Some(7))]);
     assert_eq!(seen.decide("a", true, &at(9, true)), settle("a", &[101]));
 }
 
 #[test]
-fn leftovers_of_others_alone_are_left_to_them() {
+fn leftovers_of_other_writers_alone_are_left_to_them() {
     for writer in [Some("b"), None] {
         let seen = seen(&[(writer, Some(7))]);
         assert_eq!(seen.decide("a", true, &at(9, true)), Decision::Leave);
@@ -66,35 +66,35 @@ fn leftovers_of_others_alone_are_left_to_them() {
 }
 
 #[test]
-fn what_comes_first_and_is_not_ours_is_waited_for_and_then_settled() {
+fn a_transaction_of_another_writer_before_ours_is_settled_after_the_transaction_timeout() {
     let behind = seen(&[(Some("b"), Some(70)), (Some("a"), Some(7))]);
-    assert!(!behind.is_due("a", PATIENCE, TIMEOUT) && behind.is_due("a", TIMEOUT, TIMEOUT));
+    assert!(!behind.is_due("a", OWN_OPEN_MIN, TIMEOUT) && behind.is_due("a", TIMEOUT, TIMEOUT));
     assert_eq!(behind.decide("a", false, &at(80, true)), Decision::Wait);
     assert_eq!(behind.decide("a", true, &at(80, true)), settle("b", &[100]));
     let foreign = seen(&[(None, None), (Some("a"), Some(7))]);
-    assert!(!foreign.is_due("a", PATIENCE, TIMEOUT));
+    assert!(!foreign.is_due("a", OWN_OPEN_MIN, TIMEOUT));
     assert_eq!(foreign.decide("a", true, &at(80, true)), settle("a", &[101]));
 }
 
 #[test]
-fn a_purge_without_its_marker_is_settled_by_its_writer() {
+fn a_purge_without_its_marker_is_settled_by_its_own_writer() {
     assert_eq!(seen(&[(Some("a"), None)]).decide("a", true, &BTreeMap::new()), settle("a", &[]));
 }
 
 #[test]
-fn nothing_is_decided_early() {
+fn nothing_is_decided_before_all_is_read_and_due() {
     let young = seen(&[(Some("a"), Some(7))]);
-    assert!(!young.is_due("a", PATIENCE / 2, TIMEOUT) && young.is_due("a", PATIENCE, TIMEOUT));
+    assert!(!young.is_due("a", OWN_OPEN_MIN / 2, TIMEOUT) && young.is_due("a", OWN_OPEN_MIN, TIMEOUT));
     assert_eq!(young.decide("a", false, &at(9, true)), Decision::Wait);
     let unread = Seen { next: 100, ..young.clone() };
     assert_eq!(unread.decide("a", true, &at(9, true)), Decision::Wait);
 }
 
 #[test]
-fn a_stable_end_that_moves_begins_anew() {
+fn open_records_are_read_again_after_the_last_stable_offset_moves() {
     let before = seen(&[(Some("a"), Some(7))]);
-    let same = Seen::updated(Some(before.clone()), &Bounds { low: 0, stable: 100, high: 105 }, PATIENCE);
+    let same = Seen::updated(Some(before.clone()), &Bounds { low: 0, stable: 100, high: 105 }, OWN_OPEN_MIN);
     assert_eq!(same, Seen { high: 105, ..before.clone() });
     let moved = Bounds { low: 0, stable: 101, high: 105 };
-    assert_eq!(Seen::updated(Some(before), &moved, PATIENCE), Seen::new(&moved, PATIENCE));
+    assert_eq!(Seen::updated(Some(before), &moved, OWN_OPEN_MIN), Seen::new(&moved, OWN_OPEN_MIN));
 }
