@@ -52,16 +52,16 @@ pub(super) fn supervise(service: &Service, stop: &Arc<AtomicBool>) -> Result<(),
     let store = Held::new(opened.store.joining(joining(config)));
     let reach = Reach::new(topology.partitions);
     let ends = StableEnds::default();
-    let (control, asked) = Control::new(rule(config, hasher), config.group.workers);
-    let workers: Result<Vec<_>, Ended> = asked
+    let (control, requests) = Control::new(rule(config, hasher), config.group.workers);
+    let workers: Result<Vec<_>, Ended> = requests
         .into_iter()
         .enumerate()
-        .map(|(number, asked)| {
+        .map(|(number, requests)| {
             let options = options(config, hasher, (&topology, &reach), number);
             // The client has one size limit for the batches of all topics.
             let largest_batch = [topology.largest_batch, topology.largest_state].into_iter().flatten().min();
             let settings = Settings { largest_batch, ..settings(config, number) };
-            spawn(service, (number, asked, ends.clone()), (settings, options), &store, stop)
+            spawn(service, (number, requests, ends.clone()), (settings, options), &store, stop)
         })
         .collect();
     // Cannot be set already: the supervisor runs once.
@@ -149,7 +149,7 @@ impl Running {
 
 fn spawn(
     service: &Service,
-    (number, asked, ends): (usize, Receiver<Asked>, StableEnds),
+    (number, requests, ends): (usize, Receiver<Asked>, StableEnds),
     (settings, options): (Settings, Options),
     store: &Held<SledStore>,
     stop: &Arc<AtomicBool>,
@@ -165,7 +165,7 @@ fn spawn(
         let sink = KafkaSink::new(settings);
         let ports = (source, sink, log, store);
         let worker = Worker::<Production>::new(ports, SystemClock::start(), options, report);
-        Ok(worker.answering(asked).comparing(ends).run(&stop, &counter)?)
+        Ok(worker.answering(requests).comparing(ends).run(&stop, &counter)?)
     };
     let thread = std::thread::Builder::new().name(format!("worker-{number}")).spawn(work).map_err(|e| {
         Ended::failed(format!(

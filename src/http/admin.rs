@@ -99,11 +99,11 @@ impl FromRequestParts<Endpoint> for Operator {
 pub(super) async fn state(
     _operator: Operator,
     State(shown): State<Endpoint>,
-    Query(asked): Query<Vec<(String, String)>>,
+    Query(parameters): Query<Vec<(String, String)>>,
 ) -> Response {
     let mut texts = Vec::new();
     let mut partition = None;
-    for (name, value) in asked {
+    for (name, value) in parameters {
         match (name.as_str(), value.parse::<u32>()) {
             ("id", _) => texts.push(value),
             ("partition", Ok(number)) => partition = Some(number),

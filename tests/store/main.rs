@@ -57,8 +57,7 @@ fn reopened(dir: &Path) -> SledStore {
     store
 }
 
-/// The identity at an offset. `writing` numbers the writes of that offset: after a rewind, other identities are
-/// written.
+/// The identity at an offset. `writing` numbers its writes: a rewound group writes other identities.
 fn identity(partition: PartitionId, offset: Offset, writing: u64) -> Identity {
     let mixed = (u128::from(offset) << 40 | u128::from(writing) << 8 | u128::from(partition))
         .wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835);
