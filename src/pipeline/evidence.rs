@@ -234,15 +234,16 @@ pub(super) fn decide(evidence: &Evidence<'_>) -> Decision {
     if last.is_some_and(|group| is_named(&group)) {
         return agreed_blocks(tails, checkpoint);
     }
-    let voided = |group: &Group| is_named(&group) && !tails.is_newest(group);
-    if let (true, Some(last)) = (tails.shown.iter().chain(&tails.hidden).any(voided), last) {
+    // An earlier attempt can have written the same block. The committed one is the last of them.
+    let attempt = tails.shown.iter().chain(&tails.hidden).filter(is_named).max_by_key(|group| group.at);
+    if let (true, Some(last)) = (attempt.is_some_and(|group| !tails.is_newest(group)), last) {
         return Decision::Advance(last.clone());
     }
     let is_cut = named.from.is_some_and(|from| from < evidence.state_low);
     // A member that had lost the partition may have written the same block and aborted it. Where retention has deleted the
     // committed block, the aborted one must not be mistaken for it.
     let is_other = |group: &Group| is_cut && !group.is_by(&checkpoint.writer);
-    match tails.hidden.iter().zip(evidence.hidden).find(|(group, _)| is_named(group) && !is_other(group)) {
+    match tails.hidden.iter().zip(evidence.hidden).rfind(|(group, _)| is_named(group) && !is_other(group)) {
         Some((group, Shown::No)) => Decision::Rewind(group.first.min(committed), group.clone()),
         Some((group, _)) => Decision::Redo(group.clone()),
         // The checkpoint was written by a version that does not store the state offset of the block.

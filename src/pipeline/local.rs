@@ -50,6 +50,15 @@ pub(super) fn plan(head: Option<Head>, committed: Option<Offset>, checkpoint: Op
     if checkpoint.forgets == head.forgets { Plan::Load } else { catch_up }
 }
 
+/// Whether the last block of the store is the last committed one.
+pub(super) fn has_last_block(head: &Head, checkpoint: Option<&Checkpoint>) -> bool {
+    let same = |checkpoint: &Checkpoint| {
+        checkpoint.forgets == head.forgets
+            && checkpoint.tail.is_some_and(|tail| Some((tail.crc, tail.next)) == head.tail)
+    };
+    checkpoint.is_some_and(same)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::checkpoint::Checkpoint;
 use super::loading::{Next, cut_back};
-use super::local::{Plan, plan};
+use super::local::{Plan, has_last_block, plan};
 use super::order::Order;
 use super::partition::{Partition, Phase};
 use super::safeguard::Safeguard;
@@ -16,7 +16,7 @@ use super::trouble::Trouble;
 use super::worker::{Core, World};
 use crate::clock::Clock;
 use crate::dedupe::{Offset, PartitionId};
-use crate::ports::{Committed, Remedy, Sink, Source, StateLog, Store};
+use crate::ports::{Committed, LogId, Remedy, Sink, Source, StateLog, Store};
 
 /// Timeout of one request to the broker between two polls.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
@@ -184,10 +184,21 @@ impl<W: World> Core<W> {
             (Some(_), Some(_)) if !self.options.keeps(Safeguard::Tails) => Plan::Load,
             _ => plan(head, answer.offset, checkpoint.as_ref()),
         };
+        let last = head.filter(|head| has_last_block(head, checkpoint.as_ref())).and_then(|head| head.tail);
         match plan {
             Plan::Load => {
                 let (checkpoint, committed) = (checkpoint.unwrap_or_default(), answer.offset.unwrap_or(0));
                 self.claim(answer, Some(&checkpoint), committed)?;
+                self.begin_loading(id, committed, Next::Start(answer.clone(), checkpoint))
+            }
+            // The state topic no longer holds the last transaction: the store is all that is left of it.
+            Plan::CatchUp { from, .. } if last.is_some() && self.is_deleted(id, from)? => {
+                let (checkpoint, committed) = (checkpoint.unwrap_or_default(), answer.offset.unwrap_or(0));
+                self.claim(
+                    answer,
+                    Some(&checkpoint),
+                    last.map_or(committed, |(_, next)| next.min(committed)),
+                )?;
                 self.begin_loading(id, committed, Next::Start(answer.clone(), checkpoint))
             }
             Plan::CatchUp { confirmed, from } => {
@@ -197,6 +208,12 @@ impl<W: World> Core<W> {
             }
             Plan::Restore => self.begin_restore(source, answer, checkpoint.as_ref(), None),
         }
+    }
+
+    /// Whether the state topic no longer holds what it had from this offset on.
+    fn is_deleted(&mut self, id: PartitionId, from: Offset) -> Result<bool, Trouble> {
+        let log = self.log.bounds(&[LogId::state(id)], REQUEST_TIMEOUT)?;
+        Ok(log.first().is_some_and(|log| from < log.low))
     }
 
     /// Undoes the open transaction in memory and in the local store. It was not committed: C is unchanged.
@@ -290,7 +307,12 @@ impl<W: World> Core<W> {
     /// Adds a position that only this worker has to the next commit, although no record has arrived.
     fn settle_position(&mut self, source: &W::Source, id: PartitionId) -> Result<(), Trouble> {
         let Some(partition) = self.partitions.get_mut(id).filter(|p| p.unsettled) else { return Ok(()) };
-        self.batch.begin(&mut self.sink, || self.clock.elapsed())?;
+        if let Err(failed) = self.batch.begin(&mut self.sink, || self.clock.elapsed()) {
+            // No record may be processed before the position is in a transaction: the blocks of a partition that goes back
+            // must not cover its first records too.
+            partition.relocate(self.clock.elapsed());
+            return Err(failed.into());
+        }
         self.batch.touch(id, &mut partition.open);
         if self.batch.is_full(&self.options) { self.commit(source) } else { Ok(()) }
     }

@@ -256,7 +256,7 @@ fn told(what: &str) -> (usize, Offset) {
             .and_then(|number| number.parse::<u64>().ok())
             .expect(what)
     };
-    (usize::try_from(after("for partition ")).unwrap(), after("committed up to "))
+    (usize::try_from(after("for partition ")).unwrap(), after("committed blocks up to "))
 }
 
 /// Transactional id of a worker.

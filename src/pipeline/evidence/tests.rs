@@ -119,6 +119,20 @@ fn of_several_attempts_to_void_the_same_blocks_the_committed_one_is_found() {
     }
 }
 
+#[test]
+fn an_earlier_aborted_attempt_with_the_same_block_is_not_the_committed_one() {
+    // A transaction back to 20 was aborted, one that voids from 30 on was committed, and then the first one again: its offset is
+    // committed, and its block is not shown.
+    let log = vec![
+        item(2, Some(100), (20, 30)),
+        item(4, None, (20, 20)),
+        item(6, None, (30, 30)),
+        item(8, None, (20, 20)),
+    ];
+    let decision = look(log, &BTreeSet::from([2, 6]), committed(8, (20, 20)), &|_| Shown::Yes);
+    assert_eq!(name(&decision), ("redo", 20));
+}
+
 /// The void block of a rewind to 20, at state offset 6; it has no clean records.
 fn with_void() -> Vec<StateItem> {
     vec![item(2, Some(100), (10, 20)), item(4, Some(110), (20, 30)), item(6, None, (20, 20))]
