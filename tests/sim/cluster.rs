@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
-use dedupd::dedupe::{Block, Offset, PartitionId};
+use dedupd::dedupe::{Offset, PartitionId};
 use dedupd::pipeline::Checkpoint;
 use dedupd::ports::{Failure, LogId, Position, Remedy};
 
@@ -208,18 +208,6 @@ impl Cluster {
         self.begun.is_empty()
             && self.late.is_empty()
             && self.writers.values().all(|w| w.open.is_none() && w.completing.is_none())
-    }
-
-    /// One past the last raw offset that any log shows as processed. An offset whose marker is missing may be behind.
-    pub fn processed(&self, partition: usize) -> Offset {
-        let settled = self.offsets[partition].settled.as_ref().map_or(0, |(offset, _)| *offset);
-        let clean = self.shown(partition).map(|raw| raw.at.offset + 1);
-        // A repair goes on behind a block that was committed and is hidden; under which leader its records were read is not
-        // known then.
-        let hidden = self.state[partition].everything(0).filter(|_| self.is_torn());
-        let blocks = self.state[partition].ever_committed().chain(hidden);
-        let blocks = blocks.filter_map(|(_, record)| Block::decode(&record.block).ok());
-        clean.chain(blocks.map(|block| block.next)).fold(settled, Offset::max)
     }
 
     /// What clean shows of the records of a raw partition, without those that raw has lost to others.

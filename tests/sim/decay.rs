@@ -88,6 +88,18 @@ impl Cluster {
         torn.iter().any(|fault| counts.contains_key(fault.name()))
     }
 
+    /// One past the last raw offset that any log shows as processed. An offset whose marker is missing may be behind.
+    pub fn processed(&self, partition: usize) -> Offset {
+        let settled = self.offsets[partition].settled.as_ref().map_or(0, |(offset, _)| *offset);
+        let clean = self.shown(partition).map(|raw| raw.at.offset + 1);
+        // A repair goes on behind a block that was committed and is hidden; under which leader its records were read is not
+        // known then.
+        let hidden = self.state[partition].everything(0).filter(|_| self.is_torn());
+        let blocks = self.state[partition].ever_committed().chain(hidden);
+        let blocks = blocks.filter_map(|(_, record)| Block::decode(&record.block).ok());
+        clean.chain(blocks.map(|block| block.next)).fold(settled, Offset::max)
+    }
+
     /// An operator sets the offsets that the group and the state topic have lost, or that were set before and are not what
     /// the state topic says, to where the clean topic shows that the group stood. `told` is the least for a partition, which a message
     /// named: local state can know more than what is left in the topics.
