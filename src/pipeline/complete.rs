@@ -131,10 +131,24 @@ impl<W: World> Core<W> {
     }
 }
 
-/// The local state, as (state offset, raw offset), if the state topic can be read on from it. If the log starts after that
-/// state offset, newer blocks may have been deleted.
-pub(super) fn usable(local: Option<(Offset, Offset)>, log: &Bounds) -> Option<(Offset, Offset)> {
-    local.filter(|(from, _)| (log.low..=log.stable).contains(from))
+/// Whether a state log whose old records were deleted had other records behind local state that continues at `from`: more
+/// than the marker of the transaction that wrote its last block. Local state that continues at 0 has no last block.
+pub(super) fn is_behind_the_log(from: Offset, log: &Bounds) -> bool {
+    from + Offset::from(from > 0) < log.low
+}
+
+/// What of the local state is a base to continue from: (state offset, raw offset). Where the log no longer holds that state
+/// offset, and held nothing else behind it, local state is still complete for a group without an offset.
+pub(super) fn usable(
+    local: Option<(Offset, Offset)>,
+    log: &Bounds,
+    committed: Option<Offset>,
+) -> Option<(Offset, Offset)> {
+    let (from, confirmed) = local?;
+    if (log.low..=log.stable).contains(&from) {
+        return local;
+    }
+    (committed.is_none() && from < log.low && !is_behind_the_log(from, log)).then_some((log.low, confirmed))
 }
 
 /// The stream time, in epoch milliseconds, from which on the window is complete when older blocks are deleted.
@@ -189,12 +203,14 @@ mod tests {
     #[test]
     fn local_state_is_unusable_if_the_log_starts_after_it() {
         let log = Bounds { low: 10, stable: 20, high: 25 };
-        let is_usable = |from| usable(Some((from, 7)), &log).is_some();
+        let is_usable = |from| usable(Some((from, 7)), &log, Some(7)).is_some();
         assert_eq!([9, 10, 20, 21].map(is_usable), [false, true, true, false]);
-        // All records are deleted, and nothing was written after the marker at which the local state ends.
-        assert!(usable(Some((25, 7)), &Bounds { low: 25, stable: 25, high: 25 }).is_some());
-        // The local state has no committed block: the record at offset 0 is unknown.
-        assert!(usable(Some((0, 0)), &Bounds { low: 1, stable: 1, high: 1 }).is_none());
+        // All records are deleted. Behind the local state there was only the marker of its last transaction, or more.
+        let empty = Bounds { low: 25, stable: 25, high: 25 };
+        assert_eq!(usable(Some((24, 7)), &empty, None), Some((25, 7)));
+        assert_eq!(usable(Some((23, 7)), &empty, None), None);
+        // Nothing local was ever committed: what was at offset 0 is not known.
+        assert_eq!(usable(Some((0, 0)), &Bounds { low: 1, stable: 1, high: 1 }, None), None);
     }
 
     #[test]

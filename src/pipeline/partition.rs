@@ -244,8 +244,7 @@ impl Partition {
         self.rewound = false;
         self.anew.clear();
         self.unsettled = false;
-        // The transaction marker follows the last record of the transaction.
-        self.state_next = state_end.map_or(self.state_next, |end| self.state_next.max(end + 1));
+        self.state_next = state_end.map_or(self.state_next, |end| end.max(self.state_next));
         self.tail = open.tail.or(self.tail);
         self.limit = self.limit.and_then(|limit| (limit < 1 << 20).then_some(limit * 2));
         if let Some(forgotten) = &open.forgotten {

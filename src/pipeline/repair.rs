@@ -78,7 +78,7 @@ impl<W: World> Core<W> {
             let is_ours = self.partitions.get(id).is_some();
             let head = if is_ours { self.store.head(id)? } else { None };
             let local = head.map(|head| (head.state_next, head.confirmed));
-            let local_end = usable(local, &known.state).map(|(_, confirmed)| confirmed);
+            let local_end = usable(local, &known.state, None).map(|(_, confirmed)| confirmed);
             match known.resume_point(&shown, local_end) {
                 Some(point) => drop(resume_points.insert(id, point)),
                 None if is_ours => return Err(self.all_expired(id, local).into()),

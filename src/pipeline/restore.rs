@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::checkpoint::{Checkpoint, Origin, Tail};
-use super::complete::usable;
+use super::complete::{is_behind_the_log, usable};
 use super::failpoint;
 use super::loading::{Stored, clear, cut_back};
 use super::options::Start;
@@ -45,8 +45,8 @@ impl<W: World> Core<W> {
             ))
             .into());
         }
-        let usable = usable(local, &bounds);
-        let is_behind = local.is_some_and(|(from, _)| from < bounds.low);
+        let usable = usable(local, &bounds, answer.offset);
+        let is_behind = local.is_some_and(|(from, _)| is_behind_the_log(from, &bounds));
         if answer.offset.is_none() && is_behind && bounds.low >= bounds.stable {
             return Err(self.all_expired(id, local).into());
         }

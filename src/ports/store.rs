@@ -9,8 +9,7 @@ use crate::dedupe::{Block, BlockView, Coordinates, Identity, Offset, PartitionId
 pub struct Head {
     /// Raw offset up to which the local blocks are known to be committed. Owners at or beyond it are unconfirmed.
     pub confirmed: Offset,
-    /// State topic offset at which a read continues to get what lies beyond `confirmed`: the offset after the marker
-    /// of the last transaction, where that is known.
+    /// State topic offset at which a read continues to get what lies beyond `confirmed`.
     pub state_next: Offset,
     /// Stream time at `confirmed`, epoch milliseconds.
     pub stream_time_ms: i64,
