@@ -98,7 +98,7 @@ fn a_group_set_back_stops_the_process_by_default() {
     text.wait(LIMIT);
     let (_, after) = text
         .text()
-        .rsplit_once("set the group's offset back to ")
+        .rsplit_once("reset the group's offset to ")
         .map(|(a, b)| (a.to_owned(), b.to_owned()))
         .unwrap();
     let advised: i64 = after.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap();
