@@ -69,7 +69,7 @@ fn another_field_never_counts_as_a_known_id() {
     assert_eq!(news(&pipe, &running, &[new, new], now), 1, "an event whose id is the order of another");
     let short = || running.metric("dedupd_window_seconds{partition=\"0\"}").filter(|seconds| *seconds < 60.0);
     wait_until("the window to be told as begun", LIMIT, short);
-    wait_until("its reason", LIMIT, || running.get("/")?.contains("begun anew").then_some(()));
+    wait_until("its reason", LIMIT, || running.get("/")?.contains("restarted empty").then_some(()));
     running.kill9();
 
     // The change is accepted for good: from local state, from the state topic, and without the group's offset.
