@@ -114,8 +114,7 @@ pub struct Partition {
     pub committed: Offset,
     /// The next raw offset expected; ahead of `committed` while a transaction is open.
     pub next: Offset,
-    /// State topic offset at or before everything newer than `committed`: the offset after the last transaction
-    /// marker, where that is known.
+    /// State topic offset at or before everything newer than `committed`.
     pub state_next: Offset,
     /// The last committed block.
     pub tail: Option<Tail>,
