@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::dedupe::identity::Fields;
 use crate::dedupe::{Coordinates, Offset, PartitionId};
-pub use epoch::Epoch;
+pub use epoch::{Epoch, Truncation};
 pub use failure::{Failure, Refused, Remedy};
 pub use store::{Head, Store, StoreError, Visit};
 
@@ -150,8 +150,8 @@ pub trait Source {
     ) -> Result<(), Failure> {
         self.seek(&[(partition, offset)])
     }
-    /// The offset from which on the log differs from the one that was read, if the last seek detected a truncation.
-    fn truncated(&self, _partition: PartitionId) -> Option<Offset> {
+    /// What the client found at the position of the last seek, if that position is outside of the log.
+    fn truncated(&self, _partition: PartitionId) -> Option<Truncation> {
         None
     }
     /// Removes assigned partitions from the client and assigns them again, each at its offset and with the comparison

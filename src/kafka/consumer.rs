@@ -22,7 +22,7 @@ use super::group::GroupContext;
 use super::native;
 use super::record::RawRecord;
 use crate::dedupe::{Offset, PartitionId};
-use crate::ports::{Bounds, Committed, Epoch, Failure, GroupEvent, Remedy, Source};
+use crate::ports::{Bounds, Committed, Epoch, Failure, GroupEvent, Remedy, Source, Truncation};
 
 /// Time limit of a seek; it waits for the client's own threads, not for the broker.
 const SEEK_WAIT: Duration = Duration::from_secs(5);
@@ -46,8 +46,8 @@ pub struct KafkaSource {
     damaged: RefCell<BTreeSet<(i32, i64)>>,
     /// The leader epoch that the next seek of a partition compares with the leader's log.
     epochs: RefCell<BTreeMap<PartitionId, Epoch>>,
-    /// The end of the unchanged part of each log that was found to be truncated.
-    truncated: RefCell<BTreeMap<PartitionId, Offset>>,
+    /// What the client found where the position of the last seek is outside of the log.
+    truncated: RefCell<BTreeMap<PartitionId, Truncation>>,
 }
 
 impl KafkaSource {
@@ -197,6 +197,9 @@ impl Source for KafkaSource {
         self.assign_at(&with_start)?;
         self.consumer.context().rebalance_handled();
         self.owned.borrow_mut().extend(starts.iter().map(|(p, _)| *p));
+        for (partition, _) in starts {
+            self.truncated.borrow_mut().remove(partition);
+        }
         self.resume(&with_start)
     }
 
@@ -237,7 +240,7 @@ impl Source for KafkaSource {
         self.seek(&[(partition, offset)])
     }
 
-    fn truncated(&self, partition: PartitionId) -> Option<Offset> {
+    fn truncated(&self, partition: PartitionId) -> Option<Truncation> {
         self.truncated.borrow().get(&partition).copied()
     }
 

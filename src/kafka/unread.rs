@@ -1,8 +1,8 @@
 //! Read errors that are about the log of one partition: damaged batches and log truncation.
 
 use super::native::ReadError;
-use crate::dedupe::{Offset, PartitionId};
-use crate::ports::{Failure, Remedy};
+use crate::dedupe::PartitionId;
+use crate::ports::{Failure, Remedy, Truncation};
 
 /// The failure for a batch with damaged bytes. `is_second` means that a second read had the same result. After the first
 /// read the batch is read again, because it may have been damaged in transit.
@@ -30,13 +30,15 @@ pub(super) fn damaged(
     Failure { remedy: Remedy::Stop, what, refused: None }
 }
 
-/// The partition, and the end of the part of its log that is unchanged, when the client detected a truncation by leader
-/// epochs. The client reports that offset only in the error text (`rdkafka_offset.c`).
-pub(super) fn truncated(error: &ReadError) -> Option<(PartitionId, Offset)> {
+/// The partition of an error about a position outside of the log, and where that log was truncated. The client reports the
+/// offset that it found by leader epochs only in the error text (`rdkafka_offset.c`).
+pub(super) fn truncated(error: &ReadError) -> Option<(PartitionId, Truncation)> {
     let (partition, _) = error.at?;
-    let (_, rest) = error.reason.split_once("broker end offset is ")?;
-    let end: String = rest.chars().take_while(char::is_ascii_digit).collect();
-    Some((u32::try_from(partition).ok()?, end.parse().ok()?))
+    let end = error.reason.split_once("broker end offset is ").and_then(|(_, rest)| {
+        let end: String = rest.chars().take_while(char::is_ascii_digit).collect();
+        end.parse().ok()
+    });
+    Some((u32::try_from(partition).ok()?, end.map_or(Truncation::Unknown, Truncation::At)))
 }
 
 #[cfg(test)]
@@ -54,10 +56,10 @@ mod tests {
     fn the_end_of_a_truncated_log_is_parsed_from_the_error_text_of_the_client() {
         let text = "Partition log truncation detected at offset 100 (leader epoch 5): broker end offset is 60 (offset leader \
                      epoch 5). Reset to INVALID.: Local: Log truncation detected (broker 1)";
-        assert_eq!(truncated(&read_error(text)), Some((3, 60)));
+        assert_eq!(truncated(&read_error(text)), Some((3, Truncation::At(60))));
         let unknown = "No epoch found less or equal to offset 9 (leader epoch 5): broker end offset is -1 (offset leader";
         for text in ["", "fetch failed due to requested offset not available on the broker", unknown] {
-            assert_eq!(truncated(&read_error(text)), None, "{text}");
+            assert_eq!(truncated(&read_error(text)), Some((3, Truncation::Unknown)), "{text}");
         }
         assert_eq!(truncated(&ReadError { at: None, ..read_error(text) }), None);
     }

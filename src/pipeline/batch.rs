@@ -123,6 +123,11 @@ impl Partitions {
         self.0.get_mut(id as usize)?.take()
     }
 
+    /// Removes all partitions. [`Self::end`] stays: leftovers of partitions that were added later are still to be found.
+    pub fn remove_all(&mut self) {
+        self.0.fill_with(|| None);
+    }
+
     /// All partitions, in the order of their numbers.
     pub fn iter(&self) -> impl Iterator<Item = &Partition> {
         self.0.iter().filter_map(Option::as_deref)

@@ -78,6 +78,16 @@ impl Group {
         self.blocks.last().is_some_and(same) && is_open && !self.is_whole()
     }
 
+    /// Takes the name and the end of the transaction from a later block, if that block is the one that a checkpoint names: the
+    /// last one of the unnamed kind. Of a transaction that was cut short before it, the last block that there is.
+    fn take_name(&mut self, is_unnamed: bool, tail: Tail, end_ms: i64) {
+        if (is_unnamed, tail.next) >= (self.is_unnamed, self.tail.next) {
+            self.is_unnamed = is_unnamed;
+            self.tail = Tail { from: self.tail.from, ..tail };
+            self.times.1 = end_ms;
+        }
+    }
+
     /// Whether it has all its blocks, where that is known: without clean records there is one for each kind.
     fn is_whole(&self) -> bool {
         self.is_unnamed && self.clean_end().is_none()
@@ -115,6 +125,13 @@ impl Tails {
         self.shown.last().is_none_or(|last| hidden.at > last.at)
     }
 
+    /// The transactions that can be the last one: the last committed one, and the aborted ones after it. There can be several
+    /// of the latter, because a member that has lost the partition may write until it detects the loss.
+    pub fn last(&self) -> impl Iterator<Item = &Group> {
+        let newest = self.hidden.iter().filter(|group| self.is_newest(group));
+        self.shown.last().into_iter().chain(newest)
+    }
+
     fn add(&mut self, offset: Offset, origin: Origin, bytes: Vec<u8>, is_shown: bool) {
         if Forgotten::is_here(&bytes) {
             let Ok(forgotten) = Forgotten::decode(&bytes) else { return };
@@ -141,12 +158,8 @@ fn push(groups: &mut Vec<Group>, at: Offset, origin: Origin, (block, bytes): (Bl
     if let Some(last) = groups.last_mut().filter(|last| last.continues_with(&origin, &block)) {
         last.at = at;
         last.first = last.first.min(block.first);
-        // The same blocks may follow once more, cut short at any of them: what names the transaction is the last one it has.
-        if last.tail.next <= block.next && (is_unnamed || !last.is_unnamed) {
-            last.tail = Tail { from: last.tail.from, ..tail };
-            last.times.1 = block.time_last_ms;
-        }
-        last.is_unnamed |= is_unnamed;
+        // The same blocks may follow once more, cut short at any of them.
+        last.take_name(is_unnamed, tail, block.time_last_ms);
         last.blocks.push((origin, bytes));
         return;
     }
@@ -209,17 +222,16 @@ impl Decision {
 /// Decides by the table at the top of this module.
 pub(super) fn decide(evidence: &Evidence<'_>) -> Decision {
     let tails = evidence.tails;
-    if evidence.committed.is_some() && evidence.checkpoint.is_none() {
-        // Another program has set the offset. `group.on_rewind` defines how that is handled.
-        return Decision::Agreed;
-    }
     if let Some(group) = shown_but_for_its_blocks(tails, evidence.hidden) {
         return Decision::Redo(group);
     }
     let last = tails.shown.last();
     if let Some(group) = last.filter(|_| evidence.last == Shown::No) {
-        return Decision::Rewind(group.first.min(evidence.committed.unwrap_or(group.first)), group.clone());
+        // What was committed before this transaction stays committed, also when another program has set a lower offset.
+        let own = evidence.committed.filter(|_| evidence.checkpoint.is_some());
+        return Decision::Rewind(group.first.min(own.unwrap_or(group.first)), group.clone());
     }
+    // Without metadata another program has set the offset. It stays, and `group.on_rewind` defines what follows from it.
     let Some((committed, checkpoint)) = evidence.committed.zip(evidence.checkpoint) else {
         return Decision::Agreed;
     };
@@ -281,11 +293,7 @@ fn shown_but_for_its_blocks(tails: &Tails, shown: &[Shown]) -> Option<Group> {
     let mut whole = copies.next()?.clone();
     for copy in copies {
         whole.first = whole.first.min(copy.first);
-        // Of a copy that was cut short, the last block names nothing.
-        if copy.is_unnamed && (!whole.is_unnamed || copy.tail.next >= whole.tail.next) {
-            whole.is_unnamed = true;
-            whole.tail = Tail { from: whole.tail.from, ..copy.tail };
-        }
+        whole.take_name(copy.is_unnamed, copy.tail, copy.times.1);
         whole.blocks.extend(copy.blocks.iter().cloned());
     }
     let mut known = BTreeSet::new();

@@ -9,7 +9,7 @@ use super::worker::{Core, World};
 use crate::clock::Clock;
 use crate::dedupe::{Offset, PartitionId};
 use crate::metrics::Beginning;
-use crate::ports::{Bounds, Failure, Remedy, Source};
+use crate::ports::{Bounds, Failure, Remedy, Source, Truncation};
 
 /// Timeout of one request to the broker between two polls.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
@@ -25,9 +25,11 @@ impl<W: World> Core<W> {
         let committed = self.partitions.get(id).map_or(0, |partition| partition.committed);
         let bounds = source.bounds(id, REQUEST_TIMEOUT)?;
         let truncated = source.truncated(id);
-        if truncated.is_none() && committed > bounds.high && self.can_compare(id, committed) {
+        let epoch = self.partitions.get(id).and_then(|partition| partition.committed_epoch);
+        let is_covered = epoch.is_some_and(|epoch| epoch.covers(committed));
+        if truncated.is_none() && committed > bounds.high && is_covered {
             // The records at the end of the log may have been written after it was truncated. The client determines the
-            // offset of the truncation when it starts reading at C.
+            // offset of the truncation when it starts reading at C, and reports it.
             return Ok(committed);
         }
         let Some((nearest, why)) = gap(committed, bounds, truncated) else { return Ok(committed) };
@@ -45,15 +47,6 @@ impl<W: World> Core<W> {
             .into()),
             OnGap::Accept => self.accept(id, (committed, nearest), &names),
         }
-    }
-
-    /// Whether the client can still determine where a log that ends before C was truncated. It needs the leader epoch of the
-    /// last record before C, and it tries once for each C.
-    fn can_compare(&mut self, id: PartitionId, committed: Offset) -> bool {
-        self.partitions.get_mut(id).is_some_and(|partition| {
-            partition.committed_epoch.is_some_and(|epoch| epoch.covers(committed))
-                && partition.compared.replace(committed) != Some(committed)
-        })
     }
 
     /// Fails when the committed offset has advanced. A process that was suspended for long compares the current log with an
@@ -97,6 +90,11 @@ impl<W: World> Core<W> {
         if let Some(partition) = self.partitions.get_mut(id) {
             // At most the group's committed offset: the local store would otherwise take a higher offset for committed.
             partition.committed = committed.min(next);
+            if next > committed {
+                // The log at `next` does not continue what was read: comparing leader epochs there could find a truncation
+                // again and again.
+                partition.committed_epoch = None;
+            }
             partition.next = next;
             partition.unsettled = true;
         }
@@ -105,13 +103,11 @@ impl<W: World> Core<W> {
         Ok(next)
     }
 
-    /// Whether the open transaction moves a partition back to a lower offset. Such a transaction is committed without records:
-    /// blocks of a transaction with records could not be distinguished from those that covered the same offsets before the log
-    /// was truncated.
-    pub(super) fn goes_back(&self) -> bool {
-        self.partitions
-            .iter()
-            .any(|partition| partition.rewound && partition.unsettled && partition.is_running())
+    /// Whether the open transaction commits a position that only this worker has. Such a transaction is committed without
+    /// records. Otherwise, if its markers were missing, nothing would tell the position from one that an operator has set
+    /// since, or its blocks from those that covered the same offsets before the log was truncated.
+    pub(super) fn has_unsettled_position(&self) -> bool {
+        self.partitions.iter().any(|partition| partition.unsettled && partition.is_running())
     }
 
     /// Handles a state topic that reaches beyond C. Another instance may have committed between reading C and reading the
@@ -172,19 +168,20 @@ impl<W: World> Core<W> {
 }
 
 /// The nearest offset at which the log can be read when it does not hold the records after C, and the reason why it does not.
-/// `truncated` is the offset at which a comparison of leader epochs found the end of what was read: the records after it were
-/// written since.
-fn gap(committed: Offset, log: Bounds, truncated: Option<Offset>) -> Option<(Offset, &'static str)> {
+/// `truncated` is what a comparison of leader epochs found: the records after the offset of the truncation were written since.
+fn gap(committed: Offset, log: Bounds, truncated: Option<Truncation>) -> Option<(Offset, &'static str)> {
     if committed < log.low {
         return Some((log.low, "records were deleted before they were read"));
     }
-    match truncated.filter(|end| *end < committed) {
-        Some(end) => Some((end.min(log.high).max(log.low), "the topic was truncated and written again")),
-        None if committed > log.high => Some((
+    match truncated {
+        Some(Truncation::At(end)) if end < committed => {
+            Some((end.min(log.high).max(log.low), "the topic was truncated and written again"))
+        }
+        _ if committed > log.high => Some((
             log.high,
             "the topic was truncated at an unknown offset: records written between that offset and the log end are not read",
         )),
-        None => None,
+        _ => None,
     }
 }
 
@@ -195,9 +192,13 @@ mod tests {
     #[test]
     fn a_log_is_resumed_at_its_nearest_offset_or_where_it_was_truncated() {
         let log = Bounds { low: 10, stable: 90, high: 100 };
-        let nearest = |committed, truncated| gap(committed, log, truncated).map(|(nearest, _)| nearest);
+        let nearest = |committed, end: Option<Offset>| {
+            gap(committed, log, end.map(Truncation::At)).map(|(nearest, _)| nearest)
+        };
         assert_eq!([10, 50, 100].map(|committed| nearest(committed, None)), [None; 3]);
         assert_eq!([9, 101].map(|committed| nearest(committed, None)), [Some(10), Some(100)]);
+        assert_eq!(gap(50, log, Some(Truncation::Unknown)), None);
+        assert_eq!(gap(101, log, Some(Truncation::Unknown)).map(|(nearest, _)| nearest), Some(100));
         // Written again beyond C: only the leader epochs show that.
         assert_eq!([50, 60, 61].map(|committed| nearest(committed, Some(60))), [None, None, Some(60)]);
         assert_eq!(

@@ -7,8 +7,11 @@ use crate::ports::Head;
 /// How a partition gets its state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Plan {
-    /// The local store has everything below the committed offset.
-    Load,
+    /// The local store has everything below the committed offset. Local owners at or beyond `confirmed` are removed.
+    Load {
+        /// A raw offset, at most the committed offset.
+        confirmed: Offset,
+    },
     /// The local store is correct below `confirmed`; the rest is read from the state topic, starting at `from`.
     CatchUp {
         /// Local owners at or beyond this raw offset are unconfirmed.
@@ -24,8 +27,14 @@ pub(super) enum Plan {
 ///
 /// The last transaction before a crash is read from the state topic, although its blocks are in the store. Two attempts at a
 /// transaction can end with equal blocks and differ in those before, for example when the second attempt leaves a rejected
-/// record out. When the machine has lost the last writes to the store, it may hold the blocks of the first attempt.
-pub(super) fn plan(head: Option<Head>, committed: Option<Offset>, checkpoint: Option<&Checkpoint>) -> Plan {
+/// record out. When the machine has lost the last writes to the store, it may hold the blocks of the first attempt. Where the
+/// state topic, which begins at `state_low`, no longer holds that transaction, the store is all that is left of it.
+pub(super) fn plan(
+    head: Option<Head>,
+    committed: Option<Offset>,
+    checkpoint: Option<&Checkpoint>,
+    state_low: Offset,
+) -> Plan {
     let Some(head) = head else { return Plan::Restore };
     let catch_up = Plan::CatchUp { confirmed: head.confirmed, from: head.state_next };
     // Without metadata another program has set the offset. Only the state topic shows whether it was moved forward or back.
@@ -36,7 +45,12 @@ pub(super) fn plan(head: Option<Head>, committed: Option<Offset>, checkpoint: Op
         return Plan::Restore;
     }
     if head.confirmed < committed {
-        return catch_up;
+        let is_deleted = head.state_next < state_low && checkpoint.forgets == head.forgets;
+        let last = head.tail.filter(|_| is_deleted).zip(checkpoint.tail);
+        return match last.filter(|(stored, named)| *stored == (named.crc, named.next)) {
+            Some(((_, next), _)) => Plan::Load { confirmed: next.min(committed) },
+            None => catch_up,
+        };
     }
     let is_below = |tail: &(u32, Offset)| tail.1 <= committed;
     let stored = head.tail.filter(is_below).or(head.settled.filter(is_below));
@@ -47,16 +61,7 @@ pub(super) fn plan(head: Option<Head>, committed: Option<Offset>, checkpoint: Op
         return Plan::Restore;
     }
     // Forgetting an id leaves the committed offset and the last block unchanged.
-    if checkpoint.forgets == head.forgets { Plan::Load } else { catch_up }
-}
-
-/// Whether the last block of the store is the last committed one.
-pub(super) fn has_last_block(head: &Head, checkpoint: Option<&Checkpoint>) -> bool {
-    let same = |checkpoint: &Checkpoint| {
-        checkpoint.forgets == head.forgets
-            && checkpoint.tail.is_some_and(|tail| Some((tail.crc, tail.next)) == head.tail)
-    };
-    checkpoint.is_some_and(same)
+    if checkpoint.forgets == head.forgets { Plan::Load { confirmed: committed } } else { catch_up }
 }
 
 #[cfg(test)]
@@ -68,17 +73,31 @@ mod tests {
         Head { confirmed, state_next: 40, stream_time_ms: 0, tail, ..Head::default() }
     }
 
+    /// The plan while the state topic still holds everything.
+    fn plan(head: Option<Head>, committed: Option<Offset>, checkpoint: Option<&Checkpoint>) -> Plan {
+        super::plan(head, committed, checkpoint, 0)
+    }
+
     fn checkpoint(crc: u32, next: Offset) -> Checkpoint {
         Checkpoint { tail: Some(Tail { crc, next, from: None }), ..Checkpoint::default() }
     }
 
     #[test]
     fn local_state_that_is_exactly_the_committed_one_is_loaded() {
-        assert_eq!(plan(Some(head(100, Some((7, 100)))), Some(100), Some(&checkpoint(7, 100))), Plan::Load);
+        assert_eq!(
+            plan(Some(head(100, Some((7, 100)))), Some(100), Some(&checkpoint(7, 100))),
+            Plan::Load { confirmed: 100 }
+        );
         // A block beyond it was written to the store and never committed.
-        assert_eq!(plan(Some(head(100, Some((8, 150)))), Some(100), Some(&checkpoint(7, 100))), Plan::Load);
+        assert_eq!(
+            plan(Some(head(100, Some((8, 150)))), Some(100), Some(&checkpoint(7, 100))),
+            Plan::Load { confirmed: 100 }
+        );
         // Only duplicates since the last block.
-        assert_eq!(plan(Some(head(190, Some((7, 150)))), Some(190), Some(&checkpoint(7, 150))), Plan::Load);
+        assert_eq!(
+            plan(Some(head(190, Some((7, 150)))), Some(190), Some(&checkpoint(7, 150))),
+            Plan::Load { confirmed: 190 }
+        );
     }
 
     #[test]
@@ -95,6 +114,24 @@ mod tests {
     }
 
     #[test]
+    fn the_last_transaction_is_loaded_where_the_state_topic_no_longer_holds_it() {
+        let local = head(100, Some((7, 150)));
+        let deleted = |head, committed, checkpoint: &Checkpoint| {
+            super::plan(Some(head), Some(committed), Some(checkpoint), 41)
+        };
+        assert_eq!(deleted(local, 150, &checkpoint(7, 150)), Plan::Load { confirmed: 150 });
+        // Only duplicates followed the block.
+        assert_eq!(deleted(local, 190, &checkpoint(7, 150)), Plan::Load { confirmed: 150 });
+        // The last stored block is another one.
+        let catch_up = Plan::CatchUp { confirmed: 100, from: 40 };
+        assert_eq!(deleted(local, 150, &checkpoint(9, 150)), catch_up);
+        // Another instance has forgotten ids.
+        assert_eq!(deleted(local, 150, &Checkpoint { forgets: 1, ..checkpoint(7, 150) }), catch_up);
+        // The state topic still holds it.
+        assert_eq!(super::plan(Some(local), Some(150), Some(&checkpoint(7, 150)), 40), catch_up);
+    }
+
+    #[test]
     fn local_state_of_the_same_length_with_another_last_block_is_not_used() {
         let plan = plan(Some(head(100, Some((7, 100)))), Some(100), Some(&checkpoint(9, 100)));
         assert_eq!(plan, Plan::Restore);
@@ -103,7 +140,7 @@ mod tests {
     #[test]
     fn an_uncommitted_block_does_not_hide_the_last_committed_one() {
         let stored = Head { settled: Some((7, 100)), ..head(100, Some((8, 150))) };
-        assert_eq!(plan(Some(stored), Some(100), Some(&checkpoint(7, 100))), Plan::Load);
+        assert_eq!(plan(Some(stored), Some(100), Some(&checkpoint(7, 100))), Plan::Load { confirmed: 100 });
         assert_eq!(plan(Some(stored), Some(100), Some(&checkpoint(9, 100))), Plan::Restore);
     }
 
@@ -119,7 +156,10 @@ mod tests {
         let head = head(100, Some((7, 100)));
         let elsewhere = Checkpoint { forgets: 1, ..checkpoint(7, 100) };
         assert_eq!(plan(Some(head), Some(100), Some(&elsewhere)), Plan::CatchUp { confirmed: 100, from: 40 });
-        assert_eq!(plan(Some(Head { forgets: 1, ..head }), Some(100), Some(&elsewhere)), Plan::Load);
+        assert_eq!(
+            plan(Some(Head { forgets: 1, ..head }), Some(100), Some(&elsewhere)),
+            Plan::Load { confirmed: 100 }
+        );
     }
 
     #[test]

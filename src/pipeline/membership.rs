@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use super::batch::Partitions;
 use super::failpoint;
 use super::partition::Partition;
 use super::trouble::{Fatal, Trouble};
@@ -128,7 +127,7 @@ impl<W: World> Core<W> {
         self.group_events.clear();
         let closed: Vec<_> = self.partitions.ids(|_| true).into_iter().map(|id| self.log.close(id)).collect();
         let ended = if self.batch.is_open() { self.abort(source) } else { Ok(()) };
-        self.partitions = Partitions::default();
+        self.partitions.remove_all();
         source.rejoin()?;
         self.rejoining = false;
         closed.into_iter().collect::<Result<(), _>>()?;

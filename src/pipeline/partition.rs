@@ -42,7 +42,7 @@ pub struct Restoring {
     /// Monotonic time at which the restore started.
     pub since: Duration,
     /// Monotonic time of the last log message about its progress.
-    pub told: Duration,
+    pub last_logged: Duration,
     /// The committed offset that the state has to reach; `None` when the group has none.
     pub committed: Option<Offset>,
     /// State topic offset at which reading started.
@@ -127,8 +127,9 @@ pub struct Partition {
     /// The group was rewound and the state beyond C was removed. The next transaction has to write a block even
     /// without identities; otherwise a later restore would revive the removed owners.
     pub rewound: bool,
-    /// Checked since the producer was created: no transaction is open in the partition's topics, and its logs agree.
-    pub untorn: bool,
+    /// Set once the partition was checked since the producer was created: no transaction is open in its topics, and its logs
+    /// agree. The first offset of its state log at that time.
+    pub agreed: Option<Offset>,
     /// Number of consecutive restores that ended before the last committed block.
     pub early_ends: u32,
     /// The open records of another transaction in the partition's topics, if any.
@@ -137,9 +138,6 @@ pub struct Partition {
     pub epoch: Option<Epoch>,
     /// The leader epoch of the last record before C.
     pub committed_epoch: Option<Epoch>,
-    /// The committed offset beyond the end of the log for which the leader epochs were compared, to find where the
-    /// log was truncated.
-    pub compared: Option<Offset>,
     /// The records since the last seek, to distinguish a gap in the log from a record of an earlier position.
     pub order: Order,
     /// Number of raw partitions when the group began, from the last checkpoint.
@@ -185,12 +183,11 @@ impl Partition {
             open: None,
             limit: None,
             rewound: false,
-            untorn: false,
+            agreed: None,
             early_ends: 0,
             left_open: None,
             epoch: None,
             committed_epoch: None,
-            compared: None,
             order: Order::default(),
             began: None,
             unsettled: false,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::checkpoint::Checkpoint;
 use super::loading::{Next, cut_back};
-use super::local::{Plan, has_last_block, plan};
+use super::local::{Plan, plan};
 use super::order::Order;
 use super::partition::{Partition, Phase};
 use super::safeguard::Safeguard;
@@ -16,12 +16,14 @@ use super::trouble::Trouble;
 use super::worker::{Core, World};
 use crate::clock::Clock;
 use crate::dedupe::{Offset, PartitionId};
-use crate::ports::{Committed, LogId, Remedy, Sink, Source, StateLog, Store};
+use crate::ports::{Committed, Remedy, Sink, Source, StateLog, Store};
 
 /// Timeout of one request to the broker between two polls.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 /// Timeout of fencing a dead writer, which ends its transaction.
 const FENCE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time to begin the loads and restores of several partitions between two polls. Each sends requests to the broker.
+const LOCATE_SLICE: Duration = Duration::from_millis(200);
 /// Time to read the state topic between two polls.
 const READ_SLICE: Duration = Duration::from_millis(20);
 
@@ -86,8 +88,15 @@ impl<W: World> Core<W> {
                 // Checked before a repair, because a repair commits too.
                 answers.iter().try_for_each(|answer| self.check_topic_ids(answer))?;
                 let agreed = self.reconcile(source, &answers)?;
-                let mut agreed = answers.iter().filter(|answer| agreed.contains(&answer.partition));
-                agreed.try_for_each(|answer| self.located(source, answer))
+                let began = self.clock.elapsed();
+                for answer in answers.iter().filter(|answer| agreed.contains(&answer.partition)) {
+                    self.located(source, answer)?;
+                    // The rest follows in the next iteration.
+                    if self.clock.elapsed().saturating_sub(began) >= LOCATE_SLICE {
+                        break;
+                    }
+                }
+                Ok(())
             }
             Err(failed) if failed.remedy == Remedy::Retry => {
                 self.blocked(source, waiting)?;
@@ -180,25 +189,15 @@ impl<W: World> Core<W> {
         // The last restore ended early: the local state did not lead to the last committed block, so it is not used.
         let ended_early = self.partitions.get(id).is_some_and(|partition| partition.early_ends > 0);
         let head = self.store.head(id)?.filter(|_| !ended_early);
+        let state_low = self.partitions.get(id).and_then(|partition| partition.agreed).unwrap_or(0);
         let plan = match (head, answer.offset) {
-            (Some(_), Some(_)) if !self.options.keeps(Safeguard::Tails) => Plan::Load,
-            _ => plan(head, answer.offset, checkpoint.as_ref()),
+            (Some(_), Some(confirmed)) if !self.options.keeps(Safeguard::Tails) => Plan::Load { confirmed },
+            _ => plan(head, answer.offset, checkpoint.as_ref(), state_low),
         };
-        let last = head.filter(|head| has_last_block(head, checkpoint.as_ref())).and_then(|head| head.tail);
         match plan {
-            Plan::Load => {
+            Plan::Load { confirmed } => {
                 let (checkpoint, committed) = (checkpoint.unwrap_or_default(), answer.offset.unwrap_or(0));
-                self.claim(answer, Some(&checkpoint), committed)?;
-                self.begin_loading(id, committed, Next::Start(answer.clone(), checkpoint))
-            }
-            // The state topic no longer holds the last transaction: the store is all that is left of it.
-            Plan::CatchUp { from, .. } if last.is_some() && self.is_deleted(id, from)? => {
-                let (checkpoint, committed) = (checkpoint.unwrap_or_default(), answer.offset.unwrap_or(0));
-                self.claim(
-                    answer,
-                    Some(&checkpoint),
-                    last.map_or(committed, |(_, next)| next.min(committed)),
-                )?;
+                self.claim(answer, Some(&checkpoint), confirmed)?;
                 self.begin_loading(id, committed, Next::Start(answer.clone(), checkpoint))
             }
             Plan::CatchUp { confirmed, from } => {
@@ -208,12 +207,6 @@ impl<W: World> Core<W> {
             }
             Plan::Restore => self.begin_restore(source, answer, checkpoint.as_ref(), None),
         }
-    }
-
-    /// Whether the state topic no longer holds what it had from this offset on.
-    fn is_deleted(&mut self, id: PartitionId, from: Offset) -> Result<bool, Trouble> {
-        let log = self.log.bounds(&[LogId::state(id)], REQUEST_TIMEOUT)?;
-        Ok(log.first().is_some_and(|log| from < log.low))
     }
 
     /// Undoes the open transaction in memory and in the local store. It was not committed: C is unchanged.

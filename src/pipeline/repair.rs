@@ -90,7 +90,8 @@ impl<W: World> Core<W> {
     }
 
     fn agree(&mut self, source: &W::Source, answers: &[Committed]) -> Result<Vec<PartitionId>, Trouble> {
-        let is_known = |answer: &&Committed| self.partitions.get(answer.partition).is_none_or(|p| p.untorn);
+        let is_known =
+            |answer: &&Committed| self.partitions.get(answer.partition).is_none_or(|p| p.agreed.is_some());
         let (known, unknown): (Vec<&Committed>, Vec<&Committed>) = answers.iter().partition(is_known);
         let mut agreed: Vec<PartitionId> = known.iter().map(|answer| answer.partition).collect();
         if !self.options.repairs() {
@@ -105,7 +106,7 @@ impl<W: World> Core<W> {
             match known.decide(&shown) {
                 Decision::Agreed => {
                     if let Some(partition) = self.partitions.get_mut(id) {
-                        partition.untorn = true;
+                        partition.agreed = Some(known.state.low);
                     }
                     agreed.push(id);
                 }
@@ -179,7 +180,11 @@ impl<W: World> Core<W> {
         self.write_repair(
             source,
             (id, records),
-            Position { partition: id, next, metadata: checkpoint.render() },
+            known.position_set_elsewhere().unwrap_or_else(|| Position {
+                partition: id,
+                next,
+                metadata: checkpoint.render(),
+            }),
         )
         .map_err(Trouble::rewinding)?;
         self.report.torn(resolution);
@@ -316,16 +321,20 @@ impl Known<'_> {
         named.unwrap_or(last).clamp(self.state.low, self.state.stable.max(self.state.low))
     }
 
+    /// The committed position, if another program has set it: it has no metadata of ours. A repair of the logs leaves it
+    /// unchanged.
+    fn position_set_elsewhere(&self) -> Option<Position> {
+        let next = self.answer.offset.filter(|_| self.checkpoint.is_none())?;
+        Some(Position { partition: self.answer.partition, next, metadata: self.answer.metadata.clone() })
+    }
+
     fn clean_holds(&self, end: Offset) -> bool {
         end > 0 && self.clean.holds(end - 1)
     }
 
-    /// The clean ends that decide: those of the last committed transaction and of the aborted transactions after it. There can
-    /// be several of the latter, because a member that has lost the partition may write until it detects the loss.
+    /// The clean ends that decide.
     fn clean_ends(&self) -> impl Iterator<Item = Offset> {
-        let newest = self.tails.hidden.iter().filter(|group| self.tails.is_newest(group));
-        let ends = self.tails.shown.last().into_iter().chain(newest).filter_map(Group::clean_end);
-        ends.filter(|end| self.clean_holds(*end))
+        self.tails.last().filter_map(Group::clean_end).filter(|end| self.clean_holds(*end))
     }
 
     /// What the clean log shows of the last committed transaction, and of each aborted one.
@@ -345,21 +354,24 @@ impl Known<'_> {
         let log_start = (self.state.low == 0).then_some(0);
         let next = self.answer.offset.or(covered.max(local)).or(log_start)?;
         let is_open = self.clean.has_open_records() || self.state.has_open_records();
-        let (next, is_final) = match self.decide(shown) {
-            Decision::Missing(_) => (self.lowest_rewind().min(next), false),
-            _ if is_open => (self.lowest_rewind().min(next), false),
-            Decision::Rewind(to, _) => (to, true),
-            Decision::Redo(group) | Decision::Advance(group) => (next.max(group.tail.next), true),
-            Decision::Agreed | Decision::RedoForgotten(..) | Decision::AdvanceForgets(_) => (next, true),
+        let decision = self.decide(shown);
+        if self.position_set_elsewhere().is_some() {
+            return Some(ResumePoint { next, is_final: !is_open });
+        }
+        if is_open || matches!(decision, Decision::Missing(_)) {
+            return Some(ResumePoint { next: self.lowest_rewind().min(next), is_final: false });
+        }
+        let next = match decision {
+            Decision::Rewind(to, _) => to,
+            Decision::Redo(group) | Decision::Advance(group) => next.max(group.tail.next),
+            _ => next,
         };
-        Some(ResumePoint { next, is_final })
+        Some(ResumePoint { next, is_final: true })
     }
 
     /// The lowest offset that a repair may rewind to. No repair rewinds to before the last transaction.
     fn lowest_rewind(&self) -> Offset {
-        let newest = self.tails.hidden.iter().filter(|group| self.tails.is_newest(group));
-        let last = self.tails.shown.last().into_iter().chain(newest);
-        last.map(|group| group.first).min().unwrap_or(0)
+        self.tails.last().map(|group| group.first).min().unwrap_or(0)
     }
 
     fn decide(&self, (last, hidden): &(Shown, Vec<Shown>)) -> Decision {

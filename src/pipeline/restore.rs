@@ -68,7 +68,7 @@ impl<W: World> Core<W> {
         tracing::info!(partition = id, from, until = bounds.stable, "restoring state from the state topic");
         partition.phase = Phase::Restoring(Box::new(Restoring {
             since: now,
-            told: now,
+            last_logged: now,
             committed: answer.offset,
             from,
             until: bounds.stable,
@@ -243,6 +243,7 @@ impl<W: World> Core<W> {
         );
         restoring.log_left_out(id, &self.options.state);
         self.log.close(id)?;
+        let is_set = committed.is_some();
         let committed = match (committed, covered) {
             (Some(committed), Some(covered)) if covered > committed => {
                 if self.recheck_once(id, committed) {
@@ -275,6 +276,8 @@ impl<W: World> Core<W> {
             },
         };
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
+        // An offset without our metadata was set by another program.
+        partition.unsettled |= is_set && checkpoint.is_none();
         partition.committed = committed;
         partition.next = committed;
         partition.state_next = partition.state_next.max(next);
@@ -384,8 +387,8 @@ impl Restoring {
     }
 
     fn log_progress(&mut self, id: PartitionId, now: Duration) {
-        if now.saturating_sub(self.told) >= LOG_INTERVAL {
-            self.told = now;
+        if now.saturating_sub(self.last_logged) >= LOG_INTERVAL {
+            self.last_logged = now;
             let percent = self.share() * 100.0;
             tracing::info!(
                 partition = id,

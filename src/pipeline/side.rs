@@ -185,7 +185,7 @@ impl<W: World> Core<W> {
         if self.waits_for_sides() {
             return Some(self.next_side_check());
         }
-        let is_torn = self.options.repairs() && self.partitions.get(id).is_some_and(|p| !p.untorn);
+        let is_torn = self.options.repairs() && self.partitions.get(id).is_some_and(|p| p.agreed.is_none());
         is_torn.then(|| self.clock.elapsed())
     }
 

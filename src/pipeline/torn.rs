@@ -173,7 +173,7 @@ impl<W: World> Core<W> {
         waiting: &[PartitionId],
     ) -> Result<Vec<PartitionId>, Trouble> {
         let (known, unknown): (Vec<PartitionId>, Vec<PartitionId>) =
-            waiting.iter().partition(|id| self.partitions.get(**id).is_none_or(|p| p.untorn));
+            waiting.iter().partition(|id| self.partitions.get(**id).is_none_or(|p| p.agreed.is_some()));
         if !self.options.keeps(Safeguard::Markers) || unknown.is_empty() {
             return Ok(waiting.to_vec());
         }

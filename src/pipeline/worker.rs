@@ -214,7 +214,7 @@ impl<W: World> Core<W> {
             let aborts = matches!(&recovered, Err(Trouble::Kafka(failed)) if failed.remedy == Remedy::Abort);
             return if has_lost_membership && aborts { polled.map_err(Trouble::from) } else { recovered };
         }
-        if self.goes_back() {
+        if self.has_unsettled_position() {
             self.commit(source)?;
         }
         let mut check = Ok(());
@@ -367,7 +367,7 @@ impl<W: World> Core<W> {
         self.prepared = false;
         self.offsets_cleared = false;
         self.forget_sides();
-        self.partitions.iter_mut().for_each(|p| p.untorn = false);
+        self.partitions.iter_mut().for_each(|p| p.agreed = None);
         if self.batch.is_open() {
             self.report.unknown();
         }

@@ -1,4 +1,4 @@
-//! Leader epochs: under which leader a part of a log was written.
+//! Leader epochs: under which leader a part of a log was written, and what comparing them shows.
 
 use crate::dedupe::Offset;
 
@@ -20,4 +20,13 @@ impl Epoch {
     pub fn covers(&self, offset: Offset) -> bool {
         self.next >= offset
     }
+}
+
+/// What the client found when the position of a partition was outside of its log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Truncation {
+    /// The log differs from the one that was read from this offset on.
+    At(Offset),
+    /// The leader epochs do not show where the log was truncated.
+    Unknown,
 }

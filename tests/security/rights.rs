@@ -11,7 +11,7 @@ use crate::{LIMIT, sasl, shared};
 /// Held by a test that needs a right on the cluster, and by one that removes it: all are the same user.
 static ON_THE_CLUSTER: Mutex<()> = Mutex::new(());
 
-/// One line of docs/security.md: the arguments of `kafka-acls.sh`, and what the comment behind says.
+/// One line of docs/security.md: the arguments of `kafka-acls.sh`, and the comment after them.
 struct Documented {
     arguments: Vec<String>,
     comment: String,

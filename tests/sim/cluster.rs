@@ -83,7 +83,7 @@ impl Offsets {
     }
 
     /// Whether the metadata names a raw topic of this id.
-    pub fn tell(&self, raw_id: &str) -> bool {
+    pub fn names(&self, raw_id: &str) -> bool {
         let checkpoint = self.settled.as_ref().and_then(|(_, metadata)| Checkpoint::parse(metadata));
         checkpoint.is_some_and(|checkpoint| checkpoint.raw.as_deref() == Some(raw_id))
     }

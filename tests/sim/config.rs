@@ -131,7 +131,7 @@ impl Choices {
         RAW_IDS[usize::from(self.foreign)].to_owned()
     }
 
-    /// What a worker is told.
+    /// The options of a worker.
     pub fn options(
         self,
         worker: usize,

@@ -77,8 +77,10 @@ impl Cluster {
         let clean = ends.iter().rev().nth(2).copied().unwrap_or(0);
         let last = || blocks.iter().filter(|(_, end, _)| end.is_none_or(|end| end > clean));
         let raw = last().map(|(first, ..)| *first).min().unwrap_or(0);
-        let state = last().next().map(|(.., at)| *at).filter(|_| self.is_torn());
-        Needed { raw: raw.min(settled), clean, state: state.unwrap_or(Offset::MAX) }
+        // While none is committed, a hidden one may be to be repaired.
+        let state = last().next().map_or(0, |(.., at)| *at);
+        let state = if self.is_torn() { state } else { Offset::MAX };
+        Needed { raw: raw.min(settled), clean, state }
     }
 
     /// Whether a marker was missing in clean, in state or in the group's offsets so far.
@@ -101,9 +103,9 @@ impl Cluster {
     }
 
     /// An operator sets the offsets that the group and the state topic have lost, or that were set before and are not what
-    /// the state topic says, to where the clean topic shows that the group stood. `told` is the least for a partition, which a message
-    /// named: local state can know more than what is left in the topics.
-    pub fn reset_offsets(&mut self, told: Option<(usize, Offset)>) {
+    /// the state topic says, to where the clean topic shows that the group stood.
+    /// At least `covered`, which a message named: local state can know of more than what is left in the topics.
+    pub fn reset_offsets(&mut self, covered: Option<(usize, Offset)>) {
         self.reset = true;
         let shown = |p: usize| self.shown(p).map(|raw| raw.at.offset + 1).max().unwrap_or(0);
         let shown: Vec<Offset> = (0..self.raw.len()).map(shown).collect();
@@ -113,7 +115,7 @@ impl Cluster {
                 None => self.state[partition].committed(0).any(|(_, it)| Block::decode(&it.block).is_ok()),
             };
             if !is_known && offsets.pending.is_empty() {
-                let least = told.filter(|(id, _)| *id == partition).map_or(0, |(_, offset)| offset);
+                let least = covered.filter(|(id, _)| *id == partition).map_or(0, |(_, offset)| offset);
                 let stood = shown[partition].max(self.raw[partition].low()).max(least);
                 offsets.settled = Some((stood, String::new()));
                 self.forgets = true;

@@ -1,4 +1,4 @@
-//! The consumer group: who is a member, who owns what, and what each member has been told.
+//! The consumer group: who is a member, who owns what, and which events each member has received.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -99,12 +99,12 @@ impl Group {
         }
         for (member, partitions) in given {
             let due = now + Duration::from_millis(rng.u64(0..300));
-            self.tell(member, due, GroupEvent::Assigned(partitions));
+            self.send(member, due, GroupEvent::Assigned(partitions));
         }
     }
 
     /// Events come in the order in which they were sent.
-    fn tell(&mut self, member: MemberId, due: Duration, event: GroupEvent) {
+    fn send(&mut self, member: MemberId, due: Duration, event: GroupEvent) {
         let queue = &mut self.members[member].queue;
         let due = queue.last().map_or(due, |(last, _)| due.max(*last));
         queue.push((due, event));
@@ -114,7 +114,7 @@ impl Group {
     pub fn revoke(&mut self, partition: usize, due: Duration) -> bool {
         let Some(owner) = self.owners[partition].filter(|_| !self.revoking[partition]) else { return false };
         self.revoking[partition] = true;
-        self.tell(owner, due, GroupEvent::Revoked(vec![u32::try_from(partition).unwrap()]));
+        self.send(owner, due, GroupEvent::Revoked(vec![u32::try_from(partition).unwrap()]));
         true
     }
 
@@ -126,7 +126,7 @@ impl Group {
         }
         self.members[owner].valid = false;
         let owned = self.disown(owner);
-        self.tell(owner, due, GroupEvent::Lost(owned));
+        self.send(owner, due, GroupEvent::Lost(owned));
         true
     }
 

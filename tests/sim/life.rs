@@ -253,7 +253,7 @@ impl Life {
         if cluster.chance.hit(Fault::Reconfigured) {
             let before = std::mem::replace(choices, choices.changed(&mut cluster));
             if before.has_kinds != choices.has_kinds {
-                // The store belongs to a list of kinds: with another one it is set aside.
+                // The store belongs to a list of kinds: with another one it is quarantined.
                 *store = Held::new(MemoryStore::new());
                 older.clear();
             }
@@ -274,8 +274,8 @@ impl Life {
     fn meet_another_topic(&mut self, process: usize, worker: usize) {
         let before = {
             let mut cluster = self.universe.cluster.borrow_mut();
-            let is_told = |offsets: &Offsets| offsets.pending.is_empty() && offsets.tell(RAW_IDS[0]);
-            if !cluster.offsets.iter().all(is_told) || !cluster.chance.hit(Fault::Recreated) {
+            let is_bound = |offsets: &Offsets| offsets.pending.is_empty() && offsets.names(RAW_IDS[0]);
+            if !cluster.offsets.iter().all(is_bound) || !cluster.chance.hit(Fault::Recreated) {
                 return;
             }
             cluster.dead.remove(&worker);

@@ -127,7 +127,7 @@ impl RawLog {
     /// Deletes everything before an offset, also what nobody has processed.
     pub fn delete_unread(&mut self, before: Offset) {
         self.records.iter_mut().take(usize::try_from(before).unwrap()).for_each(|slot| *slot = None);
-        (self.low, self.holed, self.is_broken) = (before, true, true);
+        (self.low, self.holed, self.is_broken) = (self.low.max(before), true, true);
     }
 
     /// One past the last offset of a leader epoch, or of the last one before it.

@@ -1,12 +1,12 @@
 //! The raw topic as a member of the group sees it.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
 use dedupd::dedupe::{Offset, PartitionId};
-use dedupd::ports::{Bounds, Committed, Epoch, Failure, GroupEvent, Remedy, Source};
+use dedupd::ports::{Bounds, Committed, Epoch, Failure, GroupEvent, Remedy, Source, Truncation};
 
 use crate::sim::chance::{Exposure, Fault, failed};
 use crate::sim::cluster::Cluster;
@@ -24,10 +24,10 @@ pub struct SimSource {
     raw_id: String,
     /// What was fetched before the last seek of a partition and comes after it all the same: how many records, from where.
     left: RefCell<BTreeMap<PartitionId, (u32, Offset)>>,
-    /// Where each log that was found to be another one stops being the one that was read.
-    truncated: RefCell<BTreeMap<PartitionId, Offset>>,
-    /// Those that the worker has not been told of.
-    untold: Cell<bool>,
+    /// Logs that a comparison of leader epochs found to be truncated; the next poll reports it.
+    unreported: RefCell<BTreeMap<PartitionId, Offset>>,
+    /// Positions outside of the log that a poll has reported.
+    truncated: RefCell<BTreeMap<PartitionId, Truncation>>,
 }
 
 impl SimSource {
@@ -35,8 +35,8 @@ impl SimSource {
     pub fn join(universe: &Rc<Universe>, worker: usize, raw_id: String) -> Self {
         let member = universe.cluster.borrow_mut().group.join(worker);
         let universe = Rc::clone(universe);
-        let (left, truncated, untold) = Default::default();
-        Self { universe, worker, member, raw_id, left, truncated, untold }
+        let (left, unreported, truncated) = Default::default();
+        Self { universe, worker, member, raw_id, left, unreported, truncated }
     }
 
     fn call<T>(&self, effect: impl FnOnce(&mut Cluster) -> Result<T, Failure>) -> Result<T, Failure> {
@@ -89,6 +89,11 @@ impl SimSource {
         })
     }
 
+    fn forget_truncation(&self, partition: PartitionId) {
+        self.unreported.borrow_mut().remove(&partition);
+        self.truncated.borrow_mut().remove(&partition);
+    }
+
     /// The next record that is left from before a seek.
     fn left_over(&self, partition: PartitionId) -> Option<(PartitionId, Offset)> {
         let mut left = self.left.borrow_mut();
@@ -109,10 +114,12 @@ impl Source for SimSource {
                 cluster.group.gone(self.worker);
                 return Err(failed(Remedy::Rejoin, "another member took this one's name"));
             }
-            if self.untold.take() {
+            if let Some((partition, end)) = self.unreported.borrow_mut().pop_first() {
+                self.truncated.borrow_mut().insert(partition, Truncation::At(end));
                 return Err(failed(Remedy::Abort, "the log was truncated"));
             }
             if let Some(partition) = self.outside(cluster) {
+                self.truncated.borrow_mut().insert(partition, Truncation::Unknown);
                 return Err(failed(
                     Remedy::Abort,
                     &format!("the position in {partition} is outside of its log"),
@@ -134,6 +141,7 @@ impl Source for SimSource {
     fn assign(&self, starts: &[(PartitionId, Option<Offset>)]) -> Result<(), Failure> {
         self.call(|cluster| {
             for (partition, start) in starts {
+                self.forget_truncation(*partition);
                 let fetch = Fetch { at: *start, paused: start.is_none() };
                 cluster.group.fetch(self.member).insert(*partition, fetch);
             }
@@ -144,7 +152,9 @@ impl Source for SimSource {
     fn unassign(&self, partitions: &[PartitionId]) -> Result<(), Failure> {
         self.call(|cluster| {
             cluster.group.unassign(self.member, partitions);
-            self.truncated.borrow_mut().retain(|id, _| !partitions.contains(id));
+            for partition in partitions {
+                self.forget_truncation(*partition);
+            }
             Ok(())
         })
     }
@@ -152,7 +162,7 @@ impl Source for SimSource {
     fn seek(&self, starts: &[(PartitionId, Offset)]) -> Result<(), Failure> {
         self.call(|cluster| {
             for (partition, start) in starts {
-                self.truncated.borrow_mut().remove(partition);
+                self.forget_truncation(*partition);
                 match cluster.group.fetch(self.member).get_mut(partition) {
                     Some(fetch) => {
                         let before = fetch.at.filter(|before| before > start);
@@ -186,8 +196,7 @@ impl Source for SimSource {
         let known = last.filter(|last| last.covers(offset));
         let end = known.map(|last| cluster.raw[partition as usize].end_of_epoch(last.number));
         if let Some(end) = end.filter(|end| *end < offset) {
-            self.truncated.borrow_mut().insert(partition, end);
-            self.untold.set(true);
+            self.unreported.borrow_mut().insert(partition, end);
             if let Some(fetch) = cluster.group.fetch(self.member).get_mut(&partition) {
                 fetch.paused = true;
             }
@@ -195,7 +204,7 @@ impl Source for SimSource {
         Ok(())
     }
 
-    fn truncated(&self, partition: PartitionId) -> Option<Offset> {
+    fn truncated(&self, partition: PartitionId) -> Option<Truncation> {
         self.truncated.borrow().get(&partition).copied()
     }
 
@@ -250,6 +259,8 @@ impl Source for SimSource {
             cluster.group.gone(worker);
             Ok(cluster.group.join(worker))
         })?;
+        // A new client.
+        (self.left, self.unreported, self.truncated) = Default::default();
         Ok(())
     }
 

@@ -25,10 +25,10 @@ const EXPIRED: &str = "both have expired";
 pub const MOST_RECORDS: usize = 30;
 /// What it says of a raw topic of another id.
 const RECREATED: &str = "was deleted and recreated";
+/// What it says of an offset below what the state has.
+const REWOUND: &str = "the group was rewound";
 /// What it says of a raw log that does not hold what comes next.
 const GAP: &str = "to accept the gap";
-/// What it says of an offset below what the state topic has, which somebody else has set.
-const REWOUND: &str = "the group was rewound";
 
 /// More port calls than any history makes.
 const CALLS_MAX: u64 = 1_000_000;
@@ -231,9 +231,9 @@ impl Universe {
                 cluster.gapped.insert(if self.shared { 0 } else { worker });
             }
             Err(Fatal::Operator(what)) if what.contains(EXPIRED) => cluster.reset_offsets(None),
-            // Nothing tells an offset that a missing marker undid from one that was set on purpose.
+            // Local state knows of more than what the operator saw.
             Err(Fatal::Operator(what)) if cluster.reset && what.contains(REWOUND) => {
-                cluster.reset_offsets(Some(told(what)));
+                cluster.reset_offsets(Some(covered(what)));
             }
             Err(fatal) if !cluster.dead.contains(&worker) && !matches!(fatal, Fatal::Fenced(_)) => {
                 cluster.violations.push(format!("worker {worker} gave up: {fatal}"));
@@ -248,7 +248,7 @@ impl Universe {
 }
 
 /// The partition, and the offset up to which it was committed, that a message about a rewound group names.
-fn told(what: &str) -> (usize, Offset) {
+fn covered(what: &str) -> (usize, Offset) {
     let after = |words: &str| {
         let (_, rest) = what.split_once(words).expect(what);
         rest.split(|c: char| !c.is_ascii_digit())

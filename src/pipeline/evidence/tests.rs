@@ -205,9 +205,16 @@ fn an_attempt_of_a_member_that_had_lost_the_partition_changes_nothing() {
 }
 
 #[test]
-fn an_offset_set_by_another_program_is_left_to_the_policy() {
-    let log = vec![item(2, Some(100), (10, 20))];
-    assert_eq!(look(log, &BTreeSet::from([2]), (Some(5), None), &|_| Shown::No), Decision::Agreed);
+fn an_offset_set_by_another_program_is_left_to_the_policy_once_the_logs_agree() {
+    let log = || vec![item(2, Some(100), (10, 20))];
+    let shown = BTreeSet::from([2]);
+    for offset in [5, 15, 25] {
+        let set = || (Some(offset), None);
+        assert_eq!(look(log(), &shown, set(), &|_| Shown::Yes), Decision::Agreed);
+        assert_eq!(name(&look(log(), &shown, set(), &|_| Shown::No)), ("rewind", 10));
+        assert_eq!(name(&look(log(), &BTreeSet::new(), set(), &|_| Shown::Yes)), ("redo", 20));
+        assert_eq!(look(log(), &BTreeSet::new(), set(), &|_| Shown::No), Decision::Agreed);
+    }
 }
 
 #[test]
