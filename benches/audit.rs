@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a bench fails by panicking")]
 
 use dedupd::audit::{
-    Comparison, Counts, Fields, Fingerprints, Gone, MissingId, Part, Rules, Scope, Scratch, Seen, Strangers,
+    Comparison, Counts, Fields, Fingerprints, Gone, MissingId, Part, Rules, Scope, Scratch, Seen,
+    UnmatchedRecords,
 };
 use dedupd::clock::monotonic;
 
@@ -37,7 +38,7 @@ fn main() {
     }
     let read = start.elapsed();
     let scope = Scope { partition: 0, samples: 10, gone: Gone::Nothing };
-    let outcome = comparison.finish(scope, &mut Strangers::new(&scratch)).unwrap();
+    let outcome = comparison.finish(scope, &mut UnmatchedRecords::new(&scratch)).unwrap();
     let seconds = start.elapsed().as_secs_f64();
     assert_eq!((outcome.counts, outcome.raw.duplicates), (Counts::default(), records / 10));
     let both = (records + clean) as f64;

@@ -57,7 +57,7 @@ pub struct Answer {
 
 /// A request to one worker.
 #[derive(Debug)]
-pub struct Asked {
+pub struct Request {
     /// The identity.
     pub identity: Identity,
     /// Restricts the request to this partition.
@@ -70,10 +70,10 @@ pub struct Asked {
 
 /// Why a request has no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum RequestError {
     /// The request is invalid.
     #[error("{0}")]
-    Question(String),
+    Invalid(String),
     /// No worker can answer now.
     #[error("{0}")]
     Unavailable(String),
@@ -83,13 +83,13 @@ pub enum Refusal {
 #[derive(Debug, Clone)]
 pub struct Control {
     rule: IdentityRule,
-    workers: Vec<Sender<Asked>>,
+    workers: Vec<Sender<Request>>,
 }
 
 impl Control {
     /// A control, and the receiver of each of `workers`.
     #[must_use]
-    pub fn new(rule: IdentityRule, workers: usize) -> (Self, Vec<Receiver<Asked>>) {
+    pub fn new(rule: IdentityRule, workers: usize) -> (Self, Vec<Receiver<Request>>) {
         let (workers, receivers) = (0..workers).map(|_| channel()).unzip();
         (Self { rule, workers }, receivers)
     }
@@ -101,23 +101,23 @@ impl Control {
         texts: &[String],
         partition: Option<PartitionId>,
         forget: bool,
-    ) -> Result<Answer, Refusal> {
+    ) -> Result<Answer, RequestError> {
         let identity = self.rule.identify_texts(texts).ok_or_else(|| {
-            Refusal::Question(format!(
+            RequestError::Invalid(format!(
                 "give the id once for each of the {} parts of identity.from, none of them empty",
                 self.rule.parts()
             ))
         })?;
         let (answer, answers) = sync_channel(self.workers.len());
         for worker in &self.workers {
-            let asked = Asked { identity, partition, forget, answer: answer.clone() };
-            worker.send(asked).map_err(|_| Refusal::Unavailable("the worker has ended".to_owned()))?;
+            let asked = Request { identity, partition, forget, answer: answer.clone() };
+            worker.send(asked).map_err(|_| RequestError::Unavailable("the worker has ended".to_owned()))?;
         }
         drop(answer);
         self.collect(identity, &answers)
     }
 
-    fn collect(&self, identity: Identity, answers: &Receiver<Answer>) -> Result<Answer, Refusal> {
+    fn collect(&self, identity: Identity, answers: &Receiver<Answer>) -> Result<Answer, RequestError> {
         let mut all = Answer { identity: identity.to_string(), ..Answer::default() };
         let deadline: Instant = monotonic() + ANSWER;
         for _ in &self.workers {
@@ -128,13 +128,13 @@ impl Control {
                     all.not_ready.extend(one.not_ready);
                 }
                 Err(RecvTimeoutError::Timeout) => {
-                    return Err(Refusal::Unavailable(format!(
+                    return Err(RequestError::Unavailable(format!(
                         "a worker did not answer within {} s; check /readyz, then retry",
                         ANSWER.as_secs()
                     )));
                 }
                 Err(RecvTimeoutError::Disconnected) => {
-                    return Err(Refusal::Unavailable(
+                    return Err(RequestError::Unavailable(
                         "the transaction failed, see the log for the reason; the id may or may not be forgotten: retry"
                             .to_owned(),
                     ));

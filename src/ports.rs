@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::dedupe::identity::Fields;
 use crate::dedupe::{Coordinates, Offset, PartitionId};
 pub use epoch::{Epoch, Truncation};
-pub use failure::{Failure, Refused, Remedy};
+pub use failure::{Failure, RejectedRecords, Remedy};
 pub use store::{Head, Store, StoreError, Visit};
 
 /// A raw record, borrowed from the client while an iteration processes it.
@@ -219,7 +219,7 @@ pub enum Side {
 /// Why a record is not forwarded but written to a side topic; becomes headers there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reason {
-    /// One word for programs, for example `missing_id` or `refused`.
+    /// One word for programs, for example `missing_id` or `rejected`.
     pub code: &'static str,
     /// One sentence for people.
     pub detail: String,
@@ -389,5 +389,5 @@ pub trait StateLog {
         Ok(SideRecords::default())
     }
     /// Whether `read_committed` readers see the record at each of these offsets of the clean topic, in this order.
-    fn shown(&self, at: &[(PartitionId, Offset)], wait: Duration) -> Result<Vec<bool>, Failure>;
+    fn visible(&self, at: &[(PartitionId, Offset)], wait: Duration) -> Result<Vec<bool>, Failure>;
 }

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use dedupd::audit::{self, AuditError, Counts, MissingId, Range, Report};
 use dedupd::config::IdSource;
-use dedupd::generate::{self, GenerateError, Shape};
+use dedupd::generate::{self, EventShape, GenerateError};
 use indicatif::ProgressBar;
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::mocking::MockCluster;
@@ -27,8 +27,8 @@ use support::{Isolation, Kafka, shared_kafka};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-fn shape(seed: u64) -> Shape {
-    Shape { seed, size: 200, duplicates: 0.2, keys: 100 }
+fn shape(seed: u64) -> EventShape {
+    EventShape { seed, size: 200, duplicates: 0.2, keys: 100 }
 }
 
 fn load(kafka: &Kafka, topic: &str, records: u64) -> generate::Options {
@@ -297,7 +297,7 @@ fn the_embedded_broker_of_the_client_will_do_for_a_demo() {
         bootstrap_servers: cluster.bootstrap_servers(),
         rate: Some(4_000),
         cut_acks: true,
-        shape: Shape { duplicates: 0.0, ..shape(3) },
+        shape: EventShape { duplicates: 0.0, ..shape(3) },
         ..load(shared_kafka(), "demo", 4_000)
     };
     let summary = generate::run(&options, &AtomicBool::new(false), |_| ()).unwrap();

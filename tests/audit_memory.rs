@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dedupd::audit::{
     Comparison, Counts, Fields, Fingerprints, Gone, MissingId, Outcome, Part, Rules, Scope, Scratch, Seen,
-    Strangers,
+    UnmatchedRecords,
 };
 
 struct Counting;
@@ -86,7 +86,7 @@ fn compare(records: u64, is_wrong: bool) -> (Outcome, usize) {
         comparison.clean(&record).unwrap();
     }
     let scope = Scope { partition: 0, samples: 10, gone: Gone::Nothing };
-    let mut strangers = Strangers::new(&scratch);
+    let mut strangers = UnmatchedRecords::new(&scratch);
     let outcome = comparison.finish(scope, &mut strangers).unwrap();
     assert_eq!(strangers.moved().unwrap(), 0);
     assert!(scratch.written() > records * 100, "it went through files");

@@ -194,5 +194,5 @@ fn a_new_partition_begins_at_its_beginning_wherever_the_group_began() {
     let clean: Vec<Vec<String>> = (0..4).map(|p| texts_of(&pipe, &pipe.clean, p)).collect();
     let one = |id: &str| vec![format!("{{\"id\":\"{id}\"}}")];
     assert_eq!(clean, [vec![], one("while-away"), one("at-once"), one("at-once")], "{}", other.text());
-    assert_eq!(other.metric("dedupd_beginnings_total{reason=\"grown\"}"), Some(2.0));
+    assert_eq!(other.metric("dedupd_offset_resets_total{reason=\"grown\"}"), Some(2.0));
 }

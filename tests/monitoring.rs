@@ -23,7 +23,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use programs::{program, promtool, said, text};
-use questions::Question;
+use questions::Workload;
 use support::{Pipe, child, ports::free_port, shared_kafka, wait_until};
 
 const PARTITIONS: usize = 3;
@@ -129,7 +129,7 @@ fn check_metrics(page: &str) {
 }
 
 /// Asks until there is an answer with a number in it. A question that Prometheus does not understand fails at once.
-fn answered(prometheus: &Prometheus, question: &Question) {
+fn answered(prometheus: &Prometheus, question: &Workload) {
     wait_until(&format!("an answer to {}: {}", question.by, question.expr), SOON, || {
         let samples = prometheus.ask(&question.expr).unwrap_or_else(|said| panic!("{question:?}: {said}"));
         samples.iter().any(|sample| !number(sample).is_nan()).then_some(())
@@ -170,7 +170,7 @@ fn dashboard_and_alerts_are_answered_by_a_real_prometheus() {
     for rule in questions::of_the_alerts() {
         assert_eq!(prometheus.ask(&rule.expr), Ok(Vec::new()), "{} would fire", rule.by);
         for selector in questions::selectors(&rule.expr) {
-            answered(&prometheus, &Question { by: rule.by.clone(), expr: selector.metric });
+            answered(&prometheus, &Workload { by: rule.by.clone(), expr: selector.metric });
         }
     }
     figures_are_those_of_the_pipe(&prometheus);

@@ -183,7 +183,7 @@ fn an_offset_that_retention_has_passed_stops_the_process() {
 /// Offsets skipped, and partitions in which that happened.
 fn gap(running: &support::Running) -> (Option<f64>, Option<f64>) {
     let skipped = running.metric("dedupd_gap_offsets_total");
-    (skipped, running.metric("dedupd_beginnings_total{reason=\"gap\"}"))
+    (skipped, running.metric("dedupd_offset_resets_total{reason=\"gap\"}"))
 }
 
 #[test]

@@ -62,7 +62,7 @@ fn a_record_that_clean_refuses_is_dropped_and_nothing_else() {
     let running = sidecar.with("DEDUPD_STATE__ON_POISON", "drop").start();
     pipe.wait_caught_up(2, LIMIT);
     assert_only_poison_is_missing(&pipe);
-    assert_eq!(running.outcome("refused"), 1, "{}", running.text());
+    assert_eq!(running.outcome("rejected"), 1, "{}", running.text());
     assert!(running.text().contains("attempt 2 of 3, next in 1s"), "{}", running.text());
     let refusals = running.text().matches("the broker rejected records").count();
     assert!(
@@ -73,7 +73,7 @@ fn a_record_that_clean_refuses_is_dropped_and_nothing_else() {
     // The next one is not waited for once more.
     pipe.kafka.send(&pipe.raw, &[Draft::id(0, "after"), too_large("big too"), Draft::id(1, "after")]);
     pipe.wait_caught_up(2, LIMIT);
-    assert_eq!(running.outcome("refused"), 2, "{}", running.text());
+    assert_eq!(running.outcome("rejected"), 2, "{}", running.text());
     assert_eq!(running.text().matches("attempt 1 of").count(), 1, "{}", running.text());
     assert_eq!(pipe.audit().lost, 2);
 }
@@ -145,7 +145,7 @@ fn a_record_that_clean_refuses_goes_to_the_dead_letter_topic() {
         let (_, value) = dead[0].headers.iter().find(|(key, _)| key == name).unwrap();
         String::from_utf8(value.clone().unwrap()).unwrap()
     };
-    assert_eq!(header("dedupd.reason"), "refused");
+    assert_eq!(header("dedupd.reason"), "rejected");
     assert_eq!(header("dedupd.offset"), origin.offset.to_string());
 }
 

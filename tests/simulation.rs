@@ -91,7 +91,7 @@ fn histories(seeds: Range<u64>, sabotage: Sabotage) -> Total {
     })
 }
 
-fn told(failed: &[(u64, Vec<String>)]) -> String {
+fn described(failed: &[(u64, Vec<String>)]) -> String {
     let one = |(seed, violations): &(u64, Vec<String>)| {
         let first: Vec<&str> = violations.iter().take(4).map(String::as_str).collect();
         format!("DEDUPD_SIM_SEED={seed} cargo test --test simulation\n    {}", first.join("\n    "))
@@ -116,7 +116,7 @@ fn nothing_is_lost_duplicated_reordered_or_altered_whatever_fails() {
     let total = histories(from..from + seeds, Sabotage::Nothing);
     println!("{seeds} histories, {} raw records, {} clean, {:#?}", total.raw, total.clean, total.counts);
     let failed = total.failed.len();
-    assert!(failed == 0, "{failed} of {seeds} histories went wrong:\n{}", told(&total.failed));
+    assert!(failed == 0, "{failed} of {seeds} histories went wrong:\n{}", described(&total.failed));
     if seeds >= SEEDS {
         for fault in Fault::ALL {
             assert!(total.counts.contains_key(fault.name()), "no history had a {}", fault.name());
@@ -166,6 +166,6 @@ fn whatever_is_broken_on_purpose_is_noticed() {
         let all = total.failed.iter().flat_map(|(_, violations)| violations);
         let found = all.filter(|violation| violation.starts_with(what)).count();
         println!("{sabotage:?}: {found} × {what}, in {} of {CONTROL_SEEDS} histories", total.failed.len());
-        assert!(found > 0, "the audit does not notice {sabotage:?}: {}", told(&total.failed));
+        assert!(found > 0, "the audit does not notice {sabotage:?}: {}", described(&total.failed));
     }
 }

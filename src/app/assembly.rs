@@ -11,7 +11,7 @@ use crate::dedupe::{
 use crate::http::Token;
 use crate::kafka::{Settings, Topology};
 use crate::pipeline::{
-    Kind, Kinds, Limits, LoadSlice, Options, Reach, Safeguard, block_ids, most_partitions,
+    Kind, Kinds, Limits, LoadSlice, Options, PartitionLimit, Safeguard, block_ids, most_partitions,
 };
 use crate::store::{Binding, Joining};
 
@@ -75,7 +75,7 @@ pub fn settings(config: &Config, worker: usize) -> Settings {
 pub(super) fn options(
     config: &Config,
     hasher: Hasher,
-    (topology, reach): (&Topology, &Reach),
+    (topology, partition_limit): (&Topology, &PartitionLimit),
     worker: usize,
 ) -> Options {
     let [raw_id, _, state_id] = topology.topic_ids.clone();
@@ -85,7 +85,7 @@ pub(super) fn options(
         raw_id,
         state_id,
         state: config.topics.state.as_str().to_owned(),
-        reach: reach.clone(),
+        partition_limit: partition_limit.clone(),
         began: u32::try_from(topology.partitions).unwrap_or(u32::MAX),
         writer: writer.clone(),
         hash: hasher.kind(),

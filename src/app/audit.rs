@@ -6,7 +6,7 @@ use super::Ended;
 use crate::audit::{self, AuditError, MissingId, Options, Report};
 use crate::cli::{AuditArgs, Exit};
 use crate::clock;
-use crate::config::{Config, OnMissing, OnPoison, OnProbable, Overflow, Window, WindowTime, duration_text};
+use crate::config::{Config, OnMissing, OnProbable, OnRejected, Overflow, Window, WindowTime, duration_text};
 
 /// Reads both topics and reports the differences.
 pub fn command(args: &AuditArgs, config: &Config) -> Result<Report, Ended> {
@@ -82,7 +82,7 @@ fn notes(config: &Config) -> Vec<String> {
                 .to_owned(),
         ),
         (
-            config.state.on_poison != OnPoison::Stop,
+            config.state.on_poison != OnRejected::Stop,
             "state.on_poison is not \"stop\": a record that the broker rejected counts as lost".to_owned(),
         ),
         (

@@ -12,9 +12,9 @@ use crate::clock;
 use crate::config::{self, AsTyped, Config, Properties, Property};
 use crate::dedupe::{Hasher, IdSource, IdentityRule};
 use crate::demo;
-use crate::generate::{self, GenerateError, Shape, Summary};
+use crate::generate::{self, EventShape, GenerateError, Summary};
 use crate::kafka::{self, Sample, SampleError, Sampling};
-use crate::plan::{Fits, IdKind, Plan, Question};
+use crate::plan::{Fits, IdKind, Plan, Workload};
 
 /// Runs a command. `Ok` has the exit code of a command that completed.
 pub fn command(command: Command) -> Result<Exit, Ended> {
@@ -77,7 +77,7 @@ fn plan(args: &PlanArgs) -> Result<String, Ended> {
     };
     let sample = args.raw.as_deref().map(|topic| sampled(args, topic)).transpose()?;
     let live = sample.clone().unwrap_or_default();
-    let plan = Plan::of(Question {
+    let plan = Plan::of(Workload {
         slots,
         events_per_second: args.events.unwrap_or(live.events_per_second),
         duplicates: args.duplicates.unwrap_or_else(|| live.duplicates()),
@@ -143,7 +143,7 @@ fn generate(args: &GenerateArgs) -> Result<Summary, Ended> {
         properties: properties(&args.properties)?,
         topic: args.topic.clone(),
         partitions: args.partitions,
-        shape: Shape {
+        shape: EventShape {
             seed: args.seed.unwrap_or_else(|| fastrand::u64(..)),
             size: args.size.0,
             duplicates: args.duplicates,

@@ -15,9 +15,9 @@ use super::supervisor::pause;
 use super::{Ended, Service};
 use crate::cli::Exit;
 use crate::clock::{self, Clock, SystemClock};
-use crate::kafka::{GroupMonitor, LogEnds, LookError, Offsets, TopicWatch, Topology};
+use crate::kafka::{GroupMonitor, LogEnds, Offsets, TopicError, TopicMonitor, Topology};
 use crate::metrics::{Metrics, Status};
-use crate::pipeline::{Reach, StableEnds};
+use crate::pipeline::{PartitionLimit, StableEnds};
 use crate::ports::Failure;
 
 /// Interval between checks of the topics. Until the next check a recreated topic is taken for the old one.
@@ -40,13 +40,13 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 pub(super) fn start_monitor(
     service: &Service,
     start: &Topology,
-    (reach, stable_ends): (&Reach, &StableEnds),
+    (partition_limit, stable_ends): (&PartitionLimit, &StableEnds),
     stop: &Arc<AtomicBool>,
 ) -> Result<JoinHandle<Result<(), Ended>>, Ended> {
     let settings = settings(&service.config, 0);
     let operator = |failed: Failure| Ended::new(Exit::Operator, failed.what);
     let mut monitor = Monitor {
-        topics: TopicWatch::new(&settings, start, service.config.topics.create)?,
+        topics: TopicMonitor::new(&settings, start, service.config.topics.create)?,
         ends: LogEnds::new(&settings).map_err(operator)?,
         group: GroupMonitor::new(&settings).map_err(operator)?,
         ownership: Ownership::default(),
@@ -56,7 +56,7 @@ pub(super) fn start_monitor(
         clock: SystemClock::start(),
         status: Arc::clone(&service.status),
         metrics: service.metrics.clone(),
-        reach: reach.clone(),
+        partition_limit: partition_limit.clone(),
         stable_ends: stable_ends.clone(),
         owned: BTreeSet::new(),
         topics_checked: None,
@@ -82,7 +82,7 @@ pub(super) fn start_monitor(
 }
 
 struct Monitor {
-    topics: TopicWatch,
+    topics: TopicMonitor,
     ends: LogEnds,
     group: GroupMonitor,
     ownership: Ownership,
@@ -94,7 +94,7 @@ struct Monitor {
     clock: SystemClock,
     status: Arc<Status>,
     metrics: Metrics,
-    reach: Reach,
+    partition_limit: PartitionLimit,
     /// The last stable offsets of raw, for the workers.
     stable_ends: StableEnds,
     /// The partitions of this process at the last iteration.
@@ -114,7 +114,7 @@ impl Monitor {
     fn iterate(&mut self) -> Result<(), Ended> {
         match self.request() {
             Ok(()) => self.failure_logged = false,
-            Err(LookError::Unanswered(what)) => {
+            Err(TopicError::Unreachable(what)) => {
                 if !self.failure_logged {
                     tracing::warn!(
                         "{what}; until a request succeeds, changes of the topics and of the group are not detected, \
@@ -124,27 +124,28 @@ impl Monitor {
                 }
                 self.failure_logged = true;
             }
-            Err(LookError::LeftBehind(what)) => return Err(Ended::new(Exit::StartUp, what)),
-            Err(LookError::Replaced(what)) => return Err(Ended::new(Exit::Operator, what)),
+            Err(TopicError::CannotGrow(what)) => return Err(Ended::new(Exit::StartUp, what)),
+            Err(TopicError::Replaced(what)) => return Err(Ended::new(Exit::Operator, what)),
         }
         Ok(())
     }
 
     /// Returns at the first request without a response: a stop waits for this method.
-    fn request(&mut self) -> Result<(), LookError> {
+    fn request(&mut self) -> Result<(), TopicError> {
         let workers = self.status.workers();
         let owned = workers.iter().flat_map(|worker| &worker.partitions).map(|it| it.partition).collect();
         let has_new_partitions = !BTreeSet::is_subset(&owned, &self.owned);
         self.owned = owned;
         // The group assigned partitions of a grown topic before this check was due.
-        let has_partition_to_cover = self.owned.iter().any(|partition| !self.reach.covers(*partition));
+        let has_partition_to_cover =
+            self.owned.iter().any(|partition| !self.partition_limit.covers(*partition));
         if is_due(&mut self.topics_checked, TOPICS_INTERVAL) || has_partition_to_cover {
-            let sight = self.topics.look()?;
-            sight.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-            self.reach.raise(sight.reach);
-            self.raw = self.raw.max(sight.raw);
+            let state = self.topics.check()?;
+            state.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+            self.partition_limit.raise(state.shared);
+            self.raw = self.raw.max(state.raw);
         }
-        let unanswered = |failed: Failure| LookError::Unanswered(failed.what);
+        let unanswered = |failed: Failure| TopicError::Unreachable(failed.what);
         if is_due(&mut self.log_starts_requested, LOG_STARTS_INTERVAL) || has_new_partitions {
             let starts = self.ends.first(self.all(), REQUEST_LIMIT).map_err(unanswered)?;
             self.status.note_log_starts(starts);

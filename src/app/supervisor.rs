@@ -10,11 +10,11 @@ use super::assembly::{binding, hasher, joining, options, rule, settings, window_
 use super::monitor::start_monitor;
 use super::{Ended, STOP, Service};
 use crate::clock::{SystemClock, monotonic};
-use crate::control::{Asked, Control};
+use crate::control::{Control, Request};
 use crate::kafka::{self, CheckError, KafkaSink, KafkaSource, KafkaStateLog, Settings, Topology, Wanted};
 use crate::metrics::{PartitionState, WorkerStatus};
-use crate::pipeline::{Options, Reach, Report, StableEnds, Worker, World};
-use crate::store::{self, Held, Lock, SledStore};
+use crate::pipeline::{Options, PartitionLimit, Report, StableEnds, Worker, World};
+use crate::store::{self, LeasedStore, Lock, SledStore};
 
 /// Opening the store counts as hung after this time without progress.
 pub(super) const OPEN: Duration = Duration::from_mins(1);
@@ -36,7 +36,7 @@ impl World for Production {
     type Source = KafkaSource;
     type Sink = KafkaSink;
     type Log = KafkaStateLog;
-    type Store = Held<SledStore>;
+    type Store = LeasedStore<SledStore>;
     type Clock = SystemClock;
 }
 
@@ -49,15 +49,15 @@ pub(super) fn supervise(service: &Service, stop: &Arc<AtomicBool>) -> Result<(),
     topology.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     let opened =
         store::open(&config.state.dir, &binding(config, &hasher, &topology), config.state.cache, OPEN)?;
-    let store = Held::new(opened.store.joining(joining(config)));
-    let reach = Reach::new(topology.partitions);
+    let store = LeasedStore::new(opened.store.joining(joining(config)));
+    let partition_limit = PartitionLimit::new(topology.partitions);
     let ends = StableEnds::default();
     let (control, requests) = Control::new(rule(config, hasher), config.group.workers);
     let workers: Result<Vec<_>, Ended> = requests
         .into_iter()
         .enumerate()
         .map(|(number, requests)| {
-            let options = options(config, hasher, (&topology, &reach), number);
+            let options = options(config, hasher, (&topology, &partition_limit), number);
             // The client has one size limit for the batches of all topics.
             let largest_batch = [topology.largest_batch, topology.largest_state].into_iter().flatten().min();
             let settings = Settings { largest_batch, ..settings(config, number) };
@@ -67,7 +67,7 @@ pub(super) fn supervise(service: &Service, stop: &Arc<AtomicBool>) -> Result<(),
     // Cannot be set already: the supervisor runs once.
     service.door.control.set(control).ok();
     let workers = workers?;
-    let monitor = start_monitor(service, &topology, (&reach, &ends), stop)?;
+    let monitor = start_monitor(service, &topology, (&partition_limit, &ends), stop)?;
     let ended = supervise_workers(workers, &monitor, service, &store, stop);
     stop.store(true, Ordering::Release);
     // The clients of the monitor must be closed before the process ends.
@@ -149,9 +149,9 @@ impl Running {
 
 fn spawn(
     service: &Service,
-    (number, requests, ends): (usize, Receiver<Asked>, StableEnds),
+    (number, requests, ends): (usize, Receiver<Request>, StableEnds),
     (settings, options): (Settings, Options),
-    store: &Held<SledStore>,
+    store: &LeasedStore<SledStore>,
     stop: &Arc<AtomicBool>,
 ) -> Result<Running, Ended> {
     let report = Report::new(service.metrics.clone(), Arc::clone(&service.status), number);
@@ -181,7 +181,7 @@ fn supervise_workers(
     mut workers: Vec<Running>,
     monitor: &JoinHandle<Result<(), Ended>>,
     service: &Service,
-    store: &Held<SledStore>,
+    store: &LeasedStore<SledStore>,
     stop: &AtomicBool,
 ) -> Result<(), Ended> {
     let mut checks = 0u32;

@@ -106,7 +106,7 @@ impl Comparison {
     }
 
     /// Compares, once both sides are read. Fails if a temporary file fails.
-    pub fn finish(self, scope: Scope, unmatched: &mut Strangers) -> io::Result<Outcome> {
+    pub fn finish(self, scope: Scope, unmatched: &mut UnmatchedRecords) -> io::Result<Outcome> {
         let Self { scratch, rules, log, raw, clean, clean_records } = self;
         let mut joined = Joined::new(&scratch, log.counts);
         joined.join(&rules, &mut raw.sorted()?, &mut clean.sorted()?)?;
@@ -157,11 +157,11 @@ impl Comparison {
 
 /// Lost and phantom records of all partitions.
 #[derive(Debug)]
-pub struct Strangers {
+pub struct UnmatchedRecords {
     sorter: Sorter<Unmatched>,
 }
 
-impl Strangers {
+impl UnmatchedRecords {
     /// An empty set.
     #[must_use]
     pub fn new(scratch: &Scratch) -> Self {

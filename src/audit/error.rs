@@ -8,7 +8,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
 use super::spill::Scratch;
 use crate::dedupe::PartitionId;
-use crate::kafka::connection::said;
+use crate::kafka::connection::error_text;
 
 /// Why an audit failed.
 #[derive(Debug, thiserror::Error)]
@@ -125,7 +125,7 @@ pub enum AuditError {
 
 impl AuditError {
     pub(super) fn settings(error: &KafkaError) -> Self {
-        Self::Settings(said(error))
+        Self::Settings(error_text(error))
     }
 
     pub(super) fn spill(scratch: &Scratch, why: io::Error) -> Self {

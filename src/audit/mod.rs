@@ -33,7 +33,7 @@ use std::time::Duration;
 
 use indicatif::ProgressBar;
 
-pub use compare::{Comparison, Gone, Outcome, Scope, Strangers};
+pub use compare::{Comparison, Gone, Outcome, Scope, UnmatchedRecords};
 pub use error::AuditError;
 pub use expected::{MissingId, RawCounts, Rules};
 pub use findings::{Counts, Finding, Kind};
@@ -148,7 +148,7 @@ pub fn run(options: &Options, bar: &ProgressBar) -> Result<Report, AuditError> {
     let mut report = Report { range: options.range, notes: audit.notes(&spans), ..Report::default() };
     report.notes.extend(open_transaction);
     report.notes.extend(options.notes.iter().cloned());
-    let mut unmatched = Strangers::new(&scratch);
+    let mut unmatched = UnmatchedRecords::new(&scratch);
     for spans in &spans {
         let (outcome, raw_end) = audit.partition(spans, &mut unmatched)?;
         report.sample(&outcome.samples, options.samples);

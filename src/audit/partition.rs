@@ -3,7 +3,7 @@
 use std::io;
 use std::ops::ControlFlow;
 
-use super::compare::{Comparison, Gone, Outcome, Scope, Strangers};
+use super::compare::{Comparison, Gone, Outcome, Scope, UnmatchedRecords};
 use super::error::AuditError;
 use super::expected::Rules;
 use super::id::id_of;
@@ -33,7 +33,7 @@ impl Audit<'_> {
     pub fn partition(
         &self,
         spans: &Spans,
-        unmatched: &mut Strangers,
+        unmatched: &mut UnmatchedRecords,
     ) -> Result<(Outcome, Offset), AuditError> {
         let mut comparison = Comparison::new(self.rules(spans), &self.scratch);
         let last = self.clean(spans, &mut comparison)?;

@@ -13,7 +13,7 @@ use super::error::{AuditError, remedy};
 use super::record::Fields;
 use crate::clock;
 use crate::dedupe::{Offset, PartitionId};
-use crate::kafka::connection::{self, Complaint, Listening};
+use crate::kafka::connection::{self, ConnectionProblem, ProblemCapture};
 use crate::kafka::headers_of;
 
 /// How long a call may take, or no record may arrive, before the audit fails.
@@ -50,7 +50,7 @@ pub(super) struct Access<'a> {
 }
 
 pub(super) struct Reader {
-    consumer: BaseConsumer<Listening>,
+    consumer: BaseConsumer<ProblemCapture>,
     config: ClientConfig,
     servers: String,
     topic: String,
@@ -62,7 +62,7 @@ impl Reader {
     pub fn open(access: &Access<'_>, topic: &str, isolation: &str) -> Result<Self, AuditError> {
         let mut config = config(access);
         config.set("isolation.level", isolation);
-        let consumer = Listening::reader(config.clone()).map_err(|e| AuditError::settings(&e))?;
+        let consumer = ProblemCapture::reader(config.clone()).map_err(|e| AuditError::settings(&e))?;
         let (servers, topic) = (access.servers.to_owned(), topic.to_owned());
         let mut reader = Self { consumer, config, servers, topic, partitions: 0 };
         reader.partitions = reader.count_partitions()?;
@@ -76,7 +76,7 @@ impl Reader {
 
     fn count_partitions(&self) -> Result<PartitionId, AuditError> {
         let metadata = connection::metadata(&self.consumer, &self.config, &self.topic)
-            .map_err(|(error, complaint)| self.with_cause(&error, complaint))?;
+            .map_err(|(error, problem)| self.with_cause(&error, problem))?;
         let found = metadata.topics().iter().find(|topic| topic.name() == self.topic);
         let error = found.and_then(MetadataTopic::error).map(RDKafkaErrorCode::from);
         match (found, error) {
@@ -184,24 +184,23 @@ impl Reader {
 
     /// The error of a call that was rejected or timed out.
     fn failed(&self, error: &KafkaError) -> AuditError {
-        self.with_cause(error, connection::complaint_of(&self.consumer, &self.config))
+        self.with_cause(error, connection::connection_problem(&self.consumer, &self.config))
     }
 
     /// The cause is often only in the error events of the client.
-    fn with_cause(&self, error: &KafkaError, complaint: Option<Complaint>) -> AuditError {
-        if let Some(Complaint { what, .. }) = complaint {
+    fn with_cause(&self, error: &KafkaError, problem: Option<ConnectionProblem>) -> AuditError {
+        if let Some(ConnectionProblem { what, .. }) = problem {
             return AuditError::NotConnected { servers: self.servers.clone(), what };
         }
-        let complaint = self.consumer.context().last();
-        let codes =
-            [error.rdkafka_error_code(), complaint.as_ref().and_then(|(e, _)| e.rdkafka_error_code())];
+        let problem = self.consumer.context().last();
+        let codes = [error.rdkafka_error_code(), problem.as_ref().and_then(|(e, _)| e.rdkafka_error_code())];
         if let Some((why, remedy)) = codes.into_iter().flatten().find_map(|code| Some((code, remedy(code)?)))
         {
             return AuditError::Refused { topic: self.topic.clone(), why, remedy };
         }
         AuditError::Unreachable {
             servers: self.servers.clone(),
-            why: complaint.map_or_else(|| error.to_string(), |(_, reason)| reason),
+            why: problem.map_or_else(|| error.to_string(), |(_, reason)| reason),
         }
     }
 

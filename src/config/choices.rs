@@ -83,7 +83,7 @@ choice! {
 }
 choice! {
     /// The policy for a record that the broker rejects.
-    OnPoison {
+    OnRejected {
         /// Stop with an error.
         Stop = "stop",
         /// Write it to the dead-letter topic.

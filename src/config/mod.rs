@@ -26,7 +26,7 @@ pub use as_typed::{
     AsTyped, TypedBatch, TypedDedupe, TypedGroup, TypedHttp, TypedIdentity, TypedKafka, TypedKind,
     TypedState, TypedTopics, TypedWindow,
 };
-pub use choices::{Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, Overflow, Start, WindowTime};
+pub use choices::{Mode, OnGap, OnMissing, OnProbable, OnRejected, OnRewind, Overflow, Start, WindowTime};
 pub use error::ConfigError;
 pub use id_source::IdSource;
 pub use problem::{Problem, Problems};

@@ -17,7 +17,7 @@ const CRC_BYTES: usize = 4;
 
 /// Forgotten owners of one partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Forgotten {
+pub struct ForgetRecord {
     /// Which hash made the identities.
     pub hash: HashKind,
     /// Partition of the raw topic.
@@ -30,7 +30,7 @@ pub struct Forgotten {
     pub owners: Vec<(Offset, Identity)>,
 }
 
-impl Forgotten {
+impl ForgetRecord {
     /// The owners' offsets.
     #[must_use]
     pub fn offsets(&self) -> Vec<Offset> {
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn a_record_decodes_as_encoded_and_detects_every_flipped_bit_and_truncation() {
-        let record = Forgotten {
+        let record = ForgetRecord {
             hash: HashKind::SipHash { key_id: 0xfeed },
             partition: 3,
             number: 9,
@@ -107,16 +107,16 @@ mod tests {
             owners: vec![(7, Identity([1; 16])), (999, Identity([0xfe; 16]))],
         };
         let bytes = record.encode();
-        assert_eq!(Forgotten::decode(&bytes), Ok(record.clone()));
-        assert!(Forgotten::is_here(&bytes));
-        let none = Forgotten { owners: Vec::new(), hash: HashKind::Xxh3, ..record };
-        assert_eq!(Forgotten::decode(&none.encode()), Ok(none));
+        assert_eq!(ForgetRecord::decode(&bytes), Ok(record.clone()));
+        assert!(ForgetRecord::is_here(&bytes));
+        let none = ForgetRecord { owners: Vec::new(), hash: HashKind::Xxh3, ..record };
+        assert_eq!(ForgetRecord::decode(&none.encode()), Ok(none));
         for at in 0..bytes.len() {
-            assert!(Forgotten::decode(&bytes[..at]).is_err(), "truncated to {at}");
+            assert!(ForgetRecord::decode(&bytes[..at]).is_err(), "truncated to {at}");
             for bit in 0..8 {
                 let mut flipped = bytes.clone();
                 flipped[at] ^= 1 << bit;
-                assert!(Forgotten::decode(&flipped).is_err(), "bit {bit} of byte {at}");
+                assert!(ForgetRecord::decode(&flipped).is_err(), "bit {bit} of byte {at}");
             }
         }
     }

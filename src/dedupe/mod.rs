@@ -30,7 +30,7 @@ pub use block::{Block, BlockError, BlockParts, BlockView};
 pub use bloom::{Bloom, BloomLimits, Layout};
 pub use coordinates::{Coordinates, Offset, PartitionId};
 pub use fingerprint::{Fingerprint, NoFingerprint};
-pub use forgotten::Forgotten;
+pub use forgotten::ForgetRecord;
 pub use growth::IndexBytes;
 pub use identity::{Fields, HashKind, Hasher, IdSource, Identity, IdentityRule};
 pub use index::{Index, Look};

@@ -21,7 +21,7 @@ use crate::config::{
     AsTyped, Config, IdSource, Sources, TypedBatch, TypedGroup, TypedIdentity, TypedKafka, TypedState,
     TypedTopics,
 };
-use crate::generate::{self, Shape};
+use crate::generate::{self, EventShape};
 use crate::kafka::Topology;
 use crate::metrics::{Metrics, Outcome, Status};
 use broker::{Broker, PARTITIONS};
@@ -157,7 +157,7 @@ fn options(args: &DemoArgs, broker: &Broker) -> generate::Options {
         properties: Vec::new(),
         topic: RAW.to_owned(),
         partitions: None,
-        shape: Shape { seed: fastrand::u64(..), size: 200, duplicates: args.duplicates, keys: 10_000 },
+        shape: EventShape { seed: fastrand::u64(..), size: 200, duplicates: args.duplicates, keys: 10_000 },
         records: None,
         rate: Some(args.rate),
         cut_acks: false,

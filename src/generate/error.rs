@@ -4,7 +4,7 @@ use std::io;
 
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
-use crate::kafka::connection::said;
+use crate::kafka::connection::error_text;
 
 /// Why generating load failed.
 #[derive(Debug, thiserror::Error)]
@@ -84,6 +84,6 @@ pub enum GenerateError {
 impl GenerateError {
     #[expect(clippy::needless_pass_by_value, reason = "passed to map_err")]
     pub(super) fn settings(error: KafkaError) -> Self {
-        Self::Settings(said(&error))
+        Self::Settings(error_text(&error))
     }
 }

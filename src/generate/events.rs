@@ -14,7 +14,7 @@ const PADDING: &str = "the quick brown fox jumps over the lazy dog while five bo
 
 /// The properties of the events.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Shape {
+pub struct EventShape {
     /// Determines ids, keys and repeats.
     pub seed: u64,
     /// Size of a value, bytes; a value is never shorter than its fields (about 150 bytes).
@@ -56,7 +56,7 @@ pub struct Event {
 /// Generates events. As an iterator it has its own clock, one millisecond per event.
 #[derive(Debug, Clone)]
 pub struct Generator {
-    shape: Shape,
+    shape: EventShape,
     draws: Rng,
     originals: u64,
     /// Creation times of the last originals, epoch milliseconds; everything else follows from the seed.
@@ -67,7 +67,7 @@ pub struct Generator {
 impl Generator {
     /// A generator before its first event.
     #[must_use]
-    pub fn new(shape: Shape) -> Self {
+    pub fn new(shape: EventShape) -> Self {
         Self { shape, draws: Rng::with_seed(shape.seed), originals: 0, times_ms: VecDeque::new(), made: 0 }
     }
 
@@ -165,11 +165,11 @@ mod tests {
 
     use super::*;
 
-    const SHAPE: Shape = Shape { seed: 7, size: 300, duplicates: 0.2, keys: 50 };
+    const SHAPE: EventShape = EventShape { seed: 7, size: 300, duplicates: 0.2, keys: 50 };
 
     #[test]
     fn the_same_seed_makes_the_same_events() {
-        let events = |seed| Generator::new(Shape { seed, ..SHAPE }).take(2_000).collect::<Vec<_>>();
+        let events = |seed| Generator::new(EventShape { seed, ..SHAPE }).take(2_000).collect::<Vec<_>>();
         assert_eq!(events(7), events(7));
         assert_ne!(events(7), events(8));
     }
@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn the_share_of_repeats_is_the_configured_one() {
         for duplicates in [0.0, 0.05, 0.2, 0.5, 0.9] {
-            let events = Generator::new(Shape { duplicates, ..SHAPE }).take(20_000);
+            let events = Generator::new(EventShape { duplicates, ..SHAPE }).take(20_000);
             let mut ids = HashMap::new();
             let mut repeats = 0;
             for event in events {
@@ -232,7 +232,7 @@ mod tests {
             }
         }
         assert!(kinds.iter().all(|count| *count > 100), "{kinds:?}");
-        let small = Generator::new(Shape { size: 1, ..SHAPE }).next().unwrap();
+        let small = Generator::new(EventShape { size: 1, ..SHAPE }).next().unwrap();
         assert!(serde_json::from_str::<serde_json::Value>(&small.value).is_ok());
     }
 }

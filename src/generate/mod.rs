@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use rdkafka::ClientConfig;
 
 pub use error::GenerateError;
-pub use events::{Event, Generator, Repeat, Shape};
+pub use events::{Event, EventShape, Generator, Repeat};
 use proxy::Proxy;
 use topic::Topic;
 use writer::Writer;
@@ -44,7 +44,7 @@ pub struct Options {
     /// Create the topic with this number of partitions if it does not exist.
     pub partitions: Option<u32>,
     /// The properties of the events.
-    pub shape: Shape,
+    pub shape: EventShape,
     /// Number of records, including repeats; `None` is until stopped.
     pub records: Option<u64>,
     /// Records per second; `None` is without limit.

@@ -11,13 +11,13 @@ use rdkafka::metadata::{Metadata, MetadataTopic};
 
 use super::error::GenerateError;
 use crate::clock;
-use crate::kafka::connection::{self, Complaint, Listening};
+use crate::kafka::connection::{self, ConnectionProblem, ProblemCapture};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A topic and the client that queries it.
 pub(super) struct Topic<'a> {
-    reader: BaseConsumer<Listening>,
+    reader: BaseConsumer<ProblemCapture>,
     config: &'a ClientConfig,
     servers: &'a str,
     name: &'a str,
@@ -28,7 +28,7 @@ impl<'a> Topic<'a> {
         let mut reader = config.clone();
         // All written records count, committed or not.
         reader.set("isolation.level", "read_uncommitted");
-        let reader = Listening::reader(reader).map_err(GenerateError::settings)?;
+        let reader = ProblemCapture::reader(reader).map_err(GenerateError::settings)?;
         Ok(Self { reader, config, servers, name })
     }
 
@@ -114,16 +114,16 @@ impl<'a> Topic<'a> {
 
     fn metadata(&self) -> Result<Metadata, GenerateError> {
         connection::metadata(&self.reader, self.config, self.name)
-            .map_err(|(error, complaint)| self.with_cause(&error, complaint))
+            .map_err(|(error, problem)| self.with_cause(&error, problem))
     }
 
     fn unreachable(&self, error: &KafkaError) -> GenerateError {
-        self.with_cause(error, connection::complaint_of(&self.reader, self.config))
+        self.with_cause(error, connection::connection_problem(&self.reader, self.config))
     }
 
-    fn with_cause(&self, error: &KafkaError, complaint: Option<Complaint>) -> GenerateError {
+    fn with_cause(&self, error: &KafkaError, problem: Option<ConnectionProblem>) -> GenerateError {
         let servers = self.servers.to_owned();
-        if let Some(Complaint { what, .. }) = complaint {
+        if let Some(ConnectionProblem { what, .. }) = problem {
             return GenerateError::NotConnected { servers, what };
         }
         let last = self.reader.context().last();

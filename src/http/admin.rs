@@ -15,7 +15,7 @@ use serde_json::json;
 
 use super::Endpoint;
 use super::server::Trusted;
-use crate::control::{Answer, Control, Refusal};
+use crate::control::{Answer, Control, RequestError};
 
 /// Minimum length of a bearer token, in bytes.
 const SHORTEST: usize = 16;
@@ -159,8 +159,8 @@ async fn request(door: Door, texts: Vec<String>, partition: Option<u32>, forget:
     let result = tokio::task::spawn_blocking(move || control.ask(&texts, partition, forget)).await;
     match result {
         Ok(Ok(answer)) => answer_response(&answer, forget),
-        Ok(Err(Refusal::Question(why))) => error_response(StatusCode::BAD_REQUEST, &why),
-        Ok(Err(Refusal::Unavailable(why))) => error_response(StatusCode::SERVICE_UNAVAILABLE, &why),
+        Ok(Err(RequestError::Invalid(why))) => error_response(StatusCode::BAD_REQUEST, &why),
+        Ok(Err(RequestError::Unavailable(why))) => error_response(StatusCode::SERVICE_UNAVAILABLE, &why),
         Err(_) => {
             error_response(StatusCode::INTERNAL_SERVER_ERROR, "the request failed; the cause is in the log")
         }

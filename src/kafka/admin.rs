@@ -10,8 +10,8 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::topic_partition_list::TopicPartitionList;
 
 use super::client_config::Settings;
-use super::connection::said;
-use super::connection::{self, Listening};
+use super::connection::error_text;
+use super::connection::{self, ProblemCapture};
 use super::error::failure;
 use super::native::{self, Described};
 use super::rights::{self, Operation, Resource};
@@ -103,7 +103,7 @@ impl FoundTopics {
 /// Describes, creates and grows topics, with clients of its own.
 pub(super) struct TopicAdmin {
     pub settings: Settings,
-    pub reader: BaseConsumer<Listening>,
+    pub reader: BaseConsumer<ProblemCapture>,
     pub admin: AdminClient<DefaultClientContext>,
     /// Time limit of one request.
     pub wait: Duration,
@@ -119,10 +119,10 @@ pub(super) fn check_error(doing: &str, error: &KafkaError) -> CheckError {
 
 impl TopicAdmin {
     pub(super) fn new(settings: &Settings, wait: Duration) -> Result<Self, CheckError> {
-        let create = |e: KafkaError| CheckError::Configuration(vec![said(&e)]);
+        let create = |e: KafkaError| CheckError::Configuration(vec![error_text(&e)]);
         Ok(Self {
             settings: settings.clone(),
-            reader: Listening::reader(settings.reader("read_committed")).map_err(create)?,
+            reader: ProblemCapture::reader(settings.reader("read_committed")).map_err(create)?,
             admin: settings.base().create().map_err(create)?,
             wait,
         })
@@ -161,9 +161,9 @@ impl TopicAdmin {
 
     /// The error for a broker that did not respond, with the reason when the client reported one.
     fn explain_unreachable(&self, what: String) -> CheckError {
-        match connection::complaint_of(&self.reader, &self.settings.base()) {
-            Some(complaint) if complaint.refused => CheckError::Rejected(complaint.what),
-            Some(complaint) => CheckError::Unreachable(format!("{what}: {}", complaint.what)),
+        match connection::connection_problem(&self.reader, &self.settings.base()) {
+            Some(problem) if problem.refused => CheckError::Rejected(problem.what),
+            Some(problem) => CheckError::Unreachable(format!("{what}: {}", problem.what)),
             None => CheckError::Unreachable(what),
         }
     }

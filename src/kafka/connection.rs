@@ -33,7 +33,7 @@ const REJECTION_TIME: Duration = Duration::from_secs(3);
 
 /// Why a connection fails.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Complaint {
+pub struct ConnectionProblem {
     /// What happened, to which broker, and what to do.
     pub what: String,
     /// A broker was reached and rejected the connection: waiting does not help, and an outage does not look like this.
@@ -44,24 +44,24 @@ pub struct Complaint {
 
 /// The last connection problem that a client reported.
 #[derive(Debug, Default)]
-pub struct LastProblem(Mutex<Option<(Instant, Complaint)>>);
+pub struct LastProblem(Mutex<Option<(Instant, ConnectionProblem)>>);
 
 impl LastProblem {
     /// Stores the problem behind an error event or a line of the client's log, when the text is recognised. A recent
     /// rejection is not replaced by a problem that is no rejection, which is often only its consequence.
     pub fn record(&self, reason: &str) {
-        let Some(complaint) = classify(reason) else { return };
+        let Some(problem) = classify(reason) else { return };
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let rejected = last.as_ref().is_some_and(|(at, known)| known.refused && at.elapsed() < MAX_AGE);
-        if complaint.refused || !rejected {
-            *last = Some((clock::monotonic(), complaint));
+        if problem.refused || !rejected {
+            *last = Some((clock::monotonic(), problem));
         }
     }
 
     /// The last problem, unless it is too old to explain a call that fails now.
-    pub(super) fn latest(&self) -> Option<Complaint> {
+    pub(super) fn latest(&self) -> Option<ConnectionProblem> {
         let last = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        last.filter(|(at, _)| at.elapsed() < MAX_AGE).map(|(_, complaint)| complaint)
+        last.filter(|(at, _)| at.elapsed() < MAX_AGE).map(|(_, problem)| problem)
     }
 
     /// Removes the stored problem, because a connection works.
@@ -72,13 +72,13 @@ impl LastProblem {
 
 /// The context of a client whose connection problems are reported to the user.
 #[derive(Debug, Default)]
-pub struct Listening {
+pub struct ProblemCapture {
     problem: LastProblem,
     /// The last error event with its text.
     last: Mutex<Option<(KafkaError, String)>>,
 }
 
-impl Listening {
+impl ProblemCapture {
     /// A reader with this configuration whose context collects connection problems.
     pub fn reader(mut config: ClientConfig) -> Result<BaseConsumer<Self>, KafkaError> {
         // When a broker closes the connection without an error, the client raises no error event, only a log line.
@@ -95,7 +95,7 @@ impl Listening {
     }
 }
 
-impl ClientContext for Listening {
+impl ClientContext for ProblemCapture {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         if facility == "FAIL" {
             self.problem.record(without_thread(message));
@@ -116,11 +116,11 @@ impl ClientContext for Listening {
     }
 }
 
-impl ConsumerContext for Listening {}
+impl ConsumerContext for ProblemCapture {}
 
 /// The text of a client error without the value of a property. The value may hold a secret: under a mistyped name, or
 /// when it was set for the wrong property.
-pub fn said(error: &KafkaError) -> String {
+pub fn error_text(error: &KafkaError) -> String {
     match error {
         KafkaError::ClientConfig(_, what, name, value) => {
             let what = if !value.is_empty() && what.contains(value.as_str()) {
@@ -142,10 +142,10 @@ pub fn said(error: &KafkaError) -> String {
 /// Requests the metadata of a topic until a broker responds, a rejection has lasted for `REJECTION_TIME`, or
 /// `CONNECT_TIMEOUT` has passed. The error is the last one, with the reason when it is known.
 pub fn metadata(
-    client: &BaseConsumer<Listening>,
+    client: &BaseConsumer<ProblemCapture>,
     config: &ClientConfig,
     topic: &str,
-) -> Result<Metadata, (KafkaError, Option<Complaint>)> {
+) -> Result<Metadata, (KafkaError, Option<ConnectionProblem>)> {
     let start = clock::monotonic();
     let mut rejected_since: Option<Instant> = None;
     loop {
@@ -159,34 +159,37 @@ pub fn metadata(
         if rejected_since.is_some_and(|since| since.elapsed() >= REJECTION_TIME)
             || start.elapsed() >= CONNECT_TIMEOUT
         {
-            return Err((error, complaint_of(client, config)));
+            return Err((error, connection_problem(client, config)));
         }
     }
 }
 
 /// Why this client has no connection; for use after a failed call. When the broker's certificate is the reason, an extra
 /// connection finds out what is wrong with it.
-pub fn complaint_of(client: &BaseConsumer<Listening>, config: &ClientConfig) -> Option<Complaint> {
+pub fn connection_problem(
+    client: &BaseConsumer<ProblemCapture>,
+    config: &ClientConfig,
+) -> Option<ConnectionProblem> {
     serve_events(client);
-    let complaint = client.context().problem.latest()?;
-    if !complaint.certificate {
-        return Some(complaint);
+    let problem = client.context().problem.latest()?;
+    if !problem.certificate {
+        return Some(problem);
     }
     match native::certificate_rejection(config, CERTIFICATE_WAIT) {
         Some(reason) => {
             let reason = without_thread(&reason);
-            Some(Complaint {
+            Some(ConnectionProblem {
                 what: format!("the broker's certificate is not accepted: {reason}"),
-                ..complaint
+                ..problem
             })
         }
-        None => Some(complaint),
+        None => Some(problem),
     }
 }
 
 /// Serves the client's events, so that its context receives errors and log lines: they are queued until the next poll.
 /// Stops at the first rejection.
-fn serve_events(client: &BaseConsumer<Listening>) {
+fn serve_events(client: &BaseConsumer<ProblemCapture>) {
     let deadline = clock::monotonic() + EVENT_WAIT;
     while clock::monotonic() < deadline && !client.context().problem.latest().is_some_and(|it| it.refused) {
         drop(client.poll(EVENT_WAIT / 10));
@@ -269,12 +272,12 @@ const REQUIRES_SASL: &str = "this port seems to require SASL, but security.proto
     set security.protocol and sasl.mechanism, or correct the port in kafka.bootstrap_servers";
 
 /// The problem behind the text of an error event or log line; `None` when it is not recognised.
-fn classify(reason: &str) -> Option<Complaint> {
+fn classify(reason: &str) -> Option<ConnectionProblem> {
     let text = reason.to_lowercase();
     if let Some((_, offered)) = text.split_once("broker's supported mechanisms: ") {
         // An empty list means that the connection was closed during the handshake.
         let listed = offered.split('(').next().is_some_and(|list| !list.trim().is_empty());
-        return listed.then(|| Complaint {
+        return listed.then(|| ConnectionProblem {
             what: format!(
                 "the broker does not offer this SASL mechanism: {reason}; set sasl.mechanism to one that it supports, or \
                  enable this one on the broker"
@@ -290,9 +293,9 @@ fn classify(reason: &str) -> Option<Complaint> {
     if let Some(known) = KNOWN.iter().find(|known| known.phrases.iter().any(|phrase| text.contains(phrase))) {
         let KnownProblem { refused, certificate, what, .. } = known;
         let (refused, certificate) = (*refused, *certificate);
-        return Some(Complaint { what: format!("{what} ({reason})"), refused, certificate });
+        return Some(ConnectionProblem { what: format!("{what} ({reason})"), refused, certificate });
     }
-    closed_without_error(&text).map(|what| Complaint {
+    closed_without_error(&text).map(|what| ConnectionProblem {
         what: format!("{what} ({reason})"),
         refused: false,
         certificate: false,

@@ -296,8 +296,8 @@ impl Source for KafkaSource {
     }
 
     fn explained(&self, failed: Failure) -> Failure {
-        match self.consumer.context().complaint().filter(|_| failed.remedy == Remedy::Retry) {
-            Some(complaint) => Failure { what: format!("{}: {}", failed.what, complaint.what), ..failed },
+        match self.consumer.context().problem().filter(|_| failed.remedy == Remedy::Retry) {
+            Some(problem) => Failure { what: format!("{}: {}", failed.what, problem.what), ..failed },
             None => failed,
         }
     }

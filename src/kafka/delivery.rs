@@ -11,7 +11,7 @@ use rdkafka::{ClientContext, types::RDKafkaErrorCode as Code};
 use super::ends::QuietContext;
 use super::error;
 use crate::dedupe::{Offset, PartitionId};
-use crate::ports::{Failure, LogId, Refused, Written};
+use crate::ports::{Failure, LogId, RejectedRecords, Written};
 
 /// The topic that a record was written to. It is stored in the three highest bits of librdkafka's per-message opaque value,
 /// and the raw offset in the other bits, so that a delivery report needs no allocation.
@@ -56,7 +56,7 @@ fn from_opaque(opaque: usize) -> (Kind, Offset) {
 struct FailedDelivery {
     code: RDKafkaErrorCode,
     kind: Kind,
-    records: Refused,
+    records: RejectedRecords,
 }
 
 /// One past the highest acknowledged offset of each partition; 0 = none. The raw topic may grow while delivery reports
@@ -181,7 +181,7 @@ impl Deliveries {
         let mut failed = self.failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         match failed.as_mut() {
             None => {
-                let records = Refused { partition, first: offset, last: offset };
+                let records = RejectedRecords { partition, first: offset, last: offset };
                 *failed = Some(FailedDelivery { code, kind, records });
             }
             Some(first)
@@ -265,7 +265,7 @@ mod tests {
             deliveries.fail(Code::MessageSizeTooLarge, (Kind::Clean, offset), 1);
         }
         let failure = deliveries.failure(|_| "c").unwrap();
-        assert_eq!(failure.refused, Some(Refused { partition: 1, first: 10, last: 20 }));
+        assert_eq!(failure.rejected, Some(RejectedRecords { partition: 1, first: 10, last: 20 }));
         deliveries.reset();
         assert!(deliveries.failure(|_| "c").is_none());
         assert!(!deliveries.dropped_records());
@@ -276,7 +276,7 @@ mod tests {
         let deliveries = Deliveries::default();
         deliveries.fail(Code::MessageSizeTooLarge, (Kind::State, 0), 1);
         let failure = deliveries.failure(|_| "s").unwrap();
-        assert_eq!((failure.remedy, failure.refused), (Remedy::Stop, None));
+        assert_eq!((failure.remedy, failure.rejected), (Remedy::Stop, None));
         assert!(
             failure.what.starts_with("the broker rejected a state record for topic s"),
             "{}",

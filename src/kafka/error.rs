@@ -11,9 +11,9 @@
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
 use super::client_config::Settings;
-use super::connection::said;
+use super::connection::error_text;
 use super::rights;
-use crate::ports::{Failure, Refused, Remedy};
+use crate::ports::{Failure, RejectedRecords, Remedy};
 
 /// Converts a client error to a failure. `doing` follows "while" in the text and names the topic or group.
 pub fn failure(doing: &str, error: &KafkaError) -> Failure {
@@ -30,57 +30,53 @@ pub fn failure(doing: &str, error: &KafkaError) -> Failure {
         }
         Remedy::Stop => advice(error.rdkafka_error_code()),
     };
-    Failure { remedy, what: format!("{} while {doing}; {advice}", said(error)), refused: None }
+    Failure::new(remedy, format!("{} while {doing}; {advice}", error_text(error)))
 }
 
 /// The same as [`failure`], with the missing permission when the error code identifies it.
 pub(super) fn failure_with_permission(settings: &Settings, doing: &str, error: &KafkaError) -> Failure {
     match error.rdkafka_error_code().and_then(|code| rights::missing_for_code(settings, code)) {
-        Some(missing) => Failure {
-            what: format!("{} while {doing}; {missing}", said(error)),
-            remedy: remedy(error),
-            refused: None,
-        },
+        Some(missing) => {
+            Failure::new(remedy(error), format!("{} while {doing}; {missing}", error_text(error)))
+        }
         None => failure(doing, error),
     }
 }
 
 /// A failure because the broker rejected particular records.
-pub fn rejected(topic: &str, code: RDKafkaErrorCode, records: Refused) -> Failure {
-    let Refused { partition, first, last } = records;
+pub fn rejected(topic: &str, code: RDKafkaErrorCode, records: RejectedRecords) -> Failure {
+    let RejectedRecords { partition, first, last } = records;
     Failure {
         remedy: Remedy::Abort,
         what: format!(
             "the broker rejected records of raw partition {partition}, offsets {first} to {last}, for topic {topic}: {code}; \
              aborting the transaction and searching for the record that causes it"
         ),
-        refused: Some(records),
+        rejected: Some(records),
     }
 }
 
 /// A rejected record of a side topic has no other destination; `otherwise` describes how to run without that topic.
 pub fn rejected_by_side_topic(topic: &str, code: RDKafkaErrorCode, otherwise: &str) -> Failure {
-    Failure {
-        remedy: Remedy::Stop,
-        what: format!(
+    Failure::new(
+        Remedy::Stop,
+        format!(
             "the broker rejected a record for topic {topic}: {code}; configure that topic to accept what the raw topic \
              accepts (max.message.bytes, message.timestamp.after.max.ms), or {otherwise}"
         ),
-        refused: None,
-    }
+    )
 }
 
 /// A rejected record of the state topic: nothing can be committed, because every transaction writes its state there.
 pub fn rejected_state(topic: &str, code: RDKafkaErrorCode) -> Failure {
-    Failure {
-        remedy: Remedy::Stop,
-        what: format!(
+    Failure::new(
+        Remedy::Stop,
+        format!(
             "the broker rejected a state record for topic {topic}: {code}; state records are sized by the topic's \
              max.message.bytes at the start, so restart if that was lowered; the topic must not reject records for their \
              timestamp (message.timestamp.before.max.ms, message.timestamp.after.max.ms)"
         ),
-        refused: None,
-    }
+    )
 }
 
 /// Whether a delivery error is about the record itself, not about the cluster.

@@ -8,7 +8,7 @@ use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaRespErr;
 use rdkafka::{ClientContext, TopicPartitionList as Partitions};
 
-use super::connection::{Complaint, LastProblem};
+use super::connection::{ConnectionProblem, LastProblem};
 use super::ends::QuietContext;
 use crate::dedupe::PartitionId;
 use crate::ports::GroupEvent;
@@ -27,7 +27,7 @@ pub(super) struct GroupContext {
 
 impl GroupContext {
     /// The connection problem that the client reported last, if it is recent.
-    pub(super) fn complaint(&self) -> Option<Complaint> {
+    pub(super) fn problem(&self) -> Option<ConnectionProblem> {
         self.problem.latest()
     }
 

@@ -25,7 +25,7 @@ mod side_log;
 mod state_topic;
 mod tail;
 mod topic;
-mod topic_watch;
+mod topic_monitor;
 mod topics;
 mod unread;
 
@@ -39,4 +39,4 @@ pub use producer::KafkaSink;
 pub use record::RawRecord;
 pub use sample::{Sample, SampleError, Sampling, sample};
 pub use state_topic::KafkaStateLog;
-pub use topic_watch::{LookError, Sight, TopicWatch};
+pub use topic_monitor::{TopicError, TopicMonitor, TopicState};

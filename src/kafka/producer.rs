@@ -73,10 +73,11 @@ impl KafkaSink {
     }
 
     fn producing(&self) -> Result<&ActiveProducer, Failure> {
-        self.producer.as_ref().filter(|_| self.ready).ok_or_else(|| Failure {
-            remedy: Remedy::Renew,
-            what: format!("no producer is ready (transactional id {})", self.settings.transactional_id),
-            refused: None,
+        self.producer.as_ref().filter(|_| self.ready).ok_or_else(|| {
+            Failure::new(
+                Remedy::Renew,
+                format!("no producer is ready (transactional id {})", self.settings.transactional_id),
+            )
         })
     }
 
@@ -267,11 +268,10 @@ impl Sink<KafkaSource> for KafkaSink {
             Side::Clean => ("clean", Some((clean, kafka_partition(at.partition))), Kind::Clean),
         };
         let Some((topic, partition)) = target else {
-            return Err(Failure {
-                remedy: Remedy::Stop,
-                what: format!("a record must be written to topics.{key}, which is not set; set topics.{key}"),
-                refused: None,
-            });
+            return Err(Failure::new(
+                Remedy::Stop,
+                format!("a record must be written to topics.{key}, which is not set; set topics.{key}"),
+            ));
         };
         let copy = Outgoing::copy_of(record, opaque(kind, at.offset));
         let writer = (side != Side::Clean).then_some(self.settings.transactional_id.as_str());
@@ -335,25 +335,23 @@ impl Sink<KafkaSource> for KafkaSink {
         let list = offsets::partition_list(source.topic(), positions).map_err(|e| self.fail(doing, &e))?;
         // Read for every transaction: the broker rejects a stale generation.
         let Some(metadata) = source.consumer().group_metadata() else {
-            return Err(Failure {
-                remedy: Remedy::Abort,
-                what: "this process is currently not a member of its group; aborting until it is".into(),
-                refused: None,
-            });
+            return Err(Failure::new(
+                Remedy::Abort,
+                "this process is currently not a member of its group; aborting until it is".into(),
+            ));
         };
         let limit = self.settings.transaction_timeout;
         match offsets::add(client, list, metadata, wait, limit) {
-            Err(error) if error == ABANDONED => Err(Failure {
-                remedy: Remedy::Renew,
-                what: format!(
+            Err(error) if error == ABANDONED => Err(Failure::new(
+                Remedy::Renew,
+                format!(
                     "{doing} has taken more than {} (transactional id {}): the coordinator of group {} is unreachable; \
                      replacing the producer and continuing from the committed offset",
                     humantime::format_duration(limit),
                     self.settings.transactional_id,
                     self.settings.group
                 ),
-                refused: None,
-            }),
+            )),
             added => added.map_err(|e| self.fail(doing, &e)),
         }
     }
@@ -386,13 +384,12 @@ impl Sink<KafkaSource> for KafkaSink {
 }
 
 fn undelivered(count: i32, wait: Duration) -> Failure {
-    Failure {
-        remedy: Remedy::Renew,
-        what: format!(
+    Failure::new(
+        Remedy::Renew,
+        format!(
             "{count} records were not acknowledged within {}; replacing the producer and continuing from the \
              committed offset; check the brokers when this repeats",
             humantime::format_duration(wait)
         ),
-        refused: None,
-    }
+    )
 }

@@ -10,7 +10,7 @@ use rdkafka::error::KafkaError;
 use rdkafka::metadata::{MetadataPartition, MetadataTopic};
 use rdkafka::topic_partition_list::{Offset as KafkaOffset, TopicPartitionList};
 
-use super::connection::said;
+use super::connection::error_text;
 use super::ends::QuietContext;
 use super::error::failure;
 use super::native::{self, Queue};
@@ -108,7 +108,7 @@ pub fn sample(
     let ends = reading.ends()?;
     if ends.is_empty() {
         let what = format!("topic {} does not exist; correct --raw", sampling.topic);
-        return Err(Failure { remedy: Remedy::Stop, what, refused: None }.into());
+        return Err(Failure::new(Remedy::Stop, what).into());
     }
     let mut sample = Sample {
         partitions: u32::try_from(ends.len()).unwrap_or(u32::MAX),
@@ -134,7 +134,7 @@ impl Sampling {
             .set("isolation.level", "read_committed")
             .set("allow.auto.create.topics", "false")
             .create_with_context(QuietContext)
-            .map_err(|e| SampleError::Settings(said(&e)))
+            .map_err(|e| SampleError::Settings(error_text(&e)))
     }
 }
 

@@ -125,7 +125,7 @@ pub(super) fn copy(
     }
     if !native::flush(client.client(), wait) {
         let what = format!("copies of records of topic {name} were not acknowledged; retrying");
-        return Err(Failure { remedy: Remedy::Retry, what, refused: None });
+        return Err(Failure::new(Remedy::Retry, what));
     }
     client.context().failure(|_| name).map_or(Ok(()), Err)
 }

@@ -231,7 +231,7 @@ impl StateLog for KafkaStateLog {
         side_log::records(&self.settings, from_to, wait)
     }
 
-    fn shown(&self, at: &[(PartitionId, Offset)], wait: Duration) -> Result<Vec<bool>, Failure> {
+    fn visible(&self, at: &[(PartitionId, Offset)], wait: Duration) -> Result<Vec<bool>, Failure> {
         let mut shown = BTreeSet::new();
         let (mut from, mut to) = (BTreeMap::new(), BTreeMap::new());
         for (partition, offset) in at {

@@ -63,7 +63,7 @@ pub(super) fn read(
         return Ok(());
     }
     let what = format!("no response within {} s while {}; retrying", wait.as_secs(), doing());
-    Err(Failure { remedy: Remedy::Retry, what, refused: None })
+    Err(Failure::new(Remedy::Retry, what))
 }
 
 fn reader(settings: &Settings, what: Leftover) -> Result<BaseConsumer<QuietContext>, KafkaError> {

@@ -18,7 +18,7 @@ pub(super) fn damaged(
     );
     if !is_second {
         let what = format!("{batch}; reading it again");
-        return Failure { remedy: Remedy::Abort, what, refused: None };
+        return Failure::new(Remedy::Abort, what);
     }
     let what = format!(
         "{batch}; a second read had the same result: none of its records is used, and none is skipped. \
@@ -27,7 +27,7 @@ pub(super) fn damaged(
          copy from it. To skip a batch of the raw topic, wait until the committed offset is {offset}, stop dedupd, and set \
          the offset to the one after the batch with kafka-consumer-groups.sh --reset-offsets"
     );
-    Failure { remedy: Remedy::Stop, what, refused: None }
+    Failure::new(Remedy::Stop, what)
 }
 
 /// The partition of an error about a position outside of the log, and where that log was truncated. The client reports the

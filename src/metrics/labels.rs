@@ -40,7 +40,7 @@ label! {
         /// Written to the dead-letter topic.
         DeadLetter = "dead_letter",
         /// Dropped because the broker rejects it and `state.on_poison = "drop"`.
-        Refused = "refused",
+        Rejected = "rejected",
         /// Written to the clean topic although its id is in the window, because it has the force header.
         Forced = "forced",
         /// Written to the clean topic without a check of its id, because of `dedupe.mode = "bypass"`.
@@ -114,7 +114,7 @@ label! {
 }
 label! {
     /// Why a partition starts at another offset than the committed offset.
-    Beginning {
+    OffsetReset {
         /// It is new: the raw topic has grown.
         Grown = "grown",
         /// The group has no committed offset, but the state has one.

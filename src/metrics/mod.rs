@@ -21,7 +21,7 @@ use prometheus::{Gauge, Histogram, IntCounter};
 
 pub use history::{History, Rates, Totals};
 pub use labels::{
-    Beginning, MemoryPart, Outcome, PartitionState, Resolution, RestoreSource, Stall, Topic,
+    MemoryPart, OffsetReset, Outcome, PartitionState, Resolution, RestoreSource, Stall, Topic,
     TransactionResult,
 };
 pub use recent::{Recent, Warning};
@@ -108,8 +108,8 @@ impl Metrics {
     }
 
     /// Partitions that started at another offset than the committed offset, by reason.
-    pub fn beginnings(&self, beginning: Beginning) -> IntCounter {
-        self.parts.group.beginnings.with_label_values(&[beginning.as_str()])
+    pub fn offset_resets(&self, reset: OffsetReset) -> IntCounter {
+        self.parts.group.offset_resets.with_label_values(&[reset.as_str()])
     }
 
     /// Raw offsets that were deleted before they were read, and skipped.

@@ -49,7 +49,7 @@ pub(super) struct State {
 /// The consumer group.
 pub(super) struct Group {
     pub(super) rebalances: IntCounter,
-    pub(super) beginnings: IntCounterVec,
+    pub(super) offset_resets: IntCounterVec,
     pub(super) gap_offsets: IntCounter,
     pub(super) forced: IntCounter,
     pub(super) stalled: IntCounterVec,
@@ -128,7 +128,7 @@ impl Registered {
             partitions: ByPartition::new(|row| gauges(&registry, row)),
             group: Group {
                 rebalances: counters(&registry, &table::REBALANCES).with_label_values::<&str>(&[]),
-                beginnings: counters(&registry, &table::BEGINNINGS),
+                offset_resets: counters(&registry, &table::OFFSET_RESETS),
                 gap_offsets: counters(&registry, &table::GAP_OFFSETS).with_label_values::<&str>(&[]),
                 forced: counters(&registry, &table::FORCED).with_label_values::<&str>(&[]),
                 stalled: counters(&registry, &table::STALLED),

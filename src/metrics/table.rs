@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::labels::{
-    Beginning, MemoryPart, Outcome, PartitionState, Resolution, RestoreSource, Stall, Topic,
+    MemoryPart, OffsetReset, Outcome, PartitionState, Resolution, RestoreSource, Stall, Topic,
     TransactionResult,
 };
 
@@ -246,13 +246,13 @@ pub(super) const STALLED: Row = Row::new(
     "Partitions reassigned inside the client because it did not return records that the log has.",
 )
 .by("reason", Stall::NAMES);
-pub(super) const BEGINNINGS: Row = Row::new(
-    "dedupd_beginnings_total",
+pub(super) const OFFSET_RESETS: Row = Row::new(
+    "dedupd_offset_resets_total",
     Counter,
     "partitions",
     "Partitions that started at another offset than the committed offset, by reason.",
 )
-.by("reason", Beginning::NAMES);
+.by("reason", OffsetReset::NAMES);
 pub(super) const GAP_OFFSETS: Row = Row::new(
     "dedupd_gap_offsets_total",
     Counter,
@@ -307,7 +307,7 @@ pub const TABLE: &[Row] = &[
     GROUP_LAG,
     FORCED,
     STALLED,
-    BEGINNINGS,
+    OFFSET_RESETS,
     GAP_OFFSETS,
     READY,
     BUILD,

@@ -237,7 +237,7 @@ pub struct Origin {
     /// The rule by which the identities in the record were made, if known.
     pub rule: Option<Fingerprint>,
     /// Kinds whose windows are reset with the transaction: the records before it were made by another rule.
-    pub anew: Vec<KindId>,
+    pub reset_kinds: Vec<KindId>,
     /// Topic id of the raw topic that the record belongs to, if known.
     pub raw: Option<String>,
     /// Transactional id of the writer.
@@ -251,10 +251,12 @@ impl Origin {
         let clean = self.clean_end.map(|end| format!("clean={end};")).unwrap_or_default();
         let kind = self.kind.as_ref().map(|kind| format!("kind={kind};")).unwrap_or_default();
         let rule = self.rule.map(|rule| format!("id={rule};")).unwrap_or_default();
-        let mut anew = String::new();
-        self.anew.iter().for_each(|kind| anew.extend(["new=", &kind.number().to_string(), ";"]));
+        let mut reset_kinds = String::new();
+        self.reset_kinds
+            .iter()
+            .for_each(|kind| reset_kinds.extend(["new=", &kind.number().to_string(), ";"]));
         let raw = self.raw.as_ref().map(|id| format!("raw={id};")).unwrap_or_default();
-        format!("v1;{clean}{kind}{rule}{anew}{raw}tx={}", self.writer)
+        format!("v1;{clean}{kind}{rule}{reset_kinds}{raw}tx={}", self.writer)
     }
 
     /// Parses the text form; `None` when dedupd did not write it.
@@ -272,7 +274,7 @@ impl Origin {
                 ("clean", end) => origin.clean_end = Some(end.parse().ok()?),
                 ("kind", name) => origin.kind = Some(name.to_owned()),
                 ("id", rule) => origin.rule = Some(rule.parse().ok()?),
-                ("new", kind) => origin.anew.push(KindId::numbered(kind.parse().ok()?)),
+                ("new", kind) => origin.reset_kinds.push(KindId::numbered(kind.parse().ok()?)),
                 ("raw", id) => origin.raw = Some(id.to_owned()),
                 _ => {}
             }

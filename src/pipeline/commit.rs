@@ -7,13 +7,13 @@
 use std::time::Duration;
 
 use super::checkpoint::{Checkpoint, Tail};
+use super::error::WorkerError;
 use super::failpoint;
 use super::loading::cut_back;
 use super::options::Options;
 use super::partition::Partition;
 use super::sizes::metadata_bytes;
 use super::time::ahead_of_wall_ms;
-use super::trouble::Trouble;
 use super::worker::{Core, World};
 use crate::clock::Clock;
 use crate::dedupe::{Block, KindId, PartitionId, Windows};
@@ -25,14 +25,14 @@ const SLICE: Duration = Duration::from_secs(2);
 impl<W: World> Core<W> {
     /// Commits the open transaction: records, blocks and offsets together, or none of them. A transaction whose
     /// commit failed is never continued: its offsets would lack a partition that was released meanwhile.
-    pub(super) fn commit(&mut self, source: &W::Source) -> Result<(), Trouble> {
+    pub(super) fn commit(&mut self, source: &W::Source) -> Result<(), WorkerError> {
         if !self.batch.is_open() {
             return Ok(());
         }
-        self.commit_open(source).map_err(Trouble::rewinding)
+        self.commit_open(source).map_err(WorkerError::rewinding)
     }
 
-    fn commit_open(&mut self, source: &W::Source) -> Result<(), Trouble> {
+    fn commit_open(&mut self, source: &W::Source) -> Result<(), WorkerError> {
         let started = self.clock.elapsed();
         failpoint::pass("before_store");
         // The local store is written first, while the broker is still acknowledging records. After a crash from here
@@ -69,7 +69,7 @@ impl<W: World> Core<W> {
 
     /// Writes the blocks of the open transaction to the local store and returns them encoded. If the last block of a
     /// partition is in the store, the earlier ones of the transaction are too.
-    fn store_blocks(&mut self) -> Result<Vec<(PartitionId, Vec<u8>)>, Trouble> {
+    fn store_blocks(&mut self) -> Result<Vec<(PartitionId, Vec<u8>)>, WorkerError> {
         let mut blocks = Vec::new();
         for partition in self.partitions.open_mut() {
             let state_next = partition.state_next;
@@ -87,7 +87,7 @@ impl<W: World> Core<W> {
         Ok(blocks)
     }
 
-    fn send_offsets(&mut self, source: &W::Source) -> Result<(), Trouble> {
+    fn send_offsets(&mut self, source: &W::Source) -> Result<(), WorkerError> {
         let mut positions = Vec::new();
         let most = metadata_bytes(self.partitions.open_mut().count());
         let time_ahead_ms = self.time.ahead_ms(&self.clock);
@@ -106,19 +106,18 @@ impl<W: World> Core<W> {
         &mut self,
         source: &W::Source,
         positions: &[Position],
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), WorkerError> {
         let ids: Vec<PartitionId> = positions.iter().map(|p| p.partition).collect();
         // The broker does not check all of this (KAFKA.md 9.1): it accepts the offsets of a member that never joined,
         // and never verifies the ownership of a partition.
         if !source.may_commit(&ids) {
-            return Err(Failure {
-                remedy: Remedy::Abort,
-                what: format!(
+            return Err(Failure::new(
+                Remedy::Abort,
+                format!(
                     "this process no longer owns all of partitions {ids:?} of topic {}; aborting",
                     self.options.raw
                 ),
-                refused: None,
-            }
+            )
             .into());
         }
         self.persistently(|sink, wait| sink.send_offsets(source, positions, wait))
@@ -128,7 +127,7 @@ impl<W: World> Core<W> {
     pub(super) fn persistently(
         &mut self,
         mut call: impl FnMut(&mut W::Sink, Duration) -> Result<(), Failure>,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), WorkerError> {
         let deadline = self.clock.elapsed() + self.options.transaction_timeout;
         loop {
             match call(&mut self.sink, SLICE) {
@@ -136,13 +135,13 @@ impl<W: World> Core<W> {
                 Err(failed) if failed.remedy == Remedy::Retry && self.clock.elapsed() < deadline => {
                     self.clock.rest(Duration::from_millis(50));
                 }
-                Err(failed) => return Err(Trouble::exhausted(failed).into()),
+                Err(failed) => return Err(WorkerError::exhausted(failed).into()),
             }
         }
     }
 
     /// The transaction is committed, and so is everything that was pending. Nothing may expire before this point.
-    fn apply(&mut self) -> Result<(), Trouble> {
+    fn apply(&mut self) -> Result<(), WorkerError> {
         let open: Vec<PartitionId> = self.partitions.open_mut().map(|partition| partition.id).collect();
         open.into_iter().try_for_each(|id| self.committed(id))?;
         self.batch.close();
@@ -151,7 +150,7 @@ impl<W: World> Core<W> {
     }
 
     /// Applies the committed transaction to a partition.
-    pub(super) fn committed(&mut self, id: PartitionId) -> Result<(), Trouble> {
+    pub(super) fn committed(&mut self, id: PartitionId) -> Result<(), WorkerError> {
         let state_end = self.sink.state_end(id);
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
         let forgotten = partition.open.as_ref().and_then(|open| open.forgotten.clone());
@@ -161,25 +160,25 @@ impl<W: World> Core<W> {
             let filed = kind.filed(id);
             if let Some(forgotten) = &forgotten {
                 let head = partition.head();
-                StoreError::unless_taken(self.store.forget(filed, &forgotten.offsets(), head))?;
+                StoreError::unless_lease_lost(self.store.forget(filed, &forgotten.offsets(), head))?;
             }
-            StoreError::unless_taken(self.store.expire(filed, first))?;
+            StoreError::unless_lease_lost(self.store.expire(filed, first))?;
         }
         Ok(())
     }
 
     /// Aborts the open transaction. The outcome is definite: C has not moved.
-    pub(super) fn abort(&mut self, source: &W::Source) -> Result<(), Trouble> {
+    pub(super) fn abort(&mut self, source: &W::Source) -> Result<(), WorkerError> {
         let side = self.sink.side_ends();
-        self.persistently(Sink::abort).map_err(Trouble::renewing)?;
-        let touched = self.touched_by_abort(side).map_err(Trouble::renewing)?;
+        self.persistently(Sink::abort).map_err(WorkerError::renewing)?;
+        let touched = self.touched_by_abort(side).map_err(WorkerError::renewing)?;
         self.batch.close();
         self.tally.clear();
         for partition in self.partitions.open_mut() {
             let stored = partition.open.as_ref().is_some_and(|open| open.tail.is_some());
             let filed = self.options.kinds.filed(partition.id);
             let mut cut = || cut_back(&mut self.store, &filed, partition.committed);
-            if stored && StoreError::unless_taken(cut())?.is_none() {
+            if stored && StoreError::unless_lease_lost(cut())?.is_none() {
                 partition.unload();
             } else {
                 partition.abort();

@@ -8,9 +8,9 @@
 use std::time::Duration;
 
 use super::checkpoint::Tail;
+use super::error::{Fatal, WorkerError};
 use super::partition::{Phase, Restoring};
 use super::safeguard::Safeguard;
-use super::trouble::{Fatal, Trouble};
 use super::worker::{Core, World};
 use crate::clock::Clock;
 use crate::dedupe::{Offset, PartitionId, Windows};
@@ -50,7 +50,7 @@ fn ending(named: Option<Tail>, read: Option<Tail>, confirmed: Option<Offset>, lo
 
 impl<W: World> Core<W> {
     /// Checks how the restore of a partition ended. Returns false when the restore is restarted.
-    pub(super) fn is_restored(&mut self, id: PartitionId, next: Offset) -> Result<bool, Trouble> {
+    pub(super) fn is_restored(&mut self, id: PartitionId, next: Offset) -> Result<bool, WorkerError> {
         if !self.options.keeps(Safeguard::RestoreEnd) {
             return Ok(true);
         }
@@ -97,7 +97,7 @@ impl<W: World> Core<W> {
 
     /// Whether another reader finds committed records after the reported end. This creates a client. It is therefore skipped
     /// when the restore has reached the end that the leader reported at its start, also when there was nothing to read.
-    fn is_more_to_read(&self, id: PartitionId, next: Offset) -> Result<bool, Trouble> {
+    fn is_more_to_read(&self, id: PartitionId, next: Offset) -> Result<bool, WorkerError> {
         let phase = self.partitions.get(id).map(|partition| &partition.phase);
         if matches!(phase, Some(Phase::Restoring(restoring)) if next >= restoring.until) {
             return Ok(false);

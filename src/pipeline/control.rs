@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::error::WorkerError;
 use super::loading::{Stored, unusable};
 use super::partition::{Open, Partition};
-use super::trouble::Trouble;
 use super::worker::{Core, World};
 use crate::clock::Clock;
-use crate::control::{Answer, Asked, Part, Place};
-use crate::dedupe::{Forgotten, Identity, Look, Offset, PartitionId, Window};
+use crate::control::{Answer, Part, Place, Request};
+use crate::dedupe::{ForgetRecord, Identity, Look, Offset, PartitionId, Window};
 use crate::ports::{Sink, Store, StoreError};
 
 /// The owner of an identity that is a false positive of a filter: no record has it.
@@ -17,7 +17,7 @@ const NO_OWNER: Offset = Offset::MAX;
 impl<W: World> Core<W> {
     /// Answers one request, if there is any. Forgetting an id is a transaction of its own: its record in the state
     /// topic and the unchanged offsets, committed together.
-    pub(super) fn answer_request(&mut self, source: &W::Source) -> Result<(), Trouble> {
+    pub(super) fn answer_request(&mut self, source: &W::Source) -> Result<(), WorkerError> {
         let Some(request) = self.control.as_ref().and_then(|control| control.try_recv().ok()) else {
             return Ok(());
         };
@@ -37,7 +37,7 @@ impl<W: World> Core<W> {
         Ok(())
     }
 
-    fn find_owners(&self, request: &Asked) -> Result<Answer, StoreError> {
+    fn find_owners(&self, request: &Request) -> Result<Answer, StoreError> {
         let mut answer = Answer::default();
         let requested = |p: &&Partition| request.partition.is_none_or(|only| only == p.id);
         for partition in self.partitions.iter().filter(requested) {
@@ -88,13 +88,18 @@ impl<W: World> Core<W> {
         Ok(places)
     }
 
-    fn forget(&mut self, source: &W::Source, identity: Identity, places: &[Place]) -> Result<(), Trouble> {
+    fn forget(
+        &mut self,
+        source: &W::Source,
+        identity: Identity,
+        places: &[Place],
+    ) -> Result<(), WorkerError> {
         let owners = self.all_owners(identity, places)?;
-        self.batch.begin(&mut self.sink, || self.clock.elapsed()).map_err(Trouble::from)?;
+        self.batch.begin(&mut self.sink, || self.clock.elapsed()).map_err(WorkerError::from)?;
         let hash = self.options.hash;
         for partition in self.partitions.iter_mut() {
             let Some(owners) = owners.get(&partition.id) else { continue };
-            let forgotten = Forgotten {
+            let forgotten = ForgetRecord {
                 hash,
                 partition: partition.id,
                 number: partition.forgets + 1,
@@ -132,7 +137,7 @@ impl<W: World> Core<W> {
     }
 
     /// Writes the forgotten ids to the state topic, in the open transaction.
-    pub(super) fn put_forgotten(&mut self) -> Result<(), Trouble> {
+    pub(super) fn put_forgotten(&mut self) -> Result<(), WorkerError> {
         for partition in self.partitions.open_mut() {
             let Some(forgotten) = partition.open.as_ref().and_then(|open| open.forgotten.as_ref()) else {
                 continue;

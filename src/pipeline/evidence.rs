@@ -28,7 +28,7 @@
 use std::collections::BTreeSet;
 
 use super::checkpoint::{Checkpoint, Origin, Tail};
-use crate::dedupe::{Block, BlockView, Forgotten, KindId, Offset};
+use crate::dedupe::{Block, BlockView, ForgetRecord, KindId, Offset};
 use crate::ports::StateItem;
 
 /// Whether the clean log shows the records of a transaction.
@@ -104,7 +104,7 @@ pub(super) struct Tails {
     /// The highest number among the committed forget records.
     pub forgets: u64,
     /// The last aborted forget record.
-    pub hidden_forget: Option<(Origin, Forgotten)>,
+    pub hidden_forget: Option<(Origin, ForgetRecord)>,
 }
 
 impl Tails {
@@ -133,8 +133,8 @@ impl Tails {
     }
 
     fn add(&mut self, offset: Offset, origin: Origin, bytes: Vec<u8>, is_shown: bool) {
-        if Forgotten::is_here(&bytes) {
-            let Ok(forgotten) = Forgotten::decode(&bytes) else { return };
+        if ForgetRecord::is_here(&bytes) {
+            let Ok(forgotten) = ForgetRecord::decode(&bytes) else { return };
             if is_shown {
                 self.forgets = self.forgets.max(forgotten.number);
             } else {
@@ -197,7 +197,7 @@ pub(super) enum Decision {
     /// Void the blocks of this transaction from this raw offset on, and commit that offset.
     Rewind(Offset, Group),
     /// Rewrite the forget record.
-    RedoForgotten(Origin, Forgotten),
+    RedoForgotten(Origin, ForgetRecord),
     /// Commit the same offset with this number of forget records.
     AdvanceForgets(u64),
     /// The block named by the committed offset is not in the state log, and its content cannot be recovered.

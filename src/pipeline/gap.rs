@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use super::error::{Fatal, WorkerError};
 use super::loading::cut_back;
 use super::options::{OnGap, OnRewind};
-use super::trouble::{Fatal, Trouble};
 use super::worker::{Core, World};
 use crate::clock::Clock;
 use crate::dedupe::{Offset, PartitionId};
-use crate::metrics::Beginning;
+use crate::metrics::OffsetReset;
 use crate::ports::{Bounds, Failure, Remedy, Source, Truncation};
 
 /// Timeout of one request to the broker between two polls.
@@ -17,7 +17,11 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 impl<W: World> Core<W> {
     /// The offset at which a partition with complete state resumes: C, or the nearest offset that the log holds, if the log does
     /// not hold C and the configuration accepts the gap.
-    pub(super) fn resume_offset(&mut self, source: &W::Source, id: PartitionId) -> Result<Offset, Trouble> {
+    pub(super) fn resume_offset(
+        &mut self,
+        source: &W::Source,
+        id: PartitionId,
+    ) -> Result<Offset, WorkerError> {
         if let Some(known) = &self.options.raw_id {
             // Even when the log holds the offset, it may be the log of a recreated topic.
             self.options.same_raw(Some(known), source.topic_id(REQUEST_TIMEOUT).as_deref())?;
@@ -45,7 +49,18 @@ impl<W: World> Core<W> {
                  is stopped"
             ))
             .into()),
-            OnGap::Accept => self.accept(id, (committed, nearest), &names),
+            OnGap::Accept => {
+                let same_until = match truncated {
+                    Some(Truncation::At(end)) => end,
+                    _ => committed,
+                };
+                if let Some(partition) = self.partitions.get_mut(id).filter(|_| nearest > same_until) {
+                    // The log before `nearest` is not the one that was read: comparing leader epochs there would find the
+                    // truncation again and again.
+                    partition.committed_epoch = None;
+                }
+                self.accept(id, (committed, nearest), &names)
+            }
         }
     }
 
@@ -59,14 +74,13 @@ impl<W: World> Core<W> {
     ) -> Result<(), Failure> {
         let answers = source.committed(&[id], REQUEST_TIMEOUT)?;
         match answers.first().and_then(|answer| answer.offset) {
-            Some(offset) if offset > committed => Err(Failure {
-                remedy: Remedy::Retry,
-                what: format!(
+            Some(offset) if offset > committed => Err(Failure::new(
+                Remedy::Retry,
+                format!(
                     "the group's offset for partition {id} of topic {} is {offset} now, not {committed}; reading it again",
                     self.options.raw
                 ),
-                refused: None,
-            }),
+            )),
             _ => Ok(()),
         }
     }
@@ -76,7 +90,7 @@ impl<W: World> Core<W> {
         id: PartitionId,
         (committed, next): (Offset, Offset),
         names: &str,
-    ) -> Result<Offset, Trouble> {
+    ) -> Result<Offset, WorkerError> {
         let skipped = next.saturating_sub(committed);
         let how = if next < committed {
             "reading the records that replace the lost ones".to_owned()
@@ -90,15 +104,10 @@ impl<W: World> Core<W> {
         if let Some(partition) = self.partitions.get_mut(id) {
             // At most the group's committed offset: the local store would otherwise take a higher offset for committed.
             partition.committed = committed.min(next);
-            if next > committed {
-                // The log at `next` does not continue what was read: comparing leader epochs there could find a truncation
-                // again and again.
-                partition.committed_epoch = None;
-            }
             partition.next = next;
-            partition.unsettled = true;
+            partition.uncommitted_position = true;
         }
-        self.report.begun(Beginning::Gap);
+        self.report.offset_reset(OffsetReset::Gap);
         self.report.skipped(skipped);
         Ok(next)
     }
@@ -106,8 +115,8 @@ impl<W: World> Core<W> {
     /// Whether the open transaction commits a position that only this worker has. Such a transaction is committed without
     /// records. Otherwise, if its markers were missing, nothing would tell the position from one that an operator has set
     /// since, or its blocks from those that covered the same offsets before the log was truncated.
-    pub(super) fn has_unsettled_position(&self) -> bool {
-        self.partitions.iter().any(|partition| partition.unsettled && partition.is_running())
+    pub(super) fn has_uncommitted_position(&self) -> bool {
+        self.partitions.iter().any(|partition| partition.uncommitted_position && partition.is_running())
     }
 
     /// Handles a state topic that reaches beyond C. Another instance may have committed between reading C and reading the
@@ -130,7 +139,7 @@ impl<W: World> Core<W> {
         id: PartitionId,
         committed: Offset,
         covered: Offset,
-    ) -> Result<Offset, Trouble> {
+    ) -> Result<Offset, WorkerError> {
         let names = format!(
             "the group's offset for partition {id} of topic {} is {committed}, but the state topic has committed blocks up \
              to {covered}",
@@ -143,12 +152,12 @@ impl<W: World> Core<W> {
             ))
             .into()),
             OnRewind::Skip => {
-                self.report.begun(Beginning::Rewound);
+                self.report.offset_reset(OffsetReset::Rewound);
                 tracing::warn!("{names}; skipping to that offset (group.on_rewind = skip)");
                 Ok(covered)
             }
             OnRewind::Reemit => {
-                self.report.begun(Beginning::Rewound);
+                self.report.offset_reset(OffsetReset::Rewound);
                 tracing::warn!("{names}; processing again from the group's offset (group.on_rewind = reemit)");
                 self.forget_from(id, committed)?;
                 Ok(committed)
@@ -157,7 +166,7 @@ impl<W: World> Core<W> {
     }
 
     /// Forgets all owners at or beyond `from`, because other records will be read at their offsets.
-    pub(super) fn forget_from(&mut self, id: PartitionId, from: Offset) -> Result<(), Trouble> {
+    pub(super) fn forget_from(&mut self, id: PartitionId, from: Offset) -> Result<(), WorkerError> {
         cut_back(&mut self.store, &self.options.kinds.filed(id), from)?;
         if let Some(partition) = self.partitions.get_mut(id) {
             partition.rewound = true;

@@ -8,9 +8,9 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use super::checkpoint::Checkpoint;
+use super::error::WorkerError;
 use super::partition::Phase;
 use super::safeguard::Safeguard;
-use super::trouble::Trouble;
 use super::worker::{Core, World};
 use crate::clock::Clock;
 use crate::dedupe::{
@@ -182,7 +182,7 @@ impl<W: World> Core<W> {
         id: PartitionId,
         trusted: Offset,
         next: Next,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), WorkerError> {
         let trusted = if self.options.keeps(Safeguard::Claims) { trusted } else { Offset::MAX };
         let head = self.store.head(id)?.unwrap_or_default();
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
@@ -201,7 +201,7 @@ impl<W: World> Core<W> {
         &mut self,
         id: PartitionId,
         load: Option<(Duration, u64)>,
-    ) -> Result<bool, Trouble> {
+    ) -> Result<bool, WorkerError> {
         let windows = self.partitions.get_mut(id).and_then(|partition| partition.windows.as_mut());
         let stale = windows.into_iter().flat_map(Windows::iter_mut).filter(|(_, it)| it.has_stale_filters());
         let mut kinds = Vec::new();
@@ -217,7 +217,7 @@ impl<W: World> Core<W> {
         Ok(true)
     }
 
-    fn begin_reading(&mut self, id: PartitionId, kinds: Vec<KindId>, task: Task) -> Result<(), Trouble> {
+    fn begin_reading(&mut self, id: PartitionId, kinds: Vec<KindId>, task: Task) -> Result<(), WorkerError> {
         let mut total = 0;
         for kind in &kinds {
             total += self.store.ids(kind.filed(id))?;
@@ -231,7 +231,7 @@ impl<W: World> Core<W> {
     }
 
     /// Reads one slice of local state, one partition after the other.
-    pub(super) fn load_slice(&mut self, source: &W::Source) -> Result<(), Trouble> {
+    pub(super) fn load_slice(&mut self, source: &W::Source) -> Result<(), WorkerError> {
         let waiting = self.partitions.ids(|p| matches!(p.phase, Phase::Loading(_)));
         let LoadSlice { ids, time } = self.options.load_slice;
         let mut budget = Budget { ids: ids.max(1), until: self.clock.elapsed() + time };
@@ -247,7 +247,7 @@ impl<W: World> Core<W> {
     }
 
     /// Reads blocks of a partition until all are read or the slice is used up.
-    fn load_some(&mut self, id: PartitionId, budget: &mut Budget) -> Result<(), Trouble> {
+    fn load_some(&mut self, id: PartitionId, budget: &mut Budget) -> Result<(), WorkerError> {
         let (store, clock) = (&self.store, &self.clock);
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
         let Phase::Loading(loading) = &mut partition.phase else { return Ok(()) };
@@ -286,7 +286,7 @@ impl<W: World> Core<W> {
     }
 
     /// Continues with a partition whose local state has been read to the end.
-    fn loaded(&mut self, source: &W::Source, id: PartitionId) -> Result<(), Trouble> {
+    fn loaded(&mut self, source: &W::Source, id: PartitionId) -> Result<(), WorkerError> {
         let now = self.clock.elapsed();
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
         let Phase::Loading(loading) = &partition.phase else { return Ok(()) };
@@ -315,7 +315,7 @@ impl<W: World> Core<W> {
         source: &W::Source,
         (since, ids): (Duration, u64),
         next: Next,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), WorkerError> {
         let now = self.clock.elapsed();
         match next {
             Next::Start(answer, checkpoint) => {

@@ -13,8 +13,8 @@
 
 use std::time::Duration;
 
+use super::error::WorkerError;
 use super::safeguard::Safeguard;
-use super::trouble::Trouble;
 use super::worker::{Core, World};
 use crate::clock::Clock;
 use crate::dedupe::{Offset, PartitionId};
@@ -58,7 +58,7 @@ impl<W: World> Core<W> {
 
     /// Where the markers of the transaction that was just aborted are written. Records may have been written without being
     /// acknowledged, so the current high watermarks of the logs are used.
-    pub(super) fn touched_by_abort(&mut self, side: Vec<(LogId, Offset)>) -> Result<Touched, Trouble> {
+    pub(super) fn touched_by_abort(&mut self, side: Vec<(LogId, Offset)>) -> Result<Touched, WorkerError> {
         let offsets = self.batch.touched();
         let mut logs = LogId::pairs(&offsets);
         logs.extend(side.into_iter().map(|(log, _)| log));
@@ -69,14 +69,14 @@ impl<W: World> Core<W> {
 
     /// Waits for the markers. The remedy for markers that are missing or cannot be checked is a new producer. A weaker remedy is
     /// not safe, because the next transaction of this producer would commit or abort what is left open.
-    pub(super) fn await_markers(&mut self, source: &W::Source, touched: Touched) -> Result<(), Trouble> {
+    pub(super) fn await_markers(&mut self, source: &W::Source, touched: Touched) -> Result<(), WorkerError> {
         if !self.options.keeps(Safeguard::Markers) {
             return Ok(());
         }
-        self.check_markers(source, touched).map_err(Trouble::renewing)
+        self.check_markers(source, touched).map_err(WorkerError::renewing)
     }
 
-    fn check_markers(&self, source: &W::Source, touched: Touched) -> Result<(), Trouble> {
+    fn check_markers(&self, source: &W::Source, touched: Touched) -> Result<(), WorkerError> {
         let Touched { mut logs, offsets } = touched;
         let deadline = self.clock.elapsed() + MARKER_TIMEOUT;
         loop {
@@ -123,13 +123,12 @@ impl<W: World> Core<W> {
 }
 
 fn missing(places: &str) -> Failure {
-    Failure {
-        remedy: Remedy::Renew,
-        what: format!(
+    Failure::new(
+        Remedy::Renew,
+        format!(
             "the markers of the last transaction are missing after {} s in {places}; replacing the producer and \
              continuing from the committed offset",
             MARKER_TIMEOUT.as_secs()
         ),
-        refused: None,
-    }
+    )
 }

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
+use super::error::{Fatal, WorkerError};
 use super::failpoint;
 use super::partition::Partition;
-use super::trouble::{Fatal, Trouble};
 use super::worker::{Core, World};
 use crate::clock::Clock;
 use crate::dedupe::{KindId, PartitionId};
@@ -26,7 +26,7 @@ const FENCE_PERIOD: Duration = Duration::from_mins(1);
 impl<W: World> Core<W> {
     /// Answers the group events. An event that could not be answered is retried in a later iteration: the client
     /// reports it only once, and the group waits for the answer.
-    pub(super) fn serve(&mut self, source: &W::Source) -> Result<(), Trouble> {
+    pub(super) fn serve(&mut self, source: &W::Source) -> Result<(), WorkerError> {
         for event in source.events() {
             self.report.rebalanced(&event);
             self.group_events.push_back(event);
@@ -37,7 +37,7 @@ impl<W: World> Core<W> {
         Ok(())
     }
 
-    fn group_event(&mut self, source: &W::Source, event: GroupEvent) -> Result<(), Trouble> {
+    fn group_event(&mut self, source: &W::Source, event: GroupEvent) -> Result<(), WorkerError> {
         match event {
             GroupEvent::Assigned(ids) => {
                 if ids.iter().any(|id| self.partitions.get(*id).is_some()) {
@@ -73,7 +73,7 @@ impl<W: World> Core<W> {
         }
     }
 
-    fn abort_for_rebalance(&mut self, source: &W::Source) -> Result<(), Trouble> {
+    fn abort_for_rebalance(&mut self, source: &W::Source) -> Result<(), WorkerError> {
         if !self.batch.is_open() {
             return Ok(());
         }
@@ -84,7 +84,7 @@ impl<W: World> Core<W> {
 
     /// Releases partitions. Their committed state is marked as confirmed in the local store, so that they load
     /// quickly when they return.
-    fn release(&mut self, source: &W::Source, ids: &[PartitionId]) -> Result<(), Trouble> {
+    fn release(&mut self, source: &W::Source, ids: &[PartitionId]) -> Result<(), WorkerError> {
         // A failure must not prevent the answer: the group waits for it without a time limit.
         let closed: Vec<_> = ids.iter().map(|id| self.close(*id)).collect();
         failpoint::pass("before_unassign");
@@ -94,10 +94,10 @@ impl<W: World> Core<W> {
         closed.into_iter().collect()
     }
 
-    fn close(&mut self, id: PartitionId) -> Result<(), Trouble> {
+    fn close(&mut self, id: PartitionId) -> Result<(), WorkerError> {
         let Some(partition) = self.partitions.remove(id) else { return Ok(()) };
         if partition.is_running() && partition.open.is_none() {
-            StoreError::unless_taken(self.store.set_head(id, partition.head()))?;
+            StoreError::unless_lease_lost(self.store.set_head(id, partition.head()))?;
         }
         self.log.close(id)?;
         Ok(())
@@ -117,12 +117,12 @@ impl<W: World> Core<W> {
                 }
             }
         }
-        let what = StoreError::Taken(id).to_string();
-        Failure { remedy: Remedy::Abort, what, refused: None }
+        let what = StoreError::LeaseLost(id).to_string();
+        Failure::new(Remedy::Abort, what)
     }
 
     /// The group has removed this member. A new member replaces it and starts without any assignment.
-    pub(super) fn rejoin(&mut self, source: &mut W::Source) -> Result<(), Trouble> {
+    pub(super) fn rejoin(&mut self, source: &mut W::Source) -> Result<(), WorkerError> {
         self.rejoining = true;
         self.group_events.clear();
         let closed: Vec<_> = self.partitions.ids(|_| true).into_iter().map(|id| self.log.close(id)).collect();

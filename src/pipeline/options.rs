@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use super::batch::Partitions;
 use super::checkpoint::Origin;
+use super::error::Fatal;
 use super::kinds::Kinds;
 use super::limits::Limits;
 use super::loading::LoadSlice;
-use super::reach::Reach;
+use super::partition_limit::PartitionLimit;
 use super::safeguard::Safeguard;
-use super::trouble::Fatal;
-pub use crate::config::{Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, Start};
+pub use crate::config::{Mode, OnGap, OnMissing, OnProbable, OnRejected, OnRewind, Start};
 use crate::dedupe::{Fingerprint, HashKind, IdentityRule, Offset};
 
 impl Mode {
@@ -38,7 +38,7 @@ pub struct Options {
     /// Topic id of the state topic; `None` where the broker does not report it.
     pub state_id: Option<String>,
     /// Which partitions exist in both the clean and the state topic.
-    pub reach: Reach,
+    pub partition_limit: PartitionLimit,
     /// Number of raw partitions when this process started.
     pub began: u32,
     /// Transactional id of this worker.
@@ -62,7 +62,7 @@ pub struct Options {
     /// Policy for records without id.
     pub on_missing: OnMissing,
     /// Policy for records that the broker rejects.
-    pub on_poison: OnPoison,
+    pub on_poison: OnRejected,
     /// For how long a rejected record is retried before the policy applies.
     pub poison_retry: Duration,
     /// Start offset of a group without committed offsets.

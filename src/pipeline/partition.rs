@@ -6,9 +6,9 @@ use std::time::Duration;
 use super::checkpoint::{Checkpoint, Tail};
 use super::loading::Loading;
 use super::order::Order;
-use super::poison::Rejection;
-use super::stalled::Silence;
-use crate::dedupe::{Block, Forgotten, HashKind, KindId, Offset, PartitionId, Windows};
+use super::rejected::Rejection;
+use super::stalled::StallDetector;
+use crate::dedupe::{Block, ForgetRecord, HashKind, KindId, Offset, PartitionId, Windows};
 use crate::ports::{Epoch, Head};
 
 /// The life cycle of a partition in a worker. Records are processed only in `Running`.
@@ -87,7 +87,7 @@ pub struct Open {
     /// The offset and metadata of its commit, set when they are sent.
     pub sent: Option<(Offset, String)>,
     /// The identities that it forgets.
-    pub forgotten: Option<Forgotten>,
+    pub forgotten: Option<ForgetRecord>,
 }
 
 /// Open records of another transaction in a partition's topics.
@@ -144,7 +144,7 @@ pub struct Partition {
     pub began: Option<u32>,
     /// The start offset of this partition was chosen by this process only. It is committed although no record was
     /// read, so that the next owner starts at the same offset.
-    pub unsettled: bool,
+    pub uncommitted_position: bool,
     /// The committed offset that the state topic was found to exceed, if that was seen once; the second time it
     /// counts.
     pub behind_state: Option<Offset>,
@@ -156,7 +156,7 @@ pub struct Partition {
     /// The record that was rejected when sent alone, and is being retried.
     pub rejection: Option<Rejection>,
     /// Kinds whose windows start empty with the next commit, because a change of their rule was accepted.
-    pub anew: BTreeSet<KindId>,
+    pub reset_kinds: BTreeSet<KindId>,
     /// How far the partition's clock is ahead of the worker's, ms.
     pub ahead_ms: i64,
     /// How far the partition's clock was ahead of the wall clock at the last checkpoint, ms.
@@ -164,7 +164,7 @@ pub struct Partition {
     /// Monotonic time at which the retries of a rejected record were last exhausted.
     pub retries_exhausted_at: Option<Duration>,
     /// Tracks whether the partition's records have stopped arriving.
-    pub silence: Silence,
+    pub silence: StallDetector,
 }
 
 impl Partition {
@@ -190,16 +190,16 @@ impl Partition {
             committed_epoch: None,
             order: Order::default(),
             began: None,
-            unsettled: false,
+            uncommitted_position: false,
             behind_state: None,
             suspect: None,
             rejected: None,
             rejection: None,
-            anew: BTreeSet::new(),
+            reset_kinds: BTreeSet::new(),
             ahead_ms: 0,
             ahead_of_wall_ms: 0,
             retries_exhausted_at: None,
-            silence: Silence::default(),
+            silence: StallDetector::default(),
         }
     }
 
@@ -238,8 +238,8 @@ impl Partition {
         self.committed = self.next;
         self.committed_epoch = self.epoch;
         self.rewound = false;
-        self.anew.clear();
-        self.unsettled = false;
+        self.reset_kinds.clear();
+        self.uncommitted_position = false;
         self.state_next = state_end.map_or(self.state_next, |end| end.max(self.state_next));
         self.tail = open.tail.or(self.tail);
         self.limit = self.limit.and_then(|limit| (limit < 1 << 20).then_some(limit * 2));
@@ -275,7 +275,7 @@ impl Partition {
     }
 
     /// Forgets identities, after the transaction that forgets them is committed.
-    pub fn forget(&mut self, forgotten: &Forgotten) {
+    pub fn forget(&mut self, forgotten: &ForgetRecord) {
         self.forgets = self.forgets.max(forgotten.number);
         if let Some(windows) = self.windows.as_mut() {
             forgotten.owners.iter().for_each(|(owner, identity)| windows.forget(*owner, *identity));

@@ -7,12 +7,12 @@
 use std::time::Duration;
 
 use super::checkpoint::Checkpoint;
+use super::error::WorkerError;
 use super::loading::{Next, cut_back};
 use super::local::{Plan, plan};
 use super::order::Order;
 use super::partition::{Partition, Phase};
 use super::safeguard::Safeguard;
-use super::trouble::Trouble;
 use super::worker::{Core, World};
 use crate::clock::Clock;
 use crate::dedupe::{Offset, PartitionId};
@@ -29,12 +29,12 @@ const READ_SLICE: Duration = Duration::from_millis(20);
 
 impl<W: World> Core<W> {
     /// Advances every partition that is not running yet by one slice.
-    pub(super) fn recover(&mut self, source: &W::Source) -> Result<(), Trouble> {
+    pub(super) fn recover(&mut self, source: &W::Source) -> Result<(), WorkerError> {
         self.fit_tables(source)?;
         let now = self.clock.elapsed();
-        let reach = &self.options.reach;
+        let partition_limit = &self.options.partition_limit;
         let due = |p: &Partition| matches!(p.phase, Phase::Locating { not_before, .. } if not_before <= now);
-        let waiting = self.partitions.ids(|p| due(p) && !p.rests(now) && reach.covers(p.id));
+        let waiting = self.partitions.ids(|p| due(p) && !p.rests(now) && partition_limit.covers(p.id));
         if !waiting.is_empty() && !self.batch.is_open() {
             // The local state is taken before the committed offset is read. Otherwise another worker could still change that
             // state after the response.
@@ -47,7 +47,7 @@ impl<W: World> Core<W> {
             }
         }
         let mut outcome = self.load_slice(source);
-        if outcome.as_ref().is_err_and(Trouble::is_grave)
+        if outcome.as_ref().is_err_and(WorkerError::is_grave)
             || !self.partitions.iter().any(|p| matches!(p.phase, Phase::Restoring(_)))
         {
             return outcome;
@@ -56,13 +56,13 @@ impl<W: World> Core<W> {
             // The log delivers each record once, so a partition whose record is skipped here restarts its restore. No
             // partition is started with a producer that is about to be replaced, or after a commit whose local effects are
             // incomplete.
-            let result = if outcome.as_ref().is_err_and(Trouble::is_grave) {
+            let result = if outcome.as_ref().is_err_and(WorkerError::is_grave) {
                 self.abandon_restore(item.partition());
                 Ok(())
             } else {
                 self.restored(source, item)
             };
-            if result.is_err() && !outcome.as_ref().is_err_and(Trouble::is_grave) {
+            if result.is_err() && !outcome.as_ref().is_err_and(WorkerError::is_grave) {
                 outcome = result;
             }
         }
@@ -73,7 +73,7 @@ impl<W: World> Core<W> {
     /// meanwhile.
     fn take_local_state(&mut self, id: PartitionId) {
         let unchanged: Vec<bool> =
-            self.options.kinds.filed(id).into_iter().map(|filed| self.store.hold(filed)).collect();
+            self.options.kinds.filed(id).into_iter().map(|filed| self.store.acquire_lease(filed)).collect();
         if unchanged.contains(&false)
             && let Some(partition) = self.partitions.get_mut(id)
         {
@@ -81,7 +81,7 @@ impl<W: World> Core<W> {
         }
     }
 
-    fn locate(&mut self, source: &W::Source, waiting: &[PartitionId]) -> Result<(), Trouble> {
+    fn locate(&mut self, source: &W::Source, waiting: &[PartitionId]) -> Result<(), WorkerError> {
         match source.committed(waiting, REQUEST_TIMEOUT) {
             Ok(answers) => {
                 self.report.reachable();
@@ -106,7 +106,7 @@ impl<W: World> Core<W> {
         }
     }
 
-    fn check_topic_ids(&self, answer: &Committed) -> Result<(), Trouble> {
+    fn check_topic_ids(&self, answer: &Committed) -> Result<(), WorkerError> {
         let Some(checkpoint) = Checkpoint::parse(&answer.metadata) else { return Ok(()) };
         self.options.same_raw(checkpoint.raw.as_deref(), self.options.raw_id.as_deref())?;
         Ok(self.options.same_state(checkpoint.state.as_deref())?)
@@ -114,7 +114,7 @@ impl<W: World> Core<W> {
 
     /// A pending transaction blocks C. If its writer is dead, nothing else ends the transaction before its timeout. The last
     /// settled metadata names the writer, which is fenced.
-    fn blocked(&mut self, source: &W::Source, waiting: &[PartitionId]) -> Result<(), Trouble> {
+    fn blocked(&mut self, source: &W::Source, waiting: &[PartitionId]) -> Result<(), WorkerError> {
         let settled = source.committed_unstable(waiting, REQUEST_TIMEOUT)?;
         let blocked = self.blocked_for(&settled);
         if blocked < REQUEST_TIMEOUT {
@@ -152,7 +152,7 @@ impl<W: World> Core<W> {
         longest
     }
 
-    fn located(&mut self, source: &W::Source, answer: &Committed) -> Result<(), Trouble> {
+    fn located(&mut self, source: &W::Source, answer: &Committed) -> Result<(), WorkerError> {
         let id = answer.partition;
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
         if partition.windows.is_some() {
@@ -180,7 +180,7 @@ impl<W: World> Core<W> {
     }
 
     /// Starts to load the state of a partition that is not in memory.
-    fn begin(&mut self, source: &W::Source, answer: &Committed) -> Result<(), Trouble> {
+    fn begin(&mut self, source: &W::Source, answer: &Committed) -> Result<(), WorkerError> {
         let id = answer.partition;
         let checkpoint = Checkpoint::parse(&answer.metadata);
         if self.has_other_rules(id, checkpoint.as_ref())? {
@@ -210,7 +210,7 @@ impl<W: World> Core<W> {
     }
 
     /// Undoes the open transaction in memory and in the local store. It was not committed: C is unchanged.
-    fn undo(&mut self, source: &W::Source, id: PartitionId) -> Result<(), Trouble> {
+    fn undo(&mut self, source: &W::Source, id: PartitionId) -> Result<(), WorkerError> {
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
         if let Some(windows) = partition.windows.as_mut().filter(|_| !self.options.keeps(Safeguard::Undo)) {
             windows.commit(partition.next);
@@ -229,7 +229,7 @@ impl<W: World> Core<W> {
         answer: &Committed,
         checkpoint: Option<&Checkpoint>,
         from: Offset,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), WorkerError> {
         let id = answer.partition;
         let mut windows = self.empty_windows(checkpoint);
         let from = if self.options.keeps(Safeguard::Claims) { from } else { Offset::MAX };
@@ -252,7 +252,7 @@ impl<W: World> Core<W> {
         source: &W::Source,
         id: PartitionId,
         load: Option<(Duration, u64)>,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), WorkerError> {
         let resumed = self.resume_offset(source, id);
         if resumed.is_ok() && self.begin_refilling(id, load)? {
             return Ok(());
@@ -298,8 +298,10 @@ impl<W: World> Core<W> {
     }
 
     /// Adds a position that only this worker has to the next commit, although no record has arrived.
-    fn settle_position(&mut self, source: &W::Source, id: PartitionId) -> Result<(), Trouble> {
-        let Some(partition) = self.partitions.get_mut(id).filter(|p| p.unsettled) else { return Ok(()) };
+    fn settle_position(&mut self, source: &W::Source, id: PartitionId) -> Result<(), WorkerError> {
+        let Some(partition) = self.partitions.get_mut(id).filter(|p| p.uncommitted_position) else {
+            return Ok(());
+        };
         if let Err(failed) = self.batch.begin(&mut self.sink, || self.clock.elapsed()) {
             // No record may be processed before the position is in a transaction: the blocks of a partition that goes back
             // must not cover its first records too.

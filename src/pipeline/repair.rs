@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use super::checkpoint::{Checkpoint, Origin, Tail};
 use super::complete::usable;
+use super::error::{Fatal, WorkerError};
 use super::evidence::{Decision, Evidence, Group, Shown, Tails, decide};
 use super::failpoint;
 use super::markers::Touched;
-use super::trouble::{Fatal, Trouble};
 use super::worker::{Core, World};
 use crate::clock::Clock;
 use crate::dedupe::{Block, Offset, PartitionId};
@@ -49,7 +49,7 @@ impl<W: World> Core<W> {
         &mut self,
         source: &W::Source,
         answers: &[Committed],
-    ) -> Result<Vec<PartitionId>, Trouble> {
+    ) -> Result<Vec<PartitionId>, WorkerError> {
         let agreed = self.agree(source, answers)?;
         if !self.waits_for_sides() {
             return Ok(agreed);
@@ -68,7 +68,7 @@ impl<W: World> Core<W> {
         &mut self,
         source: &W::Source,
         ids: &[PartitionId],
-    ) -> Result<BTreeMap<PartitionId, ResumePoint>, Trouble> {
+    ) -> Result<BTreeMap<PartitionId, ResumePoint>, WorkerError> {
         let answers = source.committed(ids, REQUEST_TIMEOUT)?;
         let known = self.gather_evidence(&answers.iter().collect::<Vec<_>>())?;
         let mut resume_points = BTreeMap::new();
@@ -89,7 +89,7 @@ impl<W: World> Core<W> {
         Ok(resume_points)
     }
 
-    fn agree(&mut self, source: &W::Source, answers: &[Committed]) -> Result<Vec<PartitionId>, Trouble> {
+    fn agree(&mut self, source: &W::Source, answers: &[Committed]) -> Result<Vec<PartitionId>, WorkerError> {
         let is_known =
             |answer: &&Committed| self.partitions.get(answer.partition).is_none_or(|p| p.agreed.is_some());
         let (known, unknown): (Vec<&Committed>, Vec<&Committed>) = answers.iter().partition(is_known);
@@ -117,7 +117,7 @@ impl<W: World> Core<W> {
     }
 
     /// Reads the last transactions of these partitions from the state logs.
-    fn gather_evidence<'a>(&mut self, answers: &[&'a Committed]) -> Result<Vec<Known<'a>>, Trouble> {
+    fn gather_evidence<'a>(&mut self, answers: &[&'a Committed]) -> Result<Vec<Known<'a>>, WorkerError> {
         let logs = LogId::pairs(answers.iter().map(|answer| &answer.partition));
         let bounds = self.log.bounds(&logs, REQUEST_TIMEOUT)?;
         let mut known = Vec::new();
@@ -140,20 +140,25 @@ impl<W: World> Core<W> {
     }
 
     /// Whether the clean log shows the last committed transaction of each partition, and the aborted transactions after it.
-    fn shown(&mut self, known: &[Known<'_>]) -> Result<Vec<(Shown, Vec<Shown>)>, Trouble> {
+    fn shown(&mut self, known: &[Known<'_>]) -> Result<Vec<(Shown, Vec<Shown>)>, WorkerError> {
         let wanted = |known: &Known<'_>| {
             let id = known.answer.partition;
             known.clean_ends().map(|end| (id, end - 1)).collect::<Vec<_>>()
         };
         let requested: Vec<(PartitionId, Offset)> = known.iter().flat_map(wanted).collect();
         let answers =
-            if requested.is_empty() { Vec::new() } else { self.log.shown(&requested, READ_TIMEOUT)? };
+            if requested.is_empty() { Vec::new() } else { self.log.visible(&requested, READ_TIMEOUT)? };
         let shown: BTreeSet<(PartitionId, Offset)> =
             requested.into_iter().zip(answers).filter(|(_, shown)| *shown).map(|(at, _)| at).collect();
         Ok(known.iter().map(|known| known.sort(&shown)).collect())
     }
 
-    fn repair(&mut self, source: &W::Source, known: &Known<'_>, decision: Decision) -> Result<(), Trouble> {
+    fn repair(
+        &mut self,
+        source: &W::Source,
+        known: &Known<'_>,
+        decision: Decision,
+    ) -> Result<(), WorkerError> {
         let id = known.answer.partition;
         if !self.is_unchanged(source, known)? {
             return Ok(());
@@ -186,7 +191,7 @@ impl<W: World> Core<W> {
                 metadata: checkpoint.render(),
             }),
         )
-        .map_err(Trouble::rewinding)?;
+        .map_err(WorkerError::rewinding)?;
         self.report.torn(resolution);
         if let Some(partition) = self.partitions.get_mut(id) {
             partition.unload();
@@ -197,7 +202,7 @@ impl<W: World> Core<W> {
 
     /// Whether the log bounds and the committed offset are still those of the evidence. Evidence that was read at different
     /// times can contradict itself.
-    fn is_unchanged(&mut self, source: &W::Source, known: &Known<'_>) -> Result<bool, Trouble> {
+    fn is_unchanged(&mut self, source: &W::Source, known: &Known<'_>) -> Result<bool, WorkerError> {
         let id = known.answer.partition;
         let bounds = self.log.bounds(&LogId::pairs([&id]), REQUEST_TIMEOUT)?;
         let committed = source.committed(&[id], REQUEST_TIMEOUT)?;
@@ -205,7 +210,7 @@ impl<W: World> Core<W> {
     }
 
     /// The state records, the offset and the checkpoint that a decision requires.
-    fn plan_repair(&self, known: &Known<'_>, decision: Decision) -> Result<Planned, Trouble> {
+    fn plan_repair(&self, known: &Known<'_>, decision: Decision) -> Result<Planned, WorkerError> {
         let before = known.checkpoint.clone().unwrap_or(Checkpoint {
             state_next: known.state.low,
             began: Some(self.options.began),
@@ -291,7 +296,7 @@ impl<W: World> Core<W> {
         source: &W::Source,
         (id, records): (PartitionId, Vec<(String, Vec<u8>)>),
         position: Position,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), WorkerError> {
         for (key, bytes) in &records {
             self.sink.put_state(id, key, bytes)?;
         }

@@ -7,10 +7,10 @@ use std::time::Duration;
 use super::batch::{Batch, Partitions};
 use super::kinds::Kinds;
 use super::partition::{Partition, Phase};
-use super::reach::Reach;
+use super::partition_limit::PartitionLimit;
 use crate::dedupe::{Bloom, Offset, PartitionId, Window, Windows};
 use crate::metrics::{
-    Beginning, KindStatus, Latencies, Metrics, Outcome, PartitionState, PartitionStatus, Resolution,
+    KindStatus, Latencies, Metrics, OffsetReset, Outcome, PartitionState, PartitionStatus, Resolution,
     RestoreSource, Stall, Status, Topic, TransactionResult, WindowStatus, WorkerStatus,
 };
 use crate::ports::{Failure, GroupEvent, Remedy};
@@ -238,8 +238,8 @@ impl Report {
         self.metrics.restored_ids(source).inc_by(ids);
     }
 
-    pub(super) fn begun(&self, beginning: Beginning) {
-        self.metrics.beginnings(beginning).inc();
+    pub(super) fn offset_reset(&self, reset: OffsetReset) {
+        self.metrics.offset_resets(reset).inc();
     }
 
     pub(super) fn skipped(&self, offsets: u64) {
@@ -301,7 +301,7 @@ impl Report {
     /// Publishes the status when it is due.
     pub(super) fn publish(
         &mut self,
-        (partitions, batch, reach): (&Partitions, &Batch, &Reach),
+        (partitions, batch, partition_limit): (&Partitions, &Batch, &PartitionLimit),
         now: Duration,
         end: impl Fn(PartitionId) -> Option<Offset>,
         window: impl Fn(&Window) -> WindowStatus,
@@ -327,7 +327,10 @@ impl Report {
                 bloom_bytes: partitions.windows().filter_map(Window::bloom).map(Bloom::memory_bytes).sum(),
                 batch_bytes: std::mem::take(&mut self.batch_bytes).max(batch.bytes() as u64),
                 kinds: kinds(partitions, &self.kinds),
-                partitions: partitions.iter().map(|p| status(p, reach, end(p.id), &window)).collect(),
+                partitions: partitions
+                    .iter()
+                    .map(|p| status(p, partition_limit, end(p.id), &window))
+                    .collect(),
             },
         );
     }
@@ -358,7 +361,7 @@ fn kinds(partitions: &Partitions, names: &[String]) -> Vec<KindStatus> {
 
 fn status(
     partition: &Partition,
-    reach: &Reach,
+    partition_limit: &PartitionLimit,
     end: Option<Offset>,
     of: impl Fn(&Window) -> WindowStatus,
 ) -> PartitionStatus {
@@ -379,7 +382,7 @@ fn status(
                 let of = if is_local { "local state" } else { "state topic" };
                 Some(format!("{:.0} % of the {of} read", share * 100.0))
             }
-            None if !reach.covers(partition.id) => {
+            None if !partition_limit.covers(partition.id) => {
                 Some("waits until the clean and the state topic have this partition".to_owned())
             }
             None => partition.rejection().filter(|_| !partition.is_running()).map(str::to_owned),

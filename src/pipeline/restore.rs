@@ -5,17 +5,17 @@ use std::time::Duration;
 
 use super::checkpoint::{Checkpoint, Origin, Tail};
 use super::complete::{is_behind_the_log, usable};
+use super::error::{Fatal, WorkerError};
 use super::failpoint;
 use super::loading::{Stored, clear, cut_back};
 use super::options::Start;
 use super::partition::{Partition, Phase, Restoring};
-use super::trouble::{Fatal, Trouble};
 use super::worker::{Core, World};
 use crate::clock::Clock;
 use crate::dedupe::{
-    Block, BlockView, Forgotten, KindId, Look, Offset, Owners, PartitionId, Window, Windows,
+    Block, BlockView, ForgetRecord, KindId, Look, Offset, Owners, PartitionId, Window, Windows,
 };
-use crate::metrics::{Beginning, RestoreSource};
+use crate::metrics::{OffsetReset, RestoreSource};
 use crate::ports::{Committed, Head, LogId, Source, StateItem, StateLog, Store};
 
 /// Timeout of one request to the broker between two polls.
@@ -31,7 +31,7 @@ impl<W: World> Core<W> {
         answer: &Committed,
         checkpoint: Option<&Checkpoint>,
         local: Option<(Offset, Offset)>,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), WorkerError> {
         let id = answer.partition;
         let Some(bounds) = self.log.bounds(&[LogId::state(id)], REQUEST_TIMEOUT)?.into_iter().next() else {
             return Ok(());
@@ -94,12 +94,12 @@ impl<W: World> Core<W> {
 
     /// Processes one item read from the state topic. The log delivers each record once, so a restore that misses a record
     /// restarts: otherwise its end would be mistaken for that of a complete restore.
-    pub(super) fn restored(&mut self, source: &W::Source, item: StateItem) -> Result<(), Trouble> {
+    pub(super) fn restored(&mut self, source: &W::Source, item: StateItem) -> Result<(), WorkerError> {
         let (id, result) = match item {
             StateItem::Block { partition, offset, key, block } => {
                 let origin = Origin::parse(&key).unwrap_or_default();
                 let same = self.options.same_raw(origin.raw.as_deref(), self.options.raw_id.as_deref());
-                let same = same.map_err(Trouble::from);
+                let same = same.map_err(WorkerError::from);
                 (partition, same.and_then(|()| self.restore_block((partition, offset), origin, &block)))
             }
             StateItem::End { partition, next } => (partition, self.end_restore(source, partition, next)),
@@ -123,7 +123,7 @@ impl<W: World> Core<W> {
 
     /// Restarts a restore because the log no longer holds the next record. It restarts from the beginning because the log
     /// bounds have changed.
-    fn restart_restore(&mut self, id: PartitionId) -> Result<(), Trouble> {
+    fn restart_restore(&mut self, id: PartitionId) -> Result<(), WorkerError> {
         let topic = &self.options.state;
         if let Some(Phase::Restoring(restoring)) = self.partitions.get(id).map(|partition| &partition.phase) {
             let at = restoring.at;
@@ -142,17 +142,17 @@ impl<W: World> Core<W> {
         (id, offset): (PartitionId, Offset),
         origin: Origin,
         bytes: &[u8],
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), WorkerError> {
         let topic = self.options.state.clone();
         let place = || format!("topic {topic} partition {id} offset {offset}");
-        if Forgotten::is_here(bytes) {
-            let forgotten = Forgotten::decode(bytes).map_err(|e| Trouble::block(&place(), &e))?;
+        if ForgetRecord::is_here(bytes) {
+            let forgotten = ForgetRecord::decode(bytes).map_err(|e| WorkerError::block(&place(), &e))?;
             let foreign = self.is_foreign((id, &place()), &origin, (forgotten.hash, id))?;
             return self.restore_forgotten(id, offset, (&forgotten, foreign));
         }
-        let view = BlockView::verified(bytes).map_err(|e| Trouble::block(&place(), &e))?;
+        let view = BlockView::verified(bytes).map_err(|e| WorkerError::block(&place(), &e))?;
         let foreign = self.is_foreign((id, &place()), &origin, (view.header.hash, view.header.partition))?;
-        let block = Block::decode(bytes).map_err(|e| Trouble::block(&place(), &e))?;
+        let block = Block::decode(bytes).map_err(|e| WorkerError::block(&place(), &e))?;
         let now = self.clock.elapsed();
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
         let Phase::Restoring(restoring) = &mut partition.phase else { return Ok(()) };
@@ -177,7 +177,7 @@ impl<W: World> Core<W> {
             windows.truncate(block.next);
             cut_back(&mut self.store, &self.options.kinds.filed(id), block.next)?;
         }
-        if !windows.restore(&view).map_err(|e| Trouble::block("the state topic", &e))? {
+        if !windows.restore(&view).map_err(|e| WorkerError::block("the state topic", &e))? {
             *restoring.left_out.entry(origin.kind.unwrap_or_default()).or_default() +=
                 block.entries.len() as u64;
             return Ok(());
@@ -201,8 +201,8 @@ impl<W: World> Core<W> {
         &mut self,
         id: PartitionId,
         offset: Offset,
-        (forgotten, foreign): (&Forgotten, bool),
-    ) -> Result<(), Trouble> {
+        (forgotten, foreign): (&ForgetRecord, bool),
+    ) -> Result<(), WorkerError> {
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
         let Phase::Restoring(restoring) = &mut partition.phase else { return Ok(()) };
         restoring.at = offset;
@@ -227,7 +227,7 @@ impl<W: World> Core<W> {
         Ok(())
     }
 
-    fn end_restore(&mut self, source: &W::Source, id: PartitionId, next: Offset) -> Result<(), Trouble> {
+    fn end_restore(&mut self, source: &W::Source, id: PartitionId, next: Offset) -> Result<(), WorkerError> {
         if !self.is_restored(id, next)? {
             return Ok(());
         }
@@ -260,15 +260,15 @@ impl<W: World> Core<W> {
                     "the group has no committed offset (offsets expire when a group is empty for long); \
                      continuing at the end of the state"
                 );
-                self.report.begun(Beginning::Expired);
+                self.report.offset_reset(OffsetReset::Expired);
                 // Other instances read the position from the group.
-                partition.unsettled = true;
+                partition.uncommitted_position = true;
                 end
             }
             // Nothing was committed yet: the partition starts again at the same offset.
             (None, None) => match confirmed {
                 Some(confirmed) => {
-                    partition.unsettled = self.options.start == Start::Latest || restoring.low > 0;
+                    partition.uncommitted_position = self.options.start == Start::Latest || restoring.low > 0;
                     confirmed
                 }
                 None if restoring.low > 0 => return Err(self.all_expired(id, None).into()),
@@ -277,7 +277,7 @@ impl<W: World> Core<W> {
         };
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
         // An offset without our metadata was set by another program.
-        partition.unsettled |= is_set && checkpoint.is_none();
+        partition.uncommitted_position |= is_set && checkpoint.is_none();
         partition.committed = committed;
         partition.next = committed;
         partition.state_next = partition.state_next.max(next);
@@ -289,7 +289,7 @@ impl<W: World> Core<W> {
         self.start(source, id, Some((since, ids)))
     }
 
-    fn first_offset(&mut self, source: &W::Source, id: PartitionId) -> Result<Offset, Trouble> {
+    fn first_offset(&mut self, source: &W::Source, id: PartitionId) -> Result<Offset, WorkerError> {
         let bounds = source.bounds(id, REQUEST_TIMEOUT)?;
         if self.was_added_later(source, id)? {
             // Records that were written before the partition was first assigned belong to it too.
@@ -298,7 +298,7 @@ impl<W: World> Core<W> {
                 offset = bounds.low,
                 "new partition of the raw topic; starting at the earliest offset"
             );
-            self.report.begun(Beginning::Grown);
+            self.report.offset_reset(OffsetReset::Grown);
             return Ok(bounds.low);
         }
         match self.options.start {
@@ -306,7 +306,7 @@ impl<W: World> Core<W> {
             Start::Latest => {
                 // Committed at once, because the log end will be a different offset for the next owner.
                 if let Some(partition) = self.partitions.get_mut(id) {
-                    partition.unsettled = true;
+                    partition.uncommitted_position = true;
                 }
                 Ok(bounds.stable)
             }
@@ -322,7 +322,7 @@ impl<W: World> Core<W> {
     /// Whether the partition was added to the raw topic after the group began. The checkpoints of the partitions with lower
     /// numbers store the number of partitions at the start of the group. The minimum counts, because each of them may have
     /// started later.
-    fn was_added_later(&self, source: &W::Source, id: PartitionId) -> Result<bool, Trouble> {
+    fn was_added_later(&self, source: &W::Source, id: PartitionId) -> Result<bool, WorkerError> {
         if id >= self.options.began {
             return Ok(true);
         }
@@ -341,7 +341,7 @@ impl<W: World> Core<W> {
 fn forget_older_owners<O: Owners>(
     window: &mut Window,
     stored: &O,
-    forgotten: &Forgotten,
+    forgotten: &ForgetRecord,
 ) -> Result<Vec<Offset>, O::Error> {
     let mut older = Vec::new();
     for (_, identity) in &forgotten.owners {

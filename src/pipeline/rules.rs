@@ -9,9 +9,9 @@
 use std::collections::BTreeSet;
 
 use super::checkpoint::{Checkpoint, Origin};
+use super::error::{Fatal, WorkerError};
 use super::options::Options;
 use super::partition::Phase;
-use super::trouble::{Fatal, Trouble};
 use super::worker::{Core, World};
 use crate::dedupe::{Fingerprint, HashKind, KindId, PartitionId, Windows};
 use crate::ports::{Sink, Store};
@@ -79,7 +79,7 @@ impl<W: World> Core<W> {
         let changed = self.options.changed_rules(checkpoint, id)?;
         let any = !changed.is_empty();
         if let Some(partition) = self.partitions.get_mut(id) {
-            partition.anew = changed;
+            partition.reset_kinds = changed;
         }
         Ok(any)
     }
@@ -91,7 +91,7 @@ impl<W: World> Core<W> {
         (id, place): (PartitionId, &str),
         origin: &Origin,
         (hash, filed): (HashKind, PartitionId),
-    ) -> Result<bool, Trouble> {
+    ) -> Result<bool, WorkerError> {
         let (kind, _) = KindId::of_filed(filed);
         let ours = self.options.rule_of(kind);
         let other_rule = origin.rule.zip(ours).is_some_and(|(theirs, ours)| theirs != ours);
@@ -100,7 +100,7 @@ impl<W: World> Core<W> {
         };
         let is_emptied = restoring.emptied.contains(&kind);
         if !other_rule && hash == self.options.hash {
-            origin.anew.iter().try_for_each(|kind| self.discard_read(id, *kind))?;
+            origin.reset_kinds.iter().try_for_each(|kind| self.discard_read(id, *kind))?;
             return Ok(is_emptied);
         }
         let named =
@@ -119,7 +119,7 @@ impl<W: World> Core<W> {
         for kind in affected {
             self.discard_read(id, kind)?;
             if let Some(partition) = self.partitions.get_mut(id).filter(|_| !settled) {
-                partition.anew.insert(kind);
+                partition.reset_kinds.insert(kind);
             }
         }
         Ok(true)
@@ -127,7 +127,7 @@ impl<W: World> Core<W> {
 
     /// Discards what was read so far for a kind. For a kind without a window nothing was loaded, and this worker does not hold
     /// its blocks in the store.
-    fn discard_read(&mut self, id: PartitionId, kind: KindId) -> Result<(), Trouble> {
+    fn discard_read(&mut self, id: PartitionId, kind: KindId) -> Result<(), WorkerError> {
         if self.options.rule_of(kind).is_none() {
             return Ok(());
         }
@@ -141,18 +141,21 @@ impl<W: World> Core<W> {
 
     /// Called when the state is complete: logs the windows that are reset, and has the reset committed at once.
     pub(super) fn schedule_window_resets(&mut self, id: PartitionId) {
-        let Some(partition) = self.partitions.get_mut(id).filter(|p| !p.anew.is_empty()) else { return };
+        let Some(partition) = self.partitions.get_mut(id).filter(|p| !p.reset_kinds.is_empty()) else {
+            return;
+        };
         let kinds = &self.options.kinds;
-        let named: Vec<_> = partition.anew.iter().filter_map(|kind| kinds.name_of(kind.filed(id))).collect();
+        let named: Vec<_> =
+            partition.reset_kinds.iter().filter_map(|kind| kinds.name_of(kind.filed(id))).collect();
         tracing::warn!(
             partition = id,
             kinds = ?named,
             "the identity rule has changed (identity.accept_change): windows start empty, and duplicates of earlier events \
              are forwarded"
         );
-        (partition.rewound, partition.unsettled) = (true, true);
+        (partition.rewound, partition.uncommitted_position) = (true, true);
         for (kind, window) in partition.windows.iter_mut().flat_map(Windows::iter_mut) {
-            if partition.anew.contains(&kind) {
+            if partition.reset_kinds.contains(&kind) {
                 window.note_incomplete_before(window.stream_time_ms());
             }
         }
@@ -162,11 +165,12 @@ impl<W: World> Core<W> {
     /// reset with it.
     pub(super) fn origin_of(&self, filed: PartitionId, is_first: bool) -> Origin {
         let (kind, id) = KindId::of_filed(filed);
-        let anew = self.partitions.get(id).filter(|_| is_first).map(|p| p.anew.iter().copied().collect());
+        let reset_kinds =
+            self.partitions.get(id).filter(|_| is_first).map(|p| p.reset_kinds.iter().copied().collect());
         Origin {
             kind: self.options.kinds.name_of(filed).map(str::to_owned),
             rule: self.options.rule_of(kind),
-            anew: anew.unwrap_or_default(),
+            reset_kinds: reset_kinds.unwrap_or_default(),
             ..self.options.origin(self.sink.clean_end(id))
         }
     }

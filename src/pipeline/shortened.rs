@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::checkpoint::Checkpoint;
+use super::error::WorkerError;
 use super::kinds::Kind;
 use super::limits::{Enforced, Limit, Limits};
 use super::options::Options;
 use super::partition::Partition;
-use super::trouble::Trouble;
 use super::worker::{Core, World};
 use crate::clock::Clock;
 use crate::config::{Overflow, duration_text};
@@ -30,7 +30,7 @@ pub(super) struct LimitLog {
 
 impl<W: World> Core<W> {
     /// Sets the bounds that the next commit applies, and logs the limits that shorten a window.
-    pub(super) fn enforce_limits(&mut self) -> Result<(), Trouble> {
+    pub(super) fn enforce_limits(&mut self) -> Result<(), WorkerError> {
         let now = self.clock.elapsed();
         if self.enforced.disk_check_due(&self.options, now)
             && let Some(bytes) = self.store.disk_bytes()?
@@ -85,7 +85,7 @@ impl<W: World> Core<W> {
 
     /// Rebuilds tables of fixed size from the local state when the number of partitions that share the memory has
     /// changed.
-    pub(super) fn fit_tables(&mut self, source: &W::Source) -> Result<(), Trouble> {
+    pub(super) fn fit_tables(&mut self, source: &W::Source) -> Result<(), WorkerError> {
         if self.batch.is_open() || self.options.limits.when_full == Overflow::Shrink {
             return Ok(());
         }

@@ -28,9 +28,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use super::error::WorkerError;
 use super::markers::Touched;
 use super::repair::ResumePoint;
-use super::trouble::Trouble;
 use super::worker::{Core, World};
 use crate::clock::Clock;
 use crate::dedupe::{Coordinates, Offset, PartitionId};
@@ -196,7 +196,7 @@ impl<W: World> Core<W> {
 
     /// Checks once what an earlier producer of ours left open in the side topics, and settles the records whose outcome is
     /// certain.
-    pub(super) fn settle_sides(&mut self, source: &W::Source) -> Result<(), Trouble> {
+    pub(super) fn settle_sides(&mut self, source: &W::Source) -> Result<(), WorkerError> {
         let now = self.clock.elapsed();
         if self.sides.is_settled || now < self.sides.next_check || self.batch.is_open() {
             return Ok(());
@@ -216,7 +216,7 @@ impl<W: World> Core<W> {
 
     /// The side partitions that have open records, among those that had some at the last check. Partitions created since the
     /// first check have no records of an earlier producer.
-    fn open_sides(&mut self, now: Duration) -> Result<BTreeMap<LogId, Seen>, Trouble> {
+    fn open_sides(&mut self, now: Duration) -> Result<BTreeMap<LogId, Seen>, WorkerError> {
         let logs = match &self.sides.open {
             Some(open) => open.keys().copied().collect(),
             None => self.log.side_logs(REQUEST_TIMEOUT)?,
@@ -231,7 +231,11 @@ impl<W: World> Core<W> {
     }
 
     /// Reads the open records and decides about each partition. Keeps in `open` the partitions that have to be checked again.
-    fn check_sides(&mut self, source: &W::Source, open: &mut BTreeMap<LogId, Seen>) -> Result<(), Trouble> {
+    fn check_sides(
+        &mut self,
+        source: &W::Source,
+        open: &mut BTreeMap<LogId, Seen>,
+    ) -> Result<(), WorkerError> {
         // The resume points are read before the records: when another worker has processed a raw record in our place, its
         // record is in the log before its offset is committed.
         let (now, timeout) = (self.clock.elapsed(), self.options.transaction_timeout);
@@ -275,7 +279,7 @@ impl<W: World> Core<W> {
         Ok(())
     }
 
-    fn read_sides(&mut self, open: &mut BTreeMap<LogId, Seen>) -> Result<(), Trouble> {
+    fn read_sides(&mut self, open: &mut BTreeMap<LogId, Seen>) -> Result<(), WorkerError> {
         let unread = open.iter().filter(|(_, seen)| seen.next < seen.high);
         let from_to: BTreeMap<_, _> = unread.map(|(log, seen)| (*log, (seen.next, seen.high))).collect();
         if from_to.is_empty() {
@@ -301,7 +305,7 @@ impl<W: World> Core<W> {
         (log, stable): (LogId, Offset),
         writer: &str,
         copies: &[Offset],
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), WorkerError> {
         tracing::warn!(
             ?log,
             writer,

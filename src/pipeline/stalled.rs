@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use super::error::WorkerError;
 use super::order::Order;
-use super::trouble::Trouble;
 use super::worker::{Core, World};
 use crate::clock::Clock;
 use crate::dedupe::{Offset, PartitionId};
@@ -81,7 +81,7 @@ impl Fetching {
 
 /// How long a partition has made no progress.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Silence {
+pub struct StallDetector {
     /// The fetch position when the silence began, and the monotonic time of that.
     since: Option<(Fetching, Duration)>,
     /// The next offset and the log end of the last reassignment, which brought no records if they are still the same. The log
@@ -89,7 +89,7 @@ pub struct Silence {
     last_reassigned: Option<(Offset, Offset)>,
 }
 
-impl Silence {
+impl StallDetector {
     /// Records the current fetch position. Returns the kind of stall when the partition has to be reassigned.
     pub fn observe(&mut self, now: Duration, seen: Fetching, patience: Duration) -> Option<Stall> {
         let missing = seen.missing();
@@ -110,7 +110,7 @@ impl Silence {
 
 impl<W: World> Core<W> {
     /// Reassigns stalled partitions inside the client.
-    pub(super) fn wake_stalled(&mut self, source: &W::Source) -> Result<(), Trouble> {
+    pub(super) fn wake_stalled(&mut self, source: &W::Source) -> Result<(), WorkerError> {
         let now = self.clock.elapsed();
         if self.compared.is_some_and(|last| now.saturating_sub(last) < CHECK_INTERVAL) {
             return Ok(());
@@ -121,7 +121,7 @@ impl<W: World> Core<W> {
         for partition in self.partitions.iter_mut() {
             let (id, next) = (partition.id, partition.next);
             let Some(log_end) = ends.get(&id).copied().filter(|_| partition.is_running()) else {
-                partition.silence = Silence::default();
+                partition.silence = StallDetector::default();
                 continue;
             };
             let seen = Fetching { next, fetched_end: source.end(id), log_end };
@@ -135,7 +135,7 @@ impl<W: World> Core<W> {
         if stalled.is_empty() {
             return Ok(());
         }
-        source.reassign(&stalled).map_err(|failed| Trouble::from(failed).rewinding())?;
+        source.reassign(&stalled).map_err(|failed| WorkerError::from(failed).rewinding())?;
         for (id, ..) in stalled {
             if let Some(partition) = self.partitions.get_mut(id) {
                 partition.order = Order::default();
@@ -177,14 +177,14 @@ mod tests {
     }
 
     /// The stalls that are reported by one check per second, each with its second.
-    fn stalls(silence: &mut Silence, from: u64, seconds: u64, seen: Fetching) -> Vec<(u64, Stall)> {
+    fn stalls(silence: &mut StallDetector, from: u64, seconds: u64, seen: Fetching) -> Vec<(u64, Stall)> {
         let check = |second| Some((second, silence.observe(SECOND(second), seen, STALL_TIMEOUT)?));
         (from..from + seconds).filter_map(check).collect()
     }
 
     #[test]
     fn a_partition_without_lag_is_never_stalled() {
-        let mut silence = Silence::default();
+        let mut silence = StallDetector::default();
         assert_eq!(stalls(&mut silence, 0, 1_000, at(10, Some(10), 10)), []);
         // The log end is read rarely, so the fetcher can be ahead of it.
         assert_eq!(stalls(&mut silence, 2_000, 1_000, at(20, Some(20), 10)), []);
@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn a_partition_that_is_not_fetched_is_reassigned_repeatedly() {
         for fetched_end in [None, Some(10)] {
-            let mut silence = Silence::default();
+            let mut silence = StallDetector::default();
             let stalled = stalls(&mut silence, 0, 100, at(10, fetched_end, 11));
             // The timeout restarts with the check after each reassignment.
             assert_eq!(stalled, [30, 61, 92].map(|second| (second, Stall::NotFetched)));
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn a_slow_partition_is_not_stalled() {
-        let mut silence = Silence::default();
+        let mut silence = StallDetector::default();
         for second in 0..1_000 {
             // One record in 29 seconds, with thousands waiting.
             let next = second / 29;
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn a_transaction_marker_at_the_log_end_causes_one_reassignment() {
-        let mut silence = Silence::default();
+        let mut silence = StallDetector::default();
         let marker = at(10, Some(11), 11);
         assert_eq!(stalls(&mut silence, 0, 1_000, marker), [(30, Stall::NotDelivered)]);
         // One more transaction causes one more reassignment.
@@ -231,7 +231,7 @@ mod tests {
 
     #[test]
     fn the_timeout_starts_with_the_lag_and_not_with_the_last_record() {
-        let mut silence = Silence::default();
+        let mut silence = StallDetector::default();
         assert_eq!(stalls(&mut silence, 0, 3_600, at(10, Some(10), 10)), []);
         assert_eq!(stalls(&mut silence, 3_600, 31, at(10, Some(10), 12)), [(3_630, Stall::NotFetched)]);
     }

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use super::error::{Fatal, WorkerError};
 use super::loading::Stored;
 use super::options::{Mode, OnMissing, OnProbable};
 use super::order::Arrival;
 use super::safeguard::Safeguard;
-use super::trouble::{Fatal, Trouble};
 use super::worker::{Core, World};
 use crate::clock::Clock;
 use crate::dedupe::{Coordinates, Look, Offset, Verdict, Window};
@@ -25,13 +25,13 @@ struct Lookup {
 }
 
 /// A record arrived that had been skipped as a gap in the log.
-fn skipped_record(at: Coordinates, committed: Offset, raw: &str) -> Trouble {
+fn skipped_record(at: Coordinates, committed: Offset, raw: &str) -> WorkerError {
     let problem = format!(
         "record {at} of topic {raw} arrived after records with higher offsets, and had been skipped as a gap in the log"
     );
     if at.offset >= committed {
         let what = format!("{problem}; aborting the transaction and reading again from offset {committed}");
-        return Failure { remedy: Remedy::Abort, what, refused: None }.into();
+        return Failure::new(Remedy::Abort, what).into();
     }
     Fatal::Operator(format!(
         "{problem}; the later records are committed, so this record would be lost. Please report this bug. To write the \
@@ -61,23 +61,23 @@ pub(super) fn gather<S: Source>(source: &S, wait: Duration) -> (Vec<S::Record<'_
 
 impl<W: World> Core<W> {
     /// Decides about each record of a chunk and writes the new ones. Commits whenever the transaction is full.
-    pub(super) fn process(&mut self, source: &W::Source, chunk: &[RawOf<'_, W>]) -> Result<(), Trouble> {
+    pub(super) fn process(&mut self, source: &W::Source, chunk: &[RawOf<'_, W>]) -> Result<(), WorkerError> {
         let lookups: Vec<Lookup> = chunk.iter().map(|record| self.look(record)).collect();
         let now_ms = self.time.now_ms(&self.clock);
         for (record, lookup) in chunk.iter().zip(&lookups) {
             if self.commits_before(record.coordinates()) {
                 self.commit(source)?;
             }
-            let limit_reached = self.decide(record, lookup, now_ms).map_err(Trouble::rewinding)?;
+            let limit_reached = self.decide(record, lookup, now_ms).map_err(WorkerError::rewinding)?;
             if limit_reached || self.batch.is_full(&self.options) {
                 self.commit(source)?;
             }
         }
-        self.seek_again(source).map_err(Trouble::rewinding)
+        self.seek_again(source).map_err(WorkerError::rewinding)
     }
 
     /// Seeks the partitions again whose first record after a seek lies beyond the expected offset.
-    fn seek_again(&mut self, source: &W::Source) -> Result<(), Trouble> {
+    fn seek_again(&mut self, source: &W::Source) -> Result<(), WorkerError> {
         for partition in self.partitions.iter_mut().filter(|p| p.is_running() && p.order.is_doubted()) {
             source.seek(&[(partition.id, partition.next)])?;
             partition.order.sought_again();
@@ -108,7 +108,7 @@ impl<W: World> Core<W> {
     }
 
     /// Second pass: decides about one record. True when its partition has reached its limit for this transaction.
-    fn decide(&mut self, record: &RawOf<'_, W>, lookup: &Lookup, now_ms: i64) -> Result<bool, Trouble> {
+    fn decide(&mut self, record: &RawOf<'_, W>, lookup: &Lookup, now_ms: i64) -> Result<bool, WorkerError> {
         let at = record.coordinates();
         let Some(partition) = self.partitions.get_mut(at.partition).filter(|p| p.is_running()) else {
             // The record was fetched before its partition was paused or revoked; it is read again.
@@ -153,7 +153,7 @@ impl<W: World> Core<W> {
         Ok(partition.limit.is_some_and(|limit| records >= limit))
     }
 
-    fn with_id(&mut self, record: &RawOf<'_, W>, number: usize, look: &Look) -> Result<Outcome, Trouble> {
+    fn with_id(&mut self, record: &RawOf<'_, W>, number: usize, look: &Look) -> Result<Outcome, WorkerError> {
         let at = record.coordinates();
         let (Some(window), Some(kind)) = (self.window(record, number), self.options.kinds.get(number)) else {
             return Ok(Outcome::Stale);
@@ -179,7 +179,7 @@ impl<W: World> Core<W> {
         Ok(outcome)
     }
 
-    fn forward(&mut self, record: &RawOf<'_, W>) -> Result<(), Trouble> {
+    fn forward(&mut self, record: &RawOf<'_, W>) -> Result<(), WorkerError> {
         self.sink.forward(record)?;
         self.forwarded(record);
         Ok(())
@@ -220,7 +220,7 @@ impl<W: World> Core<W> {
         record: &RawOf<'_, W>,
         owner: Offset,
         owner_ms: Option<i64>,
-    ) -> Result<Outcome, Trouble> {
+    ) -> Result<Outcome, WorkerError> {
         if self.is_forced(record) {
             self.forward(record)?;
             return Ok(Outcome::Forced);
@@ -237,7 +237,7 @@ impl<W: World> Core<W> {
         record: &RawOf<'_, W>,
         policy: OnProbable,
         since_ms: i64,
-    ) -> Result<Outcome, Trouble> {
+    ) -> Result<Outcome, WorkerError> {
         let side = match policy {
             OnProbable::DeadLetter => Some(Side::DeadLetter),
             _ => self.options.keep_duplicates.then_some(Side::Duplicates),
@@ -250,7 +250,7 @@ impl<W: World> Core<W> {
         })
     }
 
-    fn without_id(&mut self, record: &RawOf<'_, W>) -> Result<Outcome, Trouble> {
+    fn without_id(&mut self, record: &RawOf<'_, W>) -> Result<Outcome, WorkerError> {
         let reason = || Reason::new("missing_id", "the record has no usable id".to_owned());
         match self.options.on_missing {
             OnMissing::Forward => {
@@ -281,7 +281,7 @@ impl<W: World> Core<W> {
         outcome: Outcome,
         side: Option<Side>,
         reason: impl FnOnce() -> Reason,
-    ) -> Result<Outcome, Trouble> {
+    ) -> Result<Outcome, WorkerError> {
         if self.options.mode == Mode::Shadow {
             self.sink.divert(Side::Clean, record, &reason())?;
             self.forwarded(record);

@@ -21,9 +21,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::checkpoint::{Checkpoint, Origin};
+use super::error::WorkerError;
 use super::partition::LeftOpen;
 use super::safeguard::Safeguard;
-use super::trouble::Trouble;
 use super::worker::{Core, World};
 use crate::clock::Clock;
 use crate::dedupe::{Offset, PartitionId};
@@ -45,7 +45,7 @@ impl<W: World> Core<W> {
     /// because the workers that own these partitions may not be able to determine the writer.
     ///
     /// Returns false when the offsets have to be checked again.
-    pub(super) fn clear_own_offsets(&mut self, source: &W::Source) -> Result<bool, Trouble> {
+    pub(super) fn clear_own_offsets(&mut self, source: &W::Source) -> Result<bool, WorkerError> {
         if !self.options.keeps(Safeguard::Markers) {
             return Ok(true);
         }
@@ -78,7 +78,7 @@ impl<W: World> Core<W> {
     /// Aborts what our producer left open in partitions that are no longer assigned to us, when the first attempt failed: their
     /// current owners may not be able to find our transactional id. Checks once per transaction timeout. What is still open at
     /// the same offset then belongs to us or to a writer that is dead.
-    pub(super) fn clear_elsewhere(&mut self, source: &W::Source) -> Result<(), Trouble> {
+    pub(super) fn clear_elsewhere(&mut self, source: &W::Source) -> Result<(), WorkerError> {
         let now = self.clock.elapsed();
         let (last, before) = &self.open_elsewhere;
         let is_due = now.saturating_sub(*last) >= self.options.transaction_timeout;
@@ -96,18 +96,14 @@ impl<W: World> Core<W> {
     }
 
     /// Fails when the marker of our own purge is missing too: our next commit would then commit the offset of the purge.
-    fn check_cleared(source: &W::Source, id: PartitionId) -> Result<(), Trouble> {
+    fn check_cleared(source: &W::Source, id: PartitionId) -> Result<(), WorkerError> {
         if Self::nothing_pending(source, &[id], REQUEST_TIMEOUT)? {
             return Ok(());
         }
-        Err(Failure {
-            remedy: Remedy::Renew,
-            what: format!(
+        Err(Failure::new(Remedy::Renew, format!(
                 "the committed offset of partition {id} is still blocked by a pending transaction after a purge; replacing \
                  the producer"
-            ),
-            refused: None,
-        }
+            ))
         .into())
     }
 
@@ -115,19 +111,19 @@ impl<W: World> Core<W> {
     /// that were assigned since.
     pub(super) fn all_partitions(&self) -> Vec<PartitionId> {
         (0..self.options.began.max(self.partitions.end()))
-            .filter(|id| self.options.reach.covers(*id))
+            .filter(|id| self.options.partition_limit.covers(*id))
             .collect()
     }
 
     /// The clean and state logs of these partitions that have open records of any writer, each with the offset at which the
     /// open records begin.
-    fn open_logs(&self, ids: &[PartitionId]) -> Result<BTreeMap<LogId, Offset>, Trouble> {
+    fn open_logs(&self, ids: &[PartitionId]) -> Result<BTreeMap<LogId, Offset>, WorkerError> {
         Ok(self.reachable(ids)?.iter().flat_map(open_of).collect())
     }
 
     /// The bounds of the clean and state logs of these partitions. Leaves out partitions that have no leader now, because they
     /// must not delay the others. Fails when no partition is reachable.
-    fn reachable(&self, ids: &[PartitionId]) -> Result<Vec<Ends>, Trouble> {
+    fn reachable(&self, ids: &[PartitionId]) -> Result<Vec<Ends>, WorkerError> {
         let deadline = self.clock.elapsed() + REQUEST_TIMEOUT * 2;
         let (mut found, mut failure) = (Vec::new(), None);
         let mut left = vec![ids];
@@ -157,7 +153,7 @@ impl<W: World> Core<W> {
         }
     }
 
-    fn nothing_pending(source: &W::Source, ids: &[PartitionId], wait: Duration) -> Result<bool, Trouble> {
+    fn nothing_pending(source: &W::Source, ids: &[PartitionId], wait: Duration) -> Result<bool, WorkerError> {
         match source.committed(ids, wait) {
             Ok(_) => Ok(true),
             Err(failed) if failed.remedy == Remedy::Retry => Ok(false),
@@ -171,7 +167,7 @@ impl<W: World> Core<W> {
         &mut self,
         source: &W::Source,
         waiting: &[PartitionId],
-    ) -> Result<Vec<PartitionId>, Trouble> {
+    ) -> Result<Vec<PartitionId>, WorkerError> {
         let (known, unknown): (Vec<PartitionId>, Vec<PartitionId>) =
             waiting.iter().partition(|id| self.partitions.get(**id).is_none_or(|p| p.agreed.is_some()));
         if !self.options.keeps(Safeguard::Markers) || unknown.is_empty() {
@@ -193,7 +189,7 @@ impl<W: World> Core<W> {
 
     /// Handles open records in a partition. A live writer ends its transaction, and for a dead writer the broker ends it after
     /// the transaction timeout. What stays open at the same offset for longer is a leftover.
-    fn left_open(&mut self, source: &W::Source, ends: &Ends) -> Result<(), Trouble> {
+    fn left_open(&mut self, source: &W::Source, ends: &Ends) -> Result<(), WorkerError> {
         let (id, clean, state) = ends;
         let id = *id;
         let now = self.clock.elapsed();
@@ -220,14 +216,18 @@ impl<W: World> Core<W> {
 
     /// Aborts the pending transactions of all known writers in the group's offsets. Called when the committed offsets have been
     /// blocked for longer than any live transaction can be open.
-    pub(super) fn clear_offsets(&mut self, source: &W::Source, ids: &[PartitionId]) -> Result<(), Trouble> {
+    pub(super) fn clear_offsets(
+        &mut self,
+        source: &W::Source,
+        ids: &[PartitionId],
+    ) -> Result<(), WorkerError> {
         let Some(first) = ids.first() else { return Ok(()) };
         let writers = self.known_writers(source)?;
         writers.iter().try_for_each(|writer| self.purge(source, (writer, *first), &[]))
     }
 
     /// Every writer that is named in the group's offsets or at the ends of the state logs, and this instance's own.
-    fn known_writers(&mut self, source: &W::Source) -> Result<BTreeSet<String>, Trouble> {
+    fn known_writers(&mut self, source: &W::Source) -> Result<BTreeSet<String>, WorkerError> {
         let all = self.all_partitions();
         let reachable = self.reachable(&all)?.into_iter();
         let ends =
@@ -243,7 +243,7 @@ impl<W: World> Core<W> {
         source: &W::Source,
         ends: &[(PartitionId, Offset)],
         ids: &[PartitionId],
-    ) -> Result<BTreeSet<String>, Trouble> {
+    ) -> Result<BTreeSet<String>, WorkerError> {
         let tails = self.log.tails(ends, Leftover::Everything, PURGE_TIMEOUT)?;
         let settled = source.committed_unstable(ids, REQUEST_TIMEOUT)?;
         let committers =
@@ -259,7 +259,7 @@ impl<W: World> Core<W> {
         source: &W::Source,
         id: PartitionId,
         (state, attempts): (&Bounds, u32),
-    ) -> Result<BTreeSet<String>, Trouble> {
+    ) -> Result<BTreeSet<String>, WorkerError> {
         if attempts > 0 {
             return self.known_writers(source);
         }
@@ -272,7 +272,7 @@ impl<W: World> Core<W> {
         source: &W::Source,
         (writer, id): (&str, PartitionId),
         logs: &[LogId],
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), WorkerError> {
         // This offset is not meant to be committed. If the marker of a later transaction commits it, nothing changes, because
         // it is the offset that is committed now.
         let settled = source.committed_unstable(&[id], REQUEST_TIMEOUT)?.into_iter().next();

@@ -6,6 +6,7 @@ use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use super::batch::{Batch, Partitions};
+use super::error::{Fatal, WorkerError};
 use super::limits::Enforced;
 use super::options::Options;
 use super::partition::Partition;
@@ -16,9 +17,8 @@ use super::side::Sides;
 use super::stalled::StableEnds;
 use super::step::gather;
 use super::time::Time;
-use super::trouble::{Fatal, Trouble};
 use crate::clock::Clock;
-use crate::control::Asked;
+use crate::control::Request;
 use crate::dedupe::{Offset, Window};
 use crate::ports::{Failure, GroupEvent, LogId, Remedy, Sink, Source, StateLog, Store, StoreError};
 
@@ -82,7 +82,7 @@ pub struct Core<W: World> {
     pub(super) fenced: Vec<Duration>,
     pub(super) replaced: Vec<Duration>,
     /// Requests of the admin API.
-    pub(super) control: Option<Receiver<Asked>>,
+    pub(super) control: Option<Receiver<Request>>,
     /// The stable ends of the raw logs, and the monotonic time of the last comparison with them.
     pub(super) stable_ends: StableEnds,
     pub(super) compared: Option<Duration>,
@@ -138,7 +138,7 @@ impl<W: World> Worker<W> {
 
     /// Makes the worker answer the requests of this channel.
     #[must_use]
-    pub fn answering(mut self, control: Receiver<Asked>) -> Self {
+    pub fn answering(mut self, control: Receiver<Request>) -> Self {
         self.core.control = Some(control);
         self
     }
@@ -154,23 +154,23 @@ impl<W: World> Worker<W> {
     /// iterations: if the count stops growing, the worker hangs in a call that never returns.
     pub fn run(mut self, stop: &AtomicBool, beat: &AtomicU64) -> Result<(), Fatal> {
         while !stop.load(Ordering::Acquire) {
-            self.turn()?;
+            self.iterate()?;
             beat.fetch_add(1, Ordering::Relaxed);
         }
         self.finish()
     }
 
     /// One iteration of the poll loop: serves group events, prepares producer and partitions, moves records.
-    pub fn turn(&mut self) -> Result<(), Fatal> {
+    pub fn iterate(&mut self) -> Result<(), Fatal> {
         let Self { source, core } = self;
         let result = match core.iterate(source) {
             Ok(()) => Ok(()),
-            Err(trouble) => core.remedy(source, trouble),
+            Err(error) => core.remedy(source, error),
         };
         // The status is published after a failed iteration too: while the broker is unreachable, every iteration
         // fails.
         let window = |window: &Window| window_status(window, &core.enforced, &core.options);
-        let shown = (&core.partitions, &core.batch, &core.options.reach);
+        let shown = (&core.partitions, &core.batch, &core.options.partition_limit);
         core.report.publish(shown, core.clock.elapsed(), |id| source.end(id), window);
         result
     }
@@ -178,8 +178,8 @@ impl<W: World> Worker<W> {
     /// Commits the open transaction and leaves the group, so that a restart reprocesses nothing.
     fn finish(mut self) -> Result<(), Fatal> {
         let Self { source, core } = &mut self;
-        if let Err(trouble) = core.commit(source) {
-            tracing::warn!(%trouble, "failed to commit the last transaction; its records will be processed again");
+        if let Err(error) = core.commit(source) {
+            tracing::warn!(%error, "failed to commit the last transaction; its records will be processed again");
             core.sink.discard();
         }
         source.leave();
@@ -187,8 +187,8 @@ impl<W: World> Worker<W> {
         while core.partitions.iter().next().is_some() && core.clock.elapsed() < deadline {
             // Records that still arrive are processed by the next owner of the partition.
             drop(source.poll(BUSY));
-            if let Err(trouble) = core.serve(source) {
-                tracing::warn!(%trouble, "failed to answer a group event while leaving the group");
+            if let Err(error) = core.serve(source) {
+                tracing::warn!(%error, "failed to answer a group event while leaving the group");
             }
         }
         core.store.sync().map_err(|error| Fatal::State(error.to_string()))
@@ -196,14 +196,14 @@ impl<W: World> Worker<W> {
 }
 
 impl<W: World> Core<W> {
-    fn iterate(&mut self, source: &W::Source) -> Result<(), Trouble> {
+    fn iterate(&mut self, source: &W::Source) -> Result<(), WorkerError> {
         self.serve(source)?;
         self.answer_request(source)?;
         self.wake_stalled(source)?;
         // The client is polled in every iteration, also when recovery fails: the client serves the group protocol in
         // `poll`.
         let recovered = self.make_ready(source);
-        if recovered.as_ref().is_err_and(Trouble::is_grave) {
+        if recovered.as_ref().is_err_and(WorkerError::is_grave) {
             // No record may be processed: the open transaction may be a repair that is only half written, or the
             // producer may have to be replaced. The records that the client returns now are read again, because the
             // remedy seeks to the committed offsets.
@@ -211,10 +211,11 @@ impl<W: World> Core<W> {
             // A member that is no longer in the group cannot repair anything: an abort alone would fail in every
             // iteration.
             let has_lost_membership = polled.as_ref().is_err_and(|failed| failed.remedy == Remedy::Rejoin);
-            let aborts = matches!(&recovered, Err(Trouble::Kafka(failed)) if failed.remedy == Remedy::Abort);
-            return if has_lost_membership && aborts { polled.map_err(Trouble::from) } else { recovered };
+            let aborts =
+                matches!(&recovered, Err(WorkerError::Kafka(failed)) if failed.remedy == Remedy::Abort);
+            return if has_lost_membership && aborts { polled.map_err(WorkerError::from) } else { recovered };
         }
-        if self.has_unsettled_position() {
+        if self.has_uncommitted_position() {
             self.commit(source)?;
         }
         let mut check = Ok(());
@@ -236,14 +237,17 @@ impl<W: World> Core<W> {
         }
         // Only one failure is handled per iteration: the most severe one. A failure with `Remedy::Retry` may recur in
         // every iteration, and would otherwise hide forever that the producer has to be replaced.
-        let mut failed: Vec<Trouble> =
-            [recovered.err(), gathered.err().map(Trouble::from), check.err()].into_iter().flatten().collect();
-        let most_severe = failed.iter().position(Trouble::is_grave).unwrap_or(0);
+        let mut failed: Vec<WorkerError> =
+            [recovered.err(), gathered.err().map(WorkerError::from), check.err()]
+                .into_iter()
+                .flatten()
+                .collect();
+        let most_severe = failed.iter().position(WorkerError::is_grave).unwrap_or(0);
         if failed.is_empty() { Ok(()) } else { Err(failed.swap_remove(most_severe)) }
     }
 
     /// Sends the cheapest request, to find out whether the broker responds again.
-    fn check_broker(&mut self, source: &W::Source) -> Result<(), Trouble> {
+    fn check_broker(&mut self, source: &W::Source) -> Result<(), WorkerError> {
         // Any partition will do: a member without an assignment has none of its own.
         let id = self.partitions.iter().next().map_or(0, |partition| partition.id);
         source.bounds(id, PREPARE)?;
@@ -262,7 +266,7 @@ impl<W: World> Core<W> {
 
     /// Creates the producer, which fences a predecessor with the same transactional id, and ends open transactions.
     /// This comes before the first request for C, which would otherwise wait for the predecessor's transaction.
-    fn make_ready(&mut self, source: &W::Source) -> Result<(), Trouble> {
+    fn make_ready(&mut self, source: &W::Source) -> Result<(), WorkerError> {
         if !self.prepared {
             return self.prepare();
         }
@@ -272,7 +276,7 @@ impl<W: World> Core<W> {
         self.offsets_cleared = true;
         self.clear_elsewhere(source)?;
         let settled = self.settle_sides(source);
-        if settled.as_ref().is_err_and(Trouble::is_grave) {
+        if settled.as_ref().is_err_and(WorkerError::is_grave) {
             return settled;
         }
         // A retriable failure does not delay repairs: the next check of the side topics may depend on them.
@@ -280,7 +284,7 @@ impl<W: World> Core<W> {
         settled
     }
 
-    fn prepare(&mut self) -> Result<(), Trouble> {
+    fn prepare(&mut self) -> Result<(), WorkerError> {
         self.sink.prepare(PREPARE)?;
         self.prepared = true;
         self.report.reachable();
@@ -288,17 +292,17 @@ impl<W: World> Core<W> {
     }
 
     /// Applies the remedy of an error. Returns an error only when the process has to end.
-    fn remedy(&mut self, source: &mut W::Source, trouble: Trouble) -> Result<(), Fatal> {
-        let failed = match trouble {
-            Trouble::Fatal(fatal) => return Err(fatal),
-            Trouble::Store(StoreError::Taken(id)) => self.taken(id),
-            Trouble::Store(error) => {
+    fn remedy(&mut self, source: &mut W::Source, error: WorkerError) -> Result<(), Fatal> {
+        let failed = match error {
+            WorkerError::Fatal(fatal) => return Err(fatal),
+            WorkerError::Store(StoreError::LeaseLost(id)) => self.taken(id),
+            WorkerError::Store(error) => {
                 return Err(Fatal::State(format!(
                     "{error}; restart: damaged state is quarantined and rebuilt from topic {}",
                     self.options.state
                 )));
             }
-            Trouble::Kafka(failed) => source.explained(failed),
+            WorkerError::Kafka(failed) => source.explained(failed),
         };
         self.report.failed(&failed, self.clock.elapsed());
         let applied = match failed.remedy {
@@ -324,7 +328,7 @@ impl<W: World> Core<W> {
         };
         match applied {
             Ok(()) => Ok(()),
-            Err(Trouble::Kafka(second)) if second.remedy != Remedy::Stop => {
+            Err(WorkerError::Kafka(second)) if second.remedy != Remedy::Stop => {
                 self.report.failed(&second, self.clock.elapsed());
                 self.renew(source).or_else(Self::fatal_only)
             }
@@ -333,36 +337,36 @@ impl<W: World> Core<W> {
     }
 
     /// Returns what ends the process; logs any other error.
-    fn fatal_only(trouble: Trouble) -> Result<(), Fatal> {
-        match trouble {
-            Trouble::Fatal(fatal) => Err(fatal),
+    fn fatal_only(error: WorkerError) -> Result<(), Fatal> {
+        match error {
+            WorkerError::Fatal(fatal) => Err(fatal),
             // The next iteration takes the partition again.
-            Trouble::Store(StoreError::Taken(_)) => Ok(()),
-            Trouble::Store(error) => Err(Fatal::State(error.to_string())),
+            WorkerError::Store(StoreError::LeaseLost(_)) => Ok(()),
+            WorkerError::Store(error) => Err(Fatal::State(error.to_string())),
             // No record was processed; the next iteration retries from the committed offsets.
-            Trouble::Kafka(failed) if failed.remedy != Remedy::Stop => {
+            WorkerError::Kafka(failed) if failed.remedy != Remedy::Stop => {
                 tracing::warn!(%failed, "recovery failed; retrying from the committed offsets");
                 Ok(())
             }
-            Trouble::Kafka(failed) => Err(Fatal::Operator(failed.what)),
+            WorkerError::Kafka(failed) => Err(Fatal::Operator(failed.what)),
         }
     }
 
-    fn abort_and_rewind(&mut self, source: &W::Source, failed: &Failure) -> Result<(), Trouble> {
-        if let Some(refused) = failed.refused {
-            self.isolate_rejected(refused, &failed.what);
+    fn abort_and_rewind(&mut self, source: &W::Source, failed: &Failure) -> Result<(), WorkerError> {
+        if let Some(rejected) = failed.rejected {
+            self.isolate_rejected(rejected, &failed.what);
         }
         if self.batch.is_open() {
             self.abort(source)?;
             self.report.aborted();
         }
-        let pause = if failed.refused.is_some() { Duration::ZERO } else { self.backoff() };
+        let pause = if failed.rejected.is_some() { Duration::ZERO } else { self.backoff() };
         self.relocate(source, pause)
     }
 
     /// The outcome of the transaction is unknown. A new producer settles it, and C then shows whether it was
     /// committed.
-    fn renew(&mut self, source: &W::Source) -> Result<(), Trouble> {
+    fn renew(&mut self, source: &W::Source) -> Result<(), WorkerError> {
         self.sink.discard();
         self.prepared = false;
         self.offsets_cleared = false;
@@ -384,7 +388,7 @@ impl<W: World> Core<W> {
     }
 
     /// Pauses every running partition; each continues after its committed offset is read again.
-    pub(super) fn relocate(&mut self, source: &W::Source, pause: Duration) -> Result<(), Trouble> {
+    pub(super) fn relocate(&mut self, source: &W::Source, pause: Duration) -> Result<(), WorkerError> {
         let not_before = self.clock.elapsed() + pause;
         let running = self.partitions.ids(Partition::is_running);
         self.partitions.iter_mut().filter(|p| p.is_running()).for_each(|p| p.relocate(not_before));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{IdKind, Question, Restore, StateTopic, count};
+use super::{IdKind, Restore, StateTopic, Workload, count};
 
 /// Bytes of local state per id in a moving window, including expired data that is not yet deleted.
 /// `cargo bench --bench soak` prints it.
@@ -27,7 +27,7 @@ pub(super) fn disk_bytes(window_ids: u64) -> u64 {
 }
 
 /// One block per partition and transaction with new ids, kept for the retention time.
-pub(super) fn state_topic(asked: &Question) -> StateTopic {
+pub(super) fn state_topic(asked: &Workload) -> StateTopic {
     let retention = retention(asked.window());
     let blocks = f64::from(asked.partitions) * TRANSACTIONS_PER_SECOND;
     let bytes_per_second = asked.new_ids() * BLOCK_BYTES_PER_ID + blocks.min(asked.new_ids()) * BLOCK_BYTES;

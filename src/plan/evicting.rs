@@ -15,7 +15,7 @@
 
 use serde::Serialize;
 
-use super::{Question, count};
+use super::{Workload, count};
 
 /// New ids since the first record, as a multiple of the slots → probability that it was overwritten.
 const CURVE: [(f64, f64); 29] = [
@@ -64,7 +64,7 @@ pub struct Misses {
 }
 
 impl Misses {
-    pub(super) fn of(asked: &Question, slots: u64) -> Self {
+    pub(super) fn of(asked: &Workload, slots: u64) -> Self {
         let tables_per_second = asked.new_ids() / slots.max(1) as f64;
         let seconds = [0.25, 0.5, 0.75, 1.0].map(|part| part * asked.exact.as_secs_f64());
         Self {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::{Memory, Question, seconds};
+use super::{Memory, Workload, seconds};
 
 /// Upper limit of the search: ten years.
 const LONGEST: Duration = Duration::from_hours(10 * 365 * 24);
@@ -33,9 +33,9 @@ pub struct Fit {
 impl Fits {
     /// The windows that fit `memory_bytes`, for the traffic of `asked` and its exact part.
     #[must_use]
-    pub fn of(asked: &Question, memory_bytes: u64) -> Self {
-        let exact = |window| Question { exact: window, bloom: window, ..*asked };
-        let bloom = |window| Question { bloom: window, ..*asked };
+    pub fn of(asked: &Workload, memory_bytes: u64) -> Self {
+        let exact = |window| Workload { exact: window, bloom: window, ..*asked };
+        let bloom = |window| Workload { bloom: window, ..*asked };
         Self {
             memory_bytes,
             exact: longest(Duration::ZERO, memory_bytes, exact)
@@ -47,7 +47,7 @@ impl Fits {
 
 /// The longest window of at least `least` that fits, to the minute; `None` if `least` does not fit.
 /// Memory grows in steps and may decrease at some, so an even longer window may fit.
-fn longest(least: Duration, memory_bytes: u64, asked: impl Fn(Duration) -> Question) -> Option<Fit> {
+fn longest(least: Duration, memory_bytes: u64, asked: impl Fn(Duration) -> Workload) -> Option<Fit> {
     let bytes = |window| Memory::of(&asked(window)).total_bytes;
     (bytes(least) <= memory_bytes).then_some(())?;
     let (mut fits, mut exceeds) = (least, LONGEST.max(least));

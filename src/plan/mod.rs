@@ -35,7 +35,7 @@ pub enum IdKind {
 
 /// The traffic and the window to plan for.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Question {
+pub struct Workload {
     /// Records per second in the raw topic, all partitions in total.
     pub events_per_second: f64,
     /// Share of duplicates, from 0 to below 1.
@@ -58,7 +58,7 @@ pub struct Question {
     pub slots: Option<u64>,
 }
 
-impl Question {
+impl Workload {
     /// New ids per second, all partitions in total.
     fn new_ids(&self) -> f64 {
         self.events_per_second * (1.0 - self.duplicates)
@@ -89,7 +89,7 @@ impl Question {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Plan {
     /// The input.
-    pub asked: Question,
+    pub asked: Workload,
     /// New ids per second.
     pub new_ids_per_second: f64,
     /// Ids in the exact part of the window.
@@ -187,7 +187,7 @@ pub struct FixedMemory {
 impl Plan {
     /// The costs for this input.
     #[must_use]
-    pub fn of(asked: Question) -> Self {
+    pub fn of(asked: Workload) -> Self {
         let partitions = u64::from(asked.partitions.max(1));
         let (exact_ids, window_ids) =
             (asked.ids_per_partition(asked.exact), asked.ids_per_partition(asked.window()));
@@ -218,7 +218,7 @@ impl Plan {
 }
 
 impl Memory {
-    fn of(asked: &Question) -> Self {
+    fn of(asked: &Workload) -> Self {
         let partitions = u64::from(asked.partitions.max(1));
         let slots = |slots: u64| Index::bytes_of_slots((slots / partitions).max(1));
         let fixed = asked.slots.map(slots).map(|bytes| IndexBytes { steady: bytes, peak: bytes });
@@ -235,7 +235,7 @@ impl Memory {
 }
 
 impl Filters {
-    fn of(asked: &Question) -> Option<Self> {
+    fn of(asked: &Workload) -> Option<Self> {
         let shape = shape(asked)?;
         let ids = asked.ids_per_partition(slice(asked)).max(1) * u64::from(shape.filters);
         Some(Self {
@@ -253,12 +253,12 @@ impl Filters {
 }
 
 /// The filters of a partition; `None` without a Bloom part.
-fn shape(asked: &Question) -> Option<Shape> {
+fn shape(asked: &Workload) -> Option<Shape> {
     let bloom = asked.bloom > asked.exact;
     bloom.then(|| Shape::of(&asked.limits(), asked.ids_per_partition(slice(asked))))
 }
 
-fn slice(asked: &Question) -> Duration {
+fn slice(asked: &Workload) -> Duration {
     Duration::from_millis(asked.limits().slice_ms().unsigned_abs())
 }
 

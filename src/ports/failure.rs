@@ -22,7 +22,7 @@ pub enum Remedy {
 
 /// Records that the broker rejected, for isolating the one that causes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Refused {
+pub struct RejectedRecords {
     /// Raw partition of the rejected records.
     pub partition: PartitionId,
     /// Lowest rejected raw offset.
@@ -40,10 +40,16 @@ pub struct Failure {
     /// For people: what failed, on what, why, and what to do.
     pub what: String,
     /// Set when the broker rejected particular records as such (too large, invalid).
-    pub refused: Option<Refused>,
+    pub rejected: Option<RejectedRecords>,
 }
 
 impl Failure {
+    /// A failure that is not about particular records.
+    #[must_use]
+    pub fn new(remedy: Remedy, what: String) -> Self {
+        Self { remedy, what, rejected: None }
+    }
+
     /// The same failure with `remedy`, if its own remedy is one of `lesser`.
     #[must_use]
     pub fn escalated(self, lesser: &[Remedy], remedy: Remedy) -> Self {

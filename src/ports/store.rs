@@ -34,7 +34,7 @@ pub type Visit<'a> = &'a mut dyn FnMut(&BlockView<'_>) -> Result<ControlFlow<()>
 pub trait Store {
     /// Takes the partition: from now on only this handle may change it. Returns false when another handle may have
     /// changed it since this one last took it. A store with a single handle always holds all partitions.
-    fn hold(&mut self, _partition: PartitionId) -> bool {
+    fn acquire_lease(&mut self, _partition: PartitionId) -> bool {
         true
     }
     /// The head of the partition; `None` when nothing is stored.
@@ -98,15 +98,15 @@ pub enum StoreError {
     Io(String),
     /// Another worker of this process holds the partition.
     #[error("the local state of partition {0} is now held by another worker of this process")]
-    Taken(PartitionId),
+    LeaseLost(PartitionId),
 }
 
 impl StoreError {
     /// The result of a call; `None` when the partition is held by another worker.
-    pub fn unless_taken<T>(result: Result<T, Self>) -> Result<Option<T>, Self> {
+    pub fn unless_lease_lost<T>(result: Result<T, Self>) -> Result<Option<T>, Self> {
         match result {
             Ok(value) => Ok(Some(value)),
-            Err(Self::Taken(_)) => Ok(None),
+            Err(Self::LeaseLost(_)) => Ok(None),
             Err(other) => Err(other),
         }
     }

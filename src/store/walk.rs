@@ -169,7 +169,7 @@ impl Engine {
         let StoredBlock { partition, first, .. } = *found;
         let still = self.call("read", || self.settled.get(keys::block(partition, first)))?;
         if still.as_deref().and_then(Entry::decode).as_ref() != Some(entry) {
-            return Err(StoreError::Taken(partition));
+            return Err(StoreError::LeaseLost(partition));
         }
         let (file, at) = (entry.file, entry.at);
         let what = format!("block of partition {partition} at {first}, in file {file} at {at}: {cause}");

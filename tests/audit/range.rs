@@ -101,7 +101,7 @@ fn a_folder_that_cannot_be_written_is_named() {
     };
     kafka.create_topic("spill-raw", 1, &[]);
     let many =
-        generate::Options { shape: Shape { size: 60, ..shape(1) }, ..load(kafka, "spill-raw", 60_000) };
+        generate::Options { shape: EventShape { size: 60, ..shape(1) }, ..load(kafka, "spill-raw", 60_000) };
     generate::run(&many, &AtomicBool::new(false), |_| ()).unwrap();
     let error = audit::run(&options, &ProgressBar::hidden()).unwrap_err();
     assert!(matches!(error, AuditError::Spill { .. }), "{error}");

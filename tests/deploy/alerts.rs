@@ -40,7 +40,7 @@ const CHANGES: [(&str, &str); 20] = [
     ("> 9 *", "> 11 *"),
     ("dedupd_raw_start_offset > 0", "dedupd_raw_start_offset >= 0"),
     ("{reason=\"gap\"}", ""),
-    ("(dedupd_beginnings_total{reason=\"gap\"}) > 0", "(dedupd_beginnings_total{reason=\"gap\"}) > 2"),
+    ("(dedupd_offset_resets_total{reason=\"gap\"}) > 0", "(dedupd_offset_resets_total{reason=\"gap\"}) > 2"),
     ("dedupd_raw_hanging_seconds > 300", "dedupd_raw_hanging_seconds > 280"),
     ("> 0.05 *", "> 0.01 *"),
     ("dedupd_torn_transactions_total[1h])) > 0", "dedupd_torn_transactions_total[1h])) > 1"),

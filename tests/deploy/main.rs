@@ -21,7 +21,7 @@ use std::path::PathBuf;
 use dedupd::cli::{Command, parse_from};
 use dedupd::config::{Config, FileText, Sources};
 use dedupd::metrics::table::{Kind, Row, TABLE};
-use questions::{Question, selectors};
+use questions::{Workload, selectors};
 
 /// The configuration in force for `dedupd run`, started with these words (without the program's name), this
 /// file where `--config` names it, and these variables.
@@ -48,7 +48,7 @@ fn row_of(name: &str) -> Option<&'static Row> {
 }
 
 /// What is wrong with the metrics and labels that an expression names.
-fn wrong(question: &Question) -> Vec<String> {
+fn wrong(question: &Workload) -> Vec<String> {
     let mut wrong = Vec::new();
     for selector in selectors(&question.expr) {
         let by = &question.by;
@@ -99,7 +99,7 @@ fn a_missing_program_is_named_with_its_remedy() {
 
 #[test]
 fn a_question_for_what_does_not_exist_is_noticed() {
-    let ask = |expr: &str| wrong(&Question { by: "test".to_owned(), expr: expr.to_owned() }).len();
+    let ask = |expr: &str| wrong(&Workload { by: "test".to_owned(), expr: expr.to_owned() }).len();
     assert_eq!(ask("rate(dedupd_records_total{outcome=~\"retry|forced\", instance=\"a\"}[1m])"), 0);
     assert_eq!(ask("sum(dedupd_latency_seconds_bucket) / dedupd_latency_seconds_count"), 0);
     assert_eq!(ask("dedupd_record_total"), 1);

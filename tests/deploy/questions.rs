@@ -6,7 +6,7 @@ use super::programs::text;
 
 /// One expression, and who asks it.
 #[derive(Debug, Clone)]
-pub struct Question {
+pub struct Workload {
     pub by: String,
     pub expr: String,
 }
@@ -24,37 +24,37 @@ pub fn panels() -> Vec<Value> {
 }
 
 /// Everything the dashboard asks, with its variables replaced as Grafana does for "All".
-pub fn of_the_dashboard() -> Vec<Question> {
+pub fn of_the_dashboard() -> Vec<Workload> {
     let mut found = Vec::new();
     for panel in panels() {
         for target in panel["targets"].as_array().expect("targets") {
             let by = format!("panel {}, {}", panel["title"], target["refId"]);
-            found.push(Question { by, expr: replaced(target["expr"].as_str().expect("an expression")) });
+            found.push(Workload { by, expr: replaced(target["expr"].as_str().expect("an expression")) });
         }
     }
     let dashboard = dashboard();
     for annotation in dashboard["annotations"]["list"].as_array().expect("annotations") {
         if let Some(expr) = annotation["expr"].as_str() {
-            found.push(Question { by: format!("annotation {}", annotation["name"]), expr: replaced(expr) });
+            found.push(Workload { by: format!("annotation {}", annotation["name"]), expr: replaced(expr) });
         }
     }
     for variable in dashboard["templating"]["list"].as_array().expect("variables") {
         let definition = variable["definition"].as_str().unwrap_or_default();
         let series = definition.strip_prefix("label_values(").and_then(|rest| rest.rsplit_once(", "));
         if let Some((series, _)) = series {
-            found.push(Question { by: format!("variable {}", variable["name"]), expr: replaced(series) });
+            found.push(Workload { by: format!("variable {}", variable["name"]), expr: replaced(series) });
         }
     }
     found
 }
 
 /// The expressions of the alerts, by name.
-pub fn of_the_alerts() -> Vec<Question> {
+pub fn of_the_alerts() -> Vec<Workload> {
     let rules: Value = serde_norway::from_str(&text("config/alerts.yml")).expect("alerts.yml is YAML");
     let groups = rules["groups"].as_array().expect("groups").iter();
     let rules = groups.flat_map(|group| group["rules"].as_array().expect("rules").clone());
     let text = |value: &Value| value.as_str().expect("a text").to_owned();
-    rules.map(|rule| Question { by: text(&rule["alert"]), expr: text(&rule["expr"]) }).collect()
+    rules.map(|rule| Workload { by: text(&rule["alert"]), expr: text(&rule["expr"]) }).collect()
 }
 
 fn replaced(expr: &str) -> String {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use dedupd::clock::monotonic;
 use dedupd::kafka::{KafkaSink, KafkaSource, RawRecord};
-use dedupd::ports::{Failure, Refused, Remedy, Sink};
+use dedupd::ports::{Failure, RejectedRecords, Remedy, Sink};
 use rdkafka::types::{RDKafkaApiKey as Api, RDKafkaErrorCode as Code};
 
 use crate::support::mock::Mock;
@@ -148,10 +148,10 @@ impl Bench<'_> {
 fn refusal(code: Code, failure: Option<&Failure>) -> Option<String> {
     let blames = matches!(code, Code::MessageSizeTooLarge | Code::InvalidTimestamp | Code::InvalidRecord);
     let all = FIRST..FIRST + COUNT as u64;
-    let seen = failure.and_then(|failure| failure.refused);
+    let seen = failure.and_then(|failure| failure.rejected);
     let right = match seen {
         None => !blames,
-        Some(Refused { partition, first, last }) => {
+        Some(RejectedRecords { partition, first, last }) => {
             blames && partition == PARTITION && first == FIRST && all.contains(&last)
         }
     };

@@ -17,8 +17,8 @@ use dedupd::dedupe::{
 use dedupd::kafka::{KafkaSink, KafkaSource, KafkaStateLog, Settings, Topology};
 use dedupd::metrics::{About, Metrics, PartitionState, Status};
 use dedupd::pipeline::{
-    Kinds, Limits, LoadSlice, Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, Options, Overflow,
-    Reach, Report, StableEnds, Start, Worker, World,
+    Kinds, Limits, LoadSlice, Mode, OnGap, OnMissing, OnProbable, OnRejected, OnRewind, Options, Overflow,
+    PartitionLimit, Report, StableEnds, Start, Worker, World,
 };
 use dedupd::ports::{Bounds, Failure, Leftover, LogId, StateItem, StateLog};
 use dedupd::store::memory::MemoryStore;
@@ -98,8 +98,8 @@ impl StateLog for Slowed {
         self.inner.tails(from, what, wait)
     }
 
-    fn shown(&self, at: &[(PartitionId, Offset)], wait: Duration) -> Result<Vec<bool>, Failure> {
-        self.inner.shown(at, wait)
+    fn visible(&self, at: &[(PartitionId, Offset)], wait: Duration) -> Result<Vec<bool>, Failure> {
+        self.inner.visible(at, wait)
     }
 }
 
@@ -124,16 +124,20 @@ pub struct Member {
 impl Member {
     /// A bare worker with its state in memory.
     pub fn worker(settings: Settings, partitions: usize, pace: Pace) -> Self {
-        Self::reaching(settings, Reach::new(partitions), pace)
+        Self::reaching(settings, PartitionLimit::new(partitions), pace)
     }
 
     /// The same, with somebody else to say which partitions are everywhere.
-    pub fn reaching(settings: Settings, reach: Reach, pace: Pace) -> Self {
-        Self::told(settings, (reach, StableEnds::default()), pace)
+    pub fn reaching(settings: Settings, partition_limit: PartitionLimit, pace: Pace) -> Self {
+        Self::with_stable_ends(settings, (partition_limit, StableEnds::default()), pace)
     }
 
     /// The same, with somebody else to say which partitions are everywhere, and where their logs end.
-    pub fn told(settings: Settings, (reach, ends): (Reach, StableEnds), pace: Pace) -> Self {
+    pub fn with_stable_ends(
+        settings: Settings,
+        (partition_limit, ends): (PartitionLimit, StableEnds),
+        pace: Pace,
+    ) -> Self {
         let about = About {
             version: String::new(),
             group: settings.group.clone(),
@@ -146,7 +150,7 @@ impl Member {
         let stop = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&stop);
         let thread = thread::spawn(move || {
-            let options = options(&settings, reach);
+            let options = options(&settings, partition_limit);
             let inner = KafkaStateLog::new(&settings).map_err(|e| e.to_string())?;
             let source = KafkaSource::subscribe(&settings).map_err(|e| e.to_string())?;
             let sink = KafkaSink::new(settings);
@@ -273,13 +277,13 @@ pub fn rule() -> IdentityRule {
     IdentityRule::new(vec![IdSource::Key], Hasher::Xxh3)
 }
 
-fn options(settings: &Settings, reach: Reach) -> Options {
+fn options(settings: &Settings, partition_limit: PartitionLimit) -> Options {
     Options {
         raw: settings.raw.clone(),
         raw_id: None,
         state_id: None,
         state: settings.state.clone(),
-        reach,
+        partition_limit,
         began: 12,
         writer: settings.transactional_id.clone(),
         rule: rule(),
@@ -306,7 +310,7 @@ fn options(settings: &Settings, reach: Reach) -> Options {
         keep_duplicates: false,
         force_header: None,
         on_missing: OnMissing::Forward,
-        on_poison: OnPoison::Stop,
+        on_poison: OnRejected::Stop,
         poison_retry: Duration::ZERO,
         start: Start::Earliest,
         on_rewind: OnRewind::Stop,

@@ -7,7 +7,7 @@ use dedupd::clock::{monotonic, wall_ms};
 use dedupd::dedupe::{Block, Fields, HashKind, Identity};
 use dedupd::kafka::Settings;
 use dedupd::metrics::PartitionState;
-use dedupd::pipeline::{Origin, Reach};
+use dedupd::pipeline::{Origin, PartitionLimit};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 
 use crate::member::{Clean, LIMIT, Member, Pace, rule};
@@ -131,7 +131,7 @@ fn a_partition_that_is_not_everywhere_yet_waits_and_holds_nobody_up() {
     let (here, there) = (OTHER.unsigned_abs(), SLOW.unsigned_abs());
     let keys = |partition| vec![key(partition, 0), key(partition, 1)];
     [OTHER, SLOW].into_iter().for_each(|partition| produce(&mock, partition, &keys(partition)));
-    let reach = Reach::new(1);
+    let reach = PartitionLimit::new(1);
     let member = Member::reaching(settings(&mock, "early"), reach.clone(), Pace::FULL);
     clean.wait_for(&BTreeMap::from([(here, keys(OTHER))]), || member.assert_alive());
     wait_until("the other one to be shown as waiting", LIMIT, || {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dedupd::dedupe::{Bloom, BloomLimits, Identity, Look, TimeSource, Window, WindowLimits};
-use dedupd::plan::{Plan, Question};
+use dedupd::plan::{Plan, Workload};
 
 use super::question;
 
@@ -29,7 +29,7 @@ fn within_a_tenth(planned: u64, allocated: u64, what: &str) {
 fn the_exact_index_takes_what_is_planned() {
     let hour = Duration::from_hours(1);
     for ids in [20_000u64, 65_000, 100_000, 300_000] {
-        let asked = Question { exact: hour, bloom: hour, ..question(ids as f64 / 3_600.0) };
+        let asked = Workload { exact: hour, bloom: hour, ..question(ids as f64 / 3_600.0) };
         let planned = Plan::of(asked).memory;
         let mut window = Window::new(WindowLimits {
             exact: hour,
@@ -60,7 +60,7 @@ fn bloom_filters_take_what_is_planned() {
     {
         let (exact, bloom) = (Duration::from_mins(10), Duration::from_hours(1));
         let asked =
-            Question { exact, bloom, slices, false_positive_rate: rate, ..question(ids as f64 / 3_600.0) };
+            Workload { exact, bloom, slices, false_positive_rate: rate, ..question(ids as f64 / 3_600.0) };
         let plan = Plan::of(asked);
         let mut filters =
             Bloom::new(BloomLimits { exact, bloom, slices, false_positive_rate: rate, max_bytes: u64::MAX });

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dedupd::plan::{Fits, IdKind, Plan, Question, buckets_overwritten, missed, remembered};
+use dedupd::plan::{Fits, IdKind, Plan, Workload, buckets_overwritten, missed, remembered};
 
 use super::question;
 
@@ -23,14 +23,14 @@ fn an_inverse_bloom_table_for_an_hour_at_1000_events_a_second() {
     let known = remembered(0.9, arrivals);
     assert_eq!(known, 34_168_399);
     assert!((still_there(known) - 0.9).abs() < 1e-6);
-    let plan = Plan::of(Question { exact: Duration::from_hours(1), ..question(1_000.0) });
+    let plan = Plan::of(Workload { exact: Duration::from_hours(1), ..question(1_000.0) });
     assert_eq!(plan.fixed_memory.buckets_for_90_percent, known);
 }
 
 /// A Redis fleet with 24 bytes an id needs 69 GB for it.
 #[test]
 fn two_million_messages_a_minute_for_a_day() {
-    let asked = Question { partitions: 12, ..question(2_000_000.0 / 60.0) };
+    let asked = Workload { partitions: 12, ..question(2_000_000.0 / 60.0) };
     let plan = Plan::of(asked);
     near(plan.exact_ids as f64, 2.88e9);
     near(plan.exact_ids as f64 * 24.0, 69.1e9);
@@ -41,14 +41,14 @@ fn two_million_messages_a_minute_for_a_day() {
 
     // The last hour exact, the rest of the day in Bloom filters.
     let plan =
-        Plan::of(Question { exact: Duration::from_hours(1), bloom: Duration::from_hours(24), ..asked });
+        Plan::of(Workload { exact: Duration::from_hours(1), bloom: Duration::from_hours(24), ..asked });
     assert!(plan.memory.total_bytes < 69_000_000_000 * 2 / 5, "{}", plan.memory.total_bytes);
     near(plan.false_drops_a_day, 2.88);
 }
 
 #[test]
 fn twenty_million_ids_a_day_for_a_week_at_1e_9() {
-    let plan = Plan::of(Question { bloom: Duration::from_hours(168), ..question(20e6 / 86_400.0) });
+    let plan = Plan::of(Workload { bloom: Duration::from_hours(168), ..question(20e6 / 86_400.0) });
     assert_eq!((plan.exact_ids, plan.window_ids), (20_000_000, 140_000_000));
     let filters = plan.filters.unwrap();
     assert_eq!((filters.count, filters.consulted, filters.probes), (8, 7, 14));
@@ -63,20 +63,20 @@ fn twenty_million_ids_a_day_for_a_week_at_1e_9() {
 #[test]
 fn a_billion_uuids() {
     let month = Duration::from_hours(30 * 24);
-    let asked = Question { bloom: month, partitions: 32, ..question(1e9 / month.as_secs_f64()) };
+    let asked = Workload { bloom: month, partitions: 32, ..question(1e9 / month.as_secs_f64()) };
     let plan = Plan::of(asked);
     near(plan.window_ids as f64, 1e9);
     near(plan.exact_ids as f64, 1e9 / 30.0);
     assert!((8 * GIB..10 * GIB).contains(&plan.memory.total_bytes), "{}", plan.memory.total_bytes);
     near(plan.restore.local_seconds, 1e9 / 11e6 + 1e9 / 8e6);
     assert!(plan.collision == 0.0);
-    let text = Plan::of(Question { ids: IdKind::Text, ..asked });
+    let text = Plan::of(Workload { ids: IdKind::Text, ..asked });
     near(text.collision, 1e18 / 2.0 / 2.0f64.powi(128));
 }
 
 #[test]
 fn duplicates_cost_nothing_but_their_share_of_events() {
-    let plan = Plan::of(Question { duplicates: 0.25, ..question(1_000.0) });
+    let plan = Plan::of(Workload { duplicates: 0.25, ..question(1_000.0) });
     near(plan.new_ids_per_second, 750.0);
     near(plan.exact_ids as f64, 750.0 * 86_400.0);
 }
@@ -84,7 +84,7 @@ fn duplicates_cost_nothing_but_their_share_of_events() {
 #[test]
 fn a_block_for_few_ids_costs_the_state_topic_more_than_the_ids() {
     let an_id = |events, partitions| {
-        let plan = Plan::of(Question { partitions, ..question(events) });
+        let plan = Plan::of(Workload { partitions, ..question(events) });
         plan.state_topic.bytes as f64 / plan.window_ids as f64 / 2.0
     };
     assert!((17.0..18.0).contains(&an_id(50_000.0, 12)), "{}", an_id(50_000.0, 12));
@@ -93,17 +93,17 @@ fn a_block_for_few_ids_costs_the_state_topic_more_than_the_ids() {
 
 #[test]
 fn what_fits_fits_and_hardly_more_would() {
-    for asked in [question(5_000.0), Question { partitions: 24, duplicates: 0.3, ..question(60_000.0) }] {
-        let short = Question { exact: Duration::from_mins(10), ..asked };
+    for asked in [question(5_000.0), Workload { partitions: 24, duplicates: 0.3, ..question(60_000.0) }] {
+        let short = Workload { exact: Duration::from_mins(10), ..asked };
         let fits = Fits::of(&short, 4 * GIB);
         let exact = fits.exact;
-        let again = Plan::of(Question { exact: exact.window, bloom: exact.window, ..asked });
+        let again = Plan::of(Workload { exact: exact.window, bloom: exact.window, ..asked });
         assert_eq!(again.memory.total_bytes, exact.bytes);
         assert!(exact.bytes <= 4 * GIB && exact.bytes > GIB, "{fits:?}");
         let bloom = fits.bloom.unwrap();
         assert!(bloom.bytes <= 4 * GIB && bloom.bytes > 4 * GIB / 100 * 99, "{fits:?}");
         assert!(bloom.window > exact.window, "{fits:?}");
-        let longer = Question { bloom: bloom.window * 51 / 50, ..short };
+        let longer = Workload { bloom: bloom.window * 51 / 50, ..short };
         assert!(Plan::of(longer).memory.total_bytes > 4 * GIB);
     }
     assert_eq!(Fits::of(&question(1e6), 1 << 20).bloom, None);
@@ -113,9 +113,9 @@ fn what_fits_fits_and_hardly_more_would() {
 fn figures_beyond_all_measure_do_no_harm() {
     let century = Duration::from_hours(100 * 365 * 24);
     let plan =
-        Plan::of(Question { bloom: century * 2, exact: century, partitions: 1_000_000, ..question(1e12) });
+        Plan::of(Workload { bloom: century * 2, exact: century, partitions: 1_000_000, ..question(1e12) });
     assert!(plan.memory.total_bytes > 1 << 60);
-    let least = Plan::of(Question { duplicates: 0.999, partitions: 1_000_000, ..question(1e-6) });
+    let least = Plan::of(Workload { duplicates: 0.999, partitions: 1_000_000, ..question(1e-6) });
     assert!(least.memory.total_bytes > 0 && !least.to_string().contains("NaN"), "{least}");
 }
 
@@ -124,11 +124,11 @@ fn figures_beyond_all_measure_do_no_harm() {
 #[test]
 fn a_window_that_evicts() {
     let asked =
-        Question { exact: Duration::from_hours(1), bloom: Duration::from_hours(1), ..question(1_000.0) };
+        Workload { exact: Duration::from_hours(1), bloom: Duration::from_hours(1), ..question(1_000.0) };
     let fixed = Plan::of(asked).fixed_memory;
     near(fixed.slots_for_90_percent as f64, 3.6e6 / 0.829);
     near(fixed.slots_for_99_percent as f64, 3.6e6 / 0.702);
-    let plan = Plan::of(Question { slots: Some(3_600_000), partitions: 4, ..asked });
+    let plan = Plan::of(Workload { slots: Some(3_600_000), partitions: 4, ..asked });
     let misses = plan.misses.unwrap();
     near(misses.rates[3], missed(1.0));
     near(misses.rates[2], 2.6287e-2);
@@ -143,7 +143,7 @@ fn a_window_that_evicts() {
 #[test]
 fn the_table_names_what_was_asked() {
     let asked =
-        Question { bloom: Duration::from_hours(720), ids: IdKind::Text, partitions: 12, ..question(5_000.0) };
+        Workload { bloom: Duration::from_hours(720), ids: IdKind::Text, partitions: 12, ..question(5_000.0) };
     let text = format!("{}{}", Plan::of(asked), Fits::of(&asked, 16 * GIB));
     for part in [
         "5000 per second, 12 partitions",

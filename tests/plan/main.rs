@@ -6,11 +6,11 @@ mod examples;
 
 use std::time::Duration;
 
-use dedupd::plan::{IdKind, Question};
+use dedupd::plan::{IdKind, Workload};
 
 /// UUIDs in one partition, exact for a day, no duplicates.
-fn question(events_per_second: f64) -> Question {
-    Question {
+fn question(events_per_second: f64) -> Workload {
+    Workload {
         events_per_second,
         duplicates: 0.0,
         ids: IdKind::Uuid,

@@ -2,7 +2,7 @@
 
 use std::sync::mpsc::{Receiver, Sender, sync_channel};
 
-use dedupd::control::{Answer, Asked};
+use dedupd::control::{Answer, Request};
 use dedupd::dedupe::Offset;
 use dedupd::dedupe::identity::{Hasher, IdSource, IdentityRule};
 
@@ -38,7 +38,7 @@ pub fn rule(number: u8) -> IdentityRule {
 
 impl Wishes {
     /// Now and then somebody wants an id taken back, and asks every worker that listens.
-    pub fn wish(&mut self, cluster: &mut Cluster, workers: &[Option<Sender<Asked>>]) {
+    pub fn wish(&mut self, cluster: &mut Cluster, workers: &[Option<Sender<Request>>]) {
         if cluster.chance.rng.u8(0..10) > 0 {
             return;
         }
@@ -54,7 +54,7 @@ impl Wishes {
         let (answer, answers) = sync_channel(workers.len());
         for worker in workers.iter().flatten() {
             // One that has died since does not listen.
-            worker.send(Asked { identity, partition: only, forget: true, answer: answer.clone() }).ok();
+            worker.send(Request { identity, partition: only, forget: true, answer: answer.clone() }).ok();
         }
         tracing::debug!(partition, name, "asked to forget");
         self.asked.push((partition, name.clone()));
@@ -89,9 +89,9 @@ impl Wishes {
                 // Offsets do not say which came first.
                 return false;
             }
-            let again = raw
-                .records()
-                .any(|record| record.at.offset >= wish.from && record.name() == wish.name && !record.refused);
+            let again = raw.records().any(|record| {
+                record.at.offset >= wish.from && record.name() == wish.name && !record.rejected
+            });
             let clean = cluster.clean[wish.partition].ever_committed();
             again && !clean.into_iter().any(|(_, it)| it.name() == wish.name && it.at.offset > wish.owner)
         };

@@ -27,7 +27,7 @@ fn audit_partition(
 ) -> Vec<String> {
     let raw = &cluster.raw[partition];
     let mut firsts: BTreeMap<&str, Offset> = BTreeMap::new();
-    for record in raw.records().filter(|record| !record.refused) {
+    for record in raw.records().filter(|record| !record.rejected) {
         firsts.entry(record.name()).or_insert(record.at.offset);
     }
     let mut wrong = Vec::new();
@@ -38,7 +38,7 @@ fn audit_partition(
         let mut tell = |what: &str| {
             wrong.push(format!("{what}: id {name} of raw {} at clean {partition}@{at}", clean.at));
         };
-        let Some(original) = raw.history.get(&clean.value).filter(|record| !record.refused) else {
+        let Some(original) = raw.history.get(&clean.value).filter(|record| !record.rejected) else {
             tell("phantom");
             continue;
         };

@@ -60,7 +60,7 @@ pub enum Fault {
     /// A record has no id.
     MissingId,
     /// The broker refuses a record.
-    Refused,
+    Rejected,
     /// A marker is not written to a clean partition.
     TornClean,
     /// A marker is not written to a state partition.
@@ -122,7 +122,7 @@ impl Fault {
         Self::Downtime,
         Self::StrangeTime,
         Self::MissingId,
-        Self::Refused,
+        Self::Rejected,
         Self::TornClean,
         Self::TornState,
         Self::TornSide,
@@ -168,7 +168,7 @@ impl Fault {
             Self::Downtime => "long downtime",
             Self::StrangeTime => "strange timestamp",
             Self::MissingId => "missing id",
-            Self::Refused => "refused record",
+            Self::Rejected => "refused record",
             Self::TornClean => "marker missing in clean",
             Self::TornState => "marker missing in state",
             Self::TornSide => "marker missing in a side topic",
@@ -209,7 +209,7 @@ impl Fault {
             Self::ClockStep => 0.02,
             Self::StrangeTime => 0.1,
             Self::MissingId => 0.05,
-            Self::Refused => 0.01,
+            Self::Rejected => 0.01,
             Self::TornClean | Self::TornState | Self::TornOffsets => 0.01,
             Self::TornSide => 0.04,
             Self::LateMarker => 0.1,
@@ -306,5 +306,5 @@ pub fn injected(fault: Fault) -> Failure {
 
 /// A failure.
 pub fn failed(remedy: Remedy, what: &str) -> Failure {
-    Failure { remedy, what: what.to_owned(), refused: None }
+    Failure::new(remedy, what.to_owned())
 }

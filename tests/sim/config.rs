@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use dedupd::dedupe::{BloomLimits, IdSource, KindId, KindRule, TimeSource, WindowLimits};
 use dedupd::pipeline::{
-    Kind, Kinds, Limits, LoadSlice, Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, Options,
-    Overflow, Reach, Safeguard, Start,
+    Kind, Kinds, Limits, LoadSlice, Mode, OnGap, OnMissing, OnProbable, OnRejected, OnRewind, Options,
+    Overflow, PartitionLimit, Safeguard, Start,
 };
 
 use crate::sim::ask::rule;
@@ -37,7 +37,7 @@ pub struct Choices {
     pub has_kinds: bool,
     /// Partitions of each side topic; without them there are none. All processes have the same.
     pub sides: u32,
-    on_poison: OnPoison,
+    on_poison: OnRejected,
     /// Duplicates are kept aside.
     pub keeps_duplicates: bool,
     pub max_records: usize,
@@ -63,7 +63,7 @@ impl Choices {
             short: false,
             has_kinds: chance.rng.u8(0..3) == 0,
             sides,
-            on_poison: if sides == 0 || chance.coin() { OnPoison::Drop } else { OnPoison::DeadLetter },
+            on_poison: if sides == 0 || chance.coin() { OnRejected::Drop } else { OnRejected::DeadLetter },
             keeps_duplicates: sides > 0 && chance.coin(),
             max_records: chance.rng.usize(1..=MOST_RECORDS),
             interval: Duration::from_millis(chance.rng.u64(5..1500)),
@@ -123,7 +123,7 @@ impl Choices {
 
     /// Whether records that the broker refuses are kept aside.
     pub fn keeps_letters(self) -> bool {
-        self.on_poison == OnPoison::DeadLetter
+        self.on_poison == OnRejected::DeadLetter
     }
 
     /// The id of the raw topic that it finds.
@@ -145,7 +145,7 @@ impl Choices {
             raw_id: Some(self.raw_id()),
             state_id: None,
             state: "state".to_owned(),
-            reach: Reach::new(usize::MAX),
+            partition_limit: PartitionLimit::new(usize::MAX),
             began: u32::try_from(began).unwrap(),
             writer: writer(worker),
             accept_change: self.accepts.then(|| kinds.fingerprint(rule.fingerprint())),

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
-use dedupd::control::Asked;
+use dedupd::control::Request;
 use dedupd::dedupe::Offset;
 use dedupd::metrics::{About, Metrics, Status};
 use dedupd::pipeline::Report;
-use dedupd::store::{Held, memory::MemoryStore};
+use dedupd::store::{LeasedStore, memory::MemoryStore};
 
 use crate::sim::ask::Wishes;
 use crate::sim::audit::audit;
@@ -56,7 +56,7 @@ pub struct Outcome {
 
 /// What stays of a process from one start to the next.
 struct Process {
-    store: Held<MemoryStore>,
+    store: LeasedStore<MemoryStore>,
     /// Copies of the store.
     older: Vec<MemoryStore>,
     choices: Choices,
@@ -67,7 +67,7 @@ struct Life {
     setting: Setting,
     processes: Vec<Process>,
     /// The way to each worker that runs.
-    controls: Vec<Option<Sender<Asked>>>,
+    controls: Vec<Option<Sender<Request>>>,
     wishes: Wishes,
 }
 
@@ -84,7 +84,7 @@ pub fn run(seed: u64, setting: &Setting) -> Outcome {
     cluster.sides = Sides::new(choices.sides);
     let universe = Rc::new(Universe::new(cluster, (workers, shared), setting.sabotage, choices.max_records));
     let processes = if shared { 1 } else { workers };
-    let process = || Process { store: Held::new(MemoryStore::new()), older: Vec::new(), choices };
+    let process = || Process { store: LeasedStore::new(MemoryStore::new()), older: Vec::new(), choices };
     let processes = (0..processes).map(|_| process()).collect();
     let controls = vec![None; workers];
     let wishes = Wishes::default();
@@ -115,7 +115,7 @@ impl Life {
         } else if leaves {
             self.leave(worker);
         } else {
-            self.universe.turn(worker);
+            self.universe.iterate(worker);
         }
         self.wishes.hear(&self.universe.cluster.borrow());
         self.bury();
@@ -239,9 +239,9 @@ impl Life {
         let mut cluster = self.universe.cluster.borrow_mut();
         let Process { store, older, .. } = &mut self.processes[process];
         if cluster.chance.hit(Fault::StoreCleared) {
-            *store = Held::new(MemoryStore::new());
+            *store = LeasedStore::new(MemoryStore::new());
         } else if !older.is_empty() && cluster.chance.hit(Fault::StoreOld) {
-            *store = Held::new(older[cluster.chance.rng.usize(0..older.len())].snapshot());
+            *store = LeasedStore::new(older[cluster.chance.rng.usize(0..older.len())].snapshot());
         }
         survive(store, &mut cluster, process);
     }
@@ -254,7 +254,7 @@ impl Life {
             let before = std::mem::replace(choices, choices.changed(&mut cluster));
             if before.has_kinds != choices.has_kinds {
                 // The store belongs to a list of kinds: with another one it is quarantined.
-                *store = Held::new(MemoryStore::new());
+                *store = LeasedStore::new(MemoryStore::new());
                 older.clear();
             }
         }
@@ -285,7 +285,7 @@ impl Life {
         let started = self.worker(worker, process);
         *self.universe.workers[worker].borrow_mut() = Some(started);
         self.universe.is_trial.set(true);
-        (0..FOREIGN_TURNS).all(|_| self.universe.turn(worker));
+        (0..FOREIGN_TURNS).all(|_| self.universe.iterate(worker));
         self.universe.is_trial.set(false);
         self.processes[process].choices.foreign = false;
         let mut cluster = self.universe.cluster.borrow_mut();
@@ -331,7 +331,7 @@ impl Life {
             self.bury();
             for worker in 0..self.universe.workers.len() {
                 self.start(worker);
-                self.universe.turn(worker);
+                self.universe.iterate(worker);
             }
             let mut cluster = self.universe.cluster.borrow_mut();
             let cluster = &mut *cluster;

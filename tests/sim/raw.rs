@@ -21,7 +21,7 @@ pub struct Raw {
     /// Its timestamp.
     pub timestamp_ms: Option<i64>,
     /// The broker of the clean topic will not take it.
-    pub refused: bool,
+    pub rejected: bool,
     /// How many were written to the partition before it, also those that are gone.
     pub number: usize,
     /// The epoch of the leader that took it.
@@ -177,7 +177,7 @@ impl RawLog {
             key: (!chance.hit(Fault::MissingId)).then(|| format!("{}-{id}", self.partition)),
             value: format!("{}/{}", self.partition, self.history.len()),
             timestamp_ms,
-            refused: !first && chance.hit(Fault::Refused),
+            rejected: !first && chance.hit(Fault::Rejected),
             number: self.history.len(),
             epoch: self.epochs.last().map_or(0, |(epoch, _)| *epoch),
         });

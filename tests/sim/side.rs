@@ -95,9 +95,9 @@ impl Cluster {
         let duplicates = self.sides.shown(Written::Duplicates);
         let mut wrong = Vec::new();
         let raw = self.raw.iter().flat_map(|log| log.history.values());
-        for (raw, refused) in raw.map(|raw| (raw, raw.refused)) {
+        for (raw, rejected) in raw.map(|raw| (raw, raw.rejected)) {
             let value = raw.value.as_str();
-            if letters.contains_key(value) && !(refused && keeps_letters) {
+            if letters.contains_key(value) && !(rejected && keeps_letters) {
                 wrong.push(format!("wrongly a dead letter: id {} of raw {}", raw.name(), raw.at));
             }
             if duplicates.contains_key(value) && !keeps_duplicates {
@@ -118,7 +118,7 @@ impl Cluster {
                 let value = raw.value.as_str();
                 // Known ids are left out before anybody tries to write the record.
                 let is_left_out = !keeps_duplicates && names.contains(raw.name());
-                let is_dropped = is_left_out || (raw.refused && !keeps_letters);
+                let is_dropped = is_left_out || (raw.rejected && !keeps_letters);
                 let is_there = [&letters, &duplicates].iter().any(|topic| topic.contains_key(value));
                 if !is_there && !is_dropped && !values.contains(value) && !self.is_disputed(raw) {
                     wrong.push(format!("in no topic: id {} of raw {}", raw.name(), raw.at));

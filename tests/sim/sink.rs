@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use dedupd::dedupe::{Offset, PartitionId};
-use dedupd::ports::{Failure, LogId, Position, Reason, Refused, Remedy, Side, Sink, Written};
+use dedupd::ports::{Failure, LogId, Position, Reason, RejectedRecords, Remedy, Side, Sink, Written};
 
 use crate::sim::chance::{Exposure, Fault, failed, injected};
 use crate::sim::cluster::{Cluster, Epoch, StateRecord};
@@ -43,7 +43,7 @@ impl Producer {
         for _ in 0..count {
             let Some(outgoing) = self.queue.pop_front() else { return };
             let failed = match outgoing {
-                Outgoing::Clean(raw) if raw.refused => Err(self.refusal(&raw, cluster)),
+                Outgoing::Clean(raw) if raw.rejected => Err(self.refusal(&raw, cluster)),
                 Outgoing::Clean(raw) => {
                     self.sent.push(Rc::clone(&raw));
                     let partition = raw.at.partition;
@@ -84,9 +84,9 @@ impl Producer {
                 }
             }
         }
-        tracing::debug!(first, last, at = ?raw.at, "refused");
-        let refused = Some(Refused { partition: raw.at.partition, first, last });
-        Failure { remedy: Remedy::Abort, what: "the record is too large".to_owned(), refused }
+        tracing::debug!(first, last, at = ?raw.at, "rejected");
+        let rejected = Some(RejectedRecords { partition: raw.at.partition, first, last });
+        Failure { remedy: Remedy::Abort, what: "the record is too large".to_owned(), rejected }
     }
 }
 

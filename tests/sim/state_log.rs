@@ -125,7 +125,7 @@ impl StateLog for SimLog {
         self.call(|cluster| Ok(cluster.side_records(from_to)))
     }
 
-    fn shown(&self, at: &[(PartitionId, Offset)], _: Duration) -> Result<Vec<bool>, Failure> {
+    fn visible(&self, at: &[(PartitionId, Offset)], _: Duration) -> Result<Vec<bool>, Failure> {
         self.call(|cluster| {
             let shows = |(partition, offset): &(PartitionId, Offset)| {
                 let log = &cluster.clean[*partition as usize];

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use dedupd::dedupe::{Block, BlockView, Coordinates, Identity, Offset, PartitionId};
 use dedupd::ports::{Head, Store, StoreError, Visit};
-use dedupd::store::Held;
+use dedupd::store::LeasedStore;
 use dedupd::store::memory::MemoryStore;
 
 use crate::sim::chance::{Chance, Exposure, Fault};
@@ -15,18 +15,18 @@ use crate::sim::universe::{Sabotage, Universe};
 pub struct SimStore {
     universe: Rc<Universe>,
     worker: usize,
-    inner: Held<MemoryStore>,
+    inner: LeasedStore<MemoryStore>,
 }
 
 impl SimStore {
     /// The store of a worker.
-    pub fn new(universe: &Rc<Universe>, worker: usize, inner: Held<MemoryStore>) -> Self {
+    pub fn new(universe: &Rc<Universe>, worker: usize, inner: LeasedStore<MemoryStore>) -> Self {
         Self { universe: Rc::clone(universe), worker, inner }
     }
 
     fn write<T>(
         &mut self,
-        effect: impl FnOnce(&mut Held<MemoryStore>) -> Result<T, StoreError>,
+        effect: impl FnOnce(&mut LeasedStore<MemoryStore>) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let Self { universe, worker, inner } = self;
         let call = universe.call(*worker, Exposure::Crash, |_| Ok(effect(inner)));
@@ -48,9 +48,9 @@ pub fn rot(store: &MemoryStore, chance: &mut Chance) {
 
 /// What a process finds of its store when it starts: nothing of one found damaged, and after a loss of power not the last
 /// writes.
-pub fn survive(store: &mut Held<MemoryStore>, cluster: &mut Cluster, process: usize) {
+pub fn survive(store: &mut LeasedStore<MemoryStore>, cluster: &mut Cluster, process: usize) {
     if cluster.condemned.remove(&process) {
-        *store = Held::new(MemoryStore::new());
+        *store = LeasedStore::new(MemoryStore::new());
     }
     let unsynced = store.store().unsynced();
     if unsynced > 0 && cluster.chance.hit(Fault::WritesLost) {
@@ -59,7 +59,11 @@ pub fn survive(store: &mut Held<MemoryStore>, cluster: &mut Cluster, process: us
 }
 
 /// Keeps what lies at or beyond `from`, under coordinates below it.
-fn pass_off(store: &mut Held<MemoryStore>, partition: PartitionId, from: Offset) -> Result<(), StoreError> {
+fn pass_off(
+    store: &mut LeasedStore<MemoryStore>,
+    partition: PartitionId,
+    from: Offset,
+) -> Result<(), StoreError> {
     let mut kept: Option<Block> = None;
     let mut ids = Vec::new();
     store.scan(partition, &mut |view| {
@@ -76,8 +80,8 @@ fn pass_off(store: &mut Held<MemoryStore>, partition: PartitionId, from: Offset)
 }
 
 impl Store for SimStore {
-    fn hold(&mut self, partition: PartitionId) -> bool {
-        self.inner.hold(partition)
+    fn acquire_lease(&mut self, partition: PartitionId) -> bool {
+        self.inner.acquire_lease(partition)
     }
 
     fn head(&self, partition: PartitionId) -> Result<Option<Head>, StoreError> {

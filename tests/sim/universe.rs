@@ -165,7 +165,7 @@ impl Universe {
         for other in (0..self.workers.len()).filter(|other| *other != me) {
             for _ in 0..turns {
                 self.shuffle();
-                if !self.turn(other) {
+                if !self.iterate(other) {
                     break;
                 }
             }
@@ -195,11 +195,11 @@ impl Universe {
     }
 
     /// Lets a worker take a turn. False when it cannot, or ended with it.
-    pub fn turn(&self, worker: usize) -> bool {
+    pub fn iterate(&self, worker: usize) -> bool {
         let Ok(mut slot) = self.workers[worker].try_borrow_mut() else { return false };
         let Some(running) = slot.as_mut() else { return false };
         self.loaded[worker].set(0);
-        let ended = running.turn();
+        let ended = running.iterate();
         let mut cluster = self.cluster.borrow_mut();
         let loaded = self.loaded[worker].get();
         if loaded > self.load_slice.ids + MOST_RECORDS as u64 {

@@ -1,4 +1,4 @@
-//! How far the group has committed. Asked without waiting for pending transactions, so a stuck one is no obstacle.
+//! How far the group has committed. Read without waiting for pending transactions, so a stuck one is no obstacle.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

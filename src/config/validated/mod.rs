@@ -23,7 +23,7 @@ pub use topics::Topics;
 pub use window::Window;
 
 use super::as_typed::AsTyped;
-use super::choices::{Mode, OnMissing, OnPoison, OnProbable};
+use super::choices::{Mode, OnMissing, OnProbable, OnRejected};
 use super::reading::Reading;
 use super::units::duration_text;
 
@@ -74,7 +74,7 @@ pub(super) fn validate(typed: &AsTyped, host: &str, reading: &mut Reading<'_>) -
             ("identity.on_missing", identity.as_ref().map(|it| it.on_missing == OnMissing::DeadLetter)),
             ("window.on_probable", window.as_ref().map(|it| it.on_probable == OnProbable::DeadLetter)),
             ("kinds.on_probable", kinds.as_ref().map(|kinds| kinds.iter().any(Kind::needs_dead_letter))),
-            ("state.on_poison", state.as_ref().map(|it| it.on_poison == OnPoison::DeadLetter)),
+            ("state.on_poison", state.as_ref().map(|it| it.on_poison == OnRejected::DeadLetter)),
         ];
         policies
             .iter()

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::config::as_typed::TypedState;
-use crate::config::choices::OnPoison;
+use crate::config::choices::OnRejected;
 use crate::config::reading::Reading;
 
 /// The local state.
@@ -17,7 +17,7 @@ pub struct State {
     /// Maximum size of the directory in bytes, at least 16 MiB.
     pub max_disk: Option<u64>,
     /// The policy for a record that the broker rejects.
-    pub on_poison: OnPoison,
+    pub on_poison: OnRejected,
     /// How long such a record is retried first.
     pub poison_retry: Duration,
 }

@@ -65,15 +65,14 @@ impl KafkaSource {
             return Ok(());
         }
         let (partition, _) = not_owned.or(starts.first()).copied().unwrap_or_default();
-        Err(Failure {
-            remedy: Remedy::Retry,
-            what: format!(
+        Err(Failure::new(
+            Remedy::Retry,
+            format!(
                 "partition {partition} of topic {} cannot be read from its committed offset: it is not assigned to this \
                  member of group {}; waiting for an assignment",
                 self.topic, self.group
             ),
-            refused: None,
-        })
+        ))
     }
 
     /// The next offset of each partition in the client's assignment. Only for the eager protocol, where adding a partition

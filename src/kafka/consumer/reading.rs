@@ -54,15 +54,14 @@ impl KafkaSource {
         self.truncated.borrow_mut().extend(truncated(error));
         let partition =
             error.at.map(|(partition, _)| format!("partition {partition} of ")).unwrap_or_default();
-        Failure {
-            remedy: Remedy::Abort,
-            what: format!(
+        Failure::new(
+            Remedy::Abort,
+            format!(
                 "the position in {partition}topic {} is outside of its log: records were deleted before they were read, \
                  or the topic was truncated or recreated ({}); reading the committed offset again",
                 self.topic, error.reason
             ),
-            refused: None,
-        }
+        )
     }
 
     /// A batch that is damaged once may have been damaged in transit; at the second read it is damaged in the log.

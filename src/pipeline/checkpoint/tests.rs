@@ -141,8 +141,8 @@ fn an_origin_reads_back_as_written() {
         let origin = Origin { clean_end, writer: "a;b=c".into(), ..Origin::default() };
         assert_eq!(Origin::parse(&origin.render()), Some(origin.clone()));
         let (kind, raw) = (Some("payments".into()), Some("aXb+c/AAQ0Cw==".into()));
-        let (rule, anew) = ("00c0ffee".parse().ok(), vec![KindId::UNNAMED, KindId::named("payments")]);
-        let of_topic = Origin { kind, rule, anew, raw, ..origin };
+        let (rule, reset_kinds) = ("00c0ffee".parse().ok(), vec![KindId::UNNAMED, KindId::named("payments")]);
+        let of_topic = Origin { kind, rule, reset_kinds, raw, ..origin };
         assert_eq!(Origin::parse(&of_topic.render()), Some(of_topic));
     }
     assert_eq!(Origin::parse("v1;clean=;tx=a"), None);

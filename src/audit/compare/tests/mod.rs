@@ -76,7 +76,7 @@ fn both(rules: Rules, scope: Scope, raw: &[(Seen, Part)], clean: &[Seen]) -> Out
         comparison.clean(record).unwrap();
         plain.push(record);
     }
-    let outcome = comparison.finish(scope, &mut Strangers::new(&scratch)).unwrap();
+    let outcome = comparison.finish(scope, &mut UnmatchedRecords::new(&scratch)).unwrap();
     assert_eq!(outcome, plain.finish(scope));
     outcome
 }

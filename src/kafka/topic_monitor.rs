@@ -13,7 +13,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 const ABSENT_CHECKS: u32 = 4;
 
 /// Checks the topics with clients of its own, so no worker waits for the responses.
-pub struct TopicWatch {
+pub struct TopicMonitor {
     admin: TopicAdmin,
     /// Whether partitions may be added to the clean and the state topic.
     create: bool,
@@ -29,9 +29,9 @@ pub struct TopicWatch {
 
 /// The result of a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sight {
+pub struct TopicState {
     /// Number of partitions that both the clean and the state topic have.
-    pub reach: usize,
+    pub shared: usize,
     /// Number of partitions of the raw topic; the last known number when the broker did not report it.
     pub raw: usize,
     /// Findings that an operator should see.
@@ -40,30 +40,30 @@ pub struct Sight {
 
 /// Why a check failed, or must end the process.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum LookError {
+pub enum TopicError {
     /// No broker responded; the next check may succeed.
     #[error("{0}")]
-    Unanswered(String),
+    Unreachable(String),
     /// The raw topic has grown, and partitions cannot be added to the other topics (exit code 3, as at the start).
     #[error("{0}")]
-    LeftBehind(String),
+    CannotGrow(String),
     /// A topic is not the same as at the start of the process (exit code 6).
     #[error("{0}")]
     Replaced(String),
 }
 
-impl From<CheckError> for LookError {
+impl From<CheckError> for TopicError {
     fn from(error: CheckError) -> Self {
         match error {
-            CheckError::Unreachable(what) | CheckError::Rejected(what) => Self::Unanswered(what),
+            CheckError::Unreachable(what) | CheckError::Rejected(what) => Self::Unreachable(what),
             refused @ (CheckError::Configuration(_) | CheckError::Refused(_)) => {
-                Self::LeftBehind(refused.to_string())
+                Self::CannotGrow(refused.to_string())
             }
         }
     }
 }
 
-impl TopicWatch {
+impl TopicMonitor {
     /// Creates the clients. `start` is the result of the start-up checks; `create` allows adding partitions.
     pub fn new(settings: &Settings, start: &Topology, create: bool) -> Result<Self, CheckError> {
         Ok(Self {
@@ -77,38 +77,38 @@ impl TopicWatch {
     }
 
     /// Checks the topics, and adds partitions to clean and state when the raw topic has grown.
-    pub fn look(&mut self) -> Result<Sight, LookError> {
+    pub fn check(&mut self) -> Result<TopicState, TopicError> {
         let found = self.admin.topics()?;
         self.check_existence(&found)?;
         self.check_ids()?;
-        let mut sight = Sight { reach: reach(&found), raw: self.raw, warnings: Vec::new() };
-        let Some(raw) = found.raw.partitions() else { return Ok(sight) };
+        let mut state = TopicState { shared: shared(&found), raw: self.raw, warnings: Vec::new() };
+        let Some(raw) = found.raw.partitions() else { return Ok(state) };
         let too_small = topics::too_few_partitions(&self.admin.settings, &found.shapes());
         if !too_small.is_empty() {
             if !self.create {
                 let what = topics::growth_problem(&self.admin.settings, raw, &too_small);
-                return Err(LookError::LeftBehind(what));
+                return Err(TopicError::CannotGrow(what));
             }
             self.admin.grow(&found)?;
-            sight.reach = reach(&self.admin.topics()?);
+            state.shared = shared(&self.admin.topics()?);
         }
         if raw > self.raw {
-            sight.warnings.push(topics::growth_warning(&self.admin.settings.raw, self.raw, raw));
+            state.warnings.push(topics::growth_warning(&self.admin.settings.raw, self.raw, raw));
             self.raw = raw;
-            sight.raw = raw;
+            state.raw = raw;
         }
-        sight.warnings.extend(self.extra_partitions(&found, raw));
-        Ok(sight)
+        state.warnings.extend(self.extra_partitions(&found, raw));
+        Ok(state)
     }
 
     /// Detects recreated topics by their ids. The client does not detect them, because it identifies a topic by name only.
-    fn check_ids(&mut self) -> Result<(), LookError> {
+    fn check_ids(&mut self) -> Result<(), TopicError> {
         let described = self.admin.describe_topics();
         for (role, (known, now)) in self.ids.iter_mut().zip(described).enumerate() {
             match (known.as_deref(), now.id) {
                 (Some(was), Some(is)) if was != is => {
                     let what = topics::recreated(&self.admin.settings, role, (was, &is));
-                    return Err(LookError::Replaced(what));
+                    return Err(TopicError::Replaced(what));
                 }
                 (None, now) => *known = now,
                 _ => {}
@@ -131,7 +131,7 @@ impl TopicWatch {
         warnings
     }
 
-    fn check_existence(&mut self, found: &FoundTopics) -> Result<(), LookError> {
+    fn check_existence(&mut self, found: &FoundTopics) -> Result<(), TopicError> {
         let settings = &self.admin.settings;
         let names = [&settings.raw, &settings.clean, &settings.state];
         let missing = names.into_iter().zip(found.shapes()).find(|(_, shape)| **shape == Shape::Missing);
@@ -142,16 +142,16 @@ impl TopicWatch {
         self.absent += 1;
         let what = format!("topic {name} does not exist any more");
         if self.absent < ABSENT_CHECKS {
-            return Err(LookError::Unanswered(what));
+            return Err(TopicError::Unreachable(what));
         }
-        Err(LookError::Replaced(format!(
+        Err(TopicError::Replaced(format!(
             "{what}: it was deleted while dedupd ran; find out who deleted it, recreate it, and restart dedupd"
         )))
     }
 }
 
 /// Number of partitions that both the clean and the state topic have.
-fn reach(found: &FoundTopics) -> usize {
+fn shared(found: &FoundTopics) -> usize {
     let count = |shape: &Shape| shape.partitions().unwrap_or(0);
     count(&found.clean).min(count(&found.state))
 }

@@ -10,9 +10,9 @@ use crate::dedupe::PartitionId;
 ///
 /// Written by the topic monitor, read by the workers. All clones share one number.
 #[derive(Debug, Clone)]
-pub struct Reach(Arc<AtomicU32>);
+pub struct PartitionLimit(Arc<AtomicU32>);
 
-impl Reach {
+impl PartitionLimit {
     /// A limit of `partitions`: all partitions with lower numbers are covered.
     #[must_use]
     pub fn new(partitions: usize) -> Self {

@@ -5,7 +5,7 @@ use crate::ports::{Failure, Remedy, StoreError};
 
 /// Error of one poll loop iteration.
 #[derive(Debug, thiserror::Error)]
-pub enum Trouble {
+pub enum WorkerError {
     /// A Kafka call failed; the failure carries its remedy.
     #[error(transparent)]
     Kafka(#[from] Failure),
@@ -31,7 +31,7 @@ pub enum Fatal {
     Operator(String),
 }
 
-impl Trouble {
+impl WorkerError {
     /// A block of the state topic or of the store that cannot be decoded.
     pub(super) fn block(place: &str, error: &BlockError) -> Self {
         Fatal::State(format!(

@@ -6,15 +6,15 @@
 
 use std::time::Duration;
 
-use super::options::OnPoison;
+use super::error::{Fatal, WorkerError};
+use super::options::OnRejected;
 use super::partition::Partition;
 use super::step::RawOf;
-use super::trouble::{Fatal, Trouble};
 use super::worker::{Core, World};
 use crate::clock::Clock;
 use crate::dedupe::{Coordinates, Offset};
 use crate::metrics::Outcome;
-use crate::ports::{Reason, Record, Refused, Side};
+use crate::ports::{Reason, Record, RejectedRecords, Side};
 
 /// The first delay; each later one is twice the previous.
 const FIRST_DELAY: Duration = Duration::from_secs(1);
@@ -39,17 +39,17 @@ pub struct Rejection {
 impl<W: World> Core<W> {
     /// The broker rejected records of a partition. The records before the lowest rejected one are sent next, without
     /// it; then that record is sent alone. When it is accepted, transactions grow again until the next rejection.
-    pub(super) fn isolate_rejected(&mut self, refused: Refused, error: &str) {
+    pub(super) fn isolate_rejected(&mut self, rejected: RejectedRecords, error: &str) {
         let now = self.clock.elapsed();
-        let Some(partition) = self.partitions.get_mut(refused.partition) else { return };
+        let Some(partition) = self.partitions.get_mut(rejected.partition) else { return };
         let records = partition.open.as_ref().map_or(1, |open| open.records);
         // The range of rejected offsets is not enough: the broker may have reported one record of a rejected batch
         // before the others.
         if records != 1 {
-            partition.suspect = Some(refused.first);
+            partition.suspect = Some(rejected.first);
             partition.limit = None;
         } else if let Some(description) =
-            partition.schedule_retry(refused.first, now, self.options.poison_retry)
+            partition.schedule_retry(rejected.first, now, self.options.poison_retry)
         {
             partition.limit = Some(1);
             tracing::warn!(
@@ -57,7 +57,7 @@ impl<W: World> Core<W> {
                 self.options.on_poison.as_str()
             );
         } else {
-            partition.rejected = Some((refused.first, error.to_owned()));
+            partition.rejected = Some((rejected.first, error.to_owned()));
             partition.limit = None;
         }
     }
@@ -77,7 +77,7 @@ impl<W: World> Core<W> {
     }
 
     /// Handles a record that the broker rejects according to the policy.
-    pub(super) fn apply_rejection_policy(&mut self, record: &RawOf<'_, W>) -> Result<Outcome, Trouble> {
+    pub(super) fn apply_rejection_policy(&mut self, record: &RawOf<'_, W>) -> Result<Outcome, WorkerError> {
         let at = record.coordinates();
         let error = self
             .partitions
@@ -85,17 +85,17 @@ impl<W: World> Core<W> {
             .and_then(|p| p.rejected.as_ref().map(|(_, error)| error.clone()))
             .unwrap_or_default();
         match self.options.on_poison {
-            OnPoison::Stop => Err(Fatal::Operator(format!(
+            OnRejected::Stop => Err(Fatal::Operator(format!(
                 "record {at} of topic {} cannot be written: {error}; change what the clean topic accepts \
                  (max.message.bytes, message.timestamp.after.max.ms), or set state.on_poison to dead_letter or drop",
                 self.options.raw
             ))
             .into()),
-            OnPoison::DeadLetter => {
-                self.divert(Side::DeadLetter, record, &Reason::new("refused", error))?;
+            OnRejected::DeadLetter => {
+                self.divert(Side::DeadLetter, record, &Reason::new("rejected", error))?;
                 Ok(Outcome::DeadLetter)
             }
-            OnPoison::Drop => Ok(Outcome::Refused),
+            OnRejected::Drop => Ok(Outcome::Rejected),
         }
     }
 }

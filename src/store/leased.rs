@@ -23,7 +23,7 @@ struct Holders {
 
 /// A handle of a shared store, for one worker. `S` is a handle of the store itself.
 #[derive(Debug)]
-pub struct Held<S> {
+pub struct LeasedStore<S> {
     store: S,
     id: u64,
     holders: Arc<Holders>,
@@ -31,7 +31,7 @@ pub struct Held<S> {
     cached: HashMap<PartitionId, Holder>,
 }
 
-impl<S: Store + Clone> Held<S> {
+impl<S: Store + Clone> LeasedStore<S> {
     /// Creates the first handle.
     pub fn new(store: S) -> Self {
         Self::with(store, Arc::default())
@@ -49,7 +49,7 @@ impl<S: Store + Clone> Held<S> {
     }
 }
 
-impl<S> Held<S> {
+impl<S> LeasedStore<S> {
     /// The store itself.
     pub fn store(&self) -> &S {
         &self.store
@@ -79,12 +79,12 @@ impl<S> Held<S> {
     ) -> Result<T, StoreError> {
         let holder = self.holder(partition);
         let held = lock(&holder);
-        if *held == self.id { write(&mut self.store) } else { Err(StoreError::Taken(partition)) }
+        if *held == self.id { write(&mut self.store) } else { Err(StoreError::LeaseLost(partition)) }
     }
 
     /// A failed read means nothing if another worker has taken and changed the partition in the meantime.
     fn if_held<T>(&self, partition: PartitionId, read: T) -> Result<T, StoreError> {
-        if self.holds(partition) { Ok(read) } else { Err(StoreError::Taken(partition)) }
+        if self.holds(partition) { Ok(read) } else { Err(StoreError::LeaseLost(partition)) }
     }
 
     /// A missing identity means nothing if another worker has taken the partition.
@@ -104,8 +104,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl<S: Store> Store for Held<S> {
-    fn hold(&mut self, partition: PartitionId) -> bool {
+impl<S: Store> Store for LeasedStore<S> {
+    fn acquire_lease(&mut self, partition: PartitionId) -> bool {
         let holder = self.holder(partition);
         std::mem::replace(&mut *lock(&holder), self.id) == self.id
     }
@@ -180,17 +180,17 @@ mod tests {
 
     #[test]
     fn only_the_handle_that_took_a_partition_last_may_change_it() {
-        let mut first = Held::new(MemoryStore::new());
+        let mut first = LeasedStore::new(MemoryStore::new());
         let mut second = first.another();
-        assert_eq!(first.set_head(7, Head::default()), Err(StoreError::Taken(7)), "no handle holds it");
-        assert!(!first.hold(7));
-        assert!(first.hold(7), "held without interruption");
+        assert_eq!(first.set_head(7, Head::default()), Err(StoreError::LeaseLost(7)), "no handle holds it");
+        assert!(!first.acquire_lease(7));
+        assert!(first.acquire_lease(7), "held without interruption");
         assert_eq!(first.set_head(7, Head::default()), Ok(()));
-        assert!(!second.hold(7));
-        assert_eq!(first.truncate(7, 0), Err(StoreError::Taken(7)));
-        assert_eq!(first.identity_of(Coordinates { partition: 7, offset: 1 }), Err(StoreError::Taken(7)));
+        assert!(!second.acquire_lease(7));
+        assert_eq!(first.truncate(7, 0), Err(StoreError::LeaseLost(7)));
+        assert_eq!(first.identity_of(Coordinates { partition: 7, offset: 1 }), Err(StoreError::LeaseLost(7)));
         assert_eq!(second.identity_of(Coordinates { partition: 7, offset: 1 }), Ok(None));
-        assert!(!first.hold(7), "held, but another handle held it in between");
-        assert_eq!(second.clear(7), Err(StoreError::Taken(7)));
+        assert!(!first.acquire_lease(7), "held, but another handle held it in between");
+        assert_eq!(second.clear(7), Err(StoreError::LeaseLost(7)));
     }
 }
