@@ -65,7 +65,7 @@ pub struct Request {
     /// Whether the identity is forgotten.
     pub forget: bool,
     /// Receives the answer; dropped without one when the transaction failed.
-    pub answer: SyncSender<Answer>,
+    pub answer: SyncSender<Result<Answer, RequestError>>,
 }
 
 /// Why a request has no answer.
@@ -117,12 +117,17 @@ impl Control {
         self.collect(identity, &answers)
     }
 
-    fn collect(&self, identity: Identity, answers: &Receiver<Answer>) -> Result<Answer, RequestError> {
+    fn collect(
+        &self,
+        identity: Identity,
+        answers: &Receiver<Result<Answer, RequestError>>,
+    ) -> Result<Answer, RequestError> {
         let mut all = Answer { identity: identity.to_string(), ..Answer::default() };
         let deadline: Instant = monotonic() + ANSWER;
         for _ in &self.workers {
             match answers.recv_timeout(deadline.saturating_duration_since(monotonic())) {
                 Ok(one) => {
+                    let one = one?;
                     all.places.extend(one.places);
                     all.looked_into.extend(one.looked_into);
                     all.not_ready.extend(one.not_ready);

@@ -16,7 +16,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use dedupd::audit::{self, AuditError, Counts, MissingId, Range, Report};
-use dedupd::config::IdSource;
 use dedupd::generate::{self, EventShape, GenerateError};
 use indicatif::ProgressBar;
 use rdkafka::message::{Header, OwnedHeaders};
@@ -50,7 +49,7 @@ fn audit_options(kafka: &Kafka, raw: &str, clean: &str) -> audit::Options {
         properties: Vec::new(),
         raw: raw.to_owned(),
         clean: clean.to_owned(),
-        id: vec![IdSource::parse("json:/id").unwrap()],
+        id: vec!["json:/id".parse().unwrap()],
         missing_id: MissingId::Forwarded,
         force_header: None,
         window: None,

@@ -327,7 +327,7 @@ fn controlled(limits: Limits, delay: Duration) -> Server {
     std::thread::spawn(move || {
         for question in questions {
             std::thread::sleep(delay);
-            question.answer.send(Answer::default()).ok();
+            question.answer.send(Ok(Answer::default())).ok();
         }
     });
     let door = Door { token: Token::new(SECRET), ..Door::default() };

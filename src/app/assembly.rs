@@ -5,9 +5,7 @@ use std::time::Duration;
 use super::Ended;
 use crate::cli::Exit;
 use crate::config::{self, Config, HashChoice};
-use crate::dedupe::{
-    BloomLimits, Hasher, IdSource, IdentityRule, KindId, KindRule, TimeSource, WindowLimits,
-};
+use crate::dedupe::{BloomLimits, Hasher, IdentityRule, KindId, KindRule, TimeSource, WindowLimits};
 use crate::http::Token;
 use crate::kafka::{Settings, Topology};
 use crate::pipeline::{
@@ -32,7 +30,7 @@ fn kinds(config: &Config) -> Kinds {
     let named = config.kinds.iter().map(|kind| Kind {
         name: kind.name.clone(),
         id: KindId::named(&kind.name),
-        rule: Some(KindRule::new(source(&kind.from), kind.values.iter().cloned())),
+        rule: Some(KindRule::new(kind.from.clone(), kind.values.iter().cloned())),
         window: kind.window.as_ref().map(|window| window_limits(window, max_ids)),
         on_probable: kind.window.as_ref().map_or(config.window.on_probable, |window| window.on_probable),
     });
@@ -164,17 +162,7 @@ fn without() -> Option<Safeguard> {
 
 /// The rule that turns a record, or the text of an id, into an identity.
 pub(super) fn rule(config: &Config, hasher: Hasher) -> IdentityRule {
-    IdentityRule::new(config.identity.from.iter().map(source).collect(), hasher)
-}
-
-fn source(source: &config::IdSource) -> IdSource {
-    match source {
-        config::IdSource::Key => IdSource::Key,
-        config::IdSource::Header(name) => IdSource::Header(name.clone()),
-        config::IdSource::Value => IdSource::Value,
-        // Validation has already parsed the pointer; one that does not parse would match nothing.
-        config::IdSource::Json(pointer) => pointer.parse().map_or(IdSource::Value, IdSource::Json),
-    }
+    IdentityRule::new(config.identity.from.clone(), hasher)
 }
 
 /// The configured hash, with its secret key read from the file.

@@ -10,7 +10,7 @@ use super::{Ended, begin_log, begin_log_quietly, check, run, runtime, signal};
 use crate::cli::{Command, Exit, GenerateArgs, IdForm, PlanArgs, WhenFull};
 use crate::clock;
 use crate::config::{self, AsTyped, Config, Properties, Property};
-use crate::dedupe::{Hasher, IdSource, IdentityRule};
+use crate::dedupe::{Hasher, IdSource, IdSourceError, IdentityRule};
 use crate::demo;
 use crate::generate::{self, EventShape, GenerateError, Summary};
 use crate::kafka::{self, Sample, SampleError, Sampling};
@@ -103,8 +103,12 @@ fn plan(args: &PlanArgs) -> Result<String, Ended> {
 /// Rate, duplicates and partitions, measured on a live topic.
 fn sampled(args: &PlanArgs, topic: &str) -> Result<Sample, Ended> {
     let usage = |what: String| Ended::new(Exit::Usage, what);
-    let sources: Result<Vec<IdSource>, _> = args.id.iter().map(|text| text.parse()).collect();
-    let sources = sources.map_err(|error| usage(format!("--id: {error}")))?;
+    let parse = |text: &String| {
+        text.parse().map_err(|error: IdSourceError| {
+            usage(format!("--id {text} {error}; give key, header:NAME, json:/pointer or value"))
+        })
+    };
+    let sources: Vec<IdSource> = args.id.iter().map(parse).collect::<Result<_, _>>()?;
     let sampling = Sampling {
         bootstrap_servers: args.bootstrap_servers.clone().unwrap_or_default(),
         properties: properties(&args.properties)?,

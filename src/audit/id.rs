@@ -38,7 +38,7 @@ fn part<'a>(source: &IdSource, fields: &Fields<'a>) -> Option<Cow<'a, [u8]>> {
             let (_, value) = fields.headers.iter().rfind(|(header, _)| *header == name.as_bytes())?;
             Cow::from((*value)?)
         }
-        IdSource::Json(pointer) => json(fields.value?, pointer)?,
+        IdSource::Json(pointer) => json(fields.value?, &pointer.to_string())?,
     };
     (!bytes.is_empty()).then_some(bytes)
 }
@@ -99,7 +99,7 @@ mod tests {
     use crate::dedupe::identity::{self, Hasher, IdentityRule};
 
     fn sources(texts: &[&str]) -> Vec<IdSource> {
-        texts.iter().map(|text| IdSource::parse(text).unwrap()).collect()
+        texts.iter().map(|text| text.parse().unwrap()).collect()
     }
 
     fn json_id(value: &[u8]) -> Option<Vec<u8>> {

@@ -9,7 +9,6 @@ mod as_typed;
 mod choices;
 mod environment;
 mod error;
-mod id_source;
 mod known;
 mod layers;
 mod problem;
@@ -22,13 +21,13 @@ mod topic_name;
 mod units;
 mod validated;
 
+pub use crate::dedupe::IdSource;
 pub use as_typed::{
     AsTyped, TypedBatch, TypedDedupe, TypedGroup, TypedHttp, TypedIdentity, TypedKafka, TypedKind,
     TypedState, TypedTopics, TypedWindow,
 };
 pub use choices::{Mode, OnGap, OnMissing, OnProbable, OnRejected, OnRewind, Overflow, Start, WindowTime};
 pub use error::ConfigError;
-pub use id_source::IdSource;
 pub use problem::{Problem, Problems};
 pub use properties::{Properties, Property};
 pub use sources::{FileText, Sources, load, load_local};

@@ -4,16 +4,14 @@
 //! bytes long. Each kind of input is hashed in its own domain, and the parts of a composite id are prefixed with their
 //! length.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::hash::Hasher as _;
-use std::str::FromStr;
 
 use siphasher::sip128::{Hasher128, SipHasher24};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 use super::Fingerprint;
-use super::json::{Pointer, PointerError};
+use super::id_source::IdSource;
 use super::uuid::uuid;
 
 /// The hash for ids that are not UUIDs. It is written into every block header, because identities of different
@@ -48,72 +46,6 @@ pub trait Fields {
     fn value(&self) -> Option<&[u8]>;
     /// The value of the last header of this name; `None` when absent or null.
     fn header(&self, name: &str) -> Option<&[u8]>;
-}
-
-/// Where a record contains its id, or a part of it.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum IdSource {
-    /// The record's key.
-    Key,
-    /// The last header of this name.
-    Header(String),
-    /// A scalar in a JSON value.
-    Json(Pointer),
-    /// The whole value.
-    Value,
-}
-
-/// Why text is not an [`IdSource`].
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum IdSourceError {
-    /// None of the four forms.
-    #[error("{0:?} is not an id source; use key, header:NAME, json:/pointer or value")]
-    Unknown(String),
-    /// `header:` without a name.
-    #[error("header: requires a name, as in header:event-id")]
-    HeaderName,
-    /// `json:` with text that is not a JSON pointer.
-    #[error(transparent)]
-    Pointer(#[from] PointerError),
-}
-
-impl FromStr for IdSource {
-    type Err = IdSourceError;
-
-    fn from_str(text: &str) -> Result<Self, IdSourceError> {
-        match text.split_once(':') {
-            None if text == "key" => Ok(Self::Key),
-            None if text == "value" => Ok(Self::Value),
-            Some(("header", "")) => Err(IdSourceError::HeaderName),
-            Some(("header", name)) => Ok(Self::Header(name.to_owned())),
-            Some(("json", pointer)) => Ok(Self::Json(pointer.parse()?)),
-            _ => Err(IdSourceError::Unknown(text.to_owned())),
-        }
-    }
-}
-
-impl fmt::Display for IdSource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Key => f.write_str("key"),
-            Self::Header(name) => write!(f, "header:{name}"),
-            Self::Json(pointer) => write!(f, "json:{pointer}"),
-            Self::Value => f.write_str("value"),
-        }
-    }
-}
-
-impl IdSource {
-    /// The bytes found there; `None` when they are absent or empty.
-    pub(super) fn bytes<'r, F: Fields>(&self, record: &'r F) -> Option<Cow<'r, [u8]>> {
-        let bytes = match self {
-            Self::Key => Cow::Borrowed(record.key()?),
-            Self::Header(name) => Cow::Borrowed(record.header(name)?),
-            Self::Json(pointer) => pointer.find(record.value()?)?,
-            Self::Value => Cow::Borrowed(record.value()?),
-        };
-        (!bytes.is_empty()).then_some(bytes)
-    }
 }
 
 /// The hash and its key.
@@ -383,17 +315,5 @@ mod tests {
     fn debug_output_and_key_id_do_not_reveal_the_key() {
         assert!(!format!("{:?}", rule(&["key"], SIP)).contains("0123"));
         assert_ne!(SIP.kind(), Hasher::SipHash { key: *b"0123456789abcdeg" }.kind());
-    }
-
-    #[test]
-    fn sources_print_as_parsed() {
-        for text in ["key", "value", "header:event-id", "header:a:b", "json:/a/b/0", "json:"] {
-            assert_eq!(text.parse::<IdSource>().unwrap().to_string(), text);
-        }
-        assert_eq!("header:".parse::<IdSource>(), Err(IdSourceError::HeaderName));
-        assert!(matches!("json:id".parse::<IdSource>(), Err(IdSourceError::Pointer(_))));
-        for text in ["", "Key", "key:", "jsn:/id"] {
-            assert_eq!(text.parse::<IdSource>(), Err(IdSourceError::Unknown(text.to_owned())));
-        }
     }
 }

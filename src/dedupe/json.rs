@@ -15,15 +15,15 @@ pub struct Pointer {
     tokens: Vec<String>,
 }
 
-/// Why text is not a JSON pointer.
+/// Why text is not a JSON pointer. The message is the predicate of a sentence.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PointerError {
     /// It does not begin with a slash.
-    #[error("JSON pointer {0:?} must begin with '/' (as in /id or /event/id)")]
-    Slash(String),
+    #[error("has a JSON pointer that does not start with '/'")]
+    Slash,
     /// A `~` that is not `~0` or `~1`.
-    #[error("JSON pointer {0:?} has a '~' that is neither ~0 (for '~') nor ~1 (for '/')")]
-    Tilde(String),
+    #[error("has a '~' in its JSON pointer that is neither '~0' ('~') nor '~1' ('/')")]
+    Tilde,
 }
 
 impl FromStr for Pointer {
@@ -33,13 +33,13 @@ impl FromStr for Pointer {
         if text.is_empty() {
             return Ok(Self { tokens: Vec::new() });
         }
-        let path = text.strip_prefix('/').ok_or_else(|| PointerError::Slash(text.to_owned()))?;
+        let path = text.strip_prefix('/').ok_or(PointerError::Slash)?;
         let token = |raw: &str| {
             let mut tildes = raw.split('~').skip(1);
             tildes
                 .all(|after| after.starts_with(['0', '1']))
                 .then(|| raw.replace("~1", "/").replace("~0", "~"))
-                .ok_or_else(|| PointerError::Tilde(text.to_owned()))
+                .ok_or(PointerError::Tilde)
         };
         Ok(Self { tokens: path.split('/').map(token).collect::<Result<_, _>>()? })
     }
@@ -286,7 +286,7 @@ mod tests {
         }
         assert_eq!(text("/a~1b/c~0d", r#"{"a/b":{"c~d":1}}"#).as_deref(), Some("1"));
         assert_eq!(text("/~01", r#"{"~1":1}"#).as_deref(), Some("1"));
-        assert_eq!("id".parse::<Pointer>(), Err(PointerError::Slash("id".to_owned())));
-        assert_eq!("/a~2".parse::<Pointer>(), Err(PointerError::Tilde("/a~2".to_owned())));
+        assert_eq!("id".parse::<Pointer>(), Err(PointerError::Slash));
+        assert_eq!("/a~2".parse::<Pointer>(), Err(PointerError::Tilde));
     }
 }

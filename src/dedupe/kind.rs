@@ -2,7 +2,8 @@
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::identity::{Fields, IdSource};
+use super::id_source::IdSource;
+use super::identity::Fields;
 use super::{Fingerprint, PartitionId};
 
 /// Low bits of a window id, for the partition. The remaining 15 bits are the kind.

@@ -41,6 +41,7 @@ pub fn run(args: &DemoArgs) -> Result<Exit, Ended> {
         Broker::start([RAW, CLEAN, STATE]).map_err(|e| Ended::failed(format!("embedded broker: {e}")))?;
     let dir = std::env::temp_dir().join(format!("dedupd-demo-{}", std::process::id()));
     let config = config(broker.bootstrap_servers(), &dir)?;
+    let id = config.identity.from.clone();
     let mut service = Service::new(config);
     service.topology = Some(Topology {
         partitions: PARTITIONS as usize,
@@ -54,7 +55,7 @@ pub fn run(args: &DemoArgs) -> Result<Exit, Ended> {
     let ended = drive(args, &broker, service);
     std::fs::remove_dir_all(&dir).ok();
     let traffic = ended?;
-    let report = audit::run(&audit_options(&broker), &audit::progress_bar())
+    let report = audit::run(&audit_options(&broker, id), &audit::progress_bar())
         .map_err(|e| Ended::failed(format!("audit: {e}")))?;
     println!("{}", Summary::new(&traffic, &metrics, &report));
     Ok(if report.is_clean() { Exit::Done } else { Exit::Failed })
@@ -164,13 +165,13 @@ fn options(args: &DemoArgs, broker: &Broker) -> generate::Options {
     }
 }
 
-fn audit_options(broker: &Broker) -> audit::Options {
+fn audit_options(broker: &Broker, id: Vec<IdSource>) -> audit::Options {
     audit::Options {
         bootstrap_servers: broker.bootstrap_servers().to_owned(),
         properties: Vec::new(),
         raw: RAW.to_owned(),
         clean: CLEAN.to_owned(),
-        id: vec![IdSource::Json("/id".to_owned())],
+        id,
         missing_id: audit::MissingId::Forwarded,
         window: None,
         // The embedded broker keeps 5 MiB per partition: a long demo deletes its first records.

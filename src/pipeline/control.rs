@@ -7,7 +7,7 @@ use super::loading::{Stored, unusable};
 use super::partition::{Open, Partition};
 use super::worker::{Core, World};
 use crate::clock::Clock;
-use crate::control::{Answer, Part, Place, Request};
+use crate::control::{Answer, Part, Place, Request, RequestError};
 use crate::dedupe::{ForgetRecord, Identity, Look, Offset, PartitionId, Window};
 use crate::ports::{Sink, Store, StoreError};
 
@@ -28,12 +28,14 @@ impl<W: World> Core<W> {
         let answer = self.find_owners(&request)?;
         if request.forget && !answer.places.is_empty() {
             if !self.prepared {
+                let what = "no transaction can be written, because the producer is being replaced; nothing is forgotten: retry";
+                request.answer.send(Err(RequestError::Unavailable(what.to_owned()))).ok();
                 return Ok(());
             }
             self.forget(source, request.identity, &answer.places)?;
         }
         // The requester may have timed out and closed the channel.
-        request.answer.send(answer).ok();
+        request.answer.send(Ok(answer)).ok();
         Ok(())
     }
 

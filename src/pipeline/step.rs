@@ -156,7 +156,11 @@ impl<W: World> Core<W> {
     fn with_id(&mut self, record: &RawOf<'_, W>, number: usize, look: &Look) -> Result<Outcome, WorkerError> {
         let at = record.coordinates();
         let (Some(window), Some(kind)) = (self.window(record, number), self.options.kinds.get(number)) else {
-            return Ok(Outcome::Stale);
+            let what = format!(
+                "record {at} of topic {} has no window to be looked up in; aborting the transaction and reading it again",
+                self.options.raw
+            );
+            return Err(Failure::new(Remedy::Abort, what).into());
         };
         let (policy, filed) = (kind.on_probable, kind.id.filed(at.partition));
         let owners = Stored { store: &self.store, partition: filed };

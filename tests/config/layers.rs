@@ -12,7 +12,7 @@ fn the_least_is_enough_and_the_rest_follows_from_it() {
     assert_eq!(config.topics.state.as_str(), "clean.dedupd");
     assert_eq!(config.group.id, "dedupd.raw.clean");
     assert_eq!(config.group.instance, "host-1");
-    assert_eq!(config.identity.from, [IdSource::Json("/id".to_owned())]);
+    assert_eq!(config.identity.from, ["json:/id".parse::<IdSource>().unwrap()]);
     assert_eq!(config.window.exact, Duration::from_hours(24));
     assert_eq!(config.window.bloom, config.window.exact);
     assert_eq!(config.batch.max_bytes, 32 << 20);

@@ -2,11 +2,14 @@
 
 use std::sync::mpsc::{Receiver, Sender, sync_channel};
 
-use dedupd::control::{Answer, Request};
+use dedupd::control::{Answer, Request, RequestError};
 use dedupd::dedupe::Offset;
-use dedupd::dedupe::identity::{Hasher, IdSource, IdentityRule};
+use dedupd::dedupe::{Hasher, IdSource, IdentityRule};
 
 use crate::sim::cluster::Cluster;
+
+/// The channel for the answers to one request.
+type Answers = Receiver<Result<Answer, RequestError>>;
 
 /// What was asked, and what came of it.
 #[derive(Default)]
@@ -15,7 +18,7 @@ pub struct Wishes {
     pub asked: Vec<(usize, String)>,
     /// Those that were fulfilled.
     pub fulfilled: Vec<Fulfilled>,
-    waiting: Vec<(usize, String, Receiver<Answer>)>,
+    waiting: Vec<(usize, String, Answers)>,
 }
 
 /// An id that was taken back.
@@ -65,7 +68,7 @@ impl Wishes {
     pub fn hear(&mut self, cluster: &Cluster) {
         let fulfilled = &mut self.fulfilled;
         for (partition, name, answers) in &self.waiting {
-            for answer in answers.try_iter() {
+            for answer in answers.try_iter().flatten() {
                 let places = answer.places.iter().filter(|place| place.partition as usize == *partition);
                 if let Some(owner) = places.filter_map(|place| place.offset).max() {
                     let from = cluster.raw[*partition].end();

@@ -4,9 +4,8 @@ use std::path::PathBuf;
 
 use crate::config::as_typed::TypedIdentity;
 use crate::config::choices::OnMissing;
-use crate::config::id_source::IdSource;
 use crate::config::reading::Reading;
-use crate::dedupe::Fingerprint;
+use crate::dedupe::{Fingerprint, IdSource};
 
 /// Source and hash of ids.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,7 +78,8 @@ pub(super) fn sources(texts: &[String], reading: &mut Reading<'_>) -> Option<Vec
     let parsed: Vec<_> = texts
         .iter()
         .map(|text| {
-            IdSource::parse(text).map_err(|what| reading.reject("identity.from", Some(text), &what, remedy))
+            let parsed: Result<IdSource, _> = text.parse();
+            parsed.map_err(|error| reading.reject("identity.from", Some(text), &error.to_string(), remedy))
         })
         .collect();
     parsed.into_iter().collect::<Result<_, ()>>().ok()

@@ -5,9 +5,8 @@ use std::time::Duration;
 use super::window::{self, Window};
 use crate::config::as_typed::{TypedKind, TypedWindow};
 use crate::config::choices::OnProbable;
-use crate::config::id_source::IdSource;
 use crate::config::reading::Reading;
-use crate::dedupe::KindId;
+use crate::dedupe::{IdSource, KindId};
 
 /// Maximum number of kinds: each has a window in every partition, and a share of the limits.
 const MOST_KINDS: usize = 8;
@@ -110,10 +109,11 @@ fn name(key: &str, value: Option<&str>, reading: &mut Reading<'_>) -> Option<Str
 fn from(key: &str, value: Option<&str>, reading: &mut Reading<'_>) -> Option<IdSource> {
     let remedy = "give the header or JSON pointer that contains the kind: header:NAME or json:/pointer";
     let text = reading.required(key, value, remedy)?;
-    let parsed = IdSource::parse(text).and_then(|source| match source {
-        IdSource::Header(_) | IdSource::Json(_) => Ok(source),
-        IdSource::Key | IdSource::Value => Err("is not supported for kinds".to_owned()),
-    });
+    let parsed = match text.parse() {
+        Ok(IdSource::Key | IdSource::Value) => Err("is not supported for kinds".to_owned()),
+        Ok(source) => Ok(source),
+        Err(error) => Err(error.to_string()),
+    };
     parsed.map_err(|what| reading.reject(key, Some(text), &what, remedy)).ok()
 }
 

@@ -2,8 +2,8 @@
 
 use super::{HashChoice, Http, Kind, State, Window, http, identity, kinds, state, window};
 use crate::config::as_typed::AsTyped;
-use crate::config::id_source::IdSource;
 use crate::config::reading::Reading;
+use crate::dedupe::IdSource;
 
 /// The configuration for reading the local state. Brokers, topics and group may be missing.
 #[derive(Debug, Clone, PartialEq)]
