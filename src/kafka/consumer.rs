@@ -274,7 +274,7 @@ impl Source for KafkaSource {
     }
 
     fn bounds(&self, partition: PartitionId, wait: Duration) -> Result<Bounds, Failure> {
-        let bounds = self.ends.of(&self.topic, partition, wait)?;
+        let bounds = self.ends.of((&self.topic, partition), wait)?;
         self.consumer.context().connected();
         Ok(bounds)
     }

@@ -62,7 +62,7 @@ impl Ends {
     }
 
     /// The bounds of partitions of several topics, in this order. Each leader receives one request for each kind of offset.
-    pub(super) fn of_all(
+    pub(super) fn bounds(
         &self,
         logs: &[(&str, PartitionId)],
         wait: Duration,
@@ -76,28 +76,20 @@ impl Ends {
         Ok(ends.map(|((low, stable), high)| Bounds { low, stable, high: high.max(stable) }).collect())
     }
 
+    /// The bounds of one partition.
+    pub(super) fn of(&self, log: (&str, PartitionId), wait: Duration) -> Result<Bounds, Failure> {
+        let unknown = || KafkaError::MetadataFetch(RDKafkaErrorCode::UnknownPartition);
+        let bounds = self.bounds(&[log], wait)?.pop();
+        bounds.ok_or_else(|| failure("reading log start and end offsets", &unknown()))
+    }
+
     /// Only the stable ends.
-    pub(super) fn stable_of_all(
+    pub(super) fn stable_ends(
         &self,
         logs: &[(&str, PartitionId)],
         wait: Duration,
     ) -> Result<Vec<Offset>, Failure> {
         offsets_at(&self.stable, logs, KafkaOffset::End, wait)
-    }
-
-    /// The bounds of one partition: log start offset, last stable offset, and high watermark.
-    pub(super) fn of(&self, topic: &str, partition: PartitionId, wait: Duration) -> Result<Bounds, Failure> {
-        let fail = |e| {
-            failure(
-                &format!("reading the log start and end offsets of topic {topic}, partition {partition}"),
-                &e,
-            )
-        };
-        let at = (topic, kafka_partition(partition));
-        let (low, stable) = watermarks(&self.stable, at, wait).map_err(fail)?;
-        let (_, high) = watermarks(&self.unstable, at, wait).map_err(fail)?;
-        let offset = |value: i64| u64::try_from(value).unwrap_or(0);
-        Ok(Bounds { low: offset(low), stable: offset(stable), high: offset(high).max(offset(stable)) })
     }
 }
 
@@ -147,19 +139,4 @@ fn offsets_at(
             offset_of(log).map_err(fail)
         })
         .collect()
-}
-
-fn watermarks(
-    reader: &BaseConsumer<QuietContext>,
-    (topic, partition): (&str, i32),
-    wait: Duration,
-) -> Result<(i64, i64), KafkaError> {
-    match reader.fetch_watermarks(topic, partition, wait) {
-        // The topic has grown. Only an explicit metadata request refreshes the metadata of this client.
-        Err(KafkaError::MetadataFetch(RDKafkaErrorCode::UnknownPartition)) => {
-            reader.fetch_metadata(Some(topic), wait)?;
-            reader.fetch_watermarks(topic, partition, wait)
-        }
-        result => result,
-    }
 }

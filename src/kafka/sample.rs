@@ -1,6 +1,6 @@
 //! Samples a live raw topic: the record rate and the share of duplicates. It only reads.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::time::Duration;
 
@@ -13,11 +13,10 @@ use rdkafka::topic_partition_list::{Offset as KafkaOffset, TopicPartitionList};
 use super::connection::error_text;
 use super::ends::QuietContext;
 use super::error::failure;
-use super::native::{self, Queue};
 use super::record::RawRecord;
+use super::tail;
 use serde::Serialize;
 
-use crate::clock;
 use crate::dedupe::{Identity, IdentityRule, PartitionId};
 use crate::ports::{Failure, Record, Remedy};
 
@@ -25,7 +24,7 @@ use crate::ports::{Failure, Record, Remedy};
 const SPAN: Duration = Duration::from_hours(1);
 /// Time limit of one request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// A read ends when no record arrives for this long.
+/// A read fails when the broker returns nothing for this long.
 const MAX_IDLE: Duration = Duration::from_secs(15);
 
 /// What is sampled, and with which client properties. No `Debug`: the properties hold secrets.
@@ -102,9 +101,7 @@ pub fn sample(
     seen: &dyn Fn(u64),
 ) -> Result<Sample, SampleError> {
     let consumer = sampling.consumer()?;
-    let queue =
-        Queue::of(&consumer).ok_or_else(|| SampleError::Settings("there is no group.id".to_owned()))?;
-    let reading = Reading { sampling, queue, consumer };
+    let reading = Reading { sampling, consumer };
     let ends = reading.ends()?;
     if ends.is_empty() {
         let what = format!("topic {} does not exist; correct --raw", sampling.topic);
@@ -143,8 +140,6 @@ type Ends = Vec<(i32, i64, i64)>;
 
 struct Reading<'a> {
     sampling: &'a Sampling,
-    /// Declared first because it must be dropped before the consumer.
-    queue: Queue,
     consumer: BaseConsumer<QuietContext>,
 }
 
@@ -226,40 +221,23 @@ impl Reading<'_> {
         })
     }
 
-    /// Passes the records of these offset ranges to `visit`. Stops early when no record arrives for [`MAX_IDLE`].
+    /// Passes the records of these offset ranges to `visit`.
     fn read(&self, ranges: &Ends, visit: &mut dyn FnMut(&RawRecord<'_>)) -> Result<(), Failure> {
-        let fail = |e: KafkaError| self.fail("reading", &e);
-        let mut open: HashMap<i32, i64> =
-            ranges.iter().filter(|(_, from, to)| from < to).map(|(number, _, to)| (*number, *to)).collect();
-        let mut list = TopicPartitionList::new();
-        for (number, from, _) in ranges.iter().filter(|(number, ..)| open.contains_key(number)) {
-            let from = KafkaOffset::Offset(*from);
-            list.add_partition_offset(&self.sampling.topic, *number, from).map_err(fail)?;
+        let (mut from, mut to) = (BTreeMap::new(), BTreeMap::new());
+        for (number, first, end) in ranges.iter().filter(|(_, first, end)| first < end) {
+            let offset = |value: i64| u64::try_from(value).unwrap_or(0);
+            let partition = u32::try_from(*number).unwrap_or(0);
+            from.insert(partition, offset(*first));
+            to.insert(partition, offset(*end));
         }
-        self.consumer.assign(&list).map_err(fail)?;
-        let mut last_record = clock::monotonic();
-        while !open.is_empty() && clock::monotonic().saturating_duration_since(last_record) < MAX_IDLE {
-            let message = match native::poll(&self.consumer, &self.queue, Duration::from_millis(100)) {
-                Ok(Some(message)) => message,
-                Ok(None) => continue,
-                Err(unread) => match unread.error() {
-                    KafkaError::PartitionEOF(number) => {
-                        open.remove(&number);
-                        continue;
-                    }
-                    error => return Err(fail(error)),
-                },
-            };
-            last_record = clock::monotonic();
-            let (number, offset) = (message.partition(), message.offset());
-            let Some(end) = open.get(&number).copied() else { continue };
-            if offset < end {
+        let topic = self.sampling.topic.as_str();
+        tail::read_with(&self.consumer, (topic, &from), MAX_IDLE, &mut |partition, message| {
+            let end = to.get(&partition).copied().unwrap_or(0);
+            let next = u64::try_from(message.offset()).unwrap_or(0) + 1;
+            if next <= end {
                 visit(&RawRecord(message));
             }
-            if offset + 1 >= end {
-                open.remove(&number);
-            }
-        }
-        Ok(())
+            next < end
+        })
     }
 }

@@ -86,7 +86,7 @@ pub(super) fn records(
                 cut.insert(partition);
                 return false;
             }
-            let (writer, raw) = aside::origin(message, &settings.raw);
+            let (writer, raw) = aside::origin(&message, &settings.raw);
             found.push(SideRecord { log, offset, writer, raw });
             offset + 1 < to
         })?;
@@ -116,7 +116,7 @@ pub(super) fn copy(
     tail::read(settings, (name, &from), Leftover::Everything, MAX_IDLE, &mut |_, message| {
         let offset = u64::try_from(message.offset()).unwrap_or(0);
         if wanted.contains(&offset) {
-            failed = send(&client, &topic, (log.topic, message), wait).err();
+            failed = send(&client, &topic, (log.topic, &message), wait).err();
         }
         offset < *last && failed.is_none()
     })?;

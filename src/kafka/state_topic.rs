@@ -131,7 +131,7 @@ impl KafkaStateLog {
         let due =
             due.take(CHECKS).map(|(partition, reading)| (*partition, reading.next, reading.may_be_stopped));
         for (partition, next, may_be_stopped) in due.collect::<Vec<_>>() {
-            let bounds = self.ends.of(&self.topic, partition, CHECK_TIMEOUT)?;
+            let bounds = self.ends.of((&self.topic, partition), CHECK_TIMEOUT)?;
             if !(bounds.low..=bounds.stable).contains(&next) {
                 self.close(partition)?;
                 items.push(StateItem::Gone { partition });
@@ -196,11 +196,11 @@ impl StateLog for KafkaStateLog {
     }
 
     fn bounds(&self, logs: &[LogId], wait: Duration) -> Result<Vec<Bounds>, Failure> {
-        self.ends.of_all(&self.with_names(logs), wait)
+        self.ends.bounds(&self.with_names(logs), wait)
     }
 
     fn stable_ends(&self, logs: &[LogId], wait: Duration) -> Result<Vec<Offset>, Failure> {
-        self.ends.stable_of_all(&self.with_names(logs), wait)
+        self.ends.stable_ends(&self.with_names(logs), wait)
     }
 
     fn tails(
