@@ -18,8 +18,8 @@ use crate::app::{self, Ended, Service};
 use crate::audit;
 use crate::cli::{DemoArgs, Exit};
 use crate::config::{
-    AsTyped, Config, IdSource, Sources, TypedBatch, TypedGroup, TypedIdentity, TypedKafka, TypedState,
-    TypedTopics,
+    AsTyped, Config, IdSource, Property, Sources, TypedBatch, TypedGroup, TypedIdentity, TypedKafka,
+    TypedState, TypedTopics,
 };
 use crate::generate::{self, EventShape};
 use crate::kafka::Topology;
@@ -34,6 +34,9 @@ const STATE: &str = "demo.clean.dedupd";
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// Time between two checks of the pipeline.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// The latencies of the first records are not reported: the producer of the embedded broker's traffic connects meanwhile.
+const WARM_UP: Duration = Duration::from_secs(2);
 
 /// Runs the demo; the exit code is that of the audit.
 pub fn run(args: &DemoArgs) -> Result<Exit, Ended> {
@@ -54,15 +57,15 @@ pub fn run(args: &DemoArgs) -> Result<Exit, Ended> {
     let metrics = service.metrics.clone();
     let ended = drive(args, &broker, service);
     std::fs::remove_dir_all(&dir).ok();
-    let traffic = ended?;
+    let driven = ended?;
     let report = audit::run(&audit_options(&broker, id), &audit::progress_bar())
         .map_err(|e| Ended::failed(format!("audit: {e}")))?;
-    println!("{}", Summary::new(&traffic, &metrics, &report));
+    println!("{}", Summary::new(&driven, &metrics, &report));
     Ok(if report.is_clean() { Exit::Done } else { Exit::Failed })
 }
 
 /// Runs service and traffic in parallel until the time is over or a signal arrives.
-fn drive(args: &DemoArgs, broker: &Broker, service: Service) -> Result<generate::Summary, Ended> {
+fn drive(args: &DemoArgs, broker: &Broker, service: Service) -> Result<Driven, Ended> {
     let runtime = app::runtime()?;
     runtime.block_on(async {
         let listener = listen(args).await?;
@@ -106,6 +109,13 @@ async fn listen(args: &DemoArgs) -> Result<TcpListener, Ended> {
     }
 }
 
+/// What the traffic left behind.
+struct Driven {
+    traffic: generate::Summary,
+    /// The metrics page after [`WARM_UP`]; empty when the traffic was shorter.
+    start: String,
+}
+
 /// Runs the generator, then waits until the pipeline has processed all records.
 struct Traffic {
     options: generate::Options,
@@ -116,21 +126,25 @@ struct Traffic {
 }
 
 impl Traffic {
-    fn run(self) -> Result<generate::Summary, Ended> {
+    fn run(self) -> Result<Driven, Ended> {
         let mut live = live::Line::new(self.seconds);
         self.await_pipeline();
         let stop = AtomicBool::new(false);
+        let mut start = String::new();
         let summary = generate::run(&self.options, &stop, |progress| {
             let time_over = self.seconds.is_some_and(|seconds| progress.elapsed.as_secs() >= seconds);
             if time_over || self.stop.load(Ordering::Acquire) {
                 stop.store(true, Ordering::Release);
+            }
+            if start.is_empty() && progress.elapsed >= WARM_UP {
+                start = self.metrics.render();
             }
             live.show(progress.elapsed, &self.metrics);
         })
         .map_err(|e| Ended::failed(format!("traffic: {e}")))?;
         self.await_all(summary.records + summary.real_repeats);
         live.end();
-        Ok(summary)
+        Ok(Driven { traffic: summary, start })
     }
 
     /// The group of the embedded broker takes a few seconds to form.
@@ -188,7 +202,11 @@ fn audit_options(broker: &Broker, id: Vec<IdSource>) -> audit::Options {
 fn config(servers: &str, dir: &std::path::Path) -> Result<Config, Ended> {
     let text = |text: &str| Some(text.to_owned());
     let flags = AsTyped {
-        kafka: TypedKafka { bootstrap_servers: text(servers), ..TypedKafka::default() },
+        kafka: TypedKafka {
+            bootstrap_servers: text(servers),
+            // The embedded broker does not end a waiting fetch when a record arrives.
+            properties: Property::parse("fetch.wait.max.ms=20").into_iter().collect(),
+        },
         topics: TypedTopics {
             raw: text(RAW),
             clean: text(CLEAN),
