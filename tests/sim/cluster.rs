@@ -66,6 +66,8 @@ enum Part {
 pub struct Offsets {
     /// Offset and metadata, `None` when there are none.
     pub settled: Option<(Offset, String)>,
+    /// The highest offset that was ever committed. Local state may still know it when the group does not.
+    pub highest: Offset,
     /// What each producer's next marker would make of it.
     pub pending: BTreeMap<tx_log::Producer, (Offset, String)>,
 }
@@ -352,6 +354,7 @@ impl Cluster {
         for offsets in &mut self.offsets {
             let pending = offsets.pending.remove(&number);
             if fate == Fate::Committed && pending.is_some() {
+                offsets.highest = pending.as_ref().map_or(0, |(offset, _)| *offset).max(offsets.highest);
                 offsets.settled = pending;
             }
         }

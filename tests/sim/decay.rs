@@ -99,7 +99,8 @@ impl Cluster {
         let hidden = self.state[partition].everything(0).filter(|_| self.is_torn());
         let blocks = self.state[partition].ever_committed().chain(hidden);
         let blocks = blocks.filter_map(|(_, record)| Block::decode(&record.block).ok());
-        clean.chain(blocks.map(|block| block.next)).fold(settled, Offset::max)
+        let known = settled.max(self.offsets[partition].highest);
+        clean.chain(blocks.map(|block| block.next)).fold(known, Offset::max)
     }
 
     /// An operator sets the offsets that the group and the state topic have lost, or that were set before and are not what
