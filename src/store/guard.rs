@@ -21,6 +21,9 @@ pub(super) enum Fault {
     /// It panicked, with this message and place.
     #[error("the engine panicked: {0}")]
     Panic(String),
+    /// It was not started, because the system has no thread for it. This says nothing about the engine.
+    #[error("cannot start a thread: {0}")]
+    NoThread(String),
     /// It made no progress for this long.
     #[error("the engine made no progress for {0:?}")]
     Hung(Duration),
@@ -63,7 +66,7 @@ where
         drop(progress.0.send(Signal::Done(result)));
     });
     if let Err(e) = spawned {
-        return Err(Fault::Panic(format!("cannot start a thread: {e}")));
+        return Err(Fault::NoThread(e.to_string()));
     }
     loop {
         match receiver.recv_timeout(deadline) {

@@ -10,7 +10,7 @@ use super::binding::{Binding, Relation};
 use super::blocks::SledStore;
 use super::engine::Engine;
 use super::error::needs_operator;
-use super::guard::{Progress, install_hook, run_guarded};
+use super::guard::{Fault, Progress, install_hook, run_guarded};
 use super::lock::create_private;
 use super::quarantine::{Generations, Quarantine, condemned, remove_half_snapshots};
 use super::segments::Segments;
@@ -58,7 +58,9 @@ pub fn open(
 /// Opens the database at `path`, whatever it belongs to, and verifies all of it. An unusable database is an error and
 /// is not moved, but the engine may change it while it opens it.
 pub(super) fn open_any(path: &Path, cache_bytes: u64, deadline: Duration) -> Result<SledStore, OpenError> {
-    open_any_with(path, deadline, engine(cache_bytes))
+    let mut store = open_any_with(path, deadline, engine(cache_bytes))?;
+    store.set_cache_bytes(cache_bytes - cache_bytes / ENGINE_CACHE_SHARE);
+    Ok(store)
 }
 
 fn open_any_with(
@@ -153,6 +155,12 @@ fn try_open(
             let of = kind.map(|name| format!(" of kind {name:?}")).unwrap_or_default();
             Err(OpenError::Rule { dir, stored: format!("{stored}{of}"), accept })
         }
+        Err(Fault::NoThread(cause)) => Err(OpenError::Io {
+            attempt: "start a thread to open",
+            path: path.to_path_buf(),
+            cause,
+            remedy: "raise the limit on processes and threads (ulimit -u, pids.max), or stop other processes",
+        }),
         Err(fault) => Ok(Attempt::Unusable(fault.to_string())),
     }
 }
