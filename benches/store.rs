@@ -9,7 +9,7 @@
 use std::time::{Duration, Instant};
 
 use dedupd::clock::monotonic;
-use dedupd::dedupe::{Block, Coordinates, HashKind, Identity};
+use dedupd::dedupe::{Block, HashKind, Identity};
 use dedupd::ports::{Head, Store};
 use dedupd::store::{Binding, SledStore, open};
 
@@ -39,7 +39,7 @@ fn main() {
     let start = monotonic();
     let mut seen = 0;
     let mut visit = |_, _| seen += 1;
-    store.scan(0, &mut |view| view.for_each(&mut visit).map_err(|e| panic!("{e}"))).unwrap();
+    store.scan(0.into(), &mut |view| view.for_each(&mut visit).map_err(|e| panic!("{e}"))).unwrap();
     assert_eq!(seen, total);
     rate("scan of every identity", total, "ids/s", start);
     // The first commit after the start.
@@ -64,7 +64,7 @@ fn rolling(millions: u64) {
     let start = monotonic();
     for first in (0..total).step_by(usize::try_from(IDS_PER_BLOCK).unwrap()) {
         append(&mut store, 0, first, IDS_PER_BLOCK);
-        store.expire(0, first.saturating_sub(window)).unwrap();
+        store.expire(0.into(), first.saturating_sub(window)).unwrap();
     }
     rate("append and expire, rolling window", total, "ids/s", start);
     store.sync().unwrap();
@@ -99,7 +99,7 @@ fn lookups(store: &SledStore, range: u64, what: &str) {
     let start = monotonic();
     for _ in 0..count {
         let offset = random.u64(0..range);
-        let owns = store.owns(Coordinates { partition: 0, offset }, identity(0, offset)).unwrap();
+        let owns = store.owns(0.into(), offset, identity(0, offset)).unwrap();
         assert_eq!(owns, Some(true));
     }
     rate(what, count, "look-ups/s", start);
@@ -129,7 +129,7 @@ fn append(store: &mut SledStore, partition: u32, first: u64, count: u64) {
     let time = i64::try_from(first / 100).unwrap();
     let block = Block {
         hash: HashKind::Xxh3,
-        partition,
+        window: partition.into(),
         first,
         next: first + count,
         time_first_ms: time,

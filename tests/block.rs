@@ -12,7 +12,7 @@ fn golden() -> Block {
     let identity = |i: u8| Identity(std::array::from_fn(|j| 16 * i + u8::try_from(j).unwrap()));
     Block {
         hash: HashKind::SipHash { key_id: 0x1122_3344_5566_7788 },
-        partition: 42,
+        window: 42.into(),
         first,
         next: first + 100_000,
         time_first_ms: 1_700_000_000_000,
@@ -62,7 +62,7 @@ prop_compose! {
         let entries: Vec<_> = (seed..).zip(owners).map(|(i, at)| (at, Identity(i.wrapping_mul(seed | 1).to_le_bytes()))).collect();
         Block {
             hash: key_id.map_or(HashKind::Xxh3, |key_id| HashKind::SipHash { key_id }),
-            partition,
+            window: partition.into(),
             first,
             next: entries.last().map_or(first, |(last, _)| last + 1) + tail,
             time_first_ms: times.0,

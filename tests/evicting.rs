@@ -82,7 +82,7 @@ impl History {
             return;
         }
         self.ledger.owners.extend(self.window.pending().iter().copied());
-        let blocks = self.window.blocks(HashKind::Xxh3, 0, self.next..at, 100);
+        let blocks = self.window.blocks(HashKind::Xxh3, 0.into(), self.next..at, 100);
         self.ledger.blocks.extend(blocks.iter().map(Block::encode));
         let first = self.window.commit(at);
         self.ledger.owners.retain(|owner, _| *owner >= first);

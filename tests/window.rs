@@ -129,7 +129,7 @@ fn blocks_restore_the_window_they_were_cut_from() {
         pass(&mut window, 10 + at, 10 + at, T + at.cast_signed() * HOUR / 10);
     }
     window.observe(Some(T + 20 * HOUR), T + 20 * HOUR);
-    let blocks = window.blocks(HashKind::Xxh3, 3, 5..120, 8);
+    let blocks = window.blocks(HashKind::Xxh3, 3.into(), 5..120, 8);
     assert_eq!((blocks[0].first, blocks.last().unwrap().next), (5, 120));
     assert!(blocks.windows(2).all(|pair| pair[0].next == pair[1].first), "they cover the range");
     assert!(blocks.iter().all(|block| block.entries.len() <= 8));
@@ -156,7 +156,7 @@ fn a_block_beyond_the_committed_offset_is_cut() {
     for at in 0..10 {
         pass(&mut source, at, at, T + at.cast_signed());
     }
-    let bytes = source.blocks(HashKind::Xxh3, 0, 0..10, 100)[0].encode();
+    let bytes = source.blocks(HashKind::Xxh3, 0.into(), 0..10, 100)[0].encode();
     let mut window = window(Duration::from_hours(1), u64::MAX);
     assert_eq!(window.restore(&BlockView::verified(&bytes).unwrap(), 6), Ok(6));
     assert_eq!((window.ids(), window.next()), (6, 6));

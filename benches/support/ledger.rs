@@ -53,7 +53,7 @@ impl Ledger for Array {
 pub fn block(entries: Vec<(Offset, Identity)>) -> Block {
     Block {
         hash: HashKind::Xxh3,
-        partition: 0,
+        window: 0.into(),
         first: entries[0].0,
         next: entries[entries.len() - 1].0 + 1,
         time_first_ms: 0,

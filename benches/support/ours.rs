@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use dedupd::dedupe::window::CHUNK;
 use dedupd::dedupe::{
-    BloomLimits, Coordinates, HashKind, Identity, Look, Offset, Owners, TimeSource, Verdict, Window,
-    WindowLimits,
+    BloomLimits, HashKind, Identity, Look, Offset, Owners, TimeSource, Verdict, Window, WindowLimits,
 };
 use dedupd::ports::{Head, Store, StoreError};
 use dedupd::store::{Binding, SledStore, open};
@@ -60,7 +59,7 @@ impl<L: Ledger> Ours<L> {
 
     fn commit(&mut self) {
         let covered = self.window.next()..self.at;
-        for block in self.window.blocks(HashKind::Xxh3, 0, covered, BLOCK_IDS) {
+        for block in self.window.blocks(HashKind::Xxh3, 0.into(), covered, BLOCK_IDS) {
             if !block.entries.is_empty() {
                 self.ledger.append(&block.entries);
             }
@@ -134,12 +133,11 @@ impl Stored {
 impl Owners for Stored {
     type Error = StoreError;
     fn identity_of(&self, owner: Offset) -> Result<Option<Identity>, StoreError> {
-        self.store.identity_of(Coordinates { partition: 0, offset: owner })
+        self.store.identity_of(0.into(), owner)
     }
 
     fn owns(&self, owner: Offset, identity: Identity) -> Result<bool, StoreError> {
-        let at = Coordinates { partition: 0, offset: owner };
-        self.store.owns(at, identity).map(|owns| owns == Some(true))
+        self.store.owns(0.into(), owner, identity).map(|owns| owns == Some(true))
     }
 }
 
@@ -152,7 +150,7 @@ impl Ledger for Stored {
         self.store.append(&block, head).unwrap();
     }
     fn expire(&mut self, first: Offset) {
-        self.store.expire(0, first).unwrap();
+        self.store.expire(0.into(), first).unwrap();
     }
     fn disk_bytes(&self) -> Option<u64> {
         Some(self.store.disk_bytes().unwrap())

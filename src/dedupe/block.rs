@@ -7,7 +7,7 @@
 //! | 4 | magic and version, `DDB1` |
 //! | 1 | hash kind: 0 = XXH3-128, 1 = `SipHash` 128 |
 //! | 8 | hash key id (0 for XXH3) |
-//! | 4 | partition |
+//! | 4 | window id: kind and partition |
 //! | 8 | first offset covered |
 //! | 8 | next offset, one past the last covered |
 //! | 8 | stream time at the first record, ms since the epoch |
@@ -22,7 +22,7 @@
 
 mod deltas;
 
-use super::{HashKind, Identity, Offset, PartitionId};
+use super::{HashKind, Identity, Offset, WindowId};
 pub use deltas::BlockParts;
 use deltas::{Deltas, push_varint, rank_of};
 
@@ -30,13 +30,13 @@ const MAGIC: [u8; 4] = *b"DDB1";
 const HEADER_BYTES: usize = 4 + 1 + 8 + 4 + 8 + 8 + 8 + 8 + 4;
 const CRC_BYTES: usize = 4;
 
-/// The identities of one contiguous range of raw offsets of one partition.
+/// The identities of one kind in one contiguous range of raw offsets of one partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Block {
     /// The hash of the identities.
     pub hash: HashKind,
-    /// Partition of the raw topic.
-    pub partition: PartitionId,
+    /// The window that the identities belong to.
+    pub window: WindowId,
     /// First raw offset covered by the block (not necessarily an owner).
     pub first: Offset,
     /// One past the last raw offset covered by the block.
@@ -90,7 +90,7 @@ impl Block {
         out.extend_from_slice(&MAGIC);
         out.push(kind);
         out.extend_from_slice(&key_id.to_le_bytes());
-        out.extend_from_slice(&self.partition.to_le_bytes());
+        out.extend_from_slice(&self.window.number().to_le_bytes());
         out.extend_from_slice(&self.first.to_le_bytes());
         out.extend_from_slice(&self.next.to_le_bytes());
         out.extend_from_slice(&self.time_first_ms.to_le_bytes());
@@ -167,7 +167,7 @@ impl<'a> BlockView<'a> {
         let key_id = u64::from_le_bytes(take(content, 5)?);
         let header = Block {
             hash: hash_of(kind, key_id)?,
-            partition: u32::from_le_bytes(take(content, 13)?),
+            window: WindowId::numbered(u32::from_le_bytes(take(content, 13)?)),
             first: u64::from_le_bytes(take(content, 17)?),
             next: u64::from_le_bytes(take(content, 25)?),
             time_first_ms: i64::from_le_bytes(take(content, 33)?),
@@ -262,7 +262,7 @@ mod tests {
     fn sample() -> Block {
         Block {
             hash: HashKind::SipHash { key_id: 0xfeed },
-            partition: 7,
+            window: 7.into(),
             first: 1_000,
             next: 1_400,
             time_first_ms: 1_700_000_000_000,

@@ -1,5 +1,8 @@
 //! Kinds of records. Each kind has its own window, and stores its identities in its own blocks.
 
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::id_source::IdSource;
@@ -39,17 +42,56 @@ impl KindId {
         Self(number)
     }
 
-    /// The window id: the number under which this kind's blocks of a partition are stored. For the unnamed kind it is
-    /// the number of the partition.
+    /// The window of this kind in a partition.
     #[must_use]
-    pub fn filed(self, partition: PartitionId) -> PartitionId {
-        (u32::from(self.0) << PARTITION_BITS) | (partition % MOST_PARTITIONS)
+    pub fn window(self, partition: PartitionId) -> WindowId {
+        WindowId((u32::from(self.0) << PARTITION_BITS) | (partition % MOST_PARTITIONS))
+    }
+}
+
+/// Identifies the window of one kind in one partition, in the local store and in blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct WindowId(u32);
+
+impl WindowId {
+    /// The id with this number, as stored.
+    #[must_use]
+    pub fn numbered(number: u32) -> Self {
+        Self(number)
     }
 
-    /// Kind and partition of a window id.
+    /// Its number, as stored. For the unnamed kind it is the number of the partition.
     #[must_use]
-    pub fn of_filed(number: PartitionId) -> (Self, PartitionId) {
-        (Self(u16::try_from(number >> PARTITION_BITS).unwrap_or(0)), number % MOST_PARTITIONS)
+    pub fn number(self) -> u32 {
+        self.0
+    }
+
+    /// Its kind.
+    #[must_use]
+    pub fn kind(self) -> KindId {
+        KindId(u16::try_from(self.0 >> PARTITION_BITS).unwrap_or(0))
+    }
+
+    /// Its partition.
+    #[must_use]
+    pub fn partition(self) -> PartitionId {
+        self.0 % MOST_PARTITIONS
+    }
+}
+
+/// The window of the unnamed kind.
+impl From<PartitionId> for WindowId {
+    fn from(partition: PartitionId) -> Self {
+        KindId::UNNAMED.window(partition)
+    }
+}
+
+/// The partition, and the number of a named kind: `3`, or `3 (kind 25378)`.
+impl fmt::Display for WindowId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.partition())?;
+        if self.kind() == KindId::UNNAMED { Ok(()) } else { write!(f, " (kind {})", self.kind().number()) }
     }
 }
 
@@ -95,9 +137,12 @@ mod tests {
         for (kind, partition) in
             [(KindId::UNNAMED, 0), (KindId::UNNAMED, 131_071), (KindId::named("payments"), 40)]
         {
-            assert_eq!(KindId::of_filed(kind.filed(partition)), (kind, partition));
+            let window = kind.window(partition);
+            assert_eq!((window.kind(), window.partition()), (kind, partition));
+            assert_eq!(WindowId::numbered(window.number()), window);
         }
-        assert_eq!(KindId::UNNAMED.filed(17), 17);
+        assert_eq!((WindowId::from(17).number(), WindowId::from(17).to_string()), (17, "17".to_owned()));
+        assert_eq!(KindId::named("payments").window(40).to_string(), "40 (kind 25378)");
         // Part of the persistent format of blocks: must never change.
         assert_eq!(KindId::named("payments").number(), 25_378);
         assert!((0..40_000).all(|number| KindId::named(&number.to_string()) != KindId::UNNAMED));

@@ -36,7 +36,7 @@ pub use growth::IndexBytes;
 pub use id_source::{IdSource, IdSourceError};
 pub use identity::{Fields, HashKind, Hasher, Identity, IdentityRule};
 pub use index::{Index, Look};
-pub use kind::{KindId, KindRule, MOST_PARTITIONS};
+pub use kind::{KindId, KindRule, MOST_PARTITIONS, WindowId};
 pub use stream_time::TimeSource;
 pub use verdict::Verdict;
 pub use window::{Bounds, Lost, Owners, Window, WindowLimits};

@@ -32,7 +32,7 @@ use super::index::{Index, Look};
 use super::marks::Marks;
 use super::stream_time::{StreamTime, TimeSource};
 use super::verdict::{self, Verdict};
-use super::{HashKind, Identity, Offset, PartitionId};
+use super::{HashKind, Identity, Offset, WindowId};
 
 mod filters;
 mod forget;
@@ -195,7 +195,7 @@ impl Window {
     pub fn blocks(
         &mut self,
         hash: HashKind,
-        partition: PartitionId,
+        window: WindowId,
         covered: Range<Offset>,
         most: usize,
     ) -> Vec<Block> {
@@ -203,7 +203,7 @@ impl Window {
         let opened = self.time.opened_ms();
         let empty = |first: Offset, ms: i64| Block {
             hash,
-            partition,
+            window,
             first,
             next: covered.end,
             time_first_ms: ms,

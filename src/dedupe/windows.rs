@@ -70,9 +70,8 @@ impl Windows {
         self.0.iter_mut().filter_map(|entry| Some((entry.kind, entry.window.as_mut()?)))
     }
 
-    /// The window of a block with this window id; `None` when its kind is not configured.
-    pub fn of_block(&mut self, filed: PartitionId) -> Option<&mut Window> {
-        let (kind, _) = KindId::of_filed(filed);
+    /// The window of a kind; `None` when the kind is not configured.
+    pub fn of_kind(&mut self, kind: KindId) -> Option<&mut Window> {
         self.iter_mut().find(|(own, _)| *own == kind).map(|(_, window)| window)
     }
 
@@ -103,10 +102,10 @@ impl Windows {
             if kind == KindId::UNNAMED || window.pending().is_empty() {
                 continue;
             }
-            blocks.extend(window.blocks(hash, kind.filed(partition), covered.clone(), most));
+            blocks.extend(window.blocks(hash, kind.window(partition), covered.clone(), most));
         }
         if let Some(window) = self.get_mut(0) {
-            blocks.extend(window.blocks(hash, partition, covered.clone(), most));
+            blocks.extend(window.blocks(hash, partition.into(), covered.clone(), most));
         }
         blocks
     }
@@ -133,7 +132,7 @@ impl Windows {
 
     /// Restores a whole stored block; returns false when its kind is no longer configured.
     pub fn restore(&mut self, view: &BlockView<'_>) -> Result<bool, BlockError> {
-        let Some(window) = self.of_block(view.header.partition) else { return Ok(false) };
+        let Some(window) = self.of_kind(view.header.window.kind()) else { return Ok(false) };
         window.restore(view, Offset::MAX).map(|_| true)
     }
 

@@ -16,7 +16,7 @@ use super::sizes::metadata_bytes;
 use super::time::ahead_of_wall_ms;
 use super::worker::{Core, World};
 use crate::clock::Clock;
-use crate::dedupe::{Block, KindId, PartitionId, Windows};
+use crate::dedupe::{Block, PartitionId, WindowId, Windows};
 use crate::ports::{Failure, Head, Position, Remedy, Sink, Source, Store, StoreError};
 
 /// Time limit of one blocking broker call.
@@ -42,9 +42,9 @@ impl<W: World> Core<W> {
         self.sink.drain(self.options.transaction_timeout)?;
         failpoint::pass("after_drain");
         let mut previous = None;
-        for (filed, block) in &blocks {
-            let (_, partition) = KindId::of_filed(*filed);
-            let origin = self.origin_of(*filed, previous.replace(partition) != Some(partition));
+        for (window, block) in &blocks {
+            let partition = window.partition();
+            let origin = self.origin_of(*window, previous.replace(partition) != Some(partition));
             self.sink.put_state(partition, &origin.render(), block)?;
             self.tally.block(block.len());
         }
@@ -69,7 +69,7 @@ impl<W: World> Core<W> {
 
     /// Writes the blocks of the open transaction to the local store and returns them encoded. If the last block of a
     /// partition is in the store, the earlier ones of the transaction are too.
-    fn store_blocks(&mut self) -> Result<Vec<(PartitionId, Vec<u8>)>, WorkerError> {
+    fn store_blocks(&mut self) -> Result<Vec<(WindowId, Vec<u8>)>, WorkerError> {
         let mut blocks = Vec::new();
         for partition in self.partitions.open_mut() {
             let state_next = partition.state_next;
@@ -81,7 +81,7 @@ impl<W: World> Core<W> {
                 }
                 let head = Head { tail: Some((tail.crc, tail.next)), ..partition.head() };
                 self.store.append(&block, head)?;
-                blocks.push((block.partition, encoded));
+                blocks.push((block.window, encoded));
             }
         }
         Ok(blocks)
@@ -157,12 +157,12 @@ impl<W: World> Core<W> {
         let needed = partition.commit(state_end);
         partition.note_accepted();
         for (kind, first) in needed {
-            let filed = kind.filed(id);
+            let window = kind.window(id);
             if let Some(forgotten) = &forgotten {
                 let head = partition.head();
-                StoreError::unless_lease_lost(self.store.forget(filed, &forgotten.offsets(), head))?;
+                StoreError::unless_lease_lost(self.store.forget(window, &forgotten.offsets(), head))?;
             }
-            StoreError::unless_lease_lost(self.store.expire(filed, first))?;
+            StoreError::unless_lease_lost(self.store.expire(window, first))?;
         }
         Ok(())
     }
@@ -176,8 +176,8 @@ impl<W: World> Core<W> {
         self.tally.clear();
         for partition in self.partitions.open_mut() {
             let stored = partition.open.as_ref().is_some_and(|open| open.tail.is_some());
-            let filed = self.options.kinds.filed(partition.id);
-            let mut cut = || cut_back(&mut self.store, &filed, partition.committed);
+            let windows = self.options.kinds.windows_of(partition.id);
+            let mut cut = || cut_back(&mut self.store, &windows, partition.committed);
             if stored && StoreError::unless_lease_lost(cut())?.is_none() {
                 partition.unload();
             } else {

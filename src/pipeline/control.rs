@@ -8,7 +8,7 @@ use super::partition::{Open, Partition};
 use super::worker::{Core, World};
 use crate::clock::Clock;
 use crate::control::{Answer, Part, Place, Request, RequestError};
-use crate::dedupe::{ForgetRecord, Identity, Look, Offset, PartitionId, Window};
+use crate::dedupe::{ForgetRecord, Identity, KindId, Look, Offset, PartitionId, Window};
 use crate::ports::{Sink, Store, StoreError};
 
 /// The owner of an identity that is a false positive of a filter: no record has it.
@@ -47,8 +47,7 @@ impl<W: World> Core<W> {
                 Some(windows) => {
                     answer.looked_into.push(partition.id);
                     for (kind, window) in windows.iter() {
-                        let filed = kind.filed(partition.id);
-                        answer.places.extend(self.places(partition, (filed, window), request.identity)?);
+                        answer.places.extend(self.places(partition, (kind, window), request.identity)?);
                     }
                 }
                 None => answer.not_ready.push(partition.id),
@@ -60,25 +59,25 @@ impl<W: World> Core<W> {
     fn places(
         &self,
         partition: &Partition,
-        (filed, window): (PartitionId, &Window),
+        (kind, window): (KindId, &Window),
         identity: Identity,
     ) -> Result<Vec<Place>, StoreError> {
         let look = Look::at(identity);
-        let kind = self.options.kinds.name_of(filed);
+        let (window_id, name) = (kind.window(partition.id), self.options.kinds.name_of(kind));
         let place = |offset, time_ms, part| Place {
             partition: partition.id,
-            kind: kind.map(str::to_owned),
+            kind: name.map(str::to_owned),
             offset,
             time_ms,
             part,
             slice_ms: window.slice_begin(time_ms),
         };
-        let owners = window.owners(&look, &Stored { store: &self.store, partition: filed })?;
+        let owners = window.owners(&look, &Stored { store: &self.store, window: window_id })?;
         let mut places: Vec<Place> =
             owners.iter().map(|(owner, time_ms)| place(Some(*owner), *time_ms, Part::Exact)).collect();
         let Some(slice_ms) = window.slice_of(&look) else { return Ok(places) };
         // A filter bit does not contain the owner; the blocks do.
-        self.store.scan(filed, &mut |view| {
+        self.store.scan(window_id, &mut |view| {
             let stored = view.owners_of(identity).map_err(|e| unusable(partition.id, &e))?;
             let older = stored.into_iter().filter(|owner| owners.iter().all(|(known, _)| known != owner));
             places.extend(older.map(|owner| place(Some(owner), view.header.time_first_ms, Part::Bloom)));
@@ -128,8 +127,8 @@ impl<W: World> Core<W> {
             owners.entry(place.partition).or_default().insert(place.offset.unwrap_or(NO_OWNER));
         }
         for (partition, owners) in &mut owners {
-            for filed in self.options.kinds.filed(*partition) {
-                self.store.scan(filed, &mut |view| {
+            for window in self.options.kinds.windows_of(*partition) {
+                self.store.scan(window, &mut |view| {
                     owners.extend(view.owners_of(identity).map_err(|e| unusable(*partition, &e))?);
                     Ok(())
                 })?;

@@ -154,7 +154,7 @@ impl Tails {
 
 fn push(groups: &mut Vec<Group>, at: Offset, origin: Origin, (block, bytes): (Block, Vec<u8>)) {
     let tail = Tail { crc: Block::checksum(&bytes), next: block.next, from: Some(at) };
-    let is_unnamed = KindId::of_filed(block.partition).0 == KindId::UNNAMED;
+    let is_unnamed = block.window.kind() == KindId::UNNAMED;
     if let Some(last) = groups.last_mut().filter(|last| last.continues_with(&origin, &block)) {
         last.at = at;
         last.first = last.first.min(block.first);

@@ -167,7 +167,7 @@ impl<W: World> Core<W> {
 
     /// Forgets all owners at or beyond `from`, because other records will be read at their offsets.
     pub(super) fn forget_from(&mut self, id: PartitionId, from: Offset) -> Result<(), WorkerError> {
-        cut_back(&mut self.store, &self.options.kinds.filed(id), from)?;
+        cut_back(&mut self.store, &self.options.kinds.windows_of(id), from)?;
         if let Some(partition) = self.partitions.get_mut(id) {
             partition.rewound = true;
             partition.windows.iter_mut().for_each(|windows| windows.truncate(from));

@@ -1,7 +1,7 @@
 //! The kinds of records and their settings.
 
 use crate::config::OnProbable;
-use crate::dedupe::{Fields, Fingerprint, KindId, KindRule, PartitionId, TimeSource, WindowLimits};
+use crate::dedupe::{Fields, Fingerprint, KindId, KindRule, PartitionId, TimeSource, WindowId, WindowLimits};
 
 /// The settings of one kind.
 #[derive(Debug, Clone)]
@@ -55,15 +55,14 @@ impl Kinds {
         self.0.iter().filter(|kind| kind.window.is_some()).count() as u64
     }
 
-    /// The window ids under which a partition's blocks are stored. The partition's own number is the last: what the
-    /// store reports for that one applies to all.
+    /// The windows of a partition. That of the unnamed kind is the last: what the store reports for it applies to all.
     #[must_use]
-    pub fn filed(&self, partition: PartitionId) -> Vec<PartitionId> {
+    pub fn windows_of(&self, partition: PartitionId) -> Vec<WindowId> {
         self.0
             .iter()
             .rev()
             .filter(|kind| kind.window.is_some())
-            .map(|kind| kind.id.filed(partition))
+            .map(|kind| kind.id.window(partition))
             .collect()
     }
 
@@ -91,10 +90,9 @@ impl Kinds {
         self.0.iter().find_map(|kind| kind.window).map_or_else(TimeSource::default, |window| window.time)
     }
 
-    /// The name of the kind that a block belongs to; `None` for the unnamed one.
+    /// The name of a kind; `None` for the unnamed one.
     #[must_use]
-    pub fn name_of(&self, filed: PartitionId) -> Option<&str> {
-        let (id, _) = KindId::of_filed(filed);
+    pub fn name_of(&self, id: KindId) -> Option<&str> {
         self.0.iter().skip(1).find(|kind| kind.id == id).map(|kind| kind.name.as_str())
     }
 }

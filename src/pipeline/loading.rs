@@ -13,21 +13,19 @@ use super::partition::Phase;
 use super::safeguard::Safeguard;
 use super::worker::{Core, World};
 use crate::clock::Clock;
-use crate::dedupe::{
-    BlockError, Coordinates, Identity, KindId, Offset, Owners, PartitionId, Window, Windows,
-};
+use crate::dedupe::{BlockError, Identity, KindId, Offset, Owners, PartitionId, Window, WindowId, Windows};
 use crate::metrics::RestoreSource;
 use crate::ports::{Committed, Store, StoreError};
 
 /// How often a load logs its progress.
 const LOG_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The stored owners of one partition.
+/// The stored owners of one window.
 pub struct Stored<'a, T> {
     /// The store.
     pub store: &'a T,
-    /// Partition of the raw topic.
-    pub partition: PartitionId,
+    /// The window.
+    pub window: WindowId,
 }
 
 impl<T: Store> Owners for Stored<'_, T> {
@@ -38,7 +36,7 @@ impl<T: Store> Owners for Stored<'_, T> {
     }
 
     fn owns(&self, owner: Offset, identity: Identity) -> Result<bool, StoreError> {
-        self.look_up(owner, |store, at| store.owns(at, identity))
+        self.look_up(owner, |store, window, owner| store.owns(window, owner, identity))
     }
 }
 
@@ -47,42 +45,41 @@ impl<T: Store> Stored<'_, T> {
     fn look_up<A>(
         &self,
         owner: Offset,
-        read: impl FnOnce(&T, Coordinates) -> Result<Option<A>, StoreError>,
+        read: impl FnOnce(&T, WindowId, Offset) -> Result<Option<A>, StoreError>,
     ) -> Result<A, StoreError> {
-        let at = Coordinates { partition: self.partition, offset: owner };
-        let missing =
-            || StoreError::Corrupt(format!("the owner {at} is in the window, but not in the local store"));
-        read(self.store, at)?.ok_or_else(missing)
+        let missing = || {
+            let at = self.window;
+            StoreError::Corrupt(format!(
+                "the owner {at}@{owner} is in the window, but not in the local store"
+            ))
+        };
+        read(self.store, self.window, owner)?.ok_or_else(missing)
     }
 }
 
-/// Removes the owners at or beyond `from` from the store, for each of these window ids. The unnamed kind, the last one, goes
+/// Removes the owners at or beyond `from` from the store, for each of these windows. The unnamed kind, the last one, goes
 /// first: its head stands for all kinds, so it must not claim them complete when the machine loses the writes that follow.
-pub(super) fn cut_back(
-    store: &mut impl Store,
-    filed: &[PartitionId],
-    from: Offset,
-) -> Result<(), StoreError> {
-    filed.iter().rev().try_for_each(|number| store.truncate(*number, from).map(drop))
+pub(super) fn cut_back(store: &mut impl Store, windows: &[WindowId], from: Offset) -> Result<(), StoreError> {
+    windows.iter().rev().try_for_each(|window| store.truncate(*window, from).map(drop))
 }
 
-/// Forgets all blocks filed under these numbers, in the same order for the same reason.
-pub(super) fn clear(store: &mut impl Store, filed: &[PartitionId]) -> Result<(), StoreError> {
-    filed.iter().rev().try_for_each(|number| store.clear(*number))
+/// Removes all blocks of these windows, in the same order for the same reason.
+pub(super) fn clear(store: &mut impl Store, windows: &[WindowId]) -> Result<(), StoreError> {
+    windows.iter().rev().try_for_each(|window| store.clear(*window))
 }
 
-/// Reads the owners of a partition below `trusted` into an empty window and sets its stream time, in
+/// Reads the owners of a window below `trusted` into an empty window and sets its stream time, in
 /// epoch milliseconds. For the command-line tools; a worker reads in slices.
 pub fn load_window(
     store: &impl Store,
-    partition: PartitionId,
+    id: WindowId,
     (trusted, stream_time_ms): (Offset, i64),
     window: &mut Window,
 ) -> Result<(), StoreError> {
-    window.reserve(store.ids(partition)?);
-    store.scan(partition, &mut |view| {
+    window.reserve(store.ids(id)?);
+    store.scan(id, &mut |view| {
         let restored = window.restore(view, trusted).map(drop);
-        restored.map_err(|error| unusable(partition, &error))
+        restored.map_err(|error| unusable(id.partition(), &error))
     })?;
     window.set_stream_time(stream_time_ms);
     Ok(())
@@ -184,7 +181,7 @@ impl<W: World> Core<W> {
         next: Next,
     ) -> Result<(), WorkerError> {
         let trusted = if self.options.keeps(Safeguard::Claims) { trusted } else { Offset::MAX };
-        let head = self.store.head(id)?.unwrap_or_default();
+        let head = self.store.head(id.into())?.unwrap_or_default();
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
         partition.state_next = head.state_next;
         partition.forgets = head.forgets;
@@ -220,7 +217,7 @@ impl<W: World> Core<W> {
     fn begin_reading(&mut self, id: PartitionId, kinds: Vec<KindId>, task: Task) -> Result<(), WorkerError> {
         let mut total = 0;
         for kind in &kinds {
-            total += self.store.ids(kind.filed(id))?;
+            total += self.store.ids(kind.window(id))?;
         }
         let now = self.clock.elapsed();
         let loading = Loading { since: now, logged: now, task, kinds, from: None, ids: 0, total };
@@ -253,13 +250,13 @@ impl<W: World> Core<W> {
         let Phase::Loading(loading) = &mut partition.phase else { return Ok(()) };
         let Some(windows) = partition.windows.as_mut() else { return Ok(()) };
         while let Some(kind) = loading.kinds.last().copied() {
-            let filed = kind.filed(id);
-            let Some(window) = windows.of_block(filed) else { return Ok(()) };
+            let window_id = kind.window(id);
+            let Some(window) = windows.of_kind(kind) else { return Ok(()) };
             if let (None, Task::Windows { .. }) = (loading.from, &loading.task) {
-                window.reserve(store.ids(filed)?);
+                window.reserve(store.ids(window_id)?);
             }
             let (task, read) = (&loading.task, &mut loading.ids);
-            let rest = store.scan_from(filed, loading.from.unwrap_or(0), &mut |view| {
+            let rest = store.scan_from(window_id, loading.from.unwrap_or(0), &mut |view| {
                 let result = match task {
                     Task::Windows { trusted, .. } => window.restore(view, *trusted).map(drop),
                     Task::Filters { .. } => window.refill(view, partition.committed),

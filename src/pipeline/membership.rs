@@ -8,7 +8,7 @@ use super::failpoint;
 use super::partition::Partition;
 use super::worker::{Core, World};
 use crate::clock::Clock;
-use crate::dedupe::{KindId, PartitionId};
+use crate::dedupe::{PartitionId, WindowId};
 use crate::ports::{Failure, GroupEvent, Remedy, Source, StateLog, Store, StoreError};
 
 /// A member replaced more often than this within [`FENCE_PERIOD`] competes with another process. A single process can
@@ -97,7 +97,7 @@ impl<W: World> Core<W> {
     fn close(&mut self, id: PartitionId) -> Result<(), WorkerError> {
         let Some(partition) = self.partitions.remove(id) else { return Ok(()) };
         if partition.is_running() && partition.open.is_none() {
-            StoreError::unless_lease_lost(self.store.set_head(id, partition.head()))?;
+            StoreError::unless_lease_lost(self.store.set_head(id.into(), partition.head()))?;
         }
         self.log.close(id)?;
         Ok(())
@@ -105,9 +105,9 @@ impl<W: World> Core<W> {
 
     /// Another worker of this process holds the partition's local state. This worker will receive a revocation, or
     /// has to take the state back and load it again.
-    pub(super) fn taken(&mut self, filed: PartitionId) -> Failure {
+    pub(super) fn lease_lost(&mut self, window: WindowId) -> Failure {
         let now = self.clock.elapsed();
-        let (_, id) = KindId::of_filed(filed);
+        let id = window.partition();
         if let Some(partition) = self.partitions.get_mut(id) {
             partition.unload();
             if !partition.is_running() {
@@ -117,7 +117,7 @@ impl<W: World> Core<W> {
                 }
             }
         }
-        let what = StoreError::LeaseLost(id).to_string();
+        let what = StoreError::LeaseLost(window).to_string();
         Failure::new(Remedy::Abort, what)
     }
 

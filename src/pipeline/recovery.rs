@@ -72,8 +72,13 @@ impl<W: World> Core<W> {
     /// Takes the partition's local state. The state in memory is valid only if no other worker held the local state
     /// meanwhile.
     fn take_local_state(&mut self, id: PartitionId) {
-        let unchanged: Vec<bool> =
-            self.options.kinds.filed(id).into_iter().map(|filed| self.store.acquire_lease(filed)).collect();
+        let unchanged: Vec<bool> = self
+            .options
+            .kinds
+            .windows_of(id)
+            .into_iter()
+            .map(|window| self.store.acquire_lease(window))
+            .collect();
         if unchanged.contains(&false)
             && let Some(partition) = self.partitions.get_mut(id)
         {
@@ -188,7 +193,7 @@ impl<W: World> Core<W> {
         }
         // The last restore ended early: the local state did not lead to the last committed block, so it is not used.
         let ended_early = self.partitions.get(id).is_some_and(|partition| partition.early_ends > 0);
-        let head = self.store.head(id)?.filter(|_| !ended_early);
+        let head = self.store.head(id.into())?.filter(|_| !ended_early);
         let state_low = self.partitions.get(id).and_then(|partition| partition.agreed).unwrap_or(0);
         let plan = match (head, answer.offset) {
             (Some(_), Some(confirmed)) if !self.options.keeps(Safeguard::Tails) => Plan::Load { confirmed },
@@ -216,7 +221,7 @@ impl<W: World> Core<W> {
             windows.commit(partition.next);
         }
         if partition.open.as_ref().is_some_and(|open| open.tail.is_some()) {
-            cut_back(&mut self.store, &self.options.kinds.filed(id), partition.committed)?;
+            cut_back(&mut self.store, &self.options.kinds.windows_of(id), partition.committed)?;
         }
         partition.abort();
         self.start(source, id, None)
@@ -234,7 +239,7 @@ impl<W: World> Core<W> {
         let mut windows = self.empty_windows(checkpoint);
         let from = if self.options.keeps(Safeguard::Claims) { from } else { Offset::MAX };
         for (kind, window) in windows.iter_mut() {
-            for (owner, identity) in self.store.truncate(kind.filed(id), from)? {
+            for (owner, identity) in self.store.truncate(kind.window(id), from)? {
                 if answer.offset.is_some_and(|committed| owner >= committed) {
                     window.claim(identity, owner);
                 }

@@ -76,7 +76,7 @@ impl<W: World> Core<W> {
             let id = known.answer.partition;
             // The local state of a partition that another worker owns does not count.
             let is_ours = self.partitions.get(id).is_some();
-            let head = if is_ours { self.store.head(id)? } else { None };
+            let head = if is_ours { self.store.head(id.into())? } else { None };
             let local = head.map(|head| (head.state_next, head.confirmed));
             let local_end = usable(local, &known.state, None).map(|(_, confirmed)| confirmed);
             match known.resume_point(&shown, local_end) {
@@ -259,10 +259,10 @@ impl<W: World> Core<W> {
     /// has read.
     fn void(&self, known: &Known<'_>, to: Offset, group: &Group) -> (Vec<(String, Vec<u8>)>, Option<Tail>) {
         let (mut records, mut tail) = (Vec::new(), None);
-        for filed in self.options.kinds.filed(known.answer.partition) {
+        for window in self.options.kinds.windows_of(known.answer.partition) {
             let block = Block {
                 hash: self.options.hash,
-                partition: filed,
+                window,
                 first: to,
                 next: to,
                 time_first_ms: group.times.0,
@@ -271,7 +271,7 @@ impl<W: World> Core<W> {
             };
             let encoded = block.encode();
             tail = Some(Tail { crc: Block::checksum(&encoded), next: to, from: Some(known.state.high) });
-            let origin = Origin { clean_end: None, ..self.origin_of(filed, false) };
+            let origin = Origin { clean_end: None, ..self.origin_of(window, false) };
             records.push((origin.render(), encoded));
         }
         (records, tail)

@@ -53,16 +53,14 @@ impl<W: World> Core<W> {
         let empty = self.empty_windows(checkpoint);
         let now = self.clock.elapsed();
         if usable.is_none() {
-            clear(&mut self.store, &self.options.kinds.filed(id))?;
+            clear(&mut self.store, &self.options.kinds.windows_of(id))?;
         }
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
         if usable.is_none() {
             partition.fresh(empty);
-        }
-        partition.tail = checkpoint.and_then(|c| c.tail);
-        if usable.is_none() {
             partition.forgets = 0;
         }
+        partition.tail = checkpoint.and_then(|c| c.tail);
         let covered = partition.windows.as_ref().map(Windows::next).filter(|next| *next > 0);
         let from = usable.map_or(bounds.low, |(from, _)| from);
         tracing::info!(partition = id, from, until = bounds.stable, "restoring state from the state topic");
@@ -147,11 +145,11 @@ impl<W: World> Core<W> {
         let place = || format!("topic {topic} partition {id} offset {offset}");
         if ForgetRecord::is_here(bytes) {
             let forgotten = ForgetRecord::decode(bytes).map_err(|e| WorkerError::block(&place(), &e))?;
-            let foreign = self.is_foreign((id, &place()), &origin, (forgotten.hash, id))?;
+            let foreign = self.is_foreign((id, &place()), &origin, (forgotten.hash, id.into()))?;
             return self.restore_forgotten(id, offset, (&forgotten, foreign));
         }
         let view = BlockView::verified(bytes).map_err(|e| WorkerError::block(&place(), &e))?;
-        let foreign = self.is_foreign((id, &place()), &origin, (view.header.hash, view.header.partition))?;
+        let foreign = self.is_foreign((id, &place()), &origin, (view.header.hash, view.header.window))?;
         let block = Block::decode(bytes).map_err(|e| WorkerError::block(&place(), &e))?;
         let now = self.clock.elapsed();
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
@@ -175,7 +173,7 @@ impl<W: World> Core<W> {
             // A block with an empty offset range voids all owners at or beyond it, of all kinds, also of kinds that its writer
             // had not configured.
             windows.truncate(block.next);
-            cut_back(&mut self.store, &self.options.kinds.filed(id), block.next)?;
+            cut_back(&mut self.store, &self.options.kinds.windows_of(id), block.next)?;
         }
         if !windows.restore(&view).map_err(|e| WorkerError::block("the state topic", &e))? {
             *restoring.left_out.entry(origin.kind.unwrap_or_default()).or_default() +=
@@ -214,15 +212,17 @@ impl<W: World> Core<W> {
         partition.forget(forgotten);
         // Without a stored block there is no head to update. A new head would claim that local state is complete up to
         // offset 0.
-        let Some(before) = self.store.head(id)? else { return Ok(()) };
+        let Some(before) = self.store.head(id.into())? else { return Ok(()) };
         let head = Head { state_next: offset + 1, forgets: partition.forgets, ..before };
-        for filed in self.options.kinds.filed(id) {
+        for window_id in self.options.kinds.windows_of(id) {
             let mut owners = forgotten.offsets();
-            if let Some(window) = partition.windows.as_mut().and_then(|windows| windows.of_block(filed)) {
-                let stored = Stored { store: &self.store, partition: filed };
+            if let Some(window) =
+                partition.windows.as_mut().and_then(|windows| windows.of_kind(window_id.kind()))
+            {
+                let stored = Stored { store: &self.store, window: window_id };
                 owners.extend(forget_older_owners(window, &stored, forgotten)?);
             }
-            self.store.forget(filed, &owners, head)?;
+            self.store.forget(window_id, &owners, head)?;
         }
         Ok(())
     }
@@ -283,7 +283,7 @@ impl<W: World> Core<W> {
         partition.state_next = partition.state_next.max(next);
         partition.take_over(&checkpoint.unwrap_or_default());
         let head = partition.head();
-        self.store.set_head(id, head)?;
+        self.store.set_head(id.into(), head)?;
         let took = self.clock.elapsed().saturating_sub(since);
         tracing::info!(partition = id, ids, offset = committed, ?took, "state restored from the state topic");
         self.start(source, id, Some((since, ids)))
@@ -367,7 +367,7 @@ impl Restoring {
     /// The state offset at which a later restore has to start to miss nothing, once this block is read. The unnamed kind counts
     /// for all kinds, so it is the first block of a named kind that reaches beyond what the unnamed kind covers by now.
     fn resume_after(&mut self, block: &Block, offset: Offset) -> Offset {
-        let (kind, _) = KindId::of_filed(block.partition);
+        let kind = block.window.kind();
         match &mut self.ahead {
             Some((_, next)) if kind != KindId::UNNAMED => *next = block.next.max(*next),
             None if kind != KindId::UNNAMED => self.ahead = Some((offset, block.next)),

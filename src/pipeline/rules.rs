@@ -13,7 +13,7 @@ use super::error::{Fatal, WorkerError};
 use super::options::Options;
 use super::partition::Phase;
 use super::worker::{Core, World};
-use crate::dedupe::{Fingerprint, HashKind, KindId, PartitionId, Windows};
+use crate::dedupe::{Fingerprint, HashKind, KindId, PartitionId, WindowId, Windows};
 use crate::ports::{Sink, Store};
 
 impl Options {
@@ -56,8 +56,7 @@ impl Options {
         if self.accept_change == Some(all) {
             return Ok(());
         }
-        let of =
-            self.kinds.name_of(kind.filed(0)).map(|name| format!(" of kind {name:?}")).unwrap_or_default();
+        let of = self.kinds.name_of(kind).map(|name| format!(" of kind {name:?}")).unwrap_or_default();
         let theirs = theirs.map_or("another".to_owned(), |theirs| theirs.to_string());
         let ours = self.rule_of(kind).map_or("none".to_owned(), |ours| ours.to_string());
         Err(Fatal::State(format!(
@@ -90,9 +89,9 @@ impl<W: World> Core<W> {
         &mut self,
         (id, place): (PartitionId, &str),
         origin: &Origin,
-        (hash, filed): (HashKind, PartitionId),
+        (hash, window): (HashKind, WindowId),
     ) -> Result<bool, WorkerError> {
-        let (kind, _) = KindId::of_filed(filed);
+        let kind = window.kind();
         let ours = self.options.rule_of(kind);
         let other_rule = origin.rule.zip(ours).is_some_and(|(theirs, ours)| theirs != ours);
         let Some(Phase::Restoring(restoring)) = self.partitions.get(id).map(|p| &p.phase) else {
@@ -136,7 +135,7 @@ impl<W: World> Core<W> {
         windows.filter(|(of, _)| *of == kind).for_each(|(_, window)| {
             window.truncate(0);
         });
-        Ok(self.store.clear(kind.filed(id))?)
+        Ok(self.store.clear(kind.window(id))?)
     }
 
     /// Called when the state is complete: logs the windows that are reset, and has the reset committed at once.
@@ -145,8 +144,7 @@ impl<W: World> Core<W> {
             return;
         };
         let kinds = &self.options.kinds;
-        let named: Vec<_> =
-            partition.reset_kinds.iter().filter_map(|kind| kinds.name_of(kind.filed(id))).collect();
+        let named: Vec<_> = partition.reset_kinds.iter().filter_map(|kind| kinds.name_of(*kind)).collect();
         tracing::warn!(
             partition = id,
             kinds = ?named,
@@ -163,12 +161,12 @@ impl<W: World> Core<W> {
 
     /// The key of a block in the state topic. The first block of a partition in a transaction names the kinds whose windows are
     /// reset with it.
-    pub(super) fn origin_of(&self, filed: PartitionId, is_first: bool) -> Origin {
-        let (kind, id) = KindId::of_filed(filed);
+    pub(super) fn origin_of(&self, window: WindowId, is_first: bool) -> Origin {
+        let (kind, id) = (window.kind(), window.partition());
         let reset_kinds =
             self.partitions.get(id).filter(|_| is_first).map(|p| p.reset_kinds.iter().copied().collect());
         Origin {
-            kind: self.options.kinds.name_of(filed).map(str::to_owned),
+            kind: self.options.kinds.name_of(kind).map(str::to_owned),
             rule: self.options.rule_of(kind),
             reset_kinds: reset_kinds.unwrap_or_default(),
             ..self.options.origin(self.sink.clean_end(id))

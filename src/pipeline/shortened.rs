@@ -76,7 +76,7 @@ impl<W: World> Core<W> {
             };
             tracing::warn!(
                 partition,
-                kind = self.options.kinds.name_of(kind.filed(partition)),
+                kind = self.options.kinds.name_of(kind),
                 "{}; {remedy}",
                 limit_text(limit, window, &self.options)
             );

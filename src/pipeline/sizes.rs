@@ -54,7 +54,7 @@ mod tests {
         let entries = (0..ids as u64).map(|n| (u64::MAX / ids.max(1) as u64 * n, Identity([7; 16])));
         let block = Block {
             hash: HashKind::Xxh3,
-            partition: 0,
+            window: 0.into(),
             first: 0,
             next: u64::MAX,
             time_first_ms: 0,

@@ -162,8 +162,8 @@ impl<W: World> Core<W> {
             );
             return Err(Failure::new(Remedy::Abort, what).into());
         };
-        let (policy, filed) = (kind.on_probable, kind.id.filed(at.partition));
-        let owners = Stored { store: &self.store, partition: filed };
+        let (policy, window_id) = (kind.on_probable, kind.id.window(at.partition));
+        let owners = Stored { store: &self.store, window: window_id };
         let outcome = match window.verdict(at.offset, look, &owners)? {
             Verdict::Duplicate { owner } => {
                 let owner_ms = Some(window.arrived_ms(owner)).filter(|ms| *ms > 0);

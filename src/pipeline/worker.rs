@@ -295,7 +295,7 @@ impl<W: World> Core<W> {
     fn remedy(&mut self, source: &mut W::Source, error: WorkerError) -> Result<(), Fatal> {
         let failed = match error {
             WorkerError::Fatal(fatal) => return Err(fatal),
-            WorkerError::Store(StoreError::LeaseLost(id)) => self.taken(id),
+            WorkerError::Store(StoreError::LeaseLost(window)) => self.lease_lost(window),
             WorkerError::Store(error) => {
                 return Err(Fatal::State(format!(
                     "{error}; restart: damaged state is quarantined and rebuilt from topic {}",

@@ -2,9 +2,9 @@
 
 use std::ops::ControlFlow;
 
-use crate::dedupe::{Block, BlockView, Coordinates, Identity, Offset, PartitionId};
+use crate::dedupe::{Block, BlockView, Identity, Offset, WindowId};
 
-/// How much of a partition's local state is confirmed as committed.
+/// How much of a window's local state is confirmed as committed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Head {
     /// Raw offset up to which the local blocks are known to be committed. Owners at or beyond it are unconfirmed.
@@ -20,7 +20,7 @@ pub struct Head {
     /// The last block at or before `confirmed`, in the same form: it equals the pair in the committed offset's
     /// metadata if the last block appended was not committed.
     pub settled: Option<(u32, Offset)>,
-    /// Number of times identities were forgotten in the partition, as far as this state contains them.
+    /// Number of times identities were forgotten in the window, as far as this state contains them.
     pub forgets: u64,
     /// Identities that arrived before this stream time may be missing, epoch milliseconds; 0 when none is known to
     /// be.
@@ -32,53 +32,49 @@ pub type Visit<'a> = &'a mut dyn FnMut(&BlockView<'_>) -> Result<ControlFlow<()>
 
 /// The local block store. It is a cache: every method may lose state, none may add any that was not written.
 pub trait Store {
-    /// Takes the partition: from now on only this handle may change it. Returns false when another handle may have
-    /// changed it since this one last took it. A store with a single handle always holds all partitions.
-    fn acquire_lease(&mut self, _partition: PartitionId) -> bool {
+    /// Takes the window: from now on only this handle may change it. Returns false when another handle may have
+    /// changed it since this one last took it. A store with a single handle always holds all windows.
+    fn acquire_lease(&mut self, _partition: WindowId) -> bool {
         true
     }
-    /// The head of the partition; `None` when nothing is stored.
-    fn head(&self, partition: PartitionId) -> Result<Option<Head>, StoreError>;
+    /// The head of the window; `None` when nothing is stored.
+    fn head(&self, window: WindowId) -> Result<Option<Head>, StoreError>;
     /// Appends a block and sets the head, atomically.
     fn append(&mut self, block: &Block, head: Head) -> Result<(), StoreError>;
     /// Sets the head only.
-    fn set_head(&mut self, partition: PartitionId, head: Head) -> Result<(), StoreError>;
+    fn set_head(&mut self, window: WindowId, head: Head) -> Result<(), StoreError>;
     /// Visits the blocks whose first offset is at or beyond `from`, in ascending order of first offset, until `visit`
     /// returns `Break`. Returns the `from` that continues after the last block visited; `None` at the end.
     fn scan_from(
         &self,
-        partition: PartitionId,
+        window: WindowId,
         from: Offset,
         visit: Visit<'_>,
     ) -> Result<Option<Offset>, StoreError>;
     /// Visits all blocks in ascending order of first offset. Has no time limit: a worker scans in slices instead.
     fn scan(
         &self,
-        partition: PartitionId,
+        window: WindowId,
         visit: &mut dyn FnMut(&BlockView<'_>) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
-        self.scan_from(partition, 0, &mut |view| visit(view).map(ControlFlow::Continue)).map(drop)
+        self.scan_from(window, 0, &mut |view| visit(view).map(ControlFlow::Continue)).map(drop)
     }
     /// Number of identities in the stored blocks, without reading them: for sizing and progress.
-    fn ids(&self, partition: PartitionId) -> Result<u64, StoreError>;
+    fn ids(&self, window: WindowId) -> Result<u64, StoreError>;
     /// Removes every owner at or beyond `from` and returns them.
-    fn truncate(
-        &mut self,
-        partition: PartitionId,
-        from: Offset,
-    ) -> Result<Vec<(Offset, Identity)>, StoreError>;
+    fn truncate(&mut self, window: WindowId, from: Offset) -> Result<Vec<(Offset, Identity)>, StoreError>;
     /// Removes these owners from their blocks and sets the head; ignores owners that are not stored.
-    fn forget(&mut self, partition: PartitionId, owners: &[Offset], head: Head) -> Result<(), StoreError>;
+    fn forget(&mut self, window: WindowId, owners: &[Offset], head: Head) -> Result<(), StoreError>;
     /// Removes blocks whose owners are all below `first`.
-    fn expire(&mut self, partition: PartitionId, first: Offset) -> Result<(), StoreError>;
+    fn expire(&mut self, window: WindowId, first: Offset) -> Result<(), StoreError>;
     /// The identity owned by the record at `owner`, if any.
-    fn identity_of(&self, owner: Coordinates) -> Result<Option<Identity>, StoreError>;
+    fn identity_of(&self, window: WindowId, owner: Offset) -> Result<Option<Identity>, StoreError>;
     /// Whether the record at `owner` owns this identity; `None` when it owns none.
-    fn owns(&self, owner: Coordinates, identity: Identity) -> Result<Option<bool>, StoreError> {
-        Ok(self.identity_of(owner)?.map(|known| known == identity))
+    fn owns(&self, window: WindowId, owner: Offset, identity: Identity) -> Result<Option<bool>, StoreError> {
+        Ok(self.identity_of(window, owner)?.map(|known| known == identity))
     }
-    /// Removes all state of the partition.
-    fn clear(&mut self, partition: PartitionId) -> Result<(), StoreError>;
+    /// Removes all state of the window.
+    fn clear(&mut self, window: WindowId) -> Result<(), StoreError>;
     /// Bytes on disk of all stored state; `None` where that is not known.
     fn disk_bytes(&self) -> Result<Option<u64>, StoreError> {
         Ok(None)
@@ -96,13 +92,13 @@ pub enum StoreError {
     /// A read or write failed.
     #[error("local state cannot be written or read: {0}")]
     Io(String),
-    /// Another worker of this process holds the partition.
+    /// Another worker of this process holds the window.
     #[error("the local state of partition {0} is now held by another worker of this process")]
-    LeaseLost(PartitionId),
+    LeaseLost(WindowId),
 }
 
 impl StoreError {
-    /// The result of a call; `None` when the partition is held by another worker.
+    /// The result of a call; `None` when the window is held by another worker.
     pub fn unless_lease_lost<T>(result: Result<T, Self>) -> Result<Option<T>, Self> {
         match result {
             Ok(value) => Ok(Some(value)),

@@ -61,9 +61,10 @@ pub fn filters_of(
                 .to_owned(),
         )
     })?;
-    let head =
-        store.head(partition)?.ok_or_else(|| no_filter(format!("the state has no partition {partition}")))?;
-    let window = load(store, partition, head, limits)?;
+    let head = store
+        .head(partition.into())?
+        .ok_or_else(|| no_filter(format!("the state has no partition {partition}")))?;
+    let window = load(store, partition.into(), head, limits)?;
     let copies = window.bloom().map(|bloom| bloom.copies(start_ms)).unwrap_or_default();
     if copies.is_empty() {
         let slices = window.bloom().map(Bloom::slices).unwrap_or_default();

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use serde::Serialize;
 
-use crate::dedupe::{BlockError, Identity, KindId, Offset, PartitionId};
+use crate::dedupe::{BlockError, Identity, Offset, WindowId};
 use crate::ports::{Head, Store, StoreError};
 
 /// The record that owns an identity.
@@ -22,18 +22,18 @@ pub struct Owned {
 /// the partition, about ten million identities per second.
 pub fn find(
     store: &impl Store,
-    partition: PartitionId,
+    window: WindowId,
     identity: Identity,
     range: Range<Offset>,
 ) -> Result<Option<Owned>, StoreError> {
     let mut found = None;
-    store.scan(partition, &mut |view| {
+    store.scan(window, &mut |view| {
         let header = &view.header;
         if header.next <= range.start || header.first >= range.end {
             return Ok(());
         }
         let (time_first_ms, time_last_ms) = (header.time_first_ms, header.time_last_ms);
-        let owners = view.owners_of(identity).map_err(|cause| bad_block(partition, header.first, &cause))?;
+        let owners = view.owners_of(identity).map_err(|cause| bad_block(window, header.first, &cause))?;
         let newest = owners.into_iter().rfind(|offset| range.contains(offset));
         found = newest.map(|offset| Owned { offset, time_first_ms, time_last_ms }).or(found);
         Ok(())
@@ -41,8 +41,8 @@ pub fn find(
     Ok(found)
 }
 
-pub(super) fn bad_block(partition: PartitionId, first: Offset, cause: &BlockError) -> StoreError {
-    StoreError::Corrupt(format!("block of partition {partition} at {first}: {cause}"))
+pub(super) fn bad_block(window: WindowId, first: Offset, cause: &BlockError) -> StoreError {
+    StoreError::Corrupt(format!("block of partition {window} at {first}: {cause}"))
 }
 
 /// Summary of the stored state of a partition.
@@ -63,10 +63,10 @@ pub struct Summary {
 }
 
 /// Counts what is stored for a partition. `None` if nothing is stored.
-pub fn summarise(store: &impl Store, partition: PartitionId) -> Result<Option<Summary>, StoreError> {
-    let Some(head) = head_of(store, partition)? else { return Ok(None) };
+pub fn summarise(store: &impl Store, window: WindowId) -> Result<Option<Summary>, StoreError> {
+    let Some(head) = head_of(store, window)? else { return Ok(None) };
     let mut summary = Summary { head, ..Summary::default() };
-    store.scan(partition, &mut |view| {
+    store.scan(window, &mut |view| {
         let header = &view.header;
         summary.blocks += 1;
         summary.ids += view.count() as u64;
@@ -75,7 +75,7 @@ pub fn summarise(store: &impl Store, partition: PartitionId) -> Result<Option<Su
         summary.covered = Some((first, header.next));
         if header.next > head.confirmed {
             let beyond = |offset: Offset, _| summary.unconfirmed_ids += u64::from(offset >= head.confirmed);
-            view.for_each(beyond).map_err(|cause| bad_block(partition, header.first, &cause))?;
+            view.for_each(beyond).map_err(|cause| bad_block(window, header.first, &cause))?;
         }
         Ok(())
     })?;
@@ -84,10 +84,9 @@ pub fn summarise(store: &impl Store, partition: PartitionId) -> Result<Option<Su
 
 /// The head that applies to the blocks of a window: the head of its partition, for all kinds. `None` if nothing is
 /// stored.
-pub(super) fn head_of(store: &impl Store, window_id: PartitionId) -> Result<Option<Head>, StoreError> {
-    let (_, partition) = KindId::of_filed(window_id);
-    if store.head(window_id)?.is_none() {
+pub(super) fn head_of(store: &impl Store, window: WindowId) -> Result<Option<Head>, StoreError> {
+    if store.head(window)?.is_none() {
         return Ok(None);
     }
-    store.head(partition)
+    store.head(window.partition().into())
 }

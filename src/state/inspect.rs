@@ -8,7 +8,7 @@ use super::find::{Owned, Summary, find, head_of, summarise};
 use super::spelling::utc;
 use super::standing::{Lengths, Standing, load, standing_of};
 use crate::dedupe::bloom::Slice;
-use crate::dedupe::{Bloom, Identity, KindId, Offset, PartitionId, Window, WindowLimits};
+use crate::dedupe::{Bloom, Identity, Offset, PartitionId, Window, WindowId, WindowLimits};
 use crate::ports::Store;
 use crate::store::{Binding, Copied};
 
@@ -116,10 +116,10 @@ pub fn inspect(state: &Copied, lengths: &Lengths, bar: &ProgressBar) -> Result<I
     let mut partitions = Vec::new();
     let windows = state.binding.windows();
     bar.set_length(windows.len() as u64);
-    for (kind, partition, window_id) in windows {
-        if let Some(summary) = summarise(&state.store, window_id)? {
-            let report = report(&state.store, window_id, &summary, lengths.of(kind))?;
-            partitions.push(PartitionReport { partition, kind: kind.map(str::to_owned), ..report });
+    for (kind, window) in windows {
+        if let Some(summary) = summarise(&state.store, window)? {
+            let report = report(&state.store, window, &summary, lengths.of(kind))?;
+            partitions.push(PartitionReport { kind: kind.map(str::to_owned), ..report });
         }
         bar.inc(1);
     }
@@ -134,14 +134,14 @@ pub fn inspect(state: &Copied, lengths: &Lengths, bar: &ProgressBar) -> Result<I
 
 fn report(
     store: &impl Store,
-    partition: PartitionId,
+    id: WindowId,
     summary: &Summary,
     limits: WindowLimits,
 ) -> Result<PartitionReport, StateError> {
-    let window = limits.bloom.map(|_| load(store, partition, summary.head, limits)).transpose()?;
+    let window = limits.bloom.map(|_| load(store, id, summary.head, limits)).transpose()?;
     let slices = window.as_ref().and_then(Window::bloom).map(Bloom::slices);
     Ok(PartitionReport {
-        partition,
+        partition: id.partition(),
         kind: None,
         confirmed: summary.head.confirmed,
         state_next: summary.head.state_next,
@@ -186,10 +186,10 @@ impl Answer {
         let mut answer =
             Self { identity: identity.to_string(), found: Vec::new(), passed_by_chance: Vec::new() };
         let mut windows = state.binding.windows();
-        windows.retain(|(_, partition, _)| only.is_none_or(|only| only == *partition));
+        windows.retain(|(_, window)| only.is_none_or(|only| only == window.partition()));
         bar.set_length(windows.len() as u64);
-        for (kind, _, window_id) in windows {
-            answer.search(identity, &state.store, (kind, window_id), lengths.of(kind))?;
+        for (kind, window) in windows {
+            answer.search(identity, &state.store, (kind, window), lengths.of(kind))?;
             bar.inc(1);
         }
         Ok(answer)
@@ -199,18 +199,17 @@ impl Answer {
         &mut self,
         identity: Identity,
         store: &impl Store,
-        (kind, window_id): (Option<&str>, PartitionId),
+        (kind, window): (Option<&str>, WindowId),
         limits: WindowLimits,
     ) -> Result<(), StateError> {
-        let Some(head) = head_of(store, window_id)? else { return Ok(()) };
-        let (_, partition) = KindId::of_filed(window_id);
+        let Some(head) = head_of(store, window)? else { return Ok(()) };
+        let partition = window.partition();
         let found = |owned, standing| Found { partition, kind: kind.map(str::to_owned), owned, standing };
-        let confirmed = find(store, window_id, identity, 0..head.confirmed)?;
-        let unconfirmed = find(store, window_id, identity, head.confirmed..Offset::MAX)?;
+        let confirmed = find(store, window, identity, 0..head.confirmed)?;
+        let unconfirmed = find(store, window, identity, head.confirmed..Offset::MAX)?;
         if confirmed.is_some() || limits.bloom.is_some() {
-            let window = load(store, window_id, head, limits)?;
-            let made_of = (store, window_id);
-            let standing = standing_of(made_of, (&window, limits.bloom), identity, confirmed)?;
+            let loaded = load(store, window, head, limits)?;
+            let standing = standing_of((store, window), (&loaded, limits.bloom), identity, confirmed)?;
             match (confirmed, standing) {
                 (Some(owned), Some(standing)) => self.found.push(found(owned, standing)),
                 (None, Some(standing)) => self.passed_by_chance.push((partition, standing)),

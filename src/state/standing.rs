@@ -5,7 +5,7 @@ use std::ops::Range;
 use serde::Serialize;
 
 use super::find::Owned;
-use crate::dedupe::{Bloom, BloomLimits, Identity, Offset, PartitionId, Verdict, Window, WindowLimits};
+use crate::dedupe::{Bloom, BloomLimits, Identity, Offset, Verdict, Window, WindowId, WindowLimits};
 use crate::pipeline::{Stored, load_window};
 use crate::ports::{Head, Store, StoreError};
 
@@ -49,28 +49,28 @@ impl Lengths {
     }
 }
 
-/// Loads the window of a stopped instance's partition, like a start would if the group's committed offset were the
+/// Loads a window of a stopped instance, like a start would if the group's committed offset were the
 /// confirmed offset.
 pub fn load(
     store: &impl Store,
-    partition: PartitionId,
+    id: WindowId,
     head: Head,
     limits: WindowLimits,
 ) -> Result<Window, StoreError> {
     let mut window = Window::new(limits);
-    load_window(store, partition, (head.confirmed, head.stream_time_ms), &mut window)?;
+    load_window(store, id, (head.confirmed, head.stream_time_ms), &mut window)?;
     Ok(window)
 }
 
 /// Returns how `window`, loaded from the store's blocks, treats an id whose confirmed owner is `owned`. `None` for an
 /// id without an owner, unless it is a false positive of a filter.
 pub fn standing_of(
-    (store, partition): (&impl Store, PartitionId),
+    (store, id): (&impl Store, WindowId),
     (window, bloom): (&Window, Option<BloomLimits>),
     identity: Identity,
     owned: Option<Owned>,
 ) -> Result<Option<Standing>, StoreError> {
-    let verdict = window.verdict(Offset::MAX, &window.look(identity), &Stored { store, partition })?;
+    let verdict = window.verdict(Offset::MAX, &window.look(identity), &Stored { store, window: id })?;
     let slice_at = |ms: i64| bloom.map_or(ms..ms.saturating_add(1), |limits| limits.slice_at(ms));
     let has_slice = |start_ms: i64| {
         let slices = window.bloom().map(Bloom::slices).unwrap_or_default();

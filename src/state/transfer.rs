@@ -68,9 +68,9 @@ fn write(
     bar: &ProgressBar,
 ) -> Result<Transferred, StateError> {
     let mut header = Header { binding: binding.clone(), partitions: Vec::new() };
-    for (_, _, window_id) in binding.windows() {
-        let summary = summarise(store, window_id)?;
-        header.partitions.extend(summary.map(|summary| Part::of(window_id, &summary)));
+    for (_, window) in binding.windows() {
+        let summary = summarise(store, window)?;
+        header.partitions.extend(summary.map(|summary| Part::of(window, &summary)));
     }
     let sum = |of: fn(&Part) -> u64| header.partitions.iter().map(of).sum();
     let (blocks, ids) = (sum(|part| part.blocks), sum(|part| part.ids));
@@ -80,7 +80,7 @@ fn write(
     let mut writer = Writer::begin(BufWriter::with_capacity(BUFFER, file), &header).map_err(write_error)?;
     for part in &header.partitions {
         let mut failed = Ok(());
-        let scanned = store.scan(part.partition, &mut |view| {
+        let scanned = store.scan(part.window, &mut |view| {
             bar.inc(1);
             writer.block(view).map_err(|e| {
                 failed = Err(e);
@@ -135,21 +135,21 @@ fn fill(
 ) -> Result<(), StateError> {
     for part in &header.partitions {
         // A partition without blocks has a head, too.
-        adoption.add(part.partition, &[], Head::default())?;
+        adoption.add(part.window, &[], Head::default())?;
         let mut left = part.blocks;
         while left > 0 {
             let mut some = Vec::with_capacity(BATCH);
             while left > 0 && some.len() < BATCH {
                 match reader.next_piece().map_err(|fault| file_error(from, &fault))? {
-                    Piece::Block(partition, bytes) if partition == part.partition => some.push(bytes),
+                    Piece::Block(window, bytes) if window == part.window => some.push(bytes),
                     _ => return Err(changed(from)),
                 }
                 left -= 1;
             }
             bar.inc(some.len() as u64);
-            adoption.add(part.partition, &some, Head::default())?;
+            adoption.add(part.window, &some, Head::default())?;
         }
-        adoption.add(part.partition, &[], part.head())?;
+        adoption.add(part.window, &[], part.head())?;
     }
     match reader.next_piece().map_err(|fault| file_error(from, &fault))? {
         Piece::End { .. } => Ok(()),

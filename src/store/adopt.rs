@@ -10,7 +10,7 @@ use super::contents::{Contents, UNFINISHED};
 use super::engine::BATCH;
 use super::tail::{BLOCK_BYTES, EncodedBlock, Place, consistent};
 use super::{Binding, OpenError, open};
-use crate::dedupe::{Block, PartitionId};
+use crate::dedupe::{Block, WindowId};
 use crate::ports::{Head, Store, StoreError};
 
 /// A database that is being filled with imported blocks.
@@ -38,28 +38,23 @@ impl Adoption {
         Ok(Self { dir: dir.to_path_buf(), store })
     }
 
-    /// Adds unchanged encoded blocks of one partition and sets its head. Blocks must be added by ascending offset.
-    pub fn add(&mut self, partition: PartitionId, blocks: &[Vec<u8>], head: Head) -> Result<(), StoreError> {
+    /// Adds unchanged encoded blocks of one window and sets its head. Blocks must be added by ascending offset.
+    pub fn add(&mut self, window: WindowId, blocks: &[Vec<u8>], head: Head) -> Result<(), StoreError> {
         for some in blocks.chunks(BATCH - 1) {
-            self.add_batch(partition, some, head)?;
+            self.add_batch(window, some, head)?;
         }
-        self.store.set_head(partition, head)
+        self.store.set_head(window, head)
     }
 
-    fn add_batch(
-        &mut self,
-        partition: PartitionId,
-        blocks: &[Vec<u8>],
-        head: Head,
-    ) -> Result<(), StoreError> {
+    fn add_batch(&mut self, window: WindowId, blocks: &[Vec<u8>], head: Head) -> Result<(), StoreError> {
         let engine = &self.store.engine;
-        let mut tail = engine.take_tail(partition)?;
+        let mut tail = engine.take_tail(window)?;
         let mut encoded = Vec::with_capacity(blocks.len());
         for bytes in blocks {
             let invalid =
-                |cause: &str| StoreError::Corrupt(format!("a block of partition {partition}: {cause}"));
+                |cause: &str| StoreError::Corrupt(format!("a block of partition {window}: {cause}"));
             let block = Block::decode(bytes).map_err(|cause| invalid(&cause.to_string()))?;
-            let fits = block.partition == partition && block.hash == engine.hash && block.first >= tail.end;
+            let fits = block.window == window && block.hash == engine.hash && block.first >= tail.end;
             if !fits || !consistent(&block) || bytes.len() > BLOCK_BYTES {
                 return Err(invalid("wrong partition, hash, offset order or size"));
             }
@@ -70,8 +65,8 @@ impl Adoption {
                 ..EncodedBlock::new(&block)
             });
         }
-        engine.commit(partition, &mut tail, Some(head), &[], encoded)?;
-        engine.put_tail(partition, tail);
+        engine.commit(window, &mut tail, Some(head), &[], encoded)?;
+        engine.put_tail(window, tail);
         Ok(())
     }
 

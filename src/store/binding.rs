@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::dedupe::{Fingerprint, HashKind, KindId, PartitionId};
+use crate::dedupe::{Fingerprint, HashKind, KindId, WindowId};
 
 /// What the store's identities and offsets refer to. Stored in the database.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,16 +66,14 @@ impl Binding {
         hash_text::text(self.hash)
     }
 
-    /// All windows: name of the kind (if any), partition, and window id, under which their blocks are stored. Sorted
-    /// by window id.
+    /// All windows, each with the name of its kind, if it has one. Sorted by window id.
     #[must_use]
-    pub fn windows(&self) -> Vec<(Option<&str>, PartitionId, PartitionId)> {
+    pub fn windows(&self) -> Vec<(Option<&str>, WindowId)> {
         let kinds = std::iter::once(None).chain(self.kinds.iter().map(|name| Some(name.as_str())));
         let of = |kind: Option<&str>| kind.map_or(KindId::UNNAMED, KindId::named);
-        let mut all: Vec<_> = kinds
-            .flat_map(|kind| (0..self.partitions).map(move |id| (kind, id, of(kind).filed(id))))
-            .collect();
-        all.sort_unstable_by_key(|(_, _, filed)| *filed);
+        let mut all: Vec<_> =
+            kinds.flat_map(|kind| (0..self.partitions).map(move |id| (kind, of(kind).window(id)))).collect();
+        all.sort_unstable_by_key(|(_, window)| *window);
         all
     }
 

@@ -21,13 +21,13 @@ use super::keys;
 use super::segments::Readers;
 use super::tail::{Place, consistent};
 use super::walk::{Content, StoredBlock};
-use crate::dedupe::{Block, Coordinates, Identity, Offset, PartitionId};
+use crate::dedupe::{Block, Identity, Offset, WindowId};
 use crate::ports::{Head, Store, StoreError, Visit};
 
 /// How long closing waits for the engine's threads.
 const CLOSE_SILENCE: Duration = Duration::from_secs(10);
 
-/// A handle of the open database. Clones share the database; each partition is used by one handle at a time.
+/// A handle of the open database. Clones share the database; each window is used by one handle at a time.
 pub struct SledStore {
     pub(super) engine: Arc<Engine>,
     joining: Joining,
@@ -101,17 +101,17 @@ impl SledStore {
     /// The identity of an owner. Where possible, only compares it with the expected one.
     fn look_up(
         &self,
-        owner: Coordinates,
+        (window, owner): (WindowId, Offset),
         expected: Option<Identity>,
     ) -> Result<Option<Identity>, StoreError> {
-        let found = self.engine.block_of(owner)?.filter(|found| owner.offset < found.next);
+        let found = self.engine.block_of(window, owner)?.filter(|found| owner < found.next);
         let Some(found) = found else { return Ok(None) };
-        let bytes = match self.read_block(&found, owner.offset, expected)? {
+        let bytes = match self.read_block(&found, owner, expected)? {
             BlockRead::Expected => return Ok(expected),
             BlockRead::Block(bytes) => bytes,
         };
-        let bad = |cause| self.engine.bad_block(owner.partition, found.first, &cause);
-        self.engine.trusted(owner.partition, &bytes)?.identity_of(owner.offset).map_err(bad)
+        let bad = |cause| self.engine.bad_block(window, found.first, &cause);
+        self.engine.trusted(window, &bytes)?.identity_of(owner).map_err(bad)
     }
 
     /// Sets the limits within which small blocks are merged (default: 5 minutes of stream time).
@@ -162,47 +162,47 @@ impl fmt::Debug for SledStore {
 }
 
 impl Store for SledStore {
-    fn head(&self, partition: PartitionId) -> Result<Option<Head>, StoreError> {
-        Ok(self.engine.record(partition)?.map(|record| record.head))
+    fn head(&self, window: WindowId) -> Result<Option<Head>, StoreError> {
+        Ok(self.engine.record(window)?.map(|record| record.head))
     }
 
     fn append(&mut self, block: &Block, head: Head) -> Result<(), StoreError> {
-        let (engine, partition) = (&*self.engine, block.partition);
+        let (engine, window) = (&*self.engine, block.window);
         if !consistent(block) || block.hash != engine.hash {
             let (first, next) = (block.first, block.next);
             return Err(StoreError::Corrupt(format!(
-                "rejected a block of partition {partition} for {first}..{next}: its owners are out of order or \
+                "rejected a block of partition {window} for {first}..{next}: its owners are out of order or \
                  its hash differs from the store's"
             )));
         }
-        let mut tail = engine.take_tail(partition)?;
+        let mut tail = engine.take_tail(window)?;
         if block.first < tail.end {
-            truncate(engine, &mut tail, partition, block.first, &mut |_, _| ())?;
+            truncate(engine, &mut tail, window, block.first, &mut |_, _| ())?;
         }
-        append(engine, &mut tail, block, head, self.joining.of(partition))?;
-        engine.put_tail(partition, tail);
+        append(engine, &mut tail, block, head, self.joining.of(window))?;
+        engine.put_tail(window, tail);
         Ok(())
     }
 
-    fn set_head(&mut self, partition: PartitionId, head: Head) -> Result<(), StoreError> {
-        let mut tail = self.engine.take_tail(partition)?;
-        self.engine.commit(partition, &mut tail, Some(head), &[], Vec::new())?;
-        self.engine.put_tail(partition, tail);
+    fn set_head(&mut self, window: WindowId, head: Head) -> Result<(), StoreError> {
+        let mut tail = self.engine.take_tail(window)?;
+        self.engine.commit(window, &mut tail, Some(head), &[], Vec::new())?;
+        self.engine.put_tail(window, tail);
         Ok(())
     }
 
     fn scan_from(
         &self,
-        partition: PartitionId,
+        window: WindowId,
         from: Offset,
         visit: Visit<'_>,
     ) -> Result<Option<Offset>, StoreError> {
         let mut readers = Readers::default();
         for place in [Place::Settled, Place::Waiting] {
-            let mut blocks = self.engine.blocks_from(place, partition, from);
+            let mut blocks = self.engine.blocks_from(place, window, from);
             while let Some(found) = blocks.next()? {
                 let bytes = self.engine.bytes(&found, &mut readers)?;
-                if visit(&self.engine.trusted(partition, &bytes)?)?.is_break() {
+                if visit(&self.engine.trusted(window, &bytes)?)?.is_break() {
                     return Ok(Some(found.first + 1));
                 }
             }
@@ -210,51 +210,47 @@ impl Store for SledStore {
         Ok(None)
     }
 
-    fn ids(&self, partition: PartitionId) -> Result<u64, StoreError> {
-        Ok(self.engine.record(partition)?.map_or(0, |record| record.identities))
+    fn ids(&self, window: WindowId) -> Result<u64, StoreError> {
+        Ok(self.engine.record(window)?.map_or(0, |record| record.identities))
     }
 
-    fn truncate(
-        &mut self,
-        partition: PartitionId,
-        from: Offset,
-    ) -> Result<Vec<(Offset, Identity)>, StoreError> {
+    fn truncate(&mut self, window: WindowId, from: Offset) -> Result<Vec<(Offset, Identity)>, StoreError> {
         let mut removed = Vec::new();
-        let mut tail = self.engine.take_tail(partition)?;
-        truncate(&self.engine, &mut tail, partition, from, &mut |owner, identity| {
+        let mut tail = self.engine.take_tail(window)?;
+        truncate(&self.engine, &mut tail, window, from, &mut |owner, identity| {
             removed.push((owner, identity));
         })?;
-        self.engine.put_tail(partition, tail);
+        self.engine.put_tail(window, tail);
         removed.sort_unstable();
         Ok(removed)
     }
 
-    fn forget(&mut self, partition: PartitionId, owners: &[Offset], head: Head) -> Result<(), StoreError> {
-        forget(&self.engine, partition, owners, head)
+    fn forget(&mut self, window: WindowId, owners: &[Offset], head: Head) -> Result<(), StoreError> {
+        forget(&self.engine, window, owners, head)
     }
 
-    fn expire(&mut self, partition: PartitionId, first: Offset) -> Result<(), StoreError> {
-        let mut tail = self.engine.take_tail(partition)?;
+    fn expire(&mut self, window: WindowId, first: Offset) -> Result<(), StoreError> {
+        let mut tail = self.engine.take_tail(window)?;
         if first >= tail.oldest_next {
             // Deleted files must not stay open, or their space is not freed.
             self.readers.get_mut().close();
-            expire(&self.engine, &mut tail, partition, first)?;
+            expire(&self.engine, &mut tail, window, first)?;
         }
-        self.engine.put_tail(partition, tail);
+        self.engine.put_tail(window, tail);
         Ok(())
     }
 
-    fn identity_of(&self, owner: Coordinates) -> Result<Option<Identity>, StoreError> {
-        self.look_up(owner, None)
+    fn identity_of(&self, window: WindowId, owner: Offset) -> Result<Option<Identity>, StoreError> {
+        self.look_up((window, owner), None)
     }
 
-    fn owns(&self, owner: Coordinates, identity: Identity) -> Result<Option<bool>, StoreError> {
-        Ok(self.look_up(owner, Some(identity))?.map(|known| known == identity))
+    fn owns(&self, window: WindowId, owner: Offset, identity: Identity) -> Result<Option<bool>, StoreError> {
+        Ok(self.look_up((window, owner), Some(identity))?.map(|known| known == identity))
     }
 
-    fn clear(&mut self, partition: PartitionId) -> Result<(), StoreError> {
-        clear(&self.engine, partition)?;
-        self.engine.forget_tail(partition);
+    fn clear(&mut self, window: WindowId) -> Result<(), StoreError> {
+        clear(&self.engine, window)?;
+        self.engine.forget_tail(window);
         Ok(())
     }
 

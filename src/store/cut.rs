@@ -3,7 +3,7 @@
 use super::engine::{BATCH, Engine, Removal};
 use super::segments::Readers;
 use super::tail::{EncodedBlock, Place, Tail};
-use crate::dedupe::{Block, Coordinates, Identity, Offset, PartitionId};
+use crate::dedupe::{Block, Identity, Offset, WindowId};
 use crate::ports::{Head, StoreError};
 
 /// Removes every owner at or beyond `from` and calls `on_removed` for each, by descending block.
@@ -14,7 +14,7 @@ use crate::ports::{Head, StoreError};
 pub(super) fn truncate(
     engine: &Engine,
     tail: &mut Tail,
-    partition: PartitionId,
+    window: WindowId,
     from: Offset,
     on_removed: &mut dyn FnMut(Offset, Identity),
 ) -> Result<(), StoreError> {
@@ -24,7 +24,7 @@ pub(super) fn truncate(
     let mut keep = None;
     let mut readers = Readers::default();
     for place in [Place::Waiting, Place::Settled] {
-        let mut blocks = engine.blocks(place, partition);
+        let mut blocks = engine.blocks(place, window);
         while let Some(found) = blocks.next_back()?.filter(|found| found.next > from) {
             let bytes = engine.bytes(&found, &mut readers)?;
             let visit = |owner, identity| {
@@ -32,8 +32,8 @@ pub(super) fn truncate(
                     on_removed(owner, identity);
                 }
             };
-            let bad = |cause| engine.bad_block(partition, found.first, &cause);
-            engine.trusted(partition, &bytes)?.for_each(visit).map_err(bad)?;
+            let bad = |cause| engine.bad_block(window, found.first, &cause);
+            engine.trusted(window, &bytes)?.for_each(visit).map_err(bad)?;
             remove.push(found.removal());
             if found.first < from {
                 keep = Some(EncodedBlock { place, ..front_of(Block::decode(&bytes).map_err(bad)?, from) });
@@ -44,13 +44,13 @@ pub(super) fn truncate(
     // Each batch reserves one operation for the record and one for the remaining part of a split block.
     let mut batches = remove.chunks(BATCH - 2).peekable();
     if batches.peek().is_none() && head != record.head {
-        return engine.commit(partition, tail, Some(head), &[], Vec::new());
+        return engine.commit(window, tail, Some(head), &[], Vec::new());
     }
     while let Some(batch) = batches.next() {
         let kept = if batches.peek().is_none() { keep.take() } else { None };
-        engine.commit(partition, tail, Some(head), batch, kept.into_iter().collect())?;
+        engine.commit(window, tail, Some(head), batch, kept.into_iter().collect())?;
     }
-    engine.reload_end(partition, tail)
+    engine.reload_end(window, tail)
 }
 
 /// The part of a head that stays valid when everything at or beyond `from` is removed.
@@ -73,29 +73,28 @@ fn front_of(mut block: Block, from: Offset) -> EncodedBlock {
 /// head still shows that identities have to be forgotten.
 pub(super) fn forget(
     engine: &Engine,
-    partition: PartitionId,
+    window: WindowId,
     owners: &[Offset],
     head: Head,
 ) -> Result<(), StoreError> {
     for owner in owners {
-        let at = Coordinates { partition, offset: *owner };
-        let Some(found) = engine.block_of(at)? else { continue };
+        let Some(found) = engine.block_of(window, *owner)? else { continue };
         let bytes = engine.bytes(&found, &mut Readers::default())?;
-        let bad = |cause| engine.bad_block(partition, found.first, &cause);
+        let bad = |cause| engine.bad_block(window, found.first, &cause);
         let mut block = Block::decode(&bytes).map_err(bad)?;
         block.entries.retain(|(offset, _)| offset != owner);
-        let mut tail = engine.take_tail(partition)?;
+        let mut tail = engine.take_tail(window)?;
         // The rewritten block stays in its tree even if it is now small: a reader looks for an owner in one tree
         // only.
         let smaller = EncodedBlock { place: found.place(), ..EncodedBlock::new(&block) };
-        engine.commit(partition, &mut tail, None, &[found.removal()], vec![smaller])?;
+        engine.commit(window, &mut tail, None, &[found.removal()], vec![smaller])?;
         // Reload the metadata of the rewritten block.
-        engine.reload_end(partition, &mut tail)?;
-        engine.put_tail(partition, tail);
+        engine.reload_end(window, &mut tail)?;
+        engine.put_tail(window, tail);
     }
-    let mut tail = engine.take_tail(partition)?;
-    engine.commit(partition, &mut tail, Some(head), &[], Vec::new())?;
-    engine.put_tail(partition, tail);
+    let mut tail = engine.take_tail(window)?;
+    engine.commit(window, &mut tail, Some(head), &[], Vec::new())?;
+    engine.put_tail(window, tail);
     Ok(())
 }
 
@@ -103,13 +102,13 @@ pub(super) fn forget(
 pub(super) fn expire(
     engine: &Engine,
     tail: &mut Tail,
-    partition: PartitionId,
+    window: WindowId,
     first: Offset,
 ) -> Result<(), StoreError> {
     let mut remove: Vec<Removal> = Vec::new();
     let mut oldest_next = Offset::MAX;
     for place in [Place::Settled, Place::Waiting] {
-        let mut blocks = engine.blocks(place, partition);
+        let mut blocks = engine.blocks(place, window);
         while let Some(found) = blocks.next()? {
             if found.next > first {
                 oldest_next = oldest_next.min(found.next);
@@ -119,7 +118,7 @@ pub(super) fn expire(
         }
     }
     for batch in remove.chunks(BATCH - 1) {
-        engine.commit(partition, tail, None, batch, Vec::new())?;
+        engine.commit(window, tail, None, batch, Vec::new())?;
     }
     tail.waiting_blocks.retain(|meta| meta.next > first);
     tail.oldest_next = oldest_next;
@@ -127,21 +126,21 @@ pub(super) fn expire(
 }
 
 /// Removes all blocks and the record. What a crash leaves behind counts as unconfirmed.
-pub(super) fn clear(engine: &Engine, partition: PartitionId) -> Result<(), StoreError> {
-    let mut tail = engine.take_tail(partition)?;
+pub(super) fn clear(engine: &Engine, window: WindowId) -> Result<(), StoreError> {
+    let mut tail = engine.take_tail(window)?;
     if tail.record.is_none() {
         return Ok(());
     }
     let mut remove: Vec<Removal> = Vec::new();
     for place in [Place::Waiting, Place::Settled] {
-        let mut blocks = engine.blocks(place, partition);
+        let mut blocks = engine.blocks(place, window);
         while let Some(found) = blocks.next_back()? {
             remove.push(found.removal());
         }
     }
     for batch in remove.chunks(BATCH - 1) {
-        engine.commit(partition, &mut tail, Some(Head::default()), batch, Vec::new())?;
+        engine.commit(window, &mut tail, Some(Head::default()), batch, Vec::new())?;
     }
-    engine.call("write", || engine.waiting.remove(partition.to_be_bytes()))?;
+    engine.call("write", || engine.waiting.remove(window.number().to_be_bytes()))?;
     Ok(())
 }

@@ -19,7 +19,7 @@ use super::quarantine::condemn;
 use super::record::Record;
 use super::segments::{Readers, Segments};
 use super::tail::{BlockMeta, EncodedBlock, Place, Tail};
-use crate::dedupe::{Block, BlockError, HashKind, Offset, PartitionId};
+use crate::dedupe::{Block, BlockError, HashKind, Offset, WindowId};
 use crate::ports::{Head, StoreError};
 
 /// Maximum operations in one batch. sled 0.34 leaks memory with batches of several hundred.
@@ -58,9 +58,9 @@ pub(super) struct Engine {
     pub cache_bytes: u64,
     /// The first failure after which nothing can be trusted. Every later call returns it.
     pub failed: OnceLock<StoreError>,
-    /// The tails that appends keep in memory, shared by all handles: a partition may move from one worker to another
+    /// The tails that appends keep in memory, shared by all handles: a window may move from one worker to another
     /// and back. A tail is taken out while in use, so that the lock is never held during I/O.
-    pub tails: Mutex<HashMap<PartitionId, Tail>>,
+    pub tails: Mutex<HashMap<WindowId, Tail>>,
 }
 
 /// A stored block to remove.
@@ -109,34 +109,34 @@ impl Engine {
     }
 
     /// Damage found while decoding the block at `first`.
-    pub(super) fn bad_block(&self, partition: PartitionId, first: Offset, cause: &BlockError) -> StoreError {
-        self.damaged("read", &format!("block of partition {partition} at {first}: {cause}"))
+    pub(super) fn bad_block(&self, window: WindowId, first: Offset, cause: &BlockError) -> StoreError {
+        self.damaged("read", &format!("block of partition {window} at {first}: {cause}"))
     }
 
-    /// Takes a partition's tail, and loads it if it is not in memory. The tail is not put back after a failed call,
+    /// Takes a window's tail, and loads it if it is not in memory. The tail is not put back after a failed call,
     /// so that the next call loads it again.
-    pub(super) fn take_tail(&self, partition: PartitionId) -> Result<Tail, StoreError> {
-        let taken = self.tails().remove(&partition);
-        taken.map_or_else(|| self.load_tail(partition), Ok)
+    pub(super) fn take_tail(&self, window: WindowId) -> Result<Tail, StoreError> {
+        let taken = self.tails().remove(&window);
+        taken.map_or_else(|| self.load_tail(window), Ok)
     }
 
-    /// Stores a partition's tail for the next call.
-    pub(super) fn put_tail(&self, partition: PartitionId, tail: Tail) {
-        self.tails().insert(partition, tail);
+    /// Stores a window's tail for the next call.
+    pub(super) fn put_tail(&self, window: WindowId, tail: Tail) {
+        self.tails().insert(window, tail);
     }
 
-    /// Drops a partition's tail.
-    pub(super) fn forget_tail(&self, partition: PartitionId) {
-        self.tails().remove(&partition);
+    /// Drops a window's tail.
+    pub(super) fn forget_tail(&self, window: WindowId) {
+        self.tails().remove(&window);
     }
 
-    pub(super) fn tails(&self) -> MutexGuard<'_, HashMap<PartitionId, Tail>> {
+    pub(super) fn tails(&self) -> MutexGuard<'_, HashMap<WindowId, Tail>> {
         self.tails.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn load_tail(&self, partition: PartitionId) -> Result<Tail, StoreError> {
-        let mut tail = Tail { record: self.record(partition)?, ..Tail::default() };
-        let mut settled = self.blocks(Place::Settled, partition);
+    fn load_tail(&self, window: WindowId) -> Result<Tail, StoreError> {
+        let mut tail = Tail { record: self.record(window)?, ..Tail::default() };
+        let mut settled = self.blocks(Place::Settled, window);
         while let Some(found) = settled.next()? {
             if let Some(entry) = found.removal().entry {
                 tail.files.add(found.first, &entry);
@@ -146,20 +146,20 @@ impl Engine {
             let size = self.segments.size(file).map_err(|cause| self.file_error("measure", file, &cause))?;
             tail.files.set_size(file, size);
         }
-        self.reload_end(partition, &mut tail)?;
+        self.reload_end(window, &mut tail)?;
         Ok(tail)
     }
 
-    /// Reloads the end of a partition after blocks were removed there.
-    pub(super) fn reload_end(&self, partition: PartitionId, tail: &mut Tail) -> Result<(), StoreError> {
+    /// Reloads the end of a window after blocks were removed there.
+    pub(super) fn reload_end(&self, window: WindowId, tail: &mut Tail) -> Result<(), StoreError> {
         tail.oldest_next = 0;
         tail.waiting_blocks.clear();
-        tail.end = self.blocks(Place::Settled, partition).next_back()?.map_or(0, |last| last.next);
-        let mut waiting = self.blocks(Place::Waiting, partition);
+        tail.end = self.blocks(Place::Settled, window).next_back()?.map_or(0, |last| last.next);
+        let mut waiting = self.blocks(Place::Waiting, window);
         while let Some(found) = waiting.next()? {
             let bytes = self.bytes(&found, &mut Readers::default())?;
             tail.end = found.next;
-            tail.waiting_blocks.push(BlockMeta::of(&self.trusted(partition, &bytes)?, bytes.len()));
+            tail.waiting_blocks.push(BlockMeta::of(&self.trusted(window, &bytes)?, bytes.len()));
         }
         Ok(())
     }
@@ -173,26 +173,26 @@ impl Engine {
     }
 
     /// The stored record.
-    pub(super) fn record(&self, partition: PartitionId) -> Result<Option<Record>, StoreError> {
-        let Some(bytes) = self.call("read", || self.waiting.get(partition.to_be_bytes()))? else {
+    pub(super) fn record(&self, window: WindowId) -> Result<Option<Record>, StoreError> {
+        let Some(bytes) = self.call("read", || self.waiting.get(window.number().to_be_bytes()))? else {
             return Ok(None);
         };
-        let record = Record::decode(partition, &bytes);
-        let damage = || self.damaged("read", &format!("the record of partition {partition} is damaged"));
+        let record = Record::decode(window, &bytes);
+        let damage = || self.damaged("read", &format!("the record of partition {window} is damaged"));
         record.map(Some).ok_or_else(damage)
     }
 
     /// The waiting block at `first`.
-    pub(super) fn waiting_block(&self, partition: PartitionId, first: Offset) -> Result<Block, StoreError> {
-        let found = self.call("read", || self.waiting.get(keys::block(partition, first)))?;
-        let missing = || self.damaged("read", &format!("no block of partition {partition} at {first}"));
-        Block::decode(&found.ok_or_else(missing)?).map_err(|cause| self.bad_block(partition, first, &cause))
+    pub(super) fn waiting_block(&self, window: WindowId, first: Offset) -> Result<Block, StoreError> {
+        let found = self.call("read", || self.waiting.get(keys::block(window, first)))?;
+        let missing = || self.damaged("read", &format!("no block of partition {window} at {first}"));
+        Block::decode(&found.ok_or_else(missing)?).map_err(|cause| self.bad_block(window, first, &cause))
     }
 
     /// Removes and inserts blocks and writes the matching record, in one atomic batch.
     pub(super) fn commit(
         &self,
-        partition: PartitionId,
+        window: WindowId,
         tail: &mut Tail,
         head: Option<Head>,
         remove: &[Removal],
@@ -224,7 +224,7 @@ impl Engine {
         for EncodedBlock { key, bytes, .. } in insert.into_iter().filter(waits) {
             waiting.insert(&key, bytes);
         }
-        waiting.insert(&partition.to_be_bytes(), record.encode(partition));
+        waiting.insert(&window.number().to_be_bytes(), record.encode(window));
         let both = !entries.is_empty() || remove.iter().any(|removal| removal.place == Place::Settled);
         self.call("write", || {
             if both { self.apply(&settled, &waiting) } else { self.waiting.apply_batch(waiting) }
@@ -242,7 +242,7 @@ impl Engine {
         self.flush_when_due(bytes + operations * OPERATION_BYTES)
     }
 
-    /// Writes the settled blocks to one of the partition's files and returns their entries.
+    /// Writes the settled blocks to one of the window's files and returns their entries.
     fn write_settled(&self, files: &Files, blocks: &[EncodedBlock]) -> Result<Vec<(Key, Entry)>, StoreError> {
         let settled = || blocks.iter().filter(|encoded| encoded.place == Place::Settled);
         if settled().next().is_none() {

@@ -4,7 +4,7 @@
 //! offset after the last covered one (8), number of identities (8).
 
 use super::tail::BLOCK_BYTES;
-use crate::dedupe::{Block, BlockView, Offset, PartitionId};
+use crate::dedupe::{Block, BlockView, Offset, WindowId};
 
 /// Index entry of one settled block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,14 +58,13 @@ impl Entry {
     /// Parses and verifies the bytes that were read for this entry: they must be the block that was written.
     pub(super) fn verified<'a>(
         &self,
-        (partition, first): (PartitionId, Offset),
+        (window, first): (WindowId, Offset),
         bytes: &'a [u8],
     ) -> Result<BlockView<'a>, String> {
         let view = BlockView::verified(bytes).map_err(|e| e.to_string())?;
         let header = &view.header;
-        let found =
-            (header.partition, header.first, header.next, view.count() as u64, Block::checksum(bytes));
-        if found == (partition, first, self.next, self.identities, self.crc) {
+        let found = (header.window, header.first, header.next, view.count() as u64, Block::checksum(bytes));
+        if found == (window, first, self.next, self.identities, self.crc) {
             return Ok(view);
         }
         Err("the bytes are those of another block".to_owned())

@@ -1,11 +1,11 @@
-//! The block files of one partition: which block is in which file, which file is written to, which one is compacted.
+//! The block files of one window: which block is in which file, which file is written to, which one is compacted.
 
 use std::collections::BTreeMap;
 
 use super::entry::Entry;
 use crate::dedupe::Offset;
 
-/// A file is full at `1 / FILE_SHARE` of the partition's live bytes. The oldest file can be deleted only when all of its
+/// A file is full at `1 / FILE_SHARE` of the window's live bytes. The oldest file can be deleted only when all of its
 /// blocks have expired, so this limit keeps the expired part of it small.
 const FILE_SHARE: u64 = 8;
 /// A file below this size is never full.
@@ -22,7 +22,7 @@ struct FileUsage {
     live: u64,
 }
 
-/// The files of one partition, by number. The last one is written to.
+/// The files of one window, by number. The last one is written to.
 #[derive(Debug, Default)]
 pub(super) struct Files {
     uses: BTreeMap<u32, FileUsage>,

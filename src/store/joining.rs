@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::dedupe::{KindId, PartitionId};
+use crate::dedupe::{KindId, WindowId};
 
 /// Default span of stream time within which small blocks are merged.
 const SPAN: Duration = Duration::from_mins(5);
@@ -44,8 +44,8 @@ impl Joining {
         Self { unnamed: MergeBounds::new(unnamed), named }
     }
 
-    pub(super) fn of(&self, window_id: PartitionId) -> MergeBounds {
-        let (kind, _) = KindId::of_filed(window_id);
+    pub(super) fn of(&self, window: WindowId) -> MergeBounds {
+        let kind = window.kind();
         self.named.iter().find(|(own, _)| *own == kind).map_or(self.unnamed, |(_, bounds)| *bounds)
     }
 }

@@ -1,12 +1,12 @@
 //! Names of the trees, and keys. Keys are big endian, so that they sort by offset.
 
-use crate::dedupe::{Offset, PartitionId};
+use crate::dedupe::{Offset, WindowId};
 
-/// Tree of settled blocks: partition (u32) and first offset (u64) to an [`super::entry::Entry`].
+/// Tree of settled blocks: window (u32) and first offset (u64) to an [`super::entry::Entry`].
 pub(super) const SETTLED: &str = "entries";
 /// Tree in which an older version stored the settled blocks themselves.
 pub(super) const LEGACY: &str = "settled";
-/// Tree of frequently changed values: partition (u32) to a [`super::record::Record`], followed by the partition's
+/// Tree of frequently changed values: window (u32) to a [`super::record::Record`], followed by the window's
 /// small blocks that wait to be merged, with the same keys as settled blocks.
 pub(super) const WAITING: &str = "waiting";
 /// Key of the binding (JSON) in the default tree.
@@ -16,10 +16,10 @@ pub(super) const BINDING: &[u8] = b"binding";
 pub(super) type Key = [u8; 12];
 
 /// The key of the block that starts at `first`.
-pub(super) fn block(partition: PartitionId, first: Offset) -> Key {
+pub(super) fn block(window: WindowId, first: Offset) -> Key {
     let mut key = [0; 12];
     let (head, tail) = key.split_at_mut(4);
-    head.copy_from_slice(&partition.to_be_bytes());
+    head.copy_from_slice(&window.number().to_be_bytes());
     tail.copy_from_slice(&first.to_be_bytes());
     key
 }
@@ -29,14 +29,14 @@ pub(super) fn first(key: &[u8]) -> Offset {
     parse_block(key).map_or(0, |(_, first)| first)
 }
 
-/// Partition and first offset of a block's key. `None` if it is not a block's key.
-pub(super) fn parse_block(key: &[u8]) -> Option<(PartitionId, Offset)> {
-    let (partition, first) = key.split_first_chunk::<4>()?;
+/// Window and first offset of a block's key. `None` if it is not a block's key.
+pub(super) fn parse_block(key: &[u8]) -> Option<(WindowId, Offset)> {
+    let (window, first) = key.split_first_chunk::<4>()?;
     let first = <[u8; 8]>::try_from(first).ok()?;
-    Some((u32::from_be_bytes(*partition), u64::from_be_bytes(first)))
+    Some((WindowId::numbered(u32::from_be_bytes(*window)), u64::from_be_bytes(first)))
 }
 
-/// Partition of a record's key. `None` if it is not a record's key.
-pub(super) fn parse_record(key: &[u8]) -> Option<PartitionId> {
-    <[u8; 4]>::try_from(key).ok().map(u32::from_be_bytes)
+/// Window of a record's key. `None` if it is not a record's key.
+pub(super) fn parse_record(key: &[u8]) -> Option<WindowId> {
+    <[u8; 4]>::try_from(key).ok().map(u32::from_be_bytes).map(WindowId::numbered)
 }

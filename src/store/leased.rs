@@ -1,6 +1,6 @@
-//! Partition leases: several workers share one store, and each partition has one holder at a time.
+//! Partition leases: several workers share one store, and each window has one holder at a time.
 //!
-//! A worker may learn late that the group has assigned its partition to another worker of the same process. Its
+//! A worker may learn late that the group has assigned its window to another worker of the same process. Its
 //! further writes would corrupt the local state of the new holder. The group rejects its transactions, and this
 //! module rejects its writes.
 
@@ -8,17 +8,17 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::dedupe::{Block, Coordinates, Identity, Offset, PartitionId};
+use crate::dedupe::{Block, Identity, Offset, WindowId};
 use crate::ports::{Head, Store, StoreError, Visit};
 
-/// Id of the handle that holds a partition; 0 if none does. Locked while the holder writes, so that another handle
-/// takes the partition only between two writes.
+/// Id of the handle that holds a window; 0 if none does. Locked while the holder writes, so that another handle
+/// takes the window only between two writes.
 type Holder = Arc<Mutex<u64>>;
 
 #[derive(Debug, Default)]
 struct Holders {
     handles: AtomicU64,
-    partitions: Mutex<HashMap<PartitionId, Holder>>,
+    partitions: Mutex<HashMap<WindowId, Holder>>,
 }
 
 /// A handle of a shared store, for one worker. `S` is a handle of the store itself.
@@ -28,7 +28,7 @@ pub struct LeasedStore<S> {
     id: u64,
     holders: Arc<Holders>,
     /// The holders that this handle has looked up before.
-    cached: HashMap<PartitionId, Holder>,
+    cached: HashMap<WindowId, Holder>,
 }
 
 impl<S: Store + Clone> LeasedStore<S> {
@@ -60,42 +60,40 @@ impl<S> LeasedStore<S> {
         self.store
     }
 
-    fn holder(&mut self, partition: PartitionId) -> Holder {
+    fn holder(&mut self, window: WindowId) -> Holder {
         let holders = &self.holders;
-        let cached = self.cached.entry(partition);
-        Arc::clone(
-            cached.or_insert_with(|| Arc::clone(lock(&holders.partitions).entry(partition).or_default())),
-        )
+        let cached = self.cached.entry(window);
+        Arc::clone(cached.or_insert_with(|| Arc::clone(lock(&holders.partitions).entry(window).or_default())))
     }
 
-    fn holds(&self, partition: PartitionId) -> bool {
-        self.cached.get(&partition).is_some_and(|holder| *lock(holder) == self.id)
+    fn holds(&self, window: WindowId) -> bool {
+        self.cached.get(&window).is_some_and(|holder| *lock(holder) == self.id)
     }
 
     fn write<T>(
         &mut self,
-        partition: PartitionId,
+        window: WindowId,
         write: impl FnOnce(&mut S) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let holder = self.holder(partition);
+        let holder = self.holder(window);
         let held = lock(&holder);
-        if *held == self.id { write(&mut self.store) } else { Err(StoreError::LeaseLost(partition)) }
+        if *held == self.id { write(&mut self.store) } else { Err(StoreError::LeaseLost(window)) }
     }
 
-    /// A failed read means nothing if another worker has taken and changed the partition in the meantime.
-    fn if_held<T>(&self, partition: PartitionId, read: T) -> Result<T, StoreError> {
-        if self.holds(partition) { Ok(read) } else { Err(StoreError::LeaseLost(partition)) }
+    /// A failed read means nothing if another worker has taken and changed the window in the meantime.
+    fn if_held<T>(&self, window: WindowId, read: T) -> Result<T, StoreError> {
+        if self.holds(window) { Ok(read) } else { Err(StoreError::LeaseLost(window)) }
     }
 
-    /// A missing identity means nothing if another worker has taken the partition.
+    /// A missing identity means nothing if another worker has taken the window.
     fn check_missing<T>(
         &self,
-        partition: PartitionId,
+        window: WindowId,
         answer: Result<Option<T>, StoreError>,
     ) -> Result<Option<T>, StoreError> {
         match answer {
             Ok(Some(found)) => Ok(Some(found)),
-            missing => self.if_held(partition, missing)?,
+            missing => self.if_held(window, missing)?,
         }
     }
 }
@@ -105,63 +103,59 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl<S: Store> Store for LeasedStore<S> {
-    fn acquire_lease(&mut self, partition: PartitionId) -> bool {
-        let holder = self.holder(partition);
+    fn acquire_lease(&mut self, window: WindowId) -> bool {
+        let holder = self.holder(window);
         std::mem::replace(&mut *lock(&holder), self.id) == self.id
     }
 
-    fn head(&self, partition: PartitionId) -> Result<Option<Head>, StoreError> {
-        self.store.head(partition)
+    fn head(&self, window: WindowId) -> Result<Option<Head>, StoreError> {
+        self.store.head(window)
     }
 
     fn append(&mut self, block: &Block, head: Head) -> Result<(), StoreError> {
-        self.write(block.partition, |store| store.append(block, head))
+        self.write(block.window, |store| store.append(block, head))
     }
 
-    fn set_head(&mut self, partition: PartitionId, head: Head) -> Result<(), StoreError> {
-        self.write(partition, |store| store.set_head(partition, head))
+    fn set_head(&mut self, window: WindowId, head: Head) -> Result<(), StoreError> {
+        self.write(window, |store| store.set_head(window, head))
     }
 
     fn scan_from(
         &self,
-        partition: PartitionId,
+        window: WindowId,
         from: Offset,
         visit: Visit<'_>,
     ) -> Result<Option<Offset>, StoreError> {
-        let scanned = self.store.scan_from(partition, from, visit);
-        self.if_held(partition, scanned)?
+        let scanned = self.store.scan_from(window, from, visit);
+        self.if_held(window, scanned)?
     }
 
-    fn ids(&self, partition: PartitionId) -> Result<u64, StoreError> {
-        self.store.ids(partition)
+    fn ids(&self, window: WindowId) -> Result<u64, StoreError> {
+        self.store.ids(window)
     }
 
-    fn truncate(
-        &mut self,
-        partition: PartitionId,
-        from: Offset,
-    ) -> Result<Vec<(Offset, Identity)>, StoreError> {
-        self.write(partition, |store| store.truncate(partition, from))
+    fn truncate(&mut self, window: WindowId, from: Offset) -> Result<Vec<(Offset, Identity)>, StoreError> {
+        self.write(window, |store| store.truncate(window, from))
     }
 
-    fn forget(&mut self, partition: PartitionId, owners: &[Offset], head: Head) -> Result<(), StoreError> {
-        self.write(partition, |store| store.forget(partition, owners, head))
+    fn forget(&mut self, window: WindowId, owners: &[Offset], head: Head) -> Result<(), StoreError> {
+        self.write(window, |store| store.forget(window, owners, head))
     }
 
-    fn expire(&mut self, partition: PartitionId, first: Offset) -> Result<(), StoreError> {
-        self.write(partition, |store| store.expire(partition, first))
+    fn expire(&mut self, window: WindowId, first: Offset) -> Result<(), StoreError> {
+        self.write(window, |store| store.expire(window, first))
     }
 
-    fn identity_of(&self, owner: Coordinates) -> Result<Option<Identity>, StoreError> {
-        self.check_missing(owner.partition, self.store.identity_of(owner))
+    fn identity_of(&self, window: WindowId, owner: Offset) -> Result<Option<Identity>, StoreError> {
+        self.check_missing(window, self.store.identity_of(window, owner))
     }
 
-    fn owns(&self, owner: Coordinates, identity: Identity) -> Result<Option<bool>, StoreError> {
-        self.check_missing(owner.partition, self.store.owns(owner, identity))
+    fn owns(&self, window: WindowId, owner: Offset, identity: Identity) -> Result<Option<bool>, StoreError> {
+        self.check_missing(window, self.store.owns(window, owner, identity))
     }
 
-    fn clear(&mut self, partition: PartitionId) -> Result<(), StoreError> {
-        self.write(partition, |store| store.clear(partition))
+    fn clear(&mut self, window: WindowId) -> Result<(), StoreError> {
+        self.write(window, |store| store.clear(window))
     }
 
     fn disk_bytes(&self) -> Result<Option<u64>, StoreError> {
@@ -179,18 +173,20 @@ mod tests {
     use crate::store::memory::MemoryStore;
 
     #[test]
-    fn only_the_handle_that_took_a_partition_last_may_change_it() {
+    fn only_the_handle_that_took_a_window_last_may_change_it() {
         let mut first = LeasedStore::new(MemoryStore::new());
         let mut second = first.another();
-        assert_eq!(first.set_head(7, Head::default()), Err(StoreError::LeaseLost(7)), "no handle holds it");
-        assert!(!first.acquire_lease(7));
-        assert!(first.acquire_lease(7), "held without interruption");
-        assert_eq!(first.set_head(7, Head::default()), Ok(()));
-        assert!(!second.acquire_lease(7));
-        assert_eq!(first.truncate(7, 0), Err(StoreError::LeaseLost(7)));
-        assert_eq!(first.identity_of(Coordinates { partition: 7, offset: 1 }), Err(StoreError::LeaseLost(7)));
-        assert_eq!(second.identity_of(Coordinates { partition: 7, offset: 1 }), Ok(None));
-        assert!(!first.acquire_lease(7), "held, but another handle held it in between");
-        assert_eq!(second.clear(7), Err(StoreError::LeaseLost(7)));
+        let window = WindowId::from(7);
+        let lost = StoreError::LeaseLost(window);
+        assert_eq!(first.set_head(window, Head::default()), Err(lost.clone()), "no handle holds it");
+        assert!(!first.acquire_lease(window));
+        assert!(first.acquire_lease(window), "held without interruption");
+        assert_eq!(first.set_head(window, Head::default()), Ok(()));
+        assert!(!second.acquire_lease(window));
+        assert_eq!(first.truncate(window, 0), Err(lost.clone()));
+        assert_eq!(first.identity_of(window, 1), Err(lost.clone()));
+        assert_eq!(second.identity_of(window, 1), Ok(None));
+        assert!(!first.acquire_lease(window), "held, but another handle held it in between");
+        assert_eq!(second.clear(window), Err(lost.clone()));
     }
 }

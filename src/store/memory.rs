@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::cut::lower_head;
 use super::tail::consistent;
-use crate::dedupe::{Block, BlockError, BlockView, Coordinates, Identity, Offset, PartitionId};
+use crate::dedupe::{Block, BlockError, BlockView, Identity, Offset, WindowId};
 use crate::ports::{Head, Store, StoreError, Visit};
 
 /// Blocks in a map. Clones share the map, like clones of the store on disk: a restarted worker finds its state in a
@@ -15,13 +15,13 @@ pub struct MemoryStore {
     contents: Arc<Mutex<Contents>>,
 }
 
-type Partitions = BTreeMap<PartitionId, Partition>;
+type Partitions = BTreeMap<WindowId, Partition>;
 
 #[derive(Debug, Default)]
 struct Contents {
     partitions: Partitions,
     /// The partitions as they were before the last writes, oldest first. A power loss could bring them back.
-    unsynced: VecDeque<(PartitionId, Option<Partition>)>,
+    unsynced: VecDeque<(WindowId, Option<Partition>)>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -56,8 +56,8 @@ impl MemoryStore {
     pub fn lose(&self, writes: usize) {
         let mut contents = self.lock();
         for _ in 0..writes {
-            let Some((partition, before)) = contents.unsynced.pop_back() else { break };
-            contents.put(partition, before);
+            let Some((window, before)) = contents.unsynced.pop_back() else { break };
+            contents.put(window, before);
         }
         contents.unsynced.clear();
     }
@@ -84,19 +84,19 @@ impl MemoryStore {
         self.contents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes a partition. Changes nothing if `change` fails.
+    /// Changes a window. Changes nothing if `change` fails.
     fn write<T>(
         &self,
-        partition: PartitionId,
+        window: WindowId,
         change: impl FnOnce(&mut Partitions) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let mut contents = self.lock();
-        let before = contents.partitions.get(&partition).cloned();
+        let before = contents.partitions.get(&window).cloned();
         let changed = change(&mut contents.partitions);
         if changed.is_err() {
-            contents.put(partition, before);
+            contents.put(window, before);
         } else {
-            contents.unsynced.push_back((partition, before));
+            contents.unsynced.push_back((window, before));
             if contents.unsynced.len() > UNSYNCED {
                 contents.unsynced.pop_front();
             }
@@ -106,10 +106,10 @@ impl MemoryStore {
 }
 
 impl Contents {
-    fn put(&mut self, partition: PartitionId, stored: Option<Partition>) {
+    fn put(&mut self, window: WindowId, stored: Option<Partition>) {
         match stored {
-            Some(stored) => drop(self.partitions.insert(partition, stored)),
-            None => drop(self.partitions.remove(&partition)),
+            Some(stored) => drop(self.partitions.insert(window, stored)),
+            None => drop(self.partitions.remove(&window)),
         }
     }
 }
@@ -141,19 +141,19 @@ impl Partition {
 }
 
 impl Store for MemoryStore {
-    fn head(&self, partition: PartitionId) -> Result<Option<Head>, StoreError> {
-        Ok(self.lock().partitions.get(&partition).map(|stored| stored.head))
+    fn head(&self, window: WindowId) -> Result<Option<Head>, StoreError> {
+        Ok(self.lock().partitions.get(&window).map(|stored| stored.head))
     }
 
     fn append(&mut self, block: &Block, head: Head) -> Result<(), StoreError> {
         if !consistent(block) {
             return Err(StoreError::Corrupt(format!(
                 "rejected a block of partition {} at {}",
-                block.partition, block.first
+                block.window, block.first
             )));
         }
-        self.write(block.partition, |partitions| {
-            let stored = partitions.entry(block.partition).or_default();
+        self.write(block.window, |partitions| {
+            let stored = partitions.entry(block.window).or_default();
             if stored.end()? > block.first {
                 stored.cut(block.first)?;
             }
@@ -165,21 +165,21 @@ impl Store for MemoryStore {
         })
     }
 
-    fn set_head(&mut self, partition: PartitionId, head: Head) -> Result<(), StoreError> {
-        self.write(partition, |partitions| {
-            partitions.entry(partition).or_default().head = head;
+    fn set_head(&mut self, window: WindowId, head: Head) -> Result<(), StoreError> {
+        self.write(window, |partitions| {
+            partitions.entry(window).or_default().head = head;
             Ok(())
         })
     }
 
     fn scan_from(
         &self,
-        partition: PartitionId,
+        window: WindowId,
         from: Offset,
         visit: Visit<'_>,
     ) -> Result<Option<Offset>, StoreError> {
         // Copied, so that the visitor may use the store.
-        let stored = self.lock().partitions.get(&partition).cloned().unwrap_or_default();
+        let stored = self.lock().partitions.get(&window).cloned().unwrap_or_default();
         for (first, bytes) in stored.blocks.range(from..) {
             if visit(&BlockView::verified(bytes).map_err(damaged)?)?.is_break() {
                 return Ok(Some(first + 1));
@@ -188,26 +188,21 @@ impl Store for MemoryStore {
         Ok(None)
     }
 
-    fn ids(&self, partition: PartitionId) -> Result<u64, StoreError> {
+    fn ids(&self, window: WindowId) -> Result<u64, StoreError> {
         let contents = self.lock();
-        let blocks =
-            contents.partitions.get(&partition).into_iter().flat_map(|stored| stored.blocks.values());
+        let blocks = contents.partitions.get(&window).into_iter().flat_map(|stored| stored.blocks.values());
         blocks.map(|bytes| Ok(BlockView::verified(bytes).map_err(damaged)?.count() as u64)).sum()
     }
 
-    fn truncate(
-        &mut self,
-        partition: PartitionId,
-        from: Offset,
-    ) -> Result<Vec<(Offset, Identity)>, StoreError> {
-        self.write(partition, |partitions| {
-            partitions.get_mut(&partition).map_or_else(|| Ok(Vec::new()), |stored| stored.cut(from))
+    fn truncate(&mut self, window: WindowId, from: Offset) -> Result<Vec<(Offset, Identity)>, StoreError> {
+        self.write(window, |partitions| {
+            partitions.get_mut(&window).map_or_else(|| Ok(Vec::new()), |stored| stored.cut(from))
         })
     }
 
-    fn forget(&mut self, partition: PartitionId, owners: &[Offset], head: Head) -> Result<(), StoreError> {
-        self.write(partition, |partitions| {
-            let stored = partitions.entry(partition).or_default();
+    fn forget(&mut self, window: WindowId, owners: &[Offset], head: Head) -> Result<(), StoreError> {
+        self.write(window, |partitions| {
+            let stored = partitions.entry(window).or_default();
             for owner in owners {
                 let Some((_, bytes)) = stored.blocks.range_mut(..=*owner).next_back() else { continue };
                 let mut block = Block::decode(bytes).map_err(damaged)?;
@@ -219,9 +214,9 @@ impl Store for MemoryStore {
         })
     }
 
-    fn expire(&mut self, partition: PartitionId, first: Offset) -> Result<(), StoreError> {
-        self.write(partition, |partitions| {
-            let Some(stored) = partitions.get_mut(&partition) else { return Ok(()) };
+    fn expire(&mut self, window: WindowId, first: Offset) -> Result<(), StoreError> {
+        self.write(window, |partitions| {
+            let Some(stored) = partitions.get_mut(&window) else { return Ok(()) };
             while let Some(oldest) = stored.blocks.first_entry() {
                 if BlockView::verified(oldest.get()).map_err(damaged)?.header.next > first {
                     break;
@@ -232,16 +227,16 @@ impl Store for MemoryStore {
         })
     }
 
-    fn identity_of(&self, owner: Coordinates) -> Result<Option<Identity>, StoreError> {
+    fn identity_of(&self, window: WindowId, owner: Offset) -> Result<Option<Identity>, StoreError> {
         let contents = self.lock();
-        let Some(stored) = contents.partitions.get(&owner.partition) else { return Ok(None) };
-        let Some((_, bytes)) = stored.blocks.range(..=owner.offset).next_back() else { return Ok(None) };
-        BlockView::verified(bytes).and_then(|view| view.identity_of(owner.offset)).map_err(damaged)
+        let Some(stored) = contents.partitions.get(&window) else { return Ok(None) };
+        let Some((_, bytes)) = stored.blocks.range(..=owner).next_back() else { return Ok(None) };
+        BlockView::verified(bytes).and_then(|view| view.identity_of(owner)).map_err(damaged)
     }
 
-    fn clear(&mut self, partition: PartitionId) -> Result<(), StoreError> {
-        self.write(partition, |partitions| {
-            partitions.remove(&partition);
+    fn clear(&mut self, window: WindowId) -> Result<(), StoreError> {
+        self.write(window, |partitions| {
+            partitions.remove(&window);
             Ok(())
         })
     }

@@ -1,7 +1,7 @@
 //! The local block store on sled: a cache of the state topic.
 //!
 //! It does not depend on Kafka, the window or the clock. It may lose state at any time: the caller then restores it
-//! from the state topic. It never invents state: every block carries a checksum and every partition stores the counts
+//! from the state topic. It never invents state: every block carries a checksum and every window stores the counts
 //! of its blocks and identities. A database in which these do not match is quarantined when it is opened.
 
 mod adopt;

@@ -1,14 +1,14 @@
-//! The record of a partition: its head and counts, written in the same transaction as its blocks.
+//! The record of a window: its head and counts, written in the same transaction as its blocks.
 //!
 //! Layout, little endian: version 4 (1 byte), confirmed, state next, stream time in ms, the tail's next offset (all
 //! ones: no tail) and CRC, number of forgets, number of blocks, number of identities, stream time in ms before which
 //! identities may be missing, next offset and CRC of the last block at or before confirmed (8 bytes each), CRC32C of
-//! the partition (4 bytes) and of everything before. Version 3 lacks the last two numbers.
+//! the window (4 bytes) and of everything before. Version 3 lacks the last two numbers.
 //!
 //! The two counts make a hole detectable: an engine that lost a block in the middle still returns valid neighbours,
 //! and a window with an undetected hole would let duplicates through.
 
-use crate::dedupe::{Offset, PartitionId};
+use crate::dedupe::{Offset, WindowId};
 use crate::ports::Head;
 
 const VERSION: u8 = 4;
@@ -17,7 +17,7 @@ const PREVIOUS_VERSION: u8 = 3;
 const PREVIOUS_BODY: usize = 1 + 8 * 9;
 const NO_TAIL: u64 = u64::MAX;
 
-/// A partition's head, and the counts of its blocks and identities.
+/// A window's head, and the counts of its blocks and identities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Record {
     /// The head, as set by the caller.
@@ -30,7 +30,7 @@ pub(super) struct Record {
 
 impl Record {
     /// Encodes the stored form.
-    pub(super) fn encode(&self, partition: PartitionId) -> Vec<u8> {
+    pub(super) fn encode(&self, window: WindowId) -> Vec<u8> {
         let mut out = Vec::with_capacity(BODY + 4);
         out.push(VERSION);
         out.extend_from_slice(&self.head.confirmed.to_le_bytes());
@@ -42,12 +42,12 @@ impl Record {
         out.extend_from_slice(&self.identities.to_le_bytes());
         out.extend_from_slice(&self.head.incomplete_ms.to_le_bytes());
         put_tail(&mut out, self.head.settled);
-        out.extend_from_slice(&checksum(partition, &out).to_le_bytes());
+        out.extend_from_slice(&checksum(window, &out).to_le_bytes());
         out
     }
 
     /// Decodes the stored form. `None` if it is damaged or has another version.
-    pub(super) fn decode(partition: PartitionId, bytes: &[u8]) -> Option<Self> {
+    pub(super) fn decode(window: WindowId, bytes: &[u8]) -> Option<Self> {
         let (version, length) = match bytes.first()? {
             &PREVIOUS_VERSION => (PREVIOUS_VERSION, PREVIOUS_BODY),
             _ => (VERSION, BODY),
@@ -72,7 +72,7 @@ impl Record {
             return None;
         };
         let settled = if let [next, crc] = rest { tail_of(*next, *crc) } else { None };
-        (*found == version && crc == checksum(partition, body)).then(|| Self {
+        (*found == version && crc == checksum(window, body)).then(|| Self {
             head: Head {
                 confirmed: u64::from_le_bytes(*confirmed),
                 state_next: u64::from_le_bytes(*state_next),
@@ -99,8 +99,8 @@ fn tail_of(next: [u8; 8], crc: [u8; 8]) -> Option<(u32, Offset)> {
     (next != NO_TAIL).then_some((crc, next))
 }
 
-fn checksum(partition: PartitionId, body: &[u8]) -> u32 {
-    crc32c::crc32c_append(crc32c::crc32c(&partition.to_le_bytes()), body)
+fn checksum(window: WindowId, body: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&window.number().to_le_bytes()), body)
 }
 
 #[cfg(test)]
@@ -110,11 +110,11 @@ mod tests {
     #[test]
     fn a_record_of_the_previous_version_is_decoded() {
         let record = Record { head: Head { confirmed: 7, ..Head::default() }, blocks: 10, identities: 11 };
-        let mut bytes = record.encode(3);
+        let mut bytes = record.encode(3.into());
         bytes.truncate(PREVIOUS_BODY);
         bytes[0] = PREVIOUS_VERSION;
-        bytes.extend_from_slice(&checksum(3, &bytes).to_le_bytes());
-        assert_eq!(Record::decode(3, &bytes), Some(record));
+        bytes.extend_from_slice(&checksum(3.into(), &bytes).to_le_bytes());
+        assert_eq!(Record::decode(3.into(), &bytes), Some(record));
     }
 
     #[test]
@@ -132,15 +132,15 @@ mod tests {
             blocks: 10,
             identities: 11,
         };
-        let bytes = record.encode(3);
-        assert_eq!(Record::decode(3, &bytes), Some(record));
-        assert_eq!(Record::decode(4, &bytes), None);
+        let bytes = record.encode(3.into());
+        assert_eq!(Record::decode(3.into(), &bytes), Some(record));
+        assert_eq!(Record::decode(4.into(), &bytes), None);
         for at in 0..bytes.len() {
-            assert_eq!(Record::decode(3, &bytes[..at]), None);
+            assert_eq!(Record::decode(3.into(), &bytes[..at]), None);
             for bit in 0..8 {
                 let mut flipped = bytes.clone();
                 flipped[at] ^= 1 << bit;
-                assert_eq!(Record::decode(3, &flipped), None, "bit {bit} of byte {at}");
+                assert_eq!(Record::decode(3.into(), &flipped), None, "bit {bit} of byte {at}");
             }
         }
     }

@@ -1,6 +1,6 @@
 //! The files of the settled blocks. They are appended to, read at any position, and deleted as a whole.
 //!
-//! Each file belongs to one partition, so only the partition's holder changes it. When a window moves on, its oldest
+//! Each file belongs to one window, so only the window's holder changes it. When a window moves on, its oldest
 //! files become empty and are deleted without copying anything.
 
 use std::collections::{BTreeSet, VecDeque};

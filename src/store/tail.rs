@@ -1,15 +1,15 @@
-//! The end of a partition's blocks: decides which small blocks are merged, and splits large blocks.
+//! The end of a window's blocks: decides which small blocks are merged, and splits large blocks.
 //!
 //! Merging is hierarchical. At a low rate of one identity per block, 16 blocks are merged at a time: 16 blocks of 1
 //! become one of 16, 16 of those become one of 256, and those fill a full block. Each identity is therefore written
 //! at most four times (the append, and once per level). Rewriting one growing block at every append instead would
-//! write a full block ten times per second for each partition. At most 3 × 16 small blocks wait at a time, so a merge
+//! write a full block ten times per second for each window. At most 3 × 16 small blocks wait at a time, so a merge
 //! fits into one atomic batch. Waiting blocks always follow all settled ones.
 
 use super::files::Files;
 use super::keys::{self, Key};
 use super::record::Record;
-use crate::dedupe::{Block, BlockView, Offset, PartitionId};
+use crate::dedupe::{Block, BlockView, Offset, WindowId};
 
 /// Maximum size of a stored block in bytes. A block may be read as a whole for each look-up of one of its identities.
 pub(super) const BLOCK_BYTES: usize = 24 * 1024;
@@ -41,7 +41,7 @@ pub(super) struct BlockMeta {
     pub time_ms: i64,
 }
 
-/// In-memory state of a partition's end, so that an append does not read it from the store.
+/// In-memory state of a window's end, so that an append does not read it from the store.
 #[derive(Debug, Default)]
 pub(super) struct Tail {
     /// The stored record. `None` if nothing is stored.
@@ -61,7 +61,7 @@ pub(super) struct Tail {
 pub(super) enum Place {
     /// In a block file, permanently.
     Settled,
-    /// In sled, at the end of the partition, until it is merged with others.
+    /// In sled, at the end of the window, until it is merged with others.
     Waiting,
 }
 
@@ -90,7 +90,7 @@ impl EncodedBlock {
             time_ms: block.time_first_ms,
         };
         let place = if meta.full() { Place::Settled } else { Place::Waiting };
-        Self { place, key: keys::block(block.partition, block.first), bytes, meta }
+        Self { place, key: keys::block(block.window, block.first), bytes, meta }
     }
 }
 
@@ -193,9 +193,9 @@ pub(super) fn consistent(block: &Block) -> bool {
         && block.entries.iter().all(|(owner, _)| covered.contains(owner))
 }
 
-/// The key range of a partition.
-pub(super) fn range(partition: PartitionId) -> std::ops::RangeInclusive<Key> {
-    keys::block(partition, 0)..=keys::block(partition, Offset::MAX)
+/// The key range of a window.
+pub(super) fn range(window: WindowId) -> std::ops::RangeInclusive<Key> {
+    keys::block(window, 0)..=keys::block(window, Offset::MAX)
 }
 
 fn varint_bytes(value: u64) -> usize {
@@ -212,7 +212,7 @@ mod tests {
         let owners = (first..next).step_by(usize::try_from(step).unwrap());
         Block {
             hash: HashKind::Xxh3,
-            partition: 3,
+            window: 3.into(),
             first,
             next,
             time_first_ms: 10,

@@ -12,12 +12,12 @@ use super::open::OpenFailure;
 use super::record::Record;
 use super::segments::{Readers, Segments};
 use super::tail::Place;
-use crate::dedupe::{BlockView, HashKind, Offset, PartitionId};
+use crate::dedupe::{BlockView, HashKind, Offset, WindowId};
 
 /// Progress is reported once per this many entries.
 const PROGRESS_INTERVAL: u64 = 256;
 
-/// What was counted for one partition.
+/// What was counted for one window.
 #[derive(Default)]
 struct Counted {
     record: Option<Record>,
@@ -26,10 +26,10 @@ struct Counted {
     next: Offset,
 }
 
-/// Verifies every block (key, checksum, hash, order), that look-ups find it, and that each partition's record has the
+/// Verifies every block (key, checksum, hash, order), that look-ups find it, and that each window's record has the
 /// right counts of blocks and identities. Returns the first error found, or the block files in use.
 pub(super) fn verify(engine: &Engine, report_progress: &dyn Fn()) -> Result<BTreeSet<u32>, OpenFailure> {
-    let mut partitions: HashMap<PartitionId, Counted> = HashMap::new();
+    let mut partitions: HashMap<WindowId, Counted> = HashMap::new();
     let mut used = BTreeSet::new();
     let mut readers = Readers::default();
     for (place, tree) in [(Place::Settled, &engine.settled), (Place::Waiting, &engine.waiting)] {
@@ -44,10 +44,10 @@ pub(super) fn verify(engine: &Engine, report_progress: &dyn Fn()) -> Result<BTre
             if before.as_ref().is_some_and(|before| *before >= key) {
                 return Err("keys are out of order".into());
             }
-            if let Some(partition) = keys::parse_record(&key) {
-                let record = Record::decode(partition, &value)
-                    .ok_or_else(|| format!("the record of partition {partition} is damaged"))?;
-                partitions.entry(partition).or_default().record = Some(record);
+            if let Some(window) = keys::parse_record(&key) {
+                let record = Record::decode(window, &value)
+                    .ok_or_else(|| format!("the record of partition {window} is damaged"))?;
+                partitions.entry(window).or_default().record = Some(record);
             } else {
                 let at = keys::parse_block(&key).ok_or("a key is damaged")?;
                 let counted = partitions.entry(at.0).or_default();
@@ -61,17 +61,17 @@ pub(super) fn verify(engine: &Engine, report_progress: &dyn Fn()) -> Result<BTre
             before = Some(key);
         }
     }
-    partitions.iter().try_for_each(|(partition, counted)| check_counts(*partition, counted))?;
+    partitions.iter().try_for_each(|(window, counted)| check_counts(*window, counted))?;
     Ok(used)
 }
 
-fn block_error((partition, first): (PartitionId, Offset), cause: &str) -> String {
-    format!("block of partition {partition} at {first}: {cause}")
+fn block_error((window, first): (WindowId, Offset), cause: &str) -> String {
+    format!("block of partition {window} at {first}: {cause}")
 }
 
 /// Reads and verifies the bytes of a settled block.
 fn settled_bytes(
-    at: (PartitionId, Offset),
+    at: (WindowId, Offset),
     entry: &[u8],
     (segments, readers): (&Segments, &mut Readers),
     used: &mut BTreeSet<u32>,
@@ -100,11 +100,11 @@ fn check_reachable(tree: &Tree, key: &sled::IVec, bytes: &sled::IVec) -> Result<
 fn check_block(
     counted: &mut Counted,
     bytes: &[u8],
-    expected: (PartitionId, Offset, HashKind),
+    expected: (WindowId, Offset, HashKind),
 ) -> Result<(), String> {
     let view = BlockView::verified(bytes).map_err(|e| e.to_string())?;
     let header = &view.header;
-    if (header.partition, header.first, header.hash) != expected {
+    if (header.window, header.first, header.hash) != expected {
         return Err("the bytes are those of another block".to_owned());
     }
     if counted.next > header.first {
@@ -116,13 +116,13 @@ fn check_block(
     Ok(())
 }
 
-fn check_counts(partition: PartitionId, counted: &Counted) -> Result<(), String> {
+fn check_counts(window: WindowId, counted: &Counted) -> Result<(), String> {
     let record = counted.record.unwrap_or_default();
     if (record.blocks, record.identities) == (counted.blocks, counted.identities) {
         return Ok(());
     }
     Err(format!(
-        "partition {partition} should have {} blocks with {} identities but has {} with {}",
+        "partition {window} should have {} blocks with {} identities but has {} with {}",
         record.blocks, record.identities, counted.blocks, counted.identities
     ))
 }

@@ -1,4 +1,4 @@
-//! Iterates over the stored blocks of a partition and reads their bytes.
+//! Iterates over the stored blocks of a window and reads their bytes.
 
 use std::io;
 
@@ -10,13 +10,13 @@ use super::error::remedy;
 use super::keys;
 use super::segments::Readers;
 use super::tail::{Place, range};
-use crate::dedupe::{BlockView, Coordinates, Offset, PartitionId};
+use crate::dedupe::{BlockView, Offset, WindowId};
 use crate::ports::StoreError;
 
 /// A stored block.
 #[derive(Debug, Clone)]
 pub(super) struct StoredBlock {
-    pub partition: PartitionId,
+    pub window: WindowId,
     /// Its first offset, which is also its key.
     pub first: Offset,
     /// One past the last offset it covers.
@@ -36,9 +36,9 @@ pub(super) enum Content {
 }
 
 impl StoredBlock {
-    fn in_file(partition: PartitionId, first: Offset, entry: Entry) -> Self {
+    fn in_file(window: WindowId, first: Offset, entry: Entry) -> Self {
         let Entry { next, identities, .. } = entry;
-        Self { partition, first, next, identities, content: Content::InFile(entry) }
+        Self { window, first, next, identities, content: Content::InFile(entry) }
     }
 
     /// The tree that holds it.
@@ -55,7 +55,7 @@ impl StoredBlock {
             Content::Inline(_) => None,
             Content::InFile(entry) => Some(entry),
         };
-        let key = keys::block(self.partition, self.first);
+        let key = keys::block(self.window, self.first);
         Removal { place: self.place(), key, identities: self.identities, entry }
     }
 }
@@ -64,7 +64,7 @@ impl StoredBlock {
 pub(super) struct BlockIter<'a> {
     engine: &'a Engine,
     place: Place,
-    partition: PartitionId,
+    window: WindowId,
     entries: sled::Iter,
 }
 
@@ -72,73 +72,76 @@ impl BlockIter<'_> {
     /// The next block by ascending offset.
     pub(super) fn next(&mut self) -> Result<Option<StoredBlock>, StoreError> {
         let entry = self.engine.call("read", || self.entries.next().transpose())?;
-        entry.map(|(key, value)| self.engine.found(self.place, self.partition, &key, value)).transpose()
+        entry.map(|(key, value)| self.engine.found(self.place, self.window, &key, value)).transpose()
     }
 
     /// The next block by descending offset.
     pub(super) fn next_back(&mut self) -> Result<Option<StoredBlock>, StoreError> {
         let entry = self.engine.call("read", || self.entries.next_back().transpose())?;
-        entry.map(|(key, value)| self.engine.found(self.place, self.partition, &key, value)).transpose()
+        entry.map(|(key, value)| self.engine.found(self.place, self.window, &key, value)).transpose()
     }
 }
 
 impl Engine {
-    /// Iterates over the blocks of a partition in one place.
-    pub(super) fn blocks(&self, place: Place, partition: PartitionId) -> BlockIter<'_> {
-        BlockIter { engine: self, place, partition, entries: self.tree(place).range(range(partition)) }
+    /// Iterates over the blocks of a window in one place.
+    pub(super) fn blocks(&self, place: Place, window: WindowId) -> BlockIter<'_> {
+        BlockIter { engine: self, place, window, entries: self.tree(place).range(range(window)) }
     }
 
     /// The same, from the first block that starts at or beyond `from`.
-    pub(super) fn blocks_from(&self, place: Place, partition: PartitionId, from: Offset) -> BlockIter<'_> {
-        let keys_range = keys::block(partition, from)..=keys::block(partition, Offset::MAX);
-        BlockIter { engine: self, place, partition, entries: self.tree(place).range(keys_range) }
+    pub(super) fn blocks_from(&self, place: Place, window: WindowId, from: Offset) -> BlockIter<'_> {
+        let keys_range = keys::block(window, from)..=keys::block(window, Offset::MAX);
+        BlockIter { engine: self, place, window, entries: self.tree(place).range(keys_range) }
     }
 
     /// Decodes a key and its value into a stored block.
     pub(super) fn found(
         &self,
         place: Place,
-        partition: PartitionId,
+        window: WindowId,
         key: &[u8],
         value: IVec,
     ) -> Result<StoredBlock, StoreError> {
         let first = keys::first(key);
         match place {
             Place::Waiting => {
-                let view = self.trusted(partition, &value)?;
+                let view = self.trusted(window, &value)?;
                 let (next, identities) = (view.header.next, view.count() as u64);
-                Ok(StoredBlock { partition, first, next, identities, content: Content::Inline(value) })
+                Ok(StoredBlock { window, first, next, identities, content: Content::Inline(value) })
             }
             Place::Settled => {
                 let entry = Entry::decode(&value).ok_or_else(|| {
-                    self.damaged("read", &format!("the entry of partition {partition} at {first} is damaged"))
+                    self.damaged("read", &format!("the entry of partition {window} at {first} is damaged"))
                 })?;
-                Ok(StoredBlock::in_file(partition, first, entry))
+                Ok(StoredBlock::in_file(window, first, entry))
             }
         }
     }
 
     /// The block that would contain an owner.
-    pub(super) fn block_of(&self, owner: Coordinates) -> Result<Option<StoredBlock>, StoreError> {
+    pub(super) fn block_of(
+        &self,
+        window: WindowId,
+        offset: Offset,
+    ) -> Result<Option<StoredBlock>, StoreError> {
         if let Some(failure) = self.failed.get() {
             return Err(failure.clone());
         }
-        let Coordinates { partition, offset } = owner;
-        let places: &[Place] = match self.tails().get(&partition) {
+        let places: &[Place] = match self.tails().get(&window) {
             Some(tail) if tail.waiting_blocks.first().is_none_or(|waits| offset < waits.first) => {
                 let settled = tail.files.block_of(offset);
-                return Ok(settled.map(|(first, entry)| StoredBlock::in_file(partition, first, entry)));
+                return Ok(settled.map(|(first, entry)| StoredBlock::in_file(window, first, entry)));
             }
             Some(_) => &[Place::Waiting],
             None => &[Place::Waiting, Place::Settled],
         };
         for place in places {
-            let keys_range = keys::block(partition, 0)..=keys::block(partition, offset);
+            let keys_range = keys::block(window, 0)..=keys::block(window, offset);
             let tree = self.tree(*place);
             if let Some((key, value)) =
                 self.call("read", || tree.range(keys_range).next_back().transpose())?
             {
-                return self.found(*place, partition, &key, value).map(Some);
+                return self.found(*place, window, &key, value).map(Some);
             }
         }
         Ok(None)
@@ -146,14 +149,14 @@ impl Engine {
 
     /// Reads the bytes of a block. Bytes read from a file are verified.
     pub(super) fn bytes(&self, found: &StoredBlock, readers: &mut Readers) -> Result<IVec, StoreError> {
-        let StoredBlock { partition, first, .. } = *found;
+        let StoredBlock { window, first, .. } = *found;
         let entry = match &found.content {
             Content::Inline(bytes) => return Ok(bytes.clone()),
             Content::InFile(entry) => entry,
         };
         let read = readers.read(&self.segments, entry);
         let cause = match &read {
-            Ok(bytes) => entry.verified((partition, first), bytes).err(),
+            Ok(bytes) => entry.verified((window, first), bytes).err(),
             Err(cause) if !is_missing_data(cause) => return Err(self.file_error("read", entry.file, cause)),
             Err(cause) => Some(cause.to_string()),
         };
@@ -164,26 +167,22 @@ impl Engine {
     }
 
     /// Handles a block that is missing or damaged at the indexed position. If the index has changed, another worker
-    /// has taken the partition and may have deleted the file. Otherwise it is damage.
+    /// has taken the window and may have deleted the file. Otherwise it is damage.
     fn unreadable(&self, found: &StoredBlock, entry: &Entry, cause: &str) -> Result<IVec, StoreError> {
-        let StoredBlock { partition, first, .. } = *found;
-        let still = self.call("read", || self.settled.get(keys::block(partition, first)))?;
+        let StoredBlock { window, first, .. } = *found;
+        let still = self.call("read", || self.settled.get(keys::block(window, first)))?;
         if still.as_deref().and_then(Entry::decode).as_ref() != Some(entry) {
-            return Err(StoreError::LeaseLost(partition));
+            return Err(StoreError::LeaseLost(window));
         }
         let (file, at) = (entry.file, entry.at);
-        let what = format!("block of partition {partition} at {first}, in file {file} at {at}: {cause}");
+        let what = format!("block of partition {window} at {first}, in file {file} at {at}: {cause}");
         Err(self.damaged("read", &what))
     }
 
     /// Parses a block that was verified when it was read or when the store was opened, or that this process wrote.
     /// sled itself checks what it reads from disk.
-    pub(super) fn trusted<'a>(
-        &self,
-        partition: PartitionId,
-        bytes: &'a [u8],
-    ) -> Result<BlockView<'a>, StoreError> {
-        BlockView::trusted(bytes).map_err(|cause| self.bad_block(partition, 0, &cause))
+    pub(super) fn trusted<'a>(&self, window: WindowId, bytes: &'a [u8]) -> Result<BlockView<'a>, StoreError> {
+        BlockView::trusted(bytes).map_err(|cause| self.bad_block(window, 0, &cause))
     }
 
     /// An error of the file system on a block file.

@@ -42,7 +42,7 @@ impl Ledger {
     pub fn commit(&mut self, window: &mut Window, next: Offset) -> Offset {
         self.layout = window.bloom().and_then(Bloom::layout);
         self.owners.extend(window.pending().iter().copied());
-        let blocks = window.blocks(HashKind::Xxh3, 0, window.next()..next, 1_000);
+        let blocks = window.blocks(HashKind::Xxh3, 0.into(), window.next()..next, 1_000);
         self.blocks.extend(blocks.iter().map(Block::encode));
         window.commit(next)
     }

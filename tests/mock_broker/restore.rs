@@ -63,7 +63,7 @@ fn left_behind(mock: &Mock, blocks: u64) {
         let entries = (first..next).map(|offset| (offset, identity(&key(SLOW, offset)))).collect();
         let block = Block {
             hash: HashKind::Xxh3,
-            partition: SLOW.unsigned_abs(),
+            window: SLOW.unsigned_abs().into(),
             first,
             next,
             time_first_ms: now_ms,

@@ -289,8 +289,11 @@ impl World {
     fn finish(&mut self, mut process: Process, first: Offset, forwarded: &HashSet<Offset>, end: End) {
         let local = &mut self.locals[self.here];
         let worth = !process.window.pending().is_empty() || (self.rewound && first < process.next);
-        let blocks =
-            if worth { process.window.blocks(HashKind::Xxh3, 0, first..process.next, 3) } else { Vec::new() };
+        let blocks = if worth {
+            process.window.blocks(HashKind::Xxh3, 0.into(), first..process.next, 3)
+        } else {
+            Vec::new()
+        };
         for block in &blocks {
             local.append(block);
         }

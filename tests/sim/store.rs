@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use dedupd::dedupe::{Block, BlockView, Coordinates, Identity, Offset, PartitionId};
+use dedupd::dedupe::{Block, BlockView, Identity, Offset, WindowId};
 use dedupd::ports::{Head, Store, StoreError, Visit};
 use dedupd::store::LeasedStore;
 use dedupd::store::memory::MemoryStore;
@@ -59,52 +59,48 @@ pub fn survive(store: &mut LeasedStore<MemoryStore>, cluster: &mut Cluster, proc
 }
 
 /// Keeps what lies at or beyond `from`, under coordinates below it.
-fn pass_off(
-    store: &mut LeasedStore<MemoryStore>,
-    partition: PartitionId,
-    from: Offset,
-) -> Result<(), StoreError> {
+fn pass_off(store: &mut LeasedStore<MemoryStore>, window: WindowId, from: Offset) -> Result<(), StoreError> {
     let mut kept: Option<Block> = None;
     let mut ids = Vec::new();
-    store.scan(partition, &mut |view| {
+    store.scan(window, &mut |view| {
         kept.get_or_insert(Block { entries: Vec::new(), ..view.header.clone() });
         view.for_each(|_, identity| ids.push(identity)).map_err(|e| StoreError::Corrupt(e.to_string()))
     })?;
-    let (Some(head), Some(block)) = (store.head(partition)?, kept) else { return Ok(()) };
+    let (Some(head), Some(block)) = (store.head(window)?, kept) else { return Ok(()) };
     if ids.len() as Offset > from {
-        return store.truncate(partition, from).map(drop);
+        return store.truncate(window, from).map(drop);
     }
     let entries = (0..).zip(ids).collect();
-    store.clear(partition)?;
+    store.clear(window)?;
     store.append(&Block { first: 0, next: from, entries, ..block }, head)
 }
 
 impl Store for SimStore {
-    fn acquire_lease(&mut self, partition: PartitionId) -> bool {
-        self.inner.acquire_lease(partition)
+    fn acquire_lease(&mut self, window: WindowId) -> bool {
+        self.inner.acquire_lease(window)
     }
 
-    fn head(&self, partition: PartitionId) -> Result<Option<Head>, StoreError> {
-        self.inner.head(partition)
+    fn head(&self, window: WindowId) -> Result<Option<Head>, StoreError> {
+        self.inner.head(window)
     }
 
     fn append(&mut self, block: &Block, head: Head) -> Result<(), StoreError> {
-        tracing::trace!(p = block.partition, block.first, block.next, ?head, owners = ?block.entries.iter().map(|e| e.0).collect::<Vec<_>>(), "append");
+        tracing::trace!(p = block.window.number(), block.first, block.next, ?head, owners = ?block.entries.iter().map(|e| e.0).collect::<Vec<_>>(), "append");
         self.write(|store| store.append(block, head))
     }
 
-    fn set_head(&mut self, partition: PartitionId, head: Head) -> Result<(), StoreError> {
-        self.write(|store| store.set_head(partition, head))
+    fn set_head(&mut self, window: WindowId, head: Head) -> Result<(), StoreError> {
+        self.write(|store| store.set_head(window, head))
     }
 
     fn scan_from(
         &self,
-        partition: PartitionId,
+        window: WindowId,
         from: Offset,
         visit: Visit<'_>,
     ) -> Result<Option<Offset>, StoreError> {
         let read = &self.universe.loaded[self.worker];
-        self.inner.scan_from(partition, from, &mut |view| {
+        self.inner.scan_from(window, from, &mut |view| {
             read.set(read.get() + view.count() as u64);
             visit(view)
         })
@@ -112,47 +108,43 @@ impl Store for SimStore {
 
     fn scan(
         &self,
-        partition: PartitionId,
+        window: WindowId,
         visit: &mut dyn FnMut(&BlockView<'_>) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
         // An operator's question, which is answered in one iteration.
-        self.inner.scan(partition, visit)
+        self.inner.scan(window, visit)
     }
 
-    fn ids(&self, partition: PartitionId) -> Result<u64, StoreError> {
-        self.inner.ids(partition)
+    fn ids(&self, window: WindowId) -> Result<u64, StoreError> {
+        self.inner.ids(window)
     }
 
-    fn truncate(
-        &mut self,
-        partition: PartitionId,
-        from: Offset,
-    ) -> Result<Vec<(Offset, Identity)>, StoreError> {
-        tracing::trace!(partition, from, worker = self.worker, "truncate");
+    fn truncate(&mut self, window: WindowId, from: Offset) -> Result<Vec<(Offset, Identity)>, StoreError> {
+        tracing::trace!(%window, from, worker = self.worker, "truncate");
         let ahead = self.universe.sabotage == Sabotage::StoreAhead;
         self.write(|store| {
             if ahead {
-                return pass_off(store, partition, from).map(|()| Vec::new());
+                return pass_off(store, window, from).map(|()| Vec::new());
             }
-            store.truncate(partition, from)
+            store.truncate(window, from)
         })
     }
 
-    fn forget(&mut self, partition: PartitionId, owners: &[Offset], head: Head) -> Result<(), StoreError> {
+    fn forget(&mut self, window: WindowId, owners: &[Offset], head: Head) -> Result<(), StoreError> {
         let owners = if self.universe.sabotage == Sabotage::ForgetUnheard { &[] } else { owners };
-        self.write(|store| store.forget(partition, owners, head))
+        self.write(|store| store.forget(window, owners, head))
     }
 
-    fn expire(&mut self, partition: PartitionId, first: Offset) -> Result<(), StoreError> {
-        self.write(|store| store.expire(partition, first))
+    fn expire(&mut self, window: WindowId, first: Offset) -> Result<(), StoreError> {
+        self.write(|store| store.expire(window, first))
     }
 
-    fn identity_of(&self, owner: Coordinates) -> Result<Option<Identity>, StoreError> {
-        self.inner.identity_of(owner)
+    fn identity_of(&self, window: WindowId, owner: Offset) -> Result<Option<Identity>, StoreError> {
+        self.inner.identity_of(window, owner)
     }
 
-    fn clear(&mut self, partition: PartitionId) -> Result<(), StoreError> {
-        self.write(|store| store.clear(partition))
+    fn clear(&mut self, window: WindowId) -> Result<(), StoreError> {
+        self.write(|store| store.clear(window))
     }
 
     fn sync(&mut self) -> Result<(), StoreError> {

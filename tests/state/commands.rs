@@ -194,6 +194,6 @@ fn a_reset_requires_confirmation_and_deletes_only_the_stores_own_entries() {
     assert!(output.out.contains("not touched") && output.out.contains("db-notes"), "{output:?}");
     assert_eq!(entries(dir.path()), ["db-notes", "lock"]);
     let fresh = opened(dir.path(), HashKind::Xxh3);
-    assert_eq!(fresh.head(0).unwrap(), None);
+    assert_eq!(fresh.head(0.into()).unwrap(), None);
     fresh.close().unwrap();
 }

@@ -19,7 +19,7 @@ fn small_export() -> Vec<u8> {
             let (next, time) = (first + 35, T + first.cast_signed());
             let block = Block {
                 hash: HashKind::Xxh3,
-                partition,
+                window: partition.into(),
                 first,
                 next,
                 time_first_ms: time,

@@ -32,19 +32,19 @@ proptest! {
             ids += owners.len() as u64;
             model.extend(owners.iter().map(|(at, kind)| (*at, *kind, time)));
             let entries = owners.iter().map(|(at, kind)| (*at, identity(*kind))).collect();
-            let block = Block { hash: HashKind::Xxh3, partition: 7, first, next, time_first_ms: time, time_last_ms: time + 5, entries };
+            let block = Block { hash: HashKind::Xxh3, window: 7.into(), first, next, time_first_ms: time, time_last_ms: time + 5, entries };
             store.append(&block, head(confirmed, T)).unwrap();
         }
         let range = from..from + length;
         let expected = model.iter().rfind(|(at, kind, _)| *kind == wanted && range.contains(at));
         let expected = expected.map(|(at, _, time)| Owned { offset: *at, time_first_ms: *time, time_last_ms: *time + 5 });
-        prop_assert_eq!(find(&store, 7, identity(wanted), range).unwrap(), expected);
-        prop_assert_eq!(find(&store, 6, identity(wanted), 0..u64::MAX).unwrap(), None);
-        let summary = summarise(&store, 7).unwrap().unwrap();
+        prop_assert_eq!(find(&store, 7.into(), identity(wanted), range).unwrap(), expected);
+        prop_assert_eq!(find(&store, 6.into(), identity(wanted), 0..u64::MAX).unwrap(), None);
+        let summary = summarise(&store, 7.into()).unwrap().unwrap();
         prop_assert_eq!((summary.ids, summary.blocks), (ids, lengths.len() as u64));
         let beyond = model.iter().filter(|(at, _, _)| *at >= confirmed).count() as u64;
         prop_assert_eq!((summary.unconfirmed_ids, summary.covered), (beyond, Some((lengths[0].0, next))));
-        prop_assert_eq!(summarise(&store, 6).unwrap(), None);
+        prop_assert_eq!(summarise(&store, 6.into()).unwrap(), None);
     }
 }
 
@@ -93,11 +93,11 @@ fn an_id_is_exact_then_in_a_filter_then_expired_and_else_absent() {
 fn an_unconfirmed_owner_is_reported_beside_a_confirmed_one() {
     let dir = filled();
     let mut store = opened(dir.path(), HashKind::Xxh3);
-    let before = store.head(0).unwrap().unwrap();
+    let before = store.head(0.into()).unwrap().unwrap();
     let again = id(0, 35_000, Hasher::Xxh3);
     let block = Block {
         hash: HashKind::Xxh3,
-        partition: 0,
+        window: 0.into(),
         first: 36_000,
         next: 36_010,
         time_first_ms: before.stream_time_ms,
@@ -130,7 +130,7 @@ fn an_inspection_shows_partitions_and_the_same_slices_as_a_start() {
     let mut window = Window::new(limits());
     state
         .store
-        .scan(0, &mut |view| {
+        .scan(0.into(), &mut |view| {
             window.restore(view, 36_000).unwrap();
             Ok(())
         })

@@ -82,13 +82,13 @@ fn fill(store: &mut SledStore, partition: PartitionId, seconds: u64, hasher: Has
         window.observe(Some(ms), ms);
         window.admit(at, &window.look(id(partition, at, hasher)));
         if (at + 1) % BATCH == 0 {
-            let before = store.head(partition).unwrap().unwrap_or_default();
-            for block in window.blocks(hasher.kind(), partition, window.next()..at + 1, 1_000) {
+            let before = store.head(partition.into()).unwrap().unwrap_or_default();
+            for block in window.blocks(hasher.kind(), partition.into(), window.next()..at + 1, 1_000) {
                 let tail = Some((Block::checksum(&block.encode()), block.next));
                 store.append(&block, Head { tail, ..before }).unwrap();
             }
-            let tail = store.head(partition).unwrap().unwrap().tail;
-            store.set_head(partition, Head { tail, ..head(at + 1, ms) }).unwrap();
+            let tail = store.head(partition.into()).unwrap().unwrap().tail;
+            store.set_head(partition.into(), Head { tail, ..head(at + 1, ms) }).unwrap();
             window.commit(at + 1);
         }
     }

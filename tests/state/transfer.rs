@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use dedupd::dedupe::{Coordinates, Owners, Verdict};
+use dedupd::dedupe::{Owners, Verdict};
 use dedupd::ports::StoreError;
 use dedupd::state::{export, import, load, verify};
 use dedupd::store::{Adoption, Contents, Lock};
@@ -28,7 +28,7 @@ struct Stored<'a>(&'a SledStore, PartitionId);
 impl Owners for Stored<'_> {
     type Error = StoreError;
     fn identity_of(&self, owner: Offset) -> Result<Option<Identity>, StoreError> {
-        self.0.identity_of(Coordinates { partition: self.1, offset: owner })
+        self.0.identity_of(self.1.into(), owner)
     }
 }
 
@@ -44,9 +44,9 @@ fn an_imported_state_exports_the_same_bytes_and_returns_the_same_verdicts() {
 
     let (was, is) = (copied(dir.path()), copied(other.path()));
     for (partition, seconds) in FILLED {
-        let head = was.store.head(partition).unwrap().unwrap();
-        assert_eq!(is.store.head(partition).unwrap(), Some(head));
-        let windows = [&was, &is].map(|state| load(&state.store, partition, head, limits()).unwrap());
+        let head = was.store.head(partition.into()).unwrap().unwrap();
+        assert_eq!(is.store.head(partition.into()).unwrap(), Some(head));
+        let windows = [&was, &is].map(|state| load(&state.store, partition.into(), head, limits()).unwrap());
         let mut seen = [0; 3];
         for _ in 0..20_000 {
             let look = windows[0].look(id(partition, fastrand::u64(..2 * seconds), Hasher::Xxh3));
@@ -77,14 +77,16 @@ fn an_imported_state_can_be_used_like_any_other() {
     for (partition, seconds) in FILLED {
         let mut owners = 0;
         for offset in (0..seconds).step_by(89) {
-            let owner = Coordinates { partition, offset };
-            assert_eq!(store.identity_of(owner).unwrap(), Some(id(partition, offset, Hasher::Xxh3)));
+            assert_eq!(
+                store.identity_of(partition.into(), offset).unwrap(),
+                Some(id(partition, offset, Hasher::Xxh3))
+            );
             owners += 1;
         }
         assert!(owners > 20);
         let block = Block {
             hash: HashKind::Xxh3,
-            partition,
+            window: partition.into(),
             first: seconds,
             next: seconds + 1,
             time_first_ms: T,
@@ -92,12 +94,12 @@ fn an_imported_state_can_be_used_like_any_other() {
             entries: vec![(seconds, Identity([7; 16]))],
         };
         store.append(&block, head(seconds + 1, T)).unwrap();
-        assert_eq!(store.truncate(partition, seconds - 1).unwrap().len(), 2);
-        store.expire(partition, seconds / 2).unwrap();
+        assert_eq!(store.truncate(partition.into(), seconds - 1).unwrap().len(), 2);
+        store.expire(partition.into(), seconds / 2).unwrap();
     }
     store.close().unwrap();
     let state = copied(other.path());
-    assert_eq!(state.store.head(0).unwrap().unwrap().confirmed, 35_999);
+    assert_eq!(state.store.head(0.into()).unwrap().unwrap().confirmed, 35_999);
     state.close();
 }
 
@@ -106,7 +108,7 @@ fn a_state_without_blocks_can_be_exported_and_imported() {
     let (dir, files, other) =
         (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let mut store = opened(dir.path(), HashKind::Xxh3);
-    store.set_head(1, Head { tail: Some((7, 9)), ..head(9, -4) }).unwrap();
+    store.set_head(1.into(), Head { tail: Some((7, 9)), ..head(9, -4) }).unwrap();
     store.close().unwrap();
     let (first, second) = (files.path().join("first"), files.path().join("second"));
     exported(dir.path(), &first);
@@ -114,7 +116,7 @@ fn a_state_without_blocks_can_be_exported_and_imported() {
     exported(other.path(), &second);
     assert_eq!(fs::read(&first).unwrap(), fs::read(&second).unwrap());
     let store = opened(other.path(), HashKind::Xxh3);
-    assert_eq!(store.head(1).unwrap(), Some(Head { tail: Some((7, 9)), ..head(9, -4) }));
+    assert_eq!(store.head(1.into()).unwrap(), Some(Head { tail: Some((7, 9)), ..head(9, -4) }));
     store.close().unwrap();
 }
 

@@ -6,9 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use dedupd::clock::monotonic;
-use dedupd::dedupe::{
-    Coordinates, Identity, Offset, Owners, PartitionId, TimeSource, Verdict, Window, WindowLimits,
-};
+use dedupd::dedupe::{Identity, Offset, Owners, PartitionId, TimeSource, Verdict, Window, WindowLimits};
 use dedupd::ports::{Store, StoreError};
 use dedupd::store::{Binding, Opened, SledStore, open};
 
@@ -49,7 +47,7 @@ impl History {
             }
             store.append(&block, head(block.next)).unwrap();
             *next += length;
-            store.expire(partition, next.saturating_sub(20_000)).unwrap();
+            store.expire(partition.into(), next.saturating_sub(20_000)).unwrap();
             if round == rounds / 2 {
                 store.close().unwrap();
                 copy(&database(dir.path()), &older);
@@ -175,11 +173,10 @@ struct Stored<'a>(&'a SledStore, PartitionId);
 impl Owners for Stored<'_> {
     type Error = StoreError;
     fn identity_of(&self, offset: Offset) -> Result<Option<Identity>, StoreError> {
-        self.0.identity_of(Coordinates { partition: self.1, offset })
+        self.0.identity_of(self.1.into(), offset)
     }
     fn owns(&self, offset: Offset, identity: Identity) -> Result<bool, StoreError> {
-        let at = Coordinates { partition: self.1, offset };
-        self.0.owns(at, identity).map(|owns| owns == Some(true))
+        self.0.owns(self.1.into(), offset, identity).map(|owns| owns == Some(true))
     }
 }
 
@@ -200,7 +197,7 @@ fn check_verdicts(
         window.restore(view, Offset::MAX).unwrap();
         Ok(())
     };
-    store.scan(partition, load).unwrap();
+    store.scan(partition.into(), load).unwrap();
     let verdict = |identity| window.verdict(window.next(), &window.look(identity), &Stored(store, partition));
     for (owner, found) in stored.iter().step_by(7) {
         assert_eq!(verdict(*found), Ok(Verdict::Duplicate { owner: *owner }), "{case}: {partition}@{owner}");
@@ -235,7 +232,9 @@ fn open_damaged(seed: u64) -> (String, bool) {
     for (partition, stored) in (0..).zip(&all) {
         check_verdicts(&store, partition, stored, &case);
         // Everything that a head confirms is stored without holes, except for expired owners.
-        if let (Some(head), Some((first, _))) = (store.head(partition).unwrap(), stored.first_key_value()) {
+        if let (Some(head), Some((first, _))) =
+            (store.head(partition.into()).unwrap(), stored.first_key_value())
+        {
             assert_eq!(
                 stored.range(..head.confirmed).count() as u64,
                 head.confirmed - first,
@@ -291,7 +290,7 @@ fn a_bit_flipped_in_an_open_store_is_detected_or_harmless() {
         fs::write(&file, bytes).unwrap();
         for owner in 0..3_000 {
             let asked = identity(0, owner, case);
-            match store.owns(Coordinates { partition: 0, offset: owner }, asked) {
+            match store.owns(0.into(), owner, asked) {
                 Ok(Some(true)) => {}
                 Err(StoreError::Corrupt(_)) => {
                     detected += 1;

@@ -19,7 +19,7 @@ fn a_store_of_another_or_a_recreated_topic_is_quarantined() {
     assert!(quarantine.reason.contains("id-1") && quarantine.reason.contains("id-2"), "{quarantine:?}");
     assert!(quarantine.path.is_dir());
     assert_eq!(contents(&fresh.store, 0).len(), 0);
-    assert_eq!(fresh.store.head(0).unwrap(), None);
+    assert_eq!(fresh.store.head(0.into()).unwrap(), None);
 }
 
 #[test]

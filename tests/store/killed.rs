@@ -23,7 +23,7 @@ fn write_until_killed(dir: &Path) -> ! {
             let length = if random.bool() { random.u64(1..8_000) } else { random.u64(1..40) };
             next = first + length;
             store.append(&block(partition, first..next, 1, 1), head(first)).unwrap();
-            store.expire(partition, next.saturating_sub(WINDOW)).unwrap();
+            store.expire(partition.into(), next.saturating_sub(WINDOW)).unwrap();
         }
     }
 }
@@ -53,7 +53,8 @@ fn a_store_killed_at_any_moment_opens_without_holes() {
         for partition in 0..PARTITIONS {
             let stored = contents(&store, partition);
             most = most.max(stored.len());
-            let (Some(head), Some((first, _))) = (store.head(partition).unwrap(), stored.first_key_value())
+            let (Some(head), Some((first, _))) =
+                (store.head(partition.into()).unwrap(), stored.first_key_value())
             else {
                 continue;
             };

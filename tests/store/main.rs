@@ -20,7 +20,7 @@ use std::time::Duration;
 use std::{collections::BTreeMap, fs};
 
 use dedupd::clock::monotonic;
-use dedupd::dedupe::{Block, Coordinates, HashKind, Identity, Offset, PartitionId};
+use dedupd::dedupe::{Block, HashKind, Identity, Offset, PartitionId, WindowId};
 use dedupd::ports::{Head, Store};
 use dedupd::store::{Binding, Lock, OpenError, Opened, SledStore, memory::MemoryStore, open};
 use proptest::prelude::*;
@@ -70,7 +70,7 @@ fn block(partition: PartitionId, range: std::ops::Range<Offset>, step: u64, writ
     let owners = range.clone().step_by(usize::try_from(step).unwrap());
     Block {
         hash: HashKind::Xxh3,
-        partition,
+        window: partition.into(),
         first: range.start,
         next: range.end,
         time_first_ms: time,
@@ -98,9 +98,9 @@ fn contents(store: &impl Store, partition: PartitionId) -> BTreeMap<Offset, Iden
     };
     let mut from = Some(0);
     while let Some(next) = from {
-        from = store.scan_from(partition, next, &mut blocks).unwrap();
+        from = store.scan_from(partition.into(), next, &mut blocks).unwrap();
     }
-    assert_eq!(store.ids(partition), Ok(seen.len() as u64), "partition {partition}");
+    assert_eq!(store.ids(partition.into()), Ok(seen.len() as u64), "partition {partition}");
     seen
 }
 
@@ -201,7 +201,7 @@ impl Pair {
                 let end = self.end.entry(partition).or_default();
                 *end = end.saturating_sub(back);
                 let (from, floor) = (*end, self.floor(partition));
-                self.both(|store| store.truncate(partition, from).unwrap(), floor);
+                self.both(|store| store.truncate(partition.into(), from).unwrap(), floor);
             }
             Step::Expire { partition, keep } => {
                 let first = self.end.get(&partition).copied().unwrap_or(0).saturating_sub(keep);
@@ -209,7 +209,7 @@ impl Pair {
                 *floor = first.max(*floor);
                 self.both(
                     |store| {
-                        store.expire(partition, first).unwrap();
+                        store.expire(partition.into(), first).unwrap();
                         Vec::new()
                     },
                     0,
@@ -217,7 +217,7 @@ impl Pair {
             }
             Step::SetHead { partition, confirmed } => self.both(
                 |store| {
-                    store.set_head(partition, head(confirmed)).unwrap();
+                    store.set_head(partition.into(), head(confirmed)).unwrap();
                     Vec::new()
                 },
                 0,
@@ -228,7 +228,7 @@ impl Pair {
                 let forgets = Head { forgets: writing, ..head(end) };
                 self.both(
                     |store| {
-                        store.forget(partition, &owners, forgets).unwrap();
+                        store.forget(partition.into(), &owners, forgets).unwrap();
                         Vec::new()
                     },
                     0,
@@ -239,7 +239,7 @@ impl Pair {
                 self.floor.remove(&partition);
                 self.both(
                     |store| {
-                        store.clear(partition).unwrap();
+                        store.clear(partition.into()).unwrap();
                         Vec::new()
                     },
                     0,
@@ -253,7 +253,7 @@ impl Pair {
     }
 
     fn append(&mut self, block: &Block) {
-        self.end.insert(block.partition, block.next);
+        self.end.insert(block.window.partition(), block.next);
         self.both(
             |store| {
                 store.append(block, head(block.next)).unwrap();
@@ -272,17 +272,18 @@ impl Pair {
         let disk = self.disk.as_ref().unwrap();
         for partition in 0..3 {
             let floor = self.floor(partition);
-            assert_eq!(disk.head(partition).unwrap(), self.memory.head(partition).unwrap());
+            let window = WindowId::from(partition);
+            assert_eq!(disk.head(window).unwrap(), self.memory.head(window).unwrap());
             let (on_disk, in_memory) = (contents(disk, partition), contents(&self.memory, partition));
             assert!(on_disk.range(floor..).eq(in_memory.range(floor..)), "partition {partition} differs");
             let end = self.end.get(&partition).copied().unwrap_or(0);
             for offset in (floor..end + 3).step_by(7) {
-                let owner = Coordinates { partition, offset };
-                let found = disk.identity_of(owner).unwrap();
-                assert_eq!(found, on_disk.get(&offset).copied(), "{owner}");
-                assert_eq!(found, self.memory.identity_of(owner).unwrap(), "{owner}");
+                let found = disk.identity_of(window, offset).unwrap();
+                assert_eq!(found, on_disk.get(&offset).copied(), "{window}@{offset}");
+                assert_eq!(found, self.memory.identity_of(window, offset).unwrap(), "{window}@{offset}");
                 for asked in [found.unwrap_or(Identity([0; 16])), Identity([1; 16])] {
-                    assert_eq!(disk.owns(owner, asked).unwrap(), found.map(|id| id == asked), "{owner}");
+                    let owns = disk.owns(window, offset, asked).unwrap();
+                    assert_eq!(owns, found.map(|id| id == asked), "{window}@{offset}");
                 }
             }
         }
@@ -311,17 +312,15 @@ fn truncation_returns_exactly_what_it_removes_and_lowers_a_head_that_confirms_mo
     let dir = tempfile::tempdir().unwrap();
     let mut store = opened(dir.path()).store;
     store.append(&block(1, 0..5_000, 1, 1), head(5_000)).unwrap();
-    let removed = store.truncate(1, 4_321).unwrap();
+    let removed = store.truncate(1.into(), 4_321).unwrap();
     let expected: Vec<_> = (4_321..5_000).map(|offset| (offset, identity(1, offset, 1))).collect();
     assert_eq!(removed, expected);
     assert_eq!(contents(&store, 1).len(), 4_321);
-    assert_eq!(
-        store.head(1).unwrap(),
-        Some(Head { confirmed: 4_321, state_next: 0, stream_time_ms: -7, tail: None, ..Head::default() })
-    );
-    store.set_head(1, head(100)).unwrap();
-    assert_eq!(store.truncate(1, 200).unwrap().len(), 4_121);
-    assert_eq!(store.head(1).unwrap(), Some(head(100)), "a head below the truncation stays");
+    let expected = Head { confirmed: 4_321, stream_time_ms: -7, ..Head::default() };
+    assert_eq!(store.head(1.into()).unwrap(), Some(expected));
+    store.set_head(1.into(), head(100)).unwrap();
+    assert_eq!(store.truncate(1.into(), 200).unwrap().len(), 4_121);
+    assert_eq!(store.head(1.into()).unwrap(), Some(head(100)), "a head below the truncation stays");
 }
 
 #[test]
@@ -355,7 +354,7 @@ fn single_identities_are_merged_into_large_blocks() {
         identities += view.count();
         Ok(())
     };
-    store.scan(2, &mut count).unwrap();
+    store.scan(2.into(), &mut count).unwrap();
     assert_eq!(identities, 10_000);
     assert!(blocks <= 64, "{blocks} blocks");
     assert_eq!(contents(&store, 2).len(), 10_000);
@@ -369,7 +368,7 @@ fn small_blocks_are_not_merged_across_a_span_of_stream_time() {
     for offset in 0..3_000 {
         store.append(&block(0, offset..offset + 1, 1, 1), head(offset)).unwrap();
         if offset % 700 == 0 {
-            store.expire(0, offset / 2).unwrap();
+            store.expire(0.into(), offset / 2).unwrap();
         }
     }
     let mut widest = 0;
@@ -377,7 +376,7 @@ fn small_blocks_are_not_merged_across_a_span_of_stream_time() {
         widest = widest.max(view.header.time_last_ms - view.header.time_first_ms);
         Ok(())
     };
-    store.scan(0, &mut measure).unwrap();
+    store.scan(0.into(), &mut measure).unwrap();
     assert!((900..1_000 + 5).contains(&widest), "{widest} ms");
 }
 
@@ -388,7 +387,7 @@ fn a_rolling_window_needs_little_disk_space() {
     let (window, length) = (300_000, 1_000);
     for first in (0..window * 8).step_by(1_000) {
         store.append(&block(0, first..first + length, 1, 1), head(first)).unwrap();
-        store.expire(0, (first + length).saturating_sub(window)).unwrap();
+        store.expire(0.into(), (first + length).saturating_sub(window)).unwrap();
     }
     store.sync().unwrap();
     let live = contents(&store, 0).len() as u64 * 17;

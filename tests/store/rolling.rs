@@ -82,11 +82,11 @@ impl Soak {
                 let end = &mut next[partition as usize];
                 append(&mut store, partition, *end..*end + length);
                 if self.undone_one_in.is_some_and(|many| random.u64(..many) == 0) {
-                    store.truncate(partition, *end).expect("a truncation");
+                    store.truncate(partition.into(), *end).expect("a truncation");
                     append(&mut store, partition, *end..*end + length);
                 }
                 *end += length;
-                store.expire(partition, end.saturating_sub(self.window)).expect("an expiry");
+                store.expire(partition.into(), end.saturating_sub(self.window)).expect("an expiry");
                 written += length;
                 if written >= next_measurement {
                     next_measurement = written + MEASURE_INTERVAL;
@@ -125,7 +125,7 @@ fn append(store: &mut SledStore, partition: PartitionId, covered: std::ops::Rang
     let owners = covered.clone().filter(|offset| offset % DUPLICATE_ONE_IN != 0);
     let block = Block {
         hash: HashKind::Xxh3,
-        partition,
+        window: partition.into(),
         first: covered.start,
         next: covered.end,
         time_first_ms: time(covered.start),
@@ -157,7 +157,7 @@ fn live(store: &SledStore, partitions: PartitionId) -> (u64, u64) {
             bytes += Block { entries, ..view.header.clone() }.encode().len() as u64;
             Ok(())
         };
-        store.scan(partition, &mut measure).expect("a scan");
+        store.scan(partition.into(), &mut measure).expect("a scan");
     }
     (bytes, ids)
 }

@@ -10,7 +10,8 @@ fn block(first: Offset, next: Offset) -> Vec<u8> {
     let entries = (first..next).map(|at| (at, identity(at))).collect();
     let ms = |at: Offset| 1_000 + i64::try_from(at).unwrap();
     let (time_first_ms, time_last_ms) = (ms(first), ms(next));
-    Block { hash: HashKind::Xxh3, partition: 0, first, next, time_first_ms, time_last_ms, entries }.encode()
+    Block { hash: HashKind::Xxh3, window: 0.into(), first, next, time_first_ms, time_last_ms, entries }
+        .encode()
 }
 
 /// A block in the state log at `offset`, with the clean end of its transaction and the raw offsets that it covers.

@@ -9,7 +9,7 @@ pub use read::{Fault, Piece, Reader};
 pub use write::Writer;
 
 use super::find::Summary;
-use crate::dedupe::{Offset, PartitionId};
+use crate::dedupe::{Offset, WindowId};
 use crate::ports::Head;
 use crate::store::Binding;
 
@@ -38,7 +38,8 @@ pub struct Header {
 #[serde(deny_unknown_fields)]
 pub struct Part {
     /// Partition of the raw topic.
-    pub partition: PartitionId,
+    #[serde(rename = "partition")]
+    pub window: WindowId,
     /// See [`Head::confirmed`].
     pub confirmed: Offset,
     /// See [`Head::state_next`].
@@ -64,12 +65,12 @@ pub struct Part {
 impl Part {
     /// Creates the entry of a partition from its summary.
     #[must_use]
-    pub fn of(partition: PartitionId, summary: &Summary) -> Self {
+    pub fn of(window: WindowId, summary: &Summary) -> Self {
         let Head { confirmed, state_next, stream_time_ms, tail, settled, forgets, incomplete_ms } =
             summary.head;
         let (blocks, ids) = (summary.blocks, summary.ids);
         Self {
-            partition,
+            window,
             confirmed,
             state_next,
             stream_time_ms,

@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::{BLOCK, FOOTER, FOOTER_BYTES, HEADER, Header, MAGIC, Part};
-use crate::dedupe::{Block, BlockError, BlockView, HashKind, Offset, PartitionId};
+use crate::dedupe::{Block, BlockError, BlockView, HashKind, Offset, WindowId};
 
 /// Why a file cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -28,7 +28,7 @@ pub enum Fault {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Piece {
     /// An unchanged encoded block of a partition.
-    Block(PartitionId, Vec<u8>),
+    Block(WindowId, Vec<u8>),
     /// The footer: everything read before is complete and valid.
     End {
         /// Number of blocks read.
@@ -77,7 +77,7 @@ impl<R: Read> Reader<R> {
         let json = reader.bytes(length)?;
         let header: Header = serde_json::from_slice(&json)
             .map_err(|e| Fault::Damaged(format!("its header is unreadable: {e}")))?;
-        if !header.partitions.is_sorted_by(|a, b| a.partition < b.partition) {
+        if !header.partitions.is_sorted_by(|a, b| a.window < b.window) {
             return Err(damaged("its partitions are out of order"));
         }
         reader.hash_kind = header.binding.hash;
@@ -91,8 +91,8 @@ impl<R: Read> Reader<R> {
         match self.frame()? {
             (BLOCK, length) => {
                 let bytes = self.bytes(length)?;
-                let partition = self.check_block(&bytes)?;
-                Ok(Piece::Block(partition, bytes))
+                let window = self.check_block(&bytes)?;
+                Ok(Piece::Block(window, bytes))
             }
             (FOOTER, FOOTER_BYTES) => self.end(),
             _ => Err(damaged("a frame is neither a block nor the footer")),
@@ -100,16 +100,16 @@ impl<R: Read> Reader<R> {
     }
 
     /// Checks a block against the header and its predecessors.
-    fn check_block(&mut self, bytes: &[u8]) -> Result<PartitionId, Fault> {
+    fn check_block(&mut self, bytes: &[u8]) -> Result<WindowId, Fault> {
         let bad = |cause: BlockError| Fault::Damaged(cause.to_string());
-        let Block { partition, hash, first, next, .. } = BlockView::verified(bytes).map_err(bad)?.header;
+        let Block { window, hash, first, next, .. } = BlockView::verified(bytes).map_err(bad)?.header;
         let mut ids = 0;
         BlockView::trusted(bytes).and_then(|view| view.for_each(|_, _| ids += 1)).map_err(bad)?;
         self.skip_completed()?;
-        let part = self.part.as_mut().filter(|part| part.partition == partition && part.ids >= ids);
+        let part = self.part.as_mut().filter(|part| part.window == window && part.ids >= ids);
         let Some(part) = part.filter(|_| hash == self.hash_kind && first >= self.next) else {
             return Err(Fault::Damaged(format!(
-                "the block of partition {partition} at {first} does not match the header or the order"
+                "the block of partition {window} at {first} does not match the header or the order"
             )));
         };
         part.blocks -= 1;
@@ -117,17 +117,14 @@ impl<R: Read> Reader<R> {
         self.next = next;
         self.blocks += 1;
         self.ids += ids;
-        Ok(partition)
+        Ok(window)
     }
 
     /// Moves on to the next partition that still has blocks to be read.
     fn skip_completed(&mut self) -> Result<(), Fault> {
         while let Some(part) = self.part.filter(|part| part.blocks == 0) {
             if part.ids > 0 {
-                return Err(Fault::Damaged(format!(
-                    "identities of partition {} are missing",
-                    part.partition
-                )));
+                return Err(Fault::Damaged(format!("identities of partition {} are missing", part.window)));
             }
             self.part = self.remaining.next();
             self.next = 0;
@@ -138,7 +135,7 @@ impl<R: Read> Reader<R> {
     fn end(&mut self) -> Result<Piece, Fault> {
         self.skip_completed()?;
         if let Some(part) = self.part {
-            return Err(Fault::Damaged(format!("blocks of partition {} are missing", part.partition)));
+            return Err(Fault::Damaged(format!("blocks of partition {} are missing", part.window)));
         }
         let (blocks, ids) = (u64::from_le_bytes(self.array()?), u64::from_le_bytes(self.array()?));
         let computed = self.hash.digest128();

@@ -36,7 +36,7 @@ fn plain(path: &Path) -> sled::Result<sled::Db> {
 fn append(store: &mut SledStore, first: u64) -> Result<(), StoreError> {
     let block = Block {
         hash: HashKind::Xxh3,
-        partition: 0,
+        window: 0.into(),
         first,
         next: first + 1,
         time_first_ms: 0,
@@ -90,7 +90,7 @@ fn error_panic_and_hang_of_the_engine_all_quarantine_the_database() {
         assert!(quarantine.reason.contains(reason), "{quarantine:?}");
         assert!(quarantine.path.join("db").is_file());
         let mut store = opened.store;
-        assert_eq!(store.head(0).unwrap(), None);
+        assert_eq!(store.head(0.into()).unwrap(), None);
         append(&mut store, 0).unwrap();
         store.close().unwrap();
     }
@@ -124,7 +124,7 @@ fn a_full_disk_is_reported_and_the_database_is_not_moved() {
     assert!(matches!(error, OpenError::Io { .. }) && error.to_string().contains("db-1"), "{error}");
     let opened = open(dir.path(), &binding(), 1 << 20, DEADLINE).unwrap();
     assert_eq!(opened.quarantined, None);
-    assert_eq!(opened.store.head(0).unwrap(), Some(Head::default()));
+    assert_eq!(opened.store.head(0.into()).unwrap(), Some(Head::default()));
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn a_database_of_an_older_version_is_quarantined() {
     create_private(&path).unwrap();
     let db = plain(&path).unwrap();
     db.insert(keys::BINDING, serde_json::to_vec(&binding()).unwrap()).unwrap();
-    db.open_tree(keys::LEGACY).unwrap().insert(keys::block(0, 0), b"a block").unwrap();
+    db.open_tree(keys::LEGACY).unwrap().insert(keys::block(0.into(), 0), b"a block").unwrap();
     drop(db);
     let opened = open(dir.path(), &binding(), 1 << 20, DEADLINE).unwrap();
     assert!(opened.quarantined.unwrap().reason.contains("older version"));
@@ -172,7 +172,7 @@ fn a_database_of_an_older_version_is_quarantined() {
 fn a_missing_block_is_detected() {
     let dir = filled();
     let db = plain(&dir.path().join("db-1")).unwrap();
-    db.open_tree(keys::WAITING).unwrap().remove(keys::block(0, 0)).unwrap();
+    db.open_tree(keys::WAITING).unwrap().remove(keys::block(0.into(), 0)).unwrap();
     drop(db);
     let opened = open(dir.path(), &binding(), 1 << 20, DEADLINE).unwrap();
     assert!(opened.quarantined.unwrap().reason.contains("should have 1 blocks"));
