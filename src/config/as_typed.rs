@@ -1,26 +1,27 @@
 //! Keys as typed on the command line.
 
-use std::collections::BTreeMap;
-
 use figment::value::{Dict, Value};
 
 use super::environment::insert;
 use super::properties::{Properties, Property};
 
 /// Keys with their texts as typed: those that the command line sets.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct AsTyped {
-    texts: BTreeMap<&'static str, Vec<String>>,
+    dict: Dict,
     properties: Properties,
 }
 
 impl AsTyped {
     /// Sets a key, as in `topics.raw`, unless there is no text. Loading reports a key that does not exist.
     #[must_use]
-    pub fn with(mut self, key: &'static str, texts: impl IntoIterator<Item = impl Into<String>>) -> Self {
+    pub fn with(mut self, key: &str, texts: impl IntoIterator<Item = impl Into<String>>) -> Self {
         let texts: Vec<String> = texts.into_iter().map(Into::into).collect();
-        if !texts.is_empty() {
-            self.texts.insert(key, texts);
+        let (section, name) = key.split_once('.').unwrap_or((key, ""));
+        match texts.as_slice() {
+            [] => {}
+            [text] => insert(&mut self.dict, section, name, Value::from(text.as_str())),
+            _ => insert(&mut self.dict, section, name, Value::from(texts)),
         }
         self
     }
@@ -34,20 +35,10 @@ impl AsTyped {
 
     /// The keys as a nested table.
     pub(super) fn dict(&self) -> Dict {
-        let mut dict = Dict::new();
-        for (path, texts) in &self.texts {
-            let (section, key) = path.split_once('.').unwrap_or((path, ""));
-            let value = match texts.as_slice() {
-                [text] => Value::from(text.as_str()),
-                texts => Value::from(texts.to_vec()),
-            };
-            insert(&mut dict, section, key, value);
-        }
+        let mut dict = self.dict.clone();
         let properties: Dict =
             self.properties.iter().map(|(name, text)| (name.to_owned(), text.into())).collect();
-        if !properties.is_empty() {
-            insert(&mut dict, "kafka", "properties", properties.into());
-        }
+        insert(&mut dict, "kafka", "properties", properties.into());
         dict
     }
 }

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::choices::OnProbable;
-use super::forms::{FLAG, KIND_NAME, KIND_SOURCE, KindValues, Maybe, RATE, Span, Word};
+use super::forms::{FLAG, Maybe, Parsed, RATE, Span, Word};
 use super::keys::{SECOND, Window};
-use super::page::Page;
+use super::page::{Page, quoted};
 use super::problem::Fault;
 use super::reading::Reading;
 use super::rules;
@@ -134,4 +134,49 @@ fn check_names(keys: &[String], reading: &mut Reading<'_>) -> Option<()> {
         earlier.push(name);
     }
     Some(())
+}
+
+/// The name of a kind.
+const KIND_NAME: Parsed<String> = Parsed {
+    remedy: "give a name of 1 to 32 letters, digits, '.', '_' and '-'",
+    parse: |text| {
+        let legal = |c: char| c.is_ascii_alphanumeric() || ['.', '_', '-'].contains(&c);
+        let is_valid = text.len() <= 32 && text.chars().all(legal);
+        if is_valid { Ok(text.to_owned()) } else { Err("is not a valid name of a kind".to_owned()) }
+    },
+    toml: |name| quoted(name),
+};
+
+/// The header or JSON pointer that contains the kind of a record.
+const KIND_SOURCE: Parsed<IdSource> = Parsed {
+    remedy: "give the header or JSON pointer that contains the kind: header:NAME or json:/pointer",
+    parse: |text| match text.parse() {
+        Ok(IdSource::Key | IdSource::Value) => Err("is not supported for kinds".to_owned()),
+        Ok(source) => Ok(source),
+        Err(error) => Err(error.to_string()),
+    },
+    toml: |source| quoted(&source.to_string()),
+};
+
+/// One or more texts, none of them empty.
+struct KindValues;
+
+impl Form<Vec<String>> for KindValues {
+    fn read(&self, key: &str, reading: &mut Reading<'_>) -> Option<Vec<String>> {
+        let values = reading.texts(key).unwrap_or_default();
+        if values.is_empty() || values.iter().any(String::is_empty) {
+            let remedy = "list the values of records of this kind, as in values = [\"payment\"]";
+            reading.reject(key, None, Fault::new("is missing, or has an empty value", remedy));
+            return None;
+        }
+        Some(values.to_vec())
+    }
+
+    fn print(&self, name: &str, value: &Vec<String>, page: &mut Page) {
+        page.list(name, value);
+    }
+
+    fn shape(&self) -> Shape {
+        Shape::List
+    }
 }

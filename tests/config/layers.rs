@@ -80,6 +80,11 @@ fn variables_that_look_like_keys_are_errors_and_those_of_kubernetes_are_not() {
             "topics.state (DEDUPD_TOPICS_STATE): is not set by this variable: two underscores are required after the section; set DEDUPD_TOPICS__STATE",
         ]
     );
+    let flags = AsTyped::default().with("topics.rwa", ["x"]);
+    assert_eq!(
+        problems_of(&Sources { flags, ..sources(LEAST, &[]) }),
+        ["topics.rwa (command line): is not a key of the configuration; did you mean topics.raw?"]
+    );
 }
 
 #[test]

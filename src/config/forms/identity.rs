@@ -1,4 +1,4 @@
-//! The forms of sources and hash of ids, and of the values of a kind.
+//! The forms of the source and hash of ids.
 
 use std::path::PathBuf;
 
@@ -94,28 +94,5 @@ impl Form<Option<Fingerprint>> for ChangedRules {
         if let Some(fingerprint) = value {
             page.text(name, &fingerprint.to_string());
         }
-    }
-}
-
-/// One or more texts, none of them empty.
-pub(in crate::config) struct KindValues;
-
-impl Form<Vec<String>> for KindValues {
-    fn read(&self, key: &str, reading: &mut Reading<'_>) -> Option<Vec<String>> {
-        let values = reading.texts(key).unwrap_or_default();
-        if values.is_empty() || values.iter().any(String::is_empty) {
-            let remedy = "list the values of records of this kind, as in values = [\"payment\"]";
-            reading.reject(key, None, Fault::new("is missing, or has an empty value", remedy));
-            return None;
-        }
-        Some(values.to_vec())
-    }
-
-    fn print(&self, name: &str, value: &Vec<String>, page: &mut Page) {
-        page.list(name, value);
-    }
-
-    fn shape(&self) -> Shape {
-        Shape::List
     }
 }

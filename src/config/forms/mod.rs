@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-pub(super) use identity::{ChangedRules, Hash, KindValues, Sources};
+pub(super) use identity::{ChangedRules, Hash, Sources};
 pub(super) use kafka::{PropertyMap, Servers};
 
 use super::choices::Choice;
@@ -19,7 +19,6 @@ use super::reading::Reading;
 use super::section::{Form, Shape};
 use super::topic_name::{self, TopicName};
 use super::units::{duration_text, parse_bytes, parse_duration, size_text};
-use crate::dedupe::IdSource;
 
 /// A key that may be left out.
 pub(super) struct Maybe<F>(pub(super) F);
@@ -70,10 +69,11 @@ impl<V: From<String> + AsRef<OsStr>> Form<Option<V>> for MaybeText {
 /// A required value that one function parses and another one writes as TOML.
 pub(super) struct Parsed<V> {
     /// What to do when the text is missing or invalid.
-    remedy: &'static str,
+    pub(super) remedy: &'static str,
     /// The error is the predicate of a sentence.
-    parse: fn(&str) -> Result<V, String>,
-    toml: fn(&V) -> String,
+    pub(super) parse: fn(&str) -> Result<V, String>,
+    /// Writes the value.
+    pub(super) toml: fn(&V) -> String,
 }
 
 impl<V> Form<V> for Parsed<V> {
@@ -109,28 +109,6 @@ pub(super) const ADDRESS: Parsed<SocketAddr> = Parsed {
     remedy: "give an IP address and a port, as in 127.0.0.1:9464, or 0.0.0.0:9464 for all interfaces",
     parse: |text| text.trim().parse().map_err(|_| "is not an IP address with a port".to_owned()),
     toml: |address| quoted(&address.to_string()),
-};
-
-/// The name of a kind.
-pub(super) const KIND_NAME: Parsed<String> = Parsed {
-    remedy: "give a name of 1 to 32 letters, digits, '.', '_' and '-'",
-    parse: |text| {
-        let legal = |c: char| c.is_ascii_alphanumeric() || ['.', '_', '-'].contains(&c);
-        let is_valid = text.len() <= 32 && text.chars().all(legal);
-        if is_valid { Ok(text.to_owned()) } else { Err("is not a valid name of a kind".to_owned()) }
-    },
-    toml: |name| quoted(name),
-};
-
-/// The header or JSON pointer that contains the kind of a record.
-pub(super) const KIND_SOURCE: Parsed<IdSource> = Parsed {
-    remedy: "give the header or JSON pointer that contains the kind: header:NAME or json:/pointer",
-    parse: |text| match text.parse() {
-        Ok(IdSource::Key | IdSource::Value) => Err("is not supported for kinds".to_owned()),
-        Ok(source) => Ok(source),
-        Err(error) => Err(error.to_string()),
-    },
-    toml: |source| quoted(&source.to_string()),
 };
 
 /// A duration of at least this length.
