@@ -80,7 +80,8 @@ pub(super) fn joined(at: &str, name: &str) -> String {
 ///
 /// - `DEFAULT` is the default as text, or `or(EXPRESSION)` with the value when the key is not set. Without it the form
 ///   decides. `name + other` declares another key that the form of the first one reads and prints.
-/// - `|at, reading|` names the key of the section and the [`Reading`] for expressions and checks.
+/// - `|at, reading|` after the name of the struct are the key of the section and the [`Reading`], for `EXPRESSION` and
+///   `CHECK`.
 /// - `FORM` is the [`Form`] that parses, checks and prints the value.
 /// - `CHECK` is evaluated after the key was read. It and `EXPRESSION` may use this and all earlier keys: each name is an
 ///   `Option`, which is `None` after a problem.

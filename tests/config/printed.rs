@@ -91,7 +91,13 @@ fn the_documented_file_holds_every_key_with_its_default() {
             Shape::Tables(keys) => (format!("\n# [[{}]]\n", section.name), keys),
             other => panic!("{}: {other:?}", section.name),
         };
-        let below = text.split_once(&head).unwrap().1.split("\n[").next().unwrap();
+        let below = text.split_once(&head).unwrap().1;
+        let below = below.split("\n[").next().unwrap().split("\n# [[").next().unwrap();
+        let typed = below.lines().filter_map(|line| line.trim_start_matches("# ").split_once(" = "));
+        for (name, _) in typed.filter(|(_, value)| value.starts_with(|c: char| "\"[0123456789".contains(c))) {
+            let is_key = name.starts_with('"') || keys.iter().any(|key| key.name == name);
+            assert!(is_key, "config/dedupd.toml: {}.{name}", section.name);
+        }
         for key in keys.iter().filter(|key| key.shape != Shape::Map) {
             let shown = |line: &str| line.trim_start_matches("# ").starts_with(&format!("{} = ", key.name));
             assert!(below.lines().any(shown), "{}.{} is not in config/dedupd.toml", section.name, key.name);
@@ -99,7 +105,7 @@ fn the_documented_file_holds_every_key_with_its_default() {
     }
 }
 
-/// The page explains keys in the form `section.key`.
+/// The pages name keys in the form `section.key`.
 #[test]
 fn the_pages_name_only_keys_that_exist() {
     let top = env!("CARGO_MANIFEST_DIR");
