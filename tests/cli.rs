@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use dedupd::audit::Range;
 use dedupd::cli::{Command, Exit, LogFormat, ServiceArgs, StateCommand, parse_from};
-use dedupd::config::{AsTyped, Config, IdSource, Local, Sources};
+use dedupd::config::{AsTyped, Config, IdSource, Local, Shape, Sources, keys};
 
 fn parse(line: &str) -> Result<Command, String> {
     parse_from(std::iter::once("dedupd").chain(line.split_whitespace()))
@@ -81,7 +81,8 @@ fn the_other_commands_have_the_documented_defaults() {
     );
     let Ok(Command::Audit(audit)) = parse("audit --raw r --window 1h --json") else { panic!("audit") };
     assert!(audit.json());
-    assert_eq!(audit.overrides().window.exact.as_deref(), Some("1h"));
+    let sources = Sources { flags: audit.overrides(), ..Sources::default() };
+    assert_eq!(Local::from_sources(&sources).unwrap().window.exact.as_secs(), 3_600);
     assert_eq!((audit.memory(), audit.samples(), audit.allow_gone()), (256 << 20, 10, false));
     assert_eq!(audit.range(9), Ok(Range::default()));
     let ranged =
@@ -144,6 +145,24 @@ fn help_lists_exit_codes_and_environment() {
     let text = parse("--help").unwrap_err();
     for command in ["run", "check", "demo", "generate", "audit", "plan", "state"] {
         assert!(text.contains(&format!("\n  {command} ")), "{command} is not in\n{text}");
+    }
+}
+
+#[test]
+fn help_shows_the_defaults_of_the_keys() {
+    let help = parse("run --help").unwrap_err();
+    for (flag, section, name) in [
+        ("--workers", "group", "workers"),
+        ("--state-dir", "state", "dir"),
+        ("--listen", "http", "listen"),
+        ("--mode", "dedupe", "mode"),
+        ("--exact", "window", "exact"),
+    ] {
+        let section = keys().into_iter().find(|key| key.name == section).unwrap();
+        let Shape::Section(keys) = section.shape else { panic!("{flag}") };
+        let default = keys.iter().find(|key| key.name == name).unwrap().default.unwrap();
+        let line = help.lines().find(|line| line.contains(flag)).unwrap();
+        assert!(line.ends_with(&format!("[default: {default}]")), "{line}");
     }
 }
 

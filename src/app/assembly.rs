@@ -91,7 +91,7 @@ pub(super) fn options(
         rule: rule(config, hasher),
         kinds: kinds(config),
         limits: limits(config),
-        mode: config.mode,
+        mode: config.dedupe.mode,
         keep_duplicates: config.topics.duplicates.is_some(),
         force_header: config.identity.force_header.clone(),
         on_missing: config.identity.on_missing,

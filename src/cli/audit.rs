@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use crate::audit::{LEAST_MEMORY, Moment, Range};
-use crate::config::{AsTyped, Property, TypedIdentity, TypedKafka, TypedTopics, TypedWindow, parse_bytes};
+use crate::config::{AsTyped, Property, parse_bytes};
 
 /// Flags of `audit`. With the configuration file or the environment of the service, it audits the guarantee of
 /// exactly that configuration.
@@ -100,23 +100,13 @@ impl AuditArgs {
 
     /// The keys that the flags set, for [`crate::config::load`].
     pub fn overrides(&self) -> AsTyped {
-        AsTyped {
-            kafka: TypedKafka {
-                bootstrap_servers: self.bootstrap_servers.clone(),
-                properties: self.properties.iter().cloned().collect(),
-            },
-            topics: TypedTopics {
-                raw: self.raw.clone(),
-                clean: self.clean.clone(),
-                ..TypedTopics::default()
-            },
-            identity: TypedIdentity {
-                from: Some(self.id.clone()).filter(|sources| !sources.is_empty()),
-                ..TypedIdentity::default()
-            },
-            window: TypedWindow { exact: self.window.clone(), ..TypedWindow::default() },
-            ..AsTyped::default()
-        }
+        AsTyped::default()
+            .with("kafka.bootstrap_servers", &self.bootstrap_servers)
+            .with_properties(&self.properties)
+            .with("topics.raw", &self.raw)
+            .with("topics.clean", &self.clean)
+            .with("identity.from", &self.id)
+            .with("window.exact", &self.window)
     }
 }
 

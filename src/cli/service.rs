@@ -4,10 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 
-use crate::config::{
-    AsTyped, Property, TypedDedupe, TypedGroup, TypedHttp, TypedIdentity, TypedKafka, TypedState,
-    TypedTopics, TypedWindow,
-};
+use crate::config::{AsTyped, Property};
 
 /// Flags of `run` and `check`. Each one overrides its configuration key.
 #[derive(Debug, Clone, Args)]
@@ -81,33 +78,20 @@ impl ServiceArgs {
 
     /// The keys that the flags set, for [`crate::config::load`].
     pub fn overrides(&self) -> AsTyped {
-        AsTyped {
-            kafka: TypedKafka {
-                bootstrap_servers: self.bootstrap_servers.clone(),
-                properties: self.properties.iter().cloned().collect(),
-            },
-            topics: TypedTopics {
-                raw: self.raw.clone(),
-                clean: self.clean.clone(),
-                state: self.state.clone(),
-                ..TypedTopics::default()
-            },
-            group: TypedGroup {
-                id: self.group.clone(),
-                instance: self.instance.clone(),
-                workers: self.workers.clone(),
-                ..TypedGroup::default()
-            },
-            identity: TypedIdentity {
-                from: Some(self.id.clone()).filter(|sources| !sources.is_empty()),
-                ..TypedIdentity::default()
-            },
-            dedupe: TypedDedupe { mode: self.mode.clone() },
-            window: TypedWindow { exact: self.exact.clone(), ..TypedWindow::default() },
-            state: TypedState { dir: self.state_dir.clone(), ..TypedState::default() },
-            http: TypedHttp { listen: self.listen.clone(), ..TypedHttp::default() },
-            ..AsTyped::default()
-        }
+        AsTyped::default()
+            .with("kafka.bootstrap_servers", &self.bootstrap_servers)
+            .with_properties(&self.properties)
+            .with("topics.raw", &self.raw)
+            .with("topics.clean", &self.clean)
+            .with("topics.state", &self.state)
+            .with("group.id", &self.group)
+            .with("group.instance", &self.instance)
+            .with("group.workers", &self.workers)
+            .with("identity.from", &self.id)
+            .with("dedupe.mode", &self.mode)
+            .with("window.exact", &self.exact)
+            .with("state.dir", &self.state_dir)
+            .with("http.listen", &self.listen)
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{ArgGroup, Args, Subcommand};
 
-use crate::config::{AsTyped, TypedState, TypedWindow};
+use crate::config::AsTyped;
 
 /// Flags of `state`.
 #[derive(Debug, Clone, Args)]
@@ -53,11 +53,7 @@ impl LocalArgs {
 
     /// The keys that the flags set, for [`crate::config::load_local`].
     pub fn overrides(&self) -> AsTyped {
-        AsTyped {
-            window: TypedWindow { exact: self.exact.clone(), ..TypedWindow::default() },
-            state: TypedState { dir: self.state_dir.clone(), ..TypedState::default() },
-            ..AsTyped::default()
-        }
+        AsTyped::default().with("window.exact", &self.exact).with("state.dir", &self.state_dir)
     }
 }
 

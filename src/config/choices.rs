@@ -8,7 +8,11 @@ macro_rules! choice {
         pub enum $name { $($(#[$variant_doc])* $variant),+ }
 
         impl Choice for $name {
-            const WORDS: &'static [(&'static str, Self)] = &[$(($word, Self::$variant)),+];
+            const ALL: &'static [Self] = &[$(Self::$variant),+];
+
+            fn word(self) -> &'static str {
+                self.as_str()
+            }
         }
 
         impl $name {
@@ -22,8 +26,11 @@ macro_rules! choice {
 
 /// An enumerated value.
 pub(super) trait Choice: Copy + 'static {
-    /// Every allowed word with its value, in the order of the documentation.
-    const WORDS: &'static [(&'static str, Self)];
+    /// All values, in the order of the documentation.
+    const ALL: &'static [Self];
+
+    /// The word as written in the configuration.
+    fn word(self) -> &'static str;
 }
 
 choice! {

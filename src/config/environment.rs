@@ -2,8 +2,8 @@
 
 use figment::value::{Dict, Value};
 
-use super::known::known_keys;
-use super::problem::Problem;
+use super::known::sections;
+use super::problem::{Fault, Problem};
 
 /// The prefix of environment variables that set keys.
 const PREFIX: &str = "DEDUPD_";
@@ -34,19 +34,28 @@ pub(super) fn variable_name(path: &str) -> String {
     format!("{PREFIX}{}{tail}", head.replace('.', "__")).to_uppercase()
 }
 
-fn put(dict: &mut Dict, section: &str, key: &str, value: &str) {
+fn put(dict: &mut Dict, section: &str, key: &str, text: &str) {
     let (section, key) = (section.to_lowercase(), key.to_lowercase());
     let below = key.strip_prefix("properties__").filter(|_| section == "kafka");
-    let (key, value) = match below {
-        Some(name) => ("properties", Dict::from([(name.replace('_', "."), value.into())]).into()),
-        // The only key that is a list: `["key", "header:x"]` as in TOML.
-        None if value.trim_start().starts_with('[') && section == "identity" => {
-            let Ok(list) = value.parse::<Value>();
-            (key.as_str(), list)
+    match below {
+        Some(name) => {
+            let property = Dict::from([(name.replace('_', "."), text.into())]);
+            insert(dict, &section, "properties", property.into());
         }
-        None => (key.as_str(), Value::from(value)),
+        // The only key that is a list: `["key", "header:x"]` as in TOML.
+        None if text.trim_start().starts_with('[') && section == "identity" => {
+            let Ok(list) = text.parse::<Value>();
+            insert(dict, &section, &key, list);
+        }
+        None => insert(dict, &section, &key, text.into()),
+    }
+}
+
+/// Inserts a value into a section. A table is added to the table that is already there.
+pub(super) fn insert(dict: &mut Dict, section: &str, key: &str, value: Value) {
+    let Value::Dict(_, keys) = dict.entry(section.to_owned()).or_insert_with(|| Dict::new().into()) else {
+        return;
     };
-    let Value::Dict(_, keys) = dict.entry(section).or_insert_with(|| Dict::new().into()) else { return };
     match (keys.get_mut(key), value) {
         (Some(Value::Dict(_, known)), Value::Dict(_, more)) => known.extend(more),
         (_, value) => drop(keys.insert(key.to_owned(), value)),
@@ -56,7 +65,7 @@ fn put(dict: &mut Dict, section: &str, key: &str, value: &str) {
 /// The problem of `DEDUPD_TOPICS_RAW` instead of `DEDUPD_TOPICS__RAW`, which would otherwise be ignored.
 fn single_underscore(name: &str, rest: &str) -> Option<Problem> {
     let rest = rest.to_lowercase();
-    let path = known_keys()
+    let path = sections()
         .into_iter()
         .flat_map(|(section, keys)| keys.into_iter().map(move |key| format!("{section}.{key}")))
         .find(|path| path.replace('.', "_") == rest)?;
@@ -64,7 +73,9 @@ fn single_underscore(name: &str, rest: &str) -> Option<Problem> {
         key: path.clone(),
         value: None,
         origin: Some(name.to_owned()),
-        what: "is not set by this variable: two underscores are required after the section".to_owned(),
-        remedy: format!("set {}", variable_name(&path)),
+        fault: Fault::new(
+            "is not set by this variable: two underscores are required after the section",
+            format!("set {}", variable_name(&path)),
+        ),
     })
 }

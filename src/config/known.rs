@@ -2,60 +2,56 @@
 
 use std::collections::BTreeMap;
 
-use figment::value::{Dict, Value};
+use super::keys::keys;
+use super::section::{Key, Shape};
 
-use super::as_typed::{AsTyped, TypedKind};
-
-/// A configuration as typed, as a nested table. Keys that are not set are empty values.
-pub(super) fn serialised(typed: &AsTyped) -> Dict {
-    Value::serialize(typed).ok().and_then(Value::into_dict).unwrap_or_default()
+/// Section → names of its keys, in alphabetical order. The keys of `[[kinds]]` are not suggested for other sections.
+pub(super) fn sections() -> BTreeMap<&'static str, Vec<&'static str>> {
+    let names_of = |shape: &Shape| if let Shape::Section(keys) = shape { names(keys) } else { Vec::new() };
+    keys().iter().map(|section| (section.name, names_of(&section.shape))).collect()
 }
 
-/// The keys of one table of `[[kinds]]`.
-pub(super) fn kind_keys() -> Vec<String> {
-    let kind = Value::serialize(TypedKind::default()).ok().and_then(Value::into_dict);
-    kind.unwrap_or_default().into_keys().collect()
+fn names(keys: &[Key]) -> Vec<&'static str> {
+    let mut names: Vec<_> = keys.iter().map(|key| key.name).collect();
+    names.sort_unstable();
+    names
 }
 
-/// Section → keys, derived from [`AsTyped`].
-pub(super) fn known_keys() -> BTreeMap<String, Vec<String>> {
-    let keys = |value: Value| value.into_dict().map(|keys| keys.into_keys().collect()).unwrap_or_default();
-    serialised(&AsTyped::default()).into_iter().map(|(section, value)| (section, keys(value))).collect()
-}
-
-pub(super) fn remedy_for_section(section: &str, known: &BTreeMap<String, Vec<String>>) -> String {
-    match nearest(section, known.keys()) {
-        Some(near) => format!("did you mean [{near}]?"),
-        None => {
-            format!("the sections are {}", known.keys().map(String::as_str).collect::<Vec<_>>().join(", "))
-        }
+/// Suggests the most similar section.
+pub(super) fn remedy_for_section(section: &str) -> String {
+    let known: Vec<_> = sections().into_keys().collect();
+    match nearest(section, &known) {
+        Some((_, near)) => format!("did you mean [{near}]?"),
+        None => format!("the sections are {}", known.join(", ")),
     }
 }
 
 /// Suggests the most similar key. Among equally similar ones, a key of the same section wins.
-pub(super) fn remedy_for_key(path: &str, keys: &[String]) -> String {
-    let (section, key) = path.split_once('.').unwrap_or((path, ""));
-    let known = known_keys();
-    let own = nearest(key, keys.iter()).map(|near| (distance(key, near), section, near));
-    let all = known.iter().filter_map(|(home, keys)| {
-        nearest(key, keys.iter()).map(|near| (distance(key, near), home.as_str(), near))
-    });
+pub(super) fn remedy_for_key(section: &str, key: &str) -> String {
+    let known = sections();
+    let own = known.get(section).map(Vec::as_slice).unwrap_or_default();
+    let all = known.iter().map(|(section, keys)| (*section, keys.as_slice()));
     // `min_by_key` returns the first of several minima, and the own section comes first.
-    match own.into_iter().chain(all).min_by_key(|(distance, _, _)| *distance) {
-        Some((_, home, near)) => format!("did you mean {home}.{near}?"),
-        None => format!("the keys of [{section}] are {}", keys.join(", ")),
+    let near = std::iter::once((section, own))
+        .chain(all)
+        .filter_map(|(section, keys)| nearest(key, keys).map(|(distance, near)| (distance, section, near)))
+        .min_by_key(|(distance, _, _)| *distance);
+    match near {
+        Some((_, section, near)) => format!("did you mean {section}.{near}?"),
+        None => format!("the keys of [{section}] are {}", own.join(", ")),
     }
 }
 
-fn distance(typed: &str, word: &str) -> usize {
-    strsim::damerau_levenshtein(typed, word)
+/// Lists the keys of a table of a list of tables.
+pub(super) fn remedy_for_table(section: &str, keys: &[Key]) -> String {
+    format!("the keys of [[{section}]] are {}", names(keys).join(", "))
 }
 
-/// The known word most similar to a mistyped one. At most a third of its letters may differ.
-fn nearest<'a>(typed: &str, known: impl Iterator<Item = &'a String>) -> Option<&'a String> {
+/// The known word most similar to a mistyped one, with its distance. At most a third of its letters may differ.
+fn nearest<'a>(typed: &str, known: &[&'a str]) -> Option<(usize, &'a str)> {
     known
-        .map(|word| (distance(typed, word), word))
+        .iter()
+        .map(|word| (strsim::damerau_levenshtein(typed, word), *word))
         .filter(|(distance, word)| *distance <= (word.len() / 3).max(1))
         .min_by_key(|(distance, _)| *distance)
-        .map(|(_, word)| word)
 }

@@ -11,10 +11,23 @@ pub struct Problem {
     pub value: Option<String>,
     /// The origin of the value; `None` for a default and for a missing value.
     pub origin: Option<String>,
-    /// What is wrong: the predicate of a sentence whose subject is the key.
+    /// What is wrong, and what to do about it.
+    pub fault: Fault,
+}
+
+/// What is wrong with a value, and what to do about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    /// The predicate of a sentence whose subject is the key.
     pub what: String,
     /// What to do about it.
     pub remedy: String,
+}
+
+impl Fault {
+    pub(super) fn new(what: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { what: what.into(), remedy: remedy.into() }
+    }
 }
 
 impl fmt::Display for Problem {
@@ -26,7 +39,7 @@ impl fmt::Display for Problem {
         if let Some(origin) = &self.origin {
             write!(f, " ({origin})")?;
         }
-        write!(f, ": {}; {}", self.what, self.remedy)
+        write!(f, ": {}; {}", self.fault.what, self.fault.remedy)
     }
 }
 

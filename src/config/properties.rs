@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use super::problem::Fault;
 
 /// One librdkafka property. `Debug` hides the value unless the property is known to be harmless.
 #[derive(Clone, PartialEq, Eq)]
@@ -34,8 +34,7 @@ impl fmt::Debug for Property {
 
 /// librdkafka properties for every client, by name. `Debug` hides the values of properties that are not known to be
 /// harmless.
-#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct Properties(pub(super) BTreeMap<String, String>);
 
 impl Properties {
@@ -129,18 +128,8 @@ const HARMLESS: &[&str] = &[
     "topic.metadata.refresh.interval.ms",
 ];
 
-/// Why a property must not be set, and what to do instead.
-pub(super) struct Rejection {
-    /// The reason: the predicate of a sentence whose subject is the property.
-    pub(super) what: &'static str,
-    /// What to do.
-    pub(super) remedy: &'static str,
-}
-
-const LEAVE_OUT: &str = "leave it out";
-
-/// The rejection of a property that would break the exactly-once guarantee.
-pub(super) fn rejection(name: &str) -> Option<Rejection> {
+/// Why a property must not be set that would break the exactly-once guarantee, and what to do instead.
+pub(super) fn rejection(name: &str) -> Option<Fault> {
     let (what, remedy) = match name {
         "bootstrap.servers" | "metadata.broker.list" => {
             ("is set by dedupd for all clients", "set kafka.bootstrap_servers")
@@ -157,9 +146,9 @@ pub(super) fn rejection(name: &str) -> Option<Rejection> {
         "auto.offset.reset" => {
             ("would silently skip or repeat records when an offset is out of range", "set group.start")
         }
-        _ => (rejected_without_key(name)?, LEAVE_OUT),
+        _ => (rejected_without_key(name)?, "leave it out"),
     };
-    Some(Rejection { what, remedy })
+    Some(Fault::new(what, remedy))
 }
 
 /// The reason for the rejection of a property that dedupd fixes and that no configuration key replaces.

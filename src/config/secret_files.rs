@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::problem::{Problem, Problems};
+use super::problem::{Fault, Problem, Problems};
 use super::properties::{Properties, rejection};
 
 /// The suffix of a property whose value is the path of a file.
@@ -28,33 +28,32 @@ impl Properties {
             };
             match self.content(property, Path::new(value)) {
                 Ok(content) => drop(read.0.insert(property.to_owned(), content)),
-                Err((what, remedy)) => problems.push(Problem {
+                Err(fault) => problems.push(Problem {
                     key: format!("kafka.properties.{name}"),
                     value: Some(value.clone()),
                     origin: None,
-                    what,
-                    remedy: remedy.to_owned(),
+                    fault,
                 }),
             }
         }
         if problems.is_empty() { Ok(read) } else { Err(Problems(problems)) }
     }
 
-    fn content(&self, property: &str, path: &Path) -> Result<String, (String, &'static str)> {
-        if let Some(rejection) = rejection(&property.to_lowercase()) {
-            return Err((rejection.what.to_owned(), rejection.remedy));
+    fn content(&self, property: &str, path: &Path) -> Result<String, Fault> {
+        if let Some(fault) = rejection(&property.to_lowercase()) {
+            return Err(fault);
         }
         if self.0.contains_key(property) {
-            return Err((format!("names a file, but {property} is set as well"), "set only one of them"));
+            let what = format!("names a file, but {property} is set as well");
+            return Err(Fault::new(what, "set only one of them"));
         }
-        let remedy = "give a file that contains only the value and that this process may read";
+        let fault = |what: String| {
+            Fault::new(what, "give a file that contains only the value and that this process may read")
+        };
         let text =
-            std::fs::read_to_string(path).map_err(|error| (format!("cannot be read: {error}"), remedy))?;
+            std::fs::read_to_string(path).map_err(|error| fault(format!("cannot be read: {error}")))?;
         let line =
             text.strip_suffix('\n').map_or(text.as_str(), |line| line.strip_suffix('\r').unwrap_or(line));
-        if line.is_empty() {
-            return Err(("is empty".to_owned(), remedy));
-        }
-        Ok(line.to_owned())
+        if line.is_empty() { Err(fault("is empty".to_owned())) } else { Ok(line.to_owned()) }
     }
 }

@@ -1,17 +1,15 @@
 //! Loads, merges and validates the sources of the configuration.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-
-use figment::Figment;
-use figment::providers::Serialized;
 
 use super::as_typed::AsTyped;
 use super::error::ConfigError;
+use super::keys::Config;
 use super::layers::Layer;
-use super::problem::{Problem, Problems};
+use super::local::Local;
+use super::problem::Problems;
 use super::reading::Reading;
-use super::validated::{self, Config, Local};
+use super::section::Section;
 
 /// The contents of a configuration file. Not `Debug`, because it may contain secrets.
 #[derive(Clone)]
@@ -65,56 +63,39 @@ fn read(path: &Path) -> Result<FileText, ConfigError> {
 impl Config {
     /// Merges the sources and validates the result. The error contains all problems.
     pub fn from_sources(sources: &Sources) -> Result<Self, ConfigError> {
-        merged(sources, |typed, reading| validated::validate(typed, &sources.host, reading))
+        validated(sources, |reading| Self::read("", reading))
     }
 }
 
 impl Local {
     /// Merges the sources and validates the keys of the local state. The error contains all problems of these keys.
     pub fn from_sources(sources: &Sources) -> Result<Self, ConfigError> {
-        merged(sources, validated::local::validate)
+        validated(sources, Self::read)
     }
 }
 
-fn merged<T>(
+fn validated<T>(
     sources: &Sources,
-    validate: impl FnOnce(&AsTyped, &mut Reading<'_>) -> Option<T>,
+    read: impl FnOnce(&mut Reading<'_>) -> Option<T>,
 ) -> Result<T, ConfigError> {
-    let (typed, origins, problems) = merge(sources)?;
-    let mut reading = Reading::new(&origins, problems);
-    let valid = validate(&typed, &mut reading);
-    match (valid, reading.into_problems()) {
-        (Some(valid), problems) if problems.is_empty() => Ok(valid),
-        (_, problems) => Err(ConfigError::Invalid(Problems(problems))),
+    let merged = merged(sources)?;
+    let mut reading = Reading::new(&merged, &sources.host);
+    let valid = read(&mut reading);
+    let problems: Vec<_> = merged.problems.iter().cloned().chain(reading.problems).collect();
+    match valid {
+        Some(valid) if problems.is_empty() => Ok(valid),
+        _ => Err(ConfigError::Invalid(Problems(problems))),
     }
 }
 
-type Merged = (AsTyped, BTreeMap<String, String>, Vec<Problem>);
-
-fn merge(sources: &Sources) -> Result<Merged, ConfigError> {
-    let mut layers = vec![Layer::defaults()];
+/// The layers from the lowest precedence to the highest.
+fn merged(sources: &Sources) -> Result<Layer, ConfigError> {
+    let mut merged = Layer::defaults();
     if let Some(FileText { path, text }) = &sources.file {
         let syntax = |message| ConfigError::Syntax { path: path.clone(), message };
-        layers.push(Layer::from_toml(path, text).map_err(syntax)?);
+        merged.extend(Layer::from_toml(path, text).map_err(syntax)?);
     }
-    layers.push(Layer::from_environment(&sources.environment));
-    layers.push(Layer::from_flags(&sources.flags));
-
-    let (mut figment, mut origins, mut problems) = (Figment::new(), BTreeMap::new(), Vec::new());
-    for layer in layers {
-        figment = figment.merge(Serialized::defaults(layer.dict));
-        origins.extend(layer.origins);
-        problems.extend(layer.problems);
-    }
-    let typed = figment.extract().unwrap_or_else(|error| {
-        problems.push(Problem {
-            key: error.path.join("."),
-            value: None,
-            origin: None,
-            what: "cannot be read".to_owned(),
-            remedy: "write a string, a number or true/false".to_owned(),
-        });
-        AsTyped::defaults()
-    });
-    Ok((typed, origins, problems))
+    merged.extend(Layer::from_environment(&sources.environment));
+    merged.extend(Layer::from_flags(&sources.flags));
+    Ok(merged)
 }

@@ -17,10 +17,7 @@ use tokio::sync::oneshot;
 use crate::app::{self, Ended, Service};
 use crate::audit;
 use crate::cli::{DemoArgs, Exit};
-use crate::config::{
-    AsTyped, Config, IdSource, Property, Sources, TypedBatch, TypedGroup, TypedIdentity, TypedKafka,
-    TypedState, TypedTopics,
-};
+use crate::config::{AsTyped, Config, IdSource, Property, Sources};
 use crate::generate::{self, EventShape};
 use crate::kafka::Topology;
 use crate::metrics::{Metrics, Outcome, Status};
@@ -200,31 +197,21 @@ fn audit_options(broker: &Broker, id: Vec<IdSource>) -> audit::Options {
 }
 
 fn config(servers: &str, dir: &std::path::Path) -> Result<Config, Ended> {
-    let text = |text: &str| Some(text.to_owned());
-    let flags = AsTyped {
-        kafka: TypedKafka {
-            bootstrap_servers: text(servers),
-            // The embedded broker does not end a waiting fetch when a record arrives.
-            properties: Property::parse("fetch.wait.max.ms=20").into_iter().collect(),
-        },
-        topics: TypedTopics {
-            raw: text(RAW),
-            clean: text(CLEAN),
-            state: text(STATE),
-            ..TypedTopics::default()
-        },
-        group: TypedGroup {
-            instance: text("demo"),
-            static_membership: text("false"),
-            // In the embedded broker a rebalance takes a whole session timeout.
-            session_timeout: text("4s"),
-            ..TypedGroup::default()
-        },
-        batch: TypedBatch { transaction_timeout: text("3s"), ..TypedBatch::default() },
-        identity: TypedIdentity { from: Some(vec!["json:/id".to_owned()]), ..TypedIdentity::default() },
-        state: TypedState { dir: text(&dir.to_string_lossy()), ..TypedState::default() },
-        ..AsTyped::default()
-    };
+    // The embedded broker does not end a waiting fetch when a record arrives.
+    let properties: Vec<Property> = Property::parse("fetch.wait.max.ms=20").into_iter().collect();
+    let flags = AsTyped::default()
+        .with_properties(&properties)
+        .with("kafka.bootstrap_servers", [servers])
+        .with("topics.raw", [RAW])
+        .with("topics.clean", [CLEAN])
+        .with("topics.state", [STATE])
+        .with("group.instance", ["demo"])
+        .with("group.static_membership", ["false"])
+        // In the embedded broker a rebalance takes a whole session timeout.
+        .with("group.session_timeout", ["4s"])
+        .with("batch.transaction_timeout", ["3s"])
+        .with("identity.from", ["json:/id"])
+        .with("state.dir", [dir.to_string_lossy()]);
     let sources = Sources { flags, host: "demo".to_owned(), ..Sources::default() };
     Config::from_sources(&sources).map_err(|e| Ended::new(Exit::Usage, e.to_string()))
 }

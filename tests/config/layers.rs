@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dedupd::config::{Config, IdSource, OnRewind, Property, Sources};
+use dedupd::config::{AsTyped, Config, IdSource, OnRewind, Property, Sources};
 
 use super::{LEAST, good, problems_of, sources, with};
 
@@ -29,14 +29,14 @@ fn bloom_follows_exact() {
 fn later_layers_win_and_problems_name_the_layer() {
     let environment = [("DEDUPD_TOPICS__RAW", "from-env"), ("DEDUPD_GROUP__ID", "from-env")];
     let mut all = sources(&with("group.id = \"from-file\"\ngroup.on_rewind = \"skip\""), &environment);
-    all.flags.topics.raw = Some("from-flag".to_owned());
+    all.flags = AsTyped::default().with("topics.raw", ["from-flag"]);
     let config = Config::from_sources(&all).unwrap();
     assert_eq!(config.topics.raw.as_str(), "from-flag");
     assert_eq!(config.group.id, "from-env");
     assert_eq!(config.group.on_rewind, OnRewind::Skip);
 
     all.environment.push(("DEDUPD_HTTP__LISTEN".to_owned(), "here".to_owned()));
-    all.flags.window.exact = Some("soon".to_owned());
+    all.flags = all.flags.with("window.exact", ["soon"]);
     let lines = problems_of(&all);
     assert!(lines[0].starts_with(r#"window.exact = "soon" (command line): "#), "{lines:?}");
     assert!(lines[1].starts_with(r#"http.listen = "here" (DEDUPD_HTTP__LISTEN): "#), "{lines:?}");
@@ -80,6 +80,11 @@ fn variables_that_look_like_keys_are_errors_and_those_of_kubernetes_are_not() {
             "topics.state (DEDUPD_TOPICS_STATE): is not set by this variable: two underscores are required after the section; set DEDUPD_TOPICS__STATE",
         ]
     );
+    let flags = AsTyped::default().with("topics.rwa", ["x"]);
+    assert_eq!(
+        problems_of(&Sources { flags, ..sources(LEAST, &[]) }),
+        ["topics.rwa (command line): is not a key of the configuration; did you mean topics.raw?"]
+    );
 }
 
 #[test]
@@ -87,7 +92,7 @@ fn properties_pass_through_from_every_layer() {
     let toml =
         with("[kafka.properties]\n\"linger.ms\" = 2\nfetch.wait.max.ms = 50\n\"client.id\" = \"file\"");
     let mut all = sources(&toml, &[("DEDUPD_KAFKA__PROPERTIES__CLIENT_ID", "env")]);
-    all.flags.kafka.properties = [Property::parse("client.rack=r1").unwrap()].into_iter().collect();
+    all.flags = AsTyped::default().with_properties(&[Property::parse("client.rack=r1").unwrap()]);
     let config = Config::from_sources(&all).unwrap();
     let properties: Vec<_> = config.kafka.properties.iter().collect();
     assert_eq!(

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use dedupd::config::{AsTyped, Config, ConfigError, HashChoice, TypedKind};
+use dedupd::config::{Config, ConfigError, HashChoice, Shape, keys};
 
 use super::{LEAST, good, problems_of, sources, with};
 
@@ -85,20 +85,38 @@ fn the_documented_file_holds_every_key_with_its_default() {
                  topics.clean = \"events.clean\"\nidentity.from = [\"json:/id\"]";
     assert_eq!(documented, Config::from_sources(&sources(least, &[])).unwrap());
 
-    let keys = serde_json::to_value(AsTyped::default()).unwrap();
-    for (section, keys) in keys.as_object().unwrap().iter().filter(|(_, keys)| keys.is_object()) {
-        let below = text.split_once(&format!("\n[{section}]\n")).unwrap().1;
-        let below = below.split("\n[").next().unwrap();
-        for key in keys.as_object().unwrap().keys().filter(|key| *key != "properties") {
-            let shown = |line: &str| line.trim_start_matches("# ").starts_with(&format!("{key} = "));
-            assert!(below.lines().any(shown), "{section}.{key} is not in config/dedupd.toml");
+    for section in keys() {
+        let (head, keys) = match section.shape {
+            Shape::Section(keys) => (format!("\n[{}]\n", section.name), keys),
+            Shape::Tables(keys) => (format!("\n# [[{}]]\n", section.name), keys),
+            other => panic!("{}: {other:?}", section.name),
+        };
+        let below = text.split_once(&head).unwrap().1;
+        let below = below.split("\n[").next().unwrap().split("\n# [[").next().unwrap();
+        let typed = below.lines().filter_map(|line| line.trim_start_matches("# ").split_once(" = "));
+        for (name, _) in typed.filter(|(_, value)| value.starts_with(|c: char| "\"[0123456789".contains(c))) {
+            let is_key = name.starts_with('"') || keys.iter().any(|key| key.name == name);
+            assert!(is_key, "config/dedupd.toml: {}.{name}", section.name);
+        }
+        for key in keys.iter().filter(|key| key.shape != Shape::Map) {
+            let shown = |line: &str| line.trim_start_matches("# ").starts_with(&format!("{} = ", key.name));
+            assert!(below.lines().any(shown), "{}.{} is not in config/dedupd.toml", section.name, key.name);
         }
     }
-    let kinds = text.split_once("\n# [[kinds]]\n").unwrap().1.split("\n\n").next().unwrap();
-    for key in serde_json::to_value(TypedKind::default()).unwrap().as_object().unwrap().keys() {
-        assert!(
-            kinds.lines().any(|line| line.starts_with(&format!("# {key} = "))),
-            "kinds.{key} is not there"
-        );
+}
+
+/// The pages name keys in the form `section.key`.
+#[test]
+fn the_pages_name_only_keys_that_exist() {
+    let top = env!("CARGO_MANIFEST_DIR");
+    for section in keys() {
+        let (Shape::Section(keys) | Shape::Tables(keys)) = section.shape else { panic!("{}", section.name) };
+        for page in ["README.md", "docs/configuration.md", "docs/operations.md"] {
+            let text = std::fs::read_to_string(format!("{top}/{page}")).unwrap();
+            for after in text.split(&format!("`{}.", section.name)).skip(1) {
+                let name = after.split(|c: char| !(c.is_ascii_lowercase() || c == '_')).next().unwrap();
+                assert!(keys.iter().any(|key| key.name == name), "{page}: {}.{name}", section.name);
+            }
+        }
     }
 }

@@ -281,6 +281,16 @@ fn kinds_are_refused_with_their_place() {
             ],
         ),
         (
+            r#"window.exact = "x"
+kinds = [{ name = "a", from = "header:k", values = [["1"]], exact = "y" }]"#,
+            &[
+                "kinds[0].values (d.toml): is neither a string nor a list of strings; write a string, a number or true/false",
+                r#"window.exact = "x" (d.toml): is not a duration; write a number with a unit, as in "24h", "10s" or "100ms""#,
+                r#"kinds[0].values: is missing, or has an empty value; list the values of records of this kind, as in values = ["payment"]"#,
+                r#"kinds[0].exact = "y" (d.toml): is not a duration; write a number with a unit, as in "24h", "10s" or "100ms""#,
+            ],
+        ),
+        (
             "kinds = 3",
             &[
                 "kinds (d.toml): must be a list of tables; write [[kinds]] and its keys below it, in the configuration file",

@@ -1,0 +1,98 @@
+//! The forms of the source and hash of ids.
+
+use std::path::PathBuf;
+
+use crate::config::HashChoice;
+use crate::config::page::Page;
+use crate::config::problem::Fault;
+use crate::config::reading::Reading;
+use crate::config::section::{Form, Shape};
+use crate::dedupe::{Fingerprint, IdSource};
+
+/// The sources of an id, at least one.
+pub(in crate::config) struct Sources;
+
+impl Form<Vec<IdSource>> for Sources {
+    fn read(&self, key: &str, reading: &mut Reading<'_>) -> Option<Vec<IdSource>> {
+        let remedy = "give key, header:NAME, json:/pointer or value, as in [\"json:/id\"]";
+        let texts = reading.texts(key).unwrap_or_default();
+        if texts.is_empty() {
+            reading.reject(key, None, Fault::new("is missing", format!("{remedy}, or --id")));
+            return None;
+        }
+        let mut source = |text: &String| {
+            let parsed: Result<IdSource, _> = text.parse();
+            parsed
+                .map_err(|error| reading.reject(key, Some(text), Fault::new(error.to_string(), remedy)))
+                .ok()
+        };
+        let sources: Vec<_> = texts.iter().map(&mut source).collect();
+        sources.into_iter().collect()
+    }
+
+    fn print(&self, name: &str, value: &Vec<IdSource>, page: &mut Page) {
+        page.list(name, value);
+    }
+
+    fn shape(&self) -> Shape {
+        Shape::List
+    }
+}
+
+/// The hash, from the two keys `identity.hash` and `identity.key_file`.
+pub(in crate::config) struct Hash;
+
+impl Form<HashChoice> for Hash {
+    fn read(&self, key: &str, reading: &mut Reading<'_>) -> Option<HashChoice> {
+        const KEY_FILE: &str = "identity.key_file";
+        let remedy = "give xxh3 or siphash";
+        let word = reading.required(key, remedy)?;
+        let (key, value, fault) = match (word, reading.text(KEY_FILE).filter(|path| !path.is_empty())) {
+            ("xxh3", None) => return Some(HashChoice::Xxh3),
+            ("siphash", Some(path)) => return Some(HashChoice::SipHash { key_file: PathBuf::from(path) }),
+            ("xxh3", Some(path)) => {
+                let remedy = "set identity.hash = \"siphash\", or leave the key file out";
+                (KEY_FILE, path, Fault::new("has no effect with identity.hash = \"xxh3\"", remedy))
+            }
+            ("siphash", None) => {
+                let remedy = "set identity.key_file to a file that only dedupd may read";
+                (key, word, Fault::new("requires a secret key, but identity.key_file is not set", remedy))
+            }
+            _ => (key, word, Fault::new("is not one of the choices", remedy)),
+        };
+        reading.reject(key, Some(value), fault);
+        None
+    }
+
+    fn print(&self, name: &str, value: &HashChoice, page: &mut Page) {
+        match value {
+            HashChoice::Xxh3 => page.text(name, "xxh3"),
+            HashChoice::SipHash { key_file } => {
+                page.text(name, "siphash");
+                page.text("key_file", &key_file.to_string_lossy());
+            }
+        }
+    }
+}
+
+/// The fingerprint of identity rules. It may be left out or empty.
+pub(in crate::config) struct ChangedRules;
+
+impl Form<Option<Fingerprint>> for ChangedRules {
+    fn read(&self, key: &str, reading: &mut Reading<'_>) -> Option<Option<Fingerprint>> {
+        let Some(text) = reading.text(key).filter(|text| !text.is_empty()) else { return Some(None) };
+        let parsed = text.parse().ok();
+        if parsed.is_none() {
+            let remedy =
+                "give the eight hex digits from the error message that rejects the change, or leave it out";
+            reading.reject(key, Some(text), Fault::new("is not a fingerprint of identity rules", remedy));
+        }
+        Some(parsed)
+    }
+
+    fn print(&self, name: &str, value: &Option<Fingerprint>, page: &mut Page) {
+        if let Some(fingerprint) = value {
+            page.text(name, &fingerprint.to_string());
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! The forms of the connection to Kafka.
+
+use crate::config::page::{Page, quoted};
+use crate::config::problem::Fault;
+use crate::config::properties::{Properties, Property, rejection};
+use crate::config::reading::Reading;
+use crate::config::section::{Form, Shape};
+
+/// One or more brokers as `host:port`, separated by commas.
+pub(in crate::config) struct Servers;
+
+impl Form<String> for Servers {
+    fn read(&self, key: &str, reading: &mut Reading<'_>) -> Option<String> {
+        let text = reading.required(key, "give host:port of one or more brokers, or --bootstrap-servers")?;
+        let servers: Vec<_> = text.split(',').map(str::trim).filter(|server| !server.is_empty()).collect();
+        if servers.iter().any(|server| server.contains('@')) {
+            let remedy = "give host:port only, and the password as kafka.properties.\"sasl.password\"";
+            reading.reject(key, None, Fault::new("seems to contain a password", remedy));
+            return None;
+        }
+        if let Some(server) = servers.iter().find(|server| !has_port(server)) {
+            let what = format!("has no port in {server:?}");
+            reading.reject(key, Some(text), Fault::new(what, "give host:port, as in localhost:9092"));
+            return None;
+        }
+        Some(servers.join(","))
+    }
+
+    fn print(&self, name: &str, value: &String, page: &mut Page) {
+        page.text(name, value);
+    }
+}
+
+fn has_port(server: &str) -> bool {
+    server.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+}
+
+/// librdkafka properties by name. Values that may be secret are not printed.
+pub(in crate::config) struct PropertyMap;
+
+impl Form<Properties> for PropertyMap {
+    fn read(&self, key: &str, reading: &mut Reading<'_>) -> Option<Properties> {
+        let properties = reading.map(key);
+        for (name, value) in &properties {
+            if let Some(fault) = rejection(&name.to_lowercase()) {
+                // The values of rejected properties are not secret, except for user:password@host.
+                let value = Some(*value).filter(|value| !value.contains('@'));
+                reading.reject(&format!("{key}.{name}"), value, fault);
+            }
+        }
+        let property =
+            |(name, value): (&str, &str)| Property { name: name.to_owned(), value: value.to_owned() };
+        Some(properties.into_iter().map(property).collect())
+    }
+
+    fn print(&self, name: &str, value: &Properties, page: &mut Page) {
+        page.section(&format!("kafka.{name}"));
+        for (name, value) in value.shown() {
+            page.text(&quoted(name), value);
+        }
+    }
+
+    fn shape(&self) -> Shape {
+        Shape::Map
+    }
+}

@@ -1,0 +1,229 @@
+//! All keys of the configuration. The effective configuration has typed values without invalid combinations.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::choices::{Mode, OnGap, OnMissing, OnProbable, OnRejected, OnRewind, Overflow, Start, WindowTime};
+use super::forms::{
+    ADDRESS, ChangedRules, FLAG, Hash, Instance, Maybe, MaybeText, PropertyMap, RATE, Servers, Size, Sources,
+    Span, Text, Topic, Whole, Word,
+};
+use super::kinds::{Kind, Kinds};
+use super::page::Page;
+use super::properties::Properties;
+use super::reading::Reading;
+use super::rules;
+use super::section::{Form, Key, Section, Shape, Table, joined, section};
+use super::topic_name::TopicName;
+use crate::dedupe::{Fingerprint, IdSource};
+
+pub(super) const SECOND: Duration = Duration::from_secs(1);
+const MILLISECOND: Duration = Duration::from_millis(1);
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+
+section! {
+    /// The effective configuration.
+    Config |at, reading| {
+        /// Connection to Kafka.
+        kafka: Kafka => Table,
+        /// The topics.
+        topics: Topics => Table,
+        /// The consumer group.
+        group: Group => Table,
+        /// Source and hash of ids.
+        identity: Identity => Table,
+        /// Handling of duplicates.
+        dedupe: Dedupe => Table,
+        /// How long an id is stored.
+        window: Window => Table,
+        /// Kinds of records with separate windows; the first kind that matches a record applies.
+        kinds: Vec<Kind> => Kinds,
+        /// Limits of a transaction.
+        batch: Batch => Table,
+        /// The local state.
+        state: State => Table,
+        /// Metrics, health and status.
+        http: Http => Table; {
+            rules::timeout_below_session(group.as_ref(), batch.as_ref(), reading);
+            let probable = (window.as_ref(), kinds.as_deref());
+            rules::dead_letter_topic(identity.as_ref(), probable, state.as_ref(), reading);
+        },
+    }
+}
+
+section! {
+    /// Connection to Kafka.
+    Kafka |at, reading| {
+        /// `host:port`, several separated by commas.
+        bootstrap_servers: String => Servers,
+        /// librdkafka properties for every client; none of them breaks the exactly-once guarantee.
+        properties: Properties => PropertyMap,
+    }
+}
+
+section! {
+    /// The topics, all different.
+    Topics |at, reading| {
+        /// The topic that is read.
+        raw: TopicName => Topic(Some("give the topic to read, or --raw")),
+        /// The topic that is written.
+        clean: TopicName => Topic(Some("give the topic to write, or --clean")),
+        /// The state topic.
+        state: TopicName = or(rules::default_state(clean.as_ref(), reading)) => Topic(None),
+        /// The dead-letter topic, for records of policies set to `dead_letter`.
+        dead_letter: Option<TopicName> => Maybe(Topic(None)),
+        /// The topic for dropped records, with headers that name the owner.
+        duplicates: Option<TopicName> => Maybe(Topic(None)),
+        /// Whether missing topics are created, shaped like raw.
+        create: bool = "false" => FLAG; rules::distinct(&[
+            ("topics.raw", raw.as_ref()),
+            ("topics.clean", clean.as_ref()),
+            ("topics.state", state.as_ref()),
+            ("topics.dead_letter", dead_letter.as_ref().and_then(Option::as_ref)),
+            ("topics.duplicates", duplicates.as_ref().and_then(Option::as_ref)),
+        ], reading),
+    }
+}
+
+section! {
+    /// The consumer group.
+    Group |at, reading| {
+        /// The group's name; also the prefix of each transactional id.
+        id: String = or(rules::default_group(reading)) => Text("name the group, or leave it out"),
+        /// This instance's name in it, the same after a restart.
+        instance: String => Instance,
+        /// The number of members of this process, at least 1. A value above 1,000 is taken for a typing error.
+        workers: usize = "1" => Whole(1..=1_000),
+        /// Whether a restarted instance gets its partitions back without a rebalance.
+        static_membership: bool = "true" => FLAG,
+        /// How long the broker waits for heartbeats of a member. Longer than the transaction timeout.
+        session_timeout: Duration = "10s" => Span(SECOND),
+        /// The start offset when neither the group nor the state topic has an offset.
+        start: Start = "earliest" => Word,
+        /// The policy when the group's offset is below the offset committed in the state topic.
+        on_rewind: OnRewind = "stop" => Word,
+        /// The policy when the raw log does not contain the next offset to process.
+        on_gap: OnGap = "stop" => Word,
+    }
+}
+
+section! {
+    /// Source and hash of ids.
+    Identity |at, reading| {
+        /// The sources, at least one; several parts form one id.
+        from: Vec<IdSource> => Sources,
+        /// The policy for a record without an id.
+        on_missing: OnMissing = "forward" => Word,
+        /// A record with this header is forwarded regardless of its id.
+        force_header: Option<String> => MaybeText,
+        /// The hash that maps an id to 16 bytes.
+        hash + key_file: HashChoice = "xxh3" => Hash,
+        /// The fingerprint of the changed identity rules for which windows may start empty, once.
+        accept_change: Option<Fingerprint> => ChangedRules,
+    }
+}
+
+/// The hash that maps an id other than a UUID to 16 bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HashChoice {
+    /// XXH3-128, unkeyed.
+    Xxh3,
+    /// SipHash 128 with a secret key.
+    SipHash {
+        /// The file with the key. Not opened during validation.
+        key_file: PathBuf,
+    },
+}
+
+section! {
+    /// Handling of duplicates.
+    Dedupe |at, reading| {
+        /// Drop, shadow or bypass.
+        mode: Mode = "drop" => Word,
+    }
+}
+
+section! {
+    /// How long an id is stored.
+    Window |at, reading| {
+        /// How long it is stored exactly, at least one second.
+        exact: Duration = "24h" => Span(SECOND),
+        /// How long it is stored in Bloom filters, at least `exact`.
+        bloom: Duration = or(exact) => Span(SECOND); rules::bloom_length(at, (exact, bloom), reading),
+        /// The number of slices of the Bloom filters, 1 to 64. A slice expires as a whole. A look-up checks every slice,
+        /// and each slice takes a share of the false-positive rate.
+        slices: u32 = "7" => Whole(1..=64),
+        /// The false-positive rate of the Bloom filters: above 0, at most 0.5.
+        false_positive_rate: f64 = "1e-9" => RATE,
+        /// The policy for a record whose id only the Bloom filters report as seen.
+        on_probable: OnProbable = "drop" => Word,
+        /// Maximum number of ids in this process, at least 1. The index stores 38 bits of offset distance for each id.
+        max_ids: u64 = "100000000" => Whole(1..=1 << 38),
+        /// The behaviour at `max_ids`.
+        overflow: Overflow = "shrink" => Word,
+        /// Maximum memory of index and filters in this process, in bytes, at least 16 MiB: with less, the smallest tables
+        /// of a few dozen partitions would not fit.
+        max_memory: Option<u64> => Maybe(Size(16 * MIB)),
+        /// The clock that advances the window.
+        time: WindowTime = "record" => Word,
+    }
+}
+
+section! {
+    /// Limits of a transaction: the first limit that is reached ends it.
+    Batch |at, reading| {
+        /// Maximum number of records, at least 1. A value above ten million is taken for a typing error.
+        max_records: usize = "50000" => Whole(1..=10_000_000),
+        /// Maximum number of bytes of keys and values, at least 1 KiB.
+        max_bytes: u64 = "32MiB" => Size(KIB),
+        /// Maximum time since the first record. Shorter than the transaction timeout.
+        interval: Duration = "100ms" => Span(MILLISECOND),
+        /// When the broker aborts a transaction. Shorter than the session timeout.
+        transaction_timeout: Duration = "8s" => Span(SECOND);
+            rules::interval_below_timeout(interval, transaction_timeout, reading),
+    }
+}
+
+section! {
+    /// The local state.
+    State |at, reading| {
+        /// The directory, used by one process at a time.
+        dir: PathBuf = "./dedupd-state" => Text("name a directory for the local state"),
+        /// Memory of the read cache, in bytes, at least 1 MiB.
+        cache: u64 = "64MiB" => Size(MIB),
+        /// Maximum size of the directory in bytes, at least 16 MiB: with less, the engine's own files and dead space would
+        /// leave no space for the state.
+        max_disk: Option<u64> => Maybe(Size(16 * MIB)),
+        /// The policy for a record that the broker rejects.
+        on_poison: OnRejected = "stop" => Word,
+        /// How long such a record is retried first.
+        poison_retry: Duration = "30s" => Span(Duration::ZERO),
+    }
+}
+
+section! {
+    /// Metrics, health and status.
+    Http |at, reading| {
+        /// Listen address and port; port 0 means any free port.
+        listen: SocketAddr = "127.0.0.1:9464" => ADDRESS,
+        /// The file with the bearer token of the admin API, which is disabled without it. Not opened during validation.
+        token_file: Option<PathBuf> => MaybeText,
+    }
+}
+
+/// All sections with their keys, in the order in which `dedupd check` prints them.
+pub fn keys() -> Vec<Key> {
+    Config::keys()
+}
+
+impl Config {
+    /// The effective configuration as TOML. A value that could be a secret is printed as `"***"`. Without such values
+    /// the text parses to the same configuration.
+    pub fn show(&self) -> String {
+        let mut page = Page::default();
+        self.print(&mut page);
+        page.into_text()
+    }
+}

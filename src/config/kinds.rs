@@ -1,0 +1,182 @@
+//! Kinds of records with separate windows.
+
+use std::time::Duration;
+
+use super::choices::OnProbable;
+use super::forms::{FLAG, Maybe, Parsed, RATE, Span, Word};
+use super::keys::{SECOND, Window};
+use super::page::{Page, quoted};
+use super::problem::Fault;
+use super::reading::Reading;
+use super::rules;
+use super::section::{Form, Key, Section, Shape, joined, section};
+use crate::dedupe::{IdSource, KindId};
+
+/// Maximum number of kinds: each has a window in every partition, and a share of the limits.
+const MOST_KINDS: usize = 8;
+
+/// A kind of records with a separate window.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Kind {
+    /// Its name: 1 to 32 letters, digits, `.`, `_` and `-`. Stored ids belong to the name.
+    pub name: String,
+    /// The header or JSON pointer that contains the kind.
+    pub from: IdSource,
+    /// The values of records of this kind, at least one.
+    pub values: Vec<String>,
+    /// How long their ids are stored; `None` when they are forwarded without de-duplication.
+    pub window: Option<Window>,
+}
+
+section! {
+    /// The keys of one table of `[[kinds]]`. Those of the window are `None` only in a kind that is not de-duplicated.
+    KindKeys |at, reading| {
+        /// See [`Kind`].
+        name: String => KIND_NAME,
+        /// See [`Kind`].
+        from: IdSource => KIND_SOURCE,
+        /// See [`Kind`].
+        values: Vec<String> => KindValues,
+        /// Whether records of this kind are de-duplicated.
+        dedupe: bool = or(Some(true)) => FLAG,
+        /// As in `[window]`.
+        exact: Option<Duration> = or(Some(common(reading).map(|it| it.exact))) => Maybe(Span(SECOND)),
+        /// As in `[window]`. A kind that sets `exact` has filters only when it sets `bloom` too.
+        bloom: Option<Duration> = or(if reading.is_set(&joined(at, "exact")) {
+            exact
+        } else {
+            Some(common(reading).map(|it| it.bloom))
+        }) => Maybe(Span(SECOND)); rules::bloom_length(at, (exact.flatten(), bloom.flatten()), reading),
+        /// As in `[window]`.
+        false_positive_rate: Option<f64> = or(Some(common(reading).map(|it| it.false_positive_rate))) => Maybe(RATE),
+        /// As in `[window]`.
+        on_probable: Option<OnProbable> = or(Some(common(reading).map(|it| it.on_probable))) => Maybe(Word),
+    }
+}
+
+/// `[window]`, read again: its problems are already recorded.
+fn common(reading: &Reading<'_>) -> Option<Window> {
+    Window::read("window", &mut reading.again())
+}
+
+impl KindKeys {
+    fn into_kind(self, common: &Window) -> Option<Kind> {
+        let window = Window {
+            exact: self.exact?,
+            bloom: self.bloom?,
+            false_positive_rate: self.false_positive_rate?,
+            on_probable: self.on_probable?,
+            ..common.clone()
+        };
+        let Self { name, from, values, .. } = self;
+        Some(Kind { name, from, values, window: self.dedupe.then_some(window) })
+    }
+
+    fn of(kind: &Kind) -> Self {
+        let window = kind.window.as_ref();
+        Self {
+            name: kind.name.clone(),
+            from: kind.from.clone(),
+            values: kind.values.clone(),
+            dedupe: window.is_some(),
+            exact: window.map(|it| it.exact),
+            bloom: window.map(|it| it.bloom),
+            false_positive_rate: window.map(|it| it.false_positive_rate),
+            on_probable: window.map(|it| it.on_probable),
+        }
+    }
+}
+
+/// The form of `[[kinds]]`.
+pub(super) struct Kinds;
+
+impl Form<Vec<Kind>> for Kinds {
+    fn read(&self, key: &str, reading: &mut Reading<'_>) -> Option<Vec<Kind>> {
+        if reading.tables() > MOST_KINDS {
+            let remedy = format!("use at most {MOST_KINDS}; one kind can have several values");
+            reading.reject(key, None, Fault::new("has too many entries", remedy));
+            return None;
+        }
+        let tables: Vec<_> = (0..reading.tables()).map(|number| format!("{key}[{number}]")).collect();
+        let kinds: Vec<_> = tables.iter().map(|at| KindKeys::read(at, reading)).collect();
+        let names: Vec<_> = tables.iter().map(|at| joined(at, "name")).collect();
+        check_names(&names, reading)?;
+        let common = common(reading)?;
+        kinds.into_iter().map(|kind| kind?.into_kind(&common)).collect()
+    }
+
+    fn print(&self, name: &str, value: &Vec<Kind>, page: &mut Page) {
+        for kind in value {
+            page.table(name);
+            KindKeys::of(kind).print(page);
+        }
+    }
+
+    fn shape(&self) -> Shape {
+        Shape::Tables(KindKeys::keys())
+    }
+}
+
+/// Rejects the first name that has the id of an earlier one. `keys` are the keys of the names.
+fn check_names(keys: &[String], reading: &mut Reading<'_>) -> Option<()> {
+    let names = keys.iter().filter_map(|key| Some((key, reading.text(key)?)));
+    let mut earlier: Vec<&str> = Vec::new();
+    for (key, name) in names.collect::<Vec<_>>() {
+        if let Some(same) = earlier.iter().find(|it| KindId::named(it) == KindId::named(name)) {
+            let what = if *same == name {
+                "is the name of two kinds".to_owned()
+            } else {
+                format!("has the same 15-bit kind id as {same:?}, and blocks store only this id")
+            };
+            reading.reject(key, Some(name), Fault::new(what, "give another name"));
+            return None;
+        }
+        earlier.push(name);
+    }
+    Some(())
+}
+
+/// The name of a kind.
+const KIND_NAME: Parsed<String> = Parsed {
+    remedy: "give a name of 1 to 32 letters, digits, '.', '_' and '-'",
+    parse: |text| {
+        let legal = |c: char| c.is_ascii_alphanumeric() || ['.', '_', '-'].contains(&c);
+        let is_valid = text.len() <= 32 && text.chars().all(legal);
+        if is_valid { Ok(text.to_owned()) } else { Err("is not a valid name of a kind".to_owned()) }
+    },
+    toml: |name| quoted(name),
+};
+
+/// The header or JSON pointer that contains the kind of a record.
+const KIND_SOURCE: Parsed<IdSource> = Parsed {
+    remedy: "give the header or JSON pointer that contains the kind: header:NAME or json:/pointer",
+    parse: |text| match text.parse() {
+        Ok(IdSource::Key | IdSource::Value) => Err("is not supported for kinds".to_owned()),
+        Ok(source) => Ok(source),
+        Err(error) => Err(error.to_string()),
+    },
+    toml: |source| quoted(&source.to_string()),
+};
+
+/// One or more texts, none of them empty.
+struct KindValues;
+
+impl Form<Vec<String>> for KindValues {
+    fn read(&self, key: &str, reading: &mut Reading<'_>) -> Option<Vec<String>> {
+        let values = reading.texts(key).unwrap_or_default();
+        if values.is_empty() || values.iter().any(String::is_empty) {
+            let remedy = "list the values of records of this kind, as in values = [\"payment\"]";
+            reading.reject(key, None, Fault::new("is missing, or has an empty value", remedy));
+            return None;
+        }
+        Some(values.to_vec())
+    }
+
+    fn print(&self, name: &str, value: &Vec<String>, page: &mut Page) {
+        page.list(name, value);
+    }
+
+    fn shape(&self) -> Shape {
+        Shape::List
+    }
+}
