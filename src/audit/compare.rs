@@ -50,7 +50,7 @@ pub struct Scope {
     pub gone: Gone,
 }
 
-/// The result of one partition.
+/// The result of one partition, or the sum of several.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Counts of the raw records.
@@ -65,6 +65,22 @@ pub struct Outcome {
     pub outside: u64,
     /// The first findings of each kind.
     pub samples: Vec<Finding>,
+}
+
+impl Outcome {
+    /// Adds the result of another partition, and its findings up to `samples` of each kind in total.
+    pub(super) fn add(&mut self, other: &Self, samples: usize) {
+        self.raw += other.raw;
+        self.clean_records += other.clean_records;
+        self.counts += other.counts;
+        self.gone += other.gone;
+        self.outside += other.outside;
+        for finding in &other.samples {
+            if self.samples.iter().filter(|sample| sample.kind == finding.kind).count() < samples {
+                self.samples.push(*finding);
+            }
+        }
+    }
 }
 
 /// A comparison in progress: records are added with [`Self::raw`] and [`Self::clean`], each side by increasing offset.
@@ -134,27 +150,19 @@ impl Comparison {
         let mut evaluation = Evaluation {
             scope,
             rules: &rules,
-            raw_has_holes: counts.holes,
             uncertain_until_ms: log.first_ms.and_then(|first_ms| rules.uncertain_until(first_ms)),
             copies: by_raw_offset.sorted()?,
             unseen: unseen.sorted()?,
             read_ahead: VecDeque::new(),
             before_first: scope.gone == Gone::Allowed { clean_trimmed: true },
             findings: Findings::new(scope.partition, scope.samples),
-            gone: 0,
-            outside: 0,
+            outcome: Outcome { raw: counts, clean_records, ..Outcome::default() },
             unmatched: &mut unmatched.sorter,
         };
         evaluation.repeats_within_window(repeats, &mut copies, &mut chains)?;
         evaluation.all(unmatched_clean.sorted()?, &mut copies, log.begin.unwrap_or(0))?;
-        Ok(Outcome {
-            raw: counts,
-            clean_records,
-            counts: evaluation.findings.counts,
-            gone: evaluation.gone,
-            outside: evaluation.outside,
-            samples: evaluation.findings.samples(),
-        })
+        let Evaluation { findings, outcome, .. } = evaluation;
+        Ok(Outcome { counts: findings.counts, samples: findings.samples(), ..outcome })
     }
 }
 

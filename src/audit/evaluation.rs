@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 
-use super::compare::{Gone, Scope};
+use super::compare::{Gone, Outcome, Scope};
 use super::entry::{Copy, Link, Marks, Record, Unmatched};
 use super::expected::Rules;
 use super::findings::{Findings, Kind, Step};
@@ -18,8 +18,6 @@ const SEARCH_LIMIT: usize = 1024;
 pub(super) struct Evaluation<'a> {
     pub scope: Scope,
     pub rules: &'a Rules,
-    /// Whether offsets are missing in raw.
-    pub raw_has_holes: bool,
     /// Until then a record that seems new may repeat a deleted one, ms of stream time.
     pub uncertain_until_ms: Option<i64>,
     /// All copies, by raw offset.
@@ -31,9 +29,8 @@ pub(super) struct Evaluation<'a> {
     /// Whether no expected record before the next one has a copy in order, and clean has lost its beginning.
     pub before_first: bool,
     pub findings: Findings,
-    pub gone: u64,
-    /// Clean records whose verdict depends on records before the range.
-    pub outside: u64,
+    /// All results but the findings.
+    pub outcome: Outcome,
     /// Lost and phantom records, to be searched in other partitions.
     pub unmatched: &'a mut Sorter<Unmatched>,
 }
@@ -95,12 +92,12 @@ impl Evaluation<'_> {
     /// Evaluates the copy that counts for its raw record; `unchanged`: whether any copy of that is unchanged.
     fn kept(&mut self, copy: &Copy, unchanged: bool) {
         let outside = copy.marks.is_outside();
-        self.outside += u64::from(outside);
+        self.outcome.outside += u64::from(outside);
         if !unchanged && outside {
             return;
         }
         if !unchanged && self.allows_gone() {
-            self.gone += 1;
+            self.outcome.gone += 1;
             return;
         }
         if !unchanged {
@@ -109,8 +106,8 @@ impl Evaluation<'_> {
         if copy.in_order {
             return;
         }
-        if self.allows_gone() && self.raw_has_holes {
-            self.gone += 1;
+        if self.allows_gone() && self.outcome.raw.holes {
+            self.outcome.gone += 1;
         } else {
             self.add(Step::Copies, Kind::OutOfOrder, copy, Differing::default());
         }
@@ -179,8 +176,8 @@ impl Evaluation<'_> {
     /// Whether a record that is not in raw is older than the range, or may have been deleted from raw.
     fn is_explained(&mut self, record: &Record) -> bool {
         let older = self.rules.from_ms.is_some_and(|from_ms| record.content.timestamp_ms() < from_ms);
-        self.outside += u64::from(older);
-        self.gone += u64::from(!older && self.allows_gone());
+        self.outcome.outside += u64::from(older);
+        self.outcome.gone += u64::from(!older && self.allows_gone());
         older || self.allows_gone()
     }
 
@@ -222,7 +219,7 @@ impl Evaluation<'_> {
         let Some(entry) = record.missing() else { return Ok(()) };
         let uncertain = self.uncertain_until_ms.is_some_and(|until_ms| entry.time_ms <= until_ms);
         if self.before_first || (uncertain && self.allows_gone()) {
-            self.gone += 1;
+            self.outcome.gone += 1;
             return Ok(());
         }
         let key = (Step::Losses, record.raw_offset, 0);

@@ -5,6 +5,8 @@
 //! transaction, and the topics do not show where the transactions of the pipeline ended. A record that its
 //! producer forced is always due.
 
+use std::ops::AddAssign;
+
 use super::entry::{Marks, Record};
 use super::range::Part;
 use super::record::Seen;
@@ -79,6 +81,19 @@ pub struct RawCounts {
     /// Whether offsets are missing before or between the records: deleted, compacted or aborted records, or
     /// transaction markers.
     pub holes: bool,
+}
+
+impl AddAssign for RawCounts {
+    fn add_assign(&mut self, other: Self) {
+        self.records += other.records;
+        self.ids += other.ids;
+        self.duplicates += other.duplicates;
+        self.beyond_window += other.beyond_window;
+        self.forced += other.forced;
+        self.decided_outside += other.decided_outside;
+        self.without_id += other.without_id;
+        self.holes |= other.holes;
+    }
 }
 
 /// Converts raw records, by increasing offset, to the rows that are sorted.
