@@ -1,6 +1,6 @@
 //! The rows that an audit sorts and stores.
 //!
-//! A *copy* is a clean record that is matched to a raw record.
+//! A *copy* is a clean record that is matched to a raw record, or will be.
 
 use super::record::{Content, Differing, Fingerprint};
 use super::spill::{Key, encode_fields};
@@ -23,7 +23,6 @@ impl Marks {
     pub const BEFORE: Self = Self(16);
     /// A record before the range has the same id.
     pub const OUTSIDE: Self = Self(32);
-
     /// A clean record was assigned to it.
     pub const TAKEN: Self = Self(64);
 

@@ -38,7 +38,7 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Uses at most `memory` bytes, at least 64 KiB; temporary files go to `dir`, which must exist.
+    /// Uses at most `memory` bytes, or 1 MiB if that is more; temporary files go to `dir`, which must exist.
     #[must_use]
     pub fn new(dir: &Path, memory: usize) -> Self {
         Self { dir: Rc::new(dir.to_owned()), memory: memory.max(64 << 10), written: Rc::default() }
