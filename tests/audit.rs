@@ -139,8 +139,11 @@ fn a_right_copy_in_transactions_has_no_findings() {
     producer.abort_transaction(LIMIT).unwrap();
     println!("{report}");
     assert!(report.is_clean(), "{report}");
-    assert_eq!((report.raw_records, report.clean_records), (3_000, right.len() as u64));
-    assert_eq!((report.ids, report.duplicates_in_raw), (right.len() as u64, (3_000 - right.len()) as u64));
+    assert_eq!((report.total.raw.records, report.total.clean_records), (3_000, right.len() as u64));
+    assert_eq!(
+        (report.total.raw.ids, report.total.raw.duplicates),
+        (right.len() as u64, (3_000 - right.len()) as u64)
+    );
     assert_eq!(report.partitions.len(), 3);
     assert_eq!(
         report.to_string().lines().last(),
@@ -181,7 +184,7 @@ fn every_planted_fault_is_found_where_it_is() {
     let report = audited(&audit_options(kafka, "wrong-raw", "wrong-clean"));
     println!("{report}");
     let counts = Counts { lost: 2, duplicated: 1, out_of_order: 1, altered: 4, phantom: 1 };
-    assert_eq!(report.counts, counts, "{report}");
+    assert_eq!(report.total.counts, counts, "{report}");
     assert_eq!(report.moved, 0);
     let json = report.to_json();
     let told = |kind: &str, partition: u32| {
@@ -210,7 +213,7 @@ fn a_record_in_the_wrong_partition_is_lost_and_phantom_and_told_to_have_moved() 
     kafka.create_topic("moved-clean", 3, &[]);
     send(&kafka.client_config().create().unwrap(), "moved-clean", &clean);
     let report = audited(&audit_options(kafka, "moved-raw", "moved-clean"));
-    assert_eq!(report.counts, Counts { lost: 1, phantom: 1, ..Counts::default() }, "{report}");
+    assert_eq!(report.total.counts, Counts { lost: 1, phantom: 1, ..Counts::default() }, "{report}");
     assert_eq!(report.moved, 1);
 }
 
@@ -224,11 +227,11 @@ fn what_retention_took_is_told_apart_if_asked_for() {
     kafka.delete_records("gone-clean", 1, 100);
     let mut options = audit_options(kafka, "gone-raw", "gone-clean");
     let report = audited(&options);
-    assert!(report.counts.phantom > 0 && report.counts.lost >= 100, "{report}");
+    assert!(report.total.counts.phantom > 0 && report.total.counts.lost >= 100, "{report}");
     assert_eq!(report.notes.len(), 2, "{report}");
     options.allow_gone = true;
     let report = audited(&options);
-    assert!(report.is_clean() && report.gone > 100, "{report}");
+    assert!(report.is_clean() && report.total.gone > 100, "{report}");
 }
 
 #[test]
@@ -280,8 +283,12 @@ fn lost_answers_leave_real_repeats_in_the_log() {
 
     // The log against itself: exactly the real repeats are too many.
     let report = audited(&audit_options(kafka, "cut", "cut"));
-    assert_eq!(report.counts, Counts { duplicated: summary.real_repeats, ..Counts::default() }, "{report}");
-    assert_eq!(report.duplicates_in_raw, summary.real_repeats);
+    assert_eq!(
+        report.total.counts,
+        Counts { duplicated: summary.real_repeats, ..Counts::default() },
+        "{report}"
+    );
+    assert_eq!(report.total.raw.duplicates, summary.real_repeats);
 
     options.properties = vec![("security.protocol".to_owned(), "ssl".to_owned())];
     let error = generate::run(&options, &AtomicBool::new(false), |_| ()).unwrap_err();
@@ -307,8 +314,12 @@ fn the_embedded_broker_of_the_client_will_do_for_a_demo() {
         ..audit_options(shared_kafka(), "demo", "demo")
     };
     let report = audited(&of_demo);
-    assert_eq!(report.counts, Counts { duplicated: summary.real_repeats, ..Counts::default() }, "{report}");
-    assert_eq!(report.raw_records, 4_000 + summary.real_repeats);
+    assert_eq!(
+        report.total.counts,
+        Counts { duplicated: summary.real_repeats, ..Counts::default() },
+        "{report}"
+    );
+    assert_eq!(report.total.raw.records, 4_000 + summary.real_repeats);
 }
 
 #[test]

@@ -9,184 +9,159 @@ use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
 
-use super::entry::{Ambiguous, Chain, Copy, Link, Marks, RecordRow};
-use super::increasing::{Copies, Marked};
-use super::spill::{Cursor, Scratch, Sorted, Sorter, SpillFile};
+use super::entry::{Ambiguous, Chain, Copy, Link, Marks, Record, Round};
+use super::order::mark_order;
+use super::record::Content;
+use super::spill::{Scratch, Sorter, Table};
 use crate::dedupe::Offset;
 
 /// How many candidates are checked before a record counts as none of them.
 const SEARCH_LIMIT: usize = 1024;
 
+/// A raw record with its row among the chains.
+type Candidate = (u64, Record);
+
 /// Assigns raw records to ambiguous clean records, between those that are already matched.
 pub(super) struct Choice<'a> {
-    scratch: &'a Scratch,
-    chains: &'a SpillFile<RecordRow>,
-    random_access: Cursor<RecordRow>,
-    /// The records that are matched now.
-    pub copies: Sorter<Copy>,
-    /// Raw offsets assigned in the first round.
-    taken: Sorter<Link<Offset>>,
-    /// Records without a match after the first round.
-    rest: Sorter<Link<Ambiguous>>,
+    pub scratch: &'a Scratch,
+    pub copies: &'a mut Table<Copy>,
+    pub chains: &'a mut Table<Record>,
+    pub ambiguous: &'a mut Table<Ambiguous>,
 }
 
-impl<'a> Choice<'a> {
-    pub fn new(scratch: &'a Scratch, chains: &'a SpillFile<RecordRow>) -> Self {
-        let unit = scratch.unit();
-        Self {
-            scratch,
-            chains,
-            random_access: chains.random_access(),
-            copies: Sorter::new(scratch, unit),
-            taken: Sorter::new(scratch, unit),
-            rest: Sorter::new(scratch, unit),
-        }
-    }
-
-    /// Assigns the records that fit between their anchors first, then the rest.
-    pub fn all(mut self, ambiguous: &mut Sorted<Ambiguous>, singles: &Copies) -> io::Result<Sorter<Copy>> {
-        let members = singles.longest_increasing(self.scratch)?;
-        let mut anchors = Anchors::new(singles.marked(&members))?;
-        let mut low = 0;
-        while let Some(record) = ambiguous.next()? {
-            let mut gap = anchors.around(record.clean_offset)?;
-            gap.start = gap.start.max(low);
-            if let Some(entry) = self.fitting(&record, gap)? {
-                low = entry.offset + 1;
-                self.taken.push(Link { chain: record.chain, of: entry.offset })?;
-                self.assign(&record, &entry)?;
-            } else {
-                self.rest.push(Link { chain: record.chain, of: record })?;
+impl Choice<'_> {
+    /// Assigns the copies of a round: those that fit between their anchors first, then the rest.
+    pub fn assign_all(&mut self, round: Round) -> io::Result<()> {
+        mark_order(self.scratch, self.copies, round)?;
+        let mut rest = Sorter::new(self.scratch, 2, Link::by_chain);
+        let mut gap = 0..Offset::MAX;
+        // The row of the anchor at the end of the gap.
+        let mut anchor = None;
+        for row in 0..self.copies.len() {
+            if anchor.is_none_or(|anchor| anchor < row) {
+                (anchor, gap.end) = self.next_anchor(row)?;
+            }
+            let Some(copy) = self.copies.get(row)? else { break };
+            if anchor == Some(row) {
+                gap.start = gap.start.max(copy.raw_offset + 1);
+            } else if copy.round == round && !copy.is_assigned() {
+                if let Some(raw_offset) = self.assign_between(row, &copy, &gap)? {
+                    gap.start = raw_offset + 1;
+                } else {
+                    rest.push(Link { chain: copy.chain, copy: row })?;
+                }
             }
         }
-        self.elsewhere()
+        self.assign_elsewhere(rest)
     }
 
-    fn assign(&mut self, record: &Ambiguous, entry: &RecordRow) -> io::Result<()> {
-        self.copies.push(Copy::new(record.clean_offset, &record.content, entry, record.chain))
-    }
-
-    fn link(&mut self, row: u64) -> io::Result<Option<RecordRow>> {
-        self.random_access.at(self.chains, row)
-    }
-
-    /// The first record of the chain in the gap that has this content. Records that are already taken are
-    /// before the gap.
-    fn fitting(&mut self, record: &Ambiguous, gap: Range<Offset>) -> io::Result<Option<RecordRow>> {
-        let end = record.chain.start + record.chain.len;
-        let (mut from, mut to) = (record.chain.start, end);
-        while from < to {
-            let middle = from + (to - from) / 2;
-            if self.link(middle)?.is_some_and(|entry| entry.offset < gap.start) {
-                from = middle + 1;
-            } else {
-                to = middle;
+    /// The row and the raw offset of the first anchor from this row on.
+    fn next_anchor(&mut self, from: u64) -> io::Result<(Option<u64>, Offset)> {
+        for row in from..self.copies.len() {
+            if let Some(copy) = self.copies.get(row)?.filter(|copy| copy.in_order) {
+                return Ok((Some(row), copy.raw_offset));
             }
         }
-        for row in (from..end).take(SEARCH_LIMIT) {
-            match self.link(row)? {
-                Some(entry) if entry.offset >= gap.end => break,
-                Some(entry) if entry.content == record.content => return Ok(Some(entry)),
-                _ => {}
+        Ok((Some(u64::MAX), Offset::MAX))
+    }
+
+    /// Assigns a record in the gap that has this content, if there is one, and returns its offset. Records
+    /// that are already taken are before the gap.
+    fn assign_between(&mut self, row: u64, copy: &Copy, gap: &Range<Offset>) -> io::Result<Option<Offset>> {
+        let Some(Ambiguous { chain, content }) = self.ambiguous.get(copy.row)? else { return Ok(None) };
+        let from = self.chains.first_not(chain.start..chain.end(), |entry| entry.offset < gap.start)?;
+        let candidates = from..chain.end();
+        let found = self.find(candidates, |entry| entry.offset < gap.end, &content)?;
+        if let Some((at, entry)) = found {
+            self.assign(row, copy, (at, entry), &content)?;
+            let marks = entry.marks.with(Marks::TAKEN, true);
+            self.chains.set(at, Record { marks, ..entry })?;
+        }
+        Ok(found.map(|(_, entry)| entry.offset))
+    }
+
+    /// The first of the rows that has this content, within the search limit and as long as the condition holds.
+    fn find(
+        &mut self,
+        rows: Range<u64>,
+        condition: impl Fn(&Record) -> bool,
+        content: &Content,
+    ) -> io::Result<Option<Candidate>> {
+        for row in rows.take(SEARCH_LIMIT) {
+            let Some(entry) = self.chains.get(row)?.filter(&condition) else { break };
+            if entry.content == *content {
+                return Ok(Some((row, entry)));
             }
         }
         Ok(None)
     }
 
+    fn assign(&mut self, row: u64, copy: &Copy, (at, entry): Candidate, content: &Content) -> io::Result<()> {
+        let mut copy = *copy;
+        copy.assign(&entry, at, content);
+        self.copies.set(row, copy)
+    }
+
     /// Assigns the remaining records, chain by chain.
-    fn elsewhere(mut self) -> io::Result<Sorter<Copy>> {
-        let rest = std::mem::replace(&mut self.rest, Sorter::new(self.scratch, 0));
-        let taken = std::mem::replace(&mut self.taken, Sorter::new(self.scratch, 0));
-        let (mut rest, mut taken) = (rest.sorted()?, taken.sorted()?);
-        while let Some(chain) = rest.peek().map(|link| link.chain) {
-            let mut untaken = Untaken { next: chain.start, chain, found: VecDeque::new() };
-            while let Some(Link { of: record, .. }) = rest.next_if(|link| link.chain == chain)? {
-                untaken.fill(&mut self, &mut taken)?;
-                if let Some(entry) = self.chosen(&record, &mut untaken)? {
-                    self.assign(&record, &entry)?;
-                }
+    fn assign_elsewhere(&mut self, rest: Sorter<Link>) -> io::Result<()> {
+        let mut rest = rest.sorted()?;
+        let mut untaken = Untaken::default();
+        while let Some(Link { copy: row, .. }) = rest.next()? {
+            let Some(copy) = self.copies.get(row)? else { break };
+            let Some(Ambiguous { chain, content }) = self.ambiguous.get(copy.row)? else { break };
+            untaken.fill(chain, self.chains)?;
+            if let Some(candidate) = self.chosen(chain, &content, &mut untaken.found)? {
+                self.assign(row, &copy, candidate, &content)?;
             }
         }
-        Ok(self.copies)
+        Ok(())
     }
 
     /// In this order: an untaken due record with this content (it moved), any with this content (a duplicate),
     /// an untaken due one (it changed), the first (a duplicate).
-    fn chosen(&mut self, record: &Ambiguous, untaken: &mut Untaken) -> io::Result<Option<RecordRow>> {
-        let same = |entry: &RecordRow| entry.content == record.content;
-        if let Some(at) = untaken.found.iter().position(same) {
-            return Ok(untaken.found.remove(at));
+    fn chosen(
+        &mut self,
+        chain: Chain,
+        content: &Content,
+        untaken: &mut VecDeque<Candidate>,
+    ) -> io::Result<Option<Candidate>> {
+        if let Some(at) = untaken.iter().position(|(_, entry)| entry.content == *content) {
+            return Ok(untaken.remove(at));
         }
-        let chain = record.chain;
-        for row in (chain.start..chain.start + chain.len).take(SEARCH_LIMIT) {
-            if let Some(entry) = self.link(row)?.filter(same) {
-                return Ok(Some(entry));
-            }
+        if let Some(candidate) = self.find(chain.start..chain.end(), |_| true, content)? {
+            return Ok(Some(candidate));
         }
-        match untaken.found.pop_front() {
-            Some(entry) => Ok(Some(entry)),
-            None => self.link(chain.start),
+        match untaken.pop_front() {
+            Some(candidate) => Ok(Some(candidate)),
+            None => Ok(self.chains.get(chain.start)?.map(|entry| (chain.start, entry))),
         }
     }
 }
 
 /// The first due records of a chain that no clean record has taken.
+#[derive(Debug, Default)]
 struct Untaken {
-    chain: Chain,
-    /// Number of the first row that is not yet read.
+    /// Row of the first record that is not yet read.
     next: u64,
-    found: VecDeque<RecordRow>,
+    /// One past the last row of the chain.
+    end: u64,
+    found: VecDeque<Candidate>,
 }
 
 impl Untaken {
-    /// Reads on until `found` has [`SEARCH_LIMIT`] records or the chain ends.
-    fn fill(&mut self, choice: &mut Choice<'_>, taken: &mut Sorted<Link<Offset>>) -> io::Result<()> {
-        let end = self.chain.start + self.chain.len;
-        while self.found.len() < SEARCH_LIMIT && self.next < end {
-            let Some(entry) = choice.link(self.next)? else { break };
-            self.next += 1;
-            let here = Link { chain: self.chain, of: entry.offset };
-            while taken.next_if(|link| *link < here)?.is_some() {}
-            if entry.marks.has(Marks::DUE) && taken.peek() != Some(here) {
-                self.found.push_back(entry);
+    /// Reads on in the chain until `found` has [`SEARCH_LIMIT`] records or the chain ends. Chains are passed by
+    /// increasing start, each as often as needed.
+    fn fill(&mut self, chain: Chain, chains: &mut Table<Record>) -> io::Result<()> {
+        if self.end != chain.end() {
+            *self = Self { next: chain.start, end: chain.end(), found: VecDeque::new() };
+        }
+        while self.found.len() < SEARCH_LIMIT && self.next < self.end {
+            let Some(entry) = chains.get(self.next)? else { break };
+            if entry.marks.has(Marks::DUE) && !entry.marks.has(Marks::TAKEN) {
+                self.found.push_back((self.next, entry));
             }
+            self.next += 1;
         }
         Ok(())
-    }
-}
-
-/// The copies that are in order, read in step with other records.
-struct Anchors<'a> {
-    marked: Marked<'a>,
-    /// One past the raw offset of the last anchor.
-    start: Offset,
-    ahead: Option<Copy>,
-}
-
-impl<'a> Anchors<'a> {
-    fn new(marked: Marked<'a>) -> io::Result<Self> {
-        let mut anchors = Self { marked, start: 0, ahead: None };
-        anchors.advance()?;
-        Ok(anchors)
-    }
-
-    fn advance(&mut self) -> io::Result<()> {
-        loop {
-            self.ahead = match self.marked.next()? {
-                Some((_, false)) => continue,
-                Some((copy, true)) => Some(copy),
-                None => None,
-            };
-            return Ok(());
-        }
-    }
-
-    /// The raw offsets between the anchors around a clean offset, which increases from call to call.
-    fn around(&mut self, clean_offset: Offset) -> io::Result<Range<Offset>> {
-        while let Some(copy) = self.ahead.filter(|copy| copy.clean_offset < clean_offset) {
-            self.start = copy.raw_offset + 1;
-            self.advance()?;
-        }
-        Ok(self.start..self.ahead.map_or(Offset::MAX, |copy| copy.raw_offset))
     }
 }

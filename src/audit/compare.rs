@@ -5,23 +5,23 @@
 //! subsequence of raw offsets is in order; all other matched records are out of order.
 //!
 //! The steps: both sides are sorted by fingerprint and joined ([`super::join`]); ambiguous records are assigned
-//! one of their raw records ([`super::choice`]); the result, in clean order, is evaluated against the expected
-//! records ([`super::evaluation`]). Every step reads and writes rows sequentially, so memory is bounded by
-//! [`Scratch`] whatever the size of the partition. Only long chains are read at random, through a small buffer.
+//! one of their raw records ([`super::choice`]); the result is evaluated against the expected records
+//! ([`super::evaluation`]). All rows are in tables and sorters, so memory is bounded by [`Scratch`] whatever the
+//! size of the partition. Only ambiguous records are read at random.
 
+use std::collections::VecDeque;
 use std::io;
 
 use super::choice::Choice;
-use super::entry::{RecordRow, Unmatched};
+use super::entry::{Copy, Link, Marks, Record, Round, Unmatched};
 use super::evaluation::Evaluation;
 use super::expected::{RawCounts, RawLog, Rules};
-use super::expected_records::ExpectedRecords;
 use super::findings::{Counts, Finding, Findings};
-use super::increasing::Copies;
 use super::join::Joined;
+use super::order::mark_order;
 use super::range::Part;
 use super::record::Seen;
-use super::spill::{Scratch, Sorter};
+use super::spill::{Scratch, Sorter, Table};
 use crate::dedupe::PartitionId;
 
 /// Which records may be missing without being lost.
@@ -50,7 +50,7 @@ pub struct Scope {
     pub gone: Gone,
 }
 
-/// The result of one partition.
+/// The result of one partition, or the sum of several.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Counts of the raw records.
@@ -67,14 +67,29 @@ pub struct Outcome {
     pub samples: Vec<Finding>,
 }
 
+impl Outcome {
+    /// Adds the result of another partition, and its findings up to `samples` of each kind in total.
+    pub(super) fn add(&mut self, other: &Self, samples: usize) {
+        self.raw += other.raw;
+        self.clean_records += other.clean_records;
+        self.counts += other.counts;
+        self.gone += other.gone;
+        self.outside += other.outside;
+        for finding in &other.samples {
+            if self.samples.iter().filter(|sample| sample.kind == finding.kind).count() < samples {
+                self.samples.push(*finding);
+            }
+        }
+    }
+}
+
 /// A comparison in progress: records are added with [`Self::raw`] and [`Self::clean`], each side by increasing offset.
 #[derive(Debug)]
 pub struct Comparison {
     scratch: Scratch,
     rules: Rules,
     log: RawLog,
-    raw: Sorter<RecordRow>,
-    clean: Sorter<RecordRow>,
+    records: Sorter<Record>,
     clean_records: u64,
 }
 
@@ -82,13 +97,11 @@ impl Comparison {
     /// An empty comparison.
     #[must_use]
     pub fn new(rules: Rules, scratch: &Scratch) -> Self {
-        let sorter = || Sorter::new(scratch, 5 * scratch.unit());
         Self {
             scratch: scratch.clone(),
             rules,
             log: RawLog::new(rules),
-            raw: sorter(),
-            clean: sorter(),
+            records: Sorter::new(scratch, 20, Record::by_fingerprint),
             clean_records: 0,
         }
     }
@@ -96,63 +109,85 @@ impl Comparison {
     /// Adds the next raw record, which is in this part of the log. Fails if a temporary file fails.
     pub fn raw(&mut self, record: &Seen, part: Part) -> io::Result<()> {
         let row = self.log.row(record, part);
-        self.raw.push(row)
+        self.records.push(row)
     }
 
     /// Adds the next clean record. Fails if a temporary file fails.
     pub fn clean(&mut self, record: &Seen) -> io::Result<()> {
         self.clean_records += 1;
-        self.clean.push(RecordRow::of_clean(record))
+        self.records.push(Record {
+            fingerprint: record.fingerprint,
+            is_clean: true,
+            offset: record.offset,
+            time_ms: 0,
+            content: record.content,
+            marks: Marks::default().with(Marks::ID, record.has_id),
+        })
     }
 
     /// Compares, once both sides are read. Fails if a temporary file fails.
     pub fn finish(self, scope: Scope, unmatched: &mut UnmatchedRecords) -> io::Result<Outcome> {
-        let Self { scratch, rules, log, raw, clean, clean_records } = self;
-        let mut joined = Joined::new(&scratch, log.counts);
-        joined.join(&rules, &mut raw.sorted()?, &mut clean.sorted()?)?;
-        let Joined { singles, of_ids, of_contents, pairs, unmatched_clean, unseen, chains, counts, .. } =
-            joined;
-        let mut copies = Copies::of(&scratch, &mut singles.sorted()?)?;
-        let mut of_ids = of_ids.sorted()?;
-        let mut pairs = pairs.sorted()?;
-        if of_ids.peek().is_some() || pairs.peek().is_some() {
-            let mut placed = Choice::new(&scratch, &chains).all(&mut of_ids, &copies)?;
-            while let Some(pair) = pairs.next()? {
-                placed.push(pair)?;
-            }
-            copies = copies.and(&scratch, placed)?;
+        let Self { scratch, rules, log, records, clean_records } = self;
+        let scratch = &scratch;
+        let joined = Joined::new(scratch, &rules, log.counts, records.sorted()?)?;
+        let Joined {
+            copies,
+            rounds,
+            mut ambiguous,
+            unmatched: unmatched_clean,
+            unseen,
+            mut chains,
+            counts,
+            ..
+        } = joined;
+        let mut copies = table(scratch, copies)?;
+        for round in rounds {
+            let (copies, chains, ambiguous) = (&mut copies, &mut chains, &mut ambiguous);
+            Choice { scratch, copies, chains, ambiguous }.assign_all(round)?;
         }
-        let mut of_contents = of_contents.sorted()?;
-        if of_contents.peek().is_some() {
-            let placed = Choice::new(&scratch, &chains).all(&mut of_contents, &copies)?;
-            copies = copies.and(&scratch, placed)?;
-        }
-        let members = copies.longest_increasing(&scratch)?;
+        mark_order(scratch, &mut copies, Round::END)?;
+        let (by_raw_offset, repeats) = by_raw_offset(scratch, &mut copies)?;
         let mut evaluation = Evaluation {
-            scratch: &scratch,
             scope,
             rules: &rules,
-            raw: counts,
-            begin: log.begin.unwrap_or(0),
             uncertain_until_ms: log.first_ms.and_then(|first_ms| rules.uncertain_until(first_ms)),
+            copies: by_raw_offset.sorted()?,
+            unseen: unseen.sorted()?,
+            read_ahead: VecDeque::new(),
+            before_first: scope.gone == Gone::Allowed { clean_trimmed: true },
             findings: Findings::new(scope.partition, scope.samples),
-            gone: 0,
-            outside: 0,
+            outcome: Outcome { raw: counts, clean_records, ..Outcome::default() },
             unmatched: &mut unmatched.sorter,
         };
-        let (taken, repeats) = evaluation.copies(&copies, &members)?;
-        evaluation.repeats_within_window(repeats, &chains)?;
-        let mut expected = ExpectedRecords::new(&taken, unseen.sorted()?)?;
-        evaluation.unmatched_and_lost(unmatched_clean.sorted()?, (&copies, &members), &mut expected)?;
-        Ok(Outcome {
-            raw: counts,
-            clean_records,
-            counts: evaluation.findings.counts,
-            gone: evaluation.gone,
-            outside: evaluation.outside,
-            samples: evaluation.findings.samples(),
-        })
+        evaluation.repeats_within_window(repeats, &mut copies, &mut chains)?;
+        evaluation.all(unmatched_clean.sorted()?, &mut copies, log.begin.unwrap_or(0))?;
+        let Evaluation { findings, outcome, .. } = evaluation;
+        Ok(Outcome { counts: findings.counts, samples: findings.samples(), ..outcome })
     }
+}
+
+/// The copies by clean offset.
+fn table(scratch: &Scratch, copies: Sorter<Copy>) -> io::Result<Table<Copy>> {
+    let mut copies = copies.sorted()?;
+    let mut table = Table::new(scratch);
+    while let Some(copy) = copies.next()? {
+        table.push(copy)?;
+    }
+    Ok(table)
+}
+
+/// Sorts the copies by raw offset. Returns also those in order that repeat an earlier id.
+fn by_raw_offset(scratch: &Scratch, copies: &mut Table<Copy>) -> io::Result<(Sorter<Copy>, Sorter<Link>)> {
+    let mut sorter = Sorter::new(scratch, 6, Copy::by_raw_offset);
+    let mut repeats = Sorter::new(scratch, 2, Link::by_chain);
+    for row in 0..copies.len() {
+        let Some(copy) = copies.get(row)? else { break };
+        sorter.push(copy)?;
+        if copy.in_order && copy.marks.has(Marks::REPEAT) {
+            repeats.push(Link { chain: copy.chain, copy: row })?;
+        }
+    }
+    Ok((sorter, repeats))
 }
 
 /// Lost and phantom records of all partitions.
@@ -165,7 +200,7 @@ impl UnmatchedRecords {
     /// An empty set.
     #[must_use]
     pub fn new(scratch: &Scratch) -> Self {
-        Self { sorter: Sorter::new(scratch, scratch.unit()) }
+        Self { sorter: Sorter::new(scratch, 2, Unmatched::by_fingerprint) }
     }
 
     /// The number of lost records that are phantoms in another partition, as many as can be paired. Fails if a

@@ -1,13 +1,13 @@
 //! The rows that an audit sorts and stores.
 //!
-//! A *copy* is a clean record that is matched to a raw record.
+//! A *copy* is a clean record that is matched to a raw record, or will be.
 
-use super::record::{Content, Differing, Fingerprint, Seen};
-use super::spill::{Parts, Row};
+use super::record::{Content, Differing, Fingerprint};
+use super::spill::{Key, encode_fields};
 use crate::dedupe::{Offset, PartitionId};
 
 /// Facts about a record, as bits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Marks(pub u8);
 
 impl Marks {
@@ -23,6 +23,8 @@ impl Marks {
     pub const BEFORE: Self = Self(16);
     /// A record before the range has the same id.
     pub const OUTSIDE: Self = Self(32);
+    /// A clean record was assigned to it.
+    pub const TAKEN: Self = Self(64);
 
     /// Whether all of these are set.
     pub fn has(self, marks: Self) -> bool {
@@ -45,10 +47,13 @@ impl Marks {
     }
 }
 
-/// A record of raw or clean. Ordered by fingerprint, then by offset.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct RecordRow {
+encode_fields!(Marks { 0: u8 });
+
+/// A record of raw or clean.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Record {
     pub fingerprint: Fingerprint,
+    pub is_clean: bool,
     pub offset: Offset,
     /// Stream time at its arrival, epoch milliseconds; 0 for clean records.
     pub time_ms: i64,
@@ -56,71 +61,28 @@ pub(super) struct RecordRow {
     pub marks: Marks,
 }
 
-impl RecordRow {
-    pub fn of_clean(record: &Seen) -> Self {
-        let marks = Marks::default().with(Marks::ID, record.has_id);
-        Self {
-            fingerprint: record.fingerprint,
-            offset: record.offset,
-            time_ms: 0,
-            content: record.content,
-            marks,
-        }
+encode_fields!(Record {
+    fingerprint: Fingerprint,
+    is_clean: bool,
+    offset: Offset,
+    time_ms: i64,
+    content: Content,
+    marks: Marks
+});
+
+impl Record {
+    /// Sorts by fingerprint, then raw before clean, then by offset.
+    pub fn by_fingerprint(&self) -> Key {
+        (self.fingerprint.number(), self.is_clean.into(), self.offset)
+    }
+
+    pub fn by_offset(&self) -> Key {
+        (0, self.offset, 0)
     }
 }
 
-impl Row for RecordRow {
-    const BYTES: usize = 16 + 8 + 8 + Content::BYTES + 1;
-
-    fn put(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.fingerprint.0);
-        self.offset.put(out);
-        self.time_ms.cast_unsigned().put(out);
-        self.content.put(out);
-        out.push(self.marks.0);
-    }
-
-    fn get(parts: &mut Parts<'_>) -> Self {
-        Self {
-            fingerprint: Fingerprint(parts.bytes()),
-            offset: parts.u64(),
-            time_ms: parts.u64().cast_signed(),
-            content: Content::get(parts),
-            marks: Marks(parts.u8()),
-        }
-    }
-}
-
-/// A record ordered by offset.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct ByOffset(pub RecordRow);
-
-impl Ord for ByOffset {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.0.offset, self.0.fingerprint).cmp(&(other.0.offset, other.0.fingerprint))
-    }
-}
-
-impl PartialOrd for ByOffset {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Row for ByOffset {
-    const BYTES: usize = RecordRow::BYTES;
-
-    fn put(&self, out: &mut Vec<u8>) {
-        self.0.put(out);
-    }
-
-    fn get(parts: &mut Parts<'_>) -> Self {
-        Self(RecordRow::get(parts))
-    }
-}
-
-/// Several raw records that clean must or may hold and that share a fingerprint: a range of rows in a spill file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// Several raw records that clean must or may hold and that share a fingerprint: a range of rows in a table.
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Chain {
     /// Number of its first row.
     pub start: u64,
@@ -129,187 +91,147 @@ pub(super) struct Chain {
 }
 
 impl Chain {
-    /// For a record whose fingerprint is unique.
-    pub const NONE: Self = Self { start: u64::MAX, len: 0 };
-}
-
-impl Row for Chain {
-    const BYTES: usize = 16;
-
-    fn put(&self, out: &mut Vec<u8>) {
-        self.start.put(out);
-        self.len.put(out);
-    }
-
-    fn get(parts: &mut Parts<'_>) -> Self {
-        Self { start: parts.u64(), len: parts.u64() }
+    /// One past its last row.
+    pub fn end(self) -> u64 {
+        self.start + self.len
     }
 }
 
-/// A clean record with its raw record. Ordered by clean offset.
+/// When a clean record is matched to its raw record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Round(u8);
+
+impl Round {
+    /// Exactly one raw record has its fingerprint.
+    pub const UNIQUE: Self = Self(0);
+    /// Several raw records share its id: all but the first came after the window, or are forced, and need not
+    /// be in clean.
+    pub const ID: Self = Self(1);
+    /// Several raw records without an id share its content; each of those is due.
+    pub const CONTENT: Self = Self(2);
+    /// After all others.
+    pub const END: Self = Self(3);
+}
+
+encode_fields!(Round { 0: u8 });
+
+/// A clean record with its raw record, once that is assigned.
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Copy {
     pub clean_offset: Offset,
+    /// Offset of its raw record; [`Self::UNASSIGNED`] until its round.
     pub raw_offset: Offset,
-    pub chain: Chain,
+    /// First row of the chain of its raw record, if that has one.
+    pub chain: u64,
+    /// Row of its raw record in that chain; until it is assigned, its row among the ambiguous records.
+    pub row: u64,
     /// Fields that differ.
     pub fields: Differing,
     /// Marks of the raw record.
     pub marks: Marks,
+    pub round: Round,
+    /// Whether it belongs to the longest increasing subsequence, once that is known.
+    pub in_order: bool,
 }
+
+encode_fields!(Copy {
+    clean_offset: Offset,
+    raw_offset: Offset,
+    chain: u64,
+    row: u64,
+    fields: Differing,
+    marks: Marks,
+    round: Round,
+    in_order: bool
+});
 
 impl Copy {
-    /// Matches the clean record at `clean_offset` to this raw record.
-    pub fn new(clean_offset: Offset, content: &Content, entry: &RecordRow, chain: Chain) -> Self {
-        let fields = entry.content.differing(content);
-        Self { clean_offset, raw_offset: entry.offset, chain, fields, marks: entry.marks }
-    }
-}
+    /// The raw offset of a copy that has no raw record yet.
+    const UNASSIGNED: Offset = Offset::MAX;
 
-impl Row for Copy {
-    const BYTES: usize = 8 + 8 + Chain::BYTES + 2;
-
-    fn put(&self, out: &mut Vec<u8>) {
-        self.clean_offset.put(out);
-        self.raw_offset.put(out);
-        self.chain.put(out);
-        out.extend_from_slice(&[self.fields.bits(), self.marks.0]);
+    /// Matches a clean record to the only raw record with its fingerprint.
+    pub fn unique(clean: &Record, entry: &Record) -> Self {
+        let mut copy = Self::unassigned(clean.offset, Round::UNIQUE, 0, 0);
+        copy.assign(entry, 0, &clean.content);
+        copy
     }
 
-    fn get(parts: &mut Parts<'_>) -> Self {
+    /// A clean record whose raw record is found in `round`; `row` is its row among the ambiguous records.
+    pub fn unassigned(clean_offset: Offset, round: Round, chain: u64, row: u64) -> Self {
         Self {
-            clean_offset: parts.u64(),
-            raw_offset: parts.u64(),
-            chain: Chain::get(parts),
-            fields: Differing::of_bits(parts.u8()),
-            marks: Marks(parts.u8()),
+            clean_offset,
+            raw_offset: Self::UNASSIGNED,
+            chain,
+            row,
+            fields: Differing::default(),
+            marks: Marks::default(),
+            round,
+            in_order: false,
         }
     }
-}
 
-/// A copy, and whether it is in order. Ordered by raw offset; of several copies, the one in order comes first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Placed {
-    pub copy: Copy,
-    pub in_order: bool,
-}
+    /// Assigns the raw record in this row of the chain; `content` is that of the clean record.
+    pub fn assign(&mut self, entry: &Record, row: u64, content: &Content) {
+        self.raw_offset = entry.offset;
+        self.row = row;
+        self.fields = entry.content.differing(content);
+        self.marks = entry.marks;
+    }
 
-impl Placed {
-    pub fn taken(&self) -> Taken {
-        Taken { raw_offset: self.copy.raw_offset, in_order: self.in_order }
+    /// Whether a raw record is assigned.
+    pub fn is_assigned(&self) -> bool {
+        self.raw_offset != Self::UNASSIGNED
+    }
+
+    pub fn by_clean_offset(&self) -> Key {
+        (0, self.clean_offset, 0)
+    }
+
+    /// Sorts by raw offset; of several copies, the one in order comes first.
+    pub fn by_raw_offset(&self) -> Key {
+        (self.raw_offset.into(), (!self.in_order).into(), self.clean_offset)
     }
 }
 
-impl Ord for Placed {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        let key = |placed: &Self| (placed.copy.raw_offset, !placed.in_order, placed.copy.clean_offset);
-        key(self).cmp(&key(other))
-    }
-}
-
-impl PartialOrd for Placed {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Row for Placed {
-    const BYTES: usize = Copy::BYTES + 1;
-
-    fn put(&self, out: &mut Vec<u8>) {
-        self.copy.put(out);
-        out.push(u8::from(self.in_order));
-    }
-
-    fn get(parts: &mut Parts<'_>) -> Self {
-        Self { copy: Copy::get(parts), in_order: parts.u8() != 0 }
-    }
-}
-
-/// A raw record that a clean record is matched to. Ordered by raw offset.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Taken {
-    pub raw_offset: Offset,
-    pub in_order: bool,
-}
-
-impl Row for Taken {
-    const BYTES: usize = 9;
-
-    fn put(&self, out: &mut Vec<u8>) {
-        self.raw_offset.put(out);
-        out.push(u8::from(self.in_order));
-    }
-
-    fn get(parts: &mut Parts<'_>) -> Self {
-        Self { raw_offset: parts.u64(), in_order: parts.u8() != 0 }
-    }
-}
-
-/// A clean record with several candidate raw records. Ordered by clean offset.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// A clean record with several candidate raw records.
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Ambiguous {
-    pub clean_offset: Offset,
     pub chain: Chain,
     pub content: Content,
 }
 
-impl Row for Ambiguous {
-    const BYTES: usize = 8 + Chain::BYTES + Content::BYTES;
+encode_fields!(Chain { start: u64, len: u64 });
+encode_fields!(Ambiguous { chain: Chain, content: Content });
 
-    fn put(&self, out: &mut Vec<u8>) {
-        self.clean_offset.put(out);
-        self.chain.put(out);
-        self.content.put(out);
-    }
+/// A row of the copies, with the first row of its chain.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Link {
+    pub chain: u64,
+    pub copy: u64,
+}
 
-    fn get(parts: &mut Parts<'_>) -> Self {
-        Self { clean_offset: parts.u64(), chain: Chain::get(parts), content: Content::get(parts) }
+encode_fields!(Link { chain: u64, copy: u64 });
+
+impl Link {
+    /// Sorts by chain, then by clean offset.
+    pub fn by_chain(&self) -> Key {
+        (0, self.chain, self.copy)
     }
 }
 
-/// A value that belongs to a chain: a raw offset that is taken, or an ambiguous record. Ordered by chain.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Link<T> {
-    pub chain: Chain,
-    pub of: T,
-}
-
-impl<T: Row> Row for Link<T> {
-    const BYTES: usize = Chain::BYTES + T::BYTES;
-
-    fn put(&self, out: &mut Vec<u8>) {
-        self.chain.put(out);
-        self.of.put(out);
-    }
-
-    fn get(parts: &mut Parts<'_>) -> Self {
-        Self { chain: Chain::get(parts), of: T::get(parts) }
-    }
-}
-
-/// A lost or phantom record, to be searched in other partitions. Ordered by fingerprint, then partition.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// A lost or phantom record, to be searched in other partitions.
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Unmatched {
     pub fingerprint: Fingerprint,
     pub partition: PartitionId,
     pub lost: bool,
 }
 
-impl Row for Unmatched {
-    const BYTES: usize = 16 + 4 + 1;
+encode_fields!(Unmatched { fingerprint: Fingerprint, partition: PartitionId, lost: bool });
 
-    fn put(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.fingerprint.0);
-        out.extend_from_slice(&self.partition.to_le_bytes());
-        out.push(u8::from(self.lost));
-    }
-
-    fn get(parts: &mut Parts<'_>) -> Self {
-        Self {
-            fingerprint: Fingerprint(parts.bytes()),
-            partition: PartitionId::from_le_bytes(parts.bytes()),
-            lost: parts.u8() != 0,
-        }
+impl Unmatched {
+    /// Sorts by fingerprint, then by partition.
+    pub fn by_fingerprint(&self) -> Key {
+        (self.fingerprint.number(), self.partition.into(), 0)
     }
 }

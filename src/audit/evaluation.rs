@@ -1,36 +1,57 @@
 //! Finds what is wrong: compares copies and unmatched clean records with the expected records, step by step.
 
+use std::collections::VecDeque;
 use std::io;
 
-use super::compare::{Gone, Scope};
-use super::entry::{ByOffset, Copy, Link, Marks, Placed, RecordRow, Taken, Unmatched};
-use super::expected::{RawCounts, Rules};
-use super::expected_records::{ExpectedRecord, ExpectedRecords};
+use super::compare::{Gone, Outcome, Scope};
+use super::entry::{Copy, Link, Marks, Record, Unmatched};
+use super::expected::Rules;
 use super::findings::{Findings, Kind, Step};
-use super::increasing::{Copies, Members};
-use super::record::{Differing, Fingerprint};
-use super::spill::{Cursor, Scratch, Sorted, Sorter, SpillFile};
+use super::record::{Content, Differing, Fingerprint};
+use super::spill::{Sorted, Sorter, Table};
 use crate::dedupe::Offset;
 
-/// A copy whose raw record repeats an earlier id, with its chain.
-type Repeat = Link<Placed>;
+/// How many expected records are searched for the original of an altered record.
+const SEARCH_LIMIT: usize = 1024;
 
 /// The evaluation of one partition.
 pub(super) struct Evaluation<'a> {
-    pub scratch: &'a Scratch,
     pub scope: Scope,
     pub rules: &'a Rules,
-    pub raw: RawCounts,
-    /// First offset of the range in raw.
-    pub begin: Offset,
     /// Until then a record that seems new may repeat a deleted one, ms of stream time.
     pub uncertain_until_ms: Option<i64>,
+    /// All copies, by raw offset.
+    pub copies: Sorted<Copy>,
+    /// At least all expected records without a copy, by raw offset.
+    pub unseen: Sorted<Record>,
+    /// The next expected records by raw offset: the part that an unmatched clean record may be compared with.
+    pub read_ahead: VecDeque<ExpectedRecord>,
+    /// Whether no expected record before the next one has a copy in order, and clean has lost its beginning.
+    pub before_first: bool,
     pub findings: Findings,
-    pub gone: u64,
-    /// Clean records whose verdict depends on records before the range.
-    pub outside: u64,
+    /// All results but the findings.
+    pub outcome: Outcome,
     /// Lost and phantom records, to be searched in other partitions.
     pub unmatched: &'a mut Sorter<Unmatched>,
+}
+
+/// An expected record.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ExpectedRecord {
+    raw_offset: Offset,
+    /// Clean has a copy of it, or an altered one.
+    seen: bool,
+    /// One of the copies is in order.
+    in_order: bool,
+    /// The record; always present if clean has no copy of it.
+    entry: Option<Record>,
+}
+
+impl ExpectedRecord {
+    /// The record, if it is due and not in clean.
+    fn missing(&self) -> Option<Record> {
+        self.entry.filter(|entry| !self.seen && entry.marks.has(Marks::DUE))
+    }
 }
 
 impl Evaluation<'_> {
@@ -47,89 +68,68 @@ impl Evaluation<'_> {
         self.scope.gone != Gone::Nothing
     }
 
-    /// Evaluates the clean records that have a raw record. All but one of those that share a raw record are
-    /// duplicates. Returns the raw records taken, and the copies of ids that may have expired from the window.
-    pub fn copies(
-        &mut self,
-        copies: &Copies,
-        members: &Members,
-    ) -> io::Result<(SpillFile<Taken>, Sorter<Repeat>)> {
-        let mut taken = SpillFile::new(self.scratch);
-        let mut repeats = Sorter::new(self.scratch, self.scratch.unit());
-        let mut marked = copies.marked(members);
-        if copies.increasing {
-            while let Some((copy, in_order)) = marked.next()? {
-                let placed = Placed { copy, in_order };
-                self.kept(&placed, copy.fields.is_none(), &mut repeats)?;
-                taken.push(&placed.taken())?;
+    /// Reads the next expected record, and evaluates its copies: all but the first are duplicates. Returns
+    /// whether there was one.
+    fn read(&mut self) -> io::Result<bool> {
+        let next =
+            [self.copies.peek().map(|copy| copy.raw_offset), self.unseen.peek().map(|entry| entry.offset)];
+        let Some(raw_offset) = next.into_iter().flatten().min() else { return Ok(false) };
+        let entry = self.unseen.next_if(|entry| entry.offset == raw_offset)?;
+        let kept = self.copies.next_if(|copy| copy.raw_offset == raw_offset)?;
+        if let Some(kept) = &kept {
+            let mut unchanged = kept.fields.is_none();
+            while let Some(other) = self.copies.next_if(|copy| copy.raw_offset == raw_offset)? {
+                unchanged |= other.fields.is_none();
+                self.add(Step::Copies, Kind::Duplicated, &other, Differing::default());
             }
-            return Ok((taken, repeats));
+            self.kept(kept, unchanged);
         }
-        let mut by_raw_offset = Sorter::new(self.scratch, 3 * self.scratch.unit());
-        while let Some((copy, in_order)) = marked.next()? {
-            by_raw_offset.push(Placed { copy, in_order })?;
-        }
-        let mut by_raw_offset = by_raw_offset.sorted()?;
-        while let Some(kept) = by_raw_offset.next()? {
-            let mut unchanged = kept.copy.fields.is_none();
-            while let Some(other) =
-                by_raw_offset.next_if(|other| other.copy.raw_offset == kept.copy.raw_offset)?
-            {
-                unchanged |= other.copy.fields.is_none();
-                self.add(Step::Copies, Kind::Duplicated, &other.copy, Differing::default());
-            }
-            self.kept(&kept, unchanged, &mut repeats)?;
-            taken.push(&kept.taken())?;
-        }
-        Ok((taken, repeats))
+        let in_order = kept.is_some_and(|kept| kept.in_order);
+        self.read_ahead.push_back(ExpectedRecord { raw_offset, seen: kept.is_some(), in_order, entry });
+        Ok(true)
     }
 
     /// Evaluates the copy that counts for its raw record; `unchanged`: whether any copy of that is unchanged.
-    fn kept(&mut self, placed: &Placed, unchanged: bool, repeats: &mut Sorter<Repeat>) -> io::Result<()> {
-        let copy = &placed.copy;
+    fn kept(&mut self, copy: &Copy, unchanged: bool) {
         let outside = copy.marks.is_outside();
-        self.outside += u64::from(outside);
-        if placed.in_order && copy.marks.has(Marks::REPEAT) {
-            repeats.push(Link { chain: copy.chain, of: *placed })?;
-        }
+        self.outcome.outside += u64::from(outside);
         if !unchanged && outside {
-            return Ok(());
+            return;
         }
         if !unchanged && self.allows_gone() {
-            self.gone += 1;
-            return Ok(());
+            self.outcome.gone += 1;
+            return;
         }
         if !unchanged {
             self.add(Step::Copies, Kind::Altered, copy, copy.fields);
         }
-        if placed.in_order {
-            return Ok(());
+        if copy.in_order {
+            return;
         }
-        if self.allows_gone() && self.raw.holes {
-            self.gone += 1;
+        if self.allows_gone() && self.outcome.raw.holes {
+            self.outcome.gone += 1;
         } else {
             self.add(Step::Copies, Kind::OutOfOrder, copy, Differing::default());
         }
-        Ok(())
     }
 
     /// Finds duplicates of ids that were seen again after the window: a record that follows such a record
-    /// within the window must not be in clean.
+    /// within the window must not be in clean. `repeats` are the copies in order that repeat an earlier id.
     pub fn repeats_within_window(
         &mut self,
-        repeats: Sorter<Repeat>,
-        chains: &SpillFile<RecordRow>,
+        repeats: Sorter<Link>,
+        copies: &mut Table<Copy>,
+        chains: &mut Table<Record>,
     ) -> io::Result<()> {
         let mut repeats = repeats.sorted()?;
-        let mut cursor = chains.cursor(0, u64::MAX);
         while let Some(Link { chain, .. }) = repeats.peek() {
-            let Some(first) = cursor.at(chains, chain.start)? else { break };
+            let Some(first) = chains.get(chain)? else { break };
             let mut owner_ms = Some(first.time_ms).filter(|_| !first.marks.has(Marks::OUTSIDE));
-            cursor.seek(chain.start);
-            while let Some(Link { of: repeat, .. }) = repeats.next_if(|link| link.chain == chain)? {
-                let Some(time_ms) = arrival(&mut cursor, chains, repeat.copy.raw_offset)? else { break };
+            while let Some(link) = repeats.next_if(|link| link.chain == chain)? {
+                let Some(copy) = copies.get(link.copy)? else { break };
+                let Some(Record { time_ms, .. }) = chains.get(copy.row)? else { break };
                 if owner_ms.is_some_and(|owner_ms| self.rules.within_window(owner_ms, time_ms)) {
-                    let (raw, clean) = (repeat.copy.raw_offset, repeat.copy.clean_offset);
+                    let (raw, clean) = (copy.raw_offset, copy.clean_offset);
                     let key = (Step::Repeats, first.offset, raw);
                     self.findings.add(key, Kind::Duplicated, (Some(raw), Some(clean)), Differing::default());
                 } else {
@@ -140,29 +140,28 @@ impl Evaluation<'_> {
         Ok(())
     }
 
-    /// Evaluates clean records without a raw record, and lost records. An unmatched clean record counts as
-    /// altered if a lost record at the same position resembles it.
-    pub fn unmatched_and_lost(
+    /// Evaluates copies, clean records without a raw record, and lost records. An unmatched clean record counts
+    /// as altered if a lost record at the same position resembles it. `begin` is the first offset of the range
+    /// in raw.
+    pub fn all(
         &mut self,
-        mut unmatched: Sorted<ByOffset>,
-        (copies, members): (&Copies, &Members),
-        expected: &mut ExpectedRecords<'_>,
+        mut unmatched: Sorted<Record>,
+        copies: &mut Table<Copy>,
+        begin: Offset,
     ) -> io::Result<()> {
-        let mut before_first = self.scope.gone == Gone::Allowed { clean_trimmed: true };
-        let mut marked = copies.marked(members);
-        let (mut ahead, mut here) = (marked.next()?, self.begin);
-        while let Some(ByOffset(record)) = unmatched.next()? {
+        let (mut row, mut here) = (0, begin);
+        while let Some(record) = unmatched.next()? {
             if self.is_explained(&record) {
                 continue;
             }
-            while let Some((copy, in_order)) = ahead.filter(|(copy, _)| copy.clean_offset < record.offset) {
-                if in_order {
+            while let Some(copy) = copies.get(row)?.filter(|copy| copy.clean_offset < record.offset) {
+                if copy.in_order {
                     here = here.max(copy.raw_offset + 1);
                 }
-                ahead = marked.next()?;
+                row += 1;
             }
-            self.pass(expected, here, &mut before_first)?;
-            if let Some(entry) = expected.resembling(&record.content)? {
+            self.pass(here)?;
+            if let Some(entry) = self.resembling(&record.content)? {
                 here = entry.offset + 1;
                 let fields = entry.content.differing(&record.content);
                 self.add_clean(Kind::Altered, Some(entry.offset), &record, fields);
@@ -171,18 +170,18 @@ impl Evaluation<'_> {
                 self.add_unmatched(record.fingerprint, false)?;
             }
         }
-        self.pass(expected, Offset::MAX, &mut before_first)
+        self.pass(Offset::MAX)
     }
 
     /// Whether a record that is not in raw is older than the range, or may have been deleted from raw.
-    fn is_explained(&mut self, record: &RecordRow) -> bool {
+    fn is_explained(&mut self, record: &Record) -> bool {
         let older = self.rules.from_ms.is_some_and(|from_ms| record.content.timestamp_ms() < from_ms);
-        self.outside += u64::from(older);
-        self.gone += u64::from(!older && self.allows_gone());
+        self.outcome.outside += u64::from(older);
+        self.outcome.gone += u64::from(!older && self.allows_gone());
         older || self.allows_gone()
     }
 
-    fn add_clean(&mut self, kind: Kind, raw: Option<Offset>, clean: &RecordRow, fields: Differing) {
+    fn add_clean(&mut self, kind: Kind, raw: Option<Offset>, clean: &Record, fields: Differing) {
         self.findings.add((Step::Unmatched, clean.offset, 0), kind, (raw, Some(clean.offset)), fields);
     }
 
@@ -190,43 +189,41 @@ impl Evaluation<'_> {
         self.unmatched.push(Unmatched { fingerprint, partition: self.scope.partition, lost })
     }
 
+    /// The first missing record ahead that resembles this one, and that no record in clean precedes. It counts
+    /// as seen from then on.
+    fn resembling(&mut self, content: &Content) -> io::Result<Option<Record>> {
+        for ahead in 0..SEARCH_LIMIT {
+            if ahead == self.read_ahead.len() {
+                self.read()?;
+            }
+            let Some(record) = self.read_ahead.get_mut(ahead).filter(|record| !record.seen) else { break };
+            if let Some(entry) = record.missing().filter(|entry| entry.content.resembles(content)) {
+                record.seen = true;
+                return Ok(Some(entry));
+            }
+        }
+        Ok(None)
+    }
+
     /// Evaluates the expected records before `end`: no clean record can match them any more.
-    fn pass(
-        &mut self,
-        expected: &mut ExpectedRecords<'_>,
-        end: Offset,
-        before_first: &mut bool,
-    ) -> io::Result<()> {
-        while let Some(record) = expected.pass(end)? {
-            *before_first &= !record.in_order;
-            self.loss(&record, *before_first)?;
+    fn pass(&mut self, end: Offset) -> io::Result<()> {
+        while !self.read_ahead.is_empty() || self.read()? {
+            let Some(record) = self.read_ahead.pop_front_if(|record| record.raw_offset < end) else { break };
+            self.before_first &= !record.in_order;
+            self.loss(&record)?;
         }
         Ok(())
     }
 
-    fn loss(&mut self, record: &ExpectedRecord, before_first: bool) -> io::Result<()> {
+    fn loss(&mut self, record: &ExpectedRecord) -> io::Result<()> {
         let Some(entry) = record.missing() else { return Ok(()) };
         let uncertain = self.uncertain_until_ms.is_some_and(|until_ms| entry.time_ms <= until_ms);
-        if before_first || (uncertain && self.allows_gone()) {
-            self.gone += 1;
+        if self.before_first || (uncertain && self.allows_gone()) {
+            self.outcome.gone += 1;
             return Ok(());
         }
         let key = (Step::Losses, record.raw_offset, 0);
         self.findings.add(key, Kind::Lost, (Some(record.raw_offset), None), Differing::default());
         self.add_unmatched(entry.fingerprint, true)
     }
-}
-
-/// When a record of a chain arrived, ms of stream time; `raw_offset` increases from call to call.
-fn arrival(
-    cursor: &mut Cursor<RecordRow>,
-    chains: &SpillFile<RecordRow>,
-    raw_offset: Offset,
-) -> io::Result<Option<i64>> {
-    while let Some(entry) = cursor.next(chains)? {
-        if entry.offset == raw_offset {
-            return Ok(Some(entry.time_ms));
-        }
-    }
-    Ok(None)
 }

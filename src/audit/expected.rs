@@ -5,7 +5,9 @@
 //! transaction, and the topics do not show where the transactions of the pipeline ended. A record that its
 //! producer forced is always due.
 
-use super::entry::{Marks, RecordRow};
+use std::ops::AddAssign;
+
+use super::entry::{Marks, Record};
 use super::range::Part;
 use super::record::Seen;
 use crate::dedupe::Offset;
@@ -81,6 +83,19 @@ pub struct RawCounts {
     pub holes: bool,
 }
 
+impl AddAssign for RawCounts {
+    fn add_assign(&mut self, other: Self) {
+        self.records += other.records;
+        self.ids += other.ids;
+        self.duplicates += other.duplicates;
+        self.beyond_window += other.beyond_window;
+        self.forced += other.forced;
+        self.decided_outside += other.decided_outside;
+        self.without_id += other.without_id;
+        self.holes |= other.holes;
+    }
+}
+
 /// Converts raw records, by increasing offset, to the rows that are sorted.
 #[derive(Debug)]
 pub(super) struct RawLog {
@@ -107,7 +122,7 @@ impl RawLog {
     }
 
     /// Converts the next record.
-    pub fn row(&mut self, record: &Seen, part: Part) -> RecordRow {
+    pub fn row(&mut self, record: &Seen, part: Part) -> Record {
         self.time_ms = self.time_ms.max(record.content.timestamp_ms().min(self.rules.latest_ms));
         self.first_ms.get_or_insert(self.time_ms);
         self.counts.holes |= record.offset != self.next;
@@ -122,8 +137,9 @@ impl RawLog {
             .with(Marks::FORCED, record.forced)
             .with(Marks::BEFORE, part == Part::Before)
             .with(Marks::DUE, self.rules.may_be_due(record, part));
-        RecordRow {
+        Record {
             fingerprint: record.fingerprint,
+            is_clean: false,
             offset: record.offset,
             time_ms: self.time_ms,
             content: record.content,

@@ -15,11 +15,10 @@ mod entry;
 mod error;
 mod evaluation;
 mod expected;
-mod expected_records;
 mod findings;
 mod id;
-mod increasing;
 mod join;
+mod order;
 mod partition;
 mod progress;
 mod range;
@@ -151,8 +150,9 @@ pub fn run(options: &Options, bar: &ProgressBar) -> Result<Report, AuditError> {
     let mut unmatched = UnmatchedRecords::new(&scratch);
     for spans in &spans {
         let (outcome, raw_end) = audit.partition(spans, &mut unmatched)?;
-        report.sample(&outcome.samples, options.samples);
-        report.add(part(spans, raw_end, &outcome));
+        let raw_span = Span { low: spans.raw.low, end: raw_end };
+        let part = PartitionReport { partition: spans.partition, raw_span, clean_span: spans.clean, outcome };
+        report.add(part, options.samples);
     }
     report.moved = unmatched.moved().map_err(failed)?;
     report.bytes = audit.progress.bytes();
@@ -221,17 +221,4 @@ fn spans(raw: &Reader, clean: &Reader, options: &Options) -> Result<Vec<Spans>, 
 /// seen earlier has expired in any case, so every id that can affect the range is read.
 fn context_since(options: &Options, from_ms: i64) -> Option<i64> {
     options.window.map(|window| from_ms.saturating_sub(range::whole_ms(window).saturating_mul(2)))
-}
-
-fn part(spans: &Spans, raw_end: Offset, outcome: &Outcome) -> PartitionReport {
-    PartitionReport {
-        partition: spans.partition,
-        raw_span: Span { low: spans.raw.low, end: raw_end },
-        clean_span: spans.clean,
-        raw: outcome.raw,
-        clean_records: outcome.clean_records,
-        counts: outcome.counts,
-        gone: outcome.gone,
-        outside: outcome.outside,
-    }
 }

@@ -10,7 +10,7 @@ use std::hash::Hasher as _;
 
 use siphasher::sip128::{Hasher128 as _, SipHasher13};
 
-use super::spill::{Parts, Row};
+use super::spill::encode_fields;
 use crate::dedupe::Offset;
 
 /// The fields of a record, borrowed.
@@ -40,6 +40,13 @@ impl Fields<'_> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fingerprint(pub [u8; 16]);
 
+impl Fingerprint {
+    /// The fingerprint as a number, to sort by.
+    pub(super) fn number(self) -> u128 {
+        u128::from_be_bytes(self.0)
+    }
+}
+
 /// The fields of a record, a 64-bit hash each, so that a change can be attributed to a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Content {
@@ -60,14 +67,6 @@ impl Differing {
     #[must_use]
     pub fn is_none(self) -> bool {
         self.0 == 0
-    }
-
-    pub(super) fn bits(self) -> u8 {
-        self.0
-    }
-
-    pub(super) fn of_bits(bits: u8) -> Self {
-        Self(bits)
     }
 
     /// The names of the fields that differ.
@@ -102,24 +101,9 @@ impl Content {
     }
 }
 
-impl Row for Content {
-    const BYTES: usize = 32;
-
-    fn put(&self, out: &mut Vec<u8>) {
-        for part in [self.key, self.value, self.headers, self.timestamp_ms.cast_unsigned()] {
-            part.put(out);
-        }
-    }
-
-    fn get(parts: &mut Parts<'_>) -> Self {
-        Self {
-            key: parts.u64(),
-            value: parts.u64(),
-            headers: parts.u64(),
-            timestamp_ms: parts.u64().cast_signed(),
-        }
-    }
-}
+encode_fields!(Fingerprint { 0: [u8; 16] });
+encode_fields!(Content { key: u64, value: u64, headers: u64, timestamp_ms: i64 });
+encode_fields!(Differing { 0: u8 });
 
 /// One record, reduced to what the comparison needs.
 #[derive(Debug, Clone, Copy)]

@@ -53,7 +53,7 @@ impl fmt::Display for Summary<'_> {
         let seconds = traffic.elapsed.as_secs_f64().max(0.001);
         writeln!(f)?;
         writeln!(f, "  records in raw        {records:>10}   {:.0} per second", records as f64 / seconds)?;
-        writeln!(f, "  records in clean      {:>10}", self.report.clean_records)?;
+        writeln!(f, "  records in clean      {:>10}", self.report.total.clean_records)?;
         let share = 100.0 * self.duplicates as f64 / (records.max(1)) as f64;
         writeln!(f, "  duplicates dropped    {:>10}   {share:.1} %", self.duplicates)?;
         // A repeat has the timestamp of its original, so it counts with the time since then: the highest latencies are

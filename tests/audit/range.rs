@@ -64,32 +64,35 @@ fn a_range_of_time_is_judged_and_what_was_decided_before_it_is_counted_apart() {
     };
     let report = audited(&options);
     println!("{report}");
-    assert_eq!(report.counts, Counts { lost: 1, ..Counts::default() }, "{report}");
-    assert_eq!(report.ids, 200, "{report}");
-    assert_eq!(report.forced, 4, "{report}");
-    assert_eq!(report.decided_outside.0, 6, "ids of the 400 s before the range came again in it: {report}");
+    assert_eq!(report.total.counts, Counts { lost: 1, ..Counts::default() }, "{report}");
+    assert_eq!(report.total.raw.ids, 200, "{report}");
+    assert_eq!(report.total.raw.forced, 4, "{report}");
+    assert_eq!(
+        report.total.raw.decided_outside, 6,
+        "ids of the 400 s before the range came again in it: {report}"
+    );
     let span = report.partitions[0].raw_span;
     assert!(span.low >= 80 && span.low < 120, "two windows before the range: {span:?}");
-    assert!(report.raw_records < raw.len() as u64 * 2 / 3, "{report}");
+    assert!(report.total.raw.records < raw.len() as u64 * 2 / 3, "{report}");
     assert!(report.to_string().contains("decided outside the range: 6 raw and 0 clean records"), "{report}");
     assert_eq!(report.to_json()["from"], "2023-11-14T22:46:40.000Z");
 
     // Raw of the context and of the range's beginning is gone: what clean still holds of it, is no finding.
     kafka.delete_records("range-raw", 0, i64::try_from(span.low).unwrap() + 180);
     let report = audited(&options);
-    assert!(report.counts.phantom > 0, "{report}");
+    assert!(report.total.counts.phantom > 0, "{report}");
     assert!(report.notes.iter().any(|note| note.contains("--allow-gone")), "{report}");
     options.allow_gone = true;
     let report = audited(&options);
-    assert_eq!(report.counts, Counts { lost: 1, ..Counts::default() }, "{report}");
-    assert!(report.gone > 0, "{report}");
+    assert_eq!(report.total.counts, Counts { lost: 1, ..Counts::default() }, "{report}");
+    assert!(report.total.gone > 0, "{report}");
 
     // Up to the end: also what was lost later. Without the header, what was forced are repeats.
     options.range.to_ms = None;
     options.force_header = None;
     let report = audited(&options);
-    assert_eq!(report.counts.lost, 2, "{report}");
-    assert!(report.counts.duplicated > 0 || report.gone > 0, "{report}");
+    assert_eq!(report.total.counts.lost, 2, "{report}");
+    assert!(report.total.counts.duplicated > 0 || report.total.gone > 0, "{report}");
 }
 
 #[test]

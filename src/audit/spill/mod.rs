@@ -1,13 +1,11 @@
 //! Bounded working memory: rows that do not fit go to temporary files.
 //!
-//! Rows have a fixed size. A [`SpillFile`] stores them in insertion order; a [`Sorter`] sorts them by merging
-//! sorted runs. Files are unlinked as soon as they are open: the operating system deletes them when the process
+//! Rows have a fixed size. A [`Table`] stores them by number; a [`Sorter`] sorts them by merging sorted runs. Files are unlinked as soon as they are open: the operating system deletes them when the process
 //! ends, however it ends, so nothing has to be cleaned up.
 
-mod file;
-mod pages;
 mod row;
 mod sorter;
+mod table;
 
 use std::cell::Cell;
 use std::fs::{File, OpenOptions, remove_file};
@@ -19,19 +17,17 @@ use std::rc::Rc;
 use bytesize::ByteSize;
 
 use super::error::AuditError;
-pub(super) use file::{Backward, Cursor, SpillFile};
-pub(super) use pages::Pages;
-pub(super) use row::{Parts, Row};
-pub(super) use sorter::{Sorted, Sorter};
+pub(super) use row::{Row, encode_fields};
+pub(super) use sorter::{Key, Sorted, Sorter};
+pub(super) use table::Table;
 
-/// Number of units that the memory is divided into; what is in use at one time takes fewer than all of them.
-const UNITS: usize = 16;
-/// Maximum number of runs merged at once, if their buffers fit into one unit.
-const FAN_IN: usize = 64;
+/// Number of units that the memory is divided into. A table takes one, a sorter its own number and one for its
+/// runs; what is in use at one time takes fewer than all of them.
+const UNITS: usize = 32;
+/// Memory of a page, bytes.
+const PAGE_BYTES: usize = 4 << 10;
 /// Space of a record in all temporary files that exist at one time, bytes.
 const BYTES_PER_RECORD: u64 = 150;
-/// Size of a buffer, bytes.
-const BUFFERS: std::ops::RangeInclusive<usize> = 1 << 10..=256 << 10;
 
 /// The memory limit, and the directory for rows that exceed it.
 #[derive(Debug, Clone)]
@@ -42,7 +38,7 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Uses at most `memory` bytes, at least 64 KiB; temporary files go to `dir`, which must exist.
+    /// Uses at most `memory` bytes, or 1 MiB if that is more; temporary files go to `dir`, which must exist.
     #[must_use]
     pub fn new(dir: &Path, memory: usize) -> Self {
         Self { dir: Rc::new(dir.to_owned()), memory: memory.max(64 << 10), written: Rc::default() }
@@ -82,19 +78,19 @@ impl Scratch {
         if all <= self.unit() as u64 { 0 } else { all }
     }
 
-    /// A sixteenth of the memory, bytes.
-    pub(super) fn unit(&self) -> usize {
+    /// The memory of one unit, bytes.
+    fn unit(&self) -> usize {
         self.memory / UNITS
     }
 
-    /// Size of a buffer for sequential reads or writes, bytes.
-    fn buffer(&self) -> usize {
-        (self.unit() / FAN_IN).clamp(*BUFFERS.start(), *BUFFERS.end())
+    /// Maximum number of pages of a table in memory.
+    fn pages(&self) -> usize {
+        (self.unit() / PAGE_BYTES).max(4)
     }
 
-    /// Number of runs merged at once.
+    /// Number of runs merged at once. Each has one page in use; the pages of others are not evicted for that.
     fn fan_in(&self) -> usize {
-        (self.unit() / self.buffer()).max(2)
+        self.pages() / 2
     }
 
     fn count(&self, bytes: usize) {
@@ -119,7 +115,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let scratch = Scratch::new(dir.path(), 1 << 20);
         assert!(scratch.has_room(1_000).is_ok());
-        assert_eq!((scratch.needs(400), scratch.needs(500)), (0, 75_000), "few records stay in memory");
+        assert_eq!((scratch.needs(200), scratch.needs(500)), (0, 75_000), "few records stay in memory");
         let message = scratch.has_room(1 << 50).unwrap_err().to_string();
         assert!(message.starts_with(&dir.path().display().to_string()), "{message}");
         assert!(message.contains("150.0 PiB") && message.contains("--temp-dir"), "{message}");

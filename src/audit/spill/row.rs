@@ -1,51 +1,75 @@
 //! Encoding of fixed-size rows.
 
-/// A row that can be written to a file and read back.
-pub trait Row: Copy + Ord {
+/// A value of fixed size that can be written to a file and read back.
+pub trait Row: Copy {
     /// Encoded size, bytes.
     const BYTES: usize;
 
     /// Appends exactly [`Self::BYTES`] bytes.
     fn put(&self, out: &mut Vec<u8>);
 
-    /// Decodes what [`Self::put`] wrote.
-    fn get(parts: &mut Parts<'_>) -> Self;
+    /// Decodes what [`Self::put`] wrote and removes it from the front; zeros if `bytes` is too short.
+    fn get(bytes: &mut &[u8]) -> Self;
 }
 
-/// The bytes of a row, consumed from the front.
-pub struct Parts<'a>(pub &'a [u8]);
-
-impl Parts<'_> {
-    /// The next `N` bytes; zeros past the end, which no row reaches.
-    pub fn bytes<const N: usize>(&mut self) -> [u8; N] {
-        match self.0.split_first_chunk::<N>() {
-            Some((bytes, rest)) => {
-                self.0 = rest;
-                *bytes
-            }
-            None => [0; N],
-        }
-    }
-
-    /// The next number.
-    pub fn u64(&mut self) -> u64 {
-        u64::from_le_bytes(self.bytes())
-    }
-
-    /// The next byte.
-    pub fn u8(&mut self) -> u8 {
-        u8::from_le_bytes(self.bytes())
-    }
-}
-
-impl Row for u64 {
-    const BYTES: usize = 8;
+impl<const N: usize> Row for [u8; N] {
+    const BYTES: usize = N;
 
     fn put(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.to_le_bytes());
+        out.extend_from_slice(self);
     }
 
-    fn get(parts: &mut Parts<'_>) -> Self {
-        parts.u64()
+    fn get(bytes: &mut &[u8]) -> Self {
+        let Some((first, rest)) = bytes.split_first_chunk() else { return [0; N] };
+        *bytes = rest;
+        *first
     }
 }
+
+macro_rules! encode_numbers {
+    ($($number:ty),*) => {$(
+        impl Row for $number {
+            const BYTES: usize = size_of::<$number>();
+
+            fn put(&self, out: &mut Vec<u8>) {
+                self.to_le_bytes().put(out);
+            }
+
+            fn get(bytes: &mut &[u8]) -> Self {
+                Self::from_le_bytes(Row::get(bytes))
+            }
+        }
+    )*};
+}
+
+encode_numbers!(u8, u32, u64, i64);
+
+impl Row for bool {
+    const BYTES: usize = 1;
+
+    fn put(&self, out: &mut Vec<u8>) {
+        u8::from(*self).put(out);
+    }
+
+    fn get(bytes: &mut &[u8]) -> Self {
+        u8::get(bytes) != 0
+    }
+}
+
+/// Implements [`Row`] for a structure, field by field.
+macro_rules! encode_fields {
+    ($name:ty { $($field:tt: $kind:ty),* }) => {
+        impl $crate::audit::spill::Row for $name {
+            const BYTES: usize = 0 $(+ <$kind as $crate::audit::spill::Row>::BYTES)*;
+
+            fn put(&self, out: &mut Vec<u8>) {
+                $($crate::audit::spill::Row::put(&self.$field, out);)*
+            }
+
+            fn get(bytes: &mut &[u8]) -> Self {
+                Self { $($field: <$kind as $crate::audit::spill::Row>::get(bytes)),* }
+            }
+        }
+    };
+}
+pub(in crate::audit) use encode_fields;

@@ -1,40 +1,51 @@
-//! External merge sort: sorted runs in a spill file, merged on reading.
+//! External merge sort: sorted runs in a table, merged on reading.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io;
+use std::mem;
+use std::vec::IntoIter;
 
-use super::{Cursor, Row, Scratch, SpillFile};
+use super::{Row, Scratch, Table};
+
+/// What rows are sorted by. Rows of one sorter with equal keys are interchangeable.
+pub type Key = (u128, u64, u64);
 
 /// Collects rows in any order.
 #[derive(Debug)]
 pub struct Sorter<R> {
     scratch: Scratch,
+    key: fn(&R) -> Key,
     rows: Vec<R>,
     /// Maximum number of rows in memory.
     max_rows: usize,
-    spilled: Option<Runs<R>>,
+    spilled: Runs<R>,
 }
 
-/// Sorted runs in a spill file, each from its first row to one past its last row.
+/// Sorted runs, one after the other.
 #[derive(Debug)]
 struct Runs<R> {
-    file: SpillFile<R>,
-    ends: Vec<(u64, u64)>,
+    table: Table<R>,
+    /// One past the last row of each run.
+    ends: Vec<u64>,
 }
 
 impl<R: Row> Runs<R> {
     fn new(scratch: &Scratch) -> Self {
-        Self { file: SpillFile::new(scratch), ends: Vec::new() }
+        Self { table: Table::new(scratch), ends: Vec::new() }
+    }
+
+    fn end_run(&mut self) {
+        self.ends.push(self.table.len());
     }
 }
 
 impl<R: Row> Sorter<R> {
-    /// An empty sorter that keeps as many rows in memory as fit into `bytes`.
-    pub fn new(scratch: &Scratch, bytes: usize) -> Self {
+    /// An empty sorter that keeps as many rows in memory as fit into this number of units.
+    pub fn new(scratch: &Scratch, units: usize, key: fn(&R) -> Key) -> Self {
         // While a vector grows, its old allocation of half the size exists beside the new one.
-        let max_rows = (bytes * 2 / 3 / size_of::<R>()).max(16);
-        Self { scratch: scratch.clone(), rows: Vec::new(), max_rows, spilled: None }
+        let max_rows = (units * scratch.unit() * 2 / 3 / size_of::<R>()).max(16);
+        Self { scratch: scratch.clone(), key, rows: Vec::new(), max_rows, spilled: Runs::new(scratch) }
     }
 
     /// Adds a row.
@@ -51,114 +62,96 @@ impl<R: Row> Sorter<R> {
     }
 
     fn spill(&mut self) -> io::Result<()> {
-        self.rows.sort_unstable();
-        let runs = match &mut self.spilled {
-            Some(runs) => runs,
-            none => none.insert(Runs::new(&self.scratch)),
-        };
-        let start = runs.file.len();
-        self.rows.iter().try_for_each(|row| runs.file.push(row))?;
-        runs.ends.push((start, runs.file.len()));
-        self.rows.clear();
+        self.rows.sort_unstable_by_key(self.key);
+        self.rows.drain(..).try_for_each(|row| self.spilled.table.push(row))?;
+        self.spilled.end_run();
         Ok(())
     }
 
     /// All rows, in order.
     pub fn sorted(mut self) -> io::Result<Sorted<R>> {
-        if self.spilled.is_some() {
+        if self.spilled.ends.is_empty() {
+            self.rows.sort_unstable_by_key(self.key);
+        } else {
             self.spill()?;
             self.rows = Vec::new();
         }
-        let source = match self.spilled {
-            None => {
-                self.rows.sort_unstable();
-                Source::Memory(self.rows.into_iter())
-            }
-            Some(mut runs) => {
-                while runs.ends.len() > self.scratch.fan_in() {
-                    runs = merge_runs(&self.scratch, &runs)?;
-                }
-                let ends = std::mem::take(&mut runs.ends);
-                Source::Runs(Merge::new(runs.file, &ends)?)
-            }
-        };
-        let mut sorted = Sorted { head: None, from: source };
-        sorted.next()?;
-        Ok(sorted)
+        let mut runs = self.spilled;
+        while runs.ends.len() > self.scratch.fan_in() {
+            runs = merge_pass(&self.scratch, self.key, runs)?;
+        }
+        let bounds = bounds(&runs.ends);
+        Sorted::new(self.key, self.rows, runs.table, &bounds)
     }
 }
 
-/// One pass of the merge: replaces every group of `fan_in` runs by one run.
-fn merge_runs<R: Row>(scratch: &Scratch, runs: &Runs<R>) -> io::Result<Runs<R>> {
+/// Replaces every group of `fan_in` runs by one run.
+fn merge_pass<R: Row>(scratch: &Scratch, key: fn(&R) -> Key, runs: Runs<R>) -> io::Result<Runs<R>> {
     let mut merged = Runs::new(scratch);
-    for ends in runs.ends.chunks(scratch.fan_in()) {
-        let start = merged.file.len();
-        let mut heads = Heads::new(&runs.file, ends)?;
-        while let Some(row) = heads.next(&runs.file)? {
-            merged.file.push(&row)?;
+    let bounds = bounds(&runs.ends);
+    let mut from = runs.table;
+    for group in bounds.chunks(scratch.fan_in()) {
+        let mut sorted = Sorted::new(key, Vec::new(), from, group)?;
+        while let Some(row) = sorted.next()? {
+            merged.table.push(row)?;
         }
-        merged.ends.push((start, merged.file.len()));
+        merged.end_run();
+        from = sorted.table;
     }
     Ok(merged)
 }
 
-/// The next row of each of several runs.
-#[derive(Debug)]
-struct Heads<R> {
-    cursors: Vec<Cursor<R>>,
-    heap: BinaryHeap<Reverse<(R, usize)>>,
-}
-
-impl<R: Row> Heads<R> {
-    fn new(file: &SpillFile<R>, ends: &[(u64, u64)]) -> io::Result<Self> {
-        let cursors = ends.iter().map(|(start, end)| file.cursor(*start, *end)).collect();
-        let mut heads = Self { cursors, heap: BinaryHeap::new() };
-        (0..ends.len()).try_for_each(|run| heads.refill(file, run))?;
-        Ok(heads)
-    }
-
-    fn refill(&mut self, file: &SpillFile<R>, run: usize) -> io::Result<()> {
-        let Some(cursor) = self.cursors.get_mut(run) else { return Ok(()) };
-        if let Some(row) = cursor.next(file)? {
-            self.heap.push(Reverse((row, run)));
-        }
-        Ok(())
-    }
-
-    fn next(&mut self, file: &SpillFile<R>) -> io::Result<Option<R>> {
-        let Some(Reverse((row, run))) = self.heap.pop() else { return Ok(None) };
-        self.refill(file, run)?;
-        Ok(Some(row))
-    }
-}
-
-#[derive(Debug)]
-struct Merge<R> {
-    file: SpillFile<R>,
-    heads: Heads<R>,
-}
-
-impl<R: Row> Merge<R> {
-    fn new(file: SpillFile<R>, ends: &[(u64, u64)]) -> io::Result<Self> {
-        let heads = Heads::new(&file, ends)?;
-        Ok(Self { file, heads })
-    }
-}
-
-#[derive(Debug)]
-enum Source<R> {
-    Memory(std::vec::IntoIter<R>),
-    Runs(Merge<R>),
+/// The first row and one past the last row of each run.
+fn bounds(ends: &[u64]) -> Vec<(u64, u64)> {
+    std::iter::once(0).chain(ends.iter().copied()).zip(ends.iter().copied()).collect()
 }
 
 /// Rows in ascending order, read once.
 #[derive(Debug)]
 pub struct Sorted<R> {
+    key: fn(&R) -> Key,
+    /// The row that is returned next.
     head: Option<R>,
-    from: Source<R>,
+    /// The rows, if no run is spilled.
+    in_memory: IntoIter<R>,
+    table: Table<R>,
+    runs: Vec<Run<R>>,
+    /// The runs that have a head, by the key of that.
+    order: BinaryHeap<Reverse<(Key, usize)>>,
+}
+
+/// The rest of a sorted run.
+#[derive(Debug)]
+struct Run<R> {
+    head: Option<R>,
+    next: u64,
+    end: u64,
 }
 
 impl<R: Row> Sorted<R> {
+    fn new(key: fn(&R) -> Key, rows: Vec<R>, table: Table<R>, runs: &[(u64, u64)]) -> io::Result<Self> {
+        let runs: Vec<_> = runs.iter().map(|&(next, end)| Run { head: None, next, end }).collect();
+        let count = runs.len();
+        let in_memory = rows.into_iter();
+        let mut sorted = Self { key, head: None, in_memory, table, runs, order: BinaryHeap::new() };
+        for run in 0..count {
+            sorted.advance(run)?;
+        }
+        sorted.next()?;
+        Ok(sorted)
+    }
+
+    /// Removes and returns the head of a run.
+    fn advance(&mut self, number: usize) -> io::Result<Option<R>> {
+        let Some(run) = self.runs.get_mut(number) else { return Ok(None) };
+        let following = if run.next < run.end { self.table.get(run.next)? } else { None };
+        run.next += 1;
+        if let Some(row) = &following {
+            self.order.push(Reverse(((self.key)(row), number)));
+        }
+        Ok(mem::replace(&mut run.head, following))
+    }
+
     /// The next row.
     pub fn peek(&self) -> Option<R> {
         self.head
@@ -166,11 +159,11 @@ impl<R: Row> Sorted<R> {
 
     /// Removes and returns the next row.
     pub fn next(&mut self) -> io::Result<Option<R>> {
-        let following = match &mut self.from {
-            Source::Memory(rows) => rows.next(),
-            Source::Runs(merge) => merge.heads.next(&merge.file)?,
+        let following = match self.order.pop() {
+            Some(Reverse((_, run))) => self.advance(run)?,
+            None => self.in_memory.next(),
         };
-        Ok(std::mem::replace(&mut self.head, following))
+        Ok(mem::replace(&mut self.head, following))
     }
 
     /// Removes and returns the next row if it satisfies `condition`.
@@ -182,20 +175,20 @@ impl<R: Row> Sorted<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
+
+    fn numbers(scratch: &Scratch) -> Sorter<u64> {
+        Sorter::new(scratch, 1, |row| (0, *row, 0))
+    }
 
     #[test]
     fn many_runs_are_merged_and_no_file_stays_in_the_directory() {
         let dir = tempfile::tempdir().unwrap();
         let scratch = Scratch::new(dir.path(), 0);
-        let mut sorter = Sorter::new(&scratch, 1 << 10);
+        let mut sorter = numbers(&scratch);
         let mut random = fastrand::Rng::with_seed(1);
         let mut all: Vec<u64> = (0..50_000).map(|_| random.u64(..)).collect();
         all.iter().try_for_each(|row| sorter.push(*row)).unwrap();
-        assert!(
-            sorter.spilled.as_ref().unwrap().ends.len() > scratch.fan_in().pow(3),
-            "merged in several passes"
-        );
+        assert!(sorter.spilled.ends.len() > scratch.fan_in().pow(3), "merged in several passes");
         let mut merged = sorter.sorted().unwrap();
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "also while the files are in use");
         all.sort_unstable();
@@ -209,27 +202,8 @@ mod tests {
     #[test]
     fn a_directory_that_cannot_be_written_fails() {
         let scratch = Scratch::new(std::path::Path::new("/nowhere/at/all"), 0);
-        let mut sorter = Sorter::new(&scratch, 1 << 10);
+        let mut sorter = numbers(&scratch);
         let failed = (0..100_000u64).try_for_each(|row| sorter.push(row));
         assert_eq!(failed.unwrap_err().kind(), io::ErrorKind::NotFound);
-    }
-
-    proptest! {
-        #[test]
-        fn a_spill_file_is_read_as_written_from_both_ends(rows in prop::collection::vec(any::<u64>(), 0..1_000), at: u64) {
-            let dir = tempfile::tempdir().unwrap();
-            let scratch = Scratch::new(dir.path(), 0);
-            let mut file = SpillFile::new(&scratch);
-            rows.iter().try_for_each(|row| file.push(row)).unwrap();
-            let (mut forward, mut backward) = (file.cursor(0, u64::MAX), file.backward());
-            for (row, last) in rows.iter().zip(rows.iter().rev()) {
-                prop_assert_eq!(forward.next(&file).unwrap(), Some(*row));
-                prop_assert_eq!(backward.next(&file).unwrap(), Some(*last));
-            }
-            prop_assert_eq!((forward.next(&file).unwrap(), backward.next(&file).unwrap()), (None, None));
-            let at = at % 1_001;
-            let found = file.random_access().at(&file, at).unwrap();
-            prop_assert_eq!(found, rows.get(usize::try_from(at).unwrap()).copied());
-        }
     }
 }

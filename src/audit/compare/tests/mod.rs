@@ -9,14 +9,10 @@ use super::*;
 use crate::audit::record::{Fields, Fingerprints};
 use crate::audit::{Counts, Kind, MissingId};
 use crate::dedupe::Offset;
-use expected::Expected;
-use plain::Plain;
 
 mod agreement;
-mod expected;
-mod matching;
-mod order;
-mod plain;
+mod longest;
+mod model;
 
 const WINDOW_MS: i64 = 1_000;
 
@@ -66,18 +62,10 @@ fn both(rules: Rules, scope: Scope, raw: &[(Seen, Part)], clean: &[Seen]) -> Out
     let dir = tempfile::tempdir().unwrap();
     let scratch = Scratch::new(dir.path(), 0);
     let mut comparison = Comparison::new(rules, &scratch);
-    let mut expected = Expected::new(rules);
-    for (record, part) in raw {
-        comparison.raw(record, *part).unwrap();
-        expected.push(record, *part);
-    }
-    let mut plain = Plain::new(expected);
-    for record in clean {
-        comparison.clean(record).unwrap();
-        plain.push(record);
-    }
+    raw.iter().try_for_each(|(record, part)| comparison.raw(record, *part)).unwrap();
+    clean.iter().try_for_each(|record| comparison.clean(record)).unwrap();
     let outcome = comparison.finish(scope, &mut UnmatchedRecords::new(&scratch)).unwrap();
-    assert_eq!(outcome, plain.finish(scope));
+    assert_eq!(outcome, model::compare(rules, scope, raw, clean));
     outcome
 }
 
