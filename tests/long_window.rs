@@ -307,12 +307,12 @@ fn a_plan_samples_the_live_topic() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let report: Value = serde_json::from_str(&text).unwrap();
-    let (sample, asked) = (&report["sample"], &report["plan"]["asked"]);
+    let (sample, workload) = (&report["sample"], &report["plan"]["asked"]);
     assert_eq!(sample["read"], written.len(), "{report}");
     assert_eq!((&sample["repeats"], &sample["partitions"]), (&repeats.into(), &3.into()), "{report}");
-    assert_eq!(asked["partitions"], 3);
+    assert_eq!(workload["partitions"], 3);
     // All records were written within the last minutes.
-    let rate = asked["events_per_second"].as_f64().unwrap();
+    let rate = workload["events_per_second"].as_f64().unwrap();
     let most = written.len() as f64;
     assert!(rate > most / 120.0 && rate <= most, "{rate} of {most}");
 
