@@ -25,9 +25,9 @@ use dedupd::dedupe::{Bloom, BloomLimits, Look};
 use spent::spent;
 use stream::numbered;
 
-/// Stream time of the first record, ms since the epoch.
+/// Stream time of the first record, in epoch milliseconds.
 const START: i64 = 1_700_006_400_000;
-/// Length of a slice, ms.
+/// Length of a slice, in milliseconds.
 const SLICE_MS: i64 = 24 * 3_600_000;
 /// Slices of traffic: those of the window, and as many before them that only determine the size of its filters.
 const SLICES: u64 = 16;
@@ -102,7 +102,7 @@ fn at_most(seen: u64) -> f64 {
     if seen == 0 { 2.996 } else { events * root.powi(3) }
 }
 
-/// Inserts even traffic over all slices; returns the duration of the longest batch, s.
+/// Inserts even traffic over all slices. Returns the duration of the longest batch in seconds.
 fn fill(bloom: &mut Bloom, ids: u64, ids_per_slice: u64) -> f64 {
     let time =
         |number: u64| START + (u128::from(number) * SLICE_MS as u128 / u128::from(ids_per_slice)) as i64;
@@ -117,7 +117,7 @@ fn fill(bloom: &mut Bloom, ids: u64, ids_per_slice: u64) -> f64 {
     longest
 }
 
-/// Looks up identities in two passes, as the window does; returns how many passed.
+/// Looks up identities in two passes, as the window does. Returns the number of matches.
 fn look_up(bloom: &Bloom, queried: &Range<i64>, numbers: impl Iterator<Item = u64>) -> u64 {
     let mut numbers = numbers.map(|number| Look::at(numbered(number)));
     let (mut looks, mut passed) = (Vec::with_capacity(CHUNK), 0);

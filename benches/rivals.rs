@@ -48,7 +48,7 @@ const ALONE: u64 = 50_000_000;
 const ROUND: u64 = 4_000_000;
 const SLOW_ROUND: u64 = 500_000;
 const SLOWEST_ROUND: u64 = 100_000;
-/// Most ids of the stores with one record per id, which need much memory: sled took 10 GB for 3 M ids.
+/// Maximum number of ids for stores with one record per id, which use much memory: sled used 10 GB for 3 M ids.
 const REDB_MAX_IDS: u64 = 2_000_000;
 const SLED_MAX_IDS: u64 = 200_000;
 /// Configured false-positive rate.
@@ -118,11 +118,11 @@ fn entries(ids: u64, dir: &Path) -> Vec<Make<'_>> {
         }),
         filled("HashSet with xxh3, and a queue", ROUND, 1, move |name| xxh3(name, ids)),
         filled("hashbrown with its own hasher, and a queue", ROUND, 1, move |name| foldhash(name, ids)),
-        filled("fastbloom, 8 filters in turns", ROUND, 1, move |name| RotatingFilters::new(name, ids, RATE)),
-        filled("redb, one record an id", SLOW_ROUND, 1, move |name| {
+        filled("fastbloom, 8 rotating filters", ROUND, 1, move |name| RotatingFilters::new(name, ids, RATE)),
+        filled("redb, one record per id", SLOW_ROUND, 1, move |name| {
             Records::<redb::Database>::below(dir, name, few)
         }),
-        filled("sled, one record an id", SLOWEST_ROUND, 1, move |name| {
+        filled("sled, one record per id", SLOWEST_ROUND, 1, move |name| {
             Records::<sled::Db>::below(dir, name, fewest)
         }),
     ]
@@ -197,5 +197,5 @@ fn counted(name: &str, millions: f64) {
     send(Request::ZeroStats);
     wrong += batches[10..].iter().map(&mut judge).sum::<u64>();
     send(Request::StopInstrumentation);
-    println!("counted {} records, {wrong} new ones of them dropped by mistake", 10 * TRANSACTION);
+    println!("counted {} records, {wrong} of them new and wrongly dropped", 10 * TRANSACTION);
 }

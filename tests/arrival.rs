@@ -1,6 +1,6 @@
-//! On a real Apache Kafka: `window.time = "arrival"` and a clock that is put forward and back, by minutes and by years.
+//! Tests on a real Apache Kafka: `window.time = "arrival"` with clock steps forward and back, by minutes and by years.
 //!
-//! Needs `--features failpoints`: the clock is put by a file.
+//! Requires `--features failpoints`: a file sets the clock.
 #![cfg(feature = "failpoints")]
 #![allow(
     clippy::unwrap_used,
@@ -21,15 +21,15 @@ const MINUTE: i64 = 60_000;
 const HOUR: i64 = 60 * MINUTE;
 const YEAR: i64 = 365 * 24 * HOUR;
 
-/// A pipe with a window of an hour by arrival, and the clock of its sidecar.
+/// A pipe with a window of one hour by arrival time, and the clock of its sidecar.
 struct Clocked {
     pipe: Pipe<'static>,
     file: PathBuf,
     sidecar: Sidecar,
-    /// Real time that has passed so far, and since the process began, ms.
+    /// Simulated time so far, and since the start of the process, in milliseconds.
     passed: (i64, i64),
-    /// What the wall clock is wrong by, ms.
-    wrong: i64,
+    /// The error of the wall clock, in milliseconds.
+    error: i64,
 }
 
 impl Clocked {
@@ -41,7 +41,7 @@ impl Clocked {
             .with("DEDUPD_WINDOW__EXACT", "1h")
             .with("DEDUPD_WINDOW__TIME", "arrival")
             .with("DEDUPD_CLOCK", file.to_str().unwrap());
-        Self { pipe, file, sidecar, passed: (0, 0), wrong: 0 }
+        Self { pipe, file, sidecar, passed: (0, 0), error: 0 }
     }
 
     fn start(&mut self) -> Running {
@@ -54,7 +54,7 @@ impl Clocked {
 
     fn write(&self) {
         let part = self.file.with_extension("part");
-        std::fs::write(&part, format!("{} {}", self.passed.0 + self.wrong, self.passed.1)).unwrap();
+        std::fs::write(&part, format!("{} {}", self.passed.0 + self.error, self.passed.1)).unwrap();
         std::fs::rename(part, &self.file).unwrap();
     }
 
@@ -63,13 +63,13 @@ impl Clocked {
         self.write();
     }
 
-    fn put(&mut self, wrong: i64) {
-        self.wrong = wrong;
+    fn set_error(&mut self, error: i64) {
+        self.error = error;
         self.write();
     }
 
-    /// Whether each of these ids is forwarded when it comes now.
-    fn news(&self, ids: &[&str]) -> Vec<bool> {
+    /// Produces these ids now, and returns whether each one is forwarded.
+    fn forwards(&self, ids: &[&str]) -> Vec<bool> {
         let count = || self.pipe.kafka.records(&self.pipe.clean, Isolation::Committed).len();
         let one = |id: &&str| {
             let before = count();
@@ -82,21 +82,25 @@ impl Clocked {
 }
 
 #[test]
-fn a_clock_put_forward_and_back_neither_flushes_the_window_nor_freezes_it() {
+fn a_clock_step_neither_flushes_nor_freezes_the_window() {
     for step in [-YEAR, -90 * MINUTE, -10 * MINUTE, 90 * MINUTE, YEAR] {
         let mut it = Clocked::new(&format!("arrival{step}"));
         let running = it.start();
-        assert_eq!(it.news(&["a", "a"]), [true, false]);
-        it.put(step);
-        assert_eq!(it.news(&["a", "b"]), [false, true], "put by {step} ms: known ids stay known");
+        assert_eq!(it.forwards(&["a", "a"]), [true, false]);
+        it.set_error(step);
+        assert_eq!(
+            it.forwards(&["a", "b"]),
+            [false, true],
+            "step of {step} ms: known ids stay in the window"
+        );
         it.pass(30 * MINUTE);
-        assert_eq!(it.news(&["a", "b"]), [false, false], "put by {step} ms, half an hour later");
+        assert_eq!(it.forwards(&["a", "b"]), [false, false], "step of {step} ms, half an hour later");
         it.pass(40 * MINUTE);
-        assert_eq!(it.news(&["a", "c"]), [true, true], "put by {step} ms: an hour is an hour");
-        it.put(0);
-        assert_eq!(it.news(&["c"]), [false], "put right again after {step} ms");
+        assert_eq!(it.forwards(&["a", "c"]), [true, true], "step of {step} ms: ids expire after an hour");
+        it.set_error(0);
+        assert_eq!(it.forwards(&["c"]), [false], "corrected after {step} ms");
         it.pass(70 * MINUTE);
-        assert_eq!(it.news(&["c"]), [true], "put right again after {step} ms: nothing is frozen");
+        assert_eq!(it.forwards(&["c"]), [true], "corrected after {step} ms: the window is not frozen");
         if step.abs() > 60 * MINUTE {
             assert!(running.text().contains("the clock of this machine stepped"), "{}", running.text());
         }
@@ -105,29 +109,29 @@ fn a_clock_put_forward_and_back_neither_flushes_the_window_nor_freezes_it() {
 }
 
 #[test]
-fn a_clock_that_is_wrong_at_a_restart_or_was_before_is_no_standstill() {
+fn a_wrong_clock_at_a_restart_does_not_freeze_the_window() {
     for step in [-YEAR, -90 * MINUTE, YEAR] {
         let mut it = Clocked::new(&format!("arrivals{step}"));
         let running = it.start();
-        assert_eq!(it.news(&["a"]), [true]);
+        assert_eq!(it.forwards(&["a"]), [true]);
         running.kill9();
-        // Wrong from this start on.
-        it.put(step);
+        // The clock is wrong from this start on.
+        it.set_error(step);
         let running = it.start();
-        assert_eq!(it.news(&["a", "b"]), [false, true], "{step} ms wrong at the restart");
+        assert_eq!(it.forwards(&["a", "b"]), [false, true], "{step} ms wrong at the restart");
         it.pass(40 * MINUTE);
-        assert_eq!(it.news(&["b", "c"]), [false, true], "{step} ms wrong");
+        assert_eq!(it.forwards(&["b", "c"]), [false, true], "{step} ms wrong");
         running.kill9();
-        // Still wrong; half an hour is no mistake, though.
+        // The clock is still wrong, but the downtime of half an hour is real.
         it.passed.0 += 30 * MINUTE;
         let running = it.start();
-        assert_eq!(it.news(&["b", "c"]), [true, false], "{step} ms wrong, the standstill counts");
+        assert_eq!(it.forwards(&["b", "c"]), [true, false], "{step} ms wrong, the downtime counts");
         running.kill9();
-        it.put(0);
+        it.set_error(0);
         let running = it.start();
-        assert_eq!(it.news(&["b", "c"]), [false, false], "{step} ms wrong, then put right");
+        assert_eq!(it.forwards(&["b", "c"]), [false, false], "{step} ms wrong, then corrected");
         it.pass(70 * MINUTE);
-        assert_eq!(it.news(&["c"]), [true], "{step} ms wrong, then put right: nothing is frozen");
+        assert_eq!(it.forwards(&["c"]), [true], "{step} ms wrong, then corrected: the window is not frozen");
         running.kill9();
     }
 }

@@ -1,10 +1,10 @@
-//! The block format outlives the program that wrote it: bytes on disk and in the state topic.
+//! The block format on disk and in the state topic, which later versions must read.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 use dedupd::dedupe::{Block, BlockParts, BlockView, HashKind, Identity};
 use proptest::prelude::*;
 
-/// Written by a separate program from the format's description, not by `Block::encode`.
+/// Written by a separate program from the format description, not by `Block::encode`.
 const GOLDEN: &[u8] = include_bytes!("golden/block-v1.bin");
 
 fn golden() -> Block {
@@ -33,16 +33,16 @@ fn version_1_blocks_are_read_and_written_byte_for_byte() {
 }
 
 #[test]
-fn the_checksum_tells_blocks_apart() {
+fn different_blocks_have_different_checksums() {
     let other = Block { next: golden().next + 1, ..golden() };
     assert_eq!(Block::checksum(GOLDEN), 0x4d4d_8602);
     assert_ne!(Block::checksum(&golden().encode()), Block::checksum(&other.encode()));
-    // A CRC over everything would not: its own value behind the data cancels the data out.
+    // A CRC over the whole block, including its own checksum, is the same for all blocks.
     assert_eq!(crc32c::crc32c(&golden().encode()), crc32c::crc32c(&other.encode()));
 }
 
 #[test]
-fn an_identity_costs_less_than_20_bytes() {
+fn an_id_takes_less_than_20_bytes() {
     let entries: Vec<_> = (0..4_000u64).map(|i| (i * 100, Identity(u128::from(i).to_le_bytes()))).collect();
     let block = Block { first: 0, next: 400_000, entries, ..golden() };
     assert!(block.encode().len() < 20 * 4_000);
@@ -76,12 +76,12 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_block_reads_back_as_written(block in blocks()) {
+    fn every_encoded_block_decodes_to_itself(block in blocks()) {
         prop_assert_eq!(Block::decode(&block.encode()), Ok(block));
     }
 
     #[test]
-    fn every_owner_is_found_in_place_and_nothing_else_is(block in blocks()) {
+    fn lookups_find_every_owner_and_no_other_offset(block in blocks()) {
         let bytes = block.encode();
         let view = BlockView::verified(&bytes).unwrap();
         let mut last = None;
@@ -96,7 +96,7 @@ proptest! {
     }
 
     #[test]
-    fn an_identity_is_found_by_the_deltas_alone(block in blocks()) {
+    fn the_deltas_locate_every_identity(block in blocks()) {
         let bytes = block.encode();
         let parts = BlockParts::of(bytes.len(), block.entries.len()).unwrap();
         let at = |owner| parts.identity_at(&bytes[parts.deltas.clone()], block.first, owner);
@@ -124,7 +124,7 @@ proptest! {
     }
 
     #[test]
-    fn damage_is_noticed(block in blocks(), at: prop::sample::Index, flip in 1u8..) {
+    fn every_changed_byte_is_detected(block in blocks(), at: prop::sample::Index, flip in 1u8..) {
         let mut bytes = block.encode();
         let at = at.index(bytes.len());
         bytes[at] ^= flip;

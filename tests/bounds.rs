@@ -1,4 +1,4 @@
-//! On a real Apache Kafka: limits on memory and disk that a service reaches, and a disk that is full.
+//! Tests on a real Apache Kafka: reached limits on memory and disk, and a full disk.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -19,7 +19,7 @@ const LIMIT: Duration = Duration::from_mins(3);
 const HOUR_MS: i64 = 3_600_000;
 const MIB: u64 = 1 << 20;
 
-/// A window of an hour, and ids at 500 a second of the records' time: 1.8 M in an hour.
+/// A window of one hour, and 500 ids per second of record time: 1.8 M in an hour.
 struct Stream<'p> {
     pipe: &'p Pipe<'p>,
     start_ms: i64,
@@ -41,8 +41,8 @@ impl Stream<'_> {
         self.pipe.wait_caught_up(1, LIMIT);
     }
 
-    /// Sends an id again, at the newest time; whether it goes through.
-    fn goes_through(&self, running: &Running, number: u64) -> bool {
+    /// Produces an id again with the newest timestamp, and returns whether it is forwarded.
+    fn is_forwarded(&self, running: &Running, number: u64) -> bool {
         let before = running.outcome("forwarded");
         let draft = Draft::id(0, &number.to_string()).at(self.at(self.sent));
         self.pipe.kafka.send(&self.pipe.raw, &[draft]);
@@ -50,25 +50,25 @@ impl Stream<'_> {
         running.outcome("forwarded") > before
     }
 
-    /// The window's claim, that it is shorter than asked, and that it is true.
+    /// The reported length of the window. Asserts that it is shorter than configured, and that ids within it are known.
     fn shortened_to(&self, running: &Running) -> f64 {
-        let claimed = wait_until("a shorter window in the metrics", LIMIT, || {
+        let reported = wait_until("a shorter window in the metrics", LIMIT, || {
             running.metric("dedupd_window_seconds{partition=\"0\"}").filter(|s| *s > 0.0 && *s < 3_500.0)
         });
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a few million at most")]
-        let ids_within = (claimed * 500.0) as u64;
+        let ids_within = (reported * 500.0) as u64;
         for part in [1, 50, 95] {
             let number = self.sent - ids_within * part / 100 - 1;
-            assert!(!self.goes_through(running, number), "{number} of {} in {claimed} s", self.sent);
+            assert!(!self.is_forwarded(running, number), "{number} of {} in {reported} s", self.sent);
         }
-        claimed
+        reported
     }
 
-    /// The warning with the limit and the command, and a restart that does not claim more.
-    fn is_told(&self, mut running: Running, sidecar: &Sidecar, limit: &str) {
+    /// Asserts the warning with the limit and the command, and that a restart does not report a longer window.
+    fn assert_reported(&self, mut running: Running, sidecar: &Sidecar, limit: &str) {
         wait_until("the warning", LIMIT, || {
-            // Limits are enforced by commits.
-            self.goes_through(&running, self.sent - 1);
+            // Limits are enforced at commits.
+            self.is_forwarded(&running, self.sent - 1);
             let text = running.text();
             (text.contains(limit) && text.contains("dedupd plan")).then_some(())
         });
@@ -77,7 +77,7 @@ impl Stream<'_> {
         running = sidecar.start();
         running.wait_running(1, LIMIT);
         let after = self.shortened_to(&running);
-        assert!(after <= before + 60.0, "{after} s claimed after a restart, {before} before");
+        assert!(after <= before + 60.0, "{after} s reported after a restart, {before} before");
         assert!(running.get("/readyz").unwrap().contains(limit), "{}", running.get("/readyz").unwrap());
         assert_eq!(running.stop(), Some(0), "{}", running.text());
     }
@@ -88,10 +88,10 @@ fn stream<'p>(pipe: &'p Pipe<'p>) -> Stream<'p> {
 }
 
 #[test]
-fn memory_stays_within_its_limit_and_the_oldest_go_first() {
+fn memory_stays_within_its_limit_and_the_oldest_ids_expire_first() {
     let pipe = Pipe::new(shared_kafka(), "memory", 1);
-    // The ids of an open transaction come on top of those that the window may hold. A window has a 64th to
-    // spare: here 10,000.
+    // The ids of an open transaction are added to those that the window may contain. A window has a reserve of
+    // 1/64, here 10,000 ids.
     let sidecar = pipe
         .sidecar("a")
         .with("DEDUPD_WINDOW__EXACT", "1h")
@@ -107,8 +107,8 @@ fn memory_stays_within_its_limit_and_the_oldest_go_first() {
         println!("{} ids, {held} bytes", stream.sent);
         assert!(held > 0.0 && held <= (16 * MIB) as f64, "{held} bytes");
     }
-    assert!(stream.goes_through(&running, 0), "the oldest is forgotten, within the hour");
-    stream.is_told(running, &sidecar, "window.max_memory = \"16MiB\"");
+    assert!(stream.is_forwarded(&running, 0), "the oldest id is still known");
+    stream.assert_reported(running, &sidecar, "window.max_memory = \"16MiB\"");
 }
 
 fn bytes_of(dir: &Path) -> u64 {
@@ -116,46 +116,46 @@ fn bytes_of(dir: &Path) -> u64 {
     let size = |entry: &fs::DirEntry| match entry.metadata() {
         Ok(metadata) if metadata.is_dir() => bytes_of(&entry.path()),
         Ok(metadata) => metadata.len(),
-        // Files come and go.
+        // The file was deleted meanwhile.
         Err(_) => 0,
     };
     entries.iter().map(size).sum()
 }
 
 #[test]
-fn the_directory_stays_within_its_limit_and_the_oldest_go_first() {
+fn the_directory_stays_within_its_limit_and_the_oldest_ids_expire_first() {
     let pipe = Pipe::new(shared_kafka(), "disk", 1);
     let sidecar =
         pipe.sidecar("a").with("DEDUPD_WINDOW__EXACT", "1h").with("DEDUPD_STATE__MAX_DISK", "16MiB");
     let mut stream = stream(&pipe);
     let running = sidecar.start();
-    // An eighth is for what comes between two looks: here it is much less.
+    // An eighth is reserved for growth between two measurements. Here the growth is much smaller.
     stream.send(700_000);
     for _ in 0..15 {
-        let begun = monotonic();
+        let start = monotonic();
         stream.send(40_000);
         let bytes = bytes_of(&sidecar.state_dir);
         println!("{} ids, {bytes} bytes", stream.sent);
         assert!(bytes <= 16 * MIB, "{bytes} bytes with {} ids", stream.sent);
-        std::thread::sleep(Duration::from_secs(11).saturating_sub(begun.elapsed()));
+        std::thread::sleep(Duration::from_secs(11).saturating_sub(start.elapsed()));
     }
-    assert!(stream.goes_through(&running, 0), "the oldest is forgotten, within the hour");
-    stream.is_told(running, &sidecar, "state.max_disk = \"16MiB\"");
+    assert!(stream.is_forwarded(&running, 0), "the oldest id is still known");
+    stream.assert_reported(running, &sidecar, "state.max_disk = \"16MiB\"");
 }
 
 #[test]
-fn a_full_disk_ends_the_process_by_name_and_loses_nothing() {
+fn a_full_disk_ends_the_process_with_its_name_and_loses_nothing() {
     let pipe = Pipe::new(shared_kafka(), "full", 1);
     let sidecar = pipe.sidecar("a").with("DEDUPD_WINDOW__EXACT", "1h");
-    // No file may be longer: the kernel refuses the write as that of a full disk, to this process alone.
+    // Writes beyond this file size fail as on a full disk, only in this process.
     let running = sidecar.clone().with_file_limit(700 << 10).start();
     let load = pipe.load(1, 20_000);
     let status = running.wait(LIMIT);
     let text = running.text();
     assert_eq!(status.code(), Some(4), "{text}");
     let state_dir = sidecar.state_dir.to_str().unwrap();
-    let said = text.lines().rfind(|line| line.contains(state_dir)).unwrap_or_default();
-    assert!(said.contains("ulimit"), "{text}");
+    let line = text.lines().rfind(|line| line.contains(state_dir)).unwrap_or_default();
+    assert!(line.contains("ulimit"), "{text}");
     load.finish();
     let running = sidecar.start();
     pipe.wait_caught_up(1, LIMIT);

@@ -1,5 +1,5 @@
-//! The status page in a real browser: what it says of an instance that works, restores, or waits, that it can be
-//! read on every screen, that it asks nobody else for anything.
+//! The status page in a real browser: its content for a running, restoring or waiting instance, its readability on
+//! every screen, and that it loads nothing from other hosts.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -29,14 +29,14 @@ fn address(running: &Running) -> String {
     format!("http://127.0.0.1:{}/", running.port)
 }
 
-/// The page of an instance, in a browser of its own.
+/// Opens the page of an instance in its own browser.
 fn shown(pipe: &Pipe<'_>, running: &Running) -> Browser {
     let browser = Browser::open(pipe.dir.path());
     browser.go(&address(running));
     browser
 }
 
-/// A sidecar at work under load.
+/// A running sidecar under load.
 fn working(pipe: &Pipe<'_>, workers: usize) -> (Running, Load) {
     let mut sidecar = pipe.sidecar("a");
     sidecar.workers = workers;
@@ -47,7 +47,7 @@ fn working(pipe: &Pipe<'_>, workers: usize) -> (Running, Load) {
     (running, load)
 }
 
-/// Waits until the page, which nobody touches, reads so.
+/// Waits until the page contains the words, without any input.
 fn wait_for(browser: &Browser, words: &str) -> String {
     let start = dedupd::clock::monotonic();
     loop {
@@ -55,13 +55,13 @@ fn wait_for(browser: &Browser, words: &str) -> String {
         if text.contains(words) {
             return text;
         }
-        assert!(start.elapsed() < LIMIT, "the page does not say {words:?}:\n{text}");
+        assert!(start.elapsed() < LIMIT, "the page does not contain {words:?}:\n{text}");
         std::thread::sleep(Duration::from_millis(100));
     }
 }
 
 #[test]
-fn a_page_that_is_hard_to_read_is_noticed() {
+fn the_checks_detect_a_page_that_is_hard_to_read() {
     let dir = tempfile::tempdir().unwrap();
     let browser = Browser::open(dir.path());
     let look_at = |style: &str| {
@@ -75,32 +75,32 @@ fn a_page_that_is_hard_to_read_is_noticed() {
     };
     let good = "html { color-scheme: light dark; background: Canvas; color: CanvasText; }";
     look_at(good).unwrap();
-    for (bad, noticed) in [
+    for (bad, expected) in [
         ("p { color: #888; }", "light: contrast below"),
         ("p { opacity: .4; }", "light: contrast below"),
         ("html { color: black; }", "dark: contrast below"),
         ("p { width: 400px; }", "sample-phone-light is 4"),
-        ("html { color-scheme: light; }", "light and dark have one background"),
+        ("html { color-scheme: light; }", "light and dark have the same background"),
     ] {
-        let said = look_at(&format!("{good} {bad}")).unwrap_err();
-        assert!(said.contains(noticed), "{bad}: {said}");
+        let message = look_at(&format!("{good} {bad}")).unwrap_err();
+        assert!(message.contains(expected), "{bad}: {message}");
     }
 }
 
-/// The browser had nothing to complain about, and asked only this instance.
+/// The browser console is empty, and the browser sent requests only to this instance.
 fn assert_self_contained(browser: &Browser, running: &Running) {
     let console = browser.console();
-    assert!(console.is_empty(), "the console says {console:?}");
-    let asked = browser.requested();
-    assert!(asked.len() > 1, "what the browser asks for was not noted: {asked:?}");
+    assert!(console.is_empty(), "the console contains {console:?}");
+    let urls = browser.requested();
+    assert!(urls.len() > 1, "requests of the browser were not recorded: {urls:?}");
     let home = address(running);
-    let outside: Vec<_> = asked.iter().filter(|url| !url.starts_with(&home) && *url != "data:,").collect();
-    assert!(outside.is_empty(), "asked for {outside:?}");
+    let outside: Vec<_> = urls.iter().filter(|url| !url.starts_with(&home) && *url != "data:,").collect();
+    assert!(outside.is_empty(), "requests to {outside:?}");
 }
 
-/// The rows of the table of partitions: each column's word with the text of the cell.
+/// The rows of the partition table: the text of each cell by column name.
 fn partitions(browser: &Browser) -> Vec<Map<String, Value>> {
-    let rows = browser.ask(
+    let rows = browser.evaluate(
         "const table = document.querySelector('#partitions');
         if (!table) return [];
         const names = [...table.querySelectorAll('th')].map(it => it.innerText.trim());
@@ -111,53 +111,53 @@ fn partitions(browser: &Browser) -> Vec<Map<String, Value>> {
     serde_json::from_value(rows).unwrap()
 }
 
-/// A number in a cell, without the thin spaces in it.
+/// The number in a cell, without its thin spaces.
 fn number(row: &Map<String, Value>, column: &str) -> u64 {
     let text = row[column].as_str().unwrap();
     let digits: String = text.chars().filter(|sign| *sign != '\u{202f}').collect();
     digits.parse().unwrap_or_else(|_| panic!("{column} is {text:?}"))
 }
 
-/// The points of a line of the charts.
+/// The points of a line in the charts.
 fn points(browser: &Browser, line: &str) -> Vec<String> {
     let script =
         format!("const it = document.querySelector('path.{line}'); return it ? it.getAttribute('d') : ''");
-    let points = browser.ask(&script);
+    let points = browser.evaluate(&script);
     points.as_str().unwrap().split_whitespace().map(str::to_owned).collect()
 }
 
 #[test]
-fn an_instance_at_work_is_shown_as_it_is() {
+fn the_page_shows_a_running_instance_correctly() {
     let pipe = Pipe::new(shared_kafka(), "page-working", PARTITIONS);
     let (running, load) = working(&pipe, 2);
     let browser = shown(&pipe, &running);
     assert_eq!(browser.title(), "Ready: page-working.raw to page-working.clean");
-    // Nobody touches it: the page comes again by itself, and what was put into it is gone.
-    browser.ask("window.touched = true");
-    let first = browser.ask("return document.querySelector('time').innerText");
-    wait_until("the page to load itself again", LIMIT, || {
-        (browser.ask("return window.touched") == Value::Null).then_some(())
+    // The page reloads by itself: a variable that was set in it is gone.
+    browser.evaluate("window.touched = true");
+    let first = browser.evaluate("return document.querySelector('time').innerText");
+    wait_until("the page to reload", LIMIT, || {
+        (browser.evaluate("return window.touched") == Value::Null).then_some(())
     });
-    assert_ne!(browser.ask("return document.querySelector('time').innerText"), first);
+    assert_ne!(browser.evaluate("return document.querySelector('time').innerText"), first);
     for line in ["all", "again", "lag"] {
-        // The first look may be before the lag is known.
+        // The lag may be unknown in the first version of the page.
         wait_until(&format!("line {line}"), LIMIT, || (points(&browser, line).len() > 3).then_some(()));
     }
     let floor = |line| points(&browser, line).iter().all(|point| point.ends_with(",88.0"));
-    assert!(!floor("all") && !floor("again"), "both have been more than nothing");
+    assert!(!floor("all") && !floor("again"), "a line is zero everywhere");
     look::at_all(&browser, "working");
     load.finish();
     pipe.wait_caught_up(PARTITIONS, LIMIT);
-    table_is_right(&browser, &pipe, &running);
-    links_lead_there_and_back(&browser, &running);
+    assert_table(&browser, &pipe, &running);
+    assert_links(&browser, &running);
     assert_self_contained(&browser, &running);
 }
 
-/// Once all is processed: offsets as Kafka knows them, ids as the audit counts them, owners as both workers say.
-fn table_is_right(browser: &Browser, pipe: &Pipe<'_>, running: &Running) {
+/// After all records are processed: offsets as in Kafka, ids as the audit counts them, owners as in the status.
+fn assert_table(browser: &Browser, pipe: &Pipe<'_>, running: &Running) {
     let ends: Vec<u64> =
         (0..).take(PARTITIONS).map(|p| pipe.kafka.watermarks(&pipe.raw, p).1.try_into().unwrap()).collect();
-    wait_until("the page to come to the end", LIMIT, || {
+    wait_until("the page to show the log ends", LIMIT, || {
         let rows = partitions(browser);
         rows.iter().map(|row| number(row, "next offset")).eq(ends.iter().copied()).then_some(())
     });
@@ -177,21 +177,21 @@ fn table_is_right(browser: &Browser, pipe: &Pipe<'_>, running: &Running) {
         assert!(owned.as_array().unwrap().iter().any(|it| it["partition"] == at), "partition {at}: {owned}");
     }
     let workers: std::collections::BTreeSet<u64> = rows.iter().map(|row| number(row, "worker")).collect();
-    assert_eq!(workers.len(), 2, "both workers have partitions");
+    assert_eq!(workers.len(), 2, "one worker has all partitions");
     let text = browser.text();
     assert!(text.contains("lag: 0; at most"), "{text}");
 }
 
-fn links_lead_there_and_back(browser: &Browser, running: &Running) {
+fn assert_links(browser: &Browser, running: &Running) {
     let home = address(running);
-    for (link, path, says) in [
+    for (link, path, content) in [
         ("metrics", "metrics", "# HELP dedupd_records_total"),
         ("readiness", "readyz", "ready"),
         ("configuration", "config", "bootstrap_servers = "),
         ("this page as JSON", "status.json", "\"readiness\":{"),
     ] {
         browser.click(link);
-        let text = wait_for(browser, says);
+        let text = wait_for(browser, content);
         assert_eq!(browser.url(), format!("{home}{path}"), "{text}");
         browser.back();
         wait_for(browser, "dedupd: page-working.raw");
@@ -200,7 +200,7 @@ fn links_lead_there_and_back(browser: &Browser, running: &Running) {
 }
 
 #[test]
-fn an_instance_that_waits_for_its_broker_says_so() {
+fn the_page_shows_that_an_instance_waits_for_its_broker() {
     let kafka = Kafka::start();
     let pipe = Pipe::new(&kafka, "page-waiting", PARTITIONS);
     let (running, load) = working(&pipe, 1);
@@ -213,13 +213,13 @@ fn an_instance_that_waits_for_its_broker_says_so() {
     look::at_all(&browser, "waiting");
     kafka.restart();
     let text = wait_for(&browser, "\nReady\n");
-    assert!(text.contains("Last warnings\n"), "what happened is still told: {text}");
+    assert!(text.contains("Last warnings\n"), "earlier warnings are no longer shown: {text}");
     load.finish();
     assert_self_contained(&browser, &running);
 }
 
 #[test]
-fn an_instance_that_restores_says_how_far_it_is() {
+fn the_page_shows_the_progress_of_a_restore() {
     let pipe = Pipe::new(shared_kafka(), "page-loading", PARTITIONS);
     let (running, load) = working(&pipe, 1);
     load.finish();
@@ -229,7 +229,7 @@ fn an_instance_that_restores_says_how_far_it_is() {
     std::fs::remove_dir_all(&sidecar.state_dir).unwrap();
     let proxy = pipe.kafka.proxy();
     sidecar.bootstrap = proxy.bootstrap();
-    // Longer than the page takes to load itself again.
+    // Longer than the reload interval of the page.
     proxy.hold_responses(api::FETCH, 10_000, Duration::from_secs(6));
     let running = sidecar.start();
     wait_until("the page", LIMIT, || running.get("/"));

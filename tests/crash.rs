@@ -1,7 +1,7 @@
-//! kill -9 of the real binary on a real Apache Kafka, at named points and at random times.
+//! Kills the real binary with SIGKILL on a real Apache Kafka, at failpoints and at random times.
 //!
-//! Each test ends with an audit by code that shares nothing with the pipeline. The named points need
-//! the `failpoints` feature, with which `make test` builds.
+//! Each test ends with an audit that shares no code with the pipeline. Failpoints require the `failpoints`
+//! feature, which `make test` enables.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -19,7 +19,7 @@ use support::{Pipe, Traces, now_ms, shared_kafka};
 const PARTITIONS: usize = 4;
 const CATCH_UP: Duration = Duration::from_mins(1);
 
-/// Every named point of the commit, killed at its third passing, state kept.
+/// Kills at every failpoint of the commit, the third time it is reached. The state is kept.
 #[test]
 #[cfg(feature = "failpoints")]
 fn a_crash_at_any_step_of_the_commit_loses_and_repeats_nothing() {
@@ -65,12 +65,12 @@ fn random_kills_lose_and_repeat_nothing() {
     let (mut killed, mut open, mut times) = (0, 0, Vec::new());
     while killed < kills {
         let at = random.usize(..sidecars.len());
-        // Mostly short lives, so that many kills fall into the start and the restore.
+        // Mostly short times, so that many kills happen during start and restore.
         std::thread::sleep(Duration::from_millis(random.u64(50..1_500)));
         match running[at].take() {
             Some(process) => {
                 let process: support::Running = process;
-                assert!(process.ended().is_none(), "ended by itself:\n{}", process.text());
+                assert!(process.ended().is_none(), "unexpected end:\n{}", process.text());
                 process.kill9();
                 killed += 1;
                 times.push(now_ms());
@@ -94,6 +94,6 @@ fn random_kills_lose_and_repeat_nothing() {
     let (between, aborted) = (traces.intervals_with_commits(&times), traces.aborted);
     println!("{killed} kills, {open} inside an open transaction, {aborted} aborted; {sent} records");
     println!("transactions were committed in {between} of {} intervals between kills", killed - 1);
-    assert!(between >= kills / 4, "the group committed between {between} of {killed} kills only");
-    assert!(open >= kills / 20, "{open} of {killed} kills were inside an open transaction");
+    assert!(between >= kills / 4, "commits between only {between} of {killed} kills");
+    assert!(open >= kills / 20, "only {open} of {killed} kills were inside an open transaction");
 }

@@ -1,4 +1,4 @@
-//! A window of fixed memory: it may forget, it never drops a new record, and an abort leaves no trace.
+//! A window with fixed memory: it may evict ids, it never drops a new record, and an abort restores it exactly.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 #![allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "figures are small")]
 
@@ -30,7 +30,7 @@ fn window(slots: u64, exact: Duration) -> Window {
     Window::evicting(WindowLimits { exact, max_ids: slots, time: TimeSource::Record, bloom: None })
 }
 
-/// One transaction: records as (id, ms since the last one), and whether it commits.
+/// One transaction: records as (id, milliseconds since the previous one), and whether it commits.
 type Transaction = (Vec<(u8, u16)>, bool);
 
 struct History {
@@ -40,13 +40,13 @@ struct History {
     model: BTreeMap<u8, (Offset, i64)>,
     next: Offset,
     ms: i64,
-    forgotten: u64,
+    evicted: u64,
 }
 
 impl History {
     fn new(slots: u64, exact: Duration) -> Self {
         let (ledger, model) = (Ledger::default(), BTreeMap::new());
-        Self { window: window(slots, exact), ledger, model, next: 0, ms: T, forgotten: 0 }
+        Self { window: window(slots, exact), ledger, model, next: 0, ms: T, evicted: 0 }
     }
 
     fn verdicts(&self) -> Vec<Verdict> {
@@ -57,18 +57,19 @@ impl History {
 
     fn transaction(&mut self, (records, commits): &Transaction) {
         let before = (self.verdicts(), self.window.ids());
-        let (mut model, mut at, mut ms, mut forgotten) = (self.model.clone(), self.next, self.ms, 0);
+        let (mut model, mut at, mut ms, mut evicted) = (self.model.clone(), self.next, self.ms, 0);
         for (number, step) in records {
             ms += i64::from(*step);
             self.window.observe(Some(ms), ms);
             let look = self.window.look(id(u64::from(*number)));
             match self.window.verdict(at, &look, &self.ledger).unwrap() {
                 Verdict::Duplicate { owner } => {
-                    let known = model.get(number).unwrap_or_else(|| panic!("{number} is new, and dropped"));
+                    let known =
+                        model.get(number).unwrap_or_else(|| panic!("the new id {number} was dropped"));
                     assert_eq!(owner, known.0, "the owner of {number}");
                 }
                 Verdict::New => {
-                    forgotten += u64::from(model.contains_key(number));
+                    evicted += u64::from(model.contains_key(number));
                     self.window.admit(at, &look);
                     model.insert(*number, (at, ms));
                 }
@@ -78,7 +79,7 @@ impl History {
         }
         if !commits {
             self.window.abort();
-            assert_eq!((self.verdicts(), self.window.ids()), before, "an abort leaves no trace");
+            assert_eq!((self.verdicts(), self.window.ids()), before, "the abort did not restore the window");
             return;
         }
         self.ledger.owners.extend(self.window.pending().iter().copied());
@@ -87,15 +88,18 @@ impl History {
         let first = self.window.commit(at);
         self.ledger.owners.retain(|owner, _| *owner >= first);
         (self.model, self.next, self.ms) = (model, at, ms);
-        self.forgotten += forgotten;
+        self.evicted += evicted;
         self.check(first);
     }
 
-    /// What the index holds, the window counts; and nothing is held whose block is not needed.
+    /// The window counts every owner in the index, and the block of every owner is still needed.
     fn check(&self, first: Offset) {
         let owned = self.verdicts().into_iter().filter(|verdict| match verdict {
             Verdict::Duplicate { owner } => {
-                assert!(*owner >= first, "{owner} is held, blocks are needed from {first} on");
+                assert!(
+                    *owner >= first,
+                    "{owner} is in the index, but blocks are needed only from {first} on"
+                );
                 true
             }
             _ => false,
@@ -114,7 +118,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn it_forgets_but_never_drops_a_new_record(history in transactions(), slots in 1..300u64, seconds in 1..200u64) {
+    fn a_window_that_evicts_never_drops_a_new_record(history in transactions(), slots in 1..300u64, seconds in 1..200u64) {
         let mut world = History::new(slots, Duration::from_secs(seconds));
         for transaction in &history {
             world.transaction(transaction);
@@ -122,17 +126,17 @@ proptest! {
     }
 
     #[test]
-    fn with_room_for_all_it_forgets_nothing(history in transactions()) {
+    fn a_window_with_enough_slots_evicts_nothing(history in transactions()) {
         let mut world = History::new(4_096, Duration::from_hours(24));
         for transaction in &history {
             world.transaction(transaction);
         }
-        prop_assert_eq!((world.forgotten, world.window.take_evicted()), (0, 0));
+        prop_assert_eq!((world.evicted, world.window.take_evicted()), (0, 0));
         prop_assert!((world.window.certain_seconds() - 86_400.0).abs() < 1e-9);
     }
 
     #[test]
-    fn an_index_taken_back_is_the_index_before(
+    fn removing_new_entries_restores_the_index(
         slots in 1..200u64, kept in 0..400u64, undone in 1..400u64, gap in prop_oneof![4 => 1..9u64, 1 => Just(1 << 28)],
     ) {
         let mut index = Index::evicting(slots);
@@ -152,22 +156,22 @@ proptest! {
 }
 
 #[test]
-fn offsets_beyond_the_reach_of_a_slot_move_the_base() {
+fn offsets_beyond_the_range_of_a_slot_move_the_base() {
     let (mut index, far) = (Index::evicting(64), 1u64 << 37);
     (0..40).for_each(|n| index.insert(&Look::at(id(n)), n));
-    index.settle(|_| panic!("there was room"));
+    index.settle(|_| panic!("an owner was evicted"));
     (40..44).for_each(|n| index.insert(&Look::at(id(n)), far + n));
     assert_eq!(found(&index, 3), [3]);
     index.insert(&Look::at(id(44)), 2 * far + 20);
-    let mut left_behind = Vec::new();
-    index.settle(|owner| left_behind.push(owner));
-    left_behind.sort_unstable();
-    assert_eq!(left_behind, (0..40).collect::<Vec<_>>());
+    let mut removed = Vec::new();
+    index.settle(|owner| removed.push(owner));
+    removed.sort_unstable();
+    assert_eq!(removed, (0..40).collect::<Vec<_>>());
     assert!((40..44).all(|n| found(&index, n) == [far + n]) && found(&index, 44) == [2 * far + 20]);
     assert_eq!(index.live(), 5);
 }
 
-/// The curve of the plan against tables that have turned over many times.
+/// Compares the prediction of the plan with tables whose slots were overwritten many times.
 #[test]
 fn owners_are_overwritten_as_often_as_predicted() {
     let slots = 1u64 << 17;
@@ -178,7 +182,7 @@ fn owners_are_overwritten_as_often_as_predicted() {
         for at in 0..slots * 12 {
             index.insert(&Look::at(id(at)), at);
             index.settle(|_| ());
-            // Every copy comes `distance` ids after the first.
+            // Every duplicate arrives `distance` ids after the first record.
             if at >= slots * 4 && at % 3 == 0 {
                 all += 1;
                 gone += u64::from(!found(&index, at - distance).contains(&(at - distance)));
@@ -197,7 +201,7 @@ fn owners_are_overwritten_as_often_as_predicted() {
 }
 
 #[test]
-fn the_window_tells_what_it_forgot() {
+fn the_window_reports_what_it_evicted() {
     let mut window = window(10_000, Duration::from_hours(24));
     for at in 0..60_000u64 {
         window.observe(Some(T + at.cast_signed() * 1_000), T * 2);
@@ -207,32 +211,32 @@ fn the_window_tells_what_it_forgot() {
             window.commit(at + 1);
         }
     }
-    // Within the window as asked, one owner in six is left: the table's.
+    // Within the configured window, one owner in six is left: the size of the table.
     assert!((window.effective_seconds() - 86_400.0).abs() < 1e-9);
     assert!((window.evicted_share() - 5.0 / 6.0).abs() < 0.01, "{}", window.evicted_share());
     assert_eq!(window.take_evicted(), 60_000 - window.ids());
-    // By the curve, one owner in all is expected to be gone that is younger than 0.65 tables.
+    // The prediction is that a single owner younger than 0.65 tables is overwritten.
     assert!((5_000.0..7_500.0).contains(&window.certain_seconds()), "{}", window.certain_seconds());
-    // Blocks of what has gone are not needed: those of about two tables are.
+    // Blocks of evicted ids are not needed: only those of about two tables are.
     assert!(60_000 - window.first_live() < 20_000, "{}", window.first_live());
 }
 
 #[test]
-fn a_restored_window_remembers_as_much() {
+fn a_restored_window_has_the_same_content() {
     let mut world = History::new(64, Duration::from_hours(24));
     for number in 0..100u8 {
         let records = (0..10).map(|step| (number.wrapping_mul(7).wrapping_add(step * 13), 100)).collect();
         world.transaction(&(records, true));
     }
-    let mut again = window(64, Duration::from_hours(24));
-    again.reserve(1_000_000);
+    let mut restored = window(64, Duration::from_hours(24));
+    restored.reserve(1_000_000);
     for block in &world.ledger.blocks {
-        again.restore(&BlockView::verified(block).unwrap(), Offset::MAX).unwrap();
+        restored.restore(&BlockView::verified(block).unwrap(), Offset::MAX).unwrap();
     }
-    assert_eq!(again.memory_bytes(), window(64, Duration::from_hours(24)).memory_bytes());
-    assert_eq!((again.ids(), again.next()), (world.window.ids(), world.window.next()));
+    assert_eq!(restored.memory_bytes(), window(64, Duration::from_hours(24)).memory_bytes());
+    assert_eq!((restored.ids(), restored.next()), (world.window.ids(), world.window.next()));
     let verdicts = world.verdicts();
-    world.window = again;
+    world.window = restored;
     assert_eq!(world.verdicts(), verdicts);
     assert!(world.window.truncate(world.next - 30) <= 30);
 }

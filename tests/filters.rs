@@ -1,4 +1,4 @@
-//! A window with filters beyond its exact part: what is remembered, forgotten, undone and rebuilt.
+//! A window with Bloom filters after its exact part: expiry, aborts and rebuilds.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 mod ledger;
@@ -9,7 +9,7 @@ use ledger::{Ledger, T, id};
 
 const MINUTE: i64 = 60_000;
 const HOUR: i64 = 60 * MINUTE;
-/// Ids a transaction, one a second.
+/// Ids per transaction, one per second.
 const BATCH: u64 = 600;
 
 fn limits() -> WindowLimits {
@@ -26,7 +26,7 @@ fn judge(window: &mut Window, ledger: &Ledger, at: Offset, number: u64, ms: i64)
     verdict
 }
 
-/// Ids 0.. at offsets 0.., one a second from T on.
+/// A window with ids 0.. at offsets 0.., one per second, starting at T.
 fn filled(seconds: u64) -> (Window, Ledger, Offset) {
     let (mut window, mut ledger, mut needed) = (Window::new(limits()), Ledger::default(), 0);
     for at in 0..seconds {
@@ -58,14 +58,14 @@ fn an_id_is_exact_then_probable_then_new() {
     }
     let Verdict::Probable { since_ms } = ago(20_000) else { panic!("{:?}", ago(20_000)) };
     assert!((T + 16_000_000 - HOUR - 5 * MINUTE..=T + 16_000_000).contains(&since_ms), "{since_ms}");
-    // A slice goes when its end has left the window.
+    // A slice expires when its end is outside of the window.
     assert_eq!(ago(36_000), Verdict::New);
-    assert_eq!(verdict_of(&window, &ledger, 1 << 33), Verdict::New, "never seen");
+    assert_eq!(verdict_of(&window, &ledger, 1 << 33), Verdict::New, "never inserted");
     assert!(window.false_positive_rate() <= 1e-9, "{}", window.false_positive_rate());
 }
 
 #[test]
-fn the_limit_on_the_count_hands_ids_over_to_the_filters() {
+fn ids_beyond_the_count_limit_move_to_the_filters() {
     let (mut window, mut ledger, _) = filled(3_000);
     window.set_max_ids(1_000);
     assert_eq!(judge(&mut window, &ledger, 3_000, 3_000, T + 3_000_000), Verdict::New);
@@ -77,10 +77,10 @@ fn the_limit_on_the_count_hands_ids_over_to_the_filters() {
 }
 
 #[test]
-fn what_was_not_committed_is_in_no_filter() {
+fn an_aborted_id_is_in_no_filter() {
     let (mut window, ledger, _) = filled(600);
     assert_eq!(judge(&mut window, &ledger, 600, 9_999, T + 600_000), Verdict::New);
-    // Hours pass inside the transaction: still the same transaction's owner.
+    // Hours of stream time within one transaction do not expire an owner of the same transaction.
     assert!(matches!(
         judge(&mut window, &ledger, 601, 9_999, T + 3 * HOUR),
         Verdict::Duplicate { owner: 600 }
@@ -107,22 +107,23 @@ fn restored(ledger: &Ledger, from: Offset, layout: Option<&Layout>) -> Window {
 #[test]
 fn the_needed_blocks_restore_the_same_answers() {
     let (window, ledger, needed) = filled(36_000);
-    assert!((1..=36_000 - 25_200).contains(&needed), "blocks of what is forgotten may go: {needed}");
+    assert!((1..=36_000 - 25_200).contains(&needed), "blocks of expired ids are still needed: {needed}");
     let slices = |window: &Window| window.bloom().unwrap().slices();
     let layout = ledger.layout.as_ref();
     assert!(layout.is_some());
-    for again in [restored(&ledger, 0, None), restored(&ledger, 0, layout), restored(&ledger, needed, layout)]
+    for rebuilt in
+        [restored(&ledger, 0, None), restored(&ledger, 0, layout), restored(&ledger, needed, layout)]
     {
-        assert_eq!(slices(&again), slices(&window), "bit for bit");
+        assert_eq!(slices(&rebuilt), slices(&window), "the filters differ");
     }
-    for again in [restored(&ledger, needed, layout), restored(&ledger, needed, None)] {
-        // Shaped after fewer slices and without the layout, the filters have other sizes, and the same identities.
+    for rebuilt in [restored(&ledger, needed, layout), restored(&ledger, needed, None)] {
+        // Without the layout and with fewer slices, the filters have other sizes, but the same ids.
         let held =
             |window: &Window| -> Vec<_> { slices(window).iter().map(|s| (s.start_ms, s.ids)).collect() };
-        assert_eq!(held(&again), held(&window));
+        assert_eq!(held(&rebuilt), held(&window));
         for number in (0..36_000).chain(1 << 33..(1 << 33) + 20_000) {
-            let (was, is) = (verdict_of(&window, &ledger, number), verdict_of(&again, &ledger, number));
-            // At the border of the exact part a restored owner may stay exact for a little longer.
+            let (was, is) = (verdict_of(&window, &ledger, number), verdict_of(&rebuilt, &ledger, number));
+            // At the end of the exact part, a restored owner may stay exact for a little longer.
             let border = matches!((was, is), (Verdict::Probable { .. }, Verdict::Duplicate { .. }));
             assert!(was == is || border, "{number}: {was:?}, then {is:?}");
         }
@@ -130,7 +131,7 @@ fn the_needed_blocks_restore_the_same_answers() {
 }
 
 #[test]
-fn forgotten_owners_make_the_filters_stale_until_they_are_built_anew() {
+fn truncation_makes_the_filters_stale_until_they_are_rebuilt() {
     let (mut window, mut ledger, _) = filled(7_200);
     assert!(!window.has_stale_filters());
     window.truncate(1_200);

@@ -1,4 +1,4 @@
-//! What reaches the clean topic, on a real Apache Kafka: every byte, in order, once, and by policy.
+//! The content of the clean topic on a real Apache Kafka: every byte, in order, once, and by policy.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -27,14 +27,14 @@ fn content(record: &Record) -> Content {
 
 /// Waits until the group has committed `offset` or more of partition 0.
 fn wait_committed(pipe: &Pipe<'_>, offset: i64) {
-    wait_until("the group's offset", LIMIT, || {
+    wait_until("the committed offset", LIMIT, || {
         let committed = pipe.kafka.committed(&pipe.group(), &pipe.raw, 0);
         committed.filter(|(at, _)| *at >= offset).map(|_| ())
     });
 }
 
 #[test]
-fn every_part_of_a_record_arrives_as_it_was() {
+fn every_part_of_a_record_is_forwarded_unchanged() {
     let kafka = shared_kafka();
     let pipe = Pipe::new(kafka, "bytes", 3);
     kafka.alter_topic_config(&pipe.raw, &[("max.message.bytes", "9000000")]);
@@ -74,7 +74,7 @@ fn every_part_of_a_record_arrives_as_it_was() {
 }
 
 #[test]
-fn compressed_input_is_read_and_arrives_in_order() {
+fn compressed_input_is_forwarded_in_order() {
     let kafka = shared_kafka();
     let pipe = Pipe::new(kafka, "codecs", 1);
     for codec in ["gzip", "snappy", "lz4", "zstd"] {
@@ -90,7 +90,7 @@ fn compressed_input_is_read_and_arrives_in_order() {
 }
 
 #[test]
-fn timestamps_that_clients_cannot_write_stay_close() {
+fn timestamps_that_clients_cannot_write_change_by_at_most_1_ms() {
     let kafka = shared_kafka();
     let pipe = Pipe::new(kafka, "stamps", 1);
     let stamps =
@@ -102,12 +102,12 @@ fn timestamps_that_clients_cannot_write_stay_close() {
         kafka.records(topic, Isolation::Committed).iter().map(|record| record.timestamp_ms).collect()
     };
     assert_eq!(times(&pipe.raw), [Some(0), Some(1_000), Some(0), None, None]);
-    // The client takes 0 for "now"; 1 ms after the epoch is the closest that it can write.
+    // The client replaces 0 by the current time. The closest timestamp that it can write is 1.
     assert_eq!(times(&pipe.clean), [Some(1), Some(1_000), Some(1), None]);
 }
 
-/// Two good records, two without an id, and one more good one.
-fn with_gaps(name: &str) -> Pipe<'static> {
+/// Two records with an id, two without, and another one with an id.
+fn with_missing_ids(name: &str) -> Pipe<'static> {
     let pipe = Pipe::new(shared_kafka(), name, 1);
     let drafts = [
         Draft::id(0, "a"),
@@ -126,7 +126,7 @@ fn records_without_an_id_are_forwarded_or_dropped_by_policy() {
         ("forward", vec![r#"{"id":"a"}"#, "no json", "", r#"{"id":"b"}"#]),
         ("drop", vec![r#"{"id":"a"}"#, r#"{"id":"b"}"#]),
     ] {
-        let pipe = with_gaps(&format!("missing-{policy}"));
+        let pipe = with_missing_ids(&format!("missing-{policy}"));
         let running = pipe.sidecar("a").with("DEDUPD_IDENTITY__ON_MISSING", policy).start();
         pipe.wait_caught_up(1, LIMIT);
         assert_eq!(pipe.kafka.texts(&pipe.clean), expected, "{policy}");
@@ -137,7 +137,7 @@ fn records_without_an_id_are_forwarded_or_dropped_by_policy() {
 
 #[test]
 fn records_without_an_id_go_to_the_dead_letter_topic_with_the_reason() {
-    let pipe = with_gaps("missing-dead");
+    let pipe = with_missing_ids("missing-dead");
     let sidecar = pipe
         .sidecar("a")
         .with("DEDUPD_IDENTITY__ON_MISSING", "dead_letter")
@@ -152,34 +152,34 @@ fn records_without_an_id_go_to_the_dead_letter_topic_with_the_reason() {
         assert_eq!(record.timestamp_ms, origin.timestamp_ms);
         let kept = origin.headers.len();
         assert_eq!(record.headers[..kept], origin.headers[..]);
-        let said: Vec<(&str, String)> = record.headers[kept..]
+        let added: Vec<(&str, String)> = record.headers[kept..]
             .iter()
             .map(|(key, value)| (key.as_str(), String::from_utf8(value.clone().unwrap()).unwrap()))
             .collect();
-        let names: Vec<&str> = said.iter().map(|(key, _)| *key).collect();
+        let names: Vec<&str> = added.iter().map(|(key, _)| *key).collect();
         let wanted = ["reason", "detail", "topic", "partition", "offset", "writer"];
         assert_eq!(names, wanted.map(|name| format!("dedupd.{name}")));
-        assert_eq!(said[0].1, "missing_id");
-        assert_eq!(said[2].1, pipe.raw);
-        assert_eq!((said[3].1.as_str(), said[4].1.clone()), ("0", origin.offset.to_string()));
-        assert_eq!(said[5].1, sidecar.transactional_id(0));
+        assert_eq!(added[0].1, "missing_id");
+        assert_eq!(added[2].1, pipe.raw);
+        assert_eq!((added[3].1.as_str(), added[4].1.clone()), ("0", origin.offset.to_string()));
+        assert_eq!(added[5].1, sidecar.transactional_id(0));
     }
 }
 
 #[test]
-fn a_record_without_an_id_stops_the_process_where_told_so() {
-    let pipe = with_gaps("missing-stop");
+fn a_record_without_an_id_stops_the_process_if_configured() {
+    let pipe = with_missing_ids("missing-stop");
     let running = pipe.sidecar("a").with("DEDUPD_IDENTITY__ON_MISSING", "stop").start();
     assert_eq!(running.wait(LIMIT).code(), Some(6), "{}", running.text());
     let text = running.text();
     assert!(text.contains("0@2") && text.contains(&pipe.raw) && text.contains("on_missing"), "{text}");
-    assert_eq!(pipe.kafka.committed(&pipe.group(), &pipe.raw, 0), None, "nothing is committed past it");
+    assert_eq!(pipe.kafka.committed(&pipe.group(), &pipe.raw, 0), None, "an offset was committed");
     pipe.through(1, &pipe.sidecar("a"));
     assert_eq!(pipe.kafka.texts(&pipe.clean), [r#"{"id":"a"}"#, "no json", "", r#"{"id":"b"}"#]);
 }
 
 #[test]
-fn aborted_records_of_a_transactional_raw_topic_do_not_count() {
+fn aborted_records_of_a_transactional_raw_topic_are_ignored() {
     let kafka = shared_kafka();
     let pipe = Pipe::new(kafka, "aborted", 1);
     let ids = |ids: &[&str]| ids.iter().map(|id| Draft::id(0, id)).collect::<Vec<_>>();
@@ -187,7 +187,7 @@ fn aborted_records_of_a_transactional_raw_topic_do_not_count() {
     kafka.send_in_transaction(&pipe.raw, &ids(&["c", "d", "a"]), false);
     let running = pipe.sidecar("a").start();
     wait_committed(&pipe, 2);
-    // An aborted record must not own its id: here it comes as a committed one, before and after a restart.
+    // An aborted record must not own its id: the same ids are committed later, before and after a restart.
     kafka.send_in_transaction(&pipe.raw, &ids(&["e", "c"]), true);
     wait_committed(&pipe, 9);
     assert_eq!(running.stop(), Some(0), "{}", running.text());
@@ -217,17 +217,17 @@ fn clean_ids(pipe: &Pipe<'_>) -> Vec<String> {
 }
 
 #[test]
-fn an_id_is_forgotten_after_the_window_and_not_before() {
+fn an_id_expires_after_the_window_and_not_before() {
     let pipe = Pipe::new(shared_kafka(), "window", 1);
     let start = now_ms() - 5 * HOUR_MS;
     let first = hour(&pipe);
     step(&pipe, "a", start);
-    step(&pipe, "a", start + HOUR_MS / 2); // does not prolong its memory
+    step(&pipe, "a", start + HOUR_MS / 2); // does not extend its time in the window
     step(&pipe, "b", start + HOUR_MS * 98 / 100);
     step(&pipe, "a", start + HOUR_MS * 99 / 100);
     assert_eq!(clean_ids(&pipe), ["a", "b"]);
     assert_eq!(first.stop(), Some(0));
-    // The stream's time is part of the state.
+    // Stream time is part of the state.
     let _second = hour(&pipe);
     step(&pipe, "a", start);
     assert_eq!(clean_ids(&pipe), ["a", "b"]);

@@ -1,5 +1,5 @@
-//! The raw topic grows while dedupd runs, on a real Apache Kafka: the other topics follow, or the process says
-//! why it cannot go on.
+//! Partitions are added to the raw topic on a real Apache Kafka: dedupd adds them to the other topics, or ends with
+//! the reason.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -37,20 +37,20 @@ fn wait_running(instances: &[&Running], partitions: usize) {
 }
 
 #[test]
-fn a_raw_topic_that_grows_under_load_is_followed_by_all_instances() {
+fn all_instances_process_partitions_that_are_added_under_load() {
     let pipe = Pipe::new(shared_kafka(), "grows", BEFORE);
     let (a, b) = (pipe.sidecar("a").start(), pipe.sidecar("b").start());
     wait_running(&[&a, &b], BEFORE);
     let load = pipe.load(BEFORE, 2_000);
     load.more(4_000);
     pipe.kafka.grow_topic(&pipe.raw, AFTER);
-    // Written before anybody was given the new partitions.
+    // Produced before the new partitions are assigned.
     let further = pipe.load(AFTER, 2_000);
     further.more(2_000);
     wait_running(&[&a, &b], AFTER);
     assert_eq!(counts(&pipe), [AFTER, AFTER]);
     further.more(4_000);
-    // What is known of the new partitions survives a crash like everything else.
+    // The state of the new partitions survives a crash too.
     a.kill9();
     let a = pipe.sidecar("a").start();
     further.more(4_000);
@@ -59,7 +59,10 @@ fn a_raw_topic_that_grows_under_load_is_followed_by_all_instances() {
     pipe.wait_caught_up(AFTER, LIMIT);
     let text = format!("{}{}", a.text(), b.text());
     assert!(text.contains(&format!("has grown from {BEFORE} to {AFTER} partitions")), "{text}");
-    assert!(!text.contains("UnknownPartition"), "a client waits until it hears of the growth: {text}");
+    assert!(
+        !text.contains("UnknownPartition"),
+        "a client used a partition before it was in its metadata: {text}"
+    );
     for process in [&a, &b] {
         assert_eq!(process.ended(), None, "{}", process.text());
         assert_eq!(process.stop(), Some(0), "{}", process.text());
@@ -67,7 +70,7 @@ fn a_raw_topic_that_grows_under_load_is_followed_by_all_instances() {
     pipe.assert_exactly_once();
 }
 
-/// A sidecar that may not touch topics; they are made for it.
+/// A sidecar that may not create topics. The test creates them.
 fn strict(pipe: &Pipe<'_>) -> Sidecar {
     pipe.kafka.create_topic(&pipe.clean, BEFORE, &[]);
     pipe.kafka.create_topic(&state_of(pipe), BEFORE, &[("retention.ms", "-1")]);
@@ -80,7 +83,7 @@ fn alter(pipe: &Pipe<'_>, topic: &str) -> String {
 }
 
 #[test]
-fn without_the_right_to_follow_the_process_stops_and_names_the_commands() {
+fn without_topics_create_the_process_stops_and_reports_the_commands() {
     let pipe = Pipe::new(shared_kafka(), "left-behind", BEFORE);
     let sidecar = strict(&pipe);
     let running = sidecar.start();
@@ -91,7 +94,7 @@ fn without_the_right_to_follow_the_process_stops_and_names_the_commands() {
     let further = pipe.load(AFTER, 1_000);
     let commands = [alter(&pipe, &pipe.clean), alter(&pipe, &state_of(&pipe))];
     for start in ["while it runs", "at the start"] {
-        // The second time nothing runs: what is said is the same.
+        // The second time, no instance is running. The message is the same.
         let stopped = if start == "while it runs" { &running } else { &sidecar.start() };
         assert_eq!(stopped.wait(LIMIT).code(), Some(3), "{start}: {}", stopped.text());
         for command in &commands {
@@ -99,28 +102,28 @@ fn without_the_right_to_follow_the_process_stops_and_names_the_commands() {
         }
     }
     assert_eq!(counts(&pipe), [BEFORE, BEFORE]);
-    // What the commands do.
+    // The effect of the commands.
     pipe.kafka.grow_topic(&pipe.clean, AFTER);
     pipe.kafka.grow_topic(&state_of(&pipe), AFTER);
-    let again = sidecar.start();
-    again.wait_running(AFTER, LIMIT);
+    let restarted = sidecar.start();
+    restarted.wait_running(AFTER, LIMIT);
     load.finish();
     further.finish();
     pipe.wait_caught_up(AFTER, LIMIT);
-    assert_eq!(again.stop(), Some(0));
+    assert_eq!(restarted.stop(), Some(0));
     pipe.assert_exactly_once();
 }
 
 #[test]
-fn clean_and_state_may_be_grown_first_and_nothing_stops() {
+fn partitions_can_be_added_to_clean_and_state_first() {
     let pipe = Pipe::new(shared_kafka(), "grown-first", BEFORE);
     let running = strict(&pipe).start();
     running.wait_running(BEFORE, LIMIT);
     pipe.kafka.grow_topic(&pipe.clean, AFTER);
     pipe.kafka.grow_topic(&state_of(&pipe), AFTER);
-    let told = alter(&pipe, &pipe.raw);
-    wait_until("a warning", LIMIT, || running.text().contains(&told).then_some(()));
-    // Another look.
+    let command = alter(&pipe, &pipe.raw);
+    wait_until("a warning", LIMIT, || running.text().contains(&command).then_some(()));
+    // Longer than the check interval.
     std::thread::sleep(Duration::from_secs(6));
     pipe.kafka.grow_topic(&pipe.raw, AFTER);
     running.wait_running(AFTER, LIMIT);
@@ -128,14 +131,14 @@ fn clean_and_state_may_be_grown_first_and_nothing_stops() {
     load.more(2_000);
     load.finish();
     pipe.wait_caught_up(AFTER, LIMIT);
-    let warnings = running.text().matches(&told).count();
-    assert_eq!(warnings, 2, "one for each topic, and not with every look: {}", running.text());
+    let warnings = running.text().matches(&command).count();
+    assert_eq!(warnings, 2, "not one warning per topic: {}", running.text());
     assert_eq!(running.stop(), Some(0));
     pipe.assert_exactly_once();
 }
 
 #[test]
-fn a_topic_that_grew_while_nothing_ran_is_followed_only_by_its_own_group() {
+fn only_a_group_with_offsets_adds_partitions_at_its_start() {
     let pipe = Pipe::new(shared_kafka(), "grew-before", BEFORE);
     let sidecar = pipe.sidecar("a");
     let running = sidecar.start();
@@ -146,9 +149,9 @@ fn a_topic_that_grew_while_nothing_ran_is_followed_only_by_its_own_group() {
     pipe.wait_caught_up(BEFORE, LIMIT);
     assert_eq!(running.stop(), Some(0));
     pipe.kafka.grow_topic(&pipe.raw, AFTER);
-    // A group that has never read the topic: perhaps somebody mistyped a name, and partitions stay for ever.
-    let stranger = sidecar.clone().with("DEDUPD_GROUP__ID", "stranger").start();
-    assert_eq!(stranger.wait(LIMIT).code(), Some(3), "{}", stranger.text());
+    // A group without offsets on the topic: its name may be a typing error, and partitions cannot be removed.
+    let other = sidecar.clone().with("DEDUPD_GROUP__ID", "other").start();
+    assert_eq!(other.wait(LIMIT).code(), Some(3), "{}", other.text());
     assert_eq!(counts(&pipe), [BEFORE, BEFORE]);
     let load = pipe.load(AFTER, 1_000);
     load.more(1_000);
@@ -166,9 +169,9 @@ fn texts_of(pipe: &Pipe<'_>, topic: &str, partition: i32) -> Vec<String> {
     all.iter().filter(|record| record.partition == partition).map(support::Record::text).collect()
 }
 
-/// With `group.start = "latest"` old records are left out on purpose; those of a new partition never are.
+/// With `group.start = "latest"`, old records are skipped, but never those of a new partition.
 #[test]
-fn a_new_partition_begins_at_its_beginning_wherever_the_group_began() {
+fn a_new_partition_starts_at_the_earliest_offset_also_with_group_start_latest() {
     let pipe = Pipe::new(shared_kafka(), "latest", 2);
     let old: Vec<Draft> =
         (0..2).flat_map(|p| (0..5).map(move |n| Draft::id(p, &format!("old-{n}")))).collect();
@@ -176,9 +179,9 @@ fn a_new_partition_begins_at_its_beginning_wherever_the_group_began() {
     let sidecar = pipe.sidecar("a").with("DEDUPD_GROUP__START", "latest");
     let running = sidecar.start();
     running.wait_running(2, LIMIT);
-    // Where it began is the group's business at once: whoever takes over has to begin there too.
-    let begun = || pipe.kafka.committed(&pipe.group(), &pipe.raw, 1).filter(|(offset, _)| *offset == 5);
-    wait_until("the beginning to be committed", LIMIT, begun);
+    // The start offset is committed immediately, so that another instance continues there.
+    let committed = || pipe.kafka.committed(&pipe.group(), &pipe.raw, 1).filter(|(offset, _)| *offset == 5);
+    wait_until("the start offset to be committed", LIMIT, committed);
     running.kill9();
     std::fs::remove_dir_all(&sidecar.state_dir).unwrap();
     pipe.kafka.send(&pipe.raw, &[Draft::id(1, "while-away")]);
@@ -186,7 +189,7 @@ fn a_new_partition_begins_at_its_beginning_wherever_the_group_began() {
     pipe.kafka.send(&pipe.raw, &[Draft::id(2, "at-once"), Draft::id(2, "at-once")]);
     let other = pipe.sidecar("b").with("DEDUPD_GROUP__START", "latest").start();
     other.wait_running(3, LIMIT);
-    // And once more while it runs.
+    // The same while it runs.
     pipe.kafka.grow_topic(&pipe.raw, 4);
     pipe.kafka.send(&pipe.raw, &[Draft::id(3, "at-once"), Draft::id(3, "at-once")]);
     other.wait_running(4, LIMIT);

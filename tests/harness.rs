@@ -1,4 +1,4 @@
-//! The test harness itself: a broker that can be hurt, and a proxy that makes real trouble.
+//! Tests of the test harness: a broker that can be killed and stopped, and a proxy that injects faults.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -17,20 +17,20 @@ use std::time::Duration;
 use dedupd::clock::monotonic;
 use rdkafka::ClientConfig;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
-use support::proxy::Way;
+use support::proxy::Direction;
 use support::records::{produce_with, read_with};
 use support::{Isolation, Kafka, Proxy, api, child, shared_kafka, wait_until};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// The shared broker has one proxy: its tests take turns.
+/// The shared broker has one proxy, which one test at a time can use.
 fn shared_proxy() -> (MutexGuard<'static, ()>, Proxy) {
-    static TURN: Mutex<()> = Mutex::new(());
-    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    (turn, shared_kafka().proxy())
+    static LOCK: Mutex<()> = Mutex::new(());
+    let guard = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+    (guard, shared_kafka().proxy())
 }
 
-/// A producer as plain as can be: it retries, and has no sequence numbers that would show it.
+/// A producer that retries without sequence numbers.
 fn plain_producer(proxy: &Proxy) -> ClientConfig {
     let mut config = ClientConfig::new();
     config.set("bootstrap.servers", proxy.bootstrap()).set("enable.idempotence", "false").set("acks", "all");
@@ -43,7 +43,7 @@ fn texts(kafka: &Kafka, topic: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_record_goes_round_on_both_listeners_and_survives_kill_9() {
+fn records_on_both_listeners_survive_kill_9() {
     let kafka = Kafka::start();
     let proxy = kafka.proxy();
     kafka.create_topic("round", 2, &[]);
@@ -53,7 +53,7 @@ fn a_record_goes_round_on_both_listeners_and_survives_kill_9() {
     let through_proxy = read_with(&plain_producer(&proxy), "round", Isolation::Committed);
     assert_eq!(texts(&kafka, "round"), ["direct", "proxied"]);
     assert_eq!(through_proxy, kafka.records("round", Isolation::Committed));
-    assert!(proxy.seen(Way::Response, api::FETCH) > 0, "the proxied reader went round the proxy");
+    assert!(proxy.seen(Direction::Response, api::FETCH) > 0, "the proxied reader bypassed the proxy");
 
     kafka.kill9();
     assert_eq!(kafka.pid(), None);
@@ -62,59 +62,59 @@ fn a_record_goes_round_on_both_listeners_and_survives_kill_9() {
     println!("first start {:?}, after kill -9 {restarted_in:?}", kafka.started_in());
 
     kafka.stop();
-    assert!(kafka.log().contains("shut down"), "SIGTERM ends in an orderly stop");
+    assert!(kafka.log().contains("shut down"), "SIGTERM did not cause an orderly stop");
     let restarted_in = kafka.restart();
     assert_eq!(texts(&kafka, "round"), ["direct", "proxied"]);
     println!("after an orderly stop {restarted_in:?}");
 }
 
 #[test]
-fn a_lost_answer_to_produce_makes_a_real_duplicate() {
-    let (kafka, (_turn, proxy)) = (shared_kafka(), shared_proxy());
+fn a_lost_answer_to_produce_causes_a_real_duplicate() {
+    let (kafka, (_guard, proxy)) = (shared_kafka(), shared_proxy());
     kafka.create_topic("lost-answer", 1, &[]);
     proxy.drop_responses(api::PRODUCE, 1);
     produce_with(&plain_producer(&proxy), "lost-answer", 0, &[("k", "once")]);
     assert_eq!(
         texts(kafka, "lost-answer"),
         ["once", "once"],
-        "the retry of an unknown result is the duplicate"
+        "the retry of an unknown result is not a duplicate"
     );
-    assert_eq!(proxy.struck(Way::Response, api::PRODUCE), 1);
+    assert_eq!(proxy.hits(Direction::Response, api::PRODUCE), 1);
 
-    // The same trouble with sequence numbers: the broker knows the batch again.
+    // The same fault with sequence numbers: the broker recognizes the batch.
     proxy.drop_responses(api::PRODUCE, 1);
     let mut idempotent = plain_producer(&proxy);
     produce_with(idempotent.set("enable.idempotence", "true"), "lost-answer", 0, &[("k", "known")]);
     assert_eq!(texts(kafka, "lost-answer"), ["once", "once", "known"]);
-    assert_eq!(proxy.struck(Way::Response, api::PRODUCE), 2);
+    assert_eq!(proxy.hits(Direction::Response, api::PRODUCE), 2);
 }
 
 #[test]
-fn a_lost_request_is_sent_again_and_makes_none() {
-    let (kafka, (_turn, proxy)) = (shared_kafka(), shared_proxy());
+fn a_lost_request_is_retried_without_a_duplicate() {
+    let (kafka, (_guard, proxy)) = (shared_kafka(), shared_proxy());
     kafka.create_topic("lost-request", 1, &[]);
     proxy.drop_requests(api::PRODUCE, 2);
     produce_with(&plain_producer(&proxy), "lost-request", 0, &[("k", "once")]);
     assert_eq!(texts(kafka, "lost-request"), ["once"]);
-    assert_eq!(proxy.seen(Way::Request, api::PRODUCE), 3);
+    assert_eq!(proxy.seen(Direction::Request, api::PRODUCE), 3);
 }
 
 #[test]
-fn a_held_request_arrives_though_its_client_has_gone() {
-    let (kafka, (_turn, proxy)) = (shared_kafka(), shared_proxy());
+fn a_held_request_arrives_after_its_client_has_ended() {
+    let (kafka, (_guard, proxy)) = (shared_kafka(), shared_proxy());
     kafka.create_topic("held", 1, &[]);
     proxy.hold_requests(api::PRODUCE, 1, Duration::from_secs(2));
     let producer: BaseProducer = plain_producer(&proxy).create().unwrap();
     producer.send(BaseRecord::<str, str>::to("held").partition(0).payload("late")).unwrap();
-    proxy.wait_struck(Way::Request, api::PRODUCE, 1, LIMIT);
+    proxy.wait_hits(Direction::Request, api::PRODUCE, 1, LIMIT);
     drop(producer);
-    assert_eq!(kafka.watermarks("held", 0), (0, 0), "nothing has come before its time");
+    assert_eq!(kafka.watermarks("held", 0), (0, 0), "the held record arrived early");
     wait_until("the held record", LIMIT, || (kafka.watermarks("held", 0).1 == 1).then_some(()));
 }
 
 #[test]
-fn held_and_delayed_answers_come_late_and_healed_ones_at_once() {
-    let (kafka, (_turn, proxy)) = (shared_kafka(), shared_proxy());
+fn held_and_delayed_answers_are_late_until_the_proxy_is_healed() {
+    let (kafka, (_guard, proxy)) = (shared_kafka(), shared_proxy());
     kafka.create_topic("late-answer", 1, &[]);
     let producer: BaseProducer = plain_producer(&proxy).create().unwrap();
     let acknowledged_in = |text: &str| {
@@ -126,31 +126,31 @@ fn held_and_delayed_answers_come_late_and_healed_ones_at_once() {
     let late = Duration::from_millis(700);
     proxy.hold_responses(api::PRODUCE, 1, late);
     assert!(acknowledged_in("held") >= late);
-    proxy.delay(Way::Response, late);
+    proxy.delay(Direction::Response, late);
     assert!(acknowledged_in("delayed") >= late);
     proxy.heal();
     assert!(acknowledged_in("healed") < late);
     assert_eq!(texts(kafka, "late-answer"), ["held", "delayed", "healed"]);
 }
 
-/// Spoken by hand: a client library opens and closes connections as it likes.
+/// Uses raw sockets, because a client library opens and closes connections itself.
 #[test]
 fn cut_and_refused_connections_fail_until_healed() {
-    let (_turn, proxy) = shared_proxy();
+    let (_guard, proxy) = shared_proxy();
     let connect = || TcpStream::connect(proxy.bootstrap()).unwrap();
     let mut open = connect();
-    assert_eq!(ask(&mut open, 7).unwrap(), 7);
+    assert_eq!(request_versions(&mut open, 7).unwrap(), 7);
     proxy.refuse(true);
-    assert_eq!(ask(&mut open, 8).unwrap(), 8, "an open connection stays");
-    assert!(ask(&mut connect(), 9).is_err(), "a new one is refused");
+    assert_eq!(request_versions(&mut open, 8).unwrap(), 8, "an open connection was closed");
+    assert!(request_versions(&mut connect(), 9).is_err(), "a new connection was accepted");
     proxy.cut_all();
-    assert!(ask(&mut open, 10).is_err(), "the open one is cut");
+    assert!(request_versions(&mut open, 10).is_err(), "the open connection was not cut");
     proxy.heal();
-    assert_eq!(ask(&mut connect(), 11).unwrap(), 11);
+    assert_eq!(request_versions(&mut connect(), 11).unwrap(), 11);
 }
 
-/// Asks for the broker's versions; the correlation id of the answer.
-fn ask(stream: &mut TcpStream, correlation_id: i32) -> io::Result<i32> {
+/// Requests the API versions, and returns the correlation id of the response.
+fn request_versions(stream: &mut TcpStream, correlation_id: i32) -> io::Result<i32> {
     let mut request = Vec::from(10_i32.to_be_bytes());
     request.extend([0, 18, 0, 0]); // ApiVersions, version 0
     request.extend(correlation_id.to_be_bytes());
@@ -164,7 +164,7 @@ fn ask(stream: &mut TcpStream, correlation_id: i32) -> io::Result<i32> {
 }
 
 #[test]
-fn open_and_aborted_transactions_show_in_offsets_and_readers() {
+fn open_and_aborted_transactions_are_visible_in_offsets_and_reads() {
     let kafka = shared_kafka();
     kafka.create_topic("txn", 1, &[]);
     kafka.produce("txn", 0, &[("k", "plain")]);
@@ -181,11 +181,11 @@ fn open_and_aborted_transactions_show_in_offsets_and_readers() {
     let committed = kafka.records("txn", Isolation::Committed);
     assert_eq!(committed.iter().map(support::Record::text).collect::<Vec<_>>(), ["plain"]);
     assert_eq!(texts(kafka, "txn"), ["plain", "open"]);
-    assert!(producer.commit_transaction(LIMIT).is_err(), "the fenced producer cannot commit");
+    assert!(producer.commit_transaction(LIMIT).is_err(), "the fenced producer committed");
 }
 
 #[test]
-fn topics_and_groups_can_be_arranged() {
+fn topics_and_groups_can_be_set_up() {
     let kafka = shared_kafka();
     kafka.create_topic("shaped", 2, &[("retention.ms", "1234567")]);
     kafka.alter_topic_config("shaped", &[("max.message.bytes", "2000")]);
@@ -212,32 +212,32 @@ fn topics_and_groups_can_be_arranged() {
 }
 
 #[test]
-fn a_stopped_broker_is_silent_and_goes_on_later() {
+fn a_stopped_broker_is_silent_until_it_is_continued() {
     let kafka = Kafka::start();
-    let asks = || kafka.admin().inner().fetch_metadata(None, Duration::from_millis(500)).is_ok();
-    assert!(asks());
+    let responds = || kafka.admin().inner().fetch_metadata(None, Duration::from_millis(500)).is_ok();
+    assert!(responds());
     kafka.sigstop();
-    // A thread that is running when the signal comes may still answer once.
-    wait_until("silence", LIMIT, || (!asks()).then_some(()));
+    // A thread that is running when the signal arrives may still answer once.
+    wait_until("the broker to be silent", LIMIT, || (!responds()).then_some(()));
     kafka.sigcont();
-    wait_until("an answer of the continued broker", LIMIT, || asks().then_some(()));
+    wait_until("an answer of the continued broker", LIMIT, || responds().then_some(()));
 }
 
 #[test]
-fn without_jars_a_test_fails_and_names_the_remedy() {
-    let output = again("a_stopped_broker_is_silent_and_goes_on_later", "DEDUPD_KAFKA_HOME", "/nowhere")
+fn without_jars_a_test_fails_with_the_setup_command() {
+    let output = rerun("a_stopped_broker_is_silent_until_it_is_continued", "DEDUPD_KAFKA_HOME", "/nowhere")
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success(), "a missing broker is a failure");
+    assert!(!output.status.success(), "the test passed without a broker");
     assert!(text.contains("no Kafka jars in /nowhere/libs: run scripts/setup"), "{text}");
 }
 
-/// The child of this test ends by abort: no destructor runs, only the kernel can end the grandchild. The
-/// grandchild holds the pipe of its output open, so the end of the stream is its end.
+/// The child of this test aborts: no destructor runs, so only the kernel can end the grandchild. The grandchild keeps
+/// the pipe of its output open, so the end of the stream is the end of the grandchild.
 #[test]
-fn children_die_with_the_test_process() {
-    const SELF: &str = "children_die_with_the_test_process";
+fn children_end_with_the_test_process() {
+    const SELF: &str = "children_end_with_the_test_process";
     if std::env::var_os("HARNESS_ORPHAN").is_some() {
         let mut sleep = child::tied("sleep");
         sleep.arg("60").stderr(Stdio::inherit());
@@ -246,7 +246,7 @@ fn children_die_with_the_test_process() {
         std::process::abort();
     }
     let start = monotonic();
-    let mut parent = again(SELF, "HARNESS_ORPHAN", "1").stderr(Stdio::piped()).spawn().unwrap();
+    let mut parent = rerun(SELF, "HARNESS_ORPHAN", "1").stderr(Stdio::piped()).spawn().unwrap();
     let mut text = String::new();
     parent.stderr.take().unwrap().read_to_string(&mut text).unwrap();
     assert!(!parent.wait().unwrap().success());
@@ -254,8 +254,8 @@ fn children_die_with_the_test_process() {
     assert!(start.elapsed() < LIMIT, "the grandchild lived on for {:?}", start.elapsed());
 }
 
-/// One test of this binary, in a process of its own with one more variable.
-fn again(test: &str, variable: &str, value: &str) -> Command {
+/// A command that runs one test of this binary with a further environment variable.
+fn rerun(test: &str, variable: &str, value: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", test, "--nocapture"]).env(variable, value).stdout(Stdio::piped());
     command

@@ -1,5 +1,5 @@
-//! Raw records that no well-behaved producer writes and logs that no healthy broker holds, on a real Apache Kafka:
-//! they arrive unchanged, or the process stops and names them.
+//! Invalid raw records and damaged logs on a real Apache Kafka: they are forwarded unchanged, or the process stops and
+//! reports them.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -19,7 +19,7 @@ use support::{Draft, Kafka, Pipe, Sidecar};
 
 const LIMIT: Duration = Duration::from_secs(40);
 
-/// One broker for one test at a time: they stop it.
+/// One broker, which one test at a time can use, because the tests stop it.
 fn kafka() -> MutexGuard<'static, Kafka> {
     static SHARED: LazyLock<Mutex<Kafka>> = LazyLock::new(|| Mutex::new(Kafka::start()));
     SHARED.lock().unwrap_or_else(PoisonError::into_inner)
@@ -30,14 +30,14 @@ fn segment(kafka: &Kafka, topic: &str) -> PathBuf {
     kafka.dir().join("logs").join(format!("{topic}-0")).join("00000000000000000000.log")
 }
 
-/// Changes a file of a broker that does not run.
+/// Changes a file of a stopped broker.
 fn change(path: &Path, how: impl FnOnce(&mut Vec<u8>)) {
     let mut bytes = std::fs::read(path).unwrap();
     how(&mut bytes);
     std::fs::write(path, bytes).unwrap();
 }
 
-/// Writes each id as a batch of its own.
+/// Writes each id as a separate batch.
 fn send_each(pipe: &Pipe<'_>, ids: &[&str]) {
     for id in ids {
         pipe.kafka.send(&pipe.raw, &[Draft::id(0, id)]);
@@ -54,7 +54,7 @@ fn leaving(pipe: &Pipe<'_>) -> Sidecar {
     pipe.sidecar("a").with("DEDUPD_GROUP__STATIC_MEMBERSHIP", "false")
 }
 
-/// It ends with code 6 and says all of this.
+/// Asserts that it ends with exit code 6 and that its log contains all words.
 fn assert_stopped(sidecar: &Sidecar, words: &[&str]) {
     let running = sidecar.start();
     assert_eq!(running.wait(LIMIT).code(), Some(6), "{}", running.text());
@@ -68,30 +68,30 @@ fn count(haystack: &[u8], needle: &[u8]) -> usize {
     haystack.windows(needle.len()).filter(|window| *window == needle).count()
 }
 
-/// A header whose name is no UTF-8, and then those given.
-fn strange(value: &str, headers: &[(&str, &str)]) -> Handmade {
+/// A record with header names that are not UTF-8, followed by the given headers.
+fn with_invalid_names(value: &str, headers: &[(&str, &str)]) -> Handmade {
     let bytes = |text: &str| text.as_bytes().to_vec();
     let named = headers.iter().map(|(name, value)| (bytes(name), Some(bytes(value))));
-    let odd = [(vec![0xff, b'n', 0xfe], Some(vec![0, 0xff])), (vec![0xc3, 0x28], None)];
+    let invalid = [(vec![0xff, b'n', 0xfe], Some(vec![0, 0xff])), (vec![0xc3, 0x28], None)];
     Handmade {
         timestamp_ms: 1_700_000_000_000,
         key: None,
         value: Some(bytes(value)),
-        headers: odd.into_iter().chain(named).collect(),
+        headers: invalid.into_iter().chain(named).collect(),
     }
 }
 
 #[test]
-fn header_names_that_are_not_utf_8_are_forwarded_and_the_headers_beside_them_still_count() {
+fn header_names_that_are_not_utf_8_are_forwarded_and_other_headers_are_still_used() {
     let kafka = kafka();
     let pipe = Pipe::new(&kafka, "header-names", 1);
     kafka.create_topic("header-names.dead", 1, &[]);
     let records = [
-        strange("first", &[("event-id", "a")]),
-        strange("repeated", &[("event-id", "a")]),
-        strange("forced", &[("event-id", "a"), ("again", "")]),
-        strange("noise", &[("event-id", "a"), ("kind", "noise")]),
-        strange("without an id", &[]),
+        with_invalid_names("first", &[("event-id", "a")]),
+        with_invalid_names("repeated", &[("event-id", "a")]),
+        with_invalid_names("forced", &[("event-id", "a"), ("again", "")]),
+        with_invalid_names("noise", &[("event-id", "a"), ("kind", "noise")]),
+        with_invalid_names("without an id", &[]),
     ];
     raw_batch::send(kafka.bootstrap(), &pipe.raw, 0, &records);
     let kinds = "[[kinds]]\nname = \"noise\"\nfrom = \"header:kind\"\nvalues = [\"noise\"]\ndedupe = false\n";
@@ -106,14 +106,10 @@ fn header_names_that_are_not_utf_8_are_forwarded_and_the_headers_beside_them_sti
     let clean = std::fs::read(segment(&kafka, &pipe.clean)).unwrap();
     let copies: Vec<usize> =
         records.iter().map(|record| count(&clean, &raw_batch::content(record))).collect();
-    assert_eq!(
-        copies,
-        [1, 0, 1, 1, 0],
-        "the record as it was: first, repeated, forced, noise, without an id"
-    );
+    assert_eq!(copies, [1, 0, 1, 1, 0], "unchanged records: first, repeated, forced, noise, without an id");
     let dead = std::fs::read(segment(&kafka, "header-names.dead")).unwrap();
-    let odd = [&[6, 0xff, b'n', 0xfe, 4, 0, 0xff][..], &[4, 0xc3, 0x28, 1]].concat();
-    assert_eq!(count(&dead, &odd), 1, "a dead letter keeps the names");
+    let invalid = [&[6, 0xff, b'n', 0xfe, 4, 0, 0xff][..], &[4, 0xc3, 0x28, 1]].concat();
+    assert_eq!(count(&dead, &invalid), 1, "the dead letter has other header names");
 
     let servers = ["--bootstrap-servers", kafka.bootstrap(), "--raw", &pipe.raw];
     let audit = ["--clean", &pipe.clean, "--id", "header:event-id"];
@@ -151,7 +147,7 @@ fn a_damaged_batch_is_neither_forwarded_nor_skipped() {
         );
         assert_eq!(ids(&pipe), ["first"]);
         let committed = kafka.committed(&pipe.group(), &pipe.raw, 0).unwrap().0;
-        assert_eq!(committed, 1, "what lies before it is committed, and nothing else");
+        assert_eq!(committed, 1, "the committed offset is not at the damaged batch");
     }
     let audit = ["--clean", &pipe.clean, "--id", "json:/id"];
     let mut command = Command::new(env!("CARGO_BIN_EXE_dedupd"));
@@ -159,14 +155,14 @@ fn a_damaged_batch_is_neither_forwarded_nor_skipped() {
     let errors = String::from_utf8_lossy(&command.output().unwrap().stderr).into_owned();
     assert!(errors.contains("topic damaged.raw, partition 0 holds a damaged batch"), "{errors}");
 
-    // The way out that the message names.
+    // The remedy in the message.
     kafka.commit_offset(&pipe.group(), &pipe.raw, 0, 2);
     pipe.through(1, &sidecar);
     assert_eq!(ids(&pipe), ["first", "third"]);
 }
 
 #[test]
-fn a_damaged_batch_of_the_state_topic_is_not_left_out_of_a_restore() {
+fn a_restore_does_not_skip_a_damaged_batch_of_the_state_topic() {
     let kafka = kafka();
     let pipe = Pipe::new(&kafka, "damaged-state", 1);
     let sidecar = leaving(&pipe).with("DEDUPD_TOPICS__STATE", "damaged-state.state");
@@ -175,7 +171,7 @@ fn a_damaged_batch_of_the_state_topic_is_not_left_out_of_a_restore() {
         pipe.through(1, &sidecar);
     }
     kafka.stop();
-    // In the key: nothing but the batch's checksum covers that.
+    // Only the checksum of the batch covers the key.
     change(&segment(&kafka, "damaged-state.state"), |bytes| {
         let at = bytes.windows(3).position(|window| window == b"v1;").unwrap();
         bytes[at] ^= 1;
@@ -186,7 +182,7 @@ fn a_damaged_batch_of_the_state_topic_is_not_left_out_of_a_restore() {
     assert_eq!(ids(&pipe), ["first", "second"]);
 }
 
-/// Cuts the log of a raw topic back to its first batches, as a leader does that never had the others.
+/// Truncates the log of a raw topic to its first batches, as a leader without the others would.
 fn truncate(kafka: &Kafka, topic: &str, batches: usize) {
     change(&segment(kafka, topic), |bytes| {
         let mut end = 0;
@@ -199,7 +195,7 @@ fn truncate(kafka: &Kafka, topic: &str, batches: usize) {
 }
 
 #[test]
-fn a_log_that_was_truncated_and_written_again_beyond_the_offset_is_noticed() {
+fn a_log_that_was_truncated_and_rewritten_beyond_the_committed_offset_is_detected() {
     let kafka = kafka();
     let pipe = Pipe::new(&kafka, "rewritten", 1);
     let sidecar = leaving(&pipe);
@@ -220,7 +216,7 @@ fn a_log_that_was_truncated_and_written_again_beyond_the_offset_is_noticed() {
     assert_eq!(ids(&pipe), ["a0", "a1", "a2", "a3", "a4", "a5"]);
 
     pipe.through(1, &sidecar.clone().with("DEDUPD_GROUP__ON_GAP", "accept"));
-    // Ids whose records are gone are forgotten with them, and nothing else is.
+    // Only the ids of lost records are removed from the window.
     send_each(&pipe, &["a4", "a1", "b3"]);
     pipe.through(1, &sidecar);
     assert_eq!(ids(&pipe), ["a0", "a1", "a2", "a3", "a4", "a5", "b3", "b4", "b5", "b6", "b7", "a4"]);

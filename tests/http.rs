@@ -1,5 +1,5 @@
-//! Claims about the HTTP server: it says what the workers said, serves GET only, and no client can
-//! hold it.
+//! The HTTP server: it reports the status of the workers, serves GET only, and no client can block
+//! it.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -25,7 +25,7 @@ use dedupd::metrics::{
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
-/// Two looks, five seconds apart.
+/// Two samples, five seconds apart.
 fn history() -> History {
     let mut history = History::default();
     history.note(Duration::from_secs(0), Totals::default());
@@ -75,7 +75,7 @@ impl Server {
                     recent: Recent::default(),
                 };
                 let warning =
-                    Warning { time_ms: 1_700_000_000_000, text: "the <b>broker</b> is away".to_owned() };
+                    Warning { time_ms: 1_700_000_000_000, text: "the <b>broker</b> is down".to_owned() };
                 endpoint.recent.add(warning.clone());
                 endpoint.recent.add(warning);
                 serve_within(limits, listener, endpoint, async { drop(stopped.await) }).await;
@@ -90,8 +90,8 @@ impl Server {
         stream
     }
 
-    /// The whole answer to a request without a body.
-    fn ask(&self, method: &str, path: &str) -> String {
+    /// The complete response to a request without a body.
+    fn request(&self, method: &str, path: &str) -> String {
         let mut stream = self.connect();
         write!(stream, "{method} {path} HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
         let mut answer = String::new();
@@ -99,7 +99,7 @@ impl Server {
         answer
     }
 
-    /// From now on `/readyz` is more than the buffers of two sockets hold.
+    /// Makes `/readyz` larger than the buffers of two sockets.
     fn fill_pages(&self) {
         let notes = vec!["x".repeat(HUGE)];
         self.status.publish(0, WorkerStatus { notes, ..running() });
@@ -113,7 +113,7 @@ impl Server {
     }
 }
 
-/// Reads what there is until the server ends the connection, orderly or not. A server that leaves it open fails.
+/// Reads until the server closes or resets the connection. Panics if it stays open.
 fn read_until_cut(client: &mut TcpStream, answer: &mut Vec<u8>) {
     use std::io::ErrorKind::{ConnectionAborted, ConnectionReset};
     if let Err(error) = client.read_to_end(answer) {
@@ -144,24 +144,24 @@ fn running() -> WorkerStatus {
 }
 
 #[test]
-fn health_follows_what_the_workers_say() {
+fn health_follows_the_status_of_the_workers() {
     let server = Server::start(Limits::default());
-    let answer = server.ask("GET", "/readyz");
+    let answer = server.request("GET", "/readyz");
     assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
     assert!(answer.ends_with("not ready\nworker 0: is starting\n"), "{answer}");
-    assert!(server.ask("GET", "/livez").starts_with("HTTP/1.1 200 "));
+    assert!(server.request("GET", "/livez").starts_with("HTTP/1.1 200 "));
 
     server.status.publish(0, running());
-    let answer = server.ask("GET", "/readyz");
+    let answer = server.request("GET", "/readyz");
     assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("\r\n\r\nready\n"), "{answer}");
 
     server.status.fail("worker 0 panicked");
-    let answer = server.ask("GET", "/livez");
+    let answer = server.request("GET", "/livez");
     assert!(
         answer.starts_with("HTTP/1.1 503 ") && answer.ends_with("failed: worker 0 panicked\n"),
         "{answer}"
     );
-    assert!(server.ask("GET", "/readyz").starts_with("HTTP/1.1 503 "));
+    assert!(server.request("GET", "/readyz").starts_with("HTTP/1.1 503 "));
 }
 
 #[test]
@@ -169,20 +169,20 @@ fn partitions_without_an_owner_make_every_instance_unready() {
     let server = Server::start(Limits::default());
     server.status.publish(0, running());
     server.status.note_group_lag(BTreeMap::from([(5, 0), (6, 700)]));
-    // For a moment that is what a rebalance looks like.
+    // This is normal during a rebalance.
     server.status.note_unassigned(2, None);
-    assert!(server.ask("GET", "/readyz").starts_with("HTTP/1.1 200 "));
-    let metrics = server.ask("GET", "/metrics");
+    assert!(server.request("GET", "/readyz").starts_with("HTTP/1.1 200 "));
+    let metrics = server.request("GET", "/metrics");
     assert!(metrics.contains("\ndedupd_group_unassigned_partitions 2\n"), "{metrics}");
     assert!(metrics.contains("\ndedupd_group_lag_records{partition=\"6\"} 700\n"), "{metrics}");
-    assert!(server.ask("GET", "/status.json").contains("\"unassigned_partitions\":2"));
+    assert!(server.request("GET", "/status.json").contains("\"unassigned_partitions\":2"));
 
-    server.status.note_unassigned(2, Some("nobody has partition 6, 7".to_owned()));
-    let answer = server.ask("GET", "/readyz");
+    server.status.note_unassigned(2, Some("partitions without an owner: 6, 7".to_owned()));
+    let answer = server.request("GET", "/readyz");
     assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
-    assert!(answer.ends_with("not ready\nnobody has partition 6, 7\n"), "{answer}");
+    assert!(answer.ends_with("not ready\npartitions without an owner: 6, 7\n"), "{answer}");
     server.status.note_unassigned(0, None);
-    assert!(server.ask("GET", "/readyz").starts_with("HTTP/1.1 200 "));
+    assert!(server.request("GET", "/readyz").starts_with("HTTP/1.1 200 "));
 }
 
 #[test]
@@ -191,12 +191,12 @@ fn the_pages_show_the_same_figures() {
     server.status.publish(0, running());
     server.metrics.records(Outcome::Duplicate).inc_by(7);
 
-    let metrics = server.ask("GET", "/metrics");
+    let metrics = server.request("GET", "/metrics");
     assert!(metrics.contains("content-type: text/plain; version=0.0.4"), "{metrics}");
     assert!(metrics.contains("\ndedupd_records_total{outcome=\"duplicate\"} 7\n"), "{metrics}");
     assert!(metrics.contains("\ndedupd_window_ids{partition=\"5\"} 10\n"), "{metrics}");
 
-    let answer = server.ask("GET", "/status.json");
+    let answer = server.request("GET", "/status.json");
     let body = answer.split_once("\r\n\r\n").unwrap().1;
     let document: serde_json::Value = serde_json::from_str(body).unwrap();
     assert_eq!(document["records"]["duplicate"], 7);
@@ -204,7 +204,7 @@ fn the_pages_show_the_same_figures() {
     assert_eq!(document["readiness"]["ready"], true);
     assert_eq!(document["workers"][0]["partitions"][0]["state"], "running");
 
-    let page = server.ask("GET", "/");
+    let page = server.request("GET", "/");
     assert!(page.contains("<strong>Ready</strong>") && page.contains("raw&lt;b&gt;"), "{page}");
     assert!(!page.contains("raw<b>") && !page.contains("http://") && !page.contains("https://"), "{page}");
     assert!(page.contains("content-security-policy: default-src 'none'"), "{page}");
@@ -214,9 +214,9 @@ fn the_pages_show_the_same_figures() {
 fn only_get_is_served() {
     let server = Server::start(Limits::default());
     for (method, path) in [("POST", "/metrics"), ("DELETE", "/"), ("PUT", "/nowhere"), ("HEAD", "/livez")] {
-        assert!(server.ask(method, path).starts_with("HTTP/1.1 405 "), "{method} {path}");
+        assert!(server.request(method, path).starts_with("HTTP/1.1 405 "), "{method} {path}");
     }
-    assert!(server.ask("GET", "/nowhere").starts_with("HTTP/1.1 404 "));
+    assert!(server.request("GET", "/nowhere").starts_with("HTTP/1.1 404 "));
 }
 
 #[test]
@@ -238,11 +238,11 @@ fn a_client_that_does_not_finish_its_head_is_cut_off() {
         client.read_to_end(&mut answer).unwrap();
         assert!(!answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));
     }
-    assert!(server.ask("GET", "/livez").starts_with("HTTP/1.1 200 "));
+    assert!(server.request("GET", "/livez").starts_with("HTTP/1.1 200 "));
 }
 
 #[test]
-fn a_head_without_end_is_refused() {
+fn an_endless_head_is_rejected() {
     let server = Server::start(Limits { head: Duration::from_mins(10), ..Limits::default() });
     let mut client = server.connect();
     client.write_all(b"GET / HTTP/1.1\r\nX: ").unwrap();
@@ -252,11 +252,11 @@ fn a_head_without_end_is_refused() {
     read_until_cut(&mut client, &mut answer);
     let answer = String::from_utf8_lossy(&answer);
     assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 4"), "{answer}");
-    assert!(server.ask("GET", "/livez").starts_with("HTTP/1.1 200 "));
+    assert!(server.request("GET", "/livez").starts_with("HTTP/1.1 200 "));
 }
 
 #[test]
-fn a_client_that_does_not_read_its_answer_is_cut_off() {
+fn a_client_that_does_not_read_its_response_is_cut_off() {
     let limits = Limits { connection: Duration::from_millis(300), ..Limits::default() };
     let server = Server::start(limits);
     server.fill_pages();
@@ -265,23 +265,23 @@ fn a_client_that_does_not_read_its_answer_is_cut_off() {
     std::thread::sleep(Duration::from_millis(600));
     let mut answer = Vec::new();
     read_until_cut(&mut idle, &mut answer);
-    assert!(answer.starts_with(b"HTTP/1.1 200 "), "the answer was begun");
-    assert!(answer.len() < HUGE, "the whole answer was delivered");
+    assert!(answer.starts_with(b"HTTP/1.1 200 "), "no response was started");
+    assert!(answer.len() < HUGE, "the complete response was delivered");
 }
 
 #[test]
-fn a_client_more_than_there_are_places_costs_the_oldest_its_own() {
+fn a_connection_beyond_the_limit_closes_the_oldest_one() {
     let long = Duration::from_mins(10);
     let server = Server::start(Limits { connections: 2, head: long, connection: long, control: long });
     let (mut first, mut second) = (server.connect(), server.connect());
     for silent in [&mut first, &mut second] {
         silent.write_all(b"GET /livez HTTP/1.1\r\n").unwrap();
-        assert!(server.ask("GET", "/livez").starts_with("HTTP/1.1 200 "));
+        assert!(server.request("GET", "/livez").starts_with("HTTP/1.1 200 "));
     }
     let mut answer = Vec::new();
     read_until_cut(&mut first, &mut answer);
-    assert!(answer.is_empty(), "the oldest is cut off");
-    // Both questions have been answered, so one place was free again when the last came.
+    assert!(answer.is_empty(), "the oldest connection received a response");
+    // Both requests were answered, so one connection was free when the last one came.
     second.write_all(b"Host: x\r\n\r\n").unwrap();
     let mut answer = String::new();
     second.read_to_string(&mut answer).unwrap();
@@ -289,7 +289,7 @@ fn a_client_more_than_there_are_places_costs_the_oldest_its_own() {
 }
 
 #[test]
-fn slow_clients_do_not_delay_a_look_at_its_health() {
+fn slow_clients_do_not_delay_health_checks() {
     let server = Server::start(Limits::default());
     server.fill_pages();
     let client = |request: &[u8]| {
@@ -298,36 +298,36 @@ fn slow_clients_do_not_delay_a_look_at_its_health() {
         drop(client.write(request));
         client
     };
-    // Some send a byte now and then, some ask for much and never read.
+    // Some send single bytes, some request a large page and never read it.
     let begin = || client(b"GET /metrics HTTP/1.1\r\nX: ");
     let mut slow: Vec<TcpStream> = (0..200).map(|_| begin()).collect();
-    let mut deaf: Vec<TcpStream> = Vec::new();
+    let mut unread: Vec<TcpStream> = Vec::new();
     let mut longest = Duration::ZERO;
     for _ in 0..40 {
-        let asked = monotonic();
-        assert!(server.ask("GET", "/livez").starts_with("HTTP/1.1 200 "));
-        longest = longest.max(asked.elapsed());
+        let start = monotonic();
+        assert!(server.request("GET", "/livez").starts_with("HTTP/1.1 200 "));
+        longest = longest.max(start.elapsed());
         for client in &mut slow {
             if client.write(b"x").is_err() {
                 *client = begin();
             }
         }
-        deaf.extend((0..2).map(|_| client(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")));
+        unread.extend((0..2).map(|_| client(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")));
         std::thread::sleep(Duration::from_millis(20));
     }
-    println!("the slowest of 40 answers came after {longest:?}");
+    println!("the slowest of 40 responses took {longest:?}");
     assert!(longest < Duration::from_secs(1), "{longest:?}");
 }
 
-/// A server that answers operators with this secret, `delay` late.
+/// A server whose admin API answers with this token after `delay`.
 fn controlled(limits: Limits, delay: Duration) -> Server {
     let rule = IdentityRule::new(vec![IdSource::Key], Hasher::Xxh3);
-    let (control, mut asked) = Control::new(rule, 1);
-    let questions = asked.remove(0);
+    let (control, mut requests) = Control::new(rule, 1);
+    let requests = requests.remove(0);
     std::thread::spawn(move || {
-        for question in questions {
+        for request in requests {
             std::thread::sleep(delay);
-            question.answer.send(Ok(Answer::default())).ok();
+            request.answer.send(Ok(Answer::default())).ok();
         }
     });
     let door = Door { token: Token::new(SECRET), ..Door::default() };
@@ -338,24 +338,24 @@ fn controlled(limits: Limits, delay: Duration) -> Server {
 const SECRET: &str = "a secret of some length";
 
 #[test]
-fn only_an_operator_gets_more_time() {
+fn only_the_admin_api_has_the_longer_time_limit() {
     let limits = Limits { connection: Duration::from_millis(300), ..Limits::default() };
     let server = controlled(limits, Duration::from_millis(900));
-    let ask = |headers: &str| {
+    let find = |headers: &str| {
         let mut client = server.connect();
         write!(client, "GET /state?id=x HTTP/1.1\r\nHost: x\r\n{headers}\r\n").unwrap();
         let mut answer = String::new();
         client.read_to_string(&mut answer).unwrap();
         answer
     };
-    let answer = ask(&format!("Authorization: Bearer {SECRET}\r\n"));
+    let answer = find(&format!("Authorization: Bearer {SECRET}\r\n"));
     assert!(answer.starts_with("HTTP/1.1 404 ") && answer.contains("looked_into"), "{answer}");
-    assert!(ask("Authorization: Bearer something else\r\n").starts_with("HTTP/1.1 401 "));
-    assert!(ask("").starts_with("HTTP/1.1 401 "));
+    assert!(find("Authorization: Bearer something else\r\n").starts_with("HTTP/1.1 401 "));
+    assert!(find("").starts_with("HTTP/1.1 401 "));
 }
 
 #[test]
-fn who_has_no_secret_is_refused_before_a_body_is_read() {
+fn a_request_without_the_token_is_rejected_before_its_body_is_read() {
     let server = controlled(Limits::default(), Duration::ZERO);
     let post = |headers: &str, body: &[u8]| {
         let mut client = server.connect();
@@ -371,15 +371,15 @@ fn who_has_no_secret_is_refused_before_a_body_is_read() {
     assert_eq!(post("", b""), "HTTP/1.1 401");
     let secret = format!("Authorization: Bearer {SECRET}\r\n");
     let answer = post(&secret, &vec![b'x'; 200_000]);
-    // The server closes while there is more to come, which can overtake its answer.
-    let refused = ["HTTP/1.1 413", "connection reset"].contains(&answer.as_str());
-    assert!(refused, "nor does an operator's body fill the memory: {answer}");
+    // The server closes the connection while the client is sending. The reset can arrive before the response.
+    let rejected = ["HTTP/1.1 413", "connection reset"].contains(&answer.as_str());
+    assert!(rejected, "a large body with the token was accepted: {answer}");
 }
 
 #[test]
 fn shutdown_ends_the_server_and_frees_the_port() {
     let mut server = Server::start(Limits::default());
-    assert!(server.ask("GET", "/livez").starts_with("HTTP/1.1 200 "));
+    assert!(server.request("GET", "/livez").starts_with("HTTP/1.1 200 "));
     server.stop();
     assert!(TcpStream::connect(server.address).is_err());
 }
@@ -387,14 +387,14 @@ fn shutdown_ends_the_server_and_frees_the_port() {
 #[test]
 fn the_page_shows_rates_warnings_and_the_configuration() {
     let server = Server::start(Limits::default());
-    let page = server.ask("GET", "/");
+    let page = server.request("GET", "/");
     assert!(page.contains("1000 records/s") && page.contains("100 duplicates/s"), "{page}");
     assert!(page.contains("<path") && !page.contains("<script") && !page.contains("http://"), "{page}");
     assert_eq!(page.matches("2023-11-14T22:13:20Z").count(), 1, "a repeated warning is shown once: {page}");
-    assert!(page.contains("the &lt;b&gt;broker&lt;/b&gt; is away"), "{page}");
-    assert!(server.ask("GET", "/config").contains("bootstrap_servers = \"a:1\""));
-    let answer = server.ask("GET", "/status.json");
+    assert!(page.contains("the &lt;b&gt;broker&lt;/b&gt; is down"), "{page}");
+    assert!(server.request("GET", "/config").contains("bootstrap_servers = \"a:1\""));
+    let answer = server.request("GET", "/status.json");
     let status: serde_json::Value = serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap();
     assert_eq!((&status["rates"][0]["records"], &status["rates"][0]["lag"]), (&1000.0.into(), &7.into()));
-    assert_eq!(status["warnings"][0]["text"], "the <b>broker</b> is away");
+    assert_eq!(status["warnings"][0]["text"], "the <b>broker</b> is down");
 }

@@ -1,4 +1,4 @@
-//! The exact index against a plain map: what is live is always found.
+//! Compares the exact index with a map: every live entry is found.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
@@ -7,20 +7,20 @@ use std::ops::ControlFlow;
 use dedupd::dedupe::{Identity, Index, Look, Offset};
 use proptest::prelude::*;
 
-/// What happens to an index, as the window drives it.
+/// The operations of the window on its index.
 #[derive(Debug, Clone)]
 enum Step {
-    /// Inserts of new identities, `gap` offsets apart.
+    /// Inserts new ids, `gap` offsets apart.
     Insert { count: u16, gap: u32 },
-    /// The newest are taken back one by one.
+    /// Removes the newest ids one by one.
     Undo { count: u16 },
-    /// The oldest part expires.
+    /// Expires the oldest part.
     Expire { share: u8 },
-    /// The newest part is swept away.
+    /// Removes the newest part.
     Sweep { share: u8 },
-    /// Room is made.
+    /// Reserves space.
     Reserve { ids: u16 },
-    /// The window's size is estimated anew.
+    /// Changes the estimated size of the window.
     Expect { ids: u32 },
 }
 
@@ -113,7 +113,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_index_holds_what_a_map_holds(steps in steps()) {
+    fn the_index_has_the_same_content_as_a_map(steps in steps()) {
         let mut pair = Pair::default();
         for step in &steps {
             pair.apply(step);
@@ -123,7 +123,7 @@ proptest! {
 }
 
 #[test]
-fn a_window_that_rolls_on_for_ever_stays_in_one_table() {
+fn a_rolling_window_stays_in_one_table() {
     let mut pair = Pair::default();
     pair.index.reserve(12_000);
     let memory = pair.index.memory_bytes();
@@ -139,7 +139,7 @@ fn a_window_that_rolls_on_for_ever_stays_in_one_table() {
 }
 
 #[test]
-fn a_growing_window_is_carried_by_few_tables_and_old_ones_die() {
+fn a_growing_window_uses_few_tables_and_frees_old_ones() {
     let mut pair = Pair::default();
     pair.apply(&Step::Insert { count: 50_000, gap: 1 });
     assert!(pair.index.tables() <= 4, "{}", pair.index.tables());
@@ -150,7 +150,7 @@ fn a_growing_window_is_carried_by_few_tables_and_old_ones_die() {
 }
 
 #[test]
-fn an_identity_costs_10_7_bytes_when_the_table_is_full() {
+fn an_id_takes_10_7_bytes_in_a_full_table() {
     let mut pair = Pair::default();
     let ids = 200_000u32;
     pair.index.reserve(u64::from(ids));

@@ -1,4 +1,4 @@
-//! On a real Apache Kafka: kinds of records, each with a window of its own, through crashes.
+//! Tests on a real Apache Kafka: kinds of records, each with its own window, through crashes.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -16,8 +16,8 @@ use support::{Draft, Isolation, Pipe, Running, Sidecar, now_ms, shared_kafka, wa
 const LIMIT: Duration = Duration::from_mins(1);
 const HOUR_MS: i64 = 3_600_000;
 
-/// Payments exactly for a day, clicks exactly for a minute and by filters for a day, noise not at all, and all others
-/// exactly for an hour.
+/// Payments have an exact window of a day, clicks an exact window of a minute and Bloom filters for a day, noise has no
+/// window, and all others have an exact window of an hour.
 const KINDS: &str = r#"
 [window]
 exact = "1h"
@@ -46,7 +46,7 @@ fn sidecar(pipe: &Pipe<'_>, kinds: &str) -> Sidecar {
     pipe.sidecar("a").with_file(kinds)
 }
 
-/// Records as `kind:id`, all at one time.
+/// Produces records as `kind:id`, all with one timestamp.
 fn send(pipe: &Pipe<'_>, records: &[&str], at_ms: i64) {
     let draft = |record: &&str| match record.split_once(':').unwrap() {
         (kind @ ("payment" | "refund"), id) => {
@@ -60,7 +60,7 @@ fn send(pipe: &Pipe<'_>, records: &[&str], at_ms: i64) {
     pipe.wait_caught_up(1, LIMIT);
 }
 
-/// The ids in the clean topic, from the place on.
+/// The ids in the clean topic, from this index on.
 fn clean(pipe: &Pipe<'_>, from: usize) -> Vec<String> {
     let records = pipe.kafka.records(&pipe.clean, Isolation::Committed);
     let id = |text: String| text.split('"').nth(3).unwrap().to_owned();
@@ -76,14 +76,18 @@ fn of_kind(running: &Running, kind: &str, outcome: &str) -> String {
 }
 
 #[test]
-fn each_kind_is_remembered_as_long_as_it_shall_be() {
+fn each_kind_has_its_configured_window() {
     let pipe = Pipe::new(shared_kafka(), "kinds", 1);
     let sidecar = sidecar(&pipe, KINDS);
     let start = now_ms() - 48 * HOUR_MS;
     let running = sidecar.start();
     let first = ["payment:p", "click:c", "noise:n", "noise:n", "other:o", "payment:x", "click:x", "refund:p"];
     send(&pipe, &first, start);
-    assert_eq!(clean(&pipe, 0), ["p", "c", "n", "n", "o", "x", "x"], "an id is known within its kind");
+    assert_eq!(
+        clean(&pipe, 0),
+        ["p", "c", "n", "n", "o", "x", "x"],
+        "ids of different kinds are not separate"
+    );
     let again = ["payment:p", "click:c", "noise:n", "other:o", "click:x"];
     send(&pipe, &again, start + 2 * HOUR_MS);
     assert_eq!(clean(&pipe, 7), ["n", "o"]);
@@ -116,7 +120,7 @@ fn each_kind_is_remembered_as_long_as_it_shall_be() {
     assert_eq!(running.metric("dedupd_kind_window_seconds{kind=\"payments\"}"), Some(86_400.0));
     let page = running.get("/").unwrap();
     assert!(page.contains("<tr><td>payments<td>"), "{page}");
-    assert_eq!(ids("noise"), None, "a kind without a window has none to tell of");
+    assert_eq!(ids("noise"), None, "a kind without a window has a window metric");
 
     assert_eq!(running.stop(), Some(0), "{}", running.text());
     let inspected = inspect(&sidecar, &["--json"]);
@@ -127,7 +131,7 @@ fn each_kind_is_remembered_as_long_as_it_shall_be() {
     let found = inspect(&sidecar, &["--json", "--id", "x"]);
     assert!(found.contains("payments") && found.contains("clicks"), "{found}");
 
-    // Into a file and back.
+    // Export to a file and import from it.
     let file = pipe.dir.path().join("state.file");
     let file = file.to_str().unwrap();
     state(&sidecar, &["export", "--to", file]);
@@ -159,7 +163,7 @@ fn state(sidecar: &Sidecar, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn a_kind_that_is_renamed_is_forgotten_aloud_and_found_again_by_its_name() {
+fn the_state_of_a_renamed_kind_is_reported_and_returns_with_its_name() {
     let pipe = Pipe::new(shared_kafka(), "renamed", 1);
     let start = now_ms() - 48 * HOUR_MS;
     let before = sidecar(&pipe, KINDS);
@@ -170,13 +174,13 @@ fn a_kind_that_is_renamed_is_forgotten_aloud_and_found_again_by_its_name() {
     let renamed = sidecar(&pipe, &KINDS.replace("\"payments\"", "\"money\""));
     let running = renamed.start();
     send(&pipe, &["payment:p", "payment:p", "other:o"], start);
-    assert_eq!(clean(&pipe, 2), ["p"], "new to this kind, and then known; others are as known as before");
-    let said = running.text();
-    assert!(said.contains("holds 1 ids of the kind \"payments\""), "{said}");
+    assert_eq!(clean(&pipe, 2), ["p"], "the renamed kind is not empty, or other kinds have changed");
+    let text = running.text();
+    assert!(text.contains("holds 1 ids of the kind \"payments\""), "{text}");
     assert_eq!(running.stop(), Some(0));
 
     let running = sidecar(&pipe, KINDS).start();
     send(&pipe, &["payment:p", "other:o"], start);
-    assert_eq!(clean(&pipe, 3), Vec::<String>::new(), "the state topic still has them");
+    assert_eq!(clean(&pipe, 3), Vec::<String>::new(), "the state topic has lost ids");
     assert_eq!(running.stop(), Some(0));
 }

@@ -1,4 +1,4 @@
-//! Starts, stops and the local state of the real binary, on a real Apache Kafka.
+//! Start, stop and local state of the real binary on a real Apache Kafka.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use dedupd::clock::monotonic;
-use support::proxy::Way;
+use support::proxy::Direction;
 use support::{Draft, Isolation, Pipe, Proxy, Running, Sidecar, api, shared_kafka, wait_until};
 
 const PARTITIONS: usize = 4;
@@ -22,14 +22,14 @@ const LIMIT: Duration = Duration::from_secs(40);
 const LOCAL: &str = "dedupd_restored_ids_total{source=\"local\"}";
 const STATE_TOPIC: &str = "dedupd_restored_ids_total{source=\"state_topic\"}";
 
-/// The shared broker has one proxy: its tests take turns.
+/// The shared broker has one proxy, which one test at a time can use.
 fn shared_proxy() -> (MutexGuard<'static, ()>, Proxy) {
-    static TURN: Mutex<()> = Mutex::new(());
-    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    (turn, shared_kafka().proxy())
+    static LOCK: Mutex<()> = Mutex::new(());
+    let guard = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+    (guard, shared_kafka().proxy())
 }
 
-/// A pipe with some 6,000 records processed, and its sidecar, stopped by SIGTERM.
+/// A pipe with about 6,000 processed records, and its sidecar, which SIGTERM has stopped.
 fn stopped_after_load(name: &str) -> (Pipe<'static>, Sidecar) {
     let pipe = Pipe::new(shared_kafka(), name, PARTITIONS);
     let sidecar = pipe.sidecar("a");
@@ -37,7 +37,7 @@ fn stopped_after_load(name: &str) -> (Pipe<'static>, Sidecar) {
     running.wait_running(PARTITIONS, LIMIT);
     let load = pipe.load(PARTITIONS, 4_000);
     load.more(6_000);
-    // Under load, so that a transaction is open.
+    // A transaction is open under load.
     assert_clean_stop(&running);
     load.finish();
     let running = sidecar.start();
@@ -47,12 +47,12 @@ fn stopped_after_load(name: &str) -> (Pipe<'static>, Sidecar) {
 }
 
 fn assert_clean_stop(running: &Running) {
-    let asked = monotonic();
+    let start = monotonic();
     assert_eq!(running.stop(), Some(0), "{}", running.text());
-    assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
 }
 
-/// Writes every record of raw once more. All of its ids are known, so each is dropped as a duplicate.
+/// Produces every raw record again. All ids are in the window, so each record is dropped as a duplicate.
 fn assert_all_known(pipe: &Pipe<'_>, running: &Running) {
     let before = pipe.audit();
     let (clean, dropped) = (pipe.kafka.texts(&pipe.clean).len(), running.outcome("duplicate"));
@@ -65,14 +65,14 @@ fn assert_all_known(pipe: &Pipe<'_>, running: &Running) {
     wait_until("the count of duplicates", LIMIT, || (running.outcome("duplicate") == all).then_some(()));
 }
 
-/// All records of the raw topic, to be written again.
+/// Copies of all records of the raw topic.
 fn copies(pipe: &Pipe<'_>) -> Vec<Draft> {
     let records = pipe.kafka.records(&pipe.raw, Isolation::Committed);
     assert!(records.len() > 1_000, "{} records", records.len());
     records.iter().map(|record| Draft::new(record.partition, &record.text())).collect()
 }
 
-/// One new id to each partition, all forwarded; nothing else was processed since `running` began.
+/// Produces a new id to each partition. Nothing else has been processed since `running` started.
 fn assert_only_new_records(pipe: &Pipe<'_>, running: &Running, id: &str) {
     let drafts: Vec<Draft> =
         (0..PARTITIONS).map(|p| Draft::id(i32::try_from(p).unwrap(), &format!("{id}-{p}"))).collect();
@@ -99,20 +99,20 @@ fn a_restart_after_sigterm_reprocesses_nothing() {
 }
 
 #[test]
-fn lost_state_is_restored_while_partitions_wait() {
+fn partitions_wait_while_lost_state_is_restored() {
     let (pipe, mut sidecar) = stopped_after_load("lost-state");
     let before = pipe.assert_exactly_once();
     std::fs::remove_dir_all(&sidecar.state_dir).unwrap();
-    let (_turn, proxy) = shared_proxy();
+    let (_guard, proxy) = shared_proxy();
     sidecar.bootstrap = proxy.bootstrap();
     proxy.hold_responses(api::FETCH, 10_000, Duration::from_secs(1));
     pipe.kafka.send(&pipe.raw, &[Draft::id(0, "waits")]);
     let running = sidecar.start();
-    let page = wait_until("the restore to show", LIMIT, || {
+    let page = wait_until("the restore on /readyz", LIMIT, || {
         running.get("/readyz").filter(|page| page.contains("is restoring"))
     });
     assert!(page.starts_with("HTTP/1.1 503") && page.contains("% of the state topic read"), "{page}");
-    assert_eq!(running.outcome("forwarded"), 0, "records have to wait");
+    assert_eq!(running.outcome("forwarded"), 0, "a record was forwarded before the restore ended");
     proxy.heal();
     running.wait_running(PARTITIONS, LIMIT);
     let ids = (before.raw - before.repeats) as f64;
@@ -125,27 +125,27 @@ fn lost_state_is_restored_while_partitions_wait() {
 }
 
 #[test]
-fn a_restore_survives_a_broker_that_comes_and_goes() {
+fn a_restore_survives_lost_connections() {
     let (pipe, mut sidecar) = stopped_after_load("broken-restore");
     let before = pipe.assert_exactly_once();
     std::fs::remove_dir_all(&sidecar.state_dir).unwrap();
-    let (_turn, proxy) = shared_proxy();
+    let (_guard, proxy) = shared_proxy();
     sidecar.bootstrap = proxy.bootstrap();
-    // So slow that the restore is under way each time that the connections break.
+    // So slow that the restore is running each time when the connections are cut.
     proxy.hold_responses(api::FETCH, usize::MAX, Duration::from_secs(1));
-    let asked = [api::METADATA, api::OFFSET_FETCH, api::LIST_OFFSETS];
-    for kind in asked {
+    let requests = [api::METADATA, api::OFFSET_FETCH, api::LIST_OFFSETS];
+    for kind in requests {
         proxy.drop_responses(kind, 3);
     }
     let running = sidecar.start();
-    for kind in asked {
-        proxy.wait_struck(Way::Response, kind, 3, LIMIT);
+    for kind in requests {
+        proxy.wait_hits(Direction::Response, kind, 3, LIMIT);
     }
     for _ in 0..4 {
-        let fetches = proxy.struck(Way::Response, api::FETCH);
-        // A fetch is held, and the restore needs its answer.
-        proxy.wait_struck(Way::Response, api::FETCH, fetches + 1, LIMIT);
-        wait_until("the restore to show", LIMIT, || {
+        let fetches = proxy.hits(Direction::Response, api::FETCH);
+        // The restore waits for the response to a held fetch.
+        proxy.wait_hits(Direction::Response, api::FETCH, fetches + 1, LIMIT);
+        wait_until("the restore on /readyz", LIMIT, || {
             running.get("/readyz").filter(|page| page.contains("is restoring"))
         });
         proxy.cut_all();
@@ -159,15 +159,16 @@ fn a_restore_survives_a_broker_that_comes_and_goes() {
     assert_clean_stop(&running);
 }
 
-/// The databases set aside, with the reason given.
-fn set_aside(dir: &Path) -> Vec<String> {
+/// The reasons of quarantined databases.
+fn quarantined(dir: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(dir).unwrap().flatten().map(|entry| entry.path());
-    let aside = entries.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("quarantine-"));
-    aside.map(|path| std::fs::read_to_string(path.join("REASON")).unwrap()).collect()
+    let directories =
+        entries.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("quarantine-"));
+    directories.map(|path| std::fs::read_to_string(path.join("REASON")).unwrap()).collect()
 }
 
 #[test]
-fn corrupt_state_is_set_aside_and_rebuilt() {
+fn corrupt_state_is_quarantined_and_rebuilt() {
     let (pipe, sidecar) = stopped_after_load("corrupt");
     let before = pipe.assert_exactly_once();
     let database = sidecar.state_dir.join("db-1").join("db");
@@ -177,7 +178,7 @@ fn corrupt_state_is_set_aside_and_rebuilt() {
     std::fs::write(&database, garbage).unwrap();
     let running = sidecar.start();
     running.wait_running(PARTITIONS, LIMIT);
-    assert_eq!(set_aside(&sidecar.state_dir).len(), 1, "{}", running.text());
+    assert_eq!(quarantined(&sidecar.state_dir).len(), 1, "{}", running.text());
     assert!(running.text().contains("quarantined"), "{}", running.text());
     let ids = (before.raw - before.repeats) as f64;
     assert_eq!(running.metric(STATE_TOPIC), Some(ids));
@@ -185,28 +186,28 @@ fn corrupt_state_is_set_aside_and_rebuilt() {
     assert_clean_stop(&running);
     let again = sidecar.start();
     again.wait_running(PARTITIONS, LIMIT);
-    assert_eq!(again.metric(STATE_TOPIC), Some(0.0), "the rebuilt state is kept");
+    assert_eq!(again.metric(STATE_TOPIC), Some(0.0), "the rebuilt state was not kept");
     pipe.assert_exactly_once();
 }
 
 #[test]
-fn the_state_of_another_topic_is_set_aside() {
+fn the_state_of_another_topic_is_quarantined() {
     let (other, used) = stopped_after_load("first-topic");
     let pipe = Pipe::new(shared_kafka(), "second-topic", PARTITIONS);
     let mut sidecar = pipe.sidecar("a");
     sidecar.state_dir = used.state_dir;
     let running = sidecar.start();
-    // The ids of the first topic: here they are new.
+    // The ids of the first topic are new in this one.
     pipe.kafka.send(&pipe.raw, &copies(&other));
     pipe.wait_caught_up(PARTITIONS, LIMIT);
     pipe.assert_exactly_once();
-    let reasons = set_aside(&sidecar.state_dir);
+    let reasons = quarantined(&sidecar.state_dir);
     assert!(reasons.len() == 1 && reasons[0].contains(&other.raw), "{reasons:?}");
     assert_clean_stop(&running);
 }
 
 #[test]
-fn a_second_process_on_the_same_state_directory_leaves_at_once() {
+fn a_second_process_on_the_same_state_directory_ends_immediately() {
     let pipe = Pipe::new(shared_kafka(), "one-dir", PARTITIONS);
     let sidecar = pipe.sidecar("a");
     let first = sidecar.start();
@@ -215,26 +216,26 @@ fn a_second_process_on_the_same_state_directory_leaves_at_once() {
     load.more(1_000);
     let mut second = pipe.sidecar("b");
     second.state_dir.clone_from(&sidecar.state_dir);
-    let asked = monotonic();
-    let refused = second.start();
-    let ended = refused.wait(LIMIT).code();
-    let took = asked.elapsed();
-    assert_eq!(ended, Some(4), "{}", refused.text());
+    let start = monotonic();
+    let rejected = second.start();
+    let ended = rejected.wait(LIMIT).code();
+    let took = start.elapsed();
+    assert_eq!(ended, Some(4), "{}", rejected.text());
     assert!(took < Duration::from_secs(3), "{took:?}");
-    assert!(refused.text().contains(&format!("process {}", first.pid())), "{}", refused.text());
+    assert!(rejected.text().contains(&format!("process {}", first.pid())), "{}", rejected.text());
     load.more(1_000);
     load.finish();
     pipe.wait_caught_up(PARTITIONS, LIMIT);
-    assert_eq!(first.metric("dedupd_rebalances_total"), Some(1.0), "the first one is untouched");
+    assert_eq!(first.metric("dedupd_rebalances_total"), Some(1.0), "the first process had a rebalance");
     assert_clean_stop(&first);
     pipe.assert_exactly_once();
 }
 
 #[test]
-fn a_worker_that_stands_in_a_call_is_not_ready_until_it_goes_on() {
-    let pipe = Pipe::new(shared_kafka(), "standing", 1);
+fn a_worker_that_hangs_in_a_call_is_not_ready() {
+    let pipe = Pipe::new(shared_kafka(), "hanging", 1);
     let gate = pipe.dir.path().join("gate");
-    // Longer than it stands: the broker must not give the transaction up.
+    // Longer than the call hangs: the broker must not abort the transaction.
     let running = pipe
         .sidecar("a")
         .with("DEDUPD_BATCH__TRANSACTION_TIMEOUT", "60s")
@@ -243,7 +244,7 @@ fn a_worker_that_stands_in_a_call_is_not_ready_until_it_goes_on() {
         .start();
     running.wait_running(1, LIMIT);
     pipe.kafka.send(&pipe.raw, &[Draft::id(0, "a")]);
-    wait_until("the note", LIMIT, || {
+    wait_until("the reason on /readyz", LIMIT, || {
         let page = running.get("/readyz")?;
         (page.contains("503") && page.contains("has been in one call for")).then_some(())
     });

@@ -1,4 +1,4 @@
-//! Limits on memory and on what is stored: the oldest go first, filters before exact ids, and it shows.
+//! Limits on memory and on stored ids: the oldest expire first, filters before exact ids, and the window reports it.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 #![allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "figures are small")]
 
@@ -28,14 +28,14 @@ impl World {
         Self { window: Window::new(limits), ledger: Ledger::default(), next: 0, needed: 0 }
     }
 
-    /// So many new ids, ten a second, in transactions of a minute.
+    /// Inserts this number of new ids, ten per second, in transactions of a minute.
     fn run(&mut self, ids: u64) {
         for _ in 0..ids {
             let at = self.next;
             self.window.observe(Some(T + at.cast_signed() * 100), i64::MAX / 2);
             let look = self.window.look(id(at));
             let verdict = self.window.verdict(at, &look, &self.ledger).unwrap();
-            assert!(!matches!(verdict, Verdict::Duplicate { .. }), "{at} is new");
+            assert!(!matches!(verdict, Verdict::Duplicate { .. }), "{at} is a duplicate");
             self.window.admit(at, &look);
             self.next += 1;
             if self.next.is_multiple_of(600) {
@@ -46,7 +46,7 @@ impl World {
 
     fn commit(&mut self) {
         let needed = self.ledger.commit(&mut self.window, self.next);
-        assert!(needed >= self.needed, "what may go may not be needed again");
+        assert!(needed >= self.needed, "a block is needed restored");
         self.needed = needed;
         self.ledger.owners.retain(|owner, _| *owner >= needed);
     }
@@ -60,18 +60,18 @@ impl World {
         self.window.bloom().unwrap().memory_bytes()
     }
 
-    /// All younger than what the window claims are known.
-    fn claims_hold(&self) {
-        let claimed = self.window.effective_seconds();
+    /// Asserts that all ids within the reported window are known.
+    fn assert_reported_window(&self) {
+        let reported = self.window.effective_seconds();
         for part in 0..200 {
-            let seconds = claimed * f64::from(part) / 200.0;
-            assert!(self.known(seconds) != Verdict::New, "{seconds} s ago, {claimed} claimed");
+            let seconds = reported * f64::from(part) / 200.0;
+            assert!(self.known(seconds) != Verdict::New, "{seconds} s ago, {reported} reported");
         }
     }
 }
 
 #[test]
-fn filters_make_way_slice_by_slice_and_their_blocks_too() {
+fn a_filter_limit_drops_whole_slices_and_their_blocks() {
     let mut world = World::new(limits());
     world.run(400_000);
     assert!((world.window.effective_seconds() - 7.0 * HOUR - HOUR / 32.0).abs() < 1e-6);
@@ -85,26 +85,26 @@ fn filters_make_way_slice_by_slice_and_their_blocks_too() {
         let seconds = world.window.effective_seconds();
         assert!(seconds <= last && seconds >= HOUR, "{seconds} after {last}");
         assert!(seconds > 7.0 * HOUR * (tenths as f64 / 10.0 - 0.35), "{seconds} s in {tenths} tenths");
-        world.claims_hold();
+        world.assert_reported_window();
         last = seconds;
     }
-    assert!(world.needed > needed + 100_000, "blocks of forgotten slices may go: {}", world.needed);
-    assert!((world.window.exact_seconds() - HOUR).abs() < 1e-9, "the exact part is whole");
-    // With a bound that allows for nothing, the exact part is left.
+    assert!(world.needed > needed + 100_000, "blocks of dropped slices are still needed: {}", world.needed);
+    assert!((world.window.exact_seconds() - HOUR).abs() < 1e-9, "the exact part is shorter");
+    // With a limit that is too small for any filter, only the exact part is left.
     world.window.set_bounds(Bounds { filter_bytes: 100, ..Bounds::NONE });
     world.run(40_000);
     assert_eq!(world.filters(), 0);
     assert!((world.window.effective_seconds() - HOUR).abs() < 1.0, "{}", world.window.effective_seconds());
-    world.claims_hold();
-    // When there is room again, filters come back.
+    world.assert_reported_window();
+    // Without the limit, the filters grow restored.
     world.window.set_bounds(Bounds::NONE);
     world.run(400_000);
     assert!((world.window.effective_seconds() - 7.0 * HOUR - HOUR / 32.0).abs() < 1e-6);
-    world.claims_hold();
+    world.assert_reported_window();
 }
 
 #[test]
-fn a_bound_on_what_is_stored_takes_the_oldest_slices_then_exact_ids() {
+fn a_limit_on_stored_ids_drops_the_oldest_slices_then_exact_ids() {
     let mut world = World::new(limits());
     world.run(400_000);
     for most in [200_000, 100_000] {
@@ -112,47 +112,47 @@ fn a_bound_on_what_is_stored_takes_the_oldest_slices_then_exact_ids() {
         world.run(600);
         assert!(world.window.stored_ids() <= most);
         assert!(world.next - world.needed <= most, "{} to {}", world.needed, world.next);
-        assert!((world.window.exact_seconds() - HOUR).abs() < 1e-9, "the exact part is whole");
-        world.claims_hold();
+        assert!((world.window.exact_seconds() - HOUR).abs() < 1e-9, "the exact part is shorter");
+        world.assert_reported_window();
     }
     world.window.set_bounds(Bounds { max_stored: 10_000, ..Bounds::NONE });
     world.run(40_000);
     let held = world.window.ids() - world.window.pending().len() as u64;
     assert!(held <= 10_000 && world.window.exact_seconds() < 1_060.0, "{held}");
     assert!(world.next - world.needed <= 10_600, "{} to {}", world.needed, world.next);
-    world.claims_hold();
+    world.assert_reported_window();
 }
 
 #[test]
-fn an_index_takes_what_is_reckoned_for_the_most_ids_that_it_may_hold() {
-    // Transactions of 600 ids are less than the 64th that a table has to spare.
+fn an_index_takes_at_most_the_memory_computed_for_its_maximum_of_ids() {
+    // Transactions of 600 ids are smaller than the reserve of a table, which is 1/64.
     for max_ids in [50_000, 70_000, 110_000] {
-        let reckoned = IndexBytes::of(max_ids, max_ids).peak;
+        let computed = IndexBytes::of(max_ids, max_ids).peak;
         let exact = Duration::from_hours(10);
         let mut world = World::new(WindowLimits { exact, max_ids, bloom: None, ..limits() });
         for _ in 0..700 {
             world.run(600);
             let bytes = world.window.memory_in_index();
-            assert!(bytes <= reckoned, "{bytes} bytes for {max_ids} ids, {reckoned} reckoned");
+            assert!(bytes <= computed, "{bytes} bytes for {max_ids} ids, {computed} computed");
         }
         assert!(world.window.exact_seconds() < 4.0 * HOUR);
     }
 }
 
 #[test]
-fn what_is_restored_keeps_within_the_bounds() {
+fn a_restored_window_stays_within_its_limits() {
     let mut world = World::new(limits());
     world.run(399_600);
     let bound = world.filters() / 2;
     let bloom = limits().bloom.map(|bloom| BloomLimits { max_bytes: bound, ..bloom });
-    let mut again = Window::new(WindowLimits { bloom, ..limits() });
+    let mut restored = Window::new(WindowLimits { bloom, ..limits() });
     for block in &world.ledger.blocks {
-        again.restore(&BlockView::verified(block).unwrap(), Offset::MAX).unwrap();
-        assert!(again.bloom().unwrap().memory_bytes() <= bound);
+        restored.restore(&BlockView::verified(block).unwrap(), Offset::MAX).unwrap();
+        assert!(restored.bloom().unwrap().memory_bytes() <= bound);
     }
-    assert!(again.effective_seconds() < 7.0 * HOUR, "{}", again.effective_seconds());
-    // What was forgotten before a restart is no part of the blocks, and has to be told.
-    let lost = again.lost();
+    assert!(restored.effective_seconds() < 7.0 * HOUR, "{}", restored.effective_seconds());
+    // The blocks do not contain what was dropped before a restart, so it is passed separately.
+    let lost = restored.lost();
     assert!(lost.beyond_ms.is_some() && lost.exact_ms.is_none(), "{lost:?}");
     let mut later = Window::new(limits());
     for block in world.ledger.blocks.iter().rev().take(3).rev() {
@@ -160,7 +160,7 @@ fn what_is_restored_keeps_within_the_bounds() {
     }
     assert!(later.effective_seconds() > 7.0 * HOUR, "{}", later.effective_seconds());
     later.inherit(lost);
-    assert!((later.effective_seconds() - again.effective_seconds()).abs() < 1.0, "{lost:?}");
-    world.window = again;
-    world.claims_hold();
+    assert!((later.effective_seconds() - restored.effective_seconds()).abs() < 1.0, "{lost:?}");
+    world.window = restored;
+    world.assert_reported_window();
 }

@@ -1,4 +1,4 @@
-//! On a real Apache Kafka: the window beyond its exact part, and ids that are taken back or forced through.
+//! Tests on a real Apache Kafka: the Bloom part of the window, and ids that are forgotten or forced through.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -18,7 +18,7 @@ use support::{Draft, Isolation, Pipe, Record, Running, Sidecar, now_ms, shared_k
 const LIMIT: Duration = Duration::from_mins(1);
 const HOUR_MS: i64 = 3_600_000;
 
-/// One hour exactly and a day by filters, in slices of six hours and a bit.
+/// An exact window of one hour and Bloom filters for a day, in slices of a little more than six hours.
 fn sidecar(pipe: &Pipe<'_>, instance: &str) -> Sidecar {
     let token_file = pipe.dir.path().join("token");
     std::fs::write(&token_file, "a-secret-of-this-test\n").unwrap();
@@ -33,12 +33,12 @@ fn sidecar(pipe: &Pipe<'_>, instance: &str) -> Sidecar {
 const SECRET: &str = "Authorization: Bearer a-secret-of-this-test";
 const JSON: &str = "Content-Type: application/json";
 
-/// Longer ago than everything here remembers.
+/// A time before the start of every window in this file.
 fn long_ago() -> i64 {
     now_ms() - 48 * HOUR_MS
 }
 
-/// Writes ids at one time, and waits until they are processed.
+/// Produces ids with one timestamp, and waits until they are processed.
 fn send(pipe: &Pipe<'_>, ids: &[&str], at_ms: i64) {
     let drafts: Vec<Draft> = ids.iter().map(|id| Draft::id(0, id).at(at_ms)).collect();
     pipe.kafka.send(&pipe.raw, &drafts);
@@ -60,7 +60,7 @@ fn header(record: &Record, name: &str) -> Option<String> {
 }
 
 #[test]
-fn an_id_is_remembered_beyond_the_exact_window_through_crashes_and_then_forgotten() {
+fn the_bloom_window_survives_crashes_and_then_expires() {
     let pipe = Pipe::new(shared_kafka(), "beyond", 1);
     let sidecar = sidecar(&pipe, "a");
     let start = long_ago();
@@ -80,18 +80,18 @@ fn an_id_is_remembered_beyond_the_exact_window_through_crashes_and_then_forgotte
     let rate = wait_until("the false positive rate of filled filters", LIMIT, rate);
     assert!(rate <= 1e-9, "{rate:e}");
 
-    let again = pipe.kafka.records(&format!("{}.again", pipe.raw), Isolation::Committed);
-    assert_eq!(ids(&again), ["e", "a", "b", "c", "e"]);
-    let said = |name: &str| again.iter().map(|record| header(record, name)).collect::<Vec<_>>();
+    let duplicates = pipe.kafka.records(&format!("{}.again", pipe.raw), Isolation::Committed);
+    assert_eq!(ids(&duplicates), ["e", "a", "b", "c", "e"]);
+    let headers = |name: &str| duplicates.iter().map(|record| header(record, name)).collect::<Vec<_>>();
     let reasons = ["duplicate", "probable", "probable", "probable", "probable"];
-    assert_eq!(said("dedupd.reason"), reasons.map(|word| Some(word.to_owned())));
-    assert_eq!(said("dedupd.owner"), [Some("4".to_owned()), None, None, None, None]);
-    for slice in &said("dedupd.slice")[1..4] {
-        let begin: i64 = slice.as_ref().unwrap().parse().unwrap();
-        assert!(begin <= start && start < begin + 7 * HOUR_MS, "{begin} for {start}");
+    assert_eq!(headers("dedupd.reason"), reasons.map(|word| Some(word.to_owned())));
+    assert_eq!(headers("dedupd.owner"), [Some("4".to_owned()), None, None, None, None]);
+    for slice in &headers("dedupd.slice")[1..4] {
+        let first: i64 = slice.as_ref().unwrap().parse().unwrap();
+        assert!(first <= start && start < first + 7 * HOUR_MS, "{first} for {start}");
     }
 
-    // A slice goes when its youngest is too old: the length of one more than the window, at the latest.
+    // A slice expires when its newest id is too old, at the latest one slice length after the window.
     send(&pipe, &["d"], start + 20 * HOUR_MS);
     send(&pipe, &["tick"], start + 32 * HOUR_MS);
     send(&pipe, &["d", "d"], start + 32 * HOUR_MS);
@@ -100,12 +100,12 @@ fn an_id_is_remembered_beyond_the_exact_window_through_crashes_and_then_forgotte
 }
 
 #[test]
-fn filters_that_are_rebuilt_stand_as_they_stood() {
+fn rebuilt_filters_have_the_same_size_and_content() {
     let pipe = Pipe::new(shared_kafka(), "layout", 1);
     let sidecar = sidecar(&pipe, "a");
     let start = long_ago() - 48 * HOUR_MS;
     let running = sidecar.start();
-    // Busy slices shape the filters of the next ones, and have left the window at the end.
+    // Busy slices determine the size of later filters, and have expired at the end.
     for (hours, count) in [(0, 60_000), (7, 60_000), (14, 1_000), (21, 500), (28, 500), (35, 500)] {
         let ids: Vec<String> = (0..count).map(|number| format!("{hours}-{number}")).collect();
         send(&pipe, &ids.iter().map(String::as_str).collect::<Vec<_>>(), start + hours * HOUR_MS);
@@ -113,27 +113,27 @@ fn filters_that_are_rebuilt_stand_as_they_stood() {
     send(&pipe, &["last"], start + 43 * HOUR_MS);
     let alone =
         || running.metric("dedupd_window_ids{partition=\"0\"}").filter(|ids| (1.0..2.0).contains(ids));
-    wait_until("a status in which the last id is alone in the exact window", LIMIT, alone);
+    wait_until("only the last id to be in the exact window", LIMIT, alone);
     let bytes =
         |running: &Running| running.metric("dedupd_memory_bytes{part=\"bloom\"}").filter(|b| *b > 0.0);
     let before = wait_until("the filters", LIMIT, || bytes(&running));
-    assert!(before > 300_000.0, "not shaped after the busy slice: {before}");
-    // From the local store, which has no block of the busy slices any more, and from the state topic, which has.
+    assert!(before > 300_000.0, "the size does not depend on the busy slice: {before}");
+    // First from the local store, which has no blocks of the busy slices, then from the state topic, which has them.
     running.kill9();
     let running = sidecar.start();
     running.wait_running(1, LIMIT);
-    assert_eq!(wait_until("the filters again", LIMIT, || bytes(&running)).to_bits(), before.to_bits());
+    assert_eq!(wait_until("the rebuilt filters", LIMIT, || bytes(&running)).to_bits(), before.to_bits());
     running.kill9();
     std::fs::remove_dir_all(&sidecar.state_dir).unwrap();
     let running = sidecar.start();
     running.wait_running(1, LIMIT);
-    assert_eq!(wait_until("the filters again", LIMIT, || bytes(&running)).to_bits(), before.to_bits());
+    assert_eq!(wait_until("the rebuilt filters", LIMIT, || bytes(&running)).to_bits(), before.to_bits());
     send(&pipe, &["21-1", "28-1"], start + 43 * HOUR_MS);
     assert_eq!(running.outcome("probable"), 2);
 }
 
 #[test]
-fn what_is_probably_a_duplicate_goes_where_the_policy_says() {
+fn a_probable_duplicate_follows_the_policy() {
     for (policy, clean_has, dead) in
         [("forward", ["a", "e", "a"].as_slice(), 0), ("dead_letter", &["a", "e"], 1)]
     {
@@ -151,13 +151,13 @@ fn what_is_probably_a_duplicate_goes_where_the_policy_says() {
         assert_eq!(letters.len(), dead, "{policy}");
         assert!(letters.iter().all(|letter| header(letter, "dedupd.slice").is_some()), "{letters:?}");
         assert_eq!(running.outcome("probable"), 1);
-        // What was forwarded is known exactly from now on.
+        // A forwarded id is in the exact window from now on.
         send(&pipe, &["a"], start + 3 * HOUR_MS);
         assert_eq!(running.outcome("duplicate"), u64::from(policy == "forward"), "{policy}");
     }
 }
 
-/// The status code and the JSON of an answer.
+/// The status code and the JSON body of a response.
 fn answer(page: Option<String>) -> (u16, Value) {
     let page = page.expect("an answer");
     let code = page.split(' ').nth(1).unwrap().parse().unwrap();
@@ -174,11 +174,11 @@ fn find(running: &Running, query: &str) -> (u16, Value) {
 }
 
 #[test]
-fn an_id_that_was_taken_back_is_heard_again_through_crashes_and_failover() {
+fn a_forgotten_id_is_forwarded_again_after_crashes_and_failover() {
     let pipe = Pipe::new(shared_kafka(), "forget", 1);
     let (a, b) = (sidecar(&pipe, "a"), sidecar(&pipe, "b"));
     let start = long_ago();
-    // Both have local state from before.
+    // Both instances have earlier local state.
     let running = b.start();
     send(&pipe, &["old", "older"], start);
     send(&pipe, &["x", "y", "z", "w", "v"], start + 3 * HOUR_MS);
@@ -202,11 +202,11 @@ fn an_id_that_was_taken_back_is_heard_again_through_crashes_and_failover() {
         running.request("POST", "/forget", &[SECRET, "Content-Type: text/plain"], "{\"id\":\"x\"}", LIMIT);
     assert_eq!(answer(plain).0, 415);
     for wrong in ["Authorization: Bearer a-secret-of-this-tesT", "Authorization: Bearer ", "X: y"] {
-        let refused = running.request("POST", "/forget", &[wrong, JSON], "{\"id\":\"x\"}", LIMIT);
-        assert_eq!(answer(refused).0, 401, "{wrong}");
+        let response = running.request("POST", "/forget", &[wrong, JSON], "{\"id\":\"x\"}", LIMIT);
+        assert_eq!(answer(response).0, 401, "{wrong}");
     }
 
-    // Exact and by filter, heard once and then known again.
+    // One id in the exact window and one in a filter. Each is forwarded once and then a duplicate again.
     for id in ["x", "old"] {
         let (code, done) = forget(&running, id);
         assert_eq!((code, done["forgotten"].as_array().unwrap().len()), (200, 1), "{done}");
@@ -215,7 +215,7 @@ fn an_id_that_was_taken_back_is_heard_again_through_crashes_and_failover() {
     }
     assert_eq!(clean(&pipe)[7..], ["x", "old"]);
 
-    // Taken back, then everything local is lost.
+    // Ids are forgotten, then the local state is lost.
     assert_eq!(forget(&running, "y").0, 200);
     assert_eq!(forget(&running, "older").0, 200);
     running.kill9();
@@ -224,7 +224,7 @@ fn an_id_that_was_taken_back_is_heard_again_through_crashes_and_failover() {
     send(&pipe, &["y", "older", "y", "older"], start + 3 * HOUR_MS);
     assert_eq!(clean(&pipe)[9..], ["y", "older"]);
 
-    // Taken back here, and a restart from the same local state.
+    // An id is forgotten, then the process restarts with the same local state.
     assert_eq!(forget(&running, "z").0, 200);
     running.kill9();
     let running = a.start();
@@ -232,7 +232,7 @@ fn an_id_that_was_taken_back_is_heard_again_through_crashes_and_failover() {
     assert_eq!(running.stop(), Some(0), "{}", running.text());
     assert_eq!(clean(&pipe)[11..], ["z"]);
 
-    // Both have everything up to the same offset; one of them takes back, the other takes over.
+    // Both instances have state up to the same offset. One of them forgets an id, the other takes over.
     let running = b.start();
     send(&pipe, &["u"], start + 3 * HOUR_MS);
     assert_eq!(running.stop(), Some(0), "{}", running.text());
@@ -247,7 +247,7 @@ fn an_id_that_was_taken_back_is_heard_again_through_crashes_and_failover() {
 }
 
 #[test]
-fn a_closed_door_stays_closed() {
+fn the_admin_api_is_disabled_without_a_token() {
     let pipe = Pipe::new(shared_kafka(), "closed", 1);
     let running = pipe.sidecar("a").start();
     send(&pipe, &["x"], now_ms());
@@ -258,7 +258,7 @@ fn a_closed_door_stays_closed() {
 }
 
 #[test]
-fn a_record_with_the_header_goes_through() {
+fn a_record_with_the_force_header_is_forwarded() {
     let pipe = Pipe::new(shared_kafka(), "forced", 1);
     let forced = sidecar(&pipe, "a").with("DEDUPD_IDENTITY__FORCE_HEADER", "again");
     let running = forced.start();
@@ -266,7 +266,7 @@ fn a_record_with_the_header_goes_through() {
     send(&pipe, &["a", "b"], start);
     send(&pipe, &["tick"], start + 2 * HOUR_MS);
     let again = |id: &str| Draft::id(0, id).at(start + 2 * HOUR_MS).header("again", None);
-    // Known by a filter, known exactly, and new.
+    // An id in a filter, an id in the exact window, and a new id.
     pipe.kafka.send(&pipe.raw, &[again("a"), again("tick"), again("new")]);
     send(&pipe, &["a", "tick", "new", "b"], start + 2 * HOUR_MS);
     assert_eq!(clean(&pipe), ["a", "b", "tick", "a", "tick", "new"]);
@@ -285,18 +285,18 @@ fn id_of(text: &str) -> String {
 }
 
 #[test]
-fn a_plan_looks_at_the_live_topic() {
+fn a_plan_samples_the_live_topic() {
     let pipe = Pipe::new(shared_kafka(), "live", 3);
     let load = pipe.load(3, 2_000);
     load.more(6_000);
     load.finish();
     let written = pipe.kafka.records(&pipe.raw, Isolation::Committed);
-    let different: BTreeSet<(i32, String)> = written
+    let distinct: BTreeSet<(i32, String)> = written
         .iter()
         .map(|record| (record.partition, record.text()))
         .map(|(p, text)| (p, id_of(&text)))
         .collect();
-    let repeats = written.len() - different.len();
+    let repeats = written.len() - distinct.len();
     assert!(repeats > 0);
     let plan = |topic: &str, more: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_dedupd"));
@@ -306,20 +306,20 @@ fn a_plan_looks_at_the_live_topic() {
     let output = plan(&pipe.raw, &[]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let told: Value = serde_json::from_str(&text).unwrap();
-    let (sample, asked) = (&told["sample"], &told["plan"]["asked"]);
-    assert_eq!(sample["read"], written.len(), "{told}");
-    assert_eq!((&sample["repeats"], &sample["partitions"]), (&repeats.into(), &3.into()), "{told}");
-    assert_eq!(asked["partitions"], 3);
-    // All of it was written in the last minute or so.
-    let rate = asked["events_per_second"].as_f64().unwrap();
+    let report: Value = serde_json::from_str(&text).unwrap();
+    let (sample, workload) = (&report["sample"], &report["plan"]["asked"]);
+    assert_eq!(sample["read"], written.len(), "{report}");
+    assert_eq!((&sample["repeats"], &sample["partitions"]), (&repeats.into(), &3.into()), "{report}");
+    assert_eq!(workload["partitions"], 3);
+    // All records were written within the last minutes.
+    let rate = workload["events_per_second"].as_f64().unwrap();
     let most = written.len() as f64;
     assert!(rate > most / 120.0 && rate <= most, "{rate} of {most}");
 
-    let few = plan(&pipe.raw, &["--sample", "300", "--events", "10"]);
-    let told: Value = serde_json::from_slice(&few.stdout).unwrap();
+    let limited = plan(&pipe.raw, &["--sample", "300", "--events", "10"]);
+    let report: Value = serde_json::from_slice(&limited.stdout).unwrap();
     assert_eq!(
-        (&told["sample"]["read"], &told["plan"]["asked"]["events_per_second"]),
+        (&report["sample"]["read"], &report["plan"]["asked"]["events_per_second"]),
         (&300.into(), &10.0.into())
     );
     let missing = plan("no-such-topic", &[]);
@@ -328,7 +328,7 @@ fn a_plan_looks_at_the_live_topic() {
 }
 
 #[test]
-fn a_window_that_a_limit_shortens_says_so_also_after_a_restart() {
+fn a_window_shortened_by_a_limit_is_reported_also_after_a_restart() {
     let pipe = Pipe::new(shared_kafka(), "shortened", 1);
     let sidecar = pipe.sidecar("a").with("DEDUPD_WINDOW__EXACT", "1h").with("DEDUPD_WINDOW__MAX_IDS", "1000");
     let start = long_ago();
@@ -338,14 +338,14 @@ fn a_window_that_a_limit_shortens_says_so_also_after_a_restart() {
         (0..3_000).map(|n| Draft::id(0, &format!("{n}")).at(start + n / 100 * minute)).collect();
     pipe.kafka.send(&pipe.raw, &drafts);
     pipe.wait_caught_up(1, LIMIT);
-    // 1,000 ids at 100 a minute are ten minutes. The newest is remembered, the oldest forgotten.
+    // 1,000 ids at 100 per minute are ten minutes. The newest ids are in the window, the oldest are not.
     send(&pipe, &["2999", "2500", "0"], start + 30 * minute);
     let seconds = |running: &Running| running.metric("dedupd_window_seconds{partition=\"0\"}");
     let short = |running: &Running| seconds(running).filter(|seconds| (300.0..900.0).contains(seconds));
-    wait_until("the metric to tell it", LIMIT, || short(&running));
+    wait_until("the metric to show it", LIMIT, || short(&running));
     assert_eq!(clean(&pipe).len(), 3_001);
     wait_until("the warning", LIMIT, || {
-        // Limits are enforced by commits.
+        // Limits are enforced at commits.
         send(&pipe, &["2999"], start + 30 * minute);
         let text = running.text();
         (text.contains("window.max_ids = 1000") && text.contains("dedupd plan")).then_some(())

@@ -1,4 +1,4 @@
-//! Several members of one group, on a real Apache Kafka: joining, leaving, frozen, mistaken for another.
+//! Several members of one group on a real Apache Kafka: joining, leaving, frozen, with the same instance id.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -20,7 +20,7 @@ fn running_partitions(process: &Running) -> f64 {
 }
 
 #[test]
-fn of_two_processes_with_the_same_instance_exactly_one_leaves() {
+fn one_of_two_processes_with_the_same_instance_ends() {
     let pipe = Pipe::new(shared_kafka(), "twins", PARTITIONS);
     let sidecar = pipe.sidecar("a");
     let first = sidecar.start();
@@ -44,19 +44,19 @@ fn of_two_processes_with_the_same_instance_exactly_one_leaves() {
 }
 
 #[test]
-fn a_frozen_instance_is_replaced_and_does_no_harm_when_it_wakes() {
+fn a_frozen_instance_is_replaced_and_loses_nothing_when_it_continues() {
     let pipe = Pipe::new(shared_kafka(), "frozen", PARTITIONS);
     let load = pipe.load(PARTITIONS, 3_000);
     let (a, b) = (pipe.sidecar("a").start(), pipe.sidecar("b").start());
     for (frozen, other) in [(&a, &b), (&b, &a)] {
-        wait_until("both to work", LIMIT, || {
+        wait_until("both to run partitions", LIMIT, || {
             let shares = [running_partitions(&a), running_partitions(&b)];
             (shares.iter().sum::<f64>() >= PARTITIONS as f64 && shares.iter().all(|share| *share > 0.0))
                 .then_some(())
         });
         load.more(2_000);
         frozen.signal("STOP");
-        // Longer than the session of 6 s and the transaction timeout of 5 s: the other one has everything.
+        // Longer than the session timeout of 6 s and the transaction timeout of 5 s: the other one owns all partitions.
         other.wait_running(PARTITIONS, LIMIT);
         load.more(2_000);
         frozen.signal("CONT");
@@ -72,9 +72,9 @@ fn a_frozen_instance_is_replaced_and_does_no_harm_when_it_wakes() {
 }
 
 #[test]
-fn instances_come_and_go_under_load() {
+fn instances_that_join_and_leave_under_load_lose_nothing() {
     let pipe = Pipe::new(shared_kafka(), "rebalances", PARTITIONS);
-    // Static members come back without a rebalance; here each coming and going has to be one.
+    // Static members rejoin without a rebalance. Here each join and leave must cause one.
     let sidecars =
         ["a", "b", "c"].map(|name| pipe.sidecar(name).with("DEDUPD_GROUP__STATIC_MEMBERSHIP", "false"));
     let load = pipe.load(PARTITIONS, 3_000);

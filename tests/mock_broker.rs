@@ -1,7 +1,7 @@
-//! On librdkafka's embedded broker: every error the client can hand over has a remedy that works, calls end
-//! in time, and a group that changes under a running pipeline loses nothing.
+//! Tests on librdkafka's embedded broker: every error of the client has a remedy that works, calls end
+//! in time, and a rebalance under a running pipeline loses nothing.
 //!
-//! The mock has no transactions (`support::mock`), so exactly-once itself is shown on a real broker.
+//! The mock does not support transactions (`support::mock`), so exactly-once itself is tested on a real broker.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,4 +1,4 @@
-//! On a real Apache Kafka: what happens to duplicates when they are not to be dropped.
+//! Tests on a real Apache Kafka: the modes `shadow` and `bypass`, which do not drop duplicates.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -45,22 +45,22 @@ fn reason(record: &Record) -> Option<String> {
     Some(String::from_utf8(value.clone().unwrap()).unwrap())
 }
 
-/// The mode is told where an operator looks, all the time.
-fn assert_told(running: &Running, mode: &str) {
-    let told = format!("dedupe.mode = \"{mode}\"");
-    let note = || running.get("/readyz").filter(|page| page.contains(&told)).map(|_| ());
+/// Asserts that the mode is in the log and on `/readyz`.
+fn assert_reported(running: &Running, mode: &str) {
+    let setting = format!("dedupe.mode = \"{mode}\"");
+    let note = || running.get("/readyz").filter(|page| page.contains(&setting)).map(|_| ());
     wait_until("the note", LIMIT, note);
-    assert!(running.text().contains(&told), "{}", running.text());
+    assert!(running.text().contains(&setting), "{}", running.text());
     running.wait_ready(LIMIT);
 }
 
 #[test]
-fn shadow_forwards_everything_and_marks_what_it_would_have_left_out() {
+fn shadow_forwards_everything_and_marks_what_it_would_have_dropped() {
     let pipe = Pipe::new(shared_kafka(), "shadow", 1);
     let shadow = sidecar(&pipe, "shadow");
     let running = shadow.start();
     send(&pipe, &["a", "b", "a", "none"]);
-    assert_told(&running, "shadow");
+    assert_reported(&running, "shadow");
     running.kill9();
     let running = shadow.start();
     send(&pipe, &["b", "c"]);
@@ -69,7 +69,7 @@ fn shadow_forwards_everything_and_marks_what_it_would_have_left_out() {
     let (duplicate, missing) = (Some("duplicate".to_owned()), Some("missing_id".to_owned()));
     assert_eq!(marked, [None, None, duplicate.clone(), missing, duplicate, None]);
     assert_eq!((running.outcome("duplicate"), running.outcome("forwarded")), (1, 1));
-    // Unmarked, and behind the record's own headers.
+    // Records without a mark are unchanged. Marks follow the record's own headers.
     let raw = pipe.kafka.records(&pipe.raw, Isolation::Committed);
     for (raw, clean) in raw.iter().zip(records(&pipe)) {
         assert_eq!((&raw.key, &raw.value, raw.timestamp_ms), (&clean.key, &clean.value, clean.timestamp_ms));
@@ -86,7 +86,7 @@ fn shadow_forwards_everything_and_marks_what_it_would_have_left_out() {
     assert!(pipe.kafka.partitions(&format!("{}.again", pipe.raw)) > 0);
     assert!(pipe.kafka.records(&format!("{}.again", pipe.raw), Isolation::Committed).is_empty());
     assert_eq!(running.stop(), Some(0), "{}", running.text());
-    // The ids were remembered all the while.
+    // The window contains all ids.
     let running = sidecar(&pipe, "drop").start();
     send(&pipe, &["a", "c", "none", "d"]);
     assert_eq!(clean(&pipe)[6..], ["d"]);
@@ -102,7 +102,7 @@ fn bypass_forwards_everything_unchanged_and_loses_no_offset() {
     let bypass = sidecar(&pipe, "bypass");
     let running = bypass.start();
     send(&pipe, &["a", "c", "none"]);
-    assert_told(&running, "bypass");
+    assert_reported(&running, "bypass");
     running.kill9();
     let running = bypass.start();
     send(&pipe, &["c", "a"]);
@@ -110,7 +110,7 @@ fn bypass_forwards_everything_unchanged_and_loses_no_offset() {
     assert!(records(&pipe).iter().all(|record| reason(record).is_none()));
     assert_eq!(running.outcome("bypassed"), 2);
     assert_eq!(running.stop(), Some(0), "{}", running.text());
-    // What was known before is known again; what came meanwhile is not.
+    // Ids from before are in the window. Ids that arrived meanwhile are not.
     let running = sidecar(&pipe, "drop").start();
     send(&pipe, &["a", "b", "c", "c"]);
     assert_eq!(clean(&pipe)[7..], ["c"]);

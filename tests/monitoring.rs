@@ -1,5 +1,5 @@
-//! A real Prometheus scrapes a real dedupd with the committed configuration: everything that the dashboard and
-//! the alerts ask has an answer, and no alert fires while all is well.
+//! A real Prometheus scrapes a real dedupd with the committed configuration: every query of the dashboard and the
+//! alerts returns data, and no alert fires on a healthy instance.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -11,8 +11,8 @@ mod support;
 
 #[path = "deploy/programs.rs"]
 mod programs;
-#[path = "deploy/questions.rs"]
-mod questions;
+#[path = "deploy/queries.rs"]
+mod queries;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -22,19 +22,19 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use programs::{program, promtool, said, text};
-use questions::Workload;
+use programs::{printed, program, promtool, text};
+use queries::Workload;
 use support::{Pipe, child, ports::free_port, shared_kafka, wait_until};
 
 const PARTITIONS: usize = 3;
 const SOON: Duration = Duration::from_mins(1);
-/// Deleted from partition 0 before dedupd starts, as retention does.
+/// Records deleted from partition 0 before dedupd starts, as retention does.
 const DELETED: i64 = 50;
 
-/// What has no answer while all is well.
-const SILENT: [(&str, &str); 1] = [("annotation \"Alerts\"", "no alert fires")];
+/// Queries without data on a healthy instance.
+const EMPTY: [(&str, &str); 1] = [("annotation \"Alerts\"", "no alert fires")];
 
-/// A Prometheus that scrapes one target every second; killed when dropped.
+/// A Prometheus that scrapes one target every second. It is killed when dropped.
 struct Prometheus {
     child: Child,
     url: String,
@@ -42,7 +42,7 @@ struct Prometheus {
 }
 
 impl Prometheus {
-    /// With the committed configuration, of which only the target and the intervals are others.
+    /// Starts it with the committed configuration, except for the target and the intervals.
     fn start(target: u16) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let mut config = text("config/prometheus.yml");
@@ -69,35 +69,35 @@ impl Prometheus {
         Self { child: child::spawn(command), url: format!("http://{address}"), dir }
     }
 
-    /// The samples that an expression has now; the error is what Prometheus says.
-    fn ask(&self, expr: &str) -> Result<Vec<Value>, String> {
+    /// The current samples of an expression, or the error of Prometheus.
+    fn query(&self, expr: &str) -> Result<Vec<Value>, String> {
         let output = promtool(self.dir.path(), &["query", "instant", "--format=json", &self.url, expr]);
         if !output.status.success() {
-            return Err(said(&output));
+            return Err(printed(&output));
         }
         Ok(serde_json::from_slice(&output.stdout).expect("promtool prints JSON"))
     }
 
-    /// Fails unless a comparison holds, for one sample.
+    /// Panics unless a comparison holds for one sample.
     fn holds(&self, comparison: &str) {
-        let samples = self.ask(comparison).unwrap_or_else(|said| panic!("{comparison}: {said}"));
+        let samples = self.query(comparison).unwrap_or_else(|error| panic!("{comparison}: {error}"));
         let left = comparison.rsplitn(3, ' ').last().unwrap_or(comparison);
-        assert_eq!(samples.len(), 1, "{comparison} does not hold; {left} is {:?}", self.ask(left));
+        assert_eq!(samples.len(), 1, "{comparison} does not hold; {left} is {:?}", self.query(left));
     }
 
     /// Waits until a comparison holds.
     fn wait_for(&self, comparison: &str) {
-        wait_until(comparison, SOON, || self.ask(comparison).ok().filter(|samples| samples.len() == 1));
+        wait_until(comparison, SOON, || self.query(comparison).ok().filter(|samples| samples.len() == 1));
     }
 
-    /// Waits until it scrapes.
+    /// Waits until it scrapes the target.
     fn wait_scraping(&self) {
-        let up = || self.ask("up{job=\"dedupd\"} == 1").ok().filter(|samples| samples.len() == 1);
+        let up = || self.query("up{job=\"dedupd\"} == 1").ok().filter(|samples| samples.len() == 1);
         let log = self.dir.path().join("log");
         let start = dedupd::clock::monotonic();
         while up().is_none() {
-            let waits = start.elapsed() < SOON;
-            assert!(waits, "Prometheus does not scrape:\n{}", fs::read_to_string(&log).unwrap_or_default());
+            let in_time = start.elapsed() < SOON;
+            assert!(in_time, "Prometheus does not scrape:\n{}", fs::read_to_string(&log).unwrap_or_default());
         }
     }
 }
@@ -113,7 +113,7 @@ fn number(sample: &Value) -> f64 {
     sample["value"][1].as_str().expect("a number as text").parse().expect("a number")
 }
 
-/// The body of the metrics page, to `promtool check metrics`.
+/// Runs `promtool check metrics` on the body of the metrics page.
 fn check_metrics(page: &str) {
     let (_, body) = page.split_once("\r\n\r\n").expect("a body");
     let mut lint = Command::new(program("promtool"))
@@ -125,22 +125,22 @@ fn check_metrics(page: &str) {
         .unwrap();
     lint.stdin.take().unwrap().write_all(body.as_bytes()).unwrap();
     let output = lint.wait_with_output().unwrap();
-    assert!(output.status.success() && said(&output).is_empty(), "{}", said(&output));
+    assert!(output.status.success() && printed(&output).is_empty(), "{}", printed(&output));
 }
 
-/// Asks until there is an answer with a number in it. A question that Prometheus does not understand fails at once.
-fn answered(prometheus: &Prometheus, question: &Workload) {
-    wait_until(&format!("an answer to {}: {}", question.by, question.expr), SOON, || {
-        let samples = prometheus.ask(&question.expr).unwrap_or_else(|said| panic!("{question:?}: {said}"));
+/// Waits until a query returns a number. Panics if the query is invalid.
+fn wait_for_data(prometheus: &Prometheus, query: &Workload) {
+    wait_until(&format!("data of {}: {}", query.by, query.expr), SOON, || {
+        let samples = prometheus.query(&query.expr).unwrap_or_else(|error| panic!("{query:?}: {error}"));
         samples.iter().any(|sample| !number(sample).is_nan()).then_some(())
     });
 }
 
-/// The panels about kinds need one.
+/// The panels about kinds require at least one.
 const KIND: &str = "[[kinds]]\nname = \"rare\"\nfrom = \"header:kind\"\nvalues = [\"rare\"]\n";
 
 #[test]
-fn dashboard_and_alerts_are_answered_by_a_real_prometheus() {
+fn a_real_prometheus_has_data_for_dashboard_and_alerts() {
     let kafka = shared_kafka();
     let pipe = Pipe::new(kafka, "monitoring", PARTITIONS);
     let load = pipe.load(PARTITIONS, 400);
@@ -149,7 +149,7 @@ fn dashboard_and_alerts_are_answered_by_a_real_prometheus() {
     let dedupd = pipe
         .sidecar("a")
         .with_file(KIND)
-        // So short that filters are filled and asked, so long that no copy of the load is too old.
+        // So short that filters are used, so long that no copy of the load is outside of the window.
         .with("DEDUPD_WINDOW__EXACT", "2s")
         .with("DEDUPD_WINDOW__BLOOM", "10m")
         .start();
@@ -157,36 +157,36 @@ fn dashboard_and_alerts_are_answered_by_a_real_prometheus() {
     let prometheus = Prometheus::start(dedupd.port);
     prometheus.wait_scraping();
 
-    let silent: BTreeSet<&str> = SILENT.iter().map(|(by, _)| *by).collect();
-    let questions = questions::of_the_dashboard();
-    for question in questions.iter().filter(|question| !silent.contains(question.by.as_str())) {
-        answered(&prometheus, question);
+    let empty: BTreeSet<&str> = EMPTY.iter().map(|(by, _)| *by).collect();
+    let queries = queries::of_the_dashboard();
+    for query in queries.iter().filter(|query| !empty.contains(query.by.as_str())) {
+        wait_for_data(&prometheus, query);
     }
-    for (by, why) in SILENT {
-        let question = questions.iter().find(|question| question.by == by).expect("a question of that name");
-        assert_eq!(prometheus.ask(&question.expr), Ok(Vec::new()), "{by}: {why}");
+    for (by, why) in EMPTY {
+        let query = queries.iter().find(|query| query.by == by).expect("a query with that name");
+        assert_eq!(prometheus.query(&query.expr), Ok(Vec::new()), "{by}: {why}");
     }
-    // What an alert compares is there, so its silence means something.
-    for rule in questions::of_the_alerts() {
-        assert_eq!(prometheus.ask(&rule.expr), Ok(Vec::new()), "{} would fire", rule.by);
-        for selector in questions::selectors(&rule.expr) {
-            answered(&prometheus, &Workload { by: rule.by.clone(), expr: selector.metric });
+    // The metrics of each alert have data, so an alert without samples does not fire.
+    for rule in queries::of_the_alerts() {
+        assert_eq!(prometheus.query(&rule.expr), Ok(Vec::new()), "{} would fire", rule.by);
+        for selector in queries::selectors(&rule.expr) {
+            wait_for_data(&prometheus, &Workload { by: rule.by.clone(), expr: selector.metric });
         }
     }
-    figures_are_those_of_the_pipe(&prometheus);
+    assert_figures(&prometheus);
     check_metrics(&dedupd.get("/metrics").expect("the metrics page"));
 
     load.finish();
     pipe.wait_caught_up(PARTITIONS, SOON);
     prometheus.wait_for("sum(dedupd_lag_records) == 0");
     pipe.assert_exactly_once();
-    retention_is_followed(&prometheus, &pipe);
+    assert_retention(&prometheus, &pipe);
     assert_eq!(dedupd.stop(), Some(0));
-    // The committed rules are at work; it takes two minutes more until this one fires.
+    // The committed rules are active. This alert fires after two more minutes.
     prometheus.wait_for("ALERTS{alertname=\"DedupdDown\", alertstate=\"pending\"} == 1");
 }
 
-fn figures_are_those_of_the_pipe(prometheus: &Prometheus) {
+fn assert_figures(prometheus: &Prometheus) {
     prometheus.holds("dedupd_ready == 1");
     prometheus.holds(&format!("dedupd_partitions{{state=\"running\"}} == {PARTITIONS}"));
     prometheus.holds("dedupd_group_unassigned_partitions == 0");
@@ -208,10 +208,10 @@ fn figures_are_those_of_the_pipe(prometheus: &Prometheus) {
     prometheus.holds(&format!("{share} < 0.4"));
 }
 
-/// Within the time in which dedupd asks again.
-fn retention_is_followed(prometheus: &Prometheus, pipe: &Pipe<'_>) {
+/// The metrics follow retention within the refresh interval of dedupd.
+fn assert_retention(prometheus: &Prometheus, pipe: &Pipe<'_>) {
     let (_, end) = pipe.kafka.watermarks(&pipe.raw, 1);
-    // No lag may have been scraped before dedupd learned of the newest records.
+    // A sample may be older than the newest records.
     prometheus.wait_for(&format!("dedupd_raw_retained_records{{partition=\"1\"}} == {end}"));
     pipe.kafka.delete_records(&pipe.raw, 1, DELETED);
     prometheus.wait_for(&format!("dedupd_raw_start_offset{{partition=\"1\"}} == {DELETED}"));

@@ -1,5 +1,5 @@
-//! The group's offset against the state and the log, on a real Apache Kafka: lost, set back, out of the log,
-//! pointing at records that compaction has taken.
+//! Committed offsets that do not match the state or the log, on a real Apache Kafka: lost, rewound, outside of the
+//! log, or at compacted records.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -30,7 +30,7 @@ fn leaving(pipe: &Pipe<'_>) -> Sidecar {
     pipe.sidecar("a").with("DEDUPD_GROUP__STATIC_MEMBERSHIP", "false")
 }
 
-/// Records n with the ids of `ids`, in order.
+/// Numbered records with these ids, in order.
 fn numbered(ids: impl IntoIterator<Item = usize>) -> Vec<Draft> {
     ids.into_iter()
         .enumerate()
@@ -57,7 +57,7 @@ fn set_offset(pipe: &Pipe<'_>, offset: i64) {
     pipe.kafka.commit_offset(&pipe.group(), &pipe.raw, 0, offset);
 }
 
-/// It ends with code 6 and says all of this.
+/// Asserts that it ends with exit code 6 and that its log contains all words.
 fn assert_stopped(sidecar: &Sidecar, words: &[&str]) {
     let running = sidecar.start();
     let ended = running.wait(LIMIT).code();
@@ -68,7 +68,7 @@ fn assert_stopped(sidecar: &Sidecar, words: &[&str]) {
 }
 
 #[test]
-fn a_group_without_offsets_goes_on_where_the_state_stands() {
+fn a_group_without_offsets_continues_at_the_end_of_the_state() {
     for keeps_local in [true, false] {
         let (pipe, sidecar) = processed(&format!("group-deleted-{keeps_local}"));
         pipe.kafka.delete_group(&pipe.group());
@@ -86,7 +86,7 @@ fn a_group_without_offsets_goes_on_where_the_state_stands() {
 }
 
 #[test]
-fn a_group_set_back_stops_the_process_by_default() {
+fn a_rewound_group_stops_the_process_by_default() {
     let (pipe, sidecar) = processed("rewind-stop");
     set_offset(&pipe, 30);
     // The last block of the state ends with the last new id: everything after it repeats one.
@@ -109,7 +109,7 @@ fn a_group_set_back_stops_the_process_by_default() {
 }
 
 #[test]
-fn a_group_set_back_after_a_kill_to_where_it_last_was_is_noticed() {
+fn a_group_rewound_by_one_transaction_after_a_kill_is_detected() {
     let pipe = Pipe::new(kafka(), "rewind-kill", 1);
     let sidecar = leaving(&pipe);
     let running = sidecar.start();
@@ -117,17 +117,17 @@ fn a_group_set_back_after_a_kill_to_where_it_last_was_is_noticed() {
         pipe.kafka.send(&pipe.raw, &numbered(part));
         pipe.wait_caught_up(1, LIMIT);
     }
-    // The store writes behind; what was not written does not survive a kill.
+    // The store writes asynchronously. Unwritten data does not survive a kill.
     std::thread::sleep(Duration::from_secs(2));
     running.kill9();
-    // What the local state is sure of ends here: the transaction after it was the last.
+    // The confirmed part of the local state ends here, before the last transaction.
     set_offset(&pipe, 20);
     assert_stopped(&sidecar, &["is 20,", "was rewound"]);
     assert_eq!(pipe.kafka.texts(&pipe.clean).len(), 30);
 }
 
 #[test]
-fn a_group_set_back_can_skip_what_was_committed() {
+fn a_rewound_group_can_skip_committed_records() {
     let (pipe, sidecar) = processed("rewind-skip");
     set_offset(&pipe, 30);
     let skipping = sidecar.clone().with("DEDUPD_GROUP__ON_REWIND", "skip");
@@ -141,7 +141,7 @@ fn a_group_set_back_can_skip_what_was_committed() {
 }
 
 #[test]
-fn a_group_set_back_can_write_again_what_was_committed() {
+fn a_rewound_group_can_reemit_committed_records() {
     let (pipe, sidecar) = processed("rewind-reemit");
     set_offset(&pipe, 30);
     through(&pipe, &sidecar.clone().with("DEDUPD_GROUP__ON_REWIND", "reemit"));
@@ -154,7 +154,7 @@ fn a_group_set_back_can_write_again_what_was_committed() {
     let expected = [firsts(0), firsts(30)].concat();
     assert_eq!(expected.len(), 60 + 30);
     assert_eq!(pipe.kafka.texts(&pipe.clean), expected);
-    // The state tells one consistent story afterwards, from the disk and from the state topic.
+    // The state is consistent afterwards, from the disk and from the state topic.
     for keeps_local in [true, false] {
         if !keeps_local {
             std::fs::remove_dir_all(&sidecar.state_dir).unwrap();
@@ -166,7 +166,7 @@ fn a_group_set_back_can_write_again_what_was_committed() {
 }
 
 #[test]
-fn an_offset_that_retention_has_passed_stops_the_process() {
+fn an_offset_below_the_log_start_stops_the_process() {
     let (pipe, sidecar) = processed("retention");
     pipe.kafka.send(&pipe.raw, &numbered(100..150));
     pipe.kafka.delete_records(&pipe.raw, 0, 120);
@@ -174,13 +174,13 @@ fn an_offset_that_retention_has_passed_stops_the_process() {
     assert_stopped(&sidecar, &words);
     std::fs::remove_dir_all(&sidecar.state_dir).unwrap();
     assert_stopped(&sidecar, &words);
-    // What the message advises.
+    // The remedy in the message.
     set_offset(&pipe, 120);
     through(&pipe, &sidecar);
     assert_eq!(pipe.kafka.texts(&pipe.clean).len(), 60 + 30);
 }
 
-/// Offsets skipped, and partitions in which that happened.
+/// Number of skipped offsets, and of partitions with skipped offsets.
 fn gap(running: &support::Running) -> (Option<f64>, Option<f64>) {
     let skipped = running.metric("dedupd_gap_offsets_total");
     (skipped, running.metric("dedupd_offset_resets_total{reason=\"gap\"}"))
@@ -196,19 +196,19 @@ fn a_gap_can_be_accepted_and_is_counted() {
     pipe.wait_caught_up(1, LIMIT);
     assert!(running.text().contains("20 offsets skipped (group.on_gap = accept)"), "{}", running.text());
     assert_eq!(gap(&running), (Some(20.0), Some(1.0)));
-    // The window has not suffered.
+    // The window is complete.
     pipe.kafka.send(&pipe.raw, &numbered([5, 59, 120]));
     pipe.wait_caught_up(1, LIMIT);
     assert_eq!((running.outcome("forwarded"), running.outcome("duplicate")), (30, 3));
     assert_eq!(running.stop(), Some(0));
-    // It is the group's offset now: nothing is left to accept, here or elsewhere.
+    // The committed offset is after the gap, so no instance has to accept it again.
     std::fs::remove_dir_all(&sidecar.state_dir).unwrap();
     through(&pipe, &sidecar);
     assert_eq!(pipe.kafka.texts(&pipe.clean).len(), 60 + 30);
 }
 
 #[test]
-fn an_accepted_gap_is_the_groups_offset_before_any_record_comes() {
+fn an_accepted_gap_is_committed_before_any_record_arrives() {
     let (pipe, sidecar) = processed("accepted-idle");
     pipe.kafka.send(&pipe.raw, &numbered(100..150));
     pipe.kafka.delete_records(&pipe.raw, 0, 150);
@@ -240,9 +240,9 @@ fn an_offset_beyond_the_log_can_be_accepted() {
     pipe.assert_exactly_once();
 }
 
-/// Retention passes a partition that is assigned and behind, here because its process is frozen.
+/// Retention deletes unread records of an assigned partition, whose process is frozen.
 #[test]
-fn retention_that_passes_a_running_partition_is_named_with_its_offsets() {
+fn unread_records_deleted_from_a_running_partition_are_reported_with_their_offsets() {
     for accepts in [false, true] {
         let (pipe, sidecar) = processed(&format!("passed-{accepts}"));
         let sidecar = sidecar.with("DEDUPD_GROUP__SESSION_TIMEOUT", "30s");
@@ -250,8 +250,8 @@ fn retention_that_passes_a_running_partition_is_named_with_its_offsets() {
             if accepts { sidecar.with("DEDUPD_GROUP__ON_GAP", "accept").start() } else { sidecar.start() };
         running.wait_running(1, LIMIT);
         running.signal("STOP");
-        // The fetch that is under way at the broker ends empty (fetch.wait.max.ms = 50), and a frozen client
-        // sends no further one: it has read nothing of what is deleted.
+        // The pending fetch at the broker ends empty (fetch.wait.max.ms = 50), and a frozen client sends no
+        // further one: it has not read any of the deleted records.
         std::thread::sleep(Duration::from_secs(1));
         pipe.kafka.send(&pipe.raw, &numbered(100..150));
         pipe.kafka.delete_records(&pipe.raw, 0, 120);
@@ -273,7 +273,7 @@ fn retention_that_passes_a_running_partition_is_named_with_its_offsets() {
 }
 
 #[test]
-fn an_idle_log_that_retention_has_emptied_is_no_gap() {
+fn an_idle_log_emptied_by_retention_is_not_a_gap() {
     let (pipe, sidecar) = processed("emptied");
     pipe.kafka.delete_records(&pipe.raw, 0, 100);
     std::fs::remove_dir_all(&sidecar.state_dir).unwrap();
@@ -285,7 +285,7 @@ fn an_idle_log_that_retention_has_emptied_is_no_gap() {
 }
 
 #[test]
-fn where_nobody_knows_an_offset_the_configuration_decides() {
+fn without_any_offset_group_start_determines_the_start_offset() {
     let pipe = Pipe::new(kafka(), "start", 1);
     pipe.kafka.send(&pipe.raw, &numbered(0..10));
     let sidecar = leaving(&pipe);
@@ -298,11 +298,11 @@ fn where_nobody_knows_an_offset_the_configuration_decides() {
     assert_eq!(pipe.kafka.texts(&pipe.clean), pipe.kafka.texts(&pipe.raw)[10..]);
 }
 
-/// The owner of an id is in the local state, its transaction never was, and compaction takes its record:
-/// the id must come through with its next record.
+/// The owner of an id is in the local state, its transaction was not committed, and its record is compacted away:
+/// the next record with the id must be forwarded.
 #[test]
 #[cfg(feature = "failpoints")]
-fn an_owner_that_compaction_took_before_it_was_committed_owns_nothing() {
+fn an_uncommitted_owner_that_is_compacted_away_owns_nothing() {
     let kafka = kafka();
     let pipe = Pipe::new(kafka, "compacted", 1);
     kafka.alter_topic_config(
@@ -314,7 +314,7 @@ fn an_owner_that_compaction_took_before_it_was_committed_owns_nothing() {
             ("max.compaction.lag.ms", "200"),
         ],
     );
-    kafka.create_topic(&pipe.clean, 1, &[]); // else it would be compacted like raw
+    kafka.create_topic(&pipe.clean, 1, &[]); // otherwise it would be compacted like raw
     let sidecar = pipe.sidecar("a");
     kafka.send(&pipe.raw, &[Draft::id(0, "first").key(b"first")]);
     through(&pipe, &sidecar);

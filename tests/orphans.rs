@@ -1,9 +1,9 @@
-//! Partitions of a group always find an owner, on a real Apache Kafka.
+//! Partitions of a group always get an owner, on a real Apache Kafka.
 //!
-//! With the cooperative protocol a member gives partitions up in one rebalance and they are assigned in the next,
-//! which that member requests. A static member that is killed in between gets its old assignment back without a
-//! rebalance, so nobody requests the next one. The same happens to partitions that are added while all static
-//! members are away. The named points need the `failpoints` feature, with which `make test` builds.
+//! With the cooperative protocol, partitions are revoked from a member in one rebalance and assigned in the next,
+//! which that member requests. A static member that is killed in between gets its old assignment again without a
+//! rebalance, so no member requests the next one. The same happens to partitions that are added while all static
+//! members are down. Failpoints require the `failpoints` feature, which `make test` enables.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -12,7 +12,7 @@
 )]
 #![cfg_attr(
     not(feature = "failpoints"),
-    allow(dead_code, unused_imports, reason = "what the kills use is not there without named points")
+    allow(dead_code, unused_imports, reason = "used only with failpoints")
 )]
 
 mod support;
@@ -26,22 +26,22 @@ use support::{Pipe, Running, shared_kafka, wait_until};
 
 const PARTITIONS: usize = 4;
 const LIMIT: Duration = Duration::from_mins(1);
-/// From the restart of the last member to the moment in which every partition runs.
-const OWNED: Duration = Duration::from_secs(25);
-/// For how long that has to last: in the middle of a rebalance the old owner may still run everything.
+/// Maximum time from the restart of the last member until every partition is running.
+const OWNED_WITHIN: Duration = Duration::from_secs(25);
+/// How long this must last: during a rebalance the old owner may still run all partitions.
 const STAYS: Duration = Duration::from_secs(3);
-/// Rounds at the same time, each with a group of its own.
-const LANES: usize = 5;
+/// Number of parallel rounds, each with its own group.
+const PARALLEL: usize = 5;
 
 fn running_partitions(process: &Running) -> f64 {
     process.metric("dedupd_partitions{state=\"running\"}").unwrap_or(0.0)
 }
 
-/// How long it took until every partition runs in one of these, and stays; `None` when it did not happen in time.
+/// The time until all partitions are running in these members and stay running, `None` if that took too long.
 fn owned(members: &[&Running], partitions: usize) -> Option<Duration> {
     let began = monotonic();
     let mut since = None;
-    while began.elapsed() < OWNED + STAYS {
+    while began.elapsed() < OWNED_WITHIN + STAYS {
         let running: f64 = members.iter().map(|member| running_partitions(member)).sum();
         since = if running >= partitions as f64 { since.or_else(|| Some(began.elapsed())) } else { None };
         if since.is_some_and(|since| began.elapsed().saturating_sub(since) > STAYS) {
@@ -52,7 +52,7 @@ fn owned(members: &[&Running], partitions: usize) -> Option<Duration> {
     None
 }
 
-/// One kill: of which member, at which passing of which point, and whether the other one is killed too.
+/// One kill: the member, the failpoint, how often it is reached before, and whether the other member is killed too.
 #[derive(Debug, Clone, Copy)]
 struct Kill {
     first: bool,
@@ -67,8 +67,8 @@ impl Kill {
     }
 }
 
-/// The second member joins a group in which the first one has everything. The last two differ little from others, and
-/// are left out unless `DEDUPD_KILLS` asks for more.
+/// The second member joins a group in which the first one owns all partitions. The last two are similar to others, and
+/// run only with a higher `DEDUPD_KILLS`.
 #[cfg(feature = "failpoints")]
 const KILLS: [Kill; 10] = [
     Kill::of(true, "after_revoke", 1, false),
@@ -110,7 +110,7 @@ fn round(number: usize, kill: Kill) -> Result<Duration, String> {
         let shares = [running_partitions(&members[0]), running_partitions(&members[1])];
         let ready = [members[0].is_ready(), members[1].is_ready()];
         return Err(format!(
-            "{kill:?}: after {OWNED:?} the members run {shares:?} partitions, ready {ready:?}"
+            "{kill:?}: after {OWNED_WITHIN:?} the members run {shares:?} partitions, ready {ready:?}"
         ));
     };
     pipe.wait_caught_up(PARTITIONS, LIMIT);
@@ -126,7 +126,7 @@ fn a_kill_at_any_step_of_a_rebalance_leaves_no_partition_without_an_owner() {
     let waiting: Mutex<VecDeque<_>> = Mutex::new((0..kills).map(|n| (n, KILLS[n % KILLS.len()])).collect());
     let failed = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
-        for _ in 0..LANES {
+        for _ in 0..PARALLEL {
             scope.spawn(|| {
                 loop {
                     let Some((number, kill)) = waiting.lock().unwrap().pop_front() else { return };
@@ -143,16 +143,16 @@ fn a_kill_at_any_step_of_a_rebalance_leaves_no_partition_without_an_owner() {
 }
 
 #[test]
-fn partitions_that_are_added_while_the_only_member_is_away_get_an_owner() {
+fn partitions_that_are_added_while_the_only_member_is_down_get_an_owner() {
     let pipe = Pipe::new(shared_kafka(), "added", 2);
-    // Longer than the member is away on the slowest machine: a member whose session has ended joins as a new one, and
-    // then nothing has to be forced.
+    // Longer than the member is down on the slowest machine: a member whose session has expired joins as a new one,
+    // which causes a rebalance by itself.
     let sidecar = pipe.sidecar("a").with("DEDUPD_GROUP__SESSION_TIMEOUT", "45s");
     let load = pipe.load(2, 300);
     let member = sidecar.start();
     member.wait_running(2, LIMIT);
     load.more(300);
-    // Only for a group that has read raw before are the other topics grown at a start.
+    // At a start, partitions are added to the other topics only for a group that has committed offsets.
     wait_until("a commit", LIMIT, || (member.outcome("forwarded") > 0).then_some(()));
     member.kill9();
     pipe.kafka.grow_topic(&pipe.raw, PARTITIONS);
@@ -162,7 +162,7 @@ fn partitions_that_are_added_while_the_only_member_is_away_get_an_owner() {
     let took = owned(&[&member], PARTITIONS);
     load.more(600);
     load.finish();
-    assert!(took.is_some(), "{} partitions run after {OWNED:?}", running_partitions(&member));
+    assert!(took.is_some(), "{} partitions run after {OWNED_WITHIN:?}", running_partitions(&member));
     println!("every partition runs after {took:?}");
     assert!(member.metric("dedupd_forced_rebalances_total") >= Some(1.0), "{}", member.text());
     for settled in ["dedupd_group_unassigned_partitions", "dedupd_group_lag_records{partition=\"3\"}"] {

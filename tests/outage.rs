@@ -1,4 +1,4 @@
-//! A broker that does not answer, answers late, or goes away, on a real Apache Kafka behind a proxy.
+//! A broker that does not answer, answers late or is unavailable: a real Apache Kafka behind a proxy.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -12,21 +12,21 @@ mod support;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use support::proxy::Way;
+use support::proxy::Direction;
 use support::{Isolation, Kafka, Load, Pipe, Proxy, Running, api, shared_kafka, wait_until};
 
 const PARTITIONS: usize = 4;
 const LIMIT: Duration = Duration::from_mins(1);
 const UNKNOWN: &str = "dedupd_transactions_total{result=\"unknown\"}";
 
-/// The shared broker has one proxy: its tests take turns.
+/// The shared broker has one proxy, which one test at a time can use.
 fn shared_proxy() -> (MutexGuard<'static, ()>, Proxy) {
-    static TURN: Mutex<()> = Mutex::new(());
-    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    (turn, shared_kafka().proxy())
+    static LOCK: Mutex<()> = Mutex::new(());
+    let guard = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+    (guard, shared_kafka().proxy())
 }
 
-/// A sidecar at work behind the proxy, under load.
+/// A running sidecar behind the proxy, under load.
 fn working(pipe: &Pipe<'_>, proxy: &Proxy) -> (Running, Load) {
     let mut sidecar = pipe.sidecar("a");
     sidecar.bootstrap = proxy.bootstrap();
@@ -37,7 +37,7 @@ fn working(pipe: &Pipe<'_>, proxy: &Proxy) -> (Running, Load) {
     (running, load)
 }
 
-/// The sidecar goes on, catches up, and ends as told; everything is there once.
+/// The sidecar continues, catches up and is ready, and every record is forwarded exactly once.
 fn assert_recovered(pipe: &Pipe<'_>, running: &Running, load: Load) {
     load.more(1_000);
     load.finish();
@@ -51,25 +51,25 @@ fn wait_unknown(running: &Running, more_than: f64) -> f64 {
 }
 
 #[test]
-fn a_commit_without_an_answer_is_settled_both_ways() {
-    let (_turn, proxy) = shared_proxy();
+fn a_commit_without_an_answer_is_resolved_for_both_outcomes() {
+    let (_guard, proxy) = shared_proxy();
     let pipe = Pipe::new(shared_kafka(), "lost-commits", PARTITIONS);
     let (running, load) = working(&pipe, &proxy);
-    // Lost once or twice: the client asks again on a new connection.
+    // Two lost answers: the client retries on a new connection.
     for round in 1..=3 {
         proxy.drop_responses(api::END_TXN, 2);
-        proxy.wait_struck(Way::Response, api::END_TXN, 2 * round, LIMIT);
+        proxy.wait_hits(Direction::Response, api::END_TXN, 2 * round, LIMIT);
         load.more(500);
     }
-    // Lost until it gives up: the transaction is committed, and only the group's offset says so.
+    // Answers are lost until the client gives up: the transaction is committed, and only the committed offset shows it.
     let clean = |isolation| pipe.kafka.records(&pipe.clean, isolation).len();
     let forwarded = || running.outcome("forwarded") + running.outcome("retry");
     proxy.drop_responses(api::END_TXN, usize::MAX);
     let count = wait_unknown(&running, running.metric(UNKNOWN).unwrap());
     proxy.heal();
     load.more(1_000);
-    // The request lost until it gives up: a new producer aborts the transaction. What an open one holds
-    // looks the same, so nothing may be open while that is counted.
+    // Requests are lost until the client gives up: a new producer aborts the transaction. Records of an open
+    // transaction look the same, so no transaction may be open while they are counted.
     let aborted = || clean(Isolation::Uncommitted) - clean(Isolation::Committed);
     load.finish();
     pipe.wait_caught_up(PARTITIONS, LIMIT);
@@ -79,22 +79,22 @@ fn a_commit_without_an_answer_is_settled_both_ways() {
     let count = wait_unknown(&running, count);
     proxy.heal();
     load.more(1_000);
-    // The request held until long after it gave up: it must not end a later transaction.
+    // Requests are held until long after the client gave up: they must not end a later transaction.
     proxy.hold_requests(api::END_TXN, 2, Duration::from_secs(8));
     wait_unknown(&running, count);
     proxy.heal();
     load.more(3_000);
     assert_recovered(&pipe, &running, load);
-    let committed_in_silence = clean(Isolation::Committed) as u64 - forwarded();
+    let unreported_commits = clean(Isolation::Committed) as u64 - forwarded();
     let aborted = aborted();
-    println!("{committed_in_silence} records committed in silence, {aborted} aborted");
-    assert!(committed_in_silence > 0, "no lost answer belonged to a commit");
+    println!("{unreported_commits} records committed without an answer, {aborted} aborted");
+    assert!(unreported_commits > 0, "no lost answer belonged to a commit");
     assert!(aborted > before, "no lost request left an aborted transaction");
 }
 
 #[test]
-fn any_lost_answer_or_request_is_survived() {
-    let (_turn, proxy) = shared_proxy();
+fn lost_answers_and_requests_lose_no_records() {
+    let (_guard, proxy) = shared_proxy();
     let pipe = Pipe::new(shared_kafka(), "lost-answers", PARTITIONS);
     let (running, load) = working(&pipe, &proxy);
     let seed = std::env::var("DEDUPD_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(20_261_121);
@@ -109,14 +109,14 @@ fn any_lost_answer_or_request_is_survived() {
         api::FETCH,
         api::HEARTBEAT,
     ];
-    for way in [Way::Response, Way::Request] {
+    for direction in [Direction::Response, Direction::Request] {
         for kind in kinds {
-            let (times, before) = (random.usize(1..4), proxy.struck(way, kind));
-            match way {
-                Way::Response => proxy.drop_responses(kind, times),
-                Way::Request => proxy.drop_requests(kind, times),
+            let (times, before) = (random.usize(1..4), proxy.hits(direction, kind));
+            match direction {
+                Direction::Response => proxy.drop_responses(kind, times),
+                Direction::Request => proxy.drop_requests(kind, times),
             }
-            proxy.wait_struck(way, kind, before + 1, LIMIT);
+            proxy.wait_hits(direction, kind, before + 1, LIMIT);
             load.more(random.u64(100..1_000));
             if random.bool() {
                 proxy.cut_all();
@@ -133,16 +133,16 @@ fn any_lost_answer_or_request_is_survived() {
 }
 
 #[test]
-fn a_member_whose_join_was_not_answered_comes_back() {
-    let (_turn, proxy) = shared_proxy();
+fn a_member_whose_join_was_not_answered_rejoins() {
+    let (_guard, proxy) = shared_proxy();
     let pipe = Pipe::new(shared_kafka(), "lost-join", PARTITIONS);
     let (running, load) = working(&pipe, &proxy);
     proxy.drop_responses(api::JOIN_GROUP, 1);
     // Another member makes the first one join again.
     let other = pipe.sidecar("b").start();
-    proxy.wait_struck(Way::Response, api::JOIN_GROUP, 1, LIMIT);
+    proxy.wait_hits(Direction::Response, api::JOIN_GROUP, 1, LIMIT);
     let share = |process: &Running| process.metric("dedupd_partitions{state=\"running\"}").unwrap_or(0.0);
-    wait_until("both to work", LIMIT, || {
+    wait_until("both to run partitions", LIMIT, || {
         let shares = [share(&running), share(&other)];
         (shares.iter().sum::<f64>() == PARTITIONS as f64 && shares.iter().all(|share| *share > 0.0))
             .then_some(())
@@ -154,8 +154,8 @@ fn a_member_whose_join_was_not_answered_comes_back() {
 }
 
 #[test]
-fn late_answers_change_nothing() {
-    let (_turn, proxy) = shared_proxy();
+fn late_answers_lose_no_records() {
+    let (_guard, proxy) = shared_proxy();
     let pipe = Pipe::new(shared_kafka(), "late-answers", PARTITIONS);
     let (running, load) = working(&pipe, &proxy);
     let given_up = || {
@@ -163,13 +163,13 @@ fn late_answers_change_nothing() {
         Some(aborted + running.metric(UNKNOWN)?)
     };
     for kind in [api::TXN_OFFSET_COMMIT, api::PRODUCE] {
-        // Once: the client asks again elsewhere. For as long as it has patience: it gives up.
+        // One late answer: the client retries. All answers late: the client gives up.
         proxy.hold_responses(kind, 1, Duration::from_secs(3));
-        proxy.wait_struck(Way::Response, kind, 1, LIMIT);
+        proxy.wait_hits(Direction::Response, kind, 1, LIMIT);
         load.more(500);
         let before = given_up().unwrap();
         proxy.hold_responses(kind, usize::MAX, Duration::from_secs(7));
-        wait_until("it to give up", LIMIT, || given_up().filter(|count| *count > before));
+        wait_until("an abandoned transaction", LIMIT, || given_up().filter(|count| *count > before));
         proxy.heal();
         load.more(500);
     }
@@ -177,15 +177,15 @@ fn late_answers_change_nothing() {
 }
 
 #[test]
-fn an_unreachable_broker_is_waited_for_alive_but_not_ready() {
-    let (_turn, proxy) = shared_proxy();
+fn with_an_unreachable_broker_the_process_is_alive_but_not_ready() {
+    let (_guard, proxy) = shared_proxy();
     let pipe = Pipe::new(shared_kafka(), "unreachable", PARTITIONS);
     let (running, load) = working(&pipe, &proxy);
     proxy.refuse(true);
     proxy.cut_all();
     wait_until("it to be not ready", LIMIT, || (!running.is_ready()).then_some(()));
     let sent = load.sent();
-    // Ten seconds by the load's own clock: longer than the session and the transaction timeout.
+    // Ten seconds of load: longer than the session timeout and the transaction timeout.
     wait_until("ten seconds of load", LIMIT, || (load.sent() > sent + 30_000).then_some(()));
     assert_eq!(running.ended(), None, "{}", running.text());
     assert!(running.get("/livez").unwrap().starts_with("HTTP/1.1 200"));
@@ -197,9 +197,9 @@ fn an_unreachable_broker_is_waited_for_alive_but_not_ready() {
     assert_eq!(running.stop(), Some(0), "{}", running.text());
 }
 
-/// Restarts the broker under load: at once, and when the open transaction has timed out.
+/// Restarts the broker under load: immediately, and after the open transaction has timed out.
 fn restarts(name: &str, down: impl Fn(&Kafka)) {
-    // As brokers have it: timed out transactions are looked for every ten seconds.
+    // The default of brokers: they check for timed-out transactions every ten seconds.
     let kafka =
         Kafka::start_with(&[("transaction.abort.timed.out.transaction.cleanup.interval.ms", "10000")]);
     let pipe = Pipe::new(&kafka, name, PARTITIONS);
@@ -208,11 +208,11 @@ fn restarts(name: &str, down: impl Fn(&Kafka)) {
     let load = pipe.load(PARTITIONS, 2_000);
     for pause in [Duration::ZERO, Duration::from_secs(7)] {
         load.more(2_000);
-        // Transactions follow one another when the broker goes.
+        // Transactions are running when the broker stops.
         let before = running.outcome("forwarded");
         wait_until("commits", LIMIT, || (running.outcome("forwarded") > before).then_some(()));
         down(&kafka);
-        std::thread::sleep(pause); // beyond the transaction timeout of 5 s, or not
+        std::thread::sleep(pause); // zero, or longer than the transaction timeout of 5 s
         kafka.restart();
         running.wait_ready(LIMIT);
         assert!(running.get("/livez").unwrap().starts_with("HTTP/1.1 200"));
@@ -222,11 +222,11 @@ fn restarts(name: &str, down: impl Fn(&Kafka)) {
 }
 
 #[test]
-fn clean_restarts_of_the_broker_are_survived() {
+fn clean_restarts_of_the_broker_lose_no_records() {
     restarts("broker-stops", Kafka::stop);
 }
 
 #[test]
-fn kills_of_the_broker_are_survived() {
+fn kills_of_the_broker_lose_no_records() {
     restarts("broker-killed", Kafka::kill9);
 }

@@ -1,5 +1,5 @@
-//! Topics that are deleted and created again under the same name, on a real Apache Kafka. To a client a name
-//! is the topic: it would silently go on.
+//! Topics that are deleted and recreated with the same name, on a real Apache Kafka. A client identifies a topic by
+//! its name, so it would continue without an error.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -19,7 +19,7 @@ fn ids(prefix: &str, count: usize) -> Vec<Draft> {
     (0..count).map(|n| Draft::id(0, &format!("{prefix}-{n}"))).collect()
 }
 
-/// One partition, ten records through, still running.
+/// A running sidecar that has processed ten records of one partition.
 fn running(name: &str) -> (Pipe<'static>, Sidecar, Running) {
     let pipe = Pipe::new(shared_kafka(), name, 1);
     let sidecar = pipe.sidecar("a");
@@ -30,12 +30,12 @@ fn running(name: &str) -> (Pipe<'static>, Sidecar, Running) {
     (pipe, sidecar, running)
 }
 
-fn create_anew(pipe: &Pipe<'_>, topic: &str) {
+fn recreate(pipe: &Pipe<'_>, topic: &str) {
     pipe.kafka.delete_topic(topic);
     pipe.kafka.create_topic(topic, 1, &[("retention.ms", "-1")]);
 }
 
-fn assert_named(ended: &Running, topic: &str) {
+fn assert_reported(ended: &Running, topic: &str) {
     assert_eq!(ended.wait(LIMIT).code(), Some(6), "{}", ended.text());
     let last = ended.text().lines().rfind(|line| line.contains("was deleted and")).map(str::to_owned);
     assert!(
@@ -46,23 +46,23 @@ fn assert_named(ended: &Running, topic: &str) {
 }
 
 #[test]
-fn a_raw_topic_that_is_created_again_stops_the_process_until_somebody_decides() {
-    let (pipe, sidecar, running) = running("raw-anew");
-    create_anew(&pipe, &pipe.raw);
-    // More than the old one had: every offset that anybody knows is one of the new topic too.
+fn a_recreated_raw_topic_stops_the_process_until_an_operator_decides() {
+    let (pipe, sidecar, running) = running("raw-recreated");
+    recreate(&pipe, &pipe.raw);
+    // More records than in the old topic: every known offset exists in the new topic too.
     pipe.kafka.send(&pipe.raw, &ids("new", 30));
-    assert_named(&running, &pipe.raw);
-    // The state topic still tells, on whatever host.
+    assert_reported(&running, &pipe.raw);
+    // The state topic contains the topic id, so every host detects it.
     for keeps_local in [true, false] {
         if !keeps_local {
             std::fs::remove_dir_all(&sidecar.state_dir).unwrap();
         }
-        assert_named(&sidecar.start(), &pipe.raw);
+        assert_reported(&sidecar.start(), &pipe.raw);
     }
-    // What the message advises.
+    // The remedy in the message.
     let decided = sidecar
         .with("DEDUPD_GROUP__ID", "another-group")
-        .with("DEDUPD_TOPICS__STATE", "raw-anew.another-state")
+        .with("DEDUPD_TOPICS__STATE", "raw-recreated.another-state")
         .start();
     decided.wait_running(1, LIMIT);
     let new = pipe.kafka.texts(&pipe.raw);
@@ -75,43 +75,43 @@ fn a_raw_topic_that_is_created_again_stops_the_process_until_somebody_decides() 
 }
 
 #[test]
-fn a_clean_topic_that_is_created_again_stops_the_process_and_the_next_goes_on_into_it() {
-    let (pipe, sidecar, running) = running("clean-anew");
-    create_anew(&pipe, &pipe.clean);
-    assert_named(&running, &pipe.clean);
-    let again = sidecar.start();
-    again.wait_running(1, LIMIT);
+fn a_recreated_clean_topic_stops_the_process_and_the_next_start_continues() {
+    let (pipe, sidecar, running) = running("clean-recreated");
+    recreate(&pipe, &pipe.clean);
+    assert_reported(&running, &pipe.clean);
+    let restarted = sidecar.start();
+    restarted.wait_running(1, LIMIT);
     pipe.kafka.send(&pipe.raw, &[Draft::id(0, "old-3"), Draft::id(0, "new-1")]);
     pipe.wait_caught_up(1, LIMIT);
-    assert_eq!(pipe.kafka.texts(&pipe.clean), ["{\"id\":\"new-1\"}"], "{}", again.text());
-    assert_eq!(again.stop(), Some(0));
+    assert_eq!(pipe.kafka.texts(&pipe.clean), ["{\"id\":\"new-1\"}"], "{}", restarted.text());
+    assert_eq!(restarted.stop(), Some(0));
 }
 
 #[test]
-fn a_state_topic_that_is_created_again_stops_the_process_until_somebody_decides() {
-    let (pipe, sidecar, running) = running("state-anew");
-    create_anew(&pipe, &format!("{}.dedupd", pipe.clean));
-    assert_named(&running, &format!("{}.dedupd", pipe.clean));
+fn a_recreated_state_topic_stops_the_process_until_an_operator_decides() {
+    let (pipe, sidecar, running) = running("state-recreated");
+    recreate(&pipe, &format!("{}.dedupd", pipe.clean));
+    assert_reported(&running, &format!("{}.dedupd", pipe.clean));
     let state = format!("{}.dedupd", pipe.clean);
-    assert_named(&sidecar.start(), &state);
-    // What the message advises: the same offset, without what dedupd wrote beside it.
+    assert_reported(&sidecar.start(), &state);
+    // The remedy in the message: the same offset, without the metadata of dedupd.
     pipe.kafka.commit_offset(&pipe.group(), &pipe.raw, 0, 10);
-    let again = sidecar.start();
-    again.wait_running(1, LIMIT);
+    let restarted = sidecar.start();
+    restarted.wait_running(1, LIMIT);
     pipe.kafka.send(&pipe.raw, &[Draft::id(0, "new-1"), Draft::id(0, "old-3"), Draft::id(0, "new-1")]);
     pipe.wait_caught_up(1, LIMIT);
     let clean = pipe.kafka.texts(&pipe.clean);
     assert_eq!(
         clean[10..],
         ["{\"id\":\"new-1\"}", "{\"id\":\"old-3\"}"],
-        "the window is empty: {}",
-        again.text()
+        "the window is not empty: {}",
+        restarted.text()
     );
-    assert_eq!(again.stop(), Some(0));
+    assert_eq!(restarted.stop(), Some(0));
 }
 
 #[test]
-fn a_topic_that_is_deleted_stops_the_process() {
+fn a_deleted_topic_stops_the_process() {
     let (pipe, _, running) = running("deleted");
     pipe.kafka.delete_topic(&pipe.clean);
     assert_eq!(running.wait(LIMIT).code(), Some(6), "{}", running.text());

@@ -1,5 +1,5 @@
-//! Who may come in, on a real Apache Kafka with TLS, SASL and an authorizer: right ones work, wrong ones are told
-//! why, and the documented rights are exactly those needed.
+//! TLS, SASL and authorization on a real Apache Kafka: valid credentials work, invalid ones are reported with the
+//! reason, and the documented permissions are exactly the required ones.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,6 +1,6 @@
-//! The worker through thousands of small histories of crashes and faults, each from a seed.
+//! Runs the worker through thousands of short histories of crashes and faults. Each history follows from a seed.
 //!
-//! `DEDUPD_SIM_SEEDS=n` runs so many seeds, from `DEDUPD_SIM_FROM` on; `DEDUPD_SIM_SEED=n` runs one and logs every call.
+//! `DEDUPD_SIM_SEEDS=n` runs n seeds, starting at `DEDUPD_SIM_FROM`. `DEDUPD_SIM_SEED=n` runs one seed and logs every call.
 #![allow(
     clippy::pedantic,
     clippy::unwrap_used,
@@ -17,19 +17,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use dedupd::metrics::Metrics;
 use dedupd::pipeline::Safeguard;
-use sim::{Counts, FORGOTTEN, Fault, Outcome, Sabotage, Setting, run};
+use sim::{Counts, EVICTED, FORGOTTEN, Fault, Outcome, Sabotage, Setting, run};
 
-/// Seeds of a run that nobody asked more of.
+/// Number of seeds unless `DEDUPD_SIM_SEEDS` is set.
 const SEEDS: u64 = 10_000;
-/// Seeds within which a negative control has to show itself.
+/// Number of seeds within which the audit must detect each sabotage.
 const CONTROL_SEEDS: u64 = 400;
 
-fn asked(name: &str) -> Option<u64> {
+fn variable(name: &str) -> Option<u64> {
     let value = std::env::var(name).ok()?;
-    Some(value.parse().unwrap_or_else(|_| panic!("{name} has to be a number, not {value:?}")))
+    Some(value.parse().unwrap_or_else(|_| panic!("{name} must be a number, not {value:?}")))
 }
 
-/// Runs a seed; a panic in it is a violation as any other.
+/// Runs a seed. A panic counts as a violation.
 fn history(seed: u64, setting: &Setting) -> Outcome {
     catch_unwind(AssertUnwindSafe(|| run(seed, setting))).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
@@ -70,7 +70,7 @@ impl Total {
     }
 }
 
-/// Each thread takes the next seed; what a seed does, it does on one thread.
+/// Runs the seeds on all cores. Each history runs on one thread.
 fn histories(seeds: Range<u64>, sabotage: Sabotage) -> Total {
     let next = AtomicU64::new(seeds.start);
     let take = || {
@@ -102,8 +102,8 @@ fn described(failed: &[(u64, Vec<String>)]) -> String {
 }
 
 #[test]
-fn nothing_is_lost_duplicated_reordered_or_altered_whatever_fails() {
-    if let Some(seed) = asked("DEDUPD_SIM_SEED") {
+fn no_fault_loses_duplicates_reorders_or_alters_a_record() {
+    if let Some(seed) = variable("DEDUPD_SIM_SEED") {
         let log = tracing_subscriber::fmt().without_time().with_ansi(false).with_test_writer();
         log.with_max_level(tracing::Level::TRACE).init();
         let outcome = history(seed, &Setting { sabotage: Sabotage::Nothing, metrics: Metrics::new() });
@@ -111,46 +111,46 @@ fn nothing_is_lost_duplicated_reordered_or_altered_whatever_fails() {
         assert!(outcome.violations.is_empty(), "seed {seed}:\n{}", outcome.violations.join("\n"));
         return;
     }
-    let seeds = asked("DEDUPD_SIM_SEEDS").unwrap_or(SEEDS);
-    let from = asked("DEDUPD_SIM_FROM").unwrap_or(0);
+    let seeds = variable("DEDUPD_SIM_SEEDS").unwrap_or(SEEDS);
+    let from = variable("DEDUPD_SIM_FROM").unwrap_or(0);
     let total = histories(from..from + seeds, Sabotage::Nothing);
     println!("{seeds} histories, {} raw records, {} clean, {:#?}", total.raw, total.clean, total.counts);
     let failed = total.failed.len();
-    assert!(failed == 0, "{failed} of {seeds} histories went wrong:\n{}", described(&total.failed));
+    assert!(failed == 0, "{failed} of {seeds} histories failed:\n{}", described(&total.failed));
     if seeds >= SEEDS {
         for fault in Fault::ALL {
-            assert!(total.counts.contains_key(fault.name()), "no history had a {}", fault.name());
+            assert!(total.counts.contains_key(fault.name()), "no history had the fault {}", fault.name());
         }
-        assert!(total.counts["taken back"] > 0, "no identity was taken back");
-        assert!(total.counts.contains_key(FORGOTTEN), "no window that evicts has forgotten anything");
-        assert!(total.clean > 0 && total.clean < total.raw, "there is something to forward and to leave out");
+        assert!(total.counts[FORGOTTEN] > 0, "no id was forgotten");
+        assert!(total.counts.contains_key(EVICTED), "no id was evicted");
+        assert!(total.clean > 0 && total.clean < total.raw, "no record was forwarded, or none was dropped");
     }
 }
 
 #[test]
-fn a_seed_is_one_history() {
+fn one_seed_is_one_history() {
     let setting = Setting { sabotage: Sabotage::Nothing, metrics: Metrics::new() };
     for seed in 0..20 {
-        let (once, again) = (history(seed, &setting), history(seed, &setting));
-        assert_eq!(once.counts, again.counts, "seed {seed}");
-        assert_eq!((once.raw, once.clean), (again.raw, again.clean), "seed {seed}");
+        let (first, second) = (history(seed, &setting), history(seed, &setting));
+        assert_eq!(first.counts, second.counts, "seed {seed}");
+        assert_eq!((first.raw, first.clean), (second.raw, second.clean), "seed {seed}");
     }
 }
 
-/// What must be seen when something is broken on purpose.
+/// Each sabotage, and the prefix of a violation that the audit must report.
 const CONTROLS: [(Sabotage, &str); 15] = [
     (Sabotage::StoreAhead, "lost"),
-    (Sabotage::CommitUnderstood, "lost"),
-    // The restore never comes to the block that was committed last.
+    (Sabotage::FalseCommit, "lost"),
+    // The restore never reaches the block that was committed last.
     (Sabotage::BlockHidden, "worker"),
-    (Sabotage::ForgetUnheard, "taken back and not heard again"),
+    (Sabotage::ForgetIgnored, "forgotten and not forwarded again"),
     (Sabotage::Without(Safeguard::Markers), "duplicated"),
     (Sabotage::Without(Safeguard::Markers), "lost"),
-    // Of a side topic.
+    // The missing record belongs to a side topic.
     (Sabotage::Without(Safeguard::Markers), "in no topic"),
     (Sabotage::Without(Safeguard::Agreement), "lost"),
     (Sabotage::Without(Safeguard::Gaps), "lost"),
-    // The windows notice it.
+    // An assertion in the window fails.
     (Sabotage::Without(Safeguard::Repeats), "panic"),
     (Sabotage::Without(Safeguard::Renewal), "a producer is used after an unknown result"),
     (Sabotage::Without(Safeguard::Undo), "panic"),
@@ -160,12 +160,12 @@ const CONTROLS: [(Sabotage, &str); 15] = [
 ];
 
 #[test]
-fn whatever_is_broken_on_purpose_is_noticed() {
+fn the_audit_detects_every_sabotage() {
     for (sabotage, what) in CONTROLS {
         let total = histories(0..CONTROL_SEEDS, sabotage);
         let all = total.failed.iter().flat_map(|(_, violations)| violations);
         let found = all.filter(|violation| violation.starts_with(what)).count();
         println!("{sabotage:?}: {found} × {what}, in {} of {CONTROL_SEEDS} histories", total.failed.len());
-        assert!(found > 0, "the audit does not notice {sabotage:?}: {}", described(&total.failed));
+        assert!(found > 0, "the audit does not detect {sabotage:?}: {}", described(&total.failed));
     }
 }

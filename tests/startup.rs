@@ -1,4 +1,4 @@
-//! What keeps the real binary from starting, on a real Apache Kafka: an exit code, the reason, the remedy.
+//! Failed starts of the real binary on a real Apache Kafka: the exit code, the reason, the remedy.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -22,8 +22,8 @@ fn strict(pipe: &Pipe<'_>) -> Sidecar {
     pipe.sidecar("a").with("DEDUPD_TOPICS__CREATE", "false")
 }
 
-/// It ends with this code within the limit, and says all of this.
-fn assert_refused(sidecar: &Sidecar, code: i32, words: &[&str]) {
+/// Asserts that it ends with this exit code and that its log contains all words.
+fn assert_start_fails(sidecar: &Sidecar, code: i32, words: &[&str]) {
     let running = sidecar.start();
     let ended = running.wait(LIMIT).code();
     let text = running.text();
@@ -34,37 +34,37 @@ fn assert_refused(sidecar: &Sidecar, code: i32, words: &[&str]) {
 }
 
 #[test]
-fn missing_topics_are_named_all_at_once() {
+fn all_missing_topics_are_reported_together() {
     let kafka = shared_kafka();
     let pipe = Pipe::new(kafka, "absent", 2);
     let state = format!("{}.dedupd", pipe.clean);
     let create = "set topics.create = true";
-    assert_refused(&strict(&pipe), 3, &[&pipe.clean, &state, "(topics.clean)", "(topics.state)", create]);
+    assert_start_fails(&strict(&pipe), 3, &[&pipe.clean, &state, "(topics.clean)", "(topics.state)", create]);
     kafka.create_topic(&pipe.clean, 2, &[]);
-    assert_refused(&strict(&pipe), 3, &[&state, "(topics.state)"]);
-    // Nobody but its writers knows how the raw topic has to look.
+    assert_start_fails(&strict(&pipe), 3, &[&state, "(topics.state)"]);
+    // The raw topic is never created, because only its producers can determine its settings.
     let mut nowhere = pipe.sidecar("b");
     nowhere.raw = "absent.nowhere".to_owned();
-    assert_refused(&nowhere, 3, &["absent.nowhere", "(topics.raw)", "does not exist"]);
+    assert_start_fails(&nowhere, 3, &["absent.nowhere", "(topics.raw)", "does not exist"]);
     assert_eq!(kafka.partitions("absent.nowhere"), 0);
-    assert_eq!(kafka.partitions(&state), 0, "a start that fails leaves no topic behind");
+    assert_eq!(kafka.partitions(&state), 0, "a failed start has created a topic");
 }
 
 #[test]
-fn topics_of_different_partition_counts_are_refused() {
+fn topics_with_different_partition_counts_are_rejected() {
     let kafka = shared_kafka();
     let pipe = Pipe::new(kafka, "counts", 3);
     let state = format!("{}.dedupd", pipe.clean);
     kafka.create_topic(&pipe.clean, 2, &[]);
     kafka.create_topic(&state, 4, &[("retention.ms", "-1")]);
     let words = ["has 2 partitions", "has 4 partitions", "kafka-topics.sh", &pipe.clean, &state];
-    assert_refused(&strict(&pipe), 3, &words);
-    // Being allowed to create topics does not help those that exist.
-    assert_refused(&pipe.sidecar("a"), 3, &words);
+    assert_start_fails(&strict(&pipe), 3, &words);
+    // topics.create does not change existing topics.
+    assert_start_fails(&pipe.sidecar("a"), 3, &words);
 }
 
 #[test]
-fn a_state_topic_that_would_forget_is_refused_with_the_command_that_mends_it() {
+fn a_state_topic_with_short_retention_is_rejected_with_the_command_that_fixes_it() {
     let kafka = shared_kafka();
     let pipe = Pipe::new(kafka, "forgetful", 1);
     let state = format!("{}.dedupd", pipe.clean);
@@ -72,9 +72,9 @@ fn a_state_topic_that_would_forget_is_refused_with_the_command_that_mends_it() {
     kafka.create_topic(&state, 1, &[("retention.ms", "86400000"), ("cleanup.policy", "compact")]);
     let command = format!("kafka-configs.sh --bootstrap-server {} --alter", kafka.bootstrap());
     let words = [&command, "--add-config cleanup.policy=delete", "--add-config retention.ms=172800000"];
-    assert_refused(&strict(&pipe), 3, &words);
+    assert_start_fails(&strict(&pipe), 3, &words);
     kafka.alter_topic_config(&state, &[("cleanup.policy", "delete")]);
-    assert_refused(&strict(&pipe), 3, &["retention.ms=172800000", "needs at least 95040000 ms"]);
+    assert_start_fails(&strict(&pipe), 3, &["retention.ms=172800000", "needs at least 95040000 ms"]);
     kafka.alter_topic_config(&state, &[("retention.ms", "172800000")]);
     let running = strict(&pipe).start();
     running.wait_ready(LIMIT);
@@ -82,48 +82,48 @@ fn a_state_topic_that_would_forget_is_refused_with_the_command_that_mends_it() {
 }
 
 #[test]
-fn timeouts_beyond_the_brokers_limits_are_a_wrong_configuration() {
+fn timeouts_beyond_the_limits_of_the_broker_are_a_configuration_error() {
     let pipe = Pipe::new(shared_kafka(), "limits", 1);
     let long = pipe
         .sidecar("a")
         .with("DEDUPD_BATCH__TRANSACTION_TIMEOUT", "16m")
         .with("DEDUPD_GROUP__SESSION_TIMEOUT", "17m");
-    assert_refused(&long, 2, &["transaction.max.timeout.ms", "batch.transaction_timeout"]);
+    assert_start_fails(&long, 2, &["transaction.max.timeout.ms", "batch.transaction_timeout"]);
     let longer = pipe.sidecar("a").with("DEDUPD_GROUP__SESSION_TIMEOUT", "31m");
-    assert_refused(&longer, 2, &["group.max.session.timeout.ms", "group.session_timeout"]);
-    assert_eq!(pipe.kafka.partitions(&pipe.clean), 0, "a start that fails leaves no topic behind");
+    assert_start_fails(&longer, 2, &["group.max.session.timeout.ms", "group.session_timeout"]);
+    assert_eq!(pipe.kafka.partitions(&pipe.clean), 0, "a failed start has created a topic");
 }
 
 #[test]
-fn an_unreachable_broker_is_waited_for() {
+fn a_start_waits_for_an_unreachable_broker() {
     let pipe = Pipe::new(shared_kafka(), "unreachable", 1);
     let mut sidecar = pipe.sidecar("a");
     sidecar.bootstrap = format!("127.0.0.1:{}", free_port());
     let running = sidecar.start();
-    let page = wait_until("the page to say what it waits for", LIMIT, || {
+    let page = wait_until("the reason on /readyz", LIMIT, || {
         running.get("/readyz").filter(|page| page.contains("waits for a broker"))
     });
     assert!(page.starts_with("HTTP/1.1 503") && page.contains(&sidecar.bootstrap), "{page}");
     assert!(running.get("/livez").unwrap().starts_with("HTTP/1.1 200"));
     assert!(running.text().contains("no broker answers"), "{}", running.text());
     assert_eq!(running.ended(), None);
-    let asked = monotonic();
+    let start = monotonic();
     assert_eq!(running.stop(), Some(0), "{}", running.text());
-    assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
 }
 
 #[test]
-fn a_start_that_hangs_on_a_silent_broker_can_be_stopped() {
+fn a_start_that_waits_for_a_silent_broker_can_be_stopped() {
     let pipe = Pipe::new(shared_kafka(), "silent", 1);
     let silent = TcpListener::bind(("127.0.0.1", free_port())).unwrap();
     let mut sidecar = pipe.sidecar("a");
     sidecar.bootstrap = silent.local_addr().unwrap().to_string();
     let running = sidecar.start();
     let _connection = silent.accept().unwrap();
-    // Its first question is under way.
-    let asked = monotonic();
+    // Its first request is pending.
+    let start = monotonic();
     assert_eq!(running.stop(), Some(0), "{}", running.text());
-    assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
 }
 
 #[test]
@@ -146,27 +146,27 @@ fn a_bad_configuration_lists_every_problem() {
         "windows",
     ];
     let started = monotonic();
-    assert_refused(&sidecar, 2, &words);
-    assert!(started.elapsed() < Duration::from_secs(2), "no broker has to be asked for that");
+    assert_start_fails(&sidecar, 2, &words);
+    assert!(started.elapsed() < Duration::from_secs(2), "the check has waited for a broker");
 }
 
 #[test]
-fn created_topics_are_shaped_like_the_raw_one() {
+fn created_topics_have_the_settings_of_the_raw_topic() {
     let kafka = shared_kafka();
     let pipe = Pipe::new(kafka, "created", 5);
-    let shape = [
+    let settings = [
         ("retention.ms", "123456789"),
         ("retention.bytes", "99999999"),
         ("max.message.bytes", "3000000"),
         ("message.timestamp.after.max.ms", "9000000000"),
     ];
-    kafka.alter_topic_config(&pipe.raw, &shape);
+    kafka.alter_topic_config(&pipe.raw, &settings);
     let running = pipe.sidecar("a").with("DEDUPD_WINDOW__EXACT", "10h").start();
     running.wait_ready(LIMIT);
     let state = format!("{}.dedupd", pipe.clean);
     assert_eq!((kafka.partitions(&pipe.clean), kafka.partitions(&state)), (5, 5));
     let clean = kafka.topic_config(&pipe.clean);
-    for (key, value) in shape {
+    for (key, value) in settings {
         assert_eq!(clean[key], value, "{key}");
     }
     let state = kafka.topic_config(&state);
@@ -175,13 +175,13 @@ fn created_topics_are_shaped_like_the_raw_one() {
     let ten_hours_and_a_day_ms = 34 * 3_600_000;
     assert_eq!(state["retention.ms"], ten_hours_and_a_day_ms.to_string());
     assert_eq!(running.stop(), Some(0));
-    // What it made is what it accepts.
+    // The next start accepts the created topics.
     let again = strict(&pipe).with("DEDUPD_WINDOW__EXACT", "10h").start();
     again.wait_ready(LIMIT);
 }
 
 #[test]
-fn a_check_tells_and_leaves_nothing_behind() {
+fn a_check_reports_problems_and_creates_nothing() {
     let kafka = shared_kafka();
     let pipe = Pipe::new(kafka, "checked", 2);
     let state = format!("{}.dedupd", pipe.clean);
@@ -199,7 +199,7 @@ fn a_check_tells_and_leaves_nothing_behind() {
     let (code, text) = check();
     assert_eq!(code, Some(3), "{text}");
     assert!(text.contains(&format!("topic {state} (topics.state) does not exist")), "{text}");
-    assert!(text.contains("raw = \"checked.raw\""), "the configuration in force is shown: {text}");
+    assert!(text.contains("raw = \"checked.raw\""), "the effective configuration is missing: {text}");
     assert_eq!((kafka.partitions(&pipe.clean), kafka.partitions(&state)), (0, 0));
     assert!(!pipe.dir.path().join("checked").exists());
     kafka.create_topic(&pipe.clean, 2, &[]);

@@ -1,4 +1,4 @@
-//! A state topic that changes under a restore, or takes only small records, on a real Apache Kafka.
+//! A state topic that changes during a restore, or accepts only small records, on a real Apache Kafka.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -23,7 +23,7 @@ fn state_topic(pipe: &Pipe<'_>) -> String {
     format!("{}.dedupd", pipe.clean)
 }
 
-/// Records with the ids in `ids`, of which `prefix` makes others.
+/// Produces records with the ids `prefix-id`.
 fn send(pipe: &Pipe<'_>, prefix: &str, ids: std::ops::Range<usize>) {
     let drafts: Vec<Draft> = ids.map(|id| Draft::id(0, &format!("{prefix}-{id}"))).collect();
     pipe.kafka.send(&pipe.raw, &drafts);
@@ -37,7 +37,7 @@ fn transactions(running: &Running, result: &str) -> f64 {
 
 #[cfg(feature = "failpoints")]
 #[test]
-fn a_head_deleted_while_a_restore_begins_starts_the_restore_again() {
+fn a_deletion_of_old_records_at_the_start_of_a_restore_restarts_it() {
     let pipe = Pipe::new(shared_kafka(), "head-deleted", 1);
     let sidecar = pipe.sidecar("a");
     let running = sidecar.start();
@@ -51,7 +51,7 @@ fn a_head_deleted_while_a_restore_begins_starts_the_restore_again() {
     let gate = pipe.dir.path().join("gate");
     let held = format!("before_state_open:1:{}", gate.display());
     let running = sidecar.with("DEDUPD_FAILPOINT_HOLD", &held).start();
-    wait_until("the restore to know the ends of the log", LIMIT, || gate.exists().then_some(()));
+    wait_until("the restore to request the ends of the log", LIMIT, || gate.exists().then_some(()));
     // Only the last block and its marker are left.
     let topic = state_topic(&pipe);
     let (_, end) = pipe.kafka.watermarks(&topic, 0);
@@ -69,9 +69,9 @@ fn a_head_deleted_while_a_restore_begins_starts_the_restore_again() {
     assert_eq!(running.stop(), Some(0), "{}", running.text());
 }
 
-/// Some 4,000 new ids are one transaction, and take 70 KB of state.
+/// About 4,000 new ids are one transaction with 70 KB of state.
 #[test]
-fn blocks_fit_into_a_state_topic_that_takes_small_records_only() {
+fn blocks_fit_into_a_state_topic_that_accepts_only_small_records() {
     let pipe = Pipe::new(shared_kafka(), "small-blocks", 1);
     pipe.kafka.create_topic(
         &state_topic(&pipe),
@@ -91,13 +91,13 @@ fn blocks_fit_into_a_state_topic_that_takes_small_records_only() {
     running.wait_running(1, LIMIT);
     send(&pipe, "id", 0..4_000);
     pipe.wait_caught_up(1, LIMIT);
-    assert_eq!(running.outcome("forwarded"), 0, "all ids are restored");
+    assert_eq!(running.outcome("forwarded"), 0, "an id was not restored");
     assert_eq!(running.stop(), Some(0), "{}", running.text());
     pipe.assert_exactly_once();
 }
 
 #[test]
-fn a_state_topic_for_tiny_records_is_refused_at_the_start() {
+fn a_state_topic_for_tiny_records_is_rejected_at_the_start() {
     let pipe = Pipe::new(shared_kafka(), "tiny-blocks", 1);
     pipe.kafka.create_topic(&state_topic(&pipe), 1, &[("max.message.bytes", "4000"), ("retention.ms", "-1")]);
     let running = pipe.sidecar("a").start();
@@ -107,7 +107,7 @@ fn a_state_topic_for_tiny_records_is_refused_at_the_start() {
 }
 
 #[test]
-fn a_limit_lowered_below_the_blocks_ends_the_process_by_name() {
+fn a_limit_lowered_below_the_block_size_ends_the_process_with_its_name() {
     let pipe = Pipe::new(shared_kafka(), "lowered", 1);
     let sidecar = pipe.sidecar("a");
     let running = sidecar.start();
@@ -118,13 +118,13 @@ fn a_limit_lowered_below_the_blocks_ends_the_process_by_name() {
     assert_eq!(running.wait(LIMIT).code(), Some(6), "{}", running.text());
     let text = running.text();
     assert!(text.contains("rejected a state record") && text.contains("max.message.bytes"), "{text}");
-    // The next start makes blocks that fit.
+    // The next start writes blocks that fit.
     let running = sidecar.start();
     pipe.wait_caught_up(1, LIMIT);
     assert_eq!(running.stop(), Some(0), "{}", running.text());
 }
 
-/// What a commit of so many partitions puts beside their offsets, each told as much of as there can be.
+/// The largest offset metadata within this number of bytes.
 fn largest_metadata(most: usize) -> String {
     let windows = (0..9).map(|kind| Remembered {
         kind: KindId::numbered(kind * 3_000),
@@ -136,8 +136,8 @@ fn largest_metadata(most: usize) -> String {
         .render_within(most)
 }
 
-/// All offsets of a transaction are one batch. With 3,300 bytes each, which is what checkpoints once took at most,
-/// the broker refuses those of 340 partitions.
+/// All offsets of a transaction are one batch. With 3,300 bytes each, which was the maximum of earlier checkpoints,
+/// the broker rejects those of 340 partitions.
 #[test]
 fn the_largest_checkpoints_of_many_partitions_fit_into_one_commit() {
     const PARTITIONS: usize = 340;
@@ -155,7 +155,7 @@ fn the_largest_checkpoints_of_many_partitions_fit_into_one_commit() {
         let mut config = kafka.client_config();
         let member: BaseConsumer = config.set("group.id", name).create().unwrap();
         let producer: BaseProducer = kafka.client_config().set("transactional.id", name).create().unwrap();
-        // A broker that has just made so many partitions is slow.
+        // A broker that has just created so many partitions is slow.
         wait_until("the producer", LIMIT * 4, || producer.init_transactions(LIMIT).ok());
         producer.begin_transaction().unwrap();
         let group = member.group_metadata().unwrap();
@@ -163,5 +163,5 @@ fn the_largest_checkpoints_of_many_partitions_fit_into_one_commit() {
         sent.and_then(|()| producer.commit_transaction(LIMIT))
     };
     assert_eq!(commit(metadata_bytes(PARTITIONS), "bounded"), Ok(()));
-    assert!(commit(3_300, "unbounded").is_err(), "the broker takes more than it is said to");
+    assert!(commit(3_300, "unbounded").is_err(), "the broker accepts more than documented");
 }

@@ -1,5 +1,5 @@
-//! Rules that the compiler does not know, held by reading the source tree: who may name whom, sizes, names,
-//! nothing left undone, dashboards in step with the metrics. Each rule is also shown to fail on a bad sample.
+//! Rules that the compiler does not check, checked on the source tree: dependencies between modules, sizes, names, no
+//! unfinished code, existing metrics in dashboards. Each rule is also tested with a sample that violates it.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -18,12 +18,12 @@ use std::path::Path;
 
 const TOP: &str = env!("CARGO_MANIFEST_DIR");
 
-/// All text files that belong to the repository: path from the top, content.
+/// All text files of the repository: path from the root, and content.
 fn tree() -> Vec<(String, String)> {
     let ignored = fs::read_to_string(Path::new(TOP).join(".gitignore")).unwrap();
     let mut found = Vec::new();
     walk("", &ignored, &mut found);
-    assert!(found.iter().any(|(path, _)| path == "src/lib.rs"), "the walk misses the source");
+    assert!(found.iter().any(|(path, _)| path == "src/lib.rs"), "the walk does not find the source");
     found.sort();
     found
 }
@@ -38,12 +38,12 @@ fn walk(folder: &str, ignored: &str, found: &mut Vec<(String, String)>) {
         if entry.file_type().unwrap().is_dir() {
             walk(&format!("{path}/"), ignored, found);
         } else if let Ok(text) = fs::read_to_string(entry.path()) {
-            found.push((path, text)); // what is not UTF-8 is no text
+            found.push((path, text)); // files that are not UTF-8 are skipped
         }
     }
 }
 
-/// The forms that our `.gitignore` uses: `/path`, `/start*`, `*.end`, `name`.
+/// The pattern forms in the `.gitignore`: `/path`, `/start*`, `*.end`, `name`.
 fn ignores(pattern: &str, path: &str) -> bool {
     let pattern = pattern.trim_end_matches('/');
     match (pattern.strip_prefix('/'), pattern.strip_prefix('*')) {
@@ -57,7 +57,7 @@ fn rust_files() -> impl Iterator<Item = (String, String)> {
     tree().into_iter().filter(|(path, _)| Path::new(path).extension() == Some("rs".as_ref()))
 }
 
-/// The names under `[dependencies]`, as code spells them.
+/// The names under `[dependencies]`, as they appear in code.
 fn dependencies() -> BTreeSet<String> {
     let manifest = fs::read_to_string(Path::new(TOP).join("Cargo.toml")).unwrap();
     let section = manifest.split("\n[").find(|section| section.starts_with("dependencies]")).unwrap();
@@ -71,63 +71,63 @@ fn assert_none(wrong: impl IntoIterator<Item = String>) {
 }
 
 #[test]
-fn parts_name_only_whom_they_may() {
+fn modules_use_only_allowed_modules() {
     assert_none(rust_files().flat_map(|(path, text)| rules::boundaries(&path, &text)));
 }
 
 #[test]
-fn outside_crates_stay_in_their_folder() {
-    assert_none(rust_files().flat_map(|(path, text)| rules::outside_crates(&path, &text)));
+fn external_crates_are_used_only_in_their_folder() {
+    assert_none(rust_files().flat_map(|(path, text)| rules::external_crates(&path, &text)));
 }
 
 #[test]
-fn the_core_is_pure() {
+fn dedupe_uses_no_io() {
     let dependencies = dependencies();
-    assert!(dependencies.contains("tracing_subscriber"), "the manifest is misread: {dependencies:?}");
+    assert!(dependencies.contains("tracing_subscriber"), "the manifest was not parsed: {dependencies:?}");
     assert_none(rust_files().flat_map(|(path, text)| rules::purity(&path, &text, &dependencies)));
 }
 
 #[test]
-fn files_are_small() {
+fn files_have_at_most_400_lines() {
     assert_none(rust_files().filter_map(|(path, text)| rules::size(&path, &text)));
 }
 
 #[test]
-fn files_are_named_for_what_they_hold() {
+fn file_names_are_specific() {
     assert_none(tree().into_iter().filter_map(|(path, _)| rules::file_name(&path)));
 }
 
 #[test]
-fn nothing_is_left_undone_or_skipped() {
-    assert_none(rust_files().flat_map(|(path, text)| rules::holes(&path, &text)));
+fn no_code_is_unfinished_and_no_test_is_ignored() {
+    assert_none(rust_files().flat_map(|(path, text)| rules::unfinished(&path, &text)));
 }
 
 #[test]
-fn dashboards_and_pages_ask_for_metrics_that_exist() {
+fn dashboards_and_pages_use_existing_metrics() {
     let sources = rust_files().filter(|(path, _)| path.starts_with("src/metrics") && !path.contains("tests"));
     let known: BTreeSet<String> = sources.flat_map(|(_, text)| rules::metric_literals(&text)).collect();
-    let asks = |path: &str| {
+    let uses_metrics = |path: &str| {
         path.starts_with("dashboards/")
             || path.starts_with("config/")
             || path.starts_with("docs/")
             || ["README.md", "ARCHITECTURE.md"].contains(&path)
     };
-    let pages: Vec<_> = tree().into_iter().filter(|(path, _)| asks(path)).collect();
-    assert!(pages.iter().any(|(_, text)| text.contains("dedupd_ready")), "the walk misses the pages");
+    let pages: Vec<_> = tree().into_iter().filter(|(path, _)| uses_metrics(path)).collect();
+    assert!(pages.iter().any(|(_, text)| text.contains("dedupd_ready")), "the walk does not find the pages");
     assert_none(pages.into_iter().flat_map(|(path, text)| rules::unknown_metrics(&path, &text, &known)));
 }
 
 #[test]
-fn no_file_names_a_place_on_one_machine() {
+fn no_file_contains_a_path_of_one_machine() {
     assert_none(tree().iter().flat_map(|(path, text)| rules::machine_paths(path, text)));
 }
 
-mod shown_to_fail {
+mod violations {
     use super::rules::*;
     use super::*;
 
     #[test]
-    fn boundaries_see_every_way_to_name_a_part() {
+    fn boundaries_detect_every_form_of_path() {
         let named = |path: &str, text: &str| boundaries(path, text).len();
         assert_eq!(named("src/dedupe/window.rs", "use crate::store::Blocks;"), 1);
         assert_eq!(
@@ -141,12 +141,12 @@ mod shown_to_fail {
         assert_eq!(named("src/main.rs", "use dedupd::pipeline::Worker; use dedupd::cli;"), 1);
         assert_eq!(named("src/audit/mod.rs", "use crate::dedupe::{Coordinates, Block};"), 1);
         assert_eq!(named("src/audit/mod.rs", "use crate::dedupe::{self, coordinates::Offset};"), 1);
-        assert_eq!(named("src/novelty.rs", ""), 1, "a part that is not in the table");
+        assert_eq!(named("src/novelty.rs", ""), 1, "a module that is not in the table");
         assert_eq!(named("src/app.rs", "use crate::{store, kafka};"), 0);
     }
 
     #[test]
-    fn boundaries_pass_over_tests_comments_and_strings() {
+    fn boundaries_ignore_tests_comments_and_strings() {
         let text = r##"
             // crate::store
             /* crate::store /* nested */ crate::store */
@@ -165,8 +165,8 @@ mod shown_to_fail {
     }
 
     #[test]
-    fn outside_crates_are_seen_in_paths_uses_and_attributes() {
-        let named = |path: &str, text: &str| outside_crates(path, text).len();
+    fn external_crates_are_detected_in_paths_uses_and_attributes() {
+        let named = |path: &str, text: &str| external_crates(path, text).len();
         assert_eq!(named("src/pipeline/worker.rs", "use sled::Db; use sled; fn f(db: ::sled::Db) {}"), 3);
         assert_eq!(named("src/main.rs", "#[tokio::main] async fn main() {}"), 1);
         assert_eq!(named("src/kafka/consumer.rs", "use tokio::spawn;"), 1);
@@ -176,7 +176,7 @@ mod shown_to_fail {
     }
 
     #[test]
-    fn purity_sees_crates_and_the_outside_world() {
+    fn purity_detects_crates_and_io() {
         let named = |text: &str| purity("src/dedupe/window.rs", text, &dependencies()).len();
         assert_eq!(named("use std::{fs, time::Duration}; use std::net::TcpStream;"), 2);
         assert_eq!(named("fn f() { fastrand::u64(..); tracing::info!(\"x\"); }"), 2);
@@ -185,7 +185,7 @@ mod shown_to_fail {
     }
 
     #[test]
-    fn size_counts_code_and_not_its_tests() {
+    fn size_counts_code_without_tests() {
         let lines = |count: usize| "const A: u8 = 0;\n".repeat(count);
         assert_eq!(size("src/a.rs", &lines(401)).map(|text| text.contains("401")), Some(true));
         assert_eq!(
@@ -195,7 +195,7 @@ mod shown_to_fail {
     }
 
     #[test]
-    fn file_names_are_weighed_by_their_words() {
+    fn file_names_are_checked_by_word() {
         for bad in
             ["src/kafka/rebalance_handler.rs", "src/utils/mod.rs", "tests/common.rs", "src/StoreTypes.rs"]
         {
@@ -207,14 +207,14 @@ mod shown_to_fail {
     }
 
     #[test]
-    fn holes_are_seen_in_tests_too_but_not_in_words() {
+    fn unfinished_code_is_detected_in_tests_but_not_in_comments_and_strings() {
         let text = "#[cfg(test)] mod tests { #[test] #[ignore = \"slow\"] fn f() { todo!(); dbg!(1); unimplemented!() } }";
-        assert_eq!(holes("src/a.rs", text).len(), 4);
-        assert_none(holes("src/a.rs", "// todo!()\nconst TEXT: &str = \"dbg!(1)\"; fn ignore() {}"));
+        assert_eq!(unfinished("src/a.rs", text).len(), 4);
+        assert_none(unfinished("src/a.rs", "// todo!()\nconst TEXT: &str = \"dbg!(1)\"; fn ignore() {}"));
     }
 
     #[test]
-    fn metrics_are_known_by_their_literals() {
+    fn metrics_are_found_by_their_literals() {
         let known = metric_literals(
             "const A: &str = \"dedupd_records_total\"; const B: &str = \"dedupd_batch_seconds\"; // \"dedupd_x\"",
         );
@@ -224,7 +224,7 @@ mod shown_to_fail {
     }
 
     #[test]
-    fn machine_paths_are_seen_by_line() {
+    fn machine_paths_are_reported_with_their_line() {
         let text = format!("a\ncd {}wt-infra\n/workspace /rooted\n", concat!("/wo", "rk/"));
         let wrong = machine_paths("scripts/x", &text);
         assert_eq!(wrong.len(), 1);
@@ -232,7 +232,7 @@ mod shown_to_fail {
     }
 
     #[test]
-    fn ignored_files_are_those_of_git() {
+    fn gitignore_patterns_are_applied() {
         assert!(
             ignores("/target", "target")
                 && ignores("/dedupd-state*", "dedupd-state-2")

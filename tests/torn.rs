@@ -1,10 +1,10 @@
-//! A broker that is away at the wrong moment leaves transactions without their marker (KAFKA-20734).
+//! A broker that is unavailable at the wrong moment causes transactions without a marker (KAFKA-20734).
 //!
-//! Kafka 4.3.0 takes a partition without a leader for a deleted one: it declares the transaction complete and
-//! never writes the marker there. Here the coordinators and the raw topic are on node 1; what is to be torn is
-//! on node 2, which is killed while a transaction is open or about to be committed. The product settles the
-//! leftovers by evidence; the two naive ways, never purging and always purging, must fail here, or the
-//! test proves nothing.
+//! Kafka 4.3.0 treats a partition without a leader as deleted: it completes the transaction and never writes the
+//! marker to that partition. Here the coordinators and the raw topic are on node 1. The partitions that lose their
+//! markers are on node 2, which is killed while a transaction is open or about to be committed. dedupd resolves
+//! the leftovers by evidence. The two simple strategies, never purging and always purging, must fail here,
+//! otherwise the test proves nothing.
 #![cfg(feature = "failpoints")]
 #![allow(
     clippy::unwrap_used,
@@ -23,7 +23,7 @@ const PARTITIONS: usize = 4;
 const CYCLES: usize = 2;
 const LIMIT: Duration = Duration::from_mins(1);
 
-/// What is on node 2.
+/// The topics on node 2.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Away {
     Clean,
@@ -40,7 +40,7 @@ impl Cluster {
     fn start() -> Self {
         let first =
             Kafka::start_with(&[("transaction.abort.timed.out.transaction.cleanup.interval.ms", "50")]);
-        // The internal topics come to be while there is one node to put them on.
+        // The internal topics are created while node 1 is the only one.
         first.create_topic("first", 1, &[]);
         first.fence("first");
         first.commit_offset("first", "first", 0, 0);
@@ -56,7 +56,7 @@ impl Cluster {
         pipe
     }
 
-    /// Kills node 2, and waits until the cluster knows that its partitions have no leader.
+    /// Kills node 2, and waits until its partitions have no leader.
     fn lose_second(&self, pipe: &Pipe<'_>, away: Away) {
         let topic = if away == Away::State { format!("{}.dedupd", pipe.clean) } else { pipe.clean.clone() };
         self.lose(&topic);
@@ -71,7 +71,7 @@ impl Cluster {
     }
 }
 
-/// The transaction timeout is longer than it takes to notice that a node is away.
+/// The transaction timeout is longer than the detection of a failed node.
 fn sidecar(pipe: &Pipe<'_>, torn: Option<&str>) -> Sidecar {
     let sidecar = pipe
         .sidecar("a")
@@ -84,8 +84,8 @@ fn sidecar(pipe: &Pipe<'_>, torn: Option<&str>) -> Sidecar {
     }
 }
 
-/// How many were settled in these ways, by an instance that shows the metric.
-fn settled(running: &Running, resolutions: &[&str]) -> f64 {
+/// Number of torn transactions with these resolutions, from the metric of an instance.
+fn resolved(running: &Running, resolutions: &[&str]) -> f64 {
     let metric = |resolution| {
         let name = format!("dedupd_torn_transactions_total{{resolution=\"{resolution}\"}}");
         running.metric(&name).unwrap_or_else(|| panic!("no {name}"))
@@ -93,8 +93,8 @@ fn settled(running: &Running, resolutions: &[&str]) -> f64 {
     resolutions.iter().map(metric).sum()
 }
 
-/// Each sidecar dies with a transaction open that is then aborted while node 2 is away. How many leftovers
-/// the last one settled.
+/// Kills sidecars with an open transaction, which is then aborted while node 2 is down. Returns the number of leftovers
+/// that the last one resolved.
 fn inside_open_transactions(
     cluster: &Cluster,
     torn: Option<&str>,
@@ -106,12 +106,12 @@ fn inside_open_transactions(
     let load = pipe.load(PARTITIONS, 1_500);
     for _ in 0..CYCLES {
         load.more(1_500);
-        // With its records and its blocks acknowledged, but nothing of it decided.
+        // Its records and blocks are acknowledged, but the transaction is not decided.
         let armed = sidecar.clone().with("DEDUPD_FAILPOINT", "before_commit:3").start();
         armed.wait(LIMIT);
         assert!(armed.text().contains("failpoint before_commit reached"), "{}", armed.text());
         cluster.lose_second(&pipe, away);
-        // The coordinator gives the transaction up, and writes no marker where there is no leader.
+        // The coordinator aborts the transaction, and writes no marker to partitions without a leader.
         cluster.first.fence(&format!("{}.a.0", pipe.group()));
         cluster.second.restart();
     }
@@ -119,7 +119,7 @@ fn inside_open_transactions(
     finish(&pipe, &sidecar, &["aborted"])
 }
 
-/// Each sidecar commits while node 2 is away, and dies right after it.
+/// Kills sidecars right after a commit while node 2 is down.
 fn commits(cluster: &Cluster, torn: Option<&str>, name: &str, away: Away) -> (Findings, f64) {
     let pipe = cluster.pipe(name, away);
     let sidecar = sidecar(&pipe, torn);
@@ -146,35 +146,35 @@ fn commits(cluster: &Cluster, torn: Option<&str>, name: &str, away: Away) -> (Fi
 fn finish(pipe: &Pipe<'_>, sidecar: &Sidecar, resolutions: &[&str]) -> (Findings, f64) {
     let last = sidecar.start();
     pipe.wait_caught_up(PARTITIONS, Duration::from_secs(90));
-    let settled = settled(&last, resolutions);
-    (pipe.audit_after(&last), settled)
+    let resolved = resolved(&last, resolutions);
+    (pipe.audit_after(&last), resolved)
 }
 
 #[test]
-fn torn_transactions_are_settled_by_evidence() {
+fn torn_transactions_are_resolved_by_evidence() {
     let cluster = Cluster::start();
     for away in [Away::Clean, Away::State, Away::Both] {
-        let (findings, settled) = inside_open_transactions(&cluster, None, &format!("open-{away:?}"), away);
+        let (findings, resolved) = inside_open_transactions(&cluster, None, &format!("open-{away:?}"), away);
         assert!(findings.is_clean() && findings.repeats > 0, "{away:?}: {findings:#?}");
-        assert!(settled > 0.0, "{away:?}: nothing was torn: the test proves nothing");
-        println!("inside open transactions, {away:?}: {settled} settled, {findings:?}");
-        let (findings, settled) = commits(&cluster, None, &format!("commits-{away:?}"), away);
+        assert!(resolved > 0.0, "{away:?}: no transaction was torn: the test proves nothing");
+        println!("inside open transactions, {away:?}: {resolved} resolved, {findings:?}");
+        let (findings, resolved) = commits(&cluster, None, &format!("commits-{away:?}"), away);
         assert!(findings.is_clean() && findings.repeats > 0, "{away:?}: {findings:#?}");
-        assert!(settled > 0.0, "{away:?}: nothing was torn: the test proves nothing");
-        println!("commits, {away:?}: {settled} settled, {findings:?}");
+        assert!(resolved > 0.0, "{away:?}: no transaction was torn: the test proves nothing");
+        println!("commits, {away:?}: {resolved} resolved, {findings:?}");
     }
 }
 
 #[test]
-fn the_naive_ways_fail() {
+fn never_purging_duplicates_and_always_purging_loses_records() {
     let cluster = Cluster::start();
     let (findings, _) = inside_open_transactions(&cluster, Some("markers"), "never", Away::Clean);
-    assert!(findings.duplicated > 0, "never purging found nothing: {findings:?}");
+    assert!(findings.duplicated > 0, "never purging duplicated nothing: {findings:?}");
     let (findings, _) = commits(&cluster, Some("agreement"), "always", Away::Clean);
-    assert!(findings.lost > 0, "always purging found nothing: {findings:?}");
+    assert!(findings.lost > 0, "always purging lost nothing: {findings:?}");
 }
 
-/// A pipe on node 1, whose dead letters are in one partition on node 2.
+/// A pipe on node 1. Its dead-letter topic has one partition on node 2.
 struct Letters<'c> {
     cluster: &'c Cluster,
     pipe: Pipe<'c>,
@@ -199,7 +199,7 @@ impl<'c> Letters<'c> {
             .with("DEDUPD_IDENTITY__ON_MISSING", "dead_letter")
     }
 
-    /// Writes a record with an id and one without to each partition.
+    /// Produces a record with an id and one without to each partition.
     fn send(&self, number: usize) {
         for partition in 0..i32::try_from(self.partitions).unwrap() {
             let letter = Draft::new(partition, &format!("letter-{number}"));
@@ -209,7 +209,7 @@ impl<'c> Letters<'c> {
         }
     }
 
-    /// Processes everything and stops; what `read_committed` then sees of the dead letters.
+    /// Processes everything and stops. Returns the committed dead letters.
     fn finish(&self) -> Vec<String> {
         let last = self.sidecar(None).start();
         self.pipe.wait_caught_up(self.partitions, LIMIT);
@@ -218,14 +218,14 @@ impl<'c> Letters<'c> {
         letters.iter().map(support::Record::text).collect()
     }
 
-    /// Runs an instance until it dies at a point: with `before_commit`, its next transaction is open.
-    fn die_at(&self, point: &str) {
+    /// Runs an instance until it crashes at a failpoint. At `before_commit`, its transaction is open.
+    fn crash_at(&self, point: &str) {
         let armed = self.sidecar(None).with("DEDUPD_FAILPOINT", &format!("{point}:1")).start();
         armed.wait(LIMIT);
         assert!(armed.text().contains(&format!("failpoint {point} reached")), "{}", armed.text());
     }
 
-    /// Runs an instance that commits while node 2 is away, and dies right after it.
+    /// Runs an instance that commits while node 2 is down, and crashes right after the commit.
     fn tear_commit(&self) {
         let gate = self.pipe.dir.path().join("gate");
         let armed = self
@@ -241,7 +241,7 @@ impl<'c> Letters<'c> {
         self.cluster.second.restart();
     }
 
-    /// Has the transactions of a dead instance aborted while node 2 is away.
+    /// Aborts the transactions of a crashed instance while node 2 is down.
     fn tear_abort(&self, workers: usize) {
         self.cluster.lose(&self.dead);
         for worker in 0..workers {
@@ -258,27 +258,27 @@ fn a_committed_dead_letter_without_its_marker_is_not_lost() {
     letters.send(1);
     letters.tear_commit();
     letters.send(2);
-    // The next transaction that writes a dead letter is aborted, and its marker with it.
-    letters.die_at("before_commit");
+    // The next transaction with a dead letter is aborted, which also aborts the first letter.
+    letters.crash_at("before_commit");
     letters.send(3);
     assert_eq!(letters.finish(), ["letter-1", "letter-2", "letter-3"]);
     let all = cluster.first.records(&letters.dead, Isolation::Uncommitted);
     let mut copies = all.into_iter().filter(|record| record.text() == "letter-1");
     let (original, copy) = (copies.next().unwrap(), copies.next().unwrap());
     assert!(copy.offset > original.offset && copy.headers.len() > 5, "{copy:?}");
-    assert_eq!(support::Record { offset: original.offset, ..copy }, original, "copied byte for byte");
+    assert_eq!(support::Record { offset: original.offset, ..copy }, original, "the copy differs");
 }
 
 #[test]
-fn a_crash_behind_the_copy_of_a_dead_letter_repeats_it_and_loses_nothing() {
+fn a_crash_after_the_copy_of_a_dead_letter_repeats_it_and_loses_nothing() {
     let cluster = Cluster::start();
     let letters = Letters::new(&cluster, "repeated", 1);
     letters.send(1);
     letters.tear_commit();
-    letters.die_at("side_copied");
-    letters.die_at("side_copied");
+    letters.crash_at("side_copied");
+    letters.crash_at("side_copied");
     letters.send(2);
-    // One copy for each time that an instance came so far.
+    // One copy for each instance that reached this point.
     assert_eq!(letters.finish(), ["letter-1", "letter-1", "letter-1", "letter-2"]);
 }
 
@@ -287,19 +287,19 @@ fn an_aborted_dead_letter_without_its_marker_does_not_appear() {
     let cluster = Cluster::start();
     let letters = Letters::new(&cluster, "once", 1);
     letters.send(1);
-    letters.die_at("before_commit");
+    letters.crash_at("before_commit");
     letters.tear_abort(1);
-    // With no committed offset, and then with one.
+    // Without a committed offset, and then with one.
     assert_eq!(letters.finish(), ["letter-1"]);
     letters.send(2);
-    letters.die_at("before_commit");
+    letters.crash_at("before_commit");
     letters.tear_abort(1);
     letters.send(3);
     assert_eq!(letters.finish(), ["letter-1", "letter-2", "letter-3"]);
 }
 
 #[test]
-fn leftovers_of_two_workers_in_one_partition_are_settled_by_each() {
+fn two_workers_resolve_their_own_leftovers_in_one_partition() {
     let cluster = Cluster::start();
     let letters = Letters::new(&cluster, "two", 2);
     let gate = letters.pipe.dir.path().join("gate");
@@ -316,7 +316,7 @@ fn leftovers_of_two_workers_in_one_partition_are_settled_by_each() {
     });
     armed.wait_running(2, LIMIT);
     letters.send(1);
-    // One worker is held with its transaction open, and the other ends the process with another.
+    // One worker is held with an open transaction, and the other one, which also has one, ends the process.
     armed.wait(LIMIT);
     letters.tear_abort(2);
     let last = sidecar.start();
@@ -324,12 +324,12 @@ fn leftovers_of_two_workers_in_one_partition_are_settled_by_each() {
     assert_eq!(last.stop(), Some(0), "{}", last.text());
     let seen = cluster.first.records(&letters.dead, Isolation::Committed);
     assert_eq!(seen.iter().map(support::Record::text).collect::<Vec<_>>(), ["letter-1", "letter-1"]);
-    let settled = last.text().matches("in a side topic").count();
-    assert_eq!(settled, 2, "{}", last.text());
+    let resolved = last.text().matches("in a side topic").count();
+    assert_eq!(resolved, 2, "{}", last.text());
 }
 
 #[test]
-fn a_writer_that_dies_in_a_shared_side_topic_costs_others_time_and_no_record() {
+fn a_crashed_writer_of_a_shared_side_topic_delays_others_and_loses_nothing() {
     let kafka = Kafka::start();
     let pipe = Pipe::new(&kafka, "shared", 4);
     let again = "shared.again";
@@ -341,10 +341,10 @@ fn a_writer_that_dies_in_a_shared_side_topic_costs_others_time_and_no_record() {
     let dying = sidecar("a").with("DEDUPD_FAILPOINT", "before_commit:20").start();
     dying.wait(LIMIT);
     assert!(dying.text().contains("failpoint before_commit reached"), "{}", dying.text());
-    let died = dedupd::clock::monotonic();
+    let start = dedupd::clock::monotonic();
     load.finish();
     pipe.wait_caught_up(4, LIMIT);
-    println!("caught up {:?} after the death", died.elapsed());
+    println!("caught up {:?} after the crash", start.elapsed());
     let findings = pipe.audit_after(&survivor);
     assert!(findings.is_clean(), "{findings:?}");
     assert_eq!(kafka.records(again, Isolation::Committed).len(), findings.repeats);

@@ -1,7 +1,7 @@
-//! Random kills and freezes of instances and brokers under load, on a real Apache Kafka: everything stays exact,
-//! and everything gets going again by itself.
+//! Random kills and freezes of instances and brokers under load on a real Apache Kafka: the result is exactly once,
+//! and every instance recovers by itself.
 //!
-//! `cargo test` runs one short round. `make torture` runs many long ones; [`recipe::Plan`] has its variables.
+//! `cargo test` runs one short round. `make torture` runs many long ones. [`recipe::Plan`] documents its variables.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -27,7 +27,7 @@ use recipe::{Plan, Recipe};
 use verdict::Verdict;
 
 #[test]
-fn random_faults_cost_no_record_and_nothing_stays_stuck() {
+fn random_faults_lose_and_duplicate_nothing_and_every_partition_recovers() {
     let plan = Plan::from_environment();
     let mut verdicts = Vec::new();
     for seed in plan.seeds() {

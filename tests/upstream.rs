@@ -1,4 +1,4 @@
-//! Producers of the raw topic that do not end their transactions, on a real Apache Kafka.
+//! Producers of the raw topic with hanging transactions, on a real Apache Kafka.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -14,11 +14,11 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use support::{Draft, Pipe, shared_kafka, tool, wait_until};
 
 const LIMIT: Duration = Duration::from_secs(30);
-/// Until it is told, and a look more.
+/// Longer than the time until the warning.
 const LONG: Duration = Duration::from_secs(90);
 const HANGING: &str = "dedupd_raw_hanging_seconds{partition=\"1\"}";
 
-/// A transaction of one record in partition 1 that is as good as abandoned.
+/// Opens a transaction with one record in partition 1.
 fn open_transaction(pipe: &Pipe<'_>) -> BaseProducer {
     let mut config = pipe.kafka.client_config();
     config.set("transactional.id", "upstream").set("transaction.timeout.ms", "600000");
@@ -32,7 +32,7 @@ fn open_transaction(pipe: &Pipe<'_>) -> BaseProducer {
 }
 
 #[test]
-fn an_upstream_transaction_that_hangs_is_named_and_the_command_that_is_told_ends_it() {
+fn a_hanging_upstream_transaction_is_reported_with_a_command_that_ends_it() {
     let pipe = Pipe::new(shared_kafka(), "hangs", 2);
     let running = pipe.sidecar("a").start();
     running.wait_running(2, LIMIT);
@@ -44,23 +44,25 @@ fn an_upstream_transaction_that_hangs_is_named_and_the_command_that_is_told_ends
     pipe.kafka.send(&pipe.raw, &[Draft::id(0, "c"), Draft::id(1, "c"), Draft::id(1, "c")]);
     pipe.wait_caught_up(1, LIMIT);
     wait_until("the metric to rise", LIMIT, || running.metric(HANGING).filter(|seconds| *seconds > 0.0));
-    assert!(!running.text().contains("transaction hangs"), "not told at once: {}", running.text());
+    assert!(!running.text().contains("transaction hangs"), "reported too early: {}", running.text());
     let abort = " abort --topic hangs.raw --partition 1 --start-offset 2";
-    wait_until("the command to be told", LONG, || running.text().contains(abort).then_some(()));
+    wait_until("the command in the log", LONG, || running.text().contains(abort).then_some(()));
     assert!(running.metric(HANGING).unwrap() >= 60.0);
     assert_eq!(running.metric("dedupd_raw_hanging_seconds{partition=\"0\"}"), Some(0.0));
     let note = "an upstream transaction hangs in partition 1 of topic hangs.raw from offset 2 on";
     let page = running.get("/readyz").unwrap();
     assert!(page.starts_with("HTTP/1.1 200") && page.contains(note), "{page}");
     assert!(running.get("/").unwrap().contains(note));
-    assert_eq!(pipe.kafka.texts(&pipe.clean).len(), 4, "nothing behind it is read");
+    assert_eq!(pipe.kafka.texts(&pipe.clean).len(), 4, "a record after the open transaction was read");
 
     let arguments: Vec<&str> = abort.split_whitespace().collect();
-    let told = [&["--bootstrap-server", pipe.kafka.bootstrap()], arguments.as_slice()].concat();
-    tool("org.apache.kafka.tools.TransactionsCommand", &told);
-    wait_until("what waited", LIMIT, || (pipe.kafka.texts(&pipe.clean).len() == 5).then_some(()));
+    let arguments = [&["--bootstrap-server", pipe.kafka.bootstrap()], arguments.as_slice()].concat();
+    tool("org.apache.kafka.tools.TransactionsCommand", &arguments);
+    wait_until("the blocked record", LIMIT, || (pipe.kafka.texts(&pipe.clean).len() == 5).then_some(()));
     wait_until("the metric to fall", LIMIT, || running.metric(HANGING).filter(|seconds| *seconds == 0.0));
-    wait_until("the note to go", LIMIT, || running.get("/readyz").filter(|page| !page.contains("hangs in")));
+    wait_until("the note to disappear", LIMIT, || {
+        running.get("/readyz").filter(|page| !page.contains("hangs in"))
+    });
     assert!(running.text().contains("upstream transaction ended topic=\"hangs.raw\""));
     assert_eq!(running.stop(), Some(0));
     let findings = pipe.audit();

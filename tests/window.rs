@@ -1,4 +1,4 @@
-//! One partition's window, claim by claim.
+//! The window of one partition.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 use std::cell::Cell;
@@ -19,17 +19,17 @@ fn id(number: u64) -> Identity {
     Identity(u128::from(number).to_be_bytes())
 }
 
-/// A store in which the record at offset n owns identity n + `shift`; counts what it is asked.
+/// A store in which the record at offset n owns identity n + `shift`. It counts its lookups.
 #[derive(Default)]
 struct Ledger {
     shift: u64,
-    asked: Cell<u32>,
+    lookups: Cell<u32>,
 }
 
 impl Owners for Ledger {
     type Error = &'static str;
     fn identity_of(&self, owner: Offset) -> Result<Option<Identity>, &'static str> {
-        self.asked.set(self.asked.get() + 1);
+        self.lookups.set(self.lookups.get() + 1);
         Ok(Some(id(owner + self.shift)))
     }
 }
@@ -39,11 +39,11 @@ struct Broken;
 impl Owners for Broken {
     type Error = &'static str;
     fn identity_of(&self, _: Offset) -> Result<Option<Identity>, &'static str> {
-        Err("the disk is on fire")
+        Err("disk failure")
     }
 }
 
-/// One record: observed, judged, admitted if it is to be forwarded.
+/// Processes one record: observe, verdict, and admit if it is forwarded.
 fn pass(window: &mut Window, at: Offset, number: u64, ms: i64) -> Verdict {
     window.observe(Some(ms), ms);
     let look = window.look(id(number));
@@ -62,14 +62,14 @@ fn a_fingerprint_alone_never_drops_a_record() {
     let look = window.look(id(0));
     let honest = Ledger::default();
     assert_eq!(window.verdict(1, &look, &honest), Ok(Verdict::Duplicate { owner: 0 }));
-    assert_eq!(honest.asked.get(), 1);
+    assert_eq!(honest.lookups.get(), 1);
     let other = Ledger { shift: 7, ..Ledger::default() };
     assert_eq!(window.verdict(1, &look, &other), Ok(Verdict::New), "the 16 bytes differ");
-    assert_eq!(window.verdict(1, &look, &Broken), Err("the disk is on fire"));
+    assert_eq!(window.verdict(1, &look, &Broken), Err("disk failure"));
 }
 
 #[test]
-fn owners_of_the_open_transaction_are_seen_without_the_store_and_gone_after_an_abort() {
+fn owners_of_the_open_transaction_require_no_store_and_are_removed_by_an_abort() {
     let mut window = window(Duration::from_hours(1), u64::MAX);
     assert_eq!(pass(&mut window, 5, 1, T), Verdict::New);
     let look = window.look(id(1));
@@ -81,10 +81,10 @@ fn owners_of_the_open_transaction_are_seen_without_the_store_and_gone_after_an_a
 }
 
 #[test]
-fn an_id_older_than_the_window_is_new_again_at_once() {
+fn an_id_older_than_the_window_is_new() {
     let mut window = window(Duration::from_hours(24), u64::MAX);
     pass(&mut window, 0, 0, T);
-    // In the same transaction, and across a commit.
+    // In the same transaction, and after a commit.
     assert_eq!(pass(&mut window, 1, 0, T + 24 * HOUR), Verdict::Duplicate { owner: 0 });
     assert_eq!(pass(&mut window, 2, 0, T + 25 * HOUR), Verdict::New);
     window.abort();
@@ -92,7 +92,11 @@ fn an_id_older_than_the_window_is_new_again_at_once() {
     window.commit(1);
     assert_eq!(pass(&mut window, 1, 0, T + 30 * 24 * HOUR), Verdict::New);
     window.abort();
-    assert_eq!(pass(&mut window, 1, 0, T + HOUR), Verdict::Duplicate { owner: 0 }, "the jump was undone");
+    assert_eq!(
+        pass(&mut window, 1, 0, T + HOUR),
+        Verdict::Duplicate { owner: 0 },
+        "the abort did not restore stream time"
+    );
 }
 
 #[test]
@@ -106,13 +110,13 @@ fn a_far_future_timestamp_does_not_flush_the_window() {
 }
 
 #[test]
-fn the_count_limit_shortens_the_window_and_says_so() {
+fn the_count_limit_shortens_the_reported_window() {
     let mut window = window(Duration::from_hours(1), 1_000);
     for at in 0..4_000 {
         pass(&mut window, at, at, T + at.cast_signed() * 100);
         if at % 100 == 99 {
-            let whole = window.effective_seconds();
-            assert!(at > 1_000 || (whole - 3_600.0).abs() < 1e-9, "nothing is forgotten yet");
+            let seconds = window.effective_seconds();
+            assert!(at > 1_000 || (seconds - 3_600.0).abs() < 1e-9, "the window is already shorter");
             window.commit(at + 1);
             assert!(window.ids() <= 1_000);
         }
@@ -123,7 +127,7 @@ fn the_count_limit_shortens_the_window_and_says_so() {
 }
 
 #[test]
-fn blocks_restore_the_window_they_were_cut_from() {
+fn blocks_restore_the_window_that_created_them() {
     let mut window = window(Duration::from_hours(32), u64::MAX);
     for at in 0..100 {
         pass(&mut window, 10 + at, 10 + at, T + at.cast_signed() * HOUR / 10);
@@ -131,7 +135,7 @@ fn blocks_restore_the_window_they_were_cut_from() {
     window.observe(Some(T + 20 * HOUR), T + 20 * HOUR);
     let blocks = window.blocks(HashKind::Xxh3, 3.into(), 5..120, 8);
     assert_eq!((blocks[0].first, blocks.last().unwrap().next), (5, 120));
-    assert!(blocks.windows(2).all(|pair| pair[0].next == pair[1].first), "they cover the range");
+    assert!(blocks.windows(2).all(|pair| pair[0].next == pair[1].first), "the blocks do not cover the range");
     assert!(blocks.iter().all(|block| block.entries.len() <= 8));
     assert!(blocks.iter().all(|block| block.time_last_ms - block.time_first_ms <= HOUR));
     let entries: Vec<_> = blocks.iter().flat_map(|block| block.entries.clone()).collect();
@@ -151,7 +155,7 @@ fn blocks_restore_the_window_they_were_cut_from() {
 }
 
 #[test]
-fn a_block_beyond_the_committed_offset_is_cut() {
+fn the_part_of_a_block_beyond_the_committed_offset_is_not_restored() {
     let mut source = window(Duration::from_hours(1), u64::MAX);
     for at in 0..10 {
         pass(&mut source, at, at, T + at.cast_signed());
@@ -160,14 +164,22 @@ fn a_block_beyond_the_committed_offset_is_cut() {
     let mut window = window(Duration::from_hours(1), u64::MAX);
     assert_eq!(window.restore(&BlockView::verified(&bytes).unwrap(), 6), Ok(6));
     assert_eq!((window.ids(), window.next()), (6, 6));
-    assert_eq!(window.restore(&BlockView::verified(&bytes).unwrap(), 0), Ok(0), "all of it is beyond");
+    assert_eq!(
+        window.restore(&BlockView::verified(&bytes).unwrap(), 0),
+        Ok(0),
+        "the whole block is beyond the offset"
+    );
     assert_eq!(window.ids(), 6);
-    assert_eq!(window.restore(&BlockView::verified(&bytes).unwrap(), 8), Ok(8), "the same range again");
+    assert_eq!(
+        window.restore(&BlockView::verified(&bytes).unwrap(), 8),
+        Ok(8),
+        "the same range with a higher offset"
+    );
     assert_eq!(window.ids(), 8);
 }
 
 #[test]
-fn a_claim_makes_a_retry_or_nothing() {
+fn a_claim_only_affects_the_record_at_its_offset() {
     let mut window = window(Duration::from_hours(1), u64::MAX);
     window.claim(id(1), 7);
     assert_eq!(pass(&mut window, 6, 1, T), Verdict::New, "an earlier copy");
@@ -179,7 +191,7 @@ fn a_claim_makes_a_retry_or_nothing() {
 }
 
 #[test]
-fn truncation_forgets_the_newest_and_nothing_else() {
+fn truncation_removes_only_the_newest_ids() {
     let mut window = window(Duration::from_hours(1), u64::MAX);
     for at in 0..1_000 {
         pass(&mut window, at, at, T);
@@ -202,7 +214,7 @@ fn a_topic_without_timestamps_is_limited_by_count_alone() {
         window.commit(at + 1);
     }
     assert_eq!((window.ids(), window.stream_time_ms()), (100, 0));
-    // The first time that becomes known does not make everything old at once.
+    // The first timestamp does not expire all ids.
     assert_eq!(pass(&mut window, 1_000, 950, T), Verdict::Duplicate { owner: 950 });
     window.commit(1_001);
     assert_eq!(pass(&mut window, 1_001, 950, T + HOUR), Verdict::Duplicate { owner: 950 });
@@ -210,18 +222,22 @@ fn a_topic_without_timestamps_is_limited_by_count_alone() {
 }
 
 #[test]
-fn a_window_that_misses_its_past_says_so_until_that_has_left_it() {
+fn an_incomplete_window_reports_its_length_until_the_gap_has_expired() {
     let hours = |window: &Window| window.effective_seconds() / 3_600.0;
     let mut window = window(Duration::from_hours(24), u64::MAX);
     pass(&mut window, 0, 0, T);
     window.commit(1);
-    assert!((hours(&window) - 24.0).abs() < 1e-9, "nothing is known to be missing");
+    assert!((hours(&window) - 24.0).abs() < 1e-9, "a complete window is reported as short");
     window.note_incomplete_before(T - HOUR);
     window.note_incomplete_before(T - 5 * HOUR);
-    assert!((hours(&window) - 1.0).abs() < 1e-9, "the later one counts: {}", hours(&window));
+    assert!((hours(&window) - 1.0).abs() < 1e-9, "the later bound does not apply: {}", hours(&window));
     assert_eq!((window.incomplete_before_ms(), window.is_short_by_note()), (Some(T - HOUR), true));
-    assert!(window.lost() == dedupd::dedupe::Lost::default(), "no limit made it forget anything");
-    assert_eq!(pass(&mut window, 1, 0, T + 2 * HOUR), Verdict::Duplicate { owner: 0 }, "decisions stay");
+    assert!(window.lost() == dedupd::dedupe::Lost::default(), "a limit has dropped ids");
+    assert_eq!(
+        pass(&mut window, 1, 0, T + 2 * HOUR),
+        Verdict::Duplicate { owner: 0 },
+        "the verdict has changed"
+    );
     window.commit(2);
     assert!((hours(&window) - 3.0).abs() < 1e-9, "{}", hours(&window));
     pass(&mut window, 2, 2, T + 23 * HOUR);

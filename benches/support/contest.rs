@@ -11,7 +11,7 @@ pub const TRANSACTION: u64 = 50_000;
 /// Percentage of records that are duplicates.
 pub const DUPLICATES_PERCENT: u64 = 20;
 
-/// Drops duplicates, transaction by transaction, and forgets ids that are older than its window.
+/// Drops duplicates, transaction by transaction, and removes ids that are older than its window.
 pub trait Contestant {
     fn name(&self) -> &'static str;
     /// Number of identities in its full window.
@@ -32,7 +32,7 @@ pub struct Entry {
     pub rates: Vec<f64>,
     /// Bytes that it has allocated and not freed.
     pub bytes: i64,
-    /// New records that were dropped by mistake.
+    /// New records that were wrongly dropped.
     pub wrong: u64,
 }
 
@@ -89,8 +89,8 @@ impl Entry {
         records.clear();
         let mut repeated = 0;
         for _ in 0..TRANSACTION {
-            let (identity, again) = self.stream.next();
-            repeated += u64::from(again);
+            let (identity, is_repeat) = self.stream.next();
+            repeated += u64::from(is_repeat);
             records.push(identity);
         }
         repeated

@@ -8,7 +8,7 @@
     reason = "a bench fails by panicking"
 )]
 #![allow(dead_code, reason = "each bench uses its own part")]
-#![allow(missing_docs, reason = "benches have no readers of docs pages")]
+#![allow(missing_docs, reason = "benches have no published docs")]
 
 pub mod files;
 #[path = "../../tests/support/mod.rs"]

@@ -88,7 +88,7 @@ impl<S: Set> Contestant for Queued<S> {
     }
 }
 
-/// Eight plain Bloom filters in rotation, of which seven together hold the window.
+/// Eight plain Bloom filters in rotation, of which seven together contain the window.
 pub struct RotatingFilters {
     name: &'static str,
     /// The newest last.

@@ -13,11 +13,11 @@ use dedupd::store::{Binding, SledStore, open};
 use super::contest::Contestant;
 use super::ledger::{Ledger, block};
 
-/// Stream time of the first record, ms since the epoch; each record is 1 ms later.
+/// Stream time of the first record, in epoch milliseconds. Each record is 1 ms later.
 const START_MS: i64 = 1_700_000_000_000;
 const CACHE_BYTES: u64 = 64 << 20;
 const DEADLINE: Duration = Duration::from_mins(1);
-/// Most identities of a block in the state topic.
+/// Maximum number of identities per block in the state topic.
 const BLOCK_IDS: usize = 4_000;
 
 /// A window, used as in the pipeline.

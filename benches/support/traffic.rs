@@ -71,6 +71,6 @@ pub fn fill(kafka: &Kafka, topic: &str, traffic: Traffic) {
         }
     }
     producer.flush(Duration::from_mins(2)).expect("all records are acknowledged");
-    let there: i64 = (0..traffic.partitions).map(|partition| kafka.watermarks(topic, partition).1).sum();
-    assert_eq!(u64::try_from(there).unwrap(), traffic.records, "records of {topic}");
+    let written: i64 = (0..traffic.partitions).map(|partition| kafka.watermarks(topic, partition).1).sum();
+    assert_eq!(u64::try_from(written).unwrap(), traffic.records, "records of {topic}");
 }

@@ -1,4 +1,4 @@
-//! The Bloom part of the window: what is inside is always found, what is not is found as seldom as promised.
+//! The Bloom filters of the window: every inserted id is found, and the false-positive rate is at most the configured one.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 mod memory;
@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use dedupd::dedupe::{BloomLimits, Identity, Look};
 
-/// An hour of stream time, in ms.
+/// An hour of stream time, in milliseconds.
 const HOUR: i64 = 3_600_000;
-/// A beginning of a slice of any whole number of hours up to 24, in ms since the epoch.
+/// The start of a slice of any whole number of hours up to 24, in epoch milliseconds.
 const START: i64 = 19_675 * 24 * HOUR;
 
-/// A week with a day of it exact, seven slices.
+/// A window of a week, of which one day is exact, with seven slices.
 fn week(rate: f64) -> BloomLimits {
     BloomLimits {
         exact: Duration::from_hours(24),
@@ -26,7 +26,7 @@ fn week(rate: f64) -> BloomLimits {
     }
 }
 
-/// Version 7 UUIDs: a time in front that hardly moves, version and variant bits, the rest a counter.
+/// Version 7 UUIDs: a slowly increasing time, version and variant bits, and a counter.
 fn numbered(number: u64) -> Identity {
     let front = 0x0190_0000_0000_u128 + u128::from(number / 4_096);
     let id = (front << 80) | (7 << 76) | (u128::from(number % 4_096) << 64) | (2 << 62) | u128::from(number);
@@ -37,7 +37,7 @@ fn look(number: u64) -> Look {
     Look::at(numbered(number))
 }
 
-/// Identities that nobody ever inserts.
+/// Ids that are never inserted.
 fn absent(count: u64) -> impl Iterator<Item = Look> {
     (0..count).map(|number| look((1 << 50) + number))
 }

@@ -1,4 +1,4 @@
-//! What arrived inside the window is found, whatever time, growth and expiry did.
+//! Every id inside the window is found, for any sequence of arrivals, growth and expiry.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::{HOUR, START, look, numbered, week};
 
-/// So many arrivals, `step_ms` apart, then a pause; and whether expiry is applied in between.
+/// `count` arrivals, `step_ms` apart, then a pause, and optionally an expiry.
 #[derive(Debug, Clone)]
 struct Stretch {
     count: u16,
@@ -41,7 +41,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_inside_the_window_is_found(limits in limits(), stretches in stretches()) {
+    fn every_id_inside_the_window_is_found(limits in limits(), stretches in stretches()) {
         let mut bloom = Bloom::new(limits);
         let (mut now, mut arrivals) = (START, Vec::new());
         for stretch in &stretches {
@@ -54,13 +54,13 @@ proptest! {
             if stretch.expires {
                 bloom.expire(now);
             }
-            let asked = bloom.asked(now);
+            let times = bloom.asked(now);
             let slice = limits.slice_ms();
-            let inside = arrivals.iter().enumerate().filter(|(_, arrived)| asked.contains(arrived));
+            let inside = arrivals.iter().enumerate().filter(|(_, arrived)| times.contains(arrived));
             for (number, arrived) in inside {
-                let start = bloom.probably(&look(number as u64), &asked);
-                prop_assert!(start.is_some(), "{number} of {arrived} is lost at {now}");
-                prop_assert!(start.is_some_and(|start| start + slice > asked.start && start < asked.end));
+                let start = bloom.probably(&look(number as u64), &times);
+                prop_assert!(start.is_some(), "{number}, inserted at {arrived}, is lost at {now}");
+                prop_assert!(start.is_some_and(|start| start + slice > times.start && start < times.end));
             }
         }
         prop_assert_eq!(bloom.forgotten_ms(), None);
@@ -68,29 +68,29 @@ proptest! {
 }
 
 #[test]
-fn a_slice_is_dropped_whole_when_its_end_is_older_than_the_window() {
+fn a_slice_is_dropped_as_a_whole_when_its_end_is_older_than_the_window() {
     let mut bloom = Bloom::new(week(1e-6));
     (0..9_000)
         .for_each(|number| bloom.insert(&look(number), START + i64::try_from(number).unwrap() * HOUR / 60));
     let starts = |bloom: &Bloom| bloom.slices().iter().map(|slice| slice.start_ms).collect::<Vec<_>>();
     let days = |days: std::ops::Range<i64>| days.map(|day| START + day * 24 * HOUR).collect::<Vec<_>>();
     assert_eq!(starts(&bloom), days(0..7));
-    let leaves = START + 8 * 24 * HOUR;
-    bloom.expire(leaves - 1);
+    let expiry = START + 8 * 24 * HOUR;
+    bloom.expire(expiry - 1);
     assert_eq!(starts(&bloom), days(0..7));
     assert_eq!(bloom.slices()[0].ids, 1_440);
-    bloom.expire(leaves);
+    bloom.expire(expiry);
     assert_eq!(starts(&bloom), days(1..7));
-    bloom.expire(leaves + 7 * 24 * HOUR);
+    bloom.expire(expiry + 7 * 24 * HOUR);
     assert_eq!((starts(&bloom).len(), bloom.memory_bytes()), (0, 0));
 }
 
 #[test]
-fn the_exact_part_is_not_asked_about() {
+fn filters_do_not_answer_for_the_exact_part() {
     let mut bloom = Bloom::new(week(1e-6));
     bloom.insert(&look(1), START + HOUR);
     bloom.insert(&look(2), START + 25 * HOUR);
-    // One day later the first is just older than the exact day, and the second is not.
+    // One day later, only the first id is older than the exact part.
     let now = START + 26 * HOUR;
     assert_eq!(bloom.probably(&look(1), &bloom.asked(now)), Some(START));
     assert_eq!(bloom.probably(&look(2), &bloom.asked(now)), None);
@@ -98,7 +98,7 @@ fn the_exact_part_is_not_asked_about() {
 }
 
 #[test]
-fn what_came_before_any_time_is_filed_when_time_is_known() {
+fn ids_without_a_time_are_stored_in_the_first_slice_with_a_time() {
     let mut bloom = Bloom::new(week(1e-6));
     (0..3_000).for_each(|number| bloom.insert(&look(number), if number % 2 == 0 { 0 } else { -5 }));
     bloom.expire(0);
@@ -106,16 +106,16 @@ fn what_came_before_any_time_is_filed_when_time_is_known() {
     bloom.insert(&look(3_000), START + HOUR);
     let slices = bloom.slices();
     assert_eq!((slices.len(), slices[0].start_ms, slices[0].ids), (1, START, 3_001));
-    let asked = bloom.asked(START + 7 * 24 * HOUR);
-    assert!((0..=3_000).all(|number| bloom.probably(&look(number), &asked) == Some(START)));
+    let times = bloom.asked(START + 7 * 24 * HOUR);
+    assert!((0..=3_000).all(|number| bloom.probably(&look(number), &times) == Some(START)));
 }
 
 #[test]
-fn a_time_that_goes_back_loses_nothing() {
+fn a_decreasing_time_loses_nothing() {
     let mut bloom = Bloom::new(week(1e-6));
     let times = [3 * 24 * HOUR, 24 * HOUR, 2 * 24 * HOUR, 4 * 24 * HOUR, 0];
     bloom.insert_all(times.iter().enumerate().map(|(number, time)| (numbered(number as u64), START + time)));
-    let asked = START - 1..START + 30 * 24 * HOUR;
-    assert!((0..5).all(|number| bloom.probably(&look(number), &asked).is_some()));
+    let times = START - 1..START + 30 * 24 * HOUR;
+    assert!((0..5).all(|number| bloom.probably(&look(number), &times).is_some()));
     assert_eq!(bloom.slices().len(), 2);
 }

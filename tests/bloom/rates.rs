@@ -1,4 +1,4 @@
-//! The false-positive rate of a look-up as a whole: within the promise, and told as it is.
+//! The false-positive rate of a look-up in all slices: at most the configured rate, and reported correctly.
 
 use std::ops::Range;
 
@@ -6,78 +6,78 @@ use dedupd::dedupe::{Bloom, BloomLimits};
 
 use super::{HOUR, START, absent, look, week};
 
-/// Eight slices alive, all but the newest full: the worst moment. Gives the time asked about.
-fn filled(bloom: &mut Bloom, ids_a_slice: &[u64]) -> Range<i64> {
+/// Fills eight slices, all but the newest completely, which is the worst case. Returns the time range of a look-up.
+fn filled(bloom: &mut Bloom, ids_per_slice: &[u64]) -> Range<i64> {
     let mut number = 0;
-    for (day, ids) in (0..).zip(ids_a_slice) {
+    for (day, ids) in (0..).zip(ids_per_slice) {
         for id in 0..*ids {
             let time = i64::try_from(id).unwrap() * 24 * HOUR / i64::try_from(*ids).unwrap();
             bloom.insert(&look(number), START + day * 24 * HOUR + time);
             number += 1;
         }
     }
-    let now = START + i64::try_from(ids_a_slice.len()).unwrap() * 24 * HOUR - 1;
+    let now = START + i64::try_from(ids_per_slice.len()).unwrap() * 24 * HOUR - 1;
     bloom.expire(now);
     bloom.asked(now)
 }
 
-fn measured(bloom: &Bloom, asked: &Range<i64>, probes: u64) -> f64 {
-    let passed = absent(probes).filter(|look| bloom.probably(look, asked).is_some()).count();
+fn measured(bloom: &Bloom, times: &Range<i64>, probes: u64) -> f64 {
+    let passed = absent(probes).filter(|look| bloom.probably(look, times).is_some()).count();
     passed as f64 / probes as f64
 }
 
-/// What may be measured of `rate` by chance: four standard deviations more.
+/// Upper bound of a measurement of `rate`: four standard deviations above it.
 fn bound(rate: f64, probes: u64) -> f64 {
     rate + 4.0 * (rate / probes as f64).sqrt()
 }
 
 #[test]
-fn the_rate_of_a_look_up_over_all_slices_is_within_the_promise() {
+fn the_rate_of_a_look_up_in_all_slices_is_at_most_the_configured_one() {
     for (rate, probes) in [(1e-2, 300_000), (1e-4, 2_000_000), (1e-6, 4_000_000)] {
-        // Nothing exact: all eight slices are asked.
+        // Without an exact part, a look-up covers all eight slices.
         let mut bloom = Bloom::new(BloomLimits { exact: std::time::Duration::ZERO, ..week(rate) });
-        let asked = filled(&mut bloom, &[60_000; 16]);
+        let times = filled(&mut bloom, &[60_000; 16]);
         assert_eq!(bloom.slices().len(), 8);
-        let (found, told) = (measured(&bloom, &asked, probes), bloom.false_positive_rate(&asked));
-        assert!(found <= bound(rate, probes), "{found} measured, {rate} promised");
-        assert!(told <= rate * 1.1, "{told} told, {rate} promised");
-        assert!(found <= bound(told * 1.15, probes), "{found} measured, {told} told");
+        let (found, reported) = (measured(&bloom, &times, probes), bloom.false_positive_rate(&times));
+        assert!(found <= bound(rate, probes), "{found} measured, {rate} configured");
+        assert!(reported <= rate * 1.1, "{reported} reported, {rate} configured");
+        assert!(found <= bound(reported * 1.15, probes), "{found} measured, {reported} reported");
         if rate > 1e-5 {
-            assert!(found > told * 0.8, "{found} measured, {told} told");
+            assert!(found > reported * 0.8, "{found} measured, {reported} reported");
         }
     }
 }
 
 #[test]
-fn a_slice_that_outgrows_its_design_keeps_the_promise() {
+fn a_slice_that_outgrows_its_design_keeps_the_rate() {
     let rate = 1e-4;
     let mut bloom = Bloom::new(BloomLimits { exact: std::time::Duration::ZERO, ..week(rate) });
-    let asked = filled(&mut bloom, &[3_000, 3_000, 40_000, 9_000, 150_000, 20_000, 60_000, 150_000]);
+    let times = filled(&mut bloom, &[3_000, 3_000, 40_000, 9_000, 150_000, 20_000, 60_000, 150_000]);
     let slices = bloom.slices();
     assert!(slices.iter().all(|slice| slice.false_positive_rate < rate / 8.0 * 1.1), "{slices:#?}");
-    assert!(slices.iter().any(|slice| slice.filters > 2), "nothing grew: {slices:#?}");
-    let (found, told) = (measured(&bloom, &asked, 2_000_000), bloom.false_positive_rate(&asked));
-    assert!(found <= bound(rate, 2_000_000) && told <= rate, "{found} measured, {told} told");
-    assert!(found > told * 0.7 && told > rate * 0.1, "{found} measured, {told} told");
+    assert!(slices.iter().any(|slice| slice.filters > 2), "no slice grew: {slices:#?}");
+    let (found, reported) = (measured(&bloom, &times, 2_000_000), bloom.false_positive_rate(&times));
+    assert!(found <= bound(rate, 2_000_000) && reported <= rate, "{found} measured, {reported} reported");
+    assert!(found > reported * 0.7 && reported > rate * 0.1, "{found} measured, {reported} reported");
 }
 
-/// Single crowded blocks weigh in small filters.
+/// In small filters, a single crowded block has a large effect.
 #[test]
-fn small_partitions_keep_the_promise_too() {
+fn small_partitions_keep_the_rate() {
     let rate = 1e-4;
     for ids in [1, 40, 700, 2_500] {
         let mut bloom = Bloom::new(week(rate));
-        let asked = filled(&mut bloom, &[ids; 12]);
-        let told = bloom.false_positive_rate(&asked);
-        assert!(told <= rate, "{told} told with {ids} a slice");
-        assert!(measured(&bloom, &asked, 400_000) <= bound(told, 400_000), "with {ids} a slice");
+        let times = filled(&mut bloom, &[ids; 12]);
+        let reported = bloom.false_positive_rate(&times);
+        assert!(reported <= rate, "{reported} reported with {ids} per slice");
+        assert!(measured(&bloom, &times, 400_000) <= bound(reported, 400_000), "with {ids} per slice");
     }
 }
 
-/// Filters filled to the last place that their design has, each with other ids. The rate told is
+/// Fills filters to their full capacity, each with other ids. The rate reported is
 /// exact for filters as small as these.
 #[test]
-fn a_small_filter_has_room_for_chance() {
+fn a_full_small_filter_keeps_the_rate_for_every_set_of_ids() {
     for (rate, ids) in
         [(1e-4, 300), (1e-4, 2_000), (1e-4, 16_000), (1e-9, 300), (1e-9, 2_000), (1e-9, 16_000)]
     {
@@ -87,18 +87,18 @@ fn a_small_filter_has_room_for_chance() {
             (0..ids * 2 + 1_000)
                 .for_each(|number| bloom.insert(&look(seed * 100_000 + number), START + HOUR));
             let slice = &bloom.slices()[0];
-            assert!(slice.filters > 1, "it never was full: {slice:?}");
+            assert!(slice.filters > 1, "it was never full: {slice:?}");
             assert!(slice.false_positive_rate <= rate / 7.0, "{rate} {ids} {seed}: {slice:?}");
         }
     }
 }
 
 #[test]
-fn only_the_slices_asked_count() {
+fn the_rate_covers_only_the_slices_of_the_time_range() {
     let mut bloom = Bloom::new(week(1e-2));
-    let asked = filled(&mut bloom, &[5_000; 8]);
+    let times = filled(&mut bloom, &[5_000; 8]);
     let all = bloom.false_positive_rate(&(0..i64::MAX));
-    let some = bloom.false_positive_rate(&asked);
+    let some = bloom.false_positive_rate(&times);
     let none = bloom.false_positive_rate(&(0..START));
     assert!(some < all && some > 0.0 && none == 0.0, "{none} {some} {all}");
 }

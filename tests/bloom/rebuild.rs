@@ -1,11 +1,11 @@
-//! The same inserts make the same filters: a rebuilt window answers as the one before it.
+//! The same inserts produce the same filters: a rebuilt window returns the same answers as the original one.
 
 use dedupd::dedupe::{Bloom, Layout};
 use proptest::prelude::*;
 
 use super::{HOUR, START, absent, look, numbered, week};
 
-/// Arrivals whose number a second rises and falls, with a pause or two.
+/// Arrivals at a varying rate, with pauses.
 fn arrivals(seed: u64, count: u64) -> Vec<i64> {
     let mut now = START;
     (0..count)
@@ -21,8 +21,8 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
 
     #[test]
-    fn answers_are_the_same_however_often_expiry_ran(seed in 0..1_000u64, every in 1..5_000usize) {
-        // A rate so bad that absent ids pass often: what is compared are the bits.
+    fn answers_do_not_depend_on_how_often_expiry_ran(seed in 0..1_000u64, every in 1..5_000usize) {
+        // The rate is so high that many absent ids pass: the test compares the bits.
         let limits = week(0.3);
         let times = arrivals(seed, 60_000);
         let mut original = Bloom::new(limits);
@@ -37,20 +37,20 @@ proptest! {
         let now = times[times.len() - 1] + HOUR;
         original.expire(now);
         rebuilt.expire(now);
-        let asked = original.asked(now);
+        let range = original.asked(now);
         let mut passed = 0;
         for look in (0..60_000).step_by(7).map(look).chain(absent(20_000)) {
-            let answer = original.probably(&look, &asked);
-            prop_assert_eq!(answer, rebuilt.probably(&look, &asked));
+            let answer = original.probably(&look, &range);
+            prop_assert_eq!(answer, rebuilt.probably(&look, &range));
             passed += u32::from(answer.is_some());
         }
-        prop_assert!(passed > 0, "nothing was compared");
+        prop_assert!(passed > 0, "no id passed");
         prop_assert_eq!(original.slices(), rebuilt.slices());
         prop_assert_eq!(original.memory_bytes(), rebuilt.memory_bytes());
     }
 }
 
-/// Fills `bloom` with the arrivals of these numbers, as a pipeline would.
+/// Inserts the arrivals of these numbers into `bloom`, as the pipeline does.
 fn fill(bloom: &mut Bloom, times: &[i64], numbers: std::ops::Range<usize>) {
     for number in numbers {
         bloom.insert(&look(number as u64), times[number]);
@@ -60,18 +60,18 @@ fn fill(bloom: &mut Bloom, times: &[i64], numbers: std::ops::Range<usize>) {
     }
 }
 
-/// Which of them pass at `now`, ids and others, in any filter.
+/// The answers at `now` for inserted and absent ids, from any filter.
 fn passing(bloom: &Bloom, ids: u64, now: i64) -> Vec<Option<i64>> {
-    let asked = bloom.asked(now).start..i64::MAX;
-    (0..ids).step_by(7).map(look).chain(absent(20_000)).map(|look| bloom.probably(&look, &asked)).collect()
+    let range = bloom.asked(now).start..i64::MAX;
+    (0..ids).step_by(7).map(look).chain(absent(20_000)).map(|look| bloom.probably(&look, &range)).collect()
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// Sizes follow from what earlier slices held, so filters rebuilt from the blocks that are left need to be told.
+    /// Filter sizes depend on earlier slices, so filters rebuilt from the remaining blocks require the stored layout.
     #[test]
-    fn what_is_rebuilt_after_its_layout_is_the_same_bit_for_bit(
+    fn filters_rebuilt_from_their_layout_are_bitwise_equal(
         seed in 0..1_000u64, taken in 1..100_000usize, since in 0..3_000usize, more in 0..40_000usize,
     ) {
         let limits = week(0.3);
@@ -82,7 +82,7 @@ proptest! {
         let crashed = taken + since;
         fill(&mut original, &times, taken..crashed);
 
-        // Blocks older than the window are gone; some may still be there.
+        // Blocks older than the window are deleted, or some of them are left.
         let oldest = original.oldest_slice_ms().unwrap();
         let first = times.iter().position(|time| *time >= oldest).unwrap();
         for first in [first, first / 2] {

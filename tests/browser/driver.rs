@@ -1,4 +1,4 @@
-//! A headless Chromium, driven over `WebDriver`: HTTP and JSON, so no crate is needed for it.
+//! A headless Chromium, controlled over `WebDriver`, which is HTTP with JSON and requires no crate.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -14,12 +14,12 @@ use serde_json::{Value, json};
 use crate::support::{child, ports::free_port, wait_until};
 
 const START: Duration = Duration::from_secs(30);
-/// Longer than anything that is asked of the page.
+/// Longer than any command takes.
 const ANSWER: Duration = Duration::from_secs(30);
-/// What `WebDriver` calls a reference to an element.
+/// The `WebDriver` key of an element reference.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 
-/// What a screen is like.
+/// A type of screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Screen {
     Desktop,
@@ -37,14 +37,14 @@ impl Screen {
         }
     }
 
-    /// As the `DevTools` protocol wants it.
+    /// The parameters of the `DevTools` protocol.
     fn metrics(self) -> Value {
         let (width, height) = self.size();
         json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": self == Self::Phone})
     }
 }
 
-/// A browser with one window; it ends with the test.
+/// A browser with one window. It ends with the test.
 pub struct Browser {
     programs: [Child; 2],
     port: u16,
@@ -53,12 +53,12 @@ pub struct Browser {
 }
 
 impl Browser {
-    /// Starts one. Its profile, its log and the screenshots go below `dir`.
+    /// Starts a browser. Its profile, its log and the screenshots are in `dir`.
     pub fn open(dir: &Path) -> Self {
         let profile = dir.join("chromium");
         fs::create_dir_all(&profile).unwrap();
         let log = File::create(dir.join("chromium.log")).unwrap();
-        // Not by the driver, whose child would outlive a test process that is killed.
+        // The driver does not start the browser: a child of the driver would outlive a killed test process.
         let mut command = child::tied(installed("chromium"));
         command
             .args(["--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"])
@@ -84,24 +84,24 @@ impl Browser {
         browser
     }
 
-    /// Begins the session, once both programs answer.
+    /// Starts the session when both programs respond.
     fn begin(&mut self, profile: &Path) {
         let devtools = wait_until("Chromium to start (its log is chromium.log)", START, || {
             let text = fs::read_to_string(profile.join("DevToolsActivePort")).ok()?;
             text.lines().next()?.parse::<u16>().ok()
         });
-        let wanted = json!({"capabilities": {"alwaysMatch": {
+        let capabilities = json!({"capabilities": {"alwaysMatch": {
             "goog:chromeOptions": {"debuggerAddress": format!("127.0.0.1:{devtools}")},
             "goog:loggingPrefs": {"browser": "ALL", "performance": "ALL"},
         }}});
         let answer = wait_until("chromedriver to start (its log is chromium.log)", START, || {
-            request(self.port, "POST", "/session", &wanted)
+            request(self.port, "POST", "/session", &capabilities)
         });
         let id = answer["value"]["sessionId"].as_str().map(str::to_owned);
-        self.session = id.unwrap_or_else(|| panic!("chromedriver gives no session: {answer}"));
+        self.session = id.unwrap_or_else(|| panic!("chromedriver returned no session: {answer}"));
     }
 
-    /// Shows a page, once it is loaded.
+    /// Opens a page and waits until it is loaded.
     pub fn go(&self, url: &str) {
         self.command("url", &json!({"url": url}));
     }
@@ -111,27 +111,27 @@ impl Browser {
     }
 
     pub fn url(&self) -> String {
-        self.ask("return location.href").as_str().unwrap().to_owned()
+        self.evaluate("return location.href").as_str().unwrap().to_owned()
     }
 
-    /// What is written on the page, as a reader sees it.
+    /// The visible text of the page.
     pub fn text(&self) -> String {
-        self.ask("return document.body.innerText").as_str().unwrap().to_owned()
+        self.evaluate("return document.body.innerText").as_str().unwrap().to_owned()
     }
 
     pub fn title(&self) -> String {
-        self.ask("return document.title").as_str().unwrap().to_owned()
+        self.evaluate("return document.title").as_str().unwrap().to_owned()
     }
 
-    /// Clicks the link that reads so.
+    /// Clicks the link with this text.
     pub fn click(&self, link: &str) {
         let found = self.command("element", &json!({"using": "link text", "value": link}));
         let element = found[ELEMENT].as_str().unwrap_or_else(|| panic!("no link {link:?}: {found}"));
         self.command(&format!("element/{element}/click"), &json!({}));
     }
 
-    /// What a script returns.
-    pub fn ask(&self, script: &str) -> Value {
+    /// Runs a script and returns its result.
+    pub fn evaluate(&self, script: &str) -> Value {
         self.command("execute/sync", &json!({"script": script, "args": []}))
     }
 
@@ -145,9 +145,10 @@ impl Browser {
         self.devtools("Emulation.setEmulatedMedia", &json!({"features": features}));
     }
 
-    /// The whole page as a picture, `name.png` in the folder of the screenshots.
+    /// Writes a screenshot of the whole page to `name.png` in the folder of the screenshots.
     pub fn shoot(&self, name: &str) {
-        let size = self.ask("const it = document.documentElement; return [it.clientWidth, it.scrollHeight]");
+        let size =
+            self.evaluate("const it = document.documentElement; return [it.clientWidth, it.scrollHeight]");
         let clip = json!({"x": 0, "y": 0, "width": size[0], "height": size[1], "scale": 1});
         let how = json!({"captureBeyondViewport": true, "clip": clip});
         let picture = self.devtools("Page.captureScreenshot", &how);
@@ -156,32 +157,32 @@ impl Browser {
         fs::write(self.shots.join(format!("{name}.png")), bytes).unwrap();
     }
 
-    /// What stands in the console since this was last asked.
+    /// The console messages since the previous call.
     pub fn console(&self) -> Vec<String> {
         let lines = self.command("se/log", &json!({"type": "browser"}));
         lines.as_array().unwrap().iter().map(ToString::to_string).collect()
     }
 
-    /// The addresses that the browser asked for since this was last asked.
+    /// The URLs that the browser requested since the previous call.
     pub fn requested(&self) -> Vec<String> {
         let events = self.command("se/log", &json!({"type": "performance"}));
-        let asked = events.as_array().unwrap().iter().filter_map(|event| {
+        let urls = events.as_array().unwrap().iter().filter_map(|event| {
             let event: Value = serde_json::from_str(event["message"].as_str()?).ok()?;
             let sent = event["message"]["method"] == "Network.requestWillBeSent";
             sent.then(|| event["message"]["params"]["request"]["url"].as_str().map(str::to_owned))?
         });
-        asked.collect()
+        urls.collect()
     }
 
     fn devtools(&self, command: &str, params: &Value) -> Value {
         self.command("goog/cdp/execute", &json!({"cmd": command, "params": params}))
     }
 
-    /// The page loads itself again: what this interrupts is asked once more.
+    /// Runs a command. It is retried if a reload of the page interrupts it.
     fn command(&self, what: &str, body: &Value) -> Value {
         let path = format!("/session/{}/{what}", self.session);
         wait_until(&format!("an answer to {what} {body}"), ANSWER, || {
-            let answer = request(self.port, "POST", &path, body).expect("chromedriver answers");
+            let answer = request(self.port, "POST", &path, body).expect("a response of chromedriver");
             let error = answer["value"]["message"].as_str().filter(|_| answer["value"]["error"].is_string());
             let interrupted = error.is_some_and(|error| error.contains("navigation"));
             assert!(error.is_none() || interrupted, "{what} {body}: {answer}");
@@ -199,7 +200,7 @@ impl Drop for Browser {
     }
 }
 
-/// The path of a program, or a panic that says how to get it.
+/// The path of a program. Panics with the install command if it is missing.
 fn installed(name: &str) -> PathBuf {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).map(|place| place.join(name)).find(|file| file.is_file());
@@ -208,7 +209,7 @@ fn installed(name: &str) -> PathBuf {
     })
 }
 
-/// The JSON that is answered; nothing while nobody listens. chromedriver keeps its connections open.
+/// The JSON response, `None` while the port is closed. chromedriver keeps its connections open.
 fn request(port: u16, method: &str, path: &str, body: &Value) -> Option<Value> {
     let mut socket = TcpStream::connect(("127.0.0.1", port)).ok()?;
     socket.set_read_timeout(Some(ANSWER)).unwrap();

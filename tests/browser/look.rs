@@ -1,13 +1,13 @@
-//! What a reader of the page has before the eyes: measured in the browser, in both schemes, on both screens.
+//! Measures the readability of a page in the browser, with both color schemes and on both screens.
 
 use serde_json::Value;
 
 use crate::driver::{Browser, Screen};
 
-/// Below this ratio of luminance text is hard to read (WCAG 2, level AA).
+/// Minimum contrast ratio of text (WCAG 2, level AA).
 const CONTRAST: f64 = 4.5;
 
-/// Each text with the contrast to what is behind it, from the computed colours; opacity counts.
+/// Each text with its contrast to the background, from computed colors and opacity.
 const CONTRASTS: &str = r"
 const rgba = text => {
     const numbers = text.match(/[\d.]+/g).map(Number);
@@ -40,13 +40,13 @@ return found;";
 
 const WIDTH: &str = "return document.documentElement.scrollWidth";
 const BACKGROUND: &str = "return getComputedStyle(document.documentElement).backgroundColor";
-/// What can be touched has this height at least, or lines beside it that cannot be (WCAG 2.2, target size).
+/// Heights of links, which must be at least `TARGET` (WCAG 2.2, target size).
 const TARGETS: &str =
     "return [...document.querySelectorAll('a')].map(it => it.getBoundingClientRect().height)";
 const TARGET: f64 = 24.0;
 
-/// Looks at what is shown on both screens and in both schemes, and fails where it cannot be read well.
-/// Leaves four pictures.
+/// Checks the page on both screens with both color schemes, and panics if it is hard to read. Writes four
+/// screenshots.
 pub fn at_all(browser: &Browser, name: &str) {
     let mut backgrounds = Vec::new();
     for screen in Screen::ALL {
@@ -57,27 +57,27 @@ pub fn at_all(browser: &Browser, name: &str) {
             browser.shoot(&name);
             fits(browser, screen, &name);
             has_contrast(browser, &name);
-            backgrounds.push(browser.ask(BACKGROUND));
+            backgrounds.push(browser.evaluate(BACKGROUND));
         }
     }
-    assert_eq!(backgrounds[..2], backgrounds[2..], "the screen has nothing to do with the scheme");
-    assert_ne!(backgrounds[0], backgrounds[1], "light and dark have one background");
+    assert_eq!(backgrounds[..2], backgrounds[2..], "the background depends on the screen");
+    assert_ne!(backgrounds[0], backgrounds[1], "light and dark have the same background");
     browser.screen(Screen::Desktop);
     browser.prefers("light");
 }
 
 fn fits(browser: &Browser, screen: Screen, name: &str) {
-    // Not with innerWidth: a phone makes that larger, and all that is on it smaller, until a page that is too wide fits.
-    let (width, most) = (browser.ask(WIDTH).as_u64().unwrap(), screen.size().0);
+    // innerWidth is not usable: a phone increases it and shrinks the content until a page that is too wide fits.
+    let (width, most) = (browser.evaluate(WIDTH).as_u64().unwrap(), screen.size().0);
     assert!(width <= most, "{name} is {width} wide on a screen of {most}");
-    let heights = numbers(&browser.ask(TARGETS));
+    let heights = numbers(&browser.evaluate(TARGETS));
     assert!(heights.iter().all(|height| *height >= TARGET), "{name}: links are {heights:?} high");
 }
 
 fn has_contrast(browser: &Browser, name: &str) {
-    let texts = browser.ask(CONTRASTS);
+    let texts = browser.evaluate(CONTRASTS);
     let texts = texts.as_array().unwrap();
-    assert!(texts.len() > 10, "{name}: only these texts were seen: {texts:?}");
+    assert!(texts.len() > 10, "{name}: too few texts: {texts:?}");
     let weak = |text: &&Value| text[1].as_f64().is_none_or(|ratio| ratio < CONTRAST);
     let weak: Vec<&Value> = texts.iter().filter(weak).collect();
     assert!(weak.is_empty(), "{name}: contrast below {CONTRAST}: {weak:?}");

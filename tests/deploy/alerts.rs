@@ -1,17 +1,17 @@
-//! The alerts: Prometheus takes them, its own unit tests pass, and those tests notice a changed rule.
+//! The alerts: Prometheus accepts them, their unit tests pass, and these tests detect a changed rule.
 
 use std::path::Path;
 
 use serde_json::Value;
 
-use super::programs::{TOP, promtool, said, text};
-use super::questions;
+use super::programs::{TOP, printed, promtool, text};
+use super::queries;
 
 #[test]
-fn prometheus_takes_configuration_and_rules() {
+fn prometheus_accepts_configuration_and_rules() {
     for arguments in [["check", "config", "config/prometheus.yml"], ["check", "rules", "config/alerts.yml"]] {
         let output = promtool(Path::new(TOP), &arguments);
-        let text = said(&output);
+        let text = printed(&output);
         assert!(output.status.success() && text.contains("SUCCESS"), "{text}");
         assert!(!text.contains("FAILED") && !text.to_lowercase().contains("duplicate"), "{text}");
     }
@@ -20,14 +20,14 @@ fn prometheus_takes_configuration_and_rules() {
 #[test]
 fn every_alert_fires_when_it_should_and_only_then() {
     let output = promtool(Path::new(TOP), &["test", "rules", "config/alerts.test.yml"]);
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", printed(&output));
     let tests = text("config/alerts.test.yml");
-    for alert in questions::of_the_alerts() {
+    for alert in queries::of_the_alerts() {
         assert!(tests.contains(&format!("alertname=\"{}\"", alert.by)), "{} has no test", alert.by);
     }
 }
 
-/// Changes of one rule each, and none that the tests may overlook.
+/// Changes of one rule each, which the tests must detect.
 const CHANGES: [(&str, &str); 20] = [
     ("up{job=\"dedupd\"} == 0", "up == 0"),
     ("dedupd_ready == 0\n        for: 5m", "dedupd_ready == 0\n        for: 4m"),
@@ -52,7 +52,7 @@ const CHANGES: [(&str, &str); 20] = [
 ];
 
 #[test]
-fn the_tests_notice_a_changed_rule() {
+fn the_alert_tests_detect_a_changed_rule() {
     let (rules, tests) = (text("config/alerts.yml"), text("config/alerts.test.yml"));
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("alerts.test.yml"), tests).unwrap();
@@ -60,21 +60,25 @@ fn the_tests_notice_a_changed_rule() {
         assert_eq!(rules.matches(from).count(), 1, "{from}");
         std::fs::write(folder.path().join("alerts.yml"), rules.replace(from, to)).unwrap();
         let output = promtool(folder.path(), &["test", "rules", "alerts.test.yml"]);
-        assert!(!output.status.success(), "nobody notices that {from} has become {to}");
-        assert!(said(&output).contains("got"), "failed for another reason: {}", said(&output));
+        assert!(!output.status.success(), "no test fails after {from} is changed to {to}");
+        assert!(
+            printed(&output).contains("got"),
+            "the tests failed for another reason: {}",
+            printed(&output)
+        );
     }
 }
 
 #[test]
-fn every_alert_says_how_bad_it_is_what_happened_and_what_to_do() {
+fn every_alert_has_a_severity_a_summary_and_an_action() {
     let rules: Value = serde_norway::from_str(&text("config/alerts.yml")).unwrap();
     for rule in rules["groups"][0]["rules"].as_array().unwrap() {
         let severity = rule["labels"]["severity"].as_str().unwrap();
         assert!(["critical", "warning", "info"].contains(&severity), "{rule}");
-        let said = |key: &str| rule["annotations"][key].as_str().unwrap_or_default().to_owned();
-        assert!(said("summary").contains("{{ $labels.instance }}"), "{rule}");
-        let description = said("description").to_lowercase();
+        let annotation = |key: &str| rule["annotations"][key].as_str().unwrap_or_default().to_owned();
+        assert!(annotation("summary").contains("{{ $labels.instance }}"), "{rule}");
+        let description = annotation("description").to_lowercase();
         let verbs = ["read ", "look at", "raise ", "compare ", "set ", "keep "];
-        assert!(verbs.iter().any(|verb| description.contains(verb)), "{}: what to do?", rule["alert"]);
+        assert!(verbs.iter().any(|verb| description.contains(verb)), "{}: no action", rule["alert"]);
     }
 }

@@ -23,12 +23,12 @@ fn instructions() -> Vec<(String, String)> {
     lines.filter_map(|line| line.split_once(' ')).map(|(a, b)| (a.to_owned(), b.to_owned())).collect()
 }
 
-/// The arguments of every instruction of a name.
+/// The arguments of every instruction with this name.
 fn every(name: &str) -> Vec<String> {
     instructions().into_iter().filter(|(it, _)| it == name).map(|(_, rest)| rest).collect()
 }
 
-/// What the image itself sets.
+/// The environment variables of the image.
 fn image_environment() -> Vec<(String, String)> {
     let lines = every("ENV").join(" ");
     lines
@@ -52,7 +52,7 @@ fn images_are_pinned() {
 }
 
 #[test]
-fn the_image_is_built_of_what_docker_is_given() {
+fn the_image_is_built_from_files_in_the_docker_context() {
     let given: Vec<String> =
         text(".dockerignore").lines().filter_map(|line| line.strip_prefix('!').map(str::to_owned)).collect();
     let copied: Vec<String> = every("COPY")
@@ -63,13 +63,16 @@ fn the_image_is_built_of_what_docker_is_given() {
     assert!(copied.iter().any(|path| path == "src") && !copied.is_empty());
     for path in &copied {
         assert!(Path::new(TOP).join(path).exists(), "{path} does not exist");
-        assert!(given.contains(path), "{path} is kept from docker by .dockerignore");
+        assert!(given.contains(path), ".dockerignore excludes {path}");
     }
-    // Cargo reads the manifest as a whole: what it names has to be there.
+    // Cargo reads the whole manifest, so every file that it names must exist.
     let manifest = text("Cargo.toml");
     assert!(!manifest.contains("[[bench]]") || copied.iter().any(|path| path == "benches"));
     let rust = manifest.lines().find_map(|line| line.strip_prefix("rust-version = ")).unwrap();
-    assert!(every("FROM")[0].starts_with(&format!("rust:{}", rust.trim_matches('"'))), "another Rust");
+    assert!(
+        every("FROM")[0].starts_with(&format!("rust:{}", rust.trim_matches('"'))),
+        "the Rust versions differ"
+    );
 }
 
 #[test]
@@ -85,14 +88,14 @@ fn the_image_keeps_its_state_in_the_volume_and_is_not_root() {
     assert_eq!(every("ENTRYPOINT"), ["[\"dedupd\"]"]);
 }
 
-/// What runs in a service of the compose file, if it is ours.
+/// The environment variables of a service of the compose file that runs dedupd.
 fn environment_of(service: &Value) -> Vec<(String, String)> {
     let own = service["environment"].as_object().into_iter().flatten();
     let own = own.map(|(key, value)| (key.clone(), value.as_str().expect("a quoted text").to_owned()));
     image_environment().into_iter().chain(own).collect()
 }
 
-/// The file of the host that a service sees under a path.
+/// The host file that is mounted at a path of a service.
 fn mounted(service: &Value, inside: &str) -> Option<String> {
     let volumes = service["volumes"].as_array()?.iter().filter_map(Value::as_str);
     volumes
@@ -102,7 +105,7 @@ fn mounted(service: &Value, inside: &str) -> Option<String> {
 }
 
 #[test]
-fn dedupd_of_the_compose_file_accepts_what_it_is_given() {
+fn dedupd_accepts_the_arguments_and_files_of_docker_compose() {
     let compose = compose();
     let service = &compose["services"]["dedupd"];
     let words = words(&service["command"]);
@@ -118,17 +121,21 @@ fn dedupd_of_the_compose_file_accepts_what_it_is_given() {
     let scraped: Value = serde_norway::from_str(&text("config/prometheus.yml")).unwrap();
     let target = &scraped["scrape_configs"][0]["static_configs"][0]["targets"][0];
     assert_eq!(target.as_str(), Some(format!("dedupd:{port}").as_str()));
-    // The producer writes what dedupd reads.
+    // The producer writes to the topic that dedupd reads.
     let producer = self::words(&compose["services"]["producer"]["command"]);
     let line = std::iter::once("dedupd").chain(producer.iter().map(String::as_str));
     let Ok(Command::Generate(args)) = parse_from(line) else { panic!("{producer:?}") };
     assert_eq!(args.topic, config.topics.raw.as_str());
     assert_eq!(args.bootstrap_servers, config.kafka.bootstrap_servers);
-    assert_eq!((args.records, args.partitions), (None, Some(6)), "without end, and it makes the topic");
+    assert_eq!(
+        (args.records, args.partitions),
+        (None, Some(6)),
+        "the producer must not end, and must create the topic"
+    );
 }
 
 #[test]
-fn what_is_mounted_exists_and_services_wait_for_services_that_are_there() {
+fn mounted_files_exist_and_services_wait_only_for_services_with_a_healthcheck() {
     let compose = compose();
     let services = compose["services"].as_object().unwrap();
     let mut files = 0;
@@ -149,7 +156,7 @@ fn what_is_mounted_exists_and_services_wait_for_services_that_are_there() {
 }
 
 #[test]
-fn grafana_finds_the_dashboard_and_its_data() {
+fn grafana_finds_the_dashboard_and_the_data_source() {
     let compose = compose();
     let grafana = &compose["services"]["grafana"];
     let providers: Value = serde_norway::from_str(&text("config/grafana/dashboards.yml")).unwrap();

@@ -1,13 +1,13 @@
-//! The dashboard: what Grafana and its reader need of each panel.
+//! The dashboard: the fields of each panel that Grafana and its users require.
 
 use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::questions::{dashboard, panels};
+use super::queries::{dashboard, panels};
 
 #[test]
-fn every_panel_has_a_title_a_line_of_what_it_shows_a_unit_and_a_legend() {
+fn every_panel_has_a_title_a_description_a_unit_and_a_legend() {
     for panel in panels() {
         let title = panel["title"].as_str().unwrap();
         let description = panel["description"].as_str().unwrap_or_default();
@@ -23,7 +23,7 @@ fn every_panel_has_a_title_a_line_of_what_it_shows_a_unit_and_a_legend() {
 }
 
 #[test]
-fn everything_asks_the_chosen_data_source() {
+fn every_query_uses_the_selected_data_source() {
     let text = dashboard().to_string();
     let uids: BTreeSet<&str> =
         text.split("\"uid\":\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
@@ -31,35 +31,39 @@ fn everything_asks_the_chosen_data_source() {
     let dashboard = dashboard();
     let variables = dashboard["templating"]["list"].as_array().unwrap().iter();
     let names: Vec<_> = variables.map(|it| it["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["datasource", "instance", "partition"], "the data source first: the others ask it");
+    assert_eq!(
+        names,
+        ["datasource", "instance", "partition"],
+        "the data source must be first, because the others query it"
+    );
 }
 
 #[test]
-fn panels_have_their_own_number_and_place() {
+fn panels_have_unique_ids_and_do_not_overlap() {
     let dashboard = dashboard();
     let all = dashboard["panels"].as_array().unwrap();
     let ids: BTreeSet<_> = all.iter().map(|panel| panel["id"].as_u64().unwrap()).collect();
     assert_eq!(ids.len(), all.len());
-    let mut taken = BTreeSet::new();
+    let mut covered = BTreeSet::new();
     for panel in all {
         let at = |key: &str| panel["gridPos"][key].as_u64().unwrap();
         assert!(at("x") + at("w") <= 24, "{}", panel["title"]);
         for column in at("x")..at("x") + at("w") {
             for line in at("y")..at("y") + at("h") {
-                assert!(taken.insert((column, line)), "{} covers another", panel["title"]);
+                assert!(covered.insert((column, line)), "{} overlaps another panel", panel["title"]);
             }
         }
     }
 }
 
 #[test]
-fn what_a_grafana_of_version_11_or_12_reads_is_there() {
+fn the_dashboard_matches_the_schema_of_grafana_11_and_12() {
     let dashboard = dashboard();
     assert!((36..=41).contains(&dashboard["schemaVersion"].as_u64().unwrap()));
     assert_eq!((&dashboard["uid"], &dashboard["title"]), (&Value::from("dedupd"), &Value::from("dedupd")));
-    assert_eq!(dashboard["id"], Value::Null, "an imported dashboard gets its number from Grafana");
-    let known = ["row", "stat", "timeseries"];
+    assert_eq!(dashboard["id"], Value::Null, "Grafana assigns the id at import");
+    let types = ["row", "stat", "timeseries"];
     for panel in dashboard["panels"].as_array().unwrap() {
-        assert!(known.contains(&panel["type"].as_str().unwrap()), "{}", panel["type"]);
+        assert!(types.contains(&panel["type"].as_str().unwrap()), "{}", panel["type"]);
     }
 }

@@ -1,5 +1,5 @@
-//! The manifests for Kubernetes: the fields that the start, the stop, the state and the probes hang on. Whether
-//! the API server takes every other field is for `kubectl apply --dry-run=server`.
+//! The manifests for Kubernetes: the fields for start, stop, state and probes. `kubectl apply --dry-run=server`
+//! checks the other fields.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -22,7 +22,7 @@ fn container() -> Value {
     pod()["containers"][0].clone()
 }
 
-/// Where a volume of the container is mounted.
+/// The mount path of a volume of the container.
 fn mount(volume: &str) -> String {
     let container = container();
     let mut mounts = container["volumeMounts"].as_array().unwrap().iter();
@@ -31,7 +31,7 @@ fn mount(volume: &str) -> String {
 }
 
 #[test]
-fn versions_and_kinds_are_those_of_kubernetes() {
+fn versions_and_kinds_exist_in_kubernetes() {
     for (kind, version) in [
         ("ConfigMap", "v1"),
         ("Service", "v1"),
@@ -45,7 +45,7 @@ fn versions_and_kinds_are_those_of_kubernetes() {
 }
 
 #[test]
-fn all_select_the_pods_of_the_set() {
+fn all_selectors_match_the_pods_of_the_stateful_set() {
     let set = manifest("StatefulSet");
     let labels = &set["spec"]["template"]["metadata"]["labels"];
     assert!(labels.as_object().is_some_and(|labels| !labels.is_empty()));
@@ -53,15 +53,19 @@ fn all_select_the_pods_of_the_set() {
     assert_eq!(&manifest("Service")["spec"]["selector"], labels);
     assert_eq!(&manifest("PodDisruptionBudget")["spec"]["selector"]["matchLabels"], labels);
     assert_eq!(set["spec"]["serviceName"], manifest("Service")["metadata"]["name"]);
-    assert_eq!(manifest("Service")["spec"]["clusterIP"], "None", "pods get names of headless services only");
+    assert_eq!(
+        manifest("Service")["spec"]["clusterIP"],
+        "None",
+        "only a headless service gives pods DNS names"
+    );
 }
 
 #[test]
-fn dedupd_accepts_what_it_is_given() {
+fn dedupd_accepts_its_arguments_environment_and_configuration() {
     let container = container();
     let args: Vec<String> =
         container["args"].as_array().unwrap().iter().map(|word| word.as_str().unwrap().to_owned()).collect();
-    // A name that the pod keeps, in the form of the first one's.
+    // A stable name, in the form of the first pod's name.
     let instance = &container["env"][0];
     assert_eq!(instance["valueFrom"]["fieldRef"]["fieldPath"], "metadata.name");
     assert_eq!(container["env"].as_array().unwrap().len(), 1);
@@ -82,7 +86,7 @@ fn dedupd_accepts_what_it_is_given() {
 }
 
 #[test]
-fn every_mount_has_its_volume_and_the_state_survives_the_pod() {
+fn every_mount_has_a_volume_and_the_state_survives_the_pod() {
     let (set, pod) = (manifest("StatefulSet"), pod());
     let claims = set["spec"]["volumeClaimTemplates"].as_array().unwrap();
     assert!(claims.iter().any(|claim| claim["metadata"]["name"] == "state"));
@@ -97,13 +101,13 @@ fn every_mount_has_its_volume_and_the_state_survives_the_pod() {
 }
 
 #[test]
-fn probes_and_stop_know_the_program() {
+fn probes_and_grace_period_match_the_program() {
     let container = container();
     for (probe, path) in [("livenessProbe", "/livez"), ("readinessProbe", "/readyz")] {
         assert_eq!(container[probe]["httpGet"]["path"], path);
         assert_eq!(container[probe]["httpGet"]["port"], container["ports"][0]["name"]);
     }
-    // A stop takes up to nine seconds, and the pod must not be killed before.
+    // A stop takes up to nine seconds. The pod must not be killed earlier.
     assert!(pod()["terminationGracePeriodSeconds"].as_u64().is_some_and(|seconds| seconds > 10));
     let image = container["image"].as_str().unwrap();
     assert_eq!(image, concat!("dedupd:", env!("CARGO_PKG_VERSION")));
@@ -114,5 +118,5 @@ fn probes_and_stop_know_the_program() {
     );
     assert_eq!(pod()["securityContext"]["runAsNonRoot"], true);
     let user = pod()["securityContext"]["runAsUser"].to_string();
-    assert!(text("Dockerfile").contains(&format!("USER {user}\n")), "the image's user is another");
+    assert!(text("Dockerfile").contains(&format!("USER {user}\n")), "the image has another user");
 }

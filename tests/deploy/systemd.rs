@@ -1,4 +1,4 @@
-//! The unit for systemd.
+//! The systemd unit.
 
 use dedupd::cli::Exit;
 
@@ -13,7 +13,7 @@ fn values(key: &str) -> Vec<String> {
 }
 
 #[test]
-fn dedupd_accepts_what_it_is_given() {
+fn dedupd_accepts_its_arguments_and_environment() {
     let start = values("ExecStart").remove(0);
     let words: Vec<String> = start.split(' ').skip(1).map(str::to_owned).collect();
     let at = words.iter().position(|word| word == "--config").unwrap();
@@ -23,11 +23,11 @@ fn dedupd_accepts_what_it_is_given() {
         .collect();
     let config = configuration(&words, &(words[at + 1].clone(), text("config/dedupd.toml")), &environment);
     let state = format!("/var/lib/{}", values("StateDirectory")[0]);
-    assert_eq!(config.state.dir.display().to_string(), state, "the only place that it may write to");
+    assert_eq!(config.state.dir.display().to_string(), state, "the state directory is the only writable one");
 }
 
 #[test]
-fn restarts_and_stop_know_the_program() {
+fn restart_and_stop_match_the_exit_codes_of_the_program() {
     let never: Vec<u8> =
         values("RestartPreventExitStatus")[0].split(' ').map(|code| code.parse().unwrap()).collect();
     assert_eq!(never, [Exit::Usage.code(), Exit::Fenced.code()]);

@@ -1,4 +1,4 @@
-//! What was committed, as a complete store knows it; shared by the tests of windows.
+//! A complete store of committed entries, shared by the tests of windows.
 #![allow(dead_code, missing_docs, reason = "each test binary uses its own part")]
 
 use std::collections::BTreeMap;
@@ -9,10 +9,10 @@ use dedupd::dedupe::{
     Block, Bloom, BloomLimits, HashKind, Identity, Layout, Offset, Owners, TimeSource, Window, WindowLimits,
 };
 
-/// When it begins, ms since the epoch.
+/// The start of stream time, in epoch milliseconds.
 pub const T: i64 = 1_700_000_000_000;
 
-/// One hour exact, seven in filters.
+/// An exact window of one hour, and Bloom filters for seven.
 pub fn limits(false_positive_rate: f64) -> WindowLimits {
     let exact = Duration::from_hours(1);
     let bloom = BloomLimits {
@@ -33,12 +33,12 @@ pub fn id(number: u64) -> Identity {
 pub struct Ledger {
     pub owners: BTreeMap<Offset, Identity>,
     pub blocks: Vec<Vec<u8>>,
-    /// How the filters stood at the last commit, as its checkpoint tells.
+    /// The filter layout in the checkpoint of the last commit.
     pub layout: Option<Layout>,
 }
 
 impl Ledger {
-    /// Commits what is pending; gives the first offset whose block is still needed.
+    /// Commits pending entries, and returns the first offset whose block is still needed.
     pub fn commit(&mut self, window: &mut Window, next: Offset) -> Offset {
         self.layout = window.bloom().and_then(Bloom::layout);
         self.owners.extend(window.pending().iter().copied());

@@ -1,5 +1,5 @@
-//! The table of errors: each is injected once, the failing call must carry the right remedy, and after the
-//! remedy a new transaction must go through.
+//! A table of errors. Each error is injected once. The failing call must return the right remedy, and a new
+//! transaction must succeed after the remedy.
 
 use std::sync::mpsc::Sender;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use rdkafka::types::{RDKafkaApiKey as Api, RDKafkaErrorCode as Code};
 use crate::support::mock::Mock;
 use crate::transactions::{Call, fill, joined, read, remedied, renewed, transaction, watched};
 
-/// What has to come of an injected error.
+/// The expected effect of an injected error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
-    /// The client tries again inside; no call fails.
+    /// The client retries internally, and no call fails.
     Hidden,
     /// This call fails with this remedy.
     At(Call, Remedy),
@@ -25,8 +25,8 @@ use Call::{Commit, Drain, Prepare, SendOffsets};
 use Remedy::{Abort, Fenced, Rejoin, Renew, Stop};
 use Seen::{At, Hidden};
 
-/// While a transaction runs. KAFKA's contract has three flags (retriable, abort, fatal); the rows cover all of
-/// them, and those that come with none because they are reported per record.
+/// Errors during a transaction. librdkafka has three error flags (retriable, abort, fatal). The rows cover all of
+/// them, and errors without a flag, which are reported per record.
 const ROWS: &[(Api, Code, Seen)] = &[
     (Api::TxnOffsetCommit, Code::IllegalGeneration, At(SendOffsets, Abort)),
     (Api::TxnOffsetCommit, Code::UnknownMemberId, At(SendOffsets, Abort)),
@@ -79,7 +79,7 @@ const ROWS: &[(Api, Code, Seen)] = &[
     (Api::EndTxn, Code::NotCoordinator, Hidden),
 ];
 
-/// While a producer is made ready.
+/// Errors during the initialization of a producer.
 const PREPARE_ROWS: &[(Api, Code, Seen)] = &[
     (Api::InitProducerId, Code::TransactionalIdAuthorizationFailed, At(Prepare, Stop)),
     (Api::InitProducerId, Code::ClusterAuthorizationFailed, At(Prepare, Stop)),
@@ -102,14 +102,14 @@ struct Bench<'a> {
     source: &'a KafkaSource,
     sink: KafkaSink,
     records: Vec<RawRecord<'a>>,
-    tell: &'a Sender<String>,
+    progress: &'a Sender<String>,
 }
 
 impl Bench<'_> {
-    /// Injects, runs, remedies, runs again. Returns what is wrong.
+    /// Injects an error, runs a transaction, applies the remedy and runs another transaction. Returns a mismatch.
     fn row(&mut self, (api, code, expected): (Api, Code, Seen)) -> Option<String> {
-        let name = format!("{api:?} answers {code:?}");
-        self.tell.send(name.clone()).unwrap();
+        let name = format!("{api:?} returns {code:?}");
+        self.progress.send(name.clone()).unwrap();
         let began = monotonic();
         self.mock.inject(api, &[code]);
         let outcome = if matches!(api, Api::InitProducerId | Api::FindCoordinator) {
@@ -123,53 +123,54 @@ impl Bench<'_> {
             Ok(()) => (Hidden, None),
             Err((call, failure)) => (At(call, failure.remedy), Some(failure)),
         };
-        let said = failure.as_ref().map_or_else(String::new, |failure| failure.what.clone());
-        self.tell.send(format!("{name}: {seen:?}, {said}")).unwrap();
+        let text = failure.as_ref().map_or_else(String::new, |failure| failure.what.clone());
+        self.progress.send(format!("{name}: {seen:?}, {text}")).unwrap();
         if let Some(failure) = &failure {
             remedied(&mut self.sink, failure.remedy);
         }
-        self.tell.send(format!("the remedy of: {name}")).unwrap();
-        let again = transaction(self.source, &mut self.sink, &self.records);
-        let wrong_refusal = refusal(code, failure.as_ref());
-        eprintln!("{name}: {seen:?} after {took:?}: {said}");
+        self.progress.send(format!("the remedy for: {name}")).unwrap();
+        let second = transaction(self.source, &mut self.sink, &self.records);
+        let wrong_rejection = wrong_rejection(code, failure.as_ref());
+        eprintln!("{name}: {seen:?} after {took:?}: {text}");
         if seen != expected {
-            return Some(format!("{name}: expected {expected:?}, saw {seen:?}: {said}"));
+            return Some(format!("{name}: expected {expected:?}, got {seen:?}: {text}"));
         }
-        if let Err((call, failure)) = again {
+        if let Err((call, failure)) = second {
             remedied(&mut self.sink, Renew);
-            return Some(format!("{name}: after its remedy {call:?} fails: {failure}"));
+            return Some(format!("{name}: after its remedy {call:?} failed: {failure}"));
         }
-        wrong_refusal.map(|wrong| format!("{name}: {wrong}"))
+        wrong_rejection.map(|wrong| format!("{name}: {wrong}"))
     }
 }
 
-/// Errors that blame the records must name those of the batch, all others none. The batch begins with the
-/// first record; how many it takes is up to the client.
-fn refusal(code: Code, failure: Option<&Failure>) -> Option<String> {
-    let blames = matches!(code, Code::MessageSizeTooLarge | Code::InvalidTimestamp | Code::InvalidRecord);
+/// Errors caused by records must contain the range of the rejected batch, all others none. The batch starts with
+/// the first record. The client determines its length.
+fn wrong_rejection(code: Code, failure: Option<&Failure>) -> Option<String> {
+    let is_rejection =
+        matches!(code, Code::MessageSizeTooLarge | Code::InvalidTimestamp | Code::InvalidRecord);
     let all = FIRST..FIRST + COUNT as u64;
     let seen = failure.and_then(|failure| failure.rejected);
     let right = match seen {
-        None => !blames,
+        None => !is_rejection,
         Some(RejectedRecords { partition, first, last }) => {
-            blames && partition == PARTITION && first == FIRST && all.contains(&last)
+            is_rejection && partition == PARTITION && first == FIRST && all.contains(&last)
         }
     };
-    (!right).then(|| format!("refused records are {seen:?}"))
+    (!right).then(|| format!("rejected records are {seen:?}"))
 }
 
 fn run_table(rows: &'static [(Api, Code, Seen)]) {
-    watched(move |tell| {
+    watched(move |progress| {
         let mock = Mock::start(4);
         let mut settings = mock.settings("table");
-        // The records of one transaction go out as one batch, so that a refusal is of all of them.
+        // The records of one transaction are sent as one batch, so that the broker rejects all of them.
         settings.properties.push(("linger.ms".to_owned(), "20".to_owned()));
         fill(&mock, i32::try_from(PARTITION).unwrap(), 10);
         let source = joined(&settings, &[(PARTITION, FIRST)]);
         let mut sink = KafkaSink::new(settings);
         renewed(&mut sink).expect("a producer");
         let records = read(&source, COUNT);
-        let mut bench = Bench { mock: &mock, source: &source, sink, records, tell };
+        let mut bench = Bench { mock: &mock, source: &source, sink, records, progress };
         let wrong: Vec<String> = rows.iter().filter_map(|row| bench.row(*row)).collect();
         assert!(wrong.is_empty(), "\n{}\n", wrong.join("\n"));
     });
@@ -181,13 +182,13 @@ fn every_error_of_a_transaction_has_a_remedy_that_works() {
 }
 
 #[test]
-fn every_error_of_making_a_producer_ready_has_a_remedy_that_works() {
+fn every_error_of_a_producer_initialization_has_a_remedy_that_works() {
     run_table(PREPARE_ROWS);
 }
 
 #[test]
-fn errors_without_flags_abort_or_renew() {
-    watched(|tell| {
+fn errors_without_flags_require_an_abort_or_a_new_producer() {
+    watched(|progress| {
         let mock = Mock::start(4);
         mock.create_topic("narrow", 1);
         let settings = mock.settings("flags");
@@ -197,30 +198,32 @@ fn errors_without_flags_abort_or_renew() {
         let mut sink = KafkaSink::new(settings.clone());
         renewed(&mut sink).expect("a producer");
 
-        tell.send("MessageProduction: sending outside of a transaction".to_owned()).unwrap();
+        progress.send("MessageProduction: sending outside of a transaction".to_owned()).unwrap();
         let failure = sink.forward(&records[0]).expect_err("there is no transaction");
         assert_eq!(failure.remedy, Abort, "{failure}");
         remedied(&mut sink, failure.remedy);
         transaction(&source, &mut sink, &records).expect("a transaction after the remedy");
 
-        tell.send("MessageProduction: a partition that the clean topic does not have".to_owned()).unwrap();
+        progress
+            .send("MessageProduction: a partition that the clean topic does not have".to_owned())
+            .unwrap();
         let narrow = dedupd::kafka::Settings { clean: "narrow".to_owned(), ..settings };
         let mut sink = KafkaSink::new(narrow);
         renewed(&mut sink).expect("a producer");
-        for known in ["not asked for", "known"] {
+        for metadata in ["unknown", "cached"] {
             let (call, failure) = transaction(&source, &mut sink, &records).expect_err("no such partition");
-            assert!(matches!(call, Call::Forward | Drain), "{known}: {call:?}: {failure}");
-            assert_eq!(failure.remedy, Abort, "{known}: {failure}");
+            assert!(matches!(call, Call::Forward | Drain), "{metadata}: {call:?}: {failure}");
+            assert_eq!(failure.remedy, Abort, "{metadata}: {failure}");
             remedied(&mut sink, failure.remedy);
         }
 
-        tell.send("Flush: committing what the broker has not acknowledged".to_owned()).unwrap();
+        progress.send("Flush: committing what the broker has not acknowledged".to_owned()).unwrap();
         let mut sink = KafkaSink::new(mock.settings("flush"));
         renewed(&mut sink).expect("a producer");
         sink.begin().unwrap();
         mock.down();
-        sink.forward(&records[0]).expect("the queue takes it");
-        let failure = sink.commit(Duration::from_millis(500)).expect_err("nobody answers");
+        sink.forward(&records[0]).expect("room in the queue");
+        let failure = sink.commit(Duration::from_millis(500)).expect_err("no broker");
         assert!(failure.what.contains("Flush"), "{failure}");
         assert_eq!(failure.remedy, Renew, "{failure}");
         mock.up();

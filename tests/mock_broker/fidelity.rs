@@ -1,5 +1,5 @@
-//! What is forwarded is the record as it was: key, value, headers, partition, timestamp. The exceptions are
-//! those of the client, and they are these.
+//! A record is forwarded unchanged: key, value, headers, partition, timestamp. This file lists the exceptions,
+//! which are limits of the client.
 
 use dedupd::kafka::KafkaSink;
 use dedupd::ports::{Reason, Side, Sink, Source};
@@ -20,7 +20,7 @@ fn header(name: &str, value: Option<&str>) -> (Vec<u8>, Option<Vec<u8>>) {
     (bytes(name), value.map(|value| value.as_bytes().to_vec()))
 }
 
-fn odd_records() -> Vec<Handmade> {
+fn unusual_records() -> Vec<Handmade> {
     let plain = Handmade {
         timestamp_ms: 1_700_000_000_123,
         key: Some(bytes("key")),
@@ -76,38 +76,38 @@ fn assert_same(raw: &Handmade, seen: &Record) {
 }
 
 #[test]
-fn odd_records_are_forwarded_as_they_are() {
+fn unusual_records_are_forwarded_unchanged() {
     watched(|_| {
         let mock = Mock::start(4);
-        let odd = odd_records();
-        send(&mock.bootstrap(), RAW, PARTITION, &odd);
+        let unusual = unusual_records();
+        send(&mock.bootstrap(), RAW, PARTITION, &unusual);
         let settings = mock.settings("faithful");
         let source = joined(&settings, &[(3, 0)]);
-        let records = read(&source, odd.len());
+        let records = read(&source, unusual.len());
         let mut sink = KafkaSink::new(settings);
         renewed(&mut sink).expect("a producer");
         transaction(&source, &mut sink, &records).expect("a transaction");
         let seen = read_with(&mock.client_config(), CLEAN, Isolation::Committed);
-        assert_eq!(seen.len(), odd.len());
-        for (raw, seen) in odd.iter().zip(&seen) {
+        assert_eq!(seen.len(), unusual.len());
+        for (raw, seen) in unusual.iter().zip(&seen) {
             assert_same(raw, seen);
             assert_eq!(seen.headers.len(), raw.headers.len(), "{raw:?}");
         }
     });
 }
 
-/// A dead letter is the same record with the reason behind its own headers.
+/// A dead letter is the same record with further headers that contain the reason.
 #[test]
-fn a_dead_letter_keeps_the_record_and_adds_why() {
+fn a_dead_letter_keeps_the_record_and_adds_the_reason() {
     watched(|_| {
         let mock = Mock::start(4);
         mock.create_topic("dead.single", 1);
-        let odd = odd_records();
-        send(&mock.bootstrap(), RAW, PARTITION, &odd);
+        let unusual = unusual_records();
+        send(&mock.bootstrap(), RAW, PARTITION, &unusual);
         let mut settings = mock.settings("dead");
         settings.dead_letter = Some("dead.single".to_owned());
         let source = joined(&settings, &[(3, 0)]);
-        let records = read(&source, odd.len());
+        let records = read(&source, unusual.len());
         let writer = settings.transactional_id.clone();
         let mut sink = KafkaSink::new(settings);
         renewed(&mut sink).expect("a producer");
@@ -119,8 +119,8 @@ fn a_dead_letter_keeps_the_record_and_adds_why() {
         sink.drain(PATIENCE).unwrap();
         patiently(|wait| sink.commit(wait)).unwrap();
         let seen = read_with(&mock.client_config(), "dead.single", Isolation::Committed);
-        assert_eq!(seen.len(), odd.len());
-        for (offset, (raw, seen)) in odd.iter().zip(&seen).enumerate() {
+        assert_eq!(seen.len(), unusual.len());
+        for (offset, (raw, seen)) in unusual.iter().zip(&seen).enumerate() {
             assert_same(raw, &Record { partition: PARTITION, ..seen.clone() });
             let offset = offset.to_string();
             let added = [

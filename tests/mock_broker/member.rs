@@ -1,5 +1,5 @@
-//! A member of the group: the whole pipeline on the mock, as a service or as a bare worker, and what goes in
-//! and comes out.
+//! A member of the group: the whole pipeline on the mock, as a service or as a single worker, and a reader of
+//! the clean topic.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
@@ -31,17 +31,17 @@ use tokio::sync::oneshot;
 use crate::support::mock::{CLEAN, GROUP, RAW, STATE};
 use crate::support::wait_until;
 
-/// How long anything in here may take on a loaded machine.
+/// Time limit of each step on a loaded machine.
 pub const LIMIT: Duration = Duration::from_secs(40);
 
-/// How slowly the state topic is read.
+/// Throttling of the state topic reader.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// Before items are handed over.
+    /// Pause before items are returned.
     pub pause: Duration,
-    /// So many times.
+    /// Number of pauses.
     pub pauses: usize,
-    /// Most items of one read.
+    /// Maximum number of items per read.
     pub items: usize,
 }
 
@@ -49,31 +49,31 @@ impl Pace {
     pub const FULL: Pace = Pace { pause: Duration::ZERO, pauses: 0, items: usize::MAX };
 }
 
-/// The real reader of the state topic, held back.
-pub struct Slowed {
+/// The real reader of the state topic, throttled.
+pub struct Throttled {
     inner: KafkaStateLog,
     pace: Pace,
-    held: VecDeque<StateItem>,
+    buffer: VecDeque<StateItem>,
 }
 
-impl StateLog for Slowed {
+impl StateLog for Throttled {
     fn open(&mut self, partition: PartitionId, from: Option<Offset>) -> Result<(), Failure> {
         self.inner.open(partition, from)
     }
 
     fn read(&mut self, wait: Duration) -> Result<Vec<StateItem>, Failure> {
-        if self.held.is_empty() {
-            self.held.extend(self.inner.read(wait)?);
+        if self.buffer.is_empty() {
+            self.buffer.extend(self.inner.read(wait)?);
         }
-        if !self.held.is_empty() && self.pace.pauses > 0 {
+        if !self.buffer.is_empty() && self.pace.pauses > 0 {
             self.pace.pauses -= 1;
             thread::sleep(self.pace.pause);
         }
-        Ok(self.held.drain(..self.held.len().min(self.pace.items)).collect())
+        Ok(self.buffer.drain(..self.buffer.len().min(self.pace.items)).collect())
     }
 
     fn close(&mut self, closed: PartitionId) -> Result<(), Failure> {
-        self.held.retain(|item| match item {
+        self.buffer.retain(|item| match item {
             StateItem::Block { partition, .. }
             | StateItem::End { partition, .. }
             | StateItem::Gone { partition } => *partition != closed,
@@ -108,12 +108,12 @@ struct Mocked;
 impl World for Mocked {
     type Source = KafkaSource;
     type Sink = KafkaSink;
-    type Log = Slowed;
+    type Log = Throttled;
     type Store = MemoryStore;
     type Clock = SystemClock;
 }
 
-/// One running member. Dropped: told to stop, not waited for.
+/// One running member. A drop requests the stop and does not wait for it.
 pub struct Member {
     pub status: Arc<Status>,
     pub metrics: Metrics,
@@ -122,17 +122,17 @@ pub struct Member {
 }
 
 impl Member {
-    /// A bare worker with its state in memory.
+    /// A single worker with its state in memory.
     pub fn worker(settings: Settings, partitions: usize, pace: Pace) -> Self {
-        Self::reaching(settings, PartitionLimit::new(partitions), pace)
+        Self::with_limit(settings, PartitionLimit::new(partitions), pace)
     }
 
-    /// The same, with somebody else to say which partitions are everywhere.
-    pub fn reaching(settings: Settings, partition_limit: PartitionLimit, pace: Pace) -> Self {
+    /// A worker with a shared partition limit.
+    pub fn with_limit(settings: Settings, partition_limit: PartitionLimit, pace: Pace) -> Self {
         Self::with_stable_ends(settings, (partition_limit, StableEnds::default()), pace)
     }
 
-    /// The same, with somebody else to say which partitions are everywhere, and where their logs end.
+    /// A worker with a shared partition limit and shared log ends.
     pub fn with_stable_ends(
         settings: Settings,
         (partition_limit, ends): (PartitionLimit, StableEnds),
@@ -148,23 +148,24 @@ impl Member {
         let (status, metrics) = (Arc::new(Status::new(about, 1)), Metrics::new());
         let report = Report::new(metrics.clone(), Arc::clone(&status), 0);
         let stop = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&stop);
+        let stopped = Arc::clone(&stop);
         let thread = thread::spawn(move || {
             let options = options(&settings, partition_limit);
             let inner = KafkaStateLog::new(&settings).map_err(|e| e.to_string())?;
             let source = KafkaSource::subscribe(&settings).map_err(|e| e.to_string())?;
             let sink = KafkaSink::new(settings);
-            let ports = (source, sink, Slowed { inner, pace, held: VecDeque::new() }, MemoryStore::new());
+            let ports =
+                (source, sink, Throttled { inner, pace, buffer: VecDeque::new() }, MemoryStore::new());
             Worker::<Mocked>::new(ports, SystemClock::start(), options, report)
                 .comparing(ends)
-                .run(&told, &AtomicU64::new(0))
+                .run(&stopped, &AtomicU64::new(0))
                 .map_err(|fatal| format!("{fatal:?}"))
         });
         Self { status, metrics, stop, thread: Some(thread) }
     }
 
-    /// The service as `dedupd run` starts it, its state in a directory; the topics are not checked, because
-    /// the mock answers no questions about them.
+    /// The service as `dedupd run` starts it, with its state in a directory. The topics are not checked, because
+    /// the mock does not support these requests.
     pub fn service(config: Config, partitions: usize) -> Self {
         let topology = Topology {
             partitions,
@@ -177,18 +178,18 @@ impl Member {
         let service = Service { topology: Some(topology), ..Service::new(config) };
         let (status, metrics) = (Arc::clone(&service.status), service.metrics.clone());
         let stop = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&stop);
+        let stopped = Arc::clone(&stop);
         let thread = thread::spawn(move || {
-            let (shut, shuts) = oneshot::channel::<()>();
+            let (stop_sender, stop_receiver) = oneshot::channel::<()>();
             let watch = thread::spawn(move || {
                 wait_until("the stop", Duration::from_mins(10), || {
-                    told.load(Ordering::Acquire).then_some(())
+                    stopped.load(Ordering::Acquire).then_some(())
                 });
-                drop(shut);
+                drop(stop_sender);
             });
             let ended = app::runtime().map_err(|e| e.to_string())?.block_on(async {
                 let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-                service.run(listener, async { drop(shuts.await) }).await
+                service.run(listener, async { drop(stop_receiver.await) }).await
             });
             drop(watch);
             ended.map_err(|ended| format!("{:?}: {ended}", ended.exit))
@@ -196,7 +197,7 @@ impl Member {
         Self { status, metrics, stop, thread: Some(thread) }
     }
 
-    /// Its partitions whose records flow.
+    /// Its partitions that are running.
     pub fn running(&self) -> BTreeSet<u32> {
         self.in_state(PartitionState::Running)
     }
@@ -207,7 +208,7 @@ impl Member {
         all.filter(|partition| partition.state == state).map(|partition| partition.partition).collect()
     }
 
-    /// Waits until exactly these partitions run here.
+    /// Waits until exactly these partitions run in this member.
     pub fn runs(&self, wanted: impl IntoIterator<Item = u32>) {
         let wanted: BTreeSet<u32> = wanted.into_iter().collect();
         wait_until(&format!("partitions {wanted:?} to run"), LIMIT, || {
@@ -217,11 +218,11 @@ impl Member {
     }
 
     pub fn assert_alive(&self) {
-        let over = self.thread.as_ref().is_none_or(JoinHandle::is_finished);
-        assert!(!over, "the member ended by itself: {:?}", self.status.workers());
+        let ended = self.thread.as_ref().is_none_or(JoinHandle::is_finished);
+        assert!(!ended, "the member ended unexpectedly: {:?}", self.status.workers());
     }
 
-    /// Waits until it ends by itself, and returns why.
+    /// Waits until it ends by itself, and returns its result.
     pub fn end(mut self) -> Result<(), String> {
         wait_until("the member to end", LIMIT, || {
             self.thread.as_ref().is_none_or(JoinHandle::is_finished).then_some(())
@@ -229,7 +230,7 @@ impl Member {
         self.thread.take().expect("not taken before").join().expect("no panic in the member")
     }
 
-    /// Tells it to stop and waits.
+    /// Stops it and waits for its end.
     pub fn stop(self) {
         self.stop.store(true, Ordering::Release);
         let began = monotonic();
@@ -237,7 +238,7 @@ impl Member {
         assert!(began.elapsed() < Duration::from_secs(9), "stopping took {:?}", began.elapsed());
     }
 
-    /// Transactions that did not end in a commit: on the mock their records stay visible.
+    /// Number of transactions that did not commit. On the mock, their records stay visible.
     pub fn uncommitted(&self) -> f64 {
         let text = self.metrics.render();
         let results = ["aborted", "unknown"];
@@ -272,7 +273,7 @@ pub fn config(bootstrap: &str, instance: &str, dir: &std::path::Path) -> Config 
     .unwrap_or_else(|problems| panic!("{problems}"))
 }
 
-/// What makes an identity of a record: its key.
+/// The identity rule: the key of the record.
 pub fn rule() -> IdentityRule {
     IdentityRule::new(vec![IdSource::Key], Hasher::Xxh3)
 }
@@ -326,7 +327,7 @@ fn options(settings: &Settings, partition_limit: PartitionLimit) -> Options {
     }
 }
 
-/// The clean topic as it grows: the keys of each partition, in order.
+/// Reads the clean topic continuously: the keys of each partition, in order.
 pub struct Clean {
     consumer: BaseConsumer,
     pub keys: BTreeMap<u32, Vec<String>>,
@@ -348,10 +349,10 @@ impl Clean {
         Self { consumer, keys: BTreeMap::new() }
     }
 
-    /// Takes in what has come.
+    /// Reads the available records.
     pub fn read(&mut self) {
         let mut wait = Duration::from_millis(10);
-        // An error here is the mock being away for a moment; who waits has a limit.
+        // An error means that the mock is unavailable. Callers that wait have a time limit.
         while let Some(polled) = self.consumer.poll(wait) {
             if let Ok(message) = polled {
                 let key = String::from_utf8(message.key().expect("keys are kept").to_vec()).unwrap();
@@ -364,13 +365,13 @@ impl Clean {
     fn missing(&self, wanted: &BTreeMap<u32, Vec<String>>) -> Vec<String> {
         let mut missing = Vec::new();
         for (partition, keys) in wanted {
-            let here: BTreeSet<&String> = self.keys.get(partition).into_iter().flatten().collect();
-            missing.extend(keys.iter().filter(|key| !here.contains(key)).cloned());
+            let present: BTreeSet<&String> = self.keys.get(partition).into_iter().flatten().collect();
+            missing.extend(keys.iter().filter(|key| !present.contains(key)).cloned());
         }
         missing
     }
 
-    /// Waits until every key is there, in its partition.
+    /// Waits until every key is in its partition.
     pub fn wait_for(&mut self, wanted: &BTreeMap<u32, Vec<String>>, meanwhile: impl Fn()) {
         let began = monotonic();
         loop {
@@ -382,7 +383,7 @@ impl Clean {
             }
             assert!(
                 began.elapsed() < LIMIT,
-                "{} keys did not come within {LIMIT:?}: {:?}",
+                "{} keys did not arrive within {LIMIT:?}: {:?}",
                 missing.len(),
                 &missing[..missing.len().min(20)]
             );
@@ -390,7 +391,7 @@ impl Clean {
     }
 }
 
-/// Each key once, where it stands first.
+/// The first occurrence of each key, in order.
 pub fn first_of_each(keys: &[String]) -> Vec<String> {
     let mut seen = BTreeSet::new();
     keys.iter().filter(|key| seen.insert((*key).clone())).cloned().collect()

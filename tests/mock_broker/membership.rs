@@ -1,5 +1,5 @@
-//! One member and its group: it leaves quickly in every state, never sits on a partition without records, and
-//! says so when it can no longer be one.
+//! One member and its group: it leaves quickly in every state, never keeps a partition without reading it, and
+//! returns an error when it can no longer be a member.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,8 +15,8 @@ use crate::support::wait_until;
 use crate::transactions::{SLICE, WATCHDOG, fill, joined, read, watched};
 
 const STRATEGIES: [&str; 2] = ["cooperative-sticky", "range"];
-/// Longest that leaving may take. A round of joining on the mock, which answers nothing else meanwhile, is
-/// half of it.
+/// Maximum time to leave the group. Half of it is a join round of the mock, which does not answer other
+/// requests meanwhile.
 const QUICK: Duration = Duration::from_secs(2);
 const SESSION: Duration = Duration::from_secs(2);
 
@@ -50,41 +50,41 @@ fn assert_drops_quickly(source: KafkaSource, state: &str) {
     assert!(took < QUICK, "dropping a member {state} took {took:?}");
 }
 
-/// The client waits for an answer to every rebalance it announced. Nobody will give it any more.
+/// The client waits for an answer to every rebalance event. After the drop, no answer follows.
 #[test]
 fn a_member_is_dropped_quickly_with_a_rebalance_pending() {
     with_each_strategy(|strategy| {
-        watched(move |tell| {
-            let told = |state: &str| {
-                tell.send(format!("{strategy}: dropping {state}")).unwrap();
+        watched(move |progress| {
+            let report = |state: &str| {
+                progress.send(format!("{strategy}: dropping {state}")).unwrap();
                 format!("{state} ({strategy})")
             };
             let mock = Mock::start(4);
             fill(&mock, 0, 10);
-            let state = told("that has not joined yet");
+            let state = report("that has not joined");
             let source = KafkaSource::subscribe(&with_strategy(&mock, "new", strategy)).expect("a member");
             assert_drops_quickly(source, &state);
 
-            let state = told("with an assignment not accepted");
+            let state = report("with an unanswered assignment");
             let source =
                 KafkaSource::subscribe(&with_strategy(&mock, "assigned", strategy)).expect("a member");
             assert!(matches!(next_event(&source), GroupEvent::Assigned(_)));
             assert_drops_quickly(source, &state);
 
-            let state = told("that reads");
+            let state = report("that reads");
             let source = joined(&with_strategy(&mock, "reading", strategy), &[(0, 0)]);
             read(&source, 1);
             assert_drops_quickly(source, &state);
 
-            let state = told("with a revocation not answered");
+            let state = report("with an unanswered revocation");
             let source = joined(&with_strategy(&mock, "revoked", strategy), &[(0, 0)]);
             let other = KafkaSource::subscribe(&with_strategy(&mock, "other", strategy)).expect("a member");
             assert!(matches!(next_event(&source), GroupEvent::Revoked(_)));
             assert_drops_quickly(source, &state);
-            let state = told("that joins while another leaves");
+            let state = report("that joins while another leaves");
             assert_drops_quickly(other, &state);
 
-            let state = told("with a loss not answered");
+            let state = report("with an unanswered loss");
             let source = joined(&with_strategy(&mock, "lost", strategy), &[(0, 0)]);
             mock.inject(Api::Heartbeat, &[Code::UnknownMemberId]);
             assert!(matches!(next_event(&source), GroupEvent::Lost(_)));
@@ -94,65 +94,65 @@ fn a_member_is_dropped_quickly_with_a_rebalance_pending() {
 }
 
 #[test]
-fn a_seek_beside_the_assignment_is_an_error_and_not_a_silence() {
+fn a_seek_outside_the_assignment_is_an_error() {
     with_each_strategy(|strategy| {
         watched(move |_| {
             let mock = Mock::start(4);
             fill(&mock, 2, 3);
             let source = joined(&with_strategy(&mock, "seeking", strategy), &[]);
             for unknown in [4, 1_000] {
-                let failure = source.seek(&[(unknown, 0)]).expect_err("not ours");
+                let failure = source.seek(&[(unknown, 0)]).expect_err("not assigned");
                 eprintln!("{strategy}: {failure}");
             }
-            source.seek(&[(2, 1)]).expect("ours");
+            source.seek(&[(2, 1)]).expect("assigned");
             assert_eq!(read(&source, 1)[0].coordinates().offset, 1);
-            source.unassign(&[2]).expect("given back");
-            source.seek(&[(2, 0)]).expect_err("no longer ours");
+            source.unassign(&[2]).expect("unassigned");
+            source.seek(&[(2, 0)]).expect_err("no longer assigned");
             let silent = source.poll(Duration::from_millis(300)).expect("no error");
-            assert!(silent.is_none(), "a record of a partition that was given back");
+            assert!(silent.is_none(), "a record of an unassigned partition");
         });
     });
 }
 
-/// Everything that the client asks the broker about a partition is still under way when the partition gets
-/// its place. An answer that comes late must not move it: the records in between would be skipped, silently.
+/// The client's requests about a partition are still pending when its position is set. A late answer must not
+/// change the position: the records in between would be skipped without an error.
 #[test]
-fn a_partition_begins_where_it_was_told_however_late_the_broker_answers() {
+fn a_late_answer_of_the_broker_does_not_move_the_start_offset() {
     with_each_strategy(|strategy| {
-        watched(move |tell| {
+        watched(move |progress| {
             let mock = Mock::start(4);
             fill(&mock, 2, 10);
-            // The leader is known from a first assignment, so that nothing waits for it in the second.
+            // The leader is known from the first assignment, so that the second one does not wait for it.
             let source = joined(&with_strategy(&mock, "late", strategy), &[(2, 0)]);
             read(&source, 1);
-            source.unassign(&[0, 1, 2, 3]).expect("given back");
+            source.unassign(&[0, 1, 2, 3]).expect("unassigned");
             mock.slow(Duration::from_millis(300));
-            tell.send(format!("{strategy}: placed at once")).unwrap();
-            source.assign(&[(0, None), (1, None), (2, None), (3, None)]).expect("ours");
-            source.seek(&[(2, 3)]).expect("ours");
+            progress.send(format!("{strategy}: position set immediately")).unwrap();
+            source.assign(&[(0, None), (1, None), (2, None), (3, None)]).expect("assigned");
+            source.seek(&[(2, 3)]).expect("assigned");
             let offsets: Vec<u64> = read(&source, 7).iter().map(|r| r.coordinates().offset).collect();
             assert_eq!(offsets, (3..10).collect::<Vec<_>>(), "{strategy}");
-            tell.send(format!("{strategy}: moved, and others placed meanwhile")).unwrap();
-            source.pause(&[2]).expect("ours");
-            source.seek(&[(0, 0)]).expect("ours");
-            source.seek(&[(2, 5)]).expect("ours");
-            source.seek(&[(1, 0), (3, 0)]).expect("ours");
+            progress.send(format!("{strategy}: position changed while others are set")).unwrap();
+            source.pause(&[2]).expect("assigned");
+            source.seek(&[(0, 0)]).expect("assigned");
+            source.seek(&[(2, 5)]).expect("assigned");
+            source.seek(&[(1, 0), (3, 0)]).expect("assigned");
             let offsets: Vec<u64> = read(&source, 5).iter().map(|r| r.coordinates().offset).collect();
             assert_eq!(offsets, (5..10).collect::<Vec<_>>(), "{strategy}");
         });
     });
 }
 
-/// Rewinds with full queues: what was fetched before the seek never comes after it.
+/// Rewinds with full queues: records fetched before a seek are never returned after it.
 #[test]
-fn thirty_rewinds_bring_no_record_from_before() {
-    watched(|tell| {
+fn no_record_from_before_a_seek_is_returned_after_it() {
+    watched(|progress| {
         let mock = Mock::start(4);
         fill(&mock, 0, 500);
         let source = joined(&mock.settings("rewinding"), &[(0, 0)]);
         read(&source, 10);
         for round in 0..30 {
-            tell.send(format!("rewind {round}")).unwrap();
+            progress.send(format!("rewind {round}")).unwrap();
             let start = round * 7 % 400;
             source.pause(&[0]).expect("paused");
             source.seek(&[(0, start)]).expect("sought");
@@ -163,9 +163,9 @@ fn thirty_rewinds_bring_no_record_from_before() {
     });
 }
 
-/// Asked for the committed offset, the coordinator has moved, is loading, or has offsets pending.
+/// The coordinator answers the request for committed offsets with retriable errors first.
 #[test]
-fn a_partition_starts_whatever_the_coordinator_says_first() {
+fn a_partition_starts_after_retriable_coordinator_errors() {
     let mock = Mock::start(4);
     (0..4).for_each(|partition| fill(&mock, partition, 3));
     mock.inject(
@@ -179,7 +179,7 @@ fn a_partition_starts_whatever_the_coordinator_says_first() {
         ],
     );
     let mut clean = Clean::of(&mock.client_config(), 4);
-    let member = Member::worker(mock.settings("asking"), 4, Pace::FULL);
+    let member = Member::worker(mock.settings("retrying"), 4, Pace::FULL);
     member.runs(0..4);
     let wanted: BTreeMap<u32, Vec<String>> =
         (0..4).map(|p| (p, (0..3).map(|offset| format!("{p}-{offset}")).collect())).collect();
@@ -188,9 +188,9 @@ fn a_partition_starts_whatever_the_coordinator_says_first() {
     member.stop();
 }
 
-/// Partitions start one after the other, while those that run already keep a fetch waiting at the broker.
+/// Partitions start one after the other, while fetches of the running ones wait at the broker.
 #[test]
-fn many_quiet_partitions_start_soon() {
+fn many_idle_partitions_start_within_five_seconds() {
     let mock = Mock::start(24);
     let member = Member::worker(mock.settings("many"), 24, Pace::FULL);
     wait_until("the assignment", WATCHDOG, || (member.metrics.rebalances().get() > 0).then_some(()));
@@ -202,17 +202,17 @@ fn many_quiet_partitions_start_soon() {
 }
 
 #[test]
-fn questions_about_committed_offsets_carry_their_remedy() {
-    watched(|tell| {
+fn errors_of_offset_fetch_have_the_right_remedy() {
+    watched(|progress| {
         let mock = Mock::start(4);
-        let source = joined(&mock.settings("asking"), &[]);
+        let source = joined(&mock.settings("fetching"), &[]);
         for (code, expected) in [
             (Code::NotCoordinator, None),
             (Code::CoordinatorLoadInProgress, None),
             (Code::UnstableOffsetCommit, None),
             (Code::GroupAuthorizationFailed, Some(Remedy::Stop)),
         ] {
-            tell.send(format!("OffsetFetch answers {code:?}")).unwrap();
+            progress.send(format!("OffsetFetch returns {code:?}")).unwrap();
             mock.inject(Api::OffsetFetch, &[code]);
             let first = source.committed(&[0, 1], SLICE);
             mock.clear(Api::OffsetFetch);
@@ -232,18 +232,18 @@ fn questions_about_committed_offsets_carry_their_remedy() {
     });
 }
 
-/// Polls until it fails.
+/// Polls until a failure.
 fn failure_of(source: &KafkaSource) -> Failure {
     wait_until("a failure", WATCHDOG, || source.poll(Duration::from_millis(100)).err())
 }
 
 #[test]
-fn what_stands_in_the_way_of_reading_is_told() {
-    watched(|tell| {
+fn a_poll_returns_the_reason_why_it_cannot_read() {
+    watched(|progress| {
         let mock = Mock::start(4);
         fill(&mock, 0, 10);
 
-        tell.send("no right to the topic".to_owned()).unwrap();
+        progress.send("missing permission on the topic".to_owned()).unwrap();
         let source = joined(&mock.settings("topic"), &[(0, 0)]);
         mock.inject(Api::Fetch, &[Code::TopicAuthorizationFailed; 8]);
         let failure = failure_of(&source);
@@ -255,28 +255,28 @@ fn what_stands_in_the_way_of_reading_is_told() {
         );
         drop(source);
 
-        tell.send("an offset outside of the log".to_owned()).unwrap();
+        progress.send("an offset outside of the log".to_owned()).unwrap();
         let source = joined(&mock.settings("outside"), &[(0, 99)]);
         let failure = failure_of(&source);
-        // Locating the partitions anew tells which one, and what its log holds.
+        // The next location of the partitions finds which one it is, and the bounds of its log.
         assert_eq!(failure.remedy, Remedy::Abort, "{failure}");
         assert!(failure.what.contains("outside of its log"), "{failure}");
     });
 }
 
 #[test]
-fn a_member_without_the_right_to_join_ends_and_says_what_to_grant() {
+fn a_member_without_the_permission_to_join_ends_and_names_the_missing_acl() {
     let mock = Mock::start(4);
     mock.inject(Api::JoinGroup, &[Code::GroupAuthorizationFailed; 20]);
-    let why = Member::worker(mock.settings("stranger"), 4, Pace::FULL).end().expect_err("no right");
+    let why = Member::worker(mock.settings("unauthorized"), 4, Pace::FULL).end().expect_err("no permission");
     assert!(why.starts_with("Operator"), "{why}");
     assert!(why.contains("--operation Read --group group"), "{why}");
 }
 
-/// Two processes with one `group.instance`: the group keeps the newer member. Being replaced once is forgiven,
-/// because a lost answer looks the same; again and again it must not go on.
+/// Two processes with one `group.instance`: the group keeps the newer member. A member that is replaced once
+/// rejoins, because a lost answer looks the same. After repeated replacement, it must end.
 #[test]
-fn a_static_member_that_is_replaced_again_and_again_ends() {
+fn a_static_member_that_is_replaced_repeatedly_ends() {
     let mock = Mock::start(4);
     fill(&mock, 0, 3);
     let mut settings = mock.settings("replaced");

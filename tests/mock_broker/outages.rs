@@ -1,4 +1,4 @@
-//! A broker that is away: every call comes back in time with a remedy that leads on. And the price of a commit.
+//! An unavailable broker: every call returns in time with a remedy that works. Also the latency of a commit.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::support::mock::Mock;
 use crate::support::wait_until;
 use crate::transactions::{SLICE, fill, joined, patiently, read, renewed, transaction, watched};
 
-/// What a call may overrun its time limit by.
+/// The time by which a call may exceed its limit.
 const OVERRUN: Duration = Duration::from_secs(8);
 
 fn position(partition: u32, next: u64) -> Position {
@@ -24,8 +24,8 @@ fn forward(sink: &mut KafkaSink, records: &[RawRecord<'_>]) {
 }
 
 #[test]
-fn a_commit_without_a_broker_can_be_called_again_until_there_is_one() {
-    watched(|tell| {
+fn a_commit_without_a_broker_can_be_retried_until_the_broker_returns() {
+    watched(|progress| {
         let mock = Mock::start(4);
         let settings = mock.settings("resumed");
         fill(&mock, 0, 3);
@@ -39,25 +39,25 @@ fn a_commit_without_a_broker_can_be_called_again_until_there_is_one() {
         patiently(|wait| sink.send_offsets(&source, &[position(0, 3)], wait)).unwrap();
         mock.down();
         for attempt in 0..2 {
-            tell.send(format!("commit {attempt} without a broker")).unwrap();
+            progress.send(format!("commit {attempt} without a broker")).unwrap();
             let began = monotonic();
-            let failure = sink.commit(Duration::from_secs(1)).expect_err("nobody answers");
+            let failure = sink.commit(Duration::from_secs(1)).expect_err("no broker");
             assert_eq!(failure.remedy, Remedy::Retry, "{failure}");
             assert!(began.elapsed() < Duration::from_secs(3), "took {:?}", began.elapsed());
         }
         mock.up();
-        tell.send("commit with the broker back".to_owned()).unwrap();
+        progress.send("commit with the broker back".to_owned()).unwrap();
         patiently(|wait| sink.commit(wait)).expect("the same commit, resumed");
-        tell.send("the next transaction".to_owned()).unwrap();
+        progress.send("the next transaction".to_owned()).unwrap();
         transaction(&source, &mut sink, &records).expect("a transaction afterwards");
     });
 }
 
 #[test]
-fn a_commit_given_up_costs_the_producer_and_nothing_else() {
-    watched(|tell| {
+fn an_abandoned_commit_only_requires_a_new_producer() {
+    watched(|progress| {
         let mock = Mock::start(4);
-        let settings = mock.settings("given-up");
+        let settings = mock.settings("abandoned");
         fill(&mock, 0, 3);
         let source = joined(&settings, &[(0, 0)]);
         let records = read(&source, 3);
@@ -66,33 +66,33 @@ fn a_commit_given_up_costs_the_producer_and_nothing_else() {
         sink.begin().unwrap();
         forward(&mut sink, &records);
         mock.down();
-        tell.send("offsets without a broker".to_owned()).unwrap();
+        progress.send("offsets without a broker".to_owned()).unwrap();
         let began = monotonic();
-        let failure = sink.send_offsets(&source, &[position(0, 3)], SLICE).expect_err("nobody answers");
+        let failure = sink.send_offsets(&source, &[position(0, 3)], SLICE).expect_err("no broker");
         assert!(matches!(failure.remedy, Remedy::Retry | Remedy::Renew), "{failure}");
         assert!(began.elapsed() < SLICE + OVERRUN, "took {:?}", began.elapsed());
-        tell.send("discard".to_owned()).unwrap();
+        progress.send("discard".to_owned()).unwrap();
         let began = monotonic();
         sink.discard();
         assert!(began.elapsed() < Duration::from_secs(5), "discarding took {:?}", began.elapsed());
-        tell.send("prepare without a broker".to_owned()).unwrap();
+        progress.send("prepare without a broker".to_owned()).unwrap();
         for _ in 0..2 {
             let began = monotonic();
-            let failure = sink.prepare(Duration::from_millis(500)).expect_err("nobody answers");
+            let failure = sink.prepare(Duration::from_millis(500)).expect_err("no broker");
             assert_eq!(failure.remedy, Remedy::Retry, "{failure}");
             assert!(began.elapsed() < Duration::from_secs(3), "took {:?}", began.elapsed());
         }
         mock.up();
-        tell.send("prepare with the broker back".to_owned()).unwrap();
+        progress.send("prepare with the broker back".to_owned()).unwrap();
         patiently(|wait| sink.prepare(wait)).expect("the same producer, resumed");
         transaction(&source, &mut sink, &records).expect("a transaction afterwards");
     });
 }
 
-/// The client's own call would wait until the coordinator is back (librdkafka#5456).
+/// The client's own call would wait until the coordinator returns (librdkafka#5456).
 #[test]
-fn offsets_come_back_although_the_groups_coordinator_does_not() {
-    watched(|tell| {
+fn sending_offsets_ends_in_time_without_the_group_coordinator() {
+    watched(|progress| {
         let mock = Mock::with_group_apart(4);
         let settings = mock.settings("apart");
         mock.coordinates(&settings.transactional_id);
@@ -107,10 +107,10 @@ fn offsets_come_back_although_the_groups_coordinator_does_not() {
         forward(&mut sink, &records);
         sink.drain(SLICE).unwrap();
         mock.second_down();
-        tell.send("offsets without the coordinator".to_owned()).unwrap();
+        progress.send("offsets without the coordinator".to_owned()).unwrap();
         let began = monotonic();
         let failure = loop {
-            let failure = sink.send_offsets(&source, &[position(0, 3)], SLICE).expect_err("nobody answers");
+            let failure = sink.send_offsets(&source, &[position(0, 3)], SLICE).expect_err("no broker");
             if failure.remedy != Remedy::Retry {
                 break failure;
             }
@@ -126,7 +126,7 @@ fn offsets_come_back_although_the_groups_coordinator_does_not() {
 }
 
 #[test]
-fn a_drain_without_a_broker_ends_with_its_time() {
+fn a_drain_without_a_broker_ends_at_its_time_limit() {
     watched(|_| {
         let mock = Mock::start(4);
         let settings = mock.settings("drained");
@@ -139,7 +139,7 @@ fn a_drain_without_a_broker_ends_with_its_time() {
         sink.begin().unwrap();
         forward(&mut sink, &records);
         let began = monotonic();
-        let failure = sink.drain(Duration::from_secs(1)).expect_err("nobody acknowledges");
+        let failure = sink.drain(Duration::from_secs(1)).expect_err("no acknowledgement");
         assert_eq!(failure.remedy, Remedy::Renew, "{failure}");
         assert!(began.elapsed() < Duration::from_secs(2), "took {:?}", began.elapsed());
         mock.up();
@@ -149,7 +149,7 @@ fn a_drain_without_a_broker_ends_with_its_time() {
 }
 
 #[test]
-fn an_abort_right_after_sending_is_quick() {
+fn an_abort_right_after_sending_takes_less_than_a_second() {
     watched(|_| {
         let mock = Mock::start(4);
         let settings = mock.settings("aborted");
@@ -167,7 +167,7 @@ fn an_abort_right_after_sending_is_quick() {
     });
 }
 
-/// The client's own flush waits in steps of 100 ms; a commit that lets it costs a tenth of a second.
+/// The client's own flush waits in steps of 100 ms. A commit that relies on it takes that long.
 #[test]
 fn a_commit_does_not_wait_in_steps_of_100_ms() {
     watched(|_| {
@@ -190,9 +190,9 @@ fn a_commit_does_not_wait_in_steps_of_100_ms() {
     });
 }
 
-/// What the sink knows of the ends of its topics comes from acknowledgements.
+/// The sink derives the ends of its topics from acknowledgements.
 #[test]
-fn ends_are_those_of_the_records_acknowledged() {
+fn topic_ends_follow_from_acknowledged_records() {
     watched(|_| {
         let mock = Mock::start(4);
         let settings = mock.settings("ends");

@@ -1,5 +1,5 @@
-//! The group changes under a running pipeline. Every id reaches the clean topic in raw order, every partition
-//! runs in the end, and no id comes twice unless a transaction was aborted, which the mock shows.
+//! Rebalances under a running pipeline. Every id reaches the clean topic in raw order, every partition runs in
+//! the end, and no id appears twice unless a transaction was aborted, whose records stay visible on the mock.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::support::mock::{Mock, RAW};
 use crate::support::wait_until;
 
 const PARTITIONS: i32 = 12;
-/// Between two rounds of one record a partition.
+/// Pause between two rounds of one record per partition.
 const ROUND: Duration = Duration::from_millis(40);
 
 fn all() -> impl Iterator<Item = u32> {
@@ -27,7 +27,7 @@ fn all() -> impl Iterator<Item = u32> {
 
 type Sent = BTreeMap<u32, Vec<String>>;
 
-/// Raw records that keep coming until told to stop; every fifth repeats an earlier key of its partition.
+/// Produces raw records until it is stopped. Every fifth record repeats an earlier key of its partition.
 struct Traffic {
     sent: Arc<Mutex<Sent>>,
     stop: Arc<AtomicBool>,
@@ -37,7 +37,7 @@ struct Traffic {
 impl Traffic {
     fn start(client: &ClientConfig) -> Self {
         let (sent, stop) = (Arc::new(Mutex::new(Sent::new())), Arc::new(AtomicBool::new(false)));
-        let (out, told) = (Arc::clone(&sent), Arc::clone(&stop));
+        let (out, stopped) = (Arc::clone(&sent), Arc::clone(&stop));
         let producer: BaseProducer =
             client.clone().set("enable.idempotence", "true").set("linger.ms", "0").create().unwrap();
         let thread = thread::spawn(move || {
@@ -49,7 +49,7 @@ impl Traffic {
                     producer.send(record).expect("room in the queue");
                     out.lock().unwrap().entry(partition.unsigned_abs()).or_default().push(key);
                 }
-                if told.load(Ordering::Acquire) {
+                if stopped.load(Ordering::Acquire) {
                     break;
                 }
                 producer.poll(ROUND);
@@ -59,7 +59,7 @@ impl Traffic {
         Self { sent, stop, thread }
     }
 
-    /// What was sent up to now.
+    /// The keys sent so far.
     fn sent(&self) -> Sent {
         self.sent.lock().unwrap().clone()
     }
@@ -71,7 +71,7 @@ impl Traffic {
     }
 }
 
-/// One member, then two, then one again, with records coming all the time.
+/// Runs one member, then two, then one again, while records are produced continuously.
 fn group_changes(client: &ClientConfig, start: impl Fn(&str) -> Member) {
     let mut clean = Clean::of(client, PARTITIONS);
     let traffic = Traffic::start(client);
@@ -101,20 +101,23 @@ fn group_changes(client: &ClientConfig, start: impl Fn(&str) -> Member) {
 }
 
 fn check(sent: &Sent, clean: &Clean, uncommitted: f64) {
-    let mut twice = 0;
+    let mut repeated = 0;
     for (partition, keys) in sent {
         let (wanted, seen) = (first_of_each(keys), &clean.keys[partition]);
-        assert!(wanted.len() < keys.len(), "no repeats were sent to partition {partition}");
+        assert!(wanted.len() < keys.len(), "no key of partition {partition} was repeated");
         assert_eq!(first_of_each(seen), wanted, "partition {partition}");
-        twice += seen.len() - wanted.len();
+        repeated += seen.len() - wanted.len();
     }
     let total: usize = sent.values().map(Vec::len).sum();
-    eprintln!("{total} records, {twice} keys twice, {uncommitted} transactions not committed");
-    assert!(twice == 0 || uncommitted > 0.0, "{twice} keys came twice though every transaction committed");
+    eprintln!("{total} records, {repeated} keys repeated, {uncommitted} transactions not committed");
+    assert!(
+        repeated == 0 || uncommitted > 0.0,
+        "{repeated} keys are repeated although every transaction committed"
+    );
 }
 
 #[test]
-fn a_cooperative_group_changes_without_loss() {
+fn a_cooperative_rebalance_loses_nothing() {
     let mock = Mock::start(PARTITIONS);
     let dir = tempfile::tempdir().unwrap();
     group_changes(&mock.client_config(), |name| {
@@ -123,7 +126,7 @@ fn a_cooperative_group_changes_without_loss() {
 }
 
 #[test]
-fn an_eager_group_changes_without_loss() {
+fn an_eager_rebalance_loses_nothing() {
     let mock = Mock::start(PARTITIONS);
     group_changes(&mock.client_config(), |name| {
         let mut settings = mock.settings(name);
@@ -132,9 +135,9 @@ fn an_eager_group_changes_without_loss() {
     });
 }
 
-/// The coordinator forgets the member, twice, in both ways it has of saying so.
+/// The coordinator removes the member twice, once with each error code.
 #[test]
-fn a_member_that_was_put_out_comes_back_without_loss() {
+fn a_removed_member_rejoins_without_loss() {
     let mock = Mock::start(PARTITIONS);
     let mut clean = Clean::of(&mock.client_config(), PARTITIONS);
     let traffic = Traffic::start(&mock.client_config());
@@ -158,11 +161,11 @@ fn a_member_that_was_put_out_comes_back_without_loss() {
     check(&sent, &clean, uncommitted);
 }
 
-/// Longer than a transaction can live: the outcome of what was open is unknown, the membership may be gone, and
-/// the pipeline comes back by itself. Whether something is open when the broker goes is chance, so it goes
-/// until that was so.
+/// The broker is unavailable for longer than the transaction timeout: the result of an open transaction is unknown,
+/// the membership may be lost, and the pipeline recovers. Whether a transaction is open when the broker stops is
+/// random, so the outage is repeated until one was open.
 #[test]
-fn a_broker_away_for_longer_than_a_transaction_lives_costs_time_only() {
+fn an_outage_longer_than_the_transaction_timeout_loses_nothing() {
     let mock = Mock::start(PARTITIONS);
     let mut clean = Clean::of(&mock.client_config(), PARTITIONS);
     let traffic = Traffic::start(&mock.client_config());
@@ -175,10 +178,8 @@ fn a_broker_away_for_longer_than_a_transaction_lives_costs_time_only() {
         clean.wait_for(&traffic.sent(), || member.assert_alive());
         mock.down();
         let began = monotonic();
-        wait_until("the word that it is not ready", LIMIT, || {
-            (!member.status.readiness().ready).then_some(())
-        });
-        wait_until("the time of a transaction to pass", LIMIT, || {
+        wait_until("the member to be not ready", LIMIT, || (!member.status.readiness().ready).then_some(()));
+        wait_until("the transaction timeout", LIMIT, || {
             member.assert_alive();
             (began.elapsed() > outage || member.uncommitted() > 0.0).then_some(())
         });
@@ -189,7 +190,7 @@ fn a_broker_away_for_longer_than_a_transaction_lives_costs_time_only() {
             break;
         }
     }
-    assert!(member.uncommitted() > 0.0, "no outage met an open transaction");
+    assert!(member.uncommitted() > 0.0, "no transaction was open at the start of any outage");
     let sent = traffic.stop();
     clean.wait_for(&sent, || member.assert_alive());
     let uncommitted = member.uncommitted();

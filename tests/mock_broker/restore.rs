@@ -1,4 +1,4 @@
-//! A restore that takes longer than the group lets a member be silent: the worker polls on while it reads.
+//! A restore that takes longer than `max.poll.interval.ms`: the worker continues to poll while it restores.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -43,7 +43,7 @@ fn key(partition: i32, offset: u64) -> String {
 }
 
 fn identity(key: &str) -> Identity {
-    rule().identify(&Keyed(key)).expect("a key that is there")
+    rule().identify(&Keyed(key)).expect("a record with a key")
 }
 
 fn produce(mock: &Mock, partition: i32, keys: &[String]) {
@@ -51,9 +51,9 @@ fn produce(mock: &Mock, partition: i32, keys: &[String]) {
     produce_with(&mock.client_config(), RAW, partition, &records);
 }
 
-/// `blocks` blocks in the state topic, as a dead instance would have left them, and the raw records that they
-/// are about.
-fn left_behind(mock: &Mock, blocks: u64) {
+/// Writes `blocks` blocks to the state topic, as an instance that has ended would have left them, and the raw
+/// records that they cover.
+fn produce_state(mock: &Mock, blocks: u64) {
     let keys: Vec<String> = (0..blocks * IDS).map(|offset| key(SLOW, offset)).collect();
     produce(mock, SLOW, &keys);
     let producer: BaseProducer = mock.client_config().create().unwrap();
@@ -88,10 +88,10 @@ fn settings(mock: &Mock, name: &str) -> Settings {
 }
 
 #[test]
-fn a_long_restore_misses_no_poll_and_holds_nobody_up() {
+fn a_long_restore_misses_no_poll_and_does_not_block_other_partitions() {
     const BLOCKS: u64 = 900;
     let mock = Mock::start(2);
-    left_behind(&mock, BLOCKS);
+    produce_state(&mock, BLOCKS);
     let mut clean = Clean::of(&mock.client_config(), 2);
     let began = monotonic();
     let pace = Pace { pause: Duration::from_millis(50), pauses: usize::MAX, items: 6 };
@@ -99,7 +99,7 @@ fn a_long_restore_misses_no_poll_and_holds_nobody_up() {
     let slow = SLOW.unsigned_abs();
     member.runs([OTHER.unsigned_abs()]);
 
-    // The other partition forwards, again and again, until the restore is over.
+    // The other partition forwards records until the restore ends.
     let mut meanwhile = 0;
     while member.in_state(PartitionState::Restoring).contains(&slow) {
         let keys = vec![key(OTHER, meanwhile)];
@@ -110,11 +110,11 @@ fn a_long_restore_misses_no_poll_and_holds_nobody_up() {
     member.runs([0, 1]);
     let took = began.elapsed();
     eprintln!("restored {BLOCKS} blocks in {took:?}, {meanwhile} records forwarded meanwhile");
-    assert!(took > MAX_POLL + Duration::from_secs(1), "a restore of {took:?} shows nothing");
+    assert!(took > MAX_POLL + Duration::from_secs(1), "the restore took only {took:?}");
     assert!(meanwhile > 5, "only {meanwhile} records of the other partition passed in {took:?}");
-    assert_eq!(member.metrics.rebalances().get(), 1, "the member lost its partitions on the way");
+    assert_eq!(member.metrics.rebalances().get(), 1, "the member lost its partitions during the restore");
 
-    // What was restored is known: old ids are dropped, new ones pass.
+    // The restored ids are dropped as duplicates, and new ids are forwarded.
     let known = key(SLOW, BLOCKS * IDS - 1);
     let fresh = vec![key(SLOW, BLOCKS * IDS), key(SLOW, BLOCKS * IDS + 1)];
     produce(&mock, SLOW, &[fresh[0].clone(), key(SLOW, 0), known, fresh[1].clone()]);
@@ -123,33 +123,33 @@ fn a_long_restore_misses_no_poll_and_holds_nobody_up() {
     member.stop();
 }
 
-/// What the group hands out before the other topics have it waits, whatever happens, and holds nobody up.
+/// A partition that is assigned before it exists in the other topics waits, and does not block other partitions.
 #[test]
-fn a_partition_that_is_not_everywhere_yet_waits_and_holds_nobody_up() {
+fn a_partition_that_is_missing_in_another_topic_waits_and_does_not_block_others() {
     let mock = Mock::start(2);
     let mut clean = Clean::of(&mock.client_config(), 2);
     let (here, there) = (OTHER.unsigned_abs(), SLOW.unsigned_abs());
     let keys = |partition| vec![key(partition, 0), key(partition, 1)];
     [OTHER, SLOW].into_iter().for_each(|partition| produce(&mock, partition, &keys(partition)));
-    let reach = PartitionLimit::new(1);
-    let member = Member::reaching(settings(&mock, "early"), reach.clone(), Pace::FULL);
+    let limit = PartitionLimit::new(1);
+    let member = Member::with_limit(settings(&mock, "early"), limit.clone(), Pace::FULL);
     clean.wait_for(&BTreeMap::from([(here, keys(OTHER))]), || member.assert_alive());
-    wait_until("the other one to be shown as waiting", LIMIT, || {
+    wait_until("the other partition to be in state starting", LIMIT, || {
         (member.in_state(PartitionState::Starting) == [there].into()).then_some(())
     });
     clean.read();
     assert!(clean.keys.get(&there).is_none_or(Vec::is_empty), "{:?}", clean.keys);
-    reach.raise(2);
+    limit.raise(2);
     clean.wait_for(&BTreeMap::from([(there, keys(SLOW))]), || member.assert_alive());
     member.runs([here, there]);
     member.stop();
 }
 
-/// The counter-proof, and the way back: who really does not poll is put out, and returns.
+/// The negative control: a member that does not poll in time is removed, and rejoins.
 #[test]
 fn a_member_that_misses_its_polls_loses_its_partitions_and_gets_them_back() {
     let mock = Mock::start(2);
-    left_behind(&mock, 5);
+    produce_state(&mock, 5);
     let mut clean = Clean::of(&mock.client_config(), 2);
     let pace = Pace { pause: MAX_POLL + Duration::from_secs(2), pauses: 1, items: usize::MAX };
     let member = Member::worker(settings(&mock, "silent"), 2, pace);

@@ -1,4 +1,4 @@
-//! A partition whose records have stopped coming though its log has more is assigned anew inside the client.
+//! A partition whose fetches have stopped although its log has more records is reassigned within the client.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,9 +13,9 @@ use crate::support::records::produce_with;
 use crate::support::wait_until;
 use crate::transactions::{fill, joined, read, watched};
 
-/// What the client does when it has lost a fetcher: the partition is assigned, nothing comes, no error either.
+/// Simulates a lost fetcher: the partition is assigned, and polls return neither records nor errors.
 #[test]
-fn a_partition_that_was_lost_sight_of_comes_again_from_its_position() {
+fn a_partition_without_a_fetcher_continues_at_its_position_after_a_reassignment() {
     for strategy in ["cooperative-sticky", "range"] {
         watched(move |_| {
             let mock = Mock::start(2);
@@ -24,19 +24,19 @@ fn a_partition_that_was_lost_sight_of_comes_again_from_its_position() {
             settings.properties.push(("partition.assignment.strategy".to_owned(), strategy.to_owned()));
             let source = joined(&settings, &[(0, 0)]);
             read(&source, 3);
-            source.pause(&[0]).expect("ours");
+            source.pause(&[0]).expect("assigned");
             let silent = source.poll(Duration::from_millis(300)).expect("no error");
             assert!(silent.is_none(), "a record of a partition without a fetcher");
-            source.reassign(&[(0, 3, None)]).expect("ours");
+            source.reassign(&[(0, 3, None)]).expect("assigned");
             let offsets: Vec<u64> = read(&source, 7).iter().map(|it| it.coordinates().offset).collect();
             assert_eq!(offsets, (3..10).collect::<Vec<_>>(), "{strategy}");
-            source.reassign(&[(2, 0, None)]).expect_err("not ours");
+            source.reassign(&[(2, 0, None)]).expect_err("not assigned");
         });
     }
 }
 
 #[test]
-fn a_worker_assigns_stalled_partitions_anew_and_counts_them() {
+fn a_worker_reassigns_stalled_partitions_and_counts_them() {
     let mock = Mock::start(4);
     (0..4).for_each(|partition| fill(&mock, partition, 3));
     let mut clean = Clean::of(&mock.client_config(), 4);
@@ -51,14 +51,14 @@ fn a_worker_assigns_stalled_partitions_anew_and_counts_them() {
     let mut wanted: BTreeMap<u32, Vec<String>> =
         (0..4).map(|p| (p, (0..3).map(|offset| format!("{p}-{offset}")).collect())).collect();
     clean.wait_for(&wanted, || member.assert_alive());
-    // Where the logs really end.
+    // The true ends of the logs.
     ends.note(&(0..4).map(|partition| (partition, 3)).collect());
     std::thread::sleep(Duration::from_secs(3));
     assert_eq!((stalled(Stall::NotFetched), stalled(Stall::NotDelivered)), (0, 0));
 
-    // The log goes on, as others see it, and the client has not fetched that.
+    // Other readers report higher ends, and the client has not fetched these records.
     ends.note(&BTreeMap::from([(1, 5), (2, 5)]));
-    wait_until("two partitions to be assigned anew, twice", LIMIT, || {
+    wait_until("two partitions to be reassigned twice", LIMIT, || {
         member.assert_alive();
         (stalled(Stall::NotFetched) >= 4).then_some(())
     });

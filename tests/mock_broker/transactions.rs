@@ -1,4 +1,4 @@
-//! One transaction, call by call, as the worker makes it, and the remedies as the worker applies them.
+//! Runs a transaction with the same calls as the worker, and applies remedies as the worker does.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -13,11 +13,11 @@ use crate::support::mock::{Mock, RAW};
 use crate::support::records::produce_with;
 use crate::support::wait_until;
 
-/// No call may take longer, whatever the broker answers.
+/// Maximum duration of any call.
 pub const WATCHDOG: Duration = Duration::from_secs(15);
-/// How long the worker goes on with a retriable call, and waits for acknowledgements.
+/// How long the worker retries a call and waits for acknowledgements.
 pub const PATIENCE: Duration = Duration::from_secs(8);
-/// The worker's slice of one blocking call.
+/// The timeout of one blocking call of the worker.
 pub const SLICE: Duration = Duration::from_secs(2);
 
 /// The calls of a transaction, in order.
@@ -33,15 +33,15 @@ pub enum Call {
     Commit,
 }
 
-/// Runs `work` on a thread of its own and fails, naming the last thing told, when it stands still.
+/// Runs `work` on its own thread and fails if it reports no progress in time. The message contains the last report.
 pub fn watched(work: impl FnOnce(&Sender<String>) + Send + 'static) {
-    let (tell, told) = channel();
-    let worker = thread::spawn(move || work(&tell));
+    let (sender, progress) = channel();
+    let worker = thread::spawn(move || work(&sender));
     let mut last = "the start".to_owned();
     loop {
-        match told.recv_timeout(WATCHDOG) {
-            Ok(now) => last = now,
-            Err(RecvTimeoutError::Timeout) => panic!("stood still for {WATCHDOG:?} after: {last}"),
+        match progress.recv_timeout(WATCHDOG) {
+            Ok(report) => last = report,
+            Err(RecvTimeoutError::Timeout) => panic!("no progress for {WATCHDOG:?} after: {last}"),
             Err(RecvTimeoutError::Disconnected) => break,
         }
     }
@@ -50,7 +50,7 @@ pub fn watched(work: impl FnOnce(&Sender<String>) + Send + 'static) {
     }
 }
 
-/// `count` records in a raw partition, keyed by their offset.
+/// Produces `count` records to a raw partition, with their offsets as keys.
 pub fn fill(mock: &Mock, partition: i32, count: usize) {
     let keys: Vec<String> = (0..count).map(|offset| format!("{partition}-{offset}")).collect();
     let records: Vec<(&str, &str)> = keys.iter().map(|key| (key.as_str(), "value")).collect();
@@ -69,11 +69,11 @@ pub fn joined(settings: &Settings, starts: &[(u32, u64)]) -> KafkaSource {
     });
     let starts: BTreeMap<u32, u64> = starts.iter().copied().collect();
     let all: Vec<_> = ids.iter().map(|id| (*id, starts.get(id).copied())).collect();
-    source.assign(&all).expect("the partitions are ours");
+    source.assign(&all).expect("the partitions are assigned");
     source
 }
 
-/// The next `count` records.
+/// Reads the next `count` records.
 pub fn read(source: &KafkaSource, count: usize) -> Vec<RawRecord<'_>> {
     let mut records = Vec::new();
     wait_until("records of the raw topic", WATCHDOG, || {
@@ -83,7 +83,7 @@ pub fn read(source: &KafkaSource, count: usize) -> Vec<RawRecord<'_>> {
     records
 }
 
-/// Runs one whole transaction; on a failure says which call it came from.
+/// Runs one complete transaction. A failure is returned with the call that caused it.
 pub fn transaction(
     source: &KafkaSource,
     sink: &mut KafkaSink,
@@ -113,7 +113,7 @@ pub fn transaction(
     patiently(|wait| sink.commit(wait)).map_err(at(Call::Commit))
 }
 
-/// The same call again while it says [`Remedy::Retry`], for as long as the worker would.
+/// Repeats a call while it returns [`Remedy::Retry`], for as long as the worker would.
 pub fn patiently(mut call: impl FnMut(Duration) -> Result<(), Failure>) -> Result<(), Failure> {
     let start = monotonic();
     loop {
@@ -126,14 +126,14 @@ pub fn patiently(mut call: impl FnMut(Duration) -> Result<(), Failure>) -> Resul
     }
 }
 
-/// A producer that is ready, whatever there was before.
+/// Replaces the producer by a new, initialized one.
 pub fn renewed(sink: &mut KafkaSink) -> Result<(), Failure> {
     sink.discard();
     patiently(|wait| sink.prepare(wait))
 }
 
-/// What the worker does about a failure as far as the producer is concerned; afterwards a new transaction
-/// must be possible. A failure of the abort itself costs the producer, as in the worker.
+/// Applies a remedy to the producer as the worker does. Afterwards a new transaction must be possible. If the
+/// abort fails, the producer is replaced.
 pub fn remedied(sink: &mut KafkaSink, remedy: Remedy) {
     let aborts = matches!(remedy, Remedy::Abort | Remedy::Rejoin);
     let aborted = aborts && patiently(|wait| sink.abort(wait)).is_ok();

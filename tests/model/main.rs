@@ -1,10 +1,10 @@
-//! The window in a small world in which everything can go wrong: 0 lost, 0 duplicated.
+//! Checks the window against a model of crashes and other faults: 0 lost, 0 duplicated.
 //!
-//! A history is a list of things that happen to a raw log of few ids: batches that commit, abort or
-//! die between any two effects, hosts that come back with a local store of long ago, wiped stores,
-//! rewound groups, offsets handed over twice, records compacted away before they were committed.
-//! Afterwards an auditor compares raw and clean. Two rules that look right are run through the same
-//! histories, and must be caught: otherwise the histories prove nothing.
+//! A history is a list of events on a raw log with few ids: batches that commit, abort or crash between
+//! any two effects, hosts that return with an old local store, wiped stores, rewound groups, offsets
+//! delivered twice, records compacted away before they were committed. Afterwards an auditor compares
+//! raw and clean. Two plausible but wrong rules run through the same histories and must fail. Otherwise
+//! the histories prove nothing.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -35,7 +35,7 @@ enum Step {
     Rewind { back: u64, skip: bool },
 }
 
-/// Timestamps run forward by up to a second a record, with late, absent, zero and absurd ones between.
+/// Timestamps advance by up to a second per record. Some are late, absent, zero or invalid.
 fn arrivals(ids: u8) -> impl Strategy<Value = Step> {
     let stamp = prop_oneof![
         12 => (0..1_000i64).prop_map(|step| Some(NOW - 1_000_000 + step)),
@@ -86,11 +86,11 @@ fn run(settings: Settings, history: &[Step]) -> (Vec<String>, Seen) {
         match step {
             Step::Arrive(records) => {
                 for (id, stamp) in records {
-                    // Each record a little later than the one before, so that time passes.
+                    // Each record is a little later than the previous one, so that time passes.
                     let late = 500 * i64::try_from(world.raw.len()).unwrap();
                     let timestamp =
                         stamp.map(|stamp| if stamp > NOW - 2_000_000 { stamp + late } else { stamp });
-                    world.raw.push(Raw { id: *id, timestamp, there: true });
+                    world.raw.push(Raw { id: *id, timestamp, exists: true });
                 }
             }
             Step::Batch { size, again, end } => world.batch(*size, *again, *end),
@@ -104,8 +104,8 @@ fn run(settings: Settings, history: &[Step]) -> (Vec<String>, Seen) {
     world.judge()
 }
 
-/// Runs many histories, shrinks the first that fails, and gives what all of them have seen.
-fn nothing_is_lost_or_doubled(settings: Settings, ids: u8, compaction: Compaction) -> Seen {
+/// Runs many histories, shrinks the first that fails, and returns the events of all of them.
+fn assert_nothing_lost_or_duplicated(settings: Settings, ids: u8, compaction: Compaction) -> Seen {
     let total = Total::default();
     let config =
         Config { cases: Config::default().cases.max(3_000), failure_persistence: None, ..Config::default() };
@@ -121,7 +121,7 @@ fn nothing_is_lost_or_doubled(settings: Settings, ids: u8, compaction: Compactio
     total.get()
 }
 
-/// In how many of a fixed set of histories a rule breaks the promise.
+/// In how many of a fixed set of histories a rule violates the guarantee.
 fn histories_broken(rule: Rule, compaction: Compaction) -> usize {
     let mut runner = TestRunner::deterministic();
     let strategy = histories(3, compaction);
@@ -133,53 +133,55 @@ fn histories_broken(rule: Rule, compaction: Compaction) -> usize {
 }
 
 #[test]
-fn crashes_aborts_moves_and_rewinds_lose_and_double_nothing() {
-    let seen = nothing_is_lost_or_doubled(FOR_EVER, 6, Compaction::Never);
+fn crashes_aborts_moves_and_rewinds_lose_and_duplicate_nothing() {
+    let seen = assert_nothing_lost_or_duplicated(FOR_EVER, 6, Compaction::Never);
     assert!(seen.duplicates > 1_000 && seen.retries > 100 && seen.claims > 100, "{seen:?}");
     assert!(seen.stale > 100 && seen.restored > 1_000, "{seen:?}");
 }
 
 #[test]
-fn records_compacted_away_before_they_are_committed_take_nothing_with_them() {
-    let seen = nothing_is_lost_or_doubled(FOR_EVER, 3, Compaction::Sometimes);
+fn records_compacted_away_before_the_commit_lose_and_duplicate_nothing() {
+    let seen = assert_nothing_lost_or_duplicated(FOR_EVER, 3, Compaction::Sometimes);
     assert!(seen.duplicates > 1_000 && seen.claims > 100, "{seen:?}");
 }
 
 #[test]
-fn inside_a_short_window_nothing_is_lost_or_doubled() {
-    let seen = nothing_is_lost_or_doubled(Settings { exact_ms: 10_000, ..FOR_EVER }, 12, Compaction::Never);
+fn a_short_window_loses_and_duplicates_nothing() {
+    let seen =
+        assert_nothing_lost_or_duplicated(Settings { exact_ms: 10_000, ..FOR_EVER }, 12, Compaction::Never);
     assert!(seen.expired > 1_000 && seen.duplicates > 1_000, "{seen:?}");
 }
 
 #[test]
-fn inside_a_small_window_nothing_is_lost_or_doubled() {
-    let seen = nothing_is_lost_or_doubled(Settings { max_ids: 8, ..FOR_EVER }, 16, Compaction::Sometimes);
+fn a_small_window_loses_and_duplicates_nothing() {
+    let seen =
+        assert_nothing_lost_or_duplicated(Settings { max_ids: 8, ..FOR_EVER }, 16, Compaction::Sometimes);
     assert!(seen.expired > 1_000 && seen.duplicates > 1_000, "{seen:?}");
 }
 
 #[test]
 fn a_small_window_that_evicts_loses_nothing() {
     let setting = Settings { max_ids: 16, evicts: true, ..FOR_EVER };
-    let seen = nothing_is_lost_or_doubled(setting, 40, Compaction::Sometimes);
+    let seen = assert_nothing_lost_or_duplicated(setting, 40, Compaction::Sometimes);
     assert!(seen.evicted > 1_000 && seen.duplicates > 1_000, "{seen:?}");
 }
 
 #[test]
-fn a_large_window_that_evicts_forgets_nothing() {
+fn a_large_window_that_evicts_loses_no_id() {
     let setting = Settings { max_ids: 4_096, evicts: true, exact_ms: 10_000, ..FOR_EVER };
-    let seen = nothing_is_lost_or_doubled(setting, 12, Compaction::Never);
+    let seen = assert_nothing_lost_or_duplicated(setting, 12, Compaction::Never);
     assert!(seen.evicted == 0 && seen.expired > 1_000 && seen.duplicates > 1_000, "{seen:?}");
 }
 
 #[test]
-fn trusting_state_ahead_of_the_committed_offset_is_caught() {
+fn the_model_detects_trust_in_state_ahead_of_the_committed_offset() {
     assert_eq!(histories_broken(Rule::Claims, Compaction::Never), 0);
     let broken = histories_broken(Rule::Trusted, Compaction::Never);
     assert!(broken > 50, "only {broken} of 1,000");
 }
 
 #[test]
-fn the_bare_owner_rule_is_caught_when_records_can_vanish() {
+fn the_model_detects_the_bare_owner_rule_when_records_can_vanish() {
     assert_eq!(histories_broken(Rule::Claims, Compaction::Sometimes), 0);
     let broken = histories_broken(Rule::BareOwner, Compaction::Sometimes);
     assert!(broken > 10, "only {broken} of 1,000");

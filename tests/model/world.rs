@@ -1,4 +1,4 @@
-//! A raw log, a clean topic, a state topic, two local stores, and a sidecar that can die.
+//! A raw log, a clean topic, a state topic, two local stores, and a process that can crash.
 
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -10,14 +10,14 @@ use dedupd::dedupe::{
 
 use super::auditor::Auditor;
 
-/// What the sidecar makes of owners at or beyond the committed offset that local state holds.
+/// How the process treats owners in local state at or beyond the committed offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rule {
-    /// The product: they are claims.
+    /// The rule of dedupd: they are claims.
     Claims,
-    /// Wrong: state ahead of the committed offset is trusted, its owners make duplicates.
+    /// Wrong: state ahead of the committed offset is trusted, and later records with these ids are duplicates.
     Trusted,
-    /// Wrong where records can vanish: its owners make duplicates unless the record is the owner.
+    /// Wrong where records can vanish: a record is a duplicate unless it is the owner itself.
     BareOwner,
 }
 
@@ -44,11 +44,11 @@ pub struct Settings {
 pub struct Raw {
     pub id: u8,
     pub timestamp: Option<i64>,
-    /// Not compacted away.
-    pub there: bool,
+    /// False if the record was compacted away.
+    pub exists: bool,
 }
 
-/// A local store: survives its process, but not a wipe, and may belong to a past long gone.
+/// A local store. It survives its process but not a wipe, and may be old.
 #[derive(Debug, Default)]
 struct Local {
     blocks: Vec<Vec<u8>>,
@@ -90,14 +90,14 @@ impl Local {
     }
 }
 
-/// The running sidecar; dropping it is the crash.
+/// The running process. Dropping it is a crash.
 struct Process {
     window: Window,
     next: Offset,
-    /// Below this everything was committed before the group was rewound.
+    /// Records below this offset were committed before the group was rewound.
     skip_below: Offset,
-    /// Uncommitted owners that a wrong rule believes in.
-    believed: Vec<(Offset, Identity)>,
+    /// Unconfirmed owners, which a wrong rule trusts.
+    unconfirmed: Vec<(Offset, Identity)>,
 }
 
 pub struct World {
@@ -107,8 +107,8 @@ pub struct World {
     committed: Offset,
     committed_time: i64,
     position: Offset,
-    /// After a rewind that emits again, the next transaction writes its block even without an
-    /// identity: the block is what tells every later reader that the owners beyond are forgotten.
+    /// After a rewind that processes records again, the next transaction writes its block even without an
+    /// id: the block invalidates the owners beyond it for every later reader.
     rewound: bool,
     locals: [Local; 2],
     here: usize,
@@ -117,7 +117,7 @@ pub struct World {
     pub seen: Seen,
 }
 
-/// What happened, so that a test can say that it did.
+/// Counts of events, so that a test can assert that they happened.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Seen {
     pub duplicates: u64,
@@ -155,7 +155,7 @@ impl World {
         self.process = None;
     }
 
-    /// The next start is on the other host, with the other local store.
+    /// Moves the process to the other host, which has the other local store.
     pub fn move_host(&mut self) {
         self.process = None;
         self.here = 1 - self.here;
@@ -166,17 +166,17 @@ impl World {
         self.locals[self.here] = Local::default();
     }
 
-    /// Takes a record out of the log that is not committed yet.
+    /// Compacts away a record that is not committed.
     pub fn compact(&mut self, place: usize) {
         self.process = None;
         let open = usize::try_from(self.committed).unwrap()..self.raw.len();
         if let Some(at) = open.clone().nth(place % open.len().max(1)) {
-            self.raw[at].there = false;
+            self.raw[at].exists = false;
         }
     }
 
-    /// Somebody moves the group back, and with it loses the stream time of the commit; with `skip`,
-    /// what was committed stays committed.
+    /// Rewinds the group, which loses the stream time of the commit. With `skip`, records that were committed
+    /// are skipped.
     pub fn rewind(&mut self, back: u64, skip: bool) {
         self.process = None;
         self.auditor.rewind();
@@ -189,7 +189,7 @@ impl World {
         }
     }
 
-    /// Loads what is known of the past, as DESIGN section 5, step 2, says.
+    /// Restores the window from local state and the state topic.
     fn start(&mut self) -> Process {
         let held = self.committed.max(self.position);
         let local = &mut self.locals[self.here];
@@ -201,10 +201,10 @@ impl World {
         };
         let mut window = if self.settings.evicts { Window::evicting(limits) } else { Window::new(limits) };
         window.reserve(20);
-        let sound = local.confirmed.min(held);
-        let hearsay = local.truncate(sound);
+        let confirmed = local.confirmed.min(held);
+        let truncated = local.truncate(confirmed);
         for bytes in &local.blocks {
-            self.seen.restored += window.restore(&BlockView::verified(bytes).unwrap(), sound).unwrap();
+            self.seen.restored += window.restore(&BlockView::verified(bytes).unwrap(), confirmed).unwrap();
         }
         for bytes in &self.state[local.state_next..] {
             let mut block = Block::decode(bytes).unwrap();
@@ -217,23 +217,23 @@ impl World {
         }
         (local.confirmed, local.state_next) = (held, self.state.len());
         window.set_stream_time(self.committed_time);
-        let believed: Vec<_> = hearsay.into_iter().filter(|(owner, _)| *owner >= held).collect();
-        for (owner, identity) in &believed {
+        let unconfirmed: Vec<_> = truncated.into_iter().filter(|(owner, _)| *owner >= held).collect();
+        for (owner, identity) in &unconfirmed {
             self.seen.claims += 1;
             window.claim(*identity, *owner);
         }
-        Process { window, next: self.committed, skip_below: self.position, believed }
+        Process { window, next: self.committed, skip_below: self.position, unconfirmed }
     }
 
-    /// One transaction of at most `size` records, of which the client hands over `again` a second time.
+    /// Runs one transaction of at most `size` records. The client delivers `again` earlier records a second time.
     pub fn batch(&mut self, size: u64, again: u64, end: End) {
         let mut process = self.process.take().unwrap_or_else(|| self.start());
         let from = process.next.saturating_sub(again);
         let to = (process.next + size).min(self.raw.len() as u64);
-        // What was skipped was committed before, in blocks that must not be replaced.
+        // Skipped records were committed in earlier blocks, which must not be replaced.
         let first = process.next.max(process.skip_below);
         let looks: Vec<(Offset, Look)> = (from..to)
-            .filter(|at| self.raw[usize::try_from(*at).unwrap()].there)
+            .filter(|at| self.raw[usize::try_from(*at).unwrap()].exists)
             .map(|at| (at, process.window.look(identity(self.raw[usize::try_from(at).unwrap()].id))))
             .collect();
         let mut forwarded = HashSet::new();
@@ -262,7 +262,9 @@ impl World {
                 Verdict::New
             }
         };
-        if let Some((owner, _)) = process.believed.iter().find(|(_, believed)| *believed == look.identity) {
+        if let Some((owner, _)) =
+            process.unconfirmed.iter().find(|(_, unconfirmed)| *unconfirmed == look.identity)
+        {
             match self.settings.rule {
                 Rule::Claims => {}
                 Rule::BareOwner if *owner == at => {}
@@ -273,7 +275,7 @@ impl World {
             Verdict::Duplicate { owner } => {
                 self.seen.duplicates += 1;
                 if self.raw[usize::try_from(owner).unwrap()].id != record.id || owner == at {
-                    self.auditor.violation(format!("{at} is called a duplicate of {owner}"));
+                    self.auditor.violation(format!("{at} is reported as a duplicate of {owner}"));
                 }
                 return false;
             }
@@ -285,11 +287,11 @@ impl World {
         true
     }
 
-    /// Store, then Kafka, then memory.
+    /// Writes to the store, then to Kafka, then to memory.
     fn finish(&mut self, mut process: Process, first: Offset, forwarded: &HashSet<Offset>, end: End) {
         let local = &mut self.locals[self.here];
-        let worth = !process.window.pending().is_empty() || (self.rewound && first < process.next);
-        let blocks = if worth {
+        let writes_block = !process.window.pending().is_empty() || (self.rewound && first < process.next);
+        let blocks = if writes_block {
             process.window.blocks(HashKind::Xxh3, 0.into(), first..process.next, 3)
         } else {
             Vec::new()
@@ -311,7 +313,7 @@ impl World {
         self.rewound &= blocks.is_empty();
         for at in first..process.next {
             let record = self.raw[usize::try_from(at).unwrap()];
-            if record.there {
+            if record.exists {
                 self.auditor.committed(at, record, forwarded.contains(&at));
             }
         }
@@ -331,7 +333,7 @@ impl World {
         self.process = Some(process);
     }
 
-    /// Lets the sidecar run to the end of the log, and hands over what was found.
+    /// Runs the process to the end of the log, and returns the violations.
     pub fn judge(mut self) -> (Vec<String>, Seen) {
         self.process = None;
         while self.committed < self.raw.len() as u64 {
@@ -341,7 +343,7 @@ impl World {
     }
 }
 
-/// Adds up what many worlds have seen.
+/// The sum of the counts of many worlds.
 #[derive(Default)]
 pub struct Total(Cell<Seen>);
 

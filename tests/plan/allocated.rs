@@ -1,13 +1,11 @@
-//! Planned memory against memory as the window and the filters allocate it.
+//! Compares planned memory with the memory that the window and the filters allocate.
 
 use std::time::Duration;
 
 use dedupd::dedupe::{Bloom, BloomLimits, Identity, Look, TimeSource, Window, WindowLimits};
 use dedupd::plan::{Plan, Workload};
 
-use super::question;
-
-/// Beginning of the traffic, ms since the epoch.
+/// Start of the traffic, in epoch milliseconds.
 const START: i64 = 1_700_000_000_000;
 
 fn numbered(number: u64) -> Identity {
@@ -15,7 +13,7 @@ fn numbered(number: u64) -> Identity {
     Identity(((u128::from(number) << 64) | u128::from(low)).to_be_bytes())
 }
 
-/// Stream time of an arrival, when `ids` come in an hour.
+/// Stream time of an arrival at a rate of `ids` per hour.
 fn arrival(number: u64, ids: u64) -> i64 {
     START + i64::try_from(u128::from(number) * 3_600_000 / u128::from(ids)).unwrap()
 }
@@ -26,11 +24,11 @@ fn within_a_tenth(planned: u64, allocated: u64, what: &str) {
 }
 
 #[test]
-fn the_exact_index_takes_what_is_planned() {
+fn the_exact_index_takes_the_planned_memory() {
     let hour = Duration::from_hours(1);
     for ids in [20_000u64, 65_000, 100_000, 300_000] {
-        let asked = Workload { exact: hour, bloom: hour, ..question(ids as f64 / 3_600.0) };
-        let planned = Plan::of(asked).memory;
+        let workload = Workload { exact: hour, bloom: hour, ..super::workload(ids as f64 / 3_600.0) };
+        let planned = Plan::of(workload).memory;
         let mut window = Window::new(WindowLimits {
             exact: hour,
             max_ids: u64::MAX,
@@ -54,14 +52,19 @@ fn the_exact_index_takes_what_is_planned() {
 }
 
 #[test]
-fn bloom_filters_take_what_is_planned() {
+fn bloom_filters_take_the_planned_memory() {
     for (ids, slices, rate) in
         [(200_000u64, 7, 1e-9), (50_000, 7, 1e-4), (100_000, 4, 1e-6), (100_000, 11, 1e-6)]
     {
         let (exact, bloom) = (Duration::from_mins(10), Duration::from_hours(1));
-        let asked =
-            Workload { exact, bloom, slices, false_positive_rate: rate, ..question(ids as f64 / 3_600.0) };
-        let plan = Plan::of(asked);
+        let workload = Workload {
+            exact,
+            bloom,
+            slices,
+            false_positive_rate: rate,
+            ..super::workload(ids as f64 / 3_600.0)
+        };
+        let plan = Plan::of(workload);
         let mut filters =
             Bloom::new(BloomLimits { exact, bloom, slices, false_positive_rate: rate, max_bytes: u64::MAX });
         for number in 0..ids * 3 {

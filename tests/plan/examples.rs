@@ -1,21 +1,21 @@
-//! Cases that people ask about, with the figures that were worked out by hand.
+//! Example workloads with figures that were computed by hand.
 
 use std::time::Duration;
 
 use dedupd::plan::{Fits, IdKind, Plan, Workload, buckets_overwritten, missed, remembered};
 
-use super::question;
+use super::workload;
 
 const GIB: u64 = 1 << 30;
 
 fn near(found: f64, wanted: f64) {
-    assert!((found / wanted - 1.0).abs() < 0.01, "{found} where {wanted} was expected");
+    assert!((found / wanted - 1.0).abs() < 0.01, "{found} instead of {wanted}");
 }
 
-/// The figure that goes round for "90 % over an hour at 1,000 events a second" is that of being
-/// *overwritten* with 90 %. To be still known with 90 % takes 22 times as much.
+/// The often cited figure for "90 % over an hour at 1,000 events per second" is the probability of being
+/// *overwritten*. A probability of 90 % to be still known requires 22 times as many buckets.
 #[test]
-fn an_inverse_bloom_table_for_an_hour_at_1000_events_a_second() {
+fn an_inverse_bloom_table_for_an_hour_at_1000_events_per_second() {
     let arrivals = 1_000 * 3_600;
     assert_eq!(buckets_overwritten(0.9, arrivals), 1_563_461);
     let still_there = |buckets: u64| (1.0 - 1.0 / buckets as f64).powf(3.6e6);
@@ -23,38 +23,38 @@ fn an_inverse_bloom_table_for_an_hour_at_1000_events_a_second() {
     let known = remembered(0.9, arrivals);
     assert_eq!(known, 34_168_399);
     assert!((still_there(known) - 0.9).abs() < 1e-6);
-    let plan = Plan::of(Workload { exact: Duration::from_hours(1), ..question(1_000.0) });
+    let plan = Plan::of(Workload { exact: Duration::from_hours(1), ..workload(1_000.0) });
     assert_eq!(plan.fixed_memory.buckets_for_90_percent, known);
 }
 
-/// A Redis fleet with 24 bytes an id needs 69 GB for it.
+/// A Redis cluster with 24 bytes per id requires 69 GB.
 #[test]
-fn two_million_messages_a_minute_for_a_day() {
-    let asked = Workload { partitions: 12, ..question(2_000_000.0 / 60.0) };
-    let plan = Plan::of(asked);
+fn two_million_messages_per_minute_for_a_day() {
+    let input = Workload { partitions: 12, ..workload(2_000_000.0 / 60.0) };
+    let plan = Plan::of(input);
     near(plan.exact_ids as f64, 2.88e9);
     near(plan.exact_ids as f64 * 24.0, 69.1e9);
-    let an_id = plan.memory.exact_bytes as f64 / plan.exact_ids as f64;
-    assert!((10.6..13.0).contains(&an_id), "{an_id}");
+    let bytes_per_id = plan.memory.exact_bytes as f64 / plan.exact_ids as f64;
+    assert!((10.6..13.0).contains(&bytes_per_id), "{bytes_per_id}");
     assert_eq!((plan.memory.bloom_bytes, plan.filters, plan.false_drops_a_day), (0, None, 0.0));
     near(plan.disk_bytes as f64, 2.88e9 * 21.0);
 
-    // The last hour exact, the rest of the day in Bloom filters.
+    // An exact window of one hour, and Bloom filters for the rest of the day.
     let plan =
-        Plan::of(Workload { exact: Duration::from_hours(1), bloom: Duration::from_hours(24), ..asked });
+        Plan::of(Workload { exact: Duration::from_hours(1), bloom: Duration::from_hours(24), ..input });
     assert!(plan.memory.total_bytes < 69_000_000_000 * 2 / 5, "{}", plan.memory.total_bytes);
     near(plan.false_drops_a_day, 2.88);
 }
 
 #[test]
-fn twenty_million_ids_a_day_for_a_week_at_1e_9() {
-    let plan = Plan::of(Workload { bloom: Duration::from_hours(168), ..question(20e6 / 86_400.0) });
+fn twenty_million_ids_per_day_for_a_week_at_1e_9() {
+    let plan = Plan::of(Workload { bloom: Duration::from_hours(168), ..workload(20e6 / 86_400.0) });
     assert_eq!((plan.exact_ids, plan.window_ids), (20_000_000, 140_000_000));
     let filters = plan.filters.unwrap();
     assert_eq!((filters.count, filters.consulted, filters.probes), (8, 7, 14));
     assert!((62.0..63.0).contains(&filters.bits_an_id), "{}", filters.bits_an_id);
     assert!(filters.expected_rate > 1e-10 && filters.expected_rate < 1e-9, "{}", filters.expected_rate);
-    // Eight slices are alive for a window of seven.
+    // A window of seven slices has eight live ones.
     near(plan.memory.bloom_bytes as f64, 160e6 * filters.bits_an_id / 8.0);
     near(plan.false_drops_a_day, 0.02);
     assert_eq!(plan.state_topic.retention_seconds, 7 * 86_400 * 5 / 4);
@@ -63,41 +63,41 @@ fn twenty_million_ids_a_day_for_a_week_at_1e_9() {
 #[test]
 fn a_billion_uuids() {
     let month = Duration::from_hours(30 * 24);
-    let asked = Workload { bloom: month, partitions: 32, ..question(1e9 / month.as_secs_f64()) };
-    let plan = Plan::of(asked);
+    let input = Workload { bloom: month, partitions: 32, ..workload(1e9 / month.as_secs_f64()) };
+    let plan = Plan::of(input);
     near(plan.window_ids as f64, 1e9);
     near(plan.exact_ids as f64, 1e9 / 30.0);
     assert!((8 * GIB..10 * GIB).contains(&plan.memory.total_bytes), "{}", plan.memory.total_bytes);
     near(plan.restore.local_seconds, 1e9 / 11e6 + 1e9 / 8e6);
     assert!(plan.collision == 0.0);
-    let text = Plan::of(Workload { ids: IdKind::Text, ..asked });
+    let text = Plan::of(Workload { ids: IdKind::Text, ..input });
     near(text.collision, 1e18 / 2.0 / 2.0f64.powi(128));
 }
 
 #[test]
-fn duplicates_cost_nothing_but_their_share_of_events() {
-    let plan = Plan::of(Workload { duplicates: 0.25, ..question(1_000.0) });
+fn duplicates_reduce_the_number_of_new_ids() {
+    let plan = Plan::of(Workload { duplicates: 0.25, ..workload(1_000.0) });
     near(plan.new_ids_per_second, 750.0);
     near(plan.exact_ids as f64, 750.0 * 86_400.0);
 }
 
 #[test]
-fn a_block_for_few_ids_costs_the_state_topic_more_than_the_ids() {
-    let an_id = |events, partitions| {
-        let plan = Plan::of(Workload { partitions, ..question(events) });
+fn small_blocks_take_more_space_in_the_state_topic_than_their_ids() {
+    let bytes_per_id = |events, partitions| {
+        let plan = Plan::of(Workload { partitions, ..workload(events) });
         plan.state_topic.bytes as f64 / plan.window_ids as f64 / 2.0
     };
-    assert!((17.0..18.0).contains(&an_id(50_000.0, 12)), "{}", an_id(50_000.0, 12));
-    assert!(an_id(50.0, 12) > 200.0);
+    assert!((17.0..18.0).contains(&bytes_per_id(50_000.0, 12)), "{}", bytes_per_id(50_000.0, 12));
+    assert!(bytes_per_id(50.0, 12) > 200.0);
 }
 
 #[test]
-fn what_fits_fits_and_hardly_more_would() {
-    for asked in [question(5_000.0), Workload { partitions: 24, duplicates: 0.3, ..question(60_000.0) }] {
-        let short = Workload { exact: Duration::from_mins(10), ..asked };
+fn the_suggested_windows_fit_and_slightly_longer_ones_do_not() {
+    for input in [workload(5_000.0), Workload { partitions: 24, duplicates: 0.3, ..workload(60_000.0) }] {
+        let short = Workload { exact: Duration::from_mins(10), ..input };
         let fits = Fits::of(&short, 4 * GIB);
         let exact = fits.exact;
-        let again = Plan::of(Workload { exact: exact.window, bloom: exact.window, ..asked });
+        let again = Plan::of(Workload { exact: exact.window, bloom: exact.window, ..input });
         assert_eq!(again.memory.total_bytes, exact.bytes);
         assert!(exact.bytes <= 4 * GIB && exact.bytes > GIB, "{fits:?}");
         let bloom = fits.bloom.unwrap();
@@ -106,29 +106,29 @@ fn what_fits_fits_and_hardly_more_would() {
         let longer = Workload { bloom: bloom.window * 51 / 50, ..short };
         assert!(Plan::of(longer).memory.total_bytes > 4 * GIB);
     }
-    assert_eq!(Fits::of(&question(1e6), 1 << 20).bloom, None);
+    assert_eq!(Fits::of(&workload(1e6), 1 << 20).bloom, None);
 }
 
 #[test]
-fn figures_beyond_all_measure_do_no_harm() {
+fn extreme_workloads_do_not_overflow() {
     let century = Duration::from_hours(100 * 365 * 24);
     let plan =
-        Plan::of(Workload { bloom: century * 2, exact: century, partitions: 1_000_000, ..question(1e12) });
+        Plan::of(Workload { bloom: century * 2, exact: century, partitions: 1_000_000, ..workload(1e12) });
     assert!(plan.memory.total_bytes > 1 << 60);
-    let least = Plan::of(Workload { duplicates: 0.999, partitions: 1_000_000, ..question(1e-6) });
+    let least = Plan::of(Workload { duplicates: 0.999, partitions: 1_000_000, ..workload(1e-6) });
     assert!(least.memory.total_bytes > 0 && !least.to_string().contains("NaN"), "{least}");
 }
 
-/// An hour at 1,000 events a second: 3.6 M ids. Where one slot an id takes 34 million of them for 90 %,
-/// two buckets of eight take 4.4 million.
+/// An hour at 1,000 events per second: 3.6 M ids. With one slot per id, 90 % requires 34 million slots. With two
+/// buckets of eight slots, it requires 4.4 million.
 #[test]
-fn a_window_that_evicts() {
-    let asked =
-        Workload { exact: Duration::from_hours(1), bloom: Duration::from_hours(1), ..question(1_000.0) };
-    let fixed = Plan::of(asked).fixed_memory;
+fn a_window_that_evicts_has_the_predicted_miss_rates() {
+    let input =
+        Workload { exact: Duration::from_hours(1), bloom: Duration::from_hours(1), ..workload(1_000.0) };
+    let fixed = Plan::of(input).fixed_memory;
     near(fixed.slots_for_90_percent as f64, 3.6e6 / 0.829);
     near(fixed.slots_for_99_percent as f64, 3.6e6 / 0.702);
-    let plan = Plan::of(Workload { slots: Some(3_600_000), partitions: 4, ..asked });
+    let plan = Plan::of(Workload { slots: Some(3_600_000), partitions: 4, ..input });
     let misses = plan.misses.unwrap();
     near(misses.rates[3], missed(1.0));
     near(misses.rates[2], 2.6287e-2);
@@ -141,10 +141,10 @@ fn a_window_that_evicts() {
 }
 
 #[test]
-fn the_table_names_what_was_asked() {
-    let asked =
-        Workload { bloom: Duration::from_hours(720), ids: IdKind::Text, partitions: 12, ..question(5_000.0) };
-    let text = format!("{}{}", Plan::of(asked), Fits::of(&asked, 16 * GIB));
+fn the_printed_plan_contains_the_workload() {
+    let input =
+        Workload { bloom: Duration::from_hours(720), ids: IdKind::Text, partitions: 12, ..workload(5_000.0) };
+    let text = format!("{}{}", Plan::of(input), Fits::of(&input, 16 * GIB));
     for part in [
         "5000 per second, 12 partitions",
         "1d, 432,000,000 ids",

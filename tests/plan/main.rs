@@ -1,4 +1,4 @@
-//! The plan's arithmetic, by examples, and what it says of memory against memory as allocated.
+//! The arithmetic of the plan: examples, and planned memory compared with allocated memory.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 mod allocated;
@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use dedupd::plan::{IdKind, Workload};
 
-/// UUIDs in one partition, exact for a day, no duplicates.
-fn question(events_per_second: f64) -> Workload {
+/// A workload of UUIDs in one partition with an exact window of a day and no duplicates.
+fn workload(events_per_second: f64) -> Workload {
     Workload {
         events_per_second,
         duplicates: 0.0,

@@ -1,4 +1,4 @@
-//! Who may come in: right certificates, users and passwords work, wrong ones are told.
+//! Connections: valid certificates, users and passwords work, and invalid ones are reported with the reason.
 
 use std::process::Command;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::support::secured::TRUSTED;
 use crate::support::{Pipe, Secured, wait_until};
 use crate::{LIMIT, Properties, TLS, sasl, shared};
 
-/// Some traffic through this listener: it arrives exactly once.
+/// Runs traffic through this listener and checks that it arrives exactly once.
 fn assert_works(name: &str, listener: &str, properties: Properties<'_>) {
     let secured = shared();
     let pipe = Pipe::new(&secured.kafka, name, 2);
@@ -25,43 +25,43 @@ fn assert_works(name: &str, listener: &str, properties: Properties<'_>) {
 }
 
 #[test]
-fn records_go_through_tls() {
+fn records_are_forwarded_over_tls() {
     assert_works("tls", "TLS", TLS);
 }
 
 #[test]
-fn records_go_through_tls_with_a_client_certificate() {
+fn records_are_forwarded_over_tls_with_a_client_certificate() {
     let own = [("ssl.certificate.location", "@trusted.crt"), ("ssl.key.location", "@trusted.key")];
     assert_works("mtls", "MTLS", &[TLS, &own].concat());
 }
 
 #[test]
-fn records_go_through_plain_and_scram() {
+fn records_are_forwarded_with_plain_and_scram() {
     assert_works("plain", "SASLTLS", &sasl("sasl_ssl", "PLAIN", "trusted", TRUSTED));
     assert_works("scram", "SASLTLS", &sasl("sasl_ssl", "SCRAM-SHA-512", "trusted", TRUSTED));
     assert_works("bare", "SASLPLAIN", &sasl("sasl_plaintext", "SCRAM-SHA-512", "trusted", TRUSTED));
 }
 
-/// How it must fare: exit code 3, or alive and not ready.
+/// The expected result: exit code 3, or alive and not ready.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Fate {
     Ends,
     Waits,
 }
 
-fn assert_told(name: &str, listener: &str, properties: Properties<'_>, fate: Fate, words: &[&str]) {
+fn assert_reported(name: &str, listener: &str, properties: Properties<'_>, fate: Fate, words: &[&str]) {
     let secured = shared();
     let pipe = Pipe::new(&secured.kafka, name, 1);
     let began = monotonic();
     let running = secured.through(pipe.sidecar("a"), listener, properties).start();
     let has = |text: &str| words.iter().all(|word| text.contains(word));
     let page =
-        wait_until(&format!("{words:?} on the page of {name}: {}", running.log.display()), LIMIT, || {
+        wait_until(&format!("{words:?} on /readyz of {name}: {}", running.log.display()), LIMIT, || {
             running.get("/readyz").filter(|page| has(page))
         });
     assert!(page.starts_with("HTTP/1.1 503"), "{page}");
     println!(
-        "{name} ({fate:?}, told after {:?}): {}",
+        "{name} ({fate:?}, reported after {:?}): {}",
         began.elapsed(),
         page.lines().last().unwrap_or_default()
     );
@@ -82,41 +82,47 @@ fn assert_told(name: &str, listener: &str, properties: Properties<'_>, fate: Fat
 }
 
 #[test]
-fn a_certificate_that_is_not_accepted_is_told_with_the_reason() {
-    let strange = [("security.protocol", "ssl"), ("ssl.ca.location", "@stranger.pem")];
+fn a_rejected_certificate_is_reported_with_the_reason() {
+    let untrusted = [("security.protocol", "ssl"), ("ssl.ca.location", "@stranger.pem")];
     let words = ["CN=ca", "its issuer is not among the trusted ones", "ssl.ca.location"];
-    assert_told("strange", "TLS", &strange, Fate::Ends, &words);
-    assert_told("misnamed", "MISNAMED", TLS, Fate::Ends, &["CN=misnamed", "not for the host"]);
-    assert_told("expired", "EXPIRED", TLS, Fate::Ends, &["CN=expired", "it has expired"]);
+    assert_reported("untrusted", "TLS", &untrusted, Fate::Ends, &words);
+    assert_reported("misnamed", "MISNAMED", TLS, Fate::Ends, &["CN=misnamed", "not for the host"]);
+    assert_reported("expired", "EXPIRED", TLS, Fate::Ends, &["CN=expired", "it has expired"]);
     let words = ["does not accept this client's certificate", "ssl.certificate.location"];
-    assert_told("nameless", "MTLS", TLS, Fate::Ends, &words);
+    assert_reported("uncertified", "MTLS", TLS, Fate::Ends, &words);
 }
 
 #[test]
-fn a_wrong_password_or_mechanism_is_told() {
+fn a_wrong_password_or_mechanism_is_reported() {
     let words = ["does not accept the user or password", "sasl.password"];
     for (name, mechanism) in [("pw.plain", "PLAIN"), ("pw.scram", "SCRAM-SHA-512")] {
-        assert_told(name, "SASLTLS", &sasl("sasl_ssl", mechanism, "trusted", "wrong"), Fate::Ends, &words);
+        assert_reported(
+            name,
+            "SASLTLS",
+            &sasl("sasl_ssl", mechanism, "trusted", "wrong"),
+            Fate::Ends,
+            &words,
+        );
     }
     let words = ["does not offer this SASL mechanism", "PLAIN,SCRAM-SHA-512"];
     let other = sasl("sasl_ssl", "SCRAM-SHA-256", "trusted", TRUSTED);
-    assert_told("mechanism", "SASLTLS", &other, Fate::Ends, &words);
+    assert_reported("mechanism", "SASLTLS", &other, Fate::Ends, &words);
 }
 
 #[test]
-fn a_port_that_speaks_something_else_is_told_and_waited_for() {
+fn a_port_with_another_protocol_is_reported_and_retried() {
     let words = ["this port does not seem to use TLS", "security.protocol"];
-    assert_told("tls.to.plain", "SASLPLAIN", TLS, Fate::Waits, &words);
+    assert_reported("tls.to.plain", "SASLPLAIN", TLS, Fate::Waits, &words);
     let plain = sasl("sasl_plaintext", "PLAIN", "trusted", TRUSTED);
     let words = ["this port seems to require TLS", "security.protocol"];
-    assert_told("plain.to.tls", "TLS", &[], Fate::Waits, &words);
-    assert_told("sasl.to.tls", "SASLTLS", &plain, Fate::Waits, &words);
+    assert_reported("plain.to.tls", "TLS", &[], Fate::Waits, &words);
+    assert_reported("sasl.to.tls", "SASLTLS", &plain, Fate::Waits, &words);
     let words = ["this port seems to require SASL"];
-    assert_told("plain.to.sasl", "SASLPLAIN", &[], Fate::Waits, &words);
+    assert_reported("plain.to.sasl", "SASLPLAIN", &[], Fate::Waits, &words);
 }
 
-/// The commands that read and write topics themselves, each once against a listener: code 6, and the words in time.
-fn assert_commands_tell(secured: &Secured, servers: &str, properties: Properties<'_>, words: &[&str]) {
+/// Runs the commands that read and write topics against a listener: exit code 6, and the error contains the words.
+fn assert_commands_report(secured: &Secured, servers: &str, properties: Properties<'_>, words: &[&str]) {
     for arguments in
         [["audit", "--raw", "none", "--clean", "nothing"].as_slice(), &["generate", "--topic", "none"]]
     {
@@ -127,42 +133,42 @@ fn assert_commands_tell(secured: &Secured, servers: &str, properties: Properties
             command.args(["--id", "key"]);
         }
         for (name, value) in properties {
-            command.args(["-X", &format!("{name}={}", secured.meant(value))]);
+            command.args(["-X", &format!("{name}={}", secured.resolve(value))]);
         }
         let output = command.output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        println!("{} after {:?}: {said}", arguments[0], began.elapsed());
-        assert!(words.iter().all(|word| said.contains(word)), "{words:?}: {said}");
-        assert_eq!(output.status.code(), Some(6), "{said}");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        println!("{} after {:?}: {stderr}", arguments[0], began.elapsed());
+        assert!(words.iter().all(|word| stderr.contains(word)), "{words:?}: {stderr}");
+        assert_eq!(output.status.code(), Some(6), "{stderr}");
         assert!(began.elapsed() < LIMIT, "{:?}", began.elapsed());
-        assert!(!said.contains("wrong-canary"), "{said}");
+        assert!(!stderr.contains("wrong-canary"), "{stderr}");
     }
 }
 
 #[test]
-fn audit_and_generate_tell_why_they_cannot_connect() {
+fn audit_and_generate_report_why_they_cannot_connect() {
     let secured = shared();
     let at = |listener: &str| secured.at(listener);
-    let nobody = format!("127.0.0.1:{}", free_port());
+    let unused = format!("127.0.0.1:{}", free_port());
     let wrong = sasl("sasl_ssl", "PLAIN", "trusted", "wrong-canary");
-    let strange = [("security.protocol", "ssl"), ("ssl.ca.location", "@stranger.pem")];
+    let untrusted = [("security.protocol", "ssl"), ("ssl.ca.location", "@stranger.pem")];
     let cases: [(String, Properties<'_>, &[&str]); 5] = [
-        (nobody, &[], &["no broker of 127.0.0.1", "Connection refused", "check the address"]),
+        (unused, &[], &["no broker of 127.0.0.1", "Connection refused", "check the address"]),
         (at("SASLPLAIN"), TLS, &["this port does not seem to use TLS", "security.protocol"]),
         (at("TLS"), &[], &["this port seems to require TLS"]),
         (at("SASLTLS"), &wrong, &["does not accept the user or password", "sasl.password"]),
-        (at("TLS"), &strange, &["its issuer is not among the trusted ones"]),
+        (at("TLS"), &untrusted, &["its issuer is not among the trusted ones"]),
     ];
     std::thread::scope(|all| {
         for (servers, properties, words) in &cases {
-            all.spawn(|| assert_commands_tell(secured, servers, properties, words));
+            all.spawn(|| assert_commands_report(secured, servers, properties, words));
         }
     });
 }
 
-/// A broker that dies in the middle of handshakes looks like one that refuses certificates and passwords.
+/// A broker that stops during handshakes looks like one that rejects certificates and passwords.
 #[test]
-fn a_broker_that_comes_and_goes_ends_nothing() {
+fn a_broker_that_restarts_repeatedly_does_not_end_the_process() {
     let secured = Secured::start();
     let pipe = Pipe::new(&secured.kafka, "restarts", 2);
     let load = pipe.load(2, 500);
@@ -174,7 +180,7 @@ fn a_broker_that_comes_and_goes_ends_nothing() {
         if round % 2 == 0 {
             secured.kafka.kill9();
         } else {
-            // Its connections are refused one by one, while it ends.
+            // It refuses connections while it shuts down.
             secured.kafka.stop();
         }
         secured.kafka.restart();
@@ -187,20 +193,21 @@ fn a_broker_that_comes_and_goes_ends_nothing() {
     pipe.assert_exactly_once();
 }
 
-/// While the password no longer fits, it is alive, not ready, and says why; when it fits again, it goes on.
+/// While the password is wrong, the process is alive and not ready, and reports the reason. It continues when the
+/// password is right again.
 #[test]
-fn a_password_that_is_changed_on_the_broker_is_an_outage() {
+fn a_password_changed_on_the_broker_is_a_temporary_outage() {
     let secured = Secured::start();
     let pipe = Pipe::new(&secured.kafka, "rotated", 1);
     let properties = sasl("sasl_ssl", "SCRAM-SHA-512", "trusted", TRUSTED);
     let running = secured.through(pipe.sidecar("a"), "SASLTLS", &properties).start();
     running.wait_running(1, LIMIT);
     secured.set_password("trusted", "another-passphrase");
-    // Connections that stand are not asked again.
+    // Open connections are not authenticated again.
     secured.kafka.kill9();
     secured.kafka.restart();
     let words = "does not accept the user or password";
-    let page = wait_until("the page to say so", Duration::from_mins(1), || {
+    let page = wait_until("the reason on /readyz", Duration::from_mins(1), || {
         running.get("/readyz").filter(|page| page.contains(words))
     });
     assert!(page.starts_with("HTTP/1.1 503"), "{page}");

@@ -1,4 +1,4 @@
-//! The permissions that docs/security.md lists are what is needed, all of them and no more.
+//! The permissions in docs/security.md are sufficient, and each one is required.
 
 use std::fs;
 use std::sync::{Mutex, PoisonError};
@@ -8,8 +8,8 @@ use crate::support::secured::DEDUPD;
 use crate::support::{Draft, Isolation, Pipe, Secured, Sidecar};
 use crate::{LIMIT, sasl, shared};
 
-/// Held by a test that needs a right on the cluster, and by one that removes it: all are the same user.
-static ON_THE_CLUSTER: Mutex<()> = Mutex::new(());
+/// Locked by a test that requires a permission on the cluster, and by a test that removes it: both use the same user.
+static CLUSTER_PERMISSIONS: Mutex<()> = Mutex::new(());
 
 /// One line of docs/security.md: the arguments of `kafka-acls.sh`, and the comment after them.
 struct Documented {
@@ -32,7 +32,7 @@ impl Documented {
             .collect()
     }
 
-    /// Each right alone: one operation on one resource.
+    /// Each permission separately: one operation on one resource.
     fn singly(&self) -> Vec<Vec<&str>> {
         let words: Vec<&str> = self.arguments.iter().map(String::as_str).collect();
         let pairs = || words.chunks(2).filter(|pair| pair[0].starts_with("--"));
@@ -57,13 +57,13 @@ fn grant(secured: &Secured, documented: &[Documented]) {
     }
 }
 
-/// A pipe whose topics are all there, and a sidecar that is `dedupd`.
+/// A pipe whose topics all exist.
 fn pipe<'s>(secured: &'s Secured, name: &str) -> Pipe<'s> {
     let pipe = Pipe::new(&secured.kafka, name, 4);
     secured.kafka.create_topic(&pipe.clean, 4, &[]);
     secured.kafka.create_topic(&format!("{}.dedupd", pipe.clean), 4, &[("retention.ms", "-1")]);
-    for aside in ["dead", "duplicates"] {
-        secured.kafka.create_topic(&format!("{name}.{aside}"), 1, &[]);
+    for side in ["dead", "duplicates"] {
+        secured.kafka.create_topic(&format!("{name}.{side}"), 1, &[]);
     }
     pipe
 }
@@ -79,9 +79,9 @@ fn sidecar(secured: &Secured, pipe: &Pipe<'_>, name: &str, instance: &str) -> Si
 }
 
 #[test]
-fn with_the_documented_rights_everything_works() {
+fn the_documented_permissions_are_sufficient() {
     let secured = shared();
-    let _held = ON_THE_CLUSTER.lock().unwrap_or_else(PoisonError::into_inner);
+    let _guard = CLUSTER_PERMISSIONS.lock().unwrap_or_else(PoisonError::into_inner);
     let mut documented = Documented::all("events");
     documented.retain(|line| !line.comment.contains("create"));
     grant(secured, &documented);
@@ -90,7 +90,7 @@ fn with_the_documented_rights_everything_works() {
     let first = sidecar(secured, &pipe, "events", "a").start();
     first.wait_running(4, LIMIT);
     load.more(500);
-    // A rebalance, a crash whose transaction another instance has to end, and a restore from the state topic.
+    // A rebalance, a crash whose transaction another instance must end, and a restore from the state topic.
     let second = sidecar(secured, &pipe, "events", "b").start();
     second.wait_running(2, LIMIT);
     load.more(500);
@@ -116,44 +116,50 @@ fn with_the_documented_rights_everything_works() {
     assert_eq!(records("events.duplicates"), findings.repeats);
 }
 
-/// The command in a message, as arguments of `kafka-acls.sh`; the only one there is.
+/// The only command in an error message, as arguments of `kafka-acls.sh`.
 fn command(text: &str) -> Vec<String> {
     let (_, rest) = text.split_once("kafka-acls.sh ").expect("a command");
-    let (command, rest) = rest.split_once(", with the name").expect("its end");
-    assert!(!rest.contains("kafka-acls.sh"), "only one right is missing: {text}");
+    let (command, rest) = rest.split_once(", with the name").expect("the end of the command");
+    assert!(!rest.contains("kafka-acls.sh"), "more than one command: {text}");
     let words = command.split_whitespace().map(|word| word.replace("NAME", "dedupd"));
     words.skip_while(|word| !word.starts_with("--add")).collect()
 }
 
 #[test]
-fn each_right_that_is_missing_is_named_with_the_command_that_grants_it() {
+fn each_missing_permission_is_reported_with_the_command_that_grants_it() {
     let secured = shared();
     let documented = Documented::all("lacking");
     let needed = |line: &&Documented| !line.comment.contains("create") && line.comment != "optional";
     grant(secured, &documented);
     let pipe = pipe(secured, "lacking");
-    let mut named = 0;
-    for right in documented.iter().filter(needed).flat_map(Documented::singly) {
-        change(secured, &["--remove", "--force"], &right);
+    let mut reported = 0;
+    for permission in documented.iter().filter(needed).flat_map(Documented::singly) {
+        change(secured, &["--remove", "--force"], &permission);
         let running = sidecar(secured, &pipe, "lacking", "a").start();
         let code = running.wait(LIMIT).code();
         let text = running.text();
         let last = text.lines().last().unwrap();
-        let expected = if right.contains(&"--transactional-id") { 6 } else { 3 };
-        assert_eq!(code, Some(expected), "{right:?}: {text}");
-        assert!(last.contains(&format!("the {} permission is missing on", right[1])), "{right:?}: {text}");
+        let expected = if permission.contains(&"--transactional-id") { 6 } else { 3 };
+        assert_eq!(code, Some(expected), "{permission:?}: {text}");
+        assert!(
+            last.contains(&format!("the {} permission is missing on", permission[1])),
+            "{permission:?}: {text}"
+        );
         let command = command(last);
-        assert!(right.iter().all(|word| command.iter().any(|it| it == word)), "{right:?}: {command:?}");
+        assert!(
+            permission.iter().all(|word| command.iter().any(|it| it == word)),
+            "{permission:?}: {command:?}"
+        );
         secured.acls(&command.iter().map(String::as_str).collect::<Vec<_>>());
-        named += 1;
+        reported += 1;
     }
-    assert_eq!(named, 11, "the page lists so many permissions");
+    assert_eq!(reported, 11, "number of permissions on the page");
     let running = sidecar(secured, &pipe, "lacking", "a").start();
     running.wait_ready(LIMIT);
     assert_eq!(running.stop(), Some(0), "{}", running.text());
     assert!(!running.text().contains("permission is missing"), "{}", running.text());
 
-    let _held = ON_THE_CLUSTER.lock().unwrap_or_else(PoisonError::into_inner);
+    let _guard = CLUSTER_PERMISSIONS.lock().unwrap_or_else(PoisonError::into_inner);
     for line in documented.iter().filter(|line| line.comment == "optional") {
         change(
             secured,
@@ -170,7 +176,7 @@ fn each_right_that_is_missing_is_named_with_the_command_that_grants_it() {
 }
 
 #[test]
-fn the_right_to_create_topics_is_needed_only_where_that_is_asked_for() {
+fn the_create_permission_is_required_only_when_topics_are_missing() {
     let secured = shared();
     let documented = Documented::all("making");
     let (create, others): (Vec<_>, Vec<_>) =
@@ -178,8 +184,8 @@ fn the_right_to_create_topics_is_needed_only_where_that_is_asked_for() {
     grant(secured, &others);
     let pipe = Pipe::new(&secured.kafka, "making", 2);
     let properties = sasl("sasl_ssl", "PLAIN", "dedupd", DEDUPD);
-    let making = || secured.through(pipe.sidecar("a"), "SASLTLS", &properties);
-    let running = making().start();
+    let sidecar = || secured.through(pipe.sidecar("a"), "SASLTLS", &properties);
+    let running = sidecar().start();
     assert_eq!(running.wait(LIMIT).code(), Some(3), "{}", running.text());
     assert!(
         running.text().contains("the Create permission is missing on topic making.clean"),
@@ -187,13 +193,13 @@ fn the_right_to_create_topics_is_needed_only_where_that_is_asked_for() {
         running.text()
     );
     grant(secured, &create);
-    let running = making().start();
+    let running = sidecar().start();
     running.wait_ready(LIMIT);
     assert_eq!(running.stop(), Some(0), "{}", running.text());
 }
 
 #[test]
-fn the_right_to_grow_topics_is_asked_for_when_raw_has_grown() {
+fn the_alter_permission_is_required_when_raw_has_grown() {
     let secured = shared();
     let documented = Documented::all("growing");
     grant(secured, &documented);
@@ -207,8 +213,8 @@ fn the_right_to_grow_topics_is_asked_for_when_raw_has_grown() {
     pipe.wait_caught_up(4, LIMIT);
     pipe.kafka.grow_topic(&pipe.raw, 5);
     assert_eq!(running.wait(Duration::from_mins(1)).code(), Some(3), "{}", running.text());
-    let said = running.text();
-    assert!(said.contains("the Alter permission is missing on topic growing."), "{said}");
+    let text = running.text();
+    assert!(text.contains("the Alter permission is missing on topic growing."), "{text}");
 
     change(secured, &["--add"], &alter);
     let running = growing.start();

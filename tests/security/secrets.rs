@@ -1,4 +1,4 @@
-//! No secret is ever told, however it was given and whatever goes wrong.
+//! No secret is ever printed, for every way to configure it and after every error.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -15,28 +15,33 @@ use crate::{LIMIT, Properties, sasl, shared};
 const TOKEN: &str = "token-canary-0123456789";
 const HASH_KEY: &str = "c0ffee00c0ffee00c0ffee00c0ffee00";
 
-/// Everything that the process says, while it runs well.
-fn everything_said(running: &Running) -> String {
+/// Everything that a healthy process outputs: its HTTP pages and its command line.
+fn all_output(running: &Running) -> String {
     let pages = ["/", "/metrics", "/status.json", "/config", "/readyz", "/livez", "/state?id=x"];
-    let mut said: String = pages.iter().filter_map(|page| running.get(page)).collect();
+    let mut output: String = pages.iter().filter_map(|page| running.get(page)).collect();
     let secret = format!("Authorization: Bearer {TOKEN}");
-    said += &running.request("GET", "/state?id=x", &[&secret], "", LIMIT).unwrap();
+    output += &running.request("GET", "/state?id=x", &[&secret], "", LIMIT).unwrap();
     let wrong = "Authorization: Bearer token-canary-012345678X";
-    said += &running.request("GET", "/state?id=x", &[wrong], "", LIMIT).unwrap();
-    let seen = Command::new("ps").args(["-o", "args", "-p", &running.pid().to_string()]).output().unwrap();
-    said += &String::from_utf8_lossy(&seen.stdout);
-    said
+    output += &running.request("GET", "/state?id=x", &[wrong], "", LIMIT).unwrap();
+    let processes =
+        Command::new("ps").args(["-o", "args", "-p", &running.pid().to_string()]).output().unwrap();
+    output += &String::from_utf8_lossy(&processes.stdout);
+    output
 }
 
-fn assert_untold(said: &str, secrets: &[&str]) {
+fn assert_absent(output: &str, secrets: &[&str]) {
     for secret in secrets {
-        let at = said.find(secret);
-        assert!(at.is_none(), "{secret} is told: ...{}", &said[at.unwrap().saturating_sub(300)..][..400]);
+        let at = output.find(secret);
+        assert!(
+            at.is_none(),
+            "{secret} is printed: ...{}",
+            &output[at.unwrap().saturating_sub(300)..][..400]
+        );
     }
 }
 
-/// With every line that any part of the program can write.
-fn talkative(sidecar: Sidecar, dir: &std::path::Path) -> Sidecar {
+/// With the most verbose log level.
+fn verbose(sidecar: Sidecar, dir: &std::path::Path) -> Sidecar {
     let (token, key) = (dir.join("token"), dir.join("key"));
     fs::write(&token, TOKEN).unwrap();
     fs::write(&key, HASH_KEY).unwrap();
@@ -48,7 +53,7 @@ fn talkative(sidecar: Sidecar, dir: &std::path::Path) -> Sidecar {
 }
 
 #[test]
-fn a_secret_is_told_nowhere_however_it_is_given() {
+fn a_secret_is_never_printed_for_any_way_to_configure_it() {
     let secured = shared();
     let pipe = Pipe::new(&secured.kafka, "canary", 1);
     let file = pipe.dir.path().join("password");
@@ -62,16 +67,16 @@ fn a_secret_is_told_nowhere_however_it_is_given() {
         properties.retain(|(name, _)| *name != "sasl.password");
         properties.push((name, value));
         let sidecar = secured.through(pipe.sidecar(instance), "SASLTLS", &properties);
-        let sidecar = talkative(sidecar, pipe.dir.path()).with(&variable("debug"), "all");
+        let sidecar = verbose(sidecar, pipe.dir.path()).with(&variable("debug"), "all");
         let running = sidecar.start();
         running.wait_ready(LIMIT);
-        let said = everything_said(&running);
-        assert!(said.contains("looked_into"), "the secret of the token file was accepted: {said}");
+        let output = all_output(&running);
+        assert!(output.contains("looked_into"), "the token of the token file was rejected: {output}");
         assert_eq!(running.stop(), Some(0));
         let log = running.text();
         assert!(
             log.lines().count() > 200 && log.contains("SASL"),
-            "it was talkative: {} lines",
+            "not verbose: {} lines",
             log.lines().count()
         );
         let check = Command::new(env!("CARGO_BIN_EXE_dedupd"))
@@ -83,14 +88,14 @@ fn a_secret_is_told_nowhere_however_it_is_given() {
         assert_eq!(check.status.code(), Some(0), "{}", String::from_utf8_lossy(&check.stderr));
         let shown = String::from_utf8_lossy(&[check.stdout, check.stderr].concat()).into_owned();
         assert!(shown.contains("\"sasl.password\" = \"***\""), "{shown}");
-        for said in [&said, &log, &shown] {
-            assert_untold(said, &[TRUSTED, TOKEN, HASH_KEY]);
+        for output in [&output, &log, &shown] {
+            assert_absent(output, &[TRUSTED, TOKEN, HASH_KEY]);
         }
     }
 }
 
 #[test]
-fn a_secret_is_told_nowhere_when_things_go_wrong() {
+fn a_secret_is_never_printed_after_errors() {
     let secured = shared();
     let pipe = Pipe::new(&secured.kafka, "spilled", 1);
     let key = fs::read_to_string(secured.file("trusted.key")).unwrap();
@@ -105,7 +110,7 @@ fn a_secret_is_told_nowhere_when_things_go_wrong() {
     for (number, (what, more, code)) in cases.into_iter().enumerate() {
         let properties = [&good[..], more].concat();
         let sidecar = secured.through(pipe.sidecar(&format!("i{number}")), "SASLTLS", &properties);
-        let running = talkative(sidecar, pipe.dir.path()).start();
+        let running = verbose(sidecar, pipe.dir.path()).start();
         assert_eq!(
             running.wait(LIMIT).code(),
             Some(code),
@@ -113,13 +118,13 @@ fn a_secret_is_told_nowhere_when_things_go_wrong() {
             running.text().lines().last().unwrap()
         );
         println!("{what}: {}", running.text().lines().last().unwrap());
-        assert_untold(&running.text(), &["wrong-canary", line]);
+        assert_absent(&running.text(), &["wrong-canary", line]);
     }
 }
 
-/// 300 clients that send a byte now and then or never read what they asked for, while records go through.
+/// 300 clients send single bytes or never read the response, while records are forwarded.
 #[test]
-fn slow_http_clients_cost_the_records_nothing() {
+fn slow_http_clients_do_not_delay_records() {
     let secured = shared();
     let pipe = Pipe::new(&secured.kafka, "besieged", 2);
     let running = pipe.sidecar("a").start();
@@ -132,27 +137,27 @@ fn slow_http_clients_cost_the_records_nothing() {
     };
     let open = || client(b"GET /metrics HTTP/1.1\r\nX: ");
     let mut slow: Vec<TcpStream> = (0..150).map(|_| open()).collect();
-    let ask = || client(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
-    let mut deaf: Vec<TcpStream> = (0..150).map(|_| ask()).collect();
+    let request = || client(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+    let mut unread: Vec<TcpStream> = (0..150).map(|_| request()).collect();
     let load = pipe.load(2, 2_000);
     let (began, mut longest) = (monotonic(), Duration::ZERO);
     while began.elapsed() < Duration::from_secs(8) {
-        let asked = monotonic();
+        let start = monotonic();
         assert!(running.get("/livez").is_some_and(|page| page.starts_with("HTTP/1.1 200")));
-        longest = longest.max(asked.elapsed());
+        longest = longest.max(start.elapsed());
         for client in &mut slow {
             if client.write(b"x").is_err() || client.read(&mut [0]).is_ok_and(|read| read == 0) {
                 *client = open();
             }
         }
-        deaf.drain(..10);
-        deaf.extend((0..10).map(|_| ask()));
+        unread.drain(..10);
+        unread.extend((0..10).map(|_| request()));
         std::thread::sleep(Duration::from_millis(50));
     }
     println!("/livez answered within {longest:?}");
     assert!(longest < Duration::from_secs(1), "{longest:?}");
     let lag = wait_until("the lag", LIMIT, || running.metric("dedupd_lag_records{partition=\"0\"}"));
-    assert!(lag < 2_000.0, "a second's worth of records at most waits: {lag}");
+    assert!(lag < 2_000.0, "the lag is more than the records of one second: {lag}");
     load.finish();
     pipe.wait_caught_up(2, LIMIT);
     assert_eq!(running.stop(), Some(0), "{}", running.text());

@@ -1,4 +1,4 @@
-//! What a seed decides: how often each kind of fault happens, and whether it happens now.
+//! The random source of a history: how often each fault happens, and whether it happens now.
 
 use std::collections::BTreeMap;
 
@@ -8,58 +8,58 @@ use fastrand::Rng;
 /// How often each kind of fault happened.
 pub type Counts = BTreeMap<&'static str, u64>;
 
-/// Everything that can go wrong.
+/// All kinds of faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// The process ends inside a port call.
     Crash,
-    /// A call fails and may be made again.
+    /// A call fails and can be retried.
     Retry,
-    /// A call fails and the transaction has to be aborted.
+    /// A call fails and the transaction must be aborted.
     Abort,
     /// The outcome of a call is unknown.
     Unknown,
-    /// A commit arrives late, after its answer was given up.
+    /// A commit request arrives late, after the worker has stopped waiting for the answer.
     LateCommit,
-    /// Another worker runs for a while in the middle of a call.
+    /// Another worker runs for a while during a call.
     Meanwhile,
     /// An offset is delivered twice.
     Redelivery,
-    /// Records fetched before a seek come after it.
+    /// Records fetched before a seek are delivered after it.
     StaleAbove,
-    /// A poll brings nothing though there is something.
+    /// A poll returns nothing although a record is available.
     EmptyPoll,
-    /// Raw records at or beyond C vanish.
+    /// Raw records at or beyond the committed offset are compacted away.
     Compaction,
-    /// While nobody runs, the raw log at or beyond C is replaced by other records.
+    /// While no worker runs, the raw log at or beyond the committed offset is replaced by other records.
     Rewrite,
-    /// While nobody runs, the raw log loses processed records, and others follow in their place.
+    /// While no worker runs, the raw log loses processed records, and others take their offsets.
     Truncated,
-    /// While nobody runs, raw records are deleted that nobody has processed.
+    /// While no worker runs, raw records that were not processed are deleted.
     UnreadDeleted,
-    /// The group forgets its offsets.
+    /// The group loses its offsets.
     OffsetsLost,
-    /// A partition moves in good order.
+    /// A partition is revoked in an orderly rebalance.
     Rebalance,
-    /// A member is thrown out without being asked.
+    /// The group removes a member without revoking its partitions first.
     Kick,
-    /// A member's client dies because another one took its name.
+    /// A member is fenced by another one with the same group instance id.
     Replaced,
-    /// The local store is gone at a restart.
+    /// The local store is empty after a restart.
     StoreCleared,
-    /// The local store is an older one at a restart.
+    /// The local store is an older copy after a restart.
     StoreOld,
-    /// A copy of the store is put aside.
+    /// A copy of the store is kept for a later restart.
     Snapshot,
-    /// A worker ends in good order.
+    /// A worker stops in an orderly way.
     Leave,
-    /// Longer than the transaction timeout nothing runs.
+    /// No worker runs for longer than the transaction timeout.
     Downtime,
     /// A record has no timestamp, or an impossible one.
     StrangeTime,
     /// A record has no id.
     MissingId,
-    /// The broker refuses a record.
+    /// The broker rejects a record.
     Rejected,
     /// A marker is not written to a clean partition.
     TornClean,
@@ -73,7 +73,7 @@ pub enum Fault {
     LateMarker,
     /// The end of the state log is reported before it.
     EarlyEnd,
-    /// At a restart the store lacks the last writes that were not synced.
+    /// After a restart the store lacks the last writes that were not synced.
     WritesLost,
     /// A stored block is damaged.
     BitRot,
@@ -83,15 +83,15 @@ pub enum Fault {
     StateDeleted,
     /// Processed records of the raw topic are deleted.
     RawDeleted,
-    /// The topics get a partition more.
+    /// A partition is added to the topics.
     Growth,
     /// A process starts with another configuration.
     Reconfigured,
     /// A process starts with another identity rule.
     RuleChanged,
-    /// A process finds a raw topic of another id.
+    /// A process finds a raw topic with another id.
     Recreated,
-    /// A machine's clock is put wrong, or right.
+    /// The clock of a machine is set to a wrong or to the right time.
     ClockStep,
 }
 
@@ -141,7 +141,7 @@ impl Fault {
         Self::ClockStep,
     ];
 
-    /// As printed.
+    /// The name, as printed.
     pub fn name(self) -> &'static str {
         match self {
             Self::Crash => "crash",
@@ -159,7 +159,7 @@ impl Fault {
             Self::UnreadDeleted => "unread raw records deleted",
             Self::OffsetsLost => "group offsets lost",
             Self::Rebalance => "rebalance",
-            Self::Kick => "member thrown out",
+            Self::Kick => "member removed",
             Self::Replaced => "member replaced",
             Self::StoreCleared => "store cleared",
             Self::StoreOld => "store replaced by an older one",
@@ -168,7 +168,7 @@ impl Fault {
             Self::Downtime => "long downtime",
             Self::StrangeTime => "strange timestamp",
             Self::MissingId => "missing id",
-            Self::Rejected => "refused record",
+            Self::Rejected => "rejected record",
             Self::TornClean => "marker missing in clean",
             Self::TornState => "marker missing in state",
             Self::TornSide => "marker missing in a side topic",
@@ -183,12 +183,12 @@ impl Fault {
             Self::Growth => "partition added",
             Self::Reconfigured => "configuration changed",
             Self::RuleChanged => "identity rule changed",
-            Self::Recreated => "raw topic of another id",
+            Self::Recreated => "raw topic with another id",
             Self::ClockStep => "clock step",
         }
     }
 
-    /// How often it happens where it can, before the seed's own taste.
+    /// The probability where the fault is possible, before the factor of the seed.
     fn rate(self) -> f64 {
         match self {
             Self::Crash | Self::Abort | Self::Unknown => 1.0 / 500.0,
@@ -220,67 +220,67 @@ impl Fault {
     }
 }
 
-/// Which failures a call can meet, and whether after its effect too.
+/// Which failures a call can return, and whether its effect may have happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exposure {
     /// Any failure, but only instead of the effect.
     Before,
-    /// Any failure, instead of the effect or in place of its answer.
+    /// Any failure, with or without the effect.
     Around,
-    /// A crash only, instead of the effect or right after it.
+    /// Only a crash, before the effect or right after it.
     Crash,
-    /// A failure after which the transaction cannot be said to need an abort.
+    /// Any failure except one that requires an abort.
     Ending,
 }
 
-/// The dice of one history.
+/// The random source of one history.
 pub struct Chance {
-    /// The source of everything.
+    /// The generator of all random numbers.
     pub rng: Rng,
-    tastes: [f64; Fault::ALL.len()],
+    factors: [f64; Fault::ALL.len()],
     counts: Counts,
     quiet: bool,
 }
 
 impl Chance {
-    /// Draws how much this history likes each kind of fault, so that some meet with a lot of one
-    /// kind and none of another.
+    /// Draws a factor for each kind of fault, so that some histories have many faults of one kind and
+    /// none of another.
     pub fn new(seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed);
-        let tastes = std::array::from_fn(|_| [0.0, 0.3, 1.0, 3.0][rng.usize(0..4)]);
-        Self { rng, tastes, counts: Counts::new(), quiet: false }
+        let factors = std::array::from_fn(|_| [0.0, 0.3, 1.0, 3.0][rng.usize(0..4)]);
+        Self { rng, factors, counts: Counts::new(), quiet: false }
     }
 
-    /// No more faults.
+    /// Disables faults from now on.
     pub fn quiet(&mut self) {
         self.quiet = true;
     }
 
     /// Whether this happens now.
     pub fn hit(&mut self, fault: Fault) -> bool {
-        if self.quiet || self.rng.f64() >= fault.rate() * self.tastes[fault as usize] {
+        if self.quiet || self.rng.f64() >= fault.rate() * self.factors[fault as usize] {
             return false;
         }
         self.count(fault);
         true
     }
 
-    /// Notes that it happened.
+    /// Counts one occurrence.
     pub fn count(&mut self, fault: Fault) {
         *self.counts.entry(fault.name()).or_default() += 1;
     }
 
-    /// One of two.
+    /// Returns true or false with equal probability.
     pub fn coin(&mut self) -> bool {
         self.rng.bool()
     }
 
-    /// What has happened so far.
+    /// The occurrences so far.
     pub fn counts(&self) -> Counts {
         self.counts.clone()
     }
 
-    /// The failure that a call meets, if any.
+    /// Draws the failure of a call, if any.
     pub fn failure(&mut self, exposure: Exposure) -> Option<Fault> {
         let faults: &[Fault] = match exposure {
             Exposure::Before | Exposure::Around => {
@@ -293,7 +293,7 @@ impl Chance {
     }
 }
 
-/// The failure that a fault shows itself as.
+/// The failure that a call returns for a fault.
 pub fn injected(fault: Fault) -> Failure {
     let remedy = match fault {
         Fault::Crash => Remedy::Stop,
@@ -304,7 +304,7 @@ pub fn injected(fault: Fault) -> Failure {
     failed(remedy, &format!("injected: {}", fault.name()))
 }
 
-/// A failure.
+/// A failure with this remedy and text.
 pub fn failed(remedy: Remedy, what: &str) -> Failure {
     Failure::new(remedy, what.to_owned())
 }

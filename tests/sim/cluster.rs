@@ -1,4 +1,4 @@
-//! The broker: logs, transactions, group offsets, and time.
+//! The simulated broker: logs, transactions, group offsets and time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -14,12 +14,12 @@ use crate::sim::raw::{Raw, RawLog};
 use crate::sim::side::{Letter, Sides};
 use crate::sim::tx_log::{self, Fate, TxLog};
 
-/// The broker ends transactions after so long.
+/// The broker aborts transactions that are open for longer.
 pub const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(10);
-/// The wall clock at the beginning, ms since the epoch.
+/// The wall clock at the start of a history, in epoch milliseconds.
 const EPOCH_MS: i64 = 1_700_000_000_000;
 
-/// A producer instance of a transactional id, by rising number.
+/// The number of a producer instance of a transactional id. It increases with each instance.
 pub type Epoch = u64;
 
 /// A record of the state topic.
@@ -36,7 +36,7 @@ struct Writer {
     epoch: Epoch,
     open: Option<Open>,
     commits: u64,
-    /// A transaction that is decided, but whose markers are still under way.
+    /// A decided transaction whose markers are not written yet.
     completing: Option<Completing>,
 }
 
@@ -51,40 +51,40 @@ struct Completing {
     parts: BTreeSet<Part>,
 }
 
-/// A log that gets a marker of its own.
+/// A log that receives its own marker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Part {
     Clean(usize),
     State(usize),
     Side(LogId),
-    /// The group's offsets of all partitions: one log.
+    /// The group's offsets of all partitions, in one log.
     Offsets,
 }
 
-/// What the group knows of a partition.
+/// The group's committed offsets of a partition.
 #[derive(Default)]
 pub struct Offsets {
-    /// Offset and metadata, `None` when there are none.
+    /// Committed offset and metadata, if any.
     pub settled: Option<(Offset, String)>,
-    /// The highest offset that was ever committed. Local state may still know it when the group does not.
+    /// The highest offset that was ever committed. Local state may still contain it when the group does not.
     pub highest: Offset,
-    /// What each producer's next marker would make of it.
+    /// The offset that each producer's next marker commits or aborts.
     pub pending: BTreeMap<tx_log::Producer, (Offset, String)>,
 }
 
 impl Offsets {
-    /// The leader epoch of the last record before the offset, where the metadata has it.
+    /// The leader epoch of the last record before the offset, if the metadata contains it.
     fn epoch(&self) -> Option<i32> {
         let (offset, metadata) = self.settled.as_ref()?;
         Checkpoint::parse(metadata)?.epoch.filter(|epoch| epoch.next == *offset).map(|epoch| epoch.number)
     }
 
-    /// Whether the log differs from what was read by its leader epochs, or would if it were cut at `at`.
-    pub fn shows_cut(&self, raw: &RawLog, at: Offset) -> bool {
+    /// Whether leader epochs show that the log was truncated, or would show it if the log were truncated at `at`.
+    pub fn shows_truncation(&self, raw: &RawLog, at: Offset) -> bool {
         self.epoch().is_some_and(|epoch| raw.end_of_epoch(epoch) > at)
     }
 
-    /// Whether the metadata names a raw topic of this id.
+    /// Whether the metadata contains this raw topic id.
     pub fn names(&self, raw_id: &str) -> bool {
         let checkpoint = self.settled.as_ref().and_then(|(_, metadata)| Checkpoint::parse(metadata));
         checkpoint.is_some_and(|checkpoint| checkpoint.raw.as_deref() == Some(raw_id))
@@ -93,9 +93,9 @@ impl Offsets {
 
 /// The simulated cluster.
 pub struct Cluster {
-    /// The dice.
+    /// The random source.
     pub chance: Chance,
-    /// Time since the beginning.
+    /// Time since the start of the history.
     pub now: Duration,
     /// The raw topic.
     pub raw: Vec<RawLog>,
@@ -109,27 +109,27 @@ pub struct Cluster {
     pub offsets: Vec<Offsets>,
     /// The group's members.
     pub group: Group,
-    /// Workers whose process has ended, though they may not know it yet.
+    /// Workers whose process has ended. Calls of these workers have no effect.
     pub dead: BTreeSet<usize>,
     /// Processes that ended because their store is damaged.
     pub condemned: BTreeSet<usize>,
-    /// Processes that ended because the group goes by another identity rule.
-    pub refused: BTreeSet<usize>,
-    /// By how much the clock of each worker's machine is wrong, ms.
+    /// Processes that ended because the state was written with another identity rule.
+    pub other_rule: BTreeSet<usize>,
+    /// The clock error of each worker's machine, in milliseconds.
     pub clock_errors: BTreeMap<usize, i64>,
-    /// Processes that ended because raw does not hold what comes next.
+    /// Processes that ended because of a gap in raw.
     pub gapped: BTreeSet<usize>,
-    /// Producers with a transaction begun, known to the broker or not.
+    /// Producers that have begun a transaction, whether or not the broker has received a record of it.
     pub begun: BTreeSet<String>,
-    /// What must never happen and did.
+    /// Violations of the guarantees so far.
     pub violations: Vec<String>,
-    /// Something has made windows forget: an id may be let through again.
+    /// Windows have lost ids: an id may be forwarded again.
     pub forgets: bool,
-    /// A window was shorter for a while than before or after.
+    /// A window was temporarily shorter than before or after.
     pub shortened: bool,
     /// An operator has set offsets.
     pub reset: bool,
-    /// The identity rule that the operator wants, by number.
+    /// The number of the identity rule that the operator configures.
     pub rule: u8,
     /// Port calls so far.
     pub calls: u64,
@@ -155,7 +155,7 @@ impl Cluster {
             rule: 0,
             dead: BTreeSet::new(),
             condemned: BTreeSet::new(),
-            refused: BTreeSet::new(),
+            other_rule: BTreeSet::new(),
             clock_errors: BTreeMap::new(),
             gapped: BTreeSet::new(),
             begun: BTreeSet::new(),
@@ -168,12 +168,12 @@ impl Cluster {
         cluster
     }
 
-    /// The wall clock, ms since the epoch.
+    /// The wall clock, in epoch milliseconds.
     pub fn wall_ms(&self) -> i64 {
         EPOCH_MS + i64::try_from(self.now.as_millis()).unwrap()
     }
 
-    /// Lets time pass; what is due happens.
+    /// Advances the time and runs everything that is due.
     pub fn advance(&mut self, time: Duration) {
         self.now += time;
         let now = self.now;
@@ -199,7 +199,7 @@ impl Cluster {
         }
     }
 
-    /// A commit request is still under way; it arrives unless the writer is fenced before.
+    /// Schedules a delayed commit request. It takes effect unless the writer is fenced before.
     pub fn commit_later(&mut self, writer: &str, epoch: Epoch) {
         let due = self.now + Duration::from_millis(self.chance.rng.u64(0..2000));
         self.late.push((due, writer.to_owned(), epoch));
@@ -212,7 +212,7 @@ impl Cluster {
             && self.writers.values().all(|w| w.open.is_none() && w.completing.is_none())
     }
 
-    /// What clean shows of the records of a raw partition, without those that raw has lost to others.
+    /// The committed clean records of a raw partition, without those whose raw offset holds another record now.
     pub fn shown(&self, partition: usize) -> impl Iterator<Item = &Rc<Raw>> {
         let raw = &self.raw[partition];
         self.clean[partition]
@@ -226,29 +226,29 @@ impl Cluster {
         self.writers.get(writer).map_or(0, |writer| writer.commits)
     }
 
-    /// Takes a transactional id over: its open transaction is aborted, its producer fenced. Like the broker's,
-    /// the answer comes when no marker of it is under way any more.
+    /// Fences the producer of a transactional id and aborts its open transaction. As with a real broker, the
+    /// answer is returned after all markers are written.
     pub fn fence(&mut self, writer: &str) -> Epoch {
         self.complete(writer);
         self.finish(writer, Fate::Aborted);
         self.complete(writer);
-        let entry = named(&mut self.writers, writer);
+        let entry = writer_entry(&mut self.writers, writer);
         entry.epoch += 1;
         entry.epoch
     }
 
-    /// The number of the writer, whose transaction is open from now on and will have a marker in `part`.
-    fn open(&mut self, writer: &str, epoch: Epoch, part: Part) -> Result<tx_log::Producer, Failure> {
+    /// Adds `part` to the open transaction of a writer, which begins if none is open. Returns the writer's number.
+    fn add_part(&mut self, writer: &str, epoch: Epoch, part: Part) -> Result<tx_log::Producer, Failure> {
         current(&mut self.writers, writer, epoch)?;
-        // The client waits until the markers of the last transaction are written.
+        // The client waits until the markers of the previous transaction are written.
         self.complete(writer);
         let now = self.now;
-        let entry = named(&mut self.writers, writer);
+        let entry = writer_entry(&mut self.writers, writer);
         entry.open.get_or_insert_with(|| Open { since: now, parts: BTreeSet::new() }).parts.insert(part);
         Ok(entry.number)
     }
 
-    /// Writes to the clean topic; `None` is a record that nobody is meant to see.
+    /// Writes to the clean topic; `None` is a record of a transaction that is always aborted.
     pub fn write_clean(
         &mut self,
         (writer, epoch): (&str, Epoch),
@@ -256,11 +256,11 @@ impl Cluster {
         record: Option<Rc<Raw>>,
     ) -> Result<Offset, Failure> {
         let partition = partition as usize;
-        let producer = self.open(writer, epoch, Part::Clean(partition))?;
+        let producer = self.add_part(writer, epoch, Part::Clean(partition))?;
         Ok(self.clean[partition].append(producer, self.now, record))
     }
 
-    /// Writes to the state topic; `None` is a record that nobody is meant to see.
+    /// Writes to the state topic; `None` is a record of a transaction that is always aborted.
     pub fn write_state(
         &mut self,
         (writer, epoch): (&str, Epoch),
@@ -268,33 +268,33 @@ impl Cluster {
         record: Option<StateRecord>,
     ) -> Result<Offset, Failure> {
         let partition = partition as usize;
-        let producer = self.open(writer, epoch, Part::State(partition))?;
+        let producer = self.add_part(writer, epoch, Part::State(partition))?;
         Ok(self.state[partition].append(producer, self.now, record))
     }
 
-    /// Writes to a side topic; `None` is a record that nobody is meant to see.
+    /// Writes to a side topic; `None` is a record of a transaction that is always aborted.
     pub fn write_side(
         &mut self,
         (writer, epoch): (&str, Epoch),
         log: LogId,
         letter: Option<Letter>,
     ) -> Result<Offset, Failure> {
-        let producer = self.open(writer, epoch, Part::Side(log))?;
-        let to = self.sides.logs.get_mut(&log).expect("side partitions are those that were asked for");
+        let producer = self.add_part(writer, epoch, Part::Side(log))?;
+        let to = self.sides.logs.get_mut(&log).expect("the side partition exists");
         Ok(to.append(producer, self.now, letter))
     }
 
-    /// Puts offsets into the transaction. A member, when given, has to be of the current generation;
-    /// whether it owns the partitions is not looked at.
+    /// Adds offsets to the transaction. A given member must be in the current generation. As in Kafka,
+    /// ownership of the partitions is not checked.
     pub fn send_offsets(
         &mut self,
         (writer, epoch): (&str, Epoch),
         member: Option<MemberId>,
         positions: &[Position],
     ) -> Result<(), Failure> {
-        let producer = self.open(writer, epoch, Part::Offsets)?;
+        let producer = self.add_part(writer, epoch, Part::Offsets)?;
         if member.is_some_and(|member| !self.group.is_valid(member)) {
-            return Err(failed(Remedy::Abort, "the group has gone on without this member"));
+            return Err(failed(Remedy::Abort, "the member is not in the current generation"));
         }
         for position in positions {
             let pending = (position.next, position.metadata.clone());
@@ -317,8 +317,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Decides the writer's open transaction. Its markers follow at once or a little later, and where a
-    /// partition has no leader just then, never.
+    /// Decides the writer's open transaction. Its markers are written immediately or a little later. A fault can
+    /// omit the marker of a partition.
     fn finish(&mut self, writer: &str, fate: Fate) {
         let Some(open) = self.writers.get_mut(writer).and_then(|writer| writer.open.take()) else { return };
         let chance = &mut self.chance;
@@ -326,15 +326,15 @@ impl Cluster {
             open.parts.into_iter().filter(|part| !chance.hit(part.torn_by())).collect();
         let late = if chance.hit(Fault::LateMarker) { chance.rng.u64(0..50) } else { 0 };
         let due = self.now + Duration::from_millis(late);
-        named(&mut self.writers, writer).completing = Some(Completing { due, fate, parts });
+        writer_entry(&mut self.writers, writer).completing = Some(Completing { due, fate, parts });
         if late == 0 {
             self.complete(writer);
         }
     }
 
-    /// Writes the markers that are under way.
+    /// Writes the outstanding markers.
     fn complete(&mut self, writer: &str) {
-        let entry = named(&mut self.writers, writer);
+        let entry = writer_entry(&mut self.writers, writer);
         let (number, Some(completing)) = (entry.number, entry.completing.take()) else { return };
         for part in completing.parts {
             match part {
@@ -372,8 +372,8 @@ impl Part {
     }
 }
 
-/// The writer of this name, with a number of its own.
-fn named<'a>(writers: &'a mut BTreeMap<String, Writer>, writer: &str) -> &'a mut Writer {
+/// The writer with this transactional id, which is created if it does not exist.
+fn writer_entry<'a>(writers: &'a mut BTreeMap<String, Writer>, writer: &str) -> &'a mut Writer {
     let number = writers.len();
     writers.entry(writer.to_owned()).or_insert_with(|| Writer { number, ..Writer::default() })
 }
@@ -383,10 +383,10 @@ fn current<'a>(
     writer: &str,
     epoch: Epoch,
 ) -> Result<&'a mut Writer, Failure> {
-    let known = named(writers, writer);
-    if known.epoch == epoch {
-        Ok(known)
+    let entry = writer_entry(writers, writer);
+    if entry.epoch == epoch {
+        Ok(entry)
     } else {
-        Err(failed(Remedy::Fenced, "another producer took over the transactional id"))
+        Err(failed(Remedy::Fenced, "a newer producer uses the transactional id"))
     }
 }

@@ -1,4 +1,4 @@
-//! How a process is configured: what a seed chooses, and what an operator changes between two starts.
+//! The configuration of a process: what a seed draws, and what an operator changes between two starts.
 
 use std::time::Duration;
 
@@ -8,52 +8,52 @@ use dedupd::pipeline::{
     Overflow, PartitionLimit, Safeguard, Start,
 };
 
-use crate::sim::ask::rule;
 use crate::sim::chance::Chance;
 use crate::sim::cluster::{Cluster, TRANSACTION_TIMEOUT};
+use crate::sim::operator::rule;
 use crate::sim::universe::{MOST_RECORDS, writer};
 
 /// Longer than any history, in simulated time.
 const WINDOW: Duration = Duration::from_secs(24 * 3600);
 /// Shorter than most histories, in simulated time.
 const SHORT: Duration = Duration::from_secs(2);
-/// Of a window that evicts, shared among its partitions: fewer than there are ids.
+/// Slots of a window that evicts, shared by its partitions: fewer than there are ids.
 const SLOTS: u64 = 16;
-/// The raw topic's id, and that of another one.
+/// The id of the raw topic, and the id of another one.
 pub const RAW_IDS: [&str; 2] = ["raw-id", "other-id"];
 
 /// The configuration of a process.
 #[derive(Clone, Copy)]
 pub struct Choices {
-    /// What moves stream time. All processes have the same.
+    /// What advances stream time. All processes have the same source.
     pub time: TimeSource,
-    /// The exact part of the window is short; filters remember the rest.
+    /// The exact part of the window is short, and Bloom filters cover the rest.
     filters: bool,
-    /// The window has room for few ids, and overwrites the oldest.
+    /// The window has few slots and overwrites the oldest ids.
     evicts: bool,
-    /// Ids are remembered for less time than a history takes.
+    /// The window is shorter than a history.
     short: bool,
     /// Some records have windows of their own.
     pub has_kinds: bool,
-    /// Partitions of each side topic; without them there are none. All processes have the same.
+    /// Number of partitions of each side topic, 0 without side topics. All processes have the same number.
     pub sides: u32,
     on_poison: OnRejected,
-    /// Duplicates are kept aside.
+    /// Duplicates are written to a side topic.
     pub keeps_duplicates: bool,
     pub max_records: usize,
     interval: Duration,
-    /// The identity rule, by number.
+    /// The number of the identity rule.
     pub rule: u8,
-    /// A change of the rule is accepted.
+    /// The process accepts a change of the rule.
     pub accepts: bool,
-    /// A gap in raw is accepted.
+    /// The process accepts a gap in raw.
     pub accepts_gap: bool,
-    /// The raw topic is another one.
+    /// The process finds another raw topic.
     pub foreign: bool,
 }
 
 impl Choices {
-    /// Those of a history's beginning.
+    /// Draws the configuration at the start of a history.
     pub fn draw(chance: &mut Chance) -> Self {
         let sides = chance.rng.u32(0..=3);
         Self {
@@ -74,7 +74,7 @@ impl Choices {
         }
     }
 
-    /// Others, for a process that starts again.
+    /// Draws another configuration for a process that restarts.
     pub fn changed(self, cluster: &mut Cluster) -> Self {
         let Self { time, sides, on_poison, keeps_duplicates, rule, accepts, .. } = self;
         let others = Self::draw(&mut cluster.chance);
@@ -82,17 +82,17 @@ impl Choices {
         let others = Self { short: cluster.chance.rng.u8(0..8) == 0, ..others };
         cluster.shortened |=
             others.short || others.filters != self.filters || others.has_kinds != self.has_kinds;
-        // The ids of a kind that comes or goes begin anew.
+        // The ids of a kind that is added or removed start with an empty window.
         cluster.forgets |= others.forgets() || others.has_kinds != self.has_kinds;
         others
     }
 
-    /// Whether it lets an id through again.
+    /// Whether the window may forward an id more than once.
     pub fn forgets(self) -> bool {
         self.evicts || self.short
     }
 
-    /// The kinds of a history, by the last digit of an id: remembered exactly, in filters, or as all the others.
+    /// The kinds of a history, by the last digit of an id: exact, with Bloom filters, or the default.
     fn kinds(self) -> Kinds {
         let kind = |name: &str, digits: &[&str], filters| Kind {
             name: name.to_owned(),
@@ -121,12 +121,12 @@ impl Choices {
         WindowLimits { exact, max_ids: 1 << 20, time: self.time, bloom: filters.then_some(limits) }
     }
 
-    /// Whether records that the broker refuses are kept aside.
+    /// Whether rejected records are written to the dead-letter topic.
     pub fn keeps_letters(self) -> bool {
         self.on_poison == OnRejected::DeadLetter
     }
 
-    /// The id of the raw topic that it finds.
+    /// The id of the raw topic that the process finds.
     pub fn raw_id(self) -> String {
         RAW_IDS[usize::from(self.foreign)].to_owned()
     }
@@ -164,7 +164,7 @@ impl Choices {
             force_header: None,
             on_missing: OnMissing::Forward,
             on_poison: self.on_poison,
-            // In a third of the histories at once, else after one or two pauses.
+            // No retry in a third of the histories, otherwise one or two.
             poison_retry: Duration::from_secs(self.max_records as u64 % 3),
             start: Start::Earliest,
             on_rewind: OnRewind::Stop,
@@ -174,7 +174,7 @@ impl Choices {
             max_bytes: 1 << 20,
             interval: self.interval,
             transaction_timeout: TRANSACTION_TIMEOUT,
-            // Often several for a transaction.
+            // Often several blocks per transaction.
             block_ids: [1, 3, 30_000][self.max_records / 3 % 3],
             most_partitions: 1 + self.max_records % 4,
             load_slice,

@@ -1,4 +1,4 @@
-//! What a cluster does to its topics while they are in use: old records are deleted, and raw grows by a partition.
+//! What happens to topics while they are in use: retention deletes old records, and partitions are added.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -11,14 +11,14 @@ use crate::sim::cluster::{Cluster, Offsets};
 use crate::sim::raw::RawLog;
 use crate::sim::tx_log::TxLog;
 
-/// Younger records are not deleted: longer than a transaction may stay open.
+/// Younger records are not deleted. Longer than the transaction timeout.
 const RETENTION: Duration = Duration::from_secs(12);
-/// No history has more partitions.
-const MOST: usize = 5;
-/// Where the logs of some partitions begin: what stood before was deleted before the history.
+/// The maximum number of partitions.
+const PARTITIONS_MAX: usize = 5;
+/// First offsets of logs: earlier records were deleted before the history.
 const BASES: [Offset; 3] = [0, 0, 1_000];
 
-/// Where the part of each log begins that retention has to leave there.
+/// The first offset of each log that retention must keep.
 struct Needed {
     raw: Offset,
     clean: Offset,
@@ -26,7 +26,7 @@ struct Needed {
 }
 
 impl Cluster {
-    /// Adds an empty partition to every topic. Records were deleted from raw and clean before.
+    /// Adds an empty partition to every topic. Raw and clean may start at a higher offset.
     pub fn grow(&mut self) {
         let partition = u32::try_from(self.raw.len()).unwrap();
         let mut base = || BASES[self.chance.rng.usize(0..BASES.len())];
@@ -38,9 +38,9 @@ impl Cluster {
         self.group.grow();
     }
 
-    /// What happens to the topics by itself.
+    /// Applies retention and partition growth.
     pub fn decay(&mut self, partition: usize) {
-        if self.raw.len() < MOST && self.chance.hit(Fault::Growth) {
+        if self.raw.len() < PARTITIONS_MAX && self.chance.hit(Fault::Growth) {
             self.grow();
         }
         let [clean, state, raw] =
@@ -56,15 +56,15 @@ impl Cluster {
         if state && self.state[partition].delete(before, needed.state) {
             self.forgets = true;
         }
-        // What follows in the place of lost records is not processed, though the offset says so.
+        // Records that took the offsets of lost ones are not processed, although they are below the committed offset.
         if raw && !self.raw[partition].is_broken {
             self.raw[partition].delete(needed.raw);
         }
     }
 
-    /// Where in raw, clean and state the last transactions begin. What a missing marker undoes is repaired by what the
-    /// logs hold, so retention has to leave that there for longer than nothing runs. The state of a group that has seen
-    /// no missing marker may go altogether.
+    /// Where the last transactions begin in raw, clean and state. A repair after a missing marker reads these records,
+    /// so retention must keep them for longer than any downtime. Without a missing marker, all state records may be
+    /// deleted.
     fn needed(&self, partition: usize) -> Needed {
         let settled = self.offsets[partition].settled.as_ref().map_or(0, |(offset, _)| *offset);
         let blocks = self.state[partition].committed(0).filter_map(|(at, record)| {
@@ -77,7 +77,7 @@ impl Cluster {
         let clean = ends.iter().rev().nth(2).copied().unwrap_or(0);
         let last = || blocks.iter().filter(|(_, end, _)| end.is_none_or(|end| end > clean));
         let raw = last().map(|(first, ..)| *first).min().unwrap_or(0);
-        // While none is committed, a hidden one may be to be repaired.
+        // While no block is committed, a repair may need a hidden one.
         let state = last().next().map_or(0, |(.., at)| *at);
         let state = if self.is_torn() { state } else { Offset::MAX };
         Needed { raw: raw.min(settled), clean, state }
@@ -90,12 +90,11 @@ impl Cluster {
         torn.iter().any(|fault| counts.contains_key(fault.name()))
     }
 
-    /// One past the last raw offset that any log shows as processed. An offset whose marker is missing may be behind.
+    /// One past the last raw offset that any log shows as processed. A committed offset without its marker may be lower.
     pub fn processed(&self, partition: usize) -> Offset {
         let settled = self.offsets[partition].settled.as_ref().map_or(0, |(offset, _)| *offset);
         let clean = self.shown(partition).map(|raw| raw.at.offset + 1);
-        // A repair goes on behind a block that was committed and is hidden; under which leader its records were read is not
-        // known then.
+        // A repair continues after a hidden committed block. The leader epoch of its records is not known then.
         let hidden = self.state[partition].everything(0).filter(|_| self.is_torn());
         let blocks = self.state[partition].ever_committed().chain(hidden);
         let blocks = blocks.filter_map(|(_, record)| Block::decode(&record.block).ok());
@@ -103,9 +102,9 @@ impl Cluster {
         clean.chain(blocks.map(|block| block.next)).fold(known, Offset::max)
     }
 
-    /// An operator sets the offsets that the group and the state topic have lost, or that were set before and are not what
-    /// the state topic says, to where the clean topic shows that the group stood.
-    /// At least `covered`, which a message named: local state can know of more than what is left in the topics.
+    /// An operator sets the offsets that the group and the state topic have lost, or that an operator set before, to the
+    /// offset that the clean topic shows as processed, and at least to `covered`, which an error message contained: local
+    /// state can cover more than what is left in the topics.
     pub fn reset_offsets(&mut self, covered: Option<(usize, Offset)>) {
         self.reset = true;
         let shown = |p: usize| self.shown(p).map(|raw| raw.at.offset + 1).max().unwrap_or(0);
@@ -124,7 +123,7 @@ impl Cluster {
         }
     }
 
-    /// The clock of the machine of these workers is put wrong, or right.
+    /// Sets the clock of the machine of these workers to a wrong or to the right time.
     pub fn step_clock(&mut self, workers: Range<usize>, time: TimeSource) {
         if !self.chance.hit(Fault::ClockStep) {
             return;
@@ -132,7 +131,7 @@ impl Cluster {
         const MINUTE: i64 = 60_000;
         const YEAR: i64 = 365 * 24 * 60 * MINUTE;
         let errors = [0, 10 * MINUTE, -10 * MINUTE, 30 * MINUTE, -30 * MINUTE, -YEAR, YEAR, 20 * YEAR];
-        // By record time the clock says which timestamps are impossible, and one that is years off cannot.
+        // With record time, the clock decides which timestamps are impossible. A clock that is years off cannot do that.
         let possible = if time == TimeSource::Record { 5 } else { errors.len() };
         let error = errors[self.chance.rng.usize(0..possible)];
         self.clock_errors.extend(workers.map(|worker| (worker, error)));

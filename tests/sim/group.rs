@@ -1,4 +1,4 @@
-//! The consumer group: who is a member, who owns what, and which events each member has received.
+//! The consumer group: its members, the owner of each partition, and the events for each member.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,27 +7,27 @@ use dedupd::dedupe::{Offset, PartitionId};
 use dedupd::ports::GroupEvent;
 use fastrand::Rng;
 
-/// A member of the group, by number; a restarted worker is a new one.
+/// The number of a group member. A restarted worker is a new member.
 pub type MemberId = usize;
 
-/// Where a member's client stands in an assigned partition.
+/// The position of a member's client in an assigned partition.
 #[derive(Debug, Clone, Copy)]
 pub struct Fetch {
-    /// The next offset to deliver; `None` until a seek says so.
+    /// The next offset to deliver, `None` until the first seek.
     pub at: Option<Offset>,
-    /// Nothing is delivered.
+    /// The partition is paused.
     pub paused: bool,
 }
 
 struct Member {
     worker: usize,
-    /// The broker accepts its generation.
+    /// Whether the broker accepts its generation.
     valid: bool,
     queue: Vec<(Duration, GroupEvent)>,
     fetch: BTreeMap<PartitionId, Fetch>,
 }
 
-/// The group, as its broker sees it, and the clients of its members.
+/// The group coordinator's state, and the clients of the members.
 #[derive(Default)]
 pub struct Group {
     members: Vec<Member>,
@@ -37,18 +37,18 @@ pub struct Group {
 }
 
 impl Group {
-    /// The topic has one partition more.
+    /// Adds a partition.
     pub fn grow(&mut self) {
         self.owners.push(None);
         self.revoking.push(false);
     }
 
-    /// Whether nobody is in it.
+    /// Whether the group has no members.
     pub fn is_empty(&self) -> bool {
         self.live.is_empty()
     }
 
-    /// Whether every partition is with a member, and no member has anything left to hear.
+    /// Whether every partition is assigned and every event is delivered.
     pub fn is_settled(&self) -> bool {
         self.owners.iter().all(Option::is_some)
             && self.live.values().all(|m| self.members[*m].queue.is_empty())
@@ -67,8 +67,8 @@ impl Group {
         id
     }
 
-    /// A worker is gone, and with it what it owned.
-    pub fn gone(&mut self, worker: usize) {
+    /// Removes a worker and its assignment.
+    pub fn remove(&mut self, worker: usize) {
         if let Some(id) = self.live.remove(&worker) {
             self.members[id].valid = false;
             self.members[id].queue.clear();
@@ -85,7 +85,7 @@ impl Group {
         owned.into_iter().map(|p| u32::try_from(p).unwrap()).collect()
     }
 
-    /// Gives partitions that nobody owns to some member.
+    /// Assigns partitions without an owner to random members.
     pub fn balance(&mut self, now: Duration, rng: &mut Rng) {
         let members: Vec<MemberId> = self.live.values().copied().filter(|m| self.members[*m].valid).collect();
         if members.is_empty() {
@@ -103,14 +103,14 @@ impl Group {
         }
     }
 
-    /// Events come in the order in which they were sent.
+    /// Events are delivered in the order in which they were sent.
     fn send(&mut self, member: MemberId, due: Duration, event: GroupEvent) {
         let queue = &mut self.members[member].queue;
         let due = queue.last().map_or(due, |(last, _)| due.max(*last));
         queue.push((due, event));
     }
 
-    /// Asks the owner to give a partition back.
+    /// Revokes a partition from its owner.
     pub fn revoke(&mut self, partition: usize, due: Duration) -> bool {
         let Some(owner) = self.owners[partition].filter(|_| !self.revoking[partition]) else { return false };
         self.revoking[partition] = true;
@@ -118,7 +118,7 @@ impl Group {
         true
     }
 
-    /// Throws the owner of a partition out; it hears of it at `due`.
+    /// Removes the owner of a partition from the group. Its client receives the event at `due`.
     pub fn kick(&mut self, partition: usize, due: Duration) -> bool {
         let Some(owner) = self.owners[partition] else { return false };
         if !self.members[owner].valid || !self.members[owner].queue.is_empty() {
@@ -130,7 +130,7 @@ impl Group {
         true
     }
 
-    /// The member leaves: it is asked to give everything back.
+    /// The member leaves: all its partitions are revoked.
     pub fn leave(&mut self, id: MemberId, now: Duration) {
         for partition in 0..self.owners.len() {
             if self.owners[partition] == Some(id) {
@@ -139,27 +139,27 @@ impl Group {
         }
     }
 
-    /// What the member's client hears by now.
+    /// Takes the events that the member's client has received by now.
     pub fn events(&mut self, id: MemberId, now: Duration) -> Vec<GroupEvent> {
         let queue = &mut self.members[id].queue;
         let due = queue.partition_point(|(due, _)| *due <= now);
         queue.drain(..due).map(|(_, event)| event).collect()
     }
 
-    /// Whether the member's client has something to hear by now.
+    /// Whether the member's client has received an event by now.
     pub fn has_event(&self, id: MemberId, now: Duration) -> bool {
         self.members[id].queue.first().is_some_and(|(due, _)| *due <= now)
     }
 
-    /// Whether the client believes that it may commit for these.
-    pub fn believes(&self, id: MemberId, partitions: &[PartitionId], now: Duration) -> bool {
+    /// Whether the client considers itself the owner of these partitions.
+    pub fn considers_owned(&self, id: MemberId, partitions: &[PartitionId], now: Duration) -> bool {
         let member = &self.members[id];
         let lost =
             member.queue.iter().any(|(due, event)| *due <= now && matches!(event, GroupEvent::Lost(_)));
         !lost && partitions.iter().all(|p| member.fetch.contains_key(p))
     }
 
-    /// Whether the group has gone on without this member, and its client knows.
+    /// Whether another member has replaced this one.
     pub fn is_dead(&self, id: MemberId) -> bool {
         self.live.get(&self.members[id].worker) != Some(&id)
     }
@@ -174,13 +174,13 @@ impl Group {
         &mut self.members[id].fetch
     }
 
-    /// Where the owner's client stands in a partition.
+    /// The position of the owner's client in a partition.
     pub fn position(&self, partition: usize) -> Option<Fetch> {
         let owner = &self.members[self.owners[partition]?];
         owner.fetch.get(&u32::try_from(partition).unwrap()).copied()
     }
 
-    /// The member gives partitions back; one that was thrown out joins again.
+    /// Completes the revocation of partitions. A member that was removed rejoins.
     pub fn unassign(&mut self, id: MemberId, partitions: &[PartitionId]) {
         for partition in partitions {
             self.members[id].fetch.remove(partition);

@@ -1,4 +1,4 @@
-//! One history: a time of trouble, a time of calm, an audit.
+//! One history: a phase with faults, a phase without faults, an audit.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use dedupd::metrics::{About, Metrics, Status};
 use dedupd::pipeline::Report;
 use dedupd::store::{LeasedStore, memory::MemoryStore};
 
-use crate::sim::ask::Wishes;
 use crate::sim::audit::audit;
 use crate::sim::chance::{Chance, Counts, Fault};
 use crate::sim::cluster::{Cluster, Offsets, TRANSACTION_TIMEOUT};
 use crate::sim::config::{Choices, RAW_IDS};
+use crate::sim::operator::ForgetRequests;
 use crate::sim::side::Sides;
 use crate::sim::sink::SimSink;
 use crate::sim::source::SimSource;
@@ -24,37 +24,39 @@ use crate::sim::state_log::SimLog;
 use crate::sim::store::{SimStore, rot, survive};
 use crate::sim::universe::{Sabotage, SimClock, SimWorker, Universe, writer};
 
-/// What counts the records that a window let through again because it had forgotten their id.
-pub const FORGOTTEN: &str = "id forgotten by eviction";
-/// Turns of a worker that finds another raw topic.
-const FOREIGN_TURNS: usize = 60;
-/// Turns after the faults within which everything has to be done; some 100 s of simulated time.
-const CALM_TURNS: usize = 8000;
-/// Simulated time with nothing left to do that counts as the end: longer than any pause between two attempts.
+/// Counts records that were forwarded again because a window had evicted their id.
+pub const EVICTED: &str = "id evicted";
+/// Counts ids that a worker has forgotten on request.
+pub const FORGOTTEN: &str = "id forgotten";
+/// Iterations of a worker that finds another raw topic.
+const FOREIGN_ITERATIONS: usize = 60;
+/// Iterations after the faults within which all work must be done: about 100 s of simulated time.
+const CALM_ITERATIONS: usize = 8000;
+/// A history ends after this much simulated time without work. Longer than any retry backoff.
 const IDLE: Duration = Duration::from_secs(8);
 
-/// What a history begins with.
+/// The parameters of a history.
 #[derive(Clone)]
 pub struct Setting {
-    /// What is broken on purpose.
+    /// The sabotage.
     pub sabotage: Sabotage,
-    /// Registered once; registering takes longer than a history.
+    /// Registered once, because registration takes longer than a history.
     pub metrics: Metrics,
 }
 
-/// How a history ended.
+/// The result of a history.
 pub struct Outcome {
-    /// What happened in it.
+    /// The faults and other events in it.
     pub counts: Counts,
     /// Records written by producers.
     pub raw: usize,
     /// Records in the clean topic.
     pub clean: usize,
-    /// What must not be, and is.
+    /// Violations of the guarantees.
     pub violations: Vec<String>,
 }
 
-/// What stays of a process from one start to the next.
+/// What a process keeps from one start to the next.
 struct Process {
     store: LeasedStore<MemoryStore>,
     /// Copies of the store.
@@ -66,9 +68,9 @@ struct Life {
     universe: Rc<Universe>,
     setting: Setting,
     processes: Vec<Process>,
-    /// The way to each worker that runs.
+    /// The request channel of each worker that runs.
     controls: Vec<Option<Sender<Request>>>,
-    wishes: Wishes,
+    requests: ForgetRequests,
 }
 
 /// Runs the history of a seed.
@@ -87,8 +89,8 @@ pub fn run(seed: u64, setting: &Setting) -> Outcome {
     let process = || Process { store: LeasedStore::new(MemoryStore::new()), older: Vec::new(), choices };
     let processes = (0..processes).map(|_| process()).collect();
     let controls = vec![None; workers];
-    let wishes = Wishes::default();
-    let mut life = Life { universe, setting: setting.clone(), processes, controls, wishes };
+    let requests = ForgetRequests::default();
+    let mut life = Life { universe, setting: setting.clone(), processes, controls, requests };
     (0..steps).for_each(|_| life.step());
     let calmed = life.calm();
     life.end(calmed)
@@ -97,19 +99,19 @@ pub fn run(seed: u64, setting: &Setting) -> Outcome {
 impl Life {
     fn step(&mut self) {
         self.produce();
-        self.wishes.wish(&mut self.universe.cluster.borrow_mut(), &self.controls);
+        self.requests.send(&mut self.universe.cluster.borrow_mut(), &self.controls);
         self.universe.shuffle();
         let (worker, leaves) = {
             let mut cluster = self.universe.cluster.borrow_mut();
             let workers = self.universe.workers.len();
             (cluster.chance.rng.usize(0..workers), cluster.chance.hit(Fault::Leave))
         };
-        self.put_aside();
+        self.snapshot_stores();
         self.step_clocks();
         if self.universe.workers[worker].borrow().is_none() {
             let soon = self.universe.cluster.borrow_mut().chance.rng.u8(0..3) == 0;
             if soon {
-                self.down();
+                self.fail_while_down();
                 self.start(worker);
             }
         } else if leaves {
@@ -117,8 +119,8 @@ impl Life {
         } else {
             self.universe.iterate(worker);
         }
-        self.wishes.hear(&self.universe.cluster.borrow());
-        self.bury();
+        self.requests.receive(&self.universe.cluster.borrow());
+        self.end_dead();
     }
 
     fn produce(&self) {
@@ -134,8 +136,8 @@ impl Life {
         }
     }
 
-    /// Keeps a copy of a store, for a restart that finds an older one.
-    fn put_aside(&mut self) {
+    /// Copies stores for restarts with an older one, and damages stored blocks.
+    fn snapshot_stores(&mut self) {
         let mut cluster = self.universe.cluster.borrow_mut();
         for Process { store, older, .. } in &mut self.processes {
             if cluster.chance.hit(Fault::Snapshot) {
@@ -153,8 +155,8 @@ impl Life {
         }
     }
 
-    /// In one process all workers end with the first.
-    fn bury(&self) {
+    /// Ends all workers of a process that has ended.
+    fn end_dead(&self) {
         for (worker, slot) in self.universe.workers.iter().enumerate() {
             let mut cluster = self.universe.cluster.borrow_mut();
             if cluster.dead.contains(&worker) && slot.borrow().is_some() {
@@ -165,8 +167,8 @@ impl Life {
         }
     }
 
-    /// What can happen while nobody runs.
-    fn down(&self) {
+    /// Faults that can happen while no worker runs.
+    fn fail_while_down(&self) {
         let mut cluster = self.universe.cluster.borrow_mut();
         if !cluster.group.is_empty() {
             return;
@@ -189,12 +191,12 @@ impl Life {
                 raw.delete_unread(chance.rng.u64(settled + 1..=raw.end()));
             } else if settled == processed && settled > raw.low() + 1 {
                 let from = chance.rng.u64(raw.low() + 1..settled);
-                // A repair that completes a transaction does not know under which leader its records were written.
-                if !is_torn && offsets.shows_cut(raw, from) && chance.hit(Fault::Truncated) {
+                // A repair that completes a transaction has no leader epoch of its records.
+                if !is_torn && offsets.shows_truncation(raw, from) && chance.hit(Fault::Truncated) {
                     raw.truncate(from, chance, now_ms);
                 }
             }
-            // Nothing would tell that the log is another one.
+            // Without an offset, nothing shows that the log has changed.
             if !raw.is_broken && chance.hit(Fault::OffsetsLost) {
                 offsets.settled = None;
             }
@@ -206,14 +208,14 @@ impl Life {
         if let Some(running) = slot.take() {
             let ended = running.run(&AtomicBool::new(true), &AtomicU64::new(0));
             let mut cluster = self.universe.cluster.borrow_mut();
-            // Its process goes on without it.
+            // Its process continues without it.
             let dead = cluster.dead.clone();
             self.universe.ended(&mut cluster, worker, ended);
             cluster.dead = dead;
         }
     }
 
-    /// Starts a process: one worker, or all that share it.
+    /// Starts a process: one worker, or all workers of the shared process.
     fn start(&mut self, worker: usize) {
         let shared = self.universe.shared;
         let all: Vec<usize> = if shared { (0..self.universe.workers.len()).collect() } else { vec![worker] };
@@ -224,7 +226,7 @@ impl Life {
             self.configure(process);
         }
         if down {
-            self.meet_another_topic(process, worker);
+            self.try_other_topic(process, worker);
         }
         for worker in all {
             if self.universe.workers[worker].borrow().is_none() {
@@ -246,14 +248,14 @@ impl Life {
         survive(store, &mut cluster, process);
     }
 
-    /// An operator changes the configuration between two starts.
+    /// Changes the configuration between two starts.
     fn configure(&mut self, process: usize) {
         let mut cluster = self.universe.cluster.borrow_mut();
         let Process { store, older, choices } = &mut self.processes[process];
         if cluster.chance.hit(Fault::Reconfigured) {
             let before = std::mem::replace(choices, choices.changed(&mut cluster));
             if before.has_kinds != choices.has_kinds {
-                // The store belongs to a list of kinds: with another one it is quarantined.
+                // A store is quarantined when the list of kinds changes.
                 *store = LeasedStore::new(MemoryStore::new());
                 older.clear();
             }
@@ -263,15 +265,15 @@ impl Life {
             (choices.rule, choices.accepts) = (cluster.rule, cluster.chance.coin());
         }
         choices.accepts_gap = cluster.gapped.remove(&process);
-        if cluster.refused.remove(&process) {
+        if cluster.other_rule.remove(&process) {
             (choices.rule, choices.accepts) = (cluster.rule, true);
         }
         cluster.forgets |= choices.rule > 0;
     }
 
-    /// The raw topic was deleted and created again: its offsets mean something else, and nothing may be committed. Somebody
-    /// brings the old one back.
-    fn meet_another_topic(&mut self, process: usize, worker: usize) {
+    /// Runs a worker on a recreated raw topic, for which nothing may be committed. The original topic is restored
+    /// afterwards.
+    fn try_other_topic(&mut self, process: usize, worker: usize) {
         let before = {
             let mut cluster = self.universe.cluster.borrow_mut();
             let is_bound = |offsets: &Offsets| offsets.pending.is_empty() && offsets.names(RAW_IDS[0]);
@@ -285,12 +287,12 @@ impl Life {
         let started = self.worker(worker, process);
         *self.universe.workers[worker].borrow_mut() = Some(started);
         self.universe.is_trial.set(true);
-        (0..FOREIGN_TURNS).all(|_| self.universe.iterate(worker));
+        (0..FOREIGN_ITERATIONS).all(|_| self.universe.iterate(worker));
         self.universe.is_trial.set(false);
         self.processes[process].choices.foreign = false;
         let mut cluster = self.universe.cluster.borrow_mut();
         if cluster.commits(&writer(worker)) > before {
-            cluster.violations.push("committed for a raw topic of another id".to_owned());
+            cluster.violations.push("committed for a raw topic with another id".to_owned());
         }
         self.universe.ended(&mut cluster, worker, Ok(()));
         *self.universe.workers[worker].borrow_mut() = None;
@@ -317,18 +319,18 @@ impl Life {
         };
         let status = Arc::new(Status::new(about, universe.workers.len()));
         let report = Report::new(self.setting.metrics.clone(), status, worker);
-        let (control, asked) = channel();
+        let (control, requests) = channel();
         let worker_of = SimWorker::new(ports, SimClock(Rc::clone(universe), worker), options, report);
         self.controls[worker] = Some(control);
-        worker_of.answering(asked)
+        worker_of.answering(requests)
     }
 
-    /// No more faults: everything has to be done after a while.
+    /// Runs without faults until all work is done. Returns whether that happened in time.
     fn calm(&mut self) -> bool {
         self.universe.cluster.borrow_mut().chance.quiet();
         let mut idle_since = None;
-        for _ in 0..CALM_TURNS {
-            self.bury();
+        for _ in 0..CALM_ITERATIONS {
+            self.end_dead();
             for worker in 0..self.universe.workers.len() {
                 self.start(worker);
                 self.universe.iterate(worker);
@@ -346,25 +348,26 @@ impl Life {
     }
 
     fn end(self, calmed: bool) -> Outcome {
-        // Workers hold the universe that holds them.
+        // Breaks the reference cycle between workers and universe.
         self.universe.workers.iter().for_each(|slot| *slot.borrow_mut() = None);
         let cluster = self.universe.cluster.borrow();
         let mut violations = cluster.violations.clone();
         if !calmed {
             let owners: Vec<_> = (0..cluster.raw.len()).map(|p| cluster.group.owner(p)).collect();
             let at: Vec<_> = (0..cluster.raw.len()).map(|p| cluster.group.position(p)).collect();
-            violations.push(format!("not idle after {CALM_TURNS} turns: owners {owners:?}, at {at:?}"));
+            violations
+                .push(format!("not idle after {CALM_ITERATIONS} iterations: owners {owners:?}, at {at:?}"));
         }
-        let (wrong, repeated) = audit(&cluster, &self.wishes, cluster.forgets);
+        let (wrong, repeated) = audit(&cluster, &self.requests, cluster.forgets);
         violations.extend(wrong);
         let choices = self.processes[0].choices;
         violations.extend(cluster.audit_sides(choices.keeps_letters(), choices.keeps_duplicates));
         let mut counts = cluster.chance.counts();
         if repeated > 0 {
-            counts.insert(FORGOTTEN, repeated);
+            counts.insert(EVICTED, repeated);
         }
         let visible = |p: usize| cluster.clean[p].committed(0).count();
-        counts.insert("taken back", self.wishes.fulfilled.len() as u64);
+        counts.insert(FORGOTTEN, self.requests.forgotten.len() as u64);
         Outcome {
             counts,
             raw: cluster.raw.iter().map(|log| log.history.len()).sum(),
@@ -374,11 +377,11 @@ impl Life {
     }
 }
 
-/// Everybody has what there is, and nothing is open.
+/// Whether every record is processed and nothing is open.
 fn is_idle(cluster: &Cluster) -> bool {
     let done = |partition: usize| {
         let fetch = cluster.group.position(partition).filter(|fetch| !fetch.paused);
-        // Without a committed offset there was nothing to commit since the group lost its offsets.
+        // Without a committed offset, there was nothing to commit since the group lost its offsets.
         let committed = cluster.offsets[partition].settled.as_ref().map(|(offset, _)| *offset);
         let at = fetch.and_then(|fetch| fetch.at);
         at.is_some_and(|at| cluster.raw[partition].next(committed.unwrap_or(at)).is_none())

@@ -1,9 +1,8 @@
-//! A cluster, a group, stores and a clock in memory, all moved by one seed, and the real worker on them.
+//! Runs the real worker on a cluster, a consumer group, stores and a clock in memory, all driven by one seed.
 //!
-//! One seed is one history: everything that happens, faults included, follows from it, on one thread.
-//! The worker meets nothing of this but the ports.
+//! One seed is one history: the seed determines everything that happens, including faults. A history runs on one thread.
+//! The worker uses the simulation only through its ports.
 
-mod ask;
 mod audit;
 mod chance;
 mod cluster;
@@ -11,6 +10,7 @@ mod config;
 mod decay;
 mod group;
 mod life;
+mod operator;
 mod raw;
 mod side;
 mod sink;
@@ -21,5 +21,5 @@ mod tx_log;
 mod universe;
 
 pub use chance::{Counts, Fault};
-pub use life::{FORGOTTEN, Outcome, Setting, run};
+pub use life::{EVICTED, FORGOTTEN, Outcome, Setting, run};
 pub use universe::Sabotage;

@@ -1,4 +1,4 @@
-//! The raw topic: what producers wrote, with the holes that compaction leaves.
+//! The raw topic: what producers wrote, with holes after compaction.
 
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
@@ -9,10 +9,10 @@ use dedupd::ports::Record;
 
 use crate::sim::chance::{Chance, Fault};
 
-/// A record as its producer wrote it. Its value is unlike that of any other.
+/// A record as its producer wrote it. Its value is unique.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Raw {
-    /// Where it stands, or stood.
+    /// Its coordinates, also after deletion.
     pub at: Coordinates,
     /// Its id, `None` when it has none.
     pub key: Option<String>,
@@ -20,22 +20,22 @@ pub struct Raw {
     pub value: String,
     /// Its timestamp.
     pub timestamp_ms: Option<i64>,
-    /// The broker of the clean topic will not take it.
+    /// The broker of the clean topic rejects it.
     pub rejected: bool,
-    /// How many were written to the partition before it, also those that are gone.
+    /// Number of records written to the partition before it, including deleted ones.
     pub number: usize,
-    /// The epoch of the leader that took it.
+    /// The epoch of the leader that appended it.
     pub epoch: i32,
 }
 
 impl Raw {
-    /// What it counts as: its id, or itself.
+    /// Its id, or its value if it has no id.
     pub fn name(&self) -> &str {
         self.key.as_deref().unwrap_or(&self.value)
     }
 }
 
-/// A record in a reader's hands.
+/// A record as a poll returns it.
 pub struct SimRecord(pub Rc<Raw>);
 
 impl Fields for SimRecord {
@@ -45,7 +45,7 @@ impl Fields for SimRecord {
     fn value(&self) -> Option<&[u8]> {
         Some(self.0.value.as_bytes())
     }
-    /// The last digit of the id, so that all records with it are of the same kind.
+    /// The last digit of the id, so that all records with the id are of the same kind.
     fn header(&self, name: &str) -> Option<&[u8]> {
         let key = self.0.key.as_ref().filter(|_| name == "kind")?.as_bytes();
         key.last_chunk::<1>().map(<[u8; 1]>::as_slice)
@@ -73,19 +73,19 @@ impl Record for SimRecord {
 /// One partition of the raw topic.
 pub struct RawLog {
     partition: PartitionId,
-    /// The first offset left.
+    /// The log start offset.
     low: Offset,
-    /// By offset; nothing where compaction or retention has taken a record.
+    /// By offset. `None` where compaction or retention removed the record.
     records: Vec<Option<Rc<Raw>>>,
-    /// Records deleted since they were processed.
+    /// Records that were deleted after they were processed.
     deleted: Vec<Rc<Raw>>,
     /// Everything ever written, by value.
     pub history: HashMap<String, Rc<Raw>>,
-    /// Records vanished before or after they were read.
+    /// Records were removed before or after they were read.
     pub holed: bool,
-    /// How often each id was in a record that the log lost after it was processed.
+    /// For each id, the number of its records that the log lost after they were processed.
     pub replaced: BTreeMap<String, usize>,
-    /// The log has lost processed records, or some that nobody had processed.
+    /// The log was truncated, or unprocessed records were deleted.
     pub is_broken: bool,
     /// Each leader epoch with its first offset.
     epochs: Vec<(i32, Offset)>,
@@ -110,7 +110,7 @@ impl RawLog {
         }
     }
 
-    /// The first offset left.
+    /// The log start offset.
     pub fn low(&self) -> Offset {
         self.low
     }
@@ -124,21 +124,21 @@ impl RawLog {
         self.low = self.low.max(before);
     }
 
-    /// Deletes everything before an offset, also what nobody has processed.
+    /// Deletes everything before an offset, including records that were not processed.
     pub fn delete_unread(&mut self, before: Offset) {
         self.records.iter_mut().take(usize::try_from(before).unwrap()).for_each(|slot| *slot = None);
         (self.low, self.holed, self.is_broken) = (self.low.max(before), true, true);
     }
 
-    /// One past the last offset of a leader epoch, or of the last one before it.
+    /// One past the last offset of a leader epoch, or of the latest epoch before it.
     pub fn end_of_epoch(&self, epoch: i32) -> Offset {
         self.epochs.iter().find(|(other, _)| *other > epoch).map_or(self.end(), |(_, first)| *first)
     }
 
-    /// Whether the log holds another record, or none any more, where this one stood.
+    /// Whether the log has another record, or ends, at the offset of this one.
     pub fn has_replaced(&self, raw: &Raw) -> bool {
         let at = self.records.get(usize::try_from(raw.at.offset).unwrap());
-        at.is_none_or(|slot| slot.as_ref().is_some_and(|there| there.number != raw.number))
+        at.is_none_or(|slot| slot.as_ref().is_some_and(|current| current.number != raw.number))
     }
 
     /// One past the last offset.
@@ -151,15 +151,15 @@ impl RawLog {
         self.records.get(usize::try_from(from).unwrap()..)?.iter().flatten().next()
     }
 
-    /// The records that were there to be processed: those still there, and those deleted after it, in their order.
+    /// The records that could be processed, in order: deleted ones first, then those still in the log.
     pub fn records(&self) -> impl Iterator<Item = &Rc<Raw>> {
         self.deleted.iter().chain(self.records.iter().flatten())
     }
 
-    /// A producer writes a record: a new event, or once more an old one.
+    /// Appends a record with a new id, or with one that was used before.
     pub fn produce(&mut self, chance: &mut Chance, now_ms: i64) {
-        let again = self.ids > 0 && chance.rng.u8(0..10) < 4;
-        let id = if again {
+        let is_repeat = self.ids > 0 && chance.rng.u8(0..10) < 4;
+        let id = if is_repeat {
             let recent = if chance.coin() { self.ids.saturating_sub(5) } else { 0 };
             chance.rng.u64(recent..self.ids)
         } else {
@@ -168,7 +168,7 @@ impl RawLog {
         };
         let at = Coordinates { partition: self.partition, offset: self.end() };
         let first = self.history.is_empty();
-        // The first record sets stream time; a strange one there would date everything to its time.
+        // The first record sets stream time, so its timestamp is always a normal one.
         let strange = !first && chance.hit(Fault::StrangeTime);
         let stamps = [None, Some(0), Some(-1), Some(i64::MAX), Some(now_ms - 3_600_000), Some(i64::MIN)];
         let timestamp_ms = if strange { stamps[chance.rng.usize(0..stamps.len())] } else { Some(now_ms) };
@@ -198,34 +198,34 @@ impl RawLog {
         }
     }
 
-    /// Replaces what stands at or beyond `from` by other records.
+    /// Replaces the records at or beyond `from` by others.
     pub fn rewrite(&mut self, from: Offset, chance: &mut Chance, now_ms: i64) {
         let from = usize::try_from(from.max(self.low + 1)).unwrap();
-        let gone = self.records.len().saturating_sub(from);
-        if gone > 0 {
+        let lost = self.records.len().saturating_sub(from);
+        if lost > 0 {
             self.holed = true;
-            tracing::debug!(partition = self.partition, from, gone, "rewritten");
+            tracing::debug!(partition = self.partition, from, lost, "rewritten");
             self.elect(from);
-            (0..gone).for_each(|_| self.produce(chance, now_ms));
+            (0..lost).for_each(|_| self.produce(chance, now_ms));
         }
     }
 
-    /// Loses what stands at or beyond `from`, though it was processed, and goes on from there.
+    /// Loses the processed records at or beyond `from`, and appends others there.
     pub fn truncate(&mut self, from: Offset, chance: &mut Chance, now_ms: i64) {
         let from = usize::try_from(from).unwrap();
-        let gone = self.records.len() - from;
+        let lost = self.records.len() - from;
         for raw in self.history.values().filter(|raw| raw.at.offset >= from as Offset) {
             *self.replaced.entry(raw.name().to_owned()).or_default() += 1;
         }
-        tracing::debug!(partition = self.partition, from, gone, "truncated");
+        tracing::debug!(partition = self.partition, from, lost, "truncated");
         self.elect(from);
-        let new = chance.rng.usize(0..=gone * 2);
+        let new = chance.rng.usize(0..=lost * 2);
         (0..new).for_each(|_| self.produce(chance, now_ms));
         self.holed = true;
         self.is_broken = true;
     }
 
-    /// A leader takes over that has only what stands before `from`.
+    /// Elects a leader that has only the records before `from`.
     fn elect(&mut self, from: usize) {
         let epoch = self.epochs.last().map_or(0, |(epoch, _)| epoch + 1);
         self.records.truncate(from);

@@ -1,4 +1,4 @@
-//! The side topics: what was neither forwarded nor dropped in silence.
+//! The side topics: dead letters and kept duplicates.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
@@ -16,21 +16,21 @@ use crate::sim::tx_log::TxLog;
 pub struct Letter {
     /// Transactional id of its first writer.
     pub writer: String,
-    /// What it is a copy of.
+    /// The raw record that it is a copy of.
     pub raw: Rc<Raw>,
 }
 
-/// All partitions of the side topics, and how often each raw record was copied there outside of a transaction.
+/// All partitions of the side topics, and the number of copies of each raw record written outside of a transaction.
 #[derive(Default)]
 pub struct Sides {
     partitions: u32,
-    /// The partitions.
+    /// The log of each partition.
     pub logs: BTreeMap<LogId, TxLog<Letter>>,
     copied: HashMap<String, usize>,
 }
 
 impl Sides {
-    /// Both topics, with so many empty partitions each.
+    /// Both topics, each with this number of empty partitions.
     pub fn new(partitions: u32) -> Self {
         let topics = [Written::DeadLetter, Written::Duplicates];
         let logs = topics.into_iter().flat_map(|topic| (0..partitions).map(move |id| (topic, id)));
@@ -38,12 +38,12 @@ impl Sides {
         Self { partitions, logs: logs.collect(), copied: HashMap::new() }
     }
 
-    /// Where the copy of a raw record goes.
+    /// The log for the copy of a record of this raw partition.
     pub fn log_of(&self, topic: Written, raw: PartitionId) -> LogId {
         LogId { topic, partition: raw % self.partitions }
     }
 
-    /// How often each raw record is seen in a topic, by its value.
+    /// The number of committed copies of each raw record in a topic, by its value.
     fn shown(&self, topic: Written) -> BTreeMap<&str, usize> {
         let mut shown: BTreeMap<&str, usize> = BTreeMap::new();
         for (_, log) in self.logs.iter().filter(|(log, _)| log.topic == topic) {
@@ -56,14 +56,14 @@ impl Sides {
 }
 
 impl Cluster {
-    /// Writes records of a side partition once more, outside of any transaction.
+    /// Copies records of a side partition outside of any transaction.
     pub fn copy_aside(&mut self, log: LogId, offsets: &[Offset]) {
         let now = self.now;
         for offset in offsets {
             let Some(of) = self.sides.logs.get_mut(&log) else { continue };
             let found = of.everything(*offset).next().filter(|(at, _)| at == offset);
             let Some(letter) = found.map(|(_, letter)| letter.clone()) else {
-                self.violations.push(format!("copied from {log:?}: nothing is at {offset}"));
+                self.violations.push(format!("copied from {log:?}: no record at {offset}"));
                 continue;
             };
             *self.sides.copied.entry(letter.raw.value.clone()).or_default() += 1;
@@ -71,7 +71,7 @@ impl Cluster {
         }
     }
 
-    /// A look at side partitions, which may end before their ends.
+    /// Reads ranges of side partitions. With a fault, the result ends early.
     pub fn side_records(&mut self, from_to: &BTreeMap<LogId, (Offset, Offset)>) -> SideRecords {
         let (mut records, mut next) = (Vec::new(), BTreeMap::new());
         for (log, (from, to)) in from_to {
@@ -89,7 +89,7 @@ impl Cluster {
         (records, next)
     }
 
-    /// Compares the side topics with raw and clean: every record that was processed is somewhere, and nothing else is.
+    /// Compares the side topics with raw and clean: every processed record is in one of them, and nothing else is.
     pub fn audit_sides(&self, keeps_letters: bool, keeps_duplicates: bool) -> Vec<String> {
         let letters = self.sides.shown(Written::DeadLetter);
         let duplicates = self.sides.shown(Written::Duplicates);
@@ -116,11 +116,11 @@ impl Cluster {
                 clean().map(|raw| (raw.value.as_str(), raw.name())).unzip();
             for raw in log.records() {
                 let value = raw.value.as_str();
-                // Known ids are left out before anybody tries to write the record.
-                let is_left_out = !keeps_duplicates && names.contains(raw.name());
-                let is_dropped = is_left_out || (raw.rejected && !keeps_letters);
-                let is_there = [&letters, &duplicates].iter().any(|topic| topic.contains_key(value));
-                if !is_there && !is_dropped && !values.contains(value) && !self.is_disputed(raw) {
+                // Known duplicates are dropped before the record is written.
+                let is_known = !keeps_duplicates && names.contains(raw.name());
+                let is_dropped = is_known || (raw.rejected && !keeps_letters);
+                let is_kept = [&letters, &duplicates].iter().any(|topic| topic.contains_key(value));
+                if !is_kept && !is_dropped && !values.contains(value) && !self.is_disputed(raw) {
                     wrong.push(format!("in no topic: id {} of raw {}", raw.name(), raw.at));
                 }
             }
@@ -128,7 +128,8 @@ impl Cluster {
         wrong
     }
 
-    /// Whether several workers have tried to write a record aside: one that had lost its partition looks like a successor.
+    /// Whether several workers tried to write the record to a side topic. A worker that lost the partition looks like a
+    /// new owner.
     fn is_disputed(&self, raw: &Raw) -> bool {
         let letters = self.sides.logs.values().flat_map(|log| log.everything(0));
         let writers = letters.filter(|(_, it)| it.raw.value == raw.value).map(|(_, it)| it.writer.as_str());
@@ -139,8 +140,8 @@ impl Cluster {
         self.sides.copied.get(value).copied().unwrap_or(0)
     }
 
-    /// Whether processed records may have been processed once more: after a repair, or because the group has lost its offsets
-    /// and a transaction without records for clean leaves nothing in the state topic.
+    /// Whether records may have been processed twice: after a repair, or because the group has lost its offsets and a
+    /// transaction without clean records leaves nothing in the state topic.
     fn is_repeated(&self) -> bool {
         self.is_torn() || self.chance.counts().contains_key(Fault::OffsetsLost.name())
     }

@@ -31,19 +31,19 @@ struct Producer {
     state_ends: BTreeMap<PartitionId, Offset>,
     side_ends: BTreeMap<LogId, Offset>,
     failed: Option<Failure>,
-    /// The broker has committed; only the answer is outstanding.
+    /// The broker has committed, but the client has not received the answer.
     committed: bool,
-    /// An outcome was unknown: nothing but its end may follow.
+    /// A result was unknown: the producer must not be used any more.
     indefinite: bool,
 }
 
 impl Producer {
-    /// Sends up to `count` records that wait.
+    /// Sends up to `count` queued records.
     fn deliver(&mut self, writer: &str, cluster: &mut Cluster, count: usize) {
         for _ in 0..count {
             let Some(outgoing) = self.queue.pop_front() else { return };
             let failed = match outgoing {
-                Outgoing::Clean(raw) if raw.rejected => Err(self.refusal(&raw, cluster)),
+                Outgoing::Clean(raw) if raw.rejected => Err(self.rejection(&raw, cluster)),
                 Outgoing::Clean(raw) => {
                     self.sent.push(Rc::clone(&raw));
                     let partition = raw.at.partition;
@@ -69,8 +69,8 @@ impl Producer {
         }
     }
 
-    /// The broker refuses the record alone, or with others that travelled in the same batch.
-    fn refusal(&self, raw: &Raw, cluster: &mut Cluster) -> Failure {
+    /// The broker rejects the record alone, or together with others of the same batch.
+    fn rejection(&self, raw: &Raw, cluster: &mut Cluster) -> Failure {
         let (mut first, mut last) = (raw.at.offset, raw.at.offset);
         let waiting = self.queue.iter().filter_map(|outgoing| match outgoing {
             Outgoing::Clean(raw) => Some(raw),
@@ -99,12 +99,12 @@ pub struct SimSink {
 }
 
 impl SimSink {
-    /// Without a producer.
+    /// A sink without a producer.
     pub fn new(universe: &Rc<Universe>, worker: usize) -> Self {
         Self { universe: Rc::clone(universe), worker, writer: writer(worker), producer: None }
     }
 
-    /// A call that needs a producer in order.
+    /// A call that requires a usable producer.
     fn with<T>(
         &mut self,
         exposure: Exposure,
@@ -115,8 +115,8 @@ impl SimSink {
             return Err(failed(Remedy::Renew, "no producer is ready"));
         };
         if producer.indefinite {
-            let broken = "a producer is used after an unknown result".to_owned();
-            universe.cluster.borrow_mut().violations.push(broken);
+            let violation = "a producer is used after an unknown result".to_owned();
+            universe.cluster.borrow_mut().violations.push(violation);
         }
         universe.call(self.worker, exposure, |cluster| effect(producer, cluster, writer))
     }
@@ -133,7 +133,7 @@ impl SimSink {
         })
     }
 
-    /// What the broker makes of a commit whose answer is `fault`.
+    /// The effect of a commit whose call returns `fault`.
     fn try_commit(&mut self, fault: Option<Fault>, cluster: &mut Cluster) -> Result<(), Failure> {
         let Some(producer) = self.producer.as_mut() else {
             return Err(failed(Remedy::Renew, "no producer is ready"));
@@ -147,7 +147,7 @@ impl SimSink {
             Some(Fault::Abort) => false,
             Some(_) => cluster.chance.coin(),
         };
-        if self.universe.sabotage == Sabotage::CommitUnderstood && cluster.chance.rng.u8(0..20) == 0 {
+        if self.universe.sabotage == Sabotage::FalseCommit && cluster.chance.rng.u8(0..20) == 0 {
             return cluster.abort(&self.writer, producer.epoch);
         }
         if applied && !producer.committed {
@@ -161,7 +161,7 @@ impl SimSink {
         Ok(())
     }
 
-    fn ended(&mut self, cluster: &mut Cluster) {
+    fn end_transaction(&mut self, cluster: &mut Cluster) {
         cluster.begun.remove(&self.writer);
         if let Some(producer) = self.producer.as_mut() {
             producer.queue.clear();
@@ -200,8 +200,8 @@ impl Sink<SimSource> for SimSink {
     ) -> Result<(), Failure> {
         let own = self.producer.as_ref().filter(|_| writer == self.writer);
         if own.is_some_and(|producer| producer.began) {
-            let wrong = "leftovers are ended inside a transaction with records".to_owned();
-            self.universe.cluster.borrow_mut().violations.push(wrong);
+            let violation = "leftovers are purged inside a transaction with records".to_owned();
+            self.universe.cluster.borrow_mut().violations.push(violation);
         }
         let own = own.map(|producer| producer.epoch);
         self.universe.call(self.worker, Exposure::Around, |cluster| {
@@ -259,7 +259,7 @@ impl Sink<SimSource> for SimSink {
         let topic = match side {
             Side::DeadLetter => Written::DeadLetter,
             Side::Duplicates => Written::Duplicates,
-            Side::Clean => unreachable!("no shadow mode here"),
+            Side::Clean => unreachable!("the simulation has no shadow mode"),
         };
         let log = self.universe.cluster.borrow().sides.log_of(topic, record.0.at.partition);
         tracing::trace!(at = ?record.0.at, ?log, "divert");
@@ -305,18 +305,18 @@ impl Sink<SimSource> for SimSink {
     }
 
     fn commit(&mut self, _: Duration) -> Result<(), Failure> {
-        // One that others run before, and that fails only when the producer is not fit for it.
+        // Other workers may run before the commit. This call fails only if the producer is not usable.
         self.with(Exposure::Crash, |_, _, _| Ok(()))?;
         let universe = Rc::clone(&self.universe);
         let mut cluster = universe.cluster.borrow_mut();
-        // What is committed cannot be asked to be aborted any more.
+        // After a commit, no failure can require an abort.
         let committed = self.producer.as_ref().is_some_and(|producer| producer.committed);
         let exposure = if committed { Exposure::Ending } else { Exposure::Before };
         let fault = cluster.chance.failure(exposure);
         self.try_commit(fault, &mut cluster)?;
         match fault {
             None => {
-                self.ended(&mut cluster);
+                self.end_transaction(&mut cluster);
                 return Ok(());
             }
             Some(Fault::Crash) => universe.crash(&mut cluster, self.worker),
@@ -339,7 +339,7 @@ impl Sink<SimSource> for SimSink {
             cluster.abort(writer, producer.epoch)
         })?;
         let universe = Rc::clone(&self.universe);
-        self.ended(&mut universe.cluster.borrow_mut());
+        self.end_transaction(&mut universe.cluster.borrow_mut());
         Ok(())
     }
 }

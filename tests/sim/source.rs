@@ -1,4 +1,4 @@
-//! The raw topic as a member of the group sees it.
+//! The consumer of the raw topic.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -20,11 +20,11 @@ pub struct SimSource {
     worker: usize,
     /// Its number in the group.
     pub member: MemberId,
-    /// The id of the raw topic that it finds.
+    /// The id of the raw topic that the client finds.
     raw_id: String,
-    /// What was fetched before the last seek of a partition and comes after it all the same: how many records, from where.
+    /// Records fetched before the last seek of a partition and delivered after it: their number and first offset.
     left: RefCell<BTreeMap<PartitionId, (u32, Offset)>>,
-    /// Logs that a comparison of leader epochs found to be truncated; the next poll reports it.
+    /// Partitions whose leader epochs show a truncation. The next poll reports it.
     unreported: RefCell<BTreeMap<PartitionId, Offset>>,
     /// Positions outside of the log that a poll has reported.
     truncated: RefCell<BTreeMap<PartitionId, Truncation>>,
@@ -58,11 +58,11 @@ impl SimSource {
                     return Some(SimRecord(Rc::clone(record)));
                 }
                 if let Some((partition, _)) = stale {
-                    // Compacted away meanwhile; what is written later was not fetched then.
+                    // The record was compacted away. Records that were written later were not fetched before the seek.
                     self.left.borrow_mut().remove(&partition);
                 }
                 let (record, fetch) = ready.swap_remove(chance.rng.usize(0..ready.len()));
-                // One queue: nothing left from before comes behind a record of the new position.
+                // The fetch queue is ordered: no stale record follows one of the new position.
                 self.left.borrow_mut().remove(&record.at.partition);
                 let next = if chance.hit(Fault::Redelivery) { 0 } else { 1 };
                 fetch.at = Some(record.at.offset + next);
@@ -76,7 +76,7 @@ impl SimSource {
 }
 
 impl SimSource {
-    /// A partition whose log ends before its position; nothing more is read of it.
+    /// Finds and pauses a partition whose log ends before its position.
     fn outside(&self, cluster: &mut Cluster) -> Option<PartitionId> {
         let Cluster { group, raw, .. } = cluster;
         let mut fetch = group.fetch(self.member).iter_mut();
@@ -94,7 +94,7 @@ impl SimSource {
         self.truncated.borrow_mut().remove(&partition);
     }
 
-    /// The next record that is left from before a seek.
+    /// The next stale record of a partition.
     fn left_over(&self, partition: PartitionId) -> Option<(PartitionId, Offset)> {
         let mut left = self.left.borrow_mut();
         let (count, at) = left.remove(&partition)?;
@@ -111,8 +111,8 @@ impl Source for SimSource {
     fn poll(&self, wait: Duration) -> Result<Option<SimRecord>, Failure> {
         self.call(|cluster| {
             if cluster.group.is_dead(self.member) || cluster.chance.hit(Fault::Replaced) {
-                cluster.group.gone(self.worker);
-                return Err(failed(Remedy::Rejoin, "another member took this one's name"));
+                cluster.group.remove(self.worker);
+                return Err(failed(Remedy::Rejoin, "another member has the same group instance id"));
             }
             if let Some((partition, end)) = self.unreported.borrow_mut().pop_first() {
                 self.truncated.borrow_mut().insert(partition, Truncation::At(end));
@@ -170,10 +170,10 @@ impl Source for SimSource {
                         self.left.borrow_mut().remove(partition);
                         if let Some(before) = before.filter(|_| cluster.chance.hit(Fault::StaleAbove)) {
                             let count = cluster.chance.rng.u32(1..4);
-                            // What was fetched was there at the time.
-                            let there = cluster.raw[*partition as usize].end().saturating_sub(before);
-                            if there > 0 {
-                                let count = count.min(u32::try_from(there).unwrap());
+                            // Only existing records can have been fetched.
+                            let fetched = cluster.raw[*partition as usize].end().saturating_sub(before);
+                            if fetched > 0 {
+                                let count = count.min(u32::try_from(fetched).unwrap());
                                 self.left.borrow_mut().insert(*partition, (count, before));
                             }
                         }
@@ -223,7 +223,7 @@ impl Source for SimSource {
         self.call(|cluster| {
             if partitions.iter().any(|p| !cluster.offsets[*p as usize].pending.is_empty()) {
                 cluster.advance(wait);
-                return Err(failed(Remedy::Retry, "a transaction holds the offsets back"));
+                return Err(failed(Remedy::Retry, "an open transaction has pending offsets"));
             }
             Ok(settled(cluster, partitions))
         })
@@ -250,16 +250,16 @@ impl Source for SimSource {
 
     fn may_commit(&self, partitions: &[PartitionId]) -> bool {
         let cluster = self.universe.cluster.borrow();
-        cluster.group.believes(self.member, partitions, cluster.now)
+        cluster.group.considers_owned(self.member, partitions, cluster.now)
     }
 
     fn rejoin(&mut self) -> Result<(), Failure> {
         let worker = self.worker;
         self.member = self.call(|cluster| {
-            cluster.group.gone(worker);
+            cluster.group.remove(worker);
             Ok(cluster.group.join(worker))
         })?;
-        // A new client.
+        // The new client has no fetched records.
         (self.left, self.unreported, self.truncated) = Default::default();
         Ok(())
     }

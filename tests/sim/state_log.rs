@@ -15,12 +15,12 @@ use crate::sim::universe::{Sabotage, Universe};
 pub struct SimLog {
     universe: Rc<Universe>,
     worker: usize,
-    /// Where each open partition continues.
+    /// The next offset of each open partition.
     open: BTreeMap<PartitionId, Offset>,
 }
 
 impl SimLog {
-    /// Nothing is open.
+    /// A reader without open partitions.
     pub fn new(universe: &Rc<Universe>, worker: usize) -> Self {
         Self { universe: Rc::clone(universe), worker, open: BTreeMap::new() }
     }
@@ -34,7 +34,7 @@ fn item(partition: PartitionId, offset: Offset, record: &StateRecord) -> StateIt
     StateItem::Block { partition, offset, key: record.key.clone(), block: record.block.clone() }
 }
 
-/// The next items of the open partitions, a few of each.
+/// Reads the next few items of each open partition.
 fn read(
     open: &mut BTreeMap<PartitionId, Offset>,
     cluster: &mut Cluster,
@@ -142,7 +142,7 @@ fn bounds(cluster: &Cluster, log: LogId) -> Bounds {
         Written::Clean => cluster.clean[partition].bounds(),
         Written::State => cluster.state[partition].bounds(),
         Written::DeadLetter | Written::Duplicates => {
-            cluster.sides.logs.get(&log).expect("side partitions are those that were asked for").bounds()
+            cluster.sides.logs.get(&log).expect("the side partition exists").bounds()
         }
     }
 }

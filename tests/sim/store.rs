@@ -1,4 +1,4 @@
-//! The local store, which survives its process unless the seed says otherwise.
+//! The local store. It survives its process unless a fault removes it.
 
 use std::rc::Rc;
 
@@ -11,7 +11,7 @@ use crate::sim::chance::{Chance, Exposure, Fault};
 use crate::sim::cluster::Cluster;
 use crate::sim::universe::{Sabotage, Universe};
 
-/// A store on which a process can end before and after each write.
+/// A store whose process can crash before and after each write.
 pub struct SimStore {
     universe: Rc<Universe>,
     worker: usize,
@@ -34,10 +34,10 @@ impl SimStore {
     }
 }
 
-/// Begins what a worker says of a damaged store before it ends.
+/// The start of the error that a worker returns for a damaged store.
 pub const DAMAGED: &str = "local state is damaged";
 
-/// Now and then a bit of a stored block flips, or all of the block is gone.
+/// With a fault, flips a bit of a stored block or removes the block.
 pub fn rot(store: &MemoryStore, chance: &mut Chance) {
     if store.disk_bytes() == Ok(Some(0)) || !chance.hit(Fault::BitRot) {
         return;
@@ -46,8 +46,8 @@ pub fn rot(store: &MemoryStore, chance: &mut Chance) {
     store.rot(|blocks| chance.rng.usize(0..blocks), bit);
 }
 
-/// What a process finds of its store when it starts: nothing of one found damaged, and after a loss of power not the last
-/// writes.
+/// Prepares the store for a start of its process: a damaged store is replaced, and a power failure loses the last
+/// unsynced writes.
 pub fn survive(store: &mut LeasedStore<MemoryStore>, cluster: &mut Cluster, process: usize) {
     if cluster.condemned.remove(&process) {
         *store = LeasedStore::new(MemoryStore::new());
@@ -58,7 +58,7 @@ pub fn survive(store: &mut LeasedStore<MemoryStore>, cluster: &mut Cluster, proc
     }
 }
 
-/// Keeps what lies at or beyond `from`, under coordinates below it.
+/// Keeps the entries at or beyond `from`, with owners below it.
 fn pass_off(store: &mut LeasedStore<MemoryStore>, window: WindowId, from: Offset) -> Result<(), StoreError> {
     let mut kept: Option<Block> = None;
     let mut ids = Vec::new();
@@ -111,7 +111,7 @@ impl Store for SimStore {
         window: WindowId,
         visit: &mut dyn FnMut(&BlockView<'_>) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
-        // An operator's question, which is answered in one iteration.
+        // A request of an operator is answered within one iteration.
         self.inner.scan(window, visit)
     }
 
@@ -131,7 +131,7 @@ impl Store for SimStore {
     }
 
     fn forget(&mut self, window: WindowId, owners: &[Offset], head: Head) -> Result<(), StoreError> {
-        let owners = if self.universe.sabotage == Sabotage::ForgetUnheard { &[] } else { owners };
+        let owners = if self.universe.sabotage == Sabotage::ForgetIgnored { &[] } else { owners };
         self.write(|store| store.forget(window, owners, head))
     }
 

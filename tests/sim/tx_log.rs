@@ -1,18 +1,18 @@
-//! A partition that transactions write to: of the clean topic, the state topic or a side topic.
+//! A partition of the clean topic, the state topic or a side topic, with transactions.
 //!
 //! As in Kafka, a record belongs to a producer, not to a transaction: the next marker of its producer decides
-//! about every record of that producer which is still open here. A marker that a broker failed to write
-//! therefore leaves records to the outcome of a later transaction.
+//! about every record of that producer which is still open in the log. If a broker fails to write a marker,
+//! the next transaction therefore decides about the records.
 
 use std::time::Duration;
 
 use dedupd::dedupe::Offset;
 use dedupd::ports::Bounds;
 
-/// A transactional id of the cluster, by number.
+/// The number of a transactional id.
 pub type Producer = usize;
 
-/// What became of a record.
+/// The state of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
     /// Not decided.
@@ -31,13 +31,13 @@ struct Entry<T> {
     content: Option<T>,
 }
 
-/// Records and markers; each takes an offset.
+/// Records and markers. Each has an offset.
 pub struct TxLog<T> {
-    /// What was ever written, also what retention has deleted since.
+    /// Everything ever written, including what retention has deleted.
     entries: Vec<Entry<T>>,
     /// The offset of the first entry.
     base: Offset,
-    /// The first offset left.
+    /// The log start offset.
     low: Offset,
 }
 
@@ -63,7 +63,7 @@ impl<T> TxLog<T> {
         });
     }
 
-    /// Writes the marker that decides about everything of a producer that is open here.
+    /// Writes a marker, which decides about all open records of the producer.
     pub fn mark(&mut self, producer: Producer, at: Duration, fate: Fate) {
         for entry in &mut self.entries {
             if entry.producer == producer && entry.fate == Fate::Open {
@@ -73,7 +73,7 @@ impl<T> TxLog<T> {
         self.entries.push(Entry { producer, at, fate, content: None });
     }
 
-    /// Deletes what was written before a time, and lies below an offset. Gives whether a record that `read_committed` sees was among it.
+    /// Deletes what was written before a time and is below an offset. Returns whether that includes a committed record.
     pub fn delete(&mut self, before: Duration, below: Offset) -> bool {
         let old = self.entries.iter().take_while(|entry| entry.at < before && entry.fate != Fate::Open);
         let low = (self.base + old.count() as Offset).min(below);
@@ -93,12 +93,12 @@ impl<T> TxLog<T> {
         Bounds { low: self.low, stable, high: self.end() }
     }
 
-    /// What `read_committed` sees from `from` on.
+    /// The committed records from `from` on, as `read_committed` returns them.
     pub fn committed(&self, from: Offset) -> impl Iterator<Item = (Offset, &T)> {
         self.ever_committed().skip_while(move |(at, _)| *at < from.max(self.low))
     }
 
-    /// What `read_committed` sees, and what of it was deleted since.
+    /// The committed records, including those that were deleted since.
     pub fn ever_committed(&self) -> impl Iterator<Item = (Offset, &T)> {
         let stable = self.bounds().stable;
         self.records()
@@ -107,7 +107,7 @@ impl<T> TxLog<T> {
             .map(|(at, _, content)| (at, content))
     }
 
-    /// All records from `from` on, whatever became of them.
+    /// All records from `from` on, in any state.
     pub fn everything(&self, from: Offset) -> impl Iterator<Item = (Offset, &T)> {
         let from = from.max(self.low);
         self.records().skip_while(move |(at, ..)| *at < from).map(|(at, _, content)| (at, content))

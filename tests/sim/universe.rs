@@ -1,4 +1,4 @@
-//! What the ports of all workers share: the cluster, the workers themselves, and how a call fails.
+//! What the ports of all workers share: the cluster, the workers, and the injection of faults into calls.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -16,44 +16,44 @@ use crate::sim::source::SimSource;
 use crate::sim::state_log::SimLog;
 use crate::sim::store::{DAMAGED, SimStore};
 
-/// What a worker says of a group that goes by another identity rule.
+/// Part of the error for state of another identity rule.
 const OTHER_RULE: &str = "was written by the identity rule";
-/// What it says when nothing tells any more where the group stands.
+/// Part of the error for a group without offsets and state.
 const EXPIRED: &str = "both have expired";
 
-/// Most records of a transaction, and so identities of a block, which is loaded as a whole.
+/// Maximum number of records per transaction, and so of ids per block. A block is loaded as a whole.
 pub const MOST_RECORDS: usize = 30;
-/// What it says of a raw topic of another id.
+/// Part of the error for a raw topic with another id.
 const RECREATED: &str = "was deleted and recreated";
-/// What it says of an offset below what the state has.
+/// Part of the error for a committed offset below the end of the state.
 const REWOUND: &str = "the group was rewound";
-/// What it says of a raw log that does not hold what comes next.
+/// Part of the error for a gap in the raw log.
 const GAP: &str = "to accept the gap";
 
-/// More port calls than any history makes.
+/// Maximum number of port calls per history.
 const CALLS_MAX: u64 = 1_000_000;
 
-/// What is broken on purpose, to see that the audit notices.
+/// A deliberate defect that the audit must detect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sabotage {
-    /// Nothing.
+    /// No defect.
     Nothing,
-    /// The store passes off what lies ahead of the group as committed.
+    /// The store presents entries ahead of the committed offset as committed.
     StoreAhead,
-    /// The sink calls a commit a success that the broker aborted.
-    CommitUnderstood,
-    /// The state log leaves out its last block.
+    /// The sink reports success for a commit that the broker aborted.
+    FalseCommit,
+    /// The state log omits its last block.
     BlockHidden,
-    /// The store says that an identity was taken back, and keeps it.
-    ForgetUnheard,
-    /// The worker goes without one of its own rules.
+    /// The store reports that an id was forgotten, and keeps it.
+    ForgetIgnored,
+    /// The worker runs without one of its safeguards.
     Without(Safeguard),
 }
 
 impl Sabotage {
-    /// The rule that the worker goes without.
+    /// The safeguard that the worker runs without.
     pub fn without(self) -> Option<Safeguard> {
-        if let Self::Without(rule) = self { Some(rule) } else { None }
+        if let Self::Without(safeguard) = self { Some(safeguard) } else { None }
     }
 }
 
@@ -71,33 +71,33 @@ impl World for SimWorld {
     type Clock = SimClock;
 }
 
-/// Everything there is.
+/// The whole simulation.
 pub struct Universe {
     /// The cluster.
     pub cluster: RefCell<Cluster>,
-    /// The workers; a slot is borrowed while its worker runs, and empty while its process is down.
+    /// The workers. A slot is borrowed while its worker runs, and empty while its process is down.
     pub workers: Vec<RefCell<Option<SimWorker>>>,
-    /// Whether the workers are one process with one store.
+    /// Whether the workers share one process and one store.
     pub shared: bool,
-    /// What is broken on purpose.
+    /// The deliberate defect.
     pub sabotage: Sabotage,
-    /// A worker finds a raw topic of another id, until it ends.
+    /// The running worker finds a raw topic with another id.
     pub is_trial: Cell<bool>,
-    /// Identities of local state that each worker has loaded in its current turn.
+    /// Number of ids that each worker has loaded from local state in its current iteration.
     pub loaded: Vec<Cell<u64>>,
-    /// How much one of them may load in a turn.
+    /// Maximum that a worker may load per iteration.
     pub load_slice: LoadSlice,
 }
 
 impl Universe {
-    /// An empty one.
+    /// A simulation without running workers.
     pub fn new(
         cluster: Cluster,
         (workers, shared): (usize, bool),
         sabotage: Sabotage,
         max_records: usize,
     ) -> Self {
-        // One block, a few, or all that there is.
+        // One block, a few blocks, or everything.
         let ids = [1, 10, 1 << 20][max_records % 3];
         Self {
             cluster: RefCell::new(cluster),
@@ -110,7 +110,7 @@ impl Universe {
         }
     }
 
-    /// A port call of worker `me`: time passes, others may run, something may fail.
+    /// A port call of worker `me`: time passes, other workers may run, and the call may fail.
     pub fn call<T, F: FnOnce(&mut Cluster) -> Result<T, Failure>>(
         &self,
         me: usize,
@@ -122,11 +122,11 @@ impl Universe {
         cluster.calls += 1;
         tracing::trace!(worker = me, now = ?cluster.now, call = std::any::type_name::<F>(), "called");
         if cluster.dead.contains(&me) {
-            // It may wait for a deadline.
+            // The worker may be waiting for a deadline.
             cluster.advance(Duration::from_millis(10));
             return Err(injected(Fault::Crash));
         }
-        assert!(cluster.calls < CALLS_MAX, "the worker calls and calls and gets nowhere");
+        assert!(cluster.calls < CALLS_MAX, "the worker makes no progress");
         let pause = cluster.chance.rng.u64(0..3000);
         cluster.advance(Duration::from_micros(pause));
         let Some(fault) = cluster.chance.failure(exposure) else { return effect(&mut cluster) };
@@ -140,7 +140,7 @@ impl Universe {
         Err(injected(fault))
     }
 
-    /// The process of worker `me` ends; what it calls from now on has no effect.
+    /// Ends the process of worker `me`. Its calls have no effect from now on.
     pub fn crash(&self, cluster: &mut Cluster, me: usize) {
         if self.shared {
             cluster.dead.extend(0..self.workers.len());
@@ -149,9 +149,9 @@ impl Universe {
         }
     }
 
-    /// Now and then another worker runs while this one hangs in a call.
+    /// With a fault, the other workers run while this one waits in a call.
     pub fn meanwhile(&self, me: usize) {
-        let turns = {
+        let iterations = {
             let mut cluster = self.cluster.borrow_mut();
             if self.workers.len() < 2 || cluster.dead.contains(&me) {
                 return;
@@ -163,7 +163,7 @@ impl Universe {
             cluster.chance.rng.u32(1..=longest)
         };
         for other in (0..self.workers.len()).filter(|other| *other != me) {
-            for _ in 0..turns {
+            for _ in 0..iterations {
                 self.shuffle();
                 if !self.iterate(other) {
                     break;
@@ -172,7 +172,7 @@ impl Universe {
         }
     }
 
-    /// What happens to the group and the raw topic by itself.
+    /// Applies rebalances, retention and compaction.
     pub fn shuffle(&self) {
         let mut cluster = self.cluster.borrow_mut();
         let cluster = &mut *cluster;
@@ -194,7 +194,7 @@ impl Universe {
         }
     }
 
-    /// Lets a worker take a turn. False when it cannot, or ended with it.
+    /// Runs one iteration of a worker. Returns false if the worker is down or busy, or if it ended.
     pub fn iterate(&self, worker: usize) -> bool {
         let Ok(mut slot) = self.workers[worker].try_borrow_mut() else { return false };
         let Some(running) = slot.as_mut() else { return false };
@@ -214,15 +214,15 @@ impl Universe {
         false
     }
 
-    /// A worker has ended: as a crash made it, because it was fenced again and again, or wrongly.
+    /// Handles the end of a worker: after a crash, after repeated fencing, with an expected error, or wrongly.
     pub fn ended(&self, cluster: &mut Cluster, worker: usize, how: Result<(), Fatal>) {
         match &how {
-            // The process ends, and its next start begins with an empty store.
+            // The process ends, and starts with an empty store next time.
             Err(Fatal::State(what)) if !cluster.dead.contains(&worker) && what.contains(DAMAGED) => {
                 cluster.condemned.insert(if self.shared { 0 } else { worker });
             }
             Err(Fatal::State(what)) if cluster.rule > 0 && what.contains(OTHER_RULE) => {
-                cluster.refused.insert(if self.shared { 0 } else { worker });
+                cluster.other_rule.insert(if self.shared { 0 } else { worker });
             }
             Err(Fatal::Operator(what)) if what.contains(RECREATED) && self.is_trial.get() => {}
             Err(Fatal::Operator(what))
@@ -231,23 +231,23 @@ impl Universe {
                 cluster.gapped.insert(if self.shared { 0 } else { worker });
             }
             Err(Fatal::Operator(what)) if what.contains(EXPIRED) => cluster.reset_offsets(None),
-            // Local state knows of more than what the operator saw.
+            // Local state covers more than what is left in the topics.
             Err(Fatal::Operator(what)) if cluster.reset && what.contains(REWOUND) => {
                 cluster.reset_offsets(Some(covered(what)));
             }
             Err(fatal) if !cluster.dead.contains(&worker) && !matches!(fatal, Fatal::Fenced(_)) => {
-                cluster.violations.push(format!("worker {worker} gave up: {fatal}"));
+                cluster.violations.push(format!("worker {worker} failed: {fatal}"));
             }
             _ => {}
         }
         tracing::debug!(worker, ?how, "ended");
         self.crash(cluster, worker);
-        cluster.group.gone(worker);
+        cluster.group.remove(worker);
         cluster.begun.remove(&writer(worker));
     }
 }
 
-/// The partition, and the offset up to which it was committed, that a message about a rewound group names.
+/// The partition and the covered offset in the error about a rewound group.
 fn covered(what: &str) -> (usize, Offset) {
     let after = |words: &str| {
         let (_, rest) = what.split_once(words).expect(what);
@@ -264,7 +264,7 @@ pub fn writer(worker: usize) -> String {
     format!("group.sim.{worker}")
 }
 
-/// The clocks of a worker's machine; its wall clock can be wrong.
+/// The clocks of a worker's machine. The wall clock can be wrong.
 pub struct SimClock(pub Rc<Universe>, pub usize);
 
 impl Clock for SimClock {

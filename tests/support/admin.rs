@@ -1,4 +1,4 @@
-//! What tests ask of a broker beside records: topics, their settings, offsets of groups.
+//! Admin requests of tests: topics, their settings, offsets of groups.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -19,12 +19,12 @@ use super::{Isolation, Kafka, wait_until};
 const CALL_LIMIT: Duration = Duration::from_secs(30);
 
 impl Kafka {
-    /// An admin client on the direct listener; it survives restarts of the broker.
+    /// An admin client on the direct listener. It survives restarts of the broker.
     pub fn admin(&self) -> &AdminClient<DefaultClientContext> {
         self.admin.get_or_init(|| AdminClient::from_config(&self.client_config()).expect("an admin client"))
     }
 
-    /// Whether the broker answers, knows itself and has a leader for every partition.
+    /// Whether the broker responds, lists all nodes and has a leader for every partition.
     pub(super) fn serves(&self) -> bool {
         let metadata = self.admin().inner().fetch_metadata(None, Duration::from_millis(250));
         metadata.is_ok_and(|metadata| {
@@ -34,7 +34,7 @@ impl Kafka {
     }
 
     /// Creates a topic and waits until all its partitions have a leader.
-    /// In a cluster of three and more it has three replicas.
+    /// In a cluster of three or more nodes it has three replicas.
     pub fn create_topic(&self, name: &str, partitions: usize, settings: &[(&str, &str)]) {
         let count = i32::try_from(partitions).unwrap();
         let replicas = if self.nodes < 3 { 1 } else { 3 };
@@ -57,7 +57,7 @@ impl Kafka {
         self.wait_for_partitions(name, nodes.len());
     }
 
-    /// Deletes a topic and waits until the broker no longer knows it.
+    /// Deletes a topic and waits until it is removed from the metadata.
     pub fn delete_topic(&self, name: &str) {
         let results = block_on(self.admin().delete_topics(&[name], &options())).expect("delete_topics");
         assert_eq!(results, [Ok(name.to_owned())], "topic {name} could not be deleted");
@@ -73,9 +73,9 @@ impl Kafka {
         self.wait_for_partitions(name, total);
     }
 
-    /// How many partitions with a leader the topic has; 0 when it does not exist.
+    /// Number of partitions with a leader, 0 if the topic does not exist.
     pub fn partitions(&self, name: &str) -> usize {
-        // Of several nodes the client may ask one that is away.
+        // With several nodes, the client may send the request to an unavailable one.
         let all = wait_until("metadata", CALL_LIMIT * 3, || {
             self.admin().inner().fetch_metadata(None, Duration::from_secs(3)).ok()
         });
@@ -88,7 +88,7 @@ impl Kafka {
         wait_until(&what, CALL_LIMIT, || (self.partitions(name) == count).then_some(()));
     }
 
-    /// The settings in force for a topic, defaults included.
+    /// The effective settings of a topic, including defaults.
     pub fn topic_config(&self, name: &str) -> HashMap<String, String> {
         self.topic_entries(name, |_| true)
     }
@@ -102,9 +102,9 @@ impl Kafka {
         entries.filter_map(|entry| Some((entry.name, entry.value?))).collect()
     }
 
-    /// Changes settings of a topic and leaves its other ones.
+    /// Changes settings of a topic and keeps the others.
     pub fn alter_topic_config(&self, name: &str, changes: &[(&str, &str)]) {
-        // The call that librdkafka has replaces all overrides of the topic, so the present ones go along.
+        // The librdkafka call replaces all overrides of the topic, so the current ones are included.
         let mut all = self.topic_entries(name, |source| matches!(source, ConfigSource::DynamicTopic));
         all.extend(changes.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())));
         let change =
@@ -135,16 +135,16 @@ impl Kafka {
 
     /// First offset and high watermark of a partition, open transactions included.
     pub fn watermarks(&self, topic: &str, partition: i32) -> (i64, i64) {
-        // Not with the admin client: it asks as read_committed, and so gets the last stable offset.
+        // The admin client reads as read_committed, so it would return the last stable offset.
         self.log_ends(topic, partition, Isolation::Uncommitted)
     }
 
-    /// The last stable offset of a partition: the end of what `read_committed` readers see.
+    /// The last stable offset of a partition: the end for `read_committed` consumers.
     pub fn last_stable_offset(&self, topic: &str, partition: i32) -> i64 {
         self.log_ends(topic, partition, Isolation::Committed).1
     }
 
-    /// A broker that has just come back may refuse for a moment.
+    /// The bounds of a log. The request is retried, because a restarted broker may reject it at first.
     fn log_ends(&self, topic: &str, partition: i32, isolation: Isolation) -> (i64, i64) {
         let reader = self.plain_consumer("harness", isolation);
         wait_until(&format!("the ends of {topic}/{partition}"), CALL_LIMIT * 3, || {
@@ -152,7 +152,7 @@ impl Kafka {
         })
     }
 
-    /// A consumer that joins nothing: for the offsets of logs and groups.
+    /// A consumer without a subscription, for the offsets of logs and groups.
     fn plain_consumer(&self, group: &str, isolation: Isolation) -> BaseConsumer {
         let mut config = self.client_config();
         config
@@ -164,19 +164,19 @@ impl Kafka {
 
     /// The committed offset of a group with its metadata. Waits for pending transactions on it.
     pub fn committed(&self, group: &str, topic: &str, partition: i32) -> Option<(i64, String)> {
-        let mut asked = TopicPartitionList::new();
-        asked.add_partition(topic, partition);
+        let mut partitions = TopicPartitionList::new();
+        partitions.add_partition(topic, partition);
         let client = self.plain_consumer(group, Isolation::Committed);
-        // A young broker may still be loading what it knows of groups.
+        // A restarted broker may still be loading group metadata.
         let found = wait_until(&format!("the offsets of group {group}"), CALL_LIMIT, || {
-            client.committed_offsets(asked.clone(), CALL_LIMIT).ok()
+            client.committed_offsets(partitions.clone(), CALL_LIMIT).ok()
         });
         let element = &found.elements()[0];
         let Offset::Offset(offset) = element.offset() else { return None };
         Some((offset, element.metadata().to_owned()))
     }
 
-    /// Sets the committed offset of a group, once its last member has left or timed out.
+    /// Sets the committed offset of a group after its last member has left or timed out.
     pub fn commit_offset(&self, group: &str, topic: &str, partition: i32, offset: i64) {
         let mut offsets = TopicPartitionList::new();
         offsets.add_partition_offset(topic, partition, Offset::Offset(offset)).unwrap();
@@ -186,7 +186,7 @@ impl Kafka {
         });
     }
 
-    /// Deletes a group with its offsets, once its last member has left or timed out.
+    /// Deletes a group and its offsets after its last member has left or timed out.
     pub fn delete_group(&self, group: &str) {
         wait_until(&format!("group {group} to be deleted"), CALL_LIMIT, || {
             let results = block_on(self.admin().delete_groups(&[group], &options())).expect("delete_groups");
@@ -194,7 +194,7 @@ impl Kafka {
         });
     }
 
-    /// Fences whoever uses this transactional id, and aborts its open transaction.
+    /// Fences the producer with this transactional id, and aborts its open transaction.
     pub fn fence(&self, transactional_id: &str) {
         let producer: BaseProducer =
             self.client_config().set("transactional.id", transactional_id).create().expect("a producer");

@@ -1,11 +1,11 @@
-//! Child processes that cannot outlive the test process, however it ends.
+//! Child processes that cannot outlive the test process, even if it is killed.
 //!
-//! `setpriv --pdeathsig` asks the kernel to kill the child when its parent dies. For the kernel the parent is
-//! the *thread* that started the child, and cargo's test threads end with their test. So every child is
-//! started by one thread that lives as long as the process.
+//! `setpriv --pdeathsig` makes the kernel kill the child when its parent ends. For the kernel, the parent is
+//! the *thread* that started the child, and cargo's test threads end with their test. So one thread, which
+//! lives as long as the process, starts every child.
 //!
-//! A parent that dies before `setpriv` has asked is not noticed. So a shell looks once more, after the asking,
-//! whether its parent is still the one it should be, and only then becomes the program.
+//! If the parent ends before `setpriv` runs, the kernel does not kill the child. So a shell checks after `setpriv`
+//! whether its parent is still the expected process, and only then executes the program.
 
 use std::io;
 use std::process::{Child, Command};
@@ -15,7 +15,7 @@ use std::thread;
 
 type Order = (Command, Sender<io::Result<Child>>);
 
-/// A command whose process is killed when this process dies. Start it with [`spawn`].
+/// A command whose process is killed when this process ends. Start it with [`spawn`].
 pub fn tied(program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "--", "sh", "-c", r#"[ "$PPID" = "$0" ] && exec "$@""#]);
@@ -30,7 +30,7 @@ pub fn spawn(command: Command) -> Child {
         let (orders, inbox) = channel::<Order>();
         thread::spawn(move || {
             for (mut command, reply) in inbox {
-                reply.send(command.spawn()).expect("the asking test waits for its child");
+                reply.send(command.spawn()).expect("the test waits for its child");
             }
         });
         orders
@@ -38,7 +38,7 @@ pub fn spawn(command: Command) -> Child {
     let (reply, answer) = channel();
     let shown = format!("{command:?}");
     starter.send((command, reply)).expect("the starter thread lives as long as the process");
-    let child = answer.recv().expect("the starter thread answers");
+    let child = answer.recv().expect("a reply of the starter thread");
     child.unwrap_or_else(|error| {
         panic!("cannot start {shown}: {error}; is util-linux's setpriv installed? Run scripts/setup")
     })

@@ -1,4 +1,4 @@
-//! The real binary as a process: started, watched over HTTP, killed.
+//! The real binary as a process: start, HTTP requests, signals.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::{child, ports::free_port, wait_until};
 
-/// How to start a sidecar.
+/// The start parameters of a sidecar.
 #[derive(Clone, Debug)]
 pub struct Sidecar {
     pub bootstrap: String,
@@ -21,7 +21,7 @@ pub struct Sidecar {
     pub environment: Vec<(String, String)>,
     pub workers: usize,
     pub config: Option<PathBuf>,
-    /// No file that it writes may become longer.
+    /// Maximum size of each file that it writes.
     pub file_limit: Option<u64>,
 }
 
@@ -47,13 +47,13 @@ impl Sidecar {
         }
     }
 
-    /// The same with one more environment variable.
+    /// Adds an environment variable.
     pub fn with(mut self, key: &str, value: &str) -> Self {
         self.environment.push((key.to_owned(), value.to_owned()));
         self
     }
 
-    /// The same with a configuration file of this text.
+    /// Adds a configuration file with this text.
     pub fn with_file(mut self, text: &str) -> Self {
         let path = self.state_dir.with_extension("toml");
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -62,7 +62,7 @@ impl Sidecar {
         self
     }
 
-    /// The same, refused by the kernel to write files longer than so many bytes.
+    /// Makes writes fail that would extend a file beyond this number of bytes.
     pub fn with_file_limit(mut self, bytes: u64) -> Self {
         self.file_limit = Some(bytes);
         self
@@ -79,7 +79,7 @@ impl Sidecar {
         let program = env!("CARGO_BIN_EXE_dedupd");
         let mut command = child::tied(if self.file_limit.is_some() { "sh" } else { program });
         if let Some(bytes) = self.file_limit {
-            // Without the signal the write fails as on a full disk. In units of 512 bytes.
+            // With the signal ignored, the write fails as on a full disk. The unit is 512 bytes.
             let limited = format!("trap '' XFSZ; ulimit -f {}; exec \"$@\"", bytes / 512);
             command.args(["-c", &limited, "sh", program]);
         }
@@ -103,13 +103,13 @@ impl Sidecar {
     }
 }
 
-/// A running sidecar; killed when dropped.
+/// A running sidecar. It is killed when dropped.
 pub struct Running {
     child: Mutex<Child>,
     pub port: u16,
-    /// Of all its starts.
+    /// The log of all its starts.
     pub log: PathBuf,
-    /// Length of the log when this start began.
+    /// Length of the log at this start.
     before: u64,
 }
 
@@ -118,7 +118,7 @@ impl Running {
         self.child.lock().unwrap().id()
     }
 
-    /// Ends it as `kill -9` does.
+    /// Kills the process, as `kill -9` does.
     pub fn kill9(&self) {
         let mut child = self.child.lock().unwrap();
         child.kill().ok();
@@ -129,7 +129,7 @@ impl Running {
         child::signal(self.pid(), name);
     }
 
-    /// Whether and how it ended.
+    /// The exit status, if it has ended.
     pub fn ended(&self) -> Option<ExitStatus> {
         self.child.lock().unwrap().try_wait().unwrap()
     }
@@ -139,7 +139,7 @@ impl Running {
         wait_until(&format!("the end of {}", self.log.display()), limit, || self.ended())
     }
 
-    /// How it ended; `None` when it did not within the limit.
+    /// The exit status, or `None` if it did not end within the limit.
     pub fn wait_within(&self, limit: Duration) -> Option<ExitStatus> {
         let start = dedupd::clock::monotonic();
         while start.elapsed() < limit {
@@ -157,19 +157,19 @@ impl Running {
         self.wait(Duration::from_secs(15)).code()
     }
 
-    /// What it wrote to its log since this start.
+    /// The log since this start.
     pub fn text(&self) -> String {
         let bytes = std::fs::read(&self.log).unwrap_or_default();
         let before = usize::try_from(self.before).unwrap().min(bytes.len());
         String::from_utf8_lossy(&bytes[before..]).into_owned()
     }
 
-    /// A page of its HTTP endpoint with the status line; `None` while nobody answers.
+    /// A page of its HTTP endpoint with the status line, `None` without a response.
     pub fn get(&self, path: &str) -> Option<String> {
         self.request("GET", path, &[], "", Duration::from_secs(2))
     }
 
-    /// What it answers to a request, with the status line; `None` when nobody answers in time.
+    /// The response to a request with the status line, `None` without a response in time.
     pub fn request(
         &self,
         method: &str,
@@ -196,28 +196,28 @@ impl Running {
         self.get("/readyz").is_some_and(|page| page.starts_with("HTTP/1.1 200"))
     }
 
-    /// Waits until it is ready; shows its log when it does not become so.
+    /// Waits until it is ready. Otherwise panics with its log.
     pub fn wait_ready(&self, limit: Duration) {
         let start = dedupd::clock::monotonic();
         while !self.is_ready() {
-            let waits = self.ended().is_none() && start.elapsed() < limit;
-            assert!(waits, "{} is not ready:\n{}", self.log.display(), self.text());
+            let in_time = self.ended().is_none() && start.elapsed() < limit;
+            assert!(in_time, "{} is not ready:\n{}", self.log.display(), self.text());
             std::thread::sleep(Duration::from_millis(20));
         }
     }
 
-    /// Waits until it runs so many partitions.
+    /// Waits until it runs this number of partitions.
     pub fn wait_running(&self, partitions: usize, limit: Duration) {
         let start = dedupd::clock::monotonic();
         let count = || self.metric("dedupd_partitions{state=\"running\"}");
         while count() != Some(partitions as f64) {
-            let waits = self.ended().is_none() && start.elapsed() < limit;
-            assert!(waits, "{} does not run {partitions} partitions:\n{}", self.log.display(), self.text());
+            let in_time = self.ended().is_none() && start.elapsed() < limit;
+            assert!(in_time, "{} does not run {partitions} partitions:\n{}", self.log.display(), self.text());
             std::thread::sleep(Duration::from_millis(20));
         }
     }
 
-    /// How many records had this outcome, by the metrics page.
+    /// Number of records with this outcome, from the metrics page.
     pub fn outcome(&self, outcome: &str) -> u64 {
         let name = format!("dedupd_records_total{{outcome=\"{outcome}\"}}");
         let page = self.get("/metrics").expect("the metrics page");

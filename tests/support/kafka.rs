@@ -1,4 +1,4 @@
-//! One real Apache Kafka broker as a child process, with the ways to hurt it.
+//! A real Apache Kafka broker as a child process that can be killed, stopped and frozen.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -22,47 +22,47 @@ const START_LIMIT: Duration = Duration::from_mins(1);
 const STOP_LIMIT: Duration = Duration::from_secs(30);
 const CLUSTER_ID: &str = "MkU3OEVBNTcwNTJENDM2Qg";
 const SETTINGS: &str = include_str!("../../scripts/kafka/server.properties");
-/// Starts half a second sooner, and leaves more of a small machine to the test.
+/// Starts half a second earlier, and leaves more CPU time to the test.
 const QUICK_JIT: &str = "-XX:TieredStopAtLevel=1";
-/// Not settings of the broker, but what is added to some.
-const LISTEN: &str = "further listeners";
-const SPEAK: &str = "their protocols";
-/// Nodes of a cluster share a machine.
+/// Pseudo settings whose values are appended to broker settings.
+const LISTENERS: &str = "further listeners";
+const PROTOCOLS: &str = "their protocols";
+/// The nodes of a cluster share a machine.
 const HEAP_OF_ONE: &str = "-Xmx1g";
 const HEAP_OF_SEVERAL: &str = "-Xmx512m";
-/// What a server gets: slower to warm up, faster afterwards. For measurements.
+/// The JVM's default: slower to warm up, faster afterwards. For measurements.
 const FULL_JIT: &str = "-XX:+TieredCompilation";
 
 /// A single-node broker on 127.0.0.1 with its own ports and log directory.
 ///
-/// Dropped: killed, its directory removed (kept and named when the test panics). The process never outlives
-/// the test process. Directories of dead test processes are removed by the next start.
+/// A drop kills it and removes its directory, which is kept and printed if the test panics. The process never
+/// outlives the test process. The next start removes directories of test processes that have ended.
 pub struct Kafka {
     dir: PathBuf,
     jit: &'static str,
     bootstrap: String,
-    /// Of this node, where `bootstrap` may name several.
+    /// The address of this node. `bootstrap` may contain several.
     pub(super) address: String,
     proxied: Proxied,
     controller: u16,
-    /// How many nodes the cluster has, this one included, when it was started.
+    /// Number of nodes in the cluster, including this one, at its start.
     pub(super) nodes: usize,
     child: Mutex<Option<Child>>,
     pub(super) admin: OnceLock<AdminClient<DefaultClientContext>>,
     started_in: Duration,
 }
 
-/// Where a node stands in its cluster.
+/// The role of a node in its cluster.
 #[derive(Clone, Copy)]
 struct Place {
-    /// The port of its own controller, or of that of the first node.
+    /// The port of its own controller, or of the first node's controller.
     controller: u16,
     controls: bool,
-    /// How many nodes the cluster has.
+    /// Number of nodes in the cluster.
     nodes: usize,
 }
 
-/// The second listener: the broker listens on `upstream` and tells its clients to come to `advertised`.
+/// The second listener: the broker listens on `upstream` and advertises `advertised` to clients.
 struct Proxied {
     upstream: u16,
     advertised: u16,
@@ -74,28 +74,29 @@ impl Kafka {
         Kafka::start_with(&[])
     }
 
-    /// The same with other or further broker settings.
+    /// A broker with other or further settings.
     pub fn start_with(overrides: &[(&str, &str)]) -> Kafka {
         Kafka::launch(QUICK_JIT, overrides)
     }
 
-    /// The same with further listeners, each a name, its port, and the protocol it speaks.
+    /// A broker with further listeners, each with a name, a port and a protocol.
     pub fn start_listening(listeners: &[(&str, u16, &str)], overrides: &[(&str, &str)]) -> Kafka {
-        let (mut at, mut speaks) = (String::new(), String::new());
+        let (mut addresses, mut protocols) = (String::new(), String::new());
         for (name, port, protocol) in listeners {
-            write!(at, ",{name}://127.0.0.1:{port}").unwrap();
-            write!(speaks, ",{name}:{protocol}").unwrap();
+            write!(addresses, ",{name}://127.0.0.1:{port}").unwrap();
+            write!(protocols, ",{name}:{protocol}").unwrap();
         }
-        let further = [&[(LISTEN, at.as_str()), (SPEAK, speaks.as_str())], overrides].concat();
+        let further =
+            [&[(LISTENERS, addresses.as_str()), (PROTOCOLS, protocols.as_str())], overrides].concat();
         Kafka::launch(QUICK_JIT, &further)
     }
 
-    /// With the JVM's full compiler: for figures, not for tests.
+    /// A broker with the JVM's full compiler, for benchmarks.
     pub fn start_for_bench(overrides: &[(&str, &str)]) -> Kafka {
         Kafka::launch(FULL_JIT, overrides)
     }
 
-    /// A second broker of this one's cluster, node 2, without a controller of its own.
+    /// A second broker in this cluster: node 2, without its own controller.
     pub fn second(&self) -> Kafka {
         let overrides = [("process.roles", "broker"), ("node.id", "2")];
         let place = || Place { controller: self.controller, controls: false, nodes: 2 };
@@ -121,7 +122,7 @@ impl Kafka {
             node.spawn();
         }
         for node in &nodes {
-            node.wait_serving().unwrap_or_else(|log| panic!("Kafka did not come up:\n{log}"));
+            node.wait_serving().unwrap_or_else(|log| panic!("Kafka did not start:\n{log}"));
         }
         nodes
     }
@@ -131,7 +132,7 @@ impl Kafka {
     }
 
     fn launch_at(place: impl Fn() -> Place, jit: &'static str, overrides: &[(&str, &str)]) -> Kafka {
-        // A free port can be taken by somebody else before the broker has it: then once more with others.
+        // Another process can take a free port before the broker binds it. Then the start is retried with other ports.
         for _ in 0..2 {
             let mut broker = Kafka::prepare(place(), jit, overrides);
             match broker.run() {
@@ -140,13 +141,13 @@ impl Kafka {
                     return broker;
                 }
                 Err(log) if log.contains("Address already in use") => {}
-                Err(log) => panic!("Kafka did not come up. The end of its log:\n{log}"),
+                Err(log) => panic!("Kafka did not start. The end of its log:\n{log}"),
             }
         }
-        panic!("Kafka found its ports taken, twice")
+        panic!("the ports of Kafka were in use twice")
     }
 
-    /// Makes the directory, writes the settings, formats the storage.
+    /// Creates the directory, writes the settings, formats the storage.
     fn prepare(place: Place, jit: &'static str, overrides: &[(&str, &str)]) -> Kafka {
         let dir = fresh_dir();
         let (direct, controller) = (free_port(), place.controller);
@@ -154,17 +155,17 @@ impl Kafka {
             if place.controls { format!("CONTROLLER://127.0.0.1:{controller},") } else { String::new() };
         let proxied = Proxied { upstream: free_port(), advertised: free_port() };
         let further = |key: &str| overrides.iter().find(|(k, _)| *k == key).map_or("", |(_, value)| *value);
-        let listen = further(LISTEN);
+        let listen = further(LISTENERS);
         let mut settings = format!(
             "{SETTINGS}{}\nlisteners={own}DIRECT://127.0.0.1:{direct},PROXIED://127.0.0.1:{}{listen}\n\
              advertised.listeners=DIRECT://127.0.0.1:{direct},PROXIED://127.0.0.1:{}{listen}\n\
              controller.quorum.voters=1@127.0.0.1:{controller}\nlog.dirs={}\n",
-            protocols(further(SPEAK)),
+            protocols(further(PROTOCOLS)),
             proxied.upstream,
             proxied.advertised,
             dir.join("logs").display(),
         );
-        for (key, value) in overrides.iter().filter(|(key, _)| ![LISTEN, SPEAK].contains(key)) {
+        for (key, value) in overrides.iter().filter(|(key, _)| ![LISTENERS, PROTOCOLS].contains(key)) {
             writeln!(settings, "{key}={value}").unwrap();
         }
         let file = dir.join("server.properties");
@@ -186,7 +187,7 @@ impl Kafka {
         broker
     }
 
-    /// Starts the process and waits until it serves; else the end of its log.
+    /// Starts the process and waits until it serves requests. Otherwise returns the end of its log.
     fn run(&self) -> Result<Duration, String> {
         let start = monotonic();
         self.spawn();
@@ -207,7 +208,7 @@ impl Kafka {
         *self.child.lock().unwrap() = Some(child::spawn(java));
     }
 
-    /// Waits until all nodes are there and every partition has a leader.
+    /// Waits until all nodes are running and every partition has a leader.
     pub fn wait_serving(&self) -> Result<(), String> {
         let start = monotonic();
         while !self.serves() {
@@ -218,7 +219,7 @@ impl Kafka {
         Ok(())
     }
 
-    /// Kills the process at once, as `kill -9` does.
+    /// Kills the process, as `kill -9` does.
     pub fn kill9(&self) {
         if let Some(mut child) = self.child.lock().unwrap().take() {
             child.kill().expect("the broker can be killed");
@@ -226,20 +227,20 @@ impl Kafka {
         }
     }
 
-    /// Starts it again (killing it first if need be) on the same directory and ports; waits until it serves
-    /// and every partition has a leader. How long that took.
+    /// Restarts it on the same directory and ports. Kills it first if it is running. Waits until it serves requests
+    /// and every partition has a leader, and returns the duration.
     pub fn restart(&self) -> Duration {
         self.kill9();
-        self.run().unwrap_or_else(|log| panic!("Kafka did not come up again. The end of its log:\n{log}"))
+        self.run().unwrap_or_else(|log| panic!("Kafka did not restart. The end of its log:\n{log}"))
     }
 
-    /// The same without waiting for anything.
+    /// Restarts it without waiting.
     pub fn restart_unawaited(&self) {
         self.kill9();
         self.spawn();
     }
 
-    /// Asks it to stop (SIGTERM) and waits until it has.
+    /// Sends SIGTERM and waits until it has ended.
     pub fn stop(&self) {
         let Some(pid) = self.pid() else { return };
         child::signal(pid, "TERM");
@@ -247,22 +248,22 @@ impl Kafka {
         self.child.lock().unwrap().take();
     }
 
-    /// Freezes the process: connections stay, nothing answers.
+    /// Freezes the process: connections stay open, and it does not respond.
     pub fn sigstop(&self) {
         child::signal(self.pid().expect("a running broker"), "STOP");
     }
 
-    /// Lets it go on.
+    /// Continues the process.
     pub fn sigcont(&self) {
         child::signal(self.pid().expect("a running broker"), "CONT");
     }
 
-    /// Whether the process is not there, by a kill or by itself.
+    /// Whether the process has ended, by a kill or by itself.
     pub fn has_exited(&self) -> bool {
         self.child.lock().unwrap().as_mut().is_none_or(|child| child.try_wait().unwrap().is_some())
     }
 
-    /// The process id, while there is one.
+    /// The process id, while it is running.
     pub fn pid(&self) -> Option<u32> {
         self.child.lock().unwrap().as_ref().map(Child::id)
     }
@@ -272,13 +273,13 @@ impl Kafka {
         &self.bootstrap
     }
 
-    /// Opens the proxy in front of the second listener; its clients use [`Proxy::bootstrap`].
-    /// One at a time: there is one advertised port.
+    /// Starts the proxy in front of the second listener. Its clients use [`Proxy::bootstrap`]. Only one proxy at a
+    /// time is possible, because there is one advertised port.
     pub fn proxy(&self) -> Proxy {
         Proxy::start(self.proxied.advertised, self.proxied.upstream)
     }
 
-    /// A client configuration that finds the broker directly.
+    /// A client configuration for the direct listener.
     pub fn client_config(&self) -> ClientConfig {
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", &self.bootstrap);
@@ -286,12 +287,12 @@ impl Kafka {
         config
     }
 
-    /// From starting the process to serving (the storage was formatted before).
+    /// Time from the start of the process until it served requests, without formatting the storage.
     pub fn started_in(&self) -> Duration {
         self.started_in
     }
 
-    /// Where the broker keeps everything.
+    /// The directory of the broker.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -300,7 +301,7 @@ impl Kafka {
         self.dir.join("broker.log")
     }
 
-    /// The whole log of the broker, over all restarts.
+    /// The log of the broker since its first start.
     pub fn log(&self) -> String {
         String::from_utf8_lossy(&fs::read(self.log_file()).unwrap_or_default()).into_owned()
     }
@@ -323,15 +324,15 @@ impl Drop for Kafka {
     }
 }
 
-/// The line that says what each listener speaks, when there are more than in [`SETTINGS`].
+/// The line with the protocol of each listener, if there are more listeners than in [`SETTINGS`].
 fn protocols(further: &str) -> String {
     let key = "listener.security.protocol.map=";
     let known = SETTINGS.lines().find(|line| line.starts_with(key)).unwrap();
     if further.is_empty() { String::new() } else { format!("\n{known}{further}") }
 }
 
-/// Runs one of Kafka's own tools by its class, for example `org.apache.kafka.tools.TransactionsCommand`;
-/// its output. Panics when it fails. A JVM each: half a second and more.
+/// Runs one of Kafka's own tools by its class, for example `org.apache.kafka.tools.TransactionsCommand`, and
+/// returns its output. Panics if it fails. Each call starts a JVM, which takes at least half a second.
 pub fn tool(class: &str, arguments: &[&str]) -> String {
     let mut java = child::tied("java");
     java.args([QUICK_JIT, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", &class_path(), class])
@@ -346,7 +347,7 @@ pub fn tool(class: &str, arguments: &[&str]) -> String {
     text
 }
 
-/// The jars, or a panic that says how to get them.
+/// The class path of the jars. Panics with the setup command if they are missing.
 fn class_path() -> String {
     let home = env::var_os("DEDUPD_KAFKA_HOME").map_or_else(
         || Path::new(env!("CARGO_MANIFEST_DIR")).join(".kafka").join(pinned_version()),
@@ -361,14 +362,14 @@ fn class_path() -> String {
     libs.join("*").to_str().expect("a path in UTF-8").to_owned()
 }
 
-/// The version of `scripts/kafka/pom.xml`, the only place that states it.
+/// The version in `scripts/kafka/pom.xml`, the only place that contains it.
 fn pinned_version() -> &'static str {
     let pom = include_str!("../../scripts/kafka/pom.xml");
     let after = pom.split_once("<kafka.version>").expect("a version in pom.xml").1;
     after.split_once('<').expect("a closed element in pom.xml").0
 }
 
-/// A new directory under cargo's own for tests, after sweeping those of test processes that are gone.
+/// A new directory in cargo's directory for tests. The first call removes those of test processes that have ended.
 fn fresh_dir() -> PathBuf {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let root = Path::new(env!("CARGO_TARGET_TMPDIR"));
@@ -378,7 +379,7 @@ fn fresh_dir() -> PathBuf {
             let name = entry.file_name().to_string_lossy().into_owned();
             let owner = name.strip_prefix("kafka-").and_then(|rest| rest.split('-').next());
             if owner.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
-                fs::remove_dir_all(entry.path()).ok(); // two test processes may sweep the same one
+                fs::remove_dir_all(entry.path()).ok(); // two test processes may remove the same one
             }
         }
     }

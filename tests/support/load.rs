@@ -12,11 +12,11 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 
 use super::wait_until;
 
-/// The share of records that repeat an earlier id of their partition, and how many ids back at most.
+/// The share of records that repeat an earlier id of their partition, and the maximum distance in ids.
 const REPEATS: f64 = 0.3;
-const REACH: usize = 5_000;
+const DISTANCE_MAX: usize = 5_000;
 
-/// A producer at work.
+/// A running producer.
 pub struct Load {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -31,12 +31,12 @@ struct Shared {
 
 impl Load {
     pub(super) fn start(config: &ClientConfig, topic: &str, partitions: usize, rate: u64) -> Self {
-        // One load after another writes other ids.
+        // Successive loads write different ids.
         static LOADS: AtomicU64 = AtomicU64::new(7);
         Self::seeded(config, topic, partitions, rate, LOADS.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// About `rate` records a second, with the ids of this seed.
+    /// Produces about `rate` records per second, with the ids of this seed.
     pub fn seeded(config: &ClientConfig, topic: &str, partitions: usize, rate: u64, seed: u64) -> Self {
         let shared = Arc::new(Shared::default());
         let mut writer = Writer {
@@ -45,8 +45,8 @@ impl Load {
             random: fastrand::Rng::with_seed(seed),
             ids: vec![Vec::new(); partitions],
         };
-        let told = Arc::clone(&shared);
-        let thread = std::thread::spawn(move || writer.run(rate, &told));
+        let writer_shared = Arc::clone(&shared);
+        let thread = std::thread::spawn(move || writer.run(rate, &writer_shared));
         Load { shared, thread: Some(thread) }
     }
 
@@ -54,15 +54,17 @@ impl Load {
         self.shared.sent.load(Ordering::Relaxed)
     }
 
-    /// Writes nothing for as long as it is held.
+    /// Pauses or resumes the load.
     pub fn hold(&self, held: bool) {
         self.shared.held.store(held, Ordering::Relaxed);
     }
 
-    /// Waits until so many records more were sent.
+    /// Waits until this number of further records is sent.
     pub fn more(&self, records: u64) {
         let target = self.sent() + records;
-        wait_until("the load to go on", Duration::from_mins(1), || (self.sent() >= target).then_some(()));
+        wait_until("the load to send more records", Duration::from_mins(1), || {
+            (self.sent() >= target).then_some(())
+        });
     }
 
     /// Stops and waits until everything is acknowledged.
@@ -109,7 +111,7 @@ impl Writer {
         let partition = self.random.usize(..self.ids.len());
         let known = &mut self.ids[partition];
         let id = if !known.is_empty() && self.random.f64() < REPEATS {
-            known[known.len() - 1 - self.random.usize(..known.len().min(REACH))].clone()
+            known[known.len() - 1 - self.random.usize(..known.len().min(DISTANCE_MAX))].clone()
         } else {
             known.push(format!("{:032x}", self.random.u128(..)));
             known[known.len() - 1].clone()

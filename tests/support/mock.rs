@@ -1,7 +1,7 @@
-//! librdkafka's embedded broker, and what makes it useful: injected errors, outages, quick groups.
+//! librdkafka's embedded broker with injected errors, outages and short rebalances.
 //!
-//! It has no transactions: it answers the whole protocol, but aborted records stay visible, transactional
-//! offsets are not stored, and nobody is ever fenced. What a test may claim here is what the *client* does.
+//! It does not support transactions: it answers the whole protocol, but aborted records stay visible,
+//! transactional offsets are not stored, and producers are never fenced. Tests on it check only the *client*.
 
 use std::time::Duration;
 
@@ -18,18 +18,18 @@ pub const STATE: &str = "state";
 pub const DEAD: &str = "dead";
 pub const GROUP: &str = "group";
 
-/// A cluster of one broker in this process. It lives inside a client that does nothing else.
+/// A cluster of one broker in this process. It is part of a client that has no other purpose.
 pub struct Mock {
     holder: BaseProducer,
 }
 
 impl Mock {
-    /// A broker with the four topics, each of so many partitions.
+    /// A broker with the four topics, each with this number of partitions.
     pub fn start(partitions: i32) -> Self {
         Self::of(1, partitions)
     }
 
-    /// Two brokers: the second one has nothing but the group.
+    /// Two brokers. The second one is only the group coordinator.
     pub fn with_group_apart(partitions: i32) -> Self {
         let mock = Self::of(2, partitions);
         for (topic, partition) in
@@ -41,13 +41,13 @@ impl Mock {
         mock
     }
 
-    /// The first broker coordinates this producer.
+    /// Makes the first broker the coordinator of this producer.
     pub fn coordinates(&self, transactional_id: &str) {
         let producer = MockCoordinator::Transaction(transactional_id.to_owned());
         self.cluster().coordinator(producer, 1).expect("a coordinator");
     }
 
-    /// The group's coordinator is away.
+    /// Stops the group coordinator.
     pub fn second_down(&self) {
         self.cluster().broker_down(2).expect("the broker goes down");
     }
@@ -66,7 +66,7 @@ impl Mock {
     }
 
     fn cluster(&self) -> MockCluster<'_, DefaultProducerContext> {
-        self.holder.client().mock_cluster().expect("the client was made with a mock cluster")
+        self.holder.client().mock_cluster().expect("the client has a mock cluster")
     }
 
     pub fn create_topic(&self, topic: &str, partitions: i32) {
@@ -77,7 +77,7 @@ impl Mock {
         self.cluster().bootstrap_servers()
     }
 
-    /// Answers the next requests of this kind with these errors, one each.
+    /// Answers the next requests of this type with these errors, one each.
     pub fn inject(&self, api: RDKafkaApiKey, errors: &[RDKafkaErrorCode]) {
         let errors: Vec<RDKafkaRespErr> = errors
             .iter()
@@ -86,22 +86,22 @@ impl Mock {
         self.cluster().request_errors(api, &errors);
     }
 
-    /// Takes back what [`Mock::inject`] left unused.
+    /// Removes unused errors of [`Mock::inject`].
     pub fn clear(&self, api: RDKafkaApiKey) {
         self.cluster().clear_request_errors(api);
     }
 
-    /// Closes all connections and takes no new ones.
+    /// Closes all connections and rejects new ones.
     pub fn down(&self) {
         self.cluster().broker_down(-1).expect("the broker goes down");
     }
 
-    /// Takes connections again.
+    /// Accepts connections again.
     pub fn up(&self) {
         self.cluster().broker_up(-1).expect("the broker comes up");
     }
 
-    /// Lets every answer take so long.
+    /// Sets the round-trip time.
     pub fn slow(&self, round_trip: Duration) {
         self.cluster().broker_round_trip_time(-1, round_trip).expect("a slower broker");
     }
@@ -113,7 +113,7 @@ impl Mock {
         config
     }
 
-    /// Settings of a worker named `name`. Sessions are short: a round of joining lasts a second less.
+    /// Settings of a worker named `name`. The session timeout is short, which shortens a join round by a second.
     pub fn settings(&self, name: &str) -> Settings {
         Settings {
             bootstrap_servers: self.bootstrap(),

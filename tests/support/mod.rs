@@ -1,6 +1,6 @@
-//! What the integration tests stand on: a real Apache Kafka, a proxy that spoils chosen answers, readers.
+//! Support for integration tests: a real Apache Kafka, a proxy that drops or delays requests and responses, readers.
 //!
-//! A test that needs a broker fails when there is none; it never skips. `scripts/setup` installs it.
+//! A test that requires a broker fails if none is installed, and is never skipped. `scripts/setup` installs it.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -8,7 +8,7 @@
     reason = "a test fails by panicking"
 )]
 #![allow(dead_code, unused_imports, reason = "each test binary uses its own part")]
-#![allow(missing_docs, reason = "tests have no readers of docs pages")]
+#![allow(missing_docs, reason = "tests have no published docs")]
 
 pub mod admin;
 pub mod child;
@@ -42,14 +42,14 @@ pub use secured::Secured;
 pub use send::{Draft, Stamp};
 pub use traces::Traces;
 
-/// One broker for all tests of a test binary. It dies with the process (see [`child`]).
+/// One broker for all tests of a test binary. It ends with the process (see [`child`]).
 pub fn shared_kafka() -> &'static Kafka {
     static SHARED: OnceLock<Kafka> = OnceLock::new();
     SHARED.get_or_init(Kafka::start)
 }
 
-/// Asks `probe` until it answers, at most `limit` long; then panics naming `what`.
-/// For states that can only be asked for, never awaited.
+/// Calls `probe` until it returns a value. Panics with `what` after `limit`.
+/// For states that can only be polled.
 pub fn wait_until<T>(what: &str, limit: Duration, mut probe: impl FnMut() -> Option<T>) -> T {
     let start = monotonic();
     loop {
@@ -61,7 +61,7 @@ pub fn wait_until<T>(what: &str, limit: Duration, mut probe: impl FnMut() -> Opt
     }
 }
 
-/// The wall clock, ms since the epoch.
+/// The wall clock, in epoch milliseconds.
 pub fn now_ms() -> i64 {
     dedupd::clock::wall_ms()
 }

@@ -1,4 +1,4 @@
-//! A raw topic under load, and the independent proof of what arrived in the clean one.
+//! A raw topic under load, and an independent audit of the clean topic.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
@@ -13,7 +13,7 @@ pub struct Pipe<'k> {
     pub dir: tempfile::TempDir,
 }
 
-/// What an audit found; everything must be empty.
+/// The result of an audit. All violations must be 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
     pub lost: usize,
@@ -21,14 +21,14 @@ pub struct Findings {
     pub out_of_order: usize,
     pub altered: usize,
     pub phantom: usize,
-    /// Records in raw, and how many of them repeat an id: a run without duplicates proves nothing.
+    /// Number of raw records, and of those that repeat an id: a run without duplicates proves nothing.
     pub raw: usize,
     pub repeats: usize,
     pub first: Option<String>,
 }
 
 impl Findings {
-    /// Those of another partition as well.
+    /// Adds the findings of another partition.
     pub fn add(&mut self, other: Findings) {
         self.lost += other.lost;
         self.duplicated += other.duplicated;
@@ -50,7 +50,7 @@ impl<'k> Pipe<'k> {
         Self::with_raw(kafka, name, |raw| kafka.create_topic(raw, partitions, &[]))
     }
 
-    /// Of a cluster of several nodes: the raw topic on the first.
+    /// A pipe whose raw topic is on the first node of a cluster.
     pub fn on_first_node(kafka: &'k Kafka, name: &str, partitions: usize) -> Self {
         Self::with_raw(kafka, name, |raw| kafka.create_topic_on(raw, &vec![1; partitions]))
     }
@@ -59,7 +59,7 @@ impl<'k> Pipe<'k> {
         let (raw, clean) = (format!("{name}.raw"), format!("{name}.clean"));
         create(&raw);
         let mut dir = tempfile::tempdir().unwrap();
-        // Kept for reading when a test is looked into.
+        // Kept for the analysis of a test.
         dir.disable_cleanup(std::env::var_os("DEDUPD_KEEP").is_some());
         Self { kafka, raw, clean, dir }
     }
@@ -72,14 +72,14 @@ impl<'k> Pipe<'k> {
         super::Sidecar::new(self.kafka.bootstrap(), &self.raw, &self.clean, instance, self.dir.path())
     }
 
-    /// Starts a producer that writes about `rate` records a second until it is stopped, 30 % of them repeats.
+    /// Starts a producer that writes about `rate` records per second until it is stopped, 30 % of them repeats.
     pub fn load(&self, partitions: usize, rate: u64) -> Load {
         let mut config = self.kafka.client_config();
         config.set("enable.idempotence", "true").set("linger.ms", "5");
         Load::start(&config, &self.raw, partitions, rate)
     }
 
-    /// Waits until the group has committed everything that raw holds.
+    /// Waits until the committed offsets are at the ends of raw.
     pub fn wait_caught_up(&self, partitions: usize, limit: Duration) {
         let what = format!("{} to be processed (logs so far in {})", self.raw, self.dir.path().display());
         wait_until(&what, limit, || {
@@ -104,14 +104,14 @@ impl<'k> Pipe<'k> {
         assert_eq!(running.stop(), Some(0), "{}", running.text());
     }
 
-    /// Compares clean with the first occurrence of each id in raw, by code of its own.
+    /// Compares clean with the first occurrence of each id in raw. Shares no code with dedupd.
     pub fn audit(&self) -> Findings {
         let raw = self.kafka.records(&self.raw, Isolation::Committed);
         let clean = self.kafka.records(&self.clean, Isolation::Committed);
         compare(&raw, &clean)
     }
 
-    /// Stops the sidecar cleanly, then audits; shows its log when something is wrong.
+    /// Stops the sidecar cleanly, then audits. Prints the path of its log after an error or violation.
     pub fn audit_after(&self, running: &super::Running) -> Findings {
         let code = running.stop();
         let findings = self.audit();
@@ -121,11 +121,11 @@ impl<'k> Pipe<'k> {
         findings
     }
 
-    /// Audits, and fails with everything known when something is wrong.
+    /// Audits, and panics with all findings after a violation.
     pub fn assert_exactly_once(&self) -> Findings {
         let findings = self.audit();
         assert!(findings.is_clean(), "{findings:#?}\nlogs in {}", self.keep_logs());
-        assert!(findings.repeats > 0, "no duplicates were there to drop: {findings:?}");
+        assert!(findings.repeats > 0, "raw has no duplicates: {findings:?}");
         println!(
             "{}: lost 0, duplicated 0, out of order 0, altered 0, phantom 0; {} raw records, {} repeats",
             self.raw, findings.raw, findings.repeats
@@ -133,7 +133,7 @@ impl<'k> Pipe<'k> {
         findings
     }
 
-    /// Copies the logs of all instances to where they survive the test.
+    /// Copies the logs of all instances to a directory that survives the test.
     pub fn keep_logs(&self) -> String {
         let kept = std::env::temp_dir().join(format!("dedupd-test-logs-{}-{}", std::process::id(), self.raw));
         std::fs::create_dir_all(&kept).unwrap();
@@ -146,7 +146,7 @@ impl<'k> Pipe<'k> {
     }
 }
 
-/// The id of a generated record: what stands between the first `"id":"` and the next quote.
+/// The id of a generated record: the text between the first `"id":"` and the next quote.
 fn id(record: &Record) -> Option<String> {
     let text = record.text();
     let (_, rest) = text.split_once("\"id\":\"")?;
@@ -160,7 +160,7 @@ fn content(record: &Record) -> Content<'_> {
     (&record.key, &record.value, &record.timestamp_ms, &record.headers)
 }
 
-/// What clean must be, against what it is.
+/// Compares the expected clean records with the actual ones.
 pub fn compare(raw: &[Record], clean: &[Record]) -> Findings {
     let mut findings = Findings { raw: raw.len(), ..Findings::default() };
     let mut partitions: BTreeMap<i32, (Vec<&Record>, Vec<&Record>)> = BTreeMap::new();

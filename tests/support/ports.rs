@@ -1,8 +1,8 @@
 //! Free TCP ports of 127.0.0.1.
 //!
-//! Taken from below the range that the kernel hands out by itself (32768 and up on Linux). A port from inside
-//! that range can be lost while the broker is down: to any outgoing connection, even to a client's own
-//! attempt to reconnect, which on a local port without a listener can connect to itself.
+//! The ports are below the ephemeral range of the kernel (32768 and up on Linux). While the broker is down, an
+//! outgoing connection can take a port in that range: even a reconnect attempt of a client, which can connect to
+//! itself on a local port without a listener.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -13,11 +13,11 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 const RANGE: Range<u16> = 20_000..32_000;
 
-/// A port that nobody listens on now. No two calls of one process get the same one.
+/// A port without a listener. Calls in one process return different ports.
 pub fn free_port() -> u16 {
     static NEXT: OnceLock<AtomicU16> = OnceLock::new();
     let next = NEXT.get_or_init(|| {
-        let random = RandomState::new().hash_one("where to begin, so that processes rarely meet");
+        let random = RandomState::new().hash_one("a random start, so that processes rarely collide");
         AtomicU16::new(u16::try_from(random >> 48).unwrap())
     });
     (0..RANGE.len())

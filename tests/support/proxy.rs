@@ -1,11 +1,11 @@
-//! A TCP proxy between clients and the broker that understands Kafka's frames.
+//! A TCP proxy between clients and the broker that parses Kafka's frames.
 //!
-//! It can lose or delay exactly one kind of request or answer, for example only the answer to `EndTxn`: so the
-//! broker has done what the client does not know of. That is how a client learns "unknown", and how real
-//! duplicates arise. A lost frame costs the connection, as on a network.
+//! It can drop or delay exactly one type of request or response, for example only the response to `EndTxn`: then the
+//! broker has executed a request whose result is unknown to the client. This also causes real duplicates. A dropped
+//! frame closes the connection, as on a network.
 //!
-//! A frame is a length (i32) and a body; a request's body begins with api key (i16), api version (i16) and
-//! correlation id (i32), an answer's with the correlation id (kafka.apache.org/protocol). Plain text only.
+//! A frame is a length (i32) and a body. A request body starts with api key (i16), api version (i16) and
+//! correlation id (i32), a response body with the correlation id (kafka.apache.org/protocol). Plain text only.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -20,7 +20,7 @@ use dedupd::clock::monotonic;
 
 use super::wait_until;
 
-/// Api keys of the requests that tests care for.
+/// API keys of the requests that tests use.
 pub mod api {
     pub const PRODUCE: i16 = 0;
     pub const FETCH: i16 = 1;
@@ -36,14 +36,14 @@ pub mod api {
     pub const TXN_OFFSET_COMMIT: i16 = 28;
 }
 
-/// Frames under way at once in one direction of a connection; then the sender has to wait.
+/// Maximum number of buffered frames per direction of a connection. Then the sender waits.
 const IN_FLIGHT: usize = 256;
-/// Librdkafka's own limit on an answer is below this.
+/// Higher than librdkafka's own limit on a response.
 const FRAME_LIMIT: usize = 1 << 30;
 
-/// Which way a frame goes: requests to the broker, responses to the client.
+/// The direction of a frame: requests to the broker, responses to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Way {
+pub enum Direction {
     Request,
     Response,
 }
@@ -54,14 +54,14 @@ enum Fault {
     Hold(Duration),
 }
 
-/// What the proxy does now; tests write it, connections read it at each frame.
+/// The current faults. Tests write them, and connections read them at each frame.
 #[derive(Default)]
 struct Rules {
     refuse: bool,
-    delays: HashMap<Way, Duration>,
-    faults: HashMap<(Way, i16), (Fault, usize)>,
-    struck: HashMap<(Way, i16), usize>,
-    seen: HashMap<(Way, i16), usize>,
+    delays: HashMap<Direction, Duration>,
+    faults: HashMap<(Direction, i16), (Fault, usize)>,
+    hits: HashMap<(Direction, i16), usize>,
+    seen: HashMap<(Direction, i16), usize>,
     connections: Vec<Arc<Connection>>,
 }
 
@@ -72,7 +72,7 @@ struct Shared {
     closed: AtomicBool,
 }
 
-/// A running proxy. Dropped: cuts its connections and gives its port back.
+/// A running proxy. A drop cuts its connections and releases its port.
 pub struct Proxy {
     port: u16,
     shared: Arc<Shared>,
@@ -80,7 +80,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Listens on 127.0.0.1:`port` and passes on to 127.0.0.1:`upstream`.
+    /// Listens on 127.0.0.1:`port` and forwards to 127.0.0.1:`upstream`.
     pub fn start(port: u16, upstream: u16) -> Proxy {
         let listener = TcpListener::bind(("127.0.0.1", port)).unwrap_or_else(|error| {
             panic!("the proxy cannot listen on port {port}: {error}; is there another one?")
@@ -98,7 +98,7 @@ impl Proxy {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// Cuts all connections now, with all that is under way on them.
+    /// Cuts all connections now, and discards their buffered frames.
     pub fn cut_all(&self) {
         for connection in self.rules().connections.drain(..) {
             connection.cut();
@@ -106,38 +106,38 @@ impl Proxy {
         self.shared.changed.notify_all();
     }
 
-    /// From now on cuts each new connection at once (or no longer). Present ones stay.
+    /// Rejects or accepts new connections from now on. Open ones stay.
     pub fn refuse(&self, refuse: bool) {
         self.rules().refuse = refuse;
     }
 
-    /// From now on each frame takes this much longer on its way. Later frames may follow in the meantime.
-    pub fn delay(&self, way: Way, delay: Duration) {
-        self.rules().delays.insert(way, delay);
+    /// Delays each frame from now on. Later frames do not wait for earlier ones.
+    pub fn delay(&self, direction: Direction, delay: Duration) {
+        self.rules().delays.insert(direction, delay);
     }
 
-    /// The next `times` answers of this kind are lost, with their connection. The broker has acted.
+    /// Drops the next `times` responses of this type and their connections. The broker has executed the requests.
     pub fn drop_responses(&self, api_key: i16, times: usize) {
-        self.rules().faults.insert((Way::Response, api_key), (Fault::Drop, times));
+        self.rules().faults.insert((Direction::Response, api_key), (Fault::Drop, times));
     }
 
-    /// The next `times` requests of this kind are lost, with their connection. The broker knows nothing.
+    /// Drops the next `times` requests of this type and their connections. The broker does not receive them.
     pub fn drop_requests(&self, api_key: i16, times: usize) {
-        self.rules().faults.insert((Way::Request, api_key), (Fault::Drop, times));
+        self.rules().faults.insert((Direction::Request, api_key), (Fault::Drop, times));
     }
 
-    /// The next `times` answers of this kind, and what follows them on their connection, come this much later.
+    /// Holds the next `times` responses of this type, and all later frames of their connections, for this duration.
     pub fn hold_responses(&self, api_key: i16, times: usize, hold: Duration) {
-        self.rules().faults.insert((Way::Response, api_key), (Fault::Hold(hold), times));
+        self.rules().faults.insert((Direction::Response, api_key), (Fault::Hold(hold), times));
     }
 
-    /// The next `times` requests of this kind reach the broker this much later — also when the client has
-    /// given up and gone by then, as a packet does that took a long way.
+    /// Holds the next `times` requests of this type for this duration. They reach the broker even if the client has
+    /// closed the connection by then, as a delayed packet does.
     pub fn hold_requests(&self, api_key: i16, times: usize, hold: Duration) {
-        self.rules().faults.insert((Way::Request, api_key), (Fault::Hold(hold), times));
+        self.rules().faults.insert((Direction::Request, api_key), (Fault::Hold(hold), times));
     }
 
-    /// No more faults for frames and connections to come. What is held stays held.
+    /// Removes all faults for later frames and connections. Held frames stay held.
     pub fn heal(&self) {
         let mut rules = self.rules();
         rules.refuse = false;
@@ -145,20 +145,20 @@ impl Proxy {
         rules.faults.clear();
     }
 
-    /// How many frames of this kind have come by, lost ones included.
-    pub fn seen(&self, way: Way, api_key: i16) -> usize {
-        self.rules().seen.get(&(way, api_key)).copied().unwrap_or(0)
+    /// Number of frames of this type, including dropped ones.
+    pub fn seen(&self, direction: Direction, api_key: i16) -> usize {
+        self.rules().seen.get(&(direction, api_key)).copied().unwrap_or(0)
     }
 
-    /// How many frames of this kind a fault has struck.
-    pub fn struck(&self, way: Way, api_key: i16) -> usize {
-        self.rules().struck.get(&(way, api_key)).copied().unwrap_or(0)
+    /// Number of frames of this type that a fault has hit.
+    pub fn hits(&self, direction: Direction, api_key: i16) -> usize {
+        self.rules().hits.get(&(direction, api_key)).copied().unwrap_or(0)
     }
 
-    /// Waits until a fault has struck `times` frames of this kind in all.
-    pub fn wait_struck(&self, way: Way, api_key: i16, times: usize, limit: Duration) {
-        let what = format!("{times} faults at {way:?} {api_key}");
-        wait_until(&what, limit, || (self.struck(way, api_key) >= times).then_some(()));
+    /// Waits until faults have hit `times` frames of this type in total.
+    pub fn wait_hits(&self, direction: Direction, api_key: i16, times: usize, limit: Duration) {
+        let what = format!("{times} faults at {direction:?} {api_key}");
+        wait_until(&what, limit, || (self.hits(direction, api_key) >= times).then_some(()));
     }
 
     fn rules(&self) -> MutexGuard<'_, Rules> {
@@ -170,14 +170,14 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.shared.closed.store(true, Ordering::SeqCst);
         self.cut_all();
-        TcpStream::connect(("127.0.0.1", self.port)).ok(); // wakes the acceptor; gone already is as good
+        TcpStream::connect(("127.0.0.1", self.port)).ok(); // wakes the acceptor, if it has not ended already
         if let Some(acceptor) = self.acceptor.take() {
             acceptor.join().ok(); // its panic has been printed
         }
     }
 }
 
-/// Both ends of one proxied connection, and which answer belongs to which kind of request.
+/// Both ends of one proxied connection, and the request type of each outstanding correlation id.
 struct Connection {
     client: TcpStream,
     broker: TcpStream,
@@ -189,29 +189,29 @@ impl Connection {
     fn cut(&self) {
         self.cut.store(true, Ordering::SeqCst);
         for end in [&self.client, &self.broker] {
-            end.shutdown(Shutdown::Both).ok(); // an end that is closed already is what we want
+            end.shutdown(Shutdown::Both).ok(); // the end may be closed already
         }
     }
 
-    /// The two ends, as a frame going this way meets them.
-    fn ends(&self, way: Way) -> (&TcpStream, &TcpStream) {
-        match way {
-            Way::Request => (&self.client, &self.broker),
-            Way::Response => (&self.broker, &self.client),
+    /// The source and the destination of frames in this direction.
+    fn ends(&self, direction: Direction) -> (&TcpStream, &TcpStream) {
+        match direction {
+            Direction::Request => (&self.client, &self.broker),
+            Direction::Response => (&self.broker, &self.client),
         }
     }
 
-    /// The api key of a frame: a request says its own, an answer has that of its request.
-    fn kind(&self, way: Way, body: &[u8]) -> Option<i16> {
+    /// The API key of a frame. A request contains it, and a response has the key of its request.
+    fn kind(&self, direction: Direction, body: &[u8]) -> Option<i16> {
         let mut kinds = self.kinds.lock().unwrap();
         let i32_at = |at: usize| Some(i32::from_be_bytes(body.get(at..at + 4)?.try_into().ok()?));
-        match way {
-            Way::Request => {
+        match direction {
+            Direction::Request => {
                 let key = i16::from_be_bytes(body.get(..2)?.try_into().ok()?);
                 kinds.insert(i32_at(4)?, key);
                 Some(key)
             }
-            Way::Response => kinds.remove(&i32_at(0)?),
+            Direction::Response => kinds.remove(&i32_at(0)?),
         }
     }
 }
@@ -227,17 +227,17 @@ fn accept(listener: &TcpListener, upstream: u16, shared: &Arc<Shared>) {
         let connection =
             Arc::new(Connection { client, broker, cut: AtomicBool::new(false), kinds: Mutex::default() });
         let mut rules = shared.rules.lock().unwrap();
-        // Under the lock: a connection is either refused or seen by the next cut_all().
+        // Under the lock: a connection is either rejected, or the next cut_all() cuts it.
         if rules.refuse || shared.closed.load(Ordering::SeqCst) {
             continue;
         }
         rules.connections.retain(|other| !other.cut.load(Ordering::SeqCst));
         rules.connections.push(Arc::clone(&connection));
         drop(rules);
-        for way in [Way::Request, Way::Response] {
+        for direction in [Direction::Request, Direction::Response] {
             let (frames, queue) = sync_channel(IN_FLIGHT);
             let (connection, shared) = (Arc::clone(&connection), Arc::clone(shared));
-            let reader = Pump { way, connection, shared };
+            let reader = Pump { direction, connection, shared };
             let writer = reader.clone();
             thread::spawn(move || reader.read(&frames));
             thread::spawn(move || writer.write(&queue));
@@ -248,7 +248,7 @@ fn accept(listener: &TcpListener, upstream: u16, shared: &Arc<Shared>) {
 /// One direction of one connection.
 #[derive(Clone)]
 struct Pump {
-    way: Way,
+    direction: Direction,
     connection: Arc<Connection>,
     shared: Arc<Shared>,
 }
@@ -260,12 +260,12 @@ struct Frame {
 }
 
 impl Pump {
-    /// Takes frames from one end until it closes, and decides what becomes of each.
+    /// Reads frames from one end until it closes, and applies faults.
     fn read(&self, frames: &SyncSender<Frame>) {
-        let from = self.connection.ends(self.way).0;
+        let from = self.connection.ends(self.direction).0;
         while let Ok(bytes) = read_frame(from) {
-            let kind = self.connection.kind(self.way, &bytes[4..]);
-            let (due, hold) = match self.judge(kind) {
+            let kind = self.connection.kind(self.direction, &bytes[4..]);
+            let (due, hold) = match self.count(kind) {
                 (_, Some(Fault::Drop)) => return self.connection.cut(),
                 (delay, Some(Fault::Hold(hold))) => (monotonic() + delay, hold),
                 (delay, None) => (monotonic() + delay, Duration::ZERO),
@@ -276,14 +276,14 @@ impl Pump {
         }
     }
 
-    /// The delay of a frame and the fault that strikes it, counted.
-    fn judge(&self, kind: Option<i16>) -> (Duration, Option<Fault>) {
+    /// Counts a frame, and returns its delay and its fault.
+    fn count(&self, kind: Option<i16>) -> (Duration, Option<Fault>) {
         let mut rules = self.shared.rules.lock().unwrap();
-        let delay = rules.delays.get(&self.way).copied().unwrap_or_default();
+        let delay = rules.delays.get(&self.direction).copied().unwrap_or_default();
         let Some(kind) = kind else { return (delay, None) };
-        let place = (self.way, kind);
-        *rules.seen.entry(place).or_default() += 1;
-        let fault = match rules.faults.get_mut(&place) {
+        let entry = (self.direction, kind);
+        *rules.seen.entry(entry).or_default() += 1;
+        let fault = match rules.faults.get_mut(&entry) {
             Some((fault, times)) if *times > 0 => {
                 *times -= 1;
                 Some(*fault)
@@ -291,28 +291,28 @@ impl Pump {
             _ => None,
         };
         if fault.is_some() {
-            *rules.struck.entry(place).or_default() += 1;
+            *rules.hits.entry(entry).or_default() += 1;
         }
         (delay, fault)
     }
 
-    /// Gives frames to the other end when their time has come.
+    /// Writes frames to the other end when they are due.
     fn write(&self, frames: &Receiver<Frame>) {
-        let mut to = self.connection.ends(self.way).1;
+        let mut to = self.connection.ends(self.direction).1;
         for frame in frames {
             let due = frame.due.max(monotonic() + frame.hold);
             if !self.wait(due) || to.write_all(&frame.bytes).is_err() {
                 break;
             }
         }
-        match self.way {
-            // The client has gone: the broker still gets what was under way, then the end of the stream.
-            Way::Request => to.shutdown(Shutdown::Write).map_or((), drop),
-            Way::Response => self.connection.cut(),
+        match self.direction {
+            // The client has closed the connection: the broker still receives the buffered frames, then the end of the stream.
+            Direction::Request => to.shutdown(Shutdown::Write).map_or((), drop),
+            Direction::Response => self.connection.cut(),
         }
     }
 
-    /// Sleeps until `due`; false when the connection was cut meanwhile.
+    /// Sleeps until `due`. Returns false if the connection was cut meanwhile.
     fn wait(&self, due: Instant) -> bool {
         let mut rules = self.shared.rules.lock().unwrap();
         while !self.connection.cut.load(Ordering::SeqCst) {
@@ -326,7 +326,7 @@ impl Pump {
     }
 }
 
-/// One whole frame, its length included.
+/// Reads one complete frame, including its length.
 fn read_frame(mut from: &TcpStream) -> io::Result<Vec<u8>> {
     let mut length = [0; 4];
     from.read_exact(&mut length)?;

@@ -1,4 +1,4 @@
-//! A produce request written by hand: the client refuses to send some timestamps that other producers send.
+//! A produce request encoded by the test: the client rejects some timestamps that other producers send.
 
 #![allow(
     clippy::cast_possible_truncation,
@@ -10,17 +10,17 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-/// A record of a batch; its key, value and headers may be null.
+/// A record of a batch. Key, value and header values may be null.
 #[derive(Clone, Debug, Default)]
 pub struct Handmade {
     pub timestamp_ms: i64,
     pub key: Option<Vec<u8>>,
     pub value: Option<Vec<u8>>,
-    /// Names are bytes: a producer may write any.
+    /// Names are bytes, because a producer may write any bytes.
     pub headers: Vec<(Vec<u8>, Option<Vec<u8>>)>,
 }
 
-/// Sends one batch (message format 2, Produce version 3) to a broker and panics unless it takes it.
+/// Sends one batch (message format 2, Produce version 3) to a broker and panics if it rejects the batch.
 pub fn send(broker: &str, topic: &str, partition: i32, records: &[Handmade]) {
     let mut request = Vec::new();
     request.extend(0i16.to_be_bytes()); // Produce
@@ -48,7 +48,7 @@ pub fn send(broker: &str, topic: &str, partition: i32, records: &[Handmade]) {
     // Correlation id, count of topics, name, count of partitions, partition.
     let at = 4 + 4 + 2 + topic.len() + 4 + 4;
     let code = i16::from_be_bytes(answer[at..at + 2].try_into().unwrap());
-    assert_eq!(code, 0, "the broker refused the batch");
+    assert_eq!(code, 0, "the broker rejected the batch");
 }
 
 fn batch(records: &[Handmade]) -> Vec<u8> {
@@ -56,7 +56,7 @@ fn batch(records: &[Handmade]) -> Vec<u8> {
     let mut body = Vec::new();
     body.extend(0i16.to_be_bytes()); // attributes: plain, create time
     body.extend(last.to_be_bytes());
-    body.extend(0i64.to_be_bytes()); // first timestamp; the records' are relative to it
+    body.extend(0i64.to_be_bytes()); // first timestamp, to which the records' timestamps are relative
     body.extend(records.iter().map(|record| record.timestamp_ms).max().unwrap().to_be_bytes());
     body.extend((-1i64).to_be_bytes()); // no producer id, epoch, sequence
     body.extend((-1i16).to_be_bytes());
@@ -85,7 +85,7 @@ fn encode(index: usize, record: &Handmade) -> Vec<u8> {
     out
 }
 
-/// Key, value and headers of a record as every batch of format 2 holds them, wherever the record stands in it.
+/// Key, value and headers of a record in the encoding of message format 2, which does not depend on its position.
 pub fn content(record: &Handmade) -> Vec<u8> {
     let mut out = Vec::new();
     put_bytes(&mut out, record.key.as_deref());
@@ -112,7 +112,7 @@ fn put_bytes(out: &mut Vec<u8>, bytes: Option<&[u8]>) {
     out.extend(bytes.unwrap_or_default());
 }
 
-/// Zigzag, then seven bits a byte, lowest first.
+/// Zigzag, then seven bits per byte, lowest first.
 fn put_varint(out: &mut Vec<u8>, value: i64) {
     let mut rest = ((value << 1) ^ (value >> 63)) as u64;
     while rest >= 0x80 {

@@ -1,4 +1,4 @@
-//! Records in and out, by plain clients that share no code with the product.
+//! Producing and consuming records with plain clients that share no code with dedupd.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -17,7 +17,7 @@ use super::Kafka;
 
 const LIMIT: Duration = Duration::from_mins(1);
 
-/// Who reads: with or without what is not committed.
+/// The isolation level of a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isolation {
     Committed,
@@ -25,7 +25,7 @@ pub enum Isolation {
 }
 
 impl Isolation {
-    /// As librdkafka's `isolation.level` wants it.
+    /// The value of librdkafka's `isolation.level`.
     pub fn level(self) -> &'static str {
         match self {
             Isolation::Committed => "read_committed",
@@ -34,7 +34,7 @@ impl Isolation {
     }
 }
 
-/// Collects what became of the records: a flush that returns Ok says only that none is waiting.
+/// Collects delivery errors: a flush that returns Ok means only that no record is queued.
 #[derive(Default)]
 struct Deliveries {
     failed: Mutex<Vec<String>>,
@@ -52,7 +52,7 @@ impl ProducerContext for Deliveries {
     }
 }
 
-/// One record as it lies in the log.
+/// One record in a log.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Record {
     pub partition: i32,
@@ -64,26 +64,26 @@ pub struct Record {
 }
 
 impl Record {
-    /// The value as text; empty for a null value.
+    /// The value as text, empty for a null value.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(self.value.as_deref().unwrap_or_default()).into_owned()
     }
 }
 
 impl Kafka {
-    /// Writes records to one partition (outside transactions, idempotent) and waits until all are there.
+    /// Writes records to one partition (idempotent, without a transaction) and waits until all are acknowledged.
     pub fn produce(&self, topic: &str, partition: i32, records: &[(&str, &str)]) {
         let mut config = self.client_config();
         config.set("enable.idempotence", "true").set("linger.ms", "0");
         produce_with(&config, topic, partition, records);
     }
 
-    /// All records of a topic up to its present end, by partition and offset.
+    /// All records of a topic up to its current end, by partition and offset.
     pub fn records(&self, topic: &str, isolation: Isolation) -> Vec<Record> {
         read_with(&self.client_config(), topic, isolation)
     }
 
-    /// The committed records of one partition: of a long run not all partitions have room in memory at once.
+    /// The committed records of one partition. After a long run, all partitions together do not fit into memory.
     pub fn records_of(&self, topic: &str, partition: i32) -> Vec<Record> {
         let consumer = reader(&self.client_config(), Isolation::Committed);
         read_from(&consumer, topic, [partition].into())
@@ -105,10 +105,10 @@ pub fn produce_with(config: &ClientConfig, topic: &str, partition: i32, records:
     }
     producer.flush(LIMIT).unwrap_or_else(|error| panic!("records to {topic} were not acknowledged: {error}"));
     let failed = producer.context().failed.lock().unwrap();
-    assert!(failed.is_empty(), "{} records to {topic} were refused, the first: {}", failed.len(), failed[0]);
+    assert!(failed.is_empty(), "{} records to {topic} were rejected, the first: {}", failed.len(), failed[0]);
 }
 
-/// All records of a topic up to its present end, with any client configuration.
+/// All records of a topic up to its current end, with any client configuration.
 pub fn read_with(config: &ClientConfig, topic: &str, isolation: Isolation) -> Vec<Record> {
     let consumer = reader(config, isolation);
     let all = partitions(&consumer, topic);
@@ -125,7 +125,7 @@ fn read_from(consumer: &BaseConsumer, topic: &str, mut open: BTreeSet<i32>) -> V
             Some(Err(KafkaError::PartitionEOF(partition))) => {
                 open.remove(&partition);
             }
-            Some(Err(error)) => eprintln!("reading {topic}: {error}"), // a broker on its way back is no failure
+            Some(Err(error)) => eprintln!("reading {topic}: {error}"), // a restarting broker is not a failure
             None => {}
         }
         assert!(
@@ -154,7 +154,7 @@ fn partitions(consumer: &BaseConsumer, topic: &str) -> BTreeSet<i32> {
     });
     let partitions: BTreeSet<i32> =
         metadata.topics()[0].partitions().iter().map(MetadataPartition::id).collect();
-    assert!(!partitions.is_empty(), "there is no topic {topic}");
+    assert!(!partitions.is_empty(), "no topic {topic}");
     partitions
 }
 

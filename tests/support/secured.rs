@@ -1,5 +1,5 @@
-//! A broker that asks who is there: TLS, client certificates, SASL and an authorizer, with certificates made
-//! for the test by `openssl`.
+//! A broker with TLS, client certificates, SASL and an authorizer. `openssl` creates the certificates for the
+//! test.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use super::{Kafka, Sidecar, tool};
 pub const TRUSTED: &str = "trusted-passphrase-1";
 pub const DEDUPD: &str = "dedupd-passphrase-2";
 
-/// The listeners, each on a port of its own, and what each speaks. All have the good certificate but two.
+/// The listeners and their protocols, each on its own port. All except two have the valid certificate.
 const LISTENERS: [(&str, &str); 6] = [
     ("TLS", "SSL"),
     ("MTLS", "SSL"),
@@ -22,8 +22,8 @@ const LISTENERS: [(&str, &str); 6] = [
     ("SASLPLAIN", "SASL_PLAINTEXT"),
 ];
 
-/// The broker with its certificates. `trusted` and whoever comes without a name may do everything, `dedupd`
-/// what it is granted.
+/// The broker with its certificates. The user `trusted` and anonymous clients have all permissions, `dedupd` has
+/// the granted ones.
 pub struct Secured {
     pub kafka: Kafka,
     ports: Vec<(&'static str, u16)>,
@@ -36,8 +36,11 @@ impl Secured {
         let at = certificates.path();
         make_certificates(at);
         let ports: Vec<(&str, u16)> = LISTENERS.iter().map(|(name, _)| (*name, free_port())).collect();
-        let listeners: Vec<_> =
-            LISTENERS.iter().zip(&ports).map(|((name, speaks), (_, port))| (*name, *port, *speaks)).collect();
+        let listeners: Vec<_> = LISTENERS
+            .iter()
+            .zip(&ports)
+            .map(|((name, protocol), (_, port))| (*name, *port, *protocol))
+            .collect();
         let settings = settings(at);
         let settings: Vec<(&str, &str)> = settings.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
         let kafka = Kafka::start_listening(&listeners, &settings);
@@ -47,7 +50,7 @@ impl Secured {
         secured
     }
 
-    /// Gives a user this password for SCRAM.
+    /// Sets the SCRAM password of a user.
     pub fn set_password(&self, user: &str, password: &str) {
         let config = format!("SCRAM-SHA-512=[password={password}]");
         let which = ["--entity-type", "users", "--entity-name", user];
@@ -61,25 +64,25 @@ impl Secured {
         format!("127.0.0.1:{port}")
     }
 
-    /// Where a file of this name is, as in `ca.pem`.
+    /// The path of a file, for example of `ca.pem`.
     pub fn file(&self, name: &str) -> PathBuf {
         self.certificates.path().join(name)
     }
 
-    /// The sidecar at another listener, with these client properties; values with `@` name a file.
+    /// The sidecar with another listener and these client properties. A value with `@` is a file name.
     pub fn through(&self, mut sidecar: Sidecar, listener: &str, properties: &[(&str, &str)]) -> Sidecar {
         sidecar.bootstrap = self.at(listener);
         properties
             .iter()
-            .fold(sidecar, |sidecar, (name, value)| sidecar.with(&variable(name), &self.meant(value)))
+            .fold(sidecar, |sidecar, (name, value)| sidecar.with(&variable(name), &self.resolve(value)))
     }
 
-    /// The path of a file, for `@` and its name; any other value as it is.
-    pub fn meant(&self, value: &str) -> String {
+    /// The path of the file for `@` and a file name, or the unchanged value.
+    pub fn resolve(&self, value: &str) -> String {
         value.strip_prefix('@').map_or_else(|| value.to_owned(), |file| self.file(file).display().to_string())
     }
 
-    /// Runs a command of `kafka-acls.sh` against this broker, in the name of an administrator.
+    /// Runs a command of `kafka-acls.sh` on this broker as an administrator.
     pub fn acls(&self, arguments: &[&str]) -> String {
         let server = ["--bootstrap-server", self.kafka.bootstrap()];
         tool("org.apache.kafka.tools.AclCommand", &[&server[..], arguments].concat())
@@ -122,8 +125,8 @@ fn settings(at: &Path) -> Vec<(String, String)> {
     settings
 }
 
-/// Two authorities; certificates of the broker: a good one, one for another host, one that has expired; and
-/// one of a client.
+/// Creates two certificate authorities, three broker certificates (a valid one, one for another host, an expired one)
+/// and a client certificate.
 fn make_certificates(at: &Path) {
     for authority in ["ca", "stranger"] {
         let subject = format!("/CN={authority}");
@@ -131,14 +134,14 @@ fn make_certificates(at: &Path) {
         let new = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", &subject];
         openssl(at, &[&new[..], &["-keyout", &key, "-out", &pem]].concat());
     }
-    let here = "subjectAltName=IP:127.0.0.1,DNS:localhost";
-    issue(at, "broker", here, None);
+    let names = "subjectAltName=IP:127.0.0.1,DNS:localhost";
+    issue(at, "broker", names, None);
     issue(at, "misnamed", "subjectAltName=DNS:elsewhere.example", None);
-    issue(at, "expired", here, Some(("20200101000000Z", "20200102000000Z")));
+    issue(at, "expired", names, Some(("20200101000000Z", "20200102000000Z")));
     issue(at, "trusted", "extendedKeyUsage=clientAuth", None);
 }
 
-/// A key and a certificate of the first authority: `NAME.key`, `NAME.crt`, and both in `NAME.pem`.
+/// Creates a key and a certificate of the first authority: `NAME.key`, `NAME.crt`, and both in `NAME.pem`.
 fn issue(at: &Path, name: &str, extension: &str, valid: Option<(&str, &str)>) {
     let file = |end: &str| format!("{name}.{end}");
     let (key, request, certificate) = (file("key"), file("csr"), file("crt"));
@@ -173,6 +176,6 @@ fn issue(at: &Path, name: &str, extension: &str, valid: Option<(&str, &str)>) {
 
 fn openssl(at: &Path, arguments: &[&str]) {
     let output = Command::new("openssl").args(arguments).current_dir(at).output();
-    let output = output.expect("openssl runs; install it");
+    let output = output.expect("openssl is installed");
     assert!(output.status.success(), "openssl {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
 }

@@ -1,4 +1,4 @@
-//! Records written exactly as described: by a plain client, in a transaction, or byte by byte.
+//! Produces records with a plain client, in a transaction, or with a request encoded by the test.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -39,7 +39,7 @@ impl Draft {
         self
     }
 
-    /// The record's own time, ms since the epoch.
+    /// Sets the timestamp, in epoch milliseconds.
     #[must_use]
     pub fn at(mut self, timestamp_ms: i64) -> Self {
         self.timestamp_ms = Some(timestamp_ms);
@@ -54,12 +54,12 @@ impl Draft {
 }
 
 impl Kafka {
-    /// Writes the drafts in order, outside transactions.
+    /// Writes the drafts in order, without a transaction.
     pub fn send(&self, topic: &str, drafts: &[Draft]) {
         self.send_with(topic, drafts, &[]);
     }
 
-    /// The same with properties of the producer.
+    /// Writes the drafts with these producer properties.
     pub fn send_with(&self, topic: &str, drafts: &[Draft], properties: &[(&str, &str)]) {
         let mut config = self.client_config();
         config.set("enable.idempotence", "true").set("message.max.bytes", "100000000");
@@ -116,12 +116,12 @@ fn queue(producer: &BaseProducer, topic: &str, drafts: &[Draft]) {
     }
 }
 
-/// A value and the timestamp that the log shall hold for it. Clients refuse or replace some timestamps, so
-/// these are written byte by byte.
+/// A value and its timestamp in the log. Clients reject or replace some timestamps, so the test encodes these
+/// records.
 pub type Stamp<'a> = (i64, &'a str);
 
 impl Kafka {
-    /// Writes one batch with exactly these timestamps by a Produce request of our own making, version 3
+    /// Writes one batch with exactly these timestamps, in a Produce request of version 3
     /// (kafka.apache.org/protocol, "Record Batch").
     pub fn send_stamped(&self, topic: &str, partition: i32, stamps: &[Stamp<'_>]) {
         let batch = batch(stamps);
@@ -145,16 +145,16 @@ impl Kafka {
         socket.read_exact(&mut length).unwrap();
         let mut answer = vec![0; usize::try_from(i32::from_be_bytes(length)).unwrap()];
         socket.read_exact(&mut answer).unwrap();
-        // Correlation id, one topic, its name, one partition, its index; then the error code.
+        // Correlation id, one topic, its name, one partition, its index, then the error code.
         let at = 4 + 4 + 2 + topic.len() + 4 + 4;
-        assert_eq!(answer[at..at + 2], [0, 0], "the broker refused the batch: {answer:?}");
+        assert_eq!(answer[at..at + 2], [0, 0], "the broker rejected the batch: {answer:?}");
     }
 }
 
 fn batch(stamps: &[Stamp<'_>]) -> Vec<u8> {
     let first = stamps[0].0;
     let count = i32::try_from(stamps.len()).unwrap();
-    let mut tail = Vec::new(); // what the checksum covers
+    let mut tail = Vec::new(); // covered by the checksum
     tail.extend(0i16.to_be_bytes()); // no compression, CreateTime
     tail.extend((count - 1).to_be_bytes());
     tail.extend(first.to_be_bytes());

@@ -1,8 +1,8 @@
-//! Local state that is lost, or older than the process left it.
+//! Local state that is lost, or replaced by an older copy.
 
 use std::path::Path;
 
-/// What happens to local state between two lives: mostly nothing, sometimes it is lost or old.
+/// Changes local state between two starts: usually not at all, sometimes it is deleted or replaced by an older copy.
 pub fn tamper(random: &mut fastrand::Rng, dir: &Path) {
     let old = dir.with_extension("old");
     match random.u8(..10) {

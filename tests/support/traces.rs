@@ -1,10 +1,10 @@
-//! What the logs of a run show afterwards: which transactions committed, and when; which were aborted.
+//! Committed and aborted transactions of a run, from the logs after its end.
 
 use std::collections::BTreeSet;
 
 use super::{Isolation, Pipe, Record};
 
-/// Taken from the clean topic and the state topic, once nothing is open.
+/// Read from the clean topic and the state topic when no transaction is open.
 #[derive(Clone, Debug, Default)]
 pub struct Traces {
     /// When the state records of committed transactions were written, epoch milliseconds, ascending.
@@ -26,7 +26,7 @@ impl Traces {
         Self { committed_ms, aborted: runs(&hidden) }
     }
 
-    /// Of the intervals between kills that follow one another, those in which transactions committed.
+    /// Number of intervals between consecutive kills in which transactions committed.
     pub fn intervals_with_commits(&self, kills_ms: &[i64]) -> usize {
         let committed = |from: i64, to: i64| {
             let at = self.committed_ms.partition_point(|ms| *ms <= from);
@@ -36,7 +36,7 @@ impl Traces {
     }
 }
 
-/// Runs of neighbouring offsets. The marker of a transaction takes an offset, so two transactions are no neighbours.
+/// Number of runs of consecutive offsets. A transaction marker has an offset, so a run never spans two transactions.
 fn runs(places: &[(i32, i64)]) -> usize {
     let follows = |pair: &&[(i32, i64)]| pair[0].0 == pair[1].0 && pair[0].1 + 1 == pair[1].1;
     places.len() - places.windows(2).filter(follows).count()

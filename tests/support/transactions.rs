@@ -1,5 +1,5 @@
-//! The state of one transaction as its coordinator has it. No client library asks for it, so it is asked byte by
-//! byte: `DescribeTransactions`, version 0 (kafka.apache.org/protocol).
+//! The state of a transaction at its coordinator. The client library does not support the request, so it is encoded
+//! here: `DescribeTransactions`, version 0 (kafka.apache.org/protocol).
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -7,17 +7,17 @@ use std::time::Duration;
 
 use super::Kafka;
 
-/// A broker that is frozen or on its way down does not answer.
+/// A broker that is frozen or shutting down does not respond.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 impl Kafka {
-    /// Whether the transaction of this id is open. `false` also when this node does not answer, or does not
-    /// coordinate it.
+    /// Whether the transaction of this id is open. `false` also if this node does not respond, or is not its
+    /// coordinator.
     pub fn has_open_transaction(&self, transactional_id: &str) -> bool {
         self.transaction_state(transactional_id).is_some_and(|state| state == "Ongoing")
     }
 
-    /// The state by its name in Kafka, for example `Ongoing` or `CompleteCommit`.
+    /// The name of the state in Kafka, for example `Ongoing` or `CompleteCommit`.
     pub fn transaction_state(&self, transactional_id: &str) -> Option<String> {
         let mut socket = TcpStream::connect_timeout(&self.address.parse().ok()?, PATIENCE).ok()?;
         socket.set_read_timeout(Some(PATIENCE)).ok()?;
@@ -32,7 +32,7 @@ impl Kafka {
     }
 }
 
-/// Compact strings and arrays have their length and 1 as a varint, which is one byte here.
+/// Compact strings and arrays have their length plus 1 as a varint, which is one byte here.
 fn request(transactional_id: &str) -> Option<Vec<u8>> {
     let mut request = vec![0, 65, 0, 0]; // DescribeTransactions, version 0
     request.extend(1_i32.to_be_bytes()); // correlation id

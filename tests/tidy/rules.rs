@@ -1,12 +1,12 @@
-//! The rules. Each takes a path from the top of the repository and a text, and returns what is wrong.
+//! The rules. Each takes a path from the root of the repository and a text, and returns the violations.
 
 use std::collections::BTreeSet;
 
 use crate::source::{Source, Token};
 
-/// Who may name whom: a part of `src/` and what of ours it may use; `*` is everything.
-/// `a::B` allows that item only. A part that is not listed fails.
-const MAY_NAME: &[(&str, &[&str])] = &[
+/// The allowed dependencies: a module of `src/` and the modules that it may use. `*` allows everything, and `a::B` allows
+/// only that item. A module that is not listed is a violation.
+const MAY_USE: &[(&str, &[&str])] = &[
     ("lib", &[]),
     ("main", &["app", "cli"]),
     ("app", &["*"]),
@@ -30,7 +30,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
 const READS_RECORDS: &[&str] = &[
     "clock",
     "config",
-    // Why a client has no connection: in one set of words.
+    // The same texts for connection errors.
     "kafka::connection",
     "kafka::headers_of",
     "dedupe::coordinates",
@@ -39,8 +39,8 @@ const READS_RECORDS: &[&str] = &[
     "dedupe::PartitionId",
 ];
 
-/// Outside crates that stay in their folder (or file), so that each can be replaced by replacing that.
-const STAYS_IN: &[(&str, &[&str])] = &[
+/// External crates and the only folders or files that may use them, so that each crate can be replaced there.
+const USED_IN: &[(&str, &[&str])] = &[
     ("sled", &["store"]),
     ("rdkafka", &["kafka", "audit", "generate", "demo"]),
     ("rdkafka_sys", &["kafka", "audit", "generate", "demo"]),
@@ -51,12 +51,12 @@ const STAYS_IN: &[(&str, &[&str])] = &[
     ("figment", &["config"]),
 ];
 
-/// What `dedupe` may use from outside: values in, values out.
+/// The external crates that `dedupe` may use. They do no I/O.
 const PURE_CRATES: &[&str] = &["crc32c", "serde", "serde_json", "siphasher", "thiserror", "xxhash_rust"];
 const IMPURE_STD: &[&str] = &["env", "fs", "io", "net", "process", "thread"];
 
 const LINES_MAX: usize = 400;
-const EMPTY_NAMES: &[&str] = &[
+const VAGUE_NAMES: &[&str] = &[
     "manager",
     "handler",
     "processor",
@@ -72,12 +72,13 @@ const EMPTY_NAMES: &[&str] = &[
     "misc",
     "new2",
 ];
-/// Macros that leave a hole, and the attribute that hides one.
-const HOLES: &[&[&str]] = &[&["todo", "!"], &["unimplemented", "!"], &["dbg", "!"], &["#", "[", "ignore"]];
-/// Directories of the machines this was written on. In pieces, or this file would break its own rule.
+/// Macros for unfinished code, and the attribute that skips a test.
+const UNFINISHED: &[&[&str]] =
+    &[&["todo", "!"], &["unimplemented", "!"], &["dbg", "!"], &["#", "[", "ignore"]];
+/// Directories that exist on one machine only. They are split, because this file is checked too.
 const MACHINE_PATHS: &[&str] = &[concat!("/wo", "rk/"), concat!("/ro", "ot/")];
 
-/// `src/kafka/consumer.rs` → `["kafka", "consumer"]`; nothing for files outside `src` and for test modules.
+/// `src/kafka/consumer.rs` → `["kafka", "consumer"]`, `None` for files outside of `src` and for test modules.
 fn module_of(path: &str) -> Option<Vec<&str>> {
     let inside = path.strip_prefix("src/")?.strip_suffix(".rs")?;
     let mut parts: Vec<&str> = inside.split('/').collect();
@@ -90,12 +91,12 @@ fn module_of(path: &str) -> Option<Vec<&str>> {
     Some(parts)
 }
 
-/// Parts of the product name only the parts they may.
+/// Modules use only the modules that they may use.
 pub fn boundaries(path: &str, text: &str) -> Vec<String> {
     let Some(module) = module_of(path) else { return Vec::new() };
-    let Some((_, allowed)) = MAY_NAME.iter().find(|(part, _)| *part == module[0]) else {
+    let Some((_, allowed)) = MAY_USE.iter().find(|(part, _)| *part == module[0]) else {
         return vec![format!(
-            "{path}: `{}` is not in the table of tests/tidy/rules.rs; say there whom it may name",
+            "{path}: `{}` is not in the table of tests/tidy/rules.rs: add the modules that it may use",
             module[0]
         )];
     };
@@ -107,38 +108,40 @@ pub fn boundaries(path: &str, text: &str) -> Vec<String> {
             .any(|entry| *entry == "*" || named == *entry || named.starts_with(&format!("{entry}::")))
     };
     let paths = Source::of(text).paths(&["crate", "dedupd", "super"]);
-    let targets = paths.into_iter().filter_map(|(line, path)| Some((line, from_the_top(&module, path)?)));
+    let targets = paths.into_iter().filter_map(|(line, path)| Some((line, from_root(&module, path)?)));
     let wrong = targets.filter(|(_, target)| !own(target) && !may(target));
     wrong
-        .map(|(line, target)| format!("{path}:{line}: `{}` may not name `{}`", module[0], target.join("::")))
+        .map(|(line, target)| format!("{path}:{line}: `{}` may not use `{}`", module[0], target.join("::")))
         .collect()
 }
 
-/// A path as seen from the top of the crate; nothing when it stays inside its own part.
-fn from_the_top(module: &[&str], path: Vec<String>) -> Option<Vec<String>> {
+/// A path from the crate root, `None` if it stays inside of its own module.
+fn from_root(module: &[&str], path: Vec<String>) -> Option<Vec<String>> {
     let ups = path.iter().take_while(|segment| *segment == "super").count();
     let rest = path.into_iter().skip(ups.max(1)).filter(|segment| segment != "self").collect();
     (ups == 0 || ups >= module.len()).then_some(rest)
 }
 
-/// Outside crates are named only where they belong.
-pub fn outside_crates(path: &str, text: &str) -> Vec<String> {
+/// External crates are used only in their folders.
+pub fn external_crates(path: &str, text: &str) -> Vec<String> {
     let Some(module) = module_of(path) else { return Vec::new() };
     let place = module.join("/");
     let inside = |home: &&str| place == *home || place.starts_with(&format!("{home}/"));
     let source = Source::of(text);
     let mut wrong = Vec::new();
-    for (name, homes) in STAYS_IN.iter().filter(|(_, homes)| !homes.iter().any(inside)) {
-        let lines = named_crates(&source.tokens, name);
+    for (name, homes) in USED_IN.iter().filter(|(_, homes)| !homes.iter().any(inside)) {
+        let lines = crate_uses(&source.tokens, name);
         wrong.extend(
-            lines.map(|line| format!("{path}:{line}: `{name}` belongs into src/{{{}}}", homes.join(", "))),
+            lines.map(|line| {
+                format!("{path}:{line}: `{name}` may be used only in src/{{{}}}", homes.join(", "))
+            }),
         );
     }
     wrong
 }
 
-/// The lines where `name` is named as a crate: at the start of a path, or alone after `use`.
-fn named_crates<'a>(tokens: &'a [Token], name: &'a str) -> impl Iterator<Item = usize> + 'a {
+/// The lines that use `name` as a crate: at the start of a path, or alone after `use`.
+fn crate_uses<'a>(tokens: &'a [Token], name: &'a str) -> impl Iterator<Item = usize> + 'a {
     tokens.iter().enumerate().filter_map(move |(at, token)| {
         let before = |back: usize| at.checked_sub(back).map(|place| &tokens[place]);
         let continued = before(1).is_some_and(|last| last.is("::")) && before(2).is_some_and(Token::is_word)
@@ -149,7 +152,7 @@ fn named_crates<'a>(tokens: &'a [Token], name: &'a str) -> impl Iterator<Item = 
     })
 }
 
-/// `src/dedupe` has no input, no output, no threads, and no crates but for hashing and parsing.
+/// `src/dedupe` does no I/O, starts no threads, and uses only crates for hashing and parsing.
 /// `dependencies` are the names in Cargo.toml.
 pub fn purity(path: &str, text: &str, dependencies: &BTreeSet<String>) -> Vec<String> {
     if module_of(path).is_none_or(|module| module[0] != "dedupe") {
@@ -158,63 +161,65 @@ pub fn purity(path: &str, text: &str, dependencies: &BTreeSet<String>) -> Vec<St
     let source = Source::of(text);
     let crates = dependencies.iter().filter(|name| !PURE_CRATES.contains(&name.as_str()));
     let foreign =
-        crates.flat_map(|name| named_crates(&source.tokens, name).map(move |line| (line, name.clone())));
+        crates.flat_map(|name| crate_uses(&source.tokens, name).map(move |line| (line, name.clone())));
     let paths = source.paths(&["std"]).into_iter();
     let impure =
         paths.filter(|(_, path)| path.get(1).is_some_and(|part| IMPURE_STD.contains(&part.as_str())));
     let all = foreign.chain(impure.map(|(line, path)| (line, path.join("::"))));
-    all.map(|(line, name)| format!("{path}:{line}: src/dedupe is pure and may not name `{name}`")).collect()
+    all.map(|(line, name)| format!("{path}:{line}: src/dedupe does no I/O and may not use `{name}`"))
+        .collect()
 }
 
-/// Files stay small enough to be read at a sitting; inline tests do not count.
+/// Files have a maximum size. Inline tests do not count.
 pub fn size(path: &str, text: &str) -> Option<String> {
     let lines = Source::of(text).lines;
-    (lines > LINES_MAX)
-        .then(|| format!("{path}: {lines} lines without its tests, more than {LINES_MAX}: split it by noun"))
+    (lines > LINES_MAX).then(|| {
+        format!("{path}: {lines} lines without its tests, more than {LINES_MAX}: split it by concept")
+    })
 }
 
-/// Files are named for what they hold, not with words that fit anything.
+/// File names contain no vague words.
 pub fn file_name(path: &str) -> Option<String> {
     let words = path.split(['/', '_', '-', '.']).map(|word| word.strip_suffix('s').unwrap_or(word));
-    let empty = words.into_iter().find(|word| EMPTY_NAMES.contains(word))?;
-    Some(format!("{path}: `{empty}` says nothing; name it for what it holds"))
+    let vague = words.into_iter().find(|word| VAGUE_NAMES.contains(word))?;
+    Some(format!("{path}: `{vague}` is vague: name the file for its content"))
 }
 
-/// Nothing is left undone or skipped, test code included.
-pub fn holes(path: &str, text: &str) -> Vec<String> {
+/// No code is unfinished and no test is ignored. This includes test code.
+pub fn unfinished(path: &str, text: &str) -> Vec<String> {
     let tokens = Source::with_tests(text);
-    let found = HOLES.iter().flat_map(|hole| {
+    let found = UNFINISHED.iter().flat_map(|pattern| {
         let hits = tokens
-            .windows(hole.len())
-            .filter(|part| part.iter().zip(*hole).all(|(token, text)| token.is(text)));
-        hits.map(|part| format!("{path}:{}: `{}` has no place here", part[0].line, hole.concat()))
+            .windows(pattern.len())
+            .filter(|part| part.iter().zip(*pattern).all(|(token, text)| token.is(text)));
+        hits.map(|part| format!("{path}:{}: `{}` is not allowed", part[0].line, pattern.concat()))
     });
     found.collect()
 }
 
-/// The names of metrics that stand as string literals in a source text.
+/// The metric names in string literals of a source text.
 pub fn metric_literals(text: &str) -> BTreeSet<String> {
     let literals = Source::of(text).tokens.into_iter().filter(|token| token.literal);
     literals.map(|token| token.text).filter(|text| text.starts_with("dedupd_")).collect()
 }
 
-/// Each metric that a dashboard, an alert or a page of documentation asks for exists.
+/// Every metric in a dashboard, an alert or a page of documentation exists.
 pub fn unknown_metrics(path: &str, text: &str, known: &BTreeSet<String>) -> Vec<String> {
     let words = text.split(|sign: char| !sign.is_ascii_alphanumeric() && sign != '_');
-    let asked: BTreeSet<&str> = words.filter(|word| word.starts_with("dedupd_")).collect();
+    let used: BTreeSet<&str> = words.filter(|word| word.starts_with("dedupd_")).collect();
     let series_of = |word: &str| {
         let histogram = ["_bucket", "_sum", "_count"].iter().find_map(|suffix| word.strip_suffix(suffix));
         known.contains(word) || histogram.is_some_and(|name| known.contains(name))
     };
-    let unknown = asked.into_iter().filter(|word| !series_of(word));
-    unknown.map(|word| format!("{path}: there is no metric `{word}` in src/metrics")).collect()
+    let unknown = used.into_iter().filter(|word| !series_of(word));
+    unknown.map(|word| format!("{path}: no metric `{word}` in src/metrics")).collect()
 }
 
-/// No file names a place that exists only on one machine.
+/// No file contains a path that exists only on one machine.
 pub fn machine_paths(path: &str, text: &str) -> Vec<String> {
     let lines = text.lines().enumerate();
     let wrong = lines.filter(|(_, line)| MACHINE_PATHS.iter().any(|place| line.contains(place)));
     wrong
-        .map(|(at, line)| format!("{path}:{}: names a directory of one machine: {}", at + 1, line.trim()))
+        .map(|(at, line)| format!("{path}:{}: contains a directory of one machine: {}", at + 1, line.trim()))
         .collect()
 }

@@ -1,6 +1,6 @@
-//! Just enough of Rust's grammar to ask who names whom: tokens, test code cut out, paths unfolded.
+//! A minimal Rust tokenizer for the dependency rules: tokens, removal of test code, expansion of `use` trees.
 
-/// A word, `::`, one other sign, or the content of a string literal.
+/// A word, `::`, another character, or the content of a string literal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Token {
     pub line: usize,
@@ -18,7 +18,7 @@ impl Token {
     }
 }
 
-/// The code of a file without comments, without test code, and how many lines it has without the latter.
+/// The code of a file without comments and test code, and its number of lines without test code.
 pub struct Source {
     pub tokens: Vec<Token>,
     pub lines: usize,
@@ -30,20 +30,20 @@ impl Source {
         Source { tokens, lines: text.lines().count() - test_lines }
     }
 
-    /// All tokens of a file, those of its tests included.
+    /// All tokens of a file, including its tests.
     pub fn with_tests(text: &str) -> Vec<Token> {
         tokens(text)
     }
 
-    /// All paths that begin with one of `roots` (such as `crate`), with their line; `use` trees unfolded.
+    /// All paths that begin with one of `roots` (such as `crate`), with their lines. `use` trees are expanded.
     pub fn paths(&self, roots: &[&str]) -> Vec<(usize, Vec<String>)> {
         let mut found = Vec::new();
         for (at, token) in self.tokens.iter().enumerate() {
-            let leads_on = self.tokens.get(at + 1).is_some_and(|next| next.is("::"));
+            let is_path = self.tokens.get(at + 1).is_some_and(|next| next.is("::"));
             let continued = at > 0 && self.tokens[at - 1].is("::");
-            if leads_on && !continued && roots.iter().any(|root| token.is(root)) {
+            if is_path && !continued && roots.iter().any(|root| token.is(root)) {
                 let mut paths = Vec::new();
-                unfold(&self.tokens, at, &[], &mut paths);
+                expand(&self.tokens, at, &[], &mut paths);
                 found.extend(paths.into_iter().map(|path| (token.line, path)));
             }
         }
@@ -51,14 +51,14 @@ impl Source {
     }
 }
 
-/// Reads one (branch of a) use tree at `at`; the place behind it.
-fn unfold(tokens: &[Token], mut at: usize, before: &[String], found: &mut Vec<Vec<String>>) -> usize {
+/// Reads a `use` tree, or a branch of one, at `at`. Returns the index after it.
+fn expand(tokens: &[Token], mut at: usize, before: &[String], found: &mut Vec<Vec<String>>) -> usize {
     let mut path = before.to_vec();
     while let Some(token) = tokens.get(at) {
         if token.is("{") {
             at += 1;
             while tokens.get(at).is_some_and(|token| !token.is("}")) {
-                at = unfold(tokens, at, &path, found);
+                at = expand(tokens, at, &path, found);
                 while tokens.get(at).is_some_and(|token| !token.is(",") && !token.is("}")) {
                     at += 1; // `as name`
                 }
@@ -80,7 +80,7 @@ fn unfold(tokens: &[Token], mut at: usize, before: &[String], found: &mut Vec<Ve
     at
 }
 
-/// Cuts items under `#[cfg(test)]` and `#[cfg(all(test, …))]` out; how many lines they had.
+/// Removes items under `#[cfg(test)]` and `#[cfg(all(test, …))]`. Returns the rest and the number of removed lines.
 fn without_tests(tokens: &[Token]) -> (Vec<Token>, usize) {
     let (mut kept, mut cut_lines, mut at) = (Vec::new(), 0, 0);
     while at < tokens.len() {
@@ -103,7 +103,7 @@ fn starts_test(tokens: &[Token]) -> bool {
     begins(&["#", "[", "cfg", "(", "test", ")"]) || begins(&["#", "[", "cfg", "(", "all", "(", "test", ","])
 }
 
-/// The last token of the item at `at`: the `;` or the closing brace, attributes not counted.
+/// The index of the last token of the item at `at`: the `;` or the closing brace. Attributes are skipped.
 fn item_end(tokens: &[Token], at: usize) -> usize {
     let mut depth = 0_usize;
     for (place, token) in tokens.iter().enumerate().skip(at) {
@@ -137,7 +137,7 @@ fn tokens(text: &str) -> Vec<Token> {
     found
 }
 
-/// The length of what stands at the start of `rest`, and its token if it is one.
+/// The length of the element at the start of `rest`, and its token, if any.
 fn next(rest: &str, first: char) -> (usize, Option<(String, bool)>) {
     let code = |text: &str| Some((text.to_owned(), false));
     if first.is_whitespace() {
@@ -192,7 +192,7 @@ fn string(rest: &str) -> Option<(usize, String)> {
     Some((rest.len() - content.len() + end + 1 + hashes, content[..end].to_owned()))
 }
 
-/// Where the closing quote stands, escapes passed over.
+/// The position of the closing quote. Escapes are skipped.
 fn quote(content: &str) -> Option<usize> {
     let mut escaped = false;
     content.char_indices().find_map(|(at, sign)| {
@@ -202,7 +202,7 @@ fn quote(content: &str) -> Option<usize> {
     })
 }
 
-/// A character literal, or else the apostrophe of a lifetime.
+/// The length of a character literal, or of the apostrophe of a lifetime.
 fn character(rest: &str) -> usize {
     let mut signs = rest.char_indices().skip(1);
     match (signs.next(), signs.next()) {

@@ -1,4 +1,4 @@
-//! What is kept of a round that failed.
+//! The data that is stored of a failed round.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -11,10 +11,10 @@ use super::faults::Faults;
 use super::round::PARTITIONS;
 use super::support::{Kafka, Pipe};
 
-/// The line of an instance that finds a torn transaction.
+/// The log message of an instance that finds a torn transaction.
 const TORN: &str = "a transaction was left without its marker";
 
-/// How often instances found a torn transaction.
+/// Number of torn transactions that instances found.
 pub fn torn(pipe: &Pipe<'_>) -> usize {
     logs(pipe).map(|(_, text)| text.matches(TORN).count()).sum()
 }
@@ -28,8 +28,8 @@ fn logs(pipe: &Pipe<'_>) -> impl Iterator<Item = (String, String)> {
     })
 }
 
-/// What the brokers and the instances say while they still run.
-pub fn of_the_living(pipe: &Pipe<'_>, faults: &Faults<'_>) -> String {
+/// The state of the brokers and the instances while they are running.
+pub fn of_running(pipe: &Pipe<'_>, faults: &Faults<'_>) -> String {
     let mut text = String::new();
     for topic in [&pipe.raw, &pipe.clean, &format!("{}.dedupd", pipe.clean)] {
         for partition in 0..i32::try_from(PARTITIONS).unwrap() {
@@ -75,7 +75,7 @@ fn assigned(bytes: &[u8]) -> Vec<i32> {
         .collect()
 }
 
-/// The logs of all processes, and the rest as one text.
+/// Stores the logs of all processes and the other evidence as one text.
 pub fn keep(dir: &Path, pipe: &Pipe<'_>, nodes: &[Kafka], text: &str) {
     fs::create_dir_all(dir).unwrap();
     for (name, log) in logs(pipe) {

@@ -1,4 +1,4 @@
-//! Kills and freezes of instances and brokers, one after another and at the same time.
+//! Kills and freezes of instances and brokers, sequentially and at the same time.
 
 use std::time::{Duration, Instant};
 
@@ -8,17 +8,18 @@ use super::recipe::Recipe;
 use super::support::tamper::tamper;
 use super::support::{Kafka, Pipe, Running, Sidecar, child, now_ms};
 
-/// Until a process that ended by itself is started again, as a supervisor would.
-const AGAIN: Duration = Duration::from_secs(1);
-/// Every other fault waits until the group commits again, but no longer than this.
+/// Delay until a process that ended by itself is restarted, as a supervisor would do.
+const RESTART_DELAY: Duration = Duration::from_secs(1);
+/// Half of the faults wait until the group commits again, but no longer than this.
 const COMMITS_WITHIN: Duration = Duration::from_secs(20);
-/// Every other kill of an instance waits until its transaction is open, but no longer than this.
+/// Half of the instance kills wait until its transaction is open, but no longer than this.
 const OPENS_WITHIN: Duration = Duration::from_secs(10);
 
-/// Milliseconds: how often short, and the ranges of short and long.
+/// Durations in milliseconds: the share of short ones, and the ranges of short and long ones.
 struct Lengths(f64, std::ops::Range<u64>, std::ops::Range<u64>);
 
-/// Around the start and the restore; beyond the session (6 s) and the transaction timeout (5 s).
+/// Short durations end during start and restore. Long ones exceed the session timeout (6 s) and the transaction
+/// timeout (5 s).
 const INSTANCE_DOWN: Lengths = Lengths(0.7, 0..1_500, 1_500..16_000);
 const INSTANCE_FROZEN: Lengths = Lengths(0.5, 100..4_000, 5_500..16_000);
 const BROKER_DOWN: Lengths = Lengths(0.6, 0..2_000, 2_000..16_000);
@@ -39,23 +40,23 @@ enum Condition {
     Frozen(Instant),
 }
 
-/// What was done, and what happened.
+/// Counts of injected faults, and unexpected exits.
 #[derive(Clone, Debug, Default)]
-pub struct Deeds {
+pub struct FaultCounts {
     pub instance_kills: usize,
     pub instance_freezes: usize,
     pub broker_kills: usize,
     pub broker_freezes: usize,
-    /// Kills of instances whose transaction was open, as the coordinator knows it.
+    /// Kills of instances whose transaction was open at the coordinator.
     pub open: usize,
-    /// When anything was killed, epoch milliseconds.
+    /// The times of all kills, in epoch milliseconds.
     pub kills_ms: Vec<i64>,
-    /// Processes that ended by themselves: which, how, and the end of the log.
+    /// Processes that ended by themselves: name, exit status and the end of the log.
     pub exits: Vec<String>,
 }
 
-impl Deeds {
-    /// Whether enough was done for the round to count.
+impl FaultCounts {
+    /// Whether the round has enough faults to be valid.
     pub fn suffice(&self) -> bool {
         self.instance_kills > 1 && self.broker_kills > 1 && self.open > 0
     }
@@ -66,16 +67,16 @@ pub struct Faults<'a> {
     random: fastrand::Rng,
     pause_ms: u64,
     next: Instant,
-    /// What has to be committed before the next fault, and until when that is waited for.
+    /// The next fault waits until more than this is committed, or until the limit.
     after: Option<(u64, Instant)>,
     /// An instance that is killed when its transaction is open, or at the limit.
-    hunted: Option<(usize, Instant)>,
+    pending_kill: Option<(usize, Instant)>,
     nodes: &'a [Kafka],
     sidecars: Vec<Sidecar>,
     pub running: Vec<Option<Running>>,
     instances: Vec<Condition>,
     brokers: Vec<Condition>,
-    pub deeds: Deeds,
+    pub counts: FaultCounts,
 }
 
 impl<'a> Faults<'a> {
@@ -89,23 +90,23 @@ impl<'a> Faults<'a> {
             pause_ms: recipe.pause_ms,
             next: monotonic() + Duration::from_secs(3),
             after: None,
-            hunted: None,
+            pending_kill: None,
             nodes,
             running: sidecars.iter().map(|sidecar| Some(sidecar.start())).collect(),
             instances: vec![Condition::Up; sidecars.len()],
             brokers: vec![Condition::Up; nodes.len()],
             sidecars,
-            deeds: Deeds::default(),
+            counts: FaultCounts::default(),
         }
     }
 
-    /// Ends the faults that are over, and begins another one when it is time. `committed` tells what the group
-    /// has committed in all.
+    /// Ends the faults that are due, and injects another one when it is time. `committed` is the sum of the committed
+    /// offsets.
     pub fn step(&mut self, now: Instant, committed: u64) {
         self.end_faults(|until| until <= now);
         self.notice_exits(now);
-        if let Some((at, _)) = self.hunted.filter(|(at, limit)| now >= *limit || self.is_open(*at)) {
-            self.hunted = None;
+        if let Some((at, _)) = self.pending_kill.filter(|(at, limit)| now >= *limit || self.is_open(*at)) {
+            self.pending_kill = None;
             self.kill_instance(at, now);
         }
         if now < self.next
@@ -119,36 +120,36 @@ impl<'a> Faults<'a> {
         let broker = self.random.usize(..self.brokers.len());
         match self.random.u8(..100) {
             0..20 => self.kill_instance(instance, now),
-            20..40 => self.hunted = self.hunted.or(Some((instance, now + OPENS_WITHIN))),
+            20..40 => self.pending_kill = self.pending_kill.or(Some((instance, now + OPENS_WITHIN))),
             40..52 => self.freeze_instance(instance, now),
             52..85 => self.kill_broker(broker, now),
             _ => self.freeze_broker(broker, now),
         }
     }
 
-    /// Starts what ended by itself again.
+    /// Restarts processes that ended by themselves.
     pub fn revive(&mut self, now: Instant) {
         self.end_faults(|until| until <= now);
     }
 
-    /// Ends all faults. Brokers may still be on their way up.
+    /// Ends all faults. Brokers may still be starting afterwards.
     pub fn heal(&mut self) {
         self.end_faults(|_| true);
     }
 
-    fn end_faults(&mut self, over: impl Fn(Instant) -> bool) {
+    fn end_faults(&mut self, is_due: impl Fn(Instant) -> bool) {
         for (at, condition) in self.brokers.iter_mut().enumerate() {
             match *condition {
-                Condition::Down(until) if over(until) => self.nodes[at].restart_unawaited(),
-                Condition::Frozen(until) if over(until) => self.nodes[at].sigcont(),
+                Condition::Down(until) if is_due(until) => self.nodes[at].restart_unawaited(),
+                Condition::Frozen(until) if is_due(until) => self.nodes[at].sigcont(),
                 _ => continue,
             }
             *condition = Condition::Up;
         }
         for (at, condition) in self.instances.iter_mut().enumerate() {
             match *condition {
-                Condition::Down(until) if over(until) => self.running[at] = Some(self.sidecars[at].start()),
-                Condition::Frozen(until) if over(until) => {
+                Condition::Down(until) if is_due(until) => self.running[at] = Some(self.sidecars[at].start()),
+                Condition::Frozen(until) if is_due(until) => {
                     self.running[at].as_ref().unwrap().signal("CONT");
                 }
                 _ => continue,
@@ -157,21 +158,21 @@ impl<'a> Faults<'a> {
         }
     }
 
-    /// A process that is not there although nobody killed it.
+    /// Records processes that ended without a kill.
     pub fn notice_exits(&mut self, now: Instant) {
         for (at, slot) in self.running.iter_mut().enumerate() {
             let ended = slot.as_ref().and_then(|process| Some((process.ended()?, process.text())));
             let Some((status, text)) = ended else { continue };
             let name = &self.sidecars[at].instance;
-            self.deeds.exits.push(format!("instance {name}: {status}: {}", last_lines(&text, 3)));
+            self.counts.exits.push(format!("instance {name}: {status}: {}", last_lines(&text, 3)));
             *slot = None;
-            self.instances[at] = Condition::Down(now + AGAIN);
+            self.instances[at] = Condition::Down(now + RESTART_DELAY);
         }
         for (at, condition) in self.brokers.iter_mut().enumerate() {
             if *condition == Condition::Up && self.nodes[at].has_exited() {
                 let text = last_lines(&self.nodes[at].log(), 5);
-                self.deeds.exits.push(format!("broker {}: {text}", at + 1));
-                *condition = Condition::Down(now + AGAIN);
+                self.counts.exits.push(format!("broker {}: {text}", at + 1));
+                *condition = Condition::Down(now + RESTART_DELAY);
             }
         }
     }
@@ -179,9 +180,9 @@ impl<'a> Faults<'a> {
     fn kill_instance(&mut self, at: usize, now: Instant) {
         let Some(process) = self.running[at].take() else { return };
         process.kill9();
-        self.deeds.instance_kills += 1;
-        self.deeds.kills_ms.push(now_ms());
-        self.deeds.open += usize::from(self.is_open(at));
+        self.counts.instance_kills += 1;
+        self.counts.kills_ms.push(now_ms());
+        self.counts.open += usize::from(self.is_open(at));
         tamper(&mut self.random, &self.sidecars[at].state_dir);
         self.instances[at] = Condition::Down(now + INSTANCE_DOWN.draw(&mut self.random));
     }
@@ -198,7 +199,7 @@ impl<'a> Faults<'a> {
     fn freeze_instance(&mut self, at: usize, now: Instant) {
         if let (Some(process), Condition::Up) = (&self.running[at], self.instances[at]) {
             child::signal(process.pid(), "STOP");
-            self.deeds.instance_freezes += 1;
+            self.counts.instance_freezes += 1;
             self.instances[at] = Condition::Frozen(now + INSTANCE_FROZEN.draw(&mut self.random));
         }
     }
@@ -206,8 +207,8 @@ impl<'a> Faults<'a> {
     fn kill_broker(&mut self, at: usize, now: Instant) {
         if !matches!(self.brokers[at], Condition::Down(_)) {
             self.nodes[at].kill9();
-            self.deeds.broker_kills += 1;
-            self.deeds.kills_ms.push(now_ms());
+            self.counts.broker_kills += 1;
+            self.counts.kills_ms.push(now_ms());
             self.brokers[at] = Condition::Down(now + BROKER_DOWN.draw(&mut self.random));
         }
     }
@@ -215,12 +216,12 @@ impl<'a> Faults<'a> {
     fn freeze_broker(&mut self, at: usize, now: Instant) {
         if self.brokers[at] == Condition::Up && !self.nodes[at].has_exited() {
             self.nodes[at].sigstop();
-            self.deeds.broker_freezes += 1;
+            self.counts.broker_freezes += 1;
             self.brokers[at] = Condition::Frozen(now + BROKER_FROZEN.draw(&mut self.random));
         }
     }
 
-    /// Asks all instances to stop; what is wrong with how they do.
+    /// Sends SIGTERM to all instances, and returns an error for each one that does not end cleanly.
     pub fn stop(&mut self) -> Vec<String> {
         let all: Vec<Running> = self.running.iter_mut().filter_map(Option::take).collect();
         for process in &all {
@@ -228,7 +229,7 @@ impl<'a> Faults<'a> {
         }
         let ends = all.iter().map(|process| process.wait_within(Duration::from_secs(30)));
         let wrong = ends.filter(|end| end.is_none_or(|status| !status.success()));
-        wrong.map(|end| format!("asked to stop, an instance ended as {end:?}")).collect()
+        wrong.map(|end| format!("after SIGTERM, an instance ended with {end:?}")).collect()
     }
 }
 

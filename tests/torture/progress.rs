@@ -1,4 +1,4 @@
-//! How far the group has committed. Read without waiting for pending transactions, so a stuck one is no obstacle.
+//! The committed offsets of the group. They are read without waiting for pending transactions, which may be stuck.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,30 +10,30 @@ use rdkafka::{Offset, TopicPartitionList};
 
 use super::support::{Isolation, Pipe};
 
-const ASK: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// One partition of raw: the committed offset, and the end of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct PartitionProgress {
     pub partition: i32,
     pub committed: i64,
     pub end: i64,
 }
 
-impl Standing {
+impl PartitionProgress {
     pub fn unread(&self) -> i64 {
         self.end - self.committed
     }
 }
 
-/// Asks for all partitions of raw.
-pub struct Asker {
+/// Requests the offsets of all partitions of raw.
+pub struct OffsetClient {
     consumer: BaseConsumer,
     raw: String,
     partitions: i32,
 }
 
-impl Asker {
+impl OffsetClient {
     pub fn of(pipe: &Pipe<'_>, partitions: usize) -> Self {
         let mut config = pipe.kafka.client_config();
         config.set("group.id", pipe.group()).set("enable.auto.commit", "false");
@@ -42,13 +42,13 @@ impl Asker {
         Self { consumer, raw: pipe.raw.clone(), partitions: i32::try_from(partitions).unwrap() }
     }
 
-    /// The committed offset of each partition; `None` while no broker answers.
+    /// The committed offset of each partition, `None` while no broker responds.
     fn committed(&self) -> Option<Vec<i64>> {
-        let mut asked = TopicPartitionList::new();
+        let mut partitions = TopicPartitionList::new();
         for partition in 0..self.partitions {
-            asked.add_partition(&self.raw, partition);
+            partitions.add_partition(&self.raw, partition);
         }
-        let found = self.consumer.committed_offsets(asked, ASK).ok()?;
+        let found = self.consumer.committed_offsets(partitions, TIMEOUT).ok()?;
         let offset = |partition| match found.find_partition(&self.raw, partition)?.offset() {
             Offset::Offset(offset) => Some(offset),
             Offset::Invalid => Some(0),
@@ -57,18 +57,18 @@ impl Asker {
         (0..self.partitions).map(offset).collect()
     }
 
-    /// How every partition stands; `None` while no broker answers.
-    pub fn standings(&self) -> Option<Vec<Standing>> {
+    /// The progress of each partition, `None` while no broker responds.
+    pub fn partition_progress(&self) -> Option<Vec<PartitionProgress>> {
         let committed = self.committed()?;
-        let standing = |(partition, committed)| {
-            let (_, end) = self.consumer.fetch_watermarks(&self.raw, partition, ASK).ok()?;
-            Some(Standing { partition, committed, end })
+        let progress = |(partition, committed)| {
+            let (_, end) = self.consumer.fetch_watermarks(&self.raw, partition, TIMEOUT).ok()?;
+            Some(PartitionProgress { partition, committed, end })
         };
-        (0..).zip(committed).map(standing).collect()
+        (0..).zip(committed).map(progress).collect()
     }
 }
 
-/// Asks all the time, on a thread of its own.
+/// Requests the offsets continuously on its own thread.
 pub struct Progress {
     committed: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
@@ -76,12 +76,12 @@ pub struct Progress {
 }
 
 impl Progress {
-    pub fn start(asker: Asker) -> Self {
+    pub fn start(client: OffsetClient) -> Self {
         let (committed, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
-        let (out, told) = (Arc::clone(&committed), Arc::clone(&stop));
+        let (out, stopped) = (Arc::clone(&committed), Arc::clone(&stop));
         let thread = thread::spawn(move || {
-            while !told.load(Ordering::Relaxed) {
-                if let Some(offsets) = asker.committed() {
+            while !stopped.load(Ordering::Relaxed) {
+                if let Some(offsets) = client.committed() {
                     out.store(offsets.iter().sum::<i64>().unsigned_abs(), Ordering::Relaxed);
                 }
                 thread::sleep(Duration::from_millis(200));
@@ -90,7 +90,7 @@ impl Progress {
         Self { committed, stop, thread: Some(thread) }
     }
 
-    /// Records committed when last asked.
+    /// The sum of the committed offsets at the last request.
     pub fn committed(&self) -> u64 {
         self.committed.load(Ordering::Relaxed)
     }

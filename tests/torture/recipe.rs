@@ -1,4 +1,4 @@
-//! What a round does: drawn from its seed, unless the environment fixes it.
+//! The parameters of a round: drawn from its seed, unless the environment sets them.
 
 use std::env;
 use std::fmt;
@@ -8,18 +8,18 @@ use std::time::Duration;
 
 use dedupd::clock::wall_ms;
 
-/// Which rounds are run. Variables count only beside `TORTURE=1`, which `make torture` sets.
+/// The rounds to run. Variables are used only with `TORTURE=1`, which `make torture` sets.
 pub struct Plan {
-    /// `SEED`: of the first round; the next ones follow by 1. Else the clock decides.
+    /// `SEED`: the seed of the first round. The following rounds increment it. The default comes from the clock.
     seed: u64,
-    /// `ROUNDS`: how many.
+    /// `ROUNDS`: the number of rounds.
     rounds: u64,
     /// `DURATION`: how long faults are injected in a round.
     duration: Duration,
     /// `INSTANCES`, `WORKERS` of each, `BROKERS` (1 or 3), `RATE` in records per second, `CLEANUP_MS` as
     /// `transaction.abort.timed.out.transaction.cleanup.interval.ms`, `PAUSE_MS` between two faults at most.
     fixed: Fixed,
-    /// Where results and the logs of failed rounds go: `TORTURE_DIR`.
+    /// `TORTURE_DIR`: the directory for results and the logs of failed rounds.
     pub dir: PathBuf,
 }
 
@@ -93,7 +93,7 @@ pub struct Recipe {
 impl Recipe {
     pub fn of(seed: u64, plan: &Plan) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
-        // All of them are drawn, so that what is fixed does not change the others.
+        // All values are drawn, so that a fixed value does not change the others.
         let drawn = Fixed {
             instances: Some(random.usize(1..=3)),
             workers: Some(random.usize(1..=2)),
@@ -115,7 +115,7 @@ impl Recipe {
         }
     }
 
-    /// The command that runs the same round. Faults come in the same order, not at the same instant.
+    /// The command that repeats the round. Faults have the same order, but not the same times.
     pub fn replay(&self) -> String {
         let Self { seed, duration, instances, workers, brokers, rate, cleanup_ms, pause_ms } = self;
         let duration = humantime::format_duration(*duration).to_string().replace(' ', "");
@@ -125,7 +125,7 @@ impl Recipe {
         )
     }
 
-    /// What its brokers are told beside what all test brokers are.
+    /// Broker settings in addition to those of all test brokers.
     pub fn broker_settings(&self) -> Vec<(&'static str, String)> {
         let mut settings = vec![(
             "transaction.abort.timed.out.transaction.cleanup.interval.ms",

@@ -7,18 +7,18 @@ use dedupd::clock::monotonic;
 
 use super::evidence;
 use super::faults::Faults;
-use super::progress::{Asker, Progress, Standing};
+use super::progress::{OffsetClient, PartitionProgress, Progress};
 use super::recipe::Recipe;
 use super::support::pipe::compare;
 use super::support::{Findings, Kafka, Load, Pipe, Traces};
 use super::verdict::Verdict;
 
 pub const PARTITIONS: usize = 4;
-/// From the end of the last fault until every partition is committed to its end.
+/// Maximum time from the end of the last fault until every committed offset is at the end of its partition.
 pub const RECOVERY: Duration = Duration::from_mins(1);
-/// A partition that comes later than that is late; one that is not there then either is stuck.
+/// A partition that takes longer than `RECOVERY` is late. One that takes longer than this is stuck.
 const STUCK: Duration = Duration::from_mins(2);
-/// Seconds of load that may wait. More would only be more to catch up with at the end.
+/// Maximum lag in seconds of load. A larger lag would only extend the end of the round.
 const WAITING_S: u64 = 10;
 
 pub fn run(recipe: &Recipe, dir: &Path) -> Verdict {
@@ -31,35 +31,35 @@ pub fn run(recipe: &Recipe, dir: &Path) -> Verdict {
 
     let mut verdict = Verdict::of(recipe);
     verdict.sent = sent;
-    let (standings, recovery) = recovered(&pipe, &mut faults);
+    let (partitions, recovery) = recovered(&pipe, &mut faults);
     verdict.recovery = recovery;
-    verdict.unread = standings.iter().map(Standing::unread).sum();
-    let failing = verdict.recovery.is_none_or(|took| took > RECOVERY) || !faults.deeds.exits.is_empty();
-    let pages = if failing { evidence::of_the_living(&pipe, &faults) } else { String::new() };
+    verdict.unread = partitions.iter().map(PartitionProgress::unread).sum();
+    let failing = verdict.recovery.is_none_or(|took| took > RECOVERY) || !faults.counts.exits.is_empty();
+    let pages = if failing { evidence::of_running(&pipe, &faults) } else { String::new() };
     verdict.problems.extend(faults.stop());
-    verdict.deeds = faults.deeds.clone();
-    verdict.findings = audit(&pipe, &standings);
-    verdict.between = Traces::of(&pipe).intervals_with_commits(&faults.deeds.kills_ms);
+    verdict.counts = faults.counts.clone();
+    verdict.findings = audit(&pipe, &partitions);
+    verdict.between = Traces::of(&pipe).intervals_with_commits(&faults.counts.kills_ms);
     verdict.torn = evidence::torn(&pipe);
     if !verdict.passed() {
         let kept = dir.join(recipe.seed.to_string());
-        evidence::keep(&kept, &pipe, &nodes, &format!("{verdict}\n{standings:?}\n{pages}"));
+        evidence::keep(&kept, &pipe, &nodes, &format!("{verdict}\n{partitions:?}\n{pages}"));
         verdict.logs = Some(kept);
     }
     verdict
 }
 
-/// Faults for as long as the round lasts, then their end. How many records were sent.
+/// Injects faults for the duration of the round, then ends them. Returns the number of sent records.
 fn under_faults(recipe: &Recipe, pipe: &Pipe<'_>, faults: &mut Faults<'_>) -> u64 {
     let mut config = pipe.kafka.client_config();
-    // A plain producer that never gives up: what it writes twice is one more repeat.
+    // A plain producer that retries forever: a record that it writes twice is a further repeat.
     config.set("acks", "all").set("message.timeout.ms", "0").set("linger.ms", "5");
     let load = Load::seeded(&config, &pipe.raw, PARTITIONS, recipe.rate, recipe.seed);
-    let progress = Progress::start(Asker::of(pipe, PARTITIONS));
+    let progress = Progress::start(OffsetClient::of(pipe, PARTITIONS));
     let start = monotonic();
-    // A slow machine gets more time, so that enough comes together.
+    // A slow machine gets more time, so that the round has enough faults.
     let least =
-        |faults: &Faults<'_>| if faults.deeds.suffice() { recipe.duration } else { recipe.duration * 2 };
+        |faults: &Faults<'_>| if faults.counts.suffice() { recipe.duration } else { recipe.duration * 2 };
     while start.elapsed() < least(faults) {
         faults.step(monotonic(), progress.committed());
         load.hold(load.sent().saturating_sub(progress.committed()) > WAITING_S * recipe.rate);
@@ -69,34 +69,34 @@ fn under_faults(recipe: &Recipe, pipe: &Pipe<'_>, faults: &mut Faults<'_>) -> u6
     load.finish()
 }
 
-/// Waits until everything is committed. How the partitions stand, and how long it took from when the brokers
-/// served again; `None` when it did not come to that.
-fn recovered(pipe: &Pipe<'_>, faults: &mut Faults<'_>) -> (Vec<Standing>, Option<Duration>) {
-    pipe.kafka.wait_serving().unwrap_or_else(|log| panic!("the brokers do not come back:\n{log}"));
+/// Waits until everything is committed. Returns the progress of the partitions, and the time since the brokers served
+/// requests again, `None` if not everything was committed.
+fn recovered(pipe: &Pipe<'_>, faults: &mut Faults<'_>) -> (Vec<PartitionProgress>, Option<Duration>) {
+    pipe.kafka.wait_serving().unwrap_or_else(|log| panic!("the brokers do not restart:\n{log}"));
     let start = monotonic();
-    let asker = Asker::of(pipe, PARTITIONS);
+    let client = OffsetClient::of(pipe, PARTITIONS);
     let mut last = Vec::new();
     while start.elapsed() < STUCK || last.is_empty() {
         faults.notice_exits(monotonic());
         faults.revive(monotonic());
-        if let Some(standings) = asker.standings() {
-            if standings.iter().all(|standing| standing.unread() == 0) {
-                return (standings, Some(start.elapsed()));
+        if let Some(partitions) = client.partition_progress() {
+            if partitions.iter().all(|partition| partition.unread() == 0) {
+                return (partitions, Some(start.elapsed()));
             }
-            last = standings;
+            last = partitions;
         }
         std::thread::sleep(Duration::from_millis(100));
     }
     (last, None)
 }
 
-/// Of raw, what lies below the committed offset: what is unread is not lost.
-fn audit(pipe: &Pipe<'_>, standings: &[Standing]) -> Findings {
+/// Audits the raw records below the committed offset. Unread records are not lost.
+fn audit(pipe: &Pipe<'_>, partitions: &[PartitionProgress]) -> Findings {
     let mut all = Findings::default();
-    for standing in standings {
-        let mut raw = pipe.kafka.records_of(&pipe.raw, standing.partition);
-        raw.retain(|record| record.offset < standing.committed);
-        all.add(compare(&raw, &pipe.kafka.records_of(&pipe.clean, standing.partition)));
+    for partition in partitions {
+        let mut raw = pipe.kafka.records_of(&pipe.raw, partition.partition);
+        raw.retain(|record| record.offset < partition.committed);
+        all.add(compare(&raw, &pipe.kafka.records_of(&pipe.clean, partition.partition)));
     }
     all
 }

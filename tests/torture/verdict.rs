@@ -1,4 +1,4 @@
-//! What came of a round, for people and for programs.
+//! The result of a round, as text and as JSON.
 
 use std::any::Any;
 use std::fmt::{self, Write as _};
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::faults::Deeds;
+use super::faults::FaultCounts;
 use super::recipe::Recipe;
 use super::round::RECOVERY;
 use super::support::Findings;
@@ -18,16 +18,16 @@ use super::support::Findings;
 pub struct Verdict {
     recipe: Recipe,
     pub replay: String,
-    pub deeds: Deeds,
+    pub counts: FaultCounts,
     pub sent: u64,
     /// Raw records that were never committed.
     pub unread: i64,
     pub findings: Findings,
-    /// From the last fault until everything was committed.
+    /// Time from the last fault until everything was committed.
     pub recovery: Option<Duration>,
     /// Intervals between kills in which transactions committed.
     pub between: usize,
-    /// Torn transactions that instances saw.
+    /// Torn transactions that instances found.
     pub torn: usize,
     pub problems: Vec<String>,
     pub logs: Option<PathBuf>,
@@ -38,7 +38,7 @@ impl Verdict {
         Self {
             recipe: recipe.clone(),
             replay: recipe.replay(),
-            deeds: Deeds::default(),
+            counts: FaultCounts::default(),
             sent: 0,
             unread: 0,
             findings: Findings::default(),
@@ -50,39 +50,39 @@ impl Verdict {
         }
     }
 
-    /// A round that did not come to its end.
+    /// The verdict of a round that panicked.
     pub fn of_panic(recipe: &Recipe, panic: &(dyn Any + Send)) -> Self {
         let text = panic.downcast_ref::<String>().cloned();
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
-        let problem = format!("the round broke off: {}", text.unwrap_or_default());
+        let problem = format!("the round panicked: {}", text.unwrap_or_default());
         Self { problems: vec![problem], ..Self::of(recipe) }
     }
 
-    /// What is wrong, and why the round proves nothing.
+    /// The errors of the round.
     fn faults(&self) -> Vec<String> {
         let mut found = self.problems.clone();
         if !self.findings.is_clean() {
-            found.push(format!("not exact: {:?}", self.findings));
+            found.push(format!("not exactly once: {:?}", self.findings));
         }
         match self.recovery {
             Some(took) if took <= RECOVERY => {}
             Some(took) => found.push(format!("late: everything was committed only after {took:.1?}")),
             None => found.push(format!("stuck: {} records are unread", self.unread)),
         }
-        found.extend(self.deeds.exits.iter().map(|exit| format!("ended by itself: {exit}")));
+        found.extend(self.counts.exits.iter().map(|exit| format!("unexpected exit: {exit}")));
         found
     }
 
-    /// What a round must have seen to count.
+    /// The missing events without which a round is not valid.
     fn missing(&self) -> Vec<&'static str> {
-        let Deeds { instance_kills, broker_kills, open, kills_ms, .. } = &self.deeds;
+        let FaultCounts { instance_kills, broker_kills, open, kills_ms, .. } = &self.counts;
         [
             (*instance_kills > 0, "no instance was killed"),
             (*broker_kills > 0, "no broker was killed"),
-            (*open > 0, "no kill was inside an open transaction"),
-            (self.between >= 1.max(kills_ms.len() / 5), "hardly anything was committed between kills"),
-            (self.findings.raw > 0, "there were no records"),
-            (self.findings.repeats > 0, "there were no repeats"),
+            (*open > 0, "no instance was killed with an open transaction"),
+            (self.between >= 1.max(kills_ms.len() / 5), "too few commits between kills"),
+            (self.findings.raw > 0, "no records"),
+            (self.findings.repeats > 0, "no repeats"),
         ]
         .into_iter()
         .filter_map(|(seen, missing)| (!seen).then_some(missing))
@@ -101,7 +101,7 @@ impl Verdict {
         }
     }
 
-    /// One more line in the file of results.
+    /// Appends a line to the file of results.
     pub fn append_to(&self, path: &Path) {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         let mut file = File::options().create(true).append(true).open(path).unwrap();
@@ -111,7 +111,7 @@ impl Verdict {
     fn to_json(&self) -> serde_json::Value {
         let Recipe { seed, duration, instances, workers, brokers, rate, cleanup_ms, pause_ms } = &self.recipe;
         let Findings { lost, duplicated, out_of_order, altered, phantom, raw, repeats, .. } = &self.findings;
-        let deeds = &self.deeds;
+        let counts = &self.counts;
         json!({
             "seed": seed, "seconds": duration.as_secs(), "instances": instances, "workers": workers,
             "brokers": brokers, "rate": rate, "cleanup_ms": cleanup_ms, "pause_ms": pause_ms,
@@ -119,17 +119,17 @@ impl Verdict {
             "records": raw, "repeats": repeats, "lost": lost, "duplicated": duplicated,
             "out_of_order": out_of_order, "altered": altered, "phantom": phantom, "unread": self.unread,
             "recovery_seconds": self.recovery.map(|took| took.as_secs_f64()),
-            "instance_kills": deeds.instance_kills, "instance_freezes": deeds.instance_freezes,
-            "broker_kills": deeds.broker_kills, "broker_freezes": deeds.broker_freezes,
-            "kills_in_open_transactions": deeds.open, "intervals_with_commits": self.between,
-            "torn_transactions": self.torn, "exits": deeds.exits.len(), "replay": self.replay,
+            "instance_kills": counts.instance_kills, "instance_freezes": counts.instance_freezes,
+            "broker_kills": counts.broker_kills, "broker_freezes": counts.broker_freezes,
+            "kills_in_open_transactions": counts.open, "intervals_with_commits": self.between,
+            "torn_transactions": self.torn, "exits": counts.exits.len(), "replay": self.replay,
         })
     }
 }
 
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let deeds = &self.deeds;
+        let counts = &self.counts;
         let Findings { raw, repeats, .. } = &self.findings;
         let recovery = self.recovery.map_or("no".to_owned(), |took| format!("{:.1} s", took.as_secs_f64()));
         write!(
@@ -138,13 +138,13 @@ impl fmt::Display for Verdict {
              frozen {}; commits in {} of {} intervals; {raw} records, {repeats} repeats, {} torn; recovery {recovery}",
             self.recipe.seed,
             self.word(),
-            deeds.instance_kills,
-            deeds.open,
-            deeds.instance_freezes,
-            deeds.broker_kills,
-            deeds.broker_freezes,
+            counts.instance_kills,
+            counts.open,
+            counts.instance_freezes,
+            counts.broker_kills,
+            counts.broker_freezes,
             self.between,
-            deeds.kills_ms.len().saturating_sub(1),
+            counts.kills_ms.len().saturating_sub(1),
             self.torn,
         )?;
         let wrong = self.faults().into_iter().chain(self.missing().into_iter().map(str::to_owned));
@@ -157,7 +157,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// One line for all rounds.
+/// The summary line of all rounds.
 pub fn summary(verdicts: &[Verdict]) -> String {
     let count = |word: &str| verdicts.iter().filter(|verdict| verdict.word() == word).count();
     let sum = |of: fn(&Verdict) -> usize| verdicts.iter().map(of).sum::<usize>();
@@ -171,10 +171,10 @@ pub fn summary(verdicts: &[Verdict]) -> String {
         count("exact"),
         count("FAILED"),
         count("void"),
-        sum(|it| it.deeds.instance_kills),
-        sum(|it| it.deeds.broker_kills),
-        sum(|it| it.deeds.instance_freezes),
-        sum(|it| it.deeds.broker_freezes),
+        sum(|it| it.counts.instance_kills),
+        sum(|it| it.counts.broker_kills),
+        sum(|it| it.counts.instance_freezes),
+        sum(|it| it.counts.broker_freezes),
         sum(|it| it.findings.raw),
         sum(|it| it.findings.repeats),
         slowest.as_secs_f64(),

@@ -1,10 +1,10 @@
-//! What the dashboard and the alerts ask Prometheus, and which metrics and labels they name.
+//! The queries of the dashboard and the alerts, and their metrics and labels.
 
 use serde_json::Value;
 
 use super::programs::text;
 
-/// One expression, and who asks it.
+/// One expression, and the panel, annotation, variable or alert that uses it.
 #[derive(Debug, Clone)]
 pub struct Workload {
     pub by: String,
@@ -16,14 +16,14 @@ pub fn dashboard() -> Value {
     serde_json::from_str(&text("dashboards/dedupd.json")).expect("the dashboard is JSON")
 }
 
-/// The panels that show something.
+/// The panels, without rows.
 pub fn panels() -> Vec<Value> {
     let dashboard = dashboard();
     let panels = dashboard["panels"].as_array().expect("panels").iter();
     panels.filter(|panel| panel["type"] != "row").cloned().collect()
 }
 
-/// Everything the dashboard asks, with its variables replaced as Grafana does for "All".
+/// All queries of the dashboard, with variables replaced as Grafana does for "All".
 pub fn of_the_dashboard() -> Vec<Workload> {
     let mut found = Vec::new();
     for panel in panels() {
@@ -59,7 +59,7 @@ pub fn of_the_alerts() -> Vec<Workload> {
 
 fn replaced(expr: &str) -> String {
     let expr = expr.replace("$__rate_interval", "1m").replace("$instance", ".*").replace("$partition", ".*");
-    assert!(!expr.contains('$'), "a variable that this test does not know: {expr}");
+    assert!(!expr.contains('$'), "a variable that this test does not support: {expr}");
     expr
 }
 
@@ -70,7 +70,7 @@ pub struct Selector {
     pub matchers: Vec<(String, String, String)>,
 }
 
-/// The selectors of metrics that are ours: those that begin with `dedupd_` or `process_`.
+/// The selectors of metrics that begin with `dedupd_` or `process_`.
 pub fn selectors(expr: &str) -> Vec<Selector> {
     let mut found = Vec::new();
     let mut rest = expr;

@@ -1,0 +1,109 @@
+//! An operator who forgets ids through the admin API, and the check of what the API promises.
+
+use std::sync::mpsc::{Receiver, Sender, sync_channel};
+
+use dedupd::control::{Answer, Request, RequestError};
+use dedupd::dedupe::Offset;
+use dedupd::dedupe::{Hasher, IdSource, IdentityRule};
+
+use crate::sim::cluster::Cluster;
+
+/// Receives the answers to one request.
+type Answers = Receiver<Result<Answer, RequestError>>;
+
+/// The requests to forget an id, and their results.
+#[derive(Default)]
+pub struct ForgetRequests {
+    /// Partition and id of each request.
+    pub sent: Vec<(usize, String)>,
+    /// The ids that a worker has forgotten.
+    pub forgotten: Vec<Forgotten>,
+    waiting: Vec<(usize, String, Answers)>,
+}
+
+/// An id that was forgotten.
+pub struct Forgotten {
+    /// Partition.
+    pub partition: usize,
+    /// Id.
+    pub name: String,
+    /// The owner that was forgotten.
+    pub owner: Offset,
+    /// The end of the raw partition when the answer arrived.
+    pub from: Offset,
+}
+
+/// The identity rule with this number.
+pub fn rule(number: u8) -> IdentityRule {
+    let hasher = if number == 0 { Hasher::Xxh3 } else { Hasher::SipHash { key: [number; 16] } };
+    IdentityRule::new(vec![IdSource::Key], hasher)
+}
+
+impl ForgetRequests {
+    /// In one of ten steps, requests every running worker to forget an id.
+    pub fn send(&mut self, cluster: &mut Cluster, workers: &[Option<Sender<Request>>]) {
+        if cluster.chance.rng.u8(0..10) > 0 {
+            return;
+        }
+        let partition = cluster.chance.rng.usize(0..cluster.raw.len());
+        let keys: Vec<&String> =
+            cluster.raw[partition].records().filter_map(|record| record.key.as_ref()).collect();
+        if keys.is_empty() {
+            return;
+        }
+        let name = keys[cluster.chance.rng.usize(0..keys.len())].clone();
+        let identity = rule(cluster.rule).identify_texts(&[&name]).unwrap();
+        let only = cluster.chance.coin().then(|| u32::try_from(partition).unwrap());
+        let (answer, answers) = sync_channel(workers.len());
+        for worker in workers.iter().flatten() {
+            // The send to a worker that has ended fails.
+            worker.send(Request { identity, partition: only, forget: true, answer: answer.clone() }).ok();
+        }
+        tracing::debug!(partition, name, "forget requested");
+        self.sent.push((partition, name.clone()));
+        self.waiting.push((partition, name, answers));
+    }
+
+    /// Receives the answers that have arrived.
+    pub fn receive(&mut self, cluster: &Cluster) {
+        let forgotten = &mut self.forgotten;
+        for (partition, name, answers) in &self.waiting {
+            for answer in answers.try_iter().flatten() {
+                let places = answer.places.iter().filter(|place| place.partition as usize == *partition);
+                if let Some(owner) = places.filter_map(|place| place.offset).max() {
+                    let from = cluster.raw[*partition].end();
+                    tracing::debug!(partition, name, owner, from, "forgotten");
+                    forgotten.push(Forgotten { partition: *partition, name: name.clone(), owner, from });
+                }
+            }
+        }
+    }
+
+    /// How often the clean topic may contain an id.
+    pub fn copies_max(&self, partition: usize, name: &str) -> usize {
+        1 + self.sent.iter().filter(|(at, id)| *at == partition && id == name).count()
+    }
+
+    /// Violations: ids that were forgotten, were produced again and were not forwarded again.
+    pub fn not_forwarded_again(&self, cluster: &Cluster) -> Vec<String> {
+        let is_missing = |request: &&Forgotten| {
+            let raw = &cluster.raw[request.partition];
+            if !raw.replaced.is_empty() {
+                // The log was truncated: offsets do not give the order of records.
+                return false;
+            }
+            let produced_again = raw.records().any(|record| {
+                record.at.offset >= request.from && record.name() == request.name && !record.rejected
+            });
+            let clean = cluster.clean[request.partition].ever_committed();
+            produced_again
+                && !clean.into_iter().any(|(_, it)| it.name() == request.name && it.at.offset > request.owner)
+        };
+        let wrong = self.forgotten.iter().filter(is_missing);
+        wrong
+            .map(|request| {
+                format!("forgotten and not forwarded again: id {} owned by {}", request.name, request.owner)
+            })
+            .collect()
+    }
+}
