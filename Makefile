@@ -14,6 +14,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: setup ## run dedupd on an embedded broker: duplicates in, an audit at the end
+	@echo 'Building dedupd; the first build takes some minutes. Then the demo runs for 20 s, with a status page, and audits its output.'
 	cargo run --release -- demo
 
 demo-kafka: setup ## the same on a real Apache Kafka, with kill -9 during the load
