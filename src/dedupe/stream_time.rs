@@ -49,6 +49,12 @@ impl StreamTime {
         self.current
     }
 
+    /// Stream time at the last [`StreamTime::settle`], ms since the epoch; 0 while unknown.
+    #[must_use]
+    pub fn settled_ms(&self) -> i64 {
+        self.settled
+    }
+
     /// Stream time at the first record since the last [`StreamTime::settle`], ms since the epoch; 0
     /// while unknown.
     #[must_use]
@@ -115,6 +121,7 @@ mod tests {
         time.observe(Some(NOW + 5), NOW);
         time.observe(Some(NOW + 9), NOW);
         assert_eq!((time.opened_ms(), time.ms()), (NOW + 5, NOW + 9));
+        assert_eq!(time.settled_ms(), NOW);
         time.undo();
         assert_eq!((time.opened_ms(), time.ms()), (NOW, NOW));
     }

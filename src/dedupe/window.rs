@@ -357,6 +357,12 @@ impl Window {
         self.time.ms()
     }
 
+    /// Stream time at the last commit, epoch milliseconds; 0 while unknown.
+    #[must_use]
+    pub fn committed_time_ms(&self) -> i64 {
+        self.time.settled_ms()
+    }
+
     /// Configured length of the exact part.
     #[must_use]
     pub fn exact(&self) -> Duration {

@@ -148,6 +148,12 @@ impl Windows {
         self.iter().map(|(_, window)| window.stream_time_ms()).max().unwrap_or(0)
     }
 
+    /// Stream time at the last commit, epoch milliseconds; 0 while unknown.
+    #[must_use]
+    pub fn committed_time_ms(&self) -> i64 {
+        self.iter().map(|(_, window)| window.committed_time_ms()).max().unwrap_or(0)
+    }
+
     /// Sets stream time from a checkpoint. Zero and negative values are ignored.
     pub fn set_stream_time(&mut self, ms: i64) {
         self.iter_mut().for_each(|(_, window)| window.set_stream_time(ms));

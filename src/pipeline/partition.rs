@@ -289,7 +289,8 @@ impl Partition {
         Head {
             confirmed: self.committed,
             state_next: self.state_next,
-            stream_time_ms: self.windows.as_ref().map_or(0, Windows::stream_time_ms),
+            // The open transaction may be aborted, and another process with another clock may commit instead.
+            stream_time_ms: self.windows.as_ref().map_or(0, Windows::committed_time_ms),
             tail,
             settled: tail,
             forgets: self.forgets,
