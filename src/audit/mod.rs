@@ -217,7 +217,7 @@ fn spans(raw: &Reader, clean: &Reader, options: &Options) -> Result<Vec<Spans>, 
     Ok(spans)
 }
 
-/// The time from which raw is read, ms since the epoch: two windows before the range. An id that was last
+/// The time from which raw is read, epoch milliseconds: two windows before the range. An id that was last
 /// seen earlier has expired in any case, so every id that can affect the range is read.
 fn context_since(options: &Options, from_ms: i64) -> Option<i64> {
     options.window.map(|window| from_ms.saturating_sub(range::whole_ms(window).saturating_mul(2)))

@@ -20,13 +20,13 @@ pub struct Anchor {
 }
 
 impl Anchor {
-    /// `wall_ms` (ms since the epoch) and `elapsed` (monotonic clock) are read at the same moment.
+    /// `wall_ms` (epoch milliseconds) and `elapsed` (monotonic clock) are read at the same moment.
     #[must_use]
     pub fn new(wall_ms: i64, elapsed: Duration) -> Self {
         Self { wall_ms, elapsed }
     }
 
-    /// Ms since the epoch at this monotonic time. Later steps of the wall clock have no effect.
+    /// Epoch milliseconds at this monotonic time. Later steps of the wall clock have no effect.
     #[must_use]
     pub fn now_ms(&self, elapsed: Duration) -> i64 {
         let since = elapsed.saturating_sub(self.elapsed).as_millis();

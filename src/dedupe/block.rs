@@ -10,8 +10,8 @@
 //! | 4 | window id: kind and partition |
 //! | 8 | first offset covered |
 //! | 8 | next offset, one past the last covered |
-//! | 8 | stream time at the first record, ms since the epoch |
-//! | 8 | stream time at the last record, ms since the epoch |
+//! | 8 | stream time at the first record, epoch milliseconds |
+//! | 8 | stream time at the last record, epoch milliseconds |
 //! | 4 | count of identities |
 //! | count × varint | offset deltas (LEB128): the first from `first`, each further one from its predecessor |
 //! | count × 16 | identities, in the order of their owners |
@@ -41,9 +41,9 @@ pub struct Block {
     pub first: Offset,
     /// One past the last raw offset covered by the block.
     pub next: Offset,
-    /// Stream time when the first covered record arrived, ms since the epoch.
+    /// Stream time when the first covered record arrived, epoch milliseconds.
     pub time_first_ms: i64,
-    /// Stream time when the last covered record arrived, ms since the epoch.
+    /// Stream time when the last covered record arrived, epoch milliseconds.
     pub time_last_ms: i64,
     /// Owners and their identities, in ascending offset order, each in `first..next`.
     pub entries: Vec<(Offset, Identity)>,

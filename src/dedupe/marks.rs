@@ -21,9 +21,9 @@ struct Mark {
     count: u64,
     /// Owners that were overwritten.
     evicted: u64,
-    /// Stream time when the first of them arrived, ms since the epoch; 0 while unknown.
+    /// Stream time when the first of them arrived, epoch milliseconds; 0 while unknown.
     time_first_ms: i64,
-    /// Stream time when the last of them had arrived, ms since the epoch; 0 while unknown.
+    /// Stream time when the last of them had arrived, epoch milliseconds; 0 while unknown.
     time_last_ms: i64,
 }
 

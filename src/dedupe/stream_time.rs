@@ -43,19 +43,19 @@ impl StreamTime {
         self.opened.get_or_insert(self.current);
     }
 
-    /// Current stream time, ms since the epoch; 0 while unknown.
+    /// Current stream time, epoch milliseconds; 0 while unknown.
     #[must_use]
     pub fn ms(&self) -> i64 {
         self.current
     }
 
-    /// Stream time at the last [`StreamTime::settle`], ms since the epoch; 0 while unknown.
+    /// Stream time at the last [`StreamTime::settle`], epoch milliseconds; 0 while unknown.
     #[must_use]
     pub fn settled_ms(&self) -> i64 {
         self.settled
     }
 
-    /// Stream time at the first record since the last [`StreamTime::settle`], ms since the epoch; 0
+    /// Stream time at the first record since the last [`StreamTime::settle`], epoch milliseconds; 0
     /// while unknown.
     #[must_use]
     pub fn opened_ms(&self) -> i64 {

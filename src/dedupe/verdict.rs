@@ -18,7 +18,7 @@ pub enum Verdict {
     /// A filter of the window beyond the exact part contains the identity: seen before or, at the configured rate, a
     /// false positive.
     Probable {
-        /// Start of the slice of that filter, stream time in ms since the epoch.
+        /// Start of the slice of that filter, stream time in epoch milliseconds.
         since_ms: i64,
     },
 }

@@ -351,7 +351,7 @@ impl Window {
         self.index.first_live()
     }
 
-    /// Stream time, ms since the epoch; 0 while unknown.
+    /// Stream time, epoch milliseconds; 0 while unknown.
     #[must_use]
     pub fn stream_time_ms(&self) -> i64 {
         self.time.ms()

@@ -142,7 +142,7 @@ impl Windows {
         self.iter().map(|(_, window)| window.next()).max().unwrap_or(0)
     }
 
-    /// Stream time, ms since the epoch; 0 while unknown.
+    /// Stream time, epoch milliseconds; 0 while unknown.
     #[must_use]
     pub fn stream_time_ms(&self) -> i64 {
         self.iter().map(|(_, window)| window.stream_time_ms()).max().unwrap_or(0)

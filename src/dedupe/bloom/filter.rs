@@ -8,14 +8,14 @@ const SAMPLED: u64 = 4_096;
 /// Bits of a block.
 const BLOCK_BITS: f64 = 512.0;
 
-/// Identifies and orders filters: the start of the slice (stream time, ms since the epoch) and the number of the filter
+/// Identifies and orders filters: the start of the slice (stream time, epoch milliseconds) and the number of the filter
 /// within the slice.
 pub(super) type Age = (i64, u32);
 
 /// The parameters of a filter, fixed when it is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Design {
-    /// Start of its slice, stream time, ms since the epoch.
+    /// Start of its slice, stream time, epoch milliseconds.
     pub slice_ms: i64,
     /// Number of the filter within its slice, from 0.
     pub place: u32,
@@ -35,7 +35,7 @@ pub(super) struct Filter {
     pub design: Design,
     /// Identities inserted.
     pub ids: u64,
-    /// Stream time at the first and the last arrival, ms since the epoch; 0 while unknown.
+    /// Stream time at the first and the last arrival, epoch milliseconds; 0 while unknown.
     pub first_ms: i64,
     pub last_ms: i64,
     blocks: u64,

@@ -32,7 +32,7 @@ impl BloomLimits {
         ms(self.bloom).saturating_add(slices - 1).checked_div(slices).unwrap_or(1).max(1)
     }
 
-    /// The slice of an arrival at this stream time: its start and end, in ms since the epoch.
+    /// The slice of an arrival at this stream time: its start and end, in epoch milliseconds.
     #[must_use]
     pub fn slice_at(&self, time_ms: i64) -> Range<i64> {
         let length = self.slice_ms();

@@ -225,7 +225,7 @@ impl Bloom {
         }
     }
 
-    /// Stream time, ms since the epoch, of the latest arrival that a limit (memory or number of identities) dropped before it
+    /// Stream time, epoch milliseconds, of the latest arrival that a limit (memory or number of identities) dropped before it
     /// expired; `None` when there is none.
     #[must_use]
     pub fn forgotten_ms(&self) -> Option<i64> {

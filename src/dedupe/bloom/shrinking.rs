@@ -41,7 +41,7 @@ impl Bloom {
         self.find_open();
     }
 
-    /// Start of the oldest slice that has a filter, stream time, ms since the epoch.
+    /// Start of the oldest slice that has a filter, stream time, epoch milliseconds.
     #[must_use]
     pub fn oldest_slice_ms(&self) -> Option<i64> {
         self.filters().map(|filter| filter.design.slice_ms).min()

@@ -10,9 +10,9 @@ use super::grid::{BLOCK_BYTES, Grid};
 /// One slice of stream time and statistics of its filters.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Slice {
-    /// Start, ms since the epoch; 0 while stream time is unknown.
+    /// Start, epoch milliseconds; 0 while stream time is unknown.
     pub start_ms: i64,
-    /// End, exclusive, ms since the epoch.
+    /// End, exclusive, epoch milliseconds.
     pub end_ms: i64,
     /// Identities inserted.
     pub ids: u64,

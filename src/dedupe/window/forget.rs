@@ -27,7 +27,7 @@ impl Window {
         visited.break_value().map_or(Ok(found), Err)
     }
 
-    /// Latest stream time at which an owner can have arrived, ms since the epoch; 0 while unknown.
+    /// Latest stream time at which an owner can have arrived, epoch milliseconds; 0 while unknown.
     #[must_use]
     pub fn arrived_ms(&self, owner: Offset) -> i64 {
         let pending = self.pending_index(owner).and_then(|place| self.arrived_ms.get(place).copied());
@@ -41,7 +41,7 @@ impl Window {
         self.beyond.as_ref()?.probably(look, self.time.ms(), i64::MAX)
     }
 
-    /// Start of the slice of an arrival at this stream time, ms since the epoch; `None` without filters.
+    /// Start of the slice of an arrival at this stream time, epoch milliseconds; `None` without filters.
     #[must_use]
     pub fn slice_begin(&self, time_ms: i64) -> Option<i64> {
         Some(self.beyond.as_ref()?.limits().slice_at(time_ms).start)

@@ -23,7 +23,7 @@ impl Bounds {
     pub const NONE: Self = Self { max_ids: u64::MAX, max_stored: u64::MAX, filter_bytes: u64::MAX };
 }
 
-/// Latest stream time, in ms since the epoch, of the owners that limits dropped before they expired;
+/// Latest stream time, in epoch milliseconds, of the owners that limits dropped before they expired;
 /// `None` when there are none, or when all of them would have expired by now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Lost {
@@ -51,7 +51,7 @@ impl Window {
         }
     }
 
-    /// Notes that ids from before this stream time, in ms since the epoch, may be missing for another reason than a
+    /// Notes that ids from before this stream time, in epoch milliseconds, may be missing for another reason than a
     /// limit of this window: the state was restored only in part, or started empty. Decisions do not change. The
     /// reported length of the window ([`Window::effective_seconds`] and the like) starts at this time and grows with
     /// stream time, up to the length of the window. A later time replaces an earlier one; an earlier one is ignored.
