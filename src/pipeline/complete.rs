@@ -55,7 +55,7 @@ impl<W: World> Core<W> {
             return Ok(true);
         }
         let now = self.clock.elapsed();
-        let is_more = self.is_more_to_read(id, next)?;
+        let is_more = !self.has_read_all(id) && self.is_more_to_read(id, next)?;
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(false) };
         let Phase::Restoring(restoring) = &partition.phase else { return Ok(false) };
         let named = restoring.checkpoint.as_ref().and_then(|checkpoint| checkpoint.tail);
@@ -93,6 +93,17 @@ impl<W: World> Core<W> {
                 Ok(true)
             }
         }
+    }
+
+    /// Whether the restore has read everything that the checkpoint names: the last committed block, and all forget records.
+    fn has_read_all(&self, id: PartitionId) -> bool {
+        let Some(partition) = self.partitions.get(id) else { return false };
+        let Phase::Restoring(restoring) = &partition.phase else { return false };
+        restoring.checkpoint.as_ref().is_some_and(|checkpoint| {
+            let tails = checkpoint.tail.zip(restoring.last);
+            tails.is_some_and(|(named, read)| read.names_same(&named))
+                && partition.forgets >= checkpoint.forgets
+        })
     }
 
     /// Whether another reader finds committed records after the reported end. This creates a client. It is therefore skipped
