@@ -2,11 +2,11 @@
 //! (default 10 and 256). One partition of synthetic records, 10 % of them repeats; no broker.
 #![allow(clippy::unwrap_used, reason = "a bench fails by panicking")]
 
-use dedupd::audit::{
+use dedupd::clock::monotonic;
+use dedupd::tools::audit::{
     Comparison, Counts, Fields, Fingerprints, Gone, MissingId, Part, Rules, Scope, Scratch, Seen,
     UnmatchedRecords,
 };
-use dedupd::clock::monotonic;
 
 fn main() {
     let mut numbers = std::env::args().skip(1).filter_map(|arg| arg.parse::<u64>().ok());

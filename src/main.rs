@@ -2,10 +2,10 @@
 
 use std::process::ExitCode;
 
-use dedupd::{app, cli};
+use dedupd::{cli, tools};
 
 fn main() -> ExitCode {
-    match app::command(cli::parse()) {
+    match tools::command(cli::parse()) {
         Ok(exit) => exit.into(),
         Err(ended) => {
             eprintln!("dedupd: {ended}");

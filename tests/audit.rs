@@ -15,8 +15,8 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use dedupd::audit::{self, AuditError, Counts, MissingId, Range, Report};
-use dedupd::generate::{self, EventShape, GenerateError};
+use dedupd::tools::audit::{self, AuditError, Counts, MissingId, Range, Report};
+use dedupd::tools::generate::{self, EventShape, GenerateError};
 use indicatif::ProgressBar;
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::mocking::MockCluster;

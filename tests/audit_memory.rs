@@ -5,7 +5,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use dedupd::audit::{
+use dedupd::tools::audit::{
     Comparison, Counts, Fields, Fingerprints, Gone, MissingId, Outcome, Part, Rules, Scope, Scratch, Seen,
     UnmatchedRecords,
 };

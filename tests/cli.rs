@@ -10,9 +10,9 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use dedupd::audit::Range;
 use dedupd::cli::{Command, Exit, LogFormat, ServiceArgs, StateCommand, parse_from};
 use dedupd::config::{AsTyped, Config, IdSource, Local, Shape, Sources, keys};
+use dedupd::tools::audit::Range;
 
 fn parse(line: &str) -> Result<Command, String> {
     parse_from(std::iter::once("dedupd").chain(line.split_whitespace()))

@@ -11,7 +11,7 @@ use std::time::Duration;
 use dedupd::dedupe::{
     Block, BlockView, HashKind, Index, Look, Offset, TimeSource, Verdict, Window, WindowLimits,
 };
-use dedupd::plan::{missed, remembered_in};
+use dedupd::tools::plan::{missed, remembered_in};
 use proptest::prelude::*;
 
 use ledger::{Ledger, T, id};

@@ -139,8 +139,13 @@ mod violations {
         assert_eq!(named("src/dedupe/mod.rs", "use super::store::Blocks;"), 1);
         assert_eq!(named("src/dedupe/window.rs", "use super::index::Index; use crate::dedupe::Block;"), 0);
         assert_eq!(named("src/main.rs", "use dedupd::pipeline::Worker; use dedupd::cli;"), 1);
-        assert_eq!(named("src/audit/mod.rs", "use crate::dedupe::{Coordinates, Block};"), 1);
-        assert_eq!(named("src/audit/mod.rs", "use crate::dedupe::{self, coordinates::Offset};"), 1);
+        assert_eq!(named("src/tools/audit/mod.rs", "use crate::dedupe::{Coordinates, Block};"), 1);
+        assert_eq!(named("src/tools/audit/mod.rs", "use crate::dedupe::{self, coordinates::Offset};"), 1);
+        assert_eq!(named("src/tools/audit/command.rs", "use crate::{dedupe::Block, app::Ended, store};"), 0);
+        assert_eq!(named("src/tools/audit/reader.rs", "use crate::tools::{audit::Report, state};"), 1);
+        assert_eq!(named("src/tools/audit/reader.rs", "use super::super::state; use super::id;"), 1);
+        assert_eq!(named("src/tools/novelty/command.rs", "use crate::tools::audit;"), 1, "another tool");
+        assert_eq!(named("src/tools/novelty/mod.rs", ""), 1, "a tool that is not in the table");
         assert_eq!(named("src/novelty.rs", ""), 1, "a module that is not in the table");
         assert_eq!(named("src/app.rs", "use crate::{store, kafka};"), 0);
     }

@@ -112,7 +112,7 @@ pub(super) fn options(
 }
 
 /// The limits of the window of a partition.
-pub(super) fn window_limits(window: &config::Window, max_ids: u64) -> WindowLimits {
+pub(crate) fn window_limits(window: &config::Window, max_ids: u64) -> WindowLimits {
     WindowLimits {
         exact: window.exact,
         max_ids,
@@ -166,7 +166,7 @@ pub(super) fn rule(config: &Config, hasher: Hasher) -> IdentityRule {
 }
 
 /// The configured hash, with its secret key read from the file.
-pub(super) fn hasher(hash: &HashChoice) -> Result<Hasher, Ended> {
+pub(crate) fn hasher(hash: &HashChoice) -> Result<Hasher, Ended> {
     let HashChoice::SipHash { key_file } = hash else { return Ok(Hasher::Xxh3) };
     let unusable = |what: String| {
         Ended::new(

@@ -3,7 +3,6 @@
 use crate::cli::Exit;
 use crate::kafka::CheckError;
 use crate::pipeline::Fatal;
-use crate::state::StateError;
 use crate::store::OpenError;
 
 /// An end with an error: exit code and message.
@@ -53,15 +52,5 @@ impl From<CheckError> for Ended {
 impl From<OpenError> for Ended {
     fn from(error: OpenError) -> Self {
         Self::new(Exit::State, error.to_string())
-    }
-}
-
-impl From<StateError> for Ended {
-    fn from(error: StateError) -> Self {
-        let exit = match error {
-            StateError::Open(_) | StateError::Store(_) => Exit::State,
-            StateError::File { .. } | StateError::NoFilter(_) => Exit::Failed,
-        };
-        Self::new(exit, error.to_string())
     }
 }

@@ -1,17 +1,14 @@
 //! Assembly: starts workers, status page and supervisor from a configuration, and ends with an exit code.
 //!
-//! The only module that depends on all others. tokio runs HTTP, signals and the wait for the end; all code that
+//! tokio runs HTTP, signals and the wait for the end; all code that
 //! processes records runs on plain threads.
 
 mod assembly;
-mod audit;
-mod commands;
 mod ended;
 mod hanging;
 mod log;
 mod monitor;
 mod ownership;
-mod state;
 mod supervisor;
 
 use std::future::Future;
@@ -22,10 +19,12 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
+pub(crate) use assembly::{hasher, window_limits};
 pub use assembly::{settings, window_of};
-pub use commands::command;
 pub use ended::Ended;
 pub use log::{begin as begin_log, begin_quietly as begin_log_quietly};
+
+pub(crate) use supervisor::OPEN_LIMIT;
 
 use crate::cli::Exit;
 use crate::clock::{Clock, SystemClock};

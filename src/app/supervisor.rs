@@ -17,7 +17,7 @@ use crate::pipeline::{Options, PartitionLimit, Report, StableEnds, Worker, World
 use crate::store::{self, LeasedStore, Lock, SledStore};
 
 /// Opening the store counts as hung after this time without progress.
-pub(super) const OPEN: Duration = Duration::from_mins(1);
+pub(crate) const OPEN_LIMIT: Duration = Duration::from_mins(1);
 /// A worker that stays longer in one call does not count as ready.
 const SLOW_CALL: Duration = Duration::from_secs(15);
 /// A worker that stays longer in one call counts as hung.
@@ -48,7 +48,7 @@ pub(super) fn supervise(service: &Service, stop: &Arc<AtomicBool>) -> Result<(),
     let Some(topology) = topology(service, stop)? else { return Ok(()) };
     topology.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     let opened =
-        store::open(&config.state.dir, &binding(config, &hasher, &topology), config.state.cache, OPEN)?;
+        store::open(&config.state.dir, &binding(config, &hasher, &topology), config.state.cache, OPEN_LIMIT)?;
     let store = LeasedStore::new(opened.store.joining(joining(config)));
     let partition_limit = PartitionLimit::new(topology.partitions);
     let ends = StableEnds::default();

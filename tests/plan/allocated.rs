@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dedupd::dedupe::{Bloom, BloomLimits, Identity, Look, TimeSource, Window, WindowLimits};
-use dedupd::plan::{Plan, Workload};
+use dedupd::tools::plan::{Plan, Workload};
 
 /// Start of the traffic, in epoch milliseconds.
 const START: i64 = 1_700_000_000_000;

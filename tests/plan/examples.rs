@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dedupd::plan::{Fits, IdKind, Plan, Workload, buckets_overwritten, missed, remembered};
+use dedupd::tools::plan::{Fits, IdKind, Plan, Workload, buckets_overwritten, missed, remembered};
 
 use super::workload;
 

@@ -6,7 +6,7 @@ mod examples;
 
 use std::time::Duration;
 
-use dedupd::plan::{IdKind, Workload};
+use dedupd::tools::plan::{IdKind, Workload};
 
 /// A workload of UUIDs in one partition with an exact window of a day and no duplicates.
 fn workload(events_per_second: f64) -> Workload {

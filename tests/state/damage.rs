@@ -2,9 +2,9 @@
 
 use std::fs;
 
-use dedupd::state::file::{Piece, Reader};
-use dedupd::state::{export, import};
 use dedupd::store::Lock;
+use dedupd::tools::state::file::{Piece, Reader};
+use dedupd::tools::state::{export, import};
 use indicatif::ProgressBar;
 
 use super::*;
@@ -128,7 +128,7 @@ fn two_hundred_damaged_files_are_rejected_before_the_directory_is_changed() {
         if round < 10 {
             assert!(import(&file, other.path(), (CACHE_BYTES, DEADLINE), &ProgressBar::hidden()).is_err());
         }
-        assert!(dedupd::state::verify(&file, &ProgressBar::hidden()).is_err(), "round {round}");
+        assert!(dedupd::tools::state::verify(&file, &ProgressBar::hidden()).is_err(), "round {round}");
         assert_eq!(fs::read_dir(other.path()).unwrap().count(), 1, "the lock alone");
     }
     drop(lock);

@@ -1,7 +1,7 @@
 //! Looking up ids: compared with a plain model, and each possible standing.
 
-use dedupd::state::{Answer, Lengths, Owned, Standing, find, inspect, summarise};
 use dedupd::store::memory::MemoryStore;
+use dedupd::tools::state::{Answer, Lengths, Owned, Standing, find, inspect, summarise};
 use indicatif::ProgressBar;
 use proptest::prelude::*;
 

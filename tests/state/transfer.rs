@@ -4,8 +4,8 @@ use std::fs;
 
 use dedupd::dedupe::{Owners, Verdict};
 use dedupd::ports::StoreError;
-use dedupd::state::{export, import, load, verify};
 use dedupd::store::{Adoption, Contents, Lock};
+use dedupd::tools::state::{export, import, load, verify};
 use indicatif::ProgressBar;
 
 use super::*;

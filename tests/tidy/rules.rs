@@ -8,11 +8,9 @@ use crate::source::{Source, Token};
 /// only that item. A module that is not listed is a violation.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("lib", &[]),
-    ("main", &["app", "cli"]),
-    ("app", &["*"]),
-    ("demo", &["*"]),
-    ("cli", &["config", "app", "audit", "generate", "demo"]),
-    ("plan", &["dedupe"]),
+    ("main", &["tools", "cli"]),
+    ("app", SERVICE),
+    ("cli", &["config", "tools::audit"]),
     ("config", &["dedupe"]),
     ("clock", &[]),
     ("control", &["dedupe", "clock"]),
@@ -21,12 +19,24 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("store", &["dedupe", "ports", "clock"]),
     ("kafka", &["dedupe", "ports", "config", "clock"]),
     ("pipeline", &["dedupe", "ports", "clock", "metrics", "config", "control"]),
-    ("state", &["dedupe", "ports", "store", "pipeline"]),
     ("metrics", &[]),
     ("http", &["metrics", "control", "clock"]),
-    ("audit", READS_RECORDS),
-    ("generate", READS_RECORDS),
+    // The dispatch.
+    ("tools", &["app", "cli", "config"]),
+    // A tool may not use another, except the demo, which runs all of dedupd in one process.
+    ("tools::demo", &["*"]),
+    ("tools::plan", &["dedupe"]),
+    ("tools::state", &["dedupe", "ports", "store", "pipeline"]),
+    ("tools::audit", READS_RECORDS),
+    ("tools::generate", READS_RECORDS),
+    ("tools::*::command", COMMAND),
 ];
+/// The running service does not depend on the other commands.
+const SERVICE: &[&str] = &[
+    "cli", "clock", "config", "control", "dedupe", "http", "kafka", "metrics", "pipeline", "ports", "store",
+];
+/// What connects a command with the command line.
+const COMMAND: &[&str] = &["app", "cli", "clock", "config", "dedupe", "kafka", "store", "tools::properties"];
 const READS_RECORDS: &[&str] = &[
     "clock",
     "config",
@@ -42,11 +52,11 @@ const READS_RECORDS: &[&str] = &[
 /// External crates and the only folders or files that may use them, so that each crate can be replaced there.
 const USED_IN: &[(&str, &[&str])] = &[
     ("sled", &["store"]),
-    ("rdkafka", &["kafka", "audit", "generate", "demo"]),
-    ("rdkafka_sys", &["kafka", "audit", "generate", "demo"]),
+    ("rdkafka", &["kafka", "tools"]),
+    ("rdkafka_sys", &["kafka", "tools"]),
     ("clap", &["cli", "main"]),
     ("prometheus", &["metrics"]),
-    ("tokio", &["app", "http", "demo", "kafka/admin"]),
+    ("tokio", &["app", "http", "tools/demo", "tools/generate/command", "kafka/admin"]),
     ("axum", &["http"]),
     ("figment", &["config"]),
 ];
@@ -91,16 +101,32 @@ fn module_of(path: &str) -> Option<Vec<&str>> {
     Some(parts)
 }
 
+/// The modules that this one may use, and how many of its segments name the part that it belongs to: `tools::audit` for
+/// everything in `src/tools/audit`. The longest entry that matches counts.
+fn allowed(module: &[&str]) -> Option<(&'static [&'static str], usize)> {
+    let part = if module[0] == "tools" { module.len().min(2) } else { 1 };
+    let segments = |name: &'static str| name.split("::").collect::<Vec<_>>();
+    let matches = |name: &Vec<&str>| {
+        name.len() >= part
+            && name.len() <= module.len()
+            && name.iter().zip(module).all(|(a, b)| *a == "*" || a == b)
+    };
+    let entries = MAY_USE.iter().filter(|(name, _)| matches(&segments(name)));
+    Some((entries.max_by_key(|(name, _)| segments(name).len())?.1, part))
+}
+
 /// Modules use only the modules that they may use.
 pub fn boundaries(path: &str, text: &str) -> Vec<String> {
     let Some(module) = module_of(path) else { return Vec::new() };
-    let Some((_, allowed)) = MAY_USE.iter().find(|(part, _)| *part == module[0]) else {
+    let Some((allowed, part)) = allowed(&module) else {
         return vec![format!(
             "{path}: `{}` is not in the table of tests/tidy/rules.rs: add the modules that it may use",
-            module[0]
+            module.join("::")
         )];
     };
-    let own = |target: &[String]| target.is_empty() || target[0] == module[0];
+    let own = |target: &[String]| {
+        target.is_empty() || target.len() >= part && module[..part].iter().zip(target).all(|(a, b)| a == b)
+    };
     let may = |target: &[String]| {
         let named = target.join("::");
         allowed
@@ -108,18 +134,21 @@ pub fn boundaries(path: &str, text: &str) -> Vec<String> {
             .any(|entry| *entry == "*" || named == *entry || named.starts_with(&format!("{entry}::")))
     };
     let paths = Source::of(text).paths(&["crate", "dedupd", "super"]);
-    let targets = paths.into_iter().filter_map(|(line, path)| Some((line, from_root(&module, path)?)));
+    let targets = paths.into_iter().map(|(line, path)| (line, from_root(&module, path)));
     let wrong = targets.filter(|(_, target)| !own(target) && !may(target));
     wrong
-        .map(|(line, target)| format!("{path}:{line}: `{}` may not use `{}`", module[0], target.join("::")))
+        .map(|(line, target)| {
+            format!("{path}:{line}: `{}` may not use `{}`", module[..part].join("::"), target.join("::"))
+        })
         .collect()
 }
 
-/// A path from the crate root, `None` if it stays inside of its own module.
-fn from_root(module: &[&str], path: Vec<String>) -> Option<Vec<String>> {
+/// A path from the crate root.
+fn from_root(module: &[&str], path: Vec<String>) -> Vec<String> {
     let ups = path.iter().take_while(|segment| *segment == "super").count();
-    let rest = path.into_iter().skip(ups.max(1)).filter(|segment| segment != "self").collect();
-    (ups == 0 || ups >= module.len()).then_some(rest)
+    let kept = if ups == 0 { 0 } else { module.len().saturating_sub(ups) };
+    let rest = path.into_iter().skip(ups.max(1)).filter(|segment| segment != "self");
+    module[..kept].iter().map(ToString::to_string).chain(rest).collect()
 }
 
 /// External crates are used only in their folders.

@@ -3,6 +3,7 @@
 //! Planned duplicates are retries of an application, soon or late. With `cut_acks` there are also real
 //! duplicates: a producer that received no response retries a batch, and the log holds it twice.
 
+mod command;
 mod error;
 mod events;
 mod frame;
@@ -17,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use rdkafka::ClientConfig;
 
+pub use command::command;
 pub use error::GenerateError;
 pub use events::{Event, EventShape, Generator, Repeat};
 use proxy::Proxy;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::Ended;
-use crate::audit::{self, AuditError, MissingId, Options, Report};
+use super::{AuditError, MissingId, Options, Report};
+use crate::app::Ended;
 use crate::cli::{AuditArgs, Exit};
 use crate::clock;
 use crate::config::{Config, OnMissing, OnProbable, OnRejected, Overflow, Window, WindowTime, duration_text};
@@ -30,7 +30,7 @@ pub fn command(args: &AuditArgs, config: &Config) -> Result<Report, Ended> {
         temp_dir: args.temp_dir().map(ToOwned::to_owned),
         notes: notes(config),
     };
-    audit::run(&options, &audit::progress_bar()).map_err(|error: AuditError| {
+    super::run(&options, &super::progress_bar()).map_err(|error: AuditError| {
         let exit = match error {
             AuditError::Spill { .. } | AuditError::NoRoom { .. } => Exit::State,
             AuditError::Settings(_) => Exit::Usage,

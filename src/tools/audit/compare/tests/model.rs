@@ -3,10 +3,10 @@
 use std::collections::{HashMap, HashSet};
 
 use super::longest::longest_increasing;
-use crate::audit::{
+use crate::dedupe::Offset;
+use crate::tools::audit::{
     Differing, Finding, Fingerprint, Gone, Kind, MissingId, Outcome, Part, RawCounts, Rules, Scope, Seen,
 };
-use crate::dedupe::Offset;
 
 /// How many candidates are checked before a record counts as none of them.
 const SEARCH_LIMIT: usize = 1024;

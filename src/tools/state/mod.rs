@@ -3,6 +3,7 @@
 //! [`find()`], [`summarise`] and [`standing_of`] depend only on a [`Store`](crate::ports::Store), so they work on the
 //! directory of a stopped instance and on a running store. Only [`import`] changes a state directory.
 
+mod command;
 mod error;
 pub mod file;
 mod filter;
@@ -13,6 +14,7 @@ mod standing;
 mod text;
 mod transfer;
 
+pub use command::command;
 pub use error::StateError;
 pub use filter::{FilterBits, SliceFilters, filters_of};
 pub use find::{Owned, Summary, find, summarise};

@@ -4,6 +4,7 @@
 //! [`crate::dedupe::bloom::Shape`]). Disk, topic and times are computed from measured figures, each a named
 //! constant with its source. Traffic is assumed to be even over time and over partitions.
 
+mod command;
 mod costs;
 mod evicting;
 mod fits;
@@ -16,6 +17,7 @@ use serde::Serialize;
 
 use crate::dedupe::bloom::Shape;
 use crate::dedupe::{BloomLimits, Index, IndexBytes};
+pub use command::command;
 pub use evicting::{Misses, missed, remembered_in};
 pub use fits::{Fit, Fits};
 pub use fixed::{buckets_overwritten, remembered};

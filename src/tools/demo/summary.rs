@@ -3,8 +3,8 @@
 use std::fmt;
 
 use super::{Driven, WARM_UP};
-use crate::audit::Report;
 use crate::metrics::{Metrics, Outcome};
+use crate::tools::audit::Report;
 
 /// The results of the generator, the metrics and the audit.
 pub(super) struct Summary<'a> {

@@ -6,9 +6,9 @@ use proptest::sample::Index;
 use std::collections::HashMap;
 
 use super::*;
-use crate::audit::record::{Fields, Fingerprints};
-use crate::audit::{Counts, Kind, MissingId};
 use crate::dedupe::Offset;
+use crate::tools::audit::record::{Fields, Fingerprints};
+use crate::tools::audit::{Counts, Kind, MissingId};
 
 mod agreement;
 mod longest;

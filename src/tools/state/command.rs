@@ -1,4 +1,4 @@
-//! `dedupd state`: runs the functions of [`crate::state`] for the command line, and prints the results.
+//! `dedupd state`: runs the functions of this module for the command line, and prints the results.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::Path;
@@ -7,17 +7,25 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use indicatif::{HumanCount, ProgressBar, ProgressStyle};
 
-use super::assembly::{hasher, window_limits};
-use super::supervisor::OPEN;
-use super::{Ended, begin_log_quietly};
+use super::{Answer, Lengths, StateError, Transferred};
+use crate::app::{Ended, OPEN_LIMIT, begin_log_quietly, hasher, window_limits};
 use crate::cli::{Exit, ExportArgs, FilterName, ImportArgs, InspectArgs, LocalArgs, ResetArgs, StateCommand};
 use crate::config::{self, Local};
 use crate::dedupe::Hasher;
-use crate::state::{self, Answer, Lengths, Transferred};
 use crate::store::{Binding, Contents, Copied, Lock, OpenError, open_copy};
 
+impl From<StateError> for Ended {
+    fn from(error: StateError) -> Self {
+        let exit = match error {
+            StateError::Open(_) | StateError::Store(_) => Exit::State,
+            StateError::File { .. } | StateError::NoFilter(_) => Exit::Failed,
+        };
+        Self::new(exit, error.to_string())
+    }
+}
+
 /// Runs a subcommand of `state`.
-pub(super) fn command(command: &StateCommand) -> Result<Exit, Ended> {
+pub fn command(command: &StateCommand) -> Result<Exit, Ended> {
     begin_log_quietly();
     match command {
         StateCommand::Inspect(args) => inspect(args),
@@ -33,7 +41,7 @@ fn inspect(args: &InspectArgs) -> Result<Exit, Ended> {
     if args.id.is_empty() {
         let inspection = with_copy(&local, |copied| {
             let bar = progress("partitions");
-            let inspection = state::inspect(copied, &lengths, &bar)?;
+            let inspection = super::inspect(copied, &lengths, &bar)?;
             bar.finish_and_clear();
             Ok(inspection)
         })?;
@@ -85,7 +93,7 @@ fn export(args: &ExportArgs) -> Result<(), Ended> {
     let local = load(&args.local)?;
     if let Some(to) = &args.to {
         let bar = progress("blocks");
-        let done = with_copy(&local, |copied| Ok(state::export(&copied.store, &copied.binding, to, &bar)?))?;
+        let done = with_copy(&local, |copied| Ok(super::export(&copied.store, &copied.binding, to, &bar)?))?;
         bar.finish_and_clear();
         println!("{} written: {}", to.display(), amount(&done));
     }
@@ -93,7 +101,7 @@ fn export(args: &ExportArgs) -> Result<(), Ended> {
         let start_ms = start_of(filter)?;
         let filters = with_copy(&local, |copied| {
             let source = (&copied.store, &copied.binding);
-            Ok(state::filters_of(source, lengths(&local).of(None), filter.partition, start_ms)?)
+            Ok(super::filters_of(source, lengths(&local).of(None), filter.partition, start_ms)?)
         })?;
         print_json(&filters)?;
     }
@@ -105,7 +113,7 @@ fn amount(done: &Transferred) -> String {
 }
 
 fn start_of(filter: &FilterName) -> Result<i64, Ended> {
-    state::parse_time(&filter.start).ok_or_else(|| {
+    super::parse_time(&filter.start).ok_or_else(|| {
         usage(format!(
             "--filter: {:?} is not a time; write it as printed by `dedupd state inspect`, as in 2026-11-20T08:00:00.000Z",
             filter.start
@@ -120,13 +128,13 @@ fn import(args: &ImportArgs) -> Result<(), Ended> {
     let lock = if dir.exists() { Some(lock(&local)?) } else { None };
     Contents::of(dir)?.must_be_empty()?;
     let bar = progress("blocks verified");
-    let verified = state::verify(&args.from, &bar)?;
+    let verified = super::verify(&args.from, &bar)?;
     bar.finish_and_clear();
     check_hash(&local, hasher(&local.hash)?, &verified.header.binding)?;
     let _lock = lock.map_or_else(|| self::lock(&local), Ok)?;
     let bar = progress("blocks");
     bar.set_length(verified.blocks);
-    let database = state::import(&args.from, dir, (local.state.cache, OPEN), &bar)?;
+    let database = super::import(&args.from, dir, (local.state.cache, OPEN_LIMIT), &bar)?;
     bar.finish_and_clear();
     println!("{} imported from {}: {}", database.display(), args.from.display(), amount(&verified));
     Ok(())
@@ -205,7 +213,7 @@ fn with_copy<T>(local: &Local, read: impl FnOnce(&Copied) -> Result<T, Ended>) -
     let _lock = lock(local)?;
     let bar = ProgressBar::new_spinner().with_message("copying and verifying the state");
     bar.enable_steady_tick(Duration::from_millis(100));
-    let copied = open_copy(dir, &std::env::temp_dir(), local.state.cache, OPEN);
+    let copied = open_copy(dir, &std::env::temp_dir(), local.state.cache, OPEN_LIMIT);
     bar.finish_and_clear();
     let copied = copied?;
     let result = read(&copied);

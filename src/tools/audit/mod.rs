@@ -10,6 +10,7 @@
 //! topics: set no window then, provided that all of raw arrived within one window.
 
 mod choice;
+mod command;
 mod compare;
 mod entry;
 mod error;
@@ -32,6 +33,7 @@ use std::time::Duration;
 
 use indicatif::ProgressBar;
 
+pub use command::command;
 pub use compare::{Comparison, Gone, Outcome, Scope, UnmatchedRecords};
 pub use error::AuditError;
 pub use expected::{MissingId, RawCounts, Rules};

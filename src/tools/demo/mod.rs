@@ -15,12 +15,12 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
 use crate::app::{self, Ended, Service};
-use crate::audit;
 use crate::cli::{DemoArgs, Exit};
 use crate::config::{AsTyped, Config, IdSource, Property, Sources};
-use crate::generate::{self, EventShape};
 use crate::kafka::Topology;
 use crate::metrics::{Metrics, Outcome, Status};
+use crate::tools::audit;
+use crate::tools::generate::{self, EventShape};
 use broker::{Broker, PARTITIONS};
 use summary::Summary;
 

@@ -1,0 +1,60 @@
+//! The commands of the command line, each in its own folder, and their dispatch.
+
+pub mod audit;
+pub mod demo;
+pub mod generate;
+pub mod plan;
+pub mod state;
+
+use std::path::Path;
+
+use crate::app::{Ended, begin_log, begin_log_quietly, check, run};
+use crate::cli::{Command, Exit};
+use crate::config::{self, AsTyped, Config, Properties, Property};
+
+/// Runs a command. `Ok` has the exit code of a command that completed.
+pub fn command(command: Command) -> Result<Exit, Ended> {
+    match command {
+        Command::Run(args) => {
+            let config = load(args.config_file(), args.overrides())?;
+            let recent = begin_log(args.log_format());
+            run(config, recent)?;
+        }
+        Command::Check(args) => {
+            let config = load(args.config_file(), args.overrides())?;
+            begin_log(args.log_format());
+            print!("{}", config.show());
+            let topology = check(&config)?;
+            topology.warnings.iter().for_each(|warning| println!("# warning: {warning}"));
+            println!("# {} partitions; all checks passed", topology.partitions);
+        }
+        Command::Demo(args) => {
+            begin_log_quietly();
+            return demo::run(&args);
+        }
+        Command::Generate(args) => println!("{}", generate::command(&args)?),
+        Command::Plan(args) => print!("{}", plan::command(&args)?),
+        Command::State(args) => return state::command(&args.command),
+        Command::Audit(args) => {
+            let report = audit::command(&args, &load(args.config_file(), args.overrides())?)?;
+            if args.json() {
+                println!("{}", report.to_json());
+            } else {
+                println!("{report}");
+            }
+            return Ok(if report.is_clean() { Exit::Done } else { Exit::Failed });
+        }
+    }
+    Ok(Exit::Done)
+}
+
+fn load(file: Option<&Path>, flags: AsTyped) -> Result<Config, Ended> {
+    config::load(file, flags).map_err(|error| Ended::new(Exit::Usage, error.to_string()))
+}
+
+/// The properties of the command line, with the values of `NAME.file` read.
+fn properties(given: &[Property]) -> Result<Vec<(String, String)>, Ended> {
+    let given: Properties = given.iter().cloned().collect();
+    let read = given.with_files_read().map_err(|problems| Ended::new(Exit::Usage, problems.to_string()))?;
+    Ok(read.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
+}

@@ -1,0 +1,88 @@
+//! The command `plan`: measures the live topic if one is given, and prints the plan.
+
+use indicatif::ProgressBar;
+
+use super::{Fits, IdKind, Plan, Workload};
+use crate::app::Ended;
+use crate::cli::{Exit, IdForm, PlanArgs, WhenFull};
+use crate::clock;
+use crate::dedupe::{Hasher, IdSource, IdSourceError, IdentityRule};
+use crate::kafka::{self, Sample, SampleError, Sampling};
+use crate::tools::properties;
+
+/// `dedupd plan`: the text to print.
+pub fn command(args: &PlanArgs) -> Result<String, Ended> {
+    let bloom = args.bloom.unwrap_or(args.exact);
+    if bloom < args.exact {
+        return Err(Ended::new(
+            Exit::Usage,
+            "--bloom is shorter than --exact; give a longer time, or leave --bloom out".to_owned(),
+        ));
+    }
+    let slots = match (args.overflow, args.max_ids) {
+        (WhenFull::Evict, Some(slots)) => Some(slots),
+        (WhenFull::Shrink, None) => None,
+        (WhenFull::Evict, None) | (WhenFull::Shrink, Some(_)) => {
+            return Err(Ended::new(
+                Exit::Usage,
+                "--overflow evict and --max-ids require each other; give both, or neither".to_owned(),
+            ));
+        }
+    };
+    let sample = args.raw.as_deref().map(|topic| sampled(args, topic)).transpose()?;
+    let live = sample.clone().unwrap_or_default();
+    let plan = Plan::of(Workload {
+        slots,
+        events_per_second: args.events.unwrap_or(live.events_per_second),
+        duplicates: args.duplicates.unwrap_or_else(|| live.duplicates()),
+        ids: match args.ids {
+            IdForm::Uuid => IdKind::Uuid,
+            IdForm::Text => IdKind::Text,
+        },
+        exact: args.exact,
+        bloom,
+        slices: args.slices,
+        false_positive_rate: args.false_positive_rate,
+        partitions: args.partitions.unwrap_or(live.partitions).max(1),
+    });
+    let fits = args.memory.map(|memory| Fits::of(&plan.asked, memory.0 as u64));
+    if args.json {
+        return Ok(format!("{}\n", serde_json::json!({ "plan": plan, "fits": fits, "sample": sample })));
+    }
+    let fits = fits.map(|fits| fits.to_string()).unwrap_or_default();
+    let sample = sample.map(|sample| sample.to_string()).unwrap_or_default();
+    Ok(format!("{sample}{plan}{fits}"))
+}
+
+/// Rate, duplicates and partitions, measured on a live topic.
+fn sampled(args: &PlanArgs, topic: &str) -> Result<Sample, Ended> {
+    let usage = |what: String| Ended::new(Exit::Usage, what);
+    let parse = |text: &String| {
+        text.parse().map_err(|error: IdSourceError| {
+            usage(format!("--id {text} {error}; give key, header:NAME, json:/pointer or value"))
+        })
+    };
+    let sources: Vec<IdSource> = args.id.iter().map(parse).collect::<Result<_, _>>()?;
+    let sampling = Sampling {
+        bootstrap_servers: args.bootstrap_servers.clone().unwrap_or_default(),
+        properties: properties(&args.properties)?,
+        topic: topic.to_owned(),
+        records: args.sample,
+    };
+    let bar = ProgressBar::new(args.sample);
+    let rule = IdentityRule::new(sources, Hasher::Xxh3);
+    let sample = kafka::sample(&sampling, &rule, clock::wall_ms(), &|read| bar.set_position(read));
+    bar.finish_and_clear();
+    let sample = sample.map_err(|failed| {
+        let exit = if matches!(failed, SampleError::Settings(_)) { Exit::Usage } else { Exit::Operator };
+        Ended::new(exit, failed.to_string())
+    })?;
+    if sample.with_id == 0 {
+        return Err(usage(format!(
+            "none of the {} records read from topic {topic} has an id; correct --id, or give --events, --duplicates and \
+             --partitions",
+            sample.read
+        )));
+    }
+    Ok(sample)
+}
