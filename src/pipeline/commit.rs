@@ -9,14 +9,17 @@ use std::time::Duration;
 use super::checkpoint::{Checkpoint, Tail};
 use super::error::WorkerError;
 use super::failpoint;
+use super::kinds::Kinds;
 use super::loading::cut_back;
 use super::options::Options;
-use super::partition::Partition;
+use super::partition::Phase;
+use super::report::Tally;
 use super::sizes::metadata_bytes;
+use super::state::State;
 use super::time::ahead_of_wall_ms;
 use super::worker::{Core, World};
 use crate::clock::Clock;
-use crate::dedupe::{Block, PartitionId, WindowId, Windows};
+use crate::dedupe::{Block, Offset, PartitionId, WindowId};
 use crate::ports::{Failure, Head, Position, Remedy, Sink, Source, Store, StoreError};
 
 /// Time limit of one blocking broker call.
@@ -26,7 +29,7 @@ impl<W: World> Core<W> {
     /// Commits the open transaction: records, blocks and offsets together, or none of them. A transaction whose
     /// commit failed is never continued: its offsets would lack a partition that was released meanwhile.
     pub(super) fn commit(&mut self, source: &W::Source) -> Result<(), WorkerError> {
-        if !self.batch.is_open() {
+        if !self.transaction.begin_commit()? {
             return Ok(());
         }
         self.commit_open(source).map_err(WorkerError::rewinding)
@@ -46,7 +49,7 @@ impl<W: World> Core<W> {
             let partition = window.partition();
             let origin = self.origin_of(*window, previous.replace(partition) != Some(partition));
             self.sink.put_state(partition, &origin.render(), block)?;
-            self.tally.block(block.len());
+            self.transaction.tally.block(block.len());
         }
         self.put_forgotten()?;
         failpoint::pass("after_state_records");
@@ -58,12 +61,12 @@ impl<W: World> Core<W> {
         let touched = self.touched();
         self.persistently(Sink::commit)?;
         failpoint::pass("after_commit");
-        self.apply()?;
+        let tally = self.apply()?;
         failpoint::pass("after_apply");
         self.await_markers(source, touched)?;
         failpoint::pass("after_markers");
         let took = self.clock.elapsed().saturating_sub(started);
-        self.report.transaction(&mut self.tally, took, self.clock.wall_ms());
+        self.report.transaction(&tally, took, self.clock.wall_ms());
         Ok(())
     }
 
@@ -71,15 +74,15 @@ impl<W: World> Core<W> {
     /// partition is in the store, the earlier ones of the transaction are too.
     fn store_blocks(&mut self) -> Result<Vec<(WindowId, Vec<u8>)>, WorkerError> {
         let mut blocks = Vec::new();
-        for partition in self.partitions.open_mut() {
-            let state_next = partition.state_next;
-            for block in partition.blocks(self.options.hash, self.options.block_ids) {
+        for state in self.partitions.open_mut() {
+            for block in state.blocks(self.options.hash, self.options.block_ids) {
                 let encoded = block.encode();
-                let tail = Tail { crc: Block::checksum(&encoded), next: block.next, from: Some(state_next) };
-                if let Some(open) = partition.open.as_mut() {
+                let from = Some(state.state_next);
+                let tail = Tail { crc: Block::checksum(&encoded), next: block.next, from };
+                if let Some(open) = state.open.as_mut() {
                     open.tail = Some(tail);
                 }
-                let head = Head { tail: Some((tail.crc, tail.next)), ..partition.head() };
+                let head = Head { tail: Some((tail.crc, tail.next)), ..state.head() };
                 self.store.append(&block, head)?;
                 blocks.push((block.window, encoded));
             }
@@ -91,9 +94,9 @@ impl<W: World> Core<W> {
         let mut positions = Vec::new();
         let most = metadata_bytes(self.partitions.open_mut().count());
         let time_ahead_ms = self.time.ahead_ms(&self.clock);
-        for partition in self.partitions.open_mut() {
-            let position = position(partition, &self.options, (most, time_ahead_ms));
-            if let Some(open) = partition.open.as_mut() {
+        for state in self.partitions.open_mut() {
+            let position = position(state, &self.options, (most, time_ahead_ms));
+            if let Some(open) = state.open.as_mut() {
                 open.sent = Some((position.next, position.metadata.clone()));
             }
             positions.push(position);
@@ -141,30 +144,19 @@ impl<W: World> Core<W> {
     }
 
     /// The transaction is committed, and so is everything that was pending. Nothing may expire before this point.
-    fn apply(&mut self) -> Result<(), WorkerError> {
-        let open: Vec<PartitionId> = self.partitions.open_mut().map(|partition| partition.id).collect();
-        open.into_iter().try_for_each(|id| self.committed(id))?;
-        self.batch.close();
-        self.failures = 0;
-        self.enforce_limits()
-    }
-
-    /// Applies the committed transaction to a partition.
-    pub(super) fn committed(&mut self, id: PartitionId) -> Result<(), WorkerError> {
-        let state_end = self.sink.state_end(id);
-        let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
-        let forgotten = partition.open.as_ref().and_then(|open| open.forgotten.clone());
-        let needed = partition.commit(state_end);
-        partition.note_accepted();
-        for (kind, first) in needed {
-            let window = kind.window(id);
-            if let Some(forgotten) = &forgotten {
-                let head = partition.head();
-                StoreError::unless_lease_lost(self.store.forget(window, &forgotten.offsets(), head))?;
+    fn apply(&mut self) -> Result<Tally, WorkerError> {
+        let (sink, store) = (&self.sink, &mut self.store);
+        for partition in self.partitions.iter_mut() {
+            let Phase::Running(running) = &mut partition.phase else { continue };
+            if running.state.open.is_some() {
+                commit_state(&mut running.state, sink.state_end(partition.id), store)?;
+                partition.rejections.committed(partition.id, running.state.committed);
             }
-            StoreError::unless_lease_lost(self.store.expire(window, first))?;
         }
-        Ok(())
+        let tally = self.transaction.close();
+        self.failures = 0;
+        self.enforce_limits()?;
+        Ok(tally)
     }
 
     /// Aborts the open transaction. The outcome is definite: C has not moved.
@@ -172,38 +164,64 @@ impl<W: World> Core<W> {
         let side = self.sink.side_ends();
         self.persistently(Sink::abort).map_err(WorkerError::renewing)?;
         let touched = self.touched_by_abort(side).map_err(WorkerError::renewing)?;
-        self.batch.close();
-        self.tally.clear();
-        for partition in self.partitions.open_mut() {
-            let stored = partition.open.as_ref().is_some_and(|open| open.tail.is_some());
-            let windows = self.options.kinds.windows_of(partition.id);
-            let mut cut = || cut_back(&mut self.store, &windows, partition.committed);
-            if stored && StoreError::unless_lease_lost(cut())?.is_none() {
-                partition.unload();
-            } else {
-                partition.abort();
+        self.transaction.close();
+        let mut unloaded = Vec::new();
+        for state in self.partitions.open_mut() {
+            let undone = state.undo_stored(&mut self.store, &self.options.kinds);
+            match StoreError::unless_lease_lost(undone)? {
+                Some(()) => state.abort(),
+                None => unloaded.push(state.id),
             }
         }
-        self.await_markers(source, touched)
+        let paused = self.unload(source, &unloaded);
+        self.await_markers(source, touched)?;
+        paused
     }
 }
 
-fn position(partition: &Partition, options: &Options, (most, time_ahead_ms): (usize, i64)) -> Position {
-    let open_tail = partition.open.as_ref().and_then(|open| open.tail);
-    let forgotten = partition.open.as_ref().and_then(|open| open.forgotten.as_ref());
+/// Applies the committed transaction to the state of a partition, in memory and in the local store.
+pub(super) fn commit_state(
+    state: &mut State,
+    state_end: Option<Offset>,
+    store: &mut impl Store,
+) -> Result<(), StoreError> {
+    let forgotten = state.open.as_ref().and_then(|open| open.forgotten.clone());
+    for (kind, first) in state.commit(state_end) {
+        let window = kind.window(state.id);
+        if let Some(forgotten) = &forgotten {
+            StoreError::unless_lease_lost(store.forget(window, &forgotten.offsets(), state.head()))?;
+        }
+        StoreError::unless_lease_lost(store.expire(window, first))?;
+    }
+    Ok(())
+}
+
+impl State {
+    /// Removes from the local store what the open transaction wrote.
+    pub(super) fn undo_stored(&self, store: &mut impl Store, kinds: &Kinds) -> Result<(), StoreError> {
+        match self.open.as_ref().and_then(|open| open.tail) {
+            Some(_) => cut_back(store, &kinds.windows_of(self.id), self.committed),
+            None => Ok(()),
+        }
+    }
+}
+
+fn position(state: &State, options: &Options, (most, time_ahead_ms): (usize, i64)) -> Position {
+    let open_tail = state.open.as_ref().and_then(|open| open.tail);
+    let forgotten = state.open.as_ref().and_then(|open| open.forgotten.as_ref());
     let checkpoint = Checkpoint {
-        state_next: partition.state_next,
-        stream_time_ms: partition.windows.as_ref().map_or(0, Windows::stream_time_ms),
+        state_next: state.state_next,
+        stream_time_ms: state.windows.stream_time_ms(),
         rules: options.rules(),
-        ahead_of_wall_ms: ahead_of_wall_ms(options.kinds.time(), (time_ahead_ms, partition.ahead_ms)),
-        tail: open_tail.or(partition.tail),
-        forgets: forgotten.map_or(partition.forgets, |forgotten| forgotten.number),
-        windows: partition.windows.as_ref().map(Windows::remembered).unwrap_or_default(),
-        began: partition.began.or(Some(options.began)),
-        epoch: partition.epoch.filter(|epoch| epoch.covers(partition.next)),
+        ahead_of_wall_ms: ahead_of_wall_ms(options.kinds.time(), (time_ahead_ms, state.ahead_ms)),
+        tail: open_tail.or(state.tail),
+        forgets: forgotten.map_or(state.forgets, |forgotten| forgotten.number),
+        windows: state.windows.remembered(),
+        began: state.began.or(Some(options.began)),
+        epoch: state.epoch.filter(|epoch| epoch.covers(state.next)),
         raw: options.raw_id.clone(),
         state: options.state_id.clone(),
         writer: options.writer.clone(),
     };
-    Position { partition: partition.id, next: partition.next, metadata: checkpoint.render_within(most) }
+    Position { partition: state.id, next: state.next, metadata: checkpoint.render_within(most) }
 }

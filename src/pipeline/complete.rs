@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::checkpoint::Tail;
 use super::error::{Fatal, WorkerError};
-use super::partition::{Phase, Restoring};
+use super::restoring::Restoring;
 use super::safeguard::Safeguard;
 use super::worker::{Core, World};
 use crate::clock::Clock;
@@ -48,72 +48,77 @@ fn ending(named: Option<Tail>, read: Option<Tail>, confirmed: Option<Offset>, lo
     }
 }
 
+impl Restoring {
+    /// The last committed block, as the checkpoint names it.
+    fn named(&self) -> Option<Tail> {
+        self.checkpoint.as_ref().and_then(|checkpoint| checkpoint.tail)
+    }
+
+    /// Whether everything that the checkpoint names is read: the last committed block, and all forget records.
+    fn has_read_all(&self) -> bool {
+        let is_last = self.named().zip(self.last).is_some_and(|(named, read)| read.names_same(&named));
+        is_last && self.checkpoint.as_ref().is_some_and(|it| self.state.forgets >= it.forgets)
+    }
+
+    /// Whether blocks beyond the committed offset were read: another worker commits, or the group was rewound.
+    fn exceeds_committed(&self) -> bool {
+        self.committed.zip(self.covered).is_some_and(|(committed, covered)| covered > committed)
+    }
+}
+
 impl<W: World> Core<W> {
-    /// Checks how the restore of a partition ended. Returns false when the restore is restarted.
-    pub(super) fn is_restored(&mut self, id: PartitionId, next: Offset) -> Result<bool, WorkerError> {
+    /// Whether the restore has read the whole log, of which the client reported the end `next`. Otherwise the partition is
+    /// restored again.
+    pub(super) fn is_restored(
+        &mut self,
+        restoring: &mut Restoring,
+        next: Offset,
+    ) -> Result<bool, WorkerError> {
         if !self.options.keeps(Safeguard::RestoreEnd) {
             return Ok(true);
         }
         let now = self.clock.elapsed();
-        let is_more = !self.has_read_all(id) && self.is_more_to_read(id, next)?;
-        let Some(partition) = self.partitions.get_mut(id) else { return Ok(false) };
-        let Phase::Restoring(restoring) = &partition.phase else { return Ok(false) };
-        let named = restoring.checkpoint.as_ref().and_then(|checkpoint| checkpoint.tail);
-        let is_behind = restoring.committed.zip(restoring.covered).is_some_and(|(c, covered)| covered > c);
+        let id = restoring.state.id;
+        let is_more = !restoring.has_read_all() && self.is_more_to_read(restoring, next)?;
+        if restoring.exceeds_committed() && !is_more {
+            return Ok(true);
+        }
         let found = if is_more {
             Ending::Early
         } else {
-            ending(named, restoring.last, restoring.confirmed, restoring.low)
+            ending(restoring.named(), restoring.last, restoring.confirmed, restoring.low)
         };
-        match found {
-            // Blocks beyond the committed offset: another worker commits, or the group was rewound.
-            _ if is_behind && !is_more => Ok(true),
-            Ending::Early => {
-                partition.early_ends += 1;
-                tracing::warn!(
-                    partition = id,
-                    read = ?restoring.last,
-                    committed = ?named,
-                    "the restore ended before the last committed block; reading again"
-                );
-                if partition.early_ends >= ATTEMPTS {
-                    return Err(self.ends_early(id, named).into());
-                }
-                partition.unload();
-                partition.relocate(now + PAUSE);
-                self.log.close(id)?;
-                Ok(false)
+        let Some(partition) = self.partitions.get_mut(id) else { return Ok(false) };
+        if found != Ending::Early {
+            partition.early_ends = 0;
+            if let Some(ms) = reaches(restoring, found) {
+                note_cut(id, ms, &mut restoring.state.windows);
             }
-            ending => {
-                partition.early_ends = 0;
-                let reaches = reaches(restoring, ending);
-                if let (Some(ms), Some(windows)) = (reaches, partition.windows.as_mut()) {
-                    note_cut(id, ms, windows);
-                }
-                Ok(true)
-            }
+            return Ok(true);
         }
-    }
-
-    /// Whether the restore has read everything that the checkpoint names: the last committed block, and all forget records.
-    fn has_read_all(&self, id: PartitionId) -> bool {
-        let Some(partition) = self.partitions.get(id) else { return false };
-        let Phase::Restoring(restoring) = &partition.phase else { return false };
-        restoring.checkpoint.as_ref().is_some_and(|checkpoint| {
-            let tails = checkpoint.tail.zip(restoring.last);
-            tails.is_some_and(|(named, read)| read.names_same(&named))
-                && partition.forgets >= checkpoint.forgets
-        })
+        partition.early_ends += 1;
+        let committed = restoring.named();
+        tracing::warn!(
+            partition = id,
+            read = ?restoring.last,
+            ?committed,
+            "the restore ended before the last committed block; reading again"
+        );
+        if partition.early_ends >= ATTEMPTS {
+            return Err(self.ends_early(id, committed).into());
+        }
+        partition.unload(now + PAUSE);
+        self.log.close(id)?;
+        Ok(false)
     }
 
     /// Whether another reader finds committed records after the reported end. This creates a client. It is therefore skipped
     /// when the restore has reached the end that the leader reported at its start, also when there was nothing to read.
-    fn is_more_to_read(&self, id: PartitionId, next: Offset) -> Result<bool, WorkerError> {
-        let phase = self.partitions.get(id).map(|partition| &partition.phase);
-        if matches!(phase, Some(Phase::Restoring(restoring)) if next >= restoring.until) {
+    fn is_more_to_read(&self, restoring: &Restoring, next: Offset) -> Result<bool, WorkerError> {
+        if next >= restoring.until {
             return Ok(false);
         }
-        let rest = self.log.tails(&[(id, next)], Leftover::Committed, READ_TIMEOUT)?;
+        let rest = self.log.tails(&[(restoring.state.id, next)], Leftover::Committed, READ_TIMEOUT)?;
         Ok(rest.iter().any(|item| matches!(item, StateItem::Block { .. })))
     }
 

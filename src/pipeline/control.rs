@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::error::WorkerError;
 use super::loading::{Stored, unusable};
-use super::partition::{Open, Partition};
+use super::partition::Partition;
 use super::worker::{Core, World};
 use crate::clock::Clock;
 use crate::control::{Answer, Part, Place, Request, RequestError};
-use crate::dedupe::{ForgetRecord, Identity, KindId, Look, Offset, PartitionId, Window};
+use crate::dedupe::{ForgetRecord, Identity, Look, Offset, PartitionId, Window, WindowId};
 use crate::ports::{Sink, Store, StoreError};
 
 /// The owner of an identity that is a false positive of a filter: no record has it.
@@ -27,7 +27,7 @@ impl<W: World> Core<W> {
         }
         let answer = self.find_owners(&request)?;
         if request.forget && !answer.places.is_empty() {
-            if !self.prepared {
+            if !self.producer.is_prepared {
                 let what = "no transaction can be written, because the producer is being replaced; nothing is forgotten: retry";
                 request.answer.send(Err(RequestError::Unavailable(what.to_owned()))).ok();
                 return Ok(());
@@ -43,11 +43,15 @@ impl<W: World> Core<W> {
         let mut answer = Answer::default();
         let requested = |p: &&Partition| request.partition.is_none_or(|only| only == p.id);
         for partition in self.partitions.iter().filter(requested) {
-            match partition.windows.as_ref().filter(|_| partition.is_running()) {
-                Some(windows) => {
+            match partition.running() {
+                Some(running) => {
                     answer.looked_into.push(partition.id);
-                    for (kind, window) in windows.iter() {
-                        answer.places.extend(self.places(partition, (kind, window), request.identity)?);
+                    for (kind, window) in running.state.windows.iter() {
+                        answer.places.extend(self.places(
+                            kind.window(partition.id),
+                            window,
+                            request.identity,
+                        )?);
                     }
                 }
                 None => answer.not_ready.push(partition.id),
@@ -58,14 +62,14 @@ impl<W: World> Core<W> {
 
     fn places(
         &self,
-        partition: &Partition,
-        (kind, window): (KindId, &Window),
+        window_id: WindowId,
+        window: &Window,
         identity: Identity,
     ) -> Result<Vec<Place>, StoreError> {
         let look = Look::at(identity);
-        let (window_id, name) = (kind.window(partition.id), self.options.kinds.name_of(kind));
+        let (partition, name) = (window_id.partition(), self.options.kinds.name_of(window_id.kind()));
         let place = |offset, time_ms, part| Place {
-            partition: partition.id,
+            partition,
             kind: name.map(str::to_owned),
             offset,
             time_ms,
@@ -78,7 +82,7 @@ impl<W: World> Core<W> {
         let Some(slice_ms) = window.slice_of(&look) else { return Ok(places) };
         // A filter bit does not contain the owner; the blocks do.
         self.store.scan(window_id, &mut |view| {
-            let stored = view.owners_of(identity).map_err(|e| unusable(partition.id, &e))?;
+            let stored = view.owners_of(identity).map_err(|e| unusable(partition, &e))?;
             let older = stored.into_iter().filter(|owner| owners.iter().all(|(known, _)| known != owner));
             places.extend(older.map(|owner| place(Some(owner), view.header.time_first_ms, Part::Bloom)));
             Ok(())
@@ -96,19 +100,18 @@ impl<W: World> Core<W> {
         places: &[Place],
     ) -> Result<(), WorkerError> {
         let owners = self.all_owners(identity, places)?;
-        self.batch.begin(&mut self.sink, || self.clock.elapsed()).map_err(WorkerError::from)?;
-        let hash = self.options.hash;
-        for partition in self.partitions.iter_mut() {
-            let Some(owners) = owners.get(&partition.id) else { continue };
+        self.transaction.begin(&mut self.sink, || self.clock.elapsed())?;
+        for (id, running) in self.partitions.running_mut() {
+            let Some(owners) = owners.get(&id) else { continue };
+            let state = &mut running.state;
             let forgotten = ForgetRecord {
-                hash,
-                partition: partition.id,
-                number: partition.forgets + 1,
-                at: partition.committed,
+                hash: self.options.hash,
+                partition: id,
+                number: state.forgets + 1,
+                at: state.committed,
                 owners: owners.iter().map(|owner| (*owner, identity)).collect(),
             };
-            *self.batch.touch(partition.id, &mut partition.open) =
-                Open { forgotten: Some(forgotten), ..Open::default() };
+            self.transaction.touch(id, &mut state.open).forgotten = Some(forgotten);
         }
         self.commit(source)?;
         tracing::info!(?places, "id forgotten");
@@ -139,12 +142,12 @@ impl<W: World> Core<W> {
 
     /// Writes the forgotten ids to the state topic, in the open transaction.
     pub(super) fn put_forgotten(&mut self) -> Result<(), WorkerError> {
-        for partition in self.partitions.open_mut() {
-            let Some(forgotten) = partition.open.as_ref().and_then(|open| open.forgotten.as_ref()) else {
+        for state in self.partitions.open_mut() {
+            let Some(forgotten) = state.open.as_ref().and_then(|open| open.forgotten.as_ref()) else {
                 continue;
             };
             let origin = self.options.origin(None);
-            self.sink.put_state(partition.id, &origin.render(), &forgotten.encode())?;
+            self.sink.put_state(state.id, &origin.render(), &forgotten.encode())?;
         }
         Ok(())
     }

@@ -5,8 +5,9 @@ use std::time::Duration;
 use super::error::{Fatal, WorkerError};
 use super::loading::cut_back;
 use super::options::{OnGap, OnRewind};
+use super::partition::Partition;
+use super::state::State;
 use super::worker::{Core, World};
-use crate::clock::Clock;
 use crate::dedupe::{Offset, PartitionId};
 use crate::metrics::OffsetReset;
 use crate::ports::{Bounds, Failure, Remedy, Source, Truncation};
@@ -20,48 +21,42 @@ impl<W: World> Core<W> {
     pub(super) fn resume_offset(
         &mut self,
         source: &W::Source,
-        id: PartitionId,
+        state: &mut State,
     ) -> Result<Offset, WorkerError> {
+        let (id, committed) = (state.id, state.committed);
         if let Some(known) = &self.options.raw_id {
             // Even when the log holds the offset, it may be the log of a recreated topic.
             self.options.same_raw(Some(known), source.topic_id(REQUEST_TIMEOUT).as_deref())?;
         }
-        let committed = self.partitions.get(id).map_or(0, |partition| partition.committed);
         let bounds = source.bounds(id, REQUEST_TIMEOUT)?;
         let truncated = source.truncated(id);
-        let epoch = self.partitions.get(id).and_then(|partition| partition.committed_epoch);
-        let is_covered = epoch.is_some_and(|epoch| epoch.covers(committed));
+        let is_covered = state.committed_epoch.is_some_and(|epoch| epoch.covers(committed));
         if truncated.is_none() && committed > bounds.high && is_covered {
             // The records at the end of the log may have been written after it was truncated. The client determines the
             // offset of the truncation when it starts reading at C, and reports it.
             return Ok(committed);
         }
-        let Some((nearest, why)) = gap(committed, bounds, truncated) else { return Ok(committed) };
+        let Some(gap) = gap(committed, bounds, truncated) else { return Ok(committed) };
         self.check_not_advanced(source, id, committed)?;
         let names = format!(
-            "partition {id} of topic {} now holds offsets {} to {}, but the group has to continue at {committed}: {why}",
-            self.options.raw, bounds.low, bounds.high
+            "partition {id} of topic {} now holds offsets {} to {}, but the group has to continue at {committed}: {}",
+            self.options.raw, bounds.low, bounds.high, gap.reason
         );
-        match self.options.on_gap {
-            OnGap::Stop => Err(Fatal::Operator(format!(
+        if self.options.on_gap == OnGap::Stop {
+            return Err(Fatal::Operator(format!(
                 "{names}; to accept the gap, start once with group.on_gap = \"accept\" (in the environment: \
-                 DEDUPD_GROUP__ON_GAP=accept), or set the group's offset to {nearest} with kafka-consumer-groups.sh while dedupd \
-                 is stopped"
+                 DEDUPD_GROUP__ON_GAP=accept), or set the group's offset to {} with kafka-consumer-groups.sh while dedupd \
+                 is stopped",
+                gap.nearest
             ))
-            .into()),
-            OnGap::Accept => {
-                let same_until = match truncated {
-                    Some(Truncation::At(end)) => end,
-                    _ => committed,
-                };
-                if let Some(partition) = self.partitions.get_mut(id).filter(|_| nearest > same_until) {
-                    // The log before `nearest` is not the one that was read: comparing leader epochs there would find the
-                    // truncation again and again.
-                    partition.committed_epoch = None;
-                }
-                self.accept(id, (committed, nearest), &names)
-            }
+            .into());
         }
+        if gap.nearest > gap.same_until {
+            // The log before `nearest` is not the one that was read: comparing leader epochs there would find the truncation
+            // again and again.
+            state.committed_epoch = None;
+        }
+        self.accept(state, gap.nearest, &names)
     }
 
     /// Fails when the committed offset has advanced. A process that was suspended for long compares the current log with an
@@ -85,12 +80,8 @@ impl<W: World> Core<W> {
         }
     }
 
-    fn accept(
-        &mut self,
-        id: PartitionId,
-        (committed, next): (Offset, Offset),
-        names: &str,
-    ) -> Result<Offset, WorkerError> {
+    fn accept(&mut self, state: &mut State, next: Offset, names: &str) -> Result<Offset, WorkerError> {
+        let committed = state.committed;
         let skipped = next.saturating_sub(committed);
         let how = if next < committed {
             "reading the records that replace the lost ones".to_owned()
@@ -99,47 +90,35 @@ impl<W: World> Core<W> {
         };
         tracing::error!("{names}; continuing at {next}, {how} (group.on_gap = accept)");
         if next < committed {
-            self.forget_from(id, next)?;
+            self.forget_from(state, next)?;
         }
-        if let Some(partition) = self.partitions.get_mut(id) {
-            // At most the group's committed offset: the local store would otherwise take a higher offset for committed.
-            partition.committed = committed.min(next);
-            partition.next = next;
-            partition.uncommitted_position = true;
-        }
+        // At most the group's committed offset: the local store would otherwise take a higher offset for committed.
+        state.committed = committed.min(next);
+        state.next = next;
+        state.uncommitted_position = true;
         self.report.offset_reset(OffsetReset::Gap);
         self.report.skipped(skipped);
         Ok(next)
     }
 
     /// Whether the open transaction commits a position that only this worker has. Such a transaction is committed without
-    /// records. Otherwise, if its markers were missing, nothing would tell the position from one that an operator has set
-    /// since, or its blocks from those that covered the same offsets before the log was truncated.
+    /// records. Otherwise, if its markers were missing, the position could not be distinguished from one that an operator has
+    /// set since, nor its blocks from those that covered the same offsets before the log was truncated.
     pub(super) fn has_uncommitted_position(&self) -> bool {
-        self.partitions.iter().any(|partition| partition.uncommitted_position && partition.is_running())
-    }
-
-    /// Handles a state topic that reaches beyond C. Another instance may have committed between reading C and reading the
-    /// state topic, so at the first occurrence C is read again: offsets and blocks are committed together. Returns true when
-    /// C is read again.
-    pub(super) fn recheck_once(&mut self, id: PartitionId, committed: Offset) -> bool {
-        let now = self.clock.elapsed();
-        let Some(partition) = self.partitions.get_mut(id) else { return true };
-        if partition.behind_state.replace(committed) == Some(committed) {
-            return false;
-        }
-        partition.unload();
-        partition.relocate(now);
-        true
+        self.partitions
+            .iter()
+            .filter_map(Partition::running)
+            .any(|running| running.state.uncommitted_position)
     }
 
     /// The resume offset, by `group.on_rewind`, of a group that was reset to below what the state topic has committed.
     pub(super) fn rewound(
         &mut self,
-        id: PartitionId,
+        state: &mut State,
         committed: Offset,
         covered: Offset,
     ) -> Result<Offset, WorkerError> {
+        let id = state.id;
         let names = format!(
             "the group's offset for partition {id} of topic {} is {committed}, but the state topic has committed blocks up \
              to {covered}",
@@ -159,39 +138,47 @@ impl<W: World> Core<W> {
             OnRewind::Reemit => {
                 self.report.offset_reset(OffsetReset::Rewound);
                 tracing::warn!("{names}; processing again from the group's offset (group.on_rewind = reemit)");
-                self.forget_from(id, committed)?;
+                self.forget_from(state, committed)?;
                 Ok(committed)
             }
         }
     }
 
     /// Forgets all owners at or beyond `from`, because other records will be read at their offsets.
-    pub(super) fn forget_from(&mut self, id: PartitionId, from: Offset) -> Result<(), WorkerError> {
-        cut_back(&mut self.store, &self.options.kinds.windows_of(id), from)?;
-        if let Some(partition) = self.partitions.get_mut(id) {
-            partition.rewound = true;
-            partition.windows.iter_mut().for_each(|windows| windows.truncate(from));
-        }
+    fn forget_from(&mut self, state: &mut State, from: Offset) -> Result<(), WorkerError> {
+        cut_back(&mut self.store, &self.options.kinds.windows_of(state.id), from)?;
+        state.rewound = true;
+        state.windows.truncate(from);
         Ok(())
     }
 }
 
-/// The nearest offset at which the log can be read when it does not hold the records after C, and the reason why it does not.
-/// `truncated` is what a comparison of leader epochs found: the records after the offset of the truncation were written since.
-fn gap(committed: Offset, log: Bounds, truncated: Option<Truncation>) -> Option<(Offset, &'static str)> {
-    if committed < log.low {
-        return Some((log.low, "records were deleted before they were read"));
-    }
-    match truncated {
-        Some(Truncation::At(end)) if end < committed => {
-            Some((end.min(log.high).max(log.low), "the topic was truncated and written again"))
-        }
-        _ if committed > log.high => Some((
-            log.high,
-            "the topic was truncated at an unknown offset: records written between that offset and the log end are not read",
-        )),
-        _ => None,
-    }
+/// A log that does not hold the records after C.
+#[derive(Debug, PartialEq, Eq)]
+struct Gap {
+    /// The nearest offset at which the log can be read.
+    nearest: Offset,
+    /// The log up to this offset is the one that was read.
+    same_until: Offset,
+    reason: &'static str,
+}
+
+/// Whether the log holds the records after C. `truncated` is what a comparison of leader epochs found: the records after the
+/// offset of the truncation were written since.
+fn gap(committed: Offset, log: Bounds, truncated: Option<Truncation>) -> Option<Gap> {
+    let same_until = if let Some(Truncation::At(end)) = truncated { end } else { committed };
+    let (nearest, reason) = if committed < log.low {
+        (log.low, "records were deleted before they were read")
+    } else if same_until < committed {
+        (same_until.min(log.high).max(log.low), "the topic was truncated and written again")
+    } else if committed > log.high {
+        let reason = "the topic was truncated at an unknown offset: records written between that offset and the log end are \
+                      not read";
+        (log.high, reason)
+    } else {
+        return None;
+    };
+    Some(Gap { nearest, same_until, reason })
 }
 
 #[cfg(test)]
@@ -202,12 +189,12 @@ mod tests {
     fn a_log_is_resumed_at_its_nearest_offset_or_where_it_was_truncated() {
         let log = Bounds { low: 10, stable: 90, high: 100 };
         let nearest = |committed, end: Option<Offset>| {
-            gap(committed, log, end.map(Truncation::At)).map(|(nearest, _)| nearest)
+            gap(committed, log, end.map(Truncation::At)).map(|gap| gap.nearest)
         };
         assert_eq!([10, 50, 100].map(|committed| nearest(committed, None)), [None; 3]);
         assert_eq!([9, 101].map(|committed| nearest(committed, None)), [Some(10), Some(100)]);
         assert_eq!(gap(50, log, Some(Truncation::Unknown)), None);
-        assert_eq!(gap(101, log, Some(Truncation::Unknown)).map(|(nearest, _)| nearest), Some(100));
+        assert_eq!(gap(101, log, Some(Truncation::Unknown)).map(|gap| gap.nearest), Some(100));
         // Written again beyond C: only the leader epochs show that.
         assert_eq!([50, 60, 61].map(|committed| nearest(committed, Some(60))), [None, None, Some(60)]);
         assert_eq!(

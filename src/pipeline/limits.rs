@@ -8,8 +8,8 @@
 
 use std::time::Duration;
 
-use super::batch::Partitions;
 use super::options::Options;
+use super::partitions::Partitions;
 use crate::config::{Overflow, size_text};
 use crate::dedupe::{BloomLimits, Bounds, Index, IndexBytes, Window, WindowLimits};
 

@@ -10,10 +10,12 @@ use std::time::Duration;
 use super::checkpoint::Checkpoint;
 use super::error::WorkerError;
 use super::partition::Phase;
+use super::restore::Base;
 use super::safeguard::Safeguard;
+use super::state::State;
 use super::worker::{Core, World};
 use crate::clock::Clock;
-use crate::dedupe::{BlockError, Identity, KindId, Offset, Owners, PartitionId, Window, WindowId, Windows};
+use crate::dedupe::{BlockError, Identity, KindId, Offset, Owners, PartitionId, Window, WindowId};
 use crate::metrics::RestoreSource;
 use crate::ports::{Committed, Store, StoreError};
 
@@ -115,6 +117,8 @@ pub struct Loading {
     /// Monotonic time of the last progress message in the log.
     logged: Duration,
     task: Task,
+    /// The state, with the windows that are being filled.
+    pub state: Box<State>,
     /// The kinds whose blocks are still to be read; the last one is being read.
     kinds: Vec<KindId>,
     /// Where reading continues, first offset of a block; `None` before the first block of a kind.
@@ -151,11 +155,15 @@ impl Loading {
         (self.ids as f64 / self.total.max(1) as f64).min(1.0)
     }
 
-    fn log(&mut self, id: PartitionId, now: Duration) {
+    fn log(&mut self, now: Duration) {
         if now.saturating_sub(self.logged) >= LOG_INTERVAL {
             self.logged = now;
             let percent = self.share() * 100.0;
-            tracing::info!(partition = id, ids = self.ids, "loading local state, {percent:.0} % read");
+            tracing::info!(
+                partition = self.state.id,
+                ids = self.ids,
+                "loading local state, {percent:.0} % read"
+            );
         }
     }
 }
@@ -173,54 +181,52 @@ impl Budget {
 }
 
 impl<W: World> Core<W> {
-    /// Starts reading the local owners below `trusted` into the partition's empty windows.
+    /// Starts reading the local owners below `trusted` into the empty windows of this state.
     pub(super) fn begin_loading(
         &mut self,
-        id: PartitionId,
+        mut state: Box<State>,
         trusted: Offset,
         next: Next,
     ) -> Result<(), WorkerError> {
         let trusted = if self.options.keeps(Safeguard::Claims) { trusted } else { Offset::MAX };
-        let head = self.store.head(id.into())?.unwrap_or_default();
-        let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
-        partition.state_next = head.state_next;
-        partition.forgets = head.forgets;
-        partition.windows.iter_mut().for_each(|windows| windows.note_incomplete_before(head.incomplete_ms));
-        let kinds = partition.windows.iter().flat_map(Windows::iter).map(|(kind, _)| kind).collect();
+        let head = self.store.head(state.id.into())?.unwrap_or_default();
+        state.state_next = head.state_next;
+        state.forgets = head.forgets;
+        state.windows.note_incomplete_before(head.incomplete_ms);
+        let kinds = state.windows.iter().map(|(kind, _)| kind).collect();
         let next = Box::new(next);
         let task = Task::Windows { trusted, stream_time_ms: head.stream_time_ms, next };
-        self.begin_reading(id, kinds, task)
+        self.begin_reading(state, kinds, task)
     }
 
-    /// Starts rebuilding filters that hold forgotten owners: such a filter could report a new record as seen. Returns false
-    /// when there are no such filters.
+    /// Starts rebuilding filters that hold forgotten owners: such a filter could report a new record as seen. `load` is what
+    /// [`Self::start`] was called with.
     pub(super) fn begin_refilling(
         &mut self,
-        id: PartitionId,
+        mut state: Box<State>,
         load: Option<(Duration, u64)>,
-    ) -> Result<bool, WorkerError> {
-        let windows = self.partitions.get_mut(id).and_then(|partition| partition.windows.as_mut());
-        let stale = windows.into_iter().flat_map(Windows::iter_mut).filter(|(_, it)| it.has_stale_filters());
+    ) -> Result<(), WorkerError> {
         let mut kinds = Vec::new();
-        for (kind, window) in stale {
+        for (kind, window) in state.windows.iter_mut().filter(|(_, it)| it.has_stale_filters()) {
             window.empty_filters();
             kinds.push(kind);
         }
-        if kinds.is_empty() {
-            return Ok(false);
-        }
-        tracing::info!(partition = id, "rebuilding the Bloom filters");
-        self.begin_reading(id, kinds, Task::Filters { load })?;
-        Ok(true)
+        tracing::info!(partition = state.id, "rebuilding the Bloom filters");
+        self.begin_reading(state, kinds, Task::Filters { load })
     }
 
-    fn begin_reading(&mut self, id: PartitionId, kinds: Vec<KindId>, task: Task) -> Result<(), WorkerError> {
+    fn begin_reading(
+        &mut self,
+        state: Box<State>,
+        kinds: Vec<KindId>,
+        task: Task,
+    ) -> Result<(), WorkerError> {
+        let (id, now) = (state.id, self.clock.elapsed());
         let mut total = 0;
         for kind in &kinds {
             total += self.store.ids(kind.window(id))?;
         }
-        let now = self.clock.elapsed();
-        let loading = Loading { since: now, logged: now, task, kinds, from: None, ids: 0, total };
+        let loading = Loading { since: now, logged: now, task, state, kinds, from: None, ids: 0, total };
         if let Some(partition) = self.partitions.get_mut(id) {
             partition.phase = Phase::Loading(Box::new(loading));
         }
@@ -237,31 +243,80 @@ impl<W: World> Core<W> {
             if number > 0 && budget.is_spent(self.clock.elapsed()) {
                 break;
             }
-            self.load_some(id, &mut budget)?;
-            self.loaded(source, id)?;
+            let Some(partition) = self.partitions.get_mut(id) else { continue };
+            let Phase::Loading(loading) = &mut partition.phase else { continue };
+            loading.read(&self.store, &self.clock, &mut budget)?;
+            // From here on the windows are complete.
+            if let Some(loading) = partition.take_loaded(self.clock.elapsed()) {
+                self.loaded(source, *loading)?;
+            }
         }
         Ok(())
     }
 
-    /// Reads blocks of a partition until all are read or the slice is used up.
-    fn load_some(&mut self, id: PartitionId, budget: &mut Budget) -> Result<(), WorkerError> {
-        let (store, clock) = (&self.store, &self.clock);
-        let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
-        let Phase::Loading(loading) = &mut partition.phase else { return Ok(()) };
-        let Some(windows) = partition.windows.as_mut() else { return Ok(()) };
-        while let Some(kind) = loading.kinds.last().copied() {
-            let window_id = kind.window(id);
-            let Some(window) = windows.of_kind(kind) else { return Ok(()) };
-            if let (None, Task::Windows { .. }) = (loading.from, &loading.task) {
+    /// Continues with a partition whose local state has been read to the end.
+    fn loaded(&mut self, source: &W::Source, loading: Loading) -> Result<(), WorkerError> {
+        let Loading { since, ids, task, mut state, .. } = loading;
+        let next = match task {
+            Task::Filters { load } => return self.start(source, state, load),
+            Task::Windows { next, .. } => next,
+        };
+        self.report.restored(RestoreSource::Local, ids);
+        match *next {
+            Next::Start(answer, checkpoint) => {
+                let committed = answer.offset.unwrap_or(0);
+                state.tail = checkpoint.tail;
+                state.state_next = state.state_next.max(checkpoint.state_next);
+                state.complete(committed, &checkpoint);
+                let took = self.clock.elapsed().saturating_sub(since);
+                tracing::info!(
+                    partition = state.id,
+                    ids,
+                    offset = committed,
+                    ?took,
+                    "state loaded from the local store"
+                );
+                self.start_loaded(source, state, (since, ids))
+            }
+            // State that ends below the committed offset is dropped when the restore cannot start.
+            Next::Restore(answer, checkpoint, local) => {
+                self.begin_restore(source, &answer, checkpoint, Base::Local(state, local))
+            }
+        }
+    }
+}
+
+impl Loading {
+    /// Whether all blocks are read.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.kinds.is_empty()
+    }
+
+    /// Reads blocks until all are read or the slice is used up.
+    fn read(
+        &mut self,
+        store: &impl Store,
+        clock: &impl Clock,
+        budget: &mut Budget,
+    ) -> Result<(), StoreError> {
+        let State { id, windows, committed, .. } = &mut *self.state;
+        while let Some(kind) = self.kinds.last().copied() {
+            let window_id = kind.window(*id);
+            let Some(window) = windows.of_kind(kind) else {
+                self.kinds.pop();
+                continue;
+            };
+            if let (None, Task::Windows { .. }) = (self.from, &self.task) {
                 window.reserve(store.ids(window_id)?);
             }
-            let (task, read) = (&loading.task, &mut loading.ids);
-            let rest = store.scan_from(window_id, loading.from.unwrap_or(0), &mut |view| {
+            let (task, read) = (&self.task, &mut self.ids);
+            let rest = store.scan_from(window_id, self.from.unwrap_or(0), &mut |view| {
                 let result = match task {
                     Task::Windows { trusted, .. } => window.restore(view, *trusted).map(drop),
-                    Task::Filters { .. } => window.refill(view, partition.committed),
+                    Task::Filters { .. } => window.refill(view, *committed),
                 };
-                result.map_err(|error| unusable(id, &error))?;
+                result.map_err(|error| unusable(*id, &error))?;
                 let ids = view.count() as u64;
                 *read += ids;
                 budget.ids = budget.ids.saturating_sub(ids);
@@ -269,80 +324,16 @@ impl<W: World> Core<W> {
                 Ok(if spent { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
             })?;
             if rest.is_some() {
-                loading.from = rest;
-                loading.log(id, clock.elapsed());
+                self.from = rest;
+                self.log(clock.elapsed());
                 return Ok(());
             }
-            if let Task::Windows { stream_time_ms, .. } = &loading.task {
+            if let Task::Windows { stream_time_ms, .. } = &self.task {
                 window.set_stream_time(*stream_time_ms);
             }
-            loading.from = None;
-            loading.kinds.pop();
+            self.from = None;
+            self.kinds.pop();
         }
         Ok(())
-    }
-
-    /// Continues with a partition whose local state has been read to the end.
-    fn loaded(&mut self, source: &W::Source, id: PartitionId) -> Result<(), WorkerError> {
-        let now = self.clock.elapsed();
-        let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
-        let Phase::Loading(loading) = &partition.phase else { return Ok(()) };
-        if partition.windows.is_none() {
-            partition.relocate(now);
-            return Ok(());
-        }
-        if !loading.kinds.is_empty() {
-            return Ok(());
-        }
-        let (since, ids) = (loading.since, loading.ids);
-        // From here on the windows are complete, and they are kept when the next step fails.
-        let done = Phase::Locating { not_before: now, blocked: None };
-        let Phase::Loading(loading) = std::mem::replace(&mut partition.phase, done) else { return Ok(()) };
-        match loading.task {
-            Task::Filters { load } => self.start(source, id, load),
-            Task::Windows { next, .. } => {
-                self.report.restored(RestoreSource::Local, ids);
-                self.loaded_windows(source, (since, ids), *next)
-            }
-        }
-    }
-
-    fn loaded_windows(
-        &mut self,
-        source: &W::Source,
-        (since, ids): (Duration, u64),
-        next: Next,
-    ) -> Result<(), WorkerError> {
-        let now = self.clock.elapsed();
-        match next {
-            Next::Start(answer, checkpoint) => {
-                let (id, committed) = (answer.partition, answer.offset.unwrap_or(0));
-                let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
-                partition.committed = committed;
-                partition.next = committed;
-                partition.tail = checkpoint.tail;
-                partition.state_next = partition.state_next.max(checkpoint.state_next);
-                partition.take_over(&checkpoint);
-                let took = now.saturating_sub(since);
-                tracing::info!(
-                    partition = id,
-                    ids,
-                    offset = committed,
-                    ?took,
-                    "state loaded from the local store"
-                );
-                self.start(source, id, Some((since, ids)))
-            }
-            Next::Restore(answer, checkpoint, local) => {
-                let started = self.begin_restore(source, &answer, checkpoint.as_ref(), Some(local));
-                if let (Err(_), Some(partition)) = (&started, self.partitions.get_mut(answer.partition)) {
-                    // State that ends below the committed offset must not be mistaken for the state of that offset at the
-                    // next attempt.
-                    partition.unload();
-                    partition.relocate(now);
-                }
-                started
-            }
-        }
     }
 }

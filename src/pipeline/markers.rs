@@ -47,7 +47,7 @@ impl Touched {
 impl<W: World> Core<W> {
     /// Where the markers of the open transaction will be written. Called before the commit, when all records are acknowledged.
     pub(super) fn touched(&self) -> Touched {
-        let offsets = self.batch.touched();
+        let offsets = self.transaction.touched();
         let mut logs = self.sink.side_ends();
         for id in &offsets {
             logs.extend(self.sink.clean_end(*id).map(|end| (LogId::clean(*id), end)));
@@ -59,7 +59,7 @@ impl<W: World> Core<W> {
     /// Where the markers of the transaction that was just aborted are written. Records may have been written without being
     /// acknowledged, so the current high watermarks of the logs are used.
     pub(super) fn touched_by_abort(&mut self, side: Vec<(LogId, Offset)>) -> Result<Touched, WorkerError> {
-        let offsets = self.batch.touched();
+        let offsets = self.transaction.touched();
         let mut logs = LogId::pairs(&offsets);
         logs.extend(side.into_iter().map(|(log, _)| log));
         let bounds = self.log.bounds(&logs, REQUEST_TIMEOUT)?;

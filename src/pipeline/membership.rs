@@ -1,6 +1,7 @@
 //! Group events of a worker: partitions are assigned, revoked or lost, and another process may use the same instance
 //! name.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::error::{Fatal, WorkerError};
@@ -23,15 +24,28 @@ const FENCED_MAX: usize = 12;
 /// Fencings older than this are not counted.
 const FENCE_PERIOD: Duration = Duration::from_mins(1);
 
+/// The membership in the group.
+#[derive(Debug, Default)]
+pub(super) struct Membership {
+    /// Group events that are received but not answered yet.
+    events: VecDeque<GroupEvent>,
+    /// The client of this member is closed and its replacement is not created yet.
+    rejoining: bool,
+    /// Monotonic times at which another process may have replaced this member.
+    replaced: Vec<Duration>,
+    /// Monotonic times at which another process may have fenced the producer.
+    fenced: Vec<Duration>,
+}
+
 impl<W: World> Core<W> {
     /// Answers the group events. An event that could not be answered is retried in a later iteration: the client
     /// reports it only once, and the group waits for the answer.
     pub(super) fn serve(&mut self, source: &W::Source) -> Result<(), WorkerError> {
         for event in source.events() {
             self.report.rebalanced(&event);
-            self.group_events.push_back(event);
+            self.membership.events.push_back(event);
         }
-        while let Some(event) = self.group_events.front().cloned() {
+        while let Some(event) = self.membership.events.front().cloned() {
             self.group_event(source, event)?;
         }
         Ok(())
@@ -49,7 +63,7 @@ impl<W: World> Core<W> {
                 let starts: Vec<_> = ids.iter().map(|id| (*id, None)).collect();
                 failpoint::pass("before_assign");
                 source.assign(&starts)?;
-                self.group_events.pop_front();
+                self.membership.events.pop_front();
                 failpoint::pass("after_assign");
                 let now = self.clock.elapsed();
                 for id in ids {
@@ -74,7 +88,7 @@ impl<W: World> Core<W> {
     }
 
     fn abort_for_rebalance(&mut self, source: &W::Source) -> Result<(), WorkerError> {
-        if !self.batch.is_open() {
+        if !self.transaction.is_open() {
             return Ok(());
         }
         let aborted = self.abort(source);
@@ -89,15 +103,15 @@ impl<W: World> Core<W> {
         let closed: Vec<_> = ids.iter().map(|id| self.close(*id)).collect();
         failpoint::pass("before_unassign");
         source.unassign(ids)?;
-        self.group_events.pop_front();
+        self.membership.events.pop_front();
         failpoint::pass("after_unassign");
         closed.into_iter().collect()
     }
 
     fn close(&mut self, id: PartitionId) -> Result<(), WorkerError> {
         let Some(partition) = self.partitions.remove(id) else { return Ok(()) };
-        if partition.is_running() && partition.open.is_none() {
-            StoreError::unless_lease_lost(self.store.set_head(id.into(), partition.head()))?;
+        if let Some(running) = partition.running().filter(|running| running.state.open.is_none()) {
+            StoreError::unless_lease_lost(self.store.set_head(id.into(), running.state.head()))?;
         }
         self.log.close(id)?;
         Ok(())
@@ -105,41 +119,36 @@ impl<W: World> Core<W> {
 
     /// Another worker of this process holds the partition's local state. This worker will receive a revocation, or
     /// has to take the state back and load it again.
-    pub(super) fn lease_lost(&mut self, window: WindowId) -> Failure {
-        let now = self.clock.elapsed();
+    pub(super) fn lease_lost(&mut self, source: &W::Source, window: WindowId) -> Failure {
         let id = window.partition();
-        if let Some(partition) = self.partitions.get_mut(id) {
-            partition.unload();
-            if !partition.is_running() {
-                partition.relocate(now);
-                if let Err(failed) = self.log.close(id) {
-                    tracing::debug!(%failed, partition = id, "failed to close the restore of a partition");
-                }
-            }
+        let is_restoring = self.partitions.restoring_mut(id).is_some();
+        let unloaded = self.unload(source, &[id]);
+        let closed = if is_restoring { self.log.close(id).map_err(WorkerError::from) } else { Ok(()) };
+        if let Err(failed) = unloaded.and(closed) {
+            tracing::debug!(%failed, partition = id, "failed to pause a partition or to close its restore");
         }
-        let what = StoreError::LeaseLost(window).to_string();
-        Failure::new(Remedy::Abort, what)
+        Failure::new(Remedy::Abort, StoreError::LeaseLost(window).to_string())
     }
 
     /// The group has removed this member. A new member replaces it and starts without any assignment.
     pub(super) fn rejoin(&mut self, source: &mut W::Source) -> Result<(), WorkerError> {
-        self.rejoining = true;
-        self.group_events.clear();
+        self.membership.rejoining = true;
+        self.membership.events.clear();
         let closed: Vec<_> = self.partitions.ids(|_| true).into_iter().map(|id| self.log.close(id)).collect();
-        let ended = if self.batch.is_open() { self.abort(source) } else { Ok(()) };
+        let ended = if self.transaction.is_open() { self.abort(source) } else { Ok(()) };
         self.partitions.remove_all();
         source.rejoin()?;
-        self.rejoining = false;
+        self.membership.rejoining = false;
         closed.into_iter().collect::<Result<(), _>>()?;
         ended
     }
 
     /// A single process is replaced once per outage, so a few times are tolerated.
     pub(super) fn replaced(&mut self, failed: &Failure) -> Result<(), Fatal> {
-        if self.rejoining {
+        if self.membership.rejoining {
             return Ok(());
         }
-        let times = count_recent(&mut self.replaced, self.clock.elapsed());
+        let times = count_recent(&mut self.membership.replaced, self.clock.elapsed());
         if times > REPLACED_MAX { Err(self.second_process(failed)) } else { Ok(()) }
     }
 
@@ -147,10 +156,10 @@ impl<W: World> Core<W> {
     pub(super) fn fenced(&mut self, failed: &Failure) -> Result<(), Fatal> {
         let now = self.clock.elapsed();
         let within_timeout = self
-            .batch
+            .transaction
             .remaining(now, self.options.transaction_timeout)
             .is_none_or(|remaining| !remaining.is_zero());
-        let times = count_recent(&mut self.fenced, now);
+        let times = count_recent(&mut self.membership.fenced, now);
         if within_timeout && times > FENCED_MAX { Err(self.second_process(failed)) } else { Ok(()) }
     }
 

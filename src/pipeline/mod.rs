@@ -3,7 +3,6 @@
 //! One worker is one thread. It owns its partitions and their state; nothing here is shared or locked. `step`
 //! processes a chunk of records, `commit` ends a transaction, `recovery` restores the state of a partition.
 
-mod batch;
 mod checkpoint;
 mod commit;
 mod complete;
@@ -22,20 +21,26 @@ mod options;
 mod order;
 mod partition;
 mod partition_limit;
+mod partitions;
+mod producer;
 mod recovery;
 mod rejected;
 mod repair;
 mod report;
 mod restore;
+mod restored_offset;
+mod restoring;
 mod rules;
 mod safeguard;
 mod shortened;
 mod side;
 mod sizes;
 mod stalled;
+mod state;
 mod step;
 mod time;
 mod torn;
+mod transaction;
 mod worker;
 
 pub use crate::config::Overflow;

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use super::batch::Partitions;
 use super::checkpoint::Origin;
 use super::error::Fatal;
 use super::kinds::Kinds;
 use super::limits::Limits;
 use super::loading::LoadSlice;
 use super::partition_limit::PartitionLimit;
+use super::partitions::Partitions;
 use super::safeguard::Safeguard;
 pub use crate::config::{Mode, OnGap, OnMissing, OnProbable, OnRejected, OnRewind, Start};
 use crate::dedupe::{Fingerprint, HashKind, IdentityRule, Offset};

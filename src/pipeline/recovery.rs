@@ -4,19 +4,22 @@
 //! copy of it that may be too old, too new or missing. `plan` compares the three. The rest of this module carries out the
 //! plan, in slices short enough that the worker keeps polling.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::checkpoint::Checkpoint;
+use super::commit::commit_state;
 use super::error::WorkerError;
-use super::loading::{Next, cut_back};
+use super::loading::Next;
 use super::local::{Plan, plan};
-use super::order::Order;
 use super::partition::{Partition, Phase};
+use super::restore::Base;
 use super::safeguard::Safeguard;
+use super::state::State;
 use super::worker::{Core, World};
 use crate::clock::Clock;
 use crate::dedupe::{Offset, PartitionId};
-use crate::ports::{Committed, Remedy, Sink, Source, StateLog, Store};
+use crate::ports::{Committed, Remedy, Sink, Source, StateLog, Store, StoreError};
 
 /// Timeout of one request to the broker between two polls.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
@@ -33,9 +36,10 @@ impl<W: World> Core<W> {
         self.fit_tables(source)?;
         let now = self.clock.elapsed();
         let partition_limit = &self.options.partition_limit;
-        let due = |p: &Partition| matches!(p.phase, Phase::Locating { not_before, .. } if not_before <= now);
-        let waiting = self.partitions.ids(|p| due(p) && !p.rests(now) && partition_limit.covers(p.id));
-        if !waiting.is_empty() && !self.batch.is_open() {
+        let due = |p: &Partition| matches!(&p.phase, Phase::Locating(locating) if locating.not_before <= now);
+        let waiting =
+            self.partitions.ids(|p| due(p) && !p.rejections.waits(now) && partition_limit.covers(p.id));
+        if !waiting.is_empty() && !self.transaction.is_open() {
             // The local state is taken before the committed offset is read. Otherwise another worker could still change that
             // state after the response.
             for id in &waiting {
@@ -80,9 +84,9 @@ impl<W: World> Core<W> {
             .map(|window| self.store.acquire_lease(window))
             .collect();
         if unchanged.contains(&false)
-            && let Some(partition) = self.partitions.get_mut(id)
+            && let Some(locating) = self.partitions.locating_mut(id)
         {
-            partition.unload();
+            locating.state = None;
         }
     }
 
@@ -147,10 +151,10 @@ impl<W: World> Core<W> {
         let now = self.clock.elapsed();
         let mut longest = Duration::ZERO;
         for answer in settled {
-            let partition = self.partitions.get_mut(answer.partition);
-            if let Some(Phase::Locating { blocked, .. }) = partition.map(|p| &mut p.phase) {
-                let since = blocked.filter(|(_, at)| *at == answer.offset).map_or(now, |(since, _)| since);
-                *blocked = Some((since, answer.offset));
+            if let Some(locating) = self.partitions.locating_mut(answer.partition) {
+                let since = locating.blocked.filter(|(_, at)| *at == answer.offset);
+                let since = since.map_or(now, |(since, _)| since);
+                locating.blocked = Some((since, answer.offset));
                 longest = longest.max(now.saturating_sub(since));
             }
         }
@@ -159,82 +163,71 @@ impl<W: World> Core<W> {
 
     fn located(&mut self, source: &W::Source, answer: &Committed) -> Result<(), WorkerError> {
         let id = answer.partition;
-        let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
-        if partition.windows.is_some() {
-            let sent = partition.open.as_ref().and_then(|open| open.sent.as_ref());
-            if sent
-                .is_some_and(|(next, metadata)| answer.offset == Some(*next) && answer.metadata == *metadata)
-            {
-                // The commit whose response was lost has succeeded. The offset alone does not prove that: another worker may
-                // have committed the same offset, and a commit that only forgets ids leaves the offset unchanged.
-                self.committed(id)?;
-                return self.start(source, id, None);
+        let Some(locating) = self.partitions.locating_mut(id) else { return Ok(()) };
+        if let Some(mut state) = locating.state.take() {
+            if state.was_committed_as(answer.offset, &answer.metadata) {
+                // The response to the commit was lost, and the commit has succeeded.
+                commit_state(&mut state, self.sink.state_end(id), &mut self.store)?;
+                if let Some(partition) = self.partitions.get_mut(id) {
+                    partition.rejections.committed(id, state.committed);
+                }
+                return self.start(source, state, None);
             }
-            if answer.offset == Some(partition.committed) {
-                return self.undo(source, id);
+            if answer.offset == Some(state.committed) {
+                self.undo(&mut state)?;
+                return self.start(source, state, None);
             }
-            partition.unload();
         }
-        let begin_result = self.begin(source, answer);
-        if let (Err(_), Some(partition)) = (&begin_result, self.partitions.get_mut(id)) {
-            // A partly loaded state must not be mistaken for the state of C at the next attempt.
-            partition.unload();
-            partition.relocate(self.clock.elapsed());
-        }
-        begin_result
+        self.begin(source, answer)
     }
 
     /// Starts to load the state of a partition that is not in memory.
     fn begin(&mut self, source: &W::Source, answer: &Committed) -> Result<(), WorkerError> {
         let id = answer.partition;
         let checkpoint = Checkpoint::parse(&answer.metadata);
-        if self.has_other_rules(id, checkpoint.as_ref())? {
-            return self.begin_restore(source, answer, checkpoint.as_ref(), None);
-        }
+        let changed = self.options.changed_rules(checkpoint.as_ref(), id)?;
+        let Some(partition) = self.partitions.get(id) else { return Ok(()) };
         // The last restore ended early: the local state did not lead to the last committed block, so it is not used.
-        let ended_early = self.partitions.get(id).is_some_and(|partition| partition.early_ends > 0);
+        let (ended_early, state_low) = (partition.early_ends > 0, partition.agreed.unwrap_or(0));
         let head = self.store.head(id.into())?.filter(|_| !ended_early);
-        let state_low = self.partitions.get(id).and_then(|partition| partition.agreed).unwrap_or(0);
         let plan = match (head, answer.offset) {
+            _ if !changed.is_empty() => Plan::Restore,
             (Some(_), Some(confirmed)) if !self.options.keeps(Safeguard::Tails) => Plan::Load { confirmed },
             _ => plan(head, answer.offset, checkpoint.as_ref(), state_low),
         };
         match plan {
             Plan::Load { confirmed } => {
                 let (checkpoint, committed) = (checkpoint.unwrap_or_default(), answer.offset.unwrap_or(0));
-                self.claim(answer, Some(&checkpoint), confirmed)?;
-                self.begin_loading(id, committed, Next::Start(answer.clone(), checkpoint))
+                let state = self.claim(answer, Some(&checkpoint), confirmed)?;
+                self.begin_loading(state, committed, Next::Start(answer.clone(), checkpoint))
             }
             Plan::CatchUp { confirmed, from } => {
-                self.claim(answer, checkpoint.as_ref(), confirmed)?;
+                let state = self.claim(answer, checkpoint.as_ref(), confirmed)?;
                 let next = Next::Restore(answer.clone(), checkpoint, (from, confirmed));
-                self.begin_loading(id, confirmed, next)
+                self.begin_loading(state, confirmed, next)
             }
-            Plan::Restore => self.begin_restore(source, answer, checkpoint.as_ref(), None),
+            Plan::Restore => self.begin_restore(source, answer, checkpoint, Base::Empty(changed)),
         }
     }
 
     /// Undoes the open transaction in memory and in the local store. It was not committed: C is unchanged.
-    fn undo(&mut self, source: &W::Source, id: PartitionId) -> Result<(), WorkerError> {
-        let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
-        if let Some(windows) = partition.windows.as_mut().filter(|_| !self.options.keeps(Safeguard::Undo)) {
-            windows.commit(partition.next);
+    fn undo(&mut self, state: &mut State) -> Result<(), StoreError> {
+        if !self.options.keeps(Safeguard::Undo) {
+            state.windows.commit(state.next);
         }
-        if partition.open.as_ref().is_some_and(|open| open.tail.is_some()) {
-            cut_back(&mut self.store, &self.options.kinds.windows_of(id), partition.committed)?;
-        }
-        partition.abort();
-        self.start(source, id, None)
+        state.undo_stored(&mut self.store, &self.options.kinds)?;
+        state.abort();
+        Ok(())
     }
 
     /// Truncates the local store to `from`. Owners that the store held at or beyond C are unconfirmed, and their records will be
-    /// read again: they become claims.
+    /// read again: they become claims. Returns state with these claims and empty windows.
     fn claim(
         &mut self,
         answer: &Committed,
         checkpoint: Option<&Checkpoint>,
         from: Offset,
-    ) -> Result<(), WorkerError> {
+    ) -> Result<Box<State>, WorkerError> {
         let id = answer.partition;
         let mut windows = self.empty_windows(checkpoint);
         let from = if self.options.keeps(Safeguard::Claims) { from } else { Offset::MAX };
@@ -245,75 +238,70 @@ impl<W: World> Core<W> {
                 }
             }
         }
-        if let Some(partition) = self.partitions.get_mut(id) {
-            partition.fresh(windows);
-        }
-        Ok(())
+        Ok(Box::new(State::new(id, windows, BTreeSet::new())))
     }
 
-    /// Starts processing: the state is that of C.
+    /// Starts processing with state that was just loaded. `load` is the monotonic start time of the load and its number of
+    /// identities.
+    pub(super) fn start_loaded(
+        &mut self,
+        source: &W::Source,
+        mut state: Box<State>,
+        load: (Duration, u64),
+    ) -> Result<(), WorkerError> {
+        state.resume_time(self.time.now_ms(&self.clock), self.options.kinds.time());
+        state.schedule_window_resets(&self.options.kinds);
+        for (_, window) in state.windows.iter_mut() {
+            // Owners that were evicted while old blocks were read were already counted when the blocks were new.
+            window.take_evicted();
+        }
+        self.start(source, state, Some(load))
+    }
+
+    /// Starts processing: the state is that of C. If that fails, the state is kept, and used again once C has been read again.
     pub(super) fn start(
         &mut self,
         source: &W::Source,
-        id: PartitionId,
+        mut state: Box<State>,
         load: Option<(Duration, u64)>,
     ) -> Result<(), WorkerError> {
-        let resumed = self.resume_offset(source, id);
-        if resumed.is_ok() && self.begin_refilling(id, load)? {
-            return Ok(());
+        let id = state.id;
+        let resumed = self.resume_offset(source, &mut state);
+        if resumed.is_ok() && state.windows.iter().any(|(_, window)| window.has_stale_filters()) {
+            return self.begin_refilling(state, load);
         }
-        if load.is_some() {
-            self.resume_time(id);
-            self.schedule_window_resets(id);
-        }
-        // Applied before the first commit, so that metrics and the status page show a limit as soon as it is in force.
-        self.enforced.apply(&self.options, &mut self.partitions);
-        let not_before = self.held_by_leftovers(id);
+        let (now, held) = (self.clock.elapsed(), self.held_by_leftovers(id));
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
-        if let Some(windows) = partition.windows.as_mut().filter(|_| load.is_some()) {
-            // Owners that were evicted while old blocks were read were already counted when the blocks were new.
-            for (_, window) in windows.iter_mut() {
-                window.take_evicted();
-            }
-        }
-        if let Some(not_before) = not_before {
-            // The state in memory is complete. It is reused once the committed offset has been read again.
-            partition.relocate(not_before);
-            return resumed.map(drop);
-        }
-        let started = resumed.and_then(|committed| {
-            partition.order = Order::default();
-            let last = partition.committed_epoch.filter(|epoch| epoch.covers(committed));
-            source.seek_behind(id, committed, last)?;
-            Ok(())
+        let sought = resumed.and_then(|next| {
+            let last = state.committed_epoch.filter(|epoch| epoch.covers(next));
+            if held.is_none() { Ok(source.seek_behind(id, next, last)?) } else { Ok(()) }
         });
-        let now = self.clock.elapsed();
-        if let Some(partition) = self.partitions.get_mut(id) {
-            match &started {
-                Ok(()) => partition.phase = Phase::Running,
-                // The state in memory is complete. It is reused once the committed offset has been read again.
-                Err(_) => partition.relocate(now),
-            }
+        if held.is_some() || sought.is_err() {
+            partition.keep(state, held.unwrap_or(now));
+            return sought;
         }
-        if let (Ok(()), Some((began, _))) = (&started, load) {
+        partition.run(state);
+        if let Some((began, _)) = load {
             self.report.restore_took(now.saturating_sub(began));
         }
-        started?;
+        // Applied before the first commit, so that metrics and the status page show a limit as soon as it is in force.
+        self.limits.apply(&self.options, &mut self.partitions);
         self.settle_position(source, id)
     }
 
     /// Adds a position that only this worker has to the next commit, although no record has arrived.
     fn settle_position(&mut self, source: &W::Source, id: PartitionId) -> Result<(), WorkerError> {
-        let Some(partition) = self.partitions.get_mut(id).filter(|p| p.uncommitted_position) else {
+        let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
+        let Some(running) = partition.running_mut().filter(|it| it.state.uncommitted_position) else {
             return Ok(());
         };
-        if let Err(failed) = self.batch.begin(&mut self.sink, || self.clock.elapsed()) {
+        if let Err(failed) = self.transaction.begin(&mut self.sink, || self.clock.elapsed()) {
             // No record may be processed before the position is in a transaction: the blocks of a partition that goes back
             // must not cover its first records too.
             partition.relocate(self.clock.elapsed());
             return Err(failed.into());
         }
-        self.batch.touch(id, &mut partition.open);
-        if self.batch.is_full(&self.options) { self.commit(source) } else { Ok(()) }
+        self.transaction.touch(id, &mut running.state.open);
+        if self.transaction.is_full(&self.options) { self.commit(source) } else { Ok(()) }
     }
 }

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use super::error::{Fatal, WorkerError};
 use super::options::OnRejected;
-use super::partition::Partition;
-use super::step::RawOf;
+use super::state::State;
+use super::step::{RawOf, Step};
 use super::worker::{Core, World};
 use crate::clock::Clock;
-use crate::dedupe::{Coordinates, Offset};
+use crate::dedupe::{Coordinates, Offset, PartitionId};
 use crate::metrics::Outcome;
 use crate::ports::{Reason, Record, RejectedRecords, Side};
 
@@ -24,9 +24,24 @@ const MAX_DELAY: Duration = Duration::from_mins(1);
 /// immediately for this long. Otherwise a topic with many such records would make no progress.
 const NO_RETRIES_FOR: Duration = Duration::from_mins(10);
 
+/// The rejected records of a partition. They outlive the abort of the transaction in which they were rejected.
+#[derive(Debug, Default)]
+pub struct Rejections {
+    /// The lowest of the records rejected last. The records before it are sent first, without it; then it is sent alone.
+    suspect: Option<Offset>,
+    /// Most records of one transaction, while a rejected record is being isolated.
+    limit: Option<usize>,
+    /// The record that was rejected when sent alone, and is being retried.
+    retry: Option<Retry>,
+    /// The record whose retries are exhausted, and the broker's error message.
+    exhausted: Option<(Offset, String)>,
+    /// Monotonic time at which the retries of a record were last exhausted.
+    exhausted_at: Option<Duration>,
+}
+
 /// A record that was rejected when sent alone.
 #[derive(Debug)]
-pub struct Rejection {
+struct Retry {
     offset: Offset,
     /// Number of rejections.
     attempts: usize,
@@ -42,57 +57,43 @@ impl<W: World> Core<W> {
     pub(super) fn isolate_rejected(&mut self, rejected: RejectedRecords, error: &str) {
         let now = self.clock.elapsed();
         let Some(partition) = self.partitions.get_mut(rejected.partition) else { return };
-        let records = partition.open.as_ref().map_or(1, |open| open.records);
+        let open = partition.state().and_then(|state| state.open.as_ref());
+        let is_alone = open.is_none_or(|open| open.records == 1);
         // The range of rejected offsets is not enough: the broker may have reported one record of a rejected batch
         // before the others.
-        if records != 1 {
-            partition.suspect = Some(rejected.first);
-            partition.limit = None;
-        } else if let Some(description) =
-            partition.schedule_retry(rejected.first, now, self.options.poison_retry)
-        {
-            partition.limit = Some(1);
-            tracing::warn!(
+        if !is_alone {
+            return partition.rejections.suspect(rejected.first);
+        }
+        let at = Coordinates { partition: rejected.partition, offset: rejected.first };
+        match partition.rejections.schedule_retry(at, now, self.options.poison_retry) {
+            Some(description) => tracing::warn!(
                 "{description}; after the last attempt state.on_poison ({}) applies",
                 self.options.on_poison.as_str()
-            );
-        } else {
-            partition.rejected = Some((rejected.first, error.to_owned()));
-            partition.limit = None;
+            ),
+            None => partition.rejections.exhaust(rejected.first, error),
         }
     }
+}
 
-    /// Whether the open transaction has to be committed before this record, because the record is suspected of being
-    /// rejected.
-    pub(super) fn commits_before(&mut self, at: Coordinates) -> bool {
-        let Some(partition) = self.partitions.get_mut(at.partition).filter(|p| p.is_running()) else {
-            return false;
-        };
-        if at.offset < partition.next || partition.suspect.is_none_or(|suspect| at.offset < suspect) {
-            return false;
-        }
-        partition.suspect = None;
-        partition.limit = Some(1);
-        partition.open.as_ref().is_some_and(|open| open.records > 0)
-    }
-
-    /// Handles a record that the broker rejects according to the policy.
-    pub(super) fn apply_rejection_policy(&mut self, record: &RawOf<'_, W>) -> Result<Outcome, WorkerError> {
-        let at = record.coordinates();
-        let error = self
-            .partitions
-            .get(at.partition)
-            .and_then(|p| p.rejected.as_ref().map(|(_, error)| error.clone()))
-            .unwrap_or_default();
+impl<W: World> Step<'_, W> {
+    /// Handles a record that the broker rejects, with this error, according to the policy.
+    pub(super) fn apply_rejection_policy(
+        &mut self,
+        state: &mut State,
+        record: &RawOf<'_, W>,
+        error: &str,
+    ) -> Result<Outcome, WorkerError> {
         match self.options.on_poison {
             OnRejected::Stop => Err(Fatal::Operator(format!(
-                "record {at} of topic {} cannot be written: {error}; change what the clean topic accepts \
+                "record {} of topic {} cannot be written: {error}; change what the clean topic accepts \
                  (max.message.bytes, message.timestamp.after.max.ms), or set state.on_poison to dead_letter or drop",
+                record.coordinates(),
                 self.options.raw
             ))
             .into()),
             OnRejected::DeadLetter => {
-                self.divert(Side::DeadLetter, record, &Reason::new("rejected", error))?;
+                let reason = Reason::new("rejected", error.to_owned());
+                self.divert(state, Side::DeadLetter, record, &reason)?;
                 Ok(Outcome::DeadLetter)
             }
             OnRejected::Drop => Ok(Outcome::Rejected),
@@ -100,46 +101,77 @@ impl<W: World> Core<W> {
     }
 }
 
-impl Partition {
+impl Rejections {
+    fn suspect(&mut self, first: Offset) {
+        self.suspect = Some(first);
+        self.limit = None;
+    }
+
+    /// Whether the open transaction has to be committed before the record at `offset`, because the record is suspected of being
+    /// rejected. `has_records`: whether the transaction has records of this partition.
+    pub(super) fn commits_before(&mut self, offset: Offset, has_records: bool) -> bool {
+        if self.suspect.take_if(|suspect| offset >= *suspect).is_none() {
+            return false;
+        }
+        self.limit = Some(1);
+        has_records
+    }
+
+    /// Whether the open transaction has to be committed now that it has this many records of the partition.
+    pub(super) fn limits(&self, records: usize) -> bool {
+        self.limit.is_some_and(|limit| records >= limit)
+    }
+
+    /// The error of the record at `offset`, when its retries are exhausted and the policy applies.
+    pub(super) fn exhausted(&self, offset: Offset) -> Option<&str> {
+        self.exhausted.as_ref().filter(|(at, _)| *at == offset).map(|(_, error)| error.as_str())
+    }
+
     /// Schedules the next attempt for a rejected record and returns its description; `None` when the retries are
     /// exhausted. The partition pauses until the attempt.
-    fn schedule_retry(&mut self, offset: Offset, now: Duration, patience: Duration) -> Option<String> {
-        let no_retries =
-            self.retries_exhausted_at.is_some_and(|since| now.saturating_sub(since) < NO_RETRIES_FOR);
+    fn schedule_retry(&mut self, at: Coordinates, now: Duration, patience: Duration) -> Option<String> {
+        let no_retries = self.exhausted_at.is_some_and(|since| now.saturating_sub(since) < NO_RETRIES_FOR);
         let delays = retry_delays(if no_retries { Duration::ZERO } else { patience });
-        let earlier = self.rejection.take().filter(|rejection| rejection.offset == offset);
-        let attempts = earlier.map_or(0, |rejection| rejection.attempts) + 1;
+        let earlier = self.retry.take().filter(|retry| retry.offset == at.offset);
+        let attempts = earlier.map_or(0, |retry| retry.attempts) + 1;
         let Some(delay) = delays.get(attempts - 1) else {
-            self.retries_exhausted_at = self.retries_exhausted_at.filter(|_| no_retries).or(Some(now));
+            self.exhausted_at = self.exhausted_at.filter(|_| no_retries).or(Some(now));
             return None;
         };
         let description = format!(
-            "record {} is rejected: attempt {attempts} of {}, next in {}",
-            Coordinates { partition: self.id, offset },
+            "record {at} is rejected: attempt {attempts} of {}, next in {}",
             delays.len() + 1,
             humantime::format_duration(*delay)
         );
-        self.rejection =
-            Some(Rejection { offset, attempts, next: now + *delay, description: description.clone() });
+        let next = now + *delay;
+        self.retry = Some(Retry { offset: at.offset, attempts, next, description: description.clone() });
+        self.limit = Some(1);
         Some(description)
+    }
+
+    fn exhaust(&mut self, offset: Offset, error: &str) {
+        self.exhausted = Some((offset, error.to_owned()));
+        self.limit = None;
     }
 
     /// Whether the partition waits before the next attempt for a rejected record.
     #[must_use]
-    pub fn rests(&self, now: Duration) -> bool {
-        self.rejection.as_ref().is_some_and(|rejection| now < rejection.next)
+    pub fn waits(&self, now: Duration) -> bool {
+        self.retry.as_ref().is_some_and(|retry| now < retry.next)
     }
 
     /// Description of the rejected record and its next attempt.
     #[must_use]
-    pub fn rejection(&self) -> Option<&str> {
-        self.rejection.as_ref().map(|rejection| rejection.description.as_str())
+    pub fn retry(&self) -> Option<&str> {
+        self.retry.as_ref().map(|retry| retry.description.as_str())
     }
 
-    /// Called after a commit: a commit beyond the rejected record means that the record was accepted.
-    pub(super) fn note_accepted(&mut self) {
-        if let Some(rejection) = self.rejection.take_if(|rejection| rejection.offset < self.committed) {
-            let (partition, offset, attempt) = (self.id, rejection.offset, rejection.attempts + 1);
+    /// Called after a commit of a partition: transactions grow again. A commit beyond the rejected record means that the record
+    /// was accepted.
+    pub(super) fn committed(&mut self, partition: PartitionId, committed: Offset) {
+        self.limit = self.limit.and_then(|limit| (limit < 1 << 20).then_some(limit * 2));
+        if let Some(retry) = self.retry.take_if(|retry| retry.offset < committed) {
+            let (offset, attempt) = (retry.offset, retry.attempts + 1);
             tracing::info!(partition, offset, attempt, "rejected record accepted on retry");
         }
     }
@@ -171,39 +203,55 @@ mod tests {
         assert_eq!(seconds(Duration::from_mins(5)), [1, 2, 4, 8, 16, 32, 60, 60, 60, 57]);
     }
 
+    fn at(offset: Offset) -> Coordinates {
+        Coordinates { partition: 3, offset }
+    }
+
     #[test]
     fn only_one_record_in_ten_minutes_is_retried() {
-        let mut partition = Partition::assigned(3, Duration::ZERO);
+        let mut rejections = Rejections::default();
         let mut now = Duration::from_secs(100);
         for attempt in 1..=5 {
-            let description = partition.schedule_retry(7, now, PATIENCE).unwrap();
+            let description = rejections.schedule_retry(at(7), now, PATIENCE).unwrap();
             assert!(
                 description.starts_with(&format!("record 3@7 is rejected: attempt {attempt} of 6, next in ")),
                 "{description}"
             );
-            assert!(partition.rests(now));
+            assert!(rejections.waits(now));
             now += retry_delays(PATIENCE)[attempt - 1];
-            assert!(!partition.rests(now));
+            assert!(!rejections.waits(now));
         }
-        assert_eq!(partition.schedule_retry(7, now, PATIENCE), None);
+        assert_eq!(rejections.schedule_retry(at(7), now, PATIENCE), None);
         assert_eq!(
-            partition.schedule_retry(8, now + NO_RETRIES_FOR / 2, PATIENCE),
+            rejections.schedule_retry(at(8), now + NO_RETRIES_FOR / 2, PATIENCE),
             None,
             "the next record is not retried"
         );
         assert!(
-            partition.schedule_retry(9, now + NO_RETRIES_FOR, PATIENCE).is_some(),
+            rejections.schedule_retry(at(9), now + NO_RETRIES_FOR, PATIENCE).is_some(),
             "a record that is not retried does not extend the period"
         );
     }
 
     #[test]
     fn attempts_are_counted_per_record() {
-        let mut partition = Partition::assigned(0, Duration::ZERO);
-        partition.schedule_retry(7, Duration::ZERO, PATIENCE).unwrap();
-        partition.committed = 8;
-        partition.note_accepted();
-        assert_eq!(partition.rejection(), None);
-        assert!(partition.schedule_retry(9, Duration::ZERO, PATIENCE).unwrap().contains("attempt 1 of 6"));
+        let mut rejections = Rejections::default();
+        rejections.schedule_retry(at(7), Duration::ZERO, PATIENCE).unwrap();
+        rejections.committed(3, 8);
+        assert_eq!(rejections.retry(), None);
+        assert!(
+            rejections.schedule_retry(at(9), Duration::ZERO, PATIENCE).unwrap().contains("attempt 1 of 6")
+        );
+    }
+
+    #[test]
+    fn a_suspected_record_is_sent_alone_after_the_records_before_it() {
+        let mut rejections = Rejections::default();
+        rejections.suspect(5);
+        assert!(!rejections.commits_before(4, true) && !rejections.limits(100));
+        assert!(rejections.commits_before(5, true), "the records before it are committed without it");
+        assert!(!rejections.commits_before(5, false) && rejections.limits(1));
+        rejections.committed(3, 6);
+        assert_eq!([1, 2].map(|records| rejections.limits(records)), [false, true]);
     }
 }

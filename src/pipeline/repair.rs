@@ -181,7 +181,7 @@ impl<W: World> Core<W> {
         let is_same = is_back || known.answer.offset == Some(next);
         let epoch = checkpoint.epoch.filter(|epoch| is_same && epoch.covers(next));
         let checkpoint = Checkpoint { epoch, ..checkpoint };
-        self.batch.begin(&mut self.sink, || self.clock.elapsed())?;
+        self.transaction.begin(&mut self.sink, || self.clock.elapsed())?;
         self.write_repair(
             source,
             (id, records),
@@ -194,8 +194,7 @@ impl<W: World> Core<W> {
         .map_err(WorkerError::rewinding)?;
         self.report.torn(resolution);
         if let Some(partition) = self.partitions.get_mut(id) {
-            partition.unload();
-            partition.relocate(self.clock.elapsed());
+            partition.unload(self.clock.elapsed());
         }
         Ok(())
     }
@@ -307,7 +306,7 @@ impl<W: World> Core<W> {
         self.persistently(Sink::commit)?;
         failpoint::pass("repair_committed");
         let logs = self.sink.state_end(id).map(|end| (LogId::state(id), end));
-        self.batch.close();
+        self.transaction.close();
         self.await_markers(source, Touched::of(logs, vec![id]))
     }
 }

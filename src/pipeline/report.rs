@@ -4,10 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::batch::{Batch, Partitions};
 use super::kinds::Kinds;
 use super::partition::{Partition, Phase};
 use super::partition_limit::PartitionLimit;
+use super::partitions::Partitions;
+use super::state::State;
+use super::transaction::Transaction;
 use crate::dedupe::{Bloom, Offset, PartitionId, Window, Windows};
 use crate::metrics::{
     KindStatus, Latencies, Metrics, OffsetReset, Outcome, PartitionState, PartitionStatus, Resolution,
@@ -68,13 +70,6 @@ impl Tally {
     /// Counts a block written to the state topic.
     pub fn block(&mut self, bytes: usize) {
         self.state_bytes += bytes as u64;
-    }
-
-    /// Resets all counts after a commit, an abort or an unknown result.
-    pub fn clear(&mut self) {
-        let mut timestamps_ms = std::mem::take(&mut self.timestamps_ms);
-        timestamps_ms.clear();
-        *self = Self { timestamps_ms, ..Self::default() };
     }
 }
 
@@ -164,9 +159,9 @@ impl Report {
         if now.saturating_sub(since) < SUMMARY_INTERVAL {
             return;
         }
-        let lag = |p: &Partition| Some(end(p.id)?.saturating_sub(p.next));
-        let running = partitions.iter().filter(|p| p.is_running());
-        let (count, lag) = running.fold((0, 0), |(count, sum), p| (count + 1, sum + lag(p).unwrap_or(0)));
+        let running = partitions.iter().filter_map(Partition::running);
+        let lag = |state: &State| end(state.id).map_or(0, |end| end.saturating_sub(state.next));
+        let (count, lag) = running.fold((0, 0), |(count, sum), it| (count + 1, sum + lag(&it.state)));
         let LastMinute { records, duplicates, .. } = self.last_minute;
         let (worker, partitions) = (self.worker, partitions.iter().count());
         tracing::info!(worker, records, duplicates, lag, running = count, partitions, "minute summary");
@@ -182,7 +177,7 @@ impl Report {
     }
 
     /// Publishes the counts of a committed transaction.
-    pub(super) fn transaction(&mut self, tally: &mut Tally, took: Duration, now_ms: i64) {
+    pub(super) fn transaction(&mut self, tally: &Tally, took: Duration, now_ms: i64) {
         for (kind, counts) in tally.outcomes.iter().enumerate() {
             let counts = Outcome::ALL.iter().copied().zip(counts.iter().copied());
             counts
@@ -200,7 +195,6 @@ impl Report {
             self.latencies.observe(Duration::from_millis(latency_ms));
         }
         self.latencies.flush();
-        tally.clear();
     }
 
     fn count(&mut self, kind: usize, outcome: Outcome, count: u64) {
@@ -301,7 +295,7 @@ impl Report {
     /// Publishes the status when it is due.
     pub(super) fn publish(
         &mut self,
-        (partitions, batch, partition_limit): (&Partitions, &Batch, &PartitionLimit),
+        (partitions, transaction, partition_limit): (&Partitions, &Transaction, &PartitionLimit),
         now: Duration,
         end: impl Fn(PartitionId) -> Option<Offset>,
         window: impl Fn(&Window) -> WindowStatus,
@@ -325,7 +319,7 @@ impl Report {
                 notes,
                 index_bytes: partitions.windows().map(|w| w.memory_bytes() as u64).sum(),
                 bloom_bytes: partitions.windows().filter_map(Window::bloom).map(Bloom::memory_bytes).sum(),
-                batch_bytes: std::mem::take(&mut self.batch_bytes).max(batch.bytes() as u64),
+                batch_bytes: std::mem::take(&mut self.batch_bytes).max(transaction.bytes() as u64),
                 kinds: kinds(partitions, &self.kinds),
                 partitions: partitions
                     .iter()
@@ -338,14 +332,14 @@ impl Report {
 
 /// The false-positive rate of this kind, in the partition where it is highest.
 fn highest_rate(partitions: &Partitions, kind: usize) -> f64 {
-    let windows = partitions.iter().filter_map(|p| p.windows.as_ref()?.get(kind));
+    let windows = partitions.iter().filter_map(|p| p.state()?.windows.get(kind));
     windows.map(Window::false_positive_rate).fold(0.0, f64::max)
 }
 
 fn kinds(partitions: &Partitions, names: &[String]) -> Vec<KindStatus> {
     let with_name = names.iter().enumerate().filter(|(_, name)| !name.is_empty());
     let statuses = with_name.flat_map(|(number, name)| {
-        let windows = partitions.iter().filter_map(move |p| p.windows.as_ref()?.get(number));
+        let windows = partitions.iter().filter_map(move |p| p.state()?.windows.get(number));
         windows.map(|window| {
             let asked_seconds = window.asked().as_secs_f64();
             KindStatus {
@@ -365,14 +359,15 @@ fn status(
     end: Option<Offset>,
     of: impl Fn(&Window) -> WindowStatus,
 ) -> PartitionStatus {
-    let windows = partition.windows.as_ref();
+    let windows = partition.state().map(|state| &state.windows);
     let window = windows.and_then(Windows::unnamed);
+    let running = partition.running().map(|running| &running.state);
     let share = partition.restored_share();
     let shown = window.map(of).unwrap_or_default();
     PartitionStatus {
         partition: partition.id,
-        state: match (partition.is_running(), share) {
-            (true, _) => PartitionState::Running,
+        state: match (running, share) {
+            (Some(_), _) => PartitionState::Running,
             (_, Some(_)) => PartitionState::Restoring,
             _ => PartitionState::Starting,
         },
@@ -385,11 +380,11 @@ fn status(
             None if !partition_limit.covers(partition.id) => {
                 Some("waits until the clean and the state topic have this partition".to_owned())
             }
-            None => partition.rejection().filter(|_| !partition.is_running()).map(str::to_owned),
+            None => partition.rejections.retry().filter(|_| running.is_none()).map(str::to_owned),
         },
-        next: partition.is_running().then_some(partition.next),
-        committed: partition.is_running().then_some(partition.committed),
-        lag_records: end.filter(|_| partition.is_running()).map(|end| end.saturating_sub(partition.next)),
+        next: running.map(|state| state.next),
+        committed: running.map(|state| state.committed),
+        lag_records: running.and_then(|state| Some(end?.saturating_sub(state.next))),
         window_ids: windows.map_or(0, Windows::ids),
         window_seconds: window.map_or(0.0, |window| window.effective_seconds().min(shown.asked_seconds)),
         window: shown,

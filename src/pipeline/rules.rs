@@ -10,10 +10,13 @@ use std::collections::BTreeSet;
 
 use super::checkpoint::{Checkpoint, Origin};
 use super::error::{Fatal, WorkerError};
+use super::kinds::Kinds;
 use super::options::Options;
-use super::partition::Phase;
+use super::partition::Partition;
+use super::restoring::{Restorer, Restoring};
+use super::state::State;
 use super::worker::{Core, World};
-use crate::dedupe::{Fingerprint, HashKind, KindId, PartitionId, WindowId, Windows};
+use crate::dedupe::{Fingerprint, HashKind, KindId, PartitionId, WindowId};
 use crate::ports::{Sink, Store};
 
 impl Options {
@@ -35,8 +38,8 @@ impl Options {
         changed.map(|(kind, _)| kind).collect()
     }
 
-    /// The kinds for which the checkpoint names another rule. Fails unless the change was accepted.
-    fn changed_rules(
+    /// The kinds for which the checkpoint names another rule than the configured one. Fails unless the change was accepted.
+    pub(super) fn changed_rules(
         &self,
         checkpoint: Option<&Checkpoint>,
         partition: PartitionId,
@@ -68,38 +71,23 @@ impl Options {
     }
 }
 
-impl<W: World> Core<W> {
-    /// Whether the checkpoint names other rules than the configured ones. Fails unless the change was accepted.
-    pub(super) fn has_other_rules(
-        &mut self,
-        id: PartitionId,
-        checkpoint: Option<&Checkpoint>,
-    ) -> Result<bool, Fatal> {
-        let changed = self.options.changed_rules(checkpoint, id)?;
-        let any = !changed.is_empty();
-        if let Some(partition) = self.partitions.get_mut(id) {
-            partition.reset_kinds = changed;
-        }
-        Ok(any)
-    }
-
+impl<W: World> Restorer<'_, W> {
     /// Whether a state record read for a restore was made by another rule, or before its window was reset. Then only its range
     /// of offsets is used. `place` names the record in errors.
     pub(super) fn is_foreign(
         &mut self,
-        (id, place): (PartitionId, &str),
+        restoring: &mut Restoring,
+        place: &str,
         origin: &Origin,
         (hash, window): (HashKind, WindowId),
     ) -> Result<bool, WorkerError> {
         let kind = window.kind();
         let ours = self.options.rule_of(kind);
         let other_rule = origin.rule.zip(ours).is_some_and(|(theirs, ours)| theirs != ours);
-        let Some(Phase::Restoring(restoring)) = self.partitions.get(id).map(|p| &p.phase) else {
-            return Ok(false);
-        };
         let is_emptied = restoring.emptied.contains(&kind);
+        let state = &mut *restoring.state;
         if !other_rule && hash == self.options.hash {
-            origin.reset_kinds.iter().try_for_each(|kind| self.discard_read(id, *kind))?;
+            origin.reset_kinds.iter().try_for_each(|kind| self.discard_read(state, *kind))?;
             return Ok(is_emptied);
         }
         let named =
@@ -116,9 +104,9 @@ impl<W: World> Core<W> {
             vec![kind]
         };
         for kind in affected {
-            self.discard_read(id, kind)?;
-            if let Some(partition) = self.partitions.get_mut(id).filter(|_| !settled) {
-                partition.reset_kinds.insert(kind);
+            self.discard_read(state, kind)?;
+            if !settled {
+                state.reset_kinds.insert(kind);
             }
         }
         Ok(true)
@@ -126,45 +114,46 @@ impl<W: World> Core<W> {
 
     /// Discards what was read so far for a kind. For a kind without a window nothing was loaded, and this worker does not hold
     /// its blocks in the store.
-    fn discard_read(&mut self, id: PartitionId, kind: KindId) -> Result<(), WorkerError> {
+    fn discard_read(&mut self, state: &mut State, kind: KindId) -> Result<(), WorkerError> {
         if self.options.rule_of(kind).is_none() {
             return Ok(());
         }
-        let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
-        let windows = partition.windows.iter_mut().flat_map(Windows::iter_mut);
-        windows.filter(|(of, _)| *of == kind).for_each(|(_, window)| {
+        if let Some(window) = state.windows.of_kind(kind) {
             window.truncate(0);
-        });
-        Ok(self.store.clear(kind.window(id))?)
+        }
+        Ok(self.store.clear(kind.window(state.id))?)
     }
+}
 
+impl State {
     /// Called when the state is complete: logs the windows that are reset, and has the reset committed at once.
-    pub(super) fn schedule_window_resets(&mut self, id: PartitionId) {
-        let Some(partition) = self.partitions.get_mut(id).filter(|p| !p.reset_kinds.is_empty()) else {
+    pub(super) fn schedule_window_resets(&mut self, kinds: &Kinds) {
+        if self.reset_kinds.is_empty() {
             return;
-        };
-        let kinds = &self.options.kinds;
-        let named: Vec<_> = partition.reset_kinds.iter().filter_map(|kind| kinds.name_of(*kind)).collect();
+        }
+        let named: Vec<_> = self.reset_kinds.iter().filter_map(|kind| kinds.name_of(*kind)).collect();
         tracing::warn!(
-            partition = id,
+            partition = self.id,
             kinds = ?named,
             "the identity rule has changed (identity.accept_change): windows start empty, and duplicates of earlier events \
              are forwarded"
         );
-        (partition.rewound, partition.uncommitted_position) = (true, true);
-        for (kind, window) in partition.windows.iter_mut().flat_map(Windows::iter_mut) {
-            if partition.reset_kinds.contains(&kind) {
+        (self.rewound, self.uncommitted_position) = (true, true);
+        for (kind, window) in self.windows.iter_mut() {
+            if self.reset_kinds.contains(&kind) {
                 window.note_incomplete_before(window.stream_time_ms());
             }
         }
     }
+}
 
+impl<W: World> Core<W> {
     /// The key of a block in the state topic. The first block of a partition in a transaction names the kinds whose windows are
     /// reset with it.
     pub(super) fn origin_of(&self, window: WindowId, is_first: bool) -> Origin {
         let (kind, id) = (window.kind(), window.partition());
-        let reset_kinds =
-            self.partitions.get(id).filter(|_| is_first).map(|p| p.reset_kinds.iter().copied().collect());
+        let state = self.partitions.get(id).filter(|_| is_first).and_then(Partition::state);
+        let reset_kinds = state.map(|state| state.reset_kinds.iter().copied().collect());
         Origin {
             kind: self.options.kinds.name_of(kind).map(str::to_owned),
             rule: self.options.rule_of(kind),

@@ -8,13 +8,14 @@ use super::error::WorkerError;
 use super::kinds::Kind;
 use super::limits::{Enforced, Limit, Limits};
 use super::options::Options;
-use super::partition::Partition;
+use super::partition::Running;
+use super::partitions::Partitions;
 use super::worker::{Core, World};
 use crate::clock::Clock;
 use crate::config::{Overflow, duration_text};
 use crate::dedupe::{KindId, PartitionId, Window, Windows};
 use crate::metrics::WindowStatus;
-use crate::ports::{Source, Store};
+use crate::ports::Store;
 
 /// Interval between two checks of the windows for the log.
 const CHECK_INTERVAL: Duration = Duration::from_secs(10);
@@ -28,87 +29,102 @@ pub(super) struct LimitLog {
     logged: BTreeMap<Limit, Duration>,
 }
 
-impl<W: World> Core<W> {
-    /// Sets the bounds that the next commit applies, and logs the limits that shorten a window.
-    pub(super) fn enforce_limits(&mut self) -> Result<(), WorkerError> {
-        let now = self.clock.elapsed();
-        if self.enforced.disk_check_due(&self.options, now)
-            && let Some(bytes) = self.store.disk_bytes()?
-        {
-            self.enforced.disk(bytes, &self.options, &self.partitions, now);
+/// The limits on the windows of a worker: in force with each commit, and logged.
+#[derive(Debug, Default)]
+pub(super) struct WindowLimiter {
+    enforced: Enforced,
+    log: LimitLog,
+}
+
+impl WindowLimiter {
+    /// Sets the bounds that the next commit of each window applies.
+    pub fn apply(&mut self, options: &Options, partitions: &mut Partitions) {
+        self.enforced.apply(options, partitions);
+    }
+
+    /// The status of a window.
+    pub fn status(&self, window: &Window, options: &Options) -> WindowStatus {
+        let limit = self.enforced.active_limit(window, &options.limits);
+        WindowStatus {
+            asked_seconds: window.asked().as_secs_f64(),
+            exact_seconds: window.exact_seconds(),
+            certain_seconds: window.certain_seconds(),
+            miss_rate: window.evicted_share(),
+            limit: limit.map(|limit| limit_text(limit, window, options)),
         }
-        self.enforced.apply(&self.options, &mut self.partitions);
-        let windows = self.partitions.windows_mut();
-        self.report.evicted(windows.map(Window::take_evicted).sum());
-        if self.limit_log.checked.is_none_or(|last| now.saturating_sub(last) >= CHECK_INTERVAL) {
-            self.limit_log.checked = Some(now);
-            self.log_limits(now);
-        }
-        Ok(())
     }
 
     /// Logs each limit once, for the window that it shortens most.
-    fn log_limits(&mut self, now: Duration) {
+    fn log(&mut self, options: &Options, partitions: &Partitions, now: Duration) {
+        if self.log.checked.is_some_and(|last| now.saturating_sub(last) < CHECK_INTERVAL) {
+            return;
+        }
+        self.log.checked = Some(now);
         let mut worst: BTreeMap<Limit, (PartitionId, KindId, &Window)> = BTreeMap::new();
-        for (partition, kind, window) in self.partitions.kinds() {
-            let Some(limit) = self.enforced.active_limit(window, &self.options.limits) else { continue };
+        for (partition, kind, window) in partitions.kinds() {
+            let Some(limit) = self.enforced.active_limit(window, &options.limits) else { continue };
             let other = worst.entry(limit).or_insert((partition, kind, window));
             if window.certain_seconds() < other.2.certain_seconds() {
                 *other = (partition, kind, window);
             }
         }
-        let count = self.partitions.iter().count() as u64;
+        let count = partitions.iter().count() as u64;
         for (limit, (partition, kind, window)) in worst {
-            let logged = self.limit_log.logged.get(&limit);
-            if logged.is_some_and(|last| now.saturating_sub(*last) < LOG_INTERVAL) {
+            if self.log.logged.get(&limit).is_some_and(|last| now.saturating_sub(*last) < LOG_INTERVAL) {
                 continue;
             }
-            self.limit_log.logged.insert(limit, now);
-            let of_kind = self.partitions.kinds().filter(|(_, other, _)| *other == kind);
+            self.log.logged.insert(limit, now);
+            let of_kind = partitions.kinds().filter(|(_, other, _)| *other == kind);
             let rate: f64 = of_kind.map(|(_, _, window)| window.ids_a_second()).sum();
             let remedy = match limit {
                 Limit::Incomplete => {
                     "older ids are missing, and the window grows until it is complete again".to_owned()
                 }
-                _ => {
-                    format!("to size the window, run: {}", plan_command(&self.options, window, (rate, count)))
-                }
+                _ => format!("to size the window, run: {}", plan_command(options, window, (rate, count))),
             };
             tracing::warn!(
                 partition,
-                kind = self.options.kinds.name_of(kind),
+                kind = options.kinds.name_of(kind),
                 "{}; {remedy}",
-                limit_text(limit, window, &self.options)
+                limit_text(limit, window, options)
             );
         }
+    }
+}
+
+impl<W: World> Core<W> {
+    /// Sets the bounds that the next commit applies, and logs the limits that shorten a window.
+    pub(super) fn enforce_limits(&mut self) -> Result<(), WorkerError> {
+        let now = self.clock.elapsed();
+        let enforced = &mut self.limits.enforced;
+        if enforced.disk_check_due(&self.options, now)
+            && let Some(bytes) = self.store.disk_bytes()?
+        {
+            enforced.disk(bytes, &self.options, &self.partitions, now);
+        }
+        self.limits.apply(&self.options, &mut self.partitions);
+        let windows = self.partitions.windows_mut();
+        self.report.evicted(windows.map(Window::take_evicted).sum());
+        self.limits.log(&self.options, &self.partitions, now);
+        Ok(())
     }
 
     /// Rebuilds tables of fixed size from the local state when the number of partitions that share the memory has
     /// changed.
     pub(super) fn fit_tables(&mut self, source: &W::Source) -> Result<(), WorkerError> {
-        if self.batch.is_open() || self.options.limits.when_full == Overflow::Shrink {
+        if self.transaction.is_open() || self.options.limits.when_full == Overflow::Shrink {
             return Ok(());
         }
         let (limits, count) = (self.options.limits, self.options.windows_of(&self.partitions));
-        let has_other_size = |p: &Partition| {
-            p.windows
-                .iter()
-                .flat_map(Windows::iter)
-                .any(|(_, window)| limits.needs_other_table(window, count))
+        let needs_other = |running: &Running| {
+            running.state.windows.iter().any(|(_, window)| limits.needs_other_table(window, count))
         };
-        let outdated = self.partitions.ids(|p| p.is_running() && has_other_size(p));
+        let outdated = self.partitions.ids(|p| p.running().is_some_and(needs_other));
         if outdated.is_empty() {
             return Ok(());
         }
         tracing::info!(partitions = ?outdated, "number of windows changed; reloading the state into tables of the new size");
-        let now = self.clock.elapsed();
-        for id in &outdated {
-            if let Some(partition) = self.partitions.get_mut(*id) {
-                partition.unload();
-                partition.relocate(now);
-            }
-        }
-        Ok(source.pause(&outdated)?)
+        self.unload(source, &outdated)
     }
 
     /// Empty windows for one of the current partitions, to be filled with the state up to C.
@@ -166,18 +182,6 @@ fn plan_command(options: &Options, window: &Window, (ids_a_second, partitions): 
 /// A duration in whole seconds, as text.
 fn seconds_text(seconds: f64) -> String {
     duration_text(Duration::from_secs(Duration::from_secs_f64(seconds.max(0.0)).as_secs()))
-}
-
-/// The status of a window.
-pub(super) fn window_status(window: &Window, enforced: &Enforced, options: &Options) -> WindowStatus {
-    let limit = enforced.active_limit(window, &options.limits);
-    WindowStatus {
-        asked_seconds: window.asked().as_secs_f64(),
-        exact_seconds: window.exact_seconds(),
-        certain_seconds: window.certain_seconds(),
-        miss_rate: window.evicted_share(),
-        limit: limit.map(|limit| limit_text(limit, window, options)),
-    }
 }
 
 #[cfg(test)]

@@ -170,12 +170,12 @@ impl Seen {
 impl<W: World> Core<W> {
     /// Whether records in a side topic may still be open, so that the next transaction could commit or abort them.
     pub(super) fn waits_for_sides(&self) -> bool {
-        !self.sides.is_settled
+        !self.producer.sides.is_settled
     }
 
     /// Monotonic time of the next check of the side topics.
     pub(super) fn next_side_check(&self) -> Duration {
-        self.sides.next_check
+        self.producer.sides.next_check
     }
 
     /// Monotonic time at which a partition is checked again whose leftovers are unsettled, because the producer was replaced
@@ -189,40 +189,38 @@ impl<W: World> Core<W> {
         is_torn.then(|| self.clock.elapsed())
     }
 
-    /// Resets the state of the check, because the producer was replaced.
-    pub(super) fn forget_sides(&mut self) {
-        self.sides = Sides::default();
-    }
-
     /// Checks once what an earlier producer of ours left open in the side topics, and settles the records whose outcome is
     /// certain.
     pub(super) fn settle_sides(&mut self, source: &W::Source) -> Result<(), WorkerError> {
         let now = self.clock.elapsed();
-        if self.sides.is_settled || now < self.sides.next_check || self.batch.is_open() {
+        if self.producer.sides.is_settled
+            || now < self.producer.sides.next_check
+            || self.transaction.is_open()
+        {
             return Ok(());
         }
         if !self.options.repairs() {
-            self.sides.is_settled = true;
+            self.producer.sides.is_settled = true;
             return Ok(());
         }
         // Set before the check, so that it also holds after a failure.
-        self.sides.next_check = now + CHECK_INTERVAL;
+        self.producer.sides.next_check = now + CHECK_INTERVAL;
         let mut open = self.open_sides(now)?;
         let checked = self.check_sides(source, &mut open);
-        self.sides.is_settled = open.is_empty();
-        self.sides.open = Some(open);
+        self.producer.sides.is_settled = open.is_empty();
+        self.producer.sides.open = Some(open);
         checked
     }
 
     /// The side partitions that have open records, among those that had some at the last check. Partitions created since the
     /// first check have no records of an earlier producer.
     fn open_sides(&mut self, now: Duration) -> Result<BTreeMap<LogId, Seen>, WorkerError> {
-        let logs = match &self.sides.open {
+        let logs = match &self.producer.sides.open {
             Some(open) => open.keys().copied().collect(),
             None => self.log.side_logs(REQUEST_TIMEOUT)?,
         };
         let bounds = if logs.is_empty() { Vec::new() } else { self.log.bounds(&logs, REQUEST_TIMEOUT)? };
-        let mut before = self.sides.open.clone().unwrap_or_default();
+        let mut before = self.producer.sides.open.clone().unwrap_or_default();
         let mut open = BTreeMap::new();
         for (log, bounds) in logs.into_iter().zip(bounds).filter(|(_, bounds)| bounds.has_open_records()) {
             open.insert(log, Seen::updated(before.remove(&log), &bounds, now));

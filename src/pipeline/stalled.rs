@@ -82,7 +82,7 @@ impl Fetching {
 /// How long a partition has made no progress.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct StallDetector {
-    /// The fetch position when the silence began, and the monotonic time of that.
+    /// The fetch position when the stall began, and the monotonic time of that.
     since: Option<(Fetching, Duration)>,
     /// The next offset and the log end of the last reassignment, which brought no records if they are still the same. The log
     /// may hold only transaction markers and aborted records there, which no fetch delivers.
@@ -108,27 +108,49 @@ impl StallDetector {
     }
 }
 
+/// The comparison of the partitions with the ends of their logs.
+#[derive(Debug, Default)]
+pub(super) struct StallCheck {
+    ends: StableEnds,
+    /// Monotonic time of the last comparison.
+    compared: Option<Duration>,
+}
+
+impl StallCheck {
+    /// Compares with these ends.
+    pub fn new(ends: StableEnds) -> Self {
+        Self { ends, compared: None }
+    }
+
+    fn is_due(&mut self, now: Duration) -> bool {
+        let is_due = self.compared.is_none_or(|last| now.saturating_sub(last) >= CHECK_INTERVAL);
+        if is_due {
+            self.compared = Some(now);
+        }
+        is_due
+    }
+}
+
 impl<W: World> Core<W> {
     /// Reassigns stalled partitions inside the client.
     pub(super) fn wake_stalled(&mut self, source: &W::Source) -> Result<(), WorkerError> {
         let now = self.clock.elapsed();
-        if self.compared.is_some_and(|last| now.saturating_sub(last) < CHECK_INTERVAL) {
+        if !self.stalls.is_due(now) {
             return Ok(());
         }
-        self.compared = Some(now);
-        let (ends, patience) = (self.stable_ends.all(), self.stable_ends.patience);
+        let (ends, patience) = (self.stalls.ends.all(), self.stalls.ends.patience);
         let mut stalled = Vec::new();
-        for partition in self.partitions.iter_mut() {
-            let (id, next) = (partition.id, partition.next);
-            let Some(log_end) = ends.get(&id).copied().filter(|_| partition.is_running()) else {
-                partition.silence = StallDetector::default();
+        for (id, running) in self.partitions.running_mut() {
+            let next = running.state.next;
+            let Some(log_end) = ends.get(&id).copied() else {
+                running.stall = StallDetector::default();
                 continue;
             };
             let seen = Fetching { next, fetched_end: source.end(id), log_end };
-            if let Some(stall) = partition.silence.observe(now, seen, patience) {
+            if let Some(stall) = running.stall.observe(now, seen, patience) {
                 self.report.stalled(stall);
                 log_stall(id, seen, stall);
-                let last = partition.epoch.filter(|epoch| epoch.covers(next));
+                let last = running.state.epoch.filter(|epoch| epoch.covers(next));
                 stalled.push((id, next, last));
             }
         }
@@ -136,9 +158,9 @@ impl<W: World> Core<W> {
             return Ok(());
         }
         source.reassign(&stalled).map_err(|failed| WorkerError::from(failed).rewinding())?;
-        for (id, ..) in stalled {
-            if let Some(partition) = self.partitions.get_mut(id) {
-                partition.order = Order::default();
+        for (id, running) in self.partitions.running_mut() {
+            if stalled.iter().any(|(stalled, ..)| *stalled == id) {
+                running.order = Order::default();
             }
         }
         Ok(())
@@ -177,26 +199,26 @@ mod tests {
     }
 
     /// The stalls that are reported by one check per second, each with its second.
-    fn stalls(silence: &mut StallDetector, from: u64, seconds: u64, seen: Fetching) -> Vec<(u64, Stall)> {
-        let check = |second| Some((second, silence.observe(SECOND(second), seen, STALL_TIMEOUT)?));
+    fn stalls(stall: &mut StallDetector, from: u64, seconds: u64, seen: Fetching) -> Vec<(u64, Stall)> {
+        let check = |second| Some((second, stall.observe(SECOND(second), seen, STALL_TIMEOUT)?));
         (from..from + seconds).filter_map(check).collect()
     }
 
     #[test]
     fn a_partition_without_lag_is_never_stalled() {
-        let mut silence = StallDetector::default();
-        assert_eq!(stalls(&mut silence, 0, 1_000, at(10, Some(10), 10)), []);
+        let mut stall = StallDetector::default();
+        assert_eq!(stalls(&mut stall, 0, 1_000, at(10, Some(10), 10)), []);
         // The log end is read rarely, so the fetcher can be ahead of it.
-        assert_eq!(stalls(&mut silence, 2_000, 1_000, at(20, Some(20), 10)), []);
+        assert_eq!(stalls(&mut stall, 2_000, 1_000, at(20, Some(20), 10)), []);
         // The log is empty, so there is nothing to fetch.
-        assert_eq!(stalls(&mut silence, 4_000, 1_000, at(0, None, 0)), []);
+        assert_eq!(stalls(&mut stall, 4_000, 1_000, at(0, None, 0)), []);
     }
 
     #[test]
     fn a_partition_that_is_not_fetched_is_reassigned_repeatedly() {
         for fetched_end in [None, Some(10)] {
-            let mut silence = StallDetector::default();
-            let stalled = stalls(&mut silence, 0, 100, at(10, fetched_end, 11));
+            let mut stall = StallDetector::default();
+            let stalled = stalls(&mut stall, 0, 100, at(10, fetched_end, 11));
             // The timeout restarts with the check after each reassignment.
             assert_eq!(stalled, [30, 61, 92].map(|second| (second, Stall::NotFetched)));
         }
@@ -204,35 +226,35 @@ mod tests {
 
     #[test]
     fn a_slow_partition_is_not_stalled() {
-        let mut silence = StallDetector::default();
+        let mut stall = StallDetector::default();
         for second in 0..1_000 {
             // One record in 29 seconds, with thousands waiting.
             let next = second / 29;
-            assert_eq!(silence.observe(SECOND(second), at(next, Some(9_000), 9_000), STALL_TIMEOUT), None);
+            assert_eq!(stall.observe(SECOND(second), at(next, Some(9_000), 9_000), STALL_TIMEOUT), None);
         }
         for second in 1_000..2_000 {
             // Only markers and aborted records: the log end moves, and the client receives it.
             let end = 10_000 + second / 20;
-            assert_eq!(silence.observe(SECOND(second), at(100, Some(end), end - 1), STALL_TIMEOUT), None);
+            assert_eq!(stall.observe(SECOND(second), at(100, Some(end), end - 1), STALL_TIMEOUT), None);
         }
     }
 
     #[test]
     fn a_transaction_marker_at_the_log_end_causes_one_reassignment() {
-        let mut silence = StallDetector::default();
+        let mut stall = StallDetector::default();
         let marker = at(10, Some(11), 11);
-        assert_eq!(stalls(&mut silence, 0, 1_000, marker), [(30, Stall::NotDelivered)]);
+        assert_eq!(stalls(&mut stall, 0, 1_000, marker), [(30, Stall::NotDelivered)]);
         // One more transaction causes one more reassignment.
         let two = at(10, Some(13), 13);
-        assert_eq!(stalls(&mut silence, 1_000, 1_000, two), [(1_030, Stall::NotDelivered)]);
+        assert_eq!(stalls(&mut stall, 1_000, 1_000, two), [(1_030, Stall::NotDelivered)]);
         // A record that was really missing has been fetched by the reassignment.
-        assert_eq!(stalls(&mut silence, 2_000, 1_000, at(13, Some(13), 13)), []);
+        assert_eq!(stalls(&mut stall, 2_000, 1_000, at(13, Some(13), 13)), []);
     }
 
     #[test]
     fn the_timeout_starts_with_the_lag_and_not_with_the_last_record() {
-        let mut silence = StallDetector::default();
-        assert_eq!(stalls(&mut silence, 0, 3_600, at(10, Some(10), 10)), []);
-        assert_eq!(stalls(&mut silence, 3_600, 31, at(10, Some(10), 12)), [(3_630, Stall::NotFetched)]);
+        let mut stall = StallDetector::default();
+        assert_eq!(stalls(&mut stall, 0, 3_600, at(10, Some(10), 10)), []);
+        assert_eq!(stalls(&mut stall, 3_600, 31, at(10, Some(10), 12)), [(3_630, Stall::NotFetched)]);
     }
 }

@@ -4,12 +4,16 @@ use std::time::Duration;
 
 use super::error::{Fatal, WorkerError};
 use super::loading::Stored;
-use super::options::{Mode, OnMissing, OnProbable};
+use super::options::{Mode, OnMissing, OnProbable, Options};
 use super::order::Arrival;
+use super::partition::{Partition, Phase, Running};
+use super::rejected::Rejections;
 use super::safeguard::Safeguard;
+use super::state::State;
+use super::transaction::Transaction;
 use super::worker::{Core, World};
 use crate::clock::Clock;
-use crate::dedupe::{Coordinates, Look, Offset, Verdict, Window};
+use crate::dedupe::{Coordinates, Look, Offset, Verdict};
 use crate::metrics::Outcome;
 use crate::ports::{Epoch, Failure, Reason, Record, Remedy, Side, Sink, Source};
 
@@ -59,28 +63,67 @@ pub(super) fn gather<S: Source>(source: &S, wait: Duration) -> (Vec<S::Record<'_
     (chunk, Ok(()))
 }
 
+/// What a decision about a record uses, beside its partition.
+pub(super) struct Step<'a, W: World> {
+    pub(super) sink: &'a mut W::Sink,
+    pub(super) store: &'a W::Store,
+    pub(super) clock: &'a W::Clock,
+    pub(super) options: &'a Options,
+    pub(super) transaction: &'a mut Transaction,
+    /// Arrival time of the chunk, epoch milliseconds.
+    pub(super) now_ms: i64,
+}
+
+/// What follows a record.
+enum Next {
+    /// The next record.
+    Record,
+    /// A commit, and then the same record again.
+    CommitBefore,
+    /// A commit: the transaction, or the part of this partition, has reached its limit.
+    CommitAfter,
+}
+
 impl<W: World> Core<W> {
     /// Decides about each record of a chunk and writes the new ones. Commits whenever the transaction is full.
     pub(super) fn process(&mut self, source: &W::Source, chunk: &[RawOf<'_, W>]) -> Result<(), WorkerError> {
         let lookups: Vec<Lookup> = chunk.iter().map(|record| self.look(record)).collect();
         let now_ms = self.time.now_ms(&self.clock);
         for (record, lookup) in chunk.iter().zip(&lookups) {
-            if self.commits_before(record.coordinates()) {
-                self.commit(source)?;
-            }
-            let limit_reached = self.decide(record, lookup, now_ms).map_err(WorkerError::rewinding)?;
-            if limit_reached || self.batch.is_full(&self.options) {
-                self.commit(source)?;
+            loop {
+                match self.decide(record, lookup, now_ms).map_err(WorkerError::rewinding)? {
+                    Next::Record => break,
+                    Next::CommitBefore => self.commit(source)?,
+                    Next::CommitAfter => break self.commit(source)?,
+                }
             }
         }
         self.seek_again(source).map_err(WorkerError::rewinding)
     }
 
+    fn decide(&mut self, record: &RawOf<'_, W>, lookup: &Lookup, now_ms: i64) -> Result<Next, WorkerError> {
+        let Some(partition) = self.partitions.get_mut(record.coordinates().partition) else {
+            return Ok(Next::Record);
+        };
+        let rejections = &mut partition.rejections;
+        // A record that was fetched before its partition was paused or revoked is read again.
+        let Phase::Running(running) = &mut partition.phase else { return Ok(Next::Record) };
+        let mut step = Step::<W> {
+            sink: &mut self.sink,
+            store: &self.store,
+            clock: &self.clock,
+            options: &self.options,
+            transaction: &mut self.transaction,
+            now_ms,
+        };
+        step.decide((running, rejections), record, lookup)
+    }
+
     /// Seeks the partitions again whose first record after a seek lies beyond the expected offset.
     fn seek_again(&mut self, source: &W::Source) -> Result<(), WorkerError> {
-        for partition in self.partitions.iter_mut().filter(|p| p.is_running() && p.order.is_doubted()) {
-            source.seek(&[(partition.id, partition.next)])?;
-            partition.order.sought_again();
+        for (id, running) in self.partitions.running_mut().filter(|(_, it)| it.order.is_doubted()) {
+            source.seek(&[(id, running.state.next)])?;
+            running.order.sought_again();
         }
         Ok(())
     }
@@ -88,128 +131,139 @@ impl<W: World> Core<W> {
     /// First pass: kind and identity, and a prefetch of the index bucket.
     fn look(&self, record: &RawOf<'_, W>) -> Lookup {
         let kind = self.options.kinds.number_of(record);
-        if self.bypasses_window(kind) {
+        if self.options.bypasses_window(kind) {
             return Lookup { kind, look: None };
         }
         let look = self.options.rule.identify(record).map(|identity| {
-            let window = self.window(record, kind);
+            let running = self.partitions.get(record.coordinates().partition).and_then(Partition::running);
+            let window = running.and_then(|running| running.state.windows.get(kind));
             window.map_or_else(|| Look::at(identity), |window| window.look(identity))
         });
         Lookup { kind, look }
     }
+}
 
+impl Options {
     /// Whether records of this kind are forwarded without a lookup in the window.
     fn bypasses_window(&self, kind: usize) -> bool {
-        self.options.mode == Mode::Bypass || self.options.kinds.get(kind).is_none_or(|it| it.window.is_none())
+        self.mode == Mode::Bypass || self.kinds.get(kind).is_none_or(|it| it.window.is_none())
     }
+}
 
-    fn window(&self, record: &RawOf<'_, W>, kind: usize) -> Option<&Window> {
-        self.partitions.get(record.coordinates().partition)?.windows.as_ref()?.get(kind)
-    }
-
-    /// Second pass: decides about one record. True when its partition has reached its limit for this transaction.
-    fn decide(&mut self, record: &RawOf<'_, W>, lookup: &Lookup, now_ms: i64) -> Result<bool, WorkerError> {
+impl<W: World> Step<'_, W> {
+    /// Second pass: decides about one record.
+    fn decide(
+        &mut self,
+        (running, rejections): (&mut Running, &mut Rejections),
+        record: &RawOf<'_, W>,
+        lookup: &Lookup,
+    ) -> Result<Next, WorkerError> {
         let at = record.coordinates();
-        let Some(partition) = self.partitions.get_mut(at.partition).filter(|p| p.is_running()) else {
-            // The record was fetched before its partition was paused or revoked; it is read again.
-            return Ok(false);
-        };
-        let arrival = partition.order.judge(partition.next, at.offset);
-        match arrival {
-            Arrival::Unproven | Arrival::Missed if !self.options.keeps(Safeguard::Gaps) => {}
-            Arrival::Next => {}
-            // The record is read again, after the seek.
-            Arrival::Unproven => return Ok(false),
-            Arrival::Repeated if !self.options.keeps(Safeguard::Repeats) => {}
-            Arrival::Repeated => {
-                // The client can return an offset twice (librdkafka#4637); the second time counts as stale.
-                self.tally.count(0, Outcome::Stale);
-                return Ok(false);
-            }
-            Arrival::Missed => return Err(skipped_record(at, partition.committed, &self.options.raw)),
+        let state = &mut *running.state;
+        let has_records = state.open.as_ref().is_some_and(|open| open.records > 0);
+        if at.offset >= state.next && rejections.commits_before(at.offset, has_records) {
+            return Ok(Next::CommitBefore);
         }
-        self.batch.begin(&mut self.sink, || self.clock.elapsed())?;
-        let Some(windows) = partition.windows.as_mut() else { return Ok(false) };
-        let open = self.batch.touch(at.partition, &mut partition.open);
-        windows.observe(record.timestamp_ms(), now_ms.saturating_add(partition.ahead_ms));
+        let arrival = running.order.judge(state.next, at.offset);
+        if !self.is_next(arrival, at, state.committed)? {
+            return Ok(Next::Record);
+        }
+        self.transaction.begin(self.sink, || self.clock.elapsed())?;
+        let open = self.transaction.touch(at.partition, &mut state.open);
         open.records += 1;
         let records = open.records;
-        self.batch.add(record.size());
-        let is_rejected = partition.rejected.as_ref().is_some_and(|(offset, _)| *offset == at.offset);
-        let outcome = match &lookup.look {
-            _ if is_rejected => self.apply_rejection_policy(record)?,
-            _ if self.bypasses_window(lookup.kind) => {
-                self.forward(record)?;
+        state.windows.observe(record.timestamp_ms(), self.now_ms.saturating_add(state.ahead_ms));
+        self.transaction.add(record.size());
+        let outcome = match (rejections.exhausted(at.offset), &lookup.look) {
+            (Some(error), _) => self.apply_rejection_policy(state, record, error)?,
+            _ if self.options.bypasses_window(lookup.kind) => {
+                self.forward(state, record)?;
                 Outcome::Bypassed
             }
-            None => self.without_id(record)?,
-            Some(look) => self.with_id(record, lookup.kind, look)?,
+            (None, None) => self.without_id(state, record)?,
+            (None, Some(look)) => self.with_id(state, record, lookup.kind, look)?,
         };
-        self.tally.count(lookup.kind, outcome);
-        self.tally.seen(record.size(), record.timestamp_ms());
-        let Some(partition) = self.partitions.get_mut(at.partition) else { return Ok(false) };
-        partition.next = at.offset + 1;
-        partition.epoch = record.leader_epoch().map(|number| Epoch { next: at.offset + 1, number });
-        Ok(partition.limit.is_some_and(|limit| records >= limit))
+        self.transaction.tally.count(lookup.kind, outcome);
+        self.transaction.tally.seen(record.size(), record.timestamp_ms());
+        state.next = at.offset + 1;
+        state.epoch = record.leader_epoch().map(|number| Epoch { next: at.offset + 1, number });
+        let is_full = rejections.limits(records) || self.transaction.is_full(self.options);
+        Ok(if is_full { Next::CommitAfter } else { Next::Record })
     }
 
-    fn with_id(&mut self, record: &RawOf<'_, W>, number: usize, look: &Look) -> Result<Outcome, WorkerError> {
+    /// Whether the record is the next one to process.
+    fn is_next(&mut self, arrival: Arrival, at: Coordinates, committed: Offset) -> Result<bool, WorkerError> {
+        match arrival {
+            Arrival::Next => Ok(true),
+            Arrival::Unproven | Arrival::Missed if !self.options.keeps(Safeguard::Gaps) => Ok(true),
+            Arrival::Repeated if !self.options.keeps(Safeguard::Repeats) => Ok(true),
+            // The record is read again, after the seek.
+            Arrival::Unproven => Ok(false),
+            Arrival::Repeated => {
+                // The client can return an offset twice (librdkafka#4637); the second time counts as stale.
+                self.transaction.tally.count(0, Outcome::Stale);
+                Ok(false)
+            }
+            Arrival::Missed => Err(skipped_record(at, committed, &self.options.raw)),
+        }
+    }
+
+    fn with_id(
+        &mut self,
+        state: &mut State,
+        record: &RawOf<'_, W>,
+        number: usize,
+        look: &Look,
+    ) -> Result<Outcome, WorkerError> {
         let at = record.coordinates();
-        let (Some(window), Some(kind)) = (self.window(record, number), self.options.kinds.get(number)) else {
+        let (Some(window), Some(kind)) = (state.windows.get_mut(number), self.options.kinds.get(number))
+        else {
             let what = format!(
                 "record {at} of topic {} has no window to be looked up in; aborting the transaction and reading it again",
                 self.options.raw
             );
             return Err(Failure::new(Remedy::Abort, what).into());
         };
-        let (policy, window_id) = (kind.on_probable, kind.id.window(at.partition));
-        let owners = Stored { store: &self.store, window: window_id };
+        let owners = Stored { store: self.store, window: kind.id.window(at.partition) };
         let outcome = match window.verdict(at.offset, look, &owners)? {
             Verdict::Duplicate { owner } => {
                 let owner_ms = Some(window.arrived_ms(owner)).filter(|ms| *ms > 0);
-                return self.duplicate(record, owner, owner_ms);
+                return self.duplicate(state, record, owner, owner_ms);
             }
-            Verdict::Probable { .. } if policy == OnProbable::Forward => Outcome::Probable,
+            Verdict::Probable { .. } if kind.on_probable == OnProbable::Forward => Outcome::Probable,
             Verdict::Probable { .. } if self.is_forced(record) => Outcome::Forced,
-            Verdict::Probable { since_ms } => return self.probable(record, policy, since_ms),
+            Verdict::Probable { since_ms } => {
+                return self.probable(state, record, kind.on_probable, since_ms);
+            }
             Verdict::Retry => Outcome::Retry,
             Verdict::New => Outcome::Forwarded,
         };
-        let windows = self.partitions.get_mut(at.partition).and_then(|p| p.windows.as_mut());
-        if let Some(window) = windows.and_then(|windows| windows.get_mut(number)) {
-            window.admit(at.offset, look);
-        }
-        self.forward(record)?;
+        window.admit(at.offset, look);
+        self.forward(state, record)?;
         Ok(outcome)
     }
 
-    fn forward(&mut self, record: &RawOf<'_, W>) -> Result<(), WorkerError> {
+    fn forward(&mut self, state: &mut State, record: &RawOf<'_, W>) -> Result<(), WorkerError> {
         self.sink.forward(record)?;
-        self.forwarded(record);
+        self.forwarded(state, record);
         Ok(())
     }
 
-    fn forwarded(&mut self, record: &RawOf<'_, W>) {
-        self.wrote(record);
-        self.tally.forwarded(record.size());
-    }
-
-    fn wrote(&mut self, record: &RawOf<'_, W>) {
-        let partition = self.partitions.get_mut(record.coordinates().partition);
-        if let Some(open) = partition.and_then(|partition| partition.open.as_mut()) {
-            open.wrote = true;
-        }
+    fn forwarded(&mut self, state: &mut State, record: &RawOf<'_, W>) {
+        state.wrote();
+        self.transaction.tally.forwarded(record.size());
     }
 
     /// Writes a record to a side topic.
     pub(super) fn divert(
         &mut self,
+        state: &mut State,
         side: Side,
         record: &RawOf<'_, W>,
         reason: &Reason,
     ) -> Result<(), Failure> {
         self.sink.divert(side, record, reason)?;
-        self.wrote(record);
+        state.wrote();
         Ok(())
     }
 
@@ -221,16 +275,17 @@ impl<W: World> Core<W> {
     /// A record whose id has another owner. The owner does not change, not even when the record is forced.
     fn duplicate(
         &mut self,
+        state: &mut State,
         record: &RawOf<'_, W>,
         owner: Offset,
         owner_ms: Option<i64>,
     ) -> Result<Outcome, WorkerError> {
         if self.is_forced(record) {
-            self.forward(record)?;
+            self.forward(state, record)?;
             return Ok(Outcome::Forced);
         }
         let side = self.options.keep_duplicates.then_some(Side::Duplicates);
-        self.suppress(record, Outcome::Duplicate, side, || {
+        self.suppress(state, record, (Outcome::Duplicate, side), || {
             let detail = format!("the record at offset {owner} of the same partition has the same id");
             Reason { owner: Some(owner), owner_ms, ..Reason::new("duplicate", detail) }
         })
@@ -238,6 +293,7 @@ impl<W: World> Core<W> {
 
     fn probable(
         &mut self,
+        state: &mut State,
         record: &RawOf<'_, W>,
         policy: OnProbable,
         since_ms: i64,
@@ -246,7 +302,7 @@ impl<W: World> Core<W> {
             OnProbable::DeadLetter => Some(Side::DeadLetter),
             _ => self.options.keep_duplicates.then_some(Side::Duplicates),
         };
-        self.suppress(record, Outcome::Probable, side, || {
+        self.suppress(state, record, (Outcome::Probable, side), || {
             let detail = format!(
                 "the id was probably seen in the slice of the window that starts at {since_ms} epoch ms"
             );
@@ -254,19 +310,19 @@ impl<W: World> Core<W> {
         })
     }
 
-    fn without_id(&mut self, record: &RawOf<'_, W>) -> Result<Outcome, WorkerError> {
+    fn without_id(&mut self, state: &mut State, record: &RawOf<'_, W>) -> Result<Outcome, WorkerError> {
         let reason = || Reason::new("missing_id", "the record has no usable id".to_owned());
         match self.options.on_missing {
             OnMissing::Forward => {
-                self.forward(record)?;
+                self.forward(state, record)?;
                 Ok(Outcome::MissingId)
             }
-            OnMissing::Drop => self.suppress(record, Outcome::MissingId, None, reason),
+            OnMissing::Drop => self.suppress(state, record, (Outcome::MissingId, None), reason),
             OnMissing::DeadLetter => {
-                self.suppress(record, Outcome::DeadLetter, Some(Side::DeadLetter), reason)
+                self.suppress(state, record, (Outcome::DeadLetter, Some(Side::DeadLetter)), reason)
             }
             OnMissing::Stop if self.options.mode == Mode::Shadow => {
-                self.suppress(record, Outcome::MissingId, None, reason)
+                self.suppress(state, record, (Outcome::MissingId, None), reason)
             }
             OnMissing::Stop => Err(Fatal::Operator(format!(
                 "record {} of topic {} has no usable id and identity.on_missing is \"stop\"; correct \
@@ -281,16 +337,16 @@ impl<W: World> Core<W> {
     /// Suppresses a record: it does not go to the clean topic. In shadow mode it does, with a mark.
     fn suppress(
         &mut self,
+        state: &mut State,
         record: &RawOf<'_, W>,
-        outcome: Outcome,
-        side: Option<Side>,
+        (outcome, side): (Outcome, Option<Side>),
         reason: impl FnOnce() -> Reason,
     ) -> Result<Outcome, WorkerError> {
         if self.options.mode == Mode::Shadow {
             self.sink.divert(Side::Clean, record, &reason())?;
-            self.forwarded(record);
+            self.forwarded(state, record);
         } else if let Some(side) = side {
-            self.divert(side, record, &reason())?;
+            self.divert(state, side, record, &reason())?;
         }
         Ok(outcome)
     }

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::worker::{Core, World};
+use super::state::State;
 use crate::clock::Clock;
 use crate::config::duration_text;
-use crate::dedupe::{Anchor, PartitionId, TimeSource, Windows, resume};
+use crate::dedupe::{Anchor, TimeSource, resume};
 
 /// Clocks that differ by less are considered equal, ms.
 const AGREE_MS: i64 = 1_000;
@@ -46,19 +46,16 @@ impl Time {
     }
 }
 
-impl<W: World> Core<W> {
-    /// Continues the clock of a partition after its state was loaded.
-    pub(super) fn resume_time(&mut self, id: PartitionId) {
-        let (now_ms, source) = (self.time.now_ms(&self.clock), self.options.kinds.time());
-        let Some(partition) = self.partitions.get_mut(id) else { return };
-        let stream_ms = partition.windows.as_ref().map_or(0, Windows::stream_time_ms);
-        partition.ahead_ms = resume(source, stream_ms, now_ms, partition.ahead_of_wall_ms);
-        if partition.ahead_ms.abs() > STEP_MS {
+impl State {
+    /// Continues the clock of a partition after its state was loaded. `now_ms`: the worker's clock, epoch milliseconds.
+    pub(super) fn resume_time(&mut self, now_ms: i64, source: TimeSource) {
+        self.ahead_ms = resume(source, self.windows.stream_time_ms(), now_ms, self.ahead_of_wall_ms);
+        if self.ahead_ms.abs() > STEP_MS {
             tracing::warn!(
-                partition = id,
+                partition = self.id,
                 "the clock of this machine is {} the stream time of the partition: its window continues from that stream time, \
                  and downtime counts as far as it is known; check the clock",
-                if partition.ahead_ms > 0 { "behind" } else { "too far ahead of" }
+                if self.ahead_ms > 0 { "behind" } else { "too far ahead of" }
             );
         }
     }

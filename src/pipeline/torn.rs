@@ -50,7 +50,8 @@ impl<W: World> Core<W> {
             return Ok(true);
         }
         let all = self.all_partitions();
-        let open = if self.held_back_since.is_none() { self.open_logs(&all)? } else { BTreeMap::new() };
+        let open =
+            if self.producer.held_back_since.is_none() { self.open_logs(&all)? } else { BTreeMap::new() };
         let open: Vec<LogId> = open.into_keys().collect();
         if open.is_empty() && Self::nothing_pending(source, &all, FIRST_CHECK_TIMEOUT)? {
             return Ok(true);
@@ -58,17 +59,17 @@ impl<W: World> Core<W> {
         // The offset of one partition is enough: the marker is written to the one log that holds the offsets of all
         // partitions. A pending offset of another member may block the response for its own partition, so each attempt
         // uses the next partition.
-        let Some(id) = all.get(self.probed % all.len().max(1)).copied() else { return Ok(true) };
-        self.probed = self.probed.wrapping_add(1);
+        let Some(id) = all.get(self.producer.attempts % all.len().max(1)).copied() else { return Ok(true) };
+        self.producer.attempts = self.producer.attempts.wrapping_add(1);
         let writer = self.options.writer.clone();
         self.purge(source, (&writer, id), &open)?;
         if Self::nothing_pending(source, &[id], REQUEST_TIMEOUT)? {
-            self.held_back_since = None;
+            self.producer.held_back_since = None;
             return Ok(true);
         }
         // The offsets of every partition may be blocked by another writer that is dead.
         let now = self.clock.elapsed();
-        let since = *self.held_back_since.get_or_insert(now);
+        let since = *self.producer.held_back_since.get_or_insert(now);
         if now.saturating_sub(since) >= self.options.transaction_timeout {
             self.clear_offsets(source, &all)?;
         }
@@ -80,15 +81,15 @@ impl<W: World> Core<W> {
     /// the same offset then belongs to us or to a writer that is dead.
     pub(super) fn clear_elsewhere(&mut self, source: &W::Source) -> Result<(), WorkerError> {
         let now = self.clock.elapsed();
-        let (last, before) = &self.open_elsewhere;
+        let (last, before) = &self.producer.open_elsewhere;
         let is_due = now.saturating_sub(*last) >= self.options.transaction_timeout;
-        if !self.options.keeps(Safeguard::Markers) || self.batch.is_open() || !is_due {
+        if !self.options.keeps(Safeguard::Markers) || self.transaction.is_open() || !is_due {
             return Ok(());
         }
         let open = self.open_logs(&self.all_partitions())?;
         let same = open.iter().filter(|(log, at)| before.get(*log) == Some(*at));
         let same: Vec<LogId> = same.map(|(log, _)| *log).collect();
-        self.open_elsewhere = (now, open);
+        self.producer.open_elsewhere = (now, open);
         let Some(first) = same.first() else { return Ok(()) };
         let (writer, id) = (self.options.writer.clone(), first.partition);
         self.purge(source, (&writer, id), &same)?;
@@ -178,8 +179,8 @@ impl<W: World> Core<W> {
             if open_of(&ends).next().is_some() {
                 self.left_open(source, &ends)?;
             } else {
-                if let Some(partition) = self.partitions.get_mut(ends.0) {
-                    partition.left_open = None;
+                if let Some(locating) = self.partitions.locating_mut(ends.0) {
+                    locating.left_open = None;
                 }
                 free.push(ends.0);
             }
@@ -194,8 +195,8 @@ impl<W: World> Core<W> {
         let id = *id;
         let now = self.clock.elapsed();
         let place = (clean.stable, state.stable);
-        let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
-        let known = partition.left_open.filter(|left| left.place == place);
+        let Some(locating) = self.partitions.locating_mut(id) else { return Ok(()) };
+        let known = locating.left_open.filter(|left| left.place == place);
         let left = known.unwrap_or(LeftOpen { since: now, place, attempts: 0 });
         let writers = if known.is_none() {
             // Our own transaction has ended, because the new producer fenced the old one.
@@ -206,8 +207,8 @@ impl<W: World> Core<W> {
             self.suspected_writers(source, id, (state, left.attempts))?
         };
         let attempts = left.attempts + u32::from(known.is_some() && !writers.is_empty());
-        if let Some(partition) = self.partitions.get_mut(id) {
-            partition.left_open = Some(LeftOpen { attempts, ..left });
+        if let Some(locating) = self.partitions.locating_mut(id) {
+            locating.left_open = Some(LeftOpen { attempts, ..left });
         }
         let logs: Vec<LogId> = open_of(ends).map(|(log, _)| log).collect();
         writers.iter().try_for_each(|writer| self.purge(source, (writer, id), &logs))?;

@@ -1,26 +1,26 @@
 //! The poll loop of one worker, and its reaction to errors.
 
-use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-use super::batch::{Batch, Partitions};
 use super::error::{Fatal, WorkerError};
-use super::limits::Enforced;
+use super::membership::Membership;
 use super::options::Options;
 use super::partition::Partition;
-use super::report::{Report, Tally};
+use super::partitions::Partitions;
+use super::producer::Producer;
+use super::report::Report;
 use super::safeguard::Safeguard;
-use super::shortened::{LimitLog, window_status};
-use super::side::Sides;
-use super::stalled::StableEnds;
+use super::shortened::WindowLimiter;
+use super::stalled::{StableEnds, StallCheck};
 use super::step::gather;
 use super::time::Time;
+use super::transaction::Transaction;
 use crate::clock::Clock;
 use crate::control::Request;
-use crate::dedupe::{Offset, Window};
-use crate::ports::{Failure, GroupEvent, LogId, Remedy, Sink, Source, StateLog, Store, StoreError};
+use crate::dedupe::{PartitionId, Window};
+use crate::ports::{Failure, Remedy, Sink, Source, StateLog, Store, StoreError};
 
 /// Longest poll when no transaction is open; also the longest delay until a stop is noticed.
 const IDLE: Duration = Duration::from_millis(100);
@@ -28,6 +28,8 @@ const IDLE: Duration = Duration::from_millis(100);
 const BUSY: Duration = Duration::from_millis(1);
 /// Time limit of one call of `init_transactions`; the consumer is polled between two calls.
 const PREPARE: Duration = Duration::from_millis(500);
+/// The shortest pause after a failure.
+const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 /// Time limit for leaving the group.
 const LEAVE: Duration = Duration::from_secs(3);
 
@@ -46,7 +48,6 @@ pub trait World {
 }
 
 /// The state of a worker, except the source: the records of a chunk borrow the source, so it is a field of its own.
-#[expect(clippy::struct_excessive_bools, reason = "independent facts, none follows from another")]
 pub struct Core<W: World> {
     pub(super) sink: W::Sink,
     pub(super) log: W::Log,
@@ -54,38 +55,21 @@ pub struct Core<W: World> {
     pub(super) clock: W::Clock,
     pub(super) options: Options,
     pub(super) partitions: Partitions,
-    pub(super) batch: Batch,
-    pub(super) tally: Tally,
+    pub(super) transaction: Transaction,
     pub(super) report: Report,
-    pub(super) enforced: Enforced,
-    pub(super) limit_log: LimitLog,
+    pub(super) limits: WindowLimiter,
     pub(super) time: Time,
     /// Consecutive failures; the backoff before the next attempt grows with them.
     pub(super) failures: u32,
-    pub(super) prepared: bool,
-    /// No transaction of an earlier producer is pending on the group's offsets.
-    pub(super) offsets_cleared: bool,
-    /// First open offset of each log with an open transaction, and the monotonic time of that check of all logs.
-    pub(super) open_elsewhere: (Duration, BTreeMap<LogId, Offset>),
-    /// Monotonic time since which clearing the open logs is postponed.
-    pub(super) held_back_since: Option<Duration>,
-    /// Open transactions that an earlier producer left in the side topics.
-    pub(super) sides: Sides,
-    /// Number of attempts to clear the pending transactions on the group's offsets.
-    pub(super) probed: usize,
-    /// Group events that are received but not answered yet.
-    pub(super) group_events: VecDeque<GroupEvent>,
     /// A call failed with [`Remedy::Retry`]. The process is not ready until a call succeeds again.
     unreachable: bool,
-    /// The client of this member is closed and its replacement is not created yet.
-    pub(super) rejoining: bool,
-    pub(super) fenced: Vec<Duration>,
-    pub(super) replaced: Vec<Duration>,
+    /// The transactional producer, and what earlier producers left open.
+    pub(super) producer: Producer,
+    /// The membership in the group.
+    pub(super) membership: Membership,
     /// Requests of the admin API.
     pub(super) control: Option<Receiver<Request>>,
-    /// The stable ends of the raw logs, and the monotonic time of the last comparison with them.
-    pub(super) stable_ends: StableEnds,
-    pub(super) compared: Option<Duration>,
+    pub(super) stalls: StallCheck,
 }
 
 /// One worker: one member of the group, one transactional producer, and their partitions.
@@ -110,28 +94,17 @@ impl<W: World> Worker<W> {
             store,
             options,
             partitions: Partitions::default(),
-            batch: Batch::default(),
-            tally: Tally::default(),
+            transaction: Transaction::default(),
             report,
-            enforced: Enforced::default(),
-            limit_log: LimitLog::default(),
+            limits: WindowLimiter::default(),
             time: Time::start(&clock),
             failures: 0,
-            prepared: false,
-            offsets_cleared: false,
-            open_elsewhere: Default::default(),
-            held_back_since: None,
-            sides: Sides::default(),
-            probed: 0,
-            group_events: VecDeque::new(),
             unreachable: false,
-            rejoining: false,
-            fenced: Vec::new(),
-            replaced: Vec::new(),
+            producer: Producer::default(),
+            membership: Membership::default(),
             control: None,
+            stalls: StallCheck::default(),
             clock,
-            stable_ends: StableEnds::default(),
-            compared: None,
         };
         Self { source, core }
     }
@@ -146,7 +119,7 @@ impl<W: World> Worker<W> {
     /// Makes the worker compare its partitions with the stable ends of their logs, to detect stalled fetches.
     #[must_use]
     pub fn comparing(mut self, ends: StableEnds) -> Self {
-        self.core.stable_ends = ends;
+        self.core.stalls = StallCheck::new(ends);
         self
     }
 
@@ -169,8 +142,8 @@ impl<W: World> Worker<W> {
         };
         // The status is published after a failed iteration too: while the broker is unreachable, every iteration
         // fails.
-        let window = |window: &Window| window_status(window, &core.enforced, &core.options);
-        let shown = (&core.partitions, &core.batch, &core.options.partition_limit);
+        let window = |window: &Window| core.limits.status(window, &core.options);
+        let shown = (&core.partitions, &core.transaction, &core.options.partition_limit);
         core.report.publish(shown, core.clock.elapsed(), |id| source.end(id), window);
         result
     }
@@ -219,7 +192,7 @@ impl<W: World> Core<W> {
             self.commit(source)?;
         }
         let mut check = Ok(());
-        if self.unreachable && self.prepared && !self.batch.is_open() {
+        if self.unreachable && self.producer.is_prepared && !self.transaction.is_open() {
             check = self.check_broker(source);
         }
         let wait = self.wait();
@@ -231,7 +204,7 @@ impl<W: World> Core<W> {
             self.commit(source)?;
         }
         // The transaction is committed at its deadline, also while polling fails.
-        let due = self.batch.remaining(self.clock.elapsed(), self.options.interval);
+        let due = self.transaction.remaining(self.clock.elapsed(), self.options.interval);
         if due.is_some_and(|left| left.is_zero()) {
             self.commit(source)?;
         }
@@ -258,22 +231,24 @@ impl<W: World> Core<W> {
 
     fn wait(&self) -> Duration {
         let now = self.clock.elapsed();
-        if !self.prepared || self.partitions.iter().any(|p| !p.is_running() && !p.rests(now)) {
+        if !self.producer.is_prepared
+            || self.partitions.iter().any(|p| !p.is_running() && !p.rejections.waits(now))
+        {
             return BUSY;
         }
-        self.batch.remaining(now, self.options.interval).unwrap_or(IDLE).min(IDLE)
+        self.transaction.remaining(now, self.options.interval).unwrap_or(IDLE).min(IDLE)
     }
 
     /// Creates the producer, which fences a predecessor with the same transactional id, and ends open transactions.
     /// This comes before the first request for C, which would otherwise wait for the predecessor's transaction.
     fn make_ready(&mut self, source: &W::Source) -> Result<(), WorkerError> {
-        if !self.prepared {
+        if !self.producer.is_prepared {
             return self.prepare();
         }
-        if !self.offsets_cleared && !self.clear_own_offsets(source)? {
+        if !self.producer.offsets_cleared && !self.clear_own_offsets(source)? {
             return Ok(());
         }
-        self.offsets_cleared = true;
+        self.producer.offsets_cleared = true;
         self.clear_elsewhere(source)?;
         let settled = self.settle_sides(source);
         if settled.as_ref().is_err_and(WorkerError::is_grave) {
@@ -286,7 +261,7 @@ impl<W: World> Core<W> {
 
     fn prepare(&mut self) -> Result<(), WorkerError> {
         self.sink.prepare(PREPARE)?;
-        self.prepared = true;
+        self.producer.is_prepared = true;
         self.report.reachable();
         Ok(())
     }
@@ -295,7 +270,7 @@ impl<W: World> Core<W> {
     fn remedy(&mut self, source: &mut W::Source, error: WorkerError) -> Result<(), Fatal> {
         let failed = match error {
             WorkerError::Fatal(fatal) => return Err(fatal),
-            WorkerError::Store(StoreError::LeaseLost(window)) => self.lease_lost(window),
+            WorkerError::Store(StoreError::LeaseLost(window)) => self.lease_lost(source, window),
             WorkerError::Store(error) => {
                 return Err(Fatal::State(format!(
                     "{error}; restart: damaged state is quarantined and rebuilt from topic {}",
@@ -356,7 +331,7 @@ impl<W: World> Core<W> {
         if let Some(rejected) = failed.rejected {
             self.isolate_rejected(rejected, &failed.what);
         }
-        if self.batch.is_open() {
+        if self.transaction.is_open() {
             self.abort(source)?;
             self.report.aborted();
         }
@@ -368,21 +343,18 @@ impl<W: World> Core<W> {
     /// committed.
     fn renew(&mut self, source: &W::Source) -> Result<(), WorkerError> {
         self.sink.discard();
-        self.prepared = false;
-        self.offsets_cleared = false;
-        self.forget_sides();
+        self.producer.replace();
         self.partitions.iter_mut().for_each(|p| p.agreed = None);
-        if self.batch.is_open() {
+        if self.transaction.is_open() {
             self.report.unknown();
         }
-        self.batch.close();
-        self.tally.clear();
+        self.transaction.close();
         let pause = self.backoff();
         self.relocate(source, pause)
     }
 
     fn backoff(&mut self) -> Duration {
-        let pause = Duration::from_millis(50 << self.failures.min(6));
+        let pause = FIRST_BACKOFF * (1 << self.failures.min(6));
         self.failures += 1;
         pause
     }
@@ -392,6 +364,22 @@ impl<W: World> Core<W> {
         let not_before = self.clock.elapsed() + pause;
         let running = self.partitions.ids(Partition::is_running);
         self.partitions.iter_mut().filter(|p| p.is_running()).for_each(|p| p.relocate(not_before));
+        if !running.is_empty() {
+            source.pause(&running)?;
+        }
+        Ok(())
+    }
+
+    /// Drops the state of these partitions in memory; it is loaded again in a later iteration.
+    pub(super) fn unload(&mut self, source: &W::Source, ids: &[PartitionId]) -> Result<(), WorkerError> {
+        let not_before = self.clock.elapsed() + FIRST_BACKOFF;
+        let mut running = Vec::new();
+        for id in ids {
+            if let Some(partition) = self.partitions.get_mut(*id) {
+                running.extend(partition.is_running().then_some(*id));
+                partition.unload(not_before);
+            }
+        }
         if !running.is_empty() {
             source.pause(&running)?;
         }

@@ -1,0 +1,109 @@
+//! The partitions of a worker.
+
+use super::partition::{Locating, Partition, Phase, Running};
+use super::restoring::Restoring;
+use super::state::State;
+use crate::dedupe::{KindId, PartitionId, Window, Windows};
+
+/// The partitions of a worker, indexed by number.
+#[derive(Debug, Default)]
+pub struct Partitions(Vec<Option<Box<Partition>>>);
+
+impl Partitions {
+    /// One partition.
+    #[must_use]
+    pub fn get(&self, id: PartitionId) -> Option<&Partition> {
+        self.0.get(id as usize)?.as_deref()
+    }
+
+    /// One partition, mutable.
+    pub fn get_mut(&mut self, id: PartitionId) -> Option<&mut Partition> {
+        self.0.get_mut(id as usize)?.as_deref_mut()
+    }
+
+    /// A partition whose committed offset has to be read.
+    pub fn locating_mut(&mut self, id: PartitionId) -> Option<&mut Locating> {
+        match &mut self.get_mut(id)?.phase {
+            Phase::Locating(locating) => Some(locating),
+            Phase::Loading(_) | Phase::Restoring(_) | Phase::Running(_) => None,
+        }
+    }
+
+    /// A partition that is being restored from the state topic.
+    pub fn restoring_mut(&mut self, id: PartitionId) -> Option<&mut Restoring> {
+        match &mut self.get_mut(id)?.phase {
+            Phase::Restoring(restoring) => Some(restoring),
+            Phase::Locating(_) | Phase::Loading(_) | Phase::Running(_) => None,
+        }
+    }
+
+    /// One past the highest partition number inserted so far.
+    #[must_use]
+    pub fn end(&self) -> PartitionId {
+        PartitionId::try_from(self.0.len()).unwrap_or(PartitionId::MAX)
+    }
+
+    /// Adds or replaces a partition.
+    pub fn insert(&mut self, partition: Partition) {
+        let at = partition.id as usize;
+        if self.0.len() <= at {
+            self.0.resize_with(at + 1, || None);
+        }
+        if let Some(slot) = self.0.get_mut(at) {
+            *slot = Some(Box::new(partition));
+        }
+    }
+
+    /// Removes a partition.
+    pub fn remove(&mut self, id: PartitionId) -> Option<Box<Partition>> {
+        self.0.get_mut(id as usize)?.take()
+    }
+
+    /// Removes all partitions. [`Self::end`] stays: leftovers of partitions that were added later are still to be found.
+    pub fn remove_all(&mut self) {
+        self.0.fill_with(|| None);
+    }
+
+    /// All partitions, in the order of their numbers.
+    pub fn iter(&self) -> impl Iterator<Item = &Partition> {
+        self.0.iter().filter_map(Option::as_deref)
+    }
+
+    /// All partitions, in the order of their numbers, mutable.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Partition> {
+        self.0.iter_mut().filter_map(Option::as_deref_mut)
+    }
+
+    /// The partitions whose records are processed, each with its number.
+    pub fn running_mut(&mut self) -> impl Iterator<Item = (PartitionId, &mut Running)> {
+        self.iter_mut().filter_map(|partition| Some((partition.id, partition.running_mut()?)))
+    }
+
+    /// The states of the running partitions that the open transaction touched. A partition that is not running may still hold
+    /// the effects of an earlier transaction with an unknown outcome; those are not part of the open one.
+    pub fn open_mut(&mut self) -> impl Iterator<Item = &mut State> {
+        self.running_mut().map(|(_, running)| &mut *running.state).filter(|state| state.open.is_some())
+    }
+
+    /// All loaded windows, each with its partition and kind.
+    pub fn kinds(&self) -> impl Iterator<Item = (PartitionId, KindId, &Window)> {
+        let states = self.iter().filter_map(Partition::state);
+        states.flat_map(|state| state.windows.iter().map(|(kind, window)| (state.id, kind, window)))
+    }
+
+    /// All loaded windows.
+    pub fn windows(&self) -> impl Iterator<Item = &Window> {
+        self.kinds().map(|(_, _, window)| window)
+    }
+
+    /// All loaded windows, mutable.
+    pub fn windows_mut(&mut self) -> impl Iterator<Item = &mut Window> {
+        let windows = self.iter_mut().filter_map(|p| Some(&mut p.state_mut()?.windows));
+        windows.flat_map(Windows::iter_mut).map(|(_, window)| window)
+    }
+
+    /// The numbers of the partitions for which `matches` returns true.
+    pub fn ids(&self, matches: impl Fn(&Partition) -> bool) -> Vec<PartitionId> {
+        self.iter().filter(|p| matches(p)).map(|p| p.id).collect()
+    }
+}

@@ -1,0 +1,35 @@
+//! How far a new producer has come: it is created, and what earlier producers left open is ended, before its first transaction.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::side::Sides;
+use crate::dedupe::Offset;
+use crate::ports::LogId;
+
+/// The progress of the current producer.
+#[derive(Debug, Default)]
+pub struct Producer {
+    /// It is created, and its predecessor with the same transactional id is fenced.
+    pub is_prepared: bool,
+    /// No transaction of an earlier producer is pending on the group's offsets.
+    pub offsets_cleared: bool,
+    /// Number of attempts to clear the pending transactions on the group's offsets.
+    pub attempts: usize,
+    /// Monotonic time since which clearing the open logs is postponed.
+    pub held_back_since: Option<Duration>,
+    /// First open offset of each log with an open transaction, and the monotonic time of that check of all logs.
+    pub open_elsewhere: (Duration, BTreeMap<LogId, Offset>),
+    /// Open transactions that an earlier producer left in the side topics.
+    pub sides: Sides,
+}
+
+impl Producer {
+    /// The producer is replaced: the next one starts over. What was seen open in the logs stays, because that is measured in
+    /// multiples of the transaction timeout.
+    pub fn replace(&mut self) {
+        self.is_prepared = false;
+        self.offsets_cleared = false;
+        self.sides = Sides::default();
+    }
+}

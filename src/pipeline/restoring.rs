@@ -1,0 +1,223 @@
+//! The state of a restore from the state topic, and how each record of that topic changes it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::checkpoint::{Checkpoint, Origin, Tail};
+use super::error::WorkerError;
+use super::loading::{Stored, cut_back};
+use super::options::Options;
+use super::report::Report;
+use super::state::State;
+use super::worker::World;
+use crate::dedupe::{Block, BlockView, ForgetRecord, KindId, Look, Offset, Owners, Window};
+use crate::metrics::RestoreSource;
+use crate::ports::{Head, Store};
+
+/// How often a restore logs its progress.
+const LOG_INTERVAL: Duration = Duration::from_secs(5);
+
+/// A restore from the state topic in progress.
+#[derive(Debug)]
+pub struct Restoring {
+    /// The state, complete up to the last block read.
+    pub state: Box<State>,
+    /// Monotonic time at which the restore started.
+    pub since: Duration,
+    /// Monotonic time of the last log message about its progress.
+    pub last_logged: Duration,
+    /// The committed offset that the state has to reach; `None` when the group has none.
+    pub committed: Option<Offset>,
+    /// State topic offset at which reading started.
+    pub from: Offset,
+    /// End of the log when reading started.
+    pub until: Offset,
+    /// Last state topic offset read.
+    pub at: Offset,
+    /// First offset of the log when reading started.
+    pub low: Offset,
+    /// The last block read.
+    pub last: Option<Tail>,
+    /// Stream time before the first block read, epoch milliseconds.
+    pub first_ms: Option<i64>,
+    /// One past the last raw offset covered by a block.
+    pub covered: Option<Offset>,
+    /// The raw offset up to which local state was committed; may lie beyond the last block.
+    pub confirmed: Option<Offset>,
+    /// Number of identities read.
+    pub ids: u64,
+    /// The first block of a named kind that reaches beyond the blocks of the unnamed kind: its state topic offset,
+    /// and the highest raw offset that such blocks cover.
+    pub ahead: Option<(Offset, Offset)>,
+    /// Kinds for which the group has another identity rule than this process, and the operator accepted the change:
+    /// their blocks are skipped.
+    pub emptied: BTreeSet<KindId>,
+    /// Number of identities skipped because their kind is no longer configured, by the kind's name.
+    pub left_out: BTreeMap<String, u64>,
+    /// The checkpoint metadata of the committed offset.
+    pub checkpoint: Option<Checkpoint>,
+}
+
+impl Restoring {
+    /// Fraction of the log read so far, in 0..=1.
+    #[must_use]
+    pub fn share(&self) -> f64 {
+        let total = self.until.saturating_sub(self.from).max(1);
+        (self.at.saturating_sub(self.from) as f64 / total as f64).min(1.0)
+    }
+
+    /// Notes a block that was read at this offset of the state topic.
+    fn note(&mut self, block: &Block, tail: Tail, offset: Offset) {
+        self.at = offset;
+        self.covered = Some(block.next);
+        // The block is newer than the local state, and may end below `confirmed`. The records in between were all
+        // duplicates, and they stay duplicates.
+        self.confirmed = None;
+        self.ids += block.entries.len() as u64;
+        self.state.state_next = self.resume_after(block, offset);
+        self.last = Some(tail);
+        self.first_ms.get_or_insert(block.time_first_ms);
+    }
+
+    /// The state offset at which a later restore has to start to miss nothing, once this block is read. The unnamed kind counts
+    /// for all kinds, so it is the first block of a named kind that reaches beyond what the unnamed kind covers by now.
+    fn resume_after(&mut self, block: &Block, offset: Offset) -> Offset {
+        let kind = block.window.kind();
+        match &mut self.ahead {
+            Some((_, next)) if kind != KindId::UNNAMED => *next = block.next.max(*next),
+            None if kind != KindId::UNNAMED => self.ahead = Some((offset, block.next)),
+            ahead => drop(ahead.take_if(|(_, next)| *next <= block.next)),
+        }
+        self.ahead.map_or(offset + 1, |(first, _)| first)
+    }
+
+    pub(super) fn log_left_out(&self, topic: &str) {
+        for (kind, ids) in &self.left_out {
+            tracing::warn!(
+                partition = self.state.id,
+                "topic {topic} holds {ids} ids of the kind {kind:?}, which has no window in the configuration: \
+                 they are ignored; to restore the ids of a renamed kind, configure its old name"
+            );
+        }
+    }
+
+    pub(super) fn log_progress(&mut self, now: Duration) {
+        if now.saturating_sub(self.last_logged) >= LOG_INTERVAL {
+            self.last_logged = now;
+            let percent = self.share() * 100.0;
+            tracing::info!(
+                partition = self.state.id,
+                ids = self.ids,
+                "restoring state, {percent:.0} % of the state topic read"
+            );
+        }
+    }
+}
+
+/// What the restore of a partition uses, beside that restore.
+pub(super) struct Restorer<'a, W: World> {
+    pub(super) store: &'a mut W::Store,
+    pub(super) options: &'a Options,
+    pub(super) report: &'a Report,
+}
+
+impl<W: World> Restorer<'_, W> {
+    /// Adds one record of the state topic to the state.
+    pub(super) fn record(
+        &mut self,
+        restoring: &mut Restoring,
+        offset: Offset,
+        origin: Origin,
+        bytes: &[u8],
+    ) -> Result<(), WorkerError> {
+        let id = restoring.state.id;
+        let place = format!("topic {} partition {id} offset {offset}", self.options.state);
+        if ForgetRecord::is_here(bytes) {
+            let forgotten = ForgetRecord::decode(bytes).map_err(|e| WorkerError::block(&place, &e))?;
+            let foreign = self.is_foreign(restoring, &place, &origin, (forgotten.hash, id.into()))?;
+            return self.forgotten(restoring, offset, (&forgotten, foreign));
+        }
+        let view = BlockView::verified(bytes).map_err(|e| WorkerError::block(&place, &e))?;
+        let foreign = self.is_foreign(restoring, &place, &origin, (view.header.hash, view.header.window))?;
+        let block = Block::decode(bytes).map_err(|e| WorkerError::block(&place, &e))?;
+        let tail = Tail { crc: Block::checksum(bytes), next: block.next, from: Some(offset) };
+        restoring.note(&block, tail, offset);
+        if foreign {
+            return Ok(());
+        }
+        let state = &mut *restoring.state;
+        if block.first == block.next {
+            // A block with an empty offset range voids all owners at or beyond it, of all kinds, also of kinds that its writer
+            // had not configured.
+            state.windows.truncate(block.next);
+            cut_back(self.store, &self.options.kinds.windows_of(id), block.next)?;
+        }
+        if !state.windows.restore(&view).map_err(|e| WorkerError::block("the state topic", &e))? {
+            let left_out = restoring.left_out.entry(origin.kind.unwrap_or_default()).or_default();
+            *left_out += block.entries.len() as u64;
+            return Ok(());
+        }
+        let head = Head {
+            confirmed: block.next,
+            state_next: state.state_next,
+            stream_time_ms: block.time_last_ms,
+            tail: Some((tail.crc, tail.next)),
+            settled: Some((tail.crc, tail.next)),
+            forgets: state.forgets,
+            incomplete_ms: state.windows.incomplete_before_ms().unwrap_or(0),
+        };
+        self.store.append(&block, head)?;
+        self.report.restored(RestoreSource::StateTopic, block.entries.len() as u64);
+        Ok(())
+    }
+
+    /// Forgets the identities of a forget record, which was written after the blocks read so far.
+    fn forgotten(
+        &mut self,
+        restoring: &mut Restoring,
+        offset: Offset,
+        (forgotten, foreign): (&ForgetRecord, bool),
+    ) -> Result<(), WorkerError> {
+        restoring.at = offset;
+        let state = &mut *restoring.state;
+        state.state_next = offset + 1;
+        if foreign {
+            state.forgets = state.forgets.max(forgotten.number);
+            return Ok(());
+        }
+        state.forget(forgotten);
+        // Without a stored block there is no head to update. A new head would claim that local state is complete up to
+        // offset 0.
+        let Some(before) = self.store.head(state.id.into())? else { return Ok(()) };
+        let head = Head { state_next: offset + 1, forgets: state.forgets, ..before };
+        for window_id in self.options.kinds.windows_of(state.id) {
+            let mut owners = forgotten.offsets();
+            if let Some(window) = state.windows.of_kind(window_id.kind()) {
+                let stored = Stored { store: &*self.store, window: window_id };
+                owners.extend(forget_older_owners(window, &stored, forgotten)?);
+            }
+            self.store.forget(window_id, &owners, head)?;
+        }
+        Ok(())
+    }
+}
+
+/// Forgets the same identities also for their older owners, and returns those owners. The writer of the forget record could
+/// not name them, because it had evicted them or did not have that kind.
+fn forget_older_owners<O: Owners>(
+    window: &mut Window,
+    stored: &O,
+    forgotten: &ForgetRecord,
+) -> Result<Vec<Offset>, O::Error> {
+    let mut older = Vec::new();
+    for (_, identity) in &forgotten.owners {
+        for (owner, _) in window.owners(&Look::at(*identity), stored)? {
+            // A forget record may be read a second time, after blocks that were written later. Their owners stay.
+            if owner < forgotten.at {
+                window.forget(owner, *identity);
+                older.push(owner);
+            }
+        }
+    }
+    Ok(older)
+}

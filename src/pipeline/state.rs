@@ -1,0 +1,177 @@
+//! The state of one partition up to its committed offset, and what the open transaction adds to it.
+
+use std::collections::BTreeSet;
+
+use super::checkpoint::{Checkpoint, Tail};
+use crate::dedupe::{Block, ForgetRecord, HashKind, KindId, Offset, PartitionId, Windows};
+use crate::ports::{Epoch, Head};
+
+/// What the open transaction did to a partition.
+#[derive(Debug, Clone, Default)]
+pub struct Open {
+    /// Number of records processed.
+    pub records: usize,
+    /// Whether any record was written, to the clean topic or to a side topic.
+    pub wrote: bool,
+    /// The last block written for it; `None` before that.
+    pub tail: Option<Tail>,
+    /// The offset and metadata of its commit, set when they are sent.
+    pub sent: Option<(Offset, String)>,
+    /// The identities that it forgets.
+    pub forgotten: Option<ForgetRecord>,
+}
+
+/// The state of a partition. While it is loaded or restored, its windows are incomplete.
+#[derive(Debug)]
+#[expect(clippy::struct_field_names, reason = "`state_next` is an offset of the state topic")]
+pub struct State {
+    /// Partition number.
+    pub id: PartitionId,
+    /// Its windows.
+    pub windows: Windows,
+    /// C as last read or committed.
+    pub committed: Offset,
+    /// The next raw offset expected; ahead of `committed` while a transaction is open.
+    pub next: Offset,
+    /// State topic offset at or before everything newer than `committed`.
+    pub state_next: Offset,
+    /// The last committed block.
+    pub tail: Option<Tail>,
+    /// Number of times identities were forgotten in this partition, up to C.
+    pub forgets: u64,
+    /// What the open transaction did here; kept while its outcome is unknown.
+    pub open: Option<Open>,
+    /// The group was rewound and the state beyond C was removed. The next transaction has to write a block even
+    /// without identities; otherwise a later restore would revive the removed owners.
+    pub rewound: bool,
+    /// The start offset of this partition was chosen by this process only. It is committed although no record was
+    /// read, so that the next owner starts at the same offset.
+    pub uncommitted_position: bool,
+    /// The leader epoch of the last record before `next`.
+    pub epoch: Option<Epoch>,
+    /// The leader epoch of the last record before C.
+    pub committed_epoch: Option<Epoch>,
+    /// Number of raw partitions when the group began, from the last checkpoint.
+    pub began: Option<u32>,
+    /// Kinds whose windows start empty with the next commit, because a change of their rule was accepted.
+    pub reset_kinds: BTreeSet<KindId>,
+    /// How far the partition's clock is ahead of the worker's, ms.
+    pub ahead_ms: i64,
+    /// How far the partition's clock was ahead of the wall clock at the last checkpoint, ms.
+    pub ahead_of_wall_ms: i64,
+}
+
+impl State {
+    /// The state before anything is loaded into these windows.
+    #[must_use]
+    pub fn new(id: PartitionId, windows: Windows, reset_kinds: BTreeSet<KindId>) -> Self {
+        Self {
+            id,
+            windows,
+            committed: 0,
+            next: 0,
+            state_next: 0,
+            tail: None,
+            forgets: 0,
+            open: None,
+            rewound: false,
+            uncommitted_position: false,
+            epoch: None,
+            committed_epoch: None,
+            began: None,
+            reset_kinds,
+            ahead_ms: 0,
+            ahead_of_wall_ms: 0,
+        }
+    }
+
+    /// The state is complete up to `committed`. Sets what blocks do not contain, from the checkpoint.
+    pub fn complete(&mut self, committed: Offset, checkpoint: &Checkpoint) {
+        self.committed = committed;
+        self.next = committed;
+        // The first forget records may have been deleted from the topic, together with the blocks that they refer to,
+        // so their number is taken from the checkpoint.
+        self.forgets = self.forgets.max(checkpoint.forgets);
+        self.began = checkpoint.began;
+        self.ahead_of_wall_ms = checkpoint.ahead_of_wall_ms;
+        self.epoch = checkpoint.epoch;
+        self.committed_epoch = checkpoint.epoch;
+        self.windows.set_stream_time(checkpoint.stream_time_ms);
+        self.windows.inherit(&checkpoint.windows);
+    }
+
+    /// The blocks of the open transaction, each with at most `most` identities: everything new in `committed..next`.
+    ///
+    /// Empty when nothing was written. A block without identities is written when only records without an id were
+    /// forwarded, or records went to a side topic only. It later proves that the transaction was complete, also to a
+    /// group that has lost its offset.
+    #[must_use]
+    pub fn blocks(&mut self, hash: HashKind, most: usize) -> Vec<Block> {
+        let Some(open) = &self.open else { return Vec::new() };
+        if !open.wrote && !self.rewound && !self.windows.has_pending() {
+            return Vec::new();
+        }
+        self.windows.blocks(hash, self.id, &(self.committed..self.next), most)
+    }
+
+    /// Called when the open transaction has written a record of this partition.
+    pub fn wrote(&mut self) {
+        if let Some(open) = self.open.as_mut() {
+            open.wrote = true;
+        }
+    }
+
+    /// Applies the committed transaction. Returns for each kind the first offset whose block is still needed.
+    pub fn commit(&mut self, state_end: Option<Offset>) -> Vec<(KindId, Offset)> {
+        let open = self.open.take().unwrap_or_default();
+        self.committed = self.next;
+        self.committed_epoch = self.epoch;
+        self.rewound = false;
+        self.reset_kinds.clear();
+        self.uncommitted_position = false;
+        self.state_next = state_end.map_or(self.state_next, |end| end.max(self.state_next));
+        self.tail = open.tail.or(self.tail);
+        if let Some(forgotten) = &open.forgotten {
+            self.forget(forgotten);
+        }
+        self.windows.commit(self.committed)
+    }
+
+    /// Undoes the aborted transaction.
+    pub fn abort(&mut self) {
+        self.open = None;
+        self.next = self.committed;
+        self.epoch = self.committed_epoch;
+        self.windows.abort();
+    }
+
+    /// Forgets identities, after the transaction that forgets them is committed.
+    pub fn forget(&mut self, forgotten: &ForgetRecord) {
+        self.forgets = self.forgets.max(forgotten.number);
+        forgotten.owners.iter().for_each(|(owner, identity)| self.windows.forget(*owner, *identity));
+    }
+
+    /// The head that the local store may record for this partition.
+    #[must_use]
+    pub fn head(&self) -> Head {
+        let tail = self.tail.map(|tail| (tail.crc, tail.next));
+        Head {
+            confirmed: self.committed,
+            state_next: self.state_next,
+            // The open transaction may be aborted, and another process with another clock may commit instead.
+            stream_time_ms: self.windows.committed_time_ms(),
+            tail,
+            settled: tail,
+            forgets: self.forgets,
+            incomplete_ms: self.windows.incomplete_before_ms().unwrap_or(0),
+        }
+    }
+
+    /// Whether the open transaction was committed with exactly this offset and metadata. The offset alone does not prove that:
+    /// another worker may have committed the same offset, and a commit that only forgets ids leaves the offset unchanged.
+    #[must_use]
+    pub fn was_committed_as(&self, offset: Option<Offset>, metadata: &str) -> bool {
+        let sent = self.open.as_ref().and_then(|open| open.sent.as_ref());
+        sent.is_some_and(|(next, text)| offset == Some(*next) && metadata == text)
+    }
+}
