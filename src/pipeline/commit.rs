@@ -209,7 +209,7 @@ impl State {
 fn position(state: &State, options: &Options, (most, time_ahead_ms): (usize, i64)) -> Position {
     let open_tail = state.open.as_ref().and_then(|open| open.tail);
     let forgotten = state.open.as_ref().and_then(|open| open.forgotten.as_ref());
-    let checkpoint = Checkpoint {
+    let checkpoint = options.signed(Checkpoint {
         state_next: state.state_next,
         stream_time_ms: state.windows.stream_time_ms(),
         rules: options.rules(),
@@ -219,9 +219,7 @@ fn position(state: &State, options: &Options, (most, time_ahead_ms): (usize, i64
         windows: state.windows.remembered(),
         began: state.began.or(Some(options.began)),
         epoch: state.epoch.filter(|epoch| epoch.covers(state.next)),
-        raw: options.raw_id.clone(),
-        state: options.state_id.clone(),
-        writer: options.writer.clone(),
-    };
+        ..Checkpoint::default()
+    });
     Position { partition: state.id, next: state.next, metadata: checkpoint.render_within(most) }
 }

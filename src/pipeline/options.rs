@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::checkpoint::Origin;
+use super::checkpoint::{Checkpoint, Origin};
 use super::error::Fatal;
 use super::kinds::Kinds;
 use super::limits::Limits;
@@ -103,6 +103,16 @@ impl Options {
             raw: self.raw_id.clone(),
             writer: self.writer.clone(),
             ..Origin::default()
+        }
+    }
+
+    /// The checkpoint as written by this worker: with the ids of the topics and the name of the writer.
+    pub(super) fn signed(&self, checkpoint: Checkpoint) -> Checkpoint {
+        Checkpoint {
+            raw: self.raw_id.clone(),
+            state: self.state_id.clone(),
+            writer: self.writer.clone(),
+            ..checkpoint
         }
     }
 

@@ -217,13 +217,8 @@ impl<W: World> Core<W> {
         });
         let committed = known.answer.offset.unwrap_or(0);
         let ours = |origin: &Origin| Origin { writer: self.options.writer.clone(), ..origin.clone() };
-        let before = Checkpoint {
-            writer: self.options.writer.clone(),
-            raw: self.options.raw_id.clone(),
-            state: self.options.state_id.clone(),
-            forgets: before.forgets.max(known.tails.forgets),
-            ..before
-        };
+        let forgets = before.forgets.max(known.tails.forgets);
+        let before = self.options.signed(Checkpoint { forgets, ..before });
         let after = |group: &Group| Checkpoint {
             tail: Some(group.tail),
             stream_time_ms: group.times.1,
