@@ -17,7 +17,7 @@ use std::time::Duration;
 use dedupd::clock::monotonic;
 use dedupd::control::{Answer, Control};
 use dedupd::dedupe::{Hasher, IdSource, IdentityRule};
-use dedupd::http::{Door, Endpoint, Limits, Token, serve_within};
+use dedupd::http::{AdminApi, Endpoint, Limits, Token, serve_within};
 use dedupd::metrics::{
     About, History, Metrics, Outcome, PartitionState, PartitionStatus, Recent, Status, Totals, Warning,
     WindowStatus, WorkerStatus,
@@ -45,10 +45,10 @@ struct Server {
 
 impl Server {
     fn start(limits: Limits) -> Self {
-        Self::start_with(limits, Door::default())
+        Self::start_with(limits, AdminApi::default())
     }
 
-    fn start_with(limits: Limits, door: Door) -> Self {
+    fn start_with(limits: Limits, admin: AdminApi) -> Self {
         let text = str::to_owned;
         let about = About {
             version: text("9"),
@@ -69,7 +69,7 @@ impl Server {
                 let endpoint = Endpoint {
                     metrics: served.0,
                     status: served.1,
-                    door,
+                    admin,
                     config: "[kafka]\nbootstrap_servers = \"a:1\"\n".into(),
                     history: Arc::new(Mutex::new(history())),
                     recent: Recent::default(),
@@ -330,9 +330,9 @@ fn controlled(limits: Limits, delay: Duration) -> Server {
             request.answer.send(Ok(Answer::default())).ok();
         }
     });
-    let door = Door { token: Token::new(SECRET), ..Door::default() };
-    door.control.set(control).unwrap();
-    Server::start_with(limits, door)
+    let admin = AdminApi { token: Token::new(SECRET), ..AdminApi::default() };
+    admin.control.set(control).unwrap();
+    Server::start_with(limits, admin)
 }
 
 const SECRET: &str = "a secret of some length";

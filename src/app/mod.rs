@@ -47,7 +47,7 @@ pub struct Service {
     /// The topics; given when they need no check because the caller created them.
     pub topology: Option<Topology>,
     /// The admin API.
-    pub door: http::Door,
+    pub admin: http::AdminApi,
     /// The last warnings of the log.
     pub recent: Recent,
 }
@@ -73,7 +73,7 @@ impl Service {
             metrics,
             status,
             topology: None,
-            door: http::Door::default(),
+            admin: http::AdminApi::default(),
             recent: Recent::default(),
         }
     }
@@ -85,7 +85,7 @@ impl Service {
         let endpoint = http::Endpoint {
             metrics: self.metrics.clone(),
             status: Arc::clone(&self.status),
-            door: self.door.clone(),
+            admin: self.admin.clone(),
             config: self.config.show().into(),
             history: Arc::default(),
             recent: self.recent.clone(),
@@ -144,7 +144,7 @@ async fn sample_counters(endpoint: http::Endpoint) {
 /// `dedupd run`: runs the service until SIGTERM or SIGINT.
 pub fn run(config: Config, recent: Recent) -> Result<(), Ended> {
     let listen = config.http.listen;
-    let door = http::Door { token: assembly::token(&config)?, ..http::Door::default() };
+    let admin = http::AdminApi { token: assembly::token(&config)?, ..http::AdminApi::default() };
     runtime()?.block_on(async {
         let stop = signal();
         let listener = TcpListener::bind(listen).await.map_err(|e| {
@@ -163,7 +163,7 @@ pub fn run(config: Config, recent: Recent) -> Result<(), Ended> {
                 );
             }
         }
-        Service { door, recent, ..Service::new(config) }.run(listener, stop).await
+        Service { admin, recent, ..Service::new(config) }.run(listener, stop).await
     })
 }
 

@@ -65,7 +65,7 @@ pub(super) fn supervise(service: &Service, stop: &Arc<AtomicBool>) -> Result<(),
         })
         .collect();
     // Cannot be set already: the supervisor runs once.
-    service.door.control.set(control).ok();
+    service.admin.control.set(control).ok();
     let workers = workers?;
     let monitor = start_monitor(service, &topology, (&partition_limit, &ends), stop)?;
     let ended = supervise_workers(workers, &monitor, service, &store, stop);

@@ -47,7 +47,7 @@ impl fmt::Debug for Token {
 
 /// The admin API and its channel to the workers.
 #[derive(Debug, Clone, Default)]
-pub struct Door {
+pub struct AdminApi {
     /// The required bearer token; without it the admin API is disabled.
     pub token: Option<Token>,
     /// The channel to the workers, set when they have started.
@@ -75,7 +75,7 @@ impl FromRequestParts<Endpoint> for Operator {
     type Rejection = Response;
 
     async fn from_request_parts(parts: &mut Parts, shown: &Endpoint) -> Result<Self, Response> {
-        let Some(token) = &shown.door.token else {
+        let Some(token) = &shown.admin.token else {
             let why =
                 "the admin API is disabled; set http.token_file to a file with a bearer token and restart";
             return Err(error_response(StatusCode::FORBIDDEN, why));
@@ -115,7 +115,7 @@ pub(super) async fn state(
             }
         }
     }
-    request(shown.door, texts, partition, false).await
+    request(shown.admin, texts, partition, false).await
 }
 
 /// `POST /forget`: forgets an id.
@@ -138,7 +138,7 @@ pub(super) async fn forget(
                 Id::Text(text) => vec![text],
                 Id::Parts(parts) => parts,
             };
-            request(shown.door, texts, partition, true).await
+            request(shown.admin, texts, partition, true).await
         }
         Err(error) => error_response(
             StatusCode::BAD_REQUEST,
@@ -149,8 +149,8 @@ pub(super) async fn forget(
     }
 }
 
-async fn request(door: Door, texts: Vec<String>, partition: Option<u32>, forget: bool) -> Response {
-    let Some(control) = door.control.get().cloned() else {
+async fn request(admin: AdminApi, texts: Vec<String>, partition: Option<u32>, forget: bool) -> Response {
+    let Some(control) = admin.control.get().cloned() else {
         return error_response(
             StatusCode::SERVICE_UNAVAILABLE,
             "the workers have not started yet; see /readyz",

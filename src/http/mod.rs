@@ -12,7 +12,7 @@ mod server;
 
 use std::sync::{Arc, Mutex};
 
-pub use admin::{Door, Token};
+pub use admin::{AdminApi, Token};
 pub use server::{Limits, serve, serve_within};
 
 use crate::metrics::{History, Metrics, Recent, Status};
@@ -25,7 +25,7 @@ pub struct Endpoint {
     /// The published status.
     pub status: Arc<Status>,
     /// The admin API.
-    pub door: Door,
+    pub admin: AdminApi,
     /// The effective configuration, without secrets.
     pub config: Arc<str>,
     /// The history of the counters, for the charts.

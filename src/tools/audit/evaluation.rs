@@ -26,7 +26,7 @@ pub(super) struct Evaluation<'a> {
     pub unseen: Sorted<Record>,
     /// The next expected records by raw offset: the part that an unmatched clean record may be compared with.
     pub read_ahead: VecDeque<ExpectedRecord>,
-    /// Whether no expected record before the next one has a copy in order, and clean has lost its beginning.
+    /// Whether no expected record before the next one has a copy in order, and the log start offset of clean is above 0.
     pub before_first: bool,
     pub findings: Findings,
     /// All results but the findings.
