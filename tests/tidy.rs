@@ -172,7 +172,7 @@ mod violations {
     #[test]
     fn external_crates_are_detected_in_paths_uses_and_attributes() {
         let named = |path: &str, text: &str| external_crates(path, text).len();
-        assert_eq!(named("src/pipeline/worker.rs", "use sled::Db; use sled; fn f(db: ::sled::Db) {}"), 3);
+        assert_eq!(named("src/pipeline/worker/mod.rs", "use sled::Db; use sled; fn f(db: ::sled::Db) {}"), 3);
         assert_eq!(named("src/main.rs", "#[tokio::main] async fn main() {}"), 1);
         assert_eq!(named("src/kafka/consumer.rs", "use tokio::spawn;"), 1);
         assert_eq!(named("src/kafka/admin.rs", "use tokio::spawn;"), 0);

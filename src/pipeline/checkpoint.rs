@@ -1,7 +1,7 @@
 //! The metadata of a committed offset and the key of a block: text that any Kafka tool can display.
 
-use super::sizes::CHECKPOINT_BYTES;
 use crate::dedupe::{Fingerprint, KindId, Layout, Lost, Offset, Remembered};
+use crate::pipeline::sizes::CHECKPOINT_BYTES;
 use crate::ports::Epoch;
 
 /// The metadata of a committed offset: `v1;s=…;t=…;b=…@…@…;f=…;l=…;c=…;w=…;k=…;l=…;c=…;w=…;o=…;i=…;i=…:…;p=…;e=…@…;r=…;d=…;tx=…`.
@@ -130,7 +130,7 @@ impl Checkpoint {
     }
 
     /// The identity rule of a kind's window, if the checkpoint names it.
-    pub(super) fn rule_of(&self, kind: KindId) -> Option<Fingerprint> {
+    pub(crate) fn rule_of(&self, kind: KindId) -> Option<Fingerprint> {
         self.rules.iter().find(|(of, _)| *of == kind).map(|(_, rule)| *rule)
     }
 

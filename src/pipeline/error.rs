@@ -33,7 +33,7 @@ pub enum Fatal {
 
 impl WorkerError {
     /// A block of the state topic or of the store that cannot be decoded.
-    pub(super) fn block(place: &str, error: &BlockError) -> Self {
+    pub(crate) fn block(place: &str, error: &BlockError) -> Self {
         Fatal::State(format!(
             "{place} contains no usable block: {error}; if another program writes to the topic, \
              give dedupd a state topic of its own; if the topic is damaged, restore it or reset the state"
@@ -43,18 +43,18 @@ impl WorkerError {
 
     /// Whether nothing may follow in the same iteration of the poll loop: the remedy ends the process or takes every
     /// partition back to its committed offset.
-    pub(super) fn is_grave(&self) -> bool {
+    pub(crate) fn is_grave(&self) -> bool {
         !matches!(self, Self::Kafka(failed) if failed.remedy == Remedy::Retry)
     }
 
     /// Raises the remedy of a failure in the middle of a chunk or a commit. Only a rewind makes the client return the
     /// records again that were already polled, and includes the partitions that were already processed.
-    pub(super) fn rewinding(self) -> Self {
+    pub(crate) fn rewinding(self) -> Self {
         self.escalated(&[Remedy::Retry], Remedy::Abort)
     }
 
     /// Raises the remedy of a failed abort: only destroying the producer guarantees that its transaction ends.
-    pub(super) fn renewing(self) -> Self {
+    pub(crate) fn renewing(self) -> Self {
         self.escalated(&[Remedy::Retry, Remedy::Abort], Remedy::Renew)
     }
 
@@ -66,7 +66,7 @@ impl WorkerError {
     }
 
     /// Raises the remedy of a call that exceeded its time limit: the outcome is unknown.
-    pub(super) fn exhausted(failed: Failure) -> Failure {
+    pub(crate) fn exhausted(failed: Failure) -> Failure {
         failed.escalated(&[Remedy::Retry], Remedy::Renew)
     }
 }

@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use super::checkpoint::{Checkpoint, Origin};
-use super::error::Fatal;
-use super::kinds::Kinds;
-use super::limits::Limits;
-use super::loading::LoadSlice;
-use super::partition_limit::PartitionLimit;
-use super::partitions::Partitions;
-use super::safeguard::Safeguard;
 pub use crate::config::{Mode, OnGap, OnMissing, OnProbable, OnRejected, OnRewind, Start};
 use crate::dedupe::{Fingerprint, HashKind, IdentityRule, Offset};
+use crate::pipeline::checkpoint::{Checkpoint, Origin};
+use crate::pipeline::error::Fatal;
+use crate::pipeline::kinds::Kinds;
+use crate::pipeline::limits::Limits;
+use crate::pipeline::partition::loading::LoadSlice;
+use crate::pipeline::partition::partitions::Partitions;
+use crate::pipeline::partition_limit::PartitionLimit;
+use crate::pipeline::safeguard::Safeguard;
 
 impl Mode {
     /// The warning shown to the operator while this mode is active.
@@ -91,12 +91,12 @@ pub struct Options {
 
 impl Options {
     /// Number of windows of a worker with these partitions.
-    pub(super) fn windows_of(&self, partitions: &Partitions) -> u64 {
+    pub(crate) fn windows_of(&self, partitions: &Partitions) -> u64 {
         partitions.iter().count() as u64 * self.kinds.windows()
     }
 
     /// The key of a state record written by this worker.
-    pub(super) fn origin(&self, clean_end: Option<Offset>) -> Origin {
+    pub(crate) fn origin(&self, clean_end: Option<Offset>) -> Origin {
         Origin {
             clean_end,
             rule: Some(self.rule.fingerprint()),
@@ -107,7 +107,7 @@ impl Options {
     }
 
     /// The checkpoint as written by this worker: with the ids of the topics and the name of the writer.
-    pub(super) fn signed(&self, checkpoint: Checkpoint) -> Checkpoint {
+    pub(crate) fn signed(&self, checkpoint: Checkpoint) -> Checkpoint {
         Checkpoint {
             raw: self.raw_id.clone(),
             state: self.state_id.clone(),
@@ -117,7 +117,7 @@ impl Options {
     }
 
     /// Fails when the id of the raw topic differs from the one that state or offsets were written for.
-    pub(super) fn same_raw(&self, theirs: Option<&str>, ours: Option<&str>) -> Result<(), Fatal> {
+    pub(crate) fn same_raw(&self, theirs: Option<&str>, ours: Option<&str>) -> Result<(), Fatal> {
         match theirs.zip(ours).filter(|(theirs, ours)| theirs != ours) {
             None => Ok(()),
             Some((theirs, ours)) => Err(Fatal::Operator(format!(
@@ -130,7 +130,7 @@ impl Options {
     }
 
     /// Fails when the id of the state topic differs from the one that the group's offsets were committed with.
-    pub(super) fn same_state(&self, theirs: Option<&str>) -> Result<(), Fatal> {
+    pub(crate) fn same_state(&self, theirs: Option<&str>) -> Result<(), Fatal> {
         match theirs.zip(self.state_id.as_deref()).filter(|(theirs, ours)| theirs != ours) {
             None => Ok(()),
             Some((theirs, ours)) => Err(Fatal::Operator(format!(

@@ -1,7 +1,7 @@
 //! The rules that the exactly-once guarantee depends on, each with a name: a test disables one and checks that the guarantee
 //! is then violated.
 
-use super::options::Options;
+use crate::pipeline::options::Options;
 
 /// A rule that a test can disable. In production all rules are in force.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,13 +29,13 @@ pub enum Safeguard {
 impl Options {
     /// Whether a rule is in force.
     #[must_use]
-    pub(super) fn keeps(&self, rule: Safeguard) -> bool {
+    pub(crate) fn keeps(&self, rule: Safeguard) -> bool {
         self.without != Some(rule)
     }
 
     /// Whether leftovers are searched for and the logs made to agree with what was committed.
     #[must_use]
-    pub(super) fn repairs(&self) -> bool {
+    pub(crate) fn repairs(&self) -> bool {
         self.keeps(Safeguard::Markers) && self.keeps(Safeguard::Agreement)
     }
 }

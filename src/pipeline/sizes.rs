@@ -8,7 +8,7 @@ const BLOCK_IDS: u64 = 30_000;
 const BESIDE_BLOCK: u64 = 2_048;
 
 /// Most metadata of one committed offset, bytes. The broker's default limit is 4,096.
-pub(super) const CHECKPOINT_BYTES: usize = 1_024;
+pub(crate) const CHECKPOINT_BYTES: usize = 1_024;
 /// Most metadata of one commit, bytes, as long as no single checkpoint is longer than its share. All offsets of a
 /// transaction are one batch, which the broker limits to about 1 MiB.
 const COMMIT_BYTES: usize = 512 << 10;
@@ -18,7 +18,7 @@ const OFFSETS_BATCH: usize = 1_000_000;
 /// headers of request and record.
 const BESIDE_METADATA: usize = 80;
 /// Most bytes of a checkpoint without the writer's name and the optional fields.
-pub(super) const CHECKPOINT_CORE: usize = 448;
+pub(crate) const CHECKPOINT_CORE: usize = 448;
 
 /// Most identities of a block in a state topic that accepts batches of `largest_batch` bytes. Every block with that
 /// many identities fits, regardless of its offsets.

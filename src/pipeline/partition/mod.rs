@@ -1,14 +1,26 @@
 //! One raw partition of a worker: its phase, and what outlives a phase.
 
+pub mod complete;
+pub mod gap;
+pub mod loading;
+pub mod local;
+pub mod partitions;
+pub mod recovery;
+pub mod restore;
+pub mod restored_offset;
+pub mod restoring;
+pub mod rules;
+pub mod state;
+
 use std::time::Duration;
 
-use super::loading::Loading;
-use super::order::Order;
-use super::rejected::Rejections;
-use super::restoring::Restoring;
-use super::stalled::StallDetector;
-use super::state::State;
 use crate::dedupe::{Offset, PartitionId};
+use crate::pipeline::worker::order::Order;
+use crate::pipeline::worker::rejected::Rejections;
+use crate::pipeline::worker::stalled::StallDetector;
+use loading::Loading;
+use restoring::Restoring;
+use state::State;
 
 /// The life cycle of a partition in a worker. Each phase owns what exists only in it. Records are processed only in `Running`.
 ///

@@ -8,15 +8,15 @@
 
 use std::collections::BTreeSet;
 
-use super::checkpoint::{Checkpoint, Origin};
-use super::error::{Fatal, WorkerError};
-use super::kinds::Kinds;
-use super::options::Options;
-use super::partition::Partition;
+use super::Partition;
 use super::restoring::{Restorer, Restoring};
 use super::state::State;
-use super::worker::{Core, World};
 use crate::dedupe::{Fingerprint, HashKind, KindId, PartitionId, WindowId};
+use crate::pipeline::checkpoint::{Checkpoint, Origin};
+use crate::pipeline::error::{Fatal, WorkerError};
+use crate::pipeline::kinds::Kinds;
+use crate::pipeline::options::Options;
+use crate::pipeline::worker::{Core, World};
 use crate::ports::{Sink, Store};
 
 impl Options {
@@ -26,12 +26,12 @@ impl Options {
     }
 
     /// The rules of all windows.
-    pub(super) fn rules(&self) -> Vec<(KindId, Fingerprint)> {
+    pub(crate) fn rules(&self) -> Vec<(KindId, Fingerprint)> {
         self.kinds.rules(self.rule.fingerprint())
     }
 
     /// The kinds for which the checkpoint names another rule than the configured one.
-    pub(super) fn kinds_by_other_rules(&self, checkpoint: Option<&Checkpoint>) -> BTreeSet<KindId> {
+    pub(crate) fn kinds_by_other_rules(&self, checkpoint: Option<&Checkpoint>) -> BTreeSet<KindId> {
         let named = |kind| checkpoint.and_then(|checkpoint| checkpoint.rule_of(kind));
         let changed =
             self.rules().into_iter().filter(|(kind, ours)| named(*kind).is_some_and(|it| it != *ours));
@@ -39,7 +39,7 @@ impl Options {
     }
 
     /// The kinds for which the checkpoint names another rule than the configured one. Fails unless the change was accepted.
-    pub(super) fn changed_rules(
+    pub(crate) fn changed_rules(
         &self,
         checkpoint: Option<&Checkpoint>,
         partition: PartitionId,
@@ -74,7 +74,7 @@ impl Options {
 impl<W: World> Restorer<'_, W> {
     /// Whether a state record read for a restore was made by another rule, or before its window was reset. Then only its range
     /// of offsets is used. `place` names the record in errors.
-    pub(super) fn is_foreign(
+    pub(crate) fn is_foreign(
         &mut self,
         restoring: &mut Restoring,
         place: &str,
@@ -127,7 +127,7 @@ impl<W: World> Restorer<'_, W> {
 
 impl State {
     /// Called when the state is complete: logs the windows that are reset, and has the reset committed at once.
-    pub(super) fn schedule_window_resets(&mut self, kinds: &Kinds) {
+    pub(crate) fn schedule_window_resets(&mut self, kinds: &Kinds) {
         if self.reset_kinds.is_empty() {
             return;
         }
@@ -150,7 +150,7 @@ impl State {
 impl<W: World> Core<W> {
     /// The key of a block in the state topic. The first block of a partition in a transaction names the kinds whose windows are
     /// reset with it.
-    pub(super) fn origin_of(&self, window: WindowId, is_first: bool) -> Origin {
+    pub(crate) fn origin_of(&self, window: WindowId, is_first: bool) -> Origin {
         let (kind, id) = (window.kind(), window.partition());
         let state = self.partitions.get(id).filter(|_| is_first).and_then(Partition::state);
         let reset_kinds = state.map(|state| state.reset_kinds.iter().copied().collect());

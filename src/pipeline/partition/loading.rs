@@ -7,16 +7,16 @@
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use super::checkpoint::Checkpoint;
-use super::error::WorkerError;
-use super::partition::Phase;
+use super::Phase;
 use super::restore::Base;
-use super::safeguard::Safeguard;
 use super::state::State;
-use super::worker::{Core, World};
 use crate::clock::Clock;
 use crate::dedupe::{BlockError, Identity, KindId, Offset, Owners, PartitionId, Window, WindowId};
 use crate::metrics::RestoreSource;
+use crate::pipeline::checkpoint::Checkpoint;
+use crate::pipeline::error::WorkerError;
+use crate::pipeline::safeguard::Safeguard;
+use crate::pipeline::worker::{Core, World};
 use crate::ports::{Committed, Store, StoreError};
 
 /// How often a load logs its progress.
@@ -61,12 +61,12 @@ impl<T: Store> Stored<'_, T> {
 
 /// Removes the owners at or beyond `from` from the store, for each of these windows. The unnamed kind, the last one, goes
 /// first: its head stands for all kinds, so it must not claim them complete when the machine loses the writes that follow.
-pub(super) fn cut_back(store: &mut impl Store, windows: &[WindowId], from: Offset) -> Result<(), StoreError> {
+pub(crate) fn cut_back(store: &mut impl Store, windows: &[WindowId], from: Offset) -> Result<(), StoreError> {
     windows.iter().rev().try_for_each(|window| store.truncate(*window, from).map(drop))
 }
 
 /// Removes all blocks of these windows, in the same order for the same reason.
-pub(super) fn clear(store: &mut impl Store, windows: &[WindowId]) -> Result<(), StoreError> {
+pub(crate) fn clear(store: &mut impl Store, windows: &[WindowId]) -> Result<(), StoreError> {
     windows.iter().rev().try_for_each(|window| store.clear(*window))
 }
 
@@ -88,7 +88,7 @@ pub fn load_window(
 }
 
 /// A stored block that cannot be read.
-pub(super) fn unusable(partition: PartitionId, error: &BlockError) -> StoreError {
+pub(crate) fn unusable(partition: PartitionId, error: &BlockError) -> StoreError {
     StoreError::Corrupt(format!("partition {partition}: {error}"))
 }
 
@@ -141,7 +141,7 @@ enum Task {
 
 /// What follows after the local state is loaded.
 #[derive(Debug)]
-pub(super) enum Next {
+pub(crate) enum Next {
     /// The partition starts: its state is complete up to the committed offset.
     Start(Committed, Checkpoint),
     /// The state topic is read from the first offset on; local state is correct below the second, a raw offset.
@@ -182,7 +182,7 @@ impl Budget {
 
 impl<W: World> Core<W> {
     /// Starts reading the local owners below `trusted` into the empty windows of this state.
-    pub(super) fn begin_loading(
+    pub(crate) fn begin_loading(
         &mut self,
         mut state: Box<State>,
         trusted: Offset,
@@ -201,7 +201,7 @@ impl<W: World> Core<W> {
 
     /// Starts rebuilding filters that hold forgotten owners: such a filter could report a new record as seen. `load` is what
     /// [`Self::start`] was called with.
-    pub(super) fn begin_refilling(
+    pub(crate) fn begin_refilling(
         &mut self,
         mut state: Box<State>,
         load: Option<(Duration, u64)>,
@@ -234,7 +234,7 @@ impl<W: World> Core<W> {
     }
 
     /// Reads one slice of local state, one partition after the other.
-    pub(super) fn load_slice(&mut self, source: &W::Source) -> Result<(), WorkerError> {
+    pub(crate) fn load_slice(&mut self, source: &W::Source) -> Result<(), WorkerError> {
         let waiting = self.partitions.ids(|p| matches!(p.phase, Phase::Loading(_)));
         let LoadSlice { ids, time } = self.options.load_slice;
         let mut budget = Budget { ids: ids.max(1), until: self.clock.elapsed() + time };

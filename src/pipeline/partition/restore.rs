@@ -3,17 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::checkpoint::{Checkpoint, Origin};
+use super::Phase;
 use super::complete::{is_behind_the_log, usable};
-use super::error::{Fatal, WorkerError};
-use super::failpoint;
 use super::loading::clear;
-use super::partition::Phase;
 use super::restoring::{Restorer, Restoring};
 use super::state::State;
-use super::worker::{Core, World};
 use crate::clock::Clock;
 use crate::dedupe::{KindId, Offset, PartitionId};
+use crate::pipeline::checkpoint::{Checkpoint, Origin};
+use crate::pipeline::error::{Fatal, WorkerError};
+use crate::pipeline::failpoint;
+use crate::pipeline::worker::{Core, World};
 use crate::ports::{Committed, LogId, StateItem, StateLog, Store};
 
 /// Timeout of one request to the broker between two polls.
@@ -21,7 +21,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What a restore starts with.
 #[derive(Debug)]
-pub(super) enum Base {
+pub(crate) enum Base {
     /// Empty windows. The identity rules of these kinds have changed.
     Empty(BTreeSet<KindId>),
     /// Local state, correct below the second offset, a raw offset; the state topic is read from the first on.
@@ -31,7 +31,7 @@ pub(super) enum Base {
 impl<W: World> Core<W> {
     /// Starts reading the state topic: all of it, or what follows the local state. When that fails, the partition stays in
     /// `Locating`, without state.
-    pub(super) fn begin_restore(
+    pub(crate) fn begin_restore(
         &mut self,
         source: &W::Source,
         answer: &Committed,
@@ -107,7 +107,7 @@ impl<W: World> Core<W> {
 
     /// Processes one item read from the state topic. The log delivers each record once, so a restore that misses a record
     /// restarts: otherwise its end would be mistaken for that of a complete restore.
-    pub(super) fn restored(&mut self, source: &W::Source, item: StateItem) -> Result<(), WorkerError> {
+    pub(crate) fn restored(&mut self, source: &W::Source, item: StateItem) -> Result<(), WorkerError> {
         let id = item.partition();
         let result = match item {
             StateItem::Block { offset, key, block, .. } => self.restore_record(id, offset, &key, &block),
@@ -121,7 +121,7 @@ impl<W: World> Core<W> {
     }
 
     /// Discards the restore of a partition, so that its state is read again from the start.
-    pub(super) fn abandon_restore(&mut self, id: PartitionId) {
+    pub(crate) fn abandon_restore(&mut self, id: PartitionId) {
         let now = self.clock.elapsed();
         if self.partitions.restoring_mut(id).is_some()
             && let Some(partition) = self.partitions.get_mut(id)

@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::error::WorkerError;
 use super::order::Order;
-use super::worker::{Core, World};
+use super::{Core, World};
 use crate::clock::Clock;
 use crate::dedupe::{Offset, PartitionId};
 use crate::metrics::Stall;
+use crate::pipeline::error::WorkerError;
 use crate::ports::Source;
 
 /// How long a partition with more records may deliver none before it counts as stalled. A leader election takes a few seconds,
@@ -110,7 +110,7 @@ impl StallDetector {
 
 /// The comparison of the partitions with the ends of their logs.
 #[derive(Debug, Default)]
-pub(super) struct StallCheck {
+pub(crate) struct StallCheck {
     ends: StableEnds,
     /// Monotonic time of the last comparison.
     compared: Option<Duration>,
@@ -133,7 +133,7 @@ impl StallCheck {
 
 impl<W: World> Core<W> {
     /// Reassigns stalled partitions inside the client.
-    pub(super) fn wake_stalled(&mut self, source: &W::Source) -> Result<(), WorkerError> {
+    pub(crate) fn wake_stalled(&mut self, source: &W::Source) -> Result<(), WorkerError> {
         let now = self.clock.elapsed();
         if !self.stalls.is_due(now) {
             return Ok(());

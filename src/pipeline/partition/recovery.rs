@@ -7,18 +7,18 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::checkpoint::Checkpoint;
-use super::commit::commit_state;
-use super::error::WorkerError;
 use super::loading::Next;
 use super::local::{Plan, plan};
-use super::partition::{Partition, Phase};
 use super::restore::Base;
-use super::safeguard::Safeguard;
 use super::state::State;
-use super::worker::{Core, World};
+use super::{Partition, Phase};
 use crate::clock::Clock;
 use crate::dedupe::{Offset, PartitionId};
+use crate::pipeline::checkpoint::Checkpoint;
+use crate::pipeline::error::WorkerError;
+use crate::pipeline::safeguard::Safeguard;
+use crate::pipeline::worker::commit::commit_state;
+use crate::pipeline::worker::{Core, World};
 use crate::ports::{Committed, Remedy, Sink, Source, StateLog, Store, StoreError};
 
 /// Timeout of one request to the broker between two polls.
@@ -32,7 +32,7 @@ const READ_SLICE: Duration = Duration::from_millis(20);
 
 impl<W: World> Core<W> {
     /// Advances every partition that is not running yet by one slice.
-    pub(super) fn recover(&mut self, source: &W::Source) -> Result<(), WorkerError> {
+    pub(crate) fn recover(&mut self, source: &W::Source) -> Result<(), WorkerError> {
         self.fit_tables(source)?;
         let now = self.clock.elapsed();
         let partition_limit = &self.options.partition_limit;
@@ -243,7 +243,7 @@ impl<W: World> Core<W> {
 
     /// Starts processing with state that was just loaded. `load` is the monotonic start time of the load and its number of
     /// identities.
-    pub(super) fn start_loaded(
+    pub(crate) fn start_loaded(
         &mut self,
         source: &W::Source,
         mut state: Box<State>,
@@ -259,7 +259,7 @@ impl<W: World> Core<W> {
     }
 
     /// Starts processing: the state is that of C. If that fails, the state is kept, and used again once C has been read again.
-    pub(super) fn start(
+    pub(crate) fn start(
         &mut self,
         source: &W::Source,
         mut state: Box<State>,

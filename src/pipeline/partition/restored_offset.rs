@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use super::checkpoint::Checkpoint;
-use super::error::{Fatal, WorkerError};
-use super::options::Start;
 use super::restoring::Restoring;
 use super::state::State;
-use super::worker::{Core, World};
 use crate::dedupe::{Offset, PartitionId};
 use crate::metrics::OffsetReset;
+use crate::pipeline::checkpoint::Checkpoint;
+use crate::pipeline::error::{Fatal, WorkerError};
+use crate::pipeline::options::Start;
+use crate::pipeline::worker::{Core, World};
 use crate::ports::Source;
 
 /// Timeout of one request to the broker between two polls.
@@ -17,7 +17,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl<W: World> Core<W> {
     /// The offset at which the restored state ends; `None` when the committed offset has to be read again.
-    pub(super) fn end_offset(
+    pub(crate) fn end_offset(
         &mut self,
         source: &W::Source,
         restoring: &mut Restoring,

@@ -6,14 +6,14 @@
 
 use std::time::Duration;
 
-use super::error::{Fatal, WorkerError};
-use super::options::OnRejected;
-use super::state::State;
 use super::step::{RawOf, Step};
-use super::worker::{Core, World};
+use super::{Core, World};
 use crate::clock::Clock;
 use crate::dedupe::{Coordinates, Offset, PartitionId};
 use crate::metrics::Outcome;
+use crate::pipeline::error::{Fatal, WorkerError};
+use crate::pipeline::options::OnRejected;
+use crate::pipeline::partition::state::State;
 use crate::ports::{Reason, Record, RejectedRecords, Side};
 
 /// The first delay; each later one is twice the previous.
@@ -54,7 +54,7 @@ struct Retry {
 impl<W: World> Core<W> {
     /// The broker rejected records of a partition. The records before the lowest rejected one are sent next, without
     /// it; then that record is sent alone. When it is accepted, transactions grow again until the next rejection.
-    pub(super) fn isolate_rejected(&mut self, rejected: RejectedRecords, error: &str) {
+    pub(crate) fn isolate_rejected(&mut self, rejected: RejectedRecords, error: &str) {
         let now = self.clock.elapsed();
         let Some(partition) = self.partitions.get_mut(rejected.partition) else { return };
         let open = partition.state().and_then(|state| state.open.as_ref());
@@ -77,7 +77,7 @@ impl<W: World> Core<W> {
 
 impl<W: World> Step<'_, W> {
     /// Handles a record that the broker rejects, with this error, according to the policy.
-    pub(super) fn apply_rejection_policy(
+    pub(crate) fn apply_rejection_policy(
         &mut self,
         state: &mut State,
         record: &RawOf<'_, W>,
@@ -109,7 +109,7 @@ impl Rejections {
 
     /// Whether the open transaction has to be committed before the record at `offset`, because the record is suspected of being
     /// rejected. `has_records`: whether the transaction has records of this partition.
-    pub(super) fn commits_before(&mut self, offset: Offset, has_records: bool) -> bool {
+    pub(crate) fn commits_before(&mut self, offset: Offset, has_records: bool) -> bool {
         if self.suspect.take_if(|suspect| offset >= *suspect).is_none() {
             return false;
         }
@@ -118,12 +118,12 @@ impl Rejections {
     }
 
     /// Whether the open transaction has to be committed now that it has this many records of the partition.
-    pub(super) fn limits(&self, records: usize) -> bool {
+    pub(crate) fn limits(&self, records: usize) -> bool {
         self.limit.is_some_and(|limit| records >= limit)
     }
 
     /// The error of the record at `offset`, when its retries are exhausted and the policy applies.
-    pub(super) fn exhausted(&self, offset: Offset) -> Option<&str> {
+    pub(crate) fn exhausted(&self, offset: Offset) -> Option<&str> {
         self.exhausted.as_ref().filter(|(at, _)| *at == offset).map(|(_, error)| error.as_str())
     }
 
@@ -168,7 +168,7 @@ impl Rejections {
 
     /// Called after a commit of a partition: transactions grow again. A commit beyond the rejected record means that the record
     /// was accepted.
-    pub(super) fn committed(&mut self, partition: PartitionId, committed: Offset) {
+    pub(crate) fn committed(&mut self, partition: PartitionId, committed: Offset) {
         self.limit = self.limit.and_then(|limit| (limit < 1 << 20).then_some(limit * 2));
         if let Some(retry) = self.retry.take_if(|retry| retry.offset < committed) {
             let (offset, attempt) = (retry.offset, retry.attempts + 1);

@@ -6,20 +6,20 @@
 
 use std::time::Duration;
 
-use super::checkpoint::{Checkpoint, Tail};
-use super::error::WorkerError;
-use super::failpoint;
-use super::kinds::Kinds;
-use super::loading::cut_back;
-use super::options::Options;
-use super::partition::Phase;
 use super::report::Tally;
-use super::sizes::metadata_bytes;
-use super::state::State;
 use super::time::ahead_of_wall_ms;
-use super::worker::{Core, World};
+use super::{Core, World};
 use crate::clock::Clock;
 use crate::dedupe::{Block, Offset, PartitionId, WindowId};
+use crate::pipeline::checkpoint::{Checkpoint, Tail};
+use crate::pipeline::error::WorkerError;
+use crate::pipeline::failpoint;
+use crate::pipeline::kinds::Kinds;
+use crate::pipeline::options::Options;
+use crate::pipeline::partition::Phase;
+use crate::pipeline::partition::loading::cut_back;
+use crate::pipeline::partition::state::State;
+use crate::pipeline::sizes::metadata_bytes;
 use crate::ports::{Failure, Head, Position, Remedy, Sink, Source, Store, StoreError};
 
 /// Time limit of one blocking broker call.
@@ -28,7 +28,7 @@ const SLICE: Duration = Duration::from_secs(2);
 impl<W: World> Core<W> {
     /// Commits the open transaction: records, blocks and offsets together, or none of them. A transaction whose
     /// commit failed is never continued: its offsets would lack a partition that was released meanwhile.
-    pub(super) fn commit(&mut self, source: &W::Source) -> Result<(), WorkerError> {
+    pub(crate) fn commit(&mut self, source: &W::Source) -> Result<(), WorkerError> {
         if !self.transaction.begin_commit()? {
             return Ok(());
         }
@@ -105,7 +105,7 @@ impl<W: World> Core<W> {
     }
 
     /// Adds offsets to the transaction, if this member currently owns all these partitions.
-    pub(super) fn send_positions(
+    pub(crate) fn send_positions(
         &mut self,
         source: &W::Source,
         positions: &[Position],
@@ -127,7 +127,7 @@ impl<W: World> Core<W> {
     }
 
     /// Retries a resumable call until the transaction timeout has passed; then its outcome counts as unknown.
-    pub(super) fn persistently(
+    pub(crate) fn persistently(
         &mut self,
         mut call: impl FnMut(&mut W::Sink, Duration) -> Result<(), Failure>,
     ) -> Result<(), WorkerError> {
@@ -160,7 +160,7 @@ impl<W: World> Core<W> {
     }
 
     /// Aborts the open transaction. The outcome is definite: C has not moved.
-    pub(super) fn abort(&mut self, source: &W::Source) -> Result<(), WorkerError> {
+    pub(crate) fn abort(&mut self, source: &W::Source) -> Result<(), WorkerError> {
         let side = self.sink.side_ends();
         self.persistently(Sink::abort).map_err(WorkerError::renewing)?;
         let touched = self.touched_by_abort(side).map_err(WorkerError::renewing)?;
@@ -180,7 +180,7 @@ impl<W: World> Core<W> {
 }
 
 /// Applies the committed transaction to the state of a partition, in memory and in the local store.
-pub(super) fn commit_state(
+pub(crate) fn commit_state(
     state: &mut State,
     state_end: Option<Offset>,
     store: &mut impl Store,
@@ -198,7 +198,7 @@ pub(super) fn commit_state(
 
 impl State {
     /// Removes from the local store what the open transaction wrote.
-    pub(super) fn undo_stored(&self, store: &mut impl Store, kinds: &Kinds) -> Result<(), StoreError> {
+    pub(crate) fn undo_stored(&self, store: &mut impl Store, kinds: &Kinds) -> Result<(), StoreError> {
         match self.open.as_ref().and_then(|open| open.tail) {
             Some(_) => cut_back(store, &kinds.windows_of(self.id), self.committed),
             None => Ok(()),

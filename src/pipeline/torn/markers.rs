@@ -1,7 +1,7 @@
 //! Waits until all markers of a transaction are written: only then has it ended.
 //!
 //! The broker responds to the end of a transaction before it has written the markers. Kafka 4.3.0 omits the markers of
-//! partitions that have no leader at that moment (see [`super::torn`]). The next marker of the same producer then commits or
+//! partitions that have no leader at that moment (see [`super`]). The next marker of the same producer then commits or
 //! aborts what the missing marker left open. A producer therefore begins a transaction only when it has seen every marker of
 //! its last one. This prevents two sequences:
 //!
@@ -13,11 +13,11 @@
 
 use std::time::Duration;
 
-use super::error::WorkerError;
-use super::safeguard::Safeguard;
-use super::worker::{Core, World};
 use crate::clock::Clock;
 use crate::dedupe::{Offset, PartitionId};
+use crate::pipeline::error::WorkerError;
+use crate::pipeline::safeguard::Safeguard;
+use crate::pipeline::worker::{Core, World};
 use crate::ports::{Failure, LogId, Remedy, Sink, Source, StateLog};
 
 /// Timeout of one request to the broker.
@@ -30,7 +30,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The logs and offsets to which the markers of a transaction are written.
 #[derive(Debug, Default)]
-pub(super) struct Touched {
+pub(crate) struct Touched {
     /// Logs written to, each with the offset that its last stable offset has to reach.
     logs: Vec<(LogId, Offset)>,
     /// Partitions whose offsets were sent.
@@ -46,7 +46,7 @@ impl Touched {
 
 impl<W: World> Core<W> {
     /// Where the markers of the open transaction will be written. Called before the commit, when all records are acknowledged.
-    pub(super) fn touched(&self) -> Touched {
+    pub(crate) fn touched(&self) -> Touched {
         let offsets = self.transaction.touched();
         let mut logs = self.sink.side_ends();
         for id in &offsets {
@@ -58,7 +58,7 @@ impl<W: World> Core<W> {
 
     /// Where the markers of the transaction that was just aborted are written. Records may have been written without being
     /// acknowledged, so the current high watermarks of the logs are used.
-    pub(super) fn touched_by_abort(&mut self, side: Vec<(LogId, Offset)>) -> Result<Touched, WorkerError> {
+    pub(crate) fn touched_by_abort(&mut self, side: Vec<(LogId, Offset)>) -> Result<Touched, WorkerError> {
         let offsets = self.transaction.touched();
         let mut logs = LogId::pairs(&offsets);
         logs.extend(side.into_iter().map(|(log, _)| log));
@@ -69,7 +69,7 @@ impl<W: World> Core<W> {
 
     /// Waits for the markers. The remedy for markers that are missing or cannot be checked is a new producer. A weaker remedy is
     /// not safe, because the next transaction of this producer would commit or abort what is left open.
-    pub(super) fn await_markers(&mut self, source: &W::Source, touched: Touched) -> Result<(), WorkerError> {
+    pub(crate) fn await_markers(&mut self, source: &W::Source, touched: Touched) -> Result<(), WorkerError> {
         if !self.options.keeps(Safeguard::Markers) {
             return Ok(());
         }

@@ -1,12 +1,12 @@
 //! How much of a partition's local state is confirmed to be committed.
 
-use super::checkpoint::Checkpoint;
 use crate::dedupe::Offset;
+use crate::pipeline::checkpoint::Checkpoint;
 use crate::ports::Head;
 
 /// How a partition gets its state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Plan {
+pub(crate) enum Plan {
     /// The local store has everything below the committed offset. Local owners at or beyond `confirmed` are removed.
     Load {
         /// A raw offset, at most the committed offset.
@@ -29,7 +29,7 @@ pub(super) enum Plan {
 /// transaction can end with equal blocks and differ in those before, for example when the second attempt leaves a rejected
 /// record out. When the machine has lost the last writes to the store, it may hold the blocks of the first attempt. Where the
 /// state topic, which begins at `state_low`, no longer holds that transaction, the store is all that is left of it.
-pub(super) fn plan(
+pub(crate) fn plan(
     head: Option<Head>,
     committed: Option<Offset>,
     checkpoint: Option<&Checkpoint>,

@@ -1,26 +1,37 @@
 //! The poll loop of one worker, and its reaction to errors.
 
+pub mod commit;
+pub mod control;
+pub mod membership;
+pub mod order;
+pub mod rejected;
+pub mod report;
+pub mod stalled;
+pub mod step;
+pub mod time;
+pub mod transaction;
+
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-use super::error::{Fatal, WorkerError};
-use super::membership::Membership;
-use super::options::Options;
-use super::partition::Partition;
-use super::partitions::Partitions;
-use super::producer::Producer;
-use super::report::Report;
-use super::safeguard::Safeguard;
-use super::shortened::WindowLimiter;
-use super::stalled::{StableEnds, StallCheck};
-use super::step::gather;
-use super::time::Time;
-use super::transaction::Transaction;
 use crate::clock::Clock;
 use crate::control::Request;
 use crate::dedupe::{PartitionId, Window};
+use crate::pipeline::error::{Fatal, WorkerError};
+use crate::pipeline::limits::shortened::WindowLimiter;
+use crate::pipeline::options::Options;
+use crate::pipeline::partition::Partition;
+use crate::pipeline::partition::partitions::Partitions;
+use crate::pipeline::safeguard::Safeguard;
+use crate::pipeline::torn::producer::Producer;
 use crate::ports::{Failure, Remedy, Sink, Source, StateLog, Store, StoreError};
+use membership::Membership;
+use report::Report;
+use stalled::{StableEnds, StallCheck};
+use step::gather;
+use time::Time;
+use transaction::Transaction;
 
 /// Longest poll when no transaction is open; also the longest delay until a stop is noticed.
 const IDLE: Duration = Duration::from_millis(100);
@@ -49,27 +60,27 @@ pub trait World {
 
 /// The state of a worker, except the source: the records of a chunk borrow the source, so it is a field of its own.
 pub struct Core<W: World> {
-    pub(super) sink: W::Sink,
-    pub(super) log: W::Log,
-    pub(super) store: W::Store,
-    pub(super) clock: W::Clock,
-    pub(super) options: Options,
-    pub(super) partitions: Partitions,
-    pub(super) transaction: Transaction,
-    pub(super) report: Report,
-    pub(super) limits: WindowLimiter,
-    pub(super) time: Time,
+    pub(crate) sink: W::Sink,
+    pub(crate) log: W::Log,
+    pub(crate) store: W::Store,
+    pub(crate) clock: W::Clock,
+    pub(crate) options: Options,
+    pub(crate) partitions: Partitions,
+    pub(crate) transaction: Transaction,
+    pub(crate) report: Report,
+    pub(crate) limits: WindowLimiter,
+    pub(crate) time: Time,
     /// Consecutive failures; the backoff before the next attempt grows with them.
-    pub(super) failures: u32,
+    pub(crate) failures: u32,
     /// A call failed with [`Remedy::Retry`]. The process is not ready until a call succeeds again.
     unreachable: bool,
     /// The transactional producer, and what earlier producers left open.
-    pub(super) producer: Producer,
+    pub(crate) producer: Producer,
     /// The membership in the group.
-    pub(super) membership: Membership,
+    pub(crate) membership: Membership,
     /// Requests of the admin API.
-    pub(super) control: Option<Receiver<Request>>,
-    pub(super) stalls: StallCheck,
+    pub(crate) control: Option<Receiver<Request>>,
+    pub(crate) stalls: StallCheck,
 }
 
 /// One worker: one member of the group, one transactional producer, and their partitions.
@@ -360,7 +371,7 @@ impl<W: World> Core<W> {
     }
 
     /// Pauses every running partition; each continues after its committed offset is read again.
-    pub(super) fn relocate(&mut self, source: &W::Source, pause: Duration) -> Result<(), WorkerError> {
+    pub(crate) fn relocate(&mut self, source: &W::Source, pause: Duration) -> Result<(), WorkerError> {
         let not_before = self.clock.elapsed() + pause;
         let running = self.partitions.ids(Partition::is_running);
         self.partitions.iter_mut().filter(|p| p.is_running()).for_each(|p| p.relocate(not_before));
@@ -371,7 +382,7 @@ impl<W: World> Core<W> {
     }
 
     /// Drops the state of these partitions in memory; it is loaded again in a later iteration.
-    pub(super) fn unload(&mut self, source: &W::Source, ids: &[PartitionId]) -> Result<(), WorkerError> {
+    pub(crate) fn unload(&mut self, source: &W::Source, ids: &[PartitionId]) -> Result<(), WorkerError> {
         let not_before = self.clock.elapsed() + FIRST_BACKOFF;
         let mut running = Vec::new();
         for id in ids {

@@ -2,23 +2,23 @@
 
 use std::time::Duration;
 
-use super::error::{Fatal, WorkerError};
-use super::loading::Stored;
-use super::options::{Mode, OnMissing, OnProbable, Options};
 use super::order::Arrival;
-use super::partition::{Partition, Phase, Running};
 use super::rejected::Rejections;
-use super::safeguard::Safeguard;
-use super::state::State;
 use super::transaction::Transaction;
-use super::worker::{Core, World};
+use super::{Core, World};
 use crate::clock::Clock;
 use crate::dedupe::{Coordinates, Look, Offset, Verdict};
 use crate::metrics::Outcome;
+use crate::pipeline::error::{Fatal, WorkerError};
+use crate::pipeline::options::{Mode, OnMissing, OnProbable, Options};
+use crate::pipeline::partition::loading::Stored;
+use crate::pipeline::partition::state::State;
+use crate::pipeline::partition::{Partition, Phase, Running};
+use crate::pipeline::safeguard::Safeguard;
 use crate::ports::{Epoch, Failure, Reason, Record, Remedy, Side, Sink, Source};
 
 /// Records per chunk. Looking up a whole chunk first overlaps the memory accesses of its records.
-pub(super) const CHUNK: usize = 256;
+pub(crate) const CHUNK: usize = 256;
 
 /// Result of the first pass for one record.
 struct Lookup {
@@ -45,11 +45,11 @@ fn skipped_record(at: Coordinates, committed: Offset, raw: &str) -> WorkerError 
     .into()
 }
 
-pub(super) type RawOf<'a, W> = <<W as World>::Source as Source>::Record<'a>;
+pub(crate) type RawOf<'a, W> = <<W as World>::Source as Source>::Record<'a>;
 
 /// Polls the records that are available, at most one chunk; waits only for the first. The records polled before a
 /// failure are returned with it: the client does not return them again.
-pub(super) fn gather<S: Source>(source: &S, wait: Duration) -> (Vec<S::Record<'_>>, Result<(), Failure>) {
+pub(crate) fn gather<S: Source>(source: &S, wait: Duration) -> (Vec<S::Record<'_>>, Result<(), Failure>) {
     let mut chunk = Vec::with_capacity(CHUNK);
     let mut wait = wait;
     while chunk.len() < CHUNK {
@@ -64,14 +64,14 @@ pub(super) fn gather<S: Source>(source: &S, wait: Duration) -> (Vec<S::Record<'_
 }
 
 /// What a decision about a record uses, beside its partition.
-pub(super) struct Step<'a, W: World> {
-    pub(super) sink: &'a mut W::Sink,
-    pub(super) store: &'a W::Store,
-    pub(super) clock: &'a W::Clock,
-    pub(super) options: &'a Options,
-    pub(super) transaction: &'a mut Transaction,
+pub(crate) struct Step<'a, W: World> {
+    pub(crate) sink: &'a mut W::Sink,
+    pub(crate) store: &'a W::Store,
+    pub(crate) clock: &'a W::Clock,
+    pub(crate) options: &'a Options,
+    pub(crate) transaction: &'a mut Transaction,
     /// Arrival time of the chunk, epoch milliseconds.
-    pub(super) now_ms: i64,
+    pub(crate) now_ms: i64,
 }
 
 /// What follows a record.
@@ -86,7 +86,7 @@ enum Next {
 
 impl<W: World> Core<W> {
     /// Decides about each record of a chunk and writes the new ones. Commits whenever the transaction is full.
-    pub(super) fn process(&mut self, source: &W::Source, chunk: &[RawOf<'_, W>]) -> Result<(), WorkerError> {
+    pub(crate) fn process(&mut self, source: &W::Source, chunk: &[RawOf<'_, W>]) -> Result<(), WorkerError> {
         let lookups: Vec<Lookup> = chunk.iter().map(|record| self.look(record)).collect();
         let now_ms = self.time.now_ms(&self.clock);
         for (record, lookup) in chunk.iter().zip(&lookups) {
@@ -255,7 +255,7 @@ impl<W: World> Step<'_, W> {
     }
 
     /// Writes a record to a side topic.
-    pub(super) fn divert(
+    pub(crate) fn divert(
         &mut self,
         state: &mut State,
         side: Side,

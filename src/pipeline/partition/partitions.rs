@@ -1,8 +1,8 @@
 //! The partitions of a worker.
 
-use super::partition::{Locating, Partition, Phase, Running};
 use super::restoring::Restoring;
 use super::state::State;
+use super::{Locating, Partition, Phase, Running};
 use crate::dedupe::{KindId, PartitionId, Window, Windows};
 
 /// The partitions of a worker, indexed by number.

@@ -3,16 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::checkpoint::{Checkpoint, Origin, Tail};
-use super::complete::usable;
-use super::error::{Fatal, WorkerError};
 use super::evidence::{Decision, Evidence, Group, Shown, Tails, decide};
-use super::failpoint;
 use super::markers::Touched;
-use super::worker::{Core, World};
 use crate::clock::Clock;
 use crate::dedupe::{Block, Offset, PartitionId};
 use crate::metrics::Resolution;
+use crate::pipeline::checkpoint::{Checkpoint, Origin, Tail};
+use crate::pipeline::error::{Fatal, WorkerError};
+use crate::pipeline::failpoint;
+use crate::pipeline::partition::complete::usable;
+use crate::pipeline::worker::{Core, World};
 use crate::ports::{Bounds, Committed, Leftover, LogId, Position, Sink, Source, StateItem, StateLog, Store};
 
 /// Timeout of one request to the broker.
@@ -24,7 +24,7 @@ const TAIL_RECORDS: Offset = 100;
 
 /// Where processing of a raw partition resumes, whichever worker owns it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct ResumePoint {
+pub(crate) struct ResumePoint {
     /// Raw records below this offset are committed, and are not processed again.
     pub next: Offset,
     /// Whether the records from `next` on are certain to be processed again.
@@ -45,7 +45,7 @@ impl<W: World> Core<W> {
     ///
     /// Returns no partition while records in a side topic are unsettled: no transaction with records may touch them before
     /// that. A repair writes no records to side topics, and settling may depend on it, so repairs are made even then.
-    pub(super) fn reconcile(
+    pub(crate) fn reconcile(
         &mut self,
         source: &W::Source,
         answers: &[Committed],
@@ -64,7 +64,7 @@ impl<W: World> Core<W> {
     }
 
     /// Where processing of these partitions resumes.
-    pub(super) fn resume_points(
+    pub(crate) fn resume_points(
         &mut self,
         source: &W::Source,
         ids: &[PartitionId],

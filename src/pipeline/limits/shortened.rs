@@ -3,18 +3,18 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::checkpoint::Checkpoint;
-use super::error::WorkerError;
-use super::kinds::Kind;
-use super::limits::{Enforced, Limit, Limits};
-use super::options::Options;
-use super::partition::Running;
-use super::partitions::Partitions;
-use super::worker::{Core, World};
+use super::{Enforced, Limit, Limits};
 use crate::clock::Clock;
 use crate::config::{Overflow, duration_text};
 use crate::dedupe::{KindId, PartitionId, Window, Windows};
 use crate::metrics::WindowStatus;
+use crate::pipeline::checkpoint::Checkpoint;
+use crate::pipeline::error::WorkerError;
+use crate::pipeline::kinds::Kind;
+use crate::pipeline::options::Options;
+use crate::pipeline::partition::Running;
+use crate::pipeline::partition::partitions::Partitions;
+use crate::pipeline::worker::{Core, World};
 use crate::ports::Store;
 
 /// Interval between two checks of the windows for the log.
@@ -24,14 +24,14 @@ const LOG_INTERVAL: Duration = Duration::from_hours(1);
 
 /// Throttles the log messages about limits. Monotonic times.
 #[derive(Debug, Default)]
-pub(super) struct LimitLog {
+pub(crate) struct LimitLog {
     checked: Option<Duration>,
     logged: BTreeMap<Limit, Duration>,
 }
 
 /// The limits on the windows of a worker: in force with each commit, and logged.
 #[derive(Debug, Default)]
-pub(super) struct WindowLimiter {
+pub(crate) struct WindowLimiter {
     enforced: Enforced,
     log: LimitLog,
 }
@@ -94,7 +94,7 @@ impl WindowLimiter {
 
 impl<W: World> Core<W> {
     /// Sets the bounds that the next commit applies, and logs the limits that shorten a window.
-    pub(super) fn enforce_limits(&mut self) -> Result<(), WorkerError> {
+    pub(crate) fn enforce_limits(&mut self) -> Result<(), WorkerError> {
         let now = self.clock.elapsed();
         let enforced = &mut self.limits.enforced;
         if enforced.disk_check_due(&self.options, now)
@@ -111,7 +111,7 @@ impl<W: World> Core<W> {
 
     /// Rebuilds tables of fixed size from the local state when the number of partitions that share the memory has
     /// changed.
-    pub(super) fn fit_tables(&mut self, source: &W::Source) -> Result<(), WorkerError> {
+    pub(crate) fn fit_tables(&mut self, source: &W::Source) -> Result<(), WorkerError> {
         if self.transaction.is_open() || self.options.limits.when_full == Overflow::Shrink {
             return Ok(());
         }
@@ -128,7 +128,7 @@ impl<W: World> Core<W> {
     }
 
     /// Empty windows for one of the current partitions, to be filled with the state up to C.
-    pub(super) fn empty_windows(&self, checkpoint: Option<&Checkpoint>) -> Windows {
+    pub(crate) fn empty_windows(&self, checkpoint: Option<&Checkpoint>) -> Windows {
         let (limits, count) = (&self.options.limits, self.options.windows_of(&self.partitions));
         let window = |kind: &Kind| kind.window.map(|configured| limits.window(configured, count));
         let mut windows = Windows::new(self.options.kinds.iter().map(|kind| (kind.id, window(kind))));

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use super::error::{Fatal, WorkerError};
+use super::Partition;
 use super::loading::cut_back;
-use super::options::{OnGap, OnRewind};
-use super::partition::Partition;
 use super::state::State;
-use super::worker::{Core, World};
 use crate::dedupe::{Offset, PartitionId};
 use crate::metrics::OffsetReset;
+use crate::pipeline::error::{Fatal, WorkerError};
+use crate::pipeline::options::{OnGap, OnRewind};
+use crate::pipeline::worker::{Core, World};
 use crate::ports::{Bounds, Failure, Remedy, Source, Truncation};
 
 /// Timeout of one request to the broker between two polls.
@@ -18,7 +18,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 impl<W: World> Core<W> {
     /// The offset at which a partition with complete state resumes: C, or the nearest offset that the log holds, if the log does
     /// not hold C and the configuration accepts the gap.
-    pub(super) fn resume_offset(
+    pub(crate) fn resume_offset(
         &mut self,
         source: &W::Source,
         state: &mut State,
@@ -104,7 +104,7 @@ impl<W: World> Core<W> {
     /// Whether the open transaction commits a position that only this worker has. Such a transaction is committed without
     /// records. Otherwise, if its markers were missing, the position could not be distinguished from one that an operator has
     /// set since, nor its blocks from those that covered the same offsets before the log was truncated.
-    pub(super) fn has_uncommitted_position(&self) -> bool {
+    pub(crate) fn has_uncommitted_position(&self) -> bool {
         self.partitions
             .iter()
             .filter_map(Partition::running)
@@ -112,7 +112,7 @@ impl<W: World> Core<W> {
     }
 
     /// The resume offset, by `group.on_rewind`, of a group that was reset to below what the state topic has committed.
-    pub(super) fn rewound(
+    pub(crate) fn rewound(
         &mut self,
         state: &mut State,
         committed: Offset,

@@ -7,13 +7,13 @@
 
 use std::time::Duration;
 
-use super::checkpoint::Tail;
-use super::error::{Fatal, WorkerError};
 use super::restoring::Restoring;
-use super::safeguard::Safeguard;
-use super::worker::{Core, World};
 use crate::clock::Clock;
 use crate::dedupe::{Offset, PartitionId, Windows};
+use crate::pipeline::checkpoint::Tail;
+use crate::pipeline::error::{Fatal, WorkerError};
+use crate::pipeline::safeguard::Safeguard;
+use crate::pipeline::worker::{Core, World};
 use crate::ports::{Bounds, Leftover, StateItem, StateLog};
 
 /// Number of consecutive early ends of one partition after which an operator has to act.
@@ -69,7 +69,7 @@ impl Restoring {
 impl<W: World> Core<W> {
     /// Whether the restore has read the whole log, of which the client reported the end `next`. Otherwise the partition is
     /// restored again.
-    pub(super) fn is_restored(
+    pub(crate) fn is_restored(
         &mut self,
         restoring: &mut Restoring,
         next: Offset,
@@ -124,7 +124,7 @@ impl<W: World> Core<W> {
 
     /// The error when neither the group nor the state topic holds the position of the partition, although the state topic once
     /// did.
-    pub(super) fn all_expired(&self, id: PartitionId, local: Option<(Offset, Offset)>) -> Fatal {
+    pub(crate) fn all_expired(&self, id: PartitionId, local: Option<(Offset, Offset)>) -> Fatal {
         let local = local.map_or_else(String::new, |(_, confirmed)| {
             format!(" The local state ends at offset {confirmed}, but newer records were processed.")
         });
@@ -149,13 +149,13 @@ impl<W: World> Core<W> {
 
 /// Whether a state log whose old records were deleted had other records behind local state that continues at `from`: more
 /// than the marker of the transaction that wrote its last block. Local state that continues at 0 has no last block.
-pub(super) fn is_behind_the_log(from: Offset, log: &Bounds) -> bool {
+pub(crate) fn is_behind_the_log(from: Offset, log: &Bounds) -> bool {
     from + Offset::from(from > 0) < log.low
 }
 
 /// What of the local state is a base to continue from: (state offset, raw offset). Where the log no longer holds that state
 /// offset, and held nothing else behind it, local state is still complete for a group without an offset.
-pub(super) fn usable(
+pub(crate) fn usable(
     local: Option<(Offset, Offset)>,
     log: &Bounds,
     committed: Option<Offset>,

@@ -4,17 +4,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::kinds::Kinds;
-use super::partition::{Partition, Phase};
-use super::partition_limit::PartitionLimit;
-use super::partitions::Partitions;
-use super::state::State;
 use super::transaction::Transaction;
 use crate::dedupe::{Bloom, Offset, PartitionId, Window, Windows};
 use crate::metrics::{
     KindStatus, Latencies, Metrics, OffsetReset, Outcome, PartitionState, PartitionStatus, Resolution,
     RestoreSource, Stall, Status, Topic, TransactionResult, WindowStatus, WorkerStatus,
 };
+use crate::pipeline::kinds::Kinds;
+use crate::pipeline::partition::partitions::Partitions;
+use crate::pipeline::partition::state::State;
+use crate::pipeline::partition::{Partition, Phase};
+use crate::pipeline::partition_limit::PartitionLimit;
 use crate::ports::{Failure, GroupEvent, Remedy};
 
 /// Interval between two publications of the status.
@@ -134,7 +134,7 @@ impl Report {
     }
 
     /// Registers the names of the kinds. Their time series start at 0.
-    pub(super) fn register_kinds(&mut self, kinds: &Kinds) {
+    pub(crate) fn register_kinds(&mut self, kinds: &Kinds) {
         self.kinds = kinds.iter().map(|kind| kind.name.clone()).collect();
         for name in self.kinds.iter().filter(|name| !name.is_empty()) {
             for outcome in Outcome::ALL {
@@ -144,7 +144,7 @@ impl Report {
     }
 
     /// Sets the standing warning: the status shows it, and the log repeats it once per minute.
-    pub(super) fn set_warning(&mut self, warning: Option<&'static str>) {
+    pub(crate) fn set_warning(&mut self, warning: Option<&'static str>) {
         self.warning = warning;
     }
 
@@ -177,7 +177,7 @@ impl Report {
     }
 
     /// Publishes the counts of a committed transaction.
-    pub(super) fn transaction(&mut self, tally: &Tally, took: Duration, now_ms: i64) {
+    pub(crate) fn transaction(&mut self, tally: &Tally, took: Duration, now_ms: i64) {
         for (kind, counts) in tally.outcomes.iter().enumerate() {
             let counts = Outcome::ALL.iter().copied().zip(counts.iter().copied());
             counts
@@ -212,43 +212,43 @@ impl Report {
         }
     }
 
-    pub(super) fn evicted(&self, ids: u64) {
+    pub(crate) fn evicted(&self, ids: u64) {
         self.metrics.evicted_ids().inc_by(ids);
     }
 
-    pub(super) fn aborted(&self) {
+    pub(crate) fn aborted(&self) {
         self.metrics.transaction(TransactionResult::Aborted, Duration::ZERO);
     }
 
-    pub(super) fn unknown(&self) {
+    pub(crate) fn unknown(&self) {
         self.metrics.transaction(TransactionResult::Unknown, Duration::ZERO);
     }
 
-    pub(super) fn torn(&self, resolution: Resolution) {
+    pub(crate) fn torn(&self, resolution: Resolution) {
         self.metrics.torn_transactions(resolution).inc();
     }
 
-    pub(super) fn restored(&self, source: RestoreSource, ids: u64) {
+    pub(crate) fn restored(&self, source: RestoreSource, ids: u64) {
         self.metrics.restored_ids(source).inc_by(ids);
     }
 
-    pub(super) fn offset_reset(&self, reset: OffsetReset) {
+    pub(crate) fn offset_reset(&self, reset: OffsetReset) {
         self.metrics.offset_resets(reset).inc();
     }
 
-    pub(super) fn skipped(&self, offsets: u64) {
+    pub(crate) fn skipped(&self, offsets: u64) {
         self.metrics.gap_offsets().inc_by(offsets);
     }
 
-    pub(super) fn stalled(&self, stall: Stall) {
+    pub(crate) fn stalled(&self, stall: Stall) {
         self.metrics.stalled_fetches(stall).inc();
     }
 
-    pub(super) fn restore_took(&self, took: Duration) {
+    pub(crate) fn restore_took(&self, took: Duration) {
         self.metrics.restore_seconds().observe(took.as_secs_f64());
     }
 
-    pub(super) fn rebalanced(&self, event: &GroupEvent) {
+    pub(crate) fn rebalanced(&self, event: &GroupEvent) {
         self.metrics.rebalances().inc();
         match event {
             GroupEvent::Assigned(partitions) => tracing::info!(?partitions, "partitions assigned"),
@@ -261,7 +261,7 @@ impl Report {
     }
 
     /// A call to the broker succeeded.
-    pub(super) fn reachable(&mut self) {
+    pub(crate) fn reachable(&mut self) {
         self.failing_since = None;
         if self.not_ready.take().is_some() {
             self.published = None;
@@ -273,7 +273,7 @@ impl Report {
     }
 
     /// Logs a failure and sets the reason for not being ready. Retried failures are throttled in the log.
-    pub(super) fn failed(&mut self, failed: &Failure, now: Duration) {
+    pub(crate) fn failed(&mut self, failed: &Failure, now: Duration) {
         let since = *self.failing_since.get_or_insert(now);
         let within_grace = now.saturating_sub(since) < RETRY_GRACE;
         let recent = self.failure_logged.is_some_and(|last| now.saturating_sub(last) < RETRY_LOG_INTERVAL);
@@ -293,7 +293,7 @@ impl Report {
     }
 
     /// Publishes the status when it is due.
-    pub(super) fn publish(
+    pub(crate) fn publish(
         &mut self,
         (partitions, transaction, partition_limit): (&Partitions, &Transaction, &PartitionLimit),
         now: Duration,

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::options::Options;
 use super::report::Tally;
-use super::state::Open;
 use crate::dedupe::PartitionId;
+use crate::pipeline::options::Options;
+use crate::pipeline::partition::state::Open;
 use crate::ports::{Failure, Remedy, Sink, Source};
 
 /// The phase of a transaction.

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::state::State;
 use crate::clock::Clock;
 use crate::config::duration_text;
 use crate::dedupe::{Anchor, TimeSource, resume};
+use crate::pipeline::partition::state::State;
 
 /// Clocks that differ by less are considered equal, ms.
 const AGREE_MS: i64 = 1_000;
@@ -14,7 +14,7 @@ const STEP_MS: i64 = 60_000;
 
 /// The worker's time.
 #[derive(Debug)]
-pub(super) struct Time {
+pub(crate) struct Time {
     anchor: Anchor,
     /// How far the wall clock was ahead of this clock when that was last logged, ms.
     logged_ms: i64,
@@ -48,7 +48,7 @@ impl Time {
 
 impl State {
     /// Continues the clock of a partition after its state was loaded. `now_ms`: the worker's clock, epoch milliseconds.
-    pub(super) fn resume_time(&mut self, now_ms: i64, source: TimeSource) {
+    pub(crate) fn resume_time(&mut self, now_ms: i64, source: TimeSource) {
         self.ahead_ms = resume(source, self.windows.stream_time_ms(), now_ms, self.ahead_of_wall_ms);
         if self.ahead_ms.abs() > STEP_MS {
             tracing::warn!(
@@ -62,7 +62,7 @@ impl State {
 }
 
 /// How far a partition's clock is ahead of the wall clock, for the checkpoint: ms, 0 when they agree.
-pub(super) fn ahead_of_wall_ms(source: TimeSource, (time_ahead_ms, ahead_ms): (i64, i64)) -> i64 {
+pub(crate) fn ahead_of_wall_ms(source: TimeSource, (time_ahead_ms, ahead_ms): (i64, i64)) -> i64 {
     let ahead = time_ahead_ms.saturating_add(ahead_ms);
     if source == TimeSource::Arrival && ahead.abs() > AGREE_MS { ahead } else { 0 }
 }

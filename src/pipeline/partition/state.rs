@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::checkpoint::{Checkpoint, Tail};
 use crate::dedupe::{Block, ForgetRecord, HashKind, KindId, Offset, PartitionId, Windows};
+use crate::pipeline::checkpoint::{Checkpoint, Tail};
 use crate::ports::{Epoch, Head};
 
 /// What the open transaction did to a partition.

@@ -3,15 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::checkpoint::{Checkpoint, Origin, Tail};
-use super::error::WorkerError;
 use super::loading::{Stored, cut_back};
-use super::options::Options;
-use super::report::Report;
 use super::state::State;
-use super::worker::World;
 use crate::dedupe::{Block, BlockView, ForgetRecord, KindId, Look, Offset, Owners, Window};
 use crate::metrics::RestoreSource;
+use crate::pipeline::checkpoint::{Checkpoint, Origin, Tail};
+use crate::pipeline::error::WorkerError;
+use crate::pipeline::options::Options;
+use crate::pipeline::worker::World;
+use crate::pipeline::worker::report::Report;
 use crate::ports::{Head, Store};
 
 /// How often a restore logs its progress.
@@ -91,7 +91,7 @@ impl Restoring {
         self.ahead.map_or(offset + 1, |(first, _)| first)
     }
 
-    pub(super) fn log_left_out(&self, topic: &str) {
+    pub(crate) fn log_left_out(&self, topic: &str) {
         for (kind, ids) in &self.left_out {
             tracing::warn!(
                 partition = self.state.id,
@@ -101,7 +101,7 @@ impl Restoring {
         }
     }
 
-    pub(super) fn log_progress(&mut self, now: Duration) {
+    pub(crate) fn log_progress(&mut self, now: Duration) {
         if now.saturating_sub(self.last_logged) >= LOG_INTERVAL {
             self.last_logged = now;
             let percent = self.share() * 100.0;
@@ -115,15 +115,15 @@ impl Restoring {
 }
 
 /// What the restore of a partition uses, beside that restore.
-pub(super) struct Restorer<'a, W: World> {
-    pub(super) store: &'a mut W::Store,
-    pub(super) options: &'a Options,
-    pub(super) report: &'a Report,
+pub(crate) struct Restorer<'a, W: World> {
+    pub(crate) store: &'a mut W::Store,
+    pub(crate) options: &'a Options,
+    pub(crate) report: &'a Report,
 }
 
 impl<W: World> Restorer<'_, W> {
     /// Adds one record of the state topic to the state.
-    pub(super) fn record(
+    pub(crate) fn record(
         &mut self,
         restoring: &mut Restoring,
         offset: Offset,

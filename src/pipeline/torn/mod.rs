@@ -7,27 +7,33 @@
 //!
 //! Leftovers are only ever *aborted*, by a transaction that touches the log and is aborted itself. An interruption at any
 //! point is harmless, and so is a repetition by another instance: a crash during it is the same abort. Afterwards each log
-//! shows the transaction or never will, and [`super::evidence`] decides what follows. No leftover is committed by a marker,
+//! shows the transaction or never will, and [`evidence`] decides what follows. No leftover is committed by a marker,
 //! because a crash before that marker would abort it.
 //!
 //! No leftover can exist any more, and no check is needed:
 //! - in the group's offsets, for our own writer: once a new producer has cleared them ([`Core::clear_own_offsets`]), as long
-//!   as it sees the markers of each transaction before it begins the next ([`super::markers`]).
+//!   as it sees the markers of each transaction before it begins the next ([`markers`]).
 //! - in a clean and a state partition, for any writer: once the last stable offset has reached the high watermark. This is
 //!   checked at each assignment and after each change of the producer ([`Core::without_leftovers`]).
-//! - in a side partition, for our own writer: once a new producer has checked all side partitions ([`super::side`]).
+//! - in a side partition, for our own writer: once a new producer has checked all side partitions ([`side`]).
+
+pub mod evidence;
+pub mod markers;
+pub mod producer;
+pub mod repair;
+pub mod side;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::checkpoint::{Checkpoint, Origin};
-use super::error::WorkerError;
-use super::partition::LeftOpen;
-use super::safeguard::Safeguard;
-use super::worker::{Core, World};
 use crate::clock::Clock;
 use crate::dedupe::{Offset, PartitionId};
 use crate::metrics::Resolution;
+use crate::pipeline::checkpoint::{Checkpoint, Origin};
+use crate::pipeline::error::WorkerError;
+use crate::pipeline::partition::LeftOpen;
+use crate::pipeline::safeguard::Safeguard;
+use crate::pipeline::worker::{Core, World};
 use crate::ports::{Bounds, Failure, Leftover, LogId, Position, Remedy, Sink, Source, StateItem, StateLog};
 
 /// Timeout of one request to the broker.
@@ -45,7 +51,7 @@ impl<W: World> Core<W> {
     /// because the workers that own these partitions may not be able to determine the writer.
     ///
     /// Returns false when the offsets have to be checked again.
-    pub(super) fn clear_own_offsets(&mut self, source: &W::Source) -> Result<bool, WorkerError> {
+    pub(crate) fn clear_own_offsets(&mut self, source: &W::Source) -> Result<bool, WorkerError> {
         if !self.options.keeps(Safeguard::Markers) {
             return Ok(true);
         }
@@ -79,7 +85,7 @@ impl<W: World> Core<W> {
     /// Aborts what our producer left open in partitions that are no longer assigned to us, when the first attempt failed: their
     /// current owners may not be able to find our transactional id. Checks once per transaction timeout. What is still open at
     /// the same offset then belongs to us or to a writer that is dead.
-    pub(super) fn clear_elsewhere(&mut self, source: &W::Source) -> Result<(), WorkerError> {
+    pub(crate) fn clear_elsewhere(&mut self, source: &W::Source) -> Result<(), WorkerError> {
         let now = self.clock.elapsed();
         let (last, before) = &self.producer.open_elsewhere;
         let is_due = now.saturating_sub(*last) >= self.options.transaction_timeout;
@@ -110,7 +116,7 @@ impl<W: World> Core<W> {
 
     /// The partitions that exist in the raw, clean and state topic: those that existed when the process started, and those
     /// that were assigned since.
-    pub(super) fn all_partitions(&self) -> Vec<PartitionId> {
+    pub(crate) fn all_partitions(&self) -> Vec<PartitionId> {
         (0..self.options.began.max(self.partitions.end()))
             .filter(|id| self.options.partition_limit.covers(*id))
             .collect()
@@ -164,7 +170,7 @@ impl<W: World> Core<W> {
 
     /// The waiting partitions whose clean and state logs have no open records. For the others, waits until the open records
     /// end, and aborts them when no other writer can end them.
-    pub(super) fn without_leftovers(
+    pub(crate) fn without_leftovers(
         &mut self,
         source: &W::Source,
         waiting: &[PartitionId],
@@ -217,7 +223,7 @@ impl<W: World> Core<W> {
 
     /// Aborts the pending transactions of all known writers in the group's offsets. Called when the committed offsets have been
     /// blocked for longer than any live transaction can be open.
-    pub(super) fn clear_offsets(
+    pub(crate) fn clear_offsets(
         &mut self,
         source: &W::Source,
         ids: &[PartitionId],
@@ -268,7 +274,7 @@ impl<W: World> Core<W> {
     }
 
     /// Aborts what a writer left open in these logs and in the group's offsets.
-    pub(super) fn purge(
+    pub(crate) fn purge(
         &mut self,
         source: &W::Source,
         (writer, id): (&str, PartitionId),

@@ -28,12 +28,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::error::WorkerError;
 use super::markers::Touched;
 use super::repair::ResumePoint;
-use super::worker::{Core, World};
 use crate::clock::Clock;
 use crate::dedupe::{Coordinates, Offset, PartitionId};
+use crate::pipeline::error::WorkerError;
+use crate::pipeline::worker::{Core, World};
 use crate::ports::{Bounds, LogId, SideRecord, Sink, StateLog};
 
 /// Timeout of one request to the broker.
@@ -49,7 +49,7 @@ const OWN_OPEN_MIN: Duration = Duration::from_millis(500);
 
 /// What a new producer has found in the side topics.
 #[derive(Debug, Default)]
-pub(super) struct Sides {
+pub(crate) struct Sides {
     is_settled: bool,
     /// Monotonic time of the next check.
     next_check: Duration,
@@ -169,19 +169,19 @@ impl Seen {
 
 impl<W: World> Core<W> {
     /// Whether records in a side topic may still be open, so that the next transaction could commit or abort them.
-    pub(super) fn waits_for_sides(&self) -> bool {
+    pub(crate) fn waits_for_sides(&self) -> bool {
         !self.producer.sides.is_settled
     }
 
     /// Monotonic time of the next check of the side topics.
-    pub(super) fn next_side_check(&self) -> Duration {
+    pub(crate) fn next_side_check(&self) -> Duration {
         self.producer.sides.next_check
     }
 
     /// Monotonic time at which a partition is checked again whose leftovers are unsettled, because the producer was replaced
     /// while the state of the partition was read. No record may be sent before that: it would share a transaction with the
     /// leftovers.
-    pub(super) fn held_by_leftovers(&self, id: PartitionId) -> Option<Duration> {
+    pub(crate) fn held_by_leftovers(&self, id: PartitionId) -> Option<Duration> {
         if self.waits_for_sides() {
             return Some(self.next_side_check());
         }
@@ -191,7 +191,7 @@ impl<W: World> Core<W> {
 
     /// Checks once what an earlier producer of ours left open in the side topics, and settles the records whose outcome is
     /// certain.
-    pub(super) fn settle_sides(&mut self, source: &W::Source) -> Result<(), WorkerError> {
+    pub(crate) fn settle_sides(&mut self, source: &W::Source) -> Result<(), WorkerError> {
         let now = self.clock.elapsed();
         if self.producer.sides.is_settled
             || now < self.producer.sides.next_check
@@ -311,7 +311,7 @@ impl<W: World> Core<W> {
             "the broker left a transaction without its marker in a side topic; rewriting its committed records"
         );
         self.sink.copy_aside(log, copies, COPY_TIMEOUT)?;
-        super::failpoint::pass("side_copied");
+        crate::pipeline::failpoint::pass("side_copied");
         let own = self.partitions.iter().map(|partition| partition.id).next();
         let Some(id) = own.or_else(|| self.all_partitions().first().copied()) else { return Ok(()) };
         self.purge(source, (writer, id), &[log])?;

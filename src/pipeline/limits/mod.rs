@@ -6,12 +6,14 @@
 //! index alone would be too large, the exact part becomes shorter. The limit on disk space is enforced by feedback:
 //! when the size of the directory approaches it, the number of ids that may be stored is reduced in proportion.
 
+pub mod shortened;
+
 use std::time::Duration;
 
-use super::options::Options;
-use super::partitions::Partitions;
 use crate::config::{Overflow, size_text};
 use crate::dedupe::{BloomLimits, Bounds, Index, IndexBytes, Window, WindowLimits};
+use crate::pipeline::options::Options;
+use crate::pipeline::partition::partitions::Partitions;
 
 /// Interval between two measurements of the directory.
 const MEASURE_INTERVAL: Duration = Duration::from_secs(10);
@@ -49,7 +51,7 @@ pub struct Limits {
 
 /// Limits of one window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Share {
+pub(crate) struct Share {
     /// Most identities in the exact part; with eviction, the number of slots.
     pub ids: u64,
     /// The limit that determines `ids`.
@@ -65,7 +67,7 @@ impl Limits {
     }
 
     /// The share of each window when one worker has `windows` of them.
-    pub(super) fn share(&self, windows: u64) -> Share {
+    pub(crate) fn share(&self, windows: u64) -> Share {
         let count = windows.max(1).saturating_mul(self.workers.max(1));
         let by_count = (self.max_ids / count).max(1);
         let bytes = self.max_memory.map_or(u64::MAX, |bytes| bytes / count);
@@ -79,7 +81,7 @@ impl Limits {
     }
 
     /// An empty window of a worker that has `windows` of them.
-    pub(super) fn window(&self, configured: WindowLimits, windows: u64) -> Window {
+    pub(crate) fn window(&self, configured: WindowLimits, windows: u64) -> Window {
         let share = self.share(windows);
         let bloom = configured.bloom.map(|bloom| BloomLimits { max_bytes: share.bytes, ..bloom });
         match self.when_full {
@@ -95,7 +97,7 @@ impl Limits {
 
     /// Whether the size of a window's table no longer fits its share, so that the table has to be rebuilt. A smaller
     /// table is kept while it has at least half of its share.
-    pub(super) fn needs_other_table(&self, window: &Window, windows: u64) -> bool {
+    pub(crate) fn needs_other_table(&self, window: &Window, windows: u64) -> bool {
         let ids = self.share(windows).ids;
         // Table sizes are multiples of eight slots, one bucket.
         window.slots().is_some_and(|slots| slots >= ids + 8 || slots < ids / 2)
@@ -122,7 +124,7 @@ fn scaled(count: u64, to: u64, of: u64) -> u64 {
 
 /// The limits as applied with each commit.
 #[derive(Debug, Default)]
-pub(super) struct Enforced {
+pub(crate) struct Enforced {
     /// The share as last computed, with the number of windows.
     share: Option<(u64, Share)>,
     /// Whether the windows were nearly at the limit on ids when the bounds were last set.
@@ -230,7 +232,7 @@ impl DiskBound {
 
 impl Limit {
     /// The configuration key and its value, as `key = value`.
-    pub(super) fn setting(self, limits: &Limits) -> String {
+    pub(crate) fn setting(self, limits: &Limits) -> String {
         let size = |bytes: Option<u64>| format!("\"{}\"", size_text(bytes.unwrap_or(0)));
         match self {
             Self::Ids => format!("window.max_ids = {}", limits.max_ids),

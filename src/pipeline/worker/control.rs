@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::error::WorkerError;
-use super::loading::{Stored, unusable};
-use super::partition::Partition;
-use super::worker::{Core, World};
+use super::{Core, World};
 use crate::clock::Clock;
 use crate::control::{Answer, Part, Place, Request, RequestError};
 use crate::dedupe::{ForgetRecord, Identity, Look, Offset, PartitionId, Window, WindowId};
+use crate::pipeline::error::WorkerError;
+use crate::pipeline::partition::Partition;
+use crate::pipeline::partition::loading::{Stored, unusable};
 use crate::ports::{Sink, Store, StoreError};
 
 /// The owner of an identity that is a false positive of a filter: no record has it.
@@ -17,7 +17,7 @@ const NO_OWNER: Offset = Offset::MAX;
 impl<W: World> Core<W> {
     /// Answers one request, if there is any. Forgetting an id is a transaction of its own: its record in the state
     /// topic and the unchanged offsets, committed together.
-    pub(super) fn answer_request(&mut self, source: &W::Source) -> Result<(), WorkerError> {
+    pub(crate) fn answer_request(&mut self, source: &W::Source) -> Result<(), WorkerError> {
         let Some(request) = self.control.as_ref().and_then(|control| control.try_recv().ok()) else {
             return Ok(());
         };
@@ -141,7 +141,7 @@ impl<W: World> Core<W> {
     }
 
     /// Writes the forgotten ids to the state topic, in the open transaction.
-    pub(super) fn put_forgotten(&mut self) -> Result<(), WorkerError> {
+    pub(crate) fn put_forgotten(&mut self) -> Result<(), WorkerError> {
         for state in self.partitions.open_mut() {
             let Some(forgotten) = state.open.as_ref().and_then(|open| open.forgotten.as_ref()) else {
                 continue;

@@ -2,7 +2,7 @@
 //!
 //! A transaction writes to three logs for a partition: records to the clean topic, blocks to the state topic, and
 //! the offset to the group's offsets. Normally either all three show it or none does. After a broker failure a marker can be
-//! missing in some of them (see [`super::torn`]). What was left open there has been aborted before this decision, so each
+//! missing in some of them (see [`super`]). What was left open there has been aborted before this decision, so each
 //! log shows the transaction or never will. *Shown* means visible to `read_committed` readers, *hidden* means not visible.
 //! **The clean log decides**, because its readers may have read the records:
 //!
@@ -27,13 +27,13 @@
 
 use std::collections::BTreeSet;
 
-use super::checkpoint::{Checkpoint, Origin, Tail};
 use crate::dedupe::{Block, BlockView, ForgetRecord, KindId, Offset};
+use crate::pipeline::checkpoint::{Checkpoint, Origin, Tail};
 use crate::ports::StateItem;
 
 /// Whether the clean log shows the records of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Shown {
+pub(crate) enum Shown {
     /// They are visible to `read_committed` readers.
     Yes,
     /// They are in the log, but aborted.
@@ -44,7 +44,7 @@ pub(super) enum Shown {
 
 /// The blocks that one transaction wrote for a partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Group {
+pub(crate) struct Group {
     /// Each block with its key, in log order.
     pub blocks: Vec<(Origin, Vec<u8>)>,
     /// State offset of the last block.
@@ -96,7 +96,7 @@ impl Group {
 
 /// The records at the end of a state log, grouped by transaction.
 #[derive(Debug, Default)]
-pub(super) struct Tails {
+pub(crate) struct Tails {
     /// Transactions whose blocks are committed, in log order.
     pub shown: Vec<Group>,
     /// Transactions whose blocks are aborted, in log order.
@@ -169,7 +169,7 @@ fn push(groups: &mut Vec<Group>, at: Offset, origin: Origin, (block, bytes): (Bl
 
 /// The evidence that decides about the last transaction of a partition.
 #[derive(Debug)]
-pub(super) struct Evidence<'a> {
+pub(crate) struct Evidence<'a> {
     /// The committed offset, when the group has one.
     pub committed: Option<Offset>,
     /// The metadata of the committed offset, if dedupd wrote it.
@@ -187,7 +187,7 @@ pub(super) struct Evidence<'a> {
 
 /// What to do before the committed offset can be relied on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Decision {
+pub(crate) enum Decision {
     /// Nothing: the logs agree.
     Agreed,
     /// Rewrite these blocks, and commit the offset at their end.
@@ -220,7 +220,7 @@ impl Decision {
 }
 
 /// Decides by the table at the top of this module.
-pub(super) fn decide(evidence: &Evidence<'_>) -> Decision {
+pub(crate) fn decide(evidence: &Evidence<'_>) -> Decision {
     let tails = evidence.tails;
     if let Some(group) = shown_but_for_its_blocks(tails, evidence.hidden) {
         return Decision::Redo(group);

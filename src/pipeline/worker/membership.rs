@@ -4,12 +4,12 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::error::{Fatal, WorkerError};
-use super::failpoint;
-use super::partition::Partition;
-use super::worker::{Core, World};
+use super::{Core, World};
 use crate::clock::Clock;
 use crate::dedupe::{PartitionId, WindowId};
+use crate::pipeline::error::{Fatal, WorkerError};
+use crate::pipeline::failpoint;
+use crate::pipeline::partition::Partition;
 use crate::ports::{Failure, GroupEvent, Remedy, Source, StateLog, Store, StoreError};
 
 /// A member replaced more often than this within [`FENCE_PERIOD`] competes with another process. A single process can
@@ -26,7 +26,7 @@ const FENCE_PERIOD: Duration = Duration::from_mins(1);
 
 /// The membership in the group.
 #[derive(Debug, Default)]
-pub(super) struct Membership {
+pub(crate) struct Membership {
     /// Group events that are received but not answered yet.
     events: VecDeque<GroupEvent>,
     /// The client of this member is closed and its replacement is not created yet.
@@ -40,7 +40,7 @@ pub(super) struct Membership {
 impl<W: World> Core<W> {
     /// Answers the group events. An event that could not be answered is retried in a later iteration: the client
     /// reports it only once, and the group waits for the answer.
-    pub(super) fn serve(&mut self, source: &W::Source) -> Result<(), WorkerError> {
+    pub(crate) fn serve(&mut self, source: &W::Source) -> Result<(), WorkerError> {
         for event in source.events() {
             self.report.rebalanced(&event);
             self.membership.events.push_back(event);
@@ -119,7 +119,7 @@ impl<W: World> Core<W> {
 
     /// Another worker of this process holds the partition's local state. This worker will receive a revocation, or
     /// has to take the state back and load it again.
-    pub(super) fn lease_lost(&mut self, source: &W::Source, window: WindowId) -> Failure {
+    pub(crate) fn lease_lost(&mut self, source: &W::Source, window: WindowId) -> Failure {
         let id = window.partition();
         let is_restoring = self.partitions.restoring_mut(id).is_some();
         let unloaded = self.unload(source, &[id]);
@@ -131,7 +131,7 @@ impl<W: World> Core<W> {
     }
 
     /// The group has removed this member. A new member replaces it and starts without any assignment.
-    pub(super) fn rejoin(&mut self, source: &mut W::Source) -> Result<(), WorkerError> {
+    pub(crate) fn rejoin(&mut self, source: &mut W::Source) -> Result<(), WorkerError> {
         self.membership.rejoining = true;
         self.membership.events.clear();
         let closed: Vec<_> = self.partitions.ids(|_| true).into_iter().map(|id| self.log.close(id)).collect();
@@ -144,7 +144,7 @@ impl<W: World> Core<W> {
     }
 
     /// A single process is replaced once per outage, so a few times are tolerated.
-    pub(super) fn replaced(&mut self, failed: &Failure) -> Result<(), Fatal> {
+    pub(crate) fn replaced(&mut self, failed: &Failure) -> Result<(), Fatal> {
         if self.membership.rejoining {
             return Ok(());
         }
@@ -153,7 +153,7 @@ impl<W: World> Core<W> {
     }
 
     /// A transaction timeout causes the same error, so a few times are tolerated.
-    pub(super) fn fenced(&mut self, failed: &Failure) -> Result<(), Fatal> {
+    pub(crate) fn fenced(&mut self, failed: &Failure) -> Result<(), Fatal> {
         let now = self.clock.elapsed();
         let within_timeout = self
             .transaction
