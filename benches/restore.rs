@@ -19,7 +19,7 @@ use dedupd::clock::monotonic;
 use support::files::size_of_files;
 use support::harness::{Pipe, Sidecar, wait_until};
 use support::progress::{GroupOffsets, follow};
-use support::traffic::{Traffic, fill};
+use support::traffic::{Shape, Traffic, fill};
 use support::{broker, machine, median, setting};
 
 const PARTITIONS: i32 = 12;
@@ -34,7 +34,14 @@ fn main() {
     fill(
         &kafka,
         &pipe.raw,
-        Traffic { records: ids, partitions: PARTITIONS, repeats_percent: 0, value_bytes: 0 },
+        Traffic {
+            shape: Shape::Json,
+            records: ids,
+            partitions: PARTITIONS,
+            repeats_percent: 0,
+            repeats_among: 1,
+            value_bytes: 0,
+        },
     );
     println!("{ids} distinct ids, {PARTITIONS} partitions");
     let sidecar = pipe.sidecar("a");

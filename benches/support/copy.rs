@@ -1,9 +1,8 @@
-//! The baseline: a plain transactional copy with the clients, batches and commit of dedupd, and nothing else.
+//! The baseline: a plain transactional copy, as it is written in an afternoon with rdkafka, and nothing else.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use dedupd::app;
 use dedupd::clock::monotonic;
 use dedupd::config::{self, AsTyped, Config};
 use rdkafka::consumer::{BaseConsumer, Consumer};
@@ -11,10 +10,13 @@ use rdkafka::error::KafkaError;
 use rdkafka::message::{BorrowedHeaders, BorrowedMessage, Message};
 use rdkafka::producer::{BaseRecord, DeliveryResult, Producer, ProducerContext, ThreadedProducer};
 use rdkafka::types::RDKafkaErrorCode;
-use rdkafka::{ClientContext, Offset, TopicPartitionList};
+use rdkafka::{ClientConfig, ClientContext, Offset, TopicPartitionList};
 
 const CALL_LIMIT: Duration = Duration::from_secs(10);
-/// The clock is read once per this number of records, as in dedupd.
+/// Most records of a transaction, and its longest duration.
+const MAX_RECORDS: usize = 50_000;
+const INTERVAL: Duration = Duration::from_millis(200);
+/// The clock is read once per this number of records.
 const CHUNK: usize = 256;
 
 #[derive(Default)]
@@ -45,12 +47,19 @@ struct Copy {
 /// Copies until the process is killed, with the configuration from the environment.
 pub fn run() -> ! {
     let config = config::load(None, AsTyped::default()).expect("the environment of the bench");
-    let settings = app::settings(&config, 0);
-    let mut source = settings.source();
-    source.set("auto.offset.reset", "earliest");
-    let consumer: BaseConsumer = source.create().expect("a consumer");
-    let producer: ThreadedProducer<Deliveries> = settings
-        .producer(&settings.transactional_id)
+    let mut client = ClientConfig::new();
+    client.set("bootstrap.servers", &config.kafka.bootstrap_servers);
+    let consumer: BaseConsumer = client
+        .clone()
+        .set("group.id", &config.group.id)
+        .set("auto.offset.reset", "earliest")
+        .set("enable.auto.commit", "false")
+        .set("isolation.level", "read_committed")
+        .create()
+        .expect("a consumer");
+    let producer: ThreadedProducer<Deliveries> = client
+        .set("transactional.id", &config.group.id)
+        .set("linger.ms", "5")
         .create_with_context(Deliveries::default())
         .expect("a producer");
     producer.init_transactions(CALL_LIMIT).expect("init_transactions");
@@ -63,29 +72,23 @@ pub fn run() -> ! {
 
 impl Copy {
     fn transaction(&mut self) {
-        let Self { config, consumer, producer, next } = self;
-        let Some(first) = consumer.poll(Duration::from_millis(100)) else { return };
-        producer.begin_transaction().expect("begin_transaction");
-        let (began, interval) = (monotonic(), config.batch.interval);
-        let (mut records, mut bytes) = (0, 0);
+        let Some(first) = self.consumer.poll(Duration::from_millis(100)) else { return };
+        self.producer.begin_transaction().expect("begin_transaction");
+        let (began, mut records) = (monotonic(), 0);
         let mut waiting = Some(first);
         while let Some(message) = waiting.take() {
             let message = message.expect("a record");
-            send(producer, config.topics.clean.as_str(), &message);
+            send(&self.producer, self.config.topics.clean.as_str(), &message);
             let partition = usize::try_from(message.partition()).expect("a partition");
-            if next.len() <= partition {
-                next.resize(partition + 1, -1);
+            if self.next.len() <= partition {
+                self.next.resize(partition + 1, -1);
             }
-            next[partition] = message.offset() + 1;
+            self.next[partition] = message.offset() + 1;
             records += 1;
-            bytes += message.payload_len() + message.key_len();
-            let full = records >= config.batch.max_records || bytes as u64 >= config.batch.max_bytes;
-            if full || (records % CHUNK == 0 && began.elapsed() >= interval) {
+            if records >= MAX_RECORDS || (records % CHUNK == 0 && began.elapsed() >= INTERVAL) {
                 break;
             }
-            waiting = consumer
-                .poll(Duration::ZERO)
-                .or_else(|| consumer.poll(interval.saturating_sub(began.elapsed())));
+            waiting = self.consumer.poll(left(began));
         }
         self.commit();
     }
@@ -122,6 +125,10 @@ fn send(producer: &ThreadedProducer<Deliveries>, topic: &str, message: &Borrowed
         producer.poll(Duration::from_millis(1));
         record = returned;
     }
+}
+
+fn left(began: Instant) -> Duration {
+    INTERVAL.saturating_sub(began.elapsed())
 }
 
 fn drain(producer: &ThreadedProducer<Deliveries>) {

@@ -46,32 +46,46 @@ impl GroupOffsets {
 #[derive(Clone, Copy, Debug)]
 pub struct Run {
     pub records_per_s: f64,
+    /// CPU time of the process per record, microseconds.
     pub cpu_us: f64,
+    /// CPU time of the broker per record, microseconds; 0 where it was not measured.
+    pub broker_us: f64,
     pub peak_mib: f64,
 }
 
 /// Measures process `pid` until its group has committed `total` records. The time before the first commit
 /// (starting, joining) is not part of the rate.
 pub fn follow(offsets: &GroupOffsets, pid: u32, total: u64, limit: Duration) -> Run {
+    follow_beside(offsets, (pid, None), total, limit)
+}
+
+/// The same, also for the broker.
+pub fn follow_beside(
+    offsets: &GroupOffsets,
+    (pid, broker): (u32, Option<u32>),
+    total: u64,
+    limit: Duration,
+) -> Run {
     let started = monotonic();
     let wait_for = |least: u64| {
         loop {
             let committed = offsets.committed();
             if committed >= least {
-                return (committed, monotonic(), cpu_time(pid));
+                return (committed, monotonic(), cpu_time(pid), broker.map(cpu_time).unwrap_or_default());
             }
             let alive = std::path::Path::new("/proc").join(pid.to_string()).exists();
             assert!(alive && started.elapsed() < limit, "{committed} of {total} records after {limit:?}");
             std::thread::sleep(POLL_INTERVAL);
         }
     };
-    let (first, began, cpu_before) = wait_for(1);
-    let (last, ended, cpu_after) = wait_for(total);
+    let (first, began, cpu_before, broker_before) = wait_for(1);
+    let (last, ended, cpu_after, broker_after) = wait_for(total);
     assert_eq!(last, total, "the committed offsets exceed the number of records");
     let records = (last - first) as f64;
     Run {
         records_per_s: records / (ended - began).as_secs_f64(),
         cpu_us: (cpu_after - cpu_before).as_secs_f64() * 1e6 / records,
+        broker_us: (broker_after - broker_before).as_secs_f64() * 1e6 / records,
         peak_mib: peak_memory(pid),
     }
 }
