@@ -55,6 +55,8 @@ pub fn run() -> ! {
         .set("auto.offset.reset", "earliest")
         .set("enable.auto.commit", "false")
         .set("isolation.level", "read_committed")
+        // With the default of one second, a full queue stops the fetcher: 160,000 records/s instead of several hundred thousand.
+        .set("fetch.queue.backoff.ms", "20")
         .create()
         .expect("a consumer");
     let producer: ThreadedProducer<Deliveries> = client

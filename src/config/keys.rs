@@ -178,7 +178,7 @@ section! {
         max_records: usize = "50000" => Whole(1..=10_000_000),
         /// Maximum number of bytes of keys and values, at least 1 KiB.
         max_bytes: u64 = "32MiB" => Size(KIB),
-        /// Maximum time since the first record. Shorter than the transaction timeout.
+        /// Maximum time since the first record; up to 1 s while more records are waiting. Shorter than the transaction timeout.
         interval: Duration = "100ms" => Span(MILLISECOND),
         /// When the broker aborts a transaction. Shorter than the session timeout.
         transaction_timeout: Duration = "8s" => Span(SECOND);

@@ -5,6 +5,7 @@ pub mod control;
 pub mod membership;
 pub mod order;
 pub mod rejected;
+pub mod remedy;
 pub mod report;
 pub mod stalled;
 pub mod step;
@@ -17,30 +18,28 @@ use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::control::Request;
-use crate::dedupe::{PartitionId, Window};
+use crate::dedupe::Window;
 use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::limits::shortened::WindowLimiter;
 use crate::pipeline::options::Options;
-use crate::pipeline::partition::Partition;
 use crate::pipeline::partition::partitions::Partitions;
-use crate::pipeline::safeguard::Safeguard;
 use crate::pipeline::torn::producer::Producer;
-use crate::ports::{Failure, Remedy, Sink, Source, StateLog, Store, StoreError};
+use crate::ports::{Remedy, Sink, Source, StateLog, Store};
 use membership::Membership;
 use report::Report;
 use stalled::{StableEnds, StallCheck};
-use step::gather;
+use step::{CHUNK, gather};
 use time::Time;
 use transaction::Transaction;
 
 /// Longest poll when no transaction is open; also the longest delay until a stop is noticed.
 const IDLE: Duration = Duration::from_millis(100);
+/// Longest time that a transaction stays open while more records are waiting.
+const BACKLOG_INTERVAL: Duration = Duration::from_secs(1);
 /// Longest poll while state is being restored.
 const BUSY: Duration = Duration::from_millis(1);
 /// Time limit of one call of `init_transactions`; the consumer is polled between two calls.
 const PREPARE: Duration = Duration::from_millis(500);
-/// The shortest pause after a failure.
-const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 /// Time limit for leaving the group.
 const LEAVE: Duration = Duration::from_secs(3);
 
@@ -73,7 +72,7 @@ pub struct Core<W: World> {
     /// Consecutive failures; the backoff before the next attempt grows with them.
     pub(crate) failures: u32,
     /// A call failed with [`Remedy::Retry`]. The process is not ready until a call succeeds again.
-    unreachable: bool,
+    pub(crate) unreachable: bool,
     /// The transactional producer, and what earlier producers left open.
     pub(crate) producer: Producer,
     /// The membership in the group.
@@ -208,6 +207,7 @@ impl<W: World> Core<W> {
         }
         let wait = self.wait();
         let (chunk, gathered) = gather(source, wait);
+        let has_more = chunk.len() == CHUNK;
         self.process(source, &chunk)?;
         drop(chunk);
         // The records before the damaged batch are committed first: the operator then skips only the damaged batch.
@@ -215,7 +215,7 @@ impl<W: World> Core<W> {
             self.commit(source)?;
         }
         // The transaction is committed at its deadline, also while polling fails.
-        let due = self.transaction.remaining(self.clock.elapsed(), self.options.interval);
+        let due = self.transaction.remaining(self.clock.elapsed(), self.interval(has_more));
         if due.is_some_and(|left| left.is_zero()) {
             self.commit(source)?;
         }
@@ -238,6 +238,13 @@ impl<W: World> Core<W> {
         self.report.reachable();
         self.unreachable = false;
         Ok(())
+    }
+
+    /// Longest time that the transaction stays open. While more records are waiting in the client, it is filled up: each
+    /// transaction costs the same few requests and markers, whatever its size.
+    fn interval(&self, has_more: bool) -> Duration {
+        let most = BACKLOG_INTERVAL.min(self.options.transaction_timeout / 4);
+        if has_more { self.options.interval.max(most) } else { self.options.interval }
     }
 
     fn wait(&self) -> Duration {
@@ -274,126 +281,6 @@ impl<W: World> Core<W> {
         self.sink.prepare(PREPARE)?;
         self.producer.is_prepared = true;
         self.report.reachable();
-        Ok(())
-    }
-
-    /// Applies the remedy of an error. Returns an error only when the process has to end.
-    fn remedy(&mut self, source: &mut W::Source, error: WorkerError) -> Result<(), Fatal> {
-        let failed = match error {
-            WorkerError::Fatal(fatal) => return Err(fatal),
-            WorkerError::Store(StoreError::LeaseLost(window)) => self.lease_lost(source, window),
-            WorkerError::Store(error) => {
-                return Err(Fatal::State(format!(
-                    "{error}; restart: damaged state is quarantined and rebuilt from topic {}",
-                    self.options.state
-                )));
-            }
-            WorkerError::Kafka(failed) => source.explained(failed),
-        };
-        self.report.failed(&failed, self.clock.elapsed());
-        let applied = match failed.remedy {
-            Remedy::Stop => return Err(Fatal::Operator(failed.what)),
-            Remedy::Retry => {
-                self.unreachable = true;
-                self.clock.rest(Duration::from_millis(20));
-                Ok(())
-            }
-            Remedy::Abort => self.abort_and_rewind(source, &failed),
-            Remedy::Renew if !self.options.keeps(Safeguard::Renewal) => {
-                self.abort_and_rewind(source, &failed)
-            }
-            Remedy::Renew => self.renew(source),
-            Remedy::Rejoin => {
-                self.replaced(&failed)?;
-                self.rejoin(source)
-            }
-            Remedy::Fenced => {
-                self.fenced(&failed)?;
-                self.renew(source)
-            }
-        };
-        match applied {
-            Ok(()) => Ok(()),
-            Err(WorkerError::Kafka(second)) if second.remedy != Remedy::Stop => {
-                self.report.failed(&second, self.clock.elapsed());
-                self.renew(source).or_else(Self::fatal_only)
-            }
-            Err(other) => Self::fatal_only(other),
-        }
-    }
-
-    /// Returns what ends the process; logs any other error.
-    fn fatal_only(error: WorkerError) -> Result<(), Fatal> {
-        match error {
-            WorkerError::Fatal(fatal) => Err(fatal),
-            // The next iteration takes the partition again.
-            WorkerError::Store(StoreError::LeaseLost(_)) => Ok(()),
-            WorkerError::Store(error) => Err(Fatal::State(error.to_string())),
-            // No record was processed; the next iteration retries from the committed offsets.
-            WorkerError::Kafka(failed) if failed.remedy != Remedy::Stop => {
-                tracing::warn!(%failed, "recovery failed; retrying from the committed offsets");
-                Ok(())
-            }
-            WorkerError::Kafka(failed) => Err(Fatal::Operator(failed.what)),
-        }
-    }
-
-    fn abort_and_rewind(&mut self, source: &W::Source, failed: &Failure) -> Result<(), WorkerError> {
-        if let Some(rejected) = failed.rejected {
-            self.isolate_rejected(rejected, &failed.what);
-        }
-        if self.transaction.is_open() {
-            self.abort(source)?;
-            self.report.aborted();
-        }
-        let pause = if failed.rejected.is_some() { Duration::ZERO } else { self.backoff() };
-        self.relocate(source, pause)
-    }
-
-    /// The outcome of the transaction is unknown. A new producer settles it, and C then shows whether it was
-    /// committed.
-    fn renew(&mut self, source: &W::Source) -> Result<(), WorkerError> {
-        self.sink.discard();
-        self.producer.replace();
-        self.partitions.iter_mut().for_each(|p| p.agreed = None);
-        if self.transaction.is_open() {
-            self.report.unknown();
-        }
-        self.transaction.close();
-        let pause = self.backoff();
-        self.relocate(source, pause)
-    }
-
-    fn backoff(&mut self) -> Duration {
-        let pause = FIRST_BACKOFF * (1 << self.failures.min(6));
-        self.failures += 1;
-        pause
-    }
-
-    /// Pauses every running partition; each continues after its committed offset is read again.
-    pub(crate) fn relocate(&mut self, source: &W::Source, pause: Duration) -> Result<(), WorkerError> {
-        let not_before = self.clock.elapsed() + pause;
-        let running = self.partitions.ids(Partition::is_running);
-        self.partitions.iter_mut().filter(|p| p.is_running()).for_each(|p| p.relocate(not_before));
-        if !running.is_empty() {
-            source.pause(&running)?;
-        }
-        Ok(())
-    }
-
-    /// Drops the state of these partitions in memory; it is loaded again in a later iteration.
-    pub(crate) fn unload(&mut self, source: &W::Source, ids: &[PartitionId]) -> Result<(), WorkerError> {
-        let not_before = self.clock.elapsed() + FIRST_BACKOFF;
-        let mut running = Vec::new();
-        for id in ids {
-            if let Some(partition) = self.partitions.get_mut(*id) {
-                running.extend(partition.is_running().then_some(*id));
-                partition.unload(not_before);
-            }
-        }
-        if !running.is_empty() {
-            source.pause(&running)?;
-        }
         Ok(())
     }
 }

@@ -1,0 +1,136 @@
+//! The reaction to errors of the poll loop: each error carries its remedy.
+
+use std::time::Duration;
+
+use super::{Core, World};
+use crate::clock::Clock;
+use crate::dedupe::PartitionId;
+use crate::pipeline::error::{Fatal, WorkerError};
+use crate::pipeline::partition::Partition;
+use crate::pipeline::safeguard::Safeguard;
+use crate::ports::{Failure, Remedy, Sink, Source, StoreError};
+
+/// The shortest pause after a failure.
+const FIRST_BACKOFF: Duration = Duration::from_millis(50);
+
+impl<W: World> Core<W> {
+    /// Applies the remedy of an error. Returns an error only when the process has to end.
+    pub(crate) fn remedy(&mut self, source: &mut W::Source, error: WorkerError) -> Result<(), Fatal> {
+        let failed = match error {
+            WorkerError::Fatal(fatal) => return Err(fatal),
+            WorkerError::Store(StoreError::LeaseLost(window)) => self.lease_lost(source, window),
+            WorkerError::Store(error) => {
+                return Err(Fatal::State(format!(
+                    "{error}; restart: damaged state is quarantined and rebuilt from topic {}",
+                    self.options.state
+                )));
+            }
+            WorkerError::Kafka(failed) => source.explained(failed),
+        };
+        self.report.failed(&failed, self.clock.elapsed());
+        let applied = match failed.remedy {
+            Remedy::Stop => return Err(Fatal::Operator(failed.what)),
+            Remedy::Retry => {
+                self.unreachable = true;
+                self.clock.rest(Duration::from_millis(20));
+                Ok(())
+            }
+            Remedy::Abort => self.abort_and_rewind(source, &failed),
+            Remedy::Renew if !self.options.keeps(Safeguard::Renewal) => {
+                self.abort_and_rewind(source, &failed)
+            }
+            Remedy::Renew => self.renew(source),
+            Remedy::Rejoin => {
+                self.replaced(&failed)?;
+                self.rejoin(source)
+            }
+            Remedy::Fenced => {
+                self.fenced(&failed)?;
+                self.renew(source)
+            }
+        };
+        match applied {
+            Ok(()) => Ok(()),
+            Err(WorkerError::Kafka(second)) if second.remedy != Remedy::Stop => {
+                self.report.failed(&second, self.clock.elapsed());
+                self.renew(source).or_else(Self::fatal_only)
+            }
+            Err(other) => Self::fatal_only(other),
+        }
+    }
+
+    /// Returns what ends the process; logs any other error.
+    fn fatal_only(error: WorkerError) -> Result<(), Fatal> {
+        match error {
+            WorkerError::Fatal(fatal) => Err(fatal),
+            // The next iteration takes the partition again.
+            WorkerError::Store(StoreError::LeaseLost(_)) => Ok(()),
+            WorkerError::Store(error) => Err(Fatal::State(error.to_string())),
+            // No record was processed; the next iteration retries from the committed offsets.
+            WorkerError::Kafka(failed) if failed.remedy != Remedy::Stop => {
+                tracing::warn!(%failed, "recovery failed; retrying from the committed offsets");
+                Ok(())
+            }
+            WorkerError::Kafka(failed) => Err(Fatal::Operator(failed.what)),
+        }
+    }
+
+    fn abort_and_rewind(&mut self, source: &W::Source, failed: &Failure) -> Result<(), WorkerError> {
+        if let Some(rejected) = failed.rejected {
+            self.isolate_rejected(rejected, &failed.what);
+        }
+        if self.transaction.is_open() {
+            self.abort(source)?;
+            self.report.aborted();
+        }
+        let pause = if failed.rejected.is_some() { Duration::ZERO } else { self.backoff() };
+        self.relocate(source, pause)
+    }
+
+    /// The outcome of the transaction is unknown. A new producer settles it, and C then shows whether it was
+    /// committed.
+    fn renew(&mut self, source: &W::Source) -> Result<(), WorkerError> {
+        self.sink.discard();
+        self.producer.replace();
+        self.partitions.iter_mut().for_each(|p| p.agreed = None);
+        if self.transaction.is_open() {
+            self.report.unknown();
+        }
+        self.transaction.close();
+        let pause = self.backoff();
+        self.relocate(source, pause)
+    }
+
+    fn backoff(&mut self) -> Duration {
+        let pause = FIRST_BACKOFF * (1 << self.failures.min(6));
+        self.failures += 1;
+        pause
+    }
+
+    /// Pauses every running partition; each continues after its committed offset is read again.
+    pub(crate) fn relocate(&mut self, source: &W::Source, pause: Duration) -> Result<(), WorkerError> {
+        let not_before = self.clock.elapsed() + pause;
+        let running = self.partitions.ids(Partition::is_running);
+        self.partitions.iter_mut().filter(|p| p.is_running()).for_each(|p| p.relocate(not_before));
+        if !running.is_empty() {
+            source.pause(&running)?;
+        }
+        Ok(())
+    }
+
+    /// Drops the state of these partitions in memory; it is loaded again in a later iteration.
+    pub(crate) fn unload(&mut self, source: &W::Source, ids: &[PartitionId]) -> Result<(), WorkerError> {
+        let not_before = self.clock.elapsed() + FIRST_BACKOFF;
+        let mut running = Vec::new();
+        for id in ids {
+            if let Some(partition) = self.partitions.get_mut(*id) {
+                running.extend(partition.is_running().then_some(*id));
+                partition.unload(not_before);
+            }
+        }
+        if !running.is_empty() {
+            source.pause(&running)?;
+        }
+        Ok(())
+    }
+}
