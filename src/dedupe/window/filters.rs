@@ -1,9 +1,11 @@
 //! Operations of a window on the filters beyond its exact part.
 
-use super::{BLOCKS_PER_WINDOW, Window};
-use crate::dedupe::beyond::Beyond;
-use crate::dedupe::bloom::{Bloom, Layout};
-use crate::dedupe::{BlockError, BlockView, Offset};
+use super::Window;
+use super::beyond::Beyond;
+use super::blocks::BLOCKS_PER_WINDOW;
+use super::bloom::{Bloom, Layout};
+use crate::dedupe::coordinates::Offset;
+use crate::dedupe::format::{BlockError, BlockView};
 
 impl Window {
     /// Stream time from which on every owner is in the exact part. A block spans up to 1/32 of the exact part, and

@@ -2,9 +2,10 @@
 
 use std::ops::ControlFlow;
 
+use super::index::Look;
 use super::{Owners, Window};
-use crate::dedupe::index::Look;
-use crate::dedupe::{Identity, Offset};
+use crate::dedupe::coordinates::Offset;
+use crate::dedupe::identity::Identity;
 
 impl Window {
     /// The committed owners of an identity in the exact part, without expired ones, each with the latest stream time at

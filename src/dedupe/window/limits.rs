@@ -1,10 +1,10 @@
 //! What shortens a window below its configured length: limits on count, memory and disk, and the fixed table of an
 //! evicting window.
 
+use super::beyond::Beyond;
+use super::index::Index;
+use super::marks::MARKS_PER_WINDOW;
 use super::{Window, WindowLimits};
-use crate::dedupe::beyond::Beyond;
-use crate::dedupe::index::Index;
-use crate::dedupe::marks::MARKS_PER_WINDOW;
 
 /// Limits of a window besides age. They may change at any time; the next commit applies them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -22,30 +22,45 @@
 //! then [`Window::verdict`] and [`Window::admit`]. The cache lines are loaded by then.
 
 use std::collections::HashMap;
-use std::ops::{ControlFlow, Range};
+use std::ops::ControlFlow;
 use std::time::Duration;
 
-use super::beyond::Beyond;
-use super::block::{Block, BlockError, BlockView};
-use super::bloom::BloomLimits;
-use super::index::{Index, Look};
-use super::marks::Marks;
-use super::stream_time::{StreamTime, TimeSource};
-use super::verdict::{self, Verdict};
-use super::{HashKind, Identity, Offset, WindowId};
+use crate::dedupe::coordinates::Offset;
+use crate::dedupe::format::{BlockError, BlockView};
+use crate::dedupe::identity::Identity;
 
+mod arrival;
+mod beyond;
+mod blocks;
+pub mod bloom;
 mod filters;
 mod forget;
+mod growth;
+pub mod index;
 mod limits;
+mod marks;
+mod overflow;
+mod prefetch;
+mod stream_time;
+mod table;
+mod verdict;
+mod windows;
 
+pub use arrival::{Anchor, resume};
+use beyond::Beyond;
+pub use bloom::{Bloom, BloomLimits, Layout};
+pub use growth::IndexBytes;
+pub use index::{Index, Look};
 pub use limits::{Bounds, Lost};
+use marks::Marks;
+use stream_time::StreamTime;
+pub use stream_time::TimeSource;
+pub use verdict::Verdict;
+pub use windows::{Remembered, Windows};
 
 /// Records to prefetch before the first of them is decided: enough to hide the memory latency, few enough
 /// that their cache lines are still cached.
 pub const CHUNK: usize = 256;
-
-/// A block made by [`Window::blocks`] spans at most the exact part divided by this number.
-const BLOCKS_PER_WINDOW: i64 = 32;
 
 /// Limits of a window. The one that is reached first applies.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -187,58 +202,6 @@ impl Window {
     #[must_use]
     pub fn pending(&self) -> &[(Offset, Identity)] {
         &self.pending
-    }
-
-    /// The open transaction's owners as blocks that together cover `covered`, in ascending offset order. Each has at
-    /// most `most` identities and spans at most 1/32 of the exact part, unless it has a single owner.
-    #[must_use]
-    pub fn blocks(
-        &mut self,
-        hash: HashKind,
-        window: WindowId,
-        covered: Range<Offset>,
-        most: usize,
-    ) -> Vec<Block> {
-        let longest = self.exact_ms / BLOCKS_PER_WINDOW;
-        let opened = self.time.opened_ms();
-        let empty = |first: Offset, ms: i64| Block {
-            hash,
-            window,
-            first,
-            next: covered.end,
-            time_first_ms: ms,
-            time_last_ms: ms,
-            entries: Vec::new(),
-        };
-        let mut blocks = Vec::new();
-        self.cuts.clear();
-        let mut open = empty(covered.start, opened);
-        for (seen, (owner, arrived)) in self.pending.iter().zip(&self.arrived_ms).enumerate() {
-            let full = open.entries.len() >= most.max(1) || arrived - open.time_first_ms > longest;
-            if full && owner.0 > open.first {
-                open.next = owner.0;
-                self.cuts.push((seen, open.time_first_ms));
-                blocks.push(std::mem::replace(&mut open, empty(owner.0, *arrived)));
-            }
-            open.time_last_ms = *arrived;
-            open.entries.push(*owner);
-        }
-        self.cuts.push((self.pending.len(), open.time_first_ms));
-        let now = self.time.ms();
-        match open.entries.last() {
-            // The last records have no new identity but advanced stream time. They get their own block, so that the span
-            // of the block with owners, and so the age of these owners, stays accurate.
-            Some((last, _)) if now - open.time_first_ms > longest && last + 1 < covered.end => {
-                open.next = last + 1;
-                let rest = empty(open.next, now);
-                blocks.extend([open, rest]);
-            }
-            _ => {
-                open.time_last_ms = now;
-                blocks.push(open);
-            }
-        }
-        blocks
     }
 
     /// Commits the transaction up to `next`: pending owners become committed, claims below `next` are removed, and

@@ -3,12 +3,11 @@
 //! All share the partition's stream time and its committed offset, and are committed and aborted together. Each has its
 //! own owners, its own expiry and its own limits.
 
-use super::block::{Block, BlockError, BlockView};
 use super::bloom::{Bloom, Layout};
-use super::identity::{HashKind, Identity};
-use super::kind::KindId;
-use super::window::{Lost, Window};
-use super::{Offset, PartitionId};
+use super::{Lost, Window};
+use crate::dedupe::coordinates::{Offset, PartitionId};
+use crate::dedupe::format::{Block, BlockError, BlockView};
+use crate::dedupe::identity::{HashKind, Identity, KindId};
 
 /// The windows of one partition, indexed by the position of the kind in the configuration.
 #[derive(Debug)]

@@ -5,9 +5,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::id_source::IdSource;
-use super::identity::Fields;
-use super::{Fingerprint, PartitionId};
+use super::{Fields, Fingerprint, IdSource};
+use crate::dedupe::coordinates::PartitionId;
 
 /// Low bits of a window id, for the partition. The remaining 15 bits are the kind.
 const PARTITION_BITS: u32 = 17;

@@ -78,7 +78,7 @@ impl From<Fingerprint> for String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dedupe::{Hasher, IdentityRule, KindRule};
+    use crate::dedupe::identity::{Hasher, IdentityRule, KindRule};
 
     const SIP: Hasher = Hasher::SipHash { key: *b"0123456789abcdef" };
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
-use super::identity::Fields;
+use super::Fields;
 use super::json::{Pointer, PointerError};
 
 /// Where a record contains its id, or a part of it.

@@ -6,7 +6,8 @@ use std::hash::{BuildHasherDefault, Hash, Hasher};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::index::SEED;
-use super::{Identity, Offset};
+use crate::dedupe::coordinates::Offset;
+use crate::dedupe::identity::Identity;
 
 /// A map by whole identity, so that a collision of fingerprints overwrites nothing.
 ///

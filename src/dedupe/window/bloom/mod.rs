@@ -33,8 +33,8 @@ mod slices;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use super::Identity;
 use super::index::Look;
+use crate::dedupe::identity::Identity;
 pub use copies::FilterCopy;
 use filter::{Age, Filter};
 use grid::{Grid, Mask};

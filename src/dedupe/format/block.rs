@@ -22,7 +22,8 @@
 
 mod deltas;
 
-use super::{HashKind, Identity, Offset, WindowId};
+use crate::dedupe::coordinates::Offset;
+use crate::dedupe::identity::{HashKind, Identity, WindowId};
 pub use deltas::BlockParts;
 use deltas::{Deltas, push_varint, rank_of};
 

@@ -8,7 +8,8 @@
 //! and the CRC32C of all preceding bytes (4).
 
 use super::block::{BlockError, hash_code, hash_of, take};
-use super::{HashKind, Identity, Offset, PartitionId};
+use crate::dedupe::coordinates::{Offset, PartitionId};
+use crate::dedupe::identity::{HashKind, Identity};
 
 const MAGIC: [u8; 4] = *b"DDF1";
 const HEADER_BYTES: usize = 4 + 1 + 8 + 4 + 8 + 8 + 4;

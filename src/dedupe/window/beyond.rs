@@ -11,7 +11,8 @@ use std::collections::{HashSet, VecDeque};
 
 use super::bloom::{Bloom, BloomLimits, Layout};
 use super::index::Look;
-use super::{Identity, Offset};
+use crate::dedupe::coordinates::Offset;
+use crate::dedupe::identity::Identity;
 
 /// One partition's filters.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! One table of the index: buckets of one cache line with eight slots each.
 
-use super::Offset;
 use super::prefetch::prefetch;
+use crate::dedupe::coordinates::Offset;
 
 pub(super) mod evicting;
 

@@ -18,7 +18,8 @@ use xxhash_rust::xxh3::xxh3_128_with_seed;
 use super::growth::{SMALLEST, next_capacity};
 use super::overflow::Overflow;
 use super::table::{Position, Table};
-use super::{Identity, Offset};
+use crate::dedupe::coordinates::Offset;
+use crate::dedupe::identity::Identity;
 
 mod evicting;
 

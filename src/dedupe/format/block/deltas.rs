@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::{BlockError, CRC_BYTES, HEADER_BYTES};
-use crate::dedupe::Offset;
+use crate::dedupe::coordinates::Offset;
 
 /// Positions of the parts of an encoded block, for reading one identity from a block on disk.
 #[derive(Debug, Clone, PartialEq, Eq)]

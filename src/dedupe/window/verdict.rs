@@ -1,6 +1,6 @@
 //! The verdict: the decision about a record.
 
-use super::Offset;
+use crate::dedupe::coordinates::Offset;
 
 /// The decision about a record, by its identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

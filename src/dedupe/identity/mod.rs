@@ -1,4 +1,4 @@
-//! Derives the 16-byte identity of a record from its id.
+//! Where the id of a record is, and how it becomes the 16 bytes of its identity; kinds of records.
 //!
 //! UUID text becomes its own 16 bytes; any other id is hashed to 128 bits. Raw bytes are hashed even if they are 16
 //! bytes long. Each kind of input is hashed in its own domain, and the parts of a composite id are prefixed with their
@@ -10,9 +10,16 @@ use std::hash::Hasher as _;
 use siphasher::sip128::{Hasher128, SipHasher24};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
-use super::Fingerprint;
-use super::id_source::IdSource;
-use super::uuid::uuid;
+mod fingerprint;
+mod id_source;
+mod json;
+mod kind;
+mod uuid;
+
+pub use fingerprint::{Fingerprint, NoFingerprint};
+pub use id_source::{IdSource, IdSourceError};
+pub use kind::{KindId, KindRule, MOST_PARTITIONS, WindowId};
+use uuid::uuid;
 
 /// The hash for ids that are not UUIDs. It is written into every block header, because identities of different
 /// hashes must never be compared.

@@ -6,10 +6,10 @@
 //!   that they overwrote are restored. So an abort leaves no trace.
 
 use super::{Index, Look};
-use crate::dedupe::Offset;
-use crate::dedupe::growth::next_capacity;
-use crate::dedupe::table::Table;
-use crate::dedupe::table::evicting::Overwritten;
+use crate::dedupe::coordinates::Offset;
+use crate::dedupe::window::growth::next_capacity;
+use crate::dedupe::window::table::Table;
+use crate::dedupe::window::table::evicting::Overwritten;
 
 /// Owners overwritten since the last [`Index::settle`], in order.
 #[derive(Debug, Default)]

@@ -1,7 +1,7 @@
 //! A fixed table: when both buckets are full, the oldest owner is overwritten.
 
 use super::{Bucket, PLACE_MASK, Position, SLOTS, Table};
-use crate::dedupe::Offset;
+use crate::dedupe::coordinates::Offset;
 
 /// An owner that an insert overwrote, with everything needed to restore it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

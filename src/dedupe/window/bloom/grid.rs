@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use super::filter::{Age, Filter};
-use crate::dedupe::prefetch::prefetch;
-use crate::dedupe::table::Position;
+use crate::dedupe::window::prefetch::prefetch;
+use crate::dedupe::window::table::Position;
 
 /// A block: 512 bits, one cache line.
 type Block = [u64; WORDS];

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::Offset;
+use crate::dedupe::coordinates::Offset;
 
 /// Number of marks in a full window, for each of its two limits: expiry is accurate to 1/256 of the window.
 pub(super) const MARKS_PER_WINDOW: u64 = 256;
