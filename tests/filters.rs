@@ -3,7 +3,7 @@
 
 mod ledger;
 
-use dedupd::dedupe::{BlockView, Layout, Offset, Verdict, Window, WindowLimits};
+use dedupd::dedupe::{BlockView, FilterLayout, Offset, Verdict, Window, WindowLimits};
 
 use ledger::{Ledger, T, id};
 
@@ -90,7 +90,7 @@ fn an_aborted_id_is_in_no_filter() {
     assert_eq!(verdict_of(&window, &ledger, 9_999), Verdict::New);
 }
 
-fn restored(ledger: &Ledger, from: Offset, layout: Option<&Layout>) -> Window {
+fn restored(ledger: &Ledger, from: Offset, layout: Option<&FilterLayout>) -> Window {
     let mut window = Window::new(limits());
     if let Some(layout) = layout {
         window.follow_filters(layout);

@@ -9,12 +9,15 @@ pub mod identity;
 pub mod window;
 
 pub use coordinates::{Coordinates, Offset, PartitionId};
-pub use format::{Block, BlockError, BlockParts, BlockView, ForgetRecord};
+pub use format::{
+    Block, BlockError, BlockParts, BlockView, Checkpoint, Epoch, FilterLayout, ForgetRecord, Lost, StateKey,
+    Tail, WindowCheckpoint,
+};
 pub use identity::{
     Fields, Fingerprint, HashKind, Hasher, IdSource, IdSourceError, Identity, IdentityRule, KindId, KindRule,
     MOST_PARTITIONS, NoFingerprint, WindowId,
 };
 pub use window::{
-    Anchor, Bloom, BloomLimits, Bounds, Index, IndexBytes, Layout, Look, Lost, Owners, Remembered,
-    TimeSource, Verdict, Window, WindowLimits, Windows, bloom, index, resume,
+    Anchor, Bloom, BloomLimits, Bounds, Index, IndexBytes, Look, Owners, TimeSource, Verdict, Window,
+    WindowLimits, Windows, bloom, index, resume,
 };

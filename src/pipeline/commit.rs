@@ -6,7 +6,6 @@
 
 use std::time::Duration;
 
-use super::checkpoint::{Checkpoint, Tail};
 use super::error::WorkerError;
 use super::failpoint;
 use super::loading::cut_back;
@@ -16,7 +15,7 @@ use super::sizes::metadata_bytes;
 use super::time::ahead_of_wall_ms;
 use super::worker::{Core, World};
 use crate::clock::Clock;
-use crate::dedupe::{Block, PartitionId, WindowId, Windows};
+use crate::dedupe::{Block, Checkpoint, PartitionId, Tail, WindowId, Windows};
 use crate::ports::{Failure, Head, Position, Remedy, Sink, Source, Store, StoreError};
 
 /// Time limit of one blocking broker call.
@@ -44,8 +43,8 @@ impl<W: World> Core<W> {
         let mut previous = None;
         for (window, block) in &blocks {
             let partition = window.partition();
-            let origin = self.origin_of(*window, previous.replace(partition) != Some(partition));
-            self.sink.put_state(partition, &origin.render(), block)?;
+            let key = self.state_key_of(*window, previous.replace(partition) != Some(partition));
+            self.sink.put_state(partition, &key.render(), block)?;
             self.tally.block(block.len());
         }
         self.put_forgotten()?;
@@ -198,7 +197,7 @@ fn position(partition: &Partition, options: &Options, (most, time_ahead_ms): (us
         ahead_of_wall_ms: ahead_of_wall_ms(options.kinds.time(), (time_ahead_ms, partition.ahead_ms)),
         tail: open_tail.or(partition.tail),
         forgets: forgotten.map_or(partition.forgets, |forgotten| forgotten.number),
-        windows: partition.windows.as_ref().map(Windows::remembered).unwrap_or_default(),
+        windows: partition.windows.as_ref().map(Windows::checkpoints).unwrap_or_default(),
         began: partition.began.or(Some(options.began)),
         epoch: partition.epoch.filter(|epoch| epoch.covers(partition.next)),
         raw: options.raw_id.clone(),

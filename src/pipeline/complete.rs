@@ -7,13 +7,12 @@
 
 use std::time::Duration;
 
-use super::checkpoint::Tail;
 use super::error::{Fatal, WorkerError};
 use super::partition::{Phase, Restoring};
 use super::safeguard::Safeguard;
 use super::worker::{Core, World};
 use crate::clock::Clock;
-use crate::dedupe::{Offset, PartitionId, Windows};
+use crate::dedupe::{Offset, PartitionId, Tail, Windows};
 use crate::ports::{Bounds, Leftover, StateItem, StateLog};
 
 /// Number of consecutive early ends of one partition after which an operator has to act.

@@ -7,13 +7,14 @@
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use super::checkpoint::Checkpoint;
 use super::error::WorkerError;
 use super::partition::Phase;
 use super::safeguard::Safeguard;
 use super::worker::{Core, World};
 use crate::clock::Clock;
-use crate::dedupe::{BlockError, Identity, KindId, Offset, Owners, PartitionId, Window, WindowId, Windows};
+use crate::dedupe::{
+    BlockError, Checkpoint, Identity, KindId, Offset, Owners, PartitionId, Window, WindowId, Windows,
+};
 use crate::metrics::RestoreSource;
 use crate::ports::{Committed, Store, StoreError};
 

@@ -4,7 +4,6 @@
 //! processes a chunk of records, `commit` ends a transaction, `recovery` restores the state of a partition.
 
 mod batch;
-mod checkpoint;
 mod commit;
 mod complete;
 mod control;
@@ -39,7 +38,6 @@ mod torn;
 mod worker;
 
 pub use crate::config::Overflow;
-pub use checkpoint::{Checkpoint, Origin, Tail};
 pub use error::{Fatal, WorkerError};
 pub use kinds::{Kind, Kinds};
 pub use limits::Limits;

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use super::batch::Partitions;
-use super::checkpoint::Origin;
 use super::error::Fatal;
 use super::kinds::Kinds;
 use super::limits::Limits;
@@ -11,7 +10,7 @@ use super::loading::LoadSlice;
 use super::partition_limit::PartitionLimit;
 use super::safeguard::Safeguard;
 pub use crate::config::{Mode, OnGap, OnMissing, OnProbable, OnRejected, OnRewind, Start};
-use crate::dedupe::{Fingerprint, HashKind, IdentityRule, Offset};
+use crate::dedupe::{Fingerprint, HashKind, IdentityRule, Offset, StateKey};
 
 impl Mode {
     /// The warning shown to the operator while this mode is active.
@@ -96,13 +95,13 @@ impl Options {
     }
 
     /// The key of a state record written by this worker.
-    pub(super) fn origin(&self, clean_end: Option<Offset>) -> Origin {
-        Origin {
+    pub(super) fn state_key(&self, clean_end: Option<Offset>) -> StateKey {
+        StateKey {
             clean_end,
             rule: Some(self.rule.fingerprint()),
             raw: self.raw_id.clone(),
             writer: self.writer.clone(),
-            ..Origin::default()
+            ..StateKey::default()
         }
     }
 

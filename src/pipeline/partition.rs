@@ -3,12 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::checkpoint::{Checkpoint, Tail};
 use super::loading::Loading;
 use super::order::Order;
 use super::rejected::Rejection;
 use super::stalled::StallDetector;
-use crate::dedupe::{Block, ForgetRecord, HashKind, KindId, Offset, PartitionId, Windows};
+use crate::dedupe::{Block, Checkpoint, ForgetRecord, HashKind, KindId, Offset, PartitionId, Tail, Windows};
 use crate::ports::{Epoch, Head};
 
 /// The life cycle of a partition in a worker. Records are processed only in `Running`.

@@ -6,7 +6,6 @@
 
 use std::time::Duration;
 
-use super::checkpoint::Checkpoint;
 use super::error::WorkerError;
 use super::loading::{Next, cut_back};
 use super::local::{Plan, plan};
@@ -15,7 +14,7 @@ use super::partition::{Partition, Phase};
 use super::safeguard::Safeguard;
 use super::worker::{Core, World};
 use crate::clock::Clock;
-use crate::dedupe::{Offset, PartitionId};
+use crate::dedupe::{Checkpoint, Offset, PartitionId};
 use crate::ports::{Committed, Remedy, Sink, Source, StateLog, Store};
 
 /// Timeout of one request to the broker between two polls.

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::checkpoint::{Checkpoint, Origin, Tail};
 use super::complete::usable;
 use super::error::{Fatal, WorkerError};
 use super::evidence::{Decision, Evidence, Group, Shown, Tails, decide};
@@ -11,7 +10,7 @@ use super::failpoint;
 use super::markers::Touched;
 use super::worker::{Core, World};
 use crate::clock::Clock;
-use crate::dedupe::{Block, Offset, PartitionId};
+use crate::dedupe::{Block, Checkpoint, Offset, PartitionId, StateKey, Tail};
 use crate::metrics::Resolution;
 use crate::ports::{Bounds, Committed, Leftover, LogId, Position, Sink, Source, StateItem, StateLog, Store};
 
@@ -217,7 +216,7 @@ impl<W: World> Core<W> {
             ..Checkpoint::default()
         });
         let committed = known.answer.offset.unwrap_or(0);
-        let ours = |origin: &Origin| Origin { writer: self.options.writer.clone(), ..origin.clone() };
+        let ours = |key: &StateKey| StateKey { writer: self.options.writer.clone(), ..key.clone() };
         let before = Checkpoint {
             writer: self.options.writer.clone(),
             raw: self.options.raw_id.clone(),
@@ -271,8 +270,8 @@ impl<W: World> Core<W> {
             };
             let encoded = block.encode();
             tail = Some(Tail { crc: Block::checksum(&encoded), next: to, from: Some(known.state.high) });
-            let origin = Origin { clean_end: None, ..self.origin_of(window, false) };
-            records.push((origin.render(), encoded));
+            let key = StateKey { clean_end: None, ..self.state_key_of(window, false) };
+            records.push((key.render(), encoded));
         }
         (records, tail)
     }

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::checkpoint::{Checkpoint, Origin, Tail};
 use super::complete::{is_behind_the_log, usable};
 use super::error::{Fatal, WorkerError};
 use super::failpoint;
@@ -13,7 +12,8 @@ use super::partition::{Partition, Phase, Restoring};
 use super::worker::{Core, World};
 use crate::clock::Clock;
 use crate::dedupe::{
-    Block, BlockView, ForgetRecord, KindId, Look, Offset, Owners, PartitionId, Window, Windows,
+    Block, BlockView, Checkpoint, ForgetRecord, KindId, Look, Offset, Owners, PartitionId, StateKey, Tail,
+    Window, Windows,
 };
 use crate::metrics::{OffsetReset, RestoreSource};
 use crate::ports::{Committed, Head, LogId, Source, StateItem, StateLog, Store};
@@ -95,10 +95,10 @@ impl<W: World> Core<W> {
     pub(super) fn restored(&mut self, source: &W::Source, item: StateItem) -> Result<(), WorkerError> {
         let (id, result) = match item {
             StateItem::Block { partition, offset, key, block } => {
-                let origin = Origin::parse(&key).unwrap_or_default();
-                let same = self.options.same_raw(origin.raw.as_deref(), self.options.raw_id.as_deref());
+                let key = StateKey::parse(&key).unwrap_or_default();
+                let same = self.options.same_raw(key.raw.as_deref(), self.options.raw_id.as_deref());
                 let same = same.map_err(WorkerError::from);
-                (partition, same.and_then(|()| self.restore_block((partition, offset), origin, &block)))
+                (partition, same.and_then(|()| self.restore_block((partition, offset), key, &block)))
             }
             StateItem::End { partition, next } => (partition, self.end_restore(source, partition, next)),
             StateItem::Gone { partition } => (partition, self.restart_restore(partition)),
@@ -138,18 +138,18 @@ impl<W: World> Core<W> {
     fn restore_block(
         &mut self,
         (id, offset): (PartitionId, Offset),
-        origin: Origin,
+        key: StateKey,
         bytes: &[u8],
     ) -> Result<(), WorkerError> {
         let topic = self.options.state.clone();
         let place = || format!("topic {topic} partition {id} offset {offset}");
         if ForgetRecord::is_here(bytes) {
             let forgotten = ForgetRecord::decode(bytes).map_err(|e| WorkerError::block(&place(), &e))?;
-            let foreign = self.is_foreign((id, &place()), &origin, (forgotten.hash, id.into()))?;
+            let foreign = self.is_foreign((id, &place()), &key, (forgotten.hash, id.into()))?;
             return self.restore_forgotten(id, offset, (&forgotten, foreign));
         }
         let view = BlockView::verified(bytes).map_err(|e| WorkerError::block(&place(), &e))?;
-        let foreign = self.is_foreign((id, &place()), &origin, (view.header.hash, view.header.window))?;
+        let foreign = self.is_foreign((id, &place()), &key, (view.header.hash, view.header.window))?;
         let block = Block::decode(bytes).map_err(|e| WorkerError::block(&place(), &e))?;
         let now = self.clock.elapsed();
         let Some(partition) = self.partitions.get_mut(id) else { return Ok(()) };
@@ -176,7 +176,7 @@ impl<W: World> Core<W> {
             cut_back(&mut self.store, &self.options.kinds.windows_of(id), block.next)?;
         }
         if !windows.restore(&view).map_err(|e| WorkerError::block("the state topic", &e))? {
-            *restoring.left_out.entry(origin.kind.unwrap_or_default()).or_default() +=
+            *restoring.left_out.entry(key.kind.unwrap_or_default()).or_default() +=
                 block.entries.len() as u64;
             return Ok(());
         }

@@ -8,12 +8,11 @@
 
 use std::collections::BTreeSet;
 
-use super::checkpoint::{Checkpoint, Origin};
 use super::error::{Fatal, WorkerError};
 use super::options::Options;
 use super::partition::Phase;
 use super::worker::{Core, World};
-use crate::dedupe::{Fingerprint, HashKind, KindId, PartitionId, WindowId, Windows};
+use crate::dedupe::{Checkpoint, Fingerprint, HashKind, KindId, PartitionId, StateKey, WindowId, Windows};
 use crate::ports::{Sink, Store};
 
 impl Options {
@@ -88,18 +87,18 @@ impl<W: World> Core<W> {
     pub(super) fn is_foreign(
         &mut self,
         (id, place): (PartitionId, &str),
-        origin: &Origin,
+        key: &StateKey,
         (hash, window): (HashKind, WindowId),
     ) -> Result<bool, WorkerError> {
         let kind = window.kind();
         let ours = self.options.rule_of(kind);
-        let other_rule = origin.rule.zip(ours).is_some_and(|(theirs, ours)| theirs != ours);
+        let other_rule = key.rule.zip(ours).is_some_and(|(theirs, ours)| theirs != ours);
         let Some(Phase::Restoring(restoring)) = self.partitions.get(id).map(|p| &p.phase) else {
             return Ok(false);
         };
         let is_emptied = restoring.emptied.contains(&kind);
         if !other_rule && hash == self.options.hash {
-            origin.reset_kinds.iter().try_for_each(|kind| self.discard_read(id, *kind))?;
+            key.reset_kinds.iter().try_for_each(|kind| self.discard_read(id, *kind))?;
             return Ok(is_emptied);
         }
         let named =
@@ -107,7 +106,7 @@ impl<W: World> Core<W> {
         let settled =
             is_emptied || named.is_some() && named == ours.or(self.options.rule_of(KindId::UNNAMED));
         if !settled {
-            self.options.check_accepted(place, kind, origin.rule)?;
+            self.options.check_accepted(place, kind, key.rule)?;
         }
         // The rule of the unnamed kind is part of the rule of every kind.
         let affected = if kind == KindId::UNNAMED {
@@ -161,15 +160,15 @@ impl<W: World> Core<W> {
 
     /// The key of a block in the state topic. The first block of a partition in a transaction names the kinds whose windows are
     /// reset with it.
-    pub(super) fn origin_of(&self, window: WindowId, is_first: bool) -> Origin {
+    pub(super) fn state_key_of(&self, window: WindowId, is_first: bool) -> StateKey {
         let (kind, id) = (window.kind(), window.partition());
         let reset_kinds =
             self.partitions.get(id).filter(|_| is_first).map(|p| p.reset_kinds.iter().copied().collect());
-        Origin {
+        StateKey {
             kind: self.options.kinds.name_of(kind).map(str::to_owned),
             rule: self.options.rule_of(kind),
             reset_kinds: reset_kinds.unwrap_or_default(),
-            ..self.options.origin(self.sink.clean_end(id))
+            ..self.options.state_key(self.sink.clean_end(id))
         }
     }
 }

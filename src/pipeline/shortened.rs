@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::checkpoint::Checkpoint;
 use super::error::WorkerError;
 use super::kinds::Kind;
 use super::limits::{Enforced, Limit, Limits};
@@ -12,7 +11,7 @@ use super::partition::Partition;
 use super::worker::{Core, World};
 use crate::clock::Clock;
 use crate::config::{Overflow, duration_text};
-use crate::dedupe::{KindId, PartitionId, Window, Windows};
+use crate::dedupe::{Checkpoint, KindId, PartitionId, Window, Windows};
 use crate::metrics::WindowStatus;
 use crate::ports::{Source, Store};
 

@@ -20,13 +20,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::checkpoint::{Checkpoint, Origin};
 use super::error::WorkerError;
 use super::partition::LeftOpen;
 use super::safeguard::Safeguard;
 use super::worker::{Core, World};
 use crate::clock::Clock;
-use crate::dedupe::{Offset, PartitionId};
+use crate::dedupe::{Checkpoint, Offset, PartitionId, StateKey};
 use crate::metrics::Resolution;
 use crate::ports::{Bounds, Failure, Leftover, LogId, Position, Remedy, Sink, Source, StateItem, StateLog};
 
@@ -297,7 +296,7 @@ fn open_of((id, clean, state): &Ends) -> impl Iterator<Item = (LogId, Offset)> +
 
 fn writer_of(item: &StateItem) -> Option<String> {
     match item {
-        StateItem::Block { key, .. } => Some(Origin::parse(key)?.writer),
+        StateItem::Block { key, .. } => Some(StateKey::parse(key)?.writer),
         StateItem::End { .. } | StateItem::Gone { .. } => None,
     }
 }

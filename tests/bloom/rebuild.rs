@@ -1,6 +1,6 @@
 //! The same inserts produce the same filters: a rebuilt window returns the same answers as the original one.
 
-use dedupd::dedupe::{Bloom, Layout};
+use dedupd::dedupe::{Bloom, FilterLayout};
 use proptest::prelude::*;
 
 use super::{HOUR, START, absent, look, numbered, week};
@@ -87,7 +87,7 @@ proptest! {
         let first = times.iter().position(|time| *time >= oldest).unwrap();
         for first in [first, first / 2] {
             let mut rebuilt = Bloom::new(limits);
-            rebuilt.follow(&Layout::parse(&text).unwrap());
+            rebuilt.follow(&FilterLayout::parse(&text).unwrap());
             fill(&mut rebuilt, &times, first..crashed);
             let mut original = Bloom::new(limits);
             fill(&mut original, &times, 0..crashed);

@@ -2,16 +2,17 @@
 //!
 //! Invariants:
 //! - Only committed owners are in the filters, each inserted with the first stream time of its block. A block
-//!   read again gives the same time, so filters rebuilt to the same [`Layout`] are identical, bit for bit.
+//!   read again gives the same time, so filters rebuilt to the same [`FilterLayout`] are identical, bit for bit.
 //! - The blocks from [`Beyond::first_needed`] on are sufficient to rebuild the filters.
 //! - Bits cannot be removed. When owners that are in the filters are undone, the filters are *stale*: they could
 //!   report an unseen record as seen, and must be rebuilt before the next record.
 
 use std::collections::{HashSet, VecDeque};
 
-use super::bloom::{Bloom, BloomLimits, Layout};
+use super::bloom::{Bloom, BloomLimits};
 use super::index::Look;
 use crate::dedupe::coordinates::Offset;
+use crate::dedupe::format::FilterLayout;
 use crate::dedupe::identity::Identity;
 
 /// One partition's filters.
@@ -50,7 +51,7 @@ impl Beyond {
     }
 
     /// Gives filters that are still empty the sizes and places of a previous layout.
-    pub fn follow(&mut self, layout: &Layout) {
+    pub fn follow(&mut self, layout: &FilterLayout) {
         self.bloom.follow(layout);
     }
 

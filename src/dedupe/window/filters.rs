@@ -3,9 +3,9 @@
 use super::Window;
 use super::beyond::Beyond;
 use super::blocks::BLOCKS_PER_WINDOW;
-use super::bloom::{Bloom, Layout};
+use super::bloom::Bloom;
 use crate::dedupe::coordinates::Offset;
-use crate::dedupe::format::{BlockError, BlockView};
+use crate::dedupe::format::{BlockError, BlockView, FilterLayout};
 
 impl Window {
     /// Stream time from which on every owner is in the exact part. A block spans up to 1/32 of the exact part, and
@@ -44,7 +44,7 @@ impl Window {
     }
 
     /// Gives the filters of an empty window the sizes and places of a previous layout, before they are refilled.
-    pub fn follow_filters(&mut self, layout: &Layout) {
+    pub fn follow_filters(&mut self, layout: &FilterLayout) {
         if let Some(beyond) = self.beyond.as_mut() {
             beyond.follow(layout);
         }

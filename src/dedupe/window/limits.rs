@@ -5,6 +5,7 @@ use super::beyond::Beyond;
 use super::index::Index;
 use super::marks::MARKS_PER_WINDOW;
 use super::{Window, WindowLimits};
+use crate::dedupe::format::Lost;
 
 /// Limits of a window besides age. They may change at any time; the next commit applies them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,16 +22,6 @@ pub struct Bounds {
 impl Bounds {
     /// No limits besides age.
     pub const NONE: Self = Self { max_ids: u64::MAX, max_stored: u64::MAX, filter_bytes: u64::MAX };
-}
-
-/// Latest stream time, in epoch milliseconds, of the owners that limits dropped before they expired;
-/// `None` when there are none, or when all of them would have expired by now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Lost {
-    /// In the exact part.
-    pub exact_ms: Option<i64>,
-    /// In the filters beyond it.
-    pub beyond_ms: Option<i64>,
 }
 
 impl Window {

@@ -48,15 +48,15 @@ mod windows;
 
 pub use arrival::{Anchor, resume};
 use beyond::Beyond;
-pub use bloom::{Bloom, BloomLimits, Layout};
+pub use bloom::{Bloom, BloomLimits};
 pub use growth::IndexBytes;
 pub use index::{Index, Look};
-pub use limits::{Bounds, Lost};
+pub use limits::Bounds;
 use marks::Marks;
 use stream_time::StreamTime;
 pub use stream_time::TimeSource;
 pub use verdict::Verdict;
-pub use windows::{Remembered, Windows};
+pub use windows::Windows;
 
 /// Records to prefetch before the first of them is decided: enough to hide the memory latency, few enough
 /// that their cache lines are still cached.

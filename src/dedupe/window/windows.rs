@@ -3,10 +3,10 @@
 //! All share the partition's stream time and its committed offset, and are committed and aborted together. Each has its
 //! own owners, its own expiry and its own limits.
 
-use super::bloom::{Bloom, Layout};
-use super::{Lost, Window};
+use super::Window;
+use super::bloom::Bloom;
 use crate::dedupe::coordinates::{Offset, PartitionId};
-use crate::dedupe::format::{Block, BlockError, BlockView};
+use crate::dedupe::format::{Block, BlockError, BlockView, WindowCheckpoint};
 use crate::dedupe::identity::{HashKind, Identity, KindId};
 
 /// The windows of one partition, indexed by the position of the kind in the configuration.
@@ -18,19 +18,6 @@ struct KindWindow {
     kind: KindId,
     /// `None` for a kind that is not deduplicated.
     window: Option<Window>,
-}
-
-/// State of a window that a restart must take over from the checkpoint, because blocks do not contain it.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Remembered {
-    /// The kind of the window.
-    pub kind: KindId,
-    /// What limits dropped before it expired.
-    pub lost: Lost,
-    /// The layout of its filters.
-    pub filters: Option<Layout>,
-    /// Ids from before this stream time may be missing, for a reason other than limits.
-    pub incomplete_ms: Option<i64>,
 }
 
 impl Windows {
@@ -160,29 +147,29 @@ impl Windows {
 
     /// The state that a restart must take over, for each window that has any.
     #[must_use]
-    pub fn remembered(&self) -> Vec<Remembered> {
-        let all = self.iter().map(|(kind, window)| Remembered {
+    pub fn checkpoints(&self) -> Vec<WindowCheckpoint> {
+        let all = self.iter().map(|(kind, window)| WindowCheckpoint {
             kind,
             lost: window.lost(),
             filters: window.bloom().and_then(Bloom::layout),
             incomplete_ms: window.incomplete_before_ms(),
         });
-        all.filter(|it| *it != Remembered { kind: it.kind, ..Remembered::default() }).collect()
+        all.filter(|it| *it != WindowCheckpoint { kind: it.kind, ..WindowCheckpoint::default() }).collect()
     }
 
     /// Gives the filters of empty windows their previous layout, before the windows are restored.
-    pub fn follow(&mut self, remembered: &[Remembered]) {
+    pub fn follow(&mut self, checkpoints: &[WindowCheckpoint]) {
         for (kind, window) in self.iter_mut() {
-            if let Some(layout) = of(kind, remembered).and_then(|it| it.filters.as_ref()) {
+            if let Some(layout) = of(kind, checkpoints).and_then(|it| it.filters.as_ref()) {
                 window.follow_filters(layout);
             }
         }
     }
 
     /// Takes over what was dropped or missing before a restart.
-    pub fn inherit(&mut self, remembered: &[Remembered]) {
+    pub fn inherit(&mut self, checkpoints: &[WindowCheckpoint]) {
         for (kind, window) in self.iter_mut() {
-            let previous = of(kind, remembered);
+            let previous = of(kind, checkpoints);
             window.inherit(previous.map(|it| it.lost).unwrap_or_default());
             if let Some(ms) = previous.and_then(|it| it.incomplete_ms) {
                 window.note_incomplete_before(ms);
@@ -220,6 +207,6 @@ impl Windows {
     }
 }
 
-fn of(kind: KindId, remembered: &[Remembered]) -> Option<&Remembered> {
-    remembered.iter().find(|it| it.kind == kind)
+fn of(kind: KindId, checkpoints: &[WindowCheckpoint]) -> Option<&WindowCheckpoint> {
+    checkpoints.iter().find(|it| it.kind == kind)
 }

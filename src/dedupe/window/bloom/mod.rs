@@ -8,7 +8,7 @@
 //! - A bit has no owner and cannot be removed. So only committed owners may be inserted. If committed owners are
 //!   undone nevertheless, the filters must be rebuilt.
 //! - The same inserts in the same order give the same bits, however often [`Bloom::expire`] is called
-//!   in between. With the [`Layout`] of the filters at any later time, the inserts of the slices that
+//!   in between. With the [`FilterLayout`](crate::dedupe::FilterLayout) of the filters at any later time, the inserts of the slices that
 //!   were live then are sufficient.
 //!
 //! Stream time is divided into slices of `bloom / slices`. A slice is live until its end is
@@ -38,7 +38,6 @@ use crate::dedupe::identity::Identity;
 pub use copies::FilterCopy;
 use filter::{Age, Filter};
 use grid::{Grid, Mask};
-pub use layout::Layout;
 pub use limits::BloomLimits;
 use limits::ms;
 pub use shape::Shape;

@@ -1,8 +1,9 @@
-//! The metadata of a committed offset and the key of a block: text that any Kafka tool can display.
+//! The metadata of a committed offset: text that any Kafka tool can display.
 
-use super::sizes::CHECKPOINT_BYTES;
-use crate::dedupe::{Fingerprint, KindId, Layout, Lost, Offset, Remembered};
-use crate::ports::Epoch;
+use super::window_checkpoint::{WindowCheckpoint, parse_lost, render_windows};
+use super::{Epoch, FilterLayout};
+use crate::dedupe::coordinates::Offset;
+use crate::dedupe::identity::{Fingerprint, KindId};
 
 /// The metadata of a committed offset: `v1;s=…;t=…;b=…@…@…;f=…;l=…;c=…;w=…;k=…;l=…;c=…;w=…;o=…;i=…;i=…:…;p=…;e=…@…;r=…;d=…;tx=…`.
 ///
@@ -23,7 +24,7 @@ pub struct Checkpoint {
     /// Number of the partition's last forget record: how many times ids were forgotten.
     pub forgets: u64,
     /// What each window has lost and how its filters are laid out, before the owners of this commit.
-    pub windows: Vec<Remembered>,
+    pub windows: Vec<WindowCheckpoint>,
     /// How many partitions the raw topic had when the group began; partitions with higher numbers were added later.
     pub began: Option<u32>,
     /// The leader epoch of the last record before the offset, with that offset again: other programs may move the offset.
@@ -56,10 +57,15 @@ impl Tail {
 }
 
 impl Checkpoint {
+    /// Most bytes of a checkpoint by default. The broker's default limit is 4,096.
+    pub const MOST_BYTES: usize = 1_024;
+    /// Most bytes of a checkpoint without the writer's name and the details of the windows.
+    pub const MOST_BYTES_OF_CORE: usize = 448;
+
     /// The text form for a commit of one partition.
     #[must_use]
     pub fn render(&self) -> String {
-        self.render_within(CHECKPOINT_BYTES)
+        self.render_within(Self::MOST_BYTES)
     }
 
     /// The text form in at most `most` bytes. Details of the windows are left out where they do not fit: first the layouts of
@@ -116,7 +122,7 @@ impl Checkpoint {
                     let ms = value.parse().ok()?;
                     checkpoint.update_window(kind, |it| it.incomplete_ms = Some(ms));
                 }
-                ("w", value) => checkpoint.update_window(kind, |it| it.filters = Layout::parse(value)),
+                ("w", value) => checkpoint.update_window(kind, |it| it.filters = FilterLayout::parse(value)),
                 ("p", value) => checkpoint.began = Some(value.parse().ok()?),
                 ("e", value) => checkpoint.epoch = Some(parse_epoch(value)?),
                 ("r", value) => checkpoint.raw = Some(value.to_owned()),
@@ -130,55 +136,20 @@ impl Checkpoint {
     }
 
     /// The identity rule of a kind's window, if the checkpoint names it.
-    pub(super) fn rule_of(&self, kind: KindId) -> Option<Fingerprint> {
+    #[must_use]
+    pub fn rule_of(&self, kind: KindId) -> Option<Fingerprint> {
         self.rules.iter().find(|(of, _)| *of == kind).map(|(_, rule)| *rule)
     }
 
     /// Updates the entry of a kind's window, and adds it if it is missing.
-    fn update_window(&mut self, kind: KindId, update: impl FnOnce(&mut Remembered)) {
+    fn update_window(&mut self, kind: KindId, update: impl FnOnce(&mut WindowCheckpoint)) {
         if let Some(known) = self.windows.iter_mut().find(|it| it.kind == kind) {
             return update(known);
         }
-        let mut new = Remembered { kind, ..Remembered::default() };
+        let mut new = WindowCheckpoint { kind, ..WindowCheckpoint::default() };
         update(&mut new);
         self.windows.push(new);
     }
-}
-
-/// The details of the windows, kind by kind, in at most `left` bytes. Losses take precedence over layouts, because a shorter
-/// window is reported to operators.
-fn render_windows(windows: &[Remembered], mut left: usize) -> String {
-    let mut fits = |text: String| {
-        let fits = text.len() <= left;
-        left -= if fits { text.len() } else { 0 };
-        if fits { text } else { String::new() }
-    };
-    let name = |it: &Remembered| match it.kind {
-        // The unnamed kind comes first, so it needs no number.
-        KindId::UNNAMED => String::new(),
-        kind => format!(";k={}", kind.number()),
-    };
-    let mut parts: Vec<String> = windows
-        .iter()
-        .map(render_lost)
-        .zip(windows)
-        .map(|(lost, it)| if lost.is_empty() { lost } else { fits(name(it) + &lost) })
-        .collect();
-    for (part, it) in parts.iter_mut().zip(windows) {
-        let Some(layout) = &it.filters else { continue };
-        let named = if part.is_empty() { name(it) } else { String::new() };
-        part.push_str(&fits(format!("{named};w={layout}")));
-    }
-    parts.concat()
-}
-
-fn render_lost(it: &Remembered) -> String {
-    let Lost { exact_ms, beyond_ms } = it.lost;
-    let incomplete = it.incomplete_ms.map(|ms| format!(";c={ms}")).unwrap_or_default();
-    if it.lost == Lost::default() {
-        return incomplete;
-    }
-    format!(";l={},{}{incomplete}", exact_ms.unwrap_or(0), beyond_ms.unwrap_or(0))
 }
 
 /// The rule of the unnamed kind needs no number.
@@ -199,12 +170,6 @@ fn parse_rule(value: &str) -> Option<(KindId, Fingerprint)> {
     Some((KindId::numbered(kind.parse().ok()?), rule.parse().ok()?))
 }
 
-fn parse_lost(value: &str) -> Option<Lost> {
-    let (exact, beyond) = value.split_once(',')?;
-    let ms = |text: &str| text.parse::<i64>().ok().map(|ms| (ms != 0).then_some(ms));
-    Some(Lost { exact_ms: ms(exact)?, beyond_ms: ms(beyond)? })
-}
-
 fn parse_epoch(value: &str) -> Option<Epoch> {
     let (number, next) = value.split_once('@')?;
     Some(Epoch { number: number.parse().ok()?, next: next.parse().ok()? })
@@ -221,66 +186,6 @@ fn parse_tail(value: &str) -> Option<Tail> {
     let next = parts.next()?.parse().ok()?;
     let from = parts.next().map(str::parse).transpose().ok()?;
     Some(Tail { crc, next, from })
-}
-
-/// The key of a record in the state topic: `v1;clean=…;kind=…;id=…;new=…;raw=…;tx=…`.
-///
-/// When a transaction hangs after a broker crash, the key shows its writer and the clean end offset of the transaction. When
-/// the raw topic is recreated, the broker deletes the group's offsets. Then only the key shows that the state belongs to the
-/// old topic.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Origin {
-    /// One past the last clean offset written in the same transaction; `None` when it wrote no clean record.
-    pub clean_end: Option<Offset>,
-    /// The name of the kind that the block belongs to; `None` for the unnamed kind.
-    pub kind: Option<String>,
-    /// The rule by which the identities in the record were made, if known.
-    pub rule: Option<Fingerprint>,
-    /// Kinds whose windows are reset with the transaction: the records before it were made by another rule.
-    pub reset_kinds: Vec<KindId>,
-    /// Topic id of the raw topic that the record belongs to, if known.
-    pub raw: Option<String>,
-    /// Transactional id of the writer.
-    pub writer: String,
-}
-
-impl Origin {
-    /// The text form.
-    #[must_use]
-    pub fn render(&self) -> String {
-        let clean = self.clean_end.map(|end| format!("clean={end};")).unwrap_or_default();
-        let kind = self.kind.as_ref().map(|kind| format!("kind={kind};")).unwrap_or_default();
-        let rule = self.rule.map(|rule| format!("id={rule};")).unwrap_or_default();
-        let mut reset_kinds = String::new();
-        self.reset_kinds
-            .iter()
-            .for_each(|kind| reset_kinds.extend(["new=", &kind.number().to_string(), ";"]));
-        let raw = self.raw.as_ref().map(|id| format!("raw={id};")).unwrap_or_default();
-        format!("v1;{clean}{kind}{rule}{reset_kinds}{raw}tx={}", self.writer)
-    }
-
-    /// Parses the text form; `None` when dedupd did not write it.
-    #[must_use]
-    pub fn parse(text: &str) -> Option<Self> {
-        let mut fields = text.strip_prefix("v1;")?;
-        let mut origin = Self::default();
-        // The writer comes last and may itself contain semicolons.
-        loop {
-            if let Some(writer) = fields.strip_prefix("tx=") {
-                return Some(Self { writer: writer.to_owned(), ..origin });
-            }
-            let (field, rest) = fields.split_once(';')?;
-            match field.split_once('=')? {
-                ("clean", end) => origin.clean_end = Some(end.parse().ok()?),
-                ("kind", name) => origin.kind = Some(name.to_owned()),
-                ("id", rule) => origin.rule = Some(rule.parse().ok()?),
-                ("new", kind) => origin.reset_kinds.push(KindId::numbered(kind.parse().ok()?)),
-                ("raw", id) => origin.raw = Some(id.to_owned()),
-                _ => {}
-            }
-            fields = rest;
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
 use super::*;
-use crate::pipeline::sizes::CHECKPOINT_CORE;
+use crate::dedupe::format::Lost;
 
 #[test]
 fn a_checkpoint_reads_back_as_written() {
@@ -14,16 +14,16 @@ fn a_checkpoint_reads_back_as_written() {
         ahead_of_wall_ms: -7,
         forgets: 3,
         windows: vec![
-            Remembered {
+            WindowCheckpoint {
                 kind: KindId::UNNAMED,
                 lost: Lost { exact_ms: None, beyond_ms: Some(7) },
-                filters: Layout::parse("604800000,86400000,20412|1,2|640.14.6.-|320.12.0+1.0"),
+                filters: FilterLayout::parse("604800000,86400000,20412|1,2|640.14.6.-|320.12.0+1.0"),
                 incomplete_ms: Some(9),
             },
-            Remembered {
+            WindowCheckpoint {
                 kind: KindId::named("payments"),
-                filters: Layout::parse("700,100,7||640.14.0"),
-                ..Remembered::default()
+                filters: FilterLayout::parse("700,100,7||640.14.0"),
+                ..WindowCheckpoint::default()
             },
         ],
         began: Some(4),
@@ -59,13 +59,13 @@ fn foreign_metadata_is_no_checkpoint_and_unknown_fields_are_skipped() {
 }
 
 /// A window with long details: `filters` is the number of filters in its layout.
-fn window(kind: u16, lost: Option<i64>, filters: usize) -> Remembered {
+fn window(kind: u16, lost: Option<i64>, filters: usize) -> WindowCheckpoint {
     let held = "18446744073709551615,".repeat(filters);
-    Remembered {
+    WindowCheckpoint {
         kind: KindId::numbered(kind),
         lost: Lost { exact_ms: lost, beyond_ms: lost },
         incomplete_ms: lost,
-        filters: Layout::parse(&format!("2,1,9|{held}7|640.14.6")).filter(|_| filters > 0),
+        filters: FilterLayout::parse(&format!("2,1,9|{held}7|640.14.6")).filter(|_| filters > 0),
     }
 }
 
@@ -90,7 +90,7 @@ fn core(writer: usize) -> Checkpoint {
 fn the_fields_that_are_always_included_have_a_bound() {
     // The bound leaves room for one more field of 20 bytes.
     let longest = core(400).render_within(0);
-    assert!(longest.len() + 20 <= CHECKPOINT_CORE + 400, "{}", longest.len());
+    assert!(longest.len() + 20 <= Checkpoint::MOST_BYTES_OF_CORE + 400, "{}", longest.len());
     assert_eq!(Checkpoint::parse(&longest), Some(core(400)));
 }
 
@@ -133,18 +133,4 @@ proptest::proptest! {
             proptest::prop_assert_eq!(Checkpoint::parse(&text).unwrap().windows, all);
         }
     }
-}
-
-#[test]
-fn an_origin_reads_back_as_written() {
-    for clean_end in [None, Some(0), Some(u64::MAX)] {
-        let origin = Origin { clean_end, writer: "a;b=c".into(), ..Origin::default() };
-        assert_eq!(Origin::parse(&origin.render()), Some(origin.clone()));
-        let (kind, raw) = (Some("payments".into()), Some("aXb+c/AAQ0Cw==".into()));
-        let (rule, reset_kinds) = ("00c0ffee".parse().ok(), vec![KindId::UNNAMED, KindId::named("payments")]);
-        let of_topic = Origin { kind, rule, reset_kinds, raw, ..origin };
-        assert_eq!(Origin::parse(&of_topic.render()), Some(of_topic));
-    }
-    assert_eq!(Origin::parse("v1;clean=;tx=a"), None);
-    assert_eq!(Origin::parse("else"), None);
 }

@@ -1,6 +1,6 @@
-//! Leader epochs: under which leader a part of a log was written, and what comparing them shows.
+//! Leader epochs: under which leader a part of a log was written.
 
-use crate::dedupe::Offset;
+use crate::dedupe::coordinates::Offset;
 
 /// The leader epoch of one record of a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,13 +20,4 @@ impl Epoch {
     pub fn covers(&self, offset: Offset) -> bool {
         self.next >= offset
     }
-}
-
-/// What the client found when the position of a partition was outside of its log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Truncation {
-    /// The log differs from the one that was read from this offset on.
-    At(Offset),
-    /// The leader epochs do not show where the log was truncated.
-    Unknown,
 }
