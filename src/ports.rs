@@ -4,18 +4,19 @@
 //! on librdkafka's embedded broker, and on a simulated broker and store in memory, driven by a seed. Every effect of
 //! a worker is a call of one of these methods, which is also where a test can inject a crash.
 
-mod epoch;
 mod failure;
 mod store;
+mod truncation;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+pub use crate::dedupe::Epoch;
 use crate::dedupe::identity::Fields;
 use crate::dedupe::{Coordinates, Offset, PartitionId};
-pub use epoch::{Epoch, Truncation};
 pub use failure::{Failure, RejectedRecords, Remedy};
 pub use store::{Head, Store, StoreError, Visit};
+pub use truncation::Truncation;
 
 /// A raw record, borrowed from the client while an iteration processes it.
 pub trait Record: Fields {

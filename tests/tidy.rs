@@ -131,13 +131,22 @@ mod violations {
         let named = |path: &str, text: &str| boundaries(path, text).len();
         assert_eq!(named("src/dedupe/window.rs", "use crate::store::Blocks;"), 1);
         assert_eq!(
-            named("src/dedupe/window.rs", "use crate::{dedupe::Block, store::{Blocks, open as o}, kafka};"),
+            named("src/dedupe/window.rs", "use crate::{dedupe::format, store::{Blocks, open as o}, kafka};"),
             3
         );
         assert_eq!(named("src/dedupe/window.rs", "fn f() { crate::store::open::<u8>() }"), 1);
         assert_eq!(named("src/dedupe/window.rs", "use super::super::store;"), 1);
-        assert_eq!(named("src/dedupe/mod.rs", "use super::store::Blocks;"), 1);
-        assert_eq!(named("src/dedupe/window.rs", "use super::index::Index; use crate::dedupe::Block;"), 0);
+        assert_eq!(named("src/dedupe/mod.rs", "use super::store::Blocks; pub use window::Window;"), 1);
+        assert_eq!(
+            named("src/dedupe/window/marks.rs", "use super::index::Index; use crate::dedupe::format;"),
+            0
+        );
+        assert_eq!(named("src/dedupe/window/marks.rs", "use crate::dedupe::Block;"), 1, "not by its part");
+        assert_eq!(named("src/dedupe/identity/mod.rs", "use crate::dedupe::format::Block;"), 1);
+        assert_eq!(
+            named("src/dedupe/identity/mod.rs", "use super::format; use super::coordinates::Offset;"),
+            1
+        );
         assert_eq!(named("src/main.rs", "use dedupd::pipeline::Worker; use dedupd::cli;"), 1);
         assert_eq!(named("src/tools/audit/mod.rs", "use crate::dedupe::{Coordinates, Block};"), 1);
         assert_eq!(named("src/tools/audit/mod.rs", "use crate::dedupe::{self, coordinates::Offset};"), 1);

@@ -4,7 +4,6 @@
 //! loop and the transaction, `partition` the life cycle of a partition, `torn` what a broker left without a transaction
 //! marker, `limits` the limits on the windows.
 
-mod checkpoint;
 mod error;
 pub mod failpoint;
 mod kinds;
@@ -18,7 +17,6 @@ mod torn;
 mod worker;
 
 pub use crate::config::Overflow;
-pub use checkpoint::{Checkpoint, Origin, Tail};
 pub use error::{Fatal, WorkerError};
 pub use kinds::{Kind, Kinds};
 pub use limits::Limits;

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 pub use crate::config::{Mode, OnGap, OnMissing, OnProbable, OnRejected, OnRewind, Start};
-use crate::dedupe::{Fingerprint, HashKind, IdentityRule, Offset};
-use crate::pipeline::checkpoint::{Checkpoint, Origin};
+use crate::dedupe::{Checkpoint, Fingerprint, HashKind, IdentityRule, Offset, StateKey};
 use crate::pipeline::error::Fatal;
 use crate::pipeline::kinds::Kinds;
 use crate::pipeline::limits::Limits;
@@ -96,13 +95,13 @@ impl Options {
     }
 
     /// The key of a state record written by this worker.
-    pub(crate) fn origin(&self, clean_end: Option<Offset>) -> Origin {
-        Origin {
+    pub(crate) fn state_key(&self, clean_end: Option<Offset>) -> StateKey {
+        StateKey {
             clean_end,
             rule: Some(self.rule.fingerprint()),
             raw: self.raw_id.clone(),
             writer: self.writer.clone(),
-            ..Origin::default()
+            ..StateKey::default()
         }
     }
 

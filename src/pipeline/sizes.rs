@@ -1,14 +1,12 @@
 //! Size limits of the broker for blocks, offset metadata and offset commits.
 
-use crate::dedupe::Block;
+use crate::dedupe::{Block, Checkpoint};
 
 /// Most identities of a block: about 540 KB, half of the default limit on the size of a record.
 const BLOCK_IDS: u64 = 30_000;
 /// Bytes of a state record beside its block: headers of batch and record, and a key of up to about 600 bytes.
 const BESIDE_BLOCK: u64 = 2_048;
 
-/// Most metadata of one committed offset, bytes. The broker's default limit is 4,096.
-pub(crate) const CHECKPOINT_BYTES: usize = 1_024;
 /// Most metadata of one commit, bytes, as long as no single checkpoint is longer than its share. All offsets of a
 /// transaction are one batch, which the broker limits to about 1 MiB.
 const COMMIT_BYTES: usize = 512 << 10;
@@ -17,8 +15,6 @@ const OFFSETS_BATCH: usize = 1_000_000;
 /// Bytes of a committed offset beside its metadata and the names of group and topic: lengths, offset, epoch, time,
 /// headers of request and record.
 const BESIDE_METADATA: usize = 80;
-/// Most bytes of a checkpoint without the writer's name and the optional fields.
-pub(crate) const CHECKPOINT_CORE: usize = 448;
 
 /// Most identities of a block in a state topic that accepts batches of `largest_batch` bytes. Every block with that
 /// many identities fits, regardless of its offsets.
@@ -34,13 +30,13 @@ pub fn block_ids(largest_batch: Option<u64>) -> usize {
 /// Most bytes of metadata for each of `partitions` that are committed together.
 #[must_use]
 pub fn metadata_bytes(partitions: usize) -> usize {
-    (COMMIT_BYTES / partitions.max(1)).min(CHECKPOINT_BYTES)
+    (COMMIT_BYTES / partitions.max(1)).min(Checkpoint::MOST_BYTES)
 }
 
 /// Most partitions of one transaction, so that their offsets and minimal checkpoints fit into one batch.
 #[must_use]
 pub fn most_partitions(group: &str, raw: &str, writer: &str) -> usize {
-    let one = CHECKPOINT_CORE + writer.len() + BESIDE_METADATA + group.len() + raw.len();
+    let one = Checkpoint::MOST_BYTES_OF_CORE + writer.len() + BESIDE_METADATA + group.len() + raw.len();
     (OFFSETS_BATCH / one).max(1)
 }
 
@@ -87,10 +83,10 @@ mod tests {
             let [group, raw, writer] = [group, raw, writer].map(|length| "x".repeat(length));
             let most = most_partitions(&group, &raw, &writer);
             for partitions in [1, 100, 512, 1_024, most].into_iter().filter(|count| *count <= most) {
-                let metadata = metadata_bytes(partitions).max(CHECKPOINT_CORE + writer.len());
+                let metadata = metadata_bytes(partitions).max(Checkpoint::MOST_BYTES_OF_CORE + writer.len());
                 let all = partitions * (metadata + BESIDE_METADATA + group.len() + raw.len());
                 assert!(all <= 1 << 20, "{partitions} partitions: {all} bytes");
-                assert!(metadata <= CHECKPOINT_BYTES);
+                assert!(metadata <= Checkpoint::MOST_BYTES);
             }
             assert!(most >= 1_000_000 / 1_426, "{most}");
         }

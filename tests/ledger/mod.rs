@@ -6,7 +6,8 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use dedupd::dedupe::{
-    Block, Bloom, BloomLimits, HashKind, Identity, Layout, Offset, Owners, TimeSource, Window, WindowLimits,
+    Block, Bloom, BloomLimits, FilterLayout, HashKind, Identity, Offset, Owners, TimeSource, Window,
+    WindowLimits,
 };
 
 /// The start of stream time, in epoch milliseconds.
@@ -34,7 +35,7 @@ pub struct Ledger {
     pub owners: BTreeMap<Offset, Identity>,
     pub blocks: Vec<Vec<u8>>,
     /// The filter layout in the checkpoint of the last commit.
-    pub layout: Option<Layout>,
+    pub layout: Option<FilterLayout>,
 }
 
 impl Ledger {

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use dedupd::clock::{monotonic, wall_ms};
-use dedupd::dedupe::{Block, Fields, HashKind, Identity};
+use dedupd::dedupe::{Block, Fields, HashKind, Identity, StateKey};
 use dedupd::kafka::Settings;
 use dedupd::metrics::PartitionState;
-use dedupd::pipeline::{Origin, PartitionLimit};
+use dedupd::pipeline::PartitionLimit;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 
 use crate::member::{Clean, LIMIT, Member, Pace, rule};
@@ -71,10 +71,10 @@ fn produce_state(mock: &Mock, blocks: u64) {
             entries,
         };
         let writer = "group.dead.0".to_owned();
-        let origin = Origin { clean_end: Some(next), writer, ..Origin::default() }.render();
+        let key = StateKey { clean_end: Some(next), writer, ..StateKey::default() }.render();
         let encoded = block.encode();
         producer
-            .send(BaseRecord::to(STATE).partition(SLOW).key(&origin).payload(&encoded))
+            .send(BaseRecord::to(STATE).partition(SLOW).key(&key).payload(&encoded))
             .expect("room in the queue");
     }
     producer.flush(LIMIT).expect("all blocks acknowledged");

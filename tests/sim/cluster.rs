@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
-use dedupd::dedupe::{Offset, PartitionId};
-use dedupd::pipeline::Checkpoint;
+use dedupd::dedupe::{Checkpoint, Offset, PartitionId};
 use dedupd::ports::{Failure, LogId, Position, Remedy};
 
 use crate::sim::chance::{Chance, Fault, failed};

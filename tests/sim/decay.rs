@@ -3,8 +3,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use dedupd::dedupe::{Block, Offset, TimeSource};
-use dedupd::pipeline::Origin;
+use dedupd::dedupe::{Block, Offset, StateKey, TimeSource};
 
 use crate::sim::chance::Fault;
 use crate::sim::cluster::{Cluster, Offsets};
@@ -69,7 +68,7 @@ impl Cluster {
         let settled = self.offsets[partition].settled.as_ref().map_or(0, |(offset, _)| *offset);
         let blocks = self.state[partition].committed(0).filter_map(|(at, record)| {
             let block = Block::decode(&record.block).ok()?;
-            Some((block.first, Origin::parse(&record.key)?.clean_end, at))
+            Some((block.first, StateKey::parse(&record.key)?.clean_end, at))
         });
         let blocks: Vec<_> = blocks.collect();
         let mut ends: Vec<Offset> = blocks.iter().filter_map(|(_, end, _)| *end).collect();

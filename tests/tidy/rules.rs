@@ -16,6 +16,11 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("control", &["dedupe", "clock"]),
     ("ports", &["dedupe"]),
     ("dedupe", &[]),
+    ("dedupe::coordinates", &[]),
+    ("dedupe::identity", &["dedupe::coordinates"]),
+    // A format is a value and its bytes. The windows produce and read such values, and no format depends on a window.
+    ("dedupe::format", &["dedupe::coordinates", "dedupe::identity"]),
+    ("dedupe::window", &["dedupe::coordinates", "dedupe::identity", "dedupe::format"]),
     ("store", &["dedupe", "ports", "clock"]),
     ("kafka", &["dedupe", "ports", "config", "clock"]),
     ("pipeline", &["dedupe", "ports", "clock", "metrics", "config", "control"]),
@@ -102,9 +107,9 @@ fn module_of(path: &str) -> Option<Vec<&str>> {
 }
 
 /// The modules that this one may use, and how many of its segments name the part that it belongs to: `tools::audit` for
-/// everything in `src/tools/audit`. The longest entry that matches counts.
+/// everything in `src/tools/audit`. The longest entry that matches counts. `dedupe` and `tools` consist of such parts.
 fn allowed(module: &[&str]) -> Option<(&'static [&'static str], usize)> {
-    let part = if module[0] == "tools" { module.len().min(2) } else { 1 };
+    let part = if ["dedupe", "tools"].contains(&module[0]) { module.len().min(2) } else { 1 };
     let segments = |name: &'static str| name.split("::").collect::<Vec<_>>();
     let matches = |name: &Vec<&str>| {
         name.len() >= part

@@ -6,9 +6,8 @@ use std::time::Duration;
 use super::{Enforced, Limit, Limits};
 use crate::clock::Clock;
 use crate::config::{Overflow, duration_text};
-use crate::dedupe::{KindId, PartitionId, Window, Windows};
+use crate::dedupe::{Checkpoint, KindId, PartitionId, Window, Windows};
 use crate::metrics::WindowStatus;
-use crate::pipeline::checkpoint::Checkpoint;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::kinds::Kind;
 use crate::pipeline::options::Options;
@@ -46,7 +45,7 @@ impl WindowLimiter {
     pub fn status(&self, window: &Window, options: &Options) -> WindowStatus {
         let limit = self.enforced.active_limit(window, &options.limits);
         WindowStatus {
-            asked_seconds: window.asked().as_secs_f64(),
+            asked_seconds: window.configured().as_secs_f64(),
             exact_seconds: window.exact_seconds(),
             certain_seconds: window.certain_seconds(),
             miss_rate: window.evicted_share(),
@@ -141,7 +140,7 @@ impl<W: World> Core<W> {
 
 /// The effect of a limit on a window, in one line.
 fn limit_text(limit: Limit, window: &Window, options: &Options) -> String {
-    let (configured, limit) = (duration_text(window.asked()), limit.setting(&options.limits));
+    let (configured, limit) = (duration_text(window.configured()), limit.setting(&options.limits));
     if window.evicted_share() > 0.0 {
         return format!(
             "{limit}: of the ids of the last {}, {:.2} % were overwritten (window.overflow = \"evict\"); none of the \
@@ -152,7 +151,7 @@ fn limit_text(limit: Limit, window: &Window, options: &Options) -> String {
         );
     }
     let (exact, all) = (window.exact_seconds(), window.effective_seconds());
-    if all >= window.asked().as_secs_f64() {
+    if all >= window.configured().as_secs_f64() {
         return format!(
             "{limit}: ids are stored exactly for {} instead of {}; filters cover the rest",
             seconds_text(exact),
@@ -166,7 +165,7 @@ fn limit_text(limit: Limit, window: &Window, options: &Options) -> String {
 /// The command that computes what the configured window requires, for this process at the observed rate.
 fn plan_command(options: &Options, window: &Window, (ids_a_second, partitions): (f64, u64)) -> String {
     let limits: &Limits = &options.limits;
-    let bloom = window.bloom().map(|_| format!(" --bloom {}", duration_text(window.asked())));
+    let bloom = window.bloom().map(|_| format!(" --bloom {}", duration_text(window.configured())));
     let memory = limits.max_memory.map(|bytes| format!(" --memory {bytes}"));
     let evicts = limits.when_full == Overflow::Evict;
     let evict = evicts.then(|| format!(" --overflow evict --max-ids {}", limits.max_ids));

@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use super::restoring::Restoring;
 use crate::clock::Clock;
-use crate::dedupe::{Offset, PartitionId, Windows};
-use crate::pipeline::checkpoint::Tail;
+use crate::dedupe::{Offset, PartitionId, Tail, Windows};
 use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::safeguard::Safeguard;
 use crate::pipeline::worker::{Core, World};

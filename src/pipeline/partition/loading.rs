@@ -11,9 +11,10 @@ use super::Phase;
 use super::restore::Base;
 use super::state::State;
 use crate::clock::Clock;
-use crate::dedupe::{BlockError, Identity, KindId, Offset, Owners, PartitionId, Window, WindowId};
+use crate::dedupe::{
+    BlockError, Checkpoint, Identity, KindId, Offset, Owners, PartitionId, Window, WindowId,
+};
 use crate::metrics::RestoreSource;
-use crate::pipeline::checkpoint::Checkpoint;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::safeguard::Safeguard;
 use crate::pipeline::worker::{Core, World};

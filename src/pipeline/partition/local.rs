@@ -1,7 +1,6 @@
 //! How much of a partition's local state is confirmed to be committed.
 
-use crate::dedupe::Offset;
-use crate::pipeline::checkpoint::Checkpoint;
+use crate::dedupe::{Checkpoint, Offset};
 use crate::ports::Head;
 
 /// How a partition gets its state.
@@ -67,7 +66,7 @@ pub(crate) fn plan(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pipeline::checkpoint::Tail;
+    use crate::dedupe::Tail;
 
     fn head(confirmed: Offset, tail: Option<(u32, Offset)>) -> Head {
         Head { confirmed, state_next: 40, stream_time_ms: 0, tail, ..Head::default() }

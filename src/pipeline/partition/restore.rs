@@ -9,8 +9,7 @@ use super::loading::clear;
 use super::restoring::{Restorer, Restoring};
 use super::state::State;
 use crate::clock::Clock;
-use crate::dedupe::{KindId, Offset, PartitionId};
-use crate::pipeline::checkpoint::{Checkpoint, Origin};
+use crate::dedupe::{Checkpoint, KindId, Offset, PartitionId, StateKey};
 use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::failpoint;
 use crate::pipeline::worker::{Core, World};
@@ -153,13 +152,13 @@ impl<W: World> Core<W> {
         key: &str,
         bytes: &[u8],
     ) -> Result<(), WorkerError> {
-        let origin = Origin::parse(key).unwrap_or_default();
-        self.options.same_raw(origin.raw.as_deref(), self.options.raw_id.as_deref())?;
+        let key = StateKey::parse(key).unwrap_or_default();
+        self.options.same_raw(key.raw.as_deref(), self.options.raw_id.as_deref())?;
         let now = self.clock.elapsed();
         let Some(restoring) = self.partitions.restoring_mut(id) else { return Ok(()) };
         let mut restorer =
             Restorer::<W> { store: &mut self.store, options: &self.options, report: &self.report };
-        restorer.record(restoring, offset, origin, bytes)?;
+        restorer.record(restoring, offset, key, bytes)?;
         restoring.log_progress(now);
         Ok(())
     }

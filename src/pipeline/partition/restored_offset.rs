@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use super::restoring::Restoring;
 use super::state::State;
-use crate::dedupe::{Offset, PartitionId};
+use crate::dedupe::{Checkpoint, Offset, PartitionId};
 use crate::metrics::OffsetReset;
-use crate::pipeline::checkpoint::Checkpoint;
 use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::options::Start;
 use crate::pipeline::worker::{Core, World};

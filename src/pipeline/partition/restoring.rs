@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use super::loading::{Stored, cut_back};
 use super::state::State;
-use crate::dedupe::{Block, BlockView, ForgetRecord, KindId, Look, Offset, Owners, Window};
+use crate::dedupe::{
+    Block, BlockView, Checkpoint, ForgetRecord, KindId, Look, Offset, Owners, StateKey, Tail, Window,
+};
 use crate::metrics::RestoreSource;
-use crate::pipeline::checkpoint::{Checkpoint, Origin, Tail};
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::options::Options;
 use crate::pipeline::worker::World;
@@ -127,18 +128,18 @@ impl<W: World> Restorer<'_, W> {
         &mut self,
         restoring: &mut Restoring,
         offset: Offset,
-        origin: Origin,
+        key: StateKey,
         bytes: &[u8],
     ) -> Result<(), WorkerError> {
         let id = restoring.state.id;
         let place = format!("topic {} partition {id} offset {offset}", self.options.state);
         if ForgetRecord::is_here(bytes) {
             let forgotten = ForgetRecord::decode(bytes).map_err(|e| WorkerError::block(&place, &e))?;
-            let foreign = self.is_foreign(restoring, &place, &origin, (forgotten.hash, id.into()))?;
+            let foreign = self.is_foreign(restoring, &place, &key, (forgotten.hash, id.into()))?;
             return self.forgotten(restoring, offset, (&forgotten, foreign));
         }
         let view = BlockView::verified(bytes).map_err(|e| WorkerError::block(&place, &e))?;
-        let foreign = self.is_foreign(restoring, &place, &origin, (view.header.hash, view.header.window))?;
+        let foreign = self.is_foreign(restoring, &place, &key, (view.header.hash, view.header.window))?;
         let block = Block::decode(bytes).map_err(|e| WorkerError::block(&place, &e))?;
         let tail = Tail { crc: Block::checksum(bytes), next: block.next, from: Some(offset) };
         restoring.note(&block, tail, offset);
@@ -153,7 +154,7 @@ impl<W: World> Restorer<'_, W> {
             cut_back(self.store, &self.options.kinds.windows_of(id), block.next)?;
         }
         if !state.windows.restore(&view).map_err(|e| WorkerError::block("the state topic", &e))? {
-            let left_out = restoring.left_out.entry(origin.kind.unwrap_or_default()).or_default();
+            let left_out = restoring.left_out.entry(key.kind.unwrap_or_default()).or_default();
             *left_out += block.entries.len() as u64;
             return Ok(());
         }

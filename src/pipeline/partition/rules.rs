@@ -11,8 +11,7 @@ use std::collections::BTreeSet;
 use super::Partition;
 use super::restoring::{Restorer, Restoring};
 use super::state::State;
-use crate::dedupe::{Fingerprint, HashKind, KindId, PartitionId, WindowId};
-use crate::pipeline::checkpoint::{Checkpoint, Origin};
+use crate::dedupe::{Checkpoint, Fingerprint, HashKind, KindId, PartitionId, StateKey, WindowId};
 use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::kinds::Kinds;
 use crate::pipeline::options::Options;
@@ -78,16 +77,16 @@ impl<W: World> Restorer<'_, W> {
         &mut self,
         restoring: &mut Restoring,
         place: &str,
-        origin: &Origin,
+        key: &StateKey,
         (hash, window): (HashKind, WindowId),
     ) -> Result<bool, WorkerError> {
         let kind = window.kind();
         let ours = self.options.rule_of(kind);
-        let other_rule = origin.rule.zip(ours).is_some_and(|(theirs, ours)| theirs != ours);
+        let other_rule = key.rule.zip(ours).is_some_and(|(theirs, ours)| theirs != ours);
         let is_emptied = restoring.emptied.contains(&kind);
         let state = &mut *restoring.state;
         if !other_rule && hash == self.options.hash {
-            origin.reset_kinds.iter().try_for_each(|kind| self.discard_read(state, *kind))?;
+            key.reset_kinds.iter().try_for_each(|kind| self.discard_read(state, *kind))?;
             return Ok(is_emptied);
         }
         let named =
@@ -95,7 +94,7 @@ impl<W: World> Restorer<'_, W> {
         let settled =
             is_emptied || named.is_some() && named == ours.or(self.options.rule_of(KindId::UNNAMED));
         if !settled {
-            self.options.check_accepted(place, kind, origin.rule)?;
+            self.options.check_accepted(place, kind, key.rule)?;
         }
         // The rule of the unnamed kind is part of the rule of every kind.
         let affected = if kind == KindId::UNNAMED {
@@ -150,15 +149,15 @@ impl State {
 impl<W: World> Core<W> {
     /// The key of a block in the state topic. The first block of a partition in a transaction names the kinds whose windows are
     /// reset with it.
-    pub(crate) fn origin_of(&self, window: WindowId, is_first: bool) -> Origin {
+    pub(crate) fn state_key_of(&self, window: WindowId, is_first: bool) -> StateKey {
         let (kind, id) = (window.kind(), window.partition());
         let state = self.partitions.get(id).filter(|_| is_first).and_then(Partition::state);
         let reset_kinds = state.map(|state| state.reset_kinds.iter().copied().collect());
-        Origin {
+        StateKey {
             kind: self.options.kinds.name_of(kind).map(str::to_owned),
             rule: self.options.rule_of(kind),
             reset_kinds: reset_kinds.unwrap_or_default(),
-            ..self.options.origin(self.sink.clean_end(id))
+            ..self.options.state_key(self.sink.clean_end(id))
         }
     }
 }

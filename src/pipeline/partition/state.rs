@@ -2,8 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::dedupe::{Block, ForgetRecord, HashKind, KindId, Offset, PartitionId, Windows};
-use crate::pipeline::checkpoint::{Checkpoint, Tail};
+use crate::dedupe::{Block, Checkpoint, ForgetRecord, HashKind, KindId, Offset, PartitionId, Tail, Windows};
 use crate::ports::{Epoch, Head};
 
 /// What the open transaction did to a partition.

@@ -27,8 +27,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::dedupe::{Block, BlockView, ForgetRecord, KindId, Offset};
-use crate::pipeline::checkpoint::{Checkpoint, Origin, Tail};
+use crate::dedupe::{Block, BlockView, Checkpoint, ForgetRecord, KindId, Offset, StateKey, Tail};
 use crate::ports::StateItem;
 
 /// Whether the clean log shows the records of a transaction.
@@ -46,7 +45,7 @@ pub(crate) enum Shown {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Group {
     /// Each block with its key, in log order.
-    pub blocks: Vec<(Origin, Vec<u8>)>,
+    pub blocks: Vec<(StateKey, Vec<u8>)>,
     /// State offset of the last block.
     pub at: Offset,
     /// First raw offset covered.
@@ -63,18 +62,17 @@ pub(crate) struct Group {
 impl Group {
     /// One past the last clean offset of the transaction, if it wrote clean records.
     pub fn clean_end(&self) -> Option<Offset> {
-        self.blocks.first().and_then(|(origin, _)| origin.clean_end)
+        self.blocks.first().and_then(|(key, _)| key.clean_end)
     }
 
     fn is_by(&self, writer: &str) -> bool {
-        self.blocks.first().is_some_and(|(origin, _)| origin.writer == writer)
+        self.blocks.first().is_some_and(|(key, _)| key.writer == writer)
     }
 
-    fn continues_with(&self, origin: &Origin, block: &Block) -> bool {
-        let same = |(last, _): &(Origin, Vec<u8>)| {
-            last.writer == origin.writer && last.clean_end == origin.clean_end
-        };
-        let is_open = origin.clean_end.is_some() || block.next == self.tail.next;
+    fn continues_with(&self, key: &StateKey, block: &Block) -> bool {
+        let same =
+            |(last, _): &(StateKey, Vec<u8>)| last.writer == key.writer && last.clean_end == key.clean_end;
+        let is_open = key.clean_end.is_some() || block.next == self.tail.next;
         self.blocks.last().is_some_and(same) && is_open && !self.is_whole()
     }
 
@@ -104,7 +102,7 @@ pub(crate) struct Tails {
     /// The highest number among the committed forget records.
     pub forgets: u64,
     /// The last aborted forget record.
-    pub hidden_forget: Option<(Origin, ForgetRecord)>,
+    pub hidden_forget: Option<(StateKey, ForgetRecord)>,
 }
 
 impl Tails {
@@ -114,8 +112,8 @@ impl Tails {
         let mut tails = Self::default();
         for item in everything {
             let StateItem::Block { offset, key, block, .. } = item else { continue };
-            let Some(origin) = Origin::parse(&key) else { continue };
-            tails.add(offset, origin, block, committed.contains(&offset));
+            let Some(key) = StateKey::parse(&key) else { continue };
+            tails.add(offset, key, block, committed.contains(&offset));
         }
         tails
     }
@@ -132,13 +130,13 @@ impl Tails {
         self.shown.last().into_iter().chain(newest)
     }
 
-    fn add(&mut self, offset: Offset, origin: Origin, bytes: Vec<u8>, is_shown: bool) {
+    fn add(&mut self, offset: Offset, key: StateKey, bytes: Vec<u8>, is_shown: bool) {
         if ForgetRecord::is_here(&bytes) {
             let Ok(forgotten) = ForgetRecord::decode(&bytes) else { return };
             if is_shown {
                 self.forgets = self.forgets.max(forgotten.number);
             } else {
-                self.hidden_forget = Some((origin, forgotten));
+                self.hidden_forget = Some((key, forgotten));
             }
             return;
         }
@@ -148,23 +146,23 @@ impl Tails {
         }
         let Ok(block) = Block::decode(&bytes) else { return };
         let groups = if is_shown { &mut self.shown } else { &mut self.hidden };
-        push(groups, offset, origin, (block, bytes));
+        push(groups, offset, key, (block, bytes));
     }
 }
 
-fn push(groups: &mut Vec<Group>, at: Offset, origin: Origin, (block, bytes): (Block, Vec<u8>)) {
+fn push(groups: &mut Vec<Group>, at: Offset, key: StateKey, (block, bytes): (Block, Vec<u8>)) {
     let tail = Tail { crc: Block::checksum(&bytes), next: block.next, from: Some(at) };
     let is_unnamed = block.window.kind() == KindId::UNNAMED;
-    if let Some(last) = groups.last_mut().filter(|last| last.continues_with(&origin, &block)) {
+    if let Some(last) = groups.last_mut().filter(|last| last.continues_with(&key, &block)) {
         last.at = at;
         last.first = last.first.min(block.first);
         // The same blocks may follow once more, cut short at any of them.
         last.take_name(is_unnamed, tail, block.time_last_ms);
-        last.blocks.push((origin, bytes));
+        last.blocks.push((key, bytes));
         return;
     }
     let times = (block.time_first_ms, block.time_last_ms);
-    groups.push(Group { blocks: vec![(origin, bytes)], at, first: block.first, tail, times, is_unnamed });
+    groups.push(Group { blocks: vec![(key, bytes)], at, first: block.first, tail, times, is_unnamed });
 }
 
 /// The evidence that decides about the last transaction of a partition.
@@ -197,7 +195,7 @@ pub(crate) enum Decision {
     /// Void the blocks of this transaction from this raw offset on, and commit that offset.
     Rewind(Offset, Group),
     /// Rewrite the forget record.
-    RedoForgotten(Origin, ForgetRecord),
+    RedoForgotten(StateKey, ForgetRecord),
     /// Commit the same offset with this number of forget records.
     AdvanceForgets(u64),
     /// The block named by the committed offset is not in the state log, and its content cannot be recovered.
@@ -270,10 +268,10 @@ pub(crate) fn decide(evidence: &Evidence<'_>) -> Decision {
 fn agreed_blocks(tails: &Tails, checkpoint: &Checkpoint) -> Decision {
     match &tails.hidden_forget {
         _ if tails.forgets > checkpoint.forgets => Decision::AdvanceForgets(tails.forgets),
-        Some((origin, forgotten))
+        Some((key, forgotten))
             if forgotten.number == checkpoint.forgets && tails.forgets < forgotten.number =>
         {
-            Decision::RedoForgotten(origin.clone(), forgotten.clone())
+            Decision::RedoForgotten(key.clone(), forgotten.clone())
         }
         _ => Decision::Agreed,
     }

@@ -27,9 +27,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::dedupe::{Offset, PartitionId};
+use crate::dedupe::{Checkpoint, Offset, PartitionId, StateKey};
 use crate::metrics::Resolution;
-use crate::pipeline::checkpoint::{Checkpoint, Origin};
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::partition::LeftOpen;
 use crate::pipeline::safeguard::Safeguard;
@@ -304,7 +303,7 @@ fn open_of((id, clean, state): &Ends) -> impl Iterator<Item = (LogId, Offset)> +
 
 fn writer_of(item: &StateItem) -> Option<String> {
     match item {
-        StateItem::Block { key, .. } => Some(Origin::parse(key)?.writer),
+        StateItem::Block { key, .. } => Some(StateKey::parse(key)?.writer),
         StateItem::End { .. } | StateItem::Gone { .. } => None,
     }
 }

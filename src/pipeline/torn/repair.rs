@@ -6,9 +6,8 @@ use std::time::Duration;
 use super::evidence::{Decision, Evidence, Group, Shown, Tails, decide};
 use super::markers::Touched;
 use crate::clock::Clock;
-use crate::dedupe::{Block, Offset, PartitionId};
+use crate::dedupe::{Block, Checkpoint, Offset, PartitionId, StateKey, Tail};
 use crate::metrics::Resolution;
-use crate::pipeline::checkpoint::{Checkpoint, Origin, Tail};
 use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::failpoint;
 use crate::pipeline::partition::complete::usable;
@@ -216,7 +215,7 @@ impl<W: World> Core<W> {
             ..Checkpoint::default()
         });
         let committed = known.answer.offset.unwrap_or(0);
-        let ours = |origin: &Origin| Origin { writer: self.options.writer.clone(), ..origin.clone() };
+        let ours = |key: &StateKey| StateKey { writer: self.options.writer.clone(), ..key.clone() };
         let forgets = before.forgets.max(known.tails.forgets);
         let before = self.options.signed(Checkpoint { forgets, ..before });
         let after = |group: &Group| Checkpoint {
@@ -265,8 +264,8 @@ impl<W: World> Core<W> {
             };
             let encoded = block.encode();
             tail = Some(Tail { crc: Block::checksum(&encoded), next: to, from: Some(known.state.high) });
-            let origin = Origin { clean_end: None, ..self.origin_of(window, false) };
-            records.push((origin.render(), encoded));
+            let key = StateKey { clean_end: None, ..self.state_key_of(window, false) };
+            records.push((key.render(), encoded));
         }
         (records, tail)
     }

@@ -10,8 +10,7 @@ use super::report::Tally;
 use super::time::ahead_of_wall_ms;
 use super::{Core, World};
 use crate::clock::Clock;
-use crate::dedupe::{Block, Offset, PartitionId, WindowId};
-use crate::pipeline::checkpoint::{Checkpoint, Tail};
+use crate::dedupe::{Block, Checkpoint, Offset, PartitionId, Tail, WindowId};
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::failpoint;
 use crate::pipeline::kinds::Kinds;
@@ -47,8 +46,8 @@ impl<W: World> Core<W> {
         let mut previous = None;
         for (window, block) in &blocks {
             let partition = window.partition();
-            let origin = self.origin_of(*window, previous.replace(partition) != Some(partition));
-            self.sink.put_state(partition, &origin.render(), block)?;
+            let key = self.state_key_of(*window, previous.replace(partition) != Some(partition));
+            self.sink.put_state(partition, &key.render(), block)?;
             self.transaction.tally.block(block.len());
         }
         self.put_forgotten()?;
@@ -216,7 +215,7 @@ fn position(state: &State, options: &Options, (most, time_ahead_ms): (usize, i64
         ahead_of_wall_ms: ahead_of_wall_ms(options.kinds.time(), (time_ahead_ms, state.ahead_ms)),
         tail: open_tail.or(state.tail),
         forgets: forgotten.map_or(state.forgets, |forgotten| forgotten.number),
-        windows: state.windows.remembered(),
+        windows: state.windows.checkpoints(),
         began: state.began.or(Some(options.began)),
         epoch: state.epoch.filter(|epoch| epoch.covers(state.next)),
         ..Checkpoint::default()

@@ -146,8 +146,8 @@ impl<W: World> Core<W> {
             let Some(forgotten) = state.open.as_ref().and_then(|open| open.forgotten.as_ref()) else {
                 continue;
             };
-            let origin = self.options.origin(None);
-            self.sink.put_state(state.id, &origin.render(), &forgotten.encode())?;
+            let key = self.options.state_key(None);
+            self.sink.put_state(state.id, &key.render(), &forgotten.encode())?;
         }
         Ok(())
     }

@@ -1,0 +1,192 @@
+//! The metadata of a committed offset: text that any Kafka tool can display.
+
+use super::window_checkpoint::{WindowCheckpoint, parse_dropped, render_windows};
+use super::{Epoch, FilterLayout};
+use crate::dedupe::coordinates::Offset;
+use crate::dedupe::identity::{Fingerprint, KindId};
+
+/// The metadata of a committed offset: `v1;s=…;t=…;b=…@…@…;f=…;l=…;c=…;w=…;k=…;l=…;c=…;w=…;o=…;i=…;i=…:…;p=…;e=…@…;r=…;d=…;tx=…`.
+///
+/// Other programs may commit to the group, so the metadata can be any text. Text that does not parse counts as no
+/// checkpoint, which costs a restore and never correctness.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Checkpoint {
+    /// State topic offset from which a restore finds everything newer than this commit.
+    pub state_next: Offset,
+    /// Stream time at the commit, epoch milliseconds.
+    pub stream_time_ms: i64,
+    /// The identity rule of each window, as far as it is known.
+    pub rules: Vec<(KindId, Fingerprint)>,
+    /// How far the partition's clock was ahead of the wall clock, in milliseconds; 0 when they agreed.
+    pub ahead_of_wall_ms: i64,
+    /// The last block committed for the partition.
+    pub tail: Option<Tail>,
+    /// Number of the partition's last forget record: how many times ids were forgotten.
+    pub forgets: u64,
+    /// What limits dropped from each window and how its filters are laid out, before the owners of this commit.
+    pub windows: Vec<WindowCheckpoint>,
+    /// How many partitions the raw topic had when the group began; partitions with higher numbers were added later.
+    pub began: Option<u32>,
+    /// The leader epoch of the last record before the offset, with that offset again: other programs may move the offset.
+    pub epoch: Option<Epoch>,
+    /// Topic id of the raw topic that the offset belongs to, if known.
+    pub raw: Option<String>,
+    /// Topic id of the state topic that holds the blocks, if known.
+    pub state: Option<String>,
+    /// Transactional id of the writer, which is fenced when its transaction hangs.
+    pub writer: String,
+}
+
+/// Identifies one block, so that a local block can be recognised as the committed one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tail {
+    /// CRC32C of the block, stored at its end.
+    pub crc: u32,
+    /// One past the last raw offset that the block covers.
+    pub next: Offset,
+    /// A state offset at or before the block, if known. The block is found from there on, or its transaction was undone.
+    pub from: Option<Offset>,
+}
+
+impl Tail {
+    /// Whether both name the same block.
+    #[must_use]
+    pub fn names_same(&self, other: &Self) -> bool {
+        (self.crc, self.next) == (other.crc, other.next)
+    }
+}
+
+impl Checkpoint {
+    /// Most bytes of a checkpoint by default. The broker's default limit is 4,096.
+    pub const MOST_BYTES: usize = 1_024;
+    /// Most bytes of a checkpoint without the writer's name and the details of the windows.
+    pub const MOST_BYTES_OF_CORE: usize = 448;
+
+    /// The text form for a commit of one partition.
+    #[must_use]
+    pub fn render(&self) -> String {
+        self.render_within(Self::MOST_BYTES)
+    }
+
+    /// The text form in at most `most` bytes. Details of the windows are left out where they do not fit: first the layouts of
+    /// filters (restored filters then hold the same ids in other sizes), then what limits dropped from windows. The
+    /// other fields, below 448 bytes plus the writer's name, are always included.
+    #[must_use]
+    pub fn render_within(&self, most: usize) -> String {
+        let core = self.render_with("");
+        let windows = render_windows(&self.windows, most.saturating_sub(core.len()));
+        if windows.is_empty() { core } else { self.render_with(&windows) }
+    }
+
+    fn render_with(&self, windows: &str) -> String {
+        let tail = self.tail.map(|tail| render_tail(&tail)).unwrap_or_default();
+        let forgets = if self.forgets > 0 { format!(";f={}", self.forgets) } else { String::new() };
+        let ahead =
+            if self.ahead_of_wall_ms == 0 { String::new() } else { format!(";o={}", self.ahead_of_wall_ms) };
+        let rules = render_rules(&self.rules);
+        let began = self.began.map(|partitions| format!(";p={partitions}")).unwrap_or_default();
+        let id = |key, id: &Option<String>| id.as_ref().map(|id| format!(";{key}={id}")).unwrap_or_default();
+        let epoch = self.epoch.map(|it| format!(";e={}@{}", it.number, it.next)).unwrap_or_default();
+        let (raw, state) = (id("r", &self.raw), id("d", &self.state));
+        format!(
+            "v1;s={};t={}{tail}{forgets}{windows}{ahead}{rules}{began}{epoch}{raw}{state};tx={}",
+            self.state_next, self.stream_time_ms, self.writer
+        )
+    }
+
+    /// Parses the text form; `None` when dedupd did not write it, or a newer version did.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut fields = text.strip_prefix("v1;")?;
+        let mut checkpoint = Self::default();
+        let mut kind = KindId::UNNAMED;
+        // The writer comes last and may itself contain semicolons.
+        while !fields.is_empty() {
+            if let Some(writer) = fields.strip_prefix("tx=") {
+                writer.clone_into(&mut checkpoint.writer);
+                return Some(checkpoint);
+            }
+            let (field, rest) = fields.split_once(';').unwrap_or((fields, ""));
+            match field.split_once('=')? {
+                ("s", value) => checkpoint.state_next = value.parse().ok()?,
+                ("t", value) => checkpoint.stream_time_ms = value.parse().ok()?,
+                ("o", value) => checkpoint.ahead_of_wall_ms = value.parse().ok()?,
+                ("i", value) => checkpoint.rules.push(parse_rule(value)?),
+                ("f", value) => checkpoint.forgets = value.parse().ok()?,
+                ("k", value) => kind = KindId::numbered(value.parse().ok()?),
+                ("l", value) => {
+                    let dropped = parse_dropped(value)?;
+                    checkpoint.update_window(kind, |it| it.dropped = dropped);
+                }
+                ("c", value) => {
+                    let ms = value.parse().ok()?;
+                    checkpoint.update_window(kind, |it| it.incomplete_ms = Some(ms));
+                }
+                ("w", value) => checkpoint.update_window(kind, |it| it.layout = FilterLayout::parse(value)),
+                ("p", value) => checkpoint.began = Some(value.parse().ok()?),
+                ("e", value) => checkpoint.epoch = Some(parse_epoch(value)?),
+                ("r", value) => checkpoint.raw = Some(value.to_owned()),
+                ("d", value) => checkpoint.state = Some(value.to_owned()),
+                ("b", value) => checkpoint.tail = Some(parse_tail(value)?),
+                _ => {}
+            }
+            fields = rest;
+        }
+        Some(checkpoint)
+    }
+
+    /// The identity rule of a kind's window, if the checkpoint names it.
+    #[must_use]
+    pub fn rule_of(&self, kind: KindId) -> Option<Fingerprint> {
+        self.rules.iter().find(|(of, _)| *of == kind).map(|(_, rule)| *rule)
+    }
+
+    /// Updates the entry of a kind's window, and adds it if it is missing.
+    fn update_window(&mut self, kind: KindId, update: impl FnOnce(&mut WindowCheckpoint)) {
+        if let Some(known) = self.windows.iter_mut().find(|it| it.kind == kind) {
+            return update(known);
+        }
+        let mut new = WindowCheckpoint { kind, ..WindowCheckpoint::default() };
+        update(&mut new);
+        self.windows.push(new);
+    }
+}
+
+/// The rule of the unnamed kind needs no number.
+fn render_rules(rules: &[(KindId, Fingerprint)]) -> String {
+    let mut text = String::new();
+    for (kind, rule) in rules {
+        text.push_str(";i=");
+        if *kind != KindId::UNNAMED {
+            text.extend([&kind.number().to_string(), ":"]);
+        }
+        text.push_str(&rule.to_string());
+    }
+    text
+}
+
+fn parse_rule(value: &str) -> Option<(KindId, Fingerprint)> {
+    let (kind, rule) = value.split_once(':').unwrap_or(("0", value));
+    Some((KindId::numbered(kind.parse().ok()?), rule.parse().ok()?))
+}
+
+fn parse_epoch(value: &str) -> Option<Epoch> {
+    let (number, next) = value.split_once('@')?;
+    Some(Epoch { number: number.parse().ok()?, next: next.parse().ok()? })
+}
+
+fn render_tail(tail: &Tail) -> String {
+    let from = tail.from.map(|from| format!("@{from}")).unwrap_or_default();
+    format!(";b={:08x}@{}{from}", tail.crc, tail.next)
+}
+
+fn parse_tail(value: &str) -> Option<Tail> {
+    let mut parts = value.split('@');
+    let crc = u32::from_str_radix(parts.next()?, 16).ok()?;
+    let next = parts.next()?.parse().ok()?;
+    let from = parts.next().map(str::parse).transpose().ok()?;
+    Some(Tail { crc, next, from })
+}
+
+#[cfg(test)]
+mod tests;

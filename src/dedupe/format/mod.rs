@@ -1,0 +1,17 @@
+//! The persistent formats: what later versions must read. `tests/formats.rs` compares each with a golden file.
+
+mod block;
+mod checkpoint;
+mod epoch;
+mod filter_layout;
+mod forget_record;
+mod state_key;
+mod window_checkpoint;
+
+pub use block::{Block, BlockError, BlockParts, BlockView};
+pub use checkpoint::{Checkpoint, Tail};
+pub use epoch::Epoch;
+pub use filter_layout::{FilterLayout, GridLayout};
+pub use forget_record::ForgetRecord;
+pub use state_key::StateKey;
+pub use window_checkpoint::{Dropped, WindowCheckpoint};

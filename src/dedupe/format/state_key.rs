@@ -1,0 +1,84 @@
+//! The key of a record in the state topic.
+
+use crate::dedupe::coordinates::Offset;
+use crate::dedupe::identity::{Fingerprint, KindId};
+
+/// The key of a record in the state topic: `v1;clean=…;kind=…;id=…;new=…;raw=…;tx=…`.
+///
+/// When a transaction hangs after a broker crash, the key shows its writer and the clean end offset of the transaction. When
+/// the raw topic is recreated, the broker deletes the group's offsets. Then only the key shows that the state belongs to the
+/// old topic.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct StateKey {
+    /// One past the last clean offset written in the same transaction; `None` when it wrote no clean record.
+    pub clean_end: Option<Offset>,
+    /// The name of the kind that the block belongs to; `None` for the unnamed kind.
+    pub kind: Option<String>,
+    /// The rule by which the identities in the record were made, if known.
+    pub rule: Option<Fingerprint>,
+    /// Kinds whose windows are reset with the transaction: the records before it were made by another rule.
+    pub reset_kinds: Vec<KindId>,
+    /// Topic id of the raw topic that the record belongs to, if known.
+    pub raw: Option<String>,
+    /// Transactional id of the writer.
+    pub writer: String,
+}
+
+impl StateKey {
+    /// The text form.
+    #[must_use]
+    pub fn render(&self) -> String {
+        let clean = self.clean_end.map(|end| format!("clean={end};")).unwrap_or_default();
+        let kind = self.kind.as_ref().map(|kind| format!("kind={kind};")).unwrap_or_default();
+        let rule = self.rule.map(|rule| format!("id={rule};")).unwrap_or_default();
+        let mut reset_kinds = String::new();
+        self.reset_kinds
+            .iter()
+            .for_each(|kind| reset_kinds.extend(["new=", &kind.number().to_string(), ";"]));
+        let raw = self.raw.as_ref().map(|id| format!("raw={id};")).unwrap_or_default();
+        format!("v1;{clean}{kind}{rule}{reset_kinds}{raw}tx={}", self.writer)
+    }
+
+    /// Parses the text form; `None` when dedupd did not write it.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut fields = text.strip_prefix("v1;")?;
+        let mut key = Self::default();
+        // The writer comes last and may itself contain semicolons.
+        loop {
+            if let Some(writer) = fields.strip_prefix("tx=") {
+                return Some(Self { writer: writer.to_owned(), ..key });
+            }
+            let (field, rest) = fields.split_once(';')?;
+            match field.split_once('=')? {
+                ("clean", end) => key.clean_end = Some(end.parse().ok()?),
+                ("kind", name) => key.kind = Some(name.to_owned()),
+                ("id", rule) => key.rule = Some(rule.parse().ok()?),
+                ("new", kind) => key.reset_kinds.push(KindId::numbered(kind.parse().ok()?)),
+                ("raw", id) => key.raw = Some(id.to_owned()),
+                _ => {}
+            }
+            fields = rest;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_key_reads_back_as_written() {
+        for clean_end in [None, Some(0), Some(u64::MAX)] {
+            let key = StateKey { clean_end, writer: "a;b=c".into(), ..StateKey::default() };
+            assert_eq!(StateKey::parse(&key.render()), Some(key.clone()));
+            let (kind, raw) = (Some("payments".into()), Some("aXb+c/AAQ0Cw==".into()));
+            let (rule, reset_kinds) =
+                ("00c0ffee".parse().ok(), vec![KindId::UNNAMED, KindId::named("payments")]);
+            let of_topic = StateKey { kind, rule, reset_kinds, raw, ..key };
+            assert_eq!(StateKey::parse(&of_topic.render()), Some(of_topic));
+        }
+        assert_eq!(StateKey::parse("v1;clean=;tx=a"), None);
+        assert_eq!(StateKey::parse("else"), None);
+    }
+}

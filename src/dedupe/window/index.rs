@@ -1,0 +1,246 @@
+//! The exact index: maps an identity to the offsets that may own it, in about 10.7 bytes per id.
+//!
+//! It is a chain of tables, each for newer offsets than the previous one. Inserts go to the newest table. When
+//! that is full, a larger one is opened; an old table is dropped when its last offset expires. An offset below
+//! [`Index::first_live`] counts as absent, so expiry only increases one number: slots of expired offsets are free for
+//! new entries, without a sweep and without tombstones.
+//!
+//! A slot stores 26 bits of fingerprint, so a look-up returns *candidates*. The caller verifies a candidate
+//! against the 16 bytes of the owner. Every live entry is found:
+//! - a live slot is never overwritten: an entry whose two buckets are full goes to the overflow map;
+//! - offsets are inserted in ascending order, so a table holds only offsets below the base of the next one;
+//! - a table never moves its slots.
+
+use std::ops::ControlFlow;
+
+use xxhash_rust::xxh3::xxh3_128_with_seed;
+
+use super::growth::{SMALLEST, next_capacity};
+use super::overflow::Overflow;
+use super::table::{Position, Table};
+use crate::dedupe::coordinates::Offset;
+use crate::dedupe::identity::Identity;
+
+mod evicting;
+
+use evicting::Evicting;
+
+/// Seed of the hash that gives the positions. Identities are hashed again, because the bits of a UUID are not uniform.
+/// The seed is "position" in ASCII.
+pub const SEED: u64 = 0x706f_7369_7469_6f6e;
+
+/// An identity and its position in the index, computed once per record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Look {
+    /// The identity.
+    pub identity: Identity,
+    pub(super) position: Position,
+}
+
+impl Look {
+    /// Computes the position of an identity.
+    #[must_use]
+    #[inline]
+    pub fn at(identity: Identity) -> Self {
+        let hash = xxh3_128_with_seed(&identity.0, SEED);
+        let position = Position { first: ((hash << 64) >> 64) as u64, second: (hash >> 64) as u64 };
+        Self { identity, position }
+    }
+}
+
+/// Owners by identity, for the offsets from [`Index::first_live`] on.
+#[derive(Debug)]
+pub struct Index {
+    /// In ascending order of their bases, all below the base of the newest table. The newest table has the base
+    /// `Offset::MAX` until its first owner is inserted.
+    older: Vec<Table>,
+    newest: Table,
+    overflow: Overflow,
+    first_live: Offset,
+    expected: u64,
+    most: u64,
+    /// Set for an index of one fixed table, in which the oldest owners are overwritten.
+    evicting: Option<Evicting>,
+}
+
+impl Default for Index {
+    fn default() -> Self {
+        Self {
+            older: Vec::new(),
+            newest: Table::for_ids(SMALLEST, Offset::MAX),
+            overflow: Overflow::default(),
+            first_live: 0,
+            expected: u64::MAX,
+            most: u64::MAX,
+            evicting: None,
+        }
+    }
+}
+
+impl Index {
+    /// Sets the number of identities that the window is expected to hold once it is full, and the most that it may hold.
+    /// Both determine the size of the next table.
+    pub fn expect(&mut self, ids: u64, most: u64) {
+        self.expected = ids;
+        self.most = most;
+    }
+
+    /// Ensures that one table has capacity for `ids` further owners.
+    pub fn reserve(&mut self, ids: u64) {
+        if self.evicting.is_none() && ids > self.newest.capacity().saturating_sub(self.newest.live) {
+            self.open(Table::for_ids(ids.saturating_add(ids / 16), Offset::MAX));
+        }
+    }
+
+    /// Prefetches the memory that [`Index::candidates`] reads.
+    #[inline]
+    pub fn prefetch(&self, look: &Look) {
+        self.newest.prefetch(look.position);
+        for table in &self.older {
+            table.prefetch(look.position);
+        }
+    }
+
+    /// Visits the live offsets that may own the identity, the newest table first. The owner is always
+    /// among them if it was inserted. Others are false candidates, in less than one of a million look-ups.
+    #[inline]
+    pub fn candidates<B>(
+        &self,
+        look: &Look,
+        mut visit: impl FnMut(Offset) -> ControlFlow<B>,
+    ) -> ControlFlow<B> {
+        self.newest.candidates(look.position, self.first_live, &mut visit)?;
+        for table in self.older.iter().rev() {
+            table.candidates(look.position, self.first_live, &mut visit)?;
+        }
+        for offset in self.overflow.owners_of(look.identity) {
+            if offset >= self.first_live {
+                visit(offset)?;
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Inserts an owner. Offsets must ascend, except after removals.
+    pub fn insert(&mut self, look: &Look, offset: Offset) {
+        debug_assert!(offset >= self.first_live, "an owner is inserted below the window");
+        if self.overwrite(look, offset) {
+            return;
+        }
+        if self.newest.may_begin_at(offset) {
+            self.newest.base = offset;
+        } else if self.newest.is_full() || (offset >= self.newest.base && !self.newest.reaches(offset)) {
+            self.open(Table::for_ids(self.next_capacity(), offset));
+        }
+        self.newest.live += 1;
+        let reached = self.newest.reaches(offset);
+        if !(reached && self.newest.insert(look.position, offset, self.first_live)) {
+            self.overflow.insert(look.identity, offset, self.first_live);
+        }
+    }
+
+    /// Undoes one insert; returns false when the index does not hold this owner. In an evicting index the caller must
+    /// undo the last insert first, and must not undo inserts from before [`Index::settle`].
+    pub fn remove(&mut self, look: &Look, offset: Offset) -> bool {
+        let removed = self.newest.remove(look.position, offset)
+            || self.older.iter_mut().rev().any(|table| table.remove(look.position, offset))
+            || self.overflow.remove(look.identity, offset);
+        if removed {
+            let table = self.table_of(offset);
+            table.live = table.live.saturating_sub(1);
+            self.restore_overwritten(offset);
+        }
+        removed
+    }
+
+    /// Removes every owner at or beyond `from` and returns their number. Scans every slot.
+    pub fn remove_from(&mut self, from: Offset) -> u64 {
+        let before = self.live();
+        if from <= self.first_live {
+            let empty = self.slots().map_or_else(Self::default, Self::evicting);
+            *self = Self { first_live: from, expected: self.expected, most: self.most, ..empty };
+            return before;
+        }
+        for table in self.older.iter_mut().chain([&mut self.newest]) {
+            table.live = table.live.saturating_sub(table.remove_from(from));
+        }
+        for offset in self.overflow.remove_from(from) {
+            let table = self.table_of(offset);
+            table.live = table.live.saturating_sub(1);
+        }
+        while self.newest.base >= from
+            && let Some(table) = self.older.pop()
+        {
+            self.newest = table;
+        }
+        before - self.live()
+    }
+
+    /// Expires the owners below `first_live`; `count` is their number.
+    pub fn expire(&mut self, first_live: Offset, count: u64) {
+        self.first_live = self.first_live.max(first_live);
+        let mut left = count;
+        for table in self.older.iter_mut().chain([&mut self.newest]) {
+            let expired = left.min(table.live);
+            table.live -= expired;
+            left -= expired;
+        }
+        debug_assert_eq!(left, 0, "more owners expire than the index holds");
+        // No owner of a table is live when the base of the next table is at or below `first_live`.
+        let nexts = self.older.iter().skip(1).chain([&self.newest]);
+        let expired = nexts.take_while(|next| next.base <= self.first_live).count();
+        self.older.drain(..expired.min(self.older.len()));
+    }
+
+    /// The lowest live offset. Lower ones count as absent.
+    #[must_use]
+    pub fn first_live(&self) -> Offset {
+        self.first_live
+    }
+
+    /// Number of live owners.
+    #[must_use]
+    pub fn live(&self) -> u64 {
+        self.older.iter().map(|table| table.live).sum::<u64>() + self.newest.live
+    }
+
+    /// Number of tables that a look-up visits.
+    #[must_use]
+    pub fn tables(&self) -> usize {
+        self.older.len() + 1
+    }
+
+    /// Number of owners in the overflow map, including expired ones until they are cleaned up.
+    #[must_use]
+    pub fn overflowed(&self) -> usize {
+        self.overflow.len()
+    }
+
+    /// Bytes allocated.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        let tables = self.older.iter().chain([&self.newest]);
+        tables.map(Table::memory_bytes).sum::<usize>() + self.overflow.memory_bytes()
+    }
+
+    /// Makes `table` the newest one. The previous one is kept until its last owner expires.
+    fn open(&mut self, table: Table) {
+        let full = std::mem::replace(&mut self.newest, table);
+        if full.live > 0 {
+            self.older.push(full);
+        }
+    }
+
+    /// Capacity of the next table; that of the last one if it is not full but cannot represent the next offset.
+    fn next_capacity(&self) -> u64 {
+        let last = self.newest.capacity();
+        if self.newest.is_full() { next_capacity(last, self.expected, self.most) } else { last }
+    }
+
+    fn table_of(&mut self, offset: Offset) -> &mut Table {
+        if self.newest.base <= offset {
+            return &mut self.newest;
+        }
+        self.older.iter_mut().rev().find(|table| table.base <= offset).unwrap_or(&mut self.newest)
+    }
+}

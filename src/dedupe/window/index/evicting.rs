@@ -1,0 +1,83 @@
+//! The index of a window that evicts the oldest owners instead of growing: one table, allocated once.
+//!
+//! Invariants:
+//! - Memory is that of the table, for any traffic.
+//! - Inserts undone in reverse order, before [`Index::settle`], leave the table as it was: the owners
+//!   that they overwrote are restored. So an abort leaves no trace.
+
+use super::{Index, Look};
+use crate::dedupe::coordinates::Offset;
+use crate::dedupe::window::growth::next_capacity;
+use crate::dedupe::window::table::Table;
+use crate::dedupe::window::table::evicting::Overwritten;
+
+/// Owners overwritten since the last [`Index::settle`], in order.
+#[derive(Debug, Default)]
+pub(super) struct Evicting {
+    overwritten: Vec<Overwritten>,
+    /// Owners that are too far below the newest offset for the table's offset range.
+    out_of_range: Vec<Offset>,
+}
+
+impl Index {
+    /// An index with a fixed number of `slots` slots of 8 bytes. When both buckets of an identity are full, the
+    /// oldest owner in them is overwritten.
+    #[must_use]
+    pub fn evicting(slots: u64) -> Self {
+        Self { newest: Table::of_slots(slots), evicting: Some(Evicting::default()), ..Self::default() }
+    }
+
+    /// Bytes that [`Index::evicting`] allocates.
+    #[must_use]
+    pub fn bytes_of_slots(slots: u64) -> u64 {
+        Table::bytes_of_slots(slots)
+    }
+
+    /// Number of slots of an evicting index; `None` for one that grows.
+    #[must_use]
+    pub fn slots(&self) -> Option<u64> {
+        self.evicting.as_ref().map(|_| self.newest.slots())
+    }
+
+    /// Makes the inserts since the last call final. Visits the owners that they overwrote.
+    pub fn settle(&mut self, visit: impl FnMut(Offset)) {
+        if let Some(Evicting { overwritten, out_of_range }) = &mut self.evicting {
+            overwritten.drain(..).map(|old| old.owner).chain(out_of_range.drain(..)).for_each(visit);
+        }
+    }
+
+    /// Bytes allocated, plus those of the next table if the newest one is at least three quarters full.
+    #[must_use]
+    pub fn bytes_ahead(&self) -> u64 {
+        let soon = self.evicting.is_none() && self.newest.live >= self.newest.capacity() / 4 * 3;
+        let next = next_capacity(self.newest.capacity(), self.expected, self.most);
+        self.memory_bytes() as u64 + if soon { Table::shape(next).1 } else { 0 }
+    }
+
+    /// Inserts by overwriting; returns false when this index grows instead.
+    pub(super) fn overwrite(&mut self, look: &Look, offset: Offset) -> bool {
+        let Some(evicting) = &mut self.evicting else { return false };
+        if self.newest.may_begin_at(offset) {
+            self.newest.base = offset;
+        } else if !self.newest.reaches(offset) {
+            let before = evicting.out_of_range.len();
+            self.newest.rebase(offset, self.first_live, &mut evicting.out_of_range);
+            let removed = (evicting.out_of_range.len() - before) as u64;
+            self.newest.live = self.newest.live.saturating_sub(removed);
+        }
+        match self.newest.overwrite(look.position, offset, self.first_live) {
+            Some(old) => evicting.overwritten.push(old),
+            None => self.newest.live += 1,
+        }
+        true
+    }
+
+    /// After the insert at `offset` was undone: restores the owner that it had overwritten, if any.
+    pub(super) fn restore_overwritten(&mut self, offset: Offset) {
+        let Some(evicting) = &mut self.evicting else { return };
+        if let Some(old) = evicting.overwritten.pop_if(|old| old.by == offset) {
+            self.newest.restore_overwritten(&old);
+            self.newest.live += 1;
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! Arrival times of ranges of offsets. They convert limits on age and count into a prefix of offsets to drop.
+
+use std::collections::VecDeque;
+
+use crate::dedupe::coordinates::Offset;
+
+/// Number of marks in a full window, for each of its two limits: expiry is accurate to 1/256 of the window.
+pub(super) const MARKS_PER_WINDOW: u64 = 256;
+
+/// Number of marks above which those without any remaining owner are removed.
+const MAX_MARKS: usize = 1 << 16;
+
+/// A range of consecutive owners that expire together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Mark {
+    /// First owner.
+    first: Offset,
+    /// One past the last owner.
+    next: Offset,
+    /// Owners that are held.
+    count: u64,
+    /// Owners that were overwritten.
+    evicted: u64,
+    /// Stream time when the first of them arrived, epoch milliseconds; 0 while unknown.
+    time_first_ms: i64,
+    /// Stream time when the last of them had arrived, epoch milliseconds; 0 while unknown.
+    time_last_ms: i64,
+}
+
+impl Mark {
+    fn count_with_evicted(&self) -> u64 {
+        self.count + self.evicted
+    }
+}
+
+/// The owners that [`Marks::drop_expired`] dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct DroppedOwners {
+    /// One past the last owner dropped.
+    pub next: Offset,
+    /// Number of owners dropped.
+    pub count: u64,
+}
+
+/// All owners of the window as a few hundred marks, in ascending offset order.
+#[derive(Debug)]
+pub(super) struct Marks {
+    queue: VecDeque<Mark>,
+    count: u64,
+    /// Overwritten owners of the marks in the queue.
+    evicted: u64,
+    /// Latest stream time of all owners that were ever overwritten.
+    evicted_ms: Option<i64>,
+    /// Longest time from the first to the last owner of a mark.
+    longest_ms: i64,
+    /// Latest stream time of all owners that were ever dropped.
+    dropped_ms: Option<i64>,
+    /// Owners that arrived before this stream time may be missing, although none was dropped here.
+    incomplete_ms: Option<i64>,
+}
+
+impl Marks {
+    pub fn new(exact_ms: i64) -> Self {
+        let longest_ms = exact_ms / MARKS_PER_WINDOW.cast_signed();
+        Self {
+            queue: VecDeque::new(),
+            count: 0,
+            evicted: 0,
+            evicted_ms: None,
+            longest_ms,
+            dropped_ms: None,
+            incomplete_ms: None,
+        }
+    }
+
+    /// Number of owners held: added, and neither dropped nor overwritten.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Number of owners added and not dropped, including overwritten ones.
+    pub fn count_with_evicted(&self) -> u64 {
+        self.count + self.evicted
+    }
+
+    /// Adds an owner that arrived between two stream times, in ascending offset order. It joins the last mark if that
+    /// spans at most `longest_ms` (or exactly these times) and holds fewer than `most` owners.
+    pub fn add(&mut self, owner: Offset, (time_first_ms, time_last_ms): (i64, i64), most: u64) {
+        self.count += 1;
+        let longest = self.longest_ms;
+        let shared = self.queue.back_mut().filter(|last| {
+            let same = last.time_first_ms == time_first_ms && last.time_last_ms == time_last_ms;
+            last.count_with_evicted() < most && (same || time_last_ms - last.time_first_ms <= longest)
+        });
+        if let Some(mark) = shared {
+            mark.next = owner + 1;
+            mark.count += 1;
+            mark.time_last_ms = mark.time_last_ms.max(time_last_ms);
+        } else {
+            let mark =
+                Mark { first: owner, next: owner + 1, count: 1, evicted: 0, time_first_ms, time_last_ms };
+            self.queue.push_back(mark);
+        }
+    }
+
+    /// Latest stream time at which an owner can have arrived; 0 while unknown.
+    #[inline]
+    pub fn time_of(&self, owner: Offset) -> i64 {
+        let place = self.queue.partition_point(|mark| mark.next <= owner);
+        self.queue.get(place).map_or(0, |mark| mark.time_last_ms)
+    }
+
+    /// Drops marks from the front: those whose last owner arrived before `oldest_ms`, then more until at most
+    /// `most_ids` owners remain, including overwritten ones.
+    ///
+    /// Owners added before stream time was known get `now_ms` as their time of arrival.
+    pub fn drop_expired(&mut self, now_ms: i64, oldest_ms: i64, most_ids: u64) -> Option<DroppedOwners> {
+        for unknown in self.queue.iter_mut().take_while(|mark| mark.time_last_ms <= 0) {
+            (unknown.time_first_ms, unknown.time_last_ms) = (now_ms, now_ms);
+        }
+        let mut dropped = None;
+        while let Some(mark) = self
+            .queue
+            .pop_front_if(|mark| mark.time_last_ms < oldest_ms || self.count + self.evicted > most_ids)
+        {
+            self.count -= mark.count;
+            self.evicted -= mark.evicted;
+            self.dropped_ms = self.dropped_ms.max(Some(mark.time_last_ms));
+            let count = dropped.map_or(0, |earlier: DroppedOwners| earlier.count) + mark.count;
+            dropped = Some(DroppedOwners { next: mark.next, count });
+        }
+        dropped
+    }
+
+    /// Removes the owners at or beyond `from`; `removed` is their number.
+    pub fn truncate(&mut self, from: Offset, removed: u64) {
+        let mut left = removed.min(self.count);
+        self.count -= left;
+        while let Some(mark) = self.queue.pop_back_if(|mark| mark.first >= from) {
+            self.evicted -= mark.evicted;
+            left = left.saturating_sub(mark.count);
+        }
+        if let Some(cut) = self.queue.back_mut() {
+            cut.count = cut.count.saturating_sub(left);
+            cut.next = cut.next.min(from);
+        }
+    }
+
+    /// Removes one owner.
+    pub fn forget(&mut self, owner: Offset) {
+        if let Some(mark) = self.mark_of(owner) {
+            mark.count -= 1;
+            self.count -= 1;
+        }
+    }
+
+    /// The mark of an owner, if it holds any owner.
+    fn mark_of(&mut self, owner: Offset) -> Option<&mut Mark> {
+        let place = self.queue.partition_point(|mark| mark.next <= owner);
+        self.queue.get_mut(place).filter(|mark| mark.first <= owner && mark.count > 0)
+    }
+
+    /// Counts a committed owner as overwritten by a newer one.
+    pub fn evicted(&mut self, owner: Offset) {
+        let Some(mark) = self.mark_of(owner) else { return };
+        (mark.count, mark.evicted) = (mark.count - 1, mark.evicted + 1);
+        let time_ms = mark.time_last_ms;
+        (self.count, self.evicted) = (self.count - 1, self.evicted + 1);
+        self.evicted_ms = self.evicted_ms.max(Some(time_ms));
+    }
+
+    /// The lowest offset that may still own an identity; `None` when none does.
+    pub fn first_held(&mut self) -> Option<Offset> {
+        // While stream time is unknown nothing expires, and marks without owners would accumulate.
+        while self.queue.len() > MAX_MARKS
+            && let Some(empty) = self.queue.pop_front_if(|mark| mark.count == 0)
+        {
+            self.evicted -= empty.evicted;
+        }
+        self.queue.iter().find(|mark| mark.count > 0).map(|mark| mark.first)
+    }
+
+    /// Share of the owners inside the window that were overwritten, 0 to 1.
+    pub fn evicted_share(&self) -> f64 {
+        self.evicted as f64 / (self.count + self.evicted).max(1) as f64
+    }
+
+    /// Stream time of the latest owner that was ever overwritten; `None` when there is none.
+    pub fn evicted_ms(&self) -> Option<i64> {
+        self.evicted_ms
+    }
+
+    /// Stream time of the latest owner that was ever dropped; `None` when there is none.
+    pub fn dropped_ms(&self) -> Option<i64> {
+        self.dropped_ms
+    }
+
+    /// Takes over [`Marks::dropped_ms`] from before a restart.
+    pub fn inherit_dropped(&mut self, dropped_ms: Option<i64>) {
+        self.dropped_ms = self.dropped_ms.max(dropped_ms);
+    }
+
+    /// Notes that owners from before this stream time may be missing. Zero and negative values are ignored.
+    pub fn note_incomplete_before(&mut self, ms: i64) {
+        self.incomplete_ms = self.incomplete_ms.max(Some(ms).filter(|ms| *ms > 0));
+    }
+
+    /// The latest stream time that was noted by [`Marks::note_incomplete_before`]; `None` when there is none.
+    pub fn incomplete_ms(&self) -> Option<i64> {
+        self.incomplete_ms
+    }
+
+    /// How far back, in ms, the owners are complete; `None` when none was ever dropped or noted as missing.
+    pub fn reach_ms(&self, now_ms: i64) -> Option<i64> {
+        self.dropped_ms.max(self.incomplete_ms).map(|missing| now_ms.saturating_sub(missing))
+    }
+
+    /// Stream time from the arrival of the oldest owner to `now_ms`; `None` without owners.
+    pub fn span_ms(&self, now_ms: i64) -> Option<i64> {
+        self.queue.front().map(|oldest| now_ms.saturating_sub(oldest.time_first_ms))
+    }
+
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.queue.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn add(marks: &mut Marks, owners: impl IntoIterator<Item = Offset>, times: (i64, i64), most: u64) {
+        owners.into_iter().for_each(|owner| marks.add(owner, times, most));
+    }
+
+    #[test]
+    fn a_window_of_many_commits_needs_few_marks() {
+        let mut marks = Marks::new(256_000);
+        for commit in 0..100_000u64 {
+            let time = 1_000_000 + 10 * commit.cast_signed();
+            marks.add(commit, (time, time + 10), u64::MAX);
+            marks.drop_expired(time + 10, time + 10 - 256_000, u64::MAX);
+        }
+        assert!(marks.len() <= 258, "{}", marks.len());
+        assert!((25_600..=25_702).contains(&marks.count()), "{}", marks.count());
+    }
+
+    #[test]
+    fn no_owner_younger_than_the_limit_is_dropped() {
+        let mut marks = Marks::new(2_560);
+        add(&mut marks, 0..10, (1_000, 1_001), u64::MAX);
+        add(&mut marks, 10..20, (1_005, 1_009), u64::MAX);
+        add(&mut marks, 20..30, (1_011, 1_011), u64::MAX);
+        assert_eq!([0, 9, 19, 20, 99].map(|owner| marks.time_of(owner)), [1_009, 1_009, 1_009, 1_011, 0]);
+        assert_eq!(marks.drop_expired(9_999, 1_009, u64::MAX), None);
+        assert_eq!(marks.drop_expired(9_999, 1_010, u64::MAX), Some(DroppedOwners { next: 20, count: 20 }));
+        assert_eq!(marks.reach_ms(3_009), Some(2_000));
+    }
+
+    #[test]
+    fn owners_without_a_time_start_to_age_when_stream_time_is_known() {
+        let mut marks = Marks::new(1_000);
+        add(&mut marks, 0..10, (0, 0), u64::MAX);
+        assert_eq!(marks.drop_expired(1_700_000_000_000, 1_699_999_999_000, u64::MAX), None);
+        assert_eq!(marks.drop_expired(1_700_000_001_001, 1_700_000_000_001, u64::MAX).unwrap().count, 10);
+    }
+
+    #[test]
+    fn a_count_limit_drops_the_oldest_owners() {
+        let mut marks = Marks::new(1_000);
+        add(&mut marks, 0..100, (5, 5), 10);
+        assert_eq!(marks.drop_expired(5, 0, 85), Some(DroppedOwners { next: 20, count: 20 }));
+        assert_eq!(marks.count(), 80);
+    }
+
+    #[test]
+    fn overwritten_owners_count_until_their_mark_is_dropped() {
+        let mut marks = Marks::new(1_000);
+        add(&mut marks, 0..10, (1_000, 1_000), 5);
+        (0..5).chain([5, 6]).for_each(|owner| marks.evicted(owner));
+        marks.evicted(99);
+        assert_eq!((marks.count(), marks.first_held(), marks.evicted_ms()), (3, Some(5), Some(1_000)));
+        assert!((marks.evicted_share() - 0.7).abs() < 1e-9);
+        assert_eq!(marks.drop_expired(1_000, 0, 9), Some(DroppedOwners { next: 5, count: 0 }));
+        marks.truncate(7, 3);
+        assert_eq!((marks.count(), marks.first_held()), (0, None));
+    }
+
+    #[test]
+    fn truncation_can_split_a_mark() {
+        let mut marks = Marks::new(1_000);
+        add(&mut marks, [0, 3, 6, 9], (5, 5), u64::MAX);
+        add(&mut marks, [12, 15], (5_000, 5_000), u64::MAX);
+        marks.truncate(6, 4);
+        assert_eq!((marks.count(), marks.len()), (2, 1));
+        assert_eq!(marks.drop_expired(9_000, 9_000, 0), Some(DroppedOwners { next: 6, count: 2 }));
+    }
+}

@@ -1,0 +1,363 @@
+//! One partition's window: the identities seen, how long they are held, and what an abort undoes.
+//!
+//! Invariants:
+//! - Owners are either *committed* (below [`Window::next`]) or *pending* (of the open transaction, at
+//!   or beyond it). Pending owners are visible to later records of the transaction, and are removed by
+//!   [`Window::abort`].
+//! - A verdict of `Duplicate` names an owner whose 16 bytes were compared. A fingerprint alone never decides.
+//! - Claims, the owners at or beyond the committed offset that a crash left in local state, are not
+//!   in the index: they distinguish a `Retry` from a `New` and never drop a record.
+//! - An owner older than the window never makes a record a duplicate, even if it has not been dropped yet.
+//! - Owners expire only in [`Window::commit`] and [`Window::restore`], so an abort can undo
+//!   everything else. They expire as a prefix of offsets: all owners below [`Window::first_live`].
+//! - Stream time advances with each record, and an abort resets it to the last commit.
+//!
+//! Length: an identity is held from its arrival, in stream time, for at least `limits.exact` and at most 1/256
+//! more, because the arrival times of owners are kept in a few hundred marks. An owner restored from a block may
+//! stay longer by the span of that block, which [`Window::blocks`] keeps below 1/32 of the window. When more than
+//! `max_ids` identities are held after a commit, the oldest are dropped, in steps of 1/256. The window is then
+//! shorter than configured, and [`Window::effective_seconds`] reports its length.
+//!
+//! Callers process at most [`CHUNK`] records in two passes: [`Window::look`] at each, which prefetches,
+//! then [`Window::verdict`] and [`Window::admit`]. The cache lines are loaded by then.
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use crate::dedupe::coordinates::Offset;
+use crate::dedupe::format::{BlockError, BlockView};
+use crate::dedupe::identity::Identity;
+
+mod arrival;
+mod blocks;
+pub mod bloom;
+mod filters;
+mod forget;
+mod growth;
+pub mod index;
+mod limits;
+mod marks;
+mod overflow;
+mod prefetch;
+mod stream_time;
+mod table;
+mod verdict;
+mod windows;
+
+pub use arrival::{Anchor, resume};
+pub use bloom::{Bloom, BloomLimits};
+use filters::Filters;
+pub use growth::IndexBytes;
+pub use index::{Index, Look};
+pub use limits::Bounds;
+use marks::Marks;
+use stream_time::StreamTime;
+pub use stream_time::TimeSource;
+pub use verdict::Verdict;
+pub use windows::Windows;
+
+/// Records to prefetch before the first of them is decided: enough to hide the memory latency, few enough
+/// that their cache lines are still cached.
+pub const CHUNK: usize = 256;
+
+/// Limits of a window. The one that is reached first applies.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct WindowLimits {
+    /// Age of identities in the exact part, in stream time.
+    pub exact: Duration,
+    /// Number of identities of this partition.
+    pub max_ids: u64,
+    /// What advances stream time.
+    pub time: TimeSource,
+    /// The filters beyond the exact part, if there are any.
+    pub bloom: Option<BloomLimits>,
+}
+
+/// Stores the identities of committed owners, byte for byte.
+pub trait Owners {
+    /// Why a look-up failed.
+    type Error;
+    /// The identity owned by the record at `owner`; `None` when that record owns none. Called only
+    /// for candidates among live committed owners, so a complete store returns `None` only for false candidates.
+    fn identity_of(&self, owner: Offset) -> Result<Option<Identity>, Self::Error>;
+    /// Whether the record at `owner` owns this identity.
+    fn owns(&self, owner: Offset, identity: Identity) -> Result<bool, Self::Error> {
+        Ok(self.identity_of(owner)? == Some(identity))
+    }
+}
+
+/// One partition's window.
+#[derive(Debug)]
+pub struct Window {
+    exact_ms: i64,
+    bounds: Bounds,
+    evicted: u64,
+    time: StreamTime,
+    index: Index,
+    marks: Marks,
+    pending: Vec<(Offset, Identity)>,
+    /// Stream time at the arrival of each pending owner.
+    arrived_ms: Vec<i64>,
+    claims: HashMap<Identity, Offset>,
+    filters: Option<Filters>,
+    /// How [`Window::blocks`] divided the pending owners: for each block, the number of pending owners before its end,
+    /// and its first stream time.
+    cuts: Vec<(usize, i64)>,
+    next: Offset,
+}
+
+impl Window {
+    /// An empty window.
+    #[must_use]
+    pub fn new(limits: WindowLimits) -> Self {
+        let exact_ms = i64::try_from(limits.exact.as_millis()).unwrap_or(i64::MAX);
+        Self {
+            exact_ms,
+            bounds: Bounds {
+                max_ids: limits.max_ids,
+                filter_bytes: limits.bloom.map_or(u64::MAX, |bloom| bloom.max_bytes),
+                ..Bounds::NONE
+            },
+            evicted: 0,
+            time: StreamTime::new(limits.time),
+            index: Index::default(),
+            marks: Marks::new(exact_ms),
+            pending: Vec::new(),
+            arrived_ms: Vec::new(),
+            claims: HashMap::new(),
+            filters: limits.bloom.map(Filters::new),
+            cuts: Vec::new(),
+            next: 0,
+        }
+    }
+
+    /// Advances stream time by a record before its verdict, whatever the verdict will be.
+    pub fn observe(&mut self, timestamp_ms: Option<i64>, now_ms: i64) {
+        self.time.observe(timestamp_ms, now_ms);
+    }
+
+    /// Pass one: computes the position of an identity and prefetches the memory at it.
+    #[must_use]
+    #[inline]
+    pub fn look(&self, identity: Identity) -> Look {
+        let look = Look::at(identity);
+        self.index.prefetch(&look);
+        if let Some(filters) = &self.filters {
+            filters.prefetch(&look);
+        }
+        look
+    }
+
+    /// Pass two: the verdict on the record at `at`, at the current stream time. Changes nothing.
+    pub fn verdict<O: Owners>(&self, at: Offset, look: &Look, owners: &O) -> Result<Verdict, O::Error> {
+        let oldest = self.time.ms().saturating_sub(self.exact_ms);
+        let oldest_pending =
+            self.filters.as_ref().map_or(oldest, |filters| filters.oldest_ms(self.time.ms()));
+        let found = self.index.candidates(look, |owner| {
+            let (identity, arrived, oldest) = match self.pending_index(owner) {
+                // A pending owner is not in the filters before the commit, so the longer limit on age applies to it.
+                Some(place) => {
+                    (self.pending.get(place).copied(), self.arrived_ms.get(place).copied(), oldest_pending)
+                }
+                None => (None, Some(self.marks.time_of(owner)), oldest),
+            };
+            if arrived.is_some_and(|arrived| arrived > 0 && arrived < oldest) {
+                return ControlFlow::Continue(());
+            }
+            let pending = identity.map(|(_, identity)| identity == look.identity);
+            match pending.map_or_else(|| owners.owns(owner, look.identity), Ok) {
+                Ok(true) => ControlFlow::Break(Ok(owner)),
+                Ok(false) => ControlFlow::Continue(()),
+                Err(error) => ControlFlow::Break(Err(error)),
+            }
+        });
+        let known = found.break_value().transpose()?;
+        let verdict = verdict::decide(at, known, self.claims.get(&look.identity).copied());
+        Ok(match (verdict, &self.filters) {
+            (Verdict::New, Some(filters)) => filters
+                .probably(look, self.time.ms(), self.exact_from_ms(oldest))
+                .map_or(Verdict::New, |since_ms| Verdict::Probable { since_ms }),
+            (verdict, _) => verdict,
+        })
+    }
+
+    /// Index of a pending owner in `pending`; `None` for committed owners, which are below all pending ones.
+    fn pending_index(&self, owner: Offset) -> Option<usize> {
+        self.pending.first().filter(|(first, _)| *first <= owner)?;
+        self.pending.binary_search_by_key(&owner, |(offset, _)| *offset).ok()
+    }
+
+    /// Adds the record at `at` as the owner of its identity, in the open transaction. Called after the verdicts `New`
+    /// and `Retry`, in ascending offset order.
+    pub fn admit(&mut self, at: Offset, look: &Look) {
+        debug_assert!(at >= self.next, "a record below the committed offset is admitted");
+        debug_assert!(self.pending.last().is_none_or(|(last, _)| *last < at), "offsets must ascend");
+        self.index.insert(look, at);
+        self.pending.push((at, look.identity));
+        self.arrived_ms.push(self.time.ms());
+    }
+
+    /// Owners of the open transaction, in ascending offset order.
+    #[must_use]
+    pub fn pending(&self) -> &[(Offset, Identity)] {
+        &self.pending
+    }
+
+    /// Commits the transaction up to `next`: pending owners become committed, claims below `next` are removed, and
+    /// owners that have expired or exceed a limit are dropped. Returns the lowest offset whose block is still needed:
+    /// owners below it are not looked up in [`Owners`] again.
+    pub fn commit(&mut self, next: Offset) -> Offset {
+        debug_assert!(next >= self.next, "the committed offset must not decrease");
+        debug_assert!(self.pending.last().is_none_or(|(last, _)| *last < next), "an owner is not committed");
+        let most = self.max_owners_per_mark();
+        self.commit_to_filters();
+        for ((owner, _), arrived) in self.pending.drain(..).zip(self.arrived_ms.drain(..)) {
+            self.marks.add(owner, (arrived, arrived), most);
+        }
+        self.settle_evicted();
+        self.time.settle();
+        self.next = self.next.max(next);
+        self.clear_claims_below(next);
+        self.expire();
+        self.first_needed()
+    }
+
+    /// Undoes the open transaction: its pending owners and stream time.
+    pub fn abort(&mut self) {
+        // In reverse order, so that an evicting index restores what each insert had overwritten.
+        for (offset, identity) in self.pending.drain(..).rev() {
+            let removed = self.index.remove(&Look::at(identity), offset);
+            debug_assert!(removed, "a pending owner is not in the index");
+        }
+        self.arrived_ms.clear();
+        self.cuts.clear();
+        self.time.undo();
+    }
+
+    /// Reserves capacity for `ids` owners before they are restored.
+    pub fn reserve(&mut self, ids: u64) {
+        let wanted = ids.min(self.bounds.max_ids.saturating_add(self.max_owners_per_mark()));
+        self.index.reserve(wanted);
+    }
+
+    /// Restores the owners below `below` from a stored block and returns their number. Blocks must come in the order in
+    /// which they were written. Owners already held at or beyond the block's first offset are replaced. Stream time is
+    /// set from the block. Expiry applies, so a restored owner may be dropped at once.
+    pub fn restore(&mut self, view: &BlockView<'_>, below: Offset) -> Result<u64, BlockError> {
+        debug_assert!(self.pending.is_empty(), "a block is restored inside a transaction");
+        let header = &view.header;
+        if header.first >= below {
+            return Ok(0);
+        }
+        if header.first < self.next {
+            self.truncate(header.first);
+        }
+        let (times, most) = ((header.time_first_ms, header.time_last_ms), self.max_owners_per_mark());
+        let mut restored = 0;
+        // The memory accesses of a whole block overlap.
+        view.for_each(|_, identity| self.index.prefetch(&Look::at(identity)))?;
+        view.for_each(|owner, identity| {
+            if owner < below {
+                self.index.insert(&Look::at(identity), owner);
+                self.marks.add(owner, times, most);
+                restored += 1;
+            }
+        })?;
+        self.settle_evicted();
+        self.refill(view, below)?;
+        self.time.set(if header.next <= below { header.time_last_ms } else { header.time_first_ms });
+        self.next = header.next.min(below);
+        self.expire();
+        Ok(restored)
+    }
+
+    /// Sets stream time from a checkpoint, forwards or back. Zero and negative values are ignored.
+    pub fn set_stream_time(&mut self, ms: i64) {
+        self.time.set(ms);
+    }
+
+    /// Adds a claim: an owner at or beyond the committed offset that a crash left in local state.
+    pub fn claim(&mut self, identity: Identity, owner: Offset) {
+        self.claims.insert(identity, owner);
+    }
+
+    /// Removes claims below `next`. [`Window::commit`] does this too.
+    pub fn clear_claims_below(&mut self, next: Offset) {
+        if !self.claims.is_empty() {
+            self.claims.retain(|_, owner| *owner >= next);
+        }
+    }
+
+    /// Removes every owner at or beyond `from`, including pending ones, and returns the number of committed ones. Scans
+    /// the whole index: for recovery, not for every batch.
+    pub fn truncate(&mut self, from: Offset) -> u64 {
+        self.abort();
+        let removed = self.index.remove_from(from);
+        self.marks.truncate(from, removed);
+        if let Some(filters) = self.filters.as_mut() {
+            filters.truncate(from);
+        }
+        self.next = self.next.min(from);
+        removed
+    }
+
+    /// One past the last offset known to be committed.
+    #[must_use]
+    pub fn next(&self) -> Offset {
+        self.next
+    }
+
+    /// The lowest live offset: owners below it have been dropped.
+    #[must_use]
+    pub fn first_live(&self) -> Offset {
+        self.index.first_live()
+    }
+
+    /// Stream time, epoch milliseconds; 0 while unknown.
+    #[must_use]
+    pub fn stream_time_ms(&self) -> i64 {
+        self.time.ms()
+    }
+
+    /// Stream time at the last commit, epoch milliseconds; 0 while unknown.
+    #[must_use]
+    pub fn committed_time_ms(&self) -> i64 {
+        self.time.settled_ms()
+    }
+
+    /// Configured length of the exact part.
+    #[must_use]
+    pub fn exact(&self) -> Duration {
+        Duration::from_millis(self.exact_ms.unsigned_abs())
+    }
+
+    /// Configured length of the window, exact part and filters together.
+    #[must_use]
+    pub fn configured(&self) -> Duration {
+        let exact = self.exact();
+        // The limit of the filters includes the span of a block.
+        let bloom = self.filters.as_ref().map(|filters| filters.limits().bloom.saturating_sub(exact / 32));
+        bloom.map_or(exact, |bloom| bloom.max(exact))
+    }
+
+    /// Number of identities in the exact part, including pending ones.
+    #[must_use]
+    pub fn ids(&self) -> u64 {
+        self.index.live()
+    }
+
+    /// Number of claims.
+    #[must_use]
+    pub fn claims(&self) -> usize {
+        self.claims.len()
+    }
+
+    /// Bytes allocated.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.index.memory_bytes()
+            + self.pending.capacity() * size_of::<(Offset, Identity, i64)>()
+            + self.claims.capacity() * (size_of::<(Identity, Offset)>() + 1)
+    }
+}

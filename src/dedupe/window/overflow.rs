@@ -1,0 +1,153 @@
+//! Owners for which both buckets of a table were full. They are few, and stored with their whole identity.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hash, Hasher};
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::index::SEED;
+use crate::dedupe::coordinates::Offset;
+use crate::dedupe::identity::Identity;
+
+/// A map by whole identity, so that a collision of fingerprints overwrites nothing.
+///
+/// An identity can have several owners here: one that has become too old, and a newer one that an abort may
+/// undo together with the stream time that made the other too old. The newest owner is in the map, the others
+/// are in `older`, which is nearly always empty.
+#[derive(Debug, Default)]
+pub(super) struct Overflow {
+    owners: HashMap<Key, Offset, BuildHasherDefault<PrehashedHasher>>,
+    older: Vec<(Identity, Offset)>,
+    clean_at: usize,
+}
+
+impl Overflow {
+    /// The owners of an identity, including expired ones.
+    #[inline]
+    pub fn owners_of(&self, identity: Identity) -> impl Iterator<Item = Offset> {
+        let newest = self.owners.get(&Key(identity)).copied();
+        let older = if newest.is_some() { self.older.as_slice() } else { &[] };
+        let older = older.iter().filter(move |(other, _)| *other == identity).map(|(_, owner)| *owner);
+        newest.into_iter().chain(older)
+    }
+
+    /// Inserts an owner. Owners below `first_live` are removed each time the map has doubled, which costs amortised
+    /// O(1) per insert.
+    pub fn insert(&mut self, identity: Identity, offset: Offset, first_live: Offset) {
+        if self.owners.len() >= self.clean_at {
+            self.owners.retain(|_, owner| *owner >= first_live);
+            self.older.retain(|(_, owner)| *owner >= first_live);
+            self.clean_at = self.owners.len() * 2 + 1_024;
+        }
+        if let Some(previous) = self.owners.insert(Key(identity), offset) {
+            self.older.push((identity, previous));
+        }
+    }
+
+    /// Removes an owner; returns false when it is not here.
+    pub fn remove(&mut self, identity: Identity, offset: Offset) -> bool {
+        if self.owners.get(&Key(identity)) == Some(&offset) {
+            self.owners.remove(&Key(identity));
+            self.promote(identity);
+            return true;
+        }
+        let place = self.older.iter().position(|held| *held == (identity, offset));
+        place.map(|place| self.older.swap_remove(place)).is_some()
+    }
+
+    /// Removes every owner at or beyond `from`, and returns them.
+    pub fn remove_from(&mut self, from: Offset) -> Vec<Offset> {
+        let mut removed: Vec<_> =
+            self.older.extract_if(.., |(_, owner)| *owner >= from).map(|(_, owner)| owner).collect();
+        let newest: Vec<_> = self.owners.extract_if(|_, owner| *owner >= from).collect();
+        for (Key(identity), owner) in newest {
+            removed.push(owner);
+            self.promote(identity);
+        }
+        removed
+    }
+
+    /// Moves the newest of the identity's owners in `older` into the map.
+    fn promote(&mut self, identity: Identity) {
+        let older = self.older.iter().enumerate().filter(|(_, (other, _))| *other == identity);
+        if let Some((place, _)) = older.max_by_key(|(_, (_, owner))| *owner) {
+            let (_, owner) = self.older.swap_remove(place);
+            self.owners.insert(Key(identity), owner);
+        }
+    }
+
+    /// Number of owners, including expired ones until they are removed.
+    pub fn len(&self) -> usize {
+        self.owners.len() + self.older.len()
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        // One control byte per bucket, and a map is at most 7/8 full.
+        self.owners.capacity() * 8 / 7 * (size_of::<(Key, Offset)>() + 1)
+            + self.older.capacity() * size_of::<(Identity, Offset)>()
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Key(Identity);
+
+impl Hash for Key {
+    #[inline]
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(xxh3_64_with_seed(&self.0.0, SEED));
+    }
+}
+
+/// Returns the hash that [`Key`] has already computed.
+#[derive(Default)]
+struct PrehashedHasher(u64);
+
+impl Hasher for PrehashedHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 = xxh3_64_with_seed(bytes, self.0);
+    }
+
+    #[inline]
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+
+    #[inline]
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_older_owner_is_found_again_when_the_newer_ones_are_removed() {
+        let id = Identity([7; 16]);
+        for order in [[20, 30], [30, 20]] {
+            let mut overflow = Overflow::default();
+            for owner in [10, 20, 30] {
+                overflow.insert(id, owner, 0);
+            }
+            assert_eq!(overflow.owners_of(id).count(), 3);
+            for owner in order {
+                assert!(overflow.remove(id, owner));
+            }
+            assert_eq!(overflow.owners_of(id).collect::<Vec<_>>(), [10]);
+        }
+    }
+
+    #[test]
+    fn remove_from_keeps_the_owners_below_its_offset() {
+        let id = Identity([7; 16]);
+        let mut overflow = Overflow::default();
+        for owner in [10, 20, 30] {
+            overflow.insert(id, owner, 0);
+        }
+        let mut removed = overflow.remove_from(20);
+        removed.sort_unstable();
+        assert_eq!(removed, [20, 30]);
+        assert_eq!(overflow.owners_of(id).collect::<Vec<_>>(), [10]);
+    }
+}

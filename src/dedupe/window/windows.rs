@@ -1,0 +1,212 @@
+//! One partition's windows: one per kind of records. The first is for records without a named kind.
+//!
+//! All share the partition's stream time and its committed offset, and are committed and aborted together. Each has its
+//! own owners, its own expiry and its own limits.
+
+use super::Window;
+use super::bloom::Bloom;
+use crate::dedupe::coordinates::{Offset, PartitionId};
+use crate::dedupe::format::{Block, BlockError, BlockView, WindowCheckpoint};
+use crate::dedupe::identity::{HashKind, Identity, KindId};
+
+/// The windows of one partition, indexed by the position of the kind in the configuration.
+#[derive(Debug)]
+pub struct Windows(Vec<KindWindow>);
+
+#[derive(Debug)]
+struct KindWindow {
+    kind: KindId,
+    /// `None` for a kind that is not deduplicated.
+    window: Option<Window>,
+}
+
+impl Windows {
+    /// Empty windows: one per kind, `None` for a kind that is not deduplicated.
+    #[must_use]
+    pub fn new(windows: impl IntoIterator<Item = (KindId, Option<Window>)>) -> Self {
+        Self(windows.into_iter().map(|(kind, window)| KindWindow { kind, window }).collect())
+    }
+
+    /// The window of the kind at this position.
+    #[must_use]
+    #[inline]
+    pub fn get(&self, kind: usize) -> Option<&Window> {
+        self.0.get(kind)?.window.as_ref()
+    }
+
+    /// The window of the kind at this position, mutable.
+    #[inline]
+    pub fn get_mut(&mut self, kind: usize) -> Option<&mut Window> {
+        self.0.get_mut(kind)?.window.as_mut()
+    }
+
+    /// The window of the records that belong to no named kind.
+    #[must_use]
+    pub fn unnamed(&self) -> Option<&Window> {
+        self.get(0)
+    }
+
+    /// All windows.
+    pub fn iter(&self) -> impl Iterator<Item = (KindId, &Window)> {
+        self.0.iter().filter_map(|entry| Some((entry.kind, entry.window.as_ref()?)))
+    }
+
+    /// All windows, mutable.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (KindId, &mut Window)> {
+        self.0.iter_mut().filter_map(|entry| Some((entry.kind, entry.window.as_mut()?)))
+    }
+
+    /// The window of a kind; `None` when the kind is not configured.
+    pub fn of_kind(&mut self, kind: KindId) -> Option<&mut Window> {
+        self.iter_mut().find(|(own, _)| *own == kind).map(|(_, window)| window)
+    }
+
+    /// Advances stream time by a record before its verdict.
+    #[inline]
+    pub fn observe(&mut self, timestamp_ms: Option<i64>, now_ms: i64) {
+        self.iter_mut().for_each(|(_, window)| window.observe(timestamp_ms, now_ms));
+    }
+
+    /// Whether the open transaction has new owners.
+    #[must_use]
+    pub fn has_pending(&self) -> bool {
+        self.iter().any(|(_, window)| !window.pending().is_empty())
+    }
+
+    /// The open transaction's owners as blocks that cover `covered`: first those of named kinds with owners, then those
+    /// of the unnamed kind, even without owners. So the last block represents the whole transaction.
+    #[must_use]
+    pub fn blocks(
+        &mut self,
+        hash: HashKind,
+        partition: PartitionId,
+        covered: &std::ops::Range<Offset>,
+        most: usize,
+    ) -> Vec<Block> {
+        let mut blocks = Vec::new();
+        for (kind, window) in self.iter_mut() {
+            if kind == KindId::UNNAMED || window.pending().is_empty() {
+                continue;
+            }
+            blocks.extend(window.blocks(hash, kind.window(partition), covered.clone(), most));
+        }
+        if let Some(window) = self.get_mut(0) {
+            blocks.extend(window.blocks(hash, partition.into(), covered.clone(), most));
+        }
+        blocks
+    }
+
+    /// Commits the transaction up to `next`. Returns for each kind the lowest offset whose block is still needed, the
+    /// unnamed kind last: the store's state of the unnamed kind represents all kinds.
+    pub fn commit(&mut self, next: Offset) -> Vec<(KindId, Offset)> {
+        let mut needed: Vec<_> = self.iter_mut().map(|(kind, window)| (kind, window.commit(next))).collect();
+        needed.reverse();
+        needed
+    }
+
+    /// Undoes the open transaction.
+    pub fn abort(&mut self) {
+        self.iter_mut().for_each(|(_, window)| window.abort());
+    }
+
+    /// Removes every owner at or beyond `from`.
+    pub fn truncate(&mut self, from: Offset) {
+        for (_, window) in self.iter_mut() {
+            window.truncate(from);
+        }
+    }
+
+    /// Restores a whole stored block; returns false when its kind is no longer configured.
+    pub fn restore(&mut self, view: &BlockView<'_>) -> Result<bool, BlockError> {
+        let Some(window) = self.of_kind(view.header.window.kind()) else { return Ok(false) };
+        window.restore(view, Offset::MAX).map(|_| true)
+    }
+
+    /// One past the last offset known to be committed.
+    #[must_use]
+    pub fn next(&self) -> Offset {
+        self.iter().map(|(_, window)| window.next()).max().unwrap_or(0)
+    }
+
+    /// Stream time, epoch milliseconds; 0 while unknown.
+    #[must_use]
+    pub fn stream_time_ms(&self) -> i64 {
+        self.iter().map(|(_, window)| window.stream_time_ms()).max().unwrap_or(0)
+    }
+
+    /// Stream time at the last commit, epoch milliseconds; 0 while unknown.
+    #[must_use]
+    pub fn committed_time_ms(&self) -> i64 {
+        self.iter().map(|(_, window)| window.committed_time_ms()).max().unwrap_or(0)
+    }
+
+    /// Sets stream time from a checkpoint. Zero and negative values are ignored.
+    pub fn set_stream_time(&mut self, ms: i64) {
+        self.iter_mut().for_each(|(_, window)| window.set_stream_time(ms));
+    }
+
+    /// The state that a restart must take over, for each window that has any.
+    #[must_use]
+    pub fn checkpoints(&self) -> Vec<WindowCheckpoint> {
+        let all = self.iter().map(|(kind, window)| WindowCheckpoint {
+            kind,
+            dropped: window.dropped(),
+            layout: window.bloom().and_then(Bloom::layout),
+            incomplete_ms: window.incomplete_before_ms(),
+        });
+        all.filter(|it| *it != WindowCheckpoint { kind: it.kind, ..WindowCheckpoint::default() }).collect()
+    }
+
+    /// Gives the filters of empty windows their previous layout, before the windows are restored.
+    pub fn follow(&mut self, checkpoints: &[WindowCheckpoint]) {
+        for (kind, window) in self.iter_mut() {
+            if let Some(layout) = of(kind, checkpoints).and_then(|it| it.layout.as_ref()) {
+                window.follow_filters(layout);
+            }
+        }
+    }
+
+    /// Takes over what was dropped or missing before a restart.
+    pub fn inherit(&mut self, checkpoints: &[WindowCheckpoint]) {
+        for (kind, window) in self.iter_mut() {
+            let previous = of(kind, checkpoints);
+            window.inherit(previous.map(|it| it.dropped).unwrap_or_default());
+            if let Some(ms) = previous.and_then(|it| it.incomplete_ms) {
+                window.note_incomplete_before(ms);
+            }
+        }
+    }
+
+    /// Notes in all windows that ids from before this stream time may be missing: [`Window::note_incomplete_before`].
+    /// The next checkpoint and the next local head store the note.
+    pub fn note_incomplete_before(&mut self, ms: i64) {
+        self.iter_mut().for_each(|(_, window)| window.note_incomplete_before(ms));
+    }
+
+    /// The earliest noted stream time of all windows; `None` as soon as it no longer affects one of them.
+    #[must_use]
+    pub fn incomplete_before_ms(&self) -> Option<i64> {
+        self.iter().map(|(_, window)| window.incomplete_before_ms()).min().flatten()
+    }
+
+    /// Forgets a committed owner of an identity in the windows of all kinds.
+    pub fn forget(&mut self, owner: Offset, identity: Identity) {
+        self.iter_mut().for_each(|(_, window)| window.forget(owner, identity));
+    }
+
+    /// Number of identities in the exact parts of all windows.
+    #[must_use]
+    pub fn ids(&self) -> u64 {
+        self.iter().map(|(_, window)| window.ids()).sum()
+    }
+
+    /// The probability that an unseen record gets the verdict `Probable`, in the window where it is highest.
+    #[must_use]
+    pub fn false_positive_rate(&self) -> f64 {
+        self.iter().map(|(_, window)| window.false_positive_rate()).fold(0.0, f64::max)
+    }
+}
+
+fn of(kind: KindId, checkpoints: &[WindowCheckpoint]) -> Option<&WindowCheckpoint> {
+    checkpoints.iter().find(|it| it.kind == kind)
+}

@@ -1,0 +1,237 @@
+//! Every persistent format, against a golden file of version 1: later versions must read it, and write it byte for byte.
+//!
+//! The golden files were written by a separate program from the descriptions of the formats, not by dedupd.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use dedupd::dedupe::{
+    Block, BlockView, Checkpoint, Dropped, Epoch, FilterLayout, ForgetRecord, GridLayout, HashKind, Identity,
+    KindId, StateKey, Tail, WindowCheckpoint,
+};
+use dedupd::store::Binding;
+use dedupd::tools::state::file::{Header, Part, Piece, Reader, Writer};
+
+const BLOCK: &[u8] = include_bytes!("golden/block-v1.bin");
+const FORGET_RECORD: &[u8] = include_bytes!("golden/forget-record-v1.bin");
+const CHECKPOINT: &str = include_str!("golden/checkpoint-v1.txt");
+const STATE_KEY: &str = include_str!("golden/state-key-v1.txt");
+const EXPORT: &[u8] = include_bytes!("golden/export-v1.bin");
+
+const HASH: HashKind = HashKind::SipHash { key_id: 0x1122_3344_5566_7788 };
+const FIRST: u64 = 1_000_000_000_000;
+const T: i64 = 1_700_000_000_000;
+
+/// Sixteen ascending bytes.
+fn identity(number: u8) -> Identity {
+    Identity(std::array::from_fn(|byte| 16 * number + u8::try_from(byte).unwrap()))
+}
+
+fn payments() -> KindId {
+    KindId::named("payments")
+}
+
+fn block() -> Block {
+    Block {
+        hash: HASH,
+        window: 42.into(),
+        first: FIRST,
+        next: FIRST + 100_000,
+        time_first_ms: T,
+        time_last_ms: T + 60_000,
+        entries: vec![
+            (FIRST + 7, identity(0)),
+            (FIRST + 8, identity(1)),
+            (FIRST + 200, identity(2)),
+            (FIRST + 99_999, identity(3)),
+        ],
+    }
+}
+
+/// A block of a named kind.
+fn block_of_payments() -> Block {
+    Block {
+        hash: HASH,
+        window: payments().window(42),
+        first: 500,
+        next: 700,
+        time_first_ms: -5,
+        time_last_ms: T,
+        entries: vec![(629, identity(5))],
+    }
+}
+
+#[test]
+fn a_block_is_read_and_written_byte_for_byte() {
+    assert_eq!(Block::decode(BLOCK), Ok(block()));
+    assert_eq!(block().encode(), BLOCK);
+}
+
+#[test]
+fn different_blocks_have_different_checksums() {
+    let other = Block { next: block().next + 1, ..block() };
+    assert_eq!(Block::checksum(BLOCK), 0x4d4d_8602);
+    assert_ne!(Block::checksum(&block().encode()), Block::checksum(&other.encode()));
+    // A CRC over the whole block, including its own checksum, is the same for all blocks.
+    assert_eq!(crc32c::crc32c(&block().encode()), crc32c::crc32c(&other.encode()));
+}
+
+#[test]
+fn a_forget_record_is_read_and_written_byte_for_byte() {
+    let record = ForgetRecord {
+        hash: HASH,
+        partition: 42,
+        number: 9,
+        at: FIRST + 100_000,
+        owners: vec![(FIRST + 7, identity(0)), (FIRST + 99_999, identity(3))],
+    };
+    assert_eq!(ForgetRecord::decode(FORGET_RECORD), Ok(record.clone()));
+    assert_eq!(record.encode(), FORGET_RECORD);
+}
+
+/// What the three windows of the golden checkpoint contain: all details, no loss, no filters.
+fn windows() -> Vec<WindowCheckpoint> {
+    let grid =
+        |rows, bits, columns: &[Option<(u64, u32)>]| GridLayout { rows, bits, columns: columns.to_vec() };
+    vec![
+        WindowCheckpoint {
+            kind: KindId::UNNAMED,
+            dropped: Dropped { exact_ms: Some(1_699_999_000_000), filters_ms: Some(1_690_000_000_000) },
+            layout: Some(FilterLayout {
+                bloom_ms: 604_800_000,
+                slice_ms: 86_400_000,
+                open: 19_675,
+                held: vec![1_000, 2_000],
+                grids: vec![
+                    grid(640, 14, &[Some((0, 0)), Some((1, 0)), None]),
+                    grid(320, 12, &[Some((0, 1)), None]),
+                ],
+            }),
+            incomplete_ms: Some(1_699_990_000_000),
+        },
+        WindowCheckpoint {
+            kind: payments(),
+            dropped: Dropped { exact_ms: None, filters_ms: Some(1_699_990_000_001) },
+            layout: Some(FilterLayout {
+                bloom_ms: 700,
+                slice_ms: 100,
+                open: 7,
+                held: Vec::new(),
+                grids: vec![grid(640, 14, &[Some((0, 0))])],
+            }),
+            incomplete_ms: None,
+        },
+        WindowCheckpoint {
+            kind: KindId::numbered(12),
+            dropped: Dropped::default(),
+            layout: None,
+            incomplete_ms: Some(1_699_990_000_002),
+        },
+    ]
+}
+
+#[test]
+fn a_checkpoint_is_read_and_written_byte_for_byte() {
+    let checkpoint = Checkpoint {
+        state_next: 77,
+        stream_time_ms: T + 123,
+        rules: vec![
+            (KindId::UNNAMED, "00c0ffee".parse().unwrap()),
+            (payments(), "deadbeef".parse().unwrap()),
+        ],
+        ahead_of_wall_ms: -7,
+        tail: Some(Tail { crc: 0x0ebe_ef01, next: 1_000, from: Some(76) }),
+        forgets: 3,
+        windows: windows(),
+        began: Some(4),
+        epoch: Some(Epoch { next: 999, number: 12 }),
+        raw: Some("aXb+c/AAQ0Cw==".to_owned()),
+        state: Some("aXb-c_AAQ0Cw".to_owned()),
+        writer: "dedupd.events;odd=name.a.0".to_owned(),
+    };
+    assert_eq!(Checkpoint::parse(CHECKPOINT), Some(checkpoint.clone()));
+    assert_eq!(checkpoint.render(), CHECKPOINT);
+}
+
+#[test]
+fn the_key_of_a_state_record_is_read_and_written_byte_for_byte() {
+    let key = StateKey {
+        clean_end: Some(u64::MAX),
+        kind: Some("payments".to_owned()),
+        rule: "00c0ffee".parse().ok(),
+        reset_kinds: vec![KindId::UNNAMED, payments()],
+        raw: Some("aXb+c/AAQ0Cw==".to_owned()),
+        writer: "dedupd.events;odd=name.a.0".to_owned(),
+    };
+    assert_eq!(StateKey::parse(STATE_KEY), Some(key.clone()));
+    assert_eq!(key.render(), STATE_KEY);
+}
+
+/// The header of the golden export.
+fn header() -> Header {
+    let binding: Binding = serde_json::from_value(serde_json::json!({
+        "cluster_id": "cluster",
+        "raw": "events.raw",
+        "clean": "events.clean",
+        "state": "events.clean.dedupd",
+        "group": "dedupd.events",
+        "partitions": 43,
+        "hash": "siphash:1122334455667788",
+        "raw_id": "aXb+c/AAQ0Cw==",
+        "clean_id": null,
+        "state_id": "aXb-c_AAQ0Cw",
+        "kinds": ["payments"],
+        "rules": ["00c0ffee", "deadbeef"],
+        "kept_ms": [3_600_000, 7_200_000],
+    }))
+    .unwrap();
+    assert_eq!(binding.hash, HASH);
+    let empty = Part {
+        window: 7.into(),
+        confirmed: 0,
+        state_next: 3,
+        stream_time_ms: 0,
+        tail: None,
+        settled: None,
+        forgets: 0,
+        incomplete_ms: 0,
+        blocks: 0,
+        ids: 0,
+    };
+    let tail = Some((0x4d4d_8602, FIRST + 100_000));
+    let unnamed = Part {
+        window: 42.into(),
+        confirmed: FIRST + 100_000,
+        state_next: 76,
+        stream_time_ms: T + 60_000,
+        tail,
+        settled: tail,
+        forgets: 3,
+        incomplete_ms: 1_699_990_000_000,
+        blocks: 1,
+        ids: 4,
+    };
+    let named = Part {
+        window: payments().window(42),
+        confirmed: 700,
+        state_next: 75,
+        stream_time_ms: -5,
+        tail: Some((0x1261_8772, 700)),
+        blocks: 1,
+        ids: 1,
+        ..empty
+    };
+    Header { binding, partitions: vec![empty, unnamed, named] }
+}
+
+#[test]
+fn an_export_file_is_read_and_written_byte_for_byte() {
+    let (mut reader, read) = Reader::begin(EXPORT).unwrap();
+    assert_eq!(read, header());
+    let mut writer = Writer::begin(Vec::new(), &header()).unwrap();
+    for block in [block(), block_of_payments()] {
+        let bytes = block.encode();
+        writer.block(&BlockView::verified(&bytes).unwrap()).unwrap();
+        assert_eq!(reader.next_piece().unwrap(), Piece::Block(block.window, bytes));
+    }
+    assert_eq!(reader.next_piece().unwrap(), Piece::End { blocks: 2, ids: 5 });
+    assert_eq!(writer.finish().unwrap(), EXPORT);
+}
