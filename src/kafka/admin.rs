@@ -7,13 +7,13 @@ use rdkafka::admin::{AdminClient, AdminOptions, ConfigResource, ResourceSpecifie
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::topic_partition_list::TopicPartitionList;
 
 use super::client_config::Settings;
 use super::connection::error_text;
 use super::connection::{self, ProblemCapture};
 use super::error::failure;
 use super::native::{self, Described};
+use super::partitions::list_of;
 use super::rights::{self, Operation, Resource};
 use super::topics::{self, Shape};
 use crate::clock;
@@ -189,9 +189,8 @@ impl TopicAdmin {
             error.rdkafka_error_code() == Some(RDKafkaErrorCode::GroupAuthorizationFailed)
         };
         let deadline = clock::monotonic() + self.wait;
+        let list = list_of(&self.settings.clean, [0]);
         while clock::monotonic() < deadline {
-            let mut list = TopicPartitionList::new();
-            list.add_partition(&self.settings.clean, 0);
             match native::committed(self.reader.client(), &list, ATTEMPT_TIMEOUT) {
                 Ok(_) => return false,
                 Err(error) if denied(&error) => return true,

@@ -6,8 +6,8 @@ use rdkafka::client::{Client, ClientContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{Header, OwnedHeaders};
 
-use super::consumer::kafka_partition;
 use super::native::Message;
+use super::partitions::kafka_partition;
 use super::side_log;
 use super::topic::Topic;
 use crate::dedupe::{Coordinates, PartitionId};

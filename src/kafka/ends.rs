@@ -11,8 +11,8 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::topic_partition_list::{Offset as KafkaOffset, TopicPartitionList};
 
 use super::client_config::Settings;
-use super::consumer::kafka_partition;
 use super::error::failure;
+use super::partitions::kafka_partition;
 use crate::dedupe::{Offset, PartitionId};
 use crate::ports::{Bounds, Failure};
 

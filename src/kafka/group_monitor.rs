@@ -8,14 +8,13 @@ use rdkafka::ClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext, Rebalance};
 use rdkafka::error::KafkaError;
 use rdkafka::groups::GroupMemberInfo;
-use rdkafka::topic_partition_list::TopicPartitionList;
 
 use super::client_config::Settings;
-use super::consumer::kafka_partition;
 use super::ends::{QuietContext, reader};
 use super::error::failure;
 use super::log_ends::Offsets;
 use super::native;
+use super::partitions::list_of;
 use crate::dedupe::PartitionId;
 use crate::ports::{Failure, Remedy};
 
@@ -99,13 +98,9 @@ impl GroupMonitor {
         let fail = |e: &KafkaError| {
             failure(&format!("reading the committed offsets of topic {raw} in group {group}"), e)
         };
-        let mut list = TopicPartitionList::new();
-        for partition in partitions {
-            list.add_partition(raw, kafka_partition(partition));
-        }
+        let list = list_of(raw, partitions);
         let offsets = native::committed(self.client.client(), &list, wait).map_err(|e| fail(&e))?;
-        let known = offsets.into_iter().filter(|it| it.error.is_none());
-        Ok(known.filter_map(|it| Some((it.partition.try_into().ok()?, it.offset.try_into().ok()?))).collect())
+        Ok(offsets.into_iter().flatten().filter_map(|it| Some((it.partition, it.offset?))).collect())
     }
 
     /// Forces a rebalance: a temporary member joins the group and leaves it. Returns whether it joined within `limit`;

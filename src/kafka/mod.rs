@@ -16,6 +16,7 @@ mod group_monitor;
 mod log_ends;
 mod native;
 mod offsets;
+mod partitions;
 mod producer;
 mod record;
 mod rights;

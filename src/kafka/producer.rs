@@ -9,11 +9,12 @@ use rdkafka::producer::{Producer, ThreadedProducer};
 
 use super::aside::{SideTopic, reason_headers};
 use super::client_config::Settings;
-use super::consumer::{KafkaSource, kafka_partition};
+use super::consumer::KafkaSource;
 use super::delivery::{Deliveries, Kind, opaque};
 use super::error::failure_with_permission;
 use super::native;
 use super::offsets::{self, ABANDONED};
+use super::partitions::kafka_partition;
 use super::record::RawRecord;
 use super::settle;
 use super::side_log;

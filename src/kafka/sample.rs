@@ -233,7 +233,7 @@ impl Reading<'_> {
         let topic = self.sampling.topic.as_str();
         tail::read_with(&self.consumer, (topic, &from), MAX_IDLE, &mut |partition, message| {
             let end = to.get(&partition).copied().unwrap_or(0);
-            let next = u64::try_from(message.offset()).unwrap_or(0) + 1;
+            let next = message.coordinates().offset + 1;
             if next <= end {
                 visit(&RawRecord(message));
             }

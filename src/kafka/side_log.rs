@@ -76,7 +76,7 @@ pub(super) fn records(
         let mut cut = BTreeSet::new();
         tail::read(settings, (name, &from), Leftover::Everything, MAX_IDLE, &mut |partition, message| {
             let log = LogId { topic, partition };
-            let offset = u64::try_from(message.offset()).unwrap_or(0);
+            let offset = message.coordinates().offset;
             let to = from_to.get(&log).map_or(0, |(_, to)| *to);
             if offset >= to {
                 return false;
@@ -114,7 +114,7 @@ pub(super) fn copy(
     let from = BTreeMap::from([(log.partition, *first)]);
     let mut failed = None;
     tail::read(settings, (name, &from), Leftover::Everything, MAX_IDLE, &mut |_, message| {
-        let offset = u64::try_from(message.offset()).unwrap_or(0);
+        let offset = message.coordinates().offset;
         if wanted.contains(&offset) {
             failed = send(&client, &topic, (log.topic, &message), wait).err();
         }

@@ -8,10 +8,10 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::topic_partition_list::{Offset as KafkaOffset, TopicPartitionList};
 
 use super::client_config::Settings;
-use super::consumer::{kafka_offset, kafka_partition};
 use super::ends::{Ends, QuietContext, reader};
 use super::error::{failure, is_damage};
 use super::native::{self, Queue};
+use super::partitions::{kafka_offset, kafka_partition};
 use super::unread::damaged;
 use super::{side_log, tail};
 use crate::clock;
@@ -92,8 +92,8 @@ impl KafkaStateLog {
         match native::poll(&self.consumer, &self.queue, wait) {
             Ok(None) => Ok(None),
             Ok(Some(message)) => {
-                let partition = u32::try_from(message.partition()).unwrap_or(0);
-                let offset = u64::try_from(message.offset()).unwrap_or(0);
+                let partition = message.coordinates().partition;
+                let offset = message.coordinates().offset;
                 if let Some(reading) = self.open.get_mut(&partition) {
                     *reading = Reading::at(offset + 1);
                 }
@@ -212,7 +212,7 @@ impl StateLog for KafkaStateLog {
         let mut items = Vec::new();
         let from = from.iter().copied().collect();
         tail::read(&self.settings, (&self.topic, &from), what, wait, &mut |partition, message| {
-            let offset = u64::try_from(message.offset()).unwrap_or(0);
+            let offset = message.coordinates().offset;
             items.push(block((partition, offset), message.key(), message.value()));
             true
         })?;
@@ -241,7 +241,7 @@ impl StateLog for KafkaStateLog {
         }
         let topic = (self.clean.as_str(), &from);
         tail::read(&self.settings, topic, Leftover::Committed, wait, &mut |partition, message| {
-            let offset = u64::try_from(message.offset()).unwrap_or(0);
+            let offset = message.coordinates().offset;
             shown.insert((partition, offset));
             to.get(&partition).is_some_and(|last| offset < *last)
         })?;

@@ -8,10 +8,10 @@ use rdkafka::error::KafkaError;
 use rdkafka::topic_partition_list::TopicPartitionList;
 
 use super::client_config::Settings;
-use super::consumer::{kafka_offset, kafka_partition};
 use super::ends::{QuietContext, reader};
 use super::error::{failure, is_damage};
 use super::native::{self, Message, Queue};
+use super::partitions::{kafka_offset, kafka_partition};
 use super::unread::damaged;
 use crate::clock;
 use crate::dedupe::{Offset, PartitionId};
@@ -65,7 +65,7 @@ pub(super) fn read_with(
         }
         match polled {
             Ok(Some(message)) => {
-                let partition = u32::try_from(message.partition()).unwrap_or(0);
+                let partition = message.coordinates().partition;
                 if open.contains_key(&partition) && !visit(partition, message) {
                     open.remove(&partition);
                 }

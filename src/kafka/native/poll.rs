@@ -97,10 +97,7 @@ pub fn poll<'a, C: ConsumerContext>(
 fn record(message: Message<'_>) -> Result<Message<'_>, ReadError> {
     match message.error() {
         None => Ok(message),
-        Some(code) => {
-            let at = Some((message.partition(), message.offset()));
-            Err(ReadError { code, fatal: false, at, reason: String::new() })
-        }
+        Some(code) => Err(ReadError { code, fatal: false, at: Some(message.place()), reason: String::new() }),
     }
 }
 
