@@ -13,8 +13,8 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::metadata::Metadata;
 use rdkafka::{ClientConfig, ClientContext};
 
-use super::ends::QuietContext;
 use super::native;
+use super::reader::QuietContext;
 use crate::clock;
 
 /// Maximum age of a problem that is used to explain a failed call. The client repeats the same one every 30 s.

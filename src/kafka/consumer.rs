@@ -15,11 +15,12 @@ use rdkafka::error::KafkaError;
 use rdkafka::topic_partition_list::{TopicPartitionList, TopicPartitionListElem};
 
 use super::client_config::Settings;
-use super::ends::{Ends, QuietContext};
+use super::ends::Ends;
 use super::error::{failure, failure_with_permission};
 use super::group::GroupContext;
 use super::native;
 use super::partitions::{self, kafka_offset, kafka_partition, list_of};
+use super::reader::QuietContext;
 use super::record::RawRecord;
 use crate::dedupe::{Offset, PartitionId};
 use crate::ports::{Bounds, Committed, Epoch, Failure, GroupEvent, Remedy, Source, Truncation};
@@ -53,17 +54,13 @@ pub struct KafkaSource {
 impl KafkaSource {
     /// Creates the clients and subscribes; assignments arrive through [`Source::events`].
     pub fn subscribe(settings: &Settings) -> Result<Self, Failure> {
-        let doing = || format!("joining group {} on topic {}", settings.group, settings.raw);
-        let consumer: BaseConsumer<GroupContext> = settings
-            .source()
-            .create_with_context(GroupContext::default())
-            .map_err(|e| failure(&doing(), &e))?;
-        consumer.subscribe(&[&settings.raw]).map_err(|e| failure(&doing(), &e))?;
-        let Some(queue) = native::Queue::of(&consumer) else {
-            return Err(failure(&doing(), &KafkaError::Subscription("there is no group.id".to_owned())));
-        };
+        let doing = format!("joining group {} on topic {}", settings.group, settings.raw);
+        let fail = |e: KafkaError| failure(&doing, &e);
+        let consumer: BaseConsumer<GroupContext> =
+            settings.source().create_with_context(GroupContext::default()).map_err(fail)?;
+        consumer.subscribe(&[&settings.raw]).map_err(fail)?;
         Ok(Self {
-            queue,
+            queue: native::Queue::of(&consumer).map_err(fail)?,
             consumer,
             ends: Ends::new(settings)?,
             settings: settings.clone(),

@@ -8,8 +8,8 @@ use rdkafka::message::{DeliveryResult, Message};
 use rdkafka::producer::ProducerContext;
 use rdkafka::{ClientContext, types::RDKafkaErrorCode as Code};
 
-use super::ends::QuietContext;
 use super::error;
+use super::reader::QuietContext;
 use crate::dedupe::{Offset, PartitionId};
 use crate::ports::{Failure, LogId, RejectedRecords, Written};
 

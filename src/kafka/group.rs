@@ -9,7 +9,7 @@ use rdkafka::types::RDKafkaRespErr;
 use rdkafka::{ClientContext, TopicPartitionList as Partitions};
 
 use super::connection::{ConnectionProblem, LastProblem};
-use super::ends::QuietContext;
+use super::reader::QuietContext;
 use crate::dedupe::PartitionId;
 use crate::ports::GroupEvent;
 

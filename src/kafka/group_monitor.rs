@@ -10,11 +10,11 @@ use rdkafka::error::KafkaError;
 use rdkafka::groups::GroupMemberInfo;
 
 use super::client_config::Settings;
-use super::ends::{QuietContext, reader};
+use super::ends::Offsets;
 use super::error::failure;
-use super::log_ends::Offsets;
 use super::native;
 use super::partitions::list_of;
+use super::reader::{QuietContext, client};
 use crate::dedupe::PartitionId;
 use crate::ports::{Failure, Remedy};
 
@@ -61,7 +61,7 @@ impl GroupMonitor {
     /// Creates the client; sends no request yet.
     pub fn new(settings: &Settings) -> Result<Self, Failure> {
         // Not read_committed: reading the lag must not wait for pending transactions.
-        Ok(Self { client: reader(settings, "read_uncommitted")?, settings: settings.clone() })
+        Ok(Self { client: client(settings, "read_uncommitted")?, settings: settings.clone() })
     }
 
     /// The members of the group and their partitions of the raw topic.

@@ -10,10 +10,10 @@ use rdkafka::producer::{BaseRecord, Producer};
 use super::aside;
 use super::client_config::Settings;
 use super::delivery::{Kind, opaque};
-use super::ends::QuietContext;
 use super::offsets;
 use super::partitions::kafka_partition;
 use super::producer::Client;
+use super::reader::QuietContext;
 use crate::dedupe::PartitionId;
 use crate::ports::Position;
 
