@@ -9,8 +9,10 @@ mod failure;
 mod store;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Duration;
 
+use crate::dedupe::coordinates::ranges;
 use crate::dedupe::identity::Fields;
 use crate::dedupe::{Coordinates, Offset, PartitionId};
 pub use epoch::{Epoch, Truncation};
@@ -79,6 +81,17 @@ pub enum Written {
     Duplicates,
 }
 
+impl fmt::Display for Written {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Clean => "clean",
+            Self::State => "state",
+            Self::DeadLetter => "dead_letter",
+            Self::Duplicates => "duplicates",
+        })
+    }
+}
+
 /// A partition that transactions write to. Each gets its own transaction marker when a transaction ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LogId {
@@ -99,6 +112,18 @@ impl LogId {
     #[must_use]
     pub fn state(partition: PartitionId) -> Self {
         Self { topic: Written::State, partition }
+    }
+
+    /// Logs as text: the partitions of each topic as [`ranges`].
+    #[must_use]
+    pub fn listed(logs: &[Self]) -> String {
+        let mut topics: BTreeMap<Written, Vec<PartitionId>> = BTreeMap::new();
+        for log in logs {
+            topics.entry(log.topic).or_default().push(log.partition);
+        }
+        let texts: Vec<String> =
+            topics.into_iter().map(|(topic, partitions)| format!("{topic} {}", ranges(partitions))).collect();
+        texts.join(", ")
     }
 
     /// The clean and the state partition of each of these raw partitions, in this order.

@@ -14,6 +14,7 @@ use super::native::{self, Message, Queue, ReadError};
 use super::partitions::{self, kafka_offset, partition_id};
 use super::unread::failure_of;
 use crate::clock;
+use crate::dedupe::coordinates::ranges as listed;
 use crate::dedupe::{Offset, PartitionId};
 use crate::ports::{Failure, Leftover, Remedy};
 
@@ -85,7 +86,7 @@ impl Reader {
         wait: Duration,
         visit: Visit<'_>,
     ) -> Result<(), Failure> {
-        let doing = || format!("reading topic {topic}, partitions {:?}", ranges.keys());
+        let doing = || format!("reading topic {topic}, partitions {}", listed(ranges.keys().copied()));
         let mut open: BTreeMap<_, _> = ranges.iter().filter(|(_, range)| !range.is_empty()).collect();
         if open.is_empty() {
             return Ok(());

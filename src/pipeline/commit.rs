@@ -16,6 +16,7 @@ use super::sizes::metadata_bytes;
 use super::time::ahead_of_wall_ms;
 use super::worker::{Core, World};
 use crate::clock::Clock;
+use crate::dedupe::coordinates::ranges;
 use crate::dedupe::{Block, PartitionId, WindowId, Windows};
 use crate::ports::{Failure, Head, Position, Remedy, Sink, Source, Store, StoreError};
 
@@ -114,7 +115,8 @@ impl<W: World> Core<W> {
             return Err(Failure::new(
                 Remedy::Abort,
                 format!(
-                    "this process no longer owns all of partitions {ids:?} of topic {}; aborting",
+                    "this process no longer owns all of partitions {} of topic {}; aborting",
+                    ranges(ids),
                     self.options.raw
                 ),
             )

@@ -278,7 +278,7 @@ impl<W: World> Core<W> {
         let settled = source.committed_unstable(&[id], REQUEST_TIMEOUT)?.into_iter().next();
         let (next, metadata) =
             settled.map_or((0, String::new()), |answer| (answer.offset.unwrap_or(0), answer.metadata));
-        tracing::warn!(partition = id, writer, ?logs, "aborting what a transaction left open");
+        tracing::warn!(partition = id, writer, logs = %LogId::listed(logs), "aborting what a transaction left open");
         let position = Position { partition: id, next, metadata };
         self.sink.purge(writer, logs, &position, PURGE_TIMEOUT)?;
         self.report.torn(Resolution::Aborted);
