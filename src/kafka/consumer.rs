@@ -1,7 +1,7 @@
 //! The raw topic, read as a member of the group.
 //!
 //! The client's callback only queues rebalance events. The worker handles them when its state allows, and then calls
-//! [`Source::assign`] or [`Source::unassign`].
+//! [`GroupMember::assign`] or [`GroupMember::unassign`].
 
 mod placing;
 mod reading;
@@ -23,7 +23,7 @@ use super::partitions::{self, kafka_offset, kafka_partition, list_of};
 use super::reader::QuietContext;
 use super::record::RawRecord;
 use crate::dedupe::{Offset, PartitionId};
-use crate::ports::{Bounds, Committed, Epoch, Failure, GroupEvent, Remedy, Source, Truncation};
+use crate::ports::{Bounds, Committed, Epoch, Failure, GroupEvent, GroupMember, Remedy, Source, Truncation};
 
 /// Time limit of a seek; it waits for the client's own threads, not for the broker.
 const SEEK_WAIT: Duration = Duration::from_secs(5);
@@ -52,7 +52,7 @@ pub struct KafkaSource {
 }
 
 impl KafkaSource {
-    /// Creates the clients and subscribes; assignments arrive through [`Source::events`].
+    /// Creates the clients and subscribes; assignments arrive through [`GroupMember::events`].
     pub fn subscribe(settings: &Settings) -> Result<Self, Failure> {
         let doing = format!("joining group {} on topic {}", settings.group, settings.raw);
         let fail = |e: KafkaError| failure(&doing, &e);
@@ -152,28 +152,6 @@ impl Source for KafkaSource {
         }
     }
 
-    fn events(&self) -> Vec<GroupEvent> {
-        self.consumer.context().take()
-    }
-
-    fn assign(&self, starts: &[(PartitionId, Option<Offset>)]) -> Result<(), Failure> {
-        let with_start: Vec<(PartitionId, Offset)> =
-            starts.iter().filter_map(|(partition, start)| Some((*partition, (*start)?))).collect();
-        self.assign_at(&with_start)?;
-        self.consumer.context().rebalance_handled();
-        self.owned.borrow_mut().extend(starts.iter().map(|(p, _)| *p));
-        self.clear_truncated(starts.iter().map(|(partition, _)| *partition));
-        self.resume(&with_start)
-    }
-
-    fn unassign(&self, partitions: &[PartitionId]) -> Result<(), Failure> {
-        self.remove_assigned(partitions)?;
-        self.consumer.context().rebalance_handled();
-        self.owned.borrow_mut().retain(|p| !partitions.contains(p));
-        self.clear_truncated(partitions.iter().copied());
-        Ok(())
-    }
-
     fn seek(&self, starts: &[(PartitionId, Offset)]) -> Result<(), Failure> {
         self.check_ownership(starts)?;
         let (assigned, new): (Vec<_>, Vec<_>) =
@@ -221,19 +199,6 @@ impl Source for KafkaSource {
         self.consumer.pause(&list).map_err(|e| self.fail("pausing partitions of", &e))
     }
 
-    fn committed(&self, partitions: &[PartitionId], wait: Duration) -> Result<Vec<Committed>, Failure> {
-        // The client is not a member: its responses do not depend on the state of the group.
-        self.fetch_committed(self.ends.stable(), partitions, wait)
-    }
-
-    fn committed_unstable(
-        &self,
-        partitions: &[PartitionId],
-        wait: Duration,
-    ) -> Result<Vec<Committed>, Failure> {
-        self.fetch_committed(self.ends.unstable(), partitions, wait)
-    }
-
     fn bounds(&self, partition: PartitionId, wait: Duration) -> Result<Bounds, Failure> {
         let bounds = self.ends.of((&self.topic, partition), wait)?;
         self.consumer.context().connected();
@@ -249,18 +214,55 @@ impl Source for KafkaSource {
         native::cached_high_watermark(self.consumer.client(), &self.topic, kafka_partition(partition))
     }
 
-    fn may_commit(&self, partitions: &[PartitionId]) -> bool {
-        let owned = self.owned.borrow();
-        let member = native::membership(self.consumer.client())
-            .is_some_and(|m| m.generation >= 0 && !m.member_id.is_empty());
-        member && !self.consumer.assignment_lost() && partitions.iter().all(|p| owned.contains(p))
-    }
-
     fn explained(&self, failed: Failure) -> Failure {
         match self.consumer.context().problem().filter(|_| failed.remedy == Remedy::Retry) {
             Some(problem) => Failure { what: format!("{}: {}", failed.what, problem.what), ..failed },
             None => failed,
         }
+    }
+}
+
+impl GroupMember for KafkaSource {
+    fn events(&self) -> Vec<GroupEvent> {
+        self.consumer.context().take()
+    }
+
+    fn assign(&self, starts: &[(PartitionId, Option<Offset>)]) -> Result<(), Failure> {
+        let with_start: Vec<(PartitionId, Offset)> =
+            starts.iter().filter_map(|(partition, start)| Some((*partition, (*start)?))).collect();
+        self.assign_at(&with_start)?;
+        self.consumer.context().rebalance_handled();
+        self.owned.borrow_mut().extend(starts.iter().map(|(p, _)| *p));
+        self.clear_truncated(starts.iter().map(|(partition, _)| *partition));
+        self.resume(&with_start)
+    }
+
+    fn unassign(&self, partitions: &[PartitionId]) -> Result<(), Failure> {
+        self.remove_assigned(partitions)?;
+        self.consumer.context().rebalance_handled();
+        self.owned.borrow_mut().retain(|p| !partitions.contains(p));
+        self.clear_truncated(partitions.iter().copied());
+        Ok(())
+    }
+
+    fn committed(&self, partitions: &[PartitionId], wait: Duration) -> Result<Vec<Committed>, Failure> {
+        // The client is not a member: its responses do not depend on the state of the group.
+        self.fetch_committed(self.ends.stable(), partitions, wait)
+    }
+
+    fn committed_unstable(
+        &self,
+        partitions: &[PartitionId],
+        wait: Duration,
+    ) -> Result<Vec<Committed>, Failure> {
+        self.fetch_committed(self.ends.unstable(), partitions, wait)
+    }
+
+    fn may_commit(&self, partitions: &[PartitionId]) -> bool {
+        let owned = self.owned.borrow();
+        let member = native::membership(self.consumer.client())
+            .is_some_and(|m| m.generation >= 0 && !m.member_id.is_empty());
+        member && !self.consumer.assignment_lost() && partitions.iter().all(|p| owned.contains(p))
     }
 
     fn rejoin(&mut self) -> Result<(), Failure> {

@@ -18,8 +18,8 @@ use crate::ports::GroupEvent;
 #[derive(Default)]
 pub(super) struct GroupContext {
     events: Mutex<Vec<GroupEvent>>,
-    /// The client waits for [`Source::assign`](crate::ports::Source::assign) or
-    /// [`Source::unassign`](crate::ports::Source::unassign).
+    /// The client waits for [`GroupMember::assign`](crate::ports::GroupMember::assign) or
+    /// [`GroupMember::unassign`](crate::ports::GroupMember::unassign).
     rebalance_pending: AtomicBool,
     closing: AtomicBool,
     problem: LastProblem,

@@ -17,7 +17,7 @@ use super::side_log;
 use super::unread::failure_of;
 use crate::clock;
 use crate::dedupe::{Coordinates, Offset, PartitionId};
-use crate::ports::{Bounds, Failure, Leftover, LogId, Remedy, SideRecords, StateItem, StateLog};
+use crate::ports::{Bounds, Failure, Leftover, LogId, LogTails, Remedy, SideRecords, StateItem, StateLog};
 
 /// Maximum items of one read, so that the worker polls its group in time.
 const READ_ITEMS: usize = 256;
@@ -180,7 +180,9 @@ impl StateLog for KafkaStateLog {
         }
         Ok(())
     }
+}
 
+impl LogTails for KafkaStateLog {
     fn bounds(&self, logs: &[LogId], wait: Duration) -> Result<Vec<Bounds>, Failure> {
         self.ends.bounds(&self.with_names(logs), wait)
     }

@@ -18,7 +18,7 @@ use super::worker::{Core, World};
 use crate::clock::Clock;
 use crate::dedupe::coordinates::ranges;
 use crate::dedupe::{Block, PartitionId, WindowId, Windows};
-use crate::ports::{Failure, Head, Position, Remedy, Sink, Source, Store, StoreError};
+use crate::ports::{Failure, GroupMember, Head, Position, Remedy, Sink, Store, StoreError, WrittenEnds};
 
 /// Time limit of one blocking broker call.
 const SLICE: Duration = Duration::from_secs(2);

@@ -14,7 +14,7 @@ use super::safeguard::Safeguard;
 use super::worker::{Core, World};
 use crate::clock::Clock;
 use crate::dedupe::{Offset, PartitionId, Windows};
-use crate::ports::{Bounds, Leftover, StateItem, StateLog};
+use crate::ports::{Bounds, Leftover, LogTails, StateItem, StateLog};
 
 /// Number of consecutive early ends of one partition after which an operator has to act.
 const ATTEMPTS: u32 = 10;

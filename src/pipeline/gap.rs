@@ -9,7 +9,7 @@ use super::worker::{Core, World};
 use crate::clock::Clock;
 use crate::dedupe::{Offset, PartitionId};
 use crate::metrics::OffsetReset;
-use crate::ports::{Bounds, Failure, Remedy, Source, Truncation};
+use crate::ports::{Bounds, Failure, GroupMember, Remedy, Source, Truncation};
 
 /// Timeout of one request to the broker between two polls.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);

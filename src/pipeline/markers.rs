@@ -18,7 +18,7 @@ use super::safeguard::Safeguard;
 use super::worker::{Core, World};
 use crate::clock::Clock;
 use crate::dedupe::{Offset, PartitionId};
-use crate::ports::{Failure, LogId, Remedy, Sink, Source, StateLog};
+use crate::ports::{Failure, GroupMember, LogId, LogTails, Remedy, WrittenEnds};
 
 /// Timeout of one request to the broker.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);

@@ -16,7 +16,7 @@ use super::safeguard::Safeguard;
 use super::worker::{Core, World};
 use crate::clock::Clock;
 use crate::dedupe::{Offset, PartitionId};
-use crate::ports::{Committed, Remedy, Sink, Source, StateLog, Store};
+use crate::ports::{Committed, GroupMember, ProducerLife, Remedy, Source, StateLog, Store};
 
 /// Timeout of one request to the broker between two polls.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);

@@ -13,7 +13,8 @@ use super::worker::{Core, World};
 use crate::clock::Clock;
 use crate::dedupe::{Block, Offset, PartitionId};
 use crate::metrics::Resolution;
-use crate::ports::{Bounds, Committed, Leftover, LogId, Position, Sink, Source, StateItem, StateLog, Store};
+use crate::ports::{Bounds, Committed, Leftover, LogId, Position, StateItem};
+use crate::ports::{GroupMember, LogTails, Sink, Store, WrittenEnds};
 
 /// Timeout of one request to the broker.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);

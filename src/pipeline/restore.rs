@@ -16,7 +16,7 @@ use crate::dedupe::{
     Block, BlockView, ForgetRecord, KindId, Look, Offset, Owners, PartitionId, Window, Windows,
 };
 use crate::metrics::{OffsetReset, RestoreSource};
-use crate::ports::{Committed, Head, LogId, Source, StateItem, StateLog, Store};
+use crate::ports::{Committed, GroupMember, Head, LogId, LogTails, Source, StateItem, StateLog, Store};
 
 /// Timeout of one request to the broker between two polls.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);

@@ -14,7 +14,7 @@ use super::options::Options;
 use super::partition::Phase;
 use super::worker::{Core, World};
 use crate::dedupe::{Fingerprint, HashKind, KindId, PartitionId, WindowId, Windows};
-use crate::ports::{Sink, Store};
+use crate::ports::{Store, WrittenEnds};
 
 impl Options {
     /// The rule by which the identities in a kind's window are made; `None` for a kind without a window.

@@ -28,7 +28,9 @@ use super::worker::{Core, World};
 use crate::clock::Clock;
 use crate::dedupe::{Offset, PartitionId};
 use crate::metrics::Resolution;
-use crate::ports::{Bounds, Failure, Leftover, LogId, Position, Remedy, Sink, Source, StateItem, StateLog};
+use crate::ports::{
+    Bounds, Failure, GroupMember, Leftover, LogId, LogTails, Position, ProducerLife, Remedy, StateItem,
+};
 
 /// Timeout of one request to the broker.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);

@@ -20,7 +20,8 @@ use super::time::Time;
 use crate::clock::Clock;
 use crate::control::Request;
 use crate::dedupe::{Offset, Window};
-use crate::ports::{Failure, GroupEvent, LogId, Remedy, Sink, Source, StateLog, Store, StoreError};
+use crate::ports::{Failure, GroupEvent, LogId, Remedy, StoreError};
+use crate::ports::{GroupMember, LogTails, ProducerLife, Sink, Source, StateLog, Store, WrittenEnds};
 
 /// Longest poll when no transaction is open; also the longest delay until a stop is noticed.
 const IDLE: Duration = Duration::from_millis(100);
@@ -33,12 +34,12 @@ const LEAVE: Duration = Duration::from_secs(3);
 
 /// The ports of a worker, as one type parameter.
 pub trait World {
-    /// The raw topic.
-    type Source: Source;
-    /// The clean and state topics.
-    type Sink: Sink<Self::Source>;
-    /// The reader of the state topic.
-    type Log: StateLog;
+    /// The raw topic, and the membership of the group.
+    type Source: Source + GroupMember;
+    /// The producer, and its transaction.
+    type Sink: ProducerLife + Sink<Self::Source> + WrittenEnds;
+    /// The reader of the state topic, and of the ends of all topics that transactions write to.
+    type Log: StateLog + LogTails;
     /// The local store.
     type Store: Store;
     /// Time.
@@ -167,8 +168,7 @@ impl<W: World> Worker<W> {
             Ok(()) => Ok(()),
             Err(error) => core.remedy(source, error),
         };
-        // The status is published after a failed iteration too: while the broker is unreachable, every iteration
-        // fails.
+        // The status is published after a failed iteration too: while the broker is unreachable, each one fails.
         let window = |window: &Window| window_status(window, &core.enforced, &core.options);
         let shown = (&core.partitions, &core.batch, &core.options.partition_limit);
         core.report.publish(shown, core.clock.elapsed(), |id| source.end(id), window);
