@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use rdkafka::admin::{AdminClient, AdminOptions, ConfigResource, ResourceSpecifier};
-use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
@@ -104,7 +103,7 @@ impl FoundTopics {
 pub(super) struct TopicAdmin {
     pub settings: Settings,
     pub reader: BaseConsumer<ProblemCapture>,
-    pub admin: AdminClient<DefaultClientContext>,
+    pub admin: AdminClient<ProblemCapture>,
     /// Time limit of one request.
     pub wait: Duration,
 }
@@ -123,7 +122,7 @@ impl TopicAdmin {
         Ok(Self {
             settings: settings.clone(),
             reader: ProblemCapture::reader(settings.reader("read_committed")).map_err(create)?,
-            admin: settings.base().create().map_err(create)?,
+            admin: settings.base().create_with_context(ProblemCapture::default()).map_err(create)?,
             wait,
         })
     }

@@ -18,9 +18,9 @@ use super::client_config::Settings;
 use super::ends::Ends;
 use super::error::{failure, failure_with_permission};
 use super::group::GroupContext;
+use super::log_context::LogContext;
 use super::native;
 use super::partitions::{self, kafka_offset, kafka_partition, list_of};
-use super::reader::QuietContext;
 use super::record::RawRecord;
 use crate::dedupe::{Offset, PartitionId};
 use crate::ports::{Bounds, Committed, Epoch, Failure, GroupEvent, GroupMember, Remedy, Source, Truncation};
@@ -99,7 +99,7 @@ impl KafkaSource {
 
     fn fetch_committed(
         &self,
-        reader: &BaseConsumer<QuietContext>,
+        reader: &BaseConsumer<LogContext>,
         partitions: &[PartitionId],
         wait: Duration,
     ) -> Result<Vec<Committed>, Failure> {
@@ -215,7 +215,10 @@ impl Source for KafkaSource {
     }
 
     fn explained(&self, failed: Failure) -> Failure {
-        match self.consumer.context().problem().filter(|_| failed.remedy == Remedy::Retry) {
+        if failed.remedy != Remedy::Retry {
+            return failed;
+        }
+        match self.consumer.context().problem() {
             Some(problem) => Failure { what: format!("{}: {}", failed.what, problem.what), ..failed },
             None => failed,
         }

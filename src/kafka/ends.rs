@@ -14,8 +14,9 @@ use rdkafka::topic_partition_list::{Offset as KafkaOffset, TopicPartitionList};
 
 use super::client_config::Settings;
 use super::error::failure;
+use super::log_context::LogContext;
 use super::partitions::{self, kafka_partition};
-use super::reader::{self, QuietContext};
+use super::reader;
 use crate::dedupe::{Offset, PartitionId};
 use crate::ports::{Bounds, Failure};
 
@@ -41,7 +42,7 @@ pub(super) struct Listed(TopicPartitionList);
 impl Listed {
     /// `place` is the log start, the log end for the isolation level of the client, or a time in epoch milliseconds.
     pub(super) fn request<'a>(
-        client: &BaseConsumer<QuietContext>,
+        client: &BaseConsumer<LogContext>,
         logs: impl IntoIterator<Item = Log<'a>>,
         place: KafkaOffset,
         wait: Duration,
@@ -67,8 +68,8 @@ impl Listed {
 
 /// Reads log start and end offsets.
 pub(super) struct Ends {
-    stable: BaseConsumer<QuietContext>,
-    unstable: BaseConsumer<QuietContext>,
+    stable: BaseConsumer<LogContext>,
+    unstable: BaseConsumer<LogContext>,
 }
 
 impl Ends {
@@ -81,12 +82,12 @@ impl Ends {
     }
 
     /// The `read_committed` client: its offset fetch waits for pending transactions.
-    pub(super) fn stable(&self) -> &BaseConsumer<QuietContext> {
+    pub(super) fn stable(&self) -> &BaseConsumer<LogContext> {
         &self.stable
     }
 
     /// The `read_uncommitted` client.
-    pub(super) fn unstable(&self) -> &BaseConsumer<QuietContext> {
+    pub(super) fn unstable(&self) -> &BaseConsumer<LogContext> {
         &self.unstable
     }
 
@@ -124,7 +125,7 @@ impl Ends {
 
 /// Requests the offsets of these partitions. Returns a look-up of them; an error for the partition fails the look-up.
 fn offset_of(
-    client: &BaseConsumer<QuietContext>,
+    client: &BaseConsumer<LogContext>,
     logs: &[Log<'_>],
     place: KafkaOffset,
     wait: Duration,
@@ -178,7 +179,7 @@ impl LogEnds {
 
     fn offsets(
         &self,
-        client: &BaseConsumer<QuietContext>,
+        client: &BaseConsumer<LogContext>,
         place: KafkaOffset,
         partitions: impl IntoIterator<Item = PartitionId> + Clone,
         wait: Duration,

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rdkafka::ClientContext;
+use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext, Rebalance};
 use rdkafka::error::KafkaError;
 use rdkafka::groups::GroupMemberInfo;
@@ -12,9 +13,10 @@ use rdkafka::groups::GroupMemberInfo;
 use super::client_config::Settings;
 use super::ends::Offsets;
 use super::error::failure;
+use super::log_context::LogContext;
 use super::native;
 use super::partitions::list_of;
-use super::reader::{QuietContext, client};
+use super::reader::client;
 use crate::dedupe::PartitionId;
 use crate::ports::{Failure, Remedy};
 
@@ -53,7 +55,7 @@ pub struct GroupView {
 
 /// Describes the group, with a client that is not a member of it.
 pub struct GroupMonitor {
-    client: BaseConsumer<QuietContext>,
+    client: BaseConsumer<LogContext>,
     settings: Settings,
 }
 
@@ -167,8 +169,12 @@ struct TemporaryMember {
 }
 
 impl ClientContext for TemporaryMember {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        LogContext.log(level, facility, message);
+    }
+
     fn error(&self, error: KafkaError, reason: &str) {
-        QuietContext.error(error, reason);
+        LogContext.error(error, reason);
     }
 }
 

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
-use rdkafka::ClientContext;
-use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
+use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
 use super::client_config::Settings;
 use super::error::failure;
+use super::log_context::LogContext;
 use super::native::{self, Message, Queue, ReadError};
 use super::partitions::{self, kafka_offset, partition_id};
 use super::unread::failure_of;
@@ -18,31 +18,17 @@ use crate::dedupe::coordinates::ranges as listed;
 use crate::dedupe::{Offset, PartitionId};
 use crate::ports::{Failure, Leftover, Remedy};
 
-/// A context that logs errors at debug level only. The default context logs the end of a partition, which readers wait for,
-/// as an error, and one error per second during an outage. Failed calls are reported by their callers.
-pub(super) struct QuietContext;
-
-impl ClientContext for QuietContext {
-    fn error(&self, error: KafkaError, reason: &str) {
-        if error.rdkafka_error_code() != Some(RDKafkaErrorCode::PartitionEOF) {
-            tracing::debug!(%error, reason, "client error");
-        }
-    }
-}
-
-impl ConsumerContext for QuietContext {}
-
 /// A client with the given isolation level that does not join the group.
-pub(super) fn client(settings: &Settings, isolation: &str) -> Result<BaseConsumer<QuietContext>, Failure> {
+pub(super) fn client(settings: &Settings, isolation: &str) -> Result<BaseConsumer<LogContext>, Failure> {
     let doing = || format!("creating a reader for group {}", settings.group);
-    settings.reader(isolation).create_with_context(QuietContext).map_err(|e| failure(&doing(), &e))
+    settings.reader(isolation).create_with_context(LogContext).map_err(|e| failure(&doing(), &e))
 }
 
 /// A client with its event queue.
 pub(super) struct Reader {
     /// Declared first because it must be dropped before the consumer.
     queue: Queue,
-    pub(super) consumer: BaseConsumer<QuietContext>,
+    pub(super) consumer: BaseConsumer<LogContext>,
 }
 
 /// What a poll returned.
@@ -62,7 +48,7 @@ pub(super) type Visit<'a> = &'a mut dyn FnMut(Message<'_>) -> bool;
 
 impl Reader {
     /// The client must report the end of a partition (`enable.partition.eof`).
-    pub(super) fn new(consumer: BaseConsumer<QuietContext>) -> Result<Self, KafkaError> {
+    pub(super) fn new(consumer: BaseConsumer<LogContext>) -> Result<Self, KafkaError> {
         Ok(Self { queue: Queue::of(&consumer)?, consumer })
     }
 

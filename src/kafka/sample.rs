@@ -14,7 +14,8 @@ use serde::Serialize;
 use super::connection::error_text;
 use super::ends::{Listed, partitions_of};
 use super::error::failure;
-use super::reader::{QuietContext, Ranges, Reader};
+use super::log_context::LogContext;
+use super::reader::{Ranges, Reader};
 use super::record::RawRecord;
 use crate::dedupe::{Identity, IdentityRule, Offset, PartitionId};
 use crate::ports::{Failure, Record, Remedy};
@@ -117,7 +118,7 @@ pub fn sample(
 }
 
 impl Sampling {
-    fn consumer(&self) -> Result<BaseConsumer<QuietContext>, SampleError> {
+    fn consumer(&self) -> Result<BaseConsumer<LogContext>, SampleError> {
         let mut config = ClientConfig::new();
         for (key, value) in &self.properties {
             config.set(key, value);
@@ -130,7 +131,7 @@ impl Sampling {
             .set("enable.partition.eof", "true")
             .set("isolation.level", "read_committed")
             .set("allow.auto.create.topics", "false")
-            .create_with_context(QuietContext)
+            .create_with_context(LogContext)
             .map_err(|e| SampleError::Settings(error_text(&e)))
     }
 }

@@ -12,8 +12,9 @@ use super::client_config::Settings;
 use super::delivery::{Deliveries, Kind, opaque};
 use super::ends::partitions_of;
 use super::error::failure;
+use super::log_context::LogContext;
 use super::native::{self, Message};
-use super::reader::{QuietContext, Ranges, read};
+use super::reader::{Ranges, read};
 use super::topic::{Outgoing, Topic};
 use crate::clock;
 use crate::dedupe::{Coordinates, Offset};
@@ -35,7 +36,7 @@ fn topics(settings: &Settings) -> impl Iterator<Item = (Written, &str)> {
 /// All partitions of the side topics that are configured.
 pub(super) fn all(
     settings: &Settings,
-    client: &BaseConsumer<QuietContext>,
+    client: &BaseConsumer<LogContext>,
     wait: Duration,
 ) -> Result<Vec<LogId>, Failure> {
     let mut logs = Vec::new();
