@@ -14,7 +14,7 @@ use crate::clock;
 use crate::metrics::{Recent, Warning};
 
 /// The default filter, replaced by `RUST_LOG`. Failures of the Kafka client are logged by the worker that handles
-/// them; the client's own lines repeat each a dozen times.
+/// them, and outages of a broker by `kafka::outages`; the client's own lines repeat each a dozen times.
 const DEFAULT: &str = "info,rdkafka=off,librdkafka=off,sled=warn";
 
 /// Starts the log, and returns the list of its last warnings. A second call does not start another log.

@@ -15,7 +15,7 @@ use super::supervisor::pause;
 use super::{Ended, Service};
 use crate::cli::Exit;
 use crate::clock::{self, Clock, SystemClock};
-use crate::kafka::{GroupMonitor, LogEnds, Offsets, TopicError, TopicMonitor, Topology};
+use crate::kafka::{GroupMonitor, LogEnds, Offsets, TopicError, TopicMonitor, Topology, log_ended_outages};
 use crate::metrics::{Metrics, Status};
 use crate::pipeline::{PartitionLimit, StableEnds};
 use crate::ports::Failure;
@@ -112,6 +112,7 @@ struct Monitor {
 impl Monitor {
     /// Sends the requests that are due. An unreachable broker is logged once only: the workers report it as well.
     fn iterate(&mut self) -> Result<(), Ended> {
+        log_ended_outages();
         match self.request() {
             Ok(()) => self.failure_logged = false,
             Err(TopicError::Unreachable(what)) => {

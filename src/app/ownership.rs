@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use crate::dedupe::coordinates::ranges;
 use crate::kafka::{GroupState, GroupView};
 
 /// How long a stable group may leave a partition unassigned. A member that still has to release partitions commits
@@ -21,8 +22,6 @@ const BACKOFF: Duration = Duration::from_secs(20);
 const MAX_BACKOFF: Duration = Duration::from_mins(5);
 /// When a partition has been unassigned for this long, no instance counts as ready.
 const OBSTACLE_AFTER: Duration = Duration::from_secs(30);
-/// Maximum number of partitions listed in a message.
-const MAX_LISTED: usize = 10;
 
 /// The unassigned partitions.
 #[derive(Debug, Default)]
@@ -84,17 +83,11 @@ impl Ownership {
         let long: Vec<_> =
             self.since.iter().filter(|(_, since)| now.saturating_sub(**since) >= OBSTACLE_AFTER).collect();
         let since = long.iter().map(|(_, since)| **since).min()?;
-        let listed: Vec<String> =
-            long.iter().take(MAX_LISTED).map(|(partition, _)| partition.to_string()).collect();
-        let more = match long.len().saturating_sub(MAX_LISTED) {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
         Some(format!(
-            "no member of group {group} is assigned partition {}{more} of topic {topic}, for {} s: its records are not \
+            "no member of group {group} is assigned partitions {} of topic {topic}, for {} s: its records are not \
              read. A rebalance is forced with exponential backoff. If that does not help, restart one instance after the \
              other, each stopped for longer than group.session_timeout",
-            listed.join(", "),
+            ranges(long.iter().map(|(partition, _)| **partition)),
             now.saturating_sub(since).as_secs()
         ))
     }
@@ -175,9 +168,12 @@ mod tests {
         ownership.observe(&halves(), 5, SECOND(10));
         assert_eq!(ownership.obstacle("g", "raw", SECOND(29)), None);
         let text = ownership.obstacle("g", "raw", SECOND(30)).expect("an obstacle");
-        assert!(text.contains("group g") && text.contains("partition 0, 1 of topic raw, for 30 s"), "{text}");
+        assert!(
+            text.contains("group g") && text.contains("partitions 0-1 (2) of topic raw, for 30 s"),
+            "{text}"
+        );
         ownership.observe(&halves(), 100, SECOND(10));
         let text = ownership.obstacle("g", "raw", SECOND(60)).expect("an obstacle");
-        assert!(text.contains("0, 1, 4, 5, 6, 7, 8, 9, 10, 11 and 88 more"), "{text}");
+        assert!(text.contains("partitions 0-1,4-99 (98) of"), "{text}");
     }
 }

@@ -4,16 +4,15 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use rdkafka::admin::{AdminClient, AdminOptions, ConfigResource, ResourceSpecifier};
-use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::topic_partition_list::TopicPartitionList;
 
 use super::client_config::Settings;
 use super::connection::error_text;
 use super::connection::{self, ProblemCapture};
 use super::error::failure;
 use super::native::{self, Described};
+use super::partitions::list_of;
 use super::rights::{self, Operation, Resource};
 use super::topics::{self, Shape};
 use crate::clock;
@@ -104,7 +103,7 @@ impl FoundTopics {
 pub(super) struct TopicAdmin {
     pub settings: Settings,
     pub reader: BaseConsumer<ProblemCapture>,
-    pub admin: AdminClient<DefaultClientContext>,
+    pub admin: AdminClient<ProblemCapture>,
     /// Time limit of one request.
     pub wait: Duration,
 }
@@ -123,7 +122,7 @@ impl TopicAdmin {
         Ok(Self {
             settings: settings.clone(),
             reader: ProblemCapture::reader(settings.reader("read_committed")).map_err(create)?,
-            admin: settings.base().create().map_err(create)?,
+            admin: settings.base().create_with_context(ProblemCapture::default()).map_err(create)?,
             wait,
         })
     }
@@ -189,9 +188,8 @@ impl TopicAdmin {
             error.rdkafka_error_code() == Some(RDKafkaErrorCode::GroupAuthorizationFailed)
         };
         let deadline = clock::monotonic() + self.wait;
+        let list = list_of(&self.settings.clean, [0]);
         while clock::monotonic() < deadline {
-            let mut list = TopicPartitionList::new();
-            list.add_partition(&self.settings.clean, 0);
             match native::committed(self.reader.client(), &list, ATTEMPT_TIMEOUT) {
                 Ok(_) => return false,
                 Err(error) if denied(&error) => return true,

@@ -6,9 +6,9 @@ use rdkafka::client::{Client, ClientContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{Header, OwnedHeaders};
 
-use super::consumer::kafka_partition;
+use super::ends::partitions_of;
 use super::native::Message;
-use super::side_log;
+use super::partitions::kafka_partition;
 use super::topic::Topic;
 use crate::dedupe::{Coordinates, PartitionId};
 use crate::ports::Reason;
@@ -40,7 +40,7 @@ impl SideTopic {
         if self.partitions > 0 {
             return Ok(());
         }
-        let partitions = side_log::partitions(client, &self.name, wait)?.len();
+        let partitions = partitions_of(client, &self.name, wait)?.len();
         self.partitions = u32::try_from(partitions).unwrap_or(u32::MAX);
         if partitions > 0 {
             Ok(())

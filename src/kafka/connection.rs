@@ -13,7 +13,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::metadata::Metadata;
 use rdkafka::{ClientConfig, ClientContext};
 
-use super::ends::QuietContext;
+use super::log_context::LogContext;
 use super::native;
 use crate::clock;
 
@@ -70,7 +70,7 @@ impl LastProblem {
     }
 }
 
-/// The context of a client whose connection problems are reported to the user.
+/// The context of a client whose connection problems are reported to the user by its owner.
 #[derive(Debug, Default)]
 pub struct ProblemCapture {
     problem: LastProblem,
@@ -100,12 +100,12 @@ impl ClientContext for ProblemCapture {
         if facility == "FAIL" {
             self.problem.record(without_thread(message));
         }
-        QuietContext.log(level, facility, message);
+        LogContext.log(level, facility, message);
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
         self.problem.record(reason);
-        QuietContext.error(error.clone(), reason);
+        LogContext::debug(&error, reason);
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         match error.rdkafka_error_code() {
             Some(RDKafkaErrorCode::PartitionEOF) => {}
@@ -213,6 +213,12 @@ struct KnownProblem {
     what: &'static str,
 }
 
+impl KnownProblem {
+    fn is_in(&self, lower_case: &str) -> bool {
+        self.phrases.iter().any(|phrase| lower_case.contains(phrase))
+    }
+}
+
 const KNOWN: [KnownProblem; 6] = [
     KnownProblem {
         phrases: &["certificate verify failed", "failed to verify broker certificate"],
@@ -266,6 +272,8 @@ const KNOWN: [KnownProblem; 6] = [
                advertised.listeners, or the name service",
     },
 ];
+const UNSUPPORTED_MECHANISM: &str =
+    "set sasl.mechanism to one that the broker supports, or enable this one on the broker";
 const REQUIRES_TLS: &str = "this port seems to require TLS, but security.protocol does not use it; if the broker is up, \
     set security.protocol to ssl or sasl_ssl, or correct the port in kafka.bootstrap_servers";
 const REQUIRES_SASL: &str = "this port seems to require SASL, but security.protocol does not use it; if the broker is up, \
@@ -278,10 +286,7 @@ fn classify(reason: &str) -> Option<ConnectionProblem> {
         // An empty list means that the connection was closed during the handshake.
         let listed = offered.split('(').next().is_some_and(|list| !list.trim().is_empty());
         return listed.then(|| ConnectionProblem {
-            what: format!(
-                "the broker does not offer this SASL mechanism: {reason}; set sasl.mechanism to one that it supports, or \
-                 enable this one on the broker"
-            ),
+            what: format!("the broker does not offer this SASL mechanism: {reason}; {UNSUPPORTED_MECHANISM}"),
             refused: true,
             certificate: false,
         });
@@ -290,7 +295,7 @@ fn classify(reason: &str) -> Option<ConnectionProblem> {
     if text.contains("saslauthenticaterequest failed") {
         return None;
     }
-    if let Some(known) = KNOWN.iter().find(|known| known.phrases.iter().any(|phrase| text.contains(phrase))) {
+    if let Some(known) = KNOWN.iter().find(|known| known.is_in(&text)) {
         let KnownProblem { refused, certificate, what, .. } = known;
         let (refused, certificate) = (*refused, *certificate);
         return Some(ConnectionProblem { what: format!("{what} ({reason})"), refused, certificate });
@@ -300,6 +305,15 @@ fn classify(reason: &str) -> Option<ConnectionProblem> {
         refused: false,
         certificate: false,
     })
+}
+
+/// Meaning and action for the text of a connection error; `None` when it is not recognised.
+pub(super) fn advice(reason: &str) -> Option<&'static str> {
+    let text = reason.to_lowercase();
+    if text.contains("broker's supported mechanisms: ") {
+        return Some(UNSUPPORTED_MECHANISM);
+    }
+    KNOWN.iter().find(|known| known.is_in(&text)).map(|known| known.what)
 }
 
 /// The likely problem when a broker closes the connection without an error: it does so at the first unexpected bytes.

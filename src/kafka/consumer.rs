@@ -1,7 +1,7 @@
 //! The raw topic, read as a member of the group.
 //!
 //! The client's callback only queues rebalance events. The worker handles them when its state allows, and then calls
-//! [`Source::assign`] or [`Source::unassign`].
+//! [`GroupMember::assign`] or [`GroupMember::unassign`].
 
 mod placing;
 mod reading;
@@ -10,19 +10,20 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use rdkafka::TopicPartitionList as Partitions;
-use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext, RebalanceProtocol};
+use rdkafka::consumer::{BaseConsumer, Consumer, RebalanceProtocol};
 use rdkafka::error::KafkaError;
-use rdkafka::topic_partition_list::{Offset as KafkaOffset, TopicPartitionList};
+use rdkafka::topic_partition_list::{TopicPartitionList, TopicPartitionListElem};
 
 use super::client_config::Settings;
 use super::ends::Ends;
 use super::error::{failure, failure_with_permission};
 use super::group::GroupContext;
+use super::log_context::LogContext;
 use super::native;
+use super::partitions::{self, kafka_offset, kafka_partition, list_of};
 use super::record::RawRecord;
 use crate::dedupe::{Offset, PartitionId};
-use crate::ports::{Bounds, Committed, Epoch, Failure, GroupEvent, Remedy, Source, Truncation};
+use crate::ports::{Bounds, Committed, Epoch, Failure, GroupEvent, GroupMember, Remedy, Source, Truncation};
 
 /// Time limit of a seek; it waits for the client's own threads, not for the broker.
 const SEEK_WAIT: Duration = Duration::from_secs(5);
@@ -51,19 +52,15 @@ pub struct KafkaSource {
 }
 
 impl KafkaSource {
-    /// Creates the clients and subscribes; assignments arrive through [`Source::events`].
+    /// Creates the clients and subscribes; assignments arrive through [`GroupMember::events`].
     pub fn subscribe(settings: &Settings) -> Result<Self, Failure> {
-        let doing = || format!("joining group {} on topic {}", settings.group, settings.raw);
-        let consumer: BaseConsumer<GroupContext> = settings
-            .source()
-            .create_with_context(GroupContext::default())
-            .map_err(|e| failure(&doing(), &e))?;
-        consumer.subscribe(&[&settings.raw]).map_err(|e| failure(&doing(), &e))?;
-        let Some(queue) = native::Queue::of(&consumer) else {
-            return Err(failure(&doing(), &KafkaError::Subscription("there is no group.id".to_owned())));
-        };
+        let doing = format!("joining group {} on topic {}", settings.group, settings.raw);
+        let fail = |e: KafkaError| failure(&doing, &e);
+        let consumer: BaseConsumer<GroupContext> =
+            settings.source().create_with_context(GroupContext::default()).map_err(fail)?;
+        consumer.subscribe(&[&settings.raw]).map_err(fail)?;
         Ok(Self {
-            queue,
+            queue: native::Queue::of(&consumer).map_err(fail)?,
             consumer,
             ends: Ends::new(settings)?,
             settings: settings.clone(),
@@ -91,20 +88,9 @@ impl KafkaSource {
         failure_with_permission(&self.settings, &doing, error)
     }
 
-    fn partition_list(
-        &self,
-        starts: impl IntoIterator<Item = (PartitionId, KafkaOffset)>,
-    ) -> Result<Partitions, Failure> {
-        let mut list = TopicPartitionList::new();
-        for (partition, offset) in starts {
-            list.add_partition_offset(&self.topic, kafka_partition(partition), offset)
-                .map_err(|e| self.fail("adding a partition to a list of", &e))?;
-        }
-        Ok(list)
-    }
-
-    fn list_without_offsets(&self, partitions: &[PartitionId]) -> Result<Partitions, Failure> {
-        self.partition_list(partitions.iter().map(|p| (*p, KafkaOffset::Invalid)))
+    fn list_at(&self, starts: &[(PartitionId, Offset)]) -> Result<TopicPartitionList, KafkaError> {
+        let element = |(partition, start): &(_, _)| (self.topic.as_str(), *partition, kafka_offset(*start));
+        partitions::list(starts.iter().map(element))
     }
 
     fn is_cooperative(&self) -> bool {
@@ -113,65 +99,44 @@ impl KafkaSource {
 
     fn fetch_committed(
         &self,
-        reader: &impl CommittedReader,
+        reader: &BaseConsumer<LogContext>,
         partitions: &[PartitionId],
         wait: Duration,
     ) -> Result<Vec<Committed>, Failure> {
-        let list = self.list_without_offsets(partitions)?;
-        let doing = "reading the committed offsets of";
-        let offsets = reader.read(&list, wait).map_err(|e| self.fail(doing, &e))?;
-        offsets
-            .into_iter()
-            .map(|element| match element.error {
-                Some(code) => Err(self.fail(doing, &KafkaError::OffsetFetch(code))),
-                None => Ok(Committed {
-                    partition: u32::try_from(element.partition).unwrap_or(0),
-                    offset: u64::try_from(element.offset).ok(),
-                    metadata: element.metadata,
-                }),
-            })
-            .collect()
+        let list = list_of(&self.topic, partitions.iter().copied());
+        let fail = |e| self.fail("reading the committed offsets of", &e);
+        let offsets = native::committed(reader.client(), &list, wait).map_err(fail)?;
+        offsets.into_iter().map(|it| it.map_err(KafkaError::OffsetFetch).map_err(fail)).collect()
     }
 
     fn seek_each(&self, starts: &[(PartitionId, Offset)]) -> Result<(), KafkaError> {
         if starts.is_empty() {
             return Ok(());
         }
-        let mut list = TopicPartitionList::new();
+        let list = self.list_at(starts)?;
         for (partition, offset) in starts {
-            list.add_partition_offset(&self.topic, kafka_partition(*partition), kafka_offset(*offset))?;
             if let Some(epoch) = self.epoch_before(*partition, *offset) {
                 native::set_leader_epoch(&list, &self.topic, kafka_partition(*partition), epoch);
             }
         }
         let sought = self.consumer.seek_partitions(list, SEEK_WAIT)?;
         // The call can succeed although single partitions fail.
-        sought.elements().iter().try_for_each(rdkafka::topic_partition_list::TopicPartitionListElem::error)
+        sought.elements().iter().try_for_each(TopicPartitionListElem::error)
     }
 
     /// Resumes partitions explicitly: a pause can survive a reassignment (librdkafka#1849).
     fn resume(&self, starts: &[(PartitionId, Offset)]) -> Result<(), Failure> {
-        let list = self.list_without_offsets(&starts.iter().map(|(p, _)| *p).collect::<Vec<_>>())?;
+        let list = list_of(&self.topic, starts.iter().map(|(partition, _)| *partition));
         self.consumer.resume(&list).map_err(|e| self.fail("resuming partitions of", &e))
     }
-}
 
-trait CommittedReader {
-    fn read(&self, list: &Partitions, wait: Duration) -> Result<Vec<native::CommittedOffset>, KafkaError>;
-}
-
-impl<C: ConsumerContext> CommittedReader for BaseConsumer<C> {
-    fn read(&self, list: &Partitions, wait: Duration) -> Result<Vec<native::CommittedOffset>, KafkaError> {
-        native::committed(self.client(), list, wait)
+    /// Removes what was found at the positions that these partitions had until now.
+    fn clear_truncated(&self, partitions: impl IntoIterator<Item = PartitionId>) {
+        let mut truncated = self.truncated.borrow_mut();
+        for partition in partitions {
+            truncated.remove(&partition);
+        }
     }
-}
-
-pub(super) fn kafka_partition(partition: PartitionId) -> i32 {
-    i32::try_from(partition).unwrap_or(i32::MAX)
-}
-
-pub(super) fn kafka_offset(offset: Offset) -> KafkaOffset {
-    KafkaOffset::Offset(i64::try_from(offset).unwrap_or(i64::MAX))
 }
 
 impl Source for KafkaSource {
@@ -187,30 +152,6 @@ impl Source for KafkaSource {
         }
     }
 
-    fn events(&self) -> Vec<GroupEvent> {
-        self.consumer.context().take()
-    }
-
-    fn assign(&self, starts: &[(PartitionId, Option<Offset>)]) -> Result<(), Failure> {
-        let with_start: Vec<(PartitionId, Offset)> =
-            starts.iter().filter_map(|(partition, start)| Some((*partition, (*start)?))).collect();
-        self.assign_at(&with_start)?;
-        self.consumer.context().rebalance_handled();
-        self.owned.borrow_mut().extend(starts.iter().map(|(p, _)| *p));
-        for (partition, _) in starts {
-            self.truncated.borrow_mut().remove(partition);
-        }
-        self.resume(&with_start)
-    }
-
-    fn unassign(&self, partitions: &[PartitionId]) -> Result<(), Failure> {
-        self.remove_assigned(partitions)?;
-        self.consumer.context().rebalance_handled();
-        self.owned.borrow_mut().retain(|p| !partitions.contains(p));
-        self.truncated.borrow_mut().retain(|p, _| !partitions.contains(p));
-        Ok(())
-    }
-
     fn seek(&self, starts: &[(PartitionId, Offset)]) -> Result<(), Failure> {
         self.check_ownership(starts)?;
         let (assigned, new): (Vec<_>, Vec<_>) =
@@ -224,9 +165,7 @@ impl Source for KafkaSource {
         if !new.is_empty() {
             self.assign_and_compare(&new)?;
         }
-        for (partition, _) in starts {
-            self.truncated.borrow_mut().remove(partition);
-        }
+        self.clear_truncated(starts.iter().map(|(partition, _)| *partition));
         self.resume(starts)
     }
 
@@ -249,28 +188,15 @@ impl Source for KafkaSource {
         self.check_ownership(&positions)?;
         for (partition, _, last) in starts {
             self.set_epoch(*partition, *last);
-            self.truncated.borrow_mut().remove(partition);
         }
+        self.clear_truncated(starts.iter().map(|(partition, ..)| *partition));
         self.reassign_at(&positions)?;
         self.resume(&positions)
     }
 
     fn pause(&self, partitions: &[PartitionId]) -> Result<(), Failure> {
-        let list = self.list_without_offsets(partitions)?;
+        let list = list_of(&self.topic, partitions.iter().copied());
         self.consumer.pause(&list).map_err(|e| self.fail("pausing partitions of", &e))
-    }
-
-    fn committed(&self, partitions: &[PartitionId], wait: Duration) -> Result<Vec<Committed>, Failure> {
-        // The client is not a member: its responses do not depend on the state of the group.
-        self.fetch_committed(self.ends.stable(), partitions, wait)
-    }
-
-    fn committed_unstable(
-        &self,
-        partitions: &[PartitionId],
-        wait: Duration,
-    ) -> Result<Vec<Committed>, Failure> {
-        self.fetch_committed(self.ends.unstable(), partitions, wait)
     }
 
     fn bounds(&self, partition: PartitionId, wait: Duration) -> Result<Bounds, Failure> {
@@ -288,18 +214,58 @@ impl Source for KafkaSource {
         native::cached_high_watermark(self.consumer.client(), &self.topic, kafka_partition(partition))
     }
 
+    fn explained(&self, failed: Failure) -> Failure {
+        if failed.remedy != Remedy::Retry {
+            return failed;
+        }
+        match self.consumer.context().problem() {
+            Some(problem) => Failure { what: format!("{}: {}", failed.what, problem.what), ..failed },
+            None => failed,
+        }
+    }
+}
+
+impl GroupMember for KafkaSource {
+    fn events(&self) -> Vec<GroupEvent> {
+        self.consumer.context().take()
+    }
+
+    fn assign(&self, starts: &[(PartitionId, Option<Offset>)]) -> Result<(), Failure> {
+        let with_start: Vec<(PartitionId, Offset)> =
+            starts.iter().filter_map(|(partition, start)| Some((*partition, (*start)?))).collect();
+        self.assign_at(&with_start)?;
+        self.consumer.context().rebalance_handled();
+        self.owned.borrow_mut().extend(starts.iter().map(|(p, _)| *p));
+        self.clear_truncated(starts.iter().map(|(partition, _)| *partition));
+        self.resume(&with_start)
+    }
+
+    fn unassign(&self, partitions: &[PartitionId]) -> Result<(), Failure> {
+        self.remove_assigned(partitions)?;
+        self.consumer.context().rebalance_handled();
+        self.owned.borrow_mut().retain(|p| !partitions.contains(p));
+        self.clear_truncated(partitions.iter().copied());
+        Ok(())
+    }
+
+    fn committed(&self, partitions: &[PartitionId], wait: Duration) -> Result<Vec<Committed>, Failure> {
+        // The client is not a member: its responses do not depend on the state of the group.
+        self.fetch_committed(self.ends.stable(), partitions, wait)
+    }
+
+    fn committed_unstable(
+        &self,
+        partitions: &[PartitionId],
+        wait: Duration,
+    ) -> Result<Vec<Committed>, Failure> {
+        self.fetch_committed(self.ends.unstable(), partitions, wait)
+    }
+
     fn may_commit(&self, partitions: &[PartitionId]) -> bool {
         let owned = self.owned.borrow();
         let member = native::membership(self.consumer.client())
             .is_some_and(|m| m.generation >= 0 && !m.member_id.is_empty());
         member && !self.consumer.assignment_lost() && partitions.iter().all(|p| owned.contains(p))
-    }
-
-    fn explained(&self, failed: Failure) -> Failure {
-        match self.consumer.context().problem().filter(|_| failed.remedy == Remedy::Retry) {
-            Some(problem) => Failure { what: format!("{}: {}", failed.what, problem.what), ..failed },
-            None => failed,
-        }
     }
 
     fn rejoin(&mut self) -> Result<(), Failure> {

@@ -5,11 +5,10 @@ use std::time::Duration;
 use rdkafka::admin::{AdminOptions, NewPartitions, NewTopic, TopicReplication};
 use rdkafka::consumer::Consumer;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::topic_partition_list::TopicPartitionList;
 
 use super::admin::{CheckError, FoundTopics, TopicAdmin, check_error};
-use super::consumer::kafka_partition;
 use super::native;
+use super::partitions::list_of;
 use super::rights::{self, Operation, Resource};
 use super::topics::{self, Shape};
 
@@ -100,13 +99,10 @@ impl TopicAdmin {
     /// be a mistake, and partitions cannot be removed.
     pub(super) fn group_has_committed(&self, raw: usize) -> Result<bool, CheckError> {
         let doing = format!("reading the offsets of group {}", self.settings.group);
-        let mut list = TopicPartitionList::new();
-        for partition in 0..u32::try_from(raw).unwrap_or(u32::MAX) {
-            list.add_partition(&self.settings.raw, kafka_partition(partition));
-        }
+        let list = list_of(&self.settings.raw, 0..u32::try_from(raw).unwrap_or(u32::MAX));
         let committed =
             native::committed(self.reader.client(), &list, self.wait).map_err(|e| check_error(&doing, &e))?;
-        Ok(committed.iter().any(|it| it.offset >= 0))
+        Ok(committed.into_iter().flatten().any(|it| it.offset.is_some()))
     }
 
     /// Adds partitions to the clean and the state topic until they have as many as the raw topic. Returns once the metadata

@@ -3,13 +3,14 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 
+use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{DeliveryResult, Message};
 use rdkafka::producer::ProducerContext;
 use rdkafka::{ClientContext, types::RDKafkaErrorCode as Code};
 
-use super::ends::QuietContext;
 use super::error;
+use super::log_context::LogContext;
 use crate::dedupe::{Offset, PartitionId};
 use crate::ports::{Failure, LogId, RejectedRecords, Written};
 
@@ -196,8 +197,12 @@ impl Deliveries {
 }
 
 impl ClientContext for Deliveries {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        LogContext.log(level, facility, message);
+    }
+
     fn error(&self, error: KafkaError, reason: &str) {
-        QuietContext.error(error, reason);
+        LogContext.error(error, reason);
     }
 }
 

@@ -3,140 +3,204 @@
 //! A broker processes the requests of a connection in order, and a fetch waits up to half a second for records. A client
 //! that fetches from an idle topic would delay every offset request by that time, one partition after the other.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use rdkafka::ClientContext;
-use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
+use rdkafka::client::{Client, ClientContext};
+use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::metadata::MetadataTopic;
 use rdkafka::topic_partition_list::{Offset as KafkaOffset, TopicPartitionList};
 
 use super::client_config::Settings;
-use super::consumer::kafka_partition;
 use super::error::failure;
+use super::log_context::LogContext;
+use super::partitions::{self, kafka_partition};
+use super::reader;
 use crate::dedupe::{Offset, PartitionId};
 use crate::ports::{Bounds, Failure};
 
-/// A context that logs errors at debug level only. The default context logs the end of a partition, which readers wait for,
-/// as an error, and one error per second during an outage. Failed calls are reported by their callers.
-pub(super) struct QuietContext;
+/// A partition with the name of its topic.
+pub(super) type Log<'a> = (&'a str, PartitionId);
 
-impl ClientContext for QuietContext {
-    fn error(&self, error: KafkaError, reason: &str) {
-        if error.rdkafka_error_code() != Some(RDKafkaErrorCode::PartitionEOF) {
-            tracing::debug!(%error, reason, "client error");
-        }
-    }
+/// The partitions of a topic; empty when the topic does not exist.
+pub(super) fn partitions_of<C: ClientContext>(
+    client: &Client<C>,
+    topic: &str,
+    wait: Duration,
+) -> Result<Vec<PartitionId>, KafkaError> {
+    let metadata = client.fetch_metadata(Some(topic), wait)?;
+    let partitions =
+        metadata.topics().iter().filter(|it| it.name() == topic).flat_map(MetadataTopic::partitions);
+    Ok(partitions.filter_map(|partition| PartitionId::try_from(partition.id()).ok()).collect())
 }
 
-impl ConsumerContext for QuietContext {}
+/// One offset of each of several partitions, by one `ListOffsets` request to each leader. Each partition can have an error
+/// of its own.
+pub(super) struct Listed(TopicPartitionList);
 
-/// A client with the given isolation level that does not join the group.
-pub(super) fn reader(settings: &Settings, isolation: &str) -> Result<BaseConsumer<QuietContext>, Failure> {
-    let doing = || format!("creating a reader for group {}", settings.group);
-    settings.reader(isolation).create_with_context(QuietContext).map_err(|e| failure(&doing(), &e))
+impl Listed {
+    /// `place` is the log start, the log end for the isolation level of the client, or a time in epoch milliseconds.
+    pub(super) fn request<'a>(
+        client: &BaseConsumer<LogContext>,
+        logs: impl IntoIterator<Item = Log<'a>>,
+        place: KafkaOffset,
+        wait: Duration,
+    ) -> Result<Self, KafkaError> {
+        // A logical offset takes the place of the timestamp.
+        let list = partitions::list(logs.into_iter().map(|(topic, partition)| (topic, partition, place)))?;
+        Ok(Self(if list.count() == 0 { list } else { client.offsets_for_times(list, wait)? }))
+    }
+
+    /// The offset of a partition; `None` when no record is as new as the requested time.
+    pub(super) fn find(&self, (topic, partition): Log<'_>) -> Result<Option<Offset>, KafkaError> {
+        let element = self.0.find_partition(topic, kafka_partition(partition));
+        let element = element.ok_or(KafkaError::MetadataFetch(RDKafkaErrorCode::UnknownPartition))?;
+        element.error()?;
+        Ok(element.offset().to_raw().and_then(|offset| Offset::try_from(offset).ok()))
+    }
+
+    /// The log start or end of a partition.
+    pub(super) fn offset_of(&self, log: Log<'_>) -> Result<Offset, KafkaError> {
+        self.find(log)?.ok_or(KafkaError::MetadataFetch(RDKafkaErrorCode::UnknownPartition))
+    }
 }
 
 /// Reads log start and end offsets.
 pub(super) struct Ends {
-    stable: BaseConsumer<QuietContext>,
-    unstable: BaseConsumer<QuietContext>,
+    stable: BaseConsumer<LogContext>,
+    unstable: BaseConsumer<LogContext>,
 }
 
 impl Ends {
     /// Creates the clients; sends no request yet.
     pub(super) fn new(settings: &Settings) -> Result<Self, Failure> {
         Ok(Self {
-            stable: reader(settings, "read_committed")?,
-            unstable: reader(settings, "read_uncommitted")?,
+            stable: reader::client(settings, "read_committed")?,
+            unstable: reader::client(settings, "read_uncommitted")?,
         })
     }
 
     /// The `read_committed` client: its offset fetch waits for pending transactions.
-    pub(super) fn stable(&self) -> &BaseConsumer<QuietContext> {
+    pub(super) fn stable(&self) -> &BaseConsumer<LogContext> {
         &self.stable
     }
 
     /// The `read_uncommitted` client.
-    pub(super) fn unstable(&self) -> &BaseConsumer<QuietContext> {
+    pub(super) fn unstable(&self) -> &BaseConsumer<LogContext> {
         &self.unstable
     }
 
     /// The bounds of partitions of several topics, in this order. Each leader receives one request for each kind of offset.
-    pub(super) fn bounds(
-        &self,
-        logs: &[(&str, PartitionId)],
-        wait: Duration,
-    ) -> Result<Vec<Bounds>, Failure> {
-        let low = offsets_at(&self.stable, logs, KafkaOffset::Beginning, wait)?;
-        // The stable end is read before the high watermark: records written in between are beyond the stable end, so it
-        // never exceeds the high watermark.
-        let stable = offsets_at(&self.stable, logs, KafkaOffset::End, wait)?;
-        let high = offsets_at(&self.unstable, logs, KafkaOffset::End, wait)?;
-        let ends = low.into_iter().zip(stable).zip(high);
-        Ok(ends.map(|((low, stable), high)| Bounds { low, stable, high: high.max(stable) }).collect())
+    pub(super) fn bounds(&self, logs: &[Log<'_>], wait: Duration) -> Result<Vec<Bounds>, Failure> {
+        logs.iter().map(self.bounds_of(logs, wait)?).collect()
     }
 
     /// The bounds of one partition.
-    pub(super) fn of(&self, log: (&str, PartitionId), wait: Duration) -> Result<Bounds, Failure> {
-        let unknown = || KafkaError::MetadataFetch(RDKafkaErrorCode::UnknownPartition);
-        let bounds = self.bounds(&[log], wait)?.pop();
-        bounds.ok_or_else(|| failure("reading log start and end offsets", &unknown()))
+    pub(super) fn of(&self, log: Log<'_>, wait: Duration) -> Result<Bounds, Failure> {
+        self.bounds_of(&[log], wait)?(&log)
     }
 
     /// Only the stable ends.
-    pub(super) fn stable_ends(
+    pub(super) fn stable_ends(&self, logs: &[Log<'_>], wait: Duration) -> Result<Vec<Offset>, Failure> {
+        logs.iter().map(offset_of(&self.stable, logs, KafkaOffset::End, wait)?).collect()
+    }
+
+    fn bounds_of(
         &self,
-        logs: &[(&str, PartitionId)],
+        logs: &[Log<'_>],
         wait: Duration,
-    ) -> Result<Vec<Offset>, Failure> {
-        offsets_at(&self.stable, logs, KafkaOffset::End, wait)
-    }
-}
-
-/// The log start or end offsets for this reader's isolation level, by one `ListOffsets` request to each leader. Each
-/// partition of the result can have an error of its own.
-pub(super) fn list_offsets<'a>(
-    reader: &BaseConsumer<QuietContext>,
-    logs: impl IntoIterator<Item = (&'a str, PartitionId)>,
-    end: KafkaOffset,
-    wait: Duration,
-) -> Result<TopicPartitionList, KafkaError> {
-    let mut list = TopicPartitionList::new();
-    for (topic, partition) in logs {
-        // A logical offset takes the place of the timestamp.
-        list.add_partition_offset(topic, kafka_partition(partition), end)?;
-    }
-    if list.count() == 0 { Ok(list) } else { reader.offsets_for_times(list, wait) }
-}
-
-/// The same as plain offsets; an error for one partition fails the call.
-fn offsets_at(
-    reader: &BaseConsumer<QuietContext>,
-    logs: &[(&str, PartitionId)],
-    end: KafkaOffset,
-    wait: Duration,
-) -> Result<Vec<Offset>, Failure> {
-    let list = list_offsets(reader, logs.iter().copied(), end, wait)
-        .map_err(|e| failure("reading log start and end offsets", &e))?;
-    let offset_of = |(topic, partition): &(&str, PartitionId)| {
-        let element = list.find_partition(topic, kafka_partition(*partition));
-        let unknown = || KafkaError::MetadataFetch(RDKafkaErrorCode::UnknownPartition);
-        let element = element.ok_or_else(unknown)?;
-        element.error()?;
-        match element.offset() {
-            KafkaOffset::Offset(offset) => Ok(u64::try_from(offset).unwrap_or(0)),
-            _ => Err(unknown()),
-        }
-    };
-    logs.iter()
-        .map(|log| {
-            let fail = |e: KafkaError| {
-                failure(
-                    &format!("reading the log start or end offset of topic {}, partition {}", log.0, log.1),
-                    &e,
-                )
-            };
-            offset_of(log).map_err(fail)
+    ) -> Result<impl Fn(&Log<'_>) -> Result<Bounds, Failure> + use<>, Failure> {
+        let low = offset_of(&self.stable, logs, KafkaOffset::Beginning, wait)?;
+        // The stable end is read before the high watermark: records written in between are beyond the stable end, so it
+        // never exceeds the high watermark.
+        let stable = offset_of(&self.stable, logs, KafkaOffset::End, wait)?;
+        let high = offset_of(&self.unstable, logs, KafkaOffset::End, wait)?;
+        Ok(move |log: &Log<'_>| {
+            let stable = stable(log)?;
+            Ok(Bounds { low: low(log)?, stable, high: high(log)?.max(stable) })
         })
-        .collect()
+    }
+}
+
+/// Requests the offsets of these partitions. Returns a look-up of them; an error for the partition fails the look-up.
+fn offset_of(
+    client: &BaseConsumer<LogContext>,
+    logs: &[Log<'_>],
+    place: KafkaOffset,
+    wait: Duration,
+) -> Result<impl Fn(&Log<'_>) -> Result<Offset, Failure> + use<>, Failure> {
+    let listed = Listed::request(client, logs.iter().copied(), place, wait)
+        .map_err(|e| failure("reading log start and end offsets", &e))?;
+    Ok(move |log: &Log<'_>| {
+        let (topic, partition) = log;
+        let doing = || format!("reading the log start or end offset of topic {topic}, partition {partition}");
+        listed.offset_of(*log).map_err(|e| failure(&doing(), &e))
+    })
+}
+
+/// One offset for each partition.
+pub type Offsets = BTreeMap<PartitionId, Offset>;
+
+/// Reads log start and end offsets of the raw topic with clients of its own, so no worker waits for the responses. Records
+/// before the log start offset are permanently deleted; records behind an open transaction cannot be read yet.
+///
+/// Each broker receives one request for all its partitions. A partition with an error is omitted; when all have errors, the
+/// first error is returned.
+pub struct LogEnds {
+    ends: Ends,
+    topic: String,
+}
+
+impl LogEnds {
+    /// Creates the clients; sends no request yet.
+    pub fn new(settings: &Settings) -> Result<Self, Failure> {
+        Ok(Self { ends: Ends::new(settings)?, topic: settings.raw.clone() })
+    }
+
+    /// The log start offsets.
+    pub fn first(
+        &self,
+        partitions: impl IntoIterator<Item = PartitionId> + Clone,
+        wait: Duration,
+    ) -> Result<Offsets, Failure> {
+        self.offsets(self.ends.stable(), KafkaOffset::Beginning, partitions, wait)
+    }
+
+    /// The last stable offsets and the high watermarks.
+    pub fn last(
+        &self,
+        partitions: impl IntoIterator<Item = PartitionId> + Clone,
+        wait: Duration,
+    ) -> Result<(Offsets, Offsets), Failure> {
+        let stable = self.offsets(self.ends.stable(), KafkaOffset::End, partitions.clone(), wait)?;
+        Ok((stable, self.offsets(self.ends.unstable(), KafkaOffset::End, partitions, wait)?))
+    }
+
+    fn offsets(
+        &self,
+        client: &BaseConsumer<LogContext>,
+        place: KafkaOffset,
+        partitions: impl IntoIterator<Item = PartitionId> + Clone,
+        wait: Duration,
+    ) -> Result<Offsets, Failure> {
+        let fail = |e: KafkaError| {
+            failure(&format!("reading the log start and end offsets of topic {}", self.topic), &e)
+        };
+        let log = |partition| (self.topic.as_str(), partition);
+        let logs = partitions.clone().into_iter().map(log);
+        let listed = Listed::request(client, logs, place, wait).map_err(fail)?;
+        let mut offsets = Offsets::new();
+        let mut first_error = None;
+        for partition in partitions {
+            match listed.offset_of(log(partition)) {
+                Ok(offset) => drop(offsets.insert(partition, offset)),
+                Err(error) => drop(first_error.get_or_insert(error)),
+            }
+        }
+        match first_error {
+            Some(error) if offsets.is_empty() => Err(fail(error)),
+            _ => Ok(offsets),
+        }
+    }
 }

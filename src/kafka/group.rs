@@ -3,13 +3,15 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaRespErr;
 use rdkafka::{ClientContext, TopicPartitionList as Partitions};
 
 use super::connection::{ConnectionProblem, LastProblem};
-use super::ends::QuietContext;
+use super::log_context::LogContext;
+use super::outages;
 use crate::dedupe::PartitionId;
 use crate::ports::GroupEvent;
 
@@ -18,22 +20,28 @@ use crate::ports::GroupEvent;
 #[derive(Default)]
 pub(super) struct GroupContext {
     events: Mutex<Vec<GroupEvent>>,
-    /// The client waits for [`Source::assign`](crate::ports::Source::assign) or
-    /// [`Source::unassign`](crate::ports::Source::unassign).
+    /// The client waits for [`GroupMember::assign`](crate::ports::GroupMember::assign) or
+    /// [`GroupMember::unassign`](crate::ports::GroupMember::unassign).
     rebalance_pending: AtomicBool,
     closing: AtomicBool,
     problem: LastProblem,
+    /// The worker has a failure that it retries.
+    worker_fails: AtomicBool,
 }
 
 impl GroupContext {
-    /// The connection problem that the client reported last, if it is recent.
+    /// The connection problem that the client reported last, if it is recent, for a failure that the worker retries.
     pub(super) fn problem(&self) -> Option<ConnectionProblem> {
+        self.worker_fails.store(true, Ordering::Release);
         self.problem.latest()
     }
 
     /// Removes the stored connection problem, because a connection works.
     pub(super) fn connected(&self) {
         self.problem.clear();
+        if self.worker_fails.swap(false, Ordering::AcqRel) {
+            outages::worker_has_recovered();
+        }
     }
 
     fn push(&self, event: GroupEvent) {
@@ -58,9 +66,13 @@ impl GroupContext {
 }
 
 impl ClientContext for GroupContext {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        LogContext.log(level, facility, message);
+    }
+
     fn error(&self, error: KafkaError, reason: &str) {
         self.problem.record(reason);
-        QuietContext.error(error, reason);
+        LogContext.error(error, reason);
     }
 }
 

@@ -5,17 +5,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rdkafka::ClientContext;
+use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext, Rebalance};
 use rdkafka::error::KafkaError;
 use rdkafka::groups::GroupMemberInfo;
-use rdkafka::topic_partition_list::TopicPartitionList;
 
 use super::client_config::Settings;
-use super::consumer::kafka_partition;
-use super::ends::{QuietContext, reader};
+use super::ends::Offsets;
 use super::error::failure;
-use super::log_ends::Offsets;
+use super::log_context::LogContext;
 use super::native;
+use super::partitions::list_of;
+use super::reader::client;
 use crate::dedupe::PartitionId;
 use crate::ports::{Failure, Remedy};
 
@@ -54,7 +55,7 @@ pub struct GroupView {
 
 /// Describes the group, with a client that is not a member of it.
 pub struct GroupMonitor {
-    client: BaseConsumer<QuietContext>,
+    client: BaseConsumer<LogContext>,
     settings: Settings,
 }
 
@@ -62,7 +63,7 @@ impl GroupMonitor {
     /// Creates the client; sends no request yet.
     pub fn new(settings: &Settings) -> Result<Self, Failure> {
         // Not read_committed: reading the lag must not wait for pending transactions.
-        Ok(Self { client: reader(settings, "read_uncommitted")?, settings: settings.clone() })
+        Ok(Self { client: client(settings, "read_uncommitted")?, settings: settings.clone() })
     }
 
     /// The members of the group and their partitions of the raw topic.
@@ -99,13 +100,9 @@ impl GroupMonitor {
         let fail = |e: &KafkaError| {
             failure(&format!("reading the committed offsets of topic {raw} in group {group}"), e)
         };
-        let mut list = TopicPartitionList::new();
-        for partition in partitions {
-            list.add_partition(raw, kafka_partition(partition));
-        }
+        let list = list_of(raw, partitions);
         let offsets = native::committed(self.client.client(), &list, wait).map_err(|e| fail(&e))?;
-        let known = offsets.into_iter().filter(|it| it.error.is_none());
-        Ok(known.filter_map(|it| Some((it.partition.try_into().ok()?, it.offset.try_into().ok()?))).collect())
+        Ok(offsets.into_iter().flatten().filter_map(|it| Some((it.partition, it.offset?))).collect())
     }
 
     /// Forces a rebalance: a temporary member joins the group and leaves it. Returns whether it joined within `limit`;
@@ -172,8 +169,12 @@ struct TemporaryMember {
 }
 
 impl ClientContext for TemporaryMember {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        LogContext.log(level, facility, message);
+    }
+
     fn error(&self, error: KafkaError, reason: &str) {
-        QuietContext.error(error, reason);
+        LogContext.error(error, reason);
     }
 }
 

@@ -16,9 +16,12 @@ pub use message::{Message, headers_of};
 pub use poll::{Queue, ReadError, poll};
 
 use rdkafka::client::Client;
-use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::error::{IsError, KafkaError, RDKafkaErrorCode};
 use rdkafka::topic_partition_list::TopicPartitionList;
 use rdkafka::{ClientContext, bindings as sys};
+
+use super::partitions::partition_id;
+use crate::ports::Committed;
 
 /// This consumer's membership of the group, as the group coordinator sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,26 +53,13 @@ pub fn membership<C: ClientContext>(client: &Client<C>) -> Option<Membership> {
     }
 }
 
-/// One partition of a committed-offsets response.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CommittedOffset {
-    /// Partition number.
-    pub partition: i32,
-    /// Committed offset; negative when the group has none.
-    pub offset: i64,
-    /// Metadata, with invalid UTF-8 replaced: any program may have written it.
-    pub metadata: String,
-    /// Error of this partition.
-    pub error: Option<RDKafkaErrorCode>,
-}
-
 /// Committed offsets with their metadata. The Rust client's own accessor panics on metadata that is not UTF-8, and any other
-/// program may have written such metadata.
+/// program may have written such metadata: bytes that are not UTF-8 are replaced. Each partition can have an error of its own.
 pub fn committed<C: ClientContext>(
     client: &Client<C>,
     partitions: &TopicPartitionList,
     wait: Duration,
-) -> Result<Vec<CommittedOffset>, KafkaError> {
+) -> Result<Vec<Result<Committed, RDKafkaErrorCode>>, KafkaError> {
     let wait_ms = i32::try_from(wait.as_millis()).unwrap_or(i32::MAX);
     // SAFETY: both handles are alive for the whole call. The elements are read within librdkafka's count, before the
     // owner drops the list.
@@ -87,7 +77,10 @@ pub fn committed<C: ClientContext>(
 
 /// # Safety
 /// `element` must be a live element of a list filled by librdkafka.
-unsafe fn committed_offset(element: &sys::rd_kafka_topic_partition_t) -> CommittedOffset {
+unsafe fn committed_offset(element: &sys::rd_kafka_topic_partition_t) -> Result<Committed, RDKafkaErrorCode> {
+    if element.err.is_error() {
+        return Err(element.err.into());
+    }
     let metadata = if element.metadata.is_null() || element.metadata_size == 0 {
         String::new()
     } else {
@@ -96,9 +89,12 @@ unsafe fn committed_offset(element: &sys::rd_kafka_topic_partition_t) -> Committ
             unsafe { std::slice::from_raw_parts(element.metadata.cast::<u8>(), element.metadata_size) };
         String::from_utf8_lossy(bytes).into_owned()
     };
-    let error = (element.err != sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR)
-        .then(|| RDKafkaErrorCode::from(element.err));
-    CommittedOffset { partition: element.partition, offset: element.offset, metadata, error }
+    Ok(Committed {
+        partition: partition_id(element.partition),
+        // Negative when the group has none.
+        offset: element.offset.try_into().ok(),
+        metadata,
+    })
 }
 
 /// Sets the leader epoch of the record before a partition's offset in the list. When it seeks to that offset, the client

@@ -15,7 +15,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::Producer;
 use rdkafka::topic_partition_list::TopicPartitionList;
 
-use super::consumer::{kafka_offset, kafka_partition};
+use super::partitions::{kafka_offset, kafka_partition};
 use super::producer::Client;
 use crate::ports::Position;
 

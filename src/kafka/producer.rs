@@ -9,18 +9,21 @@ use rdkafka::producer::{Producer, ThreadedProducer};
 
 use super::aside::{SideTopic, reason_headers};
 use super::client_config::Settings;
-use super::consumer::{KafkaSource, kafka_partition};
+use super::consumer::KafkaSource;
 use super::delivery::{Deliveries, Kind, opaque};
 use super::error::failure_with_permission;
 use super::native;
 use super::offsets::{self, ABANDONED};
+use super::partitions::kafka_partition;
 use super::record::RawRecord;
 use super::settle;
 use super::side_log;
 use super::topic::{Outgoing, Topic};
 use crate::clock;
 use crate::dedupe::{Offset, PartitionId};
-use crate::ports::{Failure, LogId, Position, Reason, Record, Remedy, Side, Sink, Written};
+use crate::ports::{
+    Failure, LogId, Position, ProducerLife, Reason, Record, Remedy, Side, Sink, Written, WrittenEnds,
+};
 
 pub(super) type Client = Arc<ThreadedProducer<Deliveries>>;
 
@@ -28,7 +31,6 @@ pub(super) type Client = Arc<ThreadedProducer<Deliveries>>;
 const FLUSH_SLICE: Duration = Duration::from_millis(20);
 /// Longest time that a send waits for space in the client's queue.
 const QUEUE_FULL_WAIT: Duration = Duration::from_secs(30);
-
 /// Longest time that a send waits until the producer's metadata shows a new partition; well below the transaction timeout.
 const NEW_PARTITION_WAIT: Duration = Duration::from_secs(2);
 
@@ -57,7 +59,7 @@ pub struct KafkaSink {
 }
 
 impl KafkaSink {
-    /// A sink without a producer; [`Sink::prepare`] creates it.
+    /// A sink without a producer; [`ProducerLife::prepare`] creates it.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
         Self { settings, producer: None, ready: false }
@@ -174,7 +176,7 @@ fn escalated_to_renew(failed: Failure) -> Failure {
 /// The timestamp that the client replaces by the current time.
 const NOW: i64 = 0;
 
-impl Sink<KafkaSource> for KafkaSink {
+impl ProducerLife for KafkaSink {
     fn prepare(&mut self, wait: Duration) -> Result<(), Failure> {
         if self.ready {
             return Ok(());
@@ -228,9 +230,8 @@ impl Sink<KafkaSource> for KafkaSink {
             return purged.map_err(fail).map_err(escalated_to_renew);
         }
         let client = client(&self.settings, writer).map_err(fail)?;
-        let initialised = client.init_transactions(wait);
-        let by = (&client, writer);
-        initialised.and_then(|()| settle::purge(&self.settings, by, (&named, position), wait)).map_err(fail)
+        client.init_transactions(wait).map_err(fail)?;
+        settle::purge(&self.settings, (&client, writer), (&named, position), wait).map_err(fail)
     }
 
     fn copy_aside(&mut self, log: LogId, offsets: &[Offset], wait: Duration) -> Result<(), Failure> {
@@ -241,7 +242,9 @@ impl Sink<KafkaSource> for KafkaSink {
         self.ready = false;
         self.producer = None;
     }
+}
 
+impl Sink<KafkaSource> for KafkaSink {
     fn begin(&mut self) -> Result<(), Failure> {
         let client = self.client()?;
         client.context().reset();
@@ -298,10 +301,6 @@ impl Sink<KafkaSource> for KafkaSink {
         }
     }
 
-    fn clean_end(&self, partition: PartitionId) -> Option<Offset> {
-        self.producer.as_ref()?.client.context().clean_end(partition)
-    }
-
     fn put_state(&mut self, partition: PartitionId, key: &str, block: &[u8]) -> Result<(), Failure> {
         let ActiveProducer { state, client, .. } = self.producing()?;
         let outgoing = Outgoing {
@@ -314,14 +313,6 @@ impl Sink<KafkaSource> for KafkaSink {
             opaque: opaque(Kind::State, 0),
         };
         self.send(client, &self.settings.state, || state.send(client.client(), &outgoing))
-    }
-
-    fn state_end(&self, partition: PartitionId) -> Option<Offset> {
-        self.producer.as_ref()?.client.context().state_end(partition)
-    }
-
-    fn side_ends(&self) -> Vec<(LogId, Offset)> {
-        self.producer.as_ref().map(|producing| producing.client.context().side_ends()).unwrap_or_default()
     }
 
     fn send_offsets(
@@ -380,6 +371,20 @@ impl Sink<KafkaSource> for KafkaSink {
             return self.prepare(wait);
         }
         Ok(())
+    }
+}
+
+impl WrittenEnds for KafkaSink {
+    fn clean_end(&self, partition: PartitionId) -> Option<Offset> {
+        self.producer.as_ref()?.client.context().clean_end(partition)
+    }
+
+    fn state_end(&self, partition: PartitionId) -> Option<Offset> {
+        self.producer.as_ref()?.client.context().state_end(partition)
+    }
+
+    fn side_ends(&self) -> Vec<(LogId, Offset)> {
+        self.producer.as_ref().map(|producing| producing.client.context().side_ends()).unwrap_or_default()
     }
 }
 

@@ -33,10 +33,7 @@ impl Fields for RawRecord<'_> {
 
 impl Record for RawRecord<'_> {
     fn coordinates(&self) -> Coordinates {
-        Coordinates {
-            partition: u32::try_from(self.0.partition()).unwrap_or(0),
-            offset: u64::try_from(self.0.offset()).unwrap_or(0),
-        }
+        self.0.coordinates()
     }
 
     fn timestamp_ms(&self) -> Option<i64> {

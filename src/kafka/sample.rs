@@ -1,23 +1,23 @@
 //! Samples a live raw topic: the record rate and the share of duplicates. It only reads.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::ops::Range;
 use std::time::Duration;
 
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
-use rdkafka::metadata::{MetadataPartition, MetadataTopic};
-use rdkafka::topic_partition_list::{Offset as KafkaOffset, TopicPartitionList};
-
-use super::connection::error_text;
-use super::ends::QuietContext;
-use super::error::failure;
-use super::record::RawRecord;
-use super::tail;
+use rdkafka::topic_partition_list::Offset as KafkaOffset;
 use serde::Serialize;
 
-use crate::dedupe::{Identity, IdentityRule, PartitionId};
+use super::connection::error_text;
+use super::ends::{Listed, partitions_of};
+use super::error::failure;
+use super::log_context::LogContext;
+use super::reader::{Ranges, Reader};
+use super::record::RawRecord;
+use crate::dedupe::{Identity, IdentityRule, Offset, PartitionId};
 use crate::ports::{Failure, Record, Remedy};
 
 /// The rate is measured over at most this time.
@@ -101,7 +101,8 @@ pub fn sample(
     seen: &dyn Fn(u64),
 ) -> Result<Sample, SampleError> {
     let consumer = sampling.consumer()?;
-    let reading = Reading { sampling, consumer };
+    let reader = Reader::new(consumer).map_err(|e| SampleError::Settings(error_text(&e)))?;
+    let reading = Reading { sampling, reader };
     let ends = reading.ends()?;
     if ends.is_empty() {
         let what = format!("topic {} does not exist; correct --raw", sampling.topic);
@@ -117,7 +118,7 @@ pub fn sample(
 }
 
 impl Sampling {
-    fn consumer(&self) -> Result<BaseConsumer<QuietContext>, SampleError> {
+    fn consumer(&self) -> Result<BaseConsumer<LogContext>, SampleError> {
         let mut config = ClientConfig::new();
         for (key, value) in &self.properties {
             config.set(key, value);
@@ -130,17 +131,14 @@ impl Sampling {
             .set("enable.partition.eof", "true")
             .set("isolation.level", "read_committed")
             .set("allow.auto.create.topics", "false")
-            .create_with_context(QuietContext)
+            .create_with_context(LogContext)
             .map_err(|e| SampleError::Settings(error_text(&e)))
     }
 }
 
-/// Partition, log start offset and end offset.
-type Ends = Vec<(i32, i64, i64)>;
-
 struct Reading<'a> {
     sampling: &'a Sampling,
-    consumer: BaseConsumer<QuietContext>,
+    reader: Reader,
 }
 
 impl Reading<'_> {
@@ -148,47 +146,47 @@ impl Reading<'_> {
         failure(&format!("{doing} topic {}", self.sampling.topic), error)
     }
 
-    fn ends(&self) -> Result<Ends, Failure> {
+    /// One offset of each of these partitions; see [`Listed::request`].
+    fn listed(
+        &self,
+        partitions: impl IntoIterator<Item = PartitionId>,
+        place: KafkaOffset,
+    ) -> Result<Listed, KafkaError> {
+        let logs = partitions.into_iter().map(|partition| (self.sampling.topic.as_str(), partition));
+        Listed::request(&self.reader.consumer, logs, place, REQUEST_TIMEOUT)
+    }
+
+    /// The log start and end offsets.
+    fn ends(&self) -> Result<Ranges, Failure> {
         let topic = self.sampling.topic.as_str();
         let fail = |e: KafkaError| self.fail("reading the log start and end offsets of", &e);
-        let metadata = self.consumer.fetch_metadata(Some(topic), REQUEST_TIMEOUT).map_err(fail)?;
         let partitions =
-            metadata.topics().iter().find(|it| it.name() == topic).map(MetadataTopic::partitions);
-        let numbers = partitions.unwrap_or_default().iter().map(MetadataPartition::id);
-        numbers
-            .map(|number| {
-                let (low, high) =
-                    self.consumer.fetch_watermarks(topic, number, REQUEST_TIMEOUT).map_err(fail)?;
-                Ok((number, low, high))
-            })
-            .collect()
+            partitions_of(self.reader.consumer.client(), topic, REQUEST_TIMEOUT).map_err(fail)?;
+        let starts = self.listed(partitions.iter().copied(), KafkaOffset::Beginning).map_err(fail)?;
+        let ends = self.listed(partitions.iter().copied(), KafkaOffset::End).map_err(fail)?;
+        let range = |partition| {
+            Ok((partition, starts.offset_of((topic, partition))?..ends.offset_of((topic, partition))?))
+        };
+        partitions.into_iter().map(|partition| range(partition).map_err(fail)).collect()
     }
 
     /// Offsets appended in the last [`SPAN`], divided by the time since the first of them was written.
-    fn rate(&self, ends: &Ends, now_ms: i64) -> Result<f64, Failure> {
+    fn rate(&self, ends: &Ranges, now_ms: i64) -> Result<f64, Failure> {
         let begin_ms = now_ms.saturating_sub(i64::try_from(SPAN.as_millis()).unwrap_or(i64::MAX));
         let fail = |e: KafkaError| self.fail("reading the offsets of an hour ago of", &e);
-        let mut times = TopicPartitionList::new();
-        for (partition, ..) in ends {
-            let time = KafkaOffset::Offset(begin_ms);
-            times.add_partition_offset(&self.sampling.topic, *partition, time).map_err(fail)?;
-        }
-        let begins = self.consumer.offsets_for_times(times, REQUEST_TIMEOUT).map_err(fail)?;
+        let begins = self.listed(ends.keys().copied(), KafkaOffset::Offset(begin_ms)).map_err(fail)?;
         let mut appended = 0;
-        for (partition, low, high) in ends {
-            let begin = begins.find_partition(&self.sampling.topic, *partition).map(|it| it.offset());
-            // When no record is that new, the broker returns the end.
-            let begin = begin.and_then(KafkaOffset::to_raw).filter(|offset| *offset >= 0).unwrap_or(*high);
-            appended += high.saturating_sub(begin.max(*low)).max(0);
+        for (partition, range) in ends {
+            let begin = begins.find((&self.sampling.topic, *partition)).map_err(fail)?.unwrap_or(range.end);
+            appended += range.end.saturating_sub(begin.max(range.start));
         }
         let first_ms = self.first_ms(ends)?.unwrap_or(begin_ms).max(begin_ms);
         Ok(appended as f64 * 1_000.0 / now_ms.saturating_sub(first_ms).max(1_000) as f64)
     }
 
     /// The oldest timestamp among the first records of the partitions, epoch milliseconds.
-    fn first_ms(&self, ends: &Ends) -> Result<Option<i64>, Failure> {
-        let first =
-            ends.iter().filter(|(_, low, high)| low < high).map(|(number, low, _)| (*number, *low, *low + 1));
+    fn first_ms(&self, ends: &Ranges) -> Result<Option<i64>, Failure> {
+        let first = ends.iter().map(|(partition, it)| (*partition, it.start..it.end.min(it.start + 1)));
         let mut oldest = None;
         self.read(&first.collect(), &mut |record| {
             oldest = match (oldest, record.timestamp_ms()) {
@@ -201,14 +199,14 @@ impl Reading<'_> {
 
     fn count(
         &self,
-        ends: &Ends,
+        ends: &Ranges,
         rule: &IdentityRule,
         sample: &mut Sample,
         seen: &dyn Fn(u64),
     ) -> Result<(), Failure> {
-        let share =
-            i64::try_from(self.sampling.records).unwrap_or(i64::MAX) / ends.len().max(1).cast_signed() as i64;
-        let newest = ends.iter().map(|(number, low, high)| (*number, (*high - share).max(*low), *high));
+        let share = self.sampling.records / (ends.len() as u64).max(1);
+        let newest = |it: &Range<Offset>| it.end.saturating_sub(share).max(it.start)..it.end;
+        let newest = ends.iter().map(|(partition, range)| (*partition, newest(range)));
         let mut known: HashMap<PartitionId, HashSet<Identity>> = HashMap::new();
         self.read(&newest.collect(), &mut |record| {
             sample.read += 1;
@@ -222,22 +220,10 @@ impl Reading<'_> {
     }
 
     /// Passes the records of these offset ranges to `visit`.
-    fn read(&self, ranges: &Ends, visit: &mut dyn FnMut(&RawRecord<'_>)) -> Result<(), Failure> {
-        let (mut from, mut to) = (BTreeMap::new(), BTreeMap::new());
-        for (number, first, end) in ranges.iter().filter(|(_, first, end)| first < end) {
-            let offset = |value: i64| u64::try_from(value).unwrap_or(0);
-            let partition = u32::try_from(*number).unwrap_or(0);
-            from.insert(partition, offset(*first));
-            to.insert(partition, offset(*end));
-        }
-        let topic = self.sampling.topic.as_str();
-        tail::read_with(&self.consumer, (topic, &from), MAX_IDLE, &mut |partition, message| {
-            let end = to.get(&partition).copied().unwrap_or(0);
-            let next = u64::try_from(message.offset()).unwrap_or(0) + 1;
-            if next <= end {
-                visit(&RawRecord(message));
-            }
-            next < end
+    fn read(&self, ranges: &Ranges, visit: &mut dyn FnMut(&RawRecord<'_>)) -> Result<(), Failure> {
+        self.reader.read(&self.sampling.topic, ranges, MAX_IDLE, &mut |message| {
+            visit(&RawRecord(message));
+            true
         })
     }
 }

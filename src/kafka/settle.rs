@@ -9,10 +9,10 @@ use rdkafka::producer::{BaseRecord, Producer};
 
 use super::aside;
 use super::client_config::Settings;
-use super::consumer::kafka_partition;
 use super::delivery::{Kind, opaque};
-use super::ends::QuietContext;
+use super::log_context::LogContext;
 use super::offsets;
+use super::partitions::kafka_partition;
 use super::producer::Client;
 use crate::dedupe::PartitionId;
 use crate::ports::Position;
@@ -40,8 +40,8 @@ pub(super) fn purge(
     }
     client.flush(wait)?;
     // With the group metadata of a consumer that never joined: the group may have no member yet.
-    let non_member: BaseConsumer<QuietContext> =
-        settings.reader("read_committed").create_with_context(QuietContext)?;
+    let non_member: BaseConsumer<LogContext> =
+        settings.reader("read_committed").create_with_context(LogContext)?;
     let list = offsets::partition_list(&settings.raw, std::slice::from_ref(position))?;
     let metadata = non_member
         .group_metadata()

@@ -3,22 +3,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use rdkafka::client::{Client, ClientContext};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::metadata::MetadataTopic;
 use rdkafka::producer::{Producer, ThreadedProducer};
 
 use super::aside;
 use super::client_config::Settings;
 use super::delivery::{Deliveries, Kind, opaque};
-use super::ends::QuietContext;
+use super::ends::partitions_of;
 use super::error::failure;
+use super::log_context::LogContext;
 use super::native::{self, Message};
-use super::tail;
+use super::reader::{Ranges, read};
 use super::topic::{Outgoing, Topic};
 use crate::clock;
-use crate::dedupe::{Offset, PartitionId};
+use crate::dedupe::{Coordinates, Offset};
 use crate::ports::{Failure, Leftover, LogId, Remedy, SideRecord, SideRecords, Written};
 
 /// Maximum records of one read; it limits the result to a few megabytes.
@@ -37,28 +36,16 @@ fn topics(settings: &Settings) -> impl Iterator<Item = (Written, &str)> {
 /// All partitions of the side topics that are configured.
 pub(super) fn all(
     settings: &Settings,
-    client: &BaseConsumer<QuietContext>,
+    client: &BaseConsumer<LogContext>,
     wait: Duration,
 ) -> Result<Vec<LogId>, Failure> {
     let mut logs = Vec::new();
     for (topic, name) in topics(settings) {
         let doing = || format!("reading the partitions of topic {name}");
-        let partitions = partitions(client.client(), name, wait).map_err(|e| failure(&doing(), &e))?;
+        let partitions = partitions_of(client.client(), name, wait).map_err(|e| failure(&doing(), &e))?;
         logs.extend(partitions.into_iter().map(|partition| LogId { topic, partition }));
     }
     Ok(logs)
-}
-
-/// The partitions of a topic; empty when the topic does not exist.
-pub(super) fn partitions<C: ClientContext>(
-    client: &Client<C>,
-    name: &str,
-    wait: Duration,
-) -> Result<Vec<PartitionId>, KafkaError> {
-    let metadata = client.fetch_metadata(Some(name), wait)?;
-    let partitions =
-        metadata.topics().iter().filter(|it| it.name() == name).flat_map(MetadataTopic::partitions);
-    Ok(partitions.filter_map(|partition| PartitionId::try_from(partition.id()).ok()).collect())
 }
 
 /// The records of these partitions, committed or not, in the given offset ranges. Stops after `wait` or [`READ_RECORDS`]
@@ -72,15 +59,11 @@ pub(super) fn records(
     let (mut found, mut next) = SideRecords::default();
     for (topic, name) in topics(settings) {
         let of_topic = || from_to.iter().filter(|(log, _)| log.topic == topic);
-        let from = of_topic().map(|(log, (from, _))| (log.partition, *from)).collect();
+        let ranges = of_topic().map(|(log, (from, to))| (log.partition, *from..*to)).collect();
         let mut cut = BTreeSet::new();
-        tail::read(settings, (name, &from), Leftover::Everything, MAX_IDLE, &mut |partition, message| {
+        read(settings, (name, &ranges), Leftover::Everything, MAX_IDLE, &mut |message| {
+            let Coordinates { partition, offset } = message.coordinates();
             let log = LogId { topic, partition };
-            let offset = u64::try_from(message.offset()).unwrap_or(0);
-            let to = from_to.get(&log).map_or(0, |(_, to)| *to);
-            if offset >= to {
-                return false;
-            }
             if found.len() >= READ_RECORDS || clock::monotonic() >= deadline {
                 next.insert(log, offset);
                 cut.insert(partition);
@@ -88,7 +71,7 @@ pub(super) fn records(
             }
             let (writer, raw) = aside::origin(&message, &settings.raw);
             found.push(SideRecord { log, offset, writer, raw });
-            offset + 1 < to
+            true
         })?;
         let complete = of_topic().filter(|(log, _)| !cut.contains(&log.partition));
         next.extend(complete.map(|(log, (_, to))| (*log, *to)));
@@ -111,14 +94,13 @@ pub(super) fn copy(
     let client: ThreadedProducer<Deliveries> =
         settings.copier().create_with_context(Deliveries::default()).map_err(fail)?;
     let topic = Topic::open(client.client(), name).map_err(fail)?;
-    let from = BTreeMap::from([(log.partition, *first)]);
+    let ranges = Ranges::from([(log.partition, *first..*last + 1)]);
     let mut failed = None;
-    tail::read(settings, (name, &from), Leftover::Everything, MAX_IDLE, &mut |_, message| {
-        let offset = u64::try_from(message.offset()).unwrap_or(0);
-        if wanted.contains(&offset) {
+    read(settings, (name, &ranges), Leftover::Everything, MAX_IDLE, &mut |message| {
+        if wanted.contains(&message.coordinates().offset) {
             failed = send(&client, &topic, (log.topic, &message), wait).err();
         }
-        offset < *last && failed.is_none()
+        failed.is_none()
     })?;
     if let Some(error) = failed {
         return Err(fail(error));

@@ -3,20 +3,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::consumer::Consumer;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::topic_partition_list::{Offset as KafkaOffset, TopicPartitionList};
 
 use super::client_config::Settings;
-use super::consumer::{kafka_offset, kafka_partition};
-use super::ends::{Ends, QuietContext, reader};
-use super::error::{failure, is_damage};
-use super::native::{self, Queue};
-use super::unread::damaged;
-use super::{side_log, tail};
+use super::ends::Ends;
+use super::error::failure;
+use super::native::Message;
+use super::partitions::{self, kafka_offset};
+use super::reader::{Polled, Ranges, Reader, client, read};
+use super::side_log;
+use super::unread::failure_of;
 use crate::clock;
-use crate::dedupe::{Offset, PartitionId};
-use crate::ports::{Bounds, Failure, Leftover, LogId, Remedy, SideRecords, StateItem, StateLog};
+use crate::dedupe::{Coordinates, Offset, PartitionId};
+use crate::ports::{Bounds, Failure, Leftover, LogId, LogTails, Remedy, SideRecords, StateItem, StateLog};
 
 /// Maximum items of one read, so that the worker polls its group in time.
 const READ_ITEMS: usize = 256;
@@ -46,12 +47,8 @@ impl Reading {
 
 /// A reader of the state topic.
 pub struct KafkaStateLog {
-    /// Declared first because it must be dropped before the consumer.
-    queue: Queue,
-    consumer: BaseConsumer<QuietContext>,
+    reader: Reader,
     ends: Ends,
-    topic: String,
-    clean: String,
     settings: Settings,
     open: BTreeMap<PartitionId, Reading>,
 }
@@ -59,24 +56,21 @@ pub struct KafkaStateLog {
 impl KafkaStateLog {
     /// Creates the clients; nothing is read until a partition is opened.
     pub fn new(settings: &Settings) -> Result<Self, Failure> {
-        let consumer = reader(settings, "read_committed")?;
         let doing = format!("reading state topic {}", settings.state);
-        let no_group = || failure(&doing, &KafkaError::Subscription("there is no group.id".to_owned()));
         Ok(Self {
-            queue: Queue::of(&consumer).ok_or_else(no_group)?,
-            consumer,
+            reader: Reader::new(client(settings, "read_committed")?).map_err(|e| failure(&doing, &e))?,
             ends: Ends::new(settings)?,
-            topic: settings.state.clone(),
-            clean: settings.clean.clone(),
             settings: settings.clone(),
             open: BTreeMap::new(),
         })
     }
 
     fn single(&self, partition: PartitionId, offset: KafkaOffset) -> Result<TopicPartitionList, KafkaError> {
-        let mut list = TopicPartitionList::new();
-        list.add_partition_offset(&self.topic, kafka_partition(partition), offset)?;
-        Ok(list)
+        partitions::list([(self.topic(), partition, offset)])
+    }
+
+    fn topic(&self) -> &str {
+        &self.settings.state
     }
 
     /// Each partition with its topic's name.
@@ -85,40 +79,31 @@ impl KafkaStateLog {
     }
 
     fn doing(&self, what: &str) -> String {
-        format!("{what} state topic {}", self.topic)
+        format!("{what} state topic {}", self.topic())
     }
 
     fn item(&mut self, wait: Duration) -> Result<Option<StateItem>, Failure> {
-        match native::poll(&self.consumer, &self.queue, wait) {
-            Ok(None) => Ok(None),
-            Ok(Some(message)) => {
-                let partition = u32::try_from(message.partition()).unwrap_or(0);
-                let offset = u64::try_from(message.offset()).unwrap_or(0);
-                if let Some(reading) = self.open.get_mut(&partition) {
-                    *reading = Reading::at(offset + 1);
+        match self.reader.poll(wait) {
+            Ok(Polled::Nothing) => Ok(None),
+            Ok(Polled::Record(message)) => {
+                let at = message.coordinates();
+                if let Some(reading) = self.open.get_mut(&at.partition) {
+                    *reading = Reading::at(at.offset + 1);
                 }
-                let (key, value) = (message.key(), message.value());
-                Ok(Some(block((partition, offset), key, value)))
+                Ok(Some(block(&message)))
             }
-            Err(unread) => match (unread.error(), unread.at) {
-                (KafkaError::PartitionEOF(partition), _) => {
-                    let partition = u32::try_from(partition).unwrap_or(0);
-                    Ok(self
-                        .open
-                        .get(&partition)
-                        .map(|reading| StateItem::End { partition, next: reading.next }))
+            Ok(Polled::End(partition)) => {
+                let reading = self.open.get(&partition);
+                Ok(reading.map(|reading| StateItem::End { partition, next: reading.next }))
+            }
+            Err(error) if error.code == RDKafkaErrorCode::AutoOffsetReset => {
+                let check_at = clock::monotonic();
+                for reading in self.open.values_mut() {
+                    *reading = Reading { check_at, may_be_stopped: true, ..*reading };
                 }
-                _ if unread.code == RDKafkaErrorCode::AutoOffsetReset => {
-                    let check_at = clock::monotonic();
-                    for reading in self.open.values_mut() {
-                        *reading = Reading { check_at, may_be_stopped: true, ..*reading };
-                    }
-                    Ok(None)
-                }
-                // The client would skip the batch, and the restore would lack its identities.
-                (_, Some(at)) if is_damage(unread.code) => Err(damaged(&self.topic, at, &unread, true)),
-                (error, _) => Err(failure(&self.doing("reading"), &error)),
-            },
+                Ok(None)
+            }
+            Err(error) => Err(failure_of(&error, self.topic(), &self.doing("reading"))),
         }
     }
 
@@ -131,7 +116,7 @@ impl KafkaStateLog {
         let due =
             due.take(CHECKS).map(|(partition, reading)| (*partition, reading.next, reading.may_be_stopped));
         for (partition, next, may_be_stopped) in due.collect::<Vec<_>>() {
-            let bounds = self.ends.of((&self.topic, partition), CHECK_TIMEOUT)?;
+            let bounds = self.ends.of((self.topic(), partition), CHECK_TIMEOUT)?;
             if !(bounds.low..=bounds.stable).contains(&next) {
                 self.close(partition)?;
                 items.push(StateItem::Gone { partition });
@@ -145,12 +130,13 @@ impl KafkaStateLog {
     }
 }
 
-fn block((partition, offset): (PartitionId, Offset), key: Option<&[u8]>, value: Option<&[u8]>) -> StateItem {
+fn block(message: &Message<'_>) -> StateItem {
+    let Coordinates { partition, offset } = message.coordinates();
     StateItem::Block {
         partition,
         offset,
-        key: String::from_utf8_lossy(key.unwrap_or_default()).into_owned(),
-        block: value.unwrap_or_default().to_vec(),
+        key: String::from_utf8_lossy(message.key().unwrap_or_default()).into_owned(),
+        block: message.value().unwrap_or_default().to_vec(),
     }
 }
 
@@ -159,7 +145,7 @@ impl StateLog for KafkaStateLog {
         self.close(partition)?;
         let start = from.map_or(KafkaOffset::Beginning, kafka_offset);
         self.single(partition, start)
-            .and_then(|list| self.consumer.incremental_assign(&list))
+            .and_then(|list| self.reader.consumer.incremental_assign(&list))
             .map_err(|e| failure(&self.doing("opening"), &e))?;
         self.open.insert(partition, Reading::at(from.unwrap_or(0)));
         Ok(())
@@ -189,12 +175,14 @@ impl StateLog for KafkaStateLog {
     fn close(&mut self, partition: PartitionId) -> Result<(), Failure> {
         if self.open.remove(&partition).is_some() {
             self.single(partition, KafkaOffset::Invalid)
-                .and_then(|list| self.consumer.incremental_unassign(&list))
+                .and_then(|list| self.reader.consumer.incremental_unassign(&list))
                 .map_err(|e| failure(&self.doing("closing"), &e))?;
         }
         Ok(())
     }
+}
 
+impl LogTails for KafkaStateLog {
     fn bounds(&self, logs: &[LogId], wait: Duration) -> Result<Vec<Bounds>, Failure> {
         self.ends.bounds(&self.with_names(logs), wait)
     }
@@ -210,10 +198,9 @@ impl StateLog for KafkaStateLog {
         wait: Duration,
     ) -> Result<Vec<StateItem>, Failure> {
         let mut items = Vec::new();
-        let from = from.iter().copied().collect();
-        tail::read(&self.settings, (&self.topic, &from), what, wait, &mut |partition, message| {
-            let offset = u64::try_from(message.offset()).unwrap_or(0);
-            items.push(block((partition, offset), message.key(), message.value()));
+        let ranges = from.iter().map(|(partition, first)| (*partition, *first..Offset::MAX)).collect();
+        read(&self.settings, (self.topic(), &ranges), what, wait, &mut |message| {
+            items.push(block(&message));
             true
         })?;
         Ok(items)
@@ -233,17 +220,16 @@ impl StateLog for KafkaStateLog {
 
     fn visible(&self, at: &[(PartitionId, Offset)], wait: Duration) -> Result<Vec<bool>, Failure> {
         let mut shown = BTreeSet::new();
-        let (mut from, mut to) = (BTreeMap::new(), BTreeMap::new());
+        let mut ranges = Ranges::new();
         for (partition, offset) in at {
-            let (first, last) =
-                (from.entry(*partition).or_insert(*offset), to.entry(*partition).or_insert(*offset));
-            (*first, *last) = ((*first).min(*offset), (*last).max(*offset));
+            let range = ranges.entry(*partition).or_insert(*offset..*offset + 1);
+            *range = range.start.min(*offset)..range.end.max(*offset + 1);
         }
-        let topic = (self.clean.as_str(), &from);
-        tail::read(&self.settings, topic, Leftover::Committed, wait, &mut |partition, message| {
-            let offset = u64::try_from(message.offset()).unwrap_or(0);
-            shown.insert((partition, offset));
-            to.get(&partition).is_some_and(|last| offset < *last)
+        let clean = (self.settings.clean.as_str(), &ranges);
+        read(&self.settings, clean, Leftover::Committed, wait, &mut |message| {
+            let at = message.coordinates();
+            shown.insert((at.partition, at.offset));
+            true
         })?;
         Ok(at.iter().map(|at| shown.contains(at)).collect())
     }

@@ -11,6 +11,7 @@ use rdkafka::client::Client;
 use rdkafka::error::{IsError, KafkaError, RDKafkaErrorCode};
 
 use super::native::Message;
+use super::partitions::kafka_partition;
 use super::record::{RawRecord, written_ms};
 
 /// `RD_KAFKA_PARTITION_UA`: the partitioner chooses.
@@ -50,7 +51,7 @@ impl<'a> Outgoing<'a> {
     /// An unchanged copy of any record, for the partition with the same number.
     pub fn exact(message: &'a Message<'_>, opaque: usize) -> Self {
         Self {
-            partition: Some(message.partition()),
+            partition: Some(kafka_partition(message.coordinates().partition)),
             key: message.key(),
             value: message.value(),
             timestamp: written_ms(message),

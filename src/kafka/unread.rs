@@ -1,5 +1,6 @@
 //! Read errors that are about the log of one partition: damaged batches and log truncation.
 
+use super::error::{failure, is_damage};
 use super::native::ReadError;
 use crate::dedupe::PartitionId;
 use crate::ports::{Failure, Remedy, Truncation};
@@ -28,6 +29,14 @@ pub(super) fn damaged(
          the offset to the one after the batch with kafka-consumer-groups.sh --reset-offsets"
     );
     Failure::new(Remedy::Stop, what)
+}
+
+/// The failure of a reader that has no other use for a damaged batch: the client would skip it.
+pub(super) fn failure_of(error: &ReadError, topic: &str, doing: &str) -> Failure {
+    match error.at.filter(|_| is_damage(error.code)) {
+        Some(at) => damaged(topic, at, error, true),
+        None => failure(doing, &error.error()),
+    }
 }
 
 /// The partition of an error about a position outside of the log, and where that log was truncated. The client reports the

@@ -2,7 +2,7 @@
 //! which are limits of the client.
 
 use dedupd::kafka::KafkaSink;
-use dedupd::ports::{Reason, Side, Sink, Source};
+use dedupd::ports::{GroupMember, Reason, Side, Sink};
 
 use crate::support::Isolation;
 use crate::support::mock::{CLEAN, DEAD, Mock, RAW};

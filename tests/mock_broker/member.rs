@@ -20,7 +20,7 @@ use dedupd::pipeline::{
     Kinds, Limits, LoadSlice, Mode, OnGap, OnMissing, OnProbable, OnRejected, OnRewind, Options, Overflow,
     PartitionLimit, Report, StableEnds, Start, Worker, World,
 };
-use dedupd::ports::{Bounds, Failure, Leftover, LogId, StateItem, StateLog};
+use dedupd::ports::{Bounds, Failure, Leftover, LogId, LogTails, StateItem, StateLog};
 use dedupd::store::memory::MemoryStore;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::message::Message;
@@ -80,7 +80,9 @@ impl StateLog for Throttled {
         });
         self.inner.close(closed)
     }
+}
 
+impl LogTails for Throttled {
     fn bounds(&self, logs: &[LogId], wait: Duration) -> Result<Vec<Bounds>, Failure> {
         self.inner.bounds(logs, wait)
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use dedupd::clock::monotonic;
 use dedupd::kafka::{KafkaSource, Settings};
-use dedupd::ports::{Failure, GroupEvent, Record, Remedy, Source};
+use dedupd::ports::{Failure, GroupEvent, GroupMember, Record, Remedy, Source};
 use rdkafka::types::{RDKafkaApiKey as Api, RDKafkaErrorCode as Code};
 
 use crate::member::{Clean, LIMIT, Member, Pace};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use dedupd::clock::monotonic;
 use dedupd::kafka::{KafkaSink, RawRecord};
-use dedupd::ports::{Position, Remedy, Sink};
+use dedupd::ports::{Position, ProducerLife, Remedy, Sink, WrittenEnds};
 
 use crate::support::mock::Mock;
 use crate::support::wait_until;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use dedupd::clock::monotonic;
 use dedupd::kafka::{KafkaSink, KafkaSource, RawRecord, Settings};
-use dedupd::ports::{Failure, GroupEvent, Position, Record, Remedy, Sink, Source};
+use dedupd::ports::{Failure, GroupEvent, GroupMember, Position, ProducerLife, Record, Remedy, Sink, Source};
 
 use crate::support::mock::{Mock, RAW};
 use crate::support::records::produce_with;

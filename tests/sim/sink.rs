@@ -5,7 +5,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use dedupd::dedupe::{Offset, PartitionId};
-use dedupd::ports::{Failure, LogId, Position, Reason, RejectedRecords, Remedy, Side, Sink, Written};
+use dedupd::ports::{
+    Failure, LogId, Position, ProducerLife, Reason, RejectedRecords, Remedy, Side, Sink, Written, WrittenEnds,
+};
 
 use crate::sim::chance::{Exposure, Fault, failed, injected};
 use crate::sim::cluster::{Cluster, Epoch, StateRecord};
@@ -173,7 +175,7 @@ impl SimSink {
     }
 }
 
-impl Sink<SimSource> for SimSink {
+impl ProducerLife for SimSink {
     fn prepare(&mut self, _: Duration) -> Result<(), Failure> {
         if self.producer.is_some() {
             return Ok(());
@@ -235,7 +237,9 @@ impl Sink<SimSource> for SimSink {
         }
         cluster.begun.remove(&self.writer);
     }
+}
 
+impl Sink<SimSource> for SimSink {
     fn begin(&mut self) -> Result<(), Failure> {
         self.with(Exposure::Before, |producer, cluster, writer| {
             if producer.began {
@@ -274,22 +278,9 @@ impl Sink<SimSource> for SimSink {
         })
     }
 
-    fn clean_end(&self, partition: PartitionId) -> Option<Offset> {
-        self.producer.as_ref()?.clean_ends.get(&partition).copied()
-    }
-
     fn put_state(&mut self, partition: PartitionId, key: &str, block: &[u8]) -> Result<(), Failure> {
         let record = StateRecord { key: key.to_owned(), block: block.to_vec() };
         self.enqueue(Outgoing::State(partition, record))
-    }
-
-    fn state_end(&self, partition: PartitionId) -> Option<Offset> {
-        self.producer.as_ref()?.state_ends.get(&partition).copied()
-    }
-
-    fn side_ends(&self) -> Vec<(LogId, Offset)> {
-        let ends = self.producer.iter().flat_map(|producer| &producer.side_ends);
-        ends.map(|(log, end)| (*log, *end)).collect()
     }
 
     fn send_offsets(
@@ -341,5 +332,20 @@ impl Sink<SimSource> for SimSink {
         let universe = Rc::clone(&self.universe);
         self.end_transaction(&mut universe.cluster.borrow_mut());
         Ok(())
+    }
+}
+
+impl WrittenEnds for SimSink {
+    fn clean_end(&self, partition: PartitionId) -> Option<Offset> {
+        self.producer.as_ref()?.clean_ends.get(&partition).copied()
+    }
+
+    fn state_end(&self, partition: PartitionId) -> Option<Offset> {
+        self.producer.as_ref()?.state_ends.get(&partition).copied()
+    }
+
+    fn side_ends(&self) -> Vec<(LogId, Offset)> {
+        let ends = self.producer.iter().flat_map(|producer| &producer.side_ends);
+        ends.map(|(log, end)| (*log, *end)).collect()
     }
 }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use dedupd::dedupe::{Offset, PartitionId};
-use dedupd::ports::{Bounds, Committed, Epoch, Failure, GroupEvent, Remedy, Source, Truncation};
+use dedupd::ports::{Bounds, Committed, Epoch, Failure, GroupEvent, GroupMember, Remedy, Source, Truncation};
 
 use crate::sim::chance::{Exposure, Fault, failed};
 use crate::sim::cluster::Cluster;
@@ -129,36 +129,6 @@ impl Source for SimSource {
         })
     }
 
-    fn events(&self) -> Vec<GroupEvent> {
-        let mut cluster = self.universe.cluster.borrow_mut();
-        if cluster.dead.contains(&self.worker) {
-            return Vec::new();
-        }
-        let now = cluster.now;
-        cluster.group.events(self.member, now)
-    }
-
-    fn assign(&self, starts: &[(PartitionId, Option<Offset>)]) -> Result<(), Failure> {
-        self.call(|cluster| {
-            for (partition, start) in starts {
-                self.forget_truncation(*partition);
-                let fetch = Fetch { at: *start, paused: start.is_none() };
-                cluster.group.fetch(self.member).insert(*partition, fetch);
-            }
-            Ok(())
-        })
-    }
-
-    fn unassign(&self, partitions: &[PartitionId]) -> Result<(), Failure> {
-        self.call(|cluster| {
-            cluster.group.unassign(self.member, partitions);
-            for partition in partitions {
-                self.forget_truncation(*partition);
-            }
-            Ok(())
-        })
-    }
-
     fn seek(&self, starts: &[(PartitionId, Offset)]) -> Result<(), Failure> {
         self.call(|cluster| {
             for (partition, start) in starts {
@@ -219,20 +189,6 @@ impl Source for SimSource {
         })
     }
 
-    fn committed(&self, partitions: &[PartitionId], wait: Duration) -> Result<Vec<Committed>, Failure> {
-        self.call(|cluster| {
-            if partitions.iter().any(|p| !cluster.offsets[*p as usize].pending.is_empty()) {
-                cluster.advance(wait);
-                return Err(failed(Remedy::Retry, "an open transaction has pending offsets"));
-            }
-            Ok(settled(cluster, partitions))
-        })
-    }
-
-    fn committed_unstable(&self, partitions: &[PartitionId], _: Duration) -> Result<Vec<Committed>, Failure> {
-        self.call(|cluster| Ok(settled(cluster, partitions)))
-    }
-
     fn bounds(&self, partition: PartitionId, _: Duration) -> Result<Bounds, Failure> {
         self.call(|cluster| {
             let end = cluster.raw[partition as usize].end();
@@ -246,6 +202,52 @@ impl Source for SimSource {
 
     fn end(&self, partition: PartitionId) -> Option<Offset> {
         Some(self.universe.cluster.borrow().raw[partition as usize].end())
+    }
+}
+
+impl GroupMember for SimSource {
+    fn events(&self) -> Vec<GroupEvent> {
+        let mut cluster = self.universe.cluster.borrow_mut();
+        if cluster.dead.contains(&self.worker) {
+            return Vec::new();
+        }
+        let now = cluster.now;
+        cluster.group.events(self.member, now)
+    }
+
+    fn assign(&self, starts: &[(PartitionId, Option<Offset>)]) -> Result<(), Failure> {
+        self.call(|cluster| {
+            for (partition, start) in starts {
+                self.forget_truncation(*partition);
+                let fetch = Fetch { at: *start, paused: start.is_none() };
+                cluster.group.fetch(self.member).insert(*partition, fetch);
+            }
+            Ok(())
+        })
+    }
+
+    fn unassign(&self, partitions: &[PartitionId]) -> Result<(), Failure> {
+        self.call(|cluster| {
+            cluster.group.unassign(self.member, partitions);
+            for partition in partitions {
+                self.forget_truncation(*partition);
+            }
+            Ok(())
+        })
+    }
+
+    fn committed(&self, partitions: &[PartitionId], wait: Duration) -> Result<Vec<Committed>, Failure> {
+        self.call(|cluster| {
+            if partitions.iter().any(|p| !cluster.offsets[*p as usize].pending.is_empty()) {
+                cluster.advance(wait);
+                return Err(failed(Remedy::Retry, "an open transaction has pending offsets"));
+            }
+            Ok(settled(cluster, partitions))
+        })
+    }
+
+    fn committed_unstable(&self, partitions: &[PartitionId], _: Duration) -> Result<Vec<Committed>, Failure> {
+        self.call(|cluster| Ok(settled(cluster, partitions)))
     }
 
     fn may_commit(&self, partitions: &[PartitionId]) -> bool {

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use dedupd::dedupe::{Offset, PartitionId};
-use dedupd::ports::{Bounds, Failure, Leftover, LogId, SideRecords, StateItem, StateLog, Written};
+use dedupd::ports::{Bounds, Failure, Leftover, LogId, LogTails, SideRecords, StateItem, StateLog, Written};
 
 use crate::sim::chance::{Exposure, Fault};
 use crate::sim::cluster::{Cluster, StateRecord};
@@ -84,7 +84,9 @@ impl StateLog for SimLog {
         self.open.remove(&partition);
         Ok(())
     }
+}
 
+impl LogTails for SimLog {
     fn bounds(&self, logs: &[LogId], _: Duration) -> Result<Vec<Bounds>, Failure> {
         self.call(|cluster| Ok(logs.iter().map(|log| bounds(cluster, *log)).collect()))
     }

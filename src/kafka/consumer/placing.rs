@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use rdkafka::consumer::Consumer;
 use rdkafka::topic_partition_list::Offset as KafkaOffset;
 
-use super::{KafkaSource, kafka_offset};
+use super::KafkaSource;
 use crate::dedupe::{Offset, PartitionId};
+use crate::kafka::partitions::list_of;
 use crate::ports::{Failure, Remedy};
 
 impl KafkaSource {
@@ -16,15 +17,13 @@ impl KafkaSource {
     /// pause or seek overtakes the response, the client repeats the request, and the second response overrides the seek:
     /// everything up to the log end would be skipped without an error.
     pub(super) fn assign_at(&self, starts: &[(PartitionId, Offset)]) -> Result<(), Failure> {
-        let list = |starts: &[(PartitionId, Offset)]| {
-            self.partition_list(starts.iter().map(|(partition, start)| (*partition, kafka_offset(*start))))
-        };
         if self.is_cooperative() {
-            self.consumer.incremental_assign(&list(starts)?)
+            self.list_at(starts).and_then(|list| self.consumer.incremental_assign(&list))
         } else {
             let mut all = self.positions()?;
             all.extend(starts.iter().copied());
-            self.consumer.assign(&list(&all.into_iter().collect::<Vec<_>>())?)
+            let all: Vec<_> = all.into_iter().collect();
+            self.list_at(&all).and_then(|list| self.consumer.assign(&list))
         }
         .map_err(|e| self.fail("accepting partitions of", &e))?;
         self.assigned.borrow_mut().extend(starts.iter().copied());
@@ -37,7 +36,7 @@ impl KafkaSource {
         let gone: Vec<PartitionId> =
             partitions.iter().copied().filter(|p| assigned.contains_key(p)).collect();
         if self.is_cooperative() {
-            self.consumer.incremental_unassign(&self.list_without_offsets(&gone)?)
+            self.consumer.incremental_unassign(&list_of(&self.topic, gone.iter().copied()))
         } else {
             self.consumer.unassign()
         }

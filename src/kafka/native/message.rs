@@ -9,6 +9,9 @@ use rdkafka::bindings as sys;
 use rdkafka::error::{IsError, RDKafkaErrorCode};
 use rdkafka::message::BorrowedMessage;
 
+use crate::dedupe::Coordinates;
+use crate::kafka::partitions::coordinates;
+
 /// A header: its name and its value, `None` when null. The name ends before its first zero byte, because the C API returns no
 /// length.
 pub type Header<'a> = (&'a [u8], Option<&'a [u8]>);
@@ -53,14 +56,15 @@ impl Message<'_> {
         code.is_error().then(|| code.into())
     }
 
-    /// Partition of the record.
-    pub fn partition(&self) -> i32 {
-        self.parts().partition
+    /// Partition and offset as the client returned them; an error has a negative offset when it is unknown.
+    pub(super) fn place(&self) -> (i32, i64) {
+        (self.parts().partition, self.parts().offset)
     }
 
-    /// Offset of the record.
-    pub fn offset(&self) -> i64 {
-        self.parts().offset
+    /// Partition and offset of the record.
+    pub fn coordinates(&self) -> Coordinates {
+        let (partition, offset) = self.place();
+        coordinates(partition, offset)
     }
 
     /// The key; `None` when null.

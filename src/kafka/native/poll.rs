@@ -20,10 +20,12 @@ pub struct Queue(NonNull<sys::rd_kafka_queue_t>);
 unsafe impl Send for Queue {}
 
 impl Queue {
-    /// The queue of a consumer; `None` when it has no `group.id`.
-    pub fn of<C: ConsumerContext>(consumer: &BaseConsumer<C>) -> Option<Self> {
+    /// The queue of a consumer. Fails when it has no `group.id`.
+    pub fn of<C: ConsumerContext>(consumer: &BaseConsumer<C>) -> Result<Self, KafkaError> {
         // SAFETY: the client is alive; we own the returned reference.
-        NonNull::new(unsafe { sys::rd_kafka_queue_get_consumer(consumer.client().native_ptr()) }).map(Self)
+        let queue = unsafe { sys::rd_kafka_queue_get_consumer(consumer.client().native_ptr()) };
+        let no_group = || KafkaError::Subscription("there is no group.id".to_owned());
+        NonNull::new(queue).map(Self).ok_or_else(no_group)
     }
 
     fn next(&self, wait: Duration) -> Option<Event> {
@@ -97,10 +99,7 @@ pub fn poll<'a, C: ConsumerContext>(
 fn record(message: Message<'_>) -> Result<Message<'_>, ReadError> {
     match message.error() {
         None => Ok(message),
-        Some(code) => {
-            let at = Some((message.partition(), message.offset()));
-            Err(ReadError { code, fatal: false, at, reason: String::new() })
-        }
+        Some(code) => Err(ReadError { code, fatal: false, at: Some(message.place()), reason: String::new() }),
     }
 }
 

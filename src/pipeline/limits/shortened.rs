@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::{Enforced, Limit, Limits};
 use crate::clock::Clock;
 use crate::config::{Overflow, duration_text};
+use crate::dedupe::coordinates::ranges;
 use crate::dedupe::{Checkpoint, KindId, PartitionId, Window, Windows};
 use crate::metrics::WindowStatus;
 use crate::pipeline::error::WorkerError;
@@ -122,7 +123,7 @@ impl<W: World> Core<W> {
         if outdated.is_empty() {
             return Ok(());
         }
-        tracing::info!(partitions = ?outdated, "number of windows changed; reloading the state into tables of the new size");
+        tracing::info!(partitions = %ranges(outdated.iter().copied()), "number of windows changed; reloading the state into tables of the new size");
         self.unload(source, &outdated)
     }
 

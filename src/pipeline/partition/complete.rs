@@ -13,7 +13,7 @@ use crate::dedupe::{Offset, PartitionId, Tail, Windows};
 use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::safeguard::Safeguard;
 use crate::pipeline::worker::{Core, World};
-use crate::ports::{Bounds, Leftover, StateItem, StateLog};
+use crate::ports::{Bounds, Leftover, LogTails, StateItem, StateLog};
 
 /// Number of consecutive early ends of one partition after which an operator has to act.
 const ATTEMPTS: u32 = 10;

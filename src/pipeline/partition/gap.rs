@@ -10,7 +10,7 @@ use crate::metrics::OffsetReset;
 use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::options::{OnGap, OnRewind};
 use crate::pipeline::worker::{Core, World};
-use crate::ports::{Bounds, Failure, Remedy, Source, Truncation};
+use crate::ports::{Bounds, Failure, GroupMember, Remedy, Source, Truncation};
 
 /// Timeout of one request to the broker between two polls.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);

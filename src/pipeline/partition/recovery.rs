@@ -18,7 +18,9 @@ use crate::pipeline::error::WorkerError;
 use crate::pipeline::safeguard::Safeguard;
 use crate::pipeline::worker::commit::commit_state;
 use crate::pipeline::worker::{Core, World};
-use crate::ports::{Committed, Remedy, Sink, Source, StateLog, Store, StoreError};
+use crate::ports::{
+    Committed, GroupMember, ProducerLife, Remedy, Source, StateLog, Store, StoreError, WrittenEnds,
+};
 
 /// Timeout of one request to the broker between two polls.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);

@@ -13,7 +13,7 @@ use crate::dedupe::{Checkpoint, KindId, Offset, PartitionId, StateKey};
 use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::failpoint;
 use crate::pipeline::worker::{Core, World};
-use crate::ports::{Committed, LogId, StateItem, StateLog, Store};
+use crate::ports::{Committed, LogId, LogTails, StateItem, StateLog, Store};
 
 /// Timeout of one request to the broker between two polls.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);

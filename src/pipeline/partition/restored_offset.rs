@@ -9,7 +9,7 @@ use crate::metrics::OffsetReset;
 use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::options::Start;
 use crate::pipeline::worker::{Core, World};
-use crate::ports::Source;
+use crate::ports::{GroupMember, Source};
 
 /// Timeout of one request to the broker between two polls.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);

@@ -16,7 +16,7 @@ use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::kinds::Kinds;
 use crate::pipeline::options::Options;
 use crate::pipeline::worker::{Core, World};
-use crate::ports::{Sink, Store};
+use crate::ports::{Store, WrittenEnds};
 
 impl Options {
     /// The rule by which the identities in a kind's window are made; `None` for a kind without a window.

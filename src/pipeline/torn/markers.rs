@@ -18,7 +18,7 @@ use crate::dedupe::{Offset, PartitionId};
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::safeguard::Safeguard;
 use crate::pipeline::worker::{Core, World};
-use crate::ports::{Failure, LogId, Remedy, Sink, Source, StateLog};
+use crate::ports::{Failure, GroupMember, LogId, LogTails, Remedy, WrittenEnds};
 
 /// Timeout of one request to the broker.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);

@@ -33,7 +33,9 @@ use crate::pipeline::error::WorkerError;
 use crate::pipeline::partition::LeftOpen;
 use crate::pipeline::safeguard::Safeguard;
 use crate::pipeline::worker::{Core, World};
-use crate::ports::{Bounds, Failure, Leftover, LogId, Position, Remedy, Sink, Source, StateItem, StateLog};
+use crate::ports::{
+    Bounds, Failure, GroupMember, Leftover, LogId, LogTails, Position, ProducerLife, Remedy, StateItem,
+};
 
 /// Timeout of one request to the broker.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
@@ -284,7 +286,7 @@ impl<W: World> Core<W> {
         let settled = source.committed_unstable(&[id], REQUEST_TIMEOUT)?.into_iter().next();
         let (next, metadata) =
             settled.map_or((0, String::new()), |answer| (answer.offset.unwrap_or(0), answer.metadata));
-        tracing::warn!(partition = id, writer, ?logs, "aborting what a transaction left open");
+        tracing::warn!(partition = id, writer, logs = %LogId::listed(logs), "aborting what a transaction left open");
         let position = Position { partition: id, next, metadata };
         self.sink.purge(writer, logs, &position, PURGE_TIMEOUT)?;
         self.report.torn(Resolution::Aborted);

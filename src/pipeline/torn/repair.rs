@@ -12,7 +12,9 @@ use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::failpoint;
 use crate::pipeline::partition::complete::usable;
 use crate::pipeline::worker::{Core, World};
-use crate::ports::{Bounds, Committed, Leftover, LogId, Position, Sink, Source, StateItem, StateLog, Store};
+use crate::ports::{
+    Bounds, Committed, GroupMember, Leftover, LogId, LogTails, Position, Sink, StateItem, Store, WrittenEnds,
+};
 
 /// Timeout of one request to the broker.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);

@@ -34,7 +34,7 @@ use crate::clock::Clock;
 use crate::dedupe::{Coordinates, Offset, PartitionId};
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::worker::{Core, World};
-use crate::ports::{Bounds, LogId, SideRecord, Sink, StateLog};
+use crate::ports::{Bounds, LogId, LogTails, ProducerLife, SideRecord};
 
 /// Timeout of one request to the broker.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);

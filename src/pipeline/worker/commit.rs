@@ -10,6 +10,7 @@ use super::report::Tally;
 use super::time::ahead_of_wall_ms;
 use super::{Core, World};
 use crate::clock::Clock;
+use crate::dedupe::coordinates::ranges;
 use crate::dedupe::{Block, Checkpoint, Offset, PartitionId, Tail, WindowId};
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::failpoint;
@@ -19,7 +20,7 @@ use crate::pipeline::partition::Phase;
 use crate::pipeline::partition::loading::cut_back;
 use crate::pipeline::partition::state::State;
 use crate::pipeline::sizes::metadata_bytes;
-use crate::ports::{Failure, Head, Position, Remedy, Sink, Source, Store, StoreError};
+use crate::ports::{Failure, GroupMember, Head, Position, Remedy, Sink, Store, StoreError, WrittenEnds};
 
 /// Time limit of one blocking broker call.
 const SLICE: Duration = Duration::from_secs(2);
@@ -116,7 +117,8 @@ impl<W: World> Core<W> {
             return Err(Failure::new(
                 Remedy::Abort,
                 format!(
-                    "this process no longer owns all of partitions {ids:?} of topic {}; aborting",
+                    "this process no longer owns all of partitions {} of topic {}; aborting",
+                    ranges(ids),
                     self.options.raw
                 ),
             )

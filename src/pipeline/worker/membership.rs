@@ -10,7 +10,7 @@ use crate::dedupe::{PartitionId, WindowId};
 use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::failpoint;
 use crate::pipeline::partition::Partition;
-use crate::ports::{Failure, GroupEvent, Remedy, Source, StateLog, Store, StoreError};
+use crate::ports::{Failure, GroupEvent, GroupMember, Remedy, StateLog, Store, StoreError};
 
 /// A member replaced more often than this within [`FENCE_PERIOD`] competes with another process. A single process can
 /// replace itself: after an outage longer than its session timeout it rejoins, and the broker takes its own late

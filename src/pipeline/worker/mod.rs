@@ -24,7 +24,7 @@ use crate::pipeline::limits::shortened::WindowLimiter;
 use crate::pipeline::options::Options;
 use crate::pipeline::partition::partitions::Partitions;
 use crate::pipeline::torn::producer::Producer;
-use crate::ports::{Remedy, Sink, Source, StateLog, Store};
+use crate::ports::{GroupMember, LogTails, ProducerLife, Remedy, Sink, Source, StateLog, Store, WrittenEnds};
 use membership::Membership;
 use report::Report;
 use stalled::{StableEnds, StallCheck};
@@ -45,12 +45,12 @@ const LEAVE: Duration = Duration::from_secs(3);
 
 /// The ports of a worker, as one type parameter.
 pub trait World {
-    /// The raw topic.
-    type Source: Source;
-    /// The clean and state topics.
-    type Sink: Sink<Self::Source>;
-    /// The reader of the state topic.
-    type Log: StateLog;
+    /// The raw topic, and the membership of the group.
+    type Source: Source + GroupMember;
+    /// The producer, and its transaction.
+    type Sink: ProducerLife + Sink<Self::Source> + WrittenEnds;
+    /// The reader of the state topic, and of the ends of all topics that transactions write to.
+    type Log: StateLog + LogTails;
     /// The local store.
     type Store: Store;
     /// Time.

@@ -8,7 +8,7 @@ use crate::dedupe::PartitionId;
 use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::partition::Partition;
 use crate::pipeline::safeguard::Safeguard;
-use crate::ports::{Failure, Remedy, Sink, Source, StoreError};
+use crate::ports::{Failure, ProducerLife, Remedy, Source, StoreError};
 
 /// The shortest pause after a failure.
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::transaction::Transaction;
+use crate::dedupe::coordinates::ranges;
 use crate::dedupe::{Bloom, Offset, PartitionId, Window, Windows};
 use crate::metrics::{
     KindStatus, Latencies, Metrics, OffsetReset, Outcome, PartitionState, PartitionStatus, Resolution,
@@ -250,11 +251,12 @@ impl Report {
 
     pub(crate) fn rebalanced(&self, event: &GroupEvent) {
         self.metrics.rebalances().inc();
+        let listed = |partitions: &[PartitionId]| ranges(partitions.iter().copied());
         match event {
-            GroupEvent::Assigned(partitions) => tracing::info!(?partitions, "partitions assigned"),
-            GroupEvent::Revoked(partitions) => tracing::info!(?partitions, "partitions revoked"),
-            GroupEvent::Lost(partitions) => tracing::warn!(
-                ?partitions,
+            GroupEvent::Assigned(it) => tracing::info!(partitions = %listed(it), "partitions assigned"),
+            GroupEvent::Revoked(it) => tracing::info!(partitions = %listed(it), "partitions revoked"),
+            GroupEvent::Lost(it) => tracing::warn!(
+                partitions = %listed(it),
                 "partitions lost: the group removed this member; the open transaction is not committed"
             ),
         }

@@ -1,0 +1,127 @@
+//! Clients that read without joining the group, and the reader of offset ranges.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::Duration;
+
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+
+use super::client_config::Settings;
+use super::error::failure;
+use super::log_context::LogContext;
+use super::native::{self, Message, Queue, ReadError};
+use super::partitions::{self, kafka_offset, partition_id};
+use super::unread::failure_of;
+use crate::clock;
+use crate::dedupe::coordinates::ranges as listed;
+use crate::dedupe::{Offset, PartitionId};
+use crate::ports::{Failure, Leftover, Remedy};
+
+/// A client with the given isolation level that does not join the group.
+pub(super) fn client(settings: &Settings, isolation: &str) -> Result<BaseConsumer<LogContext>, Failure> {
+    let doing = || format!("creating a reader for group {}", settings.group);
+    settings.reader(isolation).create_with_context(LogContext).map_err(|e| failure(&doing(), &e))
+}
+
+/// A client with its event queue.
+pub(super) struct Reader {
+    /// Declared first because it must be dropped before the consumer.
+    queue: Queue,
+    pub(super) consumer: BaseConsumer<LogContext>,
+}
+
+/// What a poll returned.
+pub(super) enum Polled<'a> {
+    Record(Message<'a>),
+    /// All records of the partition have been read.
+    End(PartitionId),
+    /// No record arrived in time.
+    Nothing,
+}
+
+/// Offset ranges of the partitions of one topic.
+pub(super) type Ranges = BTreeMap<PartitionId, Range<Offset>>;
+
+/// Called with each record; returns whether the partition is read further.
+pub(super) type Visit<'a> = &'a mut dyn FnMut(Message<'_>) -> bool;
+
+impl Reader {
+    /// The client must report the end of a partition (`enable.partition.eof`).
+    pub(super) fn new(consumer: BaseConsumer<LogContext>) -> Result<Self, KafkaError> {
+        Ok(Self { queue: Queue::of(&consumer)?, consumer })
+    }
+
+    pub(super) fn poll(&self, wait: Duration) -> Result<Polled<'_>, ReadError> {
+        match native::poll(&self.consumer, &self.queue, wait) {
+            Ok(message) => Ok(message.map_or(Polled::Nothing, Polled::Record)),
+            Err(ReadError { code: RDKafkaErrorCode::PartitionEOF, at: Some((partition, _)), .. }) => {
+                Ok(Polled::End(partition_id(partition)))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Passes every record in these ranges to `visit`, until `visit` returns false for the partition. A range that goes
+    /// beyond the end of its partition ends there. `wait` limits the time without a response of the broker, so a slow
+    /// connection is not a failure. Replaces the client's assignment.
+    pub(super) fn read(
+        &self,
+        topic: &str,
+        ranges: &Ranges,
+        wait: Duration,
+        visit: Visit<'_>,
+    ) -> Result<(), Failure> {
+        let doing = || format!("reading topic {topic}, partitions {}", listed(ranges.keys().copied()));
+        let mut open: BTreeMap<_, _> = ranges.iter().filter(|(_, range)| !range.is_empty()).collect();
+        if open.is_empty() {
+            return Ok(());
+        }
+        let starts = open.iter().map(|(partition, range)| (topic, **partition, kafka_offset(range.start)));
+        partitions::list(starts)
+            .and_then(|list| self.consumer.assign(&list))
+            .map_err(|e| failure(&doing(), &e))?;
+        let mut last_response = clock::monotonic();
+        while !open.is_empty() {
+            if last_response.elapsed() >= wait {
+                let what = format!("no response within {} s while {}; retrying", wait.as_secs(), doing());
+                return Err(Failure::new(Remedy::Retry, what));
+            }
+            let polled =
+                self.poll(Duration::from_millis(100)).map_err(|error| failure_of(&error, topic, &doing()))?;
+            match polled {
+                Polled::Nothing => continue,
+                Polled::End(partition) => drop(open.remove(&partition)),
+                Polled::Record(message) => {
+                    let at = message.coordinates();
+                    let is_last = |end: Offset| at.offset >= end || !visit(message) || at.offset + 1 >= end;
+                    if open.get(&at.partition).map(|range| range.end).is_some_and(is_last) {
+                        open.remove(&at.partition);
+                    }
+                }
+            }
+            last_response = clock::monotonic();
+        }
+        Ok(())
+    }
+}
+
+/// Reads ranges with a client of its own; see [`Reader::read`].
+pub(super) fn read(
+    settings: &Settings,
+    (topic, ranges): (&str, &Ranges),
+    what: Leftover,
+    wait: Duration,
+    visit: Visit<'_>,
+) -> Result<(), Failure> {
+    if ranges.is_empty() {
+        return Ok(());
+    }
+    let isolation = match what {
+        Leftover::Committed => "read_committed",
+        Leftover::Everything => "read_uncommitted",
+    };
+    let reader = Reader::new(client(settings, isolation)?)
+        .map_err(|e| failure(&format!("reading topic {topic}"), &e))?;
+    reader.read(topic, ranges, wait, visit)
+}

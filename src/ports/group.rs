@@ -1,0 +1,55 @@
+//! The membership of the consumer group, and the offsets that the group has committed.
+
+use std::time::Duration;
+
+use super::Failure;
+use crate::dedupe::{Offset, PartitionId};
+
+/// An event of the group protocol. The client's callback only queues it; the worker acts on it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GroupEvent {
+    /// These partitions are assigned to this member, effective with the call of [`GroupMember::assign`].
+    Assigned(Vec<PartitionId>),
+    /// These partitions are revoked; the worker releases them with [`GroupMember::unassign`].
+    Revoked(Vec<PartitionId>),
+    /// These partitions may already belong to another member: nothing of them may be committed.
+    Lost(Vec<PartitionId>),
+}
+
+/// The committed offset of one partition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Committed {
+    /// Partition of the raw topic.
+    pub partition: PartitionId,
+    /// C, the next raw offset to process; `None` when the group has no committed offset (or it has expired).
+    pub offset: Option<Offset>,
+    /// The checkpoint metadata written with it.
+    pub metadata: String,
+}
+
+/// A member of the consumer group.
+pub trait GroupMember {
+    /// Returns the group events since the last call, in order.
+    fn events(&self) -> Vec<GroupEvent>;
+    /// Accepts assigned partitions. Each starts at its offset, or stays paused where the offset is `None`.
+    fn assign(&self, starts: &[(PartitionId, Option<Offset>)]) -> Result<(), Failure>;
+    /// Releases partitions after a revocation or a loss.
+    fn unassign(&self, partitions: &[PartitionId]) -> Result<(), Failure>;
+    /// Reads C of these partitions. Waits at most `wait` for pending transactional offsets to settle;
+    /// [`Remedy::Retry`](super::Remedy::Retry) means that they have not settled yet.
+    fn committed(&self, partitions: &[PartitionId], wait: Duration) -> Result<Vec<Committed>, Failure>;
+    /// Reads C without waiting for pending transactions: the last settled offset and metadata. Only for finding out
+    /// who wrote last.
+    fn committed_unstable(
+        &self,
+        partitions: &[PartitionId],
+        wait: Duration,
+    ) -> Result<Vec<Committed>, Failure>;
+    /// Whether this member may commit for exactly these partitions now: it has a real generation and member id, and
+    /// its assignment is not lost (the broker does not check all of this, KAFKA.md 9.1).
+    fn may_commit(&self, partitions: &[PartitionId]) -> bool;
+    /// Rejoins the group with a new client, without an assignment.
+    fn rejoin(&mut self) -> Result<(), Failure>;
+    /// Leaves the group. The caller serves [`GroupMember::events`] until all partitions are revoked.
+    fn leave(&self);
+}

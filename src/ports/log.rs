@@ -1,0 +1,96 @@
+//! The logs that transactions write to.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::dedupe::coordinates::ranges;
+use crate::dedupe::{Offset, PartitionId};
+
+/// The offsets at which a partition's log begins and ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// Log start offset: the first offset in the log.
+    pub low: Offset,
+    /// Last stable offset: one past the last offset that a `read_committed` reader can see.
+    pub stable: Offset,
+    /// High watermark: one past the last offset written, committed or not.
+    pub high: Offset,
+}
+
+impl Bounds {
+    /// Whether the log has records at or after the start of an open transaction.
+    #[must_use]
+    pub fn has_open_records(&self) -> bool {
+        self.stable < self.high
+    }
+
+    /// Whether the log contains the offset.
+    #[must_use]
+    pub fn holds(&self, offset: Offset) -> bool {
+        (self.low..self.high).contains(&offset)
+    }
+}
+
+/// A topic that transactions write to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Written {
+    /// The clean topic.
+    Clean,
+    /// The state topic.
+    State,
+    /// The dead-letter topic.
+    DeadLetter,
+    /// The duplicates topic.
+    Duplicates,
+}
+
+impl fmt::Display for Written {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Clean => "clean",
+            Self::State => "state",
+            Self::DeadLetter => "dead_letter",
+            Self::Duplicates => "duplicates",
+        })
+    }
+}
+
+/// A partition that transactions write to. Each gets its own transaction marker when a transaction ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LogId {
+    /// The topic.
+    pub topic: Written,
+    /// The partition of that topic.
+    pub partition: PartitionId,
+}
+
+impl LogId {
+    /// A partition of the clean topic.
+    #[must_use]
+    pub fn clean(partition: PartitionId) -> Self {
+        Self { topic: Written::Clean, partition }
+    }
+
+    /// A partition of the state topic.
+    #[must_use]
+    pub fn state(partition: PartitionId) -> Self {
+        Self { topic: Written::State, partition }
+    }
+
+    /// Logs as text: the partitions of each topic as [`ranges`].
+    #[must_use]
+    pub fn listed(logs: &[Self]) -> String {
+        let mut topics: BTreeMap<Written, Vec<PartitionId>> = BTreeMap::new();
+        for log in logs {
+            topics.entry(log.topic).or_default().push(log.partition);
+        }
+        let texts: Vec<String> =
+            topics.into_iter().map(|(topic, partitions)| format!("{topic} {}", ranges(partitions))).collect();
+        texts.join(", ")
+    }
+
+    /// The clean and the state partition of each of these raw partitions, in this order.
+    pub fn pairs<'a>(partitions: impl IntoIterator<Item = &'a PartitionId>) -> Vec<Self> {
+        partitions.into_iter().flat_map(|id| [Self::clean(*id), Self::state(*id)]).collect()
+    }
+}

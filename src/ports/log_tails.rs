@@ -1,0 +1,64 @@
+//! The ends of the logs that transactions write to, and the records there: evidence about transactions that were torn.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::{Bounds, Failure, LogId, StateItem};
+use crate::dedupe::{Coordinates, Offset, PartitionId};
+
+/// Which records of a tail to read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leftover {
+    /// Records that `read_committed` readers see.
+    Committed,
+    /// All records, including open and aborted ones.
+    Everything,
+}
+
+/// A record in a side topic, according to its headers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SideRecord {
+    /// The partition.
+    pub log: LogId,
+    /// Its offset there.
+    pub offset: Offset,
+    /// Transactional id of the producer that wrote it; `None` when another program did.
+    pub writer: Option<String>,
+    /// The raw record of which it is a copy; `None` when it is not a copy.
+    pub raw: Option<Coordinates>,
+}
+
+/// Records of side partitions that one read returned, in order within each partition, and the offset at which the
+/// next read of each partition continues.
+pub type SideRecords = (Vec<SideRecord>, BTreeMap<LogId, Offset>);
+
+/// Reads of the ends of all topics that transactions write to.
+pub trait LogTails {
+    /// The bounds of these logs, in this order. Requests them from the leaders.
+    fn bounds(&self, logs: &[LogId], wait: Duration) -> Result<Vec<Bounds>, Failure>;
+    /// The last stable offsets of these logs, in this order. Requests them from the leaders.
+    fn stable_ends(&self, logs: &[LogId], wait: Duration) -> Result<Vec<Offset>, Failure>;
+    /// The records of state partitions, each from an offset to its end, in order within each partition. Fails when
+    /// the brokers do not respond for `wait`.
+    fn tails(
+        &self,
+        from: &[(PartitionId, Offset)],
+        what: Leftover,
+        wait: Duration,
+    ) -> Result<Vec<StateItem>, Failure>;
+    /// Whether `read_committed` readers see the record at each of these offsets of the clean topic, in this order.
+    fn visible(&self, at: &[(PartitionId, Offset)], wait: Duration) -> Result<Vec<bool>, Failure>;
+    /// All partitions of the configured side topics.
+    fn side_logs(&self, _wait: Duration) -> Result<Vec<LogId>, Failure> {
+        Ok(Vec::new())
+    }
+    /// The records of side partitions, committed or not, each from an offset up to another. Returns after `wait` what
+    /// was read until then; fails when the brokers do not respond for `wait`.
+    fn side_records(
+        &self,
+        _from_to: &BTreeMap<LogId, (Offset, Offset)>,
+        _wait: Duration,
+    ) -> Result<SideRecords, Failure> {
+        Ok(SideRecords::default())
+    }
+}

@@ -1,0 +1,86 @@
+//! The transaction that spans the clean topic, the state topic and the group's offsets.
+
+use std::time::Duration;
+
+use super::{Failure, LogId, Source};
+use crate::dedupe::{Offset, PartitionId};
+
+/// One partition's part of a commit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Position {
+    /// Partition of the raw topic.
+    pub partition: PartitionId,
+    /// The next raw offset to process.
+    pub next: Offset,
+    /// Checkpoint metadata, at most 1,024 bytes.
+    pub metadata: String,
+}
+
+/// A destination of records that are not forwarded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// Dead-letter topic: records that can be neither forwarded nor dropped.
+    DeadLetter,
+    /// Duplicates topic: records that were dropped because their id was seen before.
+    Duplicates,
+    /// The clean topic, same partition, with a mark: what shadow mode does with a record that would have been
+    /// suppressed.
+    Clean,
+}
+
+/// Why a record is not forwarded but written to a side topic; becomes headers there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reason {
+    /// One word for programs, for example `missing_id` or `rejected`.
+    pub code: &'static str,
+    /// One sentence for people.
+    pub detail: String,
+    /// The earlier record with the same id, in the same partition, when it is known.
+    pub owner: Option<Offset>,
+    /// Arrival of that record, stream time in epoch milliseconds.
+    pub owner_ms: Option<i64>,
+    /// Start of the window slice whose filter contains the id, stream time in epoch milliseconds.
+    pub slice_ms: Option<i64>,
+}
+
+impl Reason {
+    /// A reason that does not involve another record.
+    #[must_use]
+    pub fn new(code: &'static str, detail: String) -> Self {
+        Self { code, detail, owner: None, owner_ms: None, slice_ms: None }
+    }
+}
+
+/// The transaction of a worker: the records of all topics that it writes, and the offsets of the group.
+pub trait Sink<S: Source> {
+    /// Begins a transaction.
+    fn begin(&mut self) -> Result<(), Failure>;
+    /// Writes the record unchanged to the clean topic, same partition, same timestamp.
+    fn forward(&mut self, record: &S::Record<'_>) -> Result<(), Failure>;
+    /// Writes the original bytes to a side topic (or to the clean topic), with the reason and the coordinates as
+    /// headers.
+    fn divert(&mut self, side: Side, record: &S::Record<'_>, reason: &Reason) -> Result<(), Failure>;
+    /// Writes a block to the state topic, in the transaction.
+    fn put_state(&mut self, partition: PartitionId, key: &str, block: &[u8]) -> Result<(), Failure>;
+    /// Waits until all records sent are acknowledged. An error contains the first rejected record.
+    fn drain(&mut self, wait: Duration) -> Result<(), Failure>;
+    /// Adds the raw offsets to the transaction, with the group metadata of `source`.
+    fn send_offsets(&mut self, source: &S, positions: &[Position], wait: Duration) -> Result<(), Failure>;
+    /// Commits the transaction.
+    fn commit(&mut self, wait: Duration) -> Result<(), Failure>;
+    /// Aborts the transaction.
+    fn abort(&mut self, wait: Duration) -> Result<(), Failure>;
+}
+
+/// How far the records of the transaction are acknowledged.
+pub trait WrittenEnds {
+    /// One past the highest clean offset acknowledged in this transaction, for a partition.
+    fn clean_end(&self, partition: PartitionId) -> Option<Offset>;
+    /// One past the highest state offset acknowledged in this transaction, for a partition.
+    fn state_end(&self, partition: PartitionId) -> Option<Offset>;
+    /// The partitions of side topics written to in this transaction, each with one past the highest offset
+    /// acknowledged.
+    fn side_ends(&self) -> Vec<(LogId, Offset)> {
+        Vec::new()
+    }
+}

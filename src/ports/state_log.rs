@@ -1,0 +1,57 @@
+//! Reading the state topic.
+
+use std::time::Duration;
+
+use super::Failure;
+use crate::dedupe::{Offset, PartitionId};
+
+/// An item read from the state topic during a restore.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StateItem {
+    /// One committed block.
+    Block {
+        /// Partition of the state topic, equal to the raw partition.
+        partition: PartitionId,
+        /// Offset in the state topic.
+        offset: Offset,
+        /// The record's key: its writer and its transaction.
+        key: String,
+        /// The encoded block.
+        block: Vec<u8>,
+    },
+    /// All blocks committed so far have been read.
+    End {
+        /// Partition of the state topic.
+        partition: PartitionId,
+        /// Offset in the state topic at which a later read continues.
+        next: Offset,
+    },
+    /// The next record to read is not in the log: deleted by retention, or truncated. The partition returns no more
+    /// items until it is opened again.
+    Gone {
+        /// Partition of the state topic.
+        partition: PartitionId,
+    },
+}
+
+impl StateItem {
+    /// The partition of the state topic.
+    #[must_use]
+    pub fn partition(&self) -> PartitionId {
+        match self {
+            Self::Block { partition, .. } | Self::End { partition, .. } | Self::Gone { partition } => {
+                *partition
+            }
+        }
+    }
+}
+
+/// The state topic, read with `read_committed`.
+pub trait StateLog {
+    /// Starts reading a partition, at `from` or at its earliest offset.
+    fn open(&mut self, partition: PartitionId, from: Option<Offset>) -> Result<(), Failure>;
+    /// The next items of all open partitions; returns after `wait` at the latest.
+    fn read(&mut self, wait: Duration) -> Result<Vec<StateItem>, Failure>;
+    /// Stops reading a partition.
+    fn close(&mut self, partition: PartitionId) -> Result<(), Failure>;
+}
