@@ -292,7 +292,7 @@ impl Partition {
             // The open transaction may be aborted, and another process with another clock may commit instead.
             stream_time_ms: self.windows.as_ref().map_or(0, Windows::committed_time_ms),
             tail,
-            settled: tail,
+            confirmed_tail: tail,
             forgets: self.forgets,
             incomplete_ms: self.windows.as_ref().and_then(Windows::incomplete_before_ms).unwrap_or(0),
         }

@@ -185,7 +185,7 @@ impl<W: World> Core<W> {
             state_next: partition.state_next,
             stream_time_ms: block.time_last_ms,
             tail: Some((tail.crc, tail.next)),
-            settled: Some((tail.crc, tail.next)),
+            confirmed_tail: Some((tail.crc, tail.next)),
             forgets: partition.forgets,
             incomplete_ms: windows.incomplete_before_ms().unwrap_or(0),
         };

@@ -19,7 +19,7 @@ pub(super) fn truncate(
     on_removed: &mut dyn FnMut(Offset, Identity),
 ) -> Result<(), StoreError> {
     let Some(record) = tail.record else { return Ok(()) };
-    let head = lower_head(record.head, from);
+    let head = record.head.lowered(from);
     let mut remove: Vec<Removal> = Vec::new();
     let mut keep = None;
     let mut readers = Readers::default();
@@ -51,15 +51,6 @@ pub(super) fn truncate(
         engine.commit(window, tail, Some(head), batch, kept.into_iter().collect())?;
     }
     engine.reload_end(window, tail)
-}
-
-/// The part of a head that stays valid when everything at or beyond `from` is removed.
-pub(super) fn lower_head(head: Head, from: Offset) -> Head {
-    // The tail names a block that must be stored in full.
-    let is_left = |tail: &(u32, Offset)| tail.1 <= from;
-    let settled = head.settled.filter(is_left);
-    let head = Head { tail: head.tail.filter(is_left).or(settled), settled, ..head };
-    if head.confirmed > from { Head { confirmed: from, state_next: 0, ..head } } else { head }
 }
 
 /// The part of a block below `from`.

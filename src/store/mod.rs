@@ -21,7 +21,6 @@ mod joining;
 mod keys;
 mod leased;
 mod lock;
-pub mod memory;
 mod open;
 mod quarantine;
 mod record;

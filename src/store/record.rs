@@ -41,7 +41,7 @@ impl Record {
         out.extend_from_slice(&self.blocks.to_le_bytes());
         out.extend_from_slice(&self.identities.to_le_bytes());
         out.extend_from_slice(&self.head.incomplete_ms.to_le_bytes());
-        put_tail(&mut out, self.head.settled);
+        put_tail(&mut out, self.head.confirmed_tail);
         out.extend_from_slice(&checksum(window, &out).to_le_bytes());
         out
     }
@@ -71,14 +71,14 @@ impl Record {
         else {
             return None;
         };
-        let settled = if let [next, crc] = rest { tail_of(*next, *crc) } else { None };
+        let confirmed_tail = if let [next, crc] = rest { tail_of(*next, *crc) } else { None };
         (*found == version && crc == checksum(window, body)).then(|| Self {
             head: Head {
                 confirmed: u64::from_le_bytes(*confirmed),
                 state_next: u64::from_le_bytes(*state_next),
                 stream_time_ms: i64::from_le_bytes(*stream_time),
                 tail: tail_of(*tail_next, *tail_crc),
-                settled,
+                confirmed_tail,
                 forgets: u64::from_le_bytes(*forgets),
                 incomplete_ms: i64::from_le_bytes(*incomplete),
             },
@@ -125,7 +125,7 @@ mod tests {
                 state_next: 8,
                 stream_time_ms: -9,
                 tail: Some((5, 6)),
-                settled: Some((3, 4)),
+                confirmed_tail: Some((3, 4)),
                 forgets: 12,
                 incomplete_ms: 13,
             },

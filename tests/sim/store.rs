@@ -5,8 +5,8 @@ use std::rc::Rc;
 use dedupd::dedupe::{Block, BlockView, Identity, Offset, WindowId};
 use dedupd::ports::{Head, Store, StoreError, Visit};
 use dedupd::store::LeasedStore;
-use dedupd::store::memory::MemoryStore;
 
+use crate::memory_store::MemoryStore;
 use crate::sim::chance::{Chance, Exposure, Fault};
 use crate::sim::cluster::Cluster;
 use crate::sim::universe::{Sabotage, Universe};

@@ -11,6 +11,9 @@
 mod damage;
 mod directory;
 mod killed;
+mod leases;
+#[path = "../support/memory_store.rs"]
+mod memory_store;
 mod rolling;
 mod soak;
 
@@ -21,8 +24,9 @@ use std::{collections::BTreeMap, fs};
 
 use dedupd::clock::monotonic;
 use dedupd::dedupe::{Block, HashKind, Identity, Offset, PartitionId, WindowId};
-use dedupd::ports::{Head, Store};
-use dedupd::store::{Binding, Lock, OpenError, Opened, SledStore, memory::MemoryStore, open};
+use dedupd::ports::{Head, Store, StoreError};
+use dedupd::store::{Binding, LeasedStore, Lock, OpenError, Opened, SledStore, open};
+use memory_store::MemoryStore;
 use proptest::prelude::*;
 
 const CACHE_BYTES: u64 = 8 << 20;
