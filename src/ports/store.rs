@@ -54,7 +54,9 @@ pub trait Store {
     /// Appends a block and sets the head, atomically.
     fn append(&mut self, block: &Block, head: Head) -> Result<(), StoreError>;
     /// Sets the head only.
-    fn set_head(&mut self, window: WindowId, head: Head) -> Result<(), StoreError>;
+    fn set_head(&mut self, window: WindowId, head: Head) -> Result<(), StoreError> {
+        self.forget(window, &[], head)
+    }
     /// Visits the blocks whose first offset is at or beyond `from`, in ascending order of first offset, until `visit`
     /// returns `Break`. Returns the `from` that continues after the last block visited; `None` at the end.
     fn scan_from(

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::blocks::{SledStore, file_bytes};
+use super::directory::{condemned, current};
 use super::open::open_any;
-use super::quarantine::{condemned, current};
 use super::{Binding, OpenError};
 
 /// A verified copy of the database of a stopped instance. The copy is deleted when this value is dropped.
@@ -63,7 +63,7 @@ pub fn open_copy(
         OpenError::Damaged { cause, .. } => damaged(cause),
         other => other,
     })?;
-    let binding = store.binding().map_err(|error| damaged(error.to_string()))?;
+    let binding = store.binding().clone();
     Ok(Copied { store, binding, database, disk_bytes, scratch })
 }
 

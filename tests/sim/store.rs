@@ -89,10 +89,6 @@ impl Store for SimStore {
         self.write(|store| store.append(block, head))
     }
 
-    fn set_head(&mut self, window: WindowId, head: Head) -> Result<(), StoreError> {
-        self.write(|store| store.set_head(window, head))
-    }
-
     fn scan_from(
         &self,
         window: WindowId,

@@ -167,13 +167,6 @@ impl Store for MemoryStore {
         })
     }
 
-    fn set_head(&mut self, window: WindowId, head: Head) -> Result<(), StoreError> {
-        self.write(window, |partitions| {
-            partitions.entry(window).or_default().head = head;
-            Ok(())
-        })
-    }
-
     fn scan_from(
         &self,
         window: WindowId,

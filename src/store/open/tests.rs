@@ -3,8 +3,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 
 use super::*;
-use crate::dedupe::{Block, Identity};
+use crate::dedupe::{Block, HashKind, Identity};
 use crate::ports::{Head, Store, StoreError};
+use crate::store::record::Record;
 
 const DEADLINE: Duration = Duration::from_secs(10);
 
@@ -62,12 +63,17 @@ fn open_after(
     first: impl Fn() -> sled::Result<()> + Send + Sync + 'static,
 ) -> Result<Opened, OpenError> {
     let (first, used) = (Arc::new(first), Arc::new(AtomicBool::new(false)));
-    open_with(dir, &binding(), deadline, move |path| {
+    let sled = move |path: &Path| {
         if !used.swap(true, Ordering::Relaxed) {
             first()?;
         }
         plain(path)
-    })
+    };
+    open_with(dir, &binding(), &start(deadline, sled))
+}
+
+fn start<S: StartSled>(deadline: Duration, sled: S) -> Start<S> {
+    Start { cache_bytes: 1 << 20, deadline, sled }
 }
 
 #[test]
@@ -102,15 +108,15 @@ fn open_any_returns_after_a_hang_and_quarantines_nothing() {
     let dir = filled();
     let path = dir.path().join("db-1");
     let (release, released) = mpsc::channel::<()>();
-    let released = Mutex::new(released);
+    let released = Arc::new(Mutex::new(released));
     let hang = move |path: &Path| {
         assert!(released.lock().unwrap().recv().is_err());
         plain(path)
     };
-    let error = open_any_with(&path, Duration::from_millis(300), hang).unwrap_err();
+    let error = open_any_with(&path, &start(Duration::from_millis(300), hang)).unwrap_err();
     assert!(matches!(&error, OpenError::Damaged { cause, .. } if cause.contains("no progress")), "{error}");
     let panics = |_: &Path| -> sled::Result<sled::Db> { panic!("page 8") };
-    let error = open_any_with(&path, DEADLINE, panics).unwrap_err();
+    let error = open_any_with(&path, &start(DEADLINE, panics)).unwrap_err();
     assert!(matches!(&error, OpenError::Damaged { cause, .. } if cause.contains("page 8")), "{error}");
     assert!(path.join("db").is_file() && fs::read_dir(dir.path()).unwrap().count() == 1);
     drop(release);
@@ -119,7 +125,7 @@ fn open_any_returns_after_a_hang_and_quarantines_nothing() {
 #[test]
 fn a_full_disk_is_reported_and_the_database_is_not_moved() {
     let dir = filled();
-    let full = || Err(sled::Error::Io(std::io::Error::from_raw_os_error(28)));
+    let full = || Err(sled::Error::Io(io::Error::from_raw_os_error(28)));
     let error = open_after(dir.path(), DEADLINE, full).unwrap_err();
     assert!(matches!(error, OpenError::Io { .. }) && error.to_string().contains("db-1"), "{error}");
     let opened = open(dir.path(), &binding(), 1 << 20, DEADLINE).unwrap();
@@ -131,7 +137,7 @@ fn a_full_disk_is_reported_and_the_database_is_not_moved() {
 fn an_engine_that_fails_on_a_new_database_is_an_error() {
     let dir = filled();
     let broken = |_: &Path| -> sled::Result<sled::Db> { panic!("always") };
-    let error = open_with(dir.path(), &binding(), DEADLINE, broken).unwrap_err();
+    let error = open_with(dir.path(), &binding(), &start(DEADLINE, broken)).unwrap_err();
     assert!(matches!(error, OpenError::Engine { .. }) && error.to_string().contains("db-2"), "{error}");
 }
 
@@ -139,12 +145,12 @@ fn an_engine_that_fails_on_a_new_database_is_an_error() {
 fn a_failed_fsync_is_final_and_the_next_open_quarantines_the_database() {
     let dir = filled();
     let path = dir.path().join("db-1");
-    let Attempt::Ready(mut engine) = try_open(&path, Some(&binding()), DEADLINE, plain).unwrap() else {
+    let Ok(mut engine) = try_open(&path, Some(&binding()), &start(DEADLINE, plain)) else {
         panic!("does not open")
     };
     // fsync fails for this device.
     engine.file = File::open("/dev/null").unwrap();
-    let mut store = SledStore::new(*engine);
+    let mut store = SledStore::new(engine);
     append(&mut store, 1).unwrap();
     let failure = store.sync().unwrap_err();
     assert!(matches!(&failure, StoreError::Io(text) if text.contains("fsync")), "{failure}");
@@ -162,10 +168,13 @@ fn a_database_of_an_older_version_is_quarantined() {
     create_private(&path).unwrap();
     let db = plain(&path).unwrap();
     db.insert(keys::BINDING, serde_json::to_vec(&binding()).unwrap()).unwrap();
-    db.open_tree(keys::LEGACY).unwrap().insert(keys::block(0.into(), 0), b"a block").unwrap();
-    drop(db);
+    let waiting = db.open_tree(keys::WAITING).unwrap();
+    let mut record = Record::default().encode(0.into());
+    record[0] -= 1;
+    waiting.insert(keys::record(0.into()), record).unwrap();
+    drop((waiting, db));
     let opened = open(dir.path(), &binding(), 1 << 20, DEADLINE).unwrap();
-    assert!(opened.quarantined.unwrap().reason.contains("older version"));
+    assert!(opened.quarantined.unwrap().reason.contains("another version"));
 }
 
 #[test]
