@@ -53,7 +53,7 @@ impl Adoption {
                 end = block.next;
                 insert.push(EncodedBlock::of(&block, block.entries.len(), bytes.clone()));
             }
-            engine.commit(window, index, Change { head: Some(head), insert, ..Change::default() })
+            engine.commit(index, Change { head: Some(head), insert, ..Change::default() })
         })
     }
 

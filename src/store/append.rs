@@ -4,12 +4,12 @@ use std::mem;
 
 use super::cut::truncate;
 use super::engine::{BATCH, Change, Engine};
-use super::entry::{Entry, Found};
+use super::entry::Found;
 use super::index::{Index, merge_count, starts_span};
 use super::joining::MergeBounds;
 use super::parts::{EncodedBlock, encode_in_parts, merge};
 use super::segments::Readers;
-use crate::dedupe::{Block, Offset, WindowId};
+use crate::dedupe::{Block, Offset};
 use crate::ports::{Head, StoreError};
 
 /// Appends a block, which replaces everything at or beyond its first offset. The head is set together with the block's
@@ -22,34 +22,33 @@ pub(super) fn append(
     head: Head,
     bounds: MergeBounds,
 ) -> Result<(), StoreError> {
-    let window = block.window;
     if block.first < index.end() {
-        truncate(engine, index, window, block.first, &mut |_, _| ())?;
+        truncate(engine, index, block.first, &mut |_, _| ())?;
     }
     if block.first == block.next {
-        return engine.commit(window, index, Change::head(head));
+        return engine.commit(index, Change::head(head));
     }
     let mut insert = encode_in_parts(block);
     let mut waiting = index.waiting();
     let small = insert.first().filter(|first| !first.settles);
     let starts_span = |span_ms| starts_span(&waiting, block.time_first_ms, span_ms);
     if small.is_none() || starts_span(bounds.span_ms) || starts_span(bounds.slice_ms) {
-        settle(engine, index, window, &mem::take(&mut waiting))?;
+        settle(engine, index, &mem::take(&mut waiting))?;
     }
     let merged = waiting.split_off(waiting.len() - small.map_or(0, |small| merge_count(&waiting, small)));
     if !merged.is_empty() {
-        insert = merged_parts(engine, window, &merged, Some(block))?;
+        insert = merged_parts(engine, &merged, Some(block))?;
     }
-    engine.commit(window, index, Change { head: Some(head), remove: firsts(&merged), insert })?;
-    compact(engine, index, window)
+    engine.commit(index, Change { head: Some(head), remove: firsts(&merged), insert })?;
+    compact(engine, index)
 }
 
 /// Rewrites the live blocks of one file when the window's files contain too many dead bytes.
-fn compact(engine: &Engine, index: &mut Index, window: WindowId) -> Result<(), StoreError> {
+fn compact(engine: &Engine, index: &mut Index) -> Result<(), StoreError> {
     let Some(file) = index.files.to_compact() else { return Ok(()) };
     index.files.close_current();
     let is_in_file = |found: &Found| found.entry.location().is_some_and(|location| location.file == file);
-    let blocks: Vec<Found> = index.blocks_from(window, 0).filter(is_in_file).collect();
+    let blocks: Vec<Found> = index.blocks_from(0).filter(is_in_file).collect();
     let mut readers = Readers::default();
     for some in blocks.chunks(BATCH / 2) {
         let mut insert = Vec::with_capacity(some.len());
@@ -58,41 +57,35 @@ fn compact(engine: &Engine, index: &mut Index, window: WindowId) -> Result<(), S
             let view = engine.view(found, &bytes)?;
             insert.push(EncodedBlock::of(&view.header, view.count(), bytes.to_vec()));
         }
-        engine.commit(window, index, Change { insert, ..Change::default() })?;
+        engine.commit(index, Change { insert, ..Change::default() })?;
     }
     // Blocks that were durable in the old file must be durable in the new one before the old file is deleted.
     engine.durable(engine.segments.sync())
 }
 
 /// Merges the waiting blocks into one settled block.
-fn settle(
-    engine: &Engine,
-    index: &mut Index,
-    window: WindowId,
-    waiting: &[(Offset, Entry)],
-) -> Result<(), StoreError> {
-    let mut insert = merged_parts(engine, window, waiting, None)?;
+fn settle(engine: &Engine, index: &mut Index, waiting: &[Found]) -> Result<(), StoreError> {
+    let mut insert = merged_parts(engine, waiting, None)?;
     for part in &mut insert {
         part.settles = true;
     }
-    engine.commit(window, index, Change { head: None, remove: firsts(waiting), insert })
+    engine.commit(index, Change { head: None, remove: firsts(waiting), insert })
 }
 
 /// The parts of the block that these waiting blocks and a new one make together.
 fn merged_parts(
     engine: &Engine,
-    window: WindowId,
-    waiting: &[(Offset, Entry)],
+    waiting: &[Found],
     new: Option<&Block>,
 ) -> Result<Vec<EncodedBlock>, StoreError> {
     let mut blocks = Vec::with_capacity(waiting.len() + 1);
-    for &(first, entry) in waiting {
-        blocks.push(engine.block(&Found { window, first, entry })?);
+    for found in waiting {
+        blocks.push(engine.block(found)?);
     }
     blocks.extend(new.cloned());
     Ok(merge(blocks).map_or_else(Vec::new, |whole| encode_in_parts(&whole)))
 }
 
-fn firsts(waiting: &[(Offset, Entry)]) -> Vec<Offset> {
-    waiting.iter().map(|(first, _)| *first).collect()
+fn firsts(waiting: &[Found]) -> Vec<Offset> {
+    waiting.iter().map(|found| found.first).collect()
 }

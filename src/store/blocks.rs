@@ -115,7 +115,7 @@ impl SledStore {
         (window, owner): (WindowId, Offset),
         expected: Option<Identity>,
     ) -> Result<Option<Identity>, StoreError> {
-        let found = self.with(window, |_, index| Ok(index.block_of(window, owner)))?;
+        let found = self.with(window, |_, index| Ok(index.block_of(owner)))?;
         let Some(found) = found else { return Ok(None) };
         let Some(bytes) = self.read_block(&found, owner, expected)? else { return Ok(expected) };
         let bad = |cause| self.engine.bad_block(&found, &cause);
@@ -193,7 +193,7 @@ impl Store for SledStore {
     ) -> Result<Option<Offset>, StoreError> {
         let mut readers = Readers::default();
         // The visitor may use the store, so the index is not locked meanwhile.
-        while let Some(found) = self.with(window, |_, index| Ok(index.blocks_from(window, from).next()))? {
+        while let Some(found) = self.with(window, |_, index| Ok(index.blocks_from(from).next()))? {
             let bytes = self.bytes(&found, &mut readers)?;
             from = found.first + 1;
             if visit(&self.engine.view(&found, &bytes)?)?.is_break() {
@@ -210,17 +210,17 @@ impl Store for SledStore {
     fn truncate(&mut self, window: WindowId, from: Offset) -> Result<Vec<(Offset, Identity)>, StoreError> {
         let mut removed = Vec::new();
         let mut on_removed = |owner, identity| removed.push((owner, identity));
-        self.with(window, |engine, index| truncate(engine, index, window, from, &mut on_removed))?;
+        self.with(window, |engine, index| truncate(engine, index, from, &mut on_removed))?;
         removed.sort_unstable();
         Ok(removed)
     }
 
     fn forget(&mut self, window: WindowId, owners: &[Offset], head: Head) -> Result<(), StoreError> {
-        self.with(window, |engine, index| forget(engine, index, window, owners, head))
+        self.with(window, |engine, index| forget(engine, index, owners, head))
     }
 
     fn expire(&mut self, window: WindowId, first: Offset) -> Result<(), StoreError> {
-        if self.with(window, |engine, index| expire(engine, index, window, first))? {
+        if self.with(window, |engine, index| expire(engine, index, first))? {
             // Deleted files must not stay open, or their space is not freed.
             self.readers.get_mut().close();
         }
@@ -236,7 +236,7 @@ impl Store for SledStore {
     }
 
     fn clear(&mut self, window: WindowId) -> Result<(), StoreError> {
-        self.with(window, |engine, index| clear(engine, index, window))
+        self.with(window, clear)
     }
 
     fn disk_bytes(&self) -> Result<Option<u64>, StoreError> {

@@ -59,10 +59,7 @@ pub fn open_copy(
     let copy = scratch.0.join("db");
     let copying = |e: io::Error| OpenError::io("copy the database to", &copy, &e);
     copy_all(&database, &copy).map_err(copying)?;
-    let store = open_any(&copy, cache_bytes, deadline).map_err(|error| match error {
-        OpenError::Damaged { cause, .. } => damaged(cause),
-        other => other,
-    })?;
+    let store = open_any(&copy, cache_bytes, deadline).map_err(|failure| failure.or(&copy, damaged))?;
     let binding = store.binding().clone();
     Ok(Copied { store, binding, database, disk_bytes, scratch })
 }

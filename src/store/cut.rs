@@ -5,7 +5,7 @@ use super::entry::Found;
 use super::index::Index;
 use super::parts::EncodedBlock;
 use super::segments::Readers;
-use crate::dedupe::{Block, Identity, Offset, WindowId};
+use crate::dedupe::{Block, Identity, Offset};
 use crate::ports::{Head, StoreError};
 
 /// Removes every owner at or beyond `from` and calls `on_removed` for each, by descending block.
@@ -15,14 +15,13 @@ use crate::ports::{Head, StoreError};
 pub(super) fn truncate(
     engine: &Engine,
     index: &mut Index,
-    window: WindowId,
     from: Offset,
     on_removed: &mut dyn FnMut(Offset, Identity),
 ) -> Result<(), StoreError> {
     let Some(head) = index.head else { return Ok(()) };
     let mut change = Change::default();
     let mut readers = Readers::default();
-    for found in index.blocks_from(window, 0).rev().take_while(|found| found.entry.next > from) {
+    for found in index.blocks_from(0).rev().take_while(|found| found.entry.next > from) {
         let bytes = engine.bytes(&found, &mut readers)?;
         let visit = |owner, identity| {
             if owner >= from {
@@ -42,9 +41,9 @@ pub(super) fn truncate(
     }
     let lowered = head.lowered(from);
     if lowered != head {
-        engine.commit(window, index, Change::head(lowered))?;
+        engine.commit(index, Change::head(lowered))?;
     }
-    engine.commit(window, index, change)
+    engine.commit(index, change)
 }
 
 /// Rewrites the blocks of these owners without them. The head is written last: after a crash before that, the old
@@ -52,18 +51,17 @@ pub(super) fn truncate(
 pub(super) fn forget(
     engine: &Engine,
     index: &mut Index,
-    window: WindowId,
     owners: &[Offset],
     head: Head,
 ) -> Result<(), StoreError> {
     for owner in owners {
-        let Some(found) = index.block_of(window, *owner) else { continue };
+        let Some(found) = index.block_of(*owner) else { continue };
         let mut block = engine.block(&found)?;
         block.entries.retain(|(offset, _)| offset != owner);
         let insert = vec![in_place_of(&found, &block)];
-        engine.commit(window, index, Change { insert, ..Change::default() })?;
+        engine.commit(index, Change { insert, ..Change::default() })?;
     }
-    engine.commit(window, index, Change::head(head))
+    engine.commit(index, Change::head(head))
 }
 
 /// A smaller block that replaces a stored one. A settled block stays settled even if it is now small, because waiting
@@ -73,28 +71,23 @@ fn in_place_of(found: &Found, block: &Block) -> EncodedBlock {
 }
 
 /// Removes, from the front, the blocks that cover no offset at or beyond `first`. Returns whether there were any.
-pub(super) fn expire(
-    engine: &Engine,
-    index: &mut Index,
-    window: WindowId,
-    first: Offset,
-) -> Result<bool, StoreError> {
-    let expired = index.blocks_from(window, 0).take_while(|found| found.entry.next <= first);
+pub(super) fn expire(engine: &Engine, index: &mut Index, first: Offset) -> Result<bool, StoreError> {
+    let expired = index.blocks_from(0).take_while(|found| found.entry.next <= first);
     let remove: Vec<_> = expired.map(|found| found.first).collect();
     let any = !remove.is_empty();
-    engine.commit(window, index, Change { remove, ..Change::default() })?;
+    engine.commit(index, Change { remove, ..Change::default() })?;
     Ok(any)
 }
 
 /// Removes all blocks and the record. What a crash leaves behind counts as unconfirmed.
-pub(super) fn clear(engine: &Engine, index: &mut Index, window: WindowId) -> Result<(), StoreError> {
+pub(super) fn clear(engine: &Engine, index: &mut Index) -> Result<(), StoreError> {
     if index.head.is_none() {
         return Ok(());
     }
-    engine.commit(window, index, Change::head(Head::default()))?;
-    let remove = index.blocks_from(window, 0).rev().map(|found| found.first).collect();
-    engine.commit(window, index, Change { remove, ..Change::default() })?;
-    engine.delete_record(window)?;
-    *index = Index::default();
+    engine.commit(index, Change::head(Head::default()))?;
+    let remove = index.blocks_from(0).rev().map(|found| found.first).collect();
+    engine.commit(index, Change { remove, ..Change::default() })?;
+    engine.delete_record(index.window)?;
+    *index = Index::new(index.window);
     Ok(())
 }

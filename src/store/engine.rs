@@ -144,7 +144,8 @@ impl Engine {
     /// The index of a window.
     pub(super) fn index(&self, window: WindowId) -> SharedIndex {
         let mut windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(windows.entry(window).or_default())
+        let index = windows.entry(window).or_insert_with(|| Arc::new(Mutex::new(Index::new(window))));
+        Arc::clone(index)
     }
 
     /// Reads the bytes of a block. Bytes read from a file are verified; sled itself checks what it reads from disk. The
@@ -183,24 +184,20 @@ impl Engine {
 
     /// Applies a change in batches: removals in their order, then insertions, and the head with the last batch. Each
     /// batch is atomic and contains the matching record.
-    pub(super) fn commit(
-        &self,
-        window: WindowId,
-        index: &mut Index,
-        mut change: Change,
-    ) -> Result<(), StoreError> {
+    pub(super) fn commit(&self, index: &mut Index, mut change: Change) -> Result<(), StoreError> {
         let (mut remove, mut insert) = (change.remove.into_iter(), change.insert.into_iter());
         while remove.len() + insert.len() > 0 || change.head.is_some() {
             let remove_now: Vec<_> = remove.by_ref().take(BATCH - 1).collect();
             let insert_now: Vec<_> = insert.by_ref().take(BATCH - 1 - remove_now.len()).collect();
             let head = if remove.len() + insert.len() == 0 { change.head.take() } else { None };
-            self.commit_batch(window, index, Change { head, remove: remove_now, insert: insert_now })?;
+            self.commit_batch(index, Change { head, remove: remove_now, insert: insert_now })?;
         }
         Ok(())
     }
 
     /// The index is changed before sled. This is safe because a failed write is final: nothing reads the index after it.
-    fn commit_batch(&self, window: WindowId, index: &mut Index, change: Change) -> Result<(), StoreError> {
+    fn commit_batch(&self, index: &mut Index, change: Change) -> Result<(), StoreError> {
+        let window = index.window;
         let mut weight = (change.remove.len() + change.insert.len() + 1) * OPERATION_BYTES;
         let places = self.write_settled(&index.files, &change.insert)?;
         let mut batches = Batches::default();

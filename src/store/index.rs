@@ -16,8 +16,9 @@ const FAN_IN: usize = 16;
 const LEVELS: [u32; 3] = [8, 128, u32::MAX];
 
 /// The head, blocks and files of one window. Waiting blocks always follow all settled ones.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Index {
+    pub window: WindowId,
     /// The stored head. `None` if nothing is stored.
     pub head: Option<Head>,
     /// The files of the settled blocks.
@@ -27,6 +28,11 @@ pub(super) struct Index {
 }
 
 impl Index {
+    /// The index of a window of which nothing is stored.
+    pub(super) fn new(window: WindowId) -> Self {
+        Self { window, head: None, files: Files::default(), blocks: BTreeMap::new(), identities: 0 }
+    }
+
     /// The record that matches this index.
     pub(super) fn record(&self) -> Record {
         let head = self.head.unwrap_or_default();
@@ -49,18 +55,18 @@ impl Index {
     }
 
     /// The block that covers an offset.
-    pub(super) fn block_of(&self, window: WindowId, offset: Offset) -> Option<Found> {
-        let (first, entry) = self.blocks.range(..=offset).next_back()?;
-        (offset < entry.next).then_some(Found { window, first: *first, entry: *entry })
+    pub(super) fn block_of(&self, offset: Offset) -> Option<Found> {
+        let block = self.blocks.range(..=offset).next_back().map(|block| self.found(block));
+        block.filter(|block| offset < block.entry.next)
     }
 
     /// The blocks that start at or beyond `from`, by ascending offset.
-    pub(super) fn blocks_from(
-        &self,
-        window: WindowId,
-        from: Offset,
-    ) -> impl DoubleEndedIterator<Item = Found> {
-        self.blocks.range(from..).map(move |(first, entry)| Found { window, first: *first, entry: *entry })
+    pub(super) fn blocks_from(&self, from: Offset) -> impl DoubleEndedIterator<Item = Found> {
+        self.blocks.range(from..).map(|block| self.found(block))
+    }
+
+    fn found(&self, (first, entry): (&Offset, &Entry)) -> Found {
+        Found { window: self.window, first: *first, entry: *entry }
     }
 
     /// Adds a block and returns the one that it replaces.
@@ -91,9 +97,9 @@ impl Index {
     }
 
     /// The waiting blocks, by ascending offset.
-    pub(super) fn waiting(&self) -> Vec<(Offset, Entry)> {
-        let waits = |(_, entry): &(_, &Entry)| entry.location().is_none();
-        let mut waiting: Vec<_> = self.blocks.iter().rev().take_while(waits).map(|(f, e)| (*f, *e)).collect();
+    pub(super) fn waiting(&self) -> Vec<Found> {
+        let waits = |block: &Found| block.entry.location().is_none();
+        let mut waiting: Vec<_> = self.blocks_from(0).rev().take_while(waits).collect();
         waiting.reverse();
         waiting
     }
@@ -101,9 +107,9 @@ impl Index {
 
 /// Whether a block of stream time `time_ms` starts a new span of `span_ms`. Blocks are not merged across the border of a
 /// span.
-pub(super) fn starts_span(waiting: &[(Offset, Entry)], time_ms: i64, span_ms: i64) -> bool {
+pub(super) fn starts_span(waiting: &[Found], time_ms: i64, span_ms: i64) -> bool {
     let span = |time_ms: i64| time_ms.div_euclid(span_ms.max(1));
-    waiting.last().is_some_and(|(_, last)| match last.place {
+    waiting.last().is_some_and(|last| match last.entry.place {
         Place::Waiting { time_ms: last_ms } => span(last_ms) != span(time_ms),
         Place::Settled(_) => false,
     })
@@ -116,9 +122,10 @@ pub(super) fn starts_span(waiting: &[(Offset, Entry)], time_ms: i64, span_ms: i6
 /// at most four times (the append, and once per level). Rewriting one growing block at every append instead would
 /// write a full block ten times per second for each window. At most 3 × 16 small blocks wait at a time, so a merge
 /// fits into one atomic batch.
-pub(super) fn merge_count(waiting: &[(Offset, Entry)], new: &EncodedBlock) -> usize {
+pub(super) fn merge_count(waiting: &[Found], new: &EncodedBlock) -> usize {
     let bytes = |run: usize| -> usize {
-        waiting.iter().rev().take(run).map(|(_, entry)| entry.bytes as usize).sum::<usize>() + new.bytes.len()
+        waiting.iter().rev().take(run).map(|block| block.entry.bytes as usize).sum::<usize>()
+            + new.bytes.len()
     };
     if bytes(waiting.len()) >= MERGE_BYTES || waiting.len() >= LEVELS.len() * FAN_IN {
         return waiting.len();
@@ -131,7 +138,7 @@ pub(super) fn merge_count(waiting: &[(Offset, Entry)], new: &EncodedBlock) -> us
         }
         let rest = waiting.iter().rev().skip(merged);
         let run: Vec<_> =
-            rest.map(|(_, entry)| entry.identities).take_while(|identities| *identities < bound).collect();
+            rest.map(|block| block.entry.identities).take_while(|identities| *identities < bound).collect();
         if run.len() + 1 < FAN_IN {
             break;
         }
@@ -148,7 +155,7 @@ mod tests {
 
     #[test]
     fn single_identities_are_written_at_most_four_times_and_few_blocks_wait() {
-        let mut waiting: Vec<(Offset, Entry)> = Vec::new();
+        let mut waiting: Vec<Found> = Vec::new();
         let (mut written, mut most) = (0u64, 0);
         let total = 100_000;
         for first in 0..total {
@@ -161,9 +168,9 @@ mod tests {
                 bytes: vec![0; 61 + 17],
             };
             let keep = waiting.len() - merge_count(&waiting, &new);
-            for (first, old) in waiting.split_off(keep) {
-                new.first = new.first.min(first);
-                new.identities += old.identities;
+            for old in waiting.split_off(keep) {
+                new.first = new.first.min(old.first);
+                new.identities += old.entry.identities;
             }
             let bytes = 61 + 17 * new.identities;
             written += u64::from(new.identities);
@@ -171,7 +178,8 @@ mod tests {
                 assert!(bytes as usize <= BLOCK_BYTES && waiting.is_empty());
             } else {
                 let place = Place::Waiting { time_ms: 0 };
-                waiting.push((new.first, Entry { next: new.next, bytes, identities: new.identities, place }));
+                let entry = Entry { next: new.next, bytes, identities: new.identities, place };
+                waiting.push(Found { window: 0.into(), first: new.first, entry });
             }
             most = most.max(waiting.len());
         }
@@ -187,9 +195,8 @@ mod tests {
             identities: 3,
             place: Place::Settled(Location { file, at, crc: 0 }),
         };
-        let window = 0.into();
-        let mut index = Index::default();
-        let at = |index: &Index, offset| index.block_of(window, offset).map(|found| found.entry);
+        let mut index = Index::new(0.into());
+        let at = |index: &Index, offset| index.block_of(offset).map(|found| found.entry);
         let (old, new, last) = (entry(1, 0, 20), entry(2, 0, 20), entry(2, 100, 30));
         assert_eq!((index.insert(10, old), index.insert(20, last)), (None, None));
         assert_eq!(

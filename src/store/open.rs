@@ -54,22 +54,26 @@ pub fn open(
     open_with(dir, binding, &Start { cache_bytes, deadline, sled: engine(cache_bytes) })
 }
 
-/// Opens the database at `path`, whatever it belongs to, and verifies all of it. An unusable database is an error and
-/// is not moved, but the engine may change it while it opens it.
-pub(super) fn open_any(path: &Path, cache_bytes: u64, deadline: Duration) -> Result<SledStore, OpenError> {
-    open_any_with(path, &Start { cache_bytes, deadline, sled: engine(cache_bytes) })
+/// Opens the database at `path`, whatever it belongs to, and verifies all of it. An unusable database is not moved, but
+/// the engine may change it while it opens it.
+pub(super) fn open_any(path: &Path, cache_bytes: u64, deadline: Duration) -> Result<SledStore, OpenFailure> {
+    let start = Start { cache_bytes, deadline, sled: engine(cache_bytes) };
+    try_open(path, None, &start).map(SledStore::new)
 }
+
+/// Opens sled's database at a path.
+type OpenSled = Arc<dyn Fn(&Path) -> sled::Result<sled::Db> + Send + Sync>;
 
 /// How a database is opened.
 #[derive(Clone)]
-struct Start<S> {
+struct Start {
     cache_bytes: u64,
     deadline: Duration,
-    sled: S,
+    sled: OpenSled,
 }
 
-fn engine(cache_bytes: u64) -> impl StartSled {
-    move |path: &Path| {
+fn engine(cache_bytes: u64) -> OpenSled {
+    Arc::new(move |path| {
         sled::Config::new()
             .path(path)
             .cache_capacity(cache_bytes / ENGINE_CACHE_SHARE)
@@ -78,22 +82,10 @@ fn engine(cache_bytes: u64) -> impl StartSled {
             .use_compression(false)
             .segment_size(SEGMENT_BYTES)
             .open()
-    }
+    })
 }
 
-/// Opens sled's database at a path.
-trait StartSled: Fn(&Path) -> sled::Result<sled::Db> + Clone + Send + 'static {}
-
-impl<S: Fn(&Path) -> sled::Result<sled::Db> + Clone + Send + 'static> StartSled for S {}
-
-fn open_any_with(path: &Path, start: &Start<impl StartSled>) -> Result<SledStore, OpenError> {
-    match try_open(path, None, start) {
-        Ok(engine) => Ok(SledStore::new(engine)),
-        Err(failure) => Err(failure.or(path, |cause| OpenError::Damaged { database: path.into(), cause })),
-    }
-}
-
-fn open_with(dir: &Path, binding: &Binding, start: &Start<impl StartSled>) -> Result<Opened, OpenError> {
+fn open_with(dir: &Path, binding: &Binding, start: &Start) -> Result<Opened, OpenError> {
     create_private(dir)?;
     let mut generations = Generations::find(dir)?;
     let mut quarantined = None;
@@ -115,11 +107,7 @@ fn open_with(dir: &Path, binding: &Binding, start: &Start<impl StartSled>) -> Re
 }
 
 /// Opens one database in its own thread. Without a binding, it may belong to anything.
-fn try_open(
-    path: &Path,
-    binding: Option<&Binding>,
-    start: &Start<impl StartSled>,
-) -> Result<Engine, OpenFailure> {
+fn try_open(path: &Path, binding: Option<&Binding>, start: &Start) -> Result<Engine, OpenFailure> {
     install_hook();
     create_private(path)?;
     remove_half_snapshots(path).map_err(|e| OpenError::io("remove a half-written snapshot in", path, &e))?;
@@ -132,11 +120,8 @@ fn try_open(
         progress.report();
         let mut engine = build_engine(db, inside, binding.as_ref())?;
         let mut windows = verify(&engine, &|| progress.report())?;
-        let indexes: Vec<_> = windows.values_mut().collect();
-        engine
-            .segments
-            .begin(indexes.into_iter().map(|index| &mut index.files))
-            .map_err(OpenFailure::Disk)?;
+        let files = windows.values_mut().map(|index| &mut index.files);
+        engine.segments.begin(files).map_err(OpenFailure::Disk)?;
         let shared = windows.into_iter().map(|(window, index)| (window, Arc::new(Mutex::new(index))));
         engine.windows = Mutex::new(shared.collect());
         engine.cache_bytes = inner.cache_bytes - inner.cache_bytes / ENGINE_CACHE_SHARE;
@@ -166,7 +151,7 @@ pub(super) enum OpenFailure {
 
 impl OpenFailure {
     /// The error that a caller gets who cannot quarantine the database.
-    fn or(self, path: &Path, unusable: impl FnOnce(String) -> OpenError) -> OpenError {
+    pub(super) fn or(self, path: &Path, unusable: impl FnOnce(String) -> OpenError) -> OpenError {
         match self {
             Self::Unusable(cause) => unusable(cause),
             Self::Disk(cause) => OpenError::io("open the database", path, &cause),

@@ -24,6 +24,7 @@ pub(super) fn verify(
     report_progress: &dyn Fn(),
 ) -> Result<HashMap<WindowId, Index>, OpenFailure> {
     let mut windows: HashMap<WindowId, (Index, Record)> = HashMap::new();
+    let nothing = |window| (Index::new(window), Record::default());
     let mut readers = Readers::default();
     for tree in [&engine.settled, &engine.waiting] {
         let mut before: Option<IVec> = None;
@@ -42,14 +43,14 @@ pub(super) fn verify(
                 return Err("keys are out of order".into());
             }
             if let Some(window) = keys::parse_record(&key) {
-                let (index, record) = windows.entry(window).or_default();
+                let (index, record) = windows.entry(window).or_insert_with(|| nothing(window));
                 *record = Record::decode(window, &value).ok_or_else(|| {
                     format!("the record of partition {window} is damaged or of another version")
                 })?;
                 index.head = Some(record.head);
             } else {
                 let (window, first) = keys::parse_block(&key).ok_or("a key is damaged")?;
-                let (index, _) = windows.entry(window).or_default();
+                let (index, _) = windows.entry(window).or_insert_with(|| nothing(window));
                 let entry = check_block(engine, (tree, &value), (window, first), &mut readers)?;
                 if index.end() > first {
                     return Err(block_error((window, first), "it overlaps the previous block").into());

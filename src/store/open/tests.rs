@@ -62,7 +62,7 @@ fn open_after(
     deadline: Duration,
     first: impl Fn() -> sled::Result<()> + Send + Sync + 'static,
 ) -> Result<Opened, OpenError> {
-    let (first, used) = (Arc::new(first), Arc::new(AtomicBool::new(false)));
+    let used = AtomicBool::new(false);
     let sled = move |path: &Path| {
         if !used.swap(true, Ordering::Relaxed) {
             first()?;
@@ -72,8 +72,11 @@ fn open_after(
     open_with(dir, &binding(), &start(deadline, sled))
 }
 
-fn start<S: StartSled>(deadline: Duration, sled: S) -> Start<S> {
-    Start { cache_bytes: 1 << 20, deadline, sled }
+fn start(
+    deadline: Duration,
+    sled: impl Fn(&Path) -> sled::Result<sled::Db> + Send + Sync + 'static,
+) -> Start {
+    Start { cache_bytes: 1 << 20, deadline, sled: Arc::new(sled) }
 }
 
 #[test]
@@ -104,20 +107,22 @@ fn error_panic_and_hang_of_the_engine_all_quarantine_the_database() {
 }
 
 #[test]
-fn open_any_returns_after_a_hang_and_quarantines_nothing() {
+fn an_open_without_a_binding_returns_after_a_hang_and_quarantines_nothing() {
     let dir = filled();
     let path = dir.path().join("db-1");
     let (release, released) = mpsc::channel::<()>();
-    let released = Arc::new(Mutex::new(released));
+    let released = Mutex::new(released);
     let hang = move |path: &Path| {
         assert!(released.lock().unwrap().recv().is_err());
         plain(path)
     };
-    let error = open_any_with(&path, &start(Duration::from_millis(300), hang)).unwrap_err();
-    assert!(matches!(&error, OpenError::Damaged { cause, .. } if cause.contains("no progress")), "{error}");
     let panics = |_: &Path| -> sled::Result<sled::Db> { panic!("page 8") };
-    let error = open_any_with(&path, &start(DEADLINE, panics)).unwrap_err();
-    assert!(matches!(&error, OpenError::Damaged { cause, .. } if cause.contains("page 8")), "{error}");
+    for (start, reason) in
+        [(start(Duration::from_millis(300), hang), "no progress"), (start(DEADLINE, panics), "page 8")]
+    {
+        let Err(OpenFailure::Unusable(cause)) = try_open(&path, None, &start) else { panic!("opened") };
+        assert!(cause.contains(reason), "{cause}");
+    }
     assert!(path.join("db").is_file() && fs::read_dir(dir.path()).unwrap().count() == 1);
     drop(release);
 }
