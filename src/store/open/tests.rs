@@ -1,4 +1,5 @@
 use std::fs;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 
@@ -34,15 +35,15 @@ fn plain(path: &Path) -> sled::Result<sled::Db> {
     sled::Config::new().path(path).segment_size(SEGMENT_BYTES).open()
 }
 
-fn append(store: &mut SledStore, first: u64) -> Result<(), StoreError> {
+fn append(store: &mut SledStore, owners: Range<u64>) -> Result<(), StoreError> {
     let block = Block {
         hash: HashKind::Xxh3,
         window: 0.into(),
-        first,
-        next: first + 1,
+        first: owners.start,
+        next: owners.end,
         time_first_ms: 0,
         time_last_ms: 0,
-        entries: vec![(first, Identity([1; 16]))],
+        entries: owners.map(|owner| (owner, Identity([1; 16]))).collect(),
     };
     store.append(&block, Head::default())
 }
@@ -51,7 +52,7 @@ fn append(store: &mut SledStore, first: u64) -> Result<(), StoreError> {
 fn filled() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let mut store = open(dir.path(), &binding(), 1 << 20, DEADLINE).unwrap().store;
-    append(&mut store, 0).unwrap();
+    append(&mut store, 0..1).unwrap();
     store.close().unwrap();
     dir
 }
@@ -100,7 +101,7 @@ fn error_panic_and_hang_of_the_engine_all_quarantine_the_database() {
         assert!(quarantine.path.join("db").is_file());
         let mut store = opened.store;
         assert_eq!(store.head(0.into()).unwrap(), None);
-        append(&mut store, 0).unwrap();
+        append(&mut store, 0..1).unwrap();
         store.close().unwrap();
     }
     drop(release);
@@ -156,14 +157,29 @@ fn a_failed_fsync_is_final_and_the_next_open_quarantines_the_database() {
     // fsync fails for this device.
     engine.file = File::open("/dev/null").unwrap();
     let mut store = SledStore::new(engine);
-    append(&mut store, 1).unwrap();
+    append(&mut store, 1..2).unwrap();
     let failure = store.sync().unwrap_err();
     assert!(matches!(&failure, StoreError::Io(text) if text.contains("fsync")), "{failure}");
-    assert_eq!(append(&mut store, 2), Err(failure.clone()));
+    assert_eq!(append(&mut store, 2..3), Err(failure.clone()));
     assert_eq!(store.sync(), Err(failure.clone()), "never retried");
     assert_eq!(store.close(), Err(failure));
     let opened = open(dir.path(), &binding(), 1 << 20, DEADLINE).unwrap();
     assert!(opened.quarantined.unwrap().reason.contains("fsync"));
+}
+
+#[test]
+fn a_failed_write_is_final_and_the_database_stays_as_it_was() {
+    let dir = filled();
+    let mut store = open(dir.path(), &binding(), 1 << 20, DEADLINE).unwrap().store;
+    fs::remove_dir(store.path().join("blocks")).unwrap();
+    let failure = append(&mut store, 1..1_000).unwrap_err();
+    assert!(matches!(failure, StoreError::Io(_)), "{failure}");
+    assert_eq!(append(&mut store, 1..2), Err(failure.clone()), "a block that needs no file");
+    assert_eq!(store.head(0.into()), Err(failure.clone()));
+    assert_eq!(store.close(), Err(failure));
+    let opened = open(dir.path(), &binding(), 1 << 20, DEADLINE).unwrap();
+    assert_eq!(opened.quarantined, None);
+    assert_eq!(opened.store.ids(0.into()), Ok(1));
 }
 
 #[test]
