@@ -12,6 +12,8 @@
     reason = "a test fails by panicking"
 )]
 
+#[path = "support/memory_store.rs"]
+mod memory_store;
 mod support;
 
 #[path = "mock_broker/errors.rs"]

@@ -9,6 +9,8 @@
     reason = "a test fails by panicking"
 )]
 
+#[path = "support/memory_store.rs"]
+mod memory_store;
 mod sim;
 
 use std::ops::Range;

@@ -13,18 +13,30 @@ pub struct Head {
     pub state_next: Offset,
     /// Stream time at `confirmed`, epoch milliseconds.
     pub stream_time_ms: i64,
-    /// The last block appended: its CRC32C, and the raw offset after the last one it covers. It is the only block
-    /// that may lie beyond `confirmed`. The committed offset's metadata contains the same pair for the last committed
-    /// block, so that the two can be compared.
+    /// The last block appended: its CRC32C, and the raw offset after the last one it covers. It is stored in full and
+    /// is the only block that may lie beyond `confirmed`. The committed offset's metadata contains the same pair for the
+    /// last committed block, so that the two can be compared. `None` if no block was appended.
     pub tail: Option<(u32, Offset)>,
     /// The last block at or before `confirmed`, in the same form: it equals the pair in the committed offset's
-    /// metadata if the last block appended was not committed.
-    pub settled: Option<(u32, Offset)>,
+    /// metadata if `tail` was not committed. `None` if there is no such block, or it is not known.
+    pub confirmed_tail: Option<(u32, Offset)>,
     /// Number of times identities were forgotten in the window, as far as this state contains them.
     pub forgets: u64,
     /// Identities that arrived before this stream time may be missing, epoch milliseconds; 0 when none is known to
     /// be.
     pub incomplete_ms: i64,
+}
+
+impl Head {
+    /// The part that stays valid when everything at or beyond `from` is removed. If `confirmed` is lowered, the blocks
+    /// beyond `from` have to be read from the log start of the state topic.
+    #[must_use]
+    pub fn lowered(self, from: Offset) -> Self {
+        let is_left = |tail: &(u32, Offset)| tail.1 <= from;
+        let confirmed_tail = self.confirmed_tail.filter(is_left);
+        let head = Self { tail: self.tail.filter(is_left).or(confirmed_tail), confirmed_tail, ..self };
+        if head.confirmed > from { Self { confirmed: from, state_next: 0, ..head } } else { head }
+    }
 }
 
 /// Called with each stored block in turn, until it returns `Break`.
@@ -42,7 +54,9 @@ pub trait Store {
     /// Appends a block and sets the head, atomically.
     fn append(&mut self, block: &Block, head: Head) -> Result<(), StoreError>;
     /// Sets the head only.
-    fn set_head(&mut self, window: WindowId, head: Head) -> Result<(), StoreError>;
+    fn set_head(&mut self, window: WindowId, head: Head) -> Result<(), StoreError> {
+        self.forget(window, &[], head)
+    }
     /// Visits the blocks whose first offset is at or beyond `from`, in ascending order of first offset, until `visit`
     /// returns `Break`. Returns the `from` that continues after the last block visited; `None` at the end.
     fn scan_from(

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::blocks::SledStore;
-use super::contents::{Contents, UNFINISHED};
-use super::engine::BATCH;
-use super::tail::{BLOCK_BYTES, EncodedBlock, Place, consistent};
+use super::directory::{self, Contents, UNFINISHED};
+use super::engine::Change;
+use super::parts::{BLOCK_BYTES, EncodedBlock, consistent};
 use super::{Binding, OpenError, open};
 use crate::dedupe::{Block, WindowId};
-use crate::ports::{Head, Store, StoreError};
+use crate::ports::{Head, StoreError};
 
 /// A database that is being filled with imported blocks.
 #[derive(Debug)]
@@ -40,40 +40,27 @@ impl Adoption {
 
     /// Adds unchanged encoded blocks of one window and sets its head. Blocks must be added by ascending offset.
     pub fn add(&mut self, window: WindowId, blocks: &[Vec<u8>], head: Head) -> Result<(), StoreError> {
-        for some in blocks.chunks(BATCH - 1) {
-            self.add_batch(window, some, head)?;
-        }
-        self.store.set_head(window, head)
-    }
-
-    fn add_batch(&mut self, window: WindowId, blocks: &[Vec<u8>], head: Head) -> Result<(), StoreError> {
-        let engine = &self.store.engine;
-        let mut tail = engine.take_tail(window)?;
-        let mut encoded = Vec::with_capacity(blocks.len());
-        for bytes in blocks {
-            let invalid =
-                |cause: &str| StoreError::Corrupt(format!("a block of partition {window}: {cause}"));
-            let block = Block::decode(bytes).map_err(|cause| invalid(&cause.to_string()))?;
-            let fits = block.window == window && block.hash == engine.hash && block.first >= tail.end;
-            if !fits || !consistent(&block) || bytes.len() > BLOCK_BYTES {
-                return Err(invalid("wrong partition, hash, offset order or size"));
+        self.store.with(window, |engine, index| {
+            let (mut insert, mut end) = (Vec::with_capacity(blocks.len()), index.end());
+            for bytes in blocks {
+                let invalid =
+                    |cause: &str| StoreError::Corrupt(format!("a block of partition {window}: {cause}"));
+                let block = Block::decode(bytes).map_err(|cause| invalid(&cause.to_string()))?;
+                let fits = block.window == window && block.hash == engine.binding.hash && block.first >= end;
+                if !fits || !consistent(&block) || bytes.len() > BLOCK_BYTES {
+                    return Err(invalid("wrong partition, hash, offset order or size"));
+                }
+                end = block.next;
+                insert.push(EncodedBlock::of(&block, block.entries.len(), bytes.clone()));
             }
-            tail.end = block.next;
-            encoded.push(EncodedBlock {
-                place: Place::Settled,
-                bytes: bytes.clone(),
-                ..EncodedBlock::new(&block)
-            });
-        }
-        engine.commit(window, &mut tail, Some(head), &[], encoded)?;
-        engine.put_tail(window, tail);
-        Ok(())
+            engine.commit(index, Change { head: Some(head), insert, ..Change::default() })
+        })
     }
 
     /// Makes the imported database the current one, durably. Returns its path.
     pub fn finish(self) -> Result<PathBuf, OpenError> {
         let (dir, from) = (self.dir, self.store.path().to_path_buf());
-        let to = dir.join("db-1");
+        let to = directory::database(&dir, 1);
         self.store
             .close()
             .map_err(|error| OpenError::Engine { path: from.clone(), cause: error.to_string() })?;

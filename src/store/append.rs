@@ -2,131 +2,90 @@
 
 use std::mem;
 
-use super::engine::{BATCH, Engine, Removal};
+use super::cut::truncate;
+use super::engine::{BATCH, Change, Engine};
+use super::entry::Found;
+use super::index::{Index, merge_count, starts_span};
 use super::joining::MergeBounds;
-use super::keys;
+use super::parts::{EncodedBlock, encode_in_parts, merge};
 use super::segments::Readers;
-use super::tail::{BlockMeta, EncodedBlock, Place, Tail, encode_in_parts, merge};
-use crate::dedupe::{Block, WindowId};
+use crate::dedupe::{Block, Offset};
 use crate::ports::{Head, StoreError};
 
-/// Appends a block at or beyond the end. The head is set together with the block's last part.
+/// Appends a block, which replaces everything at or beyond its first offset. The head is set together with the block's
+/// last part. Only blocks of about 100 parts need more than one batch, and such blocks are never merged. A crash between
+/// batches leaves parts beyond the old head, like any crash before a commit.
 pub(super) fn append(
     engine: &Engine,
-    tail: &mut Tail,
+    index: &mut Index,
     block: &Block,
     head: Head,
     bounds: MergeBounds,
 ) -> Result<(), StoreError> {
-    let window = block.window;
+    if block.first < index.end() {
+        truncate(engine, index, block.first, &mut |_, _| ())?;
+    }
     if block.first == block.next {
-        return engine.commit(window, tail, Some(head), &[], Vec::new());
+        return engine.commit(index, Change::head(head));
     }
-    let mut encoded = encode_in_parts(block);
-    let small = encoded.first().filter(|encoded| encoded.place == Place::Waiting).map(|encoded| encoded.meta);
-    let starts_span = |span_ms| tail.starts_span(block.time_first_ms, span_ms);
+    let mut insert = encode_in_parts(block);
+    let mut waiting = index.waiting();
+    let small = insert.first().filter(|first| !first.settles);
+    let starts_span = |span_ms| starts_span(&waiting, block.time_first_ms, span_ms);
     if small.is_none() || starts_span(bounds.span_ms) || starts_span(bounds.slice_ms) {
-        settle(engine, tail, window)?;
+        settle(engine, index, &mem::take(&mut waiting))?;
     }
-    let mut merged = Vec::new();
-    if let Some(meta) = small {
-        merged = tail.waiting_blocks.split_off(tail.waiting_blocks.len() - tail.merge_count(&meta));
-        if !merged.is_empty() {
-            encoded = encode_in_parts(&merged_block(engine, window, &merged, Some(block))?);
-        }
+    let merged = waiting.split_off(waiting.len() - small.map_or(0, |small| merge_count(&waiting, small)));
+    if !merged.is_empty() {
+        insert = merged_parts(engine, &merged, Some(block))?;
     }
-    write(engine, tail, window, &merged, encoded, head)?;
-    tail.end = block.next;
-    tail.oldest_next = tail.oldest_next.min(block.next);
-    compact(engine, tail, window)
+    engine.commit(index, Change { head: Some(head), remove: firsts(&merged), insert })?;
+    compact(engine, index)
 }
 
 /// Rewrites the live blocks of one file when the window's files contain too many dead bytes.
-fn compact(engine: &Engine, tail: &mut Tail, window: WindowId) -> Result<(), StoreError> {
-    let Some(file) = tail.files.to_compact() else { return Ok(()) };
-    tail.files.close_current();
-    let (mut readers, mut blocks) = (Readers::default(), engine.blocks(Place::Settled, window));
-    let mut moved: (Vec<Removal>, Vec<EncodedBlock>) = Default::default();
-    while let Some(found) = blocks.next()? {
-        let removal = found.removal();
-        if removal.entry.is_none_or(|entry| entry.file != file) {
-            continue;
+fn compact(engine: &Engine, index: &mut Index) -> Result<(), StoreError> {
+    let Some(file) = index.files.to_compact() else { return Ok(()) };
+    index.files.close_current();
+    let is_in_file = |found: &Found| found.entry.location().is_some_and(|location| location.file == file);
+    let blocks: Vec<Found> = index.blocks_from(0).filter(is_in_file).collect();
+    let mut readers = Readers::default();
+    for some in blocks.chunks(BATCH / 2) {
+        let mut insert = Vec::with_capacity(some.len());
+        for found in some {
+            let bytes = engine.bytes(found, &mut readers)?;
+            let view = engine.view(found, &bytes)?;
+            insert.push(EncodedBlock::of(&view.header, view.count(), bytes.to_vec()));
         }
-        let bytes = engine.bytes(&found, &mut readers)?;
-        let meta = BlockMeta::of(&engine.trusted(window, &bytes)?, bytes.len());
-        moved.1.push(EncodedBlock { place: Place::Settled, key: removal.key, bytes: bytes.to_vec(), meta });
-        moved.0.push(removal);
-        if moved.0.len() == BATCH / 2 - 1 {
-            let (removed, encoded) = mem::take(&mut moved);
-            engine.commit(window, tail, None, &removed, encoded)?;
-        }
-    }
-    let (removed, encoded) = moved;
-    if !removed.is_empty() {
-        engine.commit(window, tail, None, &removed, encoded)?;
+        engine.commit(index, Change { insert, ..Change::default() })?;
     }
     // Blocks that were durable in the old file must be durable in the new one before the old file is deleted.
     engine.durable(engine.segments.sync())
 }
 
 /// Merges the waiting blocks into one settled block.
-fn settle(engine: &Engine, tail: &mut Tail, window: WindowId) -> Result<(), StoreError> {
-    let waiting_blocks = mem::take(&mut tail.waiting_blocks);
-    if waiting_blocks.is_empty() {
-        return Ok(());
+fn settle(engine: &Engine, index: &mut Index, waiting: &[Found]) -> Result<(), StoreError> {
+    let mut insert = merged_parts(engine, waiting, None)?;
+    for part in &mut insert {
+        part.settles = true;
     }
-    let mut encoded = encode_in_parts(&merged_block(engine, window, &waiting_blocks, None)?);
-    for encoded in &mut encoded {
-        encoded.place = Place::Settled;
-    }
-    engine.commit(window, tail, None, &removals(window, &waiting_blocks), encoded)
+    engine.commit(index, Change { head: None, remove: firsts(waiting), insert })
 }
 
-fn merged_block(
+/// The parts of the block that these waiting blocks and a new one make together.
+fn merged_parts(
     engine: &Engine,
-    window: WindowId,
-    waiting_blocks: &[BlockMeta],
+    waiting: &[Found],
     new: Option<&Block>,
-) -> Result<Block, StoreError> {
-    let mut blocks = Vec::with_capacity(waiting_blocks.len() + 1);
-    for meta in waiting_blocks {
-        blocks.push(engine.waiting_block(window, meta.first)?);
+) -> Result<Vec<EncodedBlock>, StoreError> {
+    let mut blocks = Vec::with_capacity(waiting.len() + 1);
+    for found in waiting {
+        blocks.push(engine.block(found)?);
     }
     blocks.extend(new.cloned());
-    merge(blocks).ok_or_else(|| engine.damaged("merge", "no blocks to merge"))
+    Ok(merge(blocks).map_or_else(Vec::new, |whole| encode_in_parts(&whole)))
 }
 
-fn removals(window: WindowId, waiting_blocks: &[BlockMeta]) -> Vec<Removal> {
-    let removal = |meta: &BlockMeta| Removal {
-        place: Place::Waiting,
-        key: keys::block(window, meta.first),
-        identities: meta.identities,
-        entry: None,
-    };
-    waiting_blocks.iter().map(removal).collect()
-}
-
-/// Writes the parts of a block. The first batch also removes the merged blocks, and the last one sets the head. Only
-/// blocks of about 100 parts need more than one batch, and such blocks are never merged. A crash between batches
-/// leaves parts beyond the old head, like any crash before a commit.
-fn write(
-    engine: &Engine,
-    tail: &mut Tail,
-    window: WindowId,
-    merged: &[BlockMeta],
-    encoded: Vec<EncodedBlock>,
-    head: Head,
-) -> Result<(), StoreError> {
-    let mut remove = removals(window, merged);
-    let mut rest = encoded.into_iter().peekable();
-    while rest.peek().is_some() {
-        let room = BATCH - 1 - remove.len();
-        let batch: Vec<_> = rest.by_ref().take(room).collect();
-        let waits = batch.iter().find(|encoded| encoded.place == Place::Waiting).map(|encoded| encoded.meta);
-        let head = rest.peek().is_none().then_some(head);
-        engine.commit(window, tail, head, &remove, batch)?;
-        remove.clear();
-        tail.waiting_blocks.extend(waits);
-    }
-    Ok(())
+fn firsts(waiting: &[Found]) -> Vec<Offset> {
+    waiting.iter().map(|found| found.first).collect()
 }

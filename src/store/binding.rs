@@ -53,8 +53,8 @@ pub(super) enum Relation {
     Ours(Box<Binding>),
     /// The store belongs to something else. Contains the reason.
     Foreign(String),
-    /// Same topics, but the identities were computed with this other hash.
-    OtherHash(HashKind),
+    /// Same topics, but the identities were computed with another hash.
+    OtherHash,
     /// Same topics, but the identities of this kind were computed by this other rule.
     OtherRule(Option<String>, Fingerprint),
 }
@@ -111,6 +111,8 @@ impl Binding {
 
     /// Compares the configured binding `self` with the stored one.
     pub(super) fn relation(&self, stored: &Self) -> Relation {
+        let accepted =
+            |what| Relation::Foreign(format!("{what}, and identity.accept_change accepts the change"));
         let names = [
             ("cluster", &stored.cluster_id, &self.cluster_id),
             ("raw topic", &stored.raw, &self.raw),
@@ -139,22 +141,17 @@ impl Binding {
             let (had, has) = (stored.partitions, self.partitions);
             return Relation::Foreign(format!("the raw topic had {had} partitions and now has {has}"));
         }
-        if let Some((kind, theirs)) = self.other_rule(stored).filter(|_| stored.hash == self.hash) {
-            if !self.accepts_change {
-                return Relation::OtherRule(kind, theirs);
-            }
-            return Relation::Foreign(
-                "it was made by another identity rule, and identity.accept_change accepts the change"
-                    .to_owned(),
-            );
-        }
         if stored.hash != self.hash {
-            if !self.accepts_change {
-                return Relation::OtherHash(stored.hash);
+            if self.accepts_change {
+                return accepted("it was made with another hash");
             }
-            return Relation::Foreign(
-                "it was made with another hash, and identity.accept_change accepts the change".to_owned(),
-            );
+            return Relation::OtherHash;
+        }
+        if let Some((kind, theirs)) = self.other_rule(stored) {
+            if self.accepts_change {
+                return accepted("it was made by another identity rule");
+            }
+            return Relation::OtherRule(kind, theirs);
         }
         if stored.kinds != self.kinds {
             return Relation::Foreign(format!(
@@ -292,6 +289,6 @@ mod tests {
         let kept = Binding { raw_id: Some("1".into()), ..grown.clone() };
         assert_eq!(grown.relation(&stored), Relation::Ours(Box::new(kept)));
         let other = Binding { hash: HashKind::Xxh3, ..binding() };
-        assert_eq!(other.relation(&stored), Relation::OtherHash(stored.hash));
+        assert_eq!(other.relation(&stored), Relation::OtherHash);
     }
 }

@@ -1,6 +1,7 @@
 //! The store as the pipeline uses it.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::fmt;
 use std::fs;
 use std::io;
@@ -14,13 +15,13 @@ use super::append::append;
 use super::binding::Binding;
 use super::cache::{Cache, Cached};
 use super::cut::{clear, expire, forget, truncate};
-use super::engine::Engine;
+use super::engine::{Engine, SharedIndex};
+use super::entry::Found;
 use super::guard::run_guarded;
+use super::index::Index;
 use super::joining::Joining;
-use super::keys;
+use super::parts::consistent;
 use super::segments::Readers;
-use super::tail::{Place, consistent};
-use super::walk::{Content, StoredBlock};
 use crate::dedupe::{Block, Identity, Offset, WindowId};
 use crate::ports::{Head, Store, StoreError, Visit};
 
@@ -29,73 +30,83 @@ const CLOSE_SILENCE: Duration = Duration::from_secs(10);
 
 /// A handle of the open database. Clones share the database; each window is used by one handle at a time.
 pub struct SledStore {
-    pub(super) engine: Arc<Engine>,
+    engine: Arc<Engine>,
     joining: Joining,
+    /// The indexes that this handle has used before.
+    windows: RefCell<HashMap<WindowId, SharedIndex>>,
     cache: RefCell<Cache>,
     readers: RefCell<Readers>,
 }
 
-/// Result of reading a block.
-enum BlockRead {
-    /// The owner's identity is the expected one. The rest of the block was not read.
-    Expected,
-    /// The whole block.
-    Block(IVec),
-}
-
 impl Clone for SledStore {
     fn clone(&self) -> Self {
-        let (engine, joining) = (Arc::clone(&self.engine), self.joining.clone());
-        Self { engine, joining, cache: RefCell::default(), readers: RefCell::default() }
+        Self::of(Arc::clone(&self.engine), self.joining.clone())
     }
 }
 
 impl SledStore {
     pub(super) fn new(engine: Engine) -> Self {
-        Self {
-            engine: Arc::new(engine),
-            joining: Joining::default(),
-            cache: RefCell::default(),
-            readers: RefCell::default(),
+        Self::of(Arc::new(engine), Joining::default())
+    }
+
+    fn of(engine: Arc<Engine>, joining: Joining) -> Self {
+        let (windows, cache, readers) = Default::default();
+        Self { engine, joining, windows, cache, readers }
+    }
+
+    /// Runs `run` with the locked index of a window.
+    pub(super) fn with<T>(
+        &self,
+        window: WindowId,
+        run: impl FnOnce(&Engine, &mut Index) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let (engine, mut windows) = (&*self.engine, self.windows.borrow_mut());
+        let index = windows.entry(window).or_insert_with(|| engine.index(window)).lock();
+        // A panic may have interrupted a change.
+        let mut index =
+            index.map_err(|_| engine.damaged("lock", "a thread panicked while it used the store"))?;
+        match engine.failed.get() {
+            Some(failure) => Err(failure.clone()),
+            None => run(engine, &mut index),
         }
     }
 
-    /// Sets the memory limit that the block caches of all handles share, in bytes. Must be called before the first
-    /// clone.
-    pub(super) fn set_cache_bytes(&mut self, cache_bytes: u64) {
-        if let Some(engine) = Arc::get_mut(&mut self.engine) {
-            engine.cache_bytes = cache_bytes;
-        }
+    /// Reads the bytes of a block while its index is not locked. If the index has changed meanwhile, another worker has
+    /// taken the window and may have deleted the file. Otherwise an unreadable block is damaged.
+    fn bytes(&self, found: &Found, readers: &mut Readers) -> Result<IVec, StoreError> {
+        self.engine.read(found, readers)?.or_else(|cause| {
+            self.with(found.window, |engine, index| match index.get(found.first) {
+                Some(entry) if *entry == found.entry => Err(engine.bad_block(found, &cause)),
+                _ => Err(StoreError::LeaseLost(found.window)),
+            })
+        })
     }
 
-    /// Checks whether the owner has the expected identity without reading the whole block, where that is possible.
-    /// Otherwise reads and verifies the block and returns it.
+    /// Reads a block. `None` if the owner was found to have the expected identity without reading the whole block.
     fn read_block(
         &self,
-        found: &StoredBlock,
+        found: &Found,
         owner: Offset,
         expected: Option<Identity>,
-    ) -> Result<BlockRead, StoreError> {
-        let Content::InFile(entry) = &found.content else {
-            return self.engine.bytes(found, &mut self.readers.borrow_mut()).map(BlockRead::Block);
-        };
+    ) -> Result<Option<IVec>, StoreError> {
+        let mut readers = self.readers.borrow_mut();
+        let Some(location) = found.entry.location() else { return self.bytes(found, &mut readers).map(Some) };
         // The handles share the cache limit. If there are several, the first one is only cloned and reads nothing.
         let handles = Arc::strong_count(&self.engine).saturating_sub(1).max(1);
         let max_bytes = self.engine.cache_bytes / handles as u64;
-        let at = (entry.file, entry.at);
+        let (at, segments) = ((location.file, location.at), &self.engine.segments);
         match self.cache.borrow_mut().look_up(at, max_bytes) {
-            Cached::Hit(bytes) => return Ok(BlockRead::Block(bytes)),
+            Cached::Hit(bytes) => return Ok(Some(bytes)),
             Cached::Skip if expected.is_some() => {
-                let mut readers = self.readers.borrow_mut();
-                if readers.read_identity(&self.engine.segments, entry, (found.first, owner)) == expected {
-                    return Ok(BlockRead::Expected);
+                if readers.read_identity(segments, found, location, owner) == expected {
+                    return Ok(None);
                 }
             }
             Cached::Skip | Cached::Load => {}
         }
-        let bytes = self.engine.bytes(found, &mut self.readers.borrow_mut())?;
+        let bytes = self.bytes(found, &mut readers)?;
         self.cache.borrow_mut().put(at, bytes.clone(), max_bytes);
-        Ok(BlockRead::Block(bytes))
+        Ok(Some(bytes))
     }
 
     /// The identity of an owner. Where possible, only compares it with the expected one.
@@ -104,14 +115,11 @@ impl SledStore {
         (window, owner): (WindowId, Offset),
         expected: Option<Identity>,
     ) -> Result<Option<Identity>, StoreError> {
-        let found = self.engine.block_of(window, owner)?.filter(|found| owner < found.next);
+        let found = self.with(window, |_, index| Ok(index.block_of(owner)))?;
         let Some(found) = found else { return Ok(None) };
-        let bytes = match self.read_block(&found, owner, expected)? {
-            BlockRead::Expected => return Ok(expected),
-            BlockRead::Block(bytes) => bytes,
-        };
-        let bad = |cause| self.engine.bad_block(window, found.first, &cause);
-        self.engine.trusted(window, &bytes)?.identity_of(owner).map_err(bad)
+        let Some(bytes) = self.read_block(&found, owner, expected)? else { return Ok(expected) };
+        let bad = |cause| self.engine.bad_block(&found, &cause);
+        self.engine.view(&found, &bytes)?.identity_of(owner).map_err(bad)
     }
 
     /// Sets the limits within which small blocks are merged (default: 5 minutes of stream time).
@@ -127,10 +135,8 @@ impl SledStore {
     }
 
     /// What the store belongs to.
-    pub fn binding(&self) -> Result<Binding, StoreError> {
-        let stored = self.engine.call("read", || self.engine.db.get(keys::BINDING))?;
-        let binding = stored.and_then(|json| serde_json::from_slice(&json).ok());
-        binding.ok_or_else(|| self.engine.damaged("read", "the stored binding is unreadable"))
+    pub fn binding(&self) -> &Binding {
+        &self.engine.binding
     }
 
     /// Bytes that the database's files use on disk.
@@ -163,80 +169,61 @@ impl fmt::Debug for SledStore {
 
 impl Store for SledStore {
     fn head(&self, window: WindowId) -> Result<Option<Head>, StoreError> {
-        Ok(self.engine.record(window)?.map(|record| record.head))
+        self.with(window, |_, index| Ok(index.head))
     }
 
     fn append(&mut self, block: &Block, head: Head) -> Result<(), StoreError> {
-        let (engine, window) = (&*self.engine, block.window);
-        if !consistent(block) || block.hash != engine.hash {
+        let window = block.window;
+        if !consistent(block) || block.hash != self.engine.binding.hash {
             let (first, next) = (block.first, block.next);
             return Err(StoreError::Corrupt(format!(
                 "rejected a block of partition {window} for {first}..{next}: its owners are out of order or \
                  its hash differs from the store's"
             )));
         }
-        let mut tail = engine.take_tail(window)?;
-        if block.first < tail.end {
-            truncate(engine, &mut tail, window, block.first, &mut |_, _| ())?;
-        }
-        append(engine, &mut tail, block, head, self.joining.of(window))?;
-        engine.put_tail(window, tail);
-        Ok(())
-    }
-
-    fn set_head(&mut self, window: WindowId, head: Head) -> Result<(), StoreError> {
-        let mut tail = self.engine.take_tail(window)?;
-        self.engine.commit(window, &mut tail, Some(head), &[], Vec::new())?;
-        self.engine.put_tail(window, tail);
-        Ok(())
+        let bounds = self.joining.of(window);
+        self.with(window, |engine, index| append(engine, index, block, head, bounds))
     }
 
     fn scan_from(
         &self,
         window: WindowId,
-        from: Offset,
+        mut from: Offset,
         visit: Visit<'_>,
     ) -> Result<Option<Offset>, StoreError> {
         let mut readers = Readers::default();
-        for place in [Place::Settled, Place::Waiting] {
-            let mut blocks = self.engine.blocks_from(place, window, from);
-            while let Some(found) = blocks.next()? {
-                let bytes = self.engine.bytes(&found, &mut readers)?;
-                if visit(&self.engine.trusted(window, &bytes)?)?.is_break() {
-                    return Ok(Some(found.first + 1));
-                }
+        // The visitor may use the store, so the index is not locked meanwhile.
+        while let Some(found) = self.with(window, |_, index| Ok(index.blocks_from(from).next()))? {
+            let bytes = self.bytes(&found, &mut readers)?;
+            from = found.first + 1;
+            if visit(&self.engine.view(&found, &bytes)?)?.is_break() {
+                return Ok(Some(from));
             }
         }
         Ok(None)
     }
 
     fn ids(&self, window: WindowId) -> Result<u64, StoreError> {
-        Ok(self.engine.record(window)?.map_or(0, |record| record.identities))
+        self.with(window, |_, index| Ok(index.identities()))
     }
 
     fn truncate(&mut self, window: WindowId, from: Offset) -> Result<Vec<(Offset, Identity)>, StoreError> {
         let mut removed = Vec::new();
-        let mut tail = self.engine.take_tail(window)?;
-        truncate(&self.engine, &mut tail, window, from, &mut |owner, identity| {
-            removed.push((owner, identity));
-        })?;
-        self.engine.put_tail(window, tail);
+        let mut on_removed = |owner, identity| removed.push((owner, identity));
+        self.with(window, |engine, index| truncate(engine, index, from, &mut on_removed))?;
         removed.sort_unstable();
         Ok(removed)
     }
 
     fn forget(&mut self, window: WindowId, owners: &[Offset], head: Head) -> Result<(), StoreError> {
-        forget(&self.engine, window, owners, head)
+        self.with(window, |engine, index| forget(engine, index, owners, head))
     }
 
     fn expire(&mut self, window: WindowId, first: Offset) -> Result<(), StoreError> {
-        let mut tail = self.engine.take_tail(window)?;
-        if first >= tail.oldest_next {
+        if self.with(window, |engine, index| expire(engine, index, first))? {
             // Deleted files must not stay open, or their space is not freed.
             self.readers.get_mut().close();
-            expire(&self.engine, &mut tail, window, first)?;
         }
-        self.engine.put_tail(window, tail);
         Ok(())
     }
 
@@ -249,9 +236,7 @@ impl Store for SledStore {
     }
 
     fn clear(&mut self, window: WindowId) -> Result<(), StoreError> {
-        clear(&self.engine, window)?;
-        self.engine.forget_tail(window);
-        Ok(())
+        self.with(window, clear)
     }
 
     fn disk_bytes(&self) -> Result<Option<u64>, StoreError> {

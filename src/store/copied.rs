@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::blocks::{SledStore, file_bytes};
+use super::directory::{condemned, current};
 use super::open::open_any;
-use super::quarantine::{condemned, current};
 use super::{Binding, OpenError};
 
 /// A verified copy of the database of a stopped instance. The copy is deleted when this value is dropped.
@@ -59,11 +59,8 @@ pub fn open_copy(
     let copy = scratch.0.join("db");
     let copying = |e: io::Error| OpenError::io("copy the database to", &copy, &e);
     copy_all(&database, &copy).map_err(copying)?;
-    let store = open_any(&copy, cache_bytes, deadline).map_err(|error| match error {
-        OpenError::Damaged { cause, .. } => damaged(cause),
-        other => other,
-    })?;
-    let binding = store.binding().map_err(|error| damaged(error.to_string()))?;
+    let store = open_any(&copy, cache_bytes, deadline).map_err(|failure| failure.or(&copy, damaged))?;
+    let binding = store.binding().clone();
     Ok(Copied { store, binding, database, disk_bytes, scratch })
 }
 

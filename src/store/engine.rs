@@ -1,25 +1,27 @@
 //! The open database. Every sled call goes through this module, and every failure is classified here.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use sled::transaction::{ConflictableTransactionError, TransactionError, Transactional};
-use sled::{Batch, Tree};
+use sled::{Batch, IVec, Tree};
 
-use super::entry::Entry;
+use super::binding::Binding;
+use super::directory::condemn;
+use super::entry::{Entry, Found, Location, Place};
 use super::error::{needs_operator, remedy};
 use super::files::Files;
 use super::guard::catch_panic;
-use super::keys::{self, Key};
-use super::quarantine::condemn;
-use super::record::Record;
+use super::index::Index;
+use super::keys;
+use super::parts::EncodedBlock;
 use super::segments::{Readers, Segments};
-use super::tail::{BlockMeta, EncodedBlock, Place, Tail};
-use crate::dedupe::{Block, BlockError, HashKind, Offset, WindowId};
+use crate::dedupe::{Block, BlockView, Offset, WindowId};
 use crate::ports::{Head, StoreError};
 
 /// Maximum operations in one batch. sled 0.34 leaks memory with batches of several hundred.
@@ -52,28 +54,35 @@ pub(super) struct Engine {
     pub file: File,
     /// Directory of the database.
     pub path: PathBuf,
-    /// The hash of the identities in all blocks.
-    pub hash: HashKind,
+    /// What the database belongs to.
+    pub binding: Binding,
     /// Approximate memory limit of the block caches of all handles together, in bytes.
     pub cache_bytes: u64,
     /// The first failure after which nothing can be trusted. Every later call returns it.
     pub failed: OnceLock<StoreError>,
-    /// The tails that appends keep in memory, shared by all handles: a window may move from one worker to another
-    /// and back. A tail is taken out while in use, so that the lock is never held during I/O.
-    pub tails: Mutex<HashMap<WindowId, Tail>>,
+    /// The index of each window. Locked while the window is changed, and never while a visitor runs.
+    pub windows: Mutex<HashMap<WindowId, SharedIndex>>,
 }
 
-/// A stored block to remove.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Removal {
-    /// The tree that holds it.
-    pub place: Place,
-    /// Its key.
-    pub key: Key,
-    /// Number of identities in it.
-    pub identities: u64,
-    /// Its index entry, if it is settled.
-    pub entry: Option<Entry>,
+/// The index of one window, shared by all handles: a window may move from one worker to another and back.
+pub(super) type SharedIndex = Arc<Mutex<Index>>;
+
+/// A change of one window.
+#[derive(Debug, Default)]
+pub(super) struct Change {
+    /// The head to set, if it changes.
+    pub head: Option<Head>,
+    /// First offsets of the blocks to remove.
+    pub remove: Vec<Offset>,
+    /// Blocks to add. A block replaces the one with the same first offset.
+    pub insert: Vec<EncodedBlock>,
+}
+
+impl Change {
+    /// Sets the head only.
+    pub(super) fn head(head: Head) -> Self {
+        Self { head: Some(head), ..Self::default() }
+    }
 }
 
 impl Engine {
@@ -102,180 +111,160 @@ impl Engine {
         self.condemn(StoreError::Corrupt(format!("{what} in {}: {cause}", self.path.display())))
     }
 
-    /// Condemns the database: no further call succeeds.
-    pub(super) fn condemn(&self, failure: StoreError) -> StoreError {
+    /// Condemns the database: no further call succeeds, and the next open quarantines it.
+    fn condemn(&self, failure: StoreError) -> StoreError {
         condemn(&self.path, &failure.to_string());
+        self.fail(failure)
+    }
+
+    /// Makes a failure final: no further call succeeds.
+    fn fail(&self, failure: StoreError) -> StoreError {
         self.failed.get_or_init(|| failure).clone()
     }
 
-    /// Damage found while decoding the block at `first`.
-    pub(super) fn bad_block(&self, window: WindowId, first: Offset, cause: &BlockError) -> StoreError {
-        self.damaged("read", &format!("block of partition {window} at {first}: {cause}"))
+    /// Calls sled to change the database. Every failure is final, because index and database may differ after it.
+    fn write<T>(&self, what: &'static str, call: impl FnOnce() -> sled::Result<T>) -> Result<T, StoreError> {
+        self.call(what, call).map_err(|failure| self.fail(failure))
     }
 
-    /// Takes a window's tail, and loads it if it is not in memory. The tail is not put back after a failed call,
-    /// so that the next call loads it again.
-    pub(super) fn take_tail(&self, window: WindowId) -> Result<Tail, StoreError> {
-        let taken = self.tails().remove(&window);
-        taken.map_or_else(|| self.load_tail(window), Ok)
+    /// An error of the file system on a block file.
+    fn file_error(&self, what: &str, file: u32, cause: &io::Error) -> StoreError {
+        let path = self.segments.path(file);
+        StoreError::Io(format!("{what} {}: {cause}; {}", path.display(), remedy(cause)))
     }
 
-    /// Stores a window's tail for the next call.
-    pub(super) fn put_tail(&self, window: WindowId, tail: Tail) {
-        self.tails().insert(window, tail);
+    /// Damage found in a block.
+    pub(super) fn bad_block(&self, found: &Found, cause: &dyn fmt::Display) -> StoreError {
+        let Found { window, first, entry } = found;
+        let place = entry.location().map(|Location { file, at, .. }| format!(", in file {file} at {at}"));
+        let place = place.unwrap_or_default();
+        self.damaged("read", &format!("block of partition {window} at {first}{place}: {cause}"))
     }
 
-    /// Drops a window's tail.
-    pub(super) fn forget_tail(&self, window: WindowId) {
-        self.tails().remove(&window);
+    /// The index of a window.
+    pub(super) fn index(&self, window: WindowId) -> SharedIndex {
+        let mut windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
+        let index = windows.entry(window).or_insert_with(|| Arc::new(Mutex::new(Index::new(window))));
+        Arc::clone(index)
     }
 
-    pub(super) fn tails(&self) -> MutexGuard<'_, HashMap<WindowId, Tail>> {
-        self.tails.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Reads the bytes of a block. Bytes read from a file are verified; sled itself checks what it reads from disk. The
+    /// inner error describes a block that is missing or damaged.
+    pub(super) fn read(
+        &self,
+        found: &Found,
+        readers: &mut Readers,
+    ) -> Result<Result<IVec, String>, StoreError> {
+        let Some(location) = found.entry.location() else {
+            let bytes = self.call("read", || self.waiting.get(keys::block(found.window, found.first)))?;
+            return Ok(bytes.ok_or_else(|| "it is missing".to_owned()));
+        };
+        Ok(match readers.read(&self.segments, &found.entry, location) {
+            Ok(bytes) => found.verify(bytes).map(|()| IVec::from(bytes)),
+            Err(cause) if is_missing_data(&cause) => Err(cause.to_string()),
+            Err(cause) => return Err(self.file_error("read", location.file, &cause)),
+        })
     }
 
-    fn load_tail(&self, window: WindowId) -> Result<Tail, StoreError> {
-        let mut tail = Tail { record: self.record(window)?, ..Tail::default() };
-        let mut settled = self.blocks(Place::Settled, window);
-        while let Some(found) = settled.next()? {
-            if let Some(entry) = found.removal().entry {
-                tail.files.add(found.first, &entry);
-            }
-        }
-        for file in tail.files.numbers() {
-            let size = self.segments.size(file).map_err(|cause| self.file_error("measure", file, &cause))?;
-            tail.files.set_size(file, size);
-        }
-        self.reload_end(window, &mut tail)?;
-        Ok(tail)
+    /// Reads the bytes of a block while its index is locked: one that cannot be read is damaged.
+    pub(super) fn bytes(&self, found: &Found, readers: &mut Readers) -> Result<IVec, StoreError> {
+        self.read(found, readers)?.map_err(|cause| self.bad_block(found, &cause))
     }
 
-    /// Reloads the end of a window after blocks were removed there.
-    pub(super) fn reload_end(&self, window: WindowId, tail: &mut Tail) -> Result<(), StoreError> {
-        tail.oldest_next = 0;
-        tail.waiting_blocks.clear();
-        tail.end = self.blocks(Place::Settled, window).next_back()?.map_or(0, |last| last.next);
-        let mut waiting = self.blocks(Place::Waiting, window);
-        while let Some(found) = waiting.next()? {
-            let bytes = self.bytes(&found, &mut Readers::default())?;
-            tail.end = found.next;
-            tail.waiting_blocks.push(BlockMeta::of(&self.trusted(window, &bytes)?, bytes.len()));
+    /// Reads and decodes a block while its index is locked.
+    pub(super) fn block(&self, found: &Found) -> Result<Block, StoreError> {
+        let bytes = self.bytes(found, &mut Readers::default())?;
+        Block::decode(&bytes).map_err(|cause| self.bad_block(found, &cause))
+    }
+
+    /// Parses a block that was verified when it was read or when the store was opened, or that this process wrote.
+    pub(super) fn view<'a>(&self, found: &Found, bytes: &'a [u8]) -> Result<BlockView<'a>, StoreError> {
+        BlockView::trusted(bytes).map_err(|cause| self.bad_block(found, &cause))
+    }
+
+    /// Applies a change in batches: removals in their order, then insertions, and the head with the last batch. Each
+    /// batch is atomic and contains the matching record.
+    pub(super) fn commit(&self, index: &mut Index, mut change: Change) -> Result<(), StoreError> {
+        let (mut remove, mut insert) = (change.remove.into_iter(), change.insert.into_iter());
+        while remove.len() + insert.len() > 0 || change.head.is_some() {
+            let remove_now: Vec<_> = remove.by_ref().take(BATCH - 1).collect();
+            let insert_now: Vec<_> = insert.by_ref().take(BATCH - 1 - remove_now.len()).collect();
+            let head = if remove.len() + insert.len() == 0 { change.head.take() } else { None };
+            self.commit_batch(index, Change { head, remove: remove_now, insert: insert_now })?;
         }
         Ok(())
     }
 
-    /// Returns the tree of a place.
-    pub(super) fn tree(&self, place: Place) -> &Tree {
-        match place {
-            Place::Settled => &self.settled,
-            Place::Waiting => &self.waiting,
-        }
-    }
-
-    /// The stored record.
-    pub(super) fn record(&self, window: WindowId) -> Result<Option<Record>, StoreError> {
-        let Some(bytes) = self.call("read", || self.waiting.get(window.number().to_be_bytes()))? else {
-            return Ok(None);
-        };
-        let record = Record::decode(window, &bytes);
-        let damage = || self.damaged("read", &format!("the record of partition {window} is damaged"));
-        record.map(Some).ok_or_else(damage)
-    }
-
-    /// The waiting block at `first`.
-    pub(super) fn waiting_block(&self, window: WindowId, first: Offset) -> Result<Block, StoreError> {
-        let found = self.call("read", || self.waiting.get(keys::block(window, first)))?;
-        let missing = || self.damaged("read", &format!("no block of partition {window} at {first}"));
-        Block::decode(&found.ok_or_else(missing)?).map_err(|cause| self.bad_block(window, first, &cause))
-    }
-
-    /// Removes and inserts blocks and writes the matching record, in one atomic batch.
-    pub(super) fn commit(
-        &self,
-        window: WindowId,
-        tail: &mut Tail,
-        head: Option<Head>,
-        remove: &[Removal],
-        insert: Vec<EncodedBlock>,
-    ) -> Result<(), StoreError> {
-        debug_assert!(remove.len() + insert.len() < BATCH);
-        let mut record = tail.record.unwrap_or_default();
-        record.head = head.unwrap_or(record.head);
-        let removed: u64 = remove.iter().map(|removal| removal.identities).sum();
-        let inserted: u64 = insert.iter().map(|encoded| encoded.meta.identities).sum();
-        record.blocks = record.blocks.saturating_sub(remove.len() as u64) + insert.len() as u64;
-        record.identities = record.identities.saturating_sub(removed) + inserted;
-
-        let operations = remove.len() + insert.len() + 1;
-        let weight = |encoded: &EncodedBlock| match encoded.place {
-            Place::Settled => encoded.bytes.len() / FILE_DIVISOR,
-            Place::Waiting => encoded.bytes.len(),
-        };
-        let bytes: usize = insert.iter().map(weight).sum();
-        let entries = self.write_settled(&tail.files, &insert)?;
-        let (mut settled, mut waiting) = (Batch::default(), Batch::default());
-        for Removal { place, key, .. } in remove {
-            batch_of(*place, &mut settled, &mut waiting).remove(key);
-        }
-        for (key, entry) in &entries {
-            settled.insert(key, entry.encode());
-        }
-        let waits = |encoded: &EncodedBlock| encoded.place == Place::Waiting;
-        for EncodedBlock { key, bytes, .. } in insert.into_iter().filter(waits) {
-            waiting.insert(&key, bytes);
-        }
-        waiting.insert(&window.number().to_be_bytes(), record.encode(window));
-        let both = !entries.is_empty() || remove.iter().any(|removal| removal.place == Place::Settled);
-        self.call("write", || {
-            if both { self.apply(&settled, &waiting) } else { self.waiting.apply_batch(waiting) }
-        })?;
-        tail.record = Some(record);
-        // Add first: a new block may be in the file that the removals would otherwise leave empty.
-        for (key, entry) in &entries {
-            tail.files.add(keys::first(key), entry);
-        }
-        for (key, entry) in remove.iter().filter_map(|removal| Some((removal.key, removal.entry?))) {
-            if tail.files.remove(keys::first(&key), &entry) {
-                self.segments.retire(entry.file);
+    /// The index is changed before sled. This is safe because a failed write is final: nothing reads the index after it.
+    fn commit_batch(&self, index: &mut Index, change: Change) -> Result<(), StoreError> {
+        let window = index.window;
+        let mut weight = (change.remove.len() + change.insert.len() + 1) * OPERATION_BYTES;
+        let places = self.write_settled(&index.files, &change.insert)?;
+        let mut batches = Batches::default();
+        for first in change.remove {
+            if let Some(old) = index.remove(first) {
+                batches.of(old.place).remove(&keys::block(window, first));
             }
         }
-        self.flush_when_due(bytes + operations * OPERATION_BYTES)
-    }
-
-    /// Writes the settled blocks to one of the window's files and returns their entries.
-    fn write_settled(&self, files: &Files, blocks: &[EncodedBlock]) -> Result<Vec<(Key, Entry)>, StoreError> {
-        let settled = || blocks.iter().filter(|encoded| encoded.place == Place::Settled);
-        if settled().next().is_none() {
-            return Ok(Vec::new());
-        }
-        let (file, begin) = files.current().unwrap_or_else(|| (self.segments.allocate(), 0));
-        let (mut bytes, mut entries) = (Vec::new(), Vec::new());
-        for EncodedBlock { key, bytes: block, meta, .. } in settled() {
-            let entry = Entry {
-                file,
-                at: begin + bytes.len() as u64,
-                bytes: u32::try_from(block.len()).unwrap_or(u32::MAX),
-                crc: Block::checksum(block),
-                next: meta.next,
-                identities: meta.identities,
+        for (block, place) in change.insert.into_iter().zip(places) {
+            let (key, bytes) = (keys::block(window, block.first), block.bytes.len());
+            let EncodedBlock { next, identities, .. } = block;
+            let entry = Entry { next, bytes: u32::try_from(bytes).unwrap_or(u32::MAX), identities, place };
+            if let Some(old) = index.insert(block.first, entry) {
+                batches.of(old.place).remove(&key);
+            }
+            let (value, bytes) = match place {
+                Place::Settled(location) => (entry.encode(location), bytes / FILE_DIVISOR),
+                Place::Waiting { .. } => (block.bytes, bytes),
             };
-            entries.push((*key, entry));
-            bytes.extend_from_slice(block);
+            batches.of(place).insert(&key, value);
+            weight += bytes;
         }
-        self.segments.write(file, begin, &bytes).map_err(|cause| self.file_error("write", file, &cause))?;
-        Ok(entries)
+        index.head = Some(change.head.or(index.head).unwrap_or_default());
+        batches.waiting.insert(&keys::record(window), index.record().encode(window));
+        self.write("write", || self.apply(batches))?;
+        // After the insertions: a new block may be in a file that the removals would otherwise leave empty.
+        self.segments.retire(index.files.take_empty());
+        self.flush_when_due(weight)
     }
 
-    fn apply(&self, settled: &Batch, waiting: &Batch) -> sled::Result<()> {
-        let trees = (&self.settled, &self.waiting);
-        let result = trees.transaction(|(into_settled, into_waiting)| {
-            into_settled.apply_batch(settled)?;
-            into_waiting.apply_batch(waiting)?;
+    /// Writes the settled blocks to one of the window's files. Returns where each block is.
+    fn write_settled(&self, files: &Files, blocks: &[EncodedBlock]) -> Result<Vec<Place>, StoreError> {
+        let target = blocks.iter().any(|block| block.settles).then(|| files.current());
+        let target = target.map(|current| current.unwrap_or_else(|| (self.segments.allocate(), 0)));
+        let (mut bytes, mut places) = (Vec::new(), Vec::with_capacity(blocks.len()));
+        for block in blocks {
+            let Some((file, begin)) = target.filter(|_| block.settles) else {
+                places.push(Place::Waiting { time_ms: block.time_ms });
+                continue;
+            };
+            let (at, crc) = (begin + bytes.len() as u64, Block::checksum(&block.bytes));
+            places.push(Place::Settled(Location { file, at, crc }));
+            bytes.extend_from_slice(&block.bytes);
+        }
+        if let Some((file, begin)) = target {
+            let written = self.segments.write(file, begin, &bytes);
+            written.map_err(|cause| self.fail(self.file_error("write", file, &cause)))?;
+        }
+        Ok(places)
+    }
+
+    fn apply(&self, batches: Batches) -> sled::Result<()> {
+        let Batches { settled, waiting } = batches;
+        let Some(settled) = settled else { return self.waiting.apply_batch(waiting) };
+        let result = (&self.settled, &self.waiting).transaction(|(into_settled, into_waiting)| {
+            into_settled.apply_batch(&settled)?;
+            into_waiting.apply_batch(&waiting)?;
             Ok::<(), ConflictableTransactionError<sled::Error>>(())
         });
         result.map_err(|error| match error {
             TransactionError::Abort(cause) | TransactionError::Storage(cause) => cause,
         })
+    }
+
+    /// Deletes the record of a window without blocks.
+    pub(super) fn delete_record(&self, window: WindowId) -> Result<(), StoreError> {
+        self.write("write", || self.waiting.remove(keys::record(window))).map(drop)
     }
 
     fn flush_when_due(&self, bytes: usize) -> Result<(), StoreError> {
@@ -289,7 +278,7 @@ impl Engine {
     /// Flushes sled, then deletes the files that its index no longer refers to.
     fn flush(&self) -> Result<(), StoreError> {
         let retired = self.segments.take_retired();
-        self.call("flush", || self.db.flush())?;
+        self.write("flush", || self.db.flush())?;
         if !retired.is_empty() {
             self.durable(self.file.sync_all())?;
         }
@@ -328,10 +317,19 @@ impl Engine {
     }
 }
 
-fn batch_of<'a>(place: Place, settled: &'a mut Batch, waiting: &'a mut Batch) -> &'a mut Batch {
-    match place {
-        Place::Settled => settled,
-        Place::Waiting => waiting,
+/// The operations of one atomic batch, by tree.
+#[derive(Default)]
+struct Batches {
+    settled: Option<Batch>,
+    waiting: Batch,
+}
+
+impl Batches {
+    fn of(&mut self, place: Place) -> &mut Batch {
+        match place {
+            Place::Settled(_) => self.settled.get_or_insert_default(),
+            Place::Waiting { .. } => &mut self.waiting,
+        }
     }
 }
 
@@ -339,4 +337,8 @@ fn batch_of<'a>(place: Place, settled: &'a mut Batch, waiting: &'a mut Batch) ->
 fn is_damage(cause: &io::Error) -> bool {
     use io::ErrorKind::{InvalidData, InvalidInput, NotFound, UnexpectedEof};
     !needs_operator(cause) && matches!(cause.kind(), InvalidData | InvalidInput | NotFound | UnexpectedEof)
+}
+
+fn is_missing_data(cause: &io::Error) -> bool {
+    matches!(cause.kind(), io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof)
 }

@@ -1,38 +1,83 @@
-//! The index entry of a settled block: its location, and what can be read without the block.
+//! What the index holds of a block: where its bytes are, and what can be read without them.
 //!
-//! Layout, little endian: file number (4 bytes), position in the file (8), length (4), the block's checksum (4), the
-//! offset after the last covered one (8), number of identities (8).
+//! A settled block has an entry in sled. Layout, little endian: file number (4 bytes), position in the file (8), length
+//! (4), the block's checksum (4), the offset after the last covered one (8), number of identities (8).
 
-use super::tail::BLOCK_BYTES;
+use super::parts::BLOCK_BYTES;
 use crate::dedupe::{Block, BlockView, Offset, WindowId};
 
-/// Index entry of one settled block.
+/// Index entry of one block. Its first offset is the key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Entry {
+    /// One past the last offset it covers.
+    pub next: Offset,
+    /// Length in bytes.
+    pub bytes: u32,
+    /// Number of identities in it.
+    pub identities: u32,
+    pub place: Place,
+}
+
+/// Where the bytes of a block are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// In a block file, permanently.
+    Settled(Location),
+    /// In sled, at the end of the window, until it is merged with others.
+    Waiting {
+        /// Stream time at its first record, in epoch milliseconds.
+        time_ms: i64,
+    },
+}
+
+/// Position of a settled block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Location {
     /// Number of the file.
     pub file: u32,
     /// Byte position in the file.
     pub at: u64,
-    /// Length in bytes.
-    pub bytes: u32,
     /// The block's checksum. Distinguishes it from another block that was written at the same position before.
     pub crc: u32,
-    /// One past the last offset it covers.
-    pub next: Offset,
-    /// Number of identities in it.
-    pub identities: u64,
+}
+
+/// A block in the index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Found {
+    pub window: WindowId,
+    /// Its first offset.
+    pub first: Offset,
+    pub entry: Entry,
 }
 
 impl Entry {
-    /// Encodes the stored form.
-    pub(super) fn encode(&self) -> Vec<u8> {
+    /// The entry of a block at this place.
+    pub(super) fn of(view: &BlockView<'_>, place: Place) -> Self {
+        Self {
+            next: view.header.next,
+            bytes: u32::try_from(view.encoded().len()).unwrap_or(u32::MAX),
+            identities: u32::try_from(view.count()).unwrap_or(u32::MAX),
+            place,
+        }
+    }
+
+    /// Where a settled block is.
+    pub(super) fn location(&self) -> Option<Location> {
+        match self.place {
+            Place::Settled(location) => Some(location),
+            Place::Waiting { .. } => None,
+        }
+    }
+
+    /// Encodes the stored form of a settled block.
+    pub(super) fn encode(&self, location: Location) -> Vec<u8> {
         [
-            &self.file.to_le_bytes()[..],
-            &self.at.to_le_bytes(),
+            &location.file.to_le_bytes()[..],
+            &location.at.to_le_bytes(),
             &self.bytes.to_le_bytes(),
-            &self.crc.to_le_bytes(),
+            &location.crc.to_le_bytes(),
             &self.next.to_le_bytes(),
-            &self.identities.to_le_bytes(),
+            &u64::from(self.identities).to_le_bytes(),
         ]
         .concat()
     }
@@ -45,29 +90,34 @@ impl Entry {
         let (crc, bytes) = bytes.split_first_chunk()?;
         let (next, bytes) = bytes.split_first_chunk()?;
         let entry = Self {
-            file: u32::from_le_bytes(*file),
-            at: u64::from_le_bytes(*at),
-            bytes: u32::from_le_bytes(*length),
-            crc: u32::from_le_bytes(*crc),
             next: u64::from_le_bytes(*next),
-            identities: u64::from_le_bytes(bytes.try_into().ok()?),
+            bytes: u32::from_le_bytes(*length),
+            identities: u32::try_from(u64::from_le_bytes(bytes.try_into().ok()?)).ok()?,
+            place: Place::Settled(Location {
+                file: u32::from_le_bytes(*file),
+                at: u64::from_le_bytes(*at),
+                crc: u32::from_le_bytes(*crc),
+            }),
         };
         (entry.bytes as usize <= BLOCK_BYTES).then_some(entry)
     }
+}
 
-    /// Parses and verifies the bytes that were read for this entry: they must be the block that was written.
-    pub(super) fn verified<'a>(
-        &self,
-        (window, first): (WindowId, Offset),
-        bytes: &'a [u8],
-    ) -> Result<BlockView<'a>, String> {
+impl Found {
+    /// Whether a block is the one that was stored.
+    pub(super) fn is(&self, view: &BlockView<'_>) -> bool {
+        let crc = Block::checksum(view.encoded());
+        let is_right_crc = self.entry.location().is_none_or(|location| location.crc == crc);
+        let Block { window, first, .. } = view.header;
+        (window, first) == (self.window, self.first)
+            && Entry::of(view, self.entry.place) == self.entry
+            && is_right_crc
+    }
+
+    /// Verifies bytes that were read from a file: they must be the block that was written.
+    pub(super) fn verify(&self, bytes: &[u8]) -> Result<(), String> {
         let view = BlockView::verified(bytes).map_err(|e| e.to_string())?;
-        let header = &view.header;
-        let found = (header.window, header.first, header.next, view.count() as u64, Block::checksum(bytes));
-        if found == (window, first, self.next, self.identities, self.crc) {
-            return Ok(view);
-        }
-        Err("the bytes are those of another block".to_owned())
+        if self.is(&view) { Ok(()) } else { Err("the bytes are those of another block".to_owned()) }
     }
 }
 
@@ -77,12 +127,13 @@ mod tests {
 
     #[test]
     fn an_entry_is_decoded_only_at_its_exact_length() {
-        let entry = Entry { file: 1, at: 2 << 40, bytes: 3, crc: 4, next: 5, identities: 6 };
-        let mut bytes = entry.encode();
+        let location = Location { file: 1, at: 2 << 40, crc: 4 };
+        let entry = Entry { next: 5, bytes: 3, identities: 6, place: Place::Settled(location) };
+        let mut bytes = entry.encode(location);
         assert_eq!(Entry::decode(&bytes), Some(entry));
         assert_eq!(Entry::decode(&bytes[1..]), None);
         let too_long = Entry { bytes: u32::MAX, ..entry };
-        assert_eq!(Entry::decode(&too_long.encode()), None, "no block is that long");
+        assert_eq!(Entry::decode(&too_long.encode(location)), None, "no block is that long");
         bytes.push(0);
         assert_eq!(Entry::decode(&bytes), None);
     }

@@ -21,7 +21,7 @@ pub(super) enum Fault {
     /// It panicked, with this message and place.
     #[error("the engine panicked: {0}")]
     Panic(String),
-    /// It was not started, because the system has no thread for it. This says nothing about the engine.
+    /// It was not started, because the system has no thread for it. The engine was not called.
     #[error("cannot start a thread: {0}")]
     NoThread(String),
     /// It made no progress for this long.

@@ -4,19 +4,14 @@ use crate::dedupe::{Offset, WindowId};
 
 /// Tree of settled blocks: window (u32) and first offset (u64) to an [`super::entry::Entry`].
 pub(super) const SETTLED: &str = "entries";
-/// Tree in which an older version stored the settled blocks themselves.
-pub(super) const LEGACY: &str = "settled";
 /// Tree of frequently changed values: window (u32) to a [`super::record::Record`], followed by the window's
 /// small blocks that wait to be merged, with the same keys as settled blocks.
 pub(super) const WAITING: &str = "waiting";
 /// Key of the binding (JSON) in the default tree.
 pub(super) const BINDING: &[u8] = b"binding";
 
-/// Key of a block.
-pub(super) type Key = [u8; 12];
-
 /// The key of the block that starts at `first`.
-pub(super) fn block(window: WindowId, first: Offset) -> Key {
+pub(super) fn block(window: WindowId, first: Offset) -> [u8; 12] {
     let mut key = [0; 12];
     let (head, tail) = key.split_at_mut(4);
     head.copy_from_slice(&window.number().to_be_bytes());
@@ -24,9 +19,9 @@ pub(super) fn block(window: WindowId, first: Offset) -> Key {
     key
 }
 
-/// The first offset in a block's key; 0 if it is not a block's key.
-pub(super) fn first(key: &[u8]) -> Offset {
-    parse_block(key).map_or(0, |(_, first)| first)
+/// The key of a window's record.
+pub(super) fn record(window: WindowId) -> [u8; 4] {
+    window.number().to_be_bytes()
 }
 
 /// Window and first offset of a block's key. `None` if it is not a block's key.

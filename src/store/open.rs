@@ -1,22 +1,23 @@
 //! Opens a store within a deadline. Damaged stored bytes never prevent that: the result is a working store.
 
+use std::collections::HashMap;
 use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use super::binding::{Binding, Relation};
 use super::blocks::SledStore;
+use super::directory::{Generations, Quarantine, condemned, remove_half_snapshots};
 use super::engine::Engine;
 use super::error::needs_operator;
 use super::guard::{Fault, Progress, install_hook, run_guarded};
 use super::lock::create_private;
-use super::quarantine::{Generations, Quarantine, condemned, remove_half_snapshots};
 use super::segments::Segments;
 use super::verify::verify;
 use super::{OpenError, keys};
-use crate::dedupe::HashKind;
 
 /// Size of sled's log segments in bytes. sled holds some segments whatever is stored: five at a low write rate. A
 /// message larger than a quarter of a segment is written to a file of its own, which sled does not sync; that quarter
@@ -50,33 +51,29 @@ pub fn open(
     cache_bytes: u64,
     deadline: Duration,
 ) -> Result<Opened, OpenError> {
-    let mut opened = open_with(dir, binding, deadline, engine(cache_bytes))?;
-    opened.store.set_cache_bytes(cache_bytes - cache_bytes / ENGINE_CACHE_SHARE);
-    Ok(opened)
+    open_with(dir, binding, &Start { cache_bytes, deadline, sled: engine(cache_bytes) })
 }
 
-/// Opens the database at `path`, whatever it belongs to, and verifies all of it. An unusable database is an error and
-/// is not moved, but the engine may change it while it opens it.
-pub(super) fn open_any(path: &Path, cache_bytes: u64, deadline: Duration) -> Result<SledStore, OpenError> {
-    let mut store = open_any_with(path, deadline, engine(cache_bytes))?;
-    store.set_cache_bytes(cache_bytes - cache_bytes / ENGINE_CACHE_SHARE);
-    Ok(store)
+/// Opens the database at `path`, whatever it belongs to, and verifies all of it. An unusable database is not moved, but
+/// the engine may change it while it opens it.
+pub(super) fn open_any(path: &Path, cache_bytes: u64, deadline: Duration) -> Result<SledStore, OpenFailure> {
+    let start = Start { cache_bytes, deadline, sled: engine(cache_bytes) };
+    try_open(path, None, &start).map(SledStore::new)
 }
 
-fn open_any_with(
-    path: &Path,
+/// Opens sled's database at a path.
+type OpenSled = Arc<dyn Fn(&Path) -> sled::Result<sled::Db> + Send + Sync>;
+
+/// How a database is opened.
+#[derive(Clone)]
+struct Start {
+    cache_bytes: u64,
     deadline: Duration,
-    start: impl Fn(&Path) -> sled::Result<sled::Db> + Send + 'static,
-) -> Result<SledStore, OpenError> {
-    install_hook();
-    match try_open(path, None, deadline, start)? {
-        Attempt::Ready(engine) => Ok(SledStore::new(*engine)),
-        Attempt::Unusable(cause) => Err(OpenError::Damaged { database: path.to_path_buf(), cause }),
-    }
+    sled: OpenSled,
 }
 
-fn engine(cache_bytes: u64) -> impl Fn(&Path) -> sled::Result<sled::Db> + Clone + Send + 'static {
-    move |path| {
+fn engine(cache_bytes: u64) -> OpenSled {
+    Arc::new(move |path| {
         sled::Config::new()
             .path(path)
             .cache_capacity(cache_bytes / ENGINE_CACHE_SHARE)
@@ -85,83 +82,60 @@ fn engine(cache_bytes: u64) -> impl Fn(&Path) -> sled::Result<sled::Db> + Clone 
             .use_compression(false)
             .segment_size(SEGMENT_BYTES)
             .open()
-    }
+    })
 }
 
-fn open_with(
-    dir: &Path,
-    binding: &Binding,
-    deadline: Duration,
-    start: impl Fn(&Path) -> sled::Result<sled::Db> + Clone + Send + 'static,
-) -> Result<Opened, OpenError> {
-    install_hook();
+fn open_with(dir: &Path, binding: &Binding, start: &Start) -> Result<Opened, OpenError> {
     create_private(dir)?;
     let mut generations = Generations::find(dir)?;
-    let reason = match try_open(&generations.path(), Some(binding), deadline, start.clone())? {
-        Attempt::Ready(engine) => {
-            return Ok(Opened { store: SledStore::new(*engine), quarantined: None });
-        }
-        Attempt::Unusable(reason) => reason,
-    };
-    let quarantined = generations.quarantine(&reason)?;
-    if let Some(Quarantine { path, reason }) = &quarantined {
-        tracing::warn!(path = %path.display(), reason, "local state quarantined; rebuilding it from the state topic");
-        match try_open(&generations.path(), Some(binding), deadline, start)? {
-            Attempt::Ready(engine) => return Ok(Opened { store: SledStore::new(*engine), quarantined }),
-            Attempt::Unusable(cause) => return Err(OpenError::Engine { path: generations.path(), cause }),
-        }
+    let mut quarantined = None;
+    loop {
+        let path = generations.path();
+        let reason = match try_open(&path, Some(binding), start) {
+            Ok(engine) => return Ok(Opened { store: SledStore::new(engine), quarantined }),
+            Err(OpenFailure::Unusable(reason)) if quarantined.is_none() => reason,
+            Err(failure) => {
+                return Err(failure.or(&path, |cause| OpenError::Engine { path: path.clone(), cause }));
+            }
+        };
+        quarantined = generations.quarantine(&reason)?;
+        let Some(Quarantine { path: kept, .. }) = &quarantined else {
+            return Err(OpenError::Engine { path, cause: reason });
+        };
+        tracing::warn!(path = %kept.display(), reason, "local state quarantined; rebuilding it from the state topic");
     }
-    Err(OpenError::Engine { path: generations.path(), cause: reason })
-}
-
-/// Result of opening one database.
-enum Attempt {
-    Ready(Box<Engine>),
-    Unusable(String),
 }
 
 /// Opens one database in its own thread. Without a binding, it may belong to anything.
-fn try_open(
-    path: &Path,
-    binding: Option<&Binding>,
-    deadline: Duration,
-    start: impl Fn(&Path) -> sled::Result<sled::Db> + Send + 'static,
-) -> Result<Attempt, OpenError> {
+fn try_open(path: &Path, binding: Option<&Binding>, start: &Start) -> Result<Engine, OpenFailure> {
+    install_hook();
     create_private(path)?;
     remove_half_snapshots(path).map_err(|e| OpenError::io("remove a half-written snapshot in", path, &e))?;
     if let Some(reason) = condemned(path) {
-        return Ok(Attempt::Unusable(reason));
+        return Err(OpenFailure::Unusable(reason));
     }
-    let (inside, binding) = (path.to_path_buf(), binding.cloned());
-    let opened =
-        run_guarded("store-open", deadline, move |progress: &Progress<Result<Engine, OpenFailure>>| {
-            let db = start(&inside)?;
-            progress.report();
-            let engine = build_engine(db, inside, binding.as_ref())?;
-            let used = verify(&engine, &|| progress.report())?;
-            engine.segments.retain_only(&used).map_err(OpenFailure::Disk)?;
-            Ok(engine)
-        });
-    match opened {
-        Ok(Ok(engine)) => Ok(Attempt::Ready(Box::new(engine))),
-        Ok(Err(OpenFailure::Unusable(reason))) => Ok(Attempt::Unusable(reason)),
-        Ok(Err(OpenFailure::Disk(cause))) => Err(OpenError::io("open the database", path, &cause)),
-        Ok(Err(OpenFailure::OtherHash { stored, configured })) => {
-            let dir = path.parent().unwrap_or(path).to_path_buf();
-            Err(OpenError::Hash { dir, stored, configured })
-        }
-        Ok(Err(OpenFailure::OtherRule { kind, stored, accept })) => {
-            let dir = path.parent().unwrap_or(path).to_path_buf();
-            let of = kind.map(|name| format!(" of kind {name:?}")).unwrap_or_default();
-            Err(OpenError::Rule { dir, stored: format!("{stored}{of}"), accept })
-        }
-        Err(Fault::NoThread(cause)) => Err(OpenError::Io {
+    let (inside, binding, inner) = (path.to_path_buf(), binding.cloned(), start.clone());
+    let open = move |progress: &Progress<_>| {
+        let db = (inner.sled)(&inside)?;
+        progress.report();
+        let mut engine = build_engine(db, inside, binding.as_ref())?;
+        let mut windows = verify(&engine, &|| progress.report())?;
+        let files = windows.values_mut().map(|index| &mut index.files);
+        engine.segments.begin(files).map_err(OpenFailure::Disk)?;
+        let shared = windows.into_iter().map(|(window, index)| (window, Arc::new(Mutex::new(index))));
+        engine.windows = Mutex::new(shared.collect());
+        engine.cache_bytes = inner.cache_bytes - inner.cache_bytes / ENGINE_CACHE_SHARE;
+        Ok(engine)
+    };
+    match run_guarded("store-open", start.deadline, open) {
+        Ok(opened) => opened,
+        Err(Fault::NoThread(cause)) => Err(OpenFailure::Rejected(OpenError::Io {
             attempt: "start a thread to open",
             path: path.to_path_buf(),
             cause,
             remedy: "raise the limit on processes and threads (ulimit -u, pids.max), or stop other processes",
-        }),
-        Err(fault) => Ok(Attempt::Unusable(fault.to_string())),
+        })),
+        Err(fault) => Err(OpenFailure::Unusable(fault.to_string())),
     }
 }
 
@@ -170,11 +144,26 @@ pub(super) enum OpenFailure {
     /// The database is damaged, hangs, or belongs to something else.
     Unusable(String),
     /// A disk operation failed.
-    Disk(std::io::Error),
-    /// Its identities were computed with another hash.
-    OtherHash { stored: String, configured: String },
-    /// Its identities were computed by another rule.
-    OtherRule { kind: Option<String>, stored: String, accept: String },
+    Disk(io::Error),
+    /// Another error that an operator must resolve.
+    Rejected(OpenError),
+}
+
+impl OpenFailure {
+    /// The error that a caller gets who cannot quarantine the database.
+    pub(super) fn or(self, path: &Path, unusable: impl FnOnce(String) -> OpenError) -> OpenError {
+        match self {
+            Self::Unusable(cause) => unusable(cause),
+            Self::Disk(cause) => OpenError::io("open the database", path, &cause),
+            Self::Rejected(error) => error,
+        }
+    }
+}
+
+impl From<OpenError> for OpenFailure {
+    fn from(error: OpenError) -> Self {
+        Self::Rejected(error)
+    }
 }
 
 impl From<sled::Error> for OpenFailure {
@@ -199,15 +188,15 @@ impl From<&str> for OpenFailure {
 }
 
 fn build_engine(db: sled::Db, path: PathBuf, binding: Option<&Binding>) -> Result<Engine, OpenFailure> {
-    if db.tree_names().iter().any(|name| *name == keys::LEGACY) {
-        return Err(OpenFailure::Unusable(
-            "it was written by an older version of dedupd in another format".to_owned(),
-        ));
-    }
     let (settled, waiting) = (db.open_tree(keys::SETTLED)?, db.open_tree(keys::WAITING)?);
-    let hash = match binding {
-        Some(binding) => bind(&db, settled.is_empty() && waiting.is_empty(), binding)?,
-        None => stored_binding(&db)?.ok_or_else(missing_binding)?.hash,
+    let stored = stored_binding(&db)?;
+    let binding = match (binding, stored) {
+        (None, Some(stored)) => stored,
+        (Some(binding), None) if settled.is_empty() && waiting.is_empty() => {
+            bind(&db, binding.clone(), None)?
+        }
+        (Some(binding), Some(stored)) => bind(&db, kept(binding, &stored, &path)?, Some(&stored))?,
+        (_, None) => return Err("it has no binding".into()),
     };
     let file = File::open(path.join("db")).map_err(OpenFailure::Disk)?;
     let segments = Segments::open(&path).map_err(OpenFailure::Disk)?;
@@ -219,10 +208,10 @@ fn build_engine(db: sled::Db, path: PathBuf, binding: Option<&Binding>) -> Resul
         unflushed: AtomicUsize::new(0),
         file,
         path,
-        hash,
+        binding,
         cache_bytes: 0,
         failed: OnceLock::new(),
-        tails: Mutex::default(),
+        windows: Mutex::new(HashMap::new()),
     })
 }
 
@@ -232,39 +221,35 @@ fn stored_binding(db: &sled::Db) -> Result<Option<Binding>, OpenFailure> {
     stored.map_err(|e| OpenFailure::Unusable(format!("its binding is unreadable: {e}")))
 }
 
-fn missing_binding() -> OpenFailure {
-    OpenFailure::Unusable("it has no binding".to_owned())
+/// The binding to store, if the database belongs to the configured one.
+fn kept(configured: &Binding, stored: &Binding, database: &Path) -> Result<Binding, OpenFailure> {
+    let dir = database.parent().unwrap_or(database).to_path_buf();
+    match configured.relation(stored) {
+        Relation::Ours(kept) => Ok(*kept),
+        Relation::Foreign(reason) => Err(OpenFailure::Unusable(reason)),
+        Relation::OtherRule(kind, rule) => {
+            let of = kind.map(|name| format!(" of kind {name:?}")).unwrap_or_default();
+            let accept = configured.fingerprint().map(|all| all.to_string()).unwrap_or_default();
+            Err(OpenError::Rule { dir, stored: format!("{rule}{of}"), accept }.into())
+        }
+        Relation::OtherHash => {
+            let (stored, configured) = (stored.hash_text(), configured.hash_text());
+            Err(OpenError::Hash { dir, stored, configured }.into())
+        }
+    }
 }
 
-/// Compares the stored binding with the configured one, stores what is new, and returns the hash. The write is a
-/// batch, because a batch takes the engine's process-wide write lock: if a hung thread still holds that lock, the
-/// open detects it here.
-fn bind(db: &sled::Db, empty: bool, binding: &Binding) -> Result<HashKind, OpenFailure> {
-    let stored = stored_binding(db)?;
-    let kept = match &stored {
-        None if empty => binding.clone(),
-        None => return Err(missing_binding()),
-        Some(stored) => match binding.relation(stored) {
-            Relation::Ours(kept) => *kept,
-            Relation::Foreign(reason) => return Err(OpenFailure::Unusable(reason)),
-            Relation::OtherRule(kind, stored) => {
-                let accept = binding.fingerprint().map(|all| all.to_string()).unwrap_or_default();
-                return Err(OpenFailure::OtherRule { kind, stored: stored.to_string(), accept });
-            }
-            Relation::OtherHash(_) => {
-                let (stored, configured) = (stored.hash_text(), binding.hash_text());
-                return Err(OpenFailure::OtherHash { stored, configured });
-            }
-        },
-    };
-    if stored.as_ref() != Some(&kept) {
-        let json = serde_json::to_vec(&kept).map_err(|e| OpenFailure::Unusable(e.to_string()))?;
+/// Stores a new or changed binding. The write is a batch, because a batch takes the engine's process-wide write lock: if
+/// a hung thread still holds that lock, the open detects it here.
+fn bind(db: &sled::Db, binding: Binding, stored: Option<&Binding>) -> Result<Binding, OpenFailure> {
+    if stored != Some(&binding) {
+        let json = serde_json::to_vec(&binding).map_err(|e| OpenFailure::Unusable(e.to_string()))?;
         let mut batch = sled::Batch::default();
         batch.insert(keys::BINDING, json);
         db.apply_batch(batch)?;
         db.flush()?;
     }
-    Ok(kept.hash)
+    Ok(binding)
 }
 
 #[cfg(test)]

@@ -13,7 +13,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::entry::Entry;
+use super::entry::{Entry, Found, Location};
+use super::files::Files;
 use crate::dedupe::{BlockParts, Identity, Offset};
 
 /// Name of the directory of block files in a database.
@@ -55,11 +56,6 @@ impl Segments {
         self.dir.join(file.to_string())
     }
 
-    /// Size of a file in bytes.
-    pub(super) fn size(&self, file: u32) -> io::Result<u64> {
-        fs::metadata(self.path(file)).map(|metadata| metadata.len())
-    }
-
     /// Writes bytes at a position of a file.
     pub(super) fn write(&self, file: u32, at: u64, bytes: &[u8]) -> io::Result<()> {
         lock(&self.unsynced).insert(file);
@@ -80,9 +76,11 @@ impl Segments {
         File::open(&self.dir)?.sync_all()
     }
 
-    /// Marks a file as having no live block.
-    pub(super) fn retire(&self, file: u32) {
-        lock(&self.retired).push(file);
+    /// Marks files as having no live block.
+    pub(super) fn retire(&self, files: Vec<u32>) {
+        if !files.is_empty() {
+            lock(&self.retired).extend(files);
+        }
     }
 
     /// Takes the list of retired files.
@@ -99,12 +97,18 @@ impl Segments {
         }
     }
 
-    /// Deletes files without entries, which a crash left behind.
-    pub(super) fn retain_only(&self, used: &BTreeSet<u32>) -> io::Result<()> {
-        numbers(&self.dir)?
-            .into_iter()
-            .filter(|file| !used.contains(file))
-            .try_for_each(|file| self.delete(file))
+    /// Deletes the files that no window uses, which a crash left behind, and sets the lengths of the others: a crash or
+    /// a full disk may have left bytes that no entry refers to.
+    pub(super) fn begin<'a>(&self, windows: impl Iterator<Item = &'a mut Files>) -> io::Result<()> {
+        let mut used = BTreeSet::new();
+        for files in windows {
+            for file in files.numbers() {
+                files.set_size(file, fs::metadata(self.path(file))?.len());
+                used.insert(file);
+            }
+        }
+        let unused = numbers(&self.dir)?.into_iter().filter(|file| !used.contains(file));
+        unused.into_iter().try_for_each(|file| self.delete(file))
     }
 }
 
@@ -121,41 +125,43 @@ impl Readers {
     const MAX_OPEN_FILES: usize = 64;
 
     /// Reads the bytes of an entry, unverified.
-    pub(super) fn read(&mut self, segments: &Segments, entry: &Entry) -> io::Result<&[u8]> {
-        self.part(segments, entry, 0..entry.bytes as usize)
+    pub(super) fn read(&mut self, segments: &Segments, entry: &Entry, at: Location) -> io::Result<&[u8]> {
+        self.part(segments, at, 0..entry.bytes as usize)
     }
 
-    /// Reads the bytes at the position of an owner's identity, in a block that starts at `first`. Reads no other
-    /// identity and verifies nothing. The result is valid only if it equals the expected identity: no damage turns 16
+    /// Reads the bytes at the position of an owner's identity in a settled block. Reads no other identity and verifies
+    /// nothing. The result is valid only if it equals the expected identity: no damage turns 16
     /// other bytes into that value.
     pub(super) fn read_identity(
         &mut self,
         segments: &Segments,
-        entry: &Entry,
-        (first, owner): (Offset, Offset),
+        found: &Found,
+        location: Location,
+        owner: Offset,
     ) -> Option<Identity> {
-        let parts = BlockParts::of(entry.bytes as usize, usize::try_from(entry.identities).ok()?)?;
-        let deltas = self.part(segments, entry, parts.deltas.clone()).ok()?;
-        let at = parts.identity_at(deltas, first, owner)?;
-        let identity = self.part(segments, entry, at..at + 16).ok()?;
+        let entry = &found.entry;
+        let parts = BlockParts::of(entry.bytes as usize, entry.identities as usize)?;
+        let deltas = self.part(segments, location, parts.deltas.clone()).ok()?;
+        let at = parts.identity_at(deltas, found.first, owner)?;
+        let identity = self.part(segments, location, at..at + 16).ok()?;
         identity.try_into().ok().map(Identity)
     }
 
-    /// Reads a part of an entry's bytes, unverified.
-    fn part(&mut self, segments: &Segments, entry: &Entry, part: Range<usize>) -> io::Result<&[u8]> {
+    /// Reads a part of a block's bytes, unverified.
+    fn part(&mut self, segments: &Segments, location: Location, part: Range<usize>) -> io::Result<&[u8]> {
         if self.bytes.len() < part.len() {
             self.bytes.resize(part.len(), 0);
         }
         let bytes = self.bytes.get_mut(..part.len()).unwrap_or_default();
-        let at = entry.at + part.start as u64;
-        if let Some((_, file)) = self.files.iter().find(|(number, _)| *number == entry.file) {
+        let at = location.at + part.start as u64;
+        if let Some((_, file)) = self.files.iter().find(|(number, _)| *number == location.file) {
             file.read_exact_at(bytes, at)?;
             return Ok(bytes);
         }
-        let file = File::open(segments.path(entry.file))?;
+        let file = File::open(segments.path(location.file))?;
         file.read_exact_at(bytes, at)?;
         self.files.truncate(Self::MAX_OPEN_FILES - 1);
-        self.files.push_front((entry.file, file));
+        self.files.push_front((location.file, file));
         Ok(bytes)
     }
 

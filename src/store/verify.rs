@@ -1,128 +1,111 @@
-//! Verifies a whole database before it is used.
+//! Verifies a whole database before it is used, and builds the indexes in memory.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 
-use sled::Tree;
+use sled::{IVec, Tree};
 
 use super::engine::Engine;
-use super::entry::Entry;
+use super::entry::{Entry, Found, Place};
 use super::error::needs_operator;
+use super::index::Index;
 use super::keys;
 use super::open::OpenFailure;
 use super::record::Record;
-use super::segments::{Readers, Segments};
-use super::tail::Place;
-use crate::dedupe::{BlockView, HashKind, Offset, WindowId};
+use super::segments::Readers;
+use crate::dedupe::{BlockView, Offset, WindowId};
 
 /// Progress is reported once per this many entries.
 const PROGRESS_INTERVAL: u64 = 256;
 
-/// What was counted for one window.
-#[derive(Default)]
-struct Counted {
-    record: Option<Record>,
-    blocks: u64,
-    identities: u64,
-    next: Offset,
-}
-
 /// Verifies every block (key, checksum, hash, order), that look-ups find it, and that each window's record has the
-/// right counts of blocks and identities. Returns the first error found, or the block files in use.
-pub(super) fn verify(engine: &Engine, report_progress: &dyn Fn()) -> Result<BTreeSet<u32>, OpenFailure> {
-    let mut partitions: HashMap<WindowId, Counted> = HashMap::new();
-    let mut used = BTreeSet::new();
+/// right counts of blocks and identities. Returns the first error found, or the indexes of all windows.
+pub(super) fn verify(
+    engine: &Engine,
+    report_progress: &dyn Fn(),
+) -> Result<HashMap<WindowId, Index>, OpenFailure> {
+    let mut windows: HashMap<WindowId, (Index, Record)> = HashMap::new();
+    let nothing = |window| (Index::new(window), Record::default());
     let mut readers = Readers::default();
-    for (place, tree) in [(Place::Settled, &engine.settled), (Place::Waiting, &engine.waiting)] {
-        let mut before: Option<sled::IVec> = None;
-        for (number, entry) in (0u64..).zip(tree.iter()) {
+    for tree in [&engine.settled, &engine.waiting] {
+        let mut before: Option<IVec> = None;
+        for (number, item) in (0u64..).zip(tree.iter()) {
             if number.is_multiple_of(PROGRESS_INTERVAL) {
                 report_progress();
             }
-            let (key, value) = entry?;
-            check_reachable(tree, &key, &value)?;
+            let (key, value) = item?;
+            // After one flipped bit, an iteration of a tree found entries that a look-up did not find, because the tree's
+            // index led into another tree. So every entry is looked up.
+            if tree.get(&key)?.as_ref() != Some(&value) {
+                return Err("the engine's index does not lead to all entries".into());
+            }
             // Requiring ascending keys also ends the loop if the engine iterates in a cycle.
             if before.as_ref().is_some_and(|before| *before >= key) {
                 return Err("keys are out of order".into());
             }
             if let Some(window) = keys::parse_record(&key) {
-                let record = Record::decode(window, &value)
-                    .ok_or_else(|| format!("the record of partition {window} is damaged"))?;
-                partitions.entry(window).or_default().record = Some(record);
+                let (index, record) = windows.entry(window).or_insert_with(|| nothing(window));
+                *record = Record::decode(window, &value).ok_or_else(|| {
+                    format!("the record of partition {window} is damaged or of another version")
+                })?;
+                index.head = Some(record.head);
             } else {
-                let at = keys::parse_block(&key).ok_or("a key is damaged")?;
-                let counted = partitions.entry(at.0).or_default();
-                let bytes = match place {
-                    Place::Waiting => value,
-                    Place::Settled => settled_bytes(at, &value, (&engine.segments, &mut readers), &mut used)?,
-                };
-                check_block(counted, &bytes, (at.0, at.1, engine.hash))
-                    .map_err(|cause| block_error(at, &cause))?;
+                let (window, first) = keys::parse_block(&key).ok_or("a key is damaged")?;
+                let (index, _) = windows.entry(window).or_insert_with(|| nothing(window));
+                let entry = check_block(engine, (tree, &value), (window, first), &mut readers)?;
+                if index.end() > first {
+                    return Err(block_error((window, first), "it overlaps the previous block").into());
+                }
+                index.insert(first, entry);
             }
             before = Some(key);
         }
     }
-    partitions.iter().try_for_each(|(window, counted)| check_counts(*window, counted))?;
-    Ok(used)
+    let checked = windows.into_iter().map(|(window, (index, record))| {
+        check_counts(window, &index.record(), &record)?;
+        Ok((window, index))
+    });
+    checked.collect()
 }
 
 fn block_error((window, first): (WindowId, Offset), cause: &str) -> String {
     format!("block of partition {window} at {first}: {cause}")
 }
 
-/// Reads and verifies the bytes of a settled block.
-fn settled_bytes(
-    at: (WindowId, Offset),
-    entry: &[u8],
-    (segments, readers): (&Segments, &mut Readers),
-    used: &mut BTreeSet<u32>,
-) -> Result<sled::IVec, OpenFailure> {
-    let entry = Entry::decode(entry).ok_or_else(|| block_error(at, "its entry is damaged"))?;
-    let bytes = readers.read(segments, &entry).map_err(|cause| {
-        let message = block_error(at, &format!("file {}: {cause}", entry.file));
-        if needs_operator(&cause) { OpenFailure::Disk(cause) } else { message.into() }
-    })?;
-    entry.verified(at, bytes).map_err(|cause| block_error(at, &cause))?;
-    used.insert(entry.file);
-    Ok(bytes.into())
-}
-
-/// After one flipped bit, an iteration of a tree found entries that a look-up did not find, because the tree's index
-/// led into another tree. So every entry is looked up in each way that is used later.
-fn check_reachable(tree: &Tree, key: &sled::IVec, bytes: &sled::IVec) -> Result<(), String> {
-    let found = tree.get(key).map_err(|e| e.to_string())?;
-    let last = tree.range::<&[u8], _>(..=&**key).next_back().transpose().map_err(|e| e.to_string())?;
-    if found.as_ref() == Some(bytes) && last.is_some_and(|(last, _)| last == *key) {
-        return Ok(());
-    }
-    Err("the engine's index does not lead to all entries".to_owned())
-}
-
+/// Verifies a block and returns its entry. The stored value is the entry of a settled block, or a waiting block.
 fn check_block(
-    counted: &mut Counted,
-    bytes: &[u8],
-    expected: (WindowId, Offset, HashKind),
-) -> Result<(), String> {
-    let view = BlockView::verified(bytes).map_err(|e| e.to_string())?;
-    let header = &view.header;
-    if (header.window, header.first, header.hash) != expected {
-        return Err("the bytes are those of another block".to_owned());
+    engine: &Engine,
+    (tree, value): (&Tree, &[u8]),
+    at: (WindowId, Offset),
+    readers: &mut Readers,
+) -> Result<Entry, OpenFailure> {
+    let bad = |cause: &str| block_error(at, cause);
+    let stored = if *tree.name() == *keys::SETTLED.as_bytes() {
+        Some(Entry::decode(value).ok_or_else(|| bad("its entry is damaged"))?)
+    } else {
+        None
+    };
+    let bytes = match stored.and_then(|entry| Some((entry, entry.location()?))) {
+        None => value,
+        Some((entry, location)) => readers.read(&engine.segments, &entry, location).map_err(|cause| {
+            let message = bad(&format!("file {}: {cause}", location.file));
+            if needs_operator(&cause) { OpenFailure::Disk(cause) } else { message.into() }
+        })?,
+    };
+    let view = BlockView::verified(bytes).map_err(|e| bad(&e.to_string()))?;
+    let waiting = Entry::of(&view, Place::Waiting { time_ms: view.header.time_first_ms });
+    let found = Found { window: at.0, first: at.1, entry: stored.unwrap_or(waiting) };
+    if !found.is(&view) || view.header.hash != engine.binding.hash {
+        return Err(bad("the bytes are those of another block").into());
     }
-    if counted.next > header.first {
-        return Err("it overlaps the previous block".to_owned());
-    }
-    counted.next = header.next;
-    counted.blocks += 1;
-    counted.identities += view.count() as u64;
-    Ok(())
+    Ok(found.entry)
 }
 
-fn check_counts(window: WindowId, counted: &Counted) -> Result<(), String> {
-    let record = counted.record.unwrap_or_default();
+fn check_counts(window: WindowId, counted: &Record, record: &Record) -> Result<(), OpenFailure> {
     if (record.blocks, record.identities) == (counted.blocks, counted.identities) {
         return Ok(());
     }
-    Err(format!(
+    Err(OpenFailure::Unusable(format!(
         "partition {window} should have {} blocks with {} identities but has {} with {}",
         record.blocks, record.identities, counted.blocks, counted.identities
-    ))
+    )))
 }

@@ -21,13 +21,13 @@ use dedupd::pipeline::{
     PartitionLimit, Report, StableEnds, Start, Worker, World,
 };
 use dedupd::ports::{Bounds, Failure, Leftover, LogId, LogTails, StateItem, StateLog};
-use dedupd::store::memory::MemoryStore;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::message::Message;
 use rdkafka::{ClientConfig, Offset as KafkaOffset, TopicPartitionList};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
+use crate::memory_store::MemoryStore;
 use crate::support::mock::{CLEAN, GROUP, RAW, STATE};
 use crate::support::wait_until;
 

@@ -10,8 +10,9 @@ use dedupd::control::Request;
 use dedupd::dedupe::Offset;
 use dedupd::metrics::{About, Metrics, Status};
 use dedupd::pipeline::Report;
-use dedupd::store::{LeasedStore, memory::MemoryStore};
+use dedupd::store::LeasedStore;
 
+use crate::memory_store::MemoryStore;
 use crate::sim::audit::audit;
 use crate::sim::chance::{Chance, Counts, Fault};
 use crate::sim::cluster::{Cluster, Offsets, TRANSACTION_TIMEOUT};

@@ -5,8 +5,8 @@ use std::rc::Rc;
 use dedupd::dedupe::{Block, BlockView, Identity, Offset, WindowId};
 use dedupd::ports::{Head, Store, StoreError, Visit};
 use dedupd::store::LeasedStore;
-use dedupd::store::memory::MemoryStore;
 
+use crate::memory_store::MemoryStore;
 use crate::sim::chance::{Chance, Exposure, Fault};
 use crate::sim::cluster::Cluster;
 use crate::sim::universe::{Sabotage, Universe};
@@ -87,10 +87,6 @@ impl Store for SimStore {
     fn append(&mut self, block: &Block, head: Head) -> Result<(), StoreError> {
         tracing::trace!(p = block.window.number(), block.first, block.next, ?head, owners = ?block.entries.iter().map(|e| e.0).collect::<Vec<_>>(), "append");
         self.write(|store| store.append(block, head))
-    }
-
-    fn set_head(&mut self, window: WindowId, head: Head) -> Result<(), StoreError> {
-        self.write(|store| store.set_head(window, head))
     }
 
     fn scan_from(

@@ -1,10 +1,10 @@
 //! Looking up ids: compared with a plain model, and each possible standing.
 
-use dedupd::store::memory::MemoryStore;
 use dedupd::tools::state::{Answer, Lengths, Owned, Standing, find, inspect, summarise};
 use indicatif::ProgressBar;
 use proptest::prelude::*;
 
+use super::memory_store::MemoryStore;
 use super::*;
 
 const HOUR: i64 = 3_600_000;

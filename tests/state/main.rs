@@ -13,6 +13,8 @@ mod filter;
 mod finding;
 #[path = "../ledger/mod.rs"]
 mod ledger;
+#[path = "../support/memory_store.rs"]
+mod memory_store;
 mod transfer;
 
 use std::collections::BTreeMap;

@@ -11,6 +11,9 @@
 mod damage;
 mod directory;
 mod killed;
+mod leases;
+#[path = "../support/memory_store.rs"]
+mod memory_store;
 mod rolling;
 mod soak;
 
@@ -22,7 +25,8 @@ use std::{collections::BTreeMap, fs};
 use dedupd::clock::monotonic;
 use dedupd::dedupe::{Block, HashKind, Identity, Offset, PartitionId, WindowId};
 use dedupd::ports::{Head, Store};
-use dedupd::store::{Binding, Lock, OpenError, Opened, SledStore, memory::MemoryStore, open};
+use dedupd::store::{Binding, Lock, OpenError, Opened, SledStore, open};
+use memory_store::MemoryStore;
 use proptest::prelude::*;
 
 const CACHE_BYTES: u64 = 8 << 20;
@@ -321,23 +325,6 @@ fn truncation_returns_exactly_what_it_removes_and_lowers_a_head_that_confirms_mo
     store.set_head(1.into(), head(100)).unwrap();
     assert_eq!(store.truncate(1.into(), 200).unwrap().len(), 4_121);
     assert_eq!(store.head(1.into()).unwrap(), Some(head(100)), "a head below the truncation stays");
-}
-
-#[test]
-fn handles_share_one_database_and_a_partition_may_move_between_them() {
-    fn sendable<T: Clone + Send + 'static>(_: &T) {}
-    let dir = tempfile::tempdir().unwrap();
-    let mut one = opened(dir.path()).store;
-    sendable(&one);
-    let mut two = one.clone();
-    for round in 0..200 {
-        let store = if round % 3 == 0 { &mut one } else { &mut two };
-        store.append(&block(0, round * 10..round * 10 + 10, 1, 1), head(0)).unwrap();
-    }
-    two.close().unwrap();
-    assert_eq!(contents(&one, 0).len(), 2_000);
-    one.close().unwrap();
-    assert_eq!(contents(&reopened(dir.path()), 0).len(), 2_000);
 }
 
 #[test]

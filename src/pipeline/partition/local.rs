@@ -52,7 +52,7 @@ pub(crate) fn plan(
         };
     }
     let is_below = |tail: &(u32, Offset)| tail.1 <= committed;
-    let stored = head.tail.filter(is_below).or(head.settled.filter(is_below));
+    let stored = head.tail.filter(is_below).or(head.confirmed_tail.filter(is_below));
     let tails = checkpoint.tail.zip(stored);
     if tails.is_some_and(|(tail, stored)| (tail.crc, tail.next) != stored) {
         // The local state has the same length as what was committed, but another last block: the logs were truncated and
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn an_uncommitted_block_does_not_hide_the_last_committed_one() {
-        let stored = Head { settled: Some((7, 100)), ..head(100, Some((8, 150))) };
+        let stored = Head { confirmed_tail: Some((7, 100)), ..head(100, Some((8, 150))) };
         assert_eq!(plan(Some(stored), Some(100), Some(&checkpoint(7, 100))), Plan::Load { confirmed: 100 });
         assert_eq!(plan(Some(stored), Some(100), Some(&checkpoint(9, 100))), Plan::Restore);
     }

@@ -163,7 +163,7 @@ impl<W: World> Restorer<'_, W> {
             state_next: state.state_next,
             stream_time_ms: block.time_last_ms,
             tail: Some((tail.crc, tail.next)),
-            settled: Some((tail.crc, tail.next)),
+            confirmed_tail: Some((tail.crc, tail.next)),
             forgets: state.forgets,
             incomplete_ms: state.windows.incomplete_before_ms().unwrap_or(0),
         };

@@ -160,7 +160,7 @@ impl State {
             // The open transaction may be aborted, and another process with another clock may commit instead.
             stream_time_ms: self.windows.committed_time_ms(),
             tail,
-            settled: tail,
+            confirmed_tail: tail,
             forgets: self.forgets,
             incomplete_ms: self.windows.incomplete_before_ms().unwrap_or(0),
         }

@@ -1,10 +1,12 @@
 use std::fs;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 
 use super::*;
-use crate::dedupe::{Block, Identity};
+use crate::dedupe::{Block, HashKind, Identity};
 use crate::ports::{Head, Store, StoreError};
+use crate::store::record::Record;
 
 const DEADLINE: Duration = Duration::from_secs(10);
 
@@ -33,15 +35,15 @@ fn plain(path: &Path) -> sled::Result<sled::Db> {
     sled::Config::new().path(path).segment_size(SEGMENT_BYTES).open()
 }
 
-fn append(store: &mut SledStore, first: u64) -> Result<(), StoreError> {
+fn append(store: &mut SledStore, owners: Range<u64>) -> Result<(), StoreError> {
     let block = Block {
         hash: HashKind::Xxh3,
         window: 0.into(),
-        first,
-        next: first + 1,
+        first: owners.start,
+        next: owners.end,
         time_first_ms: 0,
         time_last_ms: 0,
-        entries: vec![(first, Identity([1; 16]))],
+        entries: owners.map(|owner| (owner, Identity([1; 16]))).collect(),
     };
     store.append(&block, Head::default())
 }
@@ -50,7 +52,7 @@ fn append(store: &mut SledStore, first: u64) -> Result<(), StoreError> {
 fn filled() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let mut store = open(dir.path(), &binding(), 1 << 20, DEADLINE).unwrap().store;
-    append(&mut store, 0).unwrap();
+    append(&mut store, 0..1).unwrap();
     store.close().unwrap();
     dir
 }
@@ -61,13 +63,21 @@ fn open_after(
     deadline: Duration,
     first: impl Fn() -> sled::Result<()> + Send + Sync + 'static,
 ) -> Result<Opened, OpenError> {
-    let (first, used) = (Arc::new(first), Arc::new(AtomicBool::new(false)));
-    open_with(dir, &binding(), deadline, move |path| {
+    let used = AtomicBool::new(false);
+    let sled = move |path: &Path| {
         if !used.swap(true, Ordering::Relaxed) {
             first()?;
         }
         plain(path)
-    })
+    };
+    open_with(dir, &binding(), &start(deadline, sled))
+}
+
+fn start(
+    deadline: Duration,
+    sled: impl Fn(&Path) -> sled::Result<sled::Db> + Send + Sync + 'static,
+) -> Start {
+    Start { cache_bytes: 1 << 20, deadline, sled: Arc::new(sled) }
 }
 
 #[test]
@@ -91,14 +101,14 @@ fn error_panic_and_hang_of_the_engine_all_quarantine_the_database() {
         assert!(quarantine.path.join("db").is_file());
         let mut store = opened.store;
         assert_eq!(store.head(0.into()).unwrap(), None);
-        append(&mut store, 0).unwrap();
+        append(&mut store, 0..1).unwrap();
         store.close().unwrap();
     }
     drop(release);
 }
 
 #[test]
-fn open_any_returns_after_a_hang_and_quarantines_nothing() {
+fn an_open_without_a_binding_returns_after_a_hang_and_quarantines_nothing() {
     let dir = filled();
     let path = dir.path().join("db-1");
     let (release, released) = mpsc::channel::<()>();
@@ -107,11 +117,13 @@ fn open_any_returns_after_a_hang_and_quarantines_nothing() {
         assert!(released.lock().unwrap().recv().is_err());
         plain(path)
     };
-    let error = open_any_with(&path, Duration::from_millis(300), hang).unwrap_err();
-    assert!(matches!(&error, OpenError::Damaged { cause, .. } if cause.contains("no progress")), "{error}");
     let panics = |_: &Path| -> sled::Result<sled::Db> { panic!("page 8") };
-    let error = open_any_with(&path, DEADLINE, panics).unwrap_err();
-    assert!(matches!(&error, OpenError::Damaged { cause, .. } if cause.contains("page 8")), "{error}");
+    for (start, reason) in
+        [(start(Duration::from_millis(300), hang), "no progress"), (start(DEADLINE, panics), "page 8")]
+    {
+        let Err(OpenFailure::Unusable(cause)) = try_open(&path, None, &start) else { panic!("opened") };
+        assert!(cause.contains(reason), "{cause}");
+    }
     assert!(path.join("db").is_file() && fs::read_dir(dir.path()).unwrap().count() == 1);
     drop(release);
 }
@@ -119,7 +131,7 @@ fn open_any_returns_after_a_hang_and_quarantines_nothing() {
 #[test]
 fn a_full_disk_is_reported_and_the_database_is_not_moved() {
     let dir = filled();
-    let full = || Err(sled::Error::Io(std::io::Error::from_raw_os_error(28)));
+    let full = || Err(sled::Error::Io(io::Error::from_raw_os_error(28)));
     let error = open_after(dir.path(), DEADLINE, full).unwrap_err();
     assert!(matches!(error, OpenError::Io { .. }) && error.to_string().contains("db-1"), "{error}");
     let opened = open(dir.path(), &binding(), 1 << 20, DEADLINE).unwrap();
@@ -131,7 +143,7 @@ fn a_full_disk_is_reported_and_the_database_is_not_moved() {
 fn an_engine_that_fails_on_a_new_database_is_an_error() {
     let dir = filled();
     let broken = |_: &Path| -> sled::Result<sled::Db> { panic!("always") };
-    let error = open_with(dir.path(), &binding(), DEADLINE, broken).unwrap_err();
+    let error = open_with(dir.path(), &binding(), &start(DEADLINE, broken)).unwrap_err();
     assert!(matches!(error, OpenError::Engine { .. }) && error.to_string().contains("db-2"), "{error}");
 }
 
@@ -139,20 +151,35 @@ fn an_engine_that_fails_on_a_new_database_is_an_error() {
 fn a_failed_fsync_is_final_and_the_next_open_quarantines_the_database() {
     let dir = filled();
     let path = dir.path().join("db-1");
-    let Attempt::Ready(mut engine) = try_open(&path, Some(&binding()), DEADLINE, plain).unwrap() else {
+    let Ok(mut engine) = try_open(&path, Some(&binding()), &start(DEADLINE, plain)) else {
         panic!("does not open")
     };
     // fsync fails for this device.
     engine.file = File::open("/dev/null").unwrap();
-    let mut store = SledStore::new(*engine);
-    append(&mut store, 1).unwrap();
+    let mut store = SledStore::new(engine);
+    append(&mut store, 1..2).unwrap();
     let failure = store.sync().unwrap_err();
     assert!(matches!(&failure, StoreError::Io(text) if text.contains("fsync")), "{failure}");
-    assert_eq!(append(&mut store, 2), Err(failure.clone()));
+    assert_eq!(append(&mut store, 2..3), Err(failure.clone()));
     assert_eq!(store.sync(), Err(failure.clone()), "never retried");
     assert_eq!(store.close(), Err(failure));
     let opened = open(dir.path(), &binding(), 1 << 20, DEADLINE).unwrap();
     assert!(opened.quarantined.unwrap().reason.contains("fsync"));
+}
+
+#[test]
+fn a_failed_write_is_final_and_the_database_stays_as_it_was() {
+    let dir = filled();
+    let mut store = open(dir.path(), &binding(), 1 << 20, DEADLINE).unwrap().store;
+    fs::remove_dir(store.path().join("blocks")).unwrap();
+    let failure = append(&mut store, 1..1_000).unwrap_err();
+    assert!(matches!(failure, StoreError::Io(_)), "{failure}");
+    assert_eq!(append(&mut store, 1..2), Err(failure.clone()), "a block that needs no file");
+    assert_eq!(store.head(0.into()), Err(failure.clone()));
+    assert_eq!(store.close(), Err(failure));
+    let opened = open(dir.path(), &binding(), 1 << 20, DEADLINE).unwrap();
+    assert_eq!(opened.quarantined, None);
+    assert_eq!(opened.store.ids(0.into()), Ok(1));
 }
 
 #[test]
@@ -162,10 +189,13 @@ fn a_database_of_an_older_version_is_quarantined() {
     create_private(&path).unwrap();
     let db = plain(&path).unwrap();
     db.insert(keys::BINDING, serde_json::to_vec(&binding()).unwrap()).unwrap();
-    db.open_tree(keys::LEGACY).unwrap().insert(keys::block(0.into(), 0), b"a block").unwrap();
-    drop(db);
+    let waiting = db.open_tree(keys::WAITING).unwrap();
+    let mut record = Record::default().encode(0.into());
+    record[0] -= 1;
+    waiting.insert(keys::record(0.into()), record).unwrap();
+    drop((waiting, db));
     let opened = open(dir.path(), &binding(), 1 << 20, DEADLINE).unwrap();
-    assert!(opened.quarantined.unwrap().reason.contains("older version"));
+    assert!(opened.quarantined.unwrap().reason.contains("another version"));
 }
 
 #[test]

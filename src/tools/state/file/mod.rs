@@ -48,7 +48,7 @@ pub struct Part {
     pub stream_time_ms: i64,
     /// See [`Head::tail`].
     pub tail: Option<(u32, Offset)>,
-    /// See [`Head::settled`].
+    /// See [`Head::confirmed_tail`].
     #[serde(default)]
     pub settled: Option<(u32, Offset)>,
     /// See [`Head::forgets`].
@@ -66,7 +66,7 @@ impl Part {
     /// Creates the entry of a partition from its summary.
     #[must_use]
     pub fn of(window: WindowId, summary: &Summary) -> Self {
-        let Head { confirmed, state_next, stream_time_ms, tail, settled, forgets, incomplete_ms } =
+        let Head { confirmed, state_next, stream_time_ms, tail, confirmed_tail, forgets, incomplete_ms } =
             summary.head;
         let (blocks, ids) = (summary.blocks, summary.ids);
         Self {
@@ -75,7 +75,7 @@ impl Part {
             state_next,
             stream_time_ms,
             tail,
-            settled,
+            settled: confirmed_tail,
             forgets,
             incomplete_ms,
             blocks,
@@ -87,6 +87,6 @@ impl Part {
     #[must_use]
     pub fn head(&self) -> Head {
         let Self { confirmed, state_next, stream_time_ms, tail, settled, forgets, incomplete_ms, .. } = *self;
-        Head { confirmed, state_next, stream_time_ms, tail, settled, forgets, incomplete_ms }
+        Head { confirmed, state_next, stream_time_ms, tail, confirmed_tail: settled, forgets, incomplete_ms }
     }
 }

@@ -1,0 +1,212 @@
+//! The index of one window in memory. It is built when the store is opened and changed with every write, so that sled is
+//! read only for the bytes of waiting blocks: looking up the index on disk for each owner took longer than reading it.
+
+use std::collections::BTreeMap;
+
+use super::entry::{Entry, Found, Location, Place};
+use super::files::Files;
+use super::parts::{EncodedBlock, FULL_BYTES, MERGE_BYTES};
+use super::record::Record;
+use crate::dedupe::{Offset, WindowId};
+use crate::ports::Head;
+
+/// How many small blocks of one level are merged into one of the next.
+const FAN_IN: usize = 16;
+/// Upper bounds of the levels, in identities per block.
+const LEVELS: [u32; 3] = [8, 128, u32::MAX];
+
+/// The head, blocks and files of one window. Waiting blocks always follow all settled ones.
+#[derive(Debug)]
+pub(super) struct Index {
+    pub window: WindowId,
+    /// The stored head. `None` if nothing is stored.
+    pub head: Option<Head>,
+    /// The files of the settled blocks.
+    pub files: Files,
+    blocks: BTreeMap<Offset, Entry>,
+    identities: u64,
+}
+
+impl Index {
+    /// The index of a window of which nothing is stored.
+    pub(super) fn new(window: WindowId) -> Self {
+        Self { window, head: None, files: Files::default(), blocks: BTreeMap::new(), identities: 0 }
+    }
+
+    /// The record that matches this index.
+    pub(super) fn record(&self) -> Record {
+        let head = self.head.unwrap_or_default();
+        Record { head, blocks: self.blocks.len() as u64, identities: self.identities }
+    }
+
+    /// Number of identities in all blocks.
+    pub(super) fn identities(&self) -> u64 {
+        self.identities
+    }
+
+    /// One past the last covered offset; 0 when there is no block.
+    pub(super) fn end(&self) -> Offset {
+        self.blocks.last_key_value().map_or(0, |(_, last)| last.next)
+    }
+
+    /// The block that starts at `first`.
+    pub(super) fn get(&self, first: Offset) -> Option<&Entry> {
+        self.blocks.get(&first)
+    }
+
+    /// The block that covers an offset.
+    pub(super) fn block_of(&self, offset: Offset) -> Option<Found> {
+        let block = self.blocks.range(..=offset).next_back().map(|block| self.found(block));
+        block.filter(|block| offset < block.entry.next)
+    }
+
+    /// The blocks that start at or beyond `from`, by ascending offset.
+    pub(super) fn blocks_from(&self, from: Offset) -> impl DoubleEndedIterator<Item = Found> {
+        self.blocks.range(from..).map(|block| self.found(block))
+    }
+
+    fn found(&self, (first, entry): (&Offset, &Entry)) -> Found {
+        Found { window: self.window, first: *first, entry: *entry }
+    }
+
+    /// Adds a block and returns the one that it replaces.
+    pub(super) fn insert(&mut self, first: Offset, entry: Entry) -> Option<Entry> {
+        if let Place::Settled(Location { file, at, .. }) = entry.place {
+            self.files.add(file, at, entry.bytes);
+        }
+        self.identities += u64::from(entry.identities);
+        let replaced = self.blocks.insert(first, entry);
+        if let Some(old) = &replaced {
+            self.uncount(old);
+        }
+        replaced
+    }
+
+    /// Removes a block.
+    pub(super) fn remove(&mut self, first: Offset) -> Option<Entry> {
+        let removed = self.blocks.remove(&first)?;
+        self.uncount(&removed);
+        Some(removed)
+    }
+
+    fn uncount(&mut self, entry: &Entry) {
+        self.identities -= u64::from(entry.identities);
+        if let Some(location) = entry.location() {
+            self.files.remove(location.file, entry.bytes);
+        }
+    }
+
+    /// The waiting blocks, by ascending offset.
+    pub(super) fn waiting(&self) -> Vec<Found> {
+        let waits = |block: &Found| block.entry.location().is_none();
+        let mut waiting: Vec<_> = self.blocks_from(0).rev().take_while(waits).collect();
+        waiting.reverse();
+        waiting
+    }
+}
+
+/// Whether a block of stream time `time_ms` starts a new span of `span_ms`. Blocks are not merged across the border of a
+/// span.
+pub(super) fn starts_span(waiting: &[Found], time_ms: i64, span_ms: i64) -> bool {
+    let span = |time_ms: i64| time_ms.div_euclid(span_ms.max(1));
+    waiting.last().is_some_and(|last| match last.entry.place {
+        Place::Waiting { time_ms: last_ms } => span(last_ms) != span(time_ms),
+        Place::Settled(_) => false,
+    })
+}
+
+/// How many of the last waiting blocks must be merged with a new small block.
+///
+/// Merging is hierarchical. At a low rate of one identity per block, 16 blocks are merged at a time: 16 blocks of 1
+/// become one of 16, 16 of those become one of 256, and those fill a full block. Each identity is therefore written
+/// at most four times (the append, and once per level). Rewriting one growing block at every append instead would
+/// write a full block ten times per second for each window. At most 3 × 16 small blocks wait at a time, so a merge
+/// fits into one atomic batch.
+pub(super) fn merge_count(waiting: &[Found], new: &EncodedBlock) -> usize {
+    let bytes = |run: usize| -> usize {
+        waiting.iter().rev().take(run).map(|block| block.entry.bytes as usize).sum::<usize>()
+            + new.bytes.len()
+    };
+    if bytes(waiting.len()) >= MERGE_BYTES || waiting.len() >= LEVELS.len() * FAN_IN {
+        return waiting.len();
+    }
+    let mut merged = 0;
+    let mut identities = new.identities;
+    for bound in LEVELS {
+        if identities >= bound {
+            continue;
+        }
+        let rest = waiting.iter().rev().skip(merged);
+        let run: Vec<_> =
+            rest.map(|block| block.entry.identities).take_while(|identities| *identities < bound).collect();
+        if run.len() + 1 < FAN_IN {
+            break;
+        }
+        identities += run.iter().sum::<u32>();
+        merged += run.len();
+    }
+    if bytes(merged) >= FULL_BYTES { waiting.len() } else { merged }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::parts::BLOCK_BYTES;
+
+    #[test]
+    fn single_identities_are_written_at_most_four_times_and_few_blocks_wait() {
+        let mut waiting: Vec<Found> = Vec::new();
+        let (mut written, mut most) = (0u64, 0);
+        let total = 100_000;
+        for first in 0..total {
+            let mut new = EncodedBlock {
+                first,
+                next: first + 1,
+                identities: 1,
+                time_ms: 0,
+                settles: false,
+                bytes: vec![0; 61 + 17],
+            };
+            let keep = waiting.len() - merge_count(&waiting, &new);
+            for old in waiting.split_off(keep) {
+                new.first = new.first.min(old.first);
+                new.identities += old.entry.identities;
+            }
+            let bytes = 61 + 17 * new.identities;
+            written += u64::from(new.identities);
+            if bytes as usize >= FULL_BYTES {
+                assert!(bytes as usize <= BLOCK_BYTES && waiting.is_empty());
+            } else {
+                let place = Place::Waiting { time_ms: 0 };
+                let entry = Entry { next: new.next, bytes, identities: new.identities, place };
+                waiting.push(Found { window: 0.into(), first: new.first, entry });
+            }
+            most = most.max(waiting.len());
+        }
+        assert!(written > total && written <= 4 * total, "{written} identities written for {total}");
+        assert!(most < 3 * FAN_IN, "{most} waiting blocks");
+    }
+
+    #[test]
+    fn a_rewritten_block_is_found_at_its_new_position_and_its_old_file_becomes_empty() {
+        let entry = |file, at, next| Entry {
+            next,
+            bytes: 100,
+            identities: 3,
+            place: Place::Settled(Location { file, at, crc: 0 }),
+        };
+        let mut index = Index::new(0.into());
+        let at = |index: &Index, offset| index.block_of(offset).map(|found| found.entry);
+        let (old, new, last) = (entry(1, 0, 20), entry(2, 0, 20), entry(2, 100, 30));
+        assert_eq!((index.insert(10, old), index.insert(20, last)), (None, None));
+        assert_eq!(
+            (at(&index, 9), at(&index, 19), at(&index, 29), at(&index, 30)),
+            (None, Some(old), Some(last), None)
+        );
+        assert_eq!(index.insert(10, new), Some(old));
+        assert_eq!((at(&index, 19), index.identities(), index.end()), (Some(new), 6, 30));
+        assert_eq!(index.files.take_empty(), [1]);
+        assert_eq!((index.remove(20), index.remove(20)), (Some(last), None));
+        assert_eq!((at(&index, 29), index.identities(), index.end()), (None, 3, 20));
+    }
+}

@@ -1,0 +1,41 @@
+//! Several handles of one store: each window has one holder.
+
+use dedupd::ports::StoreError;
+use dedupd::store::LeasedStore;
+
+use super::*;
+
+#[test]
+fn only_the_handle_that_took_a_window_last_may_change_it() {
+    let mut first = LeasedStore::new(MemoryStore::new());
+    let mut second = first.another();
+    let window = WindowId::from(7);
+    let lost = StoreError::LeaseLost(window);
+    assert_eq!(first.set_head(window, Head::default()), Err(lost.clone()), "no handle holds it");
+    assert!(!first.acquire_lease(window));
+    assert!(first.acquire_lease(window), "held without interruption");
+    assert_eq!(first.set_head(window, Head::default()), Ok(()));
+    assert!(!second.acquire_lease(window));
+    assert_eq!(first.truncate(window, 0), Err(lost.clone()));
+    assert_eq!(first.identity_of(window, 1), Err(lost.clone()));
+    assert_eq!(second.identity_of(window, 1), Ok(None));
+    assert!(!first.acquire_lease(window), "held, but another handle held it in between");
+    assert_eq!(second.clear(window), Err(lost.clone()));
+}
+
+#[test]
+fn handles_share_one_database_and_a_partition_may_move_between_them() {
+    fn sendable<T: Clone + Send + 'static>(_: &T) {}
+    let dir = tempfile::tempdir().unwrap();
+    let mut one = opened(dir.path()).store;
+    sendable(&one);
+    let mut two = one.clone();
+    for round in 0..200 {
+        let store = if round % 3 == 0 { &mut one } else { &mut two };
+        store.append(&block(0, round * 10..round * 10 + 10, 1, 1), head(0)).unwrap();
+    }
+    two.close().unwrap();
+    assert_eq!(contents(&one, 0).len(), 2_000);
+    one.close().unwrap();
+    assert_eq!(contents(&reopened(dir.path()), 0).len(), 2_000);
+}
