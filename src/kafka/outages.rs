@@ -45,7 +45,12 @@ pub(super) fn worker_has_recovered() {
 /// Logs the outages that are over. To be called every few seconds.
 pub fn log_ended_outages() {
     for broker in outages().ended(clock::monotonic()) {
-        tracing::info!(broker, "the broker is reachable: no connection errors for {} s", QUIET.as_secs());
+        let quiet_s = QUIET.as_secs();
+        tracing::info!(
+            broker,
+            quiet_s,
+            "connection errors ended: the broker is reachable, or no longer needed"
+        );
     }
 }
 
