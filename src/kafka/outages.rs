@@ -196,11 +196,13 @@ mod tests {
         for (what, reason) in [
             (refused, REFUSED),
             (
-                "Connect to ipv6#[::1]:9092 failed: Connection refused (after 3ms in state CONNECT, 2 identical error(s) suppressed)",
+                "Connect to ipv6#[::1]:9092 failed: Connection refused (after 3ms in state CONNECT, 2 identical error(s) \
+                 suppressed)",
                 REFUSED,
             ),
             (
-                "SASL authentication error: Authentication failed: Invalid username or password (after 9ms in state AUTH_REQ)",
+                "SASL authentication error: Authentication failed: Invalid username or password (after 9ms in state \
+                 AUTH_REQ)",
                 "Invalid username or password",
             ),
             (
