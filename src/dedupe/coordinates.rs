@@ -27,8 +27,8 @@ impl fmt::Display for Coordinates {
 /// Maximum number of ranges in a text.
 const MAX_RANGES: usize = 20;
 
-/// A set of partitions as text, for logs and errors: ranges and a count, as in `0-3,7 (5)`; `none` for an empty set. At most 20 ranges are
-/// listed, the others become `...`.
+/// A set of partitions as text, for logs and errors: ranges and a count, as in `0-3,7 (5)`; `none` for an empty set. At most
+/// 20 ranges are listed, the others become `...`.
 pub fn ranges(partitions: impl IntoIterator<Item = PartitionId>) -> String {
     let partitions: BTreeSet<PartitionId> = partitions.into_iter().collect();
     let mut ranges: Vec<(PartitionId, PartitionId)> = Vec::new();

@@ -39,26 +39,16 @@ impl TopicAdmin {
             ("retention.ms", state_retention_ms.as_str()),
             ("retention.bytes", "-1"),
         ];
-        let mut wanted: Vec<NewTopic<'_>> = Vec::new();
-        let topic = |name: &str, configs: &[(&str, &str)]| -> (String, Vec<(String, String)>) {
-            (name.to_owned(), configs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect())
-        };
-        let mut missing = Vec::new();
-        if found.clean == Shape::Missing {
-            missing.push(topic(&settings.clean, &inherited));
-        }
-        if found.state == Shape::Missing {
-            missing.push(topic(&settings.state, &state));
-        }
-        let side = found.side.iter().filter(|(_, shape)| *shape == Shape::Missing);
-        missing.extend(side.map(|(name, _)| topic(name, &[])));
-        for (name, configs) in &missing {
-            let mut new = NewTopic::new(name, partitions, TopicReplication::Fixed(found.replication));
-            for (key, value) in configs {
-                new = new.set(key, value);
-            }
-            wanted.push(new);
-        }
+        let main =
+            [(&settings.clean, found.clean, inherited), (&settings.state, found.state, state.to_vec())];
+        let side = found.side.iter().map(|(name, shape)| (name, *shape, Vec::new()));
+        let missing = main.into_iter().chain(side).filter(|(_, shape, _)| *shape == Shape::Missing);
+        let wanted: Vec<NewTopic<'_>> = missing
+            .map(|(name, _, configs)| {
+                let new = NewTopic::new(name, partitions, TopicReplication::Fixed(found.replication));
+                configs.into_iter().fold(new, |new, (key, value)| new.set(key, value))
+            })
+            .collect();
         self.create(&wanted)
     }
 
@@ -74,25 +64,33 @@ impl TopicAdmin {
                 Ok(name) => tracing::info!(topic = name, "topic created"),
                 // Another instance created it first.
                 Err((_, RDKafkaErrorCode::TopicAlreadyExists)) => {}
-                Err((
-                    name,
-                    RDKafkaErrorCode::TopicAuthorizationFailed | RDKafkaErrorCode::ClusterAuthorizationFailed,
-                )) => return Err(self.missing_permission(Operation::Create, &name)),
-                Err((name, code)) => {
-                    return Err(check_error(&format!("creating topic {name}"), &KafkaError::AdminOp(code)));
-                }
+                Err(failed) => return Err(self.refused(Operation::Create, "creating", failed)),
             }
         }
         wait_until("topics were created", || {
-            let missing = wanted.iter().try_fold(0, |n, topic| {
-                Ok::<_, CheckError>(n + usize::from(self.topic(topic.name)?.0 == Shape::Missing))
-            })?;
-            Ok(missing == 0)
+            for topic in wanted {
+                if self.topic(topic.name)?.0 == Shape::Missing {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
         })
     }
 
-    fn missing_permission(&self, operation: Operation, topic: &str) -> CheckError {
-        CheckError::Refused(vec![rights::missing(&self.settings, operation, Resource::Topic(topic))])
+    /// The error for a topic that the broker did not create or change.
+    fn refused(
+        &self,
+        operation: Operation,
+        doing: &str,
+        (name, code): (String, RDKafkaErrorCode),
+    ) -> CheckError {
+        match code {
+            RDKafkaErrorCode::TopicAuthorizationFailed | RDKafkaErrorCode::ClusterAuthorizationFailed => {
+                let missing = rights::missing(&self.settings, operation, Resource::Topic(&name));
+                CheckError::Refused(vec![missing])
+            }
+            code => check_error(&format!("{doing} topic {name}"), &KafkaError::AdminOp(code)),
+        }
     }
 
     /// Whether the group has ever committed an offset of the raw topic. A pair of topics that was never used together may
@@ -121,19 +119,14 @@ impl TopicAdmin {
     fn add_partitions(&self, name: &str, partitions: usize) -> Result<(), CheckError> {
         let options = AdminOptions::new().operation_timeout(Some(self.wait));
         let growth = NewPartitions::new(name, partitions);
-        let doing = format!("adding partitions to topic {name}");
         let results = pollster::block_on(self.admin.create_partitions([&growth], &options))
-            .map_err(|e| check_error(&doing, &e))?;
+            .map_err(|e| check_error(&format!("adding partitions to topic {name}"), &e))?;
         for result in results {
             match result {
                 Ok(name) => tracing::info!(topic = name, partitions, "partitions added"),
                 // Another instance added them first.
                 Err((_, RDKafkaErrorCode::InvalidPartitions)) => {}
-                Err((
-                    name,
-                    RDKafkaErrorCode::TopicAuthorizationFailed | RDKafkaErrorCode::ClusterAuthorizationFailed,
-                )) => return Err(self.missing_permission(Operation::Alter, &name)),
-                Err((_, code)) => return Err(check_error(&doing, &KafkaError::AdminOp(code))),
+                Err(failed) => return Err(self.refused(Operation::Alter, "adding partitions to", failed)),
             }
         }
         Ok(())

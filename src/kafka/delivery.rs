@@ -1,7 +1,7 @@
 //! The producer's delivery reports: end offsets of the written partitions, and the first failure of a transaction.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
@@ -11,52 +11,32 @@ use rdkafka::{ClientContext, types::RDKafkaErrorCode as Code};
 
 use super::error;
 use super::log_context::LogContext;
+use super::partitions::partition_id;
 use crate::dedupe::{Offset, PartitionId};
 use crate::ports::{Failure, LogId, RejectedRecords, Written};
 
-/// The topic that a record was written to. It is stored in the three highest bits of librdkafka's per-message opaque value,
-/// and the raw offset in the other bits, so that a delivery report needs no allocation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    Clean,
-    State,
-    DeadLetter,
-    Duplicates,
-    /// A record that is written only to get a transaction marker into the partition.
-    Purge,
-}
-
+/// The topics, in the order of their numbers in the opaque value.
+const TOPICS: [Written; 4] = [Written::Clean, Written::State, Written::DeadLetter, Written::Duplicates];
 const OFFSET_BITS: u32 = 61;
 
-pub(super) fn opaque(kind: Kind, offset: Offset) -> usize {
-    let kind = match kind {
-        Kind::Clean => 0u64,
-        Kind::State => 1,
-        Kind::DeadLetter => 2,
-        Kind::Duplicates => 3,
-        Kind::Purge => 4,
-    };
-    usize::try_from((kind << OFFSET_BITS) | (offset & ((1 << OFFSET_BITS) - 1))).unwrap_or(usize::MAX)
+/// librdkafka's per-message opaque value, so that a delivery report needs no allocation: the topic that a record is written
+/// to in the three highest bits, and the raw offset in the other bits. The topic is `None` for a record that is written only
+/// to get a transaction marker into the partition.
+pub(super) fn opaque(topic: Option<Written>, offset: Offset) -> usize {
+    let number = topic.map_or(TOPICS.len() as u64, |topic| topic as u64);
+    usize::try_from((number << OFFSET_BITS) | (offset & ((1 << OFFSET_BITS) - 1))).unwrap_or(usize::MAX)
 }
 
-fn from_opaque(opaque: usize) -> (Kind, Offset) {
-    let opaque = opaque as u64;
-    let kind = match opaque >> OFFSET_BITS {
-        0 => Kind::Clean,
-        1 => Kind::State,
-        2 => Kind::DeadLetter,
-        3 => Kind::Duplicates,
-        _ => Kind::Purge,
-    };
-    (kind, opaque & ((1 << OFFSET_BITS) - 1))
+fn from_opaque(opaque: usize) -> (Option<Written>, Offset) {
+    (TOPICS.get(opaque >> OFFSET_BITS).copied(), opaque as u64 & ((1 << OFFSET_BITS) - 1))
 }
 
-/// The first failed delivery of a transaction. Its offset range also covers later failures of the same kind, partition and
+/// The first failed delivery of a transaction. Its offset range also covers later failures for the same topic, partition and
 /// error code.
 #[derive(Debug, Clone)]
 struct FailedDelivery {
     code: RDKafkaErrorCode,
-    kind: Kind,
+    topic: Option<Written>,
     records: RejectedRecords,
 }
 
@@ -113,58 +93,53 @@ pub(super) struct Deliveries {
 }
 
 impl Deliveries {
-    pub(super) fn clean_end(&self, partition: PartitionId) -> Option<Offset> {
-        self.clean.get(partition)
+    fn ends(&self, topic: Written) -> &AckedEnds {
+        match topic {
+            Written::Clean => &self.clean,
+            Written::State => &self.state,
+            Written::DeadLetter => &self.dead_letter,
+            Written::Duplicates => &self.duplicates,
+        }
     }
 
-    pub(super) fn state_end(&self, partition: PartitionId) -> Option<Offset> {
-        self.state.get(partition)
+    /// One past the highest offset of a partition that was acknowledged in this transaction.
+    pub(super) fn end(&self, log: LogId) -> Option<Offset> {
+        self.ends(log.topic).get(log.partition)
     }
 
     /// The partitions of side topics written to in this transaction, with their ends.
     pub(super) fn side_ends(&self) -> Vec<(LogId, Offset)> {
-        let of = |topic, ends: &AckedEnds| {
-            ends.all().into_iter().map(move |(partition, end)| (LogId { topic, partition }, end))
+        let of = |topic| {
+            let ends = self.ends(topic).all().into_iter();
+            ends.map(move |(partition, end)| (LogId { topic, partition }, end))
         };
-        of(Written::DeadLetter, &self.dead_letter).chain(of(Written::Duplicates, &self.duplicates)).collect()
+        [Written::DeadLetter, Written::Duplicates].into_iter().flat_map(of).collect()
     }
 
     /// Clears the ends and failures of the previous transaction.
     pub(super) fn reset(&self) {
-        [&self.clean, &self.state, &self.dead_letter, &self.duplicates]
-            .into_iter()
-            .for_each(AckedEnds::reset);
+        for topic in TOPICS {
+            self.ends(topic).reset();
+        }
         self.dropped.store(false, Ordering::Release);
-        *self.failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = None;
+        *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// The delivery failure of this transaction, if any. `topic` maps a kind to the topic's name.
-    pub(super) fn failure<'a>(&self, topic: impl FnOnce(Kind) -> &'a str) -> Option<Failure> {
-        let failed = self.failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()?;
-        let topic = topic(failed.kind);
-        if error::is_record_error(failed.code) {
-            match failed.kind {
-                Kind::Clean => return Some(error::rejected(topic, failed.code, failed.records)),
-                Kind::DeadLetter => {
-                    return Some(error::rejected_by_side_topic(
-                        topic,
-                        failed.code,
-                        "choose another policy than dead_letter",
-                    ));
-                }
-                Kind::Duplicates => {
-                    return Some(error::rejected_by_side_topic(
-                        topic,
-                        failed.code,
-                        "leave topics.duplicates out",
-                    ));
-                }
-                Kind::Purge => {}
-                Kind::State => return Some(error::rejected_state(topic, failed.code)),
+    /// The delivery failure of this transaction, if any. `name` maps a topic to its name.
+    pub(super) fn failure<'a>(&self, name: impl FnOnce(Option<Written>) -> &'a str) -> Option<Failure> {
+        let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
+        let (name, code) = (name(failed.topic), failed.code);
+        Some(match failed.topic.filter(|_| error::is_record_error(code)) {
+            Some(Written::Clean) => error::rejected(name, code, failed.records),
+            Some(Written::State) => error::rejected_state(name, code),
+            Some(Written::DeadLetter) => {
+                error::rejected_by_side_topic(name, code, "choose another policy than dead_letter")
             }
-        }
-        let cause = KafkaError::MessageProduction(failed.code);
-        Some(error::failure(&format!("writing to topic {topic}"), &cause))
+            Some(Written::Duplicates) => {
+                error::rejected_by_side_topic(name, code, "leave topics.duplicates out")
+            }
+            None => error::failure(&format!("writing to topic {name}"), &KafkaError::MessageProduction(code)),
+        })
     }
 
     /// Whether the client dropped records of this transaction without sending them.
@@ -172,21 +147,21 @@ impl Deliveries {
         self.dropped.load(Ordering::Acquire)
     }
 
-    fn fail(&self, code: Code, (kind, offset): (Kind, Offset), partition: i32) {
+    fn fail(&self, code: Code, (topic, offset): (Option<Written>, Offset), partition: i32) {
         // Records are purged because other records failed earlier; they are not the cause.
         if matches!(code, Code::PurgeQueue | Code::PurgeInflight) {
             self.dropped.store(true, Ordering::Release);
             return;
         }
-        let partition = u32::try_from(partition).unwrap_or(0);
-        let mut failed = self.failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let partition = partition_id(partition);
+        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
         match failed.as_mut() {
             None => {
                 let records = RejectedRecords { partition, first: offset, last: offset };
-                *failed = Some(FailedDelivery { code, kind, records });
+                *failed = Some(FailedDelivery { code, topic, records });
             }
             Some(first)
-                if first.code == code && first.kind == kind && first.records.partition == partition =>
+                if first.code == code && first.topic == topic && first.records.partition == partition =>
             {
                 first.records.first = first.records.first.min(offset);
                 first.records.last = first.records.last.max(offset);
@@ -210,19 +185,17 @@ impl ProducerContext for Deliveries {
     type DeliveryOpaque = usize;
 
     fn delivery(&self, result: &DeliveryResult<'_>, opaque: usize) {
-        let (kind, offset) = from_opaque(opaque);
+        let (topic, offset) = from_opaque(opaque);
         match result {
-            Ok(message) => match kind {
-                Kind::Clean => self.clean.raise(message.partition(), message.offset()),
-                Kind::State => self.state.raise(message.partition(), message.offset()),
-                Kind::DeadLetter => self.dead_letter.raise(message.partition(), message.offset()),
-                Kind::Duplicates => self.duplicates.raise(message.partition(), message.offset()),
-                Kind::Purge => {}
-            },
-            Err((KafkaError::MessageProduction(code), message)) => {
-                self.fail(*code, (kind, offset), message.partition());
+            Ok(message) => {
+                if let Some(topic) = topic {
+                    self.ends(topic).raise(message.partition(), message.offset());
+                }
             }
-            Err((_, message)) => self.fail(Code::Fail, (kind, offset), message.partition()),
+            Err((KafkaError::MessageProduction(code), message)) => {
+                self.fail(*code, (topic, offset), message.partition());
+            }
+            Err((_, message)) => self.fail(Code::Fail, (topic, offset), message.partition()),
         }
     }
 }
@@ -233,10 +206,10 @@ mod tests {
     use crate::ports::Remedy;
 
     #[test]
-    fn kind_and_offset_round_trip_through_the_opaque_value() {
-        for kind in [Kind::Clean, Kind::State, Kind::DeadLetter, Kind::Duplicates, Kind::Purge] {
+    fn topic_and_offset_round_trip_through_the_opaque_value() {
+        for topic in TOPICS.map(Some).into_iter().chain([None]) {
             for offset in [0, 1, (1 << OFFSET_BITS) - 1] {
-                assert_eq!(from_opaque(opaque(kind, offset)), (kind, offset));
+                assert_eq!(from_opaque(opaque(topic, offset)), (topic, offset));
             }
         }
     }
@@ -263,11 +236,11 @@ mod tests {
     #[test]
     fn equal_failures_widen_the_range_and_purged_records_are_no_failure() {
         let deliveries = Deliveries::default();
-        deliveries.fail(Code::PurgeQueue, (Kind::Clean, 3), 1);
+        deliveries.fail(Code::PurgeQueue, (Some(Written::Clean), 3), 1);
         assert!(deliveries.failure(|_| "c").is_none());
         assert!(deliveries.dropped_records());
         for offset in [20, 10, 15] {
-            deliveries.fail(Code::MessageSizeTooLarge, (Kind::Clean, offset), 1);
+            deliveries.fail(Code::MessageSizeTooLarge, (Some(Written::Clean), offset), 1);
         }
         let failure = deliveries.failure(|_| "c").unwrap();
         assert_eq!(failure.rejected, Some(RejectedRecords { partition: 1, first: 10, last: 20 }));
@@ -279,7 +252,7 @@ mod tests {
     #[test]
     fn a_rejected_state_record_requires_an_operator_and_names_no_raw_record() {
         let deliveries = Deliveries::default();
-        deliveries.fail(Code::MessageSizeTooLarge, (Kind::State, 0), 1);
+        deliveries.fail(Code::MessageSizeTooLarge, (Some(Written::State), 0), 1);
         let failure = deliveries.failure(|_| "s").unwrap();
         assert_eq!((failure.remedy, failure.rejected), (Remedy::Stop, None));
         assert!(

@@ -45,7 +45,12 @@ pub(super) fn worker_has_recovered() {
 /// Logs the outages that are over. To be called every few seconds.
 pub fn log_ended_outages() {
     for broker in outages().ended(clock::monotonic()) {
-        tracing::info!(broker, "the broker is reachable: no connection errors for {} s", QUIET.as_secs());
+        let quiet_s = QUIET.as_secs();
+        tracing::info!(
+            broker,
+            quiet_s,
+            "connection errors ended: the broker is reachable, or no longer needed"
+        );
     }
 }
 
@@ -191,11 +196,13 @@ mod tests {
         for (what, reason) in [
             (refused, REFUSED),
             (
-                "Connect to ipv6#[::1]:9092 failed: Connection refused (after 3ms in state CONNECT, 2 identical error(s) suppressed)",
+                "Connect to ipv6#[::1]:9092 failed: Connection refused (after 3ms in state CONNECT, 2 identical error(s) \
+                 suppressed)",
                 REFUSED,
             ),
             (
-                "SASL authentication error: Authentication failed: Invalid username or password (after 9ms in state AUTH_REQ)",
+                "SASL authentication error: Authentication failed: Invalid username or password (after 9ms in state \
+                 AUTH_REQ)",
                 "Invalid username or password",
             ),
             (

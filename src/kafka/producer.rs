@@ -10,7 +10,7 @@ use rdkafka::producer::{Producer, ThreadedProducer};
 use super::aside::{SideTopic, reason_headers};
 use super::client_config::Settings;
 use super::consumer::KafkaSource;
-use super::delivery::{Deliveries, Kind, opaque};
+use super::delivery::{Deliveries, opaque};
 use super::error::failure_with_permission;
 use super::native;
 use super::offsets::{self, ABANDONED};
@@ -134,22 +134,19 @@ impl KafkaSink {
     }
 
     fn first_failure(&self, client: &Client) -> Option<Failure> {
-        client.context().failure(|kind| self.name(kind))
-    }
-
-    fn name(&self, kind: Kind) -> &str {
-        let settings = &self.settings;
-        match kind {
-            Kind::Clean | Kind::Purge => &settings.clean,
-            Kind::State => &settings.state,
-            Kind::DeadLetter => settings.topic_of(Written::DeadLetter),
-            Kind::Duplicates => settings.topic_of(Written::Duplicates),
-        }
+        client.context().failure(|topic| self.settings.topic_of(topic.unwrap_or(Written::Clean)))
     }
 }
 
 fn client(settings: &Settings, transactional_id: &str) -> Result<Client, KafkaError> {
     settings.producer(transactional_id).create_with_context(Deliveries::default()).map(Arc::new)
+}
+
+/// A producer with the transactional id of another worker. Its initialisation ends the open transaction of that id.
+fn other_producer(settings: &Settings, writer: &str, wait: Duration) -> Result<Client, KafkaError> {
+    let client = client(settings, writer)?;
+    client.init_transactions(wait)?;
+    Ok(client)
 }
 
 /// The error that failed the transaction, when `seen` is only a consequence of it. After a transaction has failed, records
@@ -209,8 +206,7 @@ impl ProducerLife for KafkaSink {
     fn fence(&mut self, writer: &str, wait: Duration) -> Result<(), Failure> {
         let doing = format!("ending the open transaction of transactional id {writer}");
         let fail = |e| failure_with_permission(&self.settings, &doing, &e);
-        let client = client(&self.settings, writer).map_err(fail)?;
-        client.init_transactions(wait).map_err(fail)
+        other_producer(&self.settings, writer, wait).map(drop).map_err(fail)
     }
 
     fn purge(
@@ -229,8 +225,7 @@ impl ProducerLife for KafkaSink {
             let purged = settle::purge(&self.settings, (self.client()?, writer), (&named, position), wait);
             return purged.map_err(fail).map_err(escalated_to_renew);
         }
-        let client = client(&self.settings, writer).map_err(fail)?;
-        client.init_transactions(wait).map_err(fail)?;
+        let client = other_producer(&self.settings, writer, wait).map_err(fail)?;
         settle::purge(&self.settings, (&client, writer), (&named, position), wait).map_err(fail)
     }
 
@@ -254,33 +249,35 @@ impl Sink<KafkaSource> for KafkaSink {
     fn forward(&mut self, record: &RawRecord<'_>) -> Result<(), Failure> {
         let at = record.coordinates();
         let ActiveProducer { clean, client, .. } = self.producing()?;
-        let outgoing = Outgoing::copy_of(record, opaque(Kind::Clean, at.offset));
+        let outgoing = Outgoing::copy_of(record, opaque(Some(Written::Clean), at.offset));
         self.send(client, &self.settings.clean, || clean.send(client.client(), &outgoing))
     }
 
     fn divert(&mut self, side: Side, record: &RawRecord<'_>, reason: &Reason) -> Result<(), Failure> {
         let ActiveProducer { clean, dead_letter, duplicates, client, .. } = self.producing()?;
         let at = record.coordinates();
-        let (key, target, kind) = match side {
+        let (written, target) = match side {
             Side::DeadLetter => {
-                ("dead_letter", dead_letter.as_ref().map(|it| it.target_of(at.partition)), Kind::DeadLetter)
+                (Written::DeadLetter, dead_letter.as_ref().map(|it| it.target_of(at.partition)))
             }
             Side::Duplicates => {
-                ("duplicates", duplicates.as_ref().map(|it| it.target_of(at.partition)), Kind::Duplicates)
+                (Written::Duplicates, duplicates.as_ref().map(|it| it.target_of(at.partition)))
             }
-            Side::Clean => ("clean", Some((clean, kafka_partition(at.partition))), Kind::Clean),
+            Side::Clean => (Written::Clean, Some((clean, kafka_partition(at.partition)))),
         };
         let Some((topic, partition)) = target else {
             return Err(Failure::new(
                 Remedy::Stop,
-                format!("a record must be written to topics.{key}, which is not set; set topics.{key}"),
+                format!(
+                    "a record must be written to topics.{written}, which is not set; set topics.{written}"
+                ),
             ));
         };
-        let copy = Outgoing::copy_of(record, opaque(kind, at.offset));
+        let copy = Outgoing::copy_of(record, opaque(Some(written), at.offset));
         let writer = (side != Side::Clean).then_some(self.settings.transactional_id.as_str());
         let more_headers = &reason_headers(at, reason, &self.settings.raw, writer);
         let outgoing = Outgoing { partition: Some(partition), more_headers, ..copy };
-        self.send(client, self.name(kind), || topic.send(client.client(), &outgoing))
+        self.send(client, self.settings.topic_of(written), || topic.send(client.client(), &outgoing))
     }
 
     fn drain(&mut self, wait: Duration) -> Result<(), Failure> {
@@ -310,7 +307,7 @@ impl Sink<KafkaSource> for KafkaSink {
             timestamp: NOW,
             headers_of: None,
             more_headers: &[],
-            opaque: opaque(Kind::State, 0),
+            opaque: opaque(Some(Written::State), 0),
         };
         self.send(client, &self.settings.state, || state.send(client.client(), &outgoing))
     }
@@ -376,11 +373,11 @@ impl Sink<KafkaSource> for KafkaSink {
 
 impl WrittenEnds for KafkaSink {
     fn clean_end(&self, partition: PartitionId) -> Option<Offset> {
-        self.producer.as_ref()?.client.context().clean_end(partition)
+        self.producer.as_ref()?.client.context().end(LogId::clean(partition))
     }
 
     fn state_end(&self, partition: PartitionId) -> Option<Offset> {
-        self.producer.as_ref()?.client.context().state_end(partition)
+        self.producer.as_ref()?.client.context().end(LogId::state(partition))
     }
 
     fn side_ends(&self) -> Vec<(LogId, Offset)> {

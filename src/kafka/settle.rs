@@ -9,7 +9,7 @@ use rdkafka::producer::{BaseRecord, Producer};
 
 use super::aside;
 use super::client_config::Settings;
-use super::delivery::{Kind, opaque};
+use super::delivery::opaque;
 use super::log_context::LogContext;
 use super::offsets;
 use super::partitions::kafka_partition;
@@ -34,7 +34,7 @@ pub(super) fn purge(
             key: Some(b"dedupd purge".as_slice()),
             timestamp: None,
             headers: Some(aside::writer_header(writer)),
-            delivery_opaque: opaque(Kind::Purge, 0),
+            delivery_opaque: opaque(None, 0),
         };
         client.send(record).map_err(|(error, _)| error)?;
     }

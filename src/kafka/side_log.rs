@@ -9,7 +9,7 @@ use rdkafka::producer::{Producer, ThreadedProducer};
 
 use super::aside;
 use super::client_config::Settings;
-use super::delivery::{Deliveries, Kind, opaque};
+use super::delivery::{Deliveries, opaque};
 use super::ends::partitions_of;
 use super::error::failure;
 use super::log_context::LogContext;
@@ -118,8 +118,7 @@ fn send(
     (written, message): (Written, &Message<'_>),
     wait: Duration,
 ) -> Result<(), KafkaError> {
-    let kind = if written == Written::DeadLetter { Kind::DeadLetter } else { Kind::Duplicates };
-    let copy = Outgoing::exact(message, opaque(kind, 0));
+    let copy = Outgoing::exact(message, opaque(Some(written), 0));
     let deadline = clock::monotonic() + wait;
     loop {
         match topic.send(client.client(), &copy) {

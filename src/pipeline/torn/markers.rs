@@ -14,6 +14,7 @@
 use std::time::Duration;
 
 use crate::clock::Clock;
+use crate::dedupe::coordinates::ranges;
 use crate::dedupe::{Offset, PartitionId};
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::safeguard::Safeguard;
@@ -85,7 +86,8 @@ impl<W: World> Core<W> {
                 break;
             }
             if self.clock.elapsed() >= deadline {
-                return Err(missing(&format!("{logs:?} (log and offset)")).into());
+                let logs: Vec<LogId> = logs.iter().map(|(log, _)| *log).collect();
+                return Err(missing(&LogId::listed(&logs)).into());
             }
             self.clock.rest(CHECK_INTERVAL);
         }
@@ -97,7 +99,8 @@ impl<W: World> Core<W> {
                 Ok(_) => return Ok(()),
                 Err(failed) if failed.remedy != Remedy::Retry => return Err(failed.into()),
                 Err(_) if self.clock.elapsed() >= deadline => {
-                    return Err(missing(&format!("the group's offsets of partitions {offsets:?}")).into());
+                    let partitions = ranges(offsets.iter().copied());
+                    return Err(missing(&format!("the group's offsets of partitions {partitions}")).into());
                 }
                 Err(_) => self.clock.rest(CHECK_INTERVAL),
             }
