@@ -57,7 +57,7 @@ fn measure(rate: f64, ids: u64, probes: u64) {
     let most = fill(&mut bloom, made, ids / 8);
     let inserting = spent() - began;
     let now = START + SLICES.cast_signed() * SLICE_MS - 1;
-    let queried = bloom.asked(now);
+    let queried = bloom.queried(now);
     println!(
         "\nconfigured {rate:.0e}, {} M ids in {} slices:",
         bloom.ids() / 1_000_000,

@@ -3,7 +3,7 @@
 
 mod ledger;
 
-use dedupd::dedupe::{BlockView, FilterLayout, Offset, Verdict, Window, WindowLimits};
+use dedupd::dedupe::{BlockView, Bounds, FilterLayout, Offset, Verdict, Window, WindowLimits};
 
 use ledger::{Ledger, T, id};
 
@@ -67,7 +67,7 @@ fn an_id_is_exact_then_probable_then_new() {
 #[test]
 fn ids_beyond_the_count_limit_move_to_the_filters() {
     let (mut window, mut ledger, _) = filled(3_000);
-    window.set_max_ids(1_000);
+    window.set_bounds(Bounds { max_ids: 1_000, ..Bounds::NONE });
     assert_eq!(judge(&mut window, &ledger, 3_000, 3_000, T + 3_000_000), Verdict::New);
     ledger.commit(&mut window, 3_001);
     assert!(matches!(verdict_of(&window, &ledger, 2_900), Verdict::Duplicate { .. }));

@@ -4,8 +4,8 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use dedupd::dedupe::{
-    Block, BlockView, Checkpoint, Epoch, FilterLayout, ForgetRecord, GridLayout, HashKind, Identity, KindId,
-    Lost, StateKey, Tail, WindowCheckpoint,
+    Block, BlockView, Checkpoint, Dropped, Epoch, FilterLayout, ForgetRecord, GridLayout, HashKind, Identity,
+    KindId, StateKey, Tail, WindowCheckpoint,
 };
 use dedupd::store::Binding;
 use dedupd::tools::state::file::{Header, Part, Piece, Reader, Writer};
@@ -94,8 +94,8 @@ fn windows() -> Vec<WindowCheckpoint> {
     vec![
         WindowCheckpoint {
             kind: KindId::UNNAMED,
-            lost: Lost { exact_ms: Some(1_699_999_000_000), beyond_ms: Some(1_690_000_000_000) },
-            filters: Some(FilterLayout {
+            dropped: Dropped { exact_ms: Some(1_699_999_000_000), filters_ms: Some(1_690_000_000_000) },
+            layout: Some(FilterLayout {
                 bloom_ms: 604_800_000,
                 slice_ms: 86_400_000,
                 open: 19_675,
@@ -109,8 +109,8 @@ fn windows() -> Vec<WindowCheckpoint> {
         },
         WindowCheckpoint {
             kind: payments(),
-            lost: Lost { exact_ms: None, beyond_ms: Some(1_699_990_000_001) },
-            filters: Some(FilterLayout {
+            dropped: Dropped { exact_ms: None, filters_ms: Some(1_699_990_000_001) },
+            layout: Some(FilterLayout {
                 bloom_ms: 700,
                 slice_ms: 100,
                 open: 7,
@@ -121,8 +121,8 @@ fn windows() -> Vec<WindowCheckpoint> {
         },
         WindowCheckpoint {
             kind: KindId::numbered(12),
-            lost: Lost::default(),
-            filters: None,
+            dropped: Dropped::default(),
+            layout: None,
             incomplete_ms: Some(1_699_990_000_002),
         },
     ]

@@ -152,15 +152,15 @@ fn a_restored_window_stays_within_its_limits() {
     }
     assert!(restored.effective_seconds() < 7.0 * HOUR, "{}", restored.effective_seconds());
     // The blocks do not contain what was dropped before a restart, so it is passed separately.
-    let lost = restored.lost();
-    assert!(lost.beyond_ms.is_some() && lost.exact_ms.is_none(), "{lost:?}");
+    let dropped = restored.dropped();
+    assert!(dropped.filters_ms.is_some() && dropped.exact_ms.is_none(), "{dropped:?}");
     let mut later = Window::new(limits());
     for block in world.ledger.blocks.iter().rev().take(3).rev() {
         later.restore(&BlockView::verified(block).unwrap(), Offset::MAX).unwrap();
     }
     assert!(later.effective_seconds() > 7.0 * HOUR, "{}", later.effective_seconds());
-    later.inherit(lost);
-    assert!((later.effective_seconds() - restored.effective_seconds()).abs() < 1.0, "{lost:?}");
+    later.inherit(dropped);
+    assert!((later.effective_seconds() - restored.effective_seconds()).abs() < 1.0, "{dropped:?}");
     world.window = restored;
     world.assert_reported_window();
 }

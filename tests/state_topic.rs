@@ -10,7 +10,7 @@ mod support;
 
 use std::time::Duration;
 
-use dedupd::dedupe::{Checkpoint, FilterLayout, KindId, Lost, WindowCheckpoint};
+use dedupd::dedupe::{Checkpoint, Dropped, FilterLayout, KindId, WindowCheckpoint};
 use dedupd::pipeline::metadata_bytes;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::producer::{BaseProducer, Producer};
@@ -128,9 +128,9 @@ fn a_limit_lowered_below_the_block_size_ends_the_process_with_its_name() {
 fn largest_metadata(most: usize) -> String {
     let windows = (0..9).map(|kind| WindowCheckpoint {
         kind: KindId::numbered(kind * 3_000),
-        lost: Lost { exact_ms: Some(1_700_000_000_000), beyond_ms: Some(1_700_000_000_000) },
+        dropped: Dropped { exact_ms: Some(1_700_000_000_000), filters_ms: Some(1_700_000_000_000) },
         incomplete_ms: Some(1_700_000_000_000),
-        filters: FilterLayout::parse(&format!("2,1,9|{}7|640.14.6", "18446744073709551615,".repeat(15))),
+        layout: FilterLayout::parse(&format!("2,1,9|{}7|640.14.6", "18446744073709551615,".repeat(15))),
     });
     Checkpoint { windows: windows.collect(), writer: "w".repeat(20), ..Checkpoint::default() }
         .render_within(most)

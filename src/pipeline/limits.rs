@@ -176,7 +176,7 @@ impl Enforced {
     /// Which limit makes this window shorter than configured, or has removed ids inside it.
     pub fn active_limit(&self, window: &Window, limits: &Limits) -> Option<Limit> {
         let share = self.share.map(|(_, share)| share)?;
-        let (configured, exact) = (window.asked().as_secs_f64(), window.exact().as_secs_f64());
+        let (configured, exact) = (window.configured().as_secs_f64(), window.exact().as_secs_f64());
         // Times are known with a resolution of one mark, 1/256 of the window.
         let shorter = |seconds: f64, of: f64| seconds < of * (1.0 - 1.0 / 128.0);
         let exact_shorter = shorter(window.exact_seconds(), exact);

@@ -347,7 +347,7 @@ fn kinds(partitions: &Partitions, names: &[String]) -> Vec<KindStatus> {
     let statuses = with_name.flat_map(|(number, name)| {
         let windows = partitions.iter().filter_map(move |p| p.windows.as_ref()?.get(number));
         windows.map(|window| {
-            let asked_seconds = window.asked().as_secs_f64();
+            let asked_seconds = window.configured().as_secs_f64();
             KindStatus {
                 kind: name.clone(),
                 asked_seconds,

@@ -124,7 +124,7 @@ impl<W: World> Core<W> {
 
 /// The effect of a limit on a window, in one line.
 fn limit_text(limit: Limit, window: &Window, options: &Options) -> String {
-    let (configured, limit) = (duration_text(window.asked()), limit.setting(&options.limits));
+    let (configured, limit) = (duration_text(window.configured()), limit.setting(&options.limits));
     if window.evicted_share() > 0.0 {
         return format!(
             "{limit}: of the ids of the last {}, {:.2} % were overwritten (window.overflow = \"evict\"); none of the \
@@ -135,7 +135,7 @@ fn limit_text(limit: Limit, window: &Window, options: &Options) -> String {
         );
     }
     let (exact, all) = (window.exact_seconds(), window.effective_seconds());
-    if all >= window.asked().as_secs_f64() {
+    if all >= window.configured().as_secs_f64() {
         return format!(
             "{limit}: ids are stored exactly for {} instead of {}; filters cover the rest",
             seconds_text(exact),
@@ -149,7 +149,7 @@ fn limit_text(limit: Limit, window: &Window, options: &Options) -> String {
 /// The command that computes what the configured window requires, for this process at the observed rate.
 fn plan_command(options: &Options, window: &Window, (ids_a_second, partitions): (f64, u64)) -> String {
     let limits: &Limits = &options.limits;
-    let bloom = window.bloom().map(|_| format!(" --bloom {}", duration_text(window.asked())));
+    let bloom = window.bloom().map(|_| format!(" --bloom {}", duration_text(window.configured())));
     let memory = limits.max_memory.map(|bytes| format!(" --memory {bytes}"));
     let evicts = limits.when_full == Overflow::Evict;
     let evict = evicts.then(|| format!(" --overflow evict --max-ids {}", limits.max_ids));
@@ -171,7 +171,7 @@ fn seconds_text(seconds: f64) -> String {
 pub(super) fn window_status(window: &Window, enforced: &Enforced, options: &Options) -> WindowStatus {
     let limit = enforced.active_limit(window, &options.limits);
     WindowStatus {
-        asked_seconds: window.asked().as_secs_f64(),
+        asked_seconds: window.configured().as_secs_f64(),
         exact_seconds: window.exact_seconds(),
         certain_seconds: window.certain_seconds(),
         miss_rate: window.evicted_share(),

@@ -53,14 +53,6 @@ fn a_first_slice_starts_small_and_grows_geometrically() {
 }
 
 #[test]
-fn an_expected_first_slice_is_one_filter() {
-    let mut traffic = Traffic::new(week(1e-6));
-    traffic.bloom.expect(100_000);
-    traffic.day(100_000);
-    assert_eq!(traffic.bloom.slices()[0].filters, 1);
-}
-
-#[test]
 fn memory_shrinks_again_after_a_peak() {
     let mut traffic = Traffic::new(week(1e-6));
     let before = (0..16).map(|_| traffic.day(5_000)).last().unwrap();
@@ -85,7 +77,7 @@ fn at_the_memory_limit_the_oldest_ids_are_dropped_first() {
     // About 25 % less than eight slices of 60,000 ids with at least 38 bits each.
     let held = traffic.bloom.ids();
     assert!(held > 120_000, "{held}");
-    let forgotten = traffic.bloom.forgotten_ms().unwrap();
+    let forgotten = traffic.bloom.dropped_ms().unwrap();
     let now = START + 20 * 24 * HOUR - 1;
     assert!(forgotten > now - 168 * HOUR && forgotten < now - 24 * HOUR, "{}", (now - forgotten) / HOUR);
     let times = START..i64::MAX;
@@ -100,5 +92,5 @@ fn at_the_memory_limit_the_oldest_ids_are_dropped_first() {
 fn a_limit_too_small_for_any_filter_stores_nothing_and_reports_it() {
     let mut bloom = Bloom::new(BloomLimits { max_bytes: 1_000, ..week(1e-6) });
     (0..10).for_each(|number| bloom.insert(&look(number), START));
-    assert_eq!((bloom.memory_bytes(), bloom.forgotten_ms()), (0, Some(START)));
+    assert_eq!((bloom.memory_bytes(), bloom.dropped_ms()), (0, Some(START)));
 }

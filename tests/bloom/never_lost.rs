@@ -54,7 +54,7 @@ proptest! {
             if stretch.expires {
                 bloom.expire(now);
             }
-            let times = bloom.asked(now);
+            let times = bloom.queried(now);
             let slice = limits.slice_ms();
             let inside = arrivals.iter().enumerate().filter(|(_, arrived)| times.contains(arrived));
             for (number, arrived) in inside {
@@ -63,7 +63,7 @@ proptest! {
                 prop_assert!(start.is_some_and(|start| start + slice > times.start && start < times.end));
             }
         }
-        prop_assert_eq!(bloom.forgotten_ms(), None);
+        prop_assert_eq!(bloom.dropped_ms(), None);
     }
 }
 
@@ -92,9 +92,9 @@ fn filters_do_not_answer_for_the_exact_part() {
     bloom.insert(&look(2), START + 25 * HOUR);
     // One day later, only the first id is older than the exact part.
     let now = START + 26 * HOUR;
-    assert_eq!(bloom.probably(&look(1), &bloom.asked(now)), Some(START));
-    assert_eq!(bloom.probably(&look(2), &bloom.asked(now)), None);
-    assert_eq!(bloom.probably(&look(2), &bloom.asked(now + 24 * HOUR)), Some(START + 24 * HOUR));
+    assert_eq!(bloom.probably(&look(1), &bloom.queried(now)), Some(START));
+    assert_eq!(bloom.probably(&look(2), &bloom.queried(now)), None);
+    assert_eq!(bloom.probably(&look(2), &bloom.queried(now + 24 * HOUR)), Some(START + 24 * HOUR));
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn ids_without_a_time_are_stored_in_the_first_slice_with_a_time() {
     bloom.insert(&look(3_000), START + HOUR);
     let slices = bloom.slices();
     assert_eq!((slices.len(), slices[0].start_ms, slices[0].ids), (1, START, 3_001));
-    let times = bloom.asked(START + 7 * 24 * HOUR);
+    let times = bloom.queried(START + 7 * 24 * HOUR);
     assert!((0..=3_000).all(|number| bloom.probably(&look(number), &times) == Some(START)));
 }
 

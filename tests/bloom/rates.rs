@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use dedupd::dedupe::{Bloom, BloomLimits};
+use dedupd::dedupe::{Bloom, BloomLimits, FilterLayout};
 
 use super::{HOUR, START, absent, look, week};
 
@@ -18,7 +18,7 @@ fn filled(bloom: &mut Bloom, ids_per_slice: &[u64]) -> Range<i64> {
     }
     let now = START + i64::try_from(ids_per_slice.len()).unwrap() * 24 * HOUR - 1;
     bloom.expire(now);
-    bloom.asked(now)
+    bloom.queried(now)
 }
 
 fn measured(bloom: &Bloom, times: &Range<i64>, probes: u64) -> f64 {
@@ -83,7 +83,13 @@ fn a_full_small_filter_keeps_the_rate_for_every_set_of_ids() {
     {
         for seed in 0..40 {
             let mut bloom = Bloom::new(week(rate));
-            bloom.expect(ids);
+            bloom.follow(&FilterLayout {
+                bloom_ms: 168 * HOUR,
+                slice_ms: 24 * HOUR,
+                open: START / (24 * HOUR),
+                held: vec![ids],
+                grids: Vec::new(),
+            });
             (0..ids * 2 + 1_000)
                 .for_each(|number| bloom.insert(&look(seed * 100_000 + number), START + HOUR));
             let slice = &bloom.slices()[0];

@@ -1,6 +1,6 @@
 //! The same inserts produce the same filters: a rebuilt window returns the same answers as the original one.
 
-use dedupd::dedupe::{Bloom, FilterLayout};
+use dedupd::dedupe::{Bloom, BloomLimits, FilterLayout};
 use proptest::prelude::*;
 
 use super::{HOUR, START, absent, look, numbered, week};
@@ -37,7 +37,7 @@ proptest! {
         let now = times[times.len() - 1] + HOUR;
         original.expire(now);
         rebuilt.expire(now);
-        let range = original.asked(now);
+        let range = original.queried(now);
         let mut passed = 0;
         for look in (0..60_000).step_by(7).map(look).chain(absent(20_000)) {
             let answer = original.probably(&look, &range);
@@ -62,7 +62,7 @@ fn fill(bloom: &mut Bloom, times: &[i64], numbers: std::ops::Range<usize>) {
 
 /// The answers at `now` for inserted and absent ids, from any filter.
 fn passing(bloom: &Bloom, ids: u64, now: i64) -> Vec<Option<i64>> {
-    let range = bloom.asked(now).start..i64::MAX;
+    let range = bloom.queried(now).start..i64::MAX;
     (0..ids).step_by(7).map(look).chain(absent(20_000)).map(|look| bloom.probably(&look, &range)).collect()
 }
 
@@ -104,6 +104,52 @@ proptest! {
                 prop_assert_eq!(original.layout(), rebuilt.layout());
                 prop_assert_eq!(original.memory_bytes(), rebuilt.memory_bytes());
             }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    /// A checkpoint without room for the layout leaves it out. Slices that outgrow their filters and slices that a memory
+    /// limit drops are among those rebuilt.
+    #[test]
+    fn filters_rebuilt_without_a_layout_keep_the_rate_and_every_id(
+        seed in 0..1_000u64, taken in 1..100_000usize, more in 0..40_000usize, is_limited: bool,
+    ) {
+        const PROBES: u64 = 40_000;
+        let (rate, max_bytes) = (1e-2, if is_limited { 60_000 } else { u64::MAX });
+        let limits = BloomLimits { max_bytes, ..week(rate) };
+        let times = arrivals(seed, 143_000);
+        let mut original = Bloom::new(limits);
+        fill(&mut original, &times, 0..taken);
+        let oldest = original.oldest_slice_ms().unwrap();
+        let first = times.iter().position(|time| *time >= oldest).unwrap();
+        let mut rebuilt = Bloom::new(limits);
+        fill(&mut rebuilt, &times, first..taken);
+        for end in [taken, taken + more] {
+            let now = times[end];
+            fill(&mut original, &times, taken..end);
+            fill(&mut rebuilt, &times, taken..end);
+            original.expire(now);
+            rebuilt.expire(now);
+            let queried = rebuilt.queried(now);
+            let reported = rebuilt.false_positive_rate(&queried);
+            prop_assert!(reported <= rate * 1.1, "{reported} reported");
+            let passed = absent(PROBES).filter(|look| rebuilt.probably(look, &queried).is_some()).count();
+            // Four standard deviations above the configured rate.
+            let bound = rate + 4.0 * (rate / PROBES as f64).sqrt();
+            prop_assert!(passed as f64 / PROBES as f64 <= bound, "{passed} of {PROBES} passed");
+            prop_assert!(rebuilt.memory_bytes() <= max_bytes);
+            let held = |bloom: &Bloom| -> Vec<_> {
+                bloom.slices().iter().map(|slice| (slice.start_ms, slice.ids)).collect()
+            };
+            prop_assert!(is_limited || held(&original) == held(&rebuilt));
+            // What no limit dropped is found.
+            let kept = rebuilt.dropped_ms().map_or(queried.start, |dropped| dropped + 1).max(queried.start);
+            let inside = times[..end].iter().enumerate().filter(|(_, time)| (kept..queried.end).contains(time));
+            let mut inside = inside.filter(|(number, _)| *number >= first).step_by(3);
+            prop_assert!(inside.all(|(number, _)| rebuilt.probably(&look(number as u64), &queried).is_some()));
         }
     }
 }

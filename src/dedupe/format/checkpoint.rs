@@ -1,6 +1,6 @@
 //! The metadata of a committed offset: text that any Kafka tool can display.
 
-use super::window_checkpoint::{WindowCheckpoint, parse_lost, render_windows};
+use super::window_checkpoint::{WindowCheckpoint, parse_dropped, render_windows};
 use super::{Epoch, FilterLayout};
 use crate::dedupe::coordinates::Offset;
 use crate::dedupe::identity::{Fingerprint, KindId};
@@ -23,7 +23,7 @@ pub struct Checkpoint {
     pub tail: Option<Tail>,
     /// Number of the partition's last forget record: how many times ids were forgotten.
     pub forgets: u64,
-    /// What each window has lost and how its filters are laid out, before the owners of this commit.
+    /// What limits dropped from each window and how its filters are laid out, before the owners of this commit.
     pub windows: Vec<WindowCheckpoint>,
     /// How many partitions the raw topic had when the group began; partitions with higher numbers were added later.
     pub began: Option<u32>,
@@ -69,7 +69,7 @@ impl Checkpoint {
     }
 
     /// The text form in at most `most` bytes. Details of the windows are left out where they do not fit: first the layouts of
-    /// filters (restored filters then hold the same ids in other sizes), then what limits removed from windows. The
+    /// filters (restored filters then hold the same ids in other sizes), then what limits dropped from windows. The
     /// other fields, below 448 bytes plus the writer's name, are always included.
     #[must_use]
     pub fn render_within(&self, most: usize) -> String {
@@ -115,14 +115,14 @@ impl Checkpoint {
                 ("f", value) => checkpoint.forgets = value.parse().ok()?,
                 ("k", value) => kind = KindId::numbered(value.parse().ok()?),
                 ("l", value) => {
-                    let lost = parse_lost(value)?;
-                    checkpoint.update_window(kind, |it| it.lost = lost);
+                    let dropped = parse_dropped(value)?;
+                    checkpoint.update_window(kind, |it| it.dropped = dropped);
                 }
                 ("c", value) => {
                     let ms = value.parse().ok()?;
                     checkpoint.update_window(kind, |it| it.incomplete_ms = Some(ms));
                 }
-                ("w", value) => checkpoint.update_window(kind, |it| it.filters = FilterLayout::parse(value)),
+                ("w", value) => checkpoint.update_window(kind, |it| it.layout = FilterLayout::parse(value)),
                 ("p", value) => checkpoint.began = Some(value.parse().ok()?),
                 ("e", value) => checkpoint.epoch = Some(parse_epoch(value)?),
                 ("r", value) => checkpoint.raw = Some(value.to_owned()),

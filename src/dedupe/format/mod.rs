@@ -14,4 +14,4 @@ pub use epoch::Epoch;
 pub use filter_layout::{FilterLayout, GridLayout};
 pub use forget_record::ForgetRecord;
 pub use state_key::StateKey;
-pub use window_checkpoint::{Lost, WindowCheckpoint};
+pub use window_checkpoint::{Dropped, WindowCheckpoint};

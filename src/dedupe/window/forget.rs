@@ -39,13 +39,13 @@ impl Window {
     /// exact part; `None` when no filter contains it, or the window has no filters.
     #[must_use]
     pub fn slice_of(&self, look: &Look) -> Option<i64> {
-        self.beyond.as_ref()?.probably(look, self.time.ms(), i64::MAX)
+        self.filters.as_ref()?.probably(look, self.time.ms(), i64::MAX)
     }
 
     /// Start of the slice of an arrival at this stream time, epoch milliseconds; `None` without filters.
     #[must_use]
     pub fn slice_begin(&self, time_ms: i64) -> Option<i64> {
-        Some(self.beyond.as_ref()?.limits().slice_at(time_ms).start)
+        Some(self.filters.as_ref()?.limits().slice_at(time_ms).start)
     }
 
     /// Forgets a committed owner of an identity. Bits of filters cannot be removed; filter hits for this identity
@@ -54,8 +54,8 @@ impl Window {
         if owner >= self.index.first_live() && self.index.remove(&Look::at(identity), owner) {
             self.marks.forget(owner);
         }
-        if let Some(beyond) = self.beyond.as_mut() {
-            beyond.forget(identity);
+        if let Some(filters) = self.filters.as_mut() {
+            filters.forget(identity);
         }
     }
 }

@@ -1,11 +1,11 @@
 //! What shortens a window below its configured length: limits on count, memory and disk, and the fixed table of an
 //! evicting window.
 
-use super::beyond::Beyond;
+use super::filters::Filters;
 use super::index::Index;
 use super::marks::MARKS_PER_WINDOW;
 use super::{Window, WindowLimits};
-use crate::dedupe::format::Lost;
+use crate::dedupe::format::Dropped;
 
 /// Limits of a window besides age. They may change at any time; the next commit applies them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,18 +27,18 @@ impl Bounds {
 impl Window {
     /// What limits dropped. A restart must take it over ([`Window::inherit`]), because blocks do not contain it.
     #[must_use]
-    pub fn lost(&self) -> Lost {
+    pub fn dropped(&self) -> Dropped {
         let now = self.time.ms();
         let exact = self.marks.dropped_ms().filter(|ms| *ms >= now.saturating_sub(self.exact_ms));
-        let beyond = self.beyond.as_ref().and_then(|beyond| beyond.lost_ms(now));
-        Lost { exact_ms: exact, beyond_ms: beyond }
+        let filters = self.filters.as_ref().and_then(|filters| filters.dropped_ms(now));
+        Dropped { exact_ms: exact, filters_ms: filters }
     }
 
-    /// Takes over [`Window::lost`] from before a restart.
-    pub fn inherit(&mut self, lost: Lost) {
-        self.marks.inherit_dropped(lost.exact_ms);
-        if let Some(beyond) = self.beyond.as_mut() {
-            beyond.inherit_lost(lost.beyond_ms);
+    /// Takes over [`Window::dropped`] from before a restart.
+    pub fn inherit(&mut self, dropped: Dropped) {
+        self.marks.inherit_dropped(dropped.exact_ms);
+        if let Some(filters) = self.filters.as_mut() {
+            filters.inherit_dropped(dropped.filters_ms);
         }
     }
 
@@ -62,12 +62,12 @@ impl Window {
     #[must_use]
     pub fn is_short_by_note(&self) -> bool {
         let dropped =
-            self.marks.dropped_ms().max(self.beyond.as_ref().and_then(|it| it.lost_ms(self.time.ms())));
+            self.marks.dropped_ms().max(self.filters.as_ref().and_then(|it| it.dropped_ms(self.time.ms())));
         self.incomplete_before_ms().is_some_and(|ms| dropped.is_none_or(|dropped| dropped <= ms))
     }
 
     fn configured_ms(&self) -> i64 {
-        i64::try_from(self.asked().as_millis()).unwrap_or(i64::MAX)
+        i64::try_from(self.configured().as_millis()).unwrap_or(i64::MAX)
     }
 
     /// An empty window of fixed memory: a table of `limits.max_ids` slots of 8 bytes, allocated once. When both
@@ -85,16 +85,11 @@ impl Window {
         self.index.slots()
     }
 
-    /// Sets the limit on the number of identities. The next commit applies it.
-    pub fn set_max_ids(&mut self, max_ids: u64) {
-        self.bounds.max_ids = max_ids;
-    }
-
     /// Sets all limits except age. The next commit applies them.
     pub fn set_bounds(&mut self, bounds: Bounds) {
         self.bounds = bounds;
-        if let Some(beyond) = self.beyond.as_mut() {
-            beyond.set_max_bytes(bounds.filter_bytes);
+        if let Some(filters) = self.filters.as_mut() {
+            filters.set_max_bytes(bounds.filter_bytes);
         }
     }
 
@@ -127,9 +122,9 @@ impl Window {
         // The memory budget assumes tables for `max_ids`, even if the expected number is higher.
         self.index.expect(self.expected_ids(now).min(self.bounds.max_ids), self.bounds.max_ids);
         let first_live = self.index.first_live();
-        if let Some(beyond) = self.beyond.as_mut() {
-            beyond.expire(now);
-            beyond.shrink(self.bounds.max_stored, first_live);
+        if let Some(filters) = self.filters.as_mut() {
+            filters.expire(now);
+            filters.shrink(self.bounds.max_stored, first_live);
         }
     }
 
@@ -148,8 +143,8 @@ impl Window {
     pub fn effective_seconds(&self) -> f64 {
         let now = self.time.ms();
         let noted = self.marks.incomplete_ms().map_or(i64::MAX, |ms| now.saturating_sub(ms).max(0));
-        let beyond = self.beyond.as_ref().map_or(0, |beyond| beyond.reach_ms(now).min(noted));
-        self.exact_reach_ms().max(beyond) as f64 / 1_000.0
+        let filters = self.filters.as_ref().map_or(0, |filters| filters.reach_ms(now).min(noted));
+        self.exact_reach_ms().max(filters) as f64 / 1_000.0
     }
 
     /// [`Window::effective_seconds`] of the exact part alone.
@@ -184,7 +179,7 @@ impl Window {
     /// Number of identities stored in blocks that are still needed.
     #[must_use]
     pub fn stored_ids(&self) -> u64 {
-        self.beyond.as_ref().map_or(0, Beyond::ids).max(self.marks.count_with_evicted())
+        self.filters.as_ref().map_or(0, Filters::ids).max(self.marks.count_with_evicted())
     }
 
     /// New identities per second of stream time, over the exact part; 0 while the exact part spans no time.

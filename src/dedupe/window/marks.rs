@@ -35,7 +35,7 @@ impl Mark {
 
 /// The owners that [`Marks::drop_expired`] dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Dropped {
+pub(super) struct DroppedOwners {
     /// One past the last owner dropped.
     pub next: Offset,
     /// Number of owners dropped.
@@ -114,7 +114,7 @@ impl Marks {
     /// `most_ids` owners remain, including overwritten ones.
     ///
     /// Owners added before stream time was known get `now_ms` as their time of arrival.
-    pub fn drop_expired(&mut self, now_ms: i64, oldest_ms: i64, most_ids: u64) -> Option<Dropped> {
+    pub fn drop_expired(&mut self, now_ms: i64, oldest_ms: i64, most_ids: u64) -> Option<DroppedOwners> {
         for unknown in self.queue.iter_mut().take_while(|mark| mark.time_last_ms <= 0) {
             (unknown.time_first_ms, unknown.time_last_ms) = (now_ms, now_ms);
         }
@@ -126,8 +126,8 @@ impl Marks {
             self.count -= mark.count;
             self.evicted -= mark.evicted;
             self.dropped_ms = self.dropped_ms.max(Some(mark.time_last_ms));
-            let count = dropped.map_or(0, |earlier: Dropped| earlier.count) + mark.count;
-            dropped = Some(Dropped { next: mark.next, count });
+            let count = dropped.map_or(0, |earlier: DroppedOwners| earlier.count) + mark.count;
+            dropped = Some(DroppedOwners { next: mark.next, count });
         }
         dropped
     }
@@ -254,7 +254,7 @@ mod tests {
         add(&mut marks, 20..30, (1_011, 1_011), u64::MAX);
         assert_eq!([0, 9, 19, 20, 99].map(|owner| marks.time_of(owner)), [1_009, 1_009, 1_009, 1_011, 0]);
         assert_eq!(marks.drop_expired(9_999, 1_009, u64::MAX), None);
-        assert_eq!(marks.drop_expired(9_999, 1_010, u64::MAX), Some(Dropped { next: 20, count: 20 }));
+        assert_eq!(marks.drop_expired(9_999, 1_010, u64::MAX), Some(DroppedOwners { next: 20, count: 20 }));
         assert_eq!(marks.reach_ms(3_009), Some(2_000));
     }
 
@@ -270,7 +270,7 @@ mod tests {
     fn a_count_limit_drops_the_oldest_owners() {
         let mut marks = Marks::new(1_000);
         add(&mut marks, 0..100, (5, 5), 10);
-        assert_eq!(marks.drop_expired(5, 0, 85), Some(Dropped { next: 20, count: 20 }));
+        assert_eq!(marks.drop_expired(5, 0, 85), Some(DroppedOwners { next: 20, count: 20 }));
         assert_eq!(marks.count(), 80);
     }
 
@@ -282,7 +282,7 @@ mod tests {
         marks.evicted(99);
         assert_eq!((marks.count(), marks.first_held(), marks.evicted_ms()), (3, Some(5), Some(1_000)));
         assert!((marks.evicted_share() - 0.7).abs() < 1e-9);
-        assert_eq!(marks.drop_expired(1_000, 0, 9), Some(Dropped { next: 5, count: 0 }));
+        assert_eq!(marks.drop_expired(1_000, 0, 9), Some(DroppedOwners { next: 5, count: 0 }));
         marks.truncate(7, 3);
         assert_eq!((marks.count(), marks.first_held()), (0, None));
     }
@@ -294,6 +294,6 @@ mod tests {
         add(&mut marks, [12, 15], (5_000, 5_000), u64::MAX);
         marks.truncate(6, 4);
         assert_eq!((marks.count(), marks.len()), (2, 1));
-        assert_eq!(marks.drop_expired(9_000, 9_000, 0), Some(Dropped { next: 6, count: 2 }));
+        assert_eq!(marks.drop_expired(9_000, 9_000, 0), Some(DroppedOwners { next: 6, count: 2 }));
     }
 }

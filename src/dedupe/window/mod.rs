@@ -30,7 +30,6 @@ use crate::dedupe::format::{BlockError, BlockView};
 use crate::dedupe::identity::Identity;
 
 mod arrival;
-mod beyond;
 mod blocks;
 pub mod bloom;
 mod filters;
@@ -47,8 +46,8 @@ mod verdict;
 mod windows;
 
 pub use arrival::{Anchor, resume};
-use beyond::Beyond;
 pub use bloom::{Bloom, BloomLimits};
+use filters::Filters;
 pub use growth::IndexBytes;
 pub use index::{Index, Look};
 pub use limits::Bounds;
@@ -101,7 +100,7 @@ pub struct Window {
     /// Stream time at the arrival of each pending owner.
     arrived_ms: Vec<i64>,
     claims: HashMap<Identity, Offset>,
-    beyond: Option<Beyond>,
+    filters: Option<Filters>,
     /// How [`Window::blocks`] divided the pending owners: for each block, the number of pending owners before its end,
     /// and its first stream time.
     cuts: Vec<(usize, i64)>,
@@ -127,7 +126,7 @@ impl Window {
             pending: Vec::new(),
             arrived_ms: Vec::new(),
             claims: HashMap::new(),
-            beyond: limits.bloom.map(Beyond::new),
+            filters: limits.bloom.map(Filters::new),
             cuts: Vec::new(),
             next: 0,
         }
@@ -144,8 +143,8 @@ impl Window {
     pub fn look(&self, identity: Identity) -> Look {
         let look = Look::at(identity);
         self.index.prefetch(&look);
-        if let Some(beyond) = &self.beyond {
-            beyond.prefetch(&look);
+        if let Some(filters) = &self.filters {
+            filters.prefetch(&look);
         }
         look
     }
@@ -153,7 +152,8 @@ impl Window {
     /// Pass two: the verdict on the record at `at`, at the current stream time. Changes nothing.
     pub fn verdict<O: Owners>(&self, at: Offset, look: &Look, owners: &O) -> Result<Verdict, O::Error> {
         let oldest = self.time.ms().saturating_sub(self.exact_ms);
-        let oldest_pending = self.beyond.as_ref().map_or(oldest, |beyond| beyond.oldest_ms(self.time.ms()));
+        let oldest_pending =
+            self.filters.as_ref().map_or(oldest, |filters| filters.oldest_ms(self.time.ms()));
         let found = self.index.candidates(look, |owner| {
             let (identity, arrived, oldest) = match self.pending_index(owner) {
                 // A pending owner is not in the filters before the commit, so the longer limit on age applies to it.
@@ -174,8 +174,8 @@ impl Window {
         });
         let known = found.break_value().transpose()?;
         let verdict = verdict::decide(at, known, self.claims.get(&look.identity).copied());
-        Ok(match (verdict, &self.beyond) {
-            (Verdict::New, Some(beyond)) => beyond
+        Ok(match (verdict, &self.filters) {
+            (Verdict::New, Some(filters)) => filters
                 .probably(look, self.time.ms(), self.exact_from_ms(oldest))
                 .map_or(Verdict::New, |since_ms| Verdict::Probable { since_ms }),
             (verdict, _) => verdict,
@@ -211,7 +211,7 @@ impl Window {
         debug_assert!(next >= self.next, "the committed offset must not decrease");
         debug_assert!(self.pending.last().is_none_or(|(last, _)| *last < next), "an owner is not committed");
         let most = self.max_owners_per_mark();
-        self.commit_beyond();
+        self.commit_to_filters();
         for ((owner, _), arrived) in self.pending.drain(..).zip(self.arrived_ms.drain(..)) {
             self.marks.add(owner, (arrived, arrived), most);
         }
@@ -295,8 +295,8 @@ impl Window {
         self.abort();
         let removed = self.index.remove_from(from);
         self.marks.truncate(from, removed);
-        if let Some(beyond) = self.beyond.as_mut() {
-            beyond.truncate(from);
+        if let Some(filters) = self.filters.as_mut() {
+            filters.truncate(from);
         }
         self.next = self.next.min(from);
         removed
@@ -334,10 +334,10 @@ impl Window {
 
     /// Configured length of the window, exact part and filters together.
     #[must_use]
-    pub fn asked(&self) -> Duration {
+    pub fn configured(&self) -> Duration {
         let exact = self.exact();
         // The limit of the filters includes the span of a block.
-        let bloom = self.beyond.as_ref().map(|beyond| beyond.limits().bloom.saturating_sub(exact / 32));
+        let bloom = self.filters.as_ref().map(|filters| filters.limits().bloom.saturating_sub(exact / 32));
         bloom.map_or(exact, |bloom| bloom.max(exact))
     }
 

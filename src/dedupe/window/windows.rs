@@ -150,8 +150,8 @@ impl Windows {
     pub fn checkpoints(&self) -> Vec<WindowCheckpoint> {
         let all = self.iter().map(|(kind, window)| WindowCheckpoint {
             kind,
-            lost: window.lost(),
-            filters: window.bloom().and_then(Bloom::layout),
+            dropped: window.dropped(),
+            layout: window.bloom().and_then(Bloom::layout),
             incomplete_ms: window.incomplete_before_ms(),
         });
         all.filter(|it| *it != WindowCheckpoint { kind: it.kind, ..WindowCheckpoint::default() }).collect()
@@ -160,7 +160,7 @@ impl Windows {
     /// Gives the filters of empty windows their previous layout, before the windows are restored.
     pub fn follow(&mut self, checkpoints: &[WindowCheckpoint]) {
         for (kind, window) in self.iter_mut() {
-            if let Some(layout) = of(kind, checkpoints).and_then(|it| it.filters.as_ref()) {
+            if let Some(layout) = of(kind, checkpoints).and_then(|it| it.layout.as_ref()) {
                 window.follow_filters(layout);
             }
         }
@@ -170,7 +170,7 @@ impl Windows {
     pub fn inherit(&mut self, checkpoints: &[WindowCheckpoint]) {
         for (kind, window) in self.iter_mut() {
             let previous = of(kind, checkpoints);
-            window.inherit(previous.map(|it| it.lost).unwrap_or_default());
+            window.inherit(previous.map(|it| it.dropped).unwrap_or_default());
             if let Some(ms) = previous.and_then(|it| it.incomplete_ms) {
                 window.note_incomplete_before(ms);
             }

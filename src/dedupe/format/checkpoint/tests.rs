@@ -1,5 +1,5 @@
 use super::*;
-use crate::dedupe::format::Lost;
+use crate::dedupe::format::Dropped;
 
 #[test]
 fn a_checkpoint_reads_back_as_written() {
@@ -16,13 +16,13 @@ fn a_checkpoint_reads_back_as_written() {
         windows: vec![
             WindowCheckpoint {
                 kind: KindId::UNNAMED,
-                lost: Lost { exact_ms: None, beyond_ms: Some(7) },
-                filters: FilterLayout::parse("604800000,86400000,20412|1,2|640.14.6.-|320.12.0+1.0"),
+                dropped: Dropped { exact_ms: None, filters_ms: Some(7) },
+                layout: FilterLayout::parse("604800000,86400000,20412|1,2|640.14.6.-|320.12.0+1.0"),
                 incomplete_ms: Some(9),
             },
             WindowCheckpoint {
                 kind: KindId::named("payments"),
-                filters: FilterLayout::parse("700,100,7||640.14.0"),
+                layout: FilterLayout::parse("700,100,7||640.14.0"),
                 ..WindowCheckpoint::default()
             },
         ],
@@ -32,7 +32,7 @@ fn a_checkpoint_reads_back_as_written() {
         state: Some("aXb-c_AAQ0Cw".into()),
         writer: "dedupd.events;odd=name.a.0".into(),
     };
-    assert!(full.windows.iter().all(|it| it.filters.is_some()));
+    assert!(full.windows.iter().all(|it| it.layout.is_some()));
     assert_eq!(Checkpoint::parse(&full.render()), Some(full.clone()));
     let bare = Checkpoint {
         tail: None,
@@ -55,17 +55,17 @@ fn foreign_metadata_is_no_checkpoint_and_unknown_fields_are_skipped() {
         assert_eq!(Checkpoint::parse(text), None, "{text:?}");
     }
     let odd = Checkpoint::parse("v1;s=4;later=1;w=nonsense;tx=w").unwrap();
-    assert_eq!((odd.state_next, odd.windows.iter().any(|it| it.filters.is_some())), (4, false));
+    assert_eq!((odd.state_next, odd.windows.iter().any(|it| it.layout.is_some())), (4, false));
 }
 
 /// A window with long details: `filters` is the number of filters in its layout.
-fn window(kind: u16, lost: Option<i64>, filters: usize) -> WindowCheckpoint {
+fn window(kind: u16, dropped: Option<i64>, filters: usize) -> WindowCheckpoint {
     let held = "18446744073709551615,".repeat(filters);
     WindowCheckpoint {
         kind: KindId::numbered(kind),
-        lost: Lost { exact_ms: lost, beyond_ms: lost },
-        incomplete_ms: lost,
-        filters: FilterLayout::parse(&format!("2,1,9|{held}7|640.14.6")).filter(|_| filters > 0),
+        dropped: Dropped { exact_ms: dropped, filters_ms: dropped },
+        incomplete_ms: dropped,
+        layout: FilterLayout::parse(&format!("2,1,9|{held}7|640.14.6")).filter(|_| filters > 0),
     }
 }
 
@@ -95,13 +95,13 @@ fn the_fields_that_are_always_included_have_a_bound() {
 }
 
 #[test]
-fn losses_take_precedence_over_layouts() {
+fn what_limits_dropped_takes_precedence_over_layouts() {
     let windows = vec![window(0, None, 1), window(9, Some(7), 30), window(12, Some(8), 1)];
     let full = Checkpoint { windows, ..core(20) };
     let text = full.render_within(core(20).render().len() + 120);
     let read = Checkpoint::parse(&text).unwrap();
     let kept: Vec<_> =
-        read.windows.iter().map(|it| (it.kind.number(), it.lost.exact_ms, it.filters.is_some())).collect();
+        read.windows.iter().map(|it| (it.kind.number(), it.dropped.exact_ms, it.layout.is_some())).collect();
     assert_eq!(kept, [(0, None, true), (9, Some(7), false), (12, Some(8), true)], "{text}");
 }
 
@@ -115,7 +115,7 @@ proptest::proptest! {
     ) {
         let kinds = (0u16..).map(|n| n * 3_000);
         let windows: Vec<_> =
-            details.iter().zip(kinds).map(|((lost, filters), kind)| window(kind, *lost, *filters)).collect();
+            details.iter().zip(kinds).map(|((dropped, filters), kind)| window(kind, *dropped, *filters)).collect();
         let full = Checkpoint { windows, ..core(writer) };
         let text = full.render_within(most);
         let shortest = core(writer).render_within(0).len();
@@ -123,13 +123,13 @@ proptest::proptest! {
         let read = Checkpoint::parse(&text).unwrap();
         for it in &read.windows {
             let whole = full.windows.iter().find(|whole| whole.kind == it.kind).unwrap();
-            proptest::prop_assert!(it.lost == whole.lost || it.lost == Lost::default());
-            proptest::prop_assert!(it.filters == whole.filters || it.filters.is_none());
+            proptest::prop_assert!(it.dropped == whole.dropped || it.dropped == Dropped::default());
+            proptest::prop_assert!(it.layout == whole.layout || it.layout.is_none());
         }
         proptest::prop_assert_eq!(Checkpoint { windows: Vec::new(), ..read }, core(writer));
         if full.render_within(usize::MAX).len() <= most {
             let all: Vec<_> =
-                full.windows.iter().filter(|it| it.lost != Lost::default() || it.filters.is_some()).cloned().collect();
+                full.windows.iter().filter(|it| it.dropped != Dropped::default() || it.layout.is_some()).cloned().collect();
             proptest::prop_assert_eq!(Checkpoint::parse(&text).unwrap().windows, all);
         }
     }

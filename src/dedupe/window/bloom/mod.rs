@@ -2,7 +2,7 @@
 //!
 //! It distinguishes *probably seen* from *never seen in the window*. Invariants:
 //! - An identity that arrived inside `limits.bloom` passes, unless a limit (memory or number of identities) has
-//!   dropped the oldest filters; [`Bloom::forgotten_ms`] reports that.
+//!   dropped the oldest filters; [`Bloom::dropped_ms`] reports that.
 //! - An absent identity passes with a probability of at most `limits.false_positive_rate`, for the look-up as a whole.
 //!   [`sizing`] has the arithmetic, [`Bloom::false_positive_rate`] computes the rate from the bits in memory.
 //! - A bit has no owner and cannot be removed. So only committed owners may be inserted. If committed owners are
@@ -59,7 +59,7 @@ pub struct Bloom {
     open: Option<Open>,
     /// Number of identities of each of the last slices.
     held: VecDeque<u64>,
-    forgotten_ms: Option<i64>,
+    dropped_ms: Option<i64>,
     /// The followed layout: the start of its oldest slice and of its open slice.
     followed: Option<(i64, i64)>,
 }
@@ -93,22 +93,15 @@ impl Bloom {
             grids: Vec::new(),
             open: None,
             held: VecDeque::new(),
-            forgotten_ms: None,
+            dropped_ms: None,
             followed: None,
         }
-    }
-
-    /// Sets the expected number of identities per slice before the first insert, so that a restore does not start with
-    /// the smallest filter.
-    pub fn expect(&mut self, ids_per_slice: u64) {
-        self.held.clear();
-        self.held.push_back(ids_per_slice);
     }
 
     /// The range of stream time that a look-up queries at stream time `now_ms`: older than the exact part, younger
     /// than the end of the window.
     #[must_use]
-    pub fn asked(&self, now_ms: i64) -> Range<i64> {
+    pub fn queried(&self, now_ms: i64) -> Range<i64> {
         now_ms.saturating_sub(ms(self.limits.bloom))..now_ms.saturating_sub(ms(self.limits.exact))
     }
 
@@ -147,7 +140,7 @@ impl Bloom {
         }
         match room.and_then(|(grid, column)| Some((self.grids.get_mut(grid)?, column))) {
             Some((grid, column)) => grid.insert(column, look.position, arrived_ms),
-            None => self.forgotten_ms = self.forgotten_ms.max(Some(arrived_ms)),
+            None => self.dropped_ms = self.dropped_ms.max(Some(arrived_ms)),
         }
     }
 
@@ -227,8 +220,8 @@ impl Bloom {
     /// Stream time, epoch milliseconds, of the latest arrival that a limit (memory or number of identities) dropped before it
     /// expired; `None` when there is none.
     #[must_use]
-    pub fn forgotten_ms(&self) -> Option<i64> {
-        self.forgotten_ms
+    pub fn dropped_ms(&self) -> Option<i64> {
+        self.dropped_ms
     }
 
     /// Bytes allocated.

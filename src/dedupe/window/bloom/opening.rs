@@ -40,7 +40,7 @@ impl Bloom {
     #[cold]
     pub(super) fn make_room(&mut self, arrived_ms: i64) -> Option<(usize, usize)> {
         if !self.has_room_for_any() {
-            while self.forget_oldest().is_some() {}
+            while self.drop_oldest().is_some() {}
             return None;
         }
         // Which columns are free must depend only on the inserts, not on when `expire` was called. Otherwise a rebuilt
@@ -139,7 +139,7 @@ impl Bloom {
                 self.grids.push(Grid::new(need.rows, width, need.density.bits));
                 return Some((self.grids.len() - 1, 0));
             }
-            self.forget_oldest()?;
+            self.drop_oldest()?;
             if let Some(at) = self.free_column(need, need.ids.div_ceil(4)) {
                 return Some(at);
             }
@@ -158,11 +158,11 @@ impl Bloom {
     }
 
     /// Drops the oldest filter because of a limit; `None` when there is no filter.
-    pub(super) fn forget_oldest(&mut self) -> Option<()> {
+    pub(super) fn drop_oldest(&mut self) -> Option<()> {
         let oldest = self.ages().min()?;
         let last_ms =
             self.filters().find(|filter| filter.design.age() == oldest).map(|filter| filter.last_ms);
-        self.forgotten_ms = self.forgotten_ms.max(last_ms);
+        self.dropped_ms = self.dropped_ms.max(last_ms);
         self.drop_filters(|age| age == oldest);
         Some(())
     }

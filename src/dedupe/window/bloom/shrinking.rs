@@ -20,13 +20,13 @@ impl Bloom {
     /// limit on identities never drops the newest slice.
     pub fn shrink(&mut self, most_ids: u64) {
         while self.ids() > most_ids && self.filters().any(|filter| self.is_older(filter)) {
-            self.forget_oldest();
+            self.drop_oldest();
         }
         if self.memory_bytes() <= self.limits.max_bytes {
             return;
         }
         self.narrow();
-        while self.memory_bytes() > self.limits.max_bytes && self.forget_oldest().is_some() {
+        while self.memory_bytes() > self.limits.max_bytes && self.drop_oldest().is_some() {
             self.narrow();
         }
     }
@@ -47,8 +47,8 @@ impl Bloom {
         self.filters().map(|filter| filter.design.slice_ms).min()
     }
 
-    /// Takes over [`Bloom::forgotten_ms`] from the filters that these replace.
-    pub fn inherit_forgotten(&mut self, forgotten_ms: Option<i64>) {
-        self.forgotten_ms = self.forgotten_ms.max(forgotten_ms);
+    /// Takes over [`Bloom::dropped_ms`] from the filters that these replace.
+    pub fn inherit_dropped(&mut self, dropped_ms: Option<i64>) {
+        self.dropped_ms = self.dropped_ms.max(dropped_ms);
     }
 }
