@@ -29,7 +29,7 @@ use deltas::{Deltas, push_varint, rank_of};
 
 const MAGIC: [u8; 4] = *b"DDB1";
 const HEADER_BYTES: usize = 4 + 1 + 8 + 4 + 8 + 8 + 8 + 8 + 4;
-const CRC_BYTES: usize = 4;
+pub(super) const CRC_BYTES: usize = 4;
 
 /// The identities of one kind in one contiguous range of raw offsets of one partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -139,17 +139,7 @@ pub struct BlockView<'a> {
 impl<'a> BlockView<'a> {
     /// Parses and verifies the checksum: for bytes from disk or network.
     pub fn verified(bytes: &'a [u8]) -> Result<Self, BlockError> {
-        let body = bytes.len().saturating_sub(CRC_BYTES);
-        let (content, crc) = bytes.split_at(body);
-        let found = u32::from_le_bytes(take(crc, 0)?);
-        let magic = take(content, 0)?;
-        if magic != MAGIC {
-            return Err(BlockError::Magic(magic));
-        }
-        let computed = crc32c::crc32c(content);
-        if found != computed {
-            return Err(BlockError::Checksum { found, computed });
-        }
+        verified_content(bytes, MAGIC)?;
         Self::parse(bytes)
     }
 
@@ -245,6 +235,21 @@ pub(super) fn hash_of(kind: u8, key_id: u64) -> Result<HashKind, BlockError> {
         1 => Ok(HashKind::SipHash { key_id }),
         _ => Err(BlockError::Inconsistent("unknown hash kind")),
     }
+}
+
+/// The content of an encoded record: all but the CRC32C at its end, which is verified. It starts with `magic`.
+pub(super) fn verified_content(bytes: &[u8], magic: [u8; 4]) -> Result<&[u8], BlockError> {
+    let (content, crc) = bytes.split_at(bytes.len().saturating_sub(CRC_BYTES));
+    let stored = u32::from_le_bytes(take(crc, 0)?);
+    let start = take(content, 0)?;
+    if start != magic {
+        return Err(BlockError::Magic(start));
+    }
+    let computed = crc32c::crc32c(content);
+    if stored != computed {
+        return Err(BlockError::Checksum { found: stored, computed });
+    }
+    Ok(content)
 }
 
 /// The `N` bytes at position `at`.

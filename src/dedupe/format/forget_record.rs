@@ -7,14 +7,13 @@
 //! offset from which on it applies (8), count (4), then for each owner its offset (8) and its identity (16),
 //! and the CRC32C of all preceding bytes (4).
 
-use super::block::{BlockError, hash_code, hash_of, take};
+use super::block::{BlockError, CRC_BYTES, hash_code, hash_of, take, verified_content};
 use crate::dedupe::coordinates::{Offset, PartitionId};
 use crate::dedupe::identity::{HashKind, Identity};
 
 const MAGIC: [u8; 4] = *b"DDF1";
 const HEADER_BYTES: usize = 4 + 1 + 8 + 4 + 8 + 8 + 4;
 const ENTRY_BYTES: usize = 8 + 16;
-const CRC_BYTES: usize = 4;
 
 /// Forgotten owners of one partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,15 +65,7 @@ impl ForgetRecord {
 
     /// Decodes a record and verifies its checksum.
     pub fn decode(bytes: &[u8]) -> Result<Self, BlockError> {
-        let (content, crc) = bytes.split_at(bytes.len().saturating_sub(CRC_BYTES));
-        let magic = take(content, 0)?;
-        if magic != MAGIC {
-            return Err(BlockError::Magic(magic));
-        }
-        let (found, computed) = (u32::from_le_bytes(take(crc, 0)?), crc32c::crc32c(content));
-        if found != computed {
-            return Err(BlockError::Checksum { found, computed });
-        }
+        let content = verified_content(bytes, MAGIC)?;
         let [kind] = take(content, 4)?;
         let count = u32::from_le_bytes(take(content, 33)?) as usize;
         let (entries, rest) = content.get(HEADER_BYTES..).unwrap_or_default().as_chunks::<ENTRY_BYTES>();
