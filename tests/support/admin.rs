@@ -1,6 +1,7 @@
 //! Admin requests of tests: topics, their settings, offsets of groups.
 
 use std::collections::HashMap;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use rdkafka::admin::{
@@ -152,14 +153,19 @@ impl Kafka {
         })
     }
 
-    /// A consumer without a subscription, for the offsets of logs and groups.
-    fn plain_consumer(&self, group: &str, isolation: Isolation) -> BaseConsumer {
-        let mut config = self.client_config();
-        config
-            .set("group.id", group)
-            .set("enable.auto.commit", "false")
-            .set("isolation.level", isolation.level());
-        config.create().expect("a consumer")
+    /// A consumer without a subscription, for the offsets of logs and groups. There is one per group and isolation
+    /// level: tests request offsets in loops, and a new client costs several connections and threads.
+    fn plain_consumer(&self, group: &str, isolation: Isolation) -> Arc<BaseConsumer> {
+        let create = || {
+            let mut config = self.client_config();
+            config
+                .set("group.id", group)
+                .set("enable.auto.commit", "false")
+                .set("isolation.level", isolation.level());
+            Arc::new(config.create().expect("a consumer"))
+        };
+        let mut all = self.consumers.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(all.entry((group.to_owned(), isolation.level())).or_insert_with(create))
     }
 
     /// The committed offset of a group with its metadata. Waits for pending transactions on it.
