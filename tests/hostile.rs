@@ -1,5 +1,7 @@
 //! Invalid raw records and damaged logs on a real Apache Kafka: they are forwarded unchanged, or the process stops and
 //! reports them.
+//!
+//! Most tests stop their broker, so each one has its own.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -11,19 +13,12 @@ mod support;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use support::raw_batch::{self, Handmade};
 use support::{Draft, Kafka, Pipe, Sidecar};
 
 const LIMIT: Duration = Duration::from_secs(40);
-
-/// One broker, which one test at a time can use, because the tests stop it.
-fn kafka() -> MutexGuard<'static, Kafka> {
-    static SHARED: LazyLock<Mutex<Kafka>> = LazyLock::new(|| Mutex::new(Kafka::start()));
-    SHARED.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// The first segment of a topic's partition 0.
 fn segment(kafka: &Kafka, topic: &str) -> PathBuf {
@@ -83,7 +78,7 @@ fn with_invalid_names(value: &str, headers: &[(&str, &str)]) -> Handmade {
 
 #[test]
 fn header_names_that_are_not_utf_8_are_forwarded_and_other_headers_are_still_used() {
-    let kafka = kafka();
+    let kafka = Kafka::start();
     let pipe = Pipe::new(&kafka, "header-names", 1);
     kafka.create_topic("header-names.dead", 1, &[]);
     let records = [
@@ -130,7 +125,7 @@ fn header_names_that_are_not_utf_8_are_forwarded_and_other_headers_are_still_use
 
 #[test]
 fn a_damaged_batch_is_neither_forwarded_nor_skipped() {
-    let kafka = kafka();
+    let kafka = Kafka::start();
     let pipe = Pipe::new(&kafka, "damaged", 1);
     send_each(&pipe, &["first", "second", "third"]);
     kafka.stop();
@@ -163,7 +158,7 @@ fn a_damaged_batch_is_neither_forwarded_nor_skipped() {
 
 #[test]
 fn a_restore_does_not_skip_a_damaged_batch_of_the_state_topic() {
-    let kafka = kafka();
+    let kafka = Kafka::start();
     let pipe = Pipe::new(&kafka, "damaged-state", 1);
     let sidecar = leaving(&pipe).with("DEDUPD_TOPICS__STATE", "damaged-state.state");
     for id in ["first", "second"] {
@@ -196,7 +191,7 @@ fn truncate(kafka: &Kafka, topic: &str, batches: usize) {
 
 #[test]
 fn a_log_that_was_truncated_and_rewritten_beyond_the_committed_offset_is_detected() {
-    let kafka = kafka();
+    let kafka = Kafka::start();
     let pipe = Pipe::new(&kafka, "rewritten", 1);
     let sidecar = leaving(&pipe);
     send_each(&pipe, &["a0", "a1", "a2", "a3", "a4", "a5"]);

@@ -9,22 +9,14 @@
 
 mod support;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use support::proxy::Direction;
-use support::{Isolation, Kafka, Load, Pipe, Proxy, Running, api, shared_kafka, wait_until};
+use support::{Isolation, Kafka, Load, Pipe, Proxy, Running, api, wait_until};
 
 const PARTITIONS: usize = 4;
 const LIMIT: Duration = Duration::from_mins(1);
 const UNKNOWN: &str = "dedupd_transactions_total{result=\"unknown\"}";
-
-/// The shared broker has one proxy, which one test at a time can use.
-fn shared_proxy() -> (MutexGuard<'static, ()>, Proxy) {
-    static LOCK: Mutex<()> = Mutex::new(());
-    let guard = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
-    (guard, shared_kafka().proxy())
-}
 
 /// A running sidecar behind the proxy, under load.
 fn working(pipe: &Pipe<'_>, proxy: &Proxy) -> (Running, Load) {
@@ -52,8 +44,9 @@ fn wait_unknown(running: &Running, more_than: f64) -> f64 {
 
 #[test]
 fn a_commit_without_an_answer_is_resolved_for_both_outcomes() {
-    let (_guard, proxy) = shared_proxy();
-    let pipe = Pipe::new(shared_kafka(), "lost-commits", PARTITIONS);
+    let kafka = Kafka::start();
+    let proxy = kafka.proxy();
+    let pipe = Pipe::new(&kafka, "lost-commits", PARTITIONS);
     let (running, load) = working(&pipe, &proxy);
     // Two lost answers: the client retries on a new connection.
     for round in 1..=3 {
@@ -94,8 +87,9 @@ fn a_commit_without_an_answer_is_resolved_for_both_outcomes() {
 
 #[test]
 fn lost_answers_and_requests_lose_no_records() {
-    let (_guard, proxy) = shared_proxy();
-    let pipe = Pipe::new(shared_kafka(), "lost-answers", PARTITIONS);
+    let kafka = Kafka::start();
+    let proxy = kafka.proxy();
+    let pipe = Pipe::new(&kafka, "lost-answers", PARTITIONS);
     let (running, load) = working(&pipe, &proxy);
     let seed = std::env::var("DEDUPD_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(20_261_121);
     println!("replay with DEDUPD_SEED={seed}");
@@ -134,8 +128,9 @@ fn lost_answers_and_requests_lose_no_records() {
 
 #[test]
 fn a_member_whose_join_was_not_answered_rejoins() {
-    let (_guard, proxy) = shared_proxy();
-    let pipe = Pipe::new(shared_kafka(), "lost-join", PARTITIONS);
+    let kafka = Kafka::start();
+    let proxy = kafka.proxy();
+    let pipe = Pipe::new(&kafka, "lost-join", PARTITIONS);
     let (running, load) = working(&pipe, &proxy);
     proxy.drop_responses(api::JOIN_GROUP, 1);
     // Another member makes the first one join again.
@@ -155,8 +150,9 @@ fn a_member_whose_join_was_not_answered_rejoins() {
 
 #[test]
 fn late_answers_lose_no_records() {
-    let (_guard, proxy) = shared_proxy();
-    let pipe = Pipe::new(shared_kafka(), "late-answers", PARTITIONS);
+    let kafka = Kafka::start();
+    let proxy = kafka.proxy();
+    let pipe = Pipe::new(&kafka, "late-answers", PARTITIONS);
     let (running, load) = working(&pipe, &proxy);
     let given_up = || {
         let aborted = running.metric("dedupd_transactions_total{result=\"aborted\"}")?;
@@ -178,8 +174,9 @@ fn late_answers_lose_no_records() {
 
 #[test]
 fn with_an_unreachable_broker_the_process_is_alive_but_not_ready() {
-    let (_guard, proxy) = shared_proxy();
-    let pipe = Pipe::new(shared_kafka(), "unreachable", PARTITIONS);
+    let kafka = Kafka::start();
+    let proxy = kafka.proxy();
+    let pipe = Pipe::new(&kafka, "unreachable", PARTITIONS);
     let (running, load) = working(&pipe, &proxy);
     proxy.refuse(true);
     proxy.cut_all();

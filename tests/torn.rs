@@ -15,9 +15,10 @@
 
 mod support;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
-use support::{Draft, Findings, Isolation, Kafka, Pipe, Running, Sidecar, wait_until};
+use support::{Draft, Findings, Isolation, Kafka, Load, Pipe, Running, Sidecar, wait_until};
 
 const PARTITIONS: usize = 4;
 const CYCLES: usize = 2;
@@ -56,15 +57,14 @@ impl Cluster {
         pipe
     }
 
-    /// Kills node 2, and waits until its partitions have no leader.
-    fn lose_second(&self, pipe: &Pipe<'_>, away: Away) {
-        let topic = if away == Away::State { format!("{}.dedupd", pipe.clean) } else { pipe.clean.clone() };
-        self.lose(&topic);
-    }
-
     /// Kills node 2, which has this topic.
     fn lose(&self, topic: &str) {
         self.second.kill9();
+        self.wait_lost(topic);
+    }
+
+    /// Waits until the partitions of a topic have no leader.
+    fn wait_lost(&self, topic: &str) {
         wait_until("the partitions to have no leader", LIMIT, || {
             (self.first.partitions(topic) == 0).then_some(())
         });
@@ -93,85 +93,137 @@ fn resolved(running: &Running, resolutions: &[&str]) -> f64 {
     resolutions.iter().map(metric).sum()
 }
 
-/// Kills sidecars with an open transaction, which is then aborted while node 2 is down. Returns the number of leftovers
-/// that the last one resolved.
-fn inside_open_transactions(
-    cluster: &Cluster,
-    torn: Option<&str>,
-    name: &str,
+/// What the coordinator does with the transaction while node 2 is down.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Ending {
+    Abort,
+    Commit,
+}
+
+/// A pipe under load whose transactions are torn.
+struct Case<'c> {
+    pipe: Pipe<'c>,
     away: Away,
-) -> (Findings, f64) {
-    let pipe = cluster.pipe(name, away);
-    let sidecar = sidecar(&pipe, torn);
-    let load = pipe.load(PARTITIONS, 1_500);
-    for _ in 0..CYCLES {
-        load.more(1_500);
-        // Its records and blocks are acknowledged, but the transaction is not decided.
-        let armed = sidecar.clone().with("DEDUPD_FAILPOINT", "before_commit:3").start();
-        armed.wait(LIMIT);
-        assert!(armed.text().contains("failpoint before_commit reached"), "{}", armed.text());
-        cluster.lose_second(&pipe, away);
-        // The coordinator aborts the transaction, and writes no marker to partitions without a leader.
-        cluster.first.fence(&format!("{}.a.0", pipe.group()));
-        cluster.second.restart();
-    }
-    load.finish();
-    finish(&pipe, &sidecar, &["aborted"])
+    ending: Ending,
+    sidecar: Sidecar,
+    load: Load,
 }
 
-/// Kills sidecars right after a commit while node 2 is down.
-fn commits(cluster: &Cluster, torn: Option<&str>, name: &str, away: Away) -> (Findings, f64) {
-    let pipe = cluster.pipe(name, away);
-    let sidecar = sidecar(&pipe, torn);
-    let load = pipe.load(PARTITIONS, 1_500);
-    for _ in 0..CYCLES {
-        load.more(1_500);
-        let gate = pipe.dir.path().join("gate");
-        let armed = sidecar
-            .clone()
-            .with("DEDUPD_FAILPOINT_HOLD", &format!("before_commit:3:{}", gate.display()))
-            .with("DEDUPD_FAILPOINT", "after_commit:3")
-            .start();
-        wait_until("the commit", LIMIT, || gate.exists().then_some(()));
-        cluster.lose_second(&pipe, away);
-        std::fs::remove_file(&gate).unwrap();
-        armed.wait(LIMIT);
-        assert!(armed.text().contains("failpoint after_commit reached"), "{}", armed.text());
-        cluster.second.restart();
+impl<'c> Case<'c> {
+    fn new(cluster: &'c Cluster, torn: Option<&str>, away: Away, ending: Ending) -> Self {
+        let pipe = cluster.pipe(&format!("{ending:?}-{away:?}-{}", torn.unwrap_or("all")), away);
+        // No transaction times out until those of all cases are open and node 2 is detected as failed.
+        let sidecar = sidecar(&pipe, torn)
+            .with("DEDUPD_GROUP__SESSION_TIMEOUT", "45s")
+            .with("DEDUPD_BATCH__TRANSACTION_TIMEOUT", "40s");
+        let load = pipe.load(PARTITIONS, 500);
+        Self { pipe, away, ending, sidecar, load }
     }
-    load.finish();
-    finish(&pipe, &sidecar, &["redone", "rewound"])
+
+    /// Starts an instance that crashes with an open transaction, or is held before its commit and crashes after it.
+    fn arm(&self) -> Running {
+        match self.ending {
+            Ending::Abort => self.sidecar.clone().with("DEDUPD_FAILPOINT", "before_commit:3"),
+            Ending::Commit => {
+                let hold = format!("before_commit:3:{}", self.gate().display());
+                let sidecar = self.sidecar.clone().with("DEDUPD_FAILPOINT_HOLD", &hold);
+                sidecar.with("DEDUPD_FAILPOINT", "after_commit:3")
+            }
+        }
+        .start()
+    }
+
+    /// A topic on node 2.
+    fn topic_away(&self) -> String {
+        if self.away == Away::State { format!("{}.dedupd", self.pipe.clean) } else { self.pipe.clean.clone() }
+    }
+
+    fn gate(&self) -> PathBuf {
+        self.pipe.dir.path().join("gate")
+    }
+
+    /// Waits for an open transaction: its records and blocks are acknowledged, but it is not decided.
+    fn wait_open(&self, armed: &Running) {
+        match self.ending {
+            Ending::Abort => assert_crashed(armed, "before_commit"),
+            Ending::Commit => wait_until("the commit", LIMIT, || self.gate().exists().then_some(())),
+        }
+    }
+
+    /// Ends the transaction. The coordinator writes no marker to partitions without a leader.
+    fn end(&self, armed: &Running) {
+        match self.ending {
+            Ending::Abort => self.pipe.kafka.fence(&self.sidecar.transactional_id(0)),
+            Ending::Commit => {
+                std::fs::remove_file(self.gate()).unwrap();
+                assert_crashed(armed, "after_commit");
+            }
+        }
+    }
 }
 
-fn finish(pipe: &Pipe<'_>, sidecar: &Sidecar, resolutions: &[&str]) -> (Findings, f64) {
-    let last = sidecar.start();
-    pipe.wait_caught_up(PARTITIONS, Duration::from_secs(90));
-    let resolved = resolved(&last, resolutions);
-    (pipe.audit_after(&last), resolved)
+fn assert_crashed(armed: &Running, point: &str) {
+    armed.wait(LIMIT);
+    assert!(armed.text().contains(&format!("failpoint {point} reached")), "{}", armed.text());
+}
+
+/// Tears transactions of all cases: node 2 is down while they end. Returns the findings of each case and the number
+/// of leftovers that its last instance resolved.
+fn tear(cluster: &Cluster, cases: Vec<Case<'_>>) -> Vec<(Findings, f64)> {
+    for _ in 0..CYCLES {
+        for case in &cases {
+            case.load.more(500);
+        }
+        let armed: Vec<Running> = cases.iter().map(Case::arm).collect();
+        for (case, armed) in cases.iter().zip(&armed) {
+            case.wait_open(armed);
+        }
+        cluster.second.kill9();
+        for case in &cases {
+            cluster.wait_lost(&case.topic_away());
+        }
+        for (case, armed) in cases.iter().zip(&armed) {
+            case.end(armed);
+        }
+        cluster.second.restart();
+    }
+    let last = cases.into_iter().map(|case| {
+        case.load.finish();
+        let last = case.sidecar.start();
+        (case.pipe, case.ending, last)
+    });
+    let last: Vec<_> = last.collect();
+    let results = last.iter().map(|(pipe, ending, last)| {
+        pipe.wait_caught_up(PARTITIONS, Duration::from_secs(90));
+        let resolutions: &[&str] =
+            if *ending == Ending::Abort { &["aborted"] } else { &["redone", "rewound"] };
+        let resolved = resolved(last, resolutions);
+        (pipe.audit_after(last), resolved)
+    });
+    results.collect()
 }
 
 #[test]
-fn torn_transactions_are_resolved_by_evidence() {
+fn torn_transactions_are_resolved_by_evidence_but_not_by_never_or_always_purging() {
     let cluster = Cluster::start();
-    for away in [Away::Clean, Away::State, Away::Both] {
-        let (findings, resolved) = inside_open_transactions(&cluster, None, &format!("open-{away:?}"), away);
-        assert!(findings.is_clean() && findings.repeats > 0, "{away:?}: {findings:#?}");
-        assert!(resolved > 0.0, "{away:?}: no transaction was torn: the test proves nothing");
-        println!("inside open transactions, {away:?}: {resolved} resolved, {findings:?}");
-        let (findings, resolved) = commits(&cluster, None, &format!("commits-{away:?}"), away);
-        assert!(findings.is_clean() && findings.repeats > 0, "{away:?}: {findings:#?}");
-        assert!(resolved > 0.0, "{away:?}: no transaction was torn: the test proves nothing");
-        println!("commits, {away:?}: {resolved} resolved, {findings:?}");
+    let all: Vec<_> = [Away::Clean, Away::State, Away::Both]
+        .into_iter()
+        .flat_map(|away| [(away, Ending::Abort), (away, Ending::Commit)])
+        .collect();
+    let mut cases: Vec<_> =
+        all.iter().map(|(away, ending)| Case::new(&cluster, None, *away, *ending)).collect();
+    cases.push(Case::new(&cluster, Some("markers"), Away::Clean, Ending::Abort));
+    cases.push(Case::new(&cluster, Some("agreement"), Away::Clean, Ending::Commit));
+    let mut results = tear(&cluster, cases);
+    let (always, _) = results.pop().unwrap();
+    let (never, _) = results.pop().unwrap();
+    for ((away, ending), (findings, resolved)) in all.iter().zip(results) {
+        assert!(findings.is_clean() && findings.repeats > 0, "{ending:?}, {away:?}: {findings:#?}");
+        assert!(resolved > 0.0, "{ending:?}, {away:?}: no transaction was torn: the test proves nothing");
+        println!("{ending:?}, {away:?}: {resolved} resolved, {findings:?}");
     }
-}
-
-#[test]
-fn never_purging_duplicates_and_always_purging_loses_records() {
-    let cluster = Cluster::start();
-    let (findings, _) = inside_open_transactions(&cluster, Some("markers"), "never", Away::Clean);
-    assert!(findings.duplicated > 0, "never purging duplicated nothing: {findings:?}");
-    let (findings, _) = commits(&cluster, Some("agreement"), "always", Away::Clean);
-    assert!(findings.lost > 0, "always purging lost nothing: {findings:?}");
+    assert!(never.duplicated > 0, "never purging duplicated nothing: {never:?}");
+    assert!(always.lost > 0, "always purging lost nothing: {always:?}");
 }
 
 /// A pipe on node 1. Its dead-letter topic has one partition on node 2.
@@ -221,8 +273,7 @@ impl<'c> Letters<'c> {
     /// Runs an instance until it crashes at a failpoint. At `before_commit`, its transaction is open.
     fn crash_at(&self, point: &str) {
         let armed = self.sidecar(None).with("DEDUPD_FAILPOINT", &format!("{point}:1")).start();
-        armed.wait(LIMIT);
-        assert!(armed.text().contains(&format!("failpoint {point} reached")), "{}", armed.text());
+        assert_crashed(&armed, point);
     }
 
     /// Runs an instance that commits while node 2 is down, and crashes right after the commit.
@@ -236,8 +287,7 @@ impl<'c> Letters<'c> {
         wait_until("the commit", LIMIT, || gate.exists().then_some(()));
         self.cluster.lose(&self.dead);
         std::fs::remove_file(&gate).unwrap();
-        armed.wait(LIMIT);
-        assert!(armed.text().contains("failpoint after_commit reached"), "{}", armed.text());
+        assert_crashed(&armed, "after_commit");
         self.cluster.second.restart();
     }
 
@@ -339,8 +389,7 @@ fn a_crashed_writer_of_a_shared_side_topic_delays_others_and_loses_nothing() {
     survivor.wait_running(4, LIMIT);
     let load = pipe.load(4, 1_000);
     let dying = sidecar("a").with("DEDUPD_FAILPOINT", "before_commit:20").start();
-    dying.wait(LIMIT);
-    assert!(dying.text().contains("failpoint before_commit reached"), "{}", dying.text());
+    assert_crashed(&dying, "before_commit");
     let start = dedupd::clock::monotonic();
     load.finish();
     pipe.wait_caught_up(4, LIMIT);

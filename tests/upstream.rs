@@ -1,4 +1,7 @@
 //! Producers of the raw topic with hanging transactions, on a real Apache Kafka.
+//!
+//! Requires `--features failpoints`: a file sets the clock.
+#![cfg(feature = "failpoints")]
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -14,8 +17,6 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use support::{Draft, Pipe, shared_kafka, tool, wait_until};
 
 const LIMIT: Duration = Duration::from_secs(30);
-/// Longer than the time until the warning.
-const LONG: Duration = Duration::from_secs(90);
 const HANGING: &str = "dedupd_raw_hanging_seconds{partition=\"1\"}";
 
 /// Opens a transaction with one record in partition 1.
@@ -34,7 +35,8 @@ fn open_transaction(pipe: &Pipe<'_>) -> BaseProducer {
 #[test]
 fn a_hanging_upstream_transaction_is_reported_with_a_command_that_ends_it() {
     let pipe = Pipe::new(shared_kafka(), "hangs", 2);
-    let running = pipe.sidecar("a").start();
+    let clock = pipe.dir.path().join("clock");
+    let running = pipe.sidecar("a").with("DEDUPD_CLOCK", clock.to_str().unwrap()).start();
     running.wait_running(2, LIMIT);
     pipe.kafka.send(&pipe.raw, &[Draft::id(0, "a"), Draft::id(1, "a"), Draft::id(1, "b")]);
     pipe.wait_caught_up(2, LIMIT);
@@ -45,8 +47,11 @@ fn a_hanging_upstream_transaction_is_reported_with_a_command_that_ends_it() {
     pipe.wait_caught_up(1, LIMIT);
     wait_until("the metric to rise", LIMIT, || running.metric(HANGING).filter(|seconds| *seconds > 0.0));
     assert!(!running.text().contains("transaction hangs"), "reported too early: {}", running.text());
+    let part = clock.with_extension("part");
+    std::fs::write(&part, "0 60000").unwrap();
+    std::fs::rename(part, &clock).unwrap();
     let abort = " abort --topic hangs.raw --partition 1 --start-offset 2";
-    wait_until("the command in the log", LONG, || running.text().contains(abort).then_some(()));
+    wait_until("the command in the log", LIMIT, || running.text().contains(abort).then_some(()));
     assert!(running.metric(HANGING).unwrap() >= 60.0);
     assert_eq!(running.metric("dedupd_raw_hanging_seconds{partition=\"0\"}"), Some(0.0));
     let note = "an upstream transaction hangs in partition 1 of topic hangs.raw from offset 2 on";

@@ -81,44 +81,57 @@ fn assert_reported(name: &str, listener: &str, properties: Properties<'_>, fate:
     assert!(began.elapsed() < LIMIT, "{:?}", began.elapsed());
 }
 
+/// Name, listener, client properties and expected words of a client that cannot connect.
+type Rejected<'a> = (&'a str, &'a str, Properties<'a>, &'a [&'a str]);
+
+/// Checks all cases at the same time: most of the time each one waits for further attempts to connect.
+fn assert_all_reported(fate: Fate, cases: &[Rejected<'_>]) {
+    std::thread::scope(|all| {
+        for (name, listener, properties, words) in cases {
+            all.spawn(move || assert_reported(name, listener, properties, fate, words));
+        }
+    });
+}
+
 #[test]
 fn a_rejected_certificate_is_reported_with_the_reason() {
     let untrusted = [("security.protocol", "ssl"), ("ssl.ca.location", "@stranger.pem")];
-    let words = ["CN=ca", "its issuer is not among the trusted ones", "ssl.ca.location"];
-    assert_reported("untrusted", "TLS", &untrusted, Fate::Ends, &words);
-    assert_reported("misnamed", "MISNAMED", TLS, Fate::Ends, &["CN=misnamed", "not for the host"]);
-    assert_reported("expired", "EXPIRED", TLS, Fate::Ends, &["CN=expired", "it has expired"]);
-    let words = ["does not accept this client's certificate", "ssl.certificate.location"];
-    assert_reported("uncertified", "MTLS", TLS, Fate::Ends, &words);
+    let issuer = ["CN=ca", "its issuer is not among the trusted ones", "ssl.ca.location"];
+    let client = ["does not accept this client's certificate", "ssl.certificate.location"];
+    let cases: [Rejected<'_>; 4] = [
+        ("untrusted", "TLS", &untrusted, &issuer),
+        ("misnamed", "MISNAMED", TLS, &["CN=misnamed", "not for the host"]),
+        ("expired", "EXPIRED", TLS, &["CN=expired", "it has expired"]),
+        ("uncertified", "MTLS", TLS, &client),
+    ];
+    assert_all_reported(Fate::Ends, &cases);
 }
 
 #[test]
 fn a_wrong_password_or_mechanism_is_reported() {
-    let words = ["does not accept the user or password", "sasl.password"];
-    for (name, mechanism) in [("pw.plain", "PLAIN"), ("pw.scram", "SCRAM-SHA-512")] {
-        assert_reported(
-            name,
-            "SASLTLS",
-            &sasl("sasl_ssl", mechanism, "trusted", "wrong"),
-            Fate::Ends,
-            &words,
-        );
-    }
-    let words = ["does not offer this SASL mechanism", "PLAIN,SCRAM-SHA-512"];
-    let other = sasl("sasl_ssl", "SCRAM-SHA-256", "trusted", TRUSTED);
-    assert_reported("mechanism", "SASLTLS", &other, Fate::Ends, &words);
+    let user = |mechanism, password| sasl("sasl_ssl", mechanism, "trusted", password);
+    let (plain, scram) = (user("PLAIN", "wrong"), user("SCRAM-SHA-512", "wrong"));
+    let other = user("SCRAM-SHA-256", TRUSTED);
+    let password = ["does not accept the user or password", "sasl.password"];
+    let cases: [Rejected<'_>; 3] = [
+        ("pw.plain", "SASLTLS", &plain, &password),
+        ("pw.scram", "SASLTLS", &scram, &password),
+        ("mechanism", "SASLTLS", &other, &["does not offer this SASL mechanism", "PLAIN,SCRAM-SHA-512"]),
+    ];
+    assert_all_reported(Fate::Ends, &cases);
 }
 
 #[test]
 fn a_port_with_another_protocol_is_reported_and_retried() {
-    let words = ["this port does not seem to use TLS", "security.protocol"];
-    assert_reported("tls.to.plain", "SASLPLAIN", TLS, Fate::Waits, &words);
     let plain = sasl("sasl_plaintext", "PLAIN", "trusted", TRUSTED);
-    let words = ["this port seems to require TLS", "security.protocol"];
-    assert_reported("plain.to.tls", "TLS", &[], Fate::Waits, &words);
-    assert_reported("sasl.to.tls", "SASLTLS", &plain, Fate::Waits, &words);
-    let words = ["this port seems to require SASL"];
-    assert_reported("plain.to.sasl", "SASLPLAIN", &[], Fate::Waits, &words);
+    let requires_tls = ["this port seems to require TLS", "security.protocol"];
+    let cases: [Rejected<'_>; 4] = [
+        ("tls.to.plain", "SASLPLAIN", TLS, &["this port does not seem to use TLS", "security.protocol"]),
+        ("plain.to.tls", "TLS", &[], &requires_tls),
+        ("sasl.to.tls", "SASLTLS", &plain, &requires_tls),
+        ("plain.to.sasl", "SASLPLAIN", &[], &["this port seems to require SASL"]),
+    ];
+    assert_all_reported(Fate::Waits, &cases);
 }
 
 /// Runs the commands that read and write topics against a listener: exit code 6, and the error contains the words.

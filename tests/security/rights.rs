@@ -160,7 +160,8 @@ fn each_missing_permission_is_reported_with_the_command_that_grants_it() {
     assert!(!running.text().contains("permission is missing"), "{}", running.text());
 
     let _guard = CLUSTER_PERMISSIONS.lock().unwrap_or_else(PoisonError::into_inner);
-    for line in documented.iter().filter(|line| line.comment == "optional") {
+    let optional: Vec<_> = documented.into_iter().filter(|line| line.comment == "optional").collect();
+    for line in &optional {
         change(
             secured,
             &["--remove", "--force"],
@@ -172,7 +173,8 @@ fn each_missing_permission_is_reported_with_the_command_that_grants_it() {
     assert_eq!(running.stop(), Some(0), "{}", running.text());
     let warned = running.text().matches("the DescribeConfigs permission is missing on").count();
     assert_eq!(warned, 4, "{}", running.text());
-    grant(secured, &documented);
+    // The test that was locked out requires them.
+    grant(secured, &optional);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Admin requests of tests: topics, their settings, offsets of groups.
 
 use std::collections::HashMap;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use rdkafka::admin::{
@@ -61,6 +62,7 @@ impl Kafka {
     pub fn delete_topic(&self, name: &str) {
         let results = block_on(self.admin().delete_topics(&[name], &options())).expect("delete_topics");
         assert_eq!(results, [Ok(name.to_owned())], "topic {name} could not be deleted");
+        self.renew_consumers();
         self.wait_for_partitions(name, 0);
     }
 
@@ -70,6 +72,7 @@ impl Kafka {
         let results =
             block_on(self.admin().create_partitions([&growth], &options())).expect("create_partitions");
         assert_eq!(results, [Ok(name.to_owned())], "topic {name} could not be grown");
+        self.renew_consumers();
         self.wait_for_partitions(name, total);
     }
 
@@ -146,30 +149,43 @@ impl Kafka {
 
     /// The bounds of a log. The request is retried, because a restarted broker may reject it at first.
     fn log_ends(&self, topic: &str, partition: i32, isolation: Isolation) -> (i64, i64) {
-        let reader = self.plain_consumer("harness", isolation);
         wait_until(&format!("the ends of {topic}/{partition}"), CALL_LIMIT * 3, || {
-            reader.fetch_watermarks(topic, partition, CALL_LIMIT).ok()
+            let reader = self.plain_consumer("harness", isolation);
+            reader.fetch_watermarks(topic, partition, CALL_LIMIT).inspect_err(|_| self.renew_consumers()).ok()
         })
     }
 
-    /// A consumer without a subscription, for the offsets of logs and groups.
-    fn plain_consumer(&self, group: &str, isolation: Isolation) -> BaseConsumer {
-        let mut config = self.client_config();
-        config
-            .set("group.id", group)
-            .set("enable.auto.commit", "false")
-            .set("isolation.level", isolation.level());
-        config.create().expect("a consumer")
+    /// A consumer without a subscription, for the offsets of logs and groups. There is one per group and isolation
+    /// level: tests request offsets in loops, and a new client costs several connections and threads.
+    fn plain_consumer(&self, group: &str, isolation: Isolation) -> Arc<BaseConsumer> {
+        let create = || {
+            let mut config = self.client_config();
+            config
+                .set("group.id", group)
+                .set("enable.auto.commit", "false")
+                .set("isolation.level", isolation.level());
+            Arc::new(config.create().expect("a consumer"))
+        };
+        let mut all = self.consumers.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(all.entry((group.to_owned(), isolation.level())).or_insert_with(create))
+    }
+
+    /// The next requests use new consumers. The old ones do not know the partitions of a topic that has changed.
+    fn renew_consumers(&self) {
+        self.consumers.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     /// The committed offset of a group with its metadata. Waits for pending transactions on it.
     pub fn committed(&self, group: &str, topic: &str, partition: i32) -> Option<(i64, String)> {
         let mut partitions = TopicPartitionList::new();
         partitions.add_partition(topic, partition);
-        let client = self.plain_consumer(group, Isolation::Committed);
         // A restarted broker may still be loading group metadata.
         let found = wait_until(&format!("the offsets of group {group}"), CALL_LIMIT, || {
-            client.committed_offsets(partitions.clone(), CALL_LIMIT).ok()
+            let client = self.plain_consumer(group, Isolation::Committed);
+            client
+                .committed_offsets(partitions.clone(), CALL_LIMIT)
+                .inspect_err(|_| self.renew_consumers())
+                .ok()
         });
         let element = &found.elements()[0];
         let Offset::Offset(offset) = element.offset() else { return None };

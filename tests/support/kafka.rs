@@ -1,20 +1,23 @@
 //! A real Apache Kafka broker as a child process that can be killed, stopped and frozen.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, Once, OnceLock};
+use std::thread;
 use std::time::Duration;
-use std::{env, thread};
 
 use dedupd::clock::monotonic;
 use rdkafka::ClientConfig;
 use rdkafka::admin::AdminClient;
 use rdkafka::client::DefaultClientContext;
+use rdkafka::consumer::BaseConsumer;
 
 use super::child;
+use super::jvm::{QUICK_JIT, class_archive, class_path, shared_classes, tool};
 use super::ports::free_port;
 use super::proxy::Proxy;
 
@@ -22,8 +25,6 @@ const START_LIMIT: Duration = Duration::from_mins(1);
 const STOP_LIMIT: Duration = Duration::from_secs(30);
 const CLUSTER_ID: &str = "MkU3OEVBNTcwNTJENDM2Qg";
 const SETTINGS: &str = include_str!("../../scripts/kafka/server.properties");
-/// Starts half a second earlier, and leaves more CPU time to the test.
-const QUICK_JIT: &str = "-XX:TieredStopAtLevel=1";
 /// Pseudo settings whose values are appended to broker settings.
 const LISTENERS: &str = "further listeners";
 const PROTOCOLS: &str = "their protocols";
@@ -49,6 +50,8 @@ pub struct Kafka {
     pub(super) nodes: usize,
     child: Mutex<Option<Child>>,
     pub(super) admin: OnceLock<AdminClient<DefaultClientContext>>,
+    /// Consumers without a subscription, by group and isolation level.
+    pub(super) consumers: Mutex<HashMap<(String, &'static str), Arc<BaseConsumer>>>,
     started_in: Duration,
 }
 
@@ -109,6 +112,7 @@ impl Kafka {
         let voters: Vec<String> =
             (1..).zip(&controllers).map(|(id, port)| format!("{id}@127.0.0.1:{port}")).collect();
         let voters = voters.join(",");
+        archive_classes();
         let prepared = (1..).zip(&controllers).map(|(id, controller)| {
             let id = id.to_string();
             let own = [("node.id", id.as_str()), ("controller.quorum.voters", &voters)];
@@ -132,6 +136,7 @@ impl Kafka {
     }
 
     fn launch_at(place: impl Fn() -> Place, jit: &'static str, overrides: &[(&str, &str)]) -> Kafka {
+        archive_classes();
         // Another process can take a free port before the broker binds it. Then the start is retried with other ports.
         for _ in 0..2 {
             let mut broker = Kafka::prepare(place(), jit, overrides);
@@ -180,6 +185,7 @@ impl Kafka {
             nodes: place.nodes,
             child: Mutex::new(None),
             admin: OnceLock::new(),
+            consumers: Mutex::default(),
             started_in: Duration::ZERO,
         };
         let file = file.to_str().expect("a path in UTF-8");
@@ -196,10 +202,15 @@ impl Kafka {
     }
 
     fn spawn(&self) {
+        self.spawn_with(&shared_classes());
+    }
+
+    fn spawn_with(&self, classes: &[String]) {
         let log = File::options().create(true).append(true).open(self.log_file()).unwrap();
         let mut java = child::tied("java");
         let heap = if self.nodes > 2 { HEAP_OF_SEVERAL } else { HEAP_OF_ONE };
-        java.args([self.jit, heap, "-Dorg.slf4j.simpleLogger.showDateTime=true", "-cp", &class_path()])
+        java.args(classes)
+            .args([self.jit, heap, "-Dorg.slf4j.simpleLogger.showDateTime=true", "-cp", &class_path()])
             .args(["kafka.Kafka"])
             .arg(self.dir.join("server.properties"))
             .stdin(Stdio::null())
@@ -331,42 +342,21 @@ fn protocols(further: &str) -> String {
     if further.is_empty() { String::new() } else { format!("\n{known}{further}") }
 }
 
-/// Runs one of Kafka's own tools by its class, for example `org.apache.kafka.tools.TransactionsCommand`, and
-/// returns its output. Panics if it fails. Each call starts a JVM, which takes at least half a second.
-pub fn tool(class: &str, arguments: &[&str]) -> String {
-    let mut java = child::tied("java");
-    java.args([QUICK_JIT, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", &class_path(), class])
-        .args(arguments)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    let output = child::spawn(java).wait_with_output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{class} {arguments:?} failed:\n{text}{errors}");
-    text
-}
-
-/// The class path of the jars. Panics with the setup command if they are missing.
-fn class_path() -> String {
-    let home = env::var_os("DEDUPD_KAFKA_HOME").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join(".kafka").join(pinned_version()),
-        PathBuf::from,
-    );
-    let libs = home.join("libs");
-    assert!(
-        libs.is_dir(),
-        "no Kafka jars in {}: run scripts/setup, or set DEDUPD_KAFKA_HOME to a directory with libs/",
-        libs.display()
-    );
-    libs.join("*").to_str().expect("a path in UTF-8").to_owned()
-}
-
-/// The version in `scripts/kafka/pom.xml`, the only place that contains it.
-fn pinned_version() -> &'static str {
-    let pom = include_str!("../../scripts/kafka/pom.xml");
-    let after = pom.split_once("<kafka.version>").expect("a version in pom.xml").1;
-    after.split_once('<').expect("a closed element in pom.xml").0
+/// Creates the archive of [`shared_classes`] if there is none: a broker writes it when it stops.
+fn archive_classes() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        if class_archive().exists() {
+            return;
+        }
+        let place = Place { controller: free_port(), controls: true, nodes: 1 };
+        let broker = Kafka::prepare(place, QUICK_JIT, &[]);
+        let part = broker.dir.join("classes.jsa");
+        broker.spawn_with(&[format!("-XX:ArchiveClassesAtExit={}", part.display())]);
+        broker.wait_serving().unwrap_or_else(|log| panic!("Kafka did not start:\n{log}"));
+        broker.stop();
+        fs::rename(part, class_archive()).ok(); // a JVM that cannot write archives starts more slowly
+    });
 }
 
 /// A new directory in cargo's directory for tests. The first call removes those of test processes that have ended.

@@ -13,6 +13,7 @@
 pub mod admin;
 pub mod child;
 pub mod instance;
+pub mod jvm;
 pub mod kafka;
 pub mod load;
 pub mod mock;
@@ -33,7 +34,8 @@ use std::time::Duration;
 use dedupd::clock::monotonic;
 
 pub use instance::{Running, Sidecar};
-pub use kafka::{Kafka, tool};
+pub use jvm::tool;
+pub use kafka::Kafka;
 pub use load::Load;
 pub use pipe::{Findings, Pipe};
 pub use proxy::{Proxy, api};

@@ -91,7 +91,7 @@ impl<'k> Pipe<'k> {
                 end == 0 || committed == end
             });
             if !done {
-                std::thread::sleep(Duration::from_millis(200));
+                std::thread::sleep(Duration::from_millis(80));
             }
             done.then_some(())
         });
