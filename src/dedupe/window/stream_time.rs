@@ -6,7 +6,7 @@ pub const MOST_AHEAD_MS: i64 = 5 * 60 * 1_000;
 /// What advances stream time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum TimeSource {
-    /// The record's timestamp, at most [`MOST_AHEAD_MS`] ahead of the clock.
+    /// The record's timestamp, at most five minutes ahead of the clock.
     #[default]
     Record,
     /// The clock when the record arrives; [`super::resume`] describes which clock.
