@@ -53,7 +53,7 @@ fn a_crash_at_any_step_of_the_commit_loses_and_repeats_nothing() {
 /// replaced by an older copy.
 #[test]
 fn random_kills_lose_and_repeat_nothing() {
-    let kills: usize = std::env::var("DEDUPD_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(40);
+    let kills: usize = std::env::var("DEDUPD_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(60);
     let seed: u64 = std::env::var("DEDUPD_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(20_261_121);
     println!("replay with DEDUPD_SEED={seed} DEDUPD_KILLS={kills}");
     let mut random = fastrand::Rng::with_seed(seed);

@@ -8,6 +8,8 @@ use std::process::{Child, ExitStatus, Stdio};
 use std::sync::Mutex;
 use std::time::Duration;
 
+use dedupd::clock::monotonic;
+
 use super::{child, ports::free_port, wait_until};
 
 /// The start parameters of a sidecar.
@@ -141,7 +143,7 @@ impl Running {
 
     /// The exit status, or `None` if it did not end within the limit.
     pub fn wait_within(&self, limit: Duration) -> Option<ExitStatus> {
-        let start = dedupd::clock::monotonic();
+        let start = monotonic();
         while start.elapsed() < limit {
             if let Some(status) = self.ended() {
                 return Some(status);
@@ -151,8 +153,16 @@ impl Running {
         None
     }
 
-    /// Sends SIGTERM and returns the exit code.
+    /// Sends SIGTERM and returns the exit code. Waits until the process has installed its signal handlers, which it does before
+    /// it logs the address of the status page.
     pub fn stop(&self) -> Option<i32> {
+        let deadline = monotonic() + Duration::from_secs(10);
+        while !self.text().contains("status page and metrics at")
+            && self.ended().is_none()
+            && monotonic() < deadline
+        {
+            std::thread::sleep(Duration::from_millis(20));
+        }
         self.signal("TERM");
         self.wait(Duration::from_secs(15)).code()
     }
@@ -198,7 +208,7 @@ impl Running {
 
     /// Waits until it is ready. Otherwise panics with its log.
     pub fn wait_ready(&self, limit: Duration) {
-        let start = dedupd::clock::monotonic();
+        let start = monotonic();
         while !self.is_ready() {
             let in_time = self.ended().is_none() && start.elapsed() < limit;
             assert!(in_time, "{} is not ready:\n{}", self.log.display(), self.text());
@@ -208,7 +218,7 @@ impl Running {
 
     /// Waits until it runs this number of partitions.
     pub fn wait_running(&self, partitions: usize, limit: Duration) {
-        let start = dedupd::clock::monotonic();
+        let start = monotonic();
         let count = || self.metric("dedupd_partitions{state=\"running\"}");
         while count() != Some(partitions as f64) {
             let in_time = self.ended().is_none() && start.elapsed() < limit;

@@ -79,7 +79,7 @@ impl<'k> Pipe<'k> {
         Load::start(&config, &self.raw, partitions, rate)
     }
 
-    /// Waits until the committed offsets are at the ends of raw.
+    /// Waits until the committed offsets are at the ends of raw, and the metrics are updated, which follows the commit.
     pub fn wait_caught_up(&self, partitions: usize, limit: Duration) {
         let what = format!("{} to be processed (logs so far in {})", self.raw, self.dir.path().display());
         wait_until(&what, limit, || {
@@ -95,6 +95,7 @@ impl<'k> Pipe<'k> {
             }
             done.then_some(())
         });
+        std::thread::sleep(Duration::from_millis(200));
     }
 
     /// Runs a sidecar until raw is processed, then stops it.
