@@ -94,7 +94,7 @@ struct Start {
 }
 
 fn start(sidecar: &Sidecar, source: &str, ids: u64) -> Start {
-    let (began, before) = (monotonic(), log_of(sidecar).len());
+    let began = monotonic();
     let running = sidecar.start();
     let loaded = format!("dedupd_restored_ids_total{{source=\"{source}\"}}");
     // An instance may report ready while it has no partitions yet, so readiness alone is not sufficient.
@@ -104,15 +104,11 @@ fn start(sidecar: &Sidecar, source: &str, ids: u64) -> Start {
     let ready_s = began.elapsed().as_secs_f64();
     let index_bytes = running.metric("dedupd_memory_bytes{part=\"index\"}").expect("the metric");
     let text = running.text();
-    let took: Vec<f64> = text[before..].lines().filter_map(took_s).collect();
+    let took: Vec<f64> = text.lines().filter_map(took_s).collect();
     // All partitions of a worker start loading at the same time, so the longest one determines the total.
     let loading_s = took.iter().copied().fold(0.0, f64::max);
     assert_eq!(running.stop(), Some(0), "{}", running.text());
     Start { ready_s, loading_s, index_bytes }
-}
-
-fn log_of(sidecar: &Sidecar) -> String {
-    std::fs::read_to_string(sidecar.state_dir.with_extension("log")).unwrap_or_default()
 }
 
 /// The value of `took` in a log line about loaded state, in seconds.
