@@ -3,7 +3,7 @@
 //! Times are the CPU time of the thread where the system reports it (Linux), so that other work on the machine
 //! disturbs the result less. Other work still takes cache and memory bandwidth.
 //!
-//! `cargo bench --bench decisions [-- <million ids>...]`, 1 and 20 without arguments.
+//! `cargo bench --bench decisions [-- <million ids>...]`, 1 and 20 without arguments; 0 measures only how ids are extracted.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -25,9 +25,7 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use dedupd::dedupe::window::CHUNK;
-use dedupd::dedupe::{
-    Fields, IdSource, IdentityRule, Look, Offset, TimeSource, Verdict, Window, WindowLimits,
-};
+use dedupd::dedupe::{Fields, IdentityRule, Look, Offset, TimeSource, Verdict, Window, WindowLimits};
 use ledger::{Array, Blocks, Ledger};
 use spent::spent;
 use stream::{Repeats, Stream};
@@ -42,8 +40,12 @@ const BATCH: u64 = 16_384;
 
 fn main() {
     let arguments: Vec<u64> = std::env::args().skip(1).filter_map(|word| word.parse().ok()).collect();
+    println!("extracting an id and hashing it, median of 11 rounds (lowest to highest):");
     identities();
     for millions in if arguments.is_empty() { vec![1, 20] } else { arguments } {
+        if millions == 0 {
+            continue;
+        }
         let ids = millions * 1_000_000;
         println!("\n{millions} M ids in the window, one record in {REPEAT_ONE_IN} a duplicate:");
         let window = rolling(ids, "window, owners in an array", Array::default());
@@ -161,30 +163,93 @@ fn report(name: &str, rate: f64, bytes: f64, longest: f64) {
     );
 }
 
-/// Measures the time to extract and hash the id of a record, by source.
+/// A record whose value is an order as JSON.
+struct Order(String);
+
+impl Fields for Order {
+    fn key(&self) -> Option<&[u8]> {
+        Some(b"customer-4711")
+    }
+    fn value(&self) -> Option<&[u8]> {
+        Some(self.0.as_bytes())
+    }
+    fn header(&self, _: &str) -> Option<&[u8]> {
+        Some(b"01890a5d-ac96-774b-bcce-b302099a8057")
+    }
+}
+
+/// Where the id is among the members of an order.
+#[derive(Clone, Copy)]
+enum Place {
+    First,
+    Middle,
+    Last,
+}
+
+/// An order of 200 bytes, or of 1 KiB with nested objects. Its values have other lengths than those of other numbers, so that
+/// the processor cannot learn the document.
+fn order(number: u64, nested: bool, place: Place) -> Order {
+    let number = number.wrapping_mul(7_919);
+    let mut members = vec![
+        r#""type":"order.placed","at":"2026-11-20T10:15:00.123Z""#.to_owned(),
+        format!(r#""customer":{},"total":{}.{:02}"#, number % 10_000, number % 917, number % 100),
+        format!(r#""channel":"{}","currency":"EUR""#, ["web", "shop", "phone"][number as usize % 3]),
+        format!(r#""gift":{},"lines":{}"#, number.is_multiple_of(3), number % 12),
+    ];
+    if nested {
+        let line = |line| {
+            format!(
+                r#"{{"sku":"A-{number}-{line}","name":"Product {}","note":"says \"new\"","n":{line},
+                    "price":{{"net":{}.95,"gross":{line}.5}},"tags":["new",null,"{line}"]}}"#,
+                number % 1_013,
+                number % 97
+            )
+        };
+        members.push(format!(r#""items":[{}]"#, [1, 22, 333, 4_444, 55_555].map(line).join(",")));
+        members.push(
+            r#""address":{"street":"Bahnhofstrasse 17","city":"Zürich","geo":[47.37,8.54]}"#.to_owned(),
+        );
+    }
+    let at = match place {
+        Place::First => 0,
+        Place::Middle => members.len() / 2,
+        Place::Last => members.len(),
+    };
+    members.insert(at, r#""id":"01890a5d-ac96-774b-bcce-b302099a8057""#.to_owned());
+    Order(format!("{{{}}}", members.join(",")))
+}
+
+/// Measures the time to extract and hash the id of a record: by source, and for JSON by the place of the id.
 fn identities() {
-    struct Sample(Vec<u8>);
-    impl Fields for Sample {
-        fn key(&self) -> Option<&[u8]> {
-            Some(b"customer-4711")
-        }
-        fn value(&self) -> Option<&[u8]> {
-            Some(&self.0)
-        }
-        fn header(&self, _: &str) -> Option<&[u8]> {
-            Some(b"01890a5d-ac96-774b-bcce-b302099a8057")
+    for sources in [&["header:id"][..], &["key"], &["value"], &["key", "json:/id"]] {
+        identity(sources, false, Place::Middle, "middle");
+    }
+    for nested in [false, true] {
+        for (place, name) in [(Place::First, "first"), (Place::Middle, "middle"), (Place::Last, "last")] {
+            identity(&["json:/id"], nested, place, name);
         }
     }
-    let json = br#"{"type":"order.placed","at":"2026-11-20T10:15:00.123Z","customer":{"id":4711,"tier":"gold"},"lines":[{"sku":"A-1","n":2},{"sku":"B-7","n":1}],"id":"01890a5d-ac96-774b-bcce-b302099a8057","total":129.90}"#;
-    let record = Sample(json.to_vec());
-    println!("identities, {}-byte value:", json.len());
-    for sources in [&["json:/id"][..], &["header:id"], &["key"], &["value"], &["key", "json:/id"]] {
-        let parsed: Vec<IdSource> = sources.iter().map(|source| source.parse().unwrap()).collect();
-        let rule = IdentityRule::new(parsed, dedupd::dedupe::Hasher::Xxh3);
-        let start = spent();
-        for _ in 0..1_000_000 {
-            black_box(rule.identify(black_box(&record)));
-        }
-        println!("  {:<36} {:>6.0} ns", sources.join(" + "), (spent() - start) * 1e9 / 1e6);
-    }
+}
+
+/// The median of some rounds: one round can be disturbed.
+fn identity(sources: &[&str], nested: bool, place: Place, name: &str) {
+    let orders: Vec<Order> = (1..65).map(|number| order(number, nested, place)).collect();
+    let bytes = orders.iter().map(|order| order.0.len()).sum::<usize>() / orders.len();
+    let rule = IdentityRule::new(
+        sources.iter().map(|source| source.parse().unwrap()).collect(),
+        dedupd::dedupe::Hasher::Xxh3,
+    );
+    assert!(orders.iter().all(|order| rule.identify(order).is_some()), "every order has an id");
+    let mut rounds: Vec<f64> = (0..11)
+        .map(|_| {
+            let start = spent();
+            for order in orders.iter().cycle().take(400_000) {
+                black_box(rule.identify(black_box(order)));
+            }
+            (spent() - start) * 1e9 / 4e5
+        })
+        .collect();
+    rounds.sort_by(f64::total_cmp);
+    let what = format!("{} of {bytes} bytes, id {name}", sources.join(" + "));
+    println!("  {what:<44} {:>5.0} ns ({:.0} to {:.0})", rounds[5], rounds[0], rounds[10]);
 }

@@ -43,7 +43,6 @@ impl FromStr for IdSource {
             None if text == "value" => Ok(Self::Value),
             Some(("header", "")) => Err(IdSourceError::HeaderName),
             Some(("header", name)) => Ok(Self::Header(name.to_owned())),
-            Some(("json", "")) => Err(PointerError::Slash.into()),
             Some(("json", pointer)) => Ok(Self::Json(pointer.parse()?)),
             _ => Err(IdSourceError::Unknown),
         }

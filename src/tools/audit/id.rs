@@ -1,14 +1,14 @@
 //! Extracts the id of a record, independently of the pipeline's code.
 //!
 //! The documentation is the specification: an id is a scalar in the record; UUIDs are equal in every
-//! spelling; an absent, null, empty, structured or unreadable value is no id. `serde_json::Value` would lose
-//! the text of large and fractional numbers, so each step of a pointer reads one object or array and leaves
-//! its members as raw text.
+//! spelling; an absent, null, empty, structured or unreadable value is no id. In JSON the first occurrence
+//! counts and what follows it is not looked at; what precedes it follows the grammar, in any encoding.
+//! `serde_json::Value` would lose the text of large and fractional numbers, so each step of a pointer splits
+//! the text of one object or array at its members.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 
-use serde_json::value::RawValue;
+use serde::de::IgnoredAny;
 
 use super::record::Fields;
 use crate::config::IdSource;
@@ -61,32 +61,63 @@ fn uuid<'a>(id: &[u8]) -> Option<Cow<'a, [u8]>> {
 }
 
 /// The scalar at an RFC 6901 pointer: a string by its content, a number or boolean as it is written.
-/// A document that is not UTF-8 is not JSON (RFC 8259 section 8.1).
 fn json<'a>(document: &'a [u8], pointer: &str) -> Option<Cow<'a, [u8]>> {
-    let document = std::str::from_utf8(document).ok()?;
-    let mut here: &RawValue = serde_json::from_str(document).ok()?;
+    let mut here = document;
     for step in pointer.split('/').skip(1) {
         here = member(here, &step.replace("~1", "/").replace("~0", "~"))?;
     }
-    let text = here.get();
-    match text.bytes().next()? {
+    let (text, after) = value(here)?;
+    match text.first()? {
         b'{' | b'[' | b'n' => None,
-        b'"' => serde_json::from_str::<String>(text).ok().map(|string| string.into_bytes().into()),
-        _ => Some(text.as_bytes().into()),
+        b'"' => string(text).map(|string| string.into_bytes().into()),
+        _ => after.first().filter(|end| b",}] \t\r\n".contains(end)).map(|_| text.into()),
     }
 }
 
-fn member<'a>(parent: &'a RawValue, name: &str) -> Option<&'a RawValue> {
-    let text = parent.get();
-    if text.starts_with('{') {
-        // Of several members with one name the last one counts, because it is inserted last.
-        let members: HashMap<Cow<'_, str>, &RawValue> = serde_json::from_str(text).ok()?;
-        return members.get(name).copied();
+/// What follows the first member of this name and its colon, or what starts with the element of this index.
+fn member<'a>(parent: &'a [u8], name: &str) -> Option<&'a [u8]> {
+    if let Some(mut members) = past(b'{', parent) {
+        loop {
+            let (key, after) = value(members)?;
+            let found = past(b':', after).filter(|_| key.starts_with(b"\""))?;
+            if string(key).is_some_and(|key| key == name) {
+                return Some(found);
+            }
+            members = past(b',', value(found)?.1)?;
+        }
     }
-    let members: Vec<&RawValue> = serde_json::from_str(text).ok()?;
+    let mut elements = past(b'[', parent)?;
     let index: usize = name.parse().ok()?;
     // RFC 6901 section 4: no sign, no leading zero.
-    members.get(index).copied().filter(|_| index.to_string() == name)
+    if index.to_string() != name {
+        return None;
+    }
+    for _ in 0..index {
+        elements = past(b',', value(elements)?.1)?;
+    }
+    Some(elements)
+}
+
+/// Splits the text after its first value.
+fn value(text: &[u8]) -> Option<(&[u8], &[u8])> {
+    let text = trim(text);
+    let mut values = serde_json::Deserializer::from_slice(text).into_iter::<IgnoredAny>();
+    values.next()?.ok()?;
+    text.split_at_checked(values.byte_offset())
+}
+
+/// The content of a string; `None` when that is not Unicode.
+fn string(text: &[u8]) -> Option<String> {
+    serde_json::from_slice(text).ok()
+}
+
+fn past(byte: u8, text: &[u8]) -> Option<&[u8]> {
+    trim(text).strip_prefix(&[byte])
+}
+
+fn trim(text: &[u8]) -> &[u8] {
+    let start = text.iter().position(|byte| !b" \t\r\n".contains(byte)).unwrap_or(text.len());
+    text.split_at(start).1
 }
 
 #[cfg(test)]
