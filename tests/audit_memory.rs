@@ -1,4 +1,5 @@
-//! The comparison of an audit stays below its memory at ten times the records, also where much is wrong.
+//! The comparison of an audit stays below its memory at ten times the records, also where much is wrong, and where many
+//! partitions are read at the same time.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(unsafe_code, reason = "an allocator that counts; it hands every call to that of the system")]
 
@@ -37,6 +38,16 @@ static COUNTING: Counting = Counting;
 const MEMORY: usize = 4 << 20;
 const WINDOW_MS: i64 = 1_000;
 
+const RULES: Rules = Rules {
+    window_ms: Some(WINDOW_MS),
+    latest_ms: i64::MAX,
+    missing_id: MissingId::Forwarded,
+    due_below: u64::MAX,
+    whole_from: 0,
+    context_cut: false,
+    from_ms: None,
+};
+
 fn seen(prints: &Fingerprints, offset: u64, id: Option<u64>, timestamp_ms: i64) -> Seen {
     let value = offset.to_le_bytes();
     let text = id.map(u64::to_le_bytes);
@@ -63,18 +74,7 @@ fn compare(records: u64, is_wrong: bool) -> (Outcome, usize) {
     let before = NOW.load(Ordering::Relaxed);
     PEAK.store(before, Ordering::Relaxed);
     let scratch = Scratch::new(dir.path(), MEMORY);
-    let mut comparison = Comparison::new(
-        Rules {
-            window_ms: Some(WINDOW_MS),
-            latest_ms: i64::MAX,
-            missing_id: MissingId::Forwarded,
-            due_below: u64::MAX,
-            whole_from: 0,
-            context_cut: false,
-            from_ms: None,
-        },
-        &scratch,
-    );
+    let mut comparison = Comparison::new(RULES, &scratch);
     (0..records).for_each(|at| comparison.raw(&raw(&prints, at), Part::Within).unwrap());
     for at in 0..records {
         // Losses, a second half that stands before the first, and records that nobody wrote.
@@ -106,5 +106,45 @@ fn the_peak_stays_below_the_bound_at_ten_times_the_records() {
         if is_wrong {
             assert!(outcome.counts.phantom > 50_000 && outcome.counts.lost > 10_000, "{outcome:?}");
         }
+    }
+}
+
+/// Reads a group of partitions interleaved, then compares them one after the other. `written` is how many records of raw and
+/// clean each has in fact, `expected` how many there were before they were read. Returns the size of the group, the peak
+/// memory, and the bytes written to files.
+fn compare_group(expected: u64, written: u64) -> (usize, usize, u64) {
+    let dir = tempfile::tempdir().unwrap();
+    let prints = Fingerprints::new(3);
+    let before = NOW.load(Ordering::Relaxed);
+    PEAK.store(before, Ordering::Relaxed);
+    let scratch = Scratch::new(dir.path(), MEMORY);
+    let count = scratch.group(std::iter::repeat_n(expected, 1_000));
+    let mut group: Vec<_> = (0..count).map(|_| Comparison::in_group(RULES, &scratch, expected)).collect();
+    for at in 0..written / 2 {
+        group.iter_mut().try_for_each(|comparison| comparison.clean(&raw(&prints, at))).unwrap();
+    }
+    for at in 0..written / 2 {
+        let record = raw(&prints, at);
+        group.iter_mut().try_for_each(|comparison| comparison.raw(&record, Part::Within)).unwrap();
+    }
+    let mut unmatched = UnmatchedRecords::new(&scratch);
+    for comparison in group {
+        let scope = Scope { partition: 0, samples: 10, gone: Gone::Nothing };
+        let outcome = comparison.finish(scope, &mut unmatched).unwrap();
+        assert_eq!((outcome.counts, outcome.clean_records), (Counts::default(), written / 2));
+    }
+    (count, PEAK.load(Ordering::Relaxed) - before, scratch.written())
+}
+
+#[test]
+fn partitions_that_are_read_together_share_the_memory() {
+    for expected in [40, 1_000, 5_000] {
+        let (count, peak, spilled) = compare_group(expected, expected);
+        println!("{count} partitions of {expected} records: {peak} bytes, {spilled} in files");
+        assert!(count > 1 && peak <= MEMORY, "{peak} bytes of {MEMORY}");
+        // Producers wrote while the audit read.
+        let (_, peak, spilled) = compare_group(expected, expected * 20);
+        println!("{count} partitions with 20 times that: {peak} bytes, {spilled} in files");
+        assert!(peak <= MEMORY && spilled > 0, "{peak} bytes of {MEMORY}");
     }
 }

@@ -129,8 +129,9 @@ topic. Stop the producers of the raw topic first: records that dedupd has not pr
 as lost.
 
 With --from, the raw topic is read from two windows before the range, to collect the earlier ids.
-Results that depend on a record before the range are counted on a separate line. Partitions are read
-one after the other; temporary files take about 150 bytes per record of the largest partition.
+Results that depend on a record before the range are counted on a separate line. Partitions that fit
+into --memory together are read at the same time, a larger one alone; temporary files take about 150
+bytes per record of the largest partition.
 
 Limits of the audit: when an id was forgotten (POST /forget) or evicted (window.overflow), a forwarded
 duplicate of it counts as duplicated. A record that the broker rejected (state.on_poison), or a false

@@ -97,11 +97,22 @@ impl Comparison {
     /// An empty comparison.
     #[must_use]
     pub fn new(rules: Rules, scratch: &Scratch) -> Self {
+        Self::with(rules, scratch, scratch)
+    }
+
+    /// An empty comparison of one of several partitions that share the memory: those of [`Scratch::group`]. `records` is its
+    /// number there.
+    #[must_use]
+    pub fn in_group(rules: Rules, scratch: &Scratch, records: u64) -> Self {
+        Self::with(rules, &scratch.for_reading(records), &scratch.for_comparing())
+    }
+
+    fn with(rules: Rules, reading: &Scratch, comparing: &Scratch) -> Self {
         Self {
-            scratch: scratch.clone(),
+            scratch: comparing.clone(),
             rules,
             log: RawLog::new(rules),
-            records: Sorter::new(scratch, 20, Record::by_fingerprint),
+            records: Sorter::new(reading, 20, Record::by_fingerprint),
             clean_records: 0,
         }
     }

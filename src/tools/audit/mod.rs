@@ -17,6 +17,7 @@ mod error;
 mod evaluation;
 mod expected;
 mod findings;
+mod group;
 mod id;
 mod join;
 mod order;
@@ -49,9 +50,9 @@ pub use spill::Scratch;
 use crate::clock;
 use crate::config::IdSource;
 use crate::dedupe::{Offset, PartitionId};
-use partition::Audit;
+use group::Audit;
 use progress::Progress;
-use reader::{Access, Reader};
+use reader::{Access, Reader, SpanOf};
 
 /// The isolation level of consumers that read committed transactions only.
 const COMMITTED: &str = "read_committed";
@@ -133,7 +134,7 @@ pub fn run(options: &Options, bar: &ProgressBar) -> Result<Report, AuditError> {
     let (raw, clean) = (open(&options.raw, COMMITTED)?, open(&options.clean, COMMITTED)?);
     let open_transaction = await_open_transactions(&clean, &open(&options.clean, "read_uncommitted")?)?;
     let spans = spans(&raw, &clean, options)?;
-    let progress = Progress::new(bar, spans.iter().map(|spans| spans.raw.len() + spans.clean.len()).sum());
+    let progress = Progress::new(bar, spans.iter().map(Spans::records).sum());
     let scratch = options.scratch();
     let largest = spans.iter().map(|spans| spans.raw.len().max(spans.clean.len())).max().unwrap_or(0);
     scratch.has_room(largest)?;
@@ -150,11 +151,13 @@ pub fn run(options: &Options, bar: &ProgressBar) -> Result<Report, AuditError> {
     report.notes.extend(open_transaction);
     report.notes.extend(options.notes.iter().cloned());
     let mut unmatched = UnmatchedRecords::new(&scratch);
-    for spans in &spans {
-        let (outcome, raw_end) = audit.partition(spans, &mut unmatched)?;
-        let raw_span = Span { low: spans.raw.low, end: raw_end };
-        let part = PartitionReport { partition: spans.partition, raw_span, clean_span: spans.clean, outcome };
-        report.add(part, options.samples);
+    let mut rest = spans.as_slice();
+    while !rest.is_empty() {
+        let parts;
+        (parts, rest) = audit.group(rest, &mut unmatched)?;
+        for part in parts {
+            report.add(part, options.samples);
+        }
     }
     report.moved = unmatched.moved().map_err(failed)?;
     report.bytes = audit.progress.bytes();
@@ -179,44 +182,54 @@ struct Spans {
     clean_low: Offset,
 }
 
+impl Spans {
+    /// Number of records of both topics, at most.
+    fn records(&self) -> u64 {
+        self.raw.len() + self.clean.len()
+    }
+}
+
 /// Waits until everything in clean is below its last stable offset: the broker acknowledges a commit before
 /// its markers are in every partition. Returns a note when a transaction stays open.
 fn await_open_transactions(clean: &Reader, all: &Reader) -> Result<Option<String>, AuditError> {
     let deadline = clock::monotonic() + OPEN_TRANSACTIONS_TIMEOUT;
-    for partition in 0..clean.partitions() {
-        let written = all.span(partition)?.end;
-        while clean.span(partition)?.end < written {
-            if clock::monotonic() > deadline {
-                return Ok(Some(format!(
-                    "a transaction is open in partition {partition} of the clean topic; its records are not counted"
-                )));
-            }
-            std::thread::sleep(POLL_INTERVAL);
+    let written = all.ends(0..all.partitions())?;
+    loop {
+        let readable = clean.ends(0..clean.partitions())?;
+        let open = readable.iter().find(|(partition, end)| written.get(partition) > Some(end));
+        let Some((partition, _)) = open else { return Ok(None) };
+        if clock::monotonic() > deadline {
+            return Ok(Some(format!(
+                "a transaction is open in partition {partition} of the clean topic; its records are not counted"
+            )));
         }
+        std::thread::sleep(POLL_INTERVAL);
     }
-    Ok(None)
 }
 
 /// Fetches the ends of raw first. Records that clean holds beyond them are also read from raw, but are not due.
 fn spans(raw: &Reader, clean: &Reader, options: &Options) -> Result<Vec<Spans>, AuditError> {
     let partitions = 0..raw.partitions().max(clean.partitions());
-    let raws: Vec<Span> =
-        partitions.clone().map(|partition| raw.span(partition)).collect::<Result<_, _>>()?;
-    let mut spans = Vec::new();
-    for (partition, mut raw_span) in partitions.zip(raws) {
-        let mut clean_span = clean.span(partition)?;
-        let (raw_low, clean_low) = (raw_span.low, clean_span.low);
-        if let Some(from_ms) = options.range.from_ms {
-            clean_span.low = clean.first_since(partition, from_ms, clean_span)?;
-            if let Some(context_ms) = context_since(options, from_ms) {
-                raw_span.low = raw.first_since(partition, context_ms, raw_span)?;
-            }
-        }
-        let clean_trimmed = clean_low > 0 && clean_span.low == clean_low;
-        let (raw, clean) = (raw_span, clean_span);
-        spans.push(Spans { partition, raw, clean, clean_trimmed, raw_low, clean_low });
-    }
-    Ok(spans)
+    let all_raw = raw.spans(partitions.clone())?;
+    let all_clean = clean.spans(partitions)?;
+    let since = |reader: &Reader, ms: Option<i64>, all: &SpanOf| {
+        ms.map_or_else(|| Ok(all.clone()), |ms| reader.since(ms, all))
+    };
+    let from_ms = options.range.from_ms;
+    let clean_spans = since(clean, from_ms, &all_clean)?;
+    let raw_spans = since(raw, from_ms.and_then(|from_ms| context_since(options, from_ms)), &all_raw)?;
+    let lows = all_raw.into_values().zip(all_clean.into_values());
+    let spans = raw_spans.into_iter().zip(clean_spans.into_values()).zip(lows);
+    Ok(spans
+        .map(|(((partition, raw), clean), (all_raw, all_clean))| Spans {
+            partition,
+            raw,
+            clean,
+            clean_trimmed: all_clean.low > 0 && clean.low == all_clean.low,
+            raw_low: all_raw.low,
+            clean_low: all_clean.low,
+        })
+        .collect())
 }
 
 /// The time from which raw is read, epoch milliseconds: two windows before the range. An id that was last

@@ -1,150 +1,97 @@
-//! Reads one partition of both topics, then compares them.
+//! One partition: the records of both topics go to its comparison.
 
 use std::io;
 use std::ops::ControlFlow;
 
 use super::compare::{Comparison, Gone, Outcome, Scope, UnmatchedRecords};
-use super::error::AuditError;
 use super::expected::Rules;
-use super::id::id_of;
-use super::progress::Progress;
 use super::range::{Cut, Last, Part, whole_ms};
-use super::reader::{Reader, Span};
-use super::record::{Fingerprints, Seen};
+use super::reader::Span;
+use super::record::Seen;
+use super::report::PartitionReport;
 use super::spill::Scratch;
 use super::{Options, Spans};
 use crate::clock;
-use crate::dedupe::{Offset, PartitionId};
+use crate::dedupe::Offset;
 
 /// How far ahead of the clock a timestamp may move stream time, ms.
 const AHEAD_MS: i64 = 5 * 60 * 1_000;
 
-pub(super) struct Audit<'a> {
-    pub options: &'a Options,
-    pub raw: Reader,
-    pub clean: Reader,
-    pub fingerprints: Fingerprints,
-    pub progress: Progress<'a>,
-    pub scratch: Scratch,
+pub(super) struct Partition {
+    spans: Spans,
+    comparison: Comparison,
+    clean_cut: Cut,
+    raw_cut: Cut,
+    /// The first record of clean after the range.
+    last: Last,
+    /// End of the audited range of raw.
+    raw_end: Offset,
 }
 
-impl Audit<'_> {
-    /// Compares a partition. Returns also the end of the audited range of raw.
-    pub fn partition(
-        &self,
-        spans: &Spans,
-        unmatched: &mut UnmatchedRecords,
-    ) -> Result<(Outcome, Offset), AuditError> {
-        let mut comparison = Comparison::new(self.rules(spans), &self.scratch);
-        let last = self.clean(spans, &mut comparison)?;
-        let raw_end = self.raw(spans, last, &mut comparison)?;
-        let allowed = Gone::Allowed { clean_trimmed: spans.clean_trimmed };
-        let scope = Scope {
-            partition: spans.partition,
-            samples: self.options.samples,
-            gone: if self.options.allow_gone { allowed } else { Gone::Nothing },
-        };
-        self.progress.comparing(spans.partition);
-        let outcome = comparison.finish(scope, unmatched).map_err(|error| self.spill(error))?;
-        Ok((outcome, raw_end))
-    }
-
-    fn rules(&self, spans: &Spans) -> Rules {
-        let cut_short = spans.raw.low == spans.raw_low;
-        Rules {
-            window_ms: self.options.window.map(whole_ms),
-            latest_ms: clock::wall_ms().saturating_add(AHEAD_MS),
-            missing_id: self.options.missing_id,
-            due_below: spans.raw.end,
-            from_ms: self.options.range.from_ms,
-            whole_from: if cut_short { 0 } else { spans.raw.low },
-            context_cut: cut_short && self.options.range.from_ms.is_some() && spans.raw_low > 0,
+impl Partition {
+    /// A partition that is read alone, or together with others that share the memory.
+    pub fn new(options: &Options, spans: &Spans, scratch: &Scratch, alone: bool) -> Self {
+        let rules = rules(options, spans);
+        Self {
+            spans: *spans,
+            comparison: if alone {
+                Comparison::new(rules, scratch)
+            } else {
+                Comparison::in_group(rules, scratch, spans.records())
+            },
+            clean_cut: Cut::new(options.range),
+            raw_cut: Cut::new(options.range),
+            last: Last::default(),
+            raw_end: spans.raw.end,
         }
     }
 
-    /// Reads clean before raw, so that raw has every record of clean by then. Returns the first record after the
-    /// range.
-    fn clean(&self, spans: &Spans, comparison: &mut Comparison) -> Result<Last, AuditError> {
-        let mut cut = Cut::new(self.options.range);
-        let mut last = Last::default();
-        self.read(&self.clean, spans.partition, spans.clean, &mut |record| {
-            match cut.part(record) {
-                Part::Before => {}
-                Part::Within => comparison.clean(record)?,
-                Part::Behind => {
-                    last = Last(Some(*record));
-                    return Ok(ControlFlow::Break(()));
-                }
+    /// Adds the next record of clean. Returns whether more of them are needed.
+    pub fn clean(&mut self, record: &Seen) -> io::Result<ControlFlow<()>> {
+        match self.clean_cut.part(record) {
+            Part::Before => {}
+            Part::Within => self.comparison.clean(record)?,
+            Part::Behind => {
+                self.last = Last(Some(*record));
+                return Ok(ControlFlow::Break(()));
             }
-            Ok(ControlFlow::Continue(()))
-        })?;
-        Ok(last)
-    }
-
-    fn raw(&self, spans: &Spans, last: Last, comparison: &mut Comparison) -> Result<Offset, AuditError> {
-        let all = Span { low: spans.raw.low, end: self.raw.span(spans.partition)?.end };
-        let mut cut = Cut::new(self.options.range);
-        let mut end = spans.raw.end;
-        self.read(&self.raw, spans.partition, all, &mut |record| {
-            let part = cut.part(record);
-            if part == Part::Behind {
-                end = end.min(record.offset);
-            }
-            let flow = last.flow(part, record);
-            if flow.is_continue() {
-                comparison.raw(record, part)?;
-            }
-            Ok(flow)
-        })?;
-        Ok(end)
-    }
-
-    fn read(
-        &self,
-        reader: &Reader,
-        partition: PartitionId,
-        span: Span,
-        take: &mut dyn FnMut(&Seen) -> io::Result<ControlFlow<()>>,
-    ) -> Result<(), AuditError> {
-        self.progress.begin(partition, span);
-        let header = self.options.force_header.as_deref();
-        reader.read(partition, span, &mut |offset, fields| {
-            let id = id_of(&self.options.id, fields);
-            let mut seen = self.fingerprints.seen(offset, id.as_deref(), fields);
-            seen.forced = header
-                .is_some_and(|header| fields.headers.iter().any(|(name, _)| *name == header.as_bytes()));
-            self.progress.read(offset, fields.bytes());
-            take(&seen).map_err(|error| self.spill(error))
-        })?;
-        self.progress.end();
-        Ok(())
-    }
-
-    fn spill(&self, error: io::Error) -> AuditError {
-        AuditError::spill(&self.scratch, error)
-    }
-
-    /// Notes for the reader of the report, about the topics.
-    pub fn notes(&self, spans: &[Spans]) -> Vec<String> {
-        let mut notes = Vec::new();
-        let (raw, clean) = (self.raw.partitions(), self.clean.partitions());
-        let (raw_topic, clean_topic) = (&self.options.raw, &self.options.clean);
-        if raw != clean {
-            notes.push(format!("{raw_topic} has {raw} partitions and {clean_topic} has {clean}"));
         }
-        let trimmed = |topic: &str, lows: &mut dyn Iterator<Item = (Offset, Span)>, counts_as: &str| {
-            let count = lows.filter(|(low, span)| *low > 0 && *low == span.low).count();
-            (count > 0).then(|| {
-                format!(
-                    "{topic} no longer starts at offset 0 in {count} partitions: the deleted records cause findings \
-                     ({counts_as}); allow them with --allow-gone"
-                )
-            })
-        };
-        if !self.options.allow_gone {
-            notes.extend(trimmed(raw_topic, &mut spans.iter().map(|s| (s.raw_low, s.raw)), "phantom"));
-            notes.extend(trimmed(clean_topic, &mut spans.iter().map(|s| (s.clean_low, s.clean)), "lost"));
+        Ok(ControlFlow::Continue(()))
+    }
+
+    /// Adds the next record of raw, after all of clean. Returns whether more of them are needed.
+    pub fn raw(&mut self, record: &Seen) -> io::Result<ControlFlow<()>> {
+        let part = self.raw_cut.part(record);
+        if part == Part::Behind {
+            self.raw_end = self.raw_end.min(record.offset);
         }
-        notes
+        let flow = self.last.flow(part, record);
+        if flow.is_continue() {
+            self.comparison.raw(record, part)?;
+        }
+        Ok(flow)
+    }
+
+    /// Compares, once both topics are read.
+    pub fn compare(self, options: &Options, unmatched: &mut UnmatchedRecords) -> io::Result<PartitionReport> {
+        let Spans { partition, raw, clean, clean_trimmed, .. } = self.spans;
+        let gone = if options.allow_gone { Gone::Allowed { clean_trimmed } } else { Gone::Nothing };
+        let scope = Scope { partition, samples: options.samples, gone };
+        let outcome: Outcome = self.comparison.finish(scope, unmatched)?;
+        let raw_span = Span { low: raw.low, end: self.raw_end };
+        Ok(PartitionReport { partition, raw_span, clean_span: clean, outcome })
+    }
+}
+
+fn rules(options: &Options, spans: &Spans) -> Rules {
+    let cut_short = spans.raw.low == spans.raw_low;
+    Rules {
+        window_ms: options.window.map(whole_ms),
+        latest_ms: clock::wall_ms().saturating_add(AHEAD_MS),
+        missing_id: options.missing_id,
+        due_below: spans.raw.end,
+        from_ms: options.range.from_ms,
+        whole_from: if cut_short { 0 } else { spans.raw.low },
+        context_cut: cut_short && options.range.from_ms.is_some() && spans.raw_low > 0,
     }
 }

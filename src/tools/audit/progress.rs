@@ -5,8 +5,8 @@ use std::cell::Cell;
 use bytesize::ByteSize;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::reader::Span;
-use crate::dedupe::{Offset, PartitionId};
+use super::reader::SpanOf;
+use crate::dedupe::PartitionId;
 
 /// Records between two updates of the bar.
 const STEP: u64 = 4_096;
@@ -24,17 +24,19 @@ pub fn progress_bar() -> ProgressBar {
     }
 }
 
-/// Counts records and bytes. The total of records follows from the offsets; the total of bytes is an estimate.
+/// Counts offsets and bytes. The total of offsets is known; the total of bytes is an estimate.
 #[derive(Debug)]
 pub(super) struct Progress<'a> {
     bar: &'a ProgressBar,
     all: u64,
     bytes: Cell<u64>,
     records: Cell<u64>,
-    /// Offsets of the spans that are done.
-    done: Cell<u64>,
-    span: Cell<Span>,
-    partition: Cell<PartitionId>,
+    /// Offsets that are done.
+    position: Cell<u64>,
+    /// The position after the spans that are being read.
+    end: Cell<u64>,
+    /// The first and the last partition that are being read.
+    partitions: Cell<(PartitionId, PartitionId)>,
 }
 
 impl<'a> Progress<'a> {
@@ -46,9 +48,9 @@ impl<'a> Progress<'a> {
             all,
             bytes: Cell::default(),
             records: Cell::default(),
-            done: Cell::default(),
-            span: Cell::default(),
-            partition: Cell::default(),
+            position: Cell::default(),
+            end: Cell::default(),
+            partitions: Cell::default(),
         }
     }
 
@@ -57,27 +59,28 @@ impl<'a> Progress<'a> {
         self.bytes.get()
     }
 
-    /// Starts a span.
-    pub fn begin(&self, partition: PartitionId, span: Span) {
-        self.partition.set(partition);
-        self.span.set(span);
-        self.show(span.low);
+    /// Starts the spans of several partitions.
+    pub fn begin(&self, spans: &SpanOf) {
+        let number = |span: Option<(&PartitionId, _)>| span.map_or(0, |(number, _)| *number);
+        self.partitions.set((number(spans.first_key_value()), number(spans.last_key_value())));
+        self.end.set(self.position.get() + spans.values().map(|span| span.len()).sum::<u64>());
+        self.show();
     }
 
-    /// Counts a record of the span.
-    pub fn read(&self, offset: Offset, bytes: u64) {
+    /// Counts a record of these spans, with the number of offsets that it and what is missing before it take.
+    pub fn read(&self, offsets: u64, bytes: u64) {
         self.bytes.set(self.bytes.get() + bytes);
+        self.position.set(self.position.get() + offsets);
         self.records.set(self.records.get() + 1);
         if self.records.get().is_multiple_of(STEP) {
-            self.show(offset);
+            self.show();
         }
     }
 
-    /// Ends the span.
+    /// Ends the spans.
     pub fn end(&self) {
-        let span = self.span.get();
-        self.show(span.end);
-        self.done.set(self.done.get() + span.len());
+        self.position.set(self.end.get());
+        self.show();
     }
 
     /// The partition is read; the comparison starts.
@@ -85,16 +88,19 @@ impl<'a> Progress<'a> {
         self.bar.set_message(format!("comparing partition {partition}"));
     }
 
-    fn show(&self, offset: Offset) {
-        let position = (self.done.get() + offset.saturating_sub(self.span.get().low)).min(self.all);
+    fn show(&self) {
+        let position = self.position.get().min(self.all);
         self.bar.set_position(position);
         let bytes = self.bytes.get();
         let all = u128::from(bytes) * u128::from(self.all) / u128::from(position.max(1));
+        let partitions = match self.partitions.get() {
+            (first, last) if first == last => format!("partition {first}"),
+            (first, last) => format!("partitions {first} to {last}"),
+        };
         self.bar.set_message(format!(
-            "{} of about {}, partition {}",
+            "{} of about {}, {partitions}",
             ByteSize(bytes),
             ByteSize(u64::try_from(all).unwrap_or(u64::MAX)),
-            self.partition.get()
         ));
     }
 }

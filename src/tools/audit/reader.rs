@@ -1,5 +1,7 @@
-//! Reads one topic, partition by partition, as a `read_committed` consumer. Joins no group and commits nothing.
+//! Reads partitions of one topic, several at the same time, as a `read_committed` consumer. Joins no group and commits
+//! nothing.
 
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
@@ -19,6 +21,8 @@ use crate::kafka::headers_of;
 /// How long a call may take, or no record may arrive, before the audit fails.
 const TIMEOUT: Duration = Duration::from_secs(30);
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// Default of `max.partition.fetch.bytes`: what a leader sends of one partition, bytes.
+const RESPONSE_MIN: u64 = 1 << 20;
 
 /// The readable offsets of a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -36,8 +40,22 @@ impl Span {
     }
 }
 
-/// Called for each record; returns whether to continue.
-pub(super) type Visit<'a> = dyn FnMut(Offset, &Fields<'_>) -> Result<ControlFlow<()>, AuditError> + 'a;
+/// A span of each partition.
+pub(super) type SpanOf = BTreeMap<PartitionId, Span>;
+/// An offset of each partition.
+pub(super) type OffsetOf = BTreeMap<PartitionId, Offset>;
+
+/// A record that was read.
+pub(super) struct Arrived<'a> {
+    pub partition: PartitionId,
+    pub offset: Offset,
+    /// How many offsets of the span it and the preceding transaction markers, aborted and deleted records took.
+    pub passed: u64,
+    pub fields: &'a Fields<'a>,
+}
+
+/// Called for each record; returns whether its partition is read further.
+pub(super) type Visit<'a> = dyn FnMut(&Arrived<'_>) -> Result<ControlFlow<()>, AuditError> + 'a;
 
 /// How to connect to the brokers.
 pub(super) struct Access<'a> {
@@ -47,6 +65,16 @@ pub(super) struct Access<'a> {
     pub properties: &'a [(String, String)],
     /// How much the client prefetches, bytes.
     pub prefetch: u64,
+}
+
+impl Access<'_> {
+    /// Maximum size of a response of a leader, bytes. Its records, uncompressed, exceed the limit of the queue. The default, as
+    /// much as the whole queue, is used for many partitions at once. The client rejects less than `message.max.bytes`.
+    fn response(&self) -> u64 {
+        let least = self.properties.iter().filter(|(name, _)| name == "message.max.bytes");
+        let least = least.filter_map(|(_, value)| value.parse().ok()).max().unwrap_or(0);
+        (self.prefetch / 16).max(RESPONSE_MIN).max(least)
+    }
 }
 
 pub(super) struct Reader {
@@ -90,76 +118,113 @@ impl Reader {
         }
     }
 
-    /// The offsets of a partition that are readable now; empty if the partition does not exist.
-    pub fn span(&self, partition: PartitionId) -> Result<Span, AuditError> {
-        if partition >= self.partitions {
-            return Ok(Span::default());
-        }
-        let (low, end) = self
-            .consumer
-            .fetch_watermarks(&self.topic, number(partition), TIMEOUT)
-            .map_err(|e| self.failed(&e))?;
-        Ok(Span { low: offset(low), end: offset(end) })
+    /// The offsets of these partitions that are readable now; empty for a partition that does not exist.
+    pub fn spans(&self, partitions: impl Iterator<Item = PartitionId> + Clone) -> Result<SpanOf, AuditError> {
+        let lows = self.borders(partitions.clone(), Start::Beginning)?;
+        let ends = self.ends(partitions.clone())?;
+        let at = |offsets: &OffsetOf, partition| offsets.get(&partition).copied().unwrap_or_default();
+        Ok(partitions.map(|p| (p, Span { low: at(&lows, p), end: at(&ends, p) })).collect())
     }
 
-    /// An offset of the span before which no record has this timestamp or a later one; the end of the span if no
-    /// record has.
-    pub fn first_since(&self, partition: PartitionId, ms: i64, span: Span) -> Result<Offset, AuditError> {
-        if span.low >= span.end {
-            return Ok(span.low);
+    /// The ends of the spans; none for a partition that does not exist.
+    pub fn ends(&self, partitions: impl Iterator<Item = PartitionId>) -> Result<OffsetOf, AuditError> {
+        self.borders(partitions, Start::End)
+    }
+
+    fn borders(
+        &self,
+        partitions: impl Iterator<Item = PartitionId>,
+        place: Start,
+    ) -> Result<OffsetOf, AuditError> {
+        let existing: Vec<_> = partitions.filter(|partition| *partition < self.partitions).collect();
+        let found = self.offsets(existing.iter().map(|partition| (*partition, place)))?;
+        // A partition without an offset must not count as empty.
+        if existing.iter().all(|partition| found.contains_key(partition)) {
+            Ok(found)
+        } else {
+            Err(self.failed(&KafkaError::MetadataFetch(RDKafkaErrorCode::UnknownPartition)))
         }
-        let mut list = TopicPartitionList::new();
-        list.add_partition_offset(&self.topic, number(partition), Start::Offset(ms.max(0)))
-            .map_err(|e| AuditError::settings(&e))?;
+    }
+
+    /// The spans from an offset on before which no record has this timestamp or a later one; empty if no record has.
+    pub fn since(&self, ms: i64, spans: &SpanOf) -> Result<SpanOf, AuditError> {
+        let filled = spans.iter().filter(|(_, span)| span.low < span.end);
+        let found = self.offsets(filled.map(|(partition, _)| (*partition, Start::Offset(ms.max(0)))))?;
+        let cut = |(partition, span): (&PartitionId, &Span)| {
+            let low = found.get(partition).map_or(span.end, |at| (*at).clamp(span.low, span.end));
+            (*partition, Span { low, ..*span })
+        };
+        Ok(spans.iter().map(cut).collect())
+    }
+
+    /// One offset of each partition, by one request to each leader: the log start, the log end, or the first one at or after a
+    /// time, given as an offset in epoch milliseconds; none if no record is as new.
+    fn offsets(&self, places: impl Iterator<Item = (PartitionId, Start)>) -> Result<OffsetOf, AuditError> {
+        // A logical offset takes the place of the timestamp.
+        let list = self.list(places)?;
+        if list.count() == 0 {
+            return Ok(OffsetOf::new());
+        }
         let found = self.consumer.offsets_for_times(list, TIMEOUT).map_err(|e| self.failed(&e))?;
-        match found.elements().first().map(|element| (element.error(), element.offset())) {
-            Some((Ok(()), Start::Offset(at))) => Ok(offset(at).clamp(span.low, span.end)),
-            Some((Err(error), _)) => Err(self.failed(&error)),
-            _ => Ok(span.end),
+        let mut offsets = OffsetOf::new();
+        for element in found.elements() {
+            element.error().map_err(|e| self.failed(&e))?;
+            if let Start::Offset(at) = element.offset() {
+                offsets.insert(partition_id(element.partition()), offset(at));
+            }
+        }
+        Ok(offsets)
+    }
+
+    /// Visits the records of these spans, those of a partition by increasing offset, until `visit` breaks for the partition.
+    pub fn read(&self, spans: SpanOf, visit: &mut Visit<'_>) -> Result<(), AuditError> {
+        let mut open = spans;
+        open.retain(|_, span| span.low < span.end);
+        match self.read_all(&mut open, visit) {
+            // The client's error does not name the partition. Alone, each is known.
+            Err(AuditError::Deleted { .. } | AuditError::Damaged { .. }) if open.len() > 1 => {
+                open.into_iter().try_for_each(|rest| self.read_all(&mut SpanOf::from([rest]), visit))
+            }
+            result => result,
         }
     }
 
-    /// Visits the records of a span by increasing offset, until `visit` breaks.
-    pub fn read(&self, partition: PartitionId, span: Span, visit: &mut Visit<'_>) -> Result<(), AuditError> {
-        if span.low >= span.end {
-            return Ok(());
-        }
-        self.assign(partition, span.low)?;
+    /// Reads open spans and leaves what was not read. An error that is not about one of several partitions names the first.
+    fn read_all(&self, open: &mut SpanOf, visit: &mut Visit<'_>) -> Result<(), AuditError> {
+        let starts = open.iter().map(|(partition, span)| {
+            (*partition, Start::Offset(i64::try_from(span.low).unwrap_or(i64::MAX)))
+        });
+        self.consumer.assign(&self.list(starts)?).map_err(|e| AuditError::settings(&e))?;
         let (mut last_record, mut waiting) = (clock::monotonic(), true);
-        loop {
-            match self.consumer.poll(POLL_INTERVAL) {
-                Some(Ok(message)) => {
-                    waiting = false;
-                    let at = offset(message.offset());
-                    let stop = at < span.end && visit(at, &fields(&message))?.is_break();
-                    if stop || at + 1 >= span.end {
-                        break;
-                    }
-                    continue;
-                }
+        while let Some((&first, _)) = open.first_key_value() {
+            let is_progress = match self.consumer.poll(POLL_INTERVAL) {
+                Some(Ok(message)) => take(&message, open, visit)?,
                 // Only transaction markers and aborted records are left.
-                Some(Err(KafkaError::PartitionEOF(at))) if at == number(partition) => break,
-                Some(Err(error)) => self.fail_unless_transient(partition, &error)?,
-                None => {}
-            }
-            if !waiting {
+                Some(Err(KafkaError::PartitionEOF(at))) => open.remove(&partition_id(at)).is_some(),
+                Some(Err(error)) => self.fail_unless_transient(first, &error).map(|()| false)?,
+                None => false,
+            };
+            if is_progress {
+                waiting = false;
+            } else if !waiting {
                 (last_record, waiting) = (clock::monotonic(), true);
             } else if last_record.elapsed() > TIMEOUT {
-                return Err(self.silent(partition));
+                return Err(self.silent(first));
             }
         }
         self.consumer.unassign().map_err(|e| AuditError::settings(&e))
     }
 
-    fn assign(&self, partition: PartitionId, from: Offset) -> Result<(), AuditError> {
+    fn list(
+        &self,
+        places: impl Iterator<Item = (PartitionId, Start)>,
+    ) -> Result<TopicPartitionList, AuditError> {
         let mut list = TopicPartitionList::new();
-        list.add_partition_offset(
-            &self.topic,
-            number(partition),
-            Start::Offset(i64::try_from(from).unwrap_or(i64::MAX)),
-        )
-        .map_err(|e| AuditError::settings(&e))?;
-        self.consumer.assign(&list).map_err(|e| AuditError::settings(&e))
+        for (partition, place) in places {
+            list.add_partition_offset(&self.topic, number(partition), place)
+                .map_err(|e| AuditError::settings(&e))?;
+        }
+        Ok(list)
     }
 
     /// An unreachable broker is transient; rejected requests and deleted records are not.
@@ -218,6 +283,21 @@ impl Reader {
     }
 }
 
+/// Visits a record, if its partition is open. Returns whether it is.
+fn take(message: &BorrowedMessage<'_>, open: &mut SpanOf, visit: &mut Visit<'_>) -> Result<bool, AuditError> {
+    let (partition, offset) = (partition_id(message.partition()), offset(message.offset()));
+    let Some(span) = open.get_mut(&partition) else { return Ok(false) };
+    let passed = (offset + 1).saturating_sub(span.low);
+    span.low = offset + 1;
+    let is_done = offset >= span.end
+        || visit(&Arrived { partition, offset, passed, fields: &fields(message) })?.is_break()
+        || span.low >= span.end;
+    if is_done {
+        open.remove(&partition);
+    }
+    Ok(true)
+}
+
 fn config(access: &Access<'_>) -> ClientConfig {
     let mut config = ClientConfig::new();
     config
@@ -225,7 +305,8 @@ fn config(access: &Access<'_>) -> ClientConfig {
         .set("reconnect.backoff.max.ms", "1000")
         .set("fetch.wait.max.ms", "50")
         .set("fetch.queue.backoff.ms", "20")
-        .set("queued.max.messages.kbytes", (access.prefetch >> 10).clamp(1, 2_097_151).to_string());
+        .set("queued.max.messages.kbytes", (access.prefetch >> 10).clamp(1, 2_097_151).to_string())
+        .set("fetch.max.bytes", access.response().to_string());
     for (name, value) in access.properties {
         config.set(name, value);
     }
@@ -244,6 +325,10 @@ fn config(access: &Access<'_>) -> ClientConfig {
 
 fn number(partition: PartitionId) -> i32 {
     i32::try_from(partition).unwrap_or(i32::MAX)
+}
+
+fn partition_id(number: i32) -> PartitionId {
+    PartitionId::try_from(number).unwrap_or(PartitionId::MAX)
 }
 
 fn offset(number: i64) -> Offset {

@@ -28,6 +28,10 @@ const UNITS: usize = 32;
 const PAGE_BYTES: usize = 4 << 10;
 /// Space of a record in all temporary files that exist at one time, bytes.
 const BYTES_PER_RECORD: u64 = 150;
+/// Memory with which a sorter of 20 units holds a record without a file, bytes. The record itself takes less than half of it.
+const MEMORY_PER_RECORD: u64 = 176;
+/// Minimum memory, bytes.
+const LEAST: usize = 64 << 10;
 
 /// The memory limit, and the directory for rows that exceed it.
 #[derive(Debug, Clone)]
@@ -41,7 +45,7 @@ impl Scratch {
     /// Uses at most `memory` bytes, or 1 MiB if that is more; temporary files go to `dir`, which must exist.
     #[must_use]
     pub fn new(dir: &Path, memory: usize) -> Self {
-        Self { dir: Rc::new(dir.to_owned()), memory: memory.max(64 << 10), written: Rc::default() }
+        Self { dir: Rc::new(dir.to_owned()), memory: memory.max(LEAST), written: Rc::default() }
     }
 
     /// The directory of the temporary files.
@@ -54,6 +58,32 @@ impl Scratch {
     #[must_use]
     pub fn written(&self) -> u64 {
         self.written.get()
+    }
+
+    /// How many of these partitions, by their numbers of raw and clean records, can be read at the same time without temporary
+    /// files; at least one. Half of the memory is for reading a group, the other half for comparing one of its partitions.
+    pub fn group(&self, records: impl IntoIterator<Item = u64>) -> usize {
+        let mut left = self.memory / 2;
+        let fits = |records| {
+            let rest = left.checked_sub(Self::share(records));
+            left = rest.unwrap_or(0);
+            rest.is_some()
+        };
+        records.into_iter().map(fits).take_while(|fits| *fits).count().max(1)
+    }
+
+    /// The part of the memory for reading one partition of a group, with so many records.
+    pub(super) fn for_reading(&self, records: u64) -> Self {
+        Self { memory: Self::share(records), ..self.clone() }
+    }
+
+    /// The part of the memory for comparing a partition of a group.
+    pub(super) fn for_comparing(&self) -> Self {
+        Self { memory: (self.memory / 2).max(LEAST), ..self.clone() }
+    }
+
+    fn share(records: u64) -> usize {
+        usize::try_from(records.saturating_mul(MEMORY_PER_RECORD)).unwrap_or(usize::MAX).max(LEAST)
     }
 
     /// Fails if `records` records in one partition may need more space than is free. A check before the start
@@ -121,5 +151,16 @@ mod tests {
         assert!(message.contains("150.0 PiB") && message.contains("--temp-dir"), "{message}");
         let gone = Scratch::new(&dir.path().join("gone"), 1 << 20);
         assert!(gone.has_room(1 << 50).is_ok(), "opening a file there reports the error");
+    }
+
+    #[test]
+    fn a_group_has_as_many_partitions_as_fit_into_memory_and_at_least_one() {
+        let scratch = Scratch::new(Path::new("/tmp"), 1 << 20);
+        assert_eq!(scratch.group([]), 1);
+        assert_eq!(scratch.group([1 << 40, 0]), 1, "one that does not fit is alone");
+        assert_eq!(scratch.group([u64::MAX]), 1);
+        assert_eq!(scratch.group([0; 100]), 8, "each takes 64 KiB");
+        assert_eq!(scratch.group([1_000, 1_000, 1 << 40, 0]), 2, "only consecutive ones are in a group");
+        assert_eq!([2_000, 0].map(|records| scratch.for_reading(records).memory), [2_000 * 176, 64 << 10]);
     }
 }

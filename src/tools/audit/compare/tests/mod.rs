@@ -11,6 +11,7 @@ use crate::tools::audit::record::{Fields, Fingerprints};
 use crate::tools::audit::{Counts, Kind, MissingId};
 
 mod agreement;
+mod interleaved;
 mod longest;
 mod model;
 
@@ -57,15 +58,17 @@ fn rules() -> Rules {
     }
 }
 
-/// Runs both comparisons, with so little memory that the streaming one uses files, and returns their common outcome.
+/// Runs both comparisons, with so little memory that the streaming one uses files, also as one of a group, and returns their
+/// common outcome.
 fn both(rules: Rules, scope: Scope, raw: &[(Seen, Part)], clean: &[Seen]) -> Outcome {
     let dir = tempfile::tempdir().unwrap();
     let scratch = Scratch::new(dir.path(), 0);
-    let mut comparison = Comparison::new(rules, &scratch);
-    raw.iter().try_for_each(|(record, part)| comparison.raw(record, *part)).unwrap();
-    clean.iter().try_for_each(|record| comparison.clean(record)).unwrap();
-    let outcome = comparison.finish(scope, &mut UnmatchedRecords::new(&scratch)).unwrap();
-    assert_eq!(outcome, model::compare(rules, scope, raw, clean));
+    let outcome = model::compare(rules, scope, raw, clean);
+    for mut comparison in [Comparison::new(rules, &scratch), Comparison::in_group(rules, &scratch, 1)] {
+        raw.iter().try_for_each(|(record, part)| comparison.raw(record, *part)).unwrap();
+        clean.iter().try_for_each(|record| comparison.clean(record)).unwrap();
+        assert_eq!(comparison.finish(scope, &mut UnmatchedRecords::new(&scratch)).unwrap(), outcome);
+    }
     outcome
 }
 

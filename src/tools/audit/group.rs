@@ -1,0 +1,109 @@
+//! A group of partitions: they are read at the same time, and compared one after the other.
+//!
+//! Each leader sends the records of many partitions in one response. Read one after the other, each partition would cost at
+//! least two responses of its own, whatever its size.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::ControlFlow;
+
+use super::compare::UnmatchedRecords;
+use super::error::AuditError;
+use super::id::id_of;
+use super::partition::Partition;
+use super::progress::Progress;
+use super::reader::{Arrived, Reader, Span, SpanOf};
+use super::record::{Fingerprints, Seen};
+use super::report::PartitionReport;
+use super::spill::Scratch;
+use super::{Options, Spans};
+use crate::dedupe::{Offset, PartitionId};
+
+pub(super) struct Audit<'a> {
+    pub options: &'a Options,
+    pub raw: Reader,
+    pub clean: Reader,
+    pub fingerprints: Fingerprints,
+    pub progress: Progress<'a>,
+    pub scratch: Scratch,
+}
+
+type Partitions = BTreeMap<PartitionId, Partition>;
+
+impl Audit<'_> {
+    /// Compares consecutive partitions, as many as fit into memory together. Returns also those that are left.
+    pub fn group<'s>(
+        &self,
+        spans: &'s [Spans],
+        unmatched: &mut UnmatchedRecords,
+    ) -> Result<(Vec<PartitionReport>, &'s [Spans]), AuditError> {
+        let (group, rest) =
+            spans.split_at(self.scratch.group(spans.iter().map(Spans::records)).min(spans.len()));
+        let new = |spans| Partition::new(self.options, spans, &self.scratch, group.len() == 1);
+        let mut partitions: Partitions = group.iter().map(|spans| (spans.partition, new(spans))).collect();
+        // Clean is read before raw, so that raw has every record of clean by then.
+        let clean = group.iter().map(|spans| (spans.partition, spans.clean)).collect();
+        self.read(&self.clean, clean, &mut partitions, Partition::clean)?;
+        let raw_ends = self.raw.ends(partitions.keys().copied())?;
+        let raw_span = |spans: &Spans| {
+            let end = raw_ends.get(&spans.partition).copied().unwrap_or_default();
+            (spans.partition, Span { low: spans.raw.low, end })
+        };
+        self.read(&self.raw, group.iter().map(raw_span).collect(), &mut partitions, Partition::raw)?;
+        let compare = |(number, partition): (PartitionId, Partition)| {
+            self.progress.comparing(number);
+            partition.compare(self.options, unmatched).map_err(|error| self.spill(error))
+        };
+        Ok((partitions.into_iter().map(compare).collect::<Result<_, _>>()?, rest))
+    }
+
+    fn read(
+        &self,
+        reader: &Reader,
+        spans: SpanOf,
+        partitions: &mut Partitions,
+        take: fn(&mut Partition, &Seen) -> io::Result<ControlFlow<()>>,
+    ) -> Result<(), AuditError> {
+        self.progress.begin(&spans);
+        let header = self.options.force_header.as_deref();
+        reader.read(spans, &mut |Arrived { partition, offset, passed, fields }| {
+            let id = id_of(&self.options.id, fields);
+            let mut seen = self.fingerprints.seen(*offset, id.as_deref(), fields);
+            seen.forced = header
+                .is_some_and(|header| fields.headers.iter().any(|(name, _)| *name == header.as_bytes()));
+            self.progress.read(*passed, fields.bytes());
+            let Some(partition) = partitions.get_mut(partition) else { return Ok(ControlFlow::Break(())) };
+            take(partition, &seen).map_err(|error| self.spill(error))
+        })?;
+        self.progress.end();
+        Ok(())
+    }
+
+    fn spill(&self, error: io::Error) -> AuditError {
+        AuditError::spill(&self.scratch, error)
+    }
+
+    /// Notes for the reader of the report, about the topics.
+    pub fn notes(&self, spans: &[Spans]) -> Vec<String> {
+        let mut notes = Vec::new();
+        let (raw, clean) = (self.raw.partitions(), self.clean.partitions());
+        let (raw_topic, clean_topic) = (&self.options.raw, &self.options.clean);
+        if raw != clean {
+            notes.push(format!("{raw_topic} has {raw} partitions and {clean_topic} has {clean}"));
+        }
+        let trimmed = |topic: &str, lows: &mut dyn Iterator<Item = (Offset, Span)>, counts_as: &str| {
+            let count = lows.filter(|(low, span)| *low > 0 && *low == span.low).count();
+            (count > 0).then(|| {
+                format!(
+                    "{topic} no longer starts at offset 0 in {count} partitions: the deleted records cause findings \
+                     ({counts_as}); allow them with --allow-gone"
+                )
+            })
+        };
+        if !self.options.allow_gone {
+            notes.extend(trimmed(raw_topic, &mut spans.iter().map(|s| (s.raw_low, s.raw)), "phantom"));
+            notes.extend(trimmed(clean_topic, &mut spans.iter().map(|s| (s.clean_low, s.clean)), "lost"));
+        }
+        notes
+    }
+}
