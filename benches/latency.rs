@@ -13,16 +13,13 @@
 mod support;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dedupd::clock::monotonic;
-use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::message::Message;
-use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
-use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
-use support::harness::{Kafka, Sidecar};
-use support::{broker, machine, quantile, setting};
+use support::harness::Sidecar;
+use support::timed::{Arrivals, row, send};
+use support::{broker, machine, setting};
 
 const RAW: &str = "latency.raw";
 const CLEAN: &str = "latency.clean";
@@ -46,10 +43,11 @@ fn main() {
 
     let (origin, done) = (monotonic(), AtomicBool::new(false));
     let records = rate * (WARM_UP + span).as_secs();
+    let [direct, through] = [RAW, CLEAN].map(|topic| Arrivals::of(&kafka, topic, PARTITIONS));
     let (direct, through) = std::thread::scope(|scope| {
-        let direct = scope.spawn(|| arrivals(&kafka, RAW, records, origin, &done));
-        let through = scope.spawn(|| arrivals(&kafka, CLEAN, records, origin, &done));
-        send(&kafka.client_config(), records, rate, origin);
+        let direct = scope.spawn(|| direct.latencies_ms(records, origin, &done));
+        let through = scope.spawn(|| through.latencies_ms(records, origin, &done));
+        send(&kafka, (RAW, PARTITIONS), (records, rate), origin);
         support::harness::wait_until("the last records", Duration::from_secs(30), || {
             (direct.is_finished() && through.is_finished()).then_some(())
         });
@@ -63,60 +61,4 @@ fn main() {
     row("clean, through dedupd", &through[counted.clone()]);
     row("added, record by record", &added[counted]);
     assert_eq!(running.stop(), Some(0), "{}", running.text());
-}
-
-fn row(what: &str, latencies_ms: &[f64]) {
-    let [half, most, worst] = [0.5, 0.99, 1.0].map(|q| quantile(latencies_ms, q));
-    println!("{what:<26} p50 {half:>7.1} ms   p99 {most:>7.1} ms   max {worst:>7.1} ms");
-}
-
-/// Sends each record at its scheduled time. A record contains its number and its time of creation.
-fn send(config: &ClientConfig, records: u64, rate: u64, origin: Instant) {
-    let producer: BaseProducer = config.clone().set("linger.ms", "0").create().unwrap();
-    let mut random = fastrand::Rng::with_seed(3);
-    let began = monotonic();
-    for number in 0..records {
-        let due = Duration::from_micros(number * 1_000_000 / rate);
-        while let Some(early) = due.checked_sub(began.elapsed()).filter(|early| !early.is_zero()) {
-            std::thread::sleep(early);
-        }
-        let id = format!("{:032x}", random.u128(..));
-        let made_us = origin.elapsed().as_micros();
-        let value = format!("{{\"id\":\"{id}\",\"n\":{number},\"made_us\":{made_us}}}");
-        let partition = random.i32(0..PARTITIONS);
-        producer
-            .send(BaseRecord::<(), str>::to(RAW).partition(partition).payload(&value))
-            .map_err(|(e, _)| e)
-            .unwrap();
-        producer.poll(Duration::ZERO);
-    }
-    producer.flush(Duration::from_secs(10)).unwrap();
-}
-
-/// Reads until all records have arrived; returns the latency of every record in ms, indexed by its number.
-fn arrivals(kafka: &Kafka, topic: &str, records: u64, origin: Instant, done: &AtomicBool) -> Vec<f64> {
-    let mut config = kafka.client_config();
-    config
-        .set("group.id", "bench")
-        .set("enable.auto.commit", "false")
-        .set("isolation.level", "read_committed");
-    let reader: BaseConsumer = config.create().unwrap();
-    let mut all = TopicPartitionList::new();
-    for partition in 0..PARTITIONS {
-        all.add_partition_offset(topic, partition, Offset::Beginning).unwrap();
-    }
-    reader.assign(&all).unwrap();
-    let mut latencies_ms = vec![f64::NAN; usize::try_from(records).unwrap()];
-    let mut missing = records;
-    while missing > 0 && !done.load(Ordering::Acquire) {
-        let Some(message) = reader.poll(Duration::from_millis(200)) else { continue };
-        let message = message.unwrap();
-        let arrived_us = origin.elapsed().as_micros() as f64;
-        let value: serde_json::Value = serde_json::from_slice(message.payload().unwrap()).unwrap();
-        let number = usize::try_from(value["n"].as_u64().unwrap()).unwrap();
-        assert!(latencies_ms[number].is_nan(), "record {number} arrived twice");
-        latencies_ms[number] = (arrived_us - value["made_us"].as_f64().unwrap()) / 1000.0;
-        missing -= 1;
-    }
-    latencies_ms
 }

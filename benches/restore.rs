@@ -2,7 +2,7 @@
 //!
 //! Fills the state with distinct ids (`DEDUPD_BENCH_IDS`, default 5 million), then restarts dedupd several times
 //! (`DEDUPD_BENCH_ROUNDS`, default 3): first with its state directory, then without it, so that all state is restored
-//! from the state topic.
+//! from the state topic. Then restores state topics with blocks of several sizes; `-- blocks` does only this part.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -16,9 +16,11 @@ use std::time::Duration;
 
 use dedupd::clock::monotonic;
 
+use support::blocks::Blocks;
 use support::files::size_of_files;
-use support::harness::{Pipe, Sidecar, wait_until};
+use support::harness::{Kafka, Pipe, Sidecar, wait_until};
 use support::progress::{GroupOffsets, follow};
+use support::spent::cpu_time;
 use support::traffic::{Shape, Traffic, fill};
 use support::{broker, machine, median, setting};
 
@@ -27,12 +29,22 @@ const LIMIT: Duration = Duration::from_mins(10);
 
 fn main() {
     println!("{}", machine());
-    let ids: u64 = setting("DEDUPD_BENCH_IDS", 5_000_000);
     let rounds: usize = setting("DEDUPD_BENCH_ROUNDS", 3);
     let kafka = broker();
-    let pipe = Pipe::new(&kafka, "restore", usize::try_from(PARTITIONS).unwrap());
+    if std::env::args().all(|argument| argument != "blocks") {
+        whole(&kafka, rounds);
+    }
+    for ids in [1, 8, 100, 1_400] {
+        blocks(&kafka, ids, rounds);
+    }
+}
+
+/// The state of one run of dedupd with a backlog.
+fn whole(kafka: &Kafka, rounds: usize) {
+    let ids: u64 = setting("DEDUPD_BENCH_IDS", 5_000_000);
+    let pipe = Pipe::new(kafka, "restore", usize::try_from(PARTITIONS).unwrap());
     fill(
-        &kafka,
+        kafka,
         &pipe.raw,
         Traffic {
             shape: Shape::Json,
@@ -46,8 +58,34 @@ fn main() {
     println!("{ids} distinct ids, {PARTITIONS} partitions");
     let sidecar = pipe.sidecar("a");
     let running = sidecar.start();
-    follow(&GroupOffsets::new(&kafka, &pipe.group(), &pipe.raw, PARTITIONS), running.pid(), ids, LIMIT);
+    follow(&GroupOffsets::new(kafka, &pipe.group(), &pipe.raw, PARTITIONS), running.pid(), ids, LIMIT);
     assert_eq!(running.stop(), Some(0), "{}", running.text());
+    show_per_id("on disk", size_of_files(&sidecar.state_dir, &|_| true) as f64, ids);
+    show_per_id("in the state topic", state_topic_bytes(&pipe), ids);
+
+    let reopened: Vec<Start> = (0..rounds).map(|_| start(&sidecar, "local", ids)).collect();
+    show_per_id("in memory, exact index", reopened[0].index_bytes, ids);
+    show("reopened from the directory", &reopened, ids);
+    show("restored from the state topic", &restore(&sidecar, rounds, ids), ids);
+}
+
+/// State of transactions with one block of `ids` ids in each partition.
+fn blocks(kafka: &Kafka, ids: u64, rounds: usize) {
+    let transactions: u64 = setting("DEDUPD_BENCH_TRANSACTIONS", 20_000);
+    let written = Blocks {
+        partitions: PARTITIONS.unsigned_abs(),
+        transactions: transactions.min(transactions * 12 / ids),
+        ids,
+    };
+    let pipe = Pipe::new(kafka, &format!("blocks-{ids}"), usize::try_from(PARTITIONS).unwrap());
+    written.write(&pipe);
+    show_per_id(&format!("blocks of {ids} ids, in the topic"), state_topic_bytes(&pipe), written.total());
+    let restored = restore(&pipe.sidecar("a"), rounds, written.total());
+    show(&format!("blocks of {ids} ids, restored"), &restored, written.total());
+}
+
+/// Bytes of the state topic's log files: with batch headers and transaction markers.
+fn state_topic_bytes(pipe: &Pipe<'_>) -> f64 {
     let log_files = |path: &std::path::Path| {
         let of_state = path
             .parent()
@@ -55,19 +93,17 @@ fn main() {
             .is_some_and(|name| name.to_string_lossy().starts_with(&format!("{}.dedupd-", pipe.clean)));
         of_state && path.extension().is_some_and(|extension| extension == "log")
     };
-    show_per_id("on disk", size_of_files(&sidecar.state_dir, &|_| true) as f64, ids);
-    show_per_id("in the state topic", size_of_files(kafka.dir(), &log_files) as f64, ids);
+    size_of_files(pipe.kafka.dir(), &log_files) as f64
+}
 
-    let reopened: Vec<Start> = (0..rounds).map(|_| start(&sidecar, "local", ids)).collect();
-    show_per_id("in memory, exact index", reopened[0].index_bytes, ids);
-    show("reopened from the directory", &reopened, ids);
-    let restored: Vec<Start> = (0..rounds)
+/// Starts without local state.
+fn restore(sidecar: &Sidecar, rounds: usize, ids: u64) -> Vec<Start> {
+    (0..rounds)
         .map(|_| {
-            std::fs::remove_dir_all(&sidecar.state_dir).unwrap();
-            start(&sidecar, "state_topic", ids)
+            std::fs::remove_dir_all(&sidecar.state_dir).ok();
+            start(sidecar, "state_topic", ids)
         })
-        .collect();
-    show("restored from the state topic", &restored, ids);
+        .collect()
 }
 
 fn show_per_id(what: &str, bytes: f64, ids: u64) {
@@ -77,10 +113,11 @@ fn show_per_id(what: &str, bytes: f64, ids: u64) {
 fn show(what: &str, starts: &[Start], ids: u64) {
     let of = |value: fn(&Start) -> f64| median(&starts.iter().map(value).collect::<Vec<_>>());
     println!(
-        "{what:<32} {:>8.2} M ids/s loading ({:.2} s); {:.2} s from start to ready",
+        "{what:<32} {:>8.2} M ids/s loading ({:.2} s); {:.2} s from start to ready, {:.2} s of CPU time",
         ids as f64 / of(|start| start.loading_s) / 1e6,
         of(|start| start.loading_s),
-        of(|start| start.ready_s)
+        of(|start| start.ready_s),
+        of(|start| start.cpu_s)
     );
 }
 
@@ -90,6 +127,8 @@ struct Start {
     ready_s: f64,
     /// Time to load the state.
     loading_s: f64,
+    /// CPU time of the process until then.
+    cpu_s: f64,
     index_bytes: f64,
 }
 
@@ -102,13 +141,14 @@ fn start(sidecar: &Sidecar, source: &str, ids: u64) -> Start {
         (running.metric(&loaded) == Some(ids as f64) && running.is_ready()).then_some(())
     });
     let ready_s = began.elapsed().as_secs_f64();
+    let cpu_s = cpu_time(running.pid()).as_secs_f64();
     let index_bytes = running.metric("dedupd_memory_bytes{part=\"index\"}").expect("the metric");
     let text = running.text();
     let took: Vec<f64> = text.lines().filter_map(took_s).collect();
     // All partitions of a worker start loading at the same time, so the longest one determines the total.
     let loading_s = took.iter().copied().fold(0.0, f64::max);
     assert_eq!(running.stop(), Some(0), "{}", running.text());
-    Start { ready_s, loading_s, index_bytes }
+    Start { ready_s, loading_s, cpu_s, index_bytes }
 }
 
 /// The value of `took` in a log line about loaded state, in seconds.

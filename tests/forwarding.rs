@@ -74,19 +74,32 @@ fn every_part_of_a_record_is_forwarded_unchanged() {
 }
 
 #[test]
-fn compressed_input_is_forwarded_in_order() {
+fn compressed_input_is_forwarded_in_order_with_its_headers() {
     let kafka = shared_kafka();
     let pipe = Pipe::new(kafka, "codecs", 1);
-    for codec in ["gzip", "snappy", "lz4", "zstd"] {
-        let drafts: Vec<Draft> = (0..400)
-            .map(|n| Draft::new(0, &format!("{{\"id\":\"{codec}-{}\",\"n\":{n},\"{codec}\":true}}", n % 300)))
-            .collect();
+    for codec in ["none", "gzip", "snappy", "lz4", "zstd"] {
+        let draft = |n: usize| {
+            let value = format!("{{\"id\":\"{codec}-{}\",\"n\":{n},\"{codec}\":true}}", n % 300);
+            let headers = [("number", Some(n.to_string())), ("null", None)].into_iter().take(n % 3);
+            headers.fold(Draft::new(0, &value), |draft, (name, value)| {
+                draft.header(name, value.as_deref().map(str::as_bytes))
+            })
+        };
+        let drafts: Vec<Draft> = (0..400).map(draft).collect();
         kafka.send_with(&pipe.raw, &drafts, &[("compression.type", codec), ("linger.ms", "200")]);
     }
     let mut whole = pipe.sidecar("a").with("DEDUPD_KAFKA__PROPERTIES__COMPRESSION_TYPE", "zstd");
     whole.workers = 1;
     pipe.through(1, &whole);
-    assert_eq!(pipe.assert_exactly_once().repeats, 400);
+    assert_eq!(pipe.assert_exactly_once().repeats, 500);
+    for record in kafka.records(&pipe.clean, Isolation::Committed) {
+        let text = record.text();
+        let n: usize = text.split(&[':', ',']).nth(3).unwrap().parse().unwrap();
+        let headers = [("number", Some(n.to_string().into_bytes())), ("null", None)];
+        let expected: Vec<_> =
+            headers.into_iter().take(n % 3).map(|(name, value)| (name.to_owned(), value)).collect();
+        assert_eq!(record.headers, expected, "{text}");
+    }
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! Partitions are added to the raw topic on a real Apache Kafka: dedupd adds them to the other topics, or ends with
-//! the reason.
+//! the reason. And a topic with hundreds of partitions.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -67,6 +67,29 @@ fn all_instances_process_partitions_that_are_added_under_load() {
         assert_eq!(process.ended(), None, "{}", process.text());
         assert_eq!(process.stop(), Some(0), "{}", process.text());
     }
+    pipe.assert_exactly_once();
+}
+
+#[test]
+fn hundreds_of_partitions_are_exact_after_a_kill_with_and_without_local_state() {
+    const MANY: usize = 300;
+    let pipe = Pipe::new(shared_kafka(), "many", MANY);
+    let sidecar = pipe.sidecar("a");
+    let running = sidecar.start();
+    running.wait_running(MANY, LIMIT);
+    let load = pipe.load(MANY, 2_000);
+    load.more(4_000);
+    running.kill9();
+    let running = sidecar.start();
+    running.wait_running(MANY, LIMIT);
+    load.more(2_000);
+    running.kill9();
+    std::fs::remove_dir_all(&sidecar.state_dir).unwrap();
+    let running = sidecar.start();
+    load.finish();
+    running.wait_running(MANY, LIMIT);
+    pipe.wait_caught_up(MANY, LIMIT);
+    assert_eq!(running.stop(), Some(0), "{}", running.text());
     pipe.assert_exactly_once();
 }
 

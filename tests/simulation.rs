@@ -16,10 +16,11 @@ mod sim;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use dedupd::metrics::Metrics;
 use dedupd::pipeline::Safeguard;
-use sim::{Counts, EVICTED, FORGOTTEN, Fault, Outcome, Sabotage, Setting, run};
+use sim::{Counts, EVICTED, FORGOTTEN, Fault, JOINED, Outcome, Sabotage, Setting, load_slowly, run};
 
 /// Number of seeds unless `DEDUPD_SIM_SEEDS` is set.
 const SEEDS: u64 = 10_000;
@@ -103,11 +104,16 @@ fn described(failed: &[(u64, Vec<String>)]) -> String {
     failed.into_iter().take(12).map(one).collect::<Vec<_>>().join("\n")
 }
 
+/// Logs every call.
+fn trace() {
+    let log = tracing_subscriber::fmt().without_time().with_ansi(false).with_test_writer();
+    log.with_max_level(tracing::Level::TRACE).init();
+}
+
 #[test]
 fn no_fault_loses_duplicates_reorders_or_alters_a_record() {
     if let Some(seed) = variable("DEDUPD_SIM_SEED") {
-        let log = tracing_subscriber::fmt().without_time().with_ansi(false).with_test_writer();
-        log.with_max_level(tracing::Level::TRACE).init();
+        trace();
         let outcome = history(seed, &Setting { sabotage: Sabotage::Nothing, metrics: Metrics::new() });
         println!("{} raw, {} clean, {:#?}", outcome.raw, outcome.clean, outcome.counts);
         assert!(outcome.violations.is_empty(), "seed {seed}:\n{}", outcome.violations.join("\n"));
@@ -124,6 +130,7 @@ fn no_fault_loses_duplicates_reorders_or_alters_a_record() {
             assert!(total.counts.contains_key(fault.name()), "no history had the fault {}", fault.name());
         }
         assert!(total.counts[FORGOTTEN] > 0, "no id was forgotten");
+        assert!(total.counts[JOINED] > 0, "no restore joined blocks");
         assert!(total.counts.contains_key(EVICTED), "no id was evicted");
         assert!(total.clean > 0 && total.clean < total.raw, "no record was forwarded, or none was dropped");
     }
@@ -137,6 +144,20 @@ fn one_seed_is_one_history() {
         assert_eq!(first.counts, second.counts, "seed {seed}");
         assert_eq!((first.raw, first.clean), (second.raw, second.clean), "seed {seed}");
     }
+}
+
+#[test]
+fn a_load_of_many_minutes_neither_stops_the_loop_nor_other_partitions() {
+    if variable("DEDUPD_SIM_SEED").is_some() {
+        trace();
+    }
+    let slow = load_slowly(&Setting { sabotage: Sabotage::Nothing, metrics: Metrics::new() });
+    println!("{slow:?}");
+    assert!(slow.violations.is_empty(), "{:?}", slow.violations);
+    assert!(slow.took > Duration::from_mins(8), "{:?}", slow.took);
+    assert!(slow.longest < Duration::from_secs(2), "an iteration took {:?}", slow.longest);
+    assert!(slow.forwarded > 2_000, "{} records of the other partition", slow.forwarded);
+    assert!(slow.progress.len() > 50, "{:?}", slow.progress);
 }
 
 /// Each sabotage, and the prefix of a violation that the audit must report.

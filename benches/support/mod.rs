@@ -10,20 +10,26 @@
 #![allow(dead_code, reason = "each bench uses its own part")]
 #![allow(missing_docs, reason = "benches have no published docs")]
 
+pub mod blocks;
 pub mod files;
 #[path = "../../tests/support/mod.rs"]
 pub mod harness;
 pub mod progress;
 pub mod spent;
+pub mod timed;
 pub mod traffic;
 
 use std::str::FromStr;
 
 use harness::Kafka;
 
-/// A broker for benches. It frees the disk space of deleted topics quickly.
+/// A broker for benches. It frees the disk space of deleted topics quickly. `DEDUPD_BENCH_BROKER` (`key=value`, separated by
+/// commas) adds settings.
 pub fn broker() -> Kafka {
-    Kafka::start_for_bench(&[("log.segment.delete.delay.ms", "1000"), ("log.initial.task.delay.ms", "1000")])
+    let more = setting("DEDUPD_BENCH_BROKER", String::new());
+    let more = more.split(',').filter_map(|pair| pair.split_once('='));
+    let own = [("log.segment.delete.delay.ms", "1000"), ("log.initial.task.delay.ms", "1000")];
+    Kafka::start_for_bench(&own.into_iter().chain(more).collect::<Vec<_>>())
 }
 
 /// The value of an environment variable, or the default when it is unset or invalid.

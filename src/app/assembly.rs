@@ -66,6 +66,7 @@ pub fn settings(config: &Config, worker: usize) -> Settings {
         max_records: config.batch.max_records,
         max_bytes: config.batch.max_bytes,
         largest_batch: None,
+        partitions: 0,
     }
 }
 

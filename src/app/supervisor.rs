@@ -60,7 +60,8 @@ pub(super) fn supervise(service: &Service, stop: &Arc<AtomicBool>) -> Result<(),
             let options = options(config, hasher, (&topology, &partition_limit), number);
             // The client has one size limit for the batches of all topics.
             let largest_batch = [topology.largest_batch, topology.largest_state].into_iter().flatten().min();
-            let settings = Settings { largest_batch, ..settings(config, number) };
+            let partitions = topology.partitions;
+            let settings = Settings { largest_batch, partitions, ..settings(config, number) };
             spawn(service, (number, requests, ends.clone()), (settings, options), &store, stop)
         })
         .collect();

@@ -40,10 +40,14 @@ pub struct Settings {
     pub max_bytes: u64,
     /// The smaller `max.message.bytes` of the clean and the state topic, bytes; `None` when unknown.
     pub largest_batch: Option<u64>,
+    /// Number of raw partitions at the start; 0 when unknown.
+    pub partitions: usize,
 }
 
 /// The client's default `batch.size`, bytes.
 const DEFAULT_BATCH_SIZE: u64 = 1_000_000;
+/// With at least this many raw partitions, a fetch waits for more than one record.
+const MANY_PARTITIONS: usize = 256;
 
 impl Settings {
     /// The configuration of a client that only reads metadata; also the base of all others.
@@ -89,6 +93,12 @@ impl Settings {
             // The default of one second stalls a reader whose queue was briefly full.
             .set("fetch.queue.backoff.ms", "20");
         self.raise_poll_interval(&mut config);
+        // The broker visits all partitions of a fetch request, and the client sends the next one at once. A fetch for each
+        // record of a thousand partitions took most of the broker's time.
+        let is_set = |key: &str| self.properties.iter().any(|(k, _)| k == key);
+        if self.partitions >= MANY_PARTITIONS && !is_set("fetch.min.bytes") && !is_set("fetch.wait.max.ms") {
+            config.set("fetch.min.bytes", "65536").set("fetch.wait.max.ms", "100");
+        }
         if let Some(instance) = &self.instance {
             config.set("group.instance.id", instance);
         }
@@ -155,8 +165,10 @@ impl Settings {
     #[must_use]
     pub fn producer(&self, transactional_id: &str) -> ClientConfig {
         let mut config = self.base();
-        let queue_messages = (self.max_records * 2).clamp(100_000, 10_000_000);
-        let queue_kbytes = (self.max_bytes * 2 / 1024).clamp(64 * 1024, 2_097_151);
+        // What the broker has not acknowledged yet is less than a transaction: with a slow broker a send waits, instead of the
+        // drain at the end of the transaction.
+        let queue_messages = self.max_records.clamp(100_000, 10_000_000);
+        let queue_kbytes = (self.max_bytes / 1024).clamp(64 * 1024, 2_097_151);
         config
             .set("transactional.id", transactional_id)
             .set("enable.idempotence", "true")
@@ -167,9 +179,13 @@ impl Settings {
             // The broker decides whether a record is too large; the client's own limit would reject records that the
             // topic allows.
             .set("message.max.bytes", "1000000000");
-        for (key, value) in
-            [("linger.ms", "2"), ("batch.num.messages", "10000"), ("compression.type", "none")]
-        {
+        for (key, value) in [
+            // Fewer and larger requests: with 2 ms the client's thread is woken for a few records of each partition. The
+            // drain at the end of a transaction does not wait for it.
+            ("linger.ms", "20"),
+            ("batch.num.messages", "10000"),
+            ("compression.type", "none"),
+        ] {
             if !self.properties.iter().any(|(k, _)| k == key) {
                 config.set(key, value);
             }

@@ -20,7 +20,7 @@ use super::error::{failure, failure_with_permission};
 use super::group::GroupContext;
 use super::log_context::LogContext;
 use super::native;
-use super::partitions::{self, kafka_offset, kafka_partition, list_of};
+use super::partitions::{self, kafka_offset, kafka_partition, list_of, partition_id};
 use super::record::RawRecord;
 use crate::dedupe::{Offset, PartitionId};
 use crate::ports::{Bounds, Committed, Epoch, Failure, GroupEvent, GroupMember, Remedy, Source, Truncation};
@@ -31,7 +31,7 @@ const SEEK_WAIT: Duration = Duration::from_secs(5);
 /// One member of the group.
 pub struct KafkaSource {
     /// Declared first because it must be dropped before the consumer.
-    queue: native::Queue,
+    fetched: native::Fetched,
     consumer: BaseConsumer<GroupContext>,
     ends: Ends,
     settings: Settings,
@@ -60,7 +60,7 @@ impl KafkaSource {
             settings.source().create_with_context(GroupContext::default()).map_err(fail)?;
         consumer.subscribe(&[&settings.raw]).map_err(fail)?;
         Ok(Self {
-            queue: native::Queue::of(&consumer).map_err(fail)?,
+            fetched: native::Fetched::of(&consumer).map_err(fail)?,
             consumer,
             ends: Ends::new(settings)?,
             settings: settings.clone(),
@@ -130,26 +130,29 @@ impl KafkaSource {
         self.consumer.resume(&list).map_err(|e| self.fail("resuming partitions of", &e))
     }
 
-    /// Removes what was found at the positions that these partitions had until now.
-    fn clear_truncated(&self, partitions: impl IntoIterator<Item = PartitionId>) {
-        let mut truncated = self.truncated.borrow_mut();
-        for partition in partitions {
-            truncated.remove(&partition);
-        }
+    /// Removes what was fetched and found at the positions that these partitions had until now.
+    fn clear_fetched(&self, partitions: impl Iterator<Item = PartitionId>) {
+        let partitions: BTreeSet<PartitionId> = partitions.collect();
+        self.truncated.borrow_mut().retain(|partition, _| !partitions.contains(partition));
+        self.fetched.discard(|partition| partitions.contains(&partition_id(partition)));
     }
 }
 
 impl Source for KafkaSource {
     type Record<'a> = RawRecord<'a>;
 
-    fn poll(&self, wait: Duration) -> Result<Option<RawRecord<'_>>, Failure> {
+    fn poll<'a>(
+        &'a self,
+        records: &mut Vec<RawRecord<'a>>,
+        most: usize,
+        wait: Duration,
+    ) -> Result<(), Failure> {
         if let Some(fatal) = self.fatal.borrow().as_ref() {
             return Err(fatal.clone());
         }
-        match native::poll(&self.consumer, &self.queue, wait) {
-            Ok(message) => Ok(message.map(RawRecord)),
-            Err(error) => self.failure_of_read(&error).map_or(Ok(None), Err),
-        }
+        let polled =
+            self.fetched.poll(&self.consumer, (most, wait), &mut |message| records.push(RawRecord(message)));
+        polled.or_else(|error| self.failure_of_read(&error).map_or(Ok(()), Err))
     }
 
     fn seek(&self, starts: &[(PartitionId, Offset)]) -> Result<(), Failure> {
@@ -165,7 +168,7 @@ impl Source for KafkaSource {
         if !new.is_empty() {
             self.assign_and_compare(&new)?;
         }
-        self.clear_truncated(starts.iter().map(|(partition, _)| *partition));
+        self.clear_fetched(starts.iter().map(|(partition, _)| *partition));
         self.resume(starts)
     }
 
@@ -189,7 +192,7 @@ impl Source for KafkaSource {
         for (partition, _, last) in starts {
             self.set_epoch(*partition, *last);
         }
-        self.clear_truncated(starts.iter().map(|(partition, ..)| *partition));
+        self.clear_fetched(starts.iter().map(|(partition, ..)| *partition));
         self.reassign_at(&positions)?;
         self.resume(&positions)
     }
@@ -199,8 +202,9 @@ impl Source for KafkaSource {
         self.consumer.pause(&list).map_err(|e| self.fail("pausing partitions of", &e))
     }
 
-    fn bounds(&self, partition: PartitionId, wait: Duration) -> Result<Bounds, Failure> {
-        let bounds = self.ends.of((&self.topic, partition), wait)?;
+    fn bounds(&self, partitions: &[PartitionId], wait: Duration) -> Result<Vec<Bounds>, Failure> {
+        let logs: Vec<_> = partitions.iter().map(|partition| (self.topic.as_str(), *partition)).collect();
+        let bounds = self.ends.bounds(&logs, wait)?;
         self.consumer.context().connected();
         Ok(bounds)
     }
@@ -236,7 +240,7 @@ impl GroupMember for KafkaSource {
         self.assign_at(&with_start)?;
         self.consumer.context().rebalance_handled();
         self.owned.borrow_mut().extend(starts.iter().map(|(p, _)| *p));
-        self.clear_truncated(starts.iter().map(|(partition, _)| *partition));
+        self.clear_fetched(starts.iter().map(|(partition, _)| *partition));
         self.resume(&with_start)
     }
 
@@ -244,7 +248,7 @@ impl GroupMember for KafkaSource {
         self.remove_assigned(partitions)?;
         self.consumer.context().rebalance_handled();
         self.owned.borrow_mut().retain(|p| !partitions.contains(p));
-        self.clear_truncated(partitions.iter().copied());
+        self.clear_fetched(partitions.iter().copied());
         Ok(())
     }
 

@@ -10,7 +10,7 @@ use rdkafka::client::{Client, ClientContext};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::metadata::MetadataTopic;
-use rdkafka::topic_partition_list::{Offset as KafkaOffset, TopicPartitionList};
+use rdkafka::topic_partition_list::Offset as KafkaOffset;
 
 use super::client_config::Settings;
 use super::error::failure;
@@ -36,8 +36,8 @@ pub(super) fn partitions_of<C: ClientContext>(
 }
 
 /// One offset of each of several partitions, by one `ListOffsets` request to each leader. Each partition can have an error
-/// of its own.
-pub(super) struct Listed(TopicPartitionList);
+/// of its own. A map for each topic, because the client's list has no index.
+pub(super) struct Listed(BTreeMap<String, BTreeMap<i32, Result<Option<Offset>, KafkaError>>>);
 
 impl Listed {
     /// `place` is the log start, the log end for the isolation level of the client, or a time in epoch milliseconds.
@@ -49,15 +49,23 @@ impl Listed {
     ) -> Result<Self, KafkaError> {
         // A logical offset takes the place of the timestamp.
         let list = partitions::list(logs.into_iter().map(|(topic, partition)| (topic, partition, place)))?;
-        Ok(Self(if list.count() == 0 { list } else { client.offsets_for_times(list, wait)? }))
+        let list = if list.count() == 0 { list } else { client.offsets_for_times(list, wait)? };
+        let mut listed: BTreeMap<_, BTreeMap<_, _>> = BTreeMap::new();
+        for element in list.elements() {
+            let of_topic = match listed.get_mut(element.topic()) {
+                Some(of_topic) => of_topic,
+                None => listed.entry(element.topic().to_owned()).or_default(),
+            };
+            let offset = element.offset().to_raw().and_then(|offset| Offset::try_from(offset).ok());
+            of_topic.insert(element.partition(), element.error().map(|()| offset));
+        }
+        Ok(Self(listed))
     }
 
     /// The offset of a partition; `None` when no record is as new as the requested time.
     pub(super) fn find(&self, (topic, partition): Log<'_>) -> Result<Option<Offset>, KafkaError> {
-        let element = self.0.find_partition(topic, kafka_partition(partition));
-        let element = element.ok_or(KafkaError::MetadataFetch(RDKafkaErrorCode::UnknownPartition))?;
-        element.error()?;
-        Ok(element.offset().to_raw().and_then(|offset| Offset::try_from(offset).ok()))
+        let found = self.0.get(topic).and_then(|of_topic| of_topic.get(&kafka_partition(partition)));
+        found.cloned().unwrap_or(Err(KafkaError::MetadataFetch(RDKafkaErrorCode::UnknownPartition)))
     }
 
     /// The log start or end of a partition.

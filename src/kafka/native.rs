@@ -3,6 +3,7 @@
 
 mod certificate;
 mod describe;
+mod fetched;
 mod message;
 mod poll;
 
@@ -12,6 +13,7 @@ use std::time::Duration;
 
 pub use certificate::rejection as certificate_rejection;
 pub use describe::{Described, topics};
+pub use fetched::Fetched;
 pub use message::{Message, headers_of};
 pub use poll::{Queue, ReadError, poll};
 

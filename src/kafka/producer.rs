@@ -18,7 +18,7 @@ use super::partitions::kafka_partition;
 use super::record::RawRecord;
 use super::settle;
 use super::side_log;
-use super::topic::{Outgoing, Topic};
+use super::topic::{Headers, Outgoing, Topic};
 use crate::clock;
 use crate::dedupe::{Offset, PartitionId};
 use crate::ports::{
@@ -246,11 +246,13 @@ impl Sink<KafkaSource> for KafkaSink {
         client.begin_transaction().map_err(|e| self.fail("beginning a transaction", &e))
     }
 
-    fn forward(&mut self, record: &RawRecord<'_>) -> Result<(), Failure> {
+    fn forward(&mut self, record: &mut RawRecord<'_>) -> Result<(), Failure> {
         let at = record.coordinates();
         let ActiveProducer { clean, client, .. } = self.producing()?;
-        let outgoing = Outgoing::copy_of(record, opaque(Some(Written::Clean), at.offset));
-        self.send(client, &self.settings.clean, || clean.send(client.client(), &outgoing))
+        let moved = Outgoing::moved_from(&mut record.0, opaque(Some(Written::Clean), at.offset));
+        let mut outgoing =
+            moved.map_err(|e| self.fail(&format!("reading the headers of raw record {at}"), &e))?;
+        self.send(client, &self.settings.clean, || clean.send(client.client(), &mut outgoing))
     }
 
     fn divert(&mut self, side: Side, record: &RawRecord<'_>, reason: &Reason) -> Result<(), Failure> {
@@ -273,11 +275,13 @@ impl Sink<KafkaSource> for KafkaSink {
                 ),
             ));
         };
-        let copy = Outgoing::copy_of(record, opaque(Some(written), at.offset));
         let writer = (side != Side::Clean).then_some(self.settings.transactional_id.as_str());
-        let more_headers = &reason_headers(at, reason, &self.settings.raw, writer);
-        let outgoing = Outgoing { partition: Some(partition), more_headers, ..copy };
-        self.send(client, self.settings.topic_of(written), || topic.send(client.client(), &outgoing))
+        let more_headers = reason_headers(at, reason, &self.settings.raw, writer);
+        let mut outgoing = Outgoing::copy_of(&record.0, opaque(Some(written), at.offset))
+            .and_then(|copy| copy.with_more_headers(&more_headers))
+            .map_err(|e| self.fail(&format!("copying the headers of raw record {at}"), &e))?;
+        outgoing.partition = Some(partition);
+        self.send(client, self.settings.topic_of(written), || topic.send(client.client(), &mut outgoing))
     }
 
     fn drain(&mut self, wait: Duration) -> Result<(), Failure> {
@@ -300,16 +304,15 @@ impl Sink<KafkaSource> for KafkaSink {
 
     fn put_state(&mut self, partition: PartitionId, key: &str, block: &[u8]) -> Result<(), Failure> {
         let ActiveProducer { state, client, .. } = self.producing()?;
-        let outgoing = Outgoing {
+        let mut outgoing = Outgoing {
             partition: Some(kafka_partition(partition)),
             key: Some(key.as_bytes()),
             value: Some(block),
             timestamp: NOW,
-            headers_of: None,
-            more_headers: &[],
+            headers: Headers::none(),
             opaque: opaque(Some(Written::State), 0),
         };
-        self.send(client, &self.settings.state, || state.send(client.client(), &outgoing))
+        self.send(client, &self.settings.state, || state.send(client.client(), &mut outgoing))
     }
 
     fn send_offsets(

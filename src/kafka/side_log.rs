@@ -118,10 +118,10 @@ fn send(
     (written, message): (Written, &Message<'_>),
     wait: Duration,
 ) -> Result<(), KafkaError> {
-    let copy = Outgoing::exact(message, opaque(Some(written), 0));
+    let mut copy = Outgoing::copy_of(message, opaque(Some(written), 0))?;
     let deadline = clock::monotonic() + wait;
     loop {
-        match topic.send(client.client(), &copy) {
+        match topic.send(client.client(), &mut copy) {
             Err(KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull))
                 if clock::monotonic() < deadline =>
             {

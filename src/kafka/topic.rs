@@ -12,7 +12,7 @@ use rdkafka::error::{IsError, KafkaError, RDKafkaErrorCode};
 
 use super::native::Message;
 use super::partitions::kafka_partition;
-use super::record::{RawRecord, written_ms};
+use super::record::written_ms;
 
 /// `RD_KAFKA_PARTITION_UA`: the partitioner chooses.
 const UNASSIGNED: i32 = -1;
@@ -24,7 +24,6 @@ pub struct Topic(NonNull<sys::rd_kafka_topic_t>);
 unsafe impl Send for Topic {}
 
 /// A record to write.
-#[derive(Clone, Copy)]
 pub struct Outgoing<'a> {
     /// Partition to write to; `None` = the partitioner chooses.
     pub partition: Option<i32>,
@@ -34,29 +33,36 @@ pub struct Outgoing<'a> {
     pub value: Option<&'a [u8]>,
     /// Epoch milliseconds; −1 = none, 0 = now.
     pub timestamp: i64,
-    /// The record whose headers are copied.
-    pub headers_of: Option<&'a Message<'a>>,
-    /// Headers that are appended to those.
-    pub more_headers: &'a [(&'static str, String)],
+    /// Its headers.
+    pub headers: Headers,
     /// Returned with the delivery report.
     pub opaque: usize,
 }
 
 impl<'a> Outgoing<'a> {
-    /// An unchanged copy of a raw record, for the partition with the same number.
-    pub fn copy_of(record: &'a RawRecord<'_>, opaque: usize) -> Self {
-        Self::exact(&record.0, opaque)
+    /// An unchanged copy of a record, for the partition with the same number.
+    pub fn copy_of(message: &'a Message<'_>, opaque: usize) -> Result<Self, KafkaError> {
+        Ok(Self::with_headers(message, Headers::copy_of(message)?, opaque))
     }
 
-    /// An unchanged copy of any record, for the partition with the same number.
-    pub fn exact(message: &'a Message<'_>, opaque: usize) -> Self {
+    /// The same, but takes over the headers instead of copying each of them.
+    pub fn moved_from(message: &'a mut Message<'_>, opaque: usize) -> Result<Self, KafkaError> {
+        let headers = Headers::taken_from(message)?;
+        Ok(Self::with_headers(message, headers, opaque))
+    }
+
+    /// With further headers at the end.
+    pub fn with_more_headers(mut self, more: &[(&'static str, String)]) -> Result<Self, KafkaError> {
+        more.iter().try_for_each(|(name, value)| self.headers.add(name, value)).map(|()| self)
+    }
+
+    fn with_headers(message: &'a Message<'_>, headers: Headers, opaque: usize) -> Self {
         Self {
             partition: Some(kafka_partition(message.coordinates().partition)),
             key: message.key(),
             value: message.value(),
             timestamp: written_ms(message),
-            headers_of: Some(message),
-            more_headers: &[],
+            headers,
             opaque,
         }
     }
@@ -72,19 +78,18 @@ impl Topic {
         NonNull::new(topic).map(Self).ok_or(KafkaError::MessageProduction(RDKafkaErrorCode::UnknownTopic))
     }
 
-    /// Copies a record into the queue of the client. It must be the client that the topic was opened with.
+    /// Copies a record into the queue of the client. It must be the client that the topic was opened with. After a failure
+    /// the record can be sent again.
     pub fn send<C: ClientContext>(
         &self,
         client: &Client<C>,
-        record: &Outgoing<'_>,
+        record: &mut Outgoing<'_>,
     ) -> Result<(), KafkaError> {
         use sys::rd_kafka_vtype_t as vtype;
         let bytes = |part: Option<&[u8]>| -> (*mut c_void, usize) {
             part.map_or((ptr::null_mut(), 0), |part| (part.as_ptr().cast_mut().cast(), part.len()))
         };
         let ((value, value_len), (key, key_len)) = (bytes(record.value), bytes(record.key));
-        let mut headers = Headers::copy_of(record.headers_of)?;
-        record.more_headers.iter().try_for_each(|(name, value)| headers.add(name, value))?;
         // SAFETY: client and topic are alive and belong together. Value and key are copied before the call returns. Every
         // tag is followed by the types that librdkafka documents for it.
         let code = unsafe {
@@ -107,7 +112,7 @@ impl Topic {
                 vtype::RD_KAFKA_VTYPE_TIMESTAMP,
                 record.timestamp,
                 vtype::RD_KAFKA_VTYPE_HEADERS,
-                headers.0,
+                record.headers.0,
                 vtype::RD_KAFKA_VTYPE_END,
             )
         };
@@ -115,31 +120,56 @@ impl Topic {
             return Err(KafkaError::MessageProduction(code.into()));
         }
         // The client takes ownership of the headers only when it accepts the record.
-        headers.0 = ptr::null_mut();
+        record.headers.0 = ptr::null_mut();
         Ok(())
     }
 }
 
 /// Headers of a record to write; null when it has none.
-struct Headers(*mut sys::rd_kafka_headers_t);
+pub struct Headers(*mut sys::rd_kafka_headers_t);
 
 impl Headers {
+    /// No headers.
+    pub fn none() -> Self {
+        Self(ptr::null_mut())
+    }
+
     /// A copy of a record's headers. Unreadable headers are an error: the record must not be forwarded without them.
-    fn copy_of(record: Option<&Message<'_>>) -> Result<Self, KafkaError> {
-        let Some(record) = record else { return Ok(Self(ptr::null_mut())) };
+    fn copy_of(record: &Message<'_>) -> Result<Self, KafkaError> {
+        if record.is_without_headers() {
+            return Ok(Self::none());
+        }
         let mut headers = ptr::null_mut();
         // SAFETY: the message is alive; its headers are read only when the call returned some.
         unsafe {
-            match sys::rd_kafka_message_headers(record.ptr(), ptr::from_mut(&mut headers)) {
-                sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR => {
-                    Ok(Self(sys::rd_kafka_headers_copy(headers)))
-                }
-                sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR__NOENT => Ok(Self(ptr::null_mut())),
-                code => Err(KafkaError::MessageConsumption(code.into())),
-            }
+            let code = sys::rd_kafka_message_headers(record.ptr(), ptr::from_mut(&mut headers));
+            Ok(if Self::exist(code)? { Self(sys::rd_kafka_headers_copy(headers)) } else { Self::none() })
         }
     }
 
+    /// The headers of a record, which parses them again when they are read later. No borrowed header outlives this call,
+    /// because the record is borrowed mutably.
+    fn taken_from(record: &mut Message<'_>) -> Result<Self, KafkaError> {
+        if record.is_without_headers() {
+            return Ok(Self::none());
+        }
+        let mut headers = ptr::null_mut();
+        // SAFETY: the message is alive, and nothing else uses it. We own the headers when the call returned some.
+        let code = unsafe {
+            sys::rd_kafka_message_detach_headers(record.ptr().cast_mut(), ptr::from_mut(&mut headers))
+        };
+        Ok(if Self::exist(code)? { Self(headers) } else { Self::none() })
+    }
+
+    fn exist(code: sys::rd_kafka_resp_err_t) -> Result<bool, KafkaError> {
+        match code {
+            sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR => Ok(true),
+            sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR__NOENT => Ok(false),
+            code => Err(KafkaError::MessageConsumption(code.into())),
+        }
+    }
+
+    /// Appends a header.
     fn add(&mut self, name: &str, value: &str) -> Result<(), KafkaError> {
         let length = |text: &str| isize::try_from(text.len()).unwrap_or(isize::MAX);
         // SAFETY: we own the list; name and value are copied with their lengths.

@@ -16,6 +16,8 @@ mod sizes;
 mod torn;
 mod worker;
 
+use std::time::Duration;
+
 pub use crate::config::Overflow;
 pub use error::{Fatal, WorkerError};
 pub use kinds::{Kind, Kinds};
@@ -28,3 +30,6 @@ pub use sizes::{block_ids, metadata_bytes, most_partitions};
 pub use worker::report::Report;
 pub use worker::stalled::StableEnds;
 pub use worker::{Worker, World};
+
+/// Timeout of one request to the broker between two polls: the group needs the next poll in time.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);

@@ -55,8 +55,9 @@ impl Reason {
 pub trait Sink<S: Source> {
     /// Begins a transaction.
     fn begin(&mut self) -> Result<(), Failure>;
-    /// Writes the record unchanged to the clean topic, same partition, same timestamp.
-    fn forward(&mut self, record: &S::Record<'_>) -> Result<(), Failure>;
+    /// Writes the record unchanged to the clean topic, same partition, same timestamp. The record is mutable so that its parts
+    /// can be moved instead of copied; it reads the same afterwards.
+    fn forward(&mut self, record: &mut S::Record<'_>) -> Result<(), Failure>;
     /// Writes the original bytes to a side topic (or to the clean topic), with the reason and the coordinates as
     /// headers.
     fn divert(&mut self, side: Side, record: &S::Record<'_>, reason: &Reason) -> Result<(), Failure>;

@@ -29,9 +29,15 @@ pub trait Source {
     where
         Self: 'a;
 
-    /// Serves the group protocol and returns the next record, waiting at most `wait`. `Ok(None)` means that no record
-    /// arrived in this time, or that a [`GroupEvent`](super::GroupEvent) did.
-    fn poll(&self, wait: Duration) -> Result<Option<Self::Record<'_>>, Failure>;
+    /// Serves the group protocol and appends the next records, at most `most`. Waits at most `wait`, and only for the first;
+    /// returns earlier when a [`GroupEvent`](super::GroupEvent) arrived. The records before a failure are appended: the
+    /// client does not return them again.
+    fn poll<'a>(
+        &'a self,
+        records: &mut Vec<Self::Record<'a>>,
+        most: usize,
+        wait: Duration,
+    ) -> Result<(), Failure>;
     /// Seeks assigned partitions to new offsets and resumes them; records fetched before are discarded.
     fn seek(&self, starts: &[(PartitionId, Offset)]) -> Result<(), Failure>;
     /// Seeks one partition and compares leader epochs. `last` is the leader epoch of a record at or beyond `offset` -
@@ -56,8 +62,8 @@ pub trait Source {
     }
     /// Stops returning records of these partitions until the next [`Source::seek`].
     fn pause(&self, partitions: &[PartitionId]) -> Result<(), Failure>;
-    /// The bounds of a raw partition's log.
-    fn bounds(&self, partition: PartitionId, wait: Duration) -> Result<Bounds, Failure>;
+    /// The bounds of the logs of these raw partitions, in this order. Requests them from the leaders.
+    fn bounds(&self, partitions: &[PartitionId], wait: Duration) -> Result<Vec<Bounds>, Failure>;
     /// The current topic id of the raw topic; `None` where the broker does not report it.
     fn topic_id(&self, _wait: Duration) -> Option<String> {
         None

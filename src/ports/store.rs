@@ -1,6 +1,7 @@
 //! The local store, as used by the pipeline.
 
 use std::ops::ControlFlow;
+use std::slice;
 
 use crate::dedupe::{Block, BlockView, Identity, Offset, WindowId};
 
@@ -52,7 +53,12 @@ pub trait Store {
     /// The head of the window; `None` when nothing is stored.
     fn head(&self, window: WindowId) -> Result<Option<Head>, StoreError>;
     /// Appends a block and sets the head, atomically.
-    fn append(&mut self, block: &Block, head: Head) -> Result<(), StoreError>;
+    fn append(&mut self, block: &Block, head: Head) -> Result<(), StoreError> {
+        self.append_all(slice::from_ref(block), head)
+    }
+    /// Appends blocks of one window, each of which begins at or beyond the end of the one before it, and sets the head together
+    /// with the last of them. A crash in between leaves the old head, and blocks beyond it that it does not confirm.
+    fn append_all(&mut self, blocks: &[Block], head: Head) -> Result<(), StoreError>;
     /// Sets the head only.
     fn set_head(&mut self, window: WindowId, head: Head) -> Result<(), StoreError> {
         self.forget(window, &[], head)

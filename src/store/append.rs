@@ -1,5 +1,6 @@
 //! Appends blocks: large blocks are split, small ones are merged.
 
+use std::borrow::Cow;
 use std::mem;
 
 use super::cut::truncate;
@@ -7,40 +8,70 @@ use super::engine::{BATCH, Change, Engine};
 use super::entry::Found;
 use super::index::{Index, merge_count, starts_span};
 use super::joining::MergeBounds;
-use super::parts::{EncodedBlock, encode_in_parts, merge};
+use super::parts::{EncodedBlock, encode_in_parts, fits_with, merge, merge_into};
 use super::segments::Readers;
 use crate::dedupe::{Block, Offset};
 use crate::ports::{Head, StoreError};
 
-/// Appends a block, which replaces everything at or beyond its first offset. The head is set together with the block's
-/// last part. Only blocks of about 100 parts need more than one batch, and such blocks are never merged. A crash between
-/// batches leaves parts beyond the old head, like any crash before a commit.
+/// Appends blocks, which replace everything at or beyond the first offset. The head is set together with the last part of
+/// the last block.
 pub(super) fn append(
     engine: &Engine,
     index: &mut Index,
-    block: &Block,
+    blocks: &[Block],
     head: Head,
     bounds: MergeBounds,
 ) -> Result<(), StoreError> {
-    if block.first < index.end() {
+    if let Some(block) = blocks.first().filter(|block| block.first < index.end()) {
         truncate(engine, index, block.first, &mut |_, _| ())?;
     }
+    let mut joined = join(blocks, bounds).into_iter().peekable();
+    while let Some(block) = joined.next() {
+        let head = joined.peek().is_none().then_some(head);
+        append_one(engine, index, &block, head, bounds)?;
+    }
+    compact(engine, index)
+}
+
+/// Joins neighbouring blocks until they fill a stored block, within the spans in which waiting blocks are merged: the result
+/// is the same as if each block had been appended alone, but an identity is written once.
+fn join(blocks: &[Block], bounds: MergeBounds) -> Vec<Cow<'_, Block>> {
+    let mut joined: Vec<Cow<'_, Block>> = Vec::new();
+    for block in blocks {
+        let is_joined = |last: &Block| {
+            !bounds.separates(last.time_first_ms, block.time_first_ms) && fits_with(last, block)
+        };
+        match joined.last_mut().filter(|last| is_joined(last)) {
+            Some(last) => merge_into(last.to_mut(), block),
+            None => joined.push(Cow::Borrowed(block)),
+        }
+    }
+    joined
+}
+
+/// Appends one block at the end. Only blocks of about 100 parts need more than one batch, and such blocks are never merged.
+/// A crash between batches leaves parts beyond the old head, like any crash before a commit.
+fn append_one(
+    engine: &Engine,
+    index: &mut Index,
+    block: &Block,
+    head: Option<Head>,
+    bounds: MergeBounds,
+) -> Result<(), StoreError> {
     if block.first == block.next {
-        return engine.commit(index, Change::head(head));
+        return engine.commit(index, Change { head, ..Change::default() });
     }
     let mut insert = encode_in_parts(block);
     let mut waiting = index.waiting();
     let small = insert.first().filter(|first| !first.settles);
-    let starts_span = |span_ms| starts_span(&waiting, block.time_first_ms, span_ms);
-    if small.is_none() || starts_span(bounds.span_ms) || starts_span(bounds.slice_ms) {
+    if small.is_none() || starts_span(&waiting, block.time_first_ms, bounds) {
         settle(engine, index, &mem::take(&mut waiting))?;
     }
     let merged = waiting.split_off(waiting.len() - small.map_or(0, |small| merge_count(&waiting, small)));
     if !merged.is_empty() {
         insert = merged_parts(engine, &merged, Some(block))?;
     }
-    engine.commit(index, Change { head: Some(head), remove: firsts(&merged), insert })?;
-    compact(engine, index)
+    engine.commit(index, Change { head, remove: firsts(&merged), insert })
 }
 
 /// Rewrites the live blocks of one file when the window's files contain too many dead bytes.

@@ -172,17 +172,21 @@ impl Store for SledStore {
         self.with(window, |_, index| Ok(index.head))
     }
 
-    fn append(&mut self, block: &Block, head: Head) -> Result<(), StoreError> {
-        let window = block.window;
-        if !consistent(block) || block.hash != self.engine.binding.hash {
-            let (first, next) = (block.first, block.next);
-            return Err(StoreError::Corrupt(format!(
-                "rejected a block of partition {window} for {first}..{next}: its owners are out of order or \
-                 its hash differs from the store's"
-            )));
+    fn append_all(&mut self, blocks: &[Block], head: Head) -> Result<(), StoreError> {
+        let Some(&Block { window, mut first, .. }) = blocks.first() else { return Ok(()) };
+        for block in blocks {
+            let is_ours = block.window == window && block.hash == self.engine.binding.hash;
+            if !is_ours || block.first < first || !consistent(block) {
+                return Err(StoreError::Corrupt(format!(
+                    "rejected a block of partition {} for {}..{}: its owners are out of order or its hash differs \
+                     from the store's",
+                    block.window, block.first, block.next
+                )));
+            }
+            first = block.next;
         }
         let bounds = self.joining.of(window);
-        self.with(window, |engine, index| append(engine, index, block, head, bounds))
+        self.with(window, |engine, index| append(engine, index, blocks, head, bounds))
     }
 
     fn scan_from(

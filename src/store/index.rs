@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use super::entry::{Entry, Found, Location, Place};
 use super::files::Files;
+use super::joining::MergeBounds;
 use super::parts::{EncodedBlock, FULL_BYTES, MERGE_BYTES};
 use super::record::Record;
 use crate::dedupe::{Offset, WindowId};
@@ -105,12 +106,10 @@ impl Index {
     }
 }
 
-/// Whether a block of stream time `time_ms` starts a new span of `span_ms`. Blocks are not merged across the border of a
-/// span.
-pub(super) fn starts_span(waiting: &[Found], time_ms: i64, span_ms: i64) -> bool {
-    let span = |time_ms: i64| time_ms.div_euclid(span_ms.max(1));
+/// Whether a block of stream time `time_ms` starts a new span: it is not merged with these waiting blocks.
+pub(super) fn starts_span(waiting: &[Found], time_ms: i64, bounds: MergeBounds) -> bool {
     waiting.last().is_some_and(|last| match last.entry.place {
-        Place::Waiting { time_ms: last_ms } => span(last_ms) != span(time_ms),
+        Place::Waiting { time_ms: last_ms } => bounds.separates(last_ms, time_ms),
         Place::Settled(_) => false,
     })
 }

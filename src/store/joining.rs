@@ -30,6 +30,14 @@ impl MergeBounds {
         let span_ms = i64::try_from(span.as_millis()).unwrap_or(i64::MAX).max(1);
         Self { span_ms, slice_ms: slice_ms.unwrap_or(i64::MAX).max(1) }
     }
+
+    /// Whether a border of a span or of a slice lies between the first stream times of two blocks. Such blocks are not
+    /// merged.
+    pub(super) fn separates(self, one_ms: i64, other_ms: i64) -> bool {
+        [self.span_ms, self.slice_ms]
+            .iter()
+            .any(|span| one_ms.div_euclid(*span) != other_ms.div_euclid(*span))
+    }
 }
 
 impl Joining {

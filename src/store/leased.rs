@@ -106,8 +106,9 @@ impl<S: Store> Store for LeasedStore<S> {
         self.store.head(window)
     }
 
-    fn append(&mut self, block: &Block, head: Head) -> Result<(), StoreError> {
-        self.write(block.window, |store| store.append(block, head))
+    fn append_all(&mut self, blocks: &[Block], head: Head) -> Result<(), StoreError> {
+        let Some(block) = blocks.first() else { return Ok(()) };
+        self.write(block.window, |store| store.append_all(blocks, head))
     }
 
     fn scan_from(

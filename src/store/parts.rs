@@ -50,15 +50,25 @@ impl EncodedBlock {
     }
 }
 
-/// Merges neighbouring blocks. Offsets between them that no block covered become covered: none of them owned an
-/// identity.
+/// Merges neighbouring blocks.
 pub(super) fn merge(blocks: impl IntoIterator<Item = Block>) -> Option<Block> {
     blocks.into_iter().reduce(|mut whole, next| {
-        whole.next = next.next;
-        whole.time_last_ms = whole.time_last_ms.max(next.time_last_ms);
-        whole.entries.extend(next.entries);
+        merge_into(&mut whole, &next);
         whole
     })
+}
+
+/// Merges the following block into a block. Offsets between them that no block covered become covered: none of them owned an
+/// identity.
+pub(super) fn merge_into(whole: &mut Block, next: &Block) {
+    whole.next = next.next;
+    whole.time_last_ms = whole.time_last_ms.max(next.time_last_ms);
+    whole.entries.extend_from_slice(&next.entries);
+}
+
+/// Whether two blocks fit into one stored block, with offset deltas of at most two bytes.
+pub(super) fn fits_with(block: &Block, next: &Block) -> bool {
+    (block.entries.len() + next.entries.len()) * (16 + 2) <= BLOCK_BYTES - CUT_SLACK
 }
 
 /// Encodes a block in equal parts of at most [`BLOCK_BYTES`]. The parts cover the same range without gaps. Each part

@@ -115,7 +115,7 @@ impl Bench<'_> {
         let outcome = if matches!(api, Api::InitProducerId | Api::FindCoordinator) {
             renewed(&mut self.sink).map_err(|failure| (Prepare, failure))
         } else {
-            transaction(self.source, &mut self.sink, &self.records)
+            transaction(self.source, &mut self.sink, &mut self.records)
         };
         self.mock.clear(api);
         let took = began.elapsed();
@@ -129,7 +129,7 @@ impl Bench<'_> {
             remedied(&mut self.sink, failure.remedy);
         }
         self.progress.send(format!("the remedy for: {name}")).unwrap();
-        let second = transaction(self.source, &mut self.sink, &self.records);
+        let second = transaction(self.source, &mut self.sink, &mut self.records);
         let wrong_rejection = wrong_rejection(code, failure.as_ref());
         eprintln!("{name}: {seen:?} after {took:?}: {text}");
         if seen != expected {
@@ -194,15 +194,15 @@ fn errors_without_flags_require_an_abort_or_a_new_producer() {
         let settings = mock.settings("flags");
         fill(&mock, 2, 10);
         let source = joined(&settings, &[(2, 0)]);
-        let records = read(&source, 2);
+        let mut records = read(&source, 2);
         let mut sink = KafkaSink::new(settings.clone());
         renewed(&mut sink).expect("a producer");
 
         progress.send("MessageProduction: sending outside of a transaction".to_owned()).unwrap();
-        let failure = sink.forward(&records[0]).expect_err("there is no transaction");
+        let failure = sink.forward(&mut records[0]).expect_err("there is no transaction");
         assert_eq!(failure.remedy, Abort, "{failure}");
         remedied(&mut sink, failure.remedy);
-        transaction(&source, &mut sink, &records).expect("a transaction after the remedy");
+        transaction(&source, &mut sink, &mut records).expect("a transaction after the remedy");
 
         progress
             .send("MessageProduction: a partition that the clean topic does not have".to_owned())
@@ -211,7 +211,8 @@ fn errors_without_flags_require_an_abort_or_a_new_producer() {
         let mut sink = KafkaSink::new(narrow);
         renewed(&mut sink).expect("a producer");
         for metadata in ["unknown", "cached"] {
-            let (call, failure) = transaction(&source, &mut sink, &records).expect_err("no such partition");
+            let (call, failure) =
+                transaction(&source, &mut sink, &mut records).expect_err("no such partition");
             assert!(matches!(call, Call::Forward | Drain), "{metadata}: {call:?}: {failure}");
             assert_eq!(failure.remedy, Abort, "{metadata}: {failure}");
             remedied(&mut sink, failure.remedy);
@@ -222,12 +223,12 @@ fn errors_without_flags_require_an_abort_or_a_new_producer() {
         renewed(&mut sink).expect("a producer");
         sink.begin().unwrap();
         mock.down();
-        sink.forward(&records[0]).expect("room in the queue");
+        sink.forward(&mut records[0]).expect("room in the queue");
         let failure = sink.commit(Duration::from_millis(500)).expect_err("no broker");
         assert!(failure.what.contains("Flush"), "{failure}");
         assert_eq!(failure.remedy, Renew, "{failure}");
         mock.up();
         remedied(&mut sink, failure.remedy);
-        transaction(&source, &mut sink, &records).expect("a transaction after the remedy");
+        transaction(&source, &mut sink, &mut records).expect("a transaction after the remedy");
     });
 }

@@ -83,10 +83,10 @@ fn unusual_records_are_forwarded_unchanged() {
         send(&mock.bootstrap(), RAW, PARTITION, &unusual);
         let settings = mock.settings("faithful");
         let source = joined(&settings, &[(3, 0)]);
-        let records = read(&source, unusual.len());
+        let mut records = read(&source, unusual.len());
         let mut sink = KafkaSink::new(settings);
         renewed(&mut sink).expect("a producer");
-        transaction(&source, &mut sink, &records).expect("a transaction");
+        transaction(&source, &mut sink, &mut records).expect("a transaction");
         let seen = read_with(&mock.client_config(), CLEAN, Isolation::Committed);
         assert_eq!(seen.len(), unusual.len());
         for (raw, seen) in unusual.iter().zip(&seen) {

@@ -12,7 +12,7 @@ use rdkafka::types::{RDKafkaApiKey as Api, RDKafkaErrorCode as Code};
 use crate::member::{Clean, LIMIT, Member, Pace};
 use crate::support::mock::Mock;
 use crate::support::wait_until;
-use crate::transactions::{SLICE, WATCHDOG, fill, joined, read, watched};
+use crate::transactions::{SLICE, WATCHDOG, fill, joined, poll, read, watched};
 
 const STRATEGIES: [&str; 2] = ["cooperative-sticky", "range"];
 /// Maximum time to leave the group. Half of it is a join round of the mock, which does not answer other
@@ -37,7 +37,7 @@ fn with_each_strategy(check: fn(&'static str)) {
 
 fn next_event(source: &KafkaSource) -> GroupEvent {
     wait_until("a group event", WATCHDOG, || {
-        source.poll(Duration::from_millis(10)).expect("a quiet group");
+        poll(source, 1, Duration::from_millis(10)).expect("a quiet group");
         source.events().into_iter().next()
     })
 }
@@ -108,8 +108,8 @@ fn a_seek_outside_the_assignment_is_an_error() {
             assert_eq!(read(&source, 1)[0].coordinates().offset, 1);
             source.unassign(&[2]).expect("unassigned");
             source.seek(&[(2, 0)]).expect_err("no longer assigned");
-            let silent = source.poll(Duration::from_millis(300)).expect("no error");
-            assert!(silent.is_none(), "a record of an unassigned partition");
+            let silent = poll(&source, 1, Duration::from_millis(300)).expect("no error");
+            assert!(silent.is_empty(), "a record of an unassigned partition");
         });
     });
 }
@@ -234,7 +234,7 @@ fn errors_of_offset_fetch_have_the_right_remedy() {
 
 /// Polls until a failure.
 fn failure_of(source: &KafkaSource) -> Failure {
-    wait_until("a failure", WATCHDOG, || source.poll(Duration::from_millis(100)).err())
+    wait_until("a failure", WATCHDOG, || poll(source, 1, Duration::from_millis(100)).err())
 }
 
 #[test]

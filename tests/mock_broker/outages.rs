@@ -17,7 +17,7 @@ fn position(partition: u32, next: u64) -> Position {
     Position { partition, next, metadata: "v1;s=0".to_owned() }
 }
 
-fn forward(sink: &mut KafkaSink, records: &[RawRecord<'_>]) {
+fn forward(sink: &mut KafkaSink, records: &mut [RawRecord<'_>]) {
     for record in records {
         sink.forward(record).expect("room in the queue");
     }
@@ -30,11 +30,11 @@ fn a_commit_without_a_broker_can_be_retried_until_the_broker_returns() {
         let settings = mock.settings("resumed");
         fill(&mock, 0, 3);
         let source = joined(&settings, &[(0, 0)]);
-        let records = read(&source, 3);
+        let mut records = read(&source, 3);
         let mut sink = KafkaSink::new(settings);
         renewed(&mut sink).expect("a producer");
         sink.begin().unwrap();
-        forward(&mut sink, &records);
+        forward(&mut sink, &mut records);
         sink.drain(SLICE).unwrap();
         patiently(|wait| sink.send_offsets(&source, &[position(0, 3)], wait)).unwrap();
         mock.down();
@@ -49,7 +49,7 @@ fn a_commit_without_a_broker_can_be_retried_until_the_broker_returns() {
         progress.send("commit with the broker back".to_owned()).unwrap();
         patiently(|wait| sink.commit(wait)).expect("the same commit, resumed");
         progress.send("the next transaction".to_owned()).unwrap();
-        transaction(&source, &mut sink, &records).expect("a transaction afterwards");
+        transaction(&source, &mut sink, &mut records).expect("a transaction afterwards");
     });
 }
 
@@ -60,11 +60,11 @@ fn an_abandoned_commit_only_requires_a_new_producer() {
         let settings = mock.settings("abandoned");
         fill(&mock, 0, 3);
         let source = joined(&settings, &[(0, 0)]);
-        let records = read(&source, 3);
+        let mut records = read(&source, 3);
         let mut sink = KafkaSink::new(settings);
         renewed(&mut sink).expect("a producer");
         sink.begin().unwrap();
-        forward(&mut sink, &records);
+        forward(&mut sink, &mut records);
         mock.down();
         progress.send("offsets without a broker".to_owned()).unwrap();
         let began = monotonic();
@@ -85,7 +85,7 @@ fn an_abandoned_commit_only_requires_a_new_producer() {
         mock.up();
         progress.send("prepare with the broker back".to_owned()).unwrap();
         patiently(|wait| sink.prepare(wait)).expect("the same producer, resumed");
-        transaction(&source, &mut sink, &records).expect("a transaction afterwards");
+        transaction(&source, &mut sink, &mut records).expect("a transaction afterwards");
     });
 }
 
@@ -98,13 +98,13 @@ fn sending_offsets_ends_in_time_without_the_group_coordinator() {
         mock.coordinates(&settings.transactional_id);
         fill(&mock, 0, 3);
         let source = joined(&settings, &[(0, 0)]);
-        let records = read(&source, 3);
+        let mut records = read(&source, 3);
         let patience = settings.transaction_timeout;
         let mut sink = KafkaSink::new(settings);
         renewed(&mut sink).expect("a producer");
-        transaction(&source, &mut sink, &records).expect("a transaction before");
+        transaction(&source, &mut sink, &mut records).expect("a transaction before");
         sink.begin().unwrap();
-        forward(&mut sink, &records);
+        forward(&mut sink, &mut records);
         sink.drain(SLICE).unwrap();
         mock.second_down();
         progress.send("offsets without the coordinator".to_owned()).unwrap();
@@ -121,7 +121,7 @@ fn sending_offsets_ends_in_time_without_the_group_coordinator() {
         sink.discard();
         mock.up();
         renewed(&mut sink).expect("a new producer");
-        transaction(&source, &mut sink, &records).expect("a transaction afterwards");
+        transaction(&source, &mut sink, &mut records).expect("a transaction afterwards");
     });
 }
 
@@ -132,19 +132,19 @@ fn a_drain_without_a_broker_ends_at_its_time_limit() {
         let settings = mock.settings("drained");
         fill(&mock, 0, 3);
         let source = joined(&settings, &[(0, 0)]);
-        let records = read(&source, 3);
+        let mut records = read(&source, 3);
         let mut sink = KafkaSink::new(settings);
         renewed(&mut sink).expect("a producer");
         mock.down();
         sink.begin().unwrap();
-        forward(&mut sink, &records);
+        forward(&mut sink, &mut records);
         let began = monotonic();
         let failure = sink.drain(Duration::from_secs(1)).expect_err("no acknowledgement");
         assert_eq!(failure.remedy, Remedy::Renew, "{failure}");
         assert!(began.elapsed() < Duration::from_secs(2), "took {:?}", began.elapsed());
         mock.up();
         renewed(&mut sink).expect("a new producer");
-        transaction(&source, &mut sink, &records).expect("a transaction afterwards");
+        transaction(&source, &mut sink, &mut records).expect("a transaction afterwards");
     });
 }
 
@@ -155,15 +155,15 @@ fn an_abort_right_after_sending_takes_less_than_a_second() {
         let settings = mock.settings("aborted");
         fill(&mock, 0, 100);
         let source = joined(&settings, &[(0, 0)]);
-        let records = read(&source, 100);
+        let mut records = read(&source, 100);
         let mut sink = KafkaSink::new(settings);
         renewed(&mut sink).expect("a producer");
         sink.begin().unwrap();
-        forward(&mut sink, &records);
+        forward(&mut sink, &mut records);
         let began = monotonic();
         sink.abort(Duration::from_secs(5)).expect("an abort");
         assert!(began.elapsed() < Duration::from_secs(1), "took {:?}", began.elapsed());
-        transaction(&source, &mut sink, &records).expect("a transaction afterwards");
+        transaction(&source, &mut sink, &mut records).expect("a transaction afterwards");
     });
 }
 
@@ -175,13 +175,13 @@ fn a_commit_does_not_wait_in_steps_of_100_ms() {
         let settings = mock.settings("quick");
         fill(&mock, 0, 20);
         let source = joined(&settings, &[(0, 0)]);
-        let records = read(&source, 20);
+        let mut records = read(&source, 20);
         let mut sink = KafkaSink::new(settings);
         renewed(&mut sink).expect("a producer");
         let mut took = Vec::new();
         for _ in 0..20 {
             let began = monotonic();
-            transaction(&source, &mut sink, &records).expect("a transaction");
+            transaction(&source, &mut sink, &mut records).expect("a transaction");
             took.push(began.elapsed());
         }
         took.sort();
@@ -198,12 +198,12 @@ fn topic_ends_follow_from_acknowledged_records() {
         let settings = mock.settings("ends");
         fill(&mock, 1, 3);
         let source = joined(&settings, &[(1, 0)]);
-        let records = read(&source, 3);
+        let mut records = read(&source, 3);
         let mut sink = KafkaSink::new(settings);
         renewed(&mut sink).expect("a producer");
         assert_eq!((sink.clean_end(1), sink.state_end(1)), (None, None));
         for round in 1..=2 {
-            transaction(&source, &mut sink, &records).expect("a transaction");
+            transaction(&source, &mut sink, &mut records).expect("a transaction");
             let ends = wait_until("acknowledgements", SLICE, || Some((sink.clean_end(1), sink.state_end(1))));
             assert_eq!(ends, (Some(round * 3), Some(round)));
         }

@@ -11,7 +11,7 @@ use crate::member::{Clean, LIMIT, Member, Pace};
 use crate::support::mock::{Mock, RAW};
 use crate::support::records::produce_with;
 use crate::support::wait_until;
-use crate::transactions::{fill, joined, read, watched};
+use crate::transactions::{fill, joined, poll, read, watched};
 
 /// Simulates a lost fetcher: the partition is assigned, and polls return neither records nor errors.
 #[test]
@@ -25,8 +25,8 @@ fn a_partition_without_a_fetcher_continues_at_its_position_after_a_reassignment(
             let source = joined(&settings, &[(0, 0)]);
             read(&source, 3);
             source.pause(&[0]).expect("assigned");
-            let silent = source.poll(Duration::from_millis(300)).expect("no error");
-            assert!(silent.is_none(), "a record of a partition without a fetcher");
+            let silent = poll(&source, 1, Duration::from_millis(300)).expect("no error");
+            assert!(silent.is_empty(), "a record of a partition without a fetcher");
             source.reassign(&[(0, 3, None)]).expect("assigned");
             let offsets: Vec<u64> = read(&source, 7).iter().map(|it| it.coordinates().offset).collect();
             assert_eq!(offsets, (3..10).collect::<Vec<_>>(), "{strategy}");

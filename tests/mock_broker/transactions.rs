@@ -61,7 +61,7 @@ pub fn fill(mock: &Mock, partition: i32, count: usize) {
 pub fn joined(settings: &Settings, starts: &[(u32, u64)]) -> KafkaSource {
     let source = KafkaSource::subscribe(settings).expect("a member");
     let ids = wait_until("the first assignment", WATCHDOG, || {
-        source.poll(Duration::from_millis(10)).expect("a quiet start");
+        poll(&source, 1, Duration::from_millis(10)).expect("a quiet start");
         source.events().into_iter().next().map(|event| match event {
             GroupEvent::Assigned(ids) => ids,
             other => panic!("expected an assignment, got {other:?}"),
@@ -73,11 +73,18 @@ pub fn joined(settings: &Settings, starts: &[(u32, u64)]) -> KafkaSource {
     source
 }
 
+/// Polls for at most `most` records.
+pub fn poll(source: &KafkaSource, most: usize, wait: Duration) -> Result<Vec<RawRecord<'_>>, Failure> {
+    let mut records = Vec::new();
+    source.poll(&mut records, most, wait).map(|()| records)
+}
+
 /// Reads the next `count` records.
 pub fn read(source: &KafkaSource, count: usize) -> Vec<RawRecord<'_>> {
     let mut records = Vec::new();
     wait_until("records of the raw topic", WATCHDOG, || {
-        records.extend(source.poll(Duration::from_millis(100)).expect("a record"));
+        let missing = count - records.len();
+        records.extend(poll(source, missing, Duration::from_millis(100)).expect("records"));
         (records.len() == count).then_some(())
     });
     records
@@ -87,7 +94,7 @@ pub fn read(source: &KafkaSource, count: usize) -> Vec<RawRecord<'_>> {
 pub fn transaction(
     source: &KafkaSource,
     sink: &mut KafkaSink,
-    records: &[RawRecord<'_>],
+    records: &mut [RawRecord<'_>],
 ) -> Result<(), (Call, Failure)> {
     let at = |call: Call| move |failure: Failure| (call, failure);
     sink.begin().map_err(at(Call::Begin))?;

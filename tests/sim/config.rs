@@ -74,6 +74,14 @@ impl Choices {
         }
     }
 
+    /// One exact window, and blocks of up to eight ids.
+    pub fn plain(chance: &mut Chance) -> Self {
+        let (filters, evicts, has_kinds, sides) = (false, false, false, 0);
+        let (on_poison, keeps_duplicates) = (OnRejected::Drop, false);
+        let drawn = Self::draw(chance);
+        Self { filters, evicts, has_kinds, sides, on_poison, keeps_duplicates, max_records: 8, ..drawn }
+    }
+
     /// Draws another configuration for a process that restarts.
     pub fn changed(self, cluster: &mut Cluster) -> Self {
         let Self { time, sides, on_poison, keeps_duplicates, rule, accepts, .. } = self;

@@ -1,5 +1,7 @@
 //! One history: a phase with faults, a phase without faults, an audit.
 
+mod slow;
+
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -24,11 +26,14 @@ use crate::sim::source::SimSource;
 use crate::sim::state_log::SimLog;
 use crate::sim::store::{SimStore, rot, survive};
 use crate::sim::universe::{Sabotage, SimClock, SimWorker, Universe, writer};
+pub use slow::load_slowly;
 
 /// Counts records that were forwarded again because a window had evicted their id.
 pub const EVICTED: &str = "id evicted";
 /// Counts ids that a worker has forgotten on request.
 pub const FORGOTTEN: &str = "id forgotten";
+/// Counts writes of a restore that joined blocks.
+pub const JOINED: &str = "blocks joined";
 /// Iterations of a worker that finds another raw topic.
 const FOREIGN_ITERATIONS: usize = 60;
 /// Iterations after the faults within which all work must be done: about 100 s of simulated time.
@@ -71,6 +76,8 @@ struct Life {
     processes: Vec<Process>,
     /// The request channel of each worker that runs.
     controls: Vec<Option<Sender<Request>>>,
+    /// What the worker that was started last publishes.
+    status: Option<Arc<Status>>,
     requests: ForgetRequests,
 }
 
@@ -86,12 +93,12 @@ pub fn run(seed: u64, setting: &Setting) -> Outcome {
     cluster.forgets = choices.forgets();
     cluster.sides = Sides::new(choices.sides);
     let universe = Rc::new(Universe::new(cluster, (workers, shared), setting.sabotage, choices.max_records));
-    let processes = if shared { 1 } else { workers };
-    let process = || Process { store: LeasedStore::new(MemoryStore::new()), older: Vec::new(), choices };
-    let processes = (0..processes).map(|_| process()).collect();
+    let process = |_| Process { store: LeasedStore::new(MemoryStore::new()), older: Vec::new(), choices };
+    let processes = (0..if shared { 1 } else { workers }).map(process).collect();
     let controls = vec![None; workers];
     let requests = ForgetRequests::default();
-    let mut life = Life { universe, setting: setting.clone(), processes, controls, requests };
+    let setting = setting.clone();
+    let mut life = Life { universe, setting, processes, controls, status: None, requests };
     (0..steps).for_each(|_| life.step());
     let calmed = life.calm();
     life.end(calmed)
@@ -319,6 +326,7 @@ impl Life {
             clean: "clean".to_owned(),
         };
         let status = Arc::new(Status::new(about, universe.workers.len()));
+        self.status = Some(Arc::clone(&status));
         let report = Report::new(self.setting.metrics.clone(), status, worker);
         let (control, requests) = channel();
         let worker_of = SimWorker::new(ports, SimClock(Rc::clone(universe), worker), options, report);
@@ -369,6 +377,7 @@ impl Life {
         }
         let visible = |p: usize| cluster.clean[p].committed(0).count();
         counts.insert(FORGOTTEN, self.requests.forgotten.len() as u64);
+        counts.insert(JOINED, self.universe.joined.get());
         Outcome {
             counts,
             raw: cluster.raw.iter().map(|log| log.history.len()).sum(),

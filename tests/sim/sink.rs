@@ -254,7 +254,7 @@ impl Sink<SimSource> for SimSink {
         })
     }
 
-    fn forward(&mut self, record: &SimRecord) -> Result<(), Failure> {
+    fn forward(&mut self, record: &mut SimRecord) -> Result<(), Failure> {
         tracing::trace!(at = ?record.0.at, value = record.0.value, key = ?record.0.key, "forward");
         self.enqueue(Outgoing::Clean(Rc::clone(&record.0)))
     }

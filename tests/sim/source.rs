@@ -11,7 +11,7 @@ use dedupd::ports::{Bounds, Committed, Epoch, Failure, GroupEvent, GroupMember, 
 use crate::sim::chance::{Exposure, Fault, failed};
 use crate::sim::cluster::Cluster;
 use crate::sim::group::{Fetch, MemberId};
-use crate::sim::raw::SimRecord;
+use crate::sim::raw::{RawLog, SimRecord};
 use crate::sim::universe::Universe;
 
 /// One member's client.
@@ -89,6 +89,28 @@ impl SimSource {
         })
     }
 
+    /// The next record; waits at most `wait`.
+    fn next(&self, wait: Duration) -> Result<Option<SimRecord>, Failure> {
+        self.call(|cluster| {
+            if cluster.group.is_dead(self.member) || cluster.chance.hit(Fault::Replaced) {
+                cluster.group.remove(self.worker);
+                return Err(failed(Remedy::Rejoin, "another member has the same group instance id"));
+            }
+            if let Some((partition, end)) = self.unreported.borrow_mut().pop_first() {
+                self.truncated.borrow_mut().insert(partition, Truncation::At(end));
+                return Err(failed(Remedy::Abort, "the log was truncated"));
+            }
+            if let Some(partition) = self.outside(cluster) {
+                self.truncated.borrow_mut().insert(partition, Truncation::Unknown);
+                return Err(failed(
+                    Remedy::Abort,
+                    &format!("the position in {partition} is outside of its log"),
+                ));
+            }
+            Ok(self.deliver(cluster, wait))
+        })
+    }
+
     fn forget_truncation(&self, partition: PartitionId) {
         self.unreported.borrow_mut().remove(&partition);
         self.truncated.borrow_mut().remove(&partition);
@@ -108,25 +130,15 @@ impl SimSource {
 impl Source for SimSource {
     type Record<'a> = SimRecord;
 
-    fn poll(&self, wait: Duration) -> Result<Option<SimRecord>, Failure> {
-        self.call(|cluster| {
-            if cluster.group.is_dead(self.member) || cluster.chance.hit(Fault::Replaced) {
-                cluster.group.remove(self.worker);
-                return Err(failed(Remedy::Rejoin, "another member has the same group instance id"));
-            }
-            if let Some((partition, end)) = self.unreported.borrow_mut().pop_first() {
-                self.truncated.borrow_mut().insert(partition, Truncation::At(end));
-                return Err(failed(Remedy::Abort, "the log was truncated"));
-            }
-            if let Some(partition) = self.outside(cluster) {
-                self.truncated.borrow_mut().insert(partition, Truncation::Unknown);
-                return Err(failed(
-                    Remedy::Abort,
-                    &format!("the position in {partition} is outside of its log"),
-                ));
-            }
-            Ok(self.deliver(cluster, wait))
-        })
+    fn poll(&self, records: &mut Vec<SimRecord>, most: usize, wait: Duration) -> Result<(), Failure> {
+        let mut wait = wait;
+        while records.len() < most
+            && let Some(record) = self.next(wait)?
+        {
+            records.push(record);
+            wait = Duration::ZERO;
+        }
+        Ok(())
     }
 
     fn seek(&self, starts: &[(PartitionId, Offset)]) -> Result<(), Failure> {
@@ -189,10 +201,11 @@ impl Source for SimSource {
         })
     }
 
-    fn bounds(&self, partition: PartitionId, _: Duration) -> Result<Bounds, Failure> {
+    fn bounds(&self, partitions: &[PartitionId], _: Duration) -> Result<Vec<Bounds>, Failure> {
         self.call(|cluster| {
-            let end = cluster.raw[partition as usize].end();
-            Ok(Bounds { low: cluster.raw[partition as usize].low(), stable: end, high: end })
+            let log = |partition: &PartitionId| &cluster.raw[*partition as usize];
+            let bounds = |log: &RawLog| Bounds { low: log.low(), stable: log.end(), high: log.end() };
+            Ok(partitions.iter().map(log).map(bounds).collect())
         })
     }
 

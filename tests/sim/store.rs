@@ -84,9 +84,15 @@ impl Store for SimStore {
         self.inner.head(window)
     }
 
-    fn append(&mut self, block: &Block, head: Head) -> Result<(), StoreError> {
-        tracing::trace!(p = block.window.number(), block.first, block.next, ?head, owners = ?block.entries.iter().map(|e| e.0).collect::<Vec<_>>(), "append");
-        self.write(|store| store.append(block, head))
+    fn append_all(&mut self, blocks: &[Block], head: Head) -> Result<(), StoreError> {
+        for block in blocks {
+            tracing::trace!(p = block.window.number(), block.first, block.next, ?head, owners = ?block.entries.iter().map(|e| e.0).collect::<Vec<_>>(), "append");
+        }
+        if blocks.len() > 1 {
+            let joined = &self.universe.joined;
+            joined.set(joined.get() + 1);
+        }
+        self.write(|store| store.append_all(blocks, head))
     }
 
     fn scan_from(
@@ -98,6 +104,10 @@ impl Store for SimStore {
         let read = &self.universe.loaded[self.worker];
         self.inner.scan_from(window, from, &mut |view| {
             read.set(read.get() + view.count() as u64);
+            let block_time = self.universe.block_time.get();
+            if !block_time.is_zero() {
+                self.universe.cluster.borrow_mut().advance(block_time);
+            }
             visit(view)
         })
     }

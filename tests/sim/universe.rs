@@ -85,6 +85,10 @@ pub struct Universe {
     pub is_trial: Cell<bool>,
     /// Number of ids that each worker has loaded from local state in its current iteration.
     pub loaded: Vec<Cell<u64>>,
+    /// Number of times that a restore has written several blocks at once.
+    pub joined: Cell<u64>,
+    /// Simulated time to read one stored block.
+    pub block_time: Cell<Duration>,
     /// Maximum that a worker may load per iteration.
     pub load_slice: LoadSlice,
 }
@@ -106,6 +110,8 @@ impl Universe {
             sabotage,
             is_trial: Cell::new(false),
             loaded: vec![Cell::new(0); workers],
+            joined: Cell::new(0),
+            block_time: Cell::new(Duration::ZERO),
             load_slice: LoadSlice { ids, time: Duration::MAX / 2 },
         }
     }

@@ -14,6 +14,7 @@ mod killed;
 mod leases;
 #[path = "../support/memory_store.rs"]
 mod memory_store;
+mod merging;
 mod rolling;
 mod soak;
 
@@ -108,20 +109,31 @@ fn contents(store: &impl Store, partition: PartitionId) -> BTreeMap<Offset, Iden
     seen
 }
 
+/// Blocks of these numbers of offsets, one after the other.
+fn blocks(partition: PartitionId, (first, lengths): (Offset, &[u64]), step: u64, writing: u64) -> Vec<Block> {
+    let mut next = first;
+    let ranges = lengths.iter().map(|length| {
+        let first = next;
+        next += length;
+        first..next
+    });
+    ranges.map(|covered| block(partition, covered, step, writing)).collect()
+}
+
 #[derive(Debug, Clone)]
 enum Step {
-    /// A block at the end or `gap` beyond it, of `length` offsets; every `step`th one is an owner.
+    /// Blocks of these numbers of offsets, the first at the end or `gap` beyond it; every `step`th offset is an owner.
     Append {
         partition: PartitionId,
         gap: u64,
-        length: u64,
+        lengths: Vec<u64>,
         step: u64,
     },
-    /// A block that starts `back` below the end.
+    /// Blocks of which the first starts `back` below the end.
     Rewind {
         partition: PartitionId,
         back: u64,
-        length: u64,
+        lengths: Vec<u64>,
     },
     Truncate {
         partition: PartitionId,
@@ -148,11 +160,16 @@ enum Step {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let partition = 0u32..3;
     let length = prop_oneof![6 => 0u64..12, 3 => 1u64..400, 2 => 1_000u64..6_000];
+    let lengths = prop_oneof![
+        3 => length.prop_map(|length| vec![length]),
+        1 => prop::collection::vec(1u64..40, 2..60),
+        1 => prop::collection::vec(0u64..2_000, 2..9),
+    ];
     let back = prop_oneof![0u64..30, 0u64..2_000, 0u64..20_000];
     let step = prop_oneof![
-        12 => (partition.clone(), prop_oneof![4 => Just(0u64), 1 => 0u64..50], length.clone(), prop_oneof![3 => Just(1u64), 1 => 2u64..300])
-            .prop_map(|(partition, gap, length, step)| Step::Append { partition, gap, length, step }),
-        2 => (partition.clone(), back.clone(), length).prop_map(|(partition, back, length)| Step::Rewind { partition, back, length }),
+        12 => (partition.clone(), prop_oneof![4 => Just(0u64), 1 => 0u64..50], lengths.clone(), prop_oneof![3 => Just(1u64), 1 => 2u64..300])
+            .prop_map(|(partition, gap, lengths, step)| Step::Append { partition, gap, lengths, step }),
+        2 => (partition.clone(), back.clone(), lengths).prop_map(|(partition, back, lengths)| Step::Rewind { partition, back, lengths }),
         2 => (partition.clone(), back.clone()).prop_map(|(partition, back)| Step::Truncate { partition, back }),
         3 => (partition.clone(), back).prop_map(|(partition, keep)| Step::Expire { partition, keep }),
         1 => (partition.clone(), 0u64..20_000).prop_map(|(partition, confirmed)| Step::SetHead { partition, confirmed }),
@@ -193,13 +210,13 @@ impl Pair {
         self.writing += 1;
         let writing = self.writing;
         match *step {
-            Step::Append { partition, gap, length, step } => {
+            Step::Append { partition, gap, ref lengths, step } => {
                 let first = self.end.get(&partition).copied().unwrap_or(0) + gap;
-                self.append(&block(partition, first..first + length, step, writing));
+                self.append(&blocks(partition, (first, lengths), step, writing));
             }
-            Step::Rewind { partition, back, length } => {
+            Step::Rewind { partition, back, ref lengths } => {
                 let first = self.end.get(&partition).copied().unwrap_or(0).saturating_sub(back);
-                self.append(&block(partition, first..first + length, 1, writing));
+                self.append(&blocks(partition, (first, lengths), 1, writing));
             }
             Step::Truncate { partition, back } => {
                 let end = self.end.entry(partition).or_default();
@@ -256,11 +273,12 @@ impl Pair {
         }
     }
 
-    fn append(&mut self, block: &Block) {
-        self.end.insert(block.window.partition(), block.next);
+    fn append(&mut self, blocks: &[Block]) {
+        let last = blocks.last().unwrap();
+        self.end.insert(last.window.partition(), last.next);
         self.both(
             |store| {
-                store.append(block, head(block.next)).unwrap();
+                store.append_all(blocks, head(last.next)).unwrap();
                 Vec::new()
             },
             0,
@@ -325,46 +343,6 @@ fn truncation_returns_exactly_what_it_removes_and_lowers_a_head_that_confirms_mo
     store.set_head(1.into(), head(100)).unwrap();
     assert_eq!(store.truncate(1.into(), 200).unwrap().len(), 4_121);
     assert_eq!(store.head(1.into()).unwrap(), Some(head(100)), "a head below the truncation stays");
-}
-
-#[test]
-fn single_identities_are_merged_into_large_blocks() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut store =
-        opened(dir.path()).store.joining(dedupd::store::Joining::new((Duration::from_hours(24), None), []));
-    for offset in 0..10_000 {
-        store.append(&block(2, offset..offset + 1, 1, 1), head(offset)).unwrap();
-    }
-    let (mut blocks, mut identities) = (0, 0);
-    let mut count = |view: &dedupd::dedupe::BlockView<'_>| {
-        blocks += 1;
-        identities += view.count();
-        Ok(())
-    };
-    store.scan(2.into(), &mut count).unwrap();
-    assert_eq!(identities, 10_000);
-    assert!(blocks <= 64, "{blocks} blocks");
-    assert_eq!(contents(&store, 2).len(), 10_000);
-}
-
-#[test]
-fn small_blocks_are_not_merged_across_a_span_of_stream_time() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut store =
-        opened(dir.path()).store.joining(dedupd::store::Joining::new((Duration::from_secs(1), None), []));
-    for offset in 0..3_000 {
-        store.append(&block(0, offset..offset + 1, 1, 1), head(offset)).unwrap();
-        if offset % 700 == 0 {
-            store.expire(0.into(), offset / 2).unwrap();
-        }
-    }
-    let mut widest = 0;
-    let mut measure = |view: &dedupd::dedupe::BlockView<'_>| {
-        widest = widest.max(view.header.time_last_ms - view.header.time_first_ms);
-        Ok(())
-    };
-    store.scan(0.into(), &mut measure).unwrap();
-    assert!((900..1_000 + 5).contains(&widest), "{widest} ms");
 }
 
 #[test]

@@ -145,21 +145,27 @@ impl Store for MemoryStore {
         Ok(self.lock().partitions.get(&window).map(|stored| stored.head))
     }
 
-    fn append(&mut self, block: &Block, head: Head) -> Result<(), StoreError> {
-        let covered = block.first..block.next;
-        let is_sorted = block.entries.is_sorted_by(|a, b| a.0 < b.0);
-        if !is_sorted || block.entries.iter().any(|(owner, _)| !covered.contains(owner)) {
-            return Err(StoreError::Corrupt(format!(
-                "rejected a block of partition {} at {}",
-                block.window, block.first
-            )));
-        }
-        self.write(block.window, |partitions| {
-            let stored = partitions.entry(block.window).or_default();
-            if stored.end()? > block.first {
-                stored.cut(block.first)?;
+    fn append_all(&mut self, blocks: &[Block], head: Head) -> Result<(), StoreError> {
+        let Some(Block { window, first, .. }) = blocks.first() else { return Ok(()) };
+        let mut end = *first;
+        for block in blocks {
+            let covered = block.first..block.next;
+            let is_sorted = block.entries.is_sorted_by(|a, b| a.0 < b.0) && block.window == *window;
+            let is_covered = block.entries.iter().all(|(owner, _)| covered.contains(owner));
+            if !is_sorted || !is_covered || block.first < end {
+                return Err(StoreError::Corrupt(format!(
+                    "rejected a block of partition {} at {}",
+                    block.window, block.first
+                )));
             }
-            if block.first < block.next {
+            end = block.next;
+        }
+        self.write(*window, |partitions| {
+            let stored = partitions.entry(*window).or_default();
+            if stored.end()? > *first {
+                stored.cut(*first)?;
+            }
+            for block in blocks.iter().filter(|block| block.first < block.next) {
                 stored.blocks.insert(block.first, Arc::new(block.encode()));
             }
             stored.head = head;

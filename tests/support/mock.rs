@@ -131,6 +131,7 @@ impl Mock {
             max_records: 1_000,
             max_bytes: 1 << 20,
             largest_batch: None,
+            partitions: 0,
         }
     }
 }

@@ -118,10 +118,7 @@ impl Block {
 
     /// Decodes a whole block and verifies its checksum.
     pub fn decode(bytes: &[u8]) -> Result<Self, BlockError> {
-        let view = BlockView::verified(bytes)?;
-        let mut entries = Vec::with_capacity(view.count());
-        view.for_each(|offset, identity| entries.push((offset, identity)))?;
-        Ok(Self { entries, ..view.header })
+        BlockView::verified(bytes)?.to_block()
     }
 }
 
@@ -188,6 +185,13 @@ impl<'a> BlockView<'a> {
     #[must_use]
     pub fn count(&self) -> usize {
         self.count
+    }
+
+    /// A copy with its entries.
+    pub fn to_block(&self) -> Result<Block, BlockError> {
+        let mut entries = Vec::with_capacity(self.count);
+        self.for_each(|offset, identity| entries.push((offset, identity)))?;
+        Ok(Block { entries, ..self.header })
     }
 
     /// Visits every owner and identity in ascending offset order.

@@ -7,7 +7,7 @@ use rdkafka::topic_partition_list::Offset as KafkaOffset;
 
 use super::KafkaSource;
 use crate::dedupe::{Offset, PartitionId};
-use crate::kafka::partitions::list_of;
+use crate::kafka::partitions::{kafka_partition, list_of, partition_id};
 use crate::ports::{Failure, Remedy};
 
 impl KafkaSource {
@@ -17,6 +17,9 @@ impl KafkaSource {
     /// pause or seek overtakes the response, the client repeats the request, and the second response overrides the seek:
     /// everything up to the log end would be skipped without an error.
     pub(super) fn assign_at(&self, starts: &[(PartitionId, Offset)]) -> Result<(), Failure> {
+        let fail = |e| self.fail("accepting partitions of", &e);
+        let added = starts.iter().map(|(partition, _)| kafka_partition(*partition));
+        self.fetched.add(&self.consumer, &self.topic, added).map_err(fail)?;
         if self.is_cooperative() {
             self.list_at(starts).and_then(|list| self.consumer.incremental_assign(&list))
         } else {
@@ -25,7 +28,8 @@ impl KafkaSource {
             let all: Vec<_> = all.into_iter().collect();
             self.list_at(&all).and_then(|list| self.consumer.assign(&list))
         }
-        .map_err(|e| self.fail("accepting partitions of", &e))?;
+        .map_err(fail)?;
+        self.fetched.forward();
         self.assigned.borrow_mut().extend(starts.iter().copied());
         Ok(())
     }
@@ -46,6 +50,7 @@ impl KafkaSource {
         } else {
             assigned.clear();
         }
+        self.fetched.keep(|partition| assigned.contains_key(&partition_id(partition)));
         Ok(())
     }
 

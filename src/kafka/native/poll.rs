@@ -14,7 +14,7 @@ use super::message::{Event, Message};
 use crate::clock;
 
 /// The event queue of a consumer: records, errors, rebalances and logs. Must be dropped before its consumer.
-pub struct Queue(NonNull<sys::rd_kafka_queue_t>);
+pub struct Queue(pub(super) NonNull<sys::rd_kafka_queue_t>);
 
 // SAFETY: the handle is a counted reference to a queue with its own lock.
 unsafe impl Send for Queue {}
@@ -179,7 +179,7 @@ fn severity(level: i32) -> RDKafkaLogLevel {
 
 /// # Safety
 /// `text` must be null or a C string.
-unsafe fn text(text: *const std::ffi::c_char) -> String {
+pub(super) unsafe fn text(text: *const std::ffi::c_char) -> String {
     if text.is_null() {
         return String::new();
     }

@@ -1,19 +1,16 @@
 //! Checks whether the raw log holds the offset to resume at, and handles a log that does not.
 
-use std::time::Duration;
-
 use super::Partition;
 use super::loading::cut_back;
+use super::start_bounds::request_raw;
 use super::state::State;
 use crate::dedupe::{Offset, PartitionId};
 use crate::metrics::OffsetReset;
+use crate::pipeline::REQUEST_TIMEOUT;
 use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::options::{OnGap, OnRewind};
 use crate::pipeline::worker::{Core, World};
 use crate::ports::{Bounds, Failure, GroupMember, Remedy, Source, Truncation};
-
-/// Timeout of one request to the broker between two polls.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl<W: World> Core<W> {
     /// The offset at which a partition with complete state resumes: C, or the nearest offset that the log holds, if the log does
@@ -24,12 +21,12 @@ impl<W: World> Core<W> {
         state: &mut State,
     ) -> Result<Offset, WorkerError> {
         let (id, committed) = (state.id, state.committed);
-        if let Some(known) = &self.options.raw_id {
-            // Even when the log holds the offset, it may be the log of a recreated topic.
-            self.options.same_raw(Some(known), source.topic_id(REQUEST_TIMEOUT).as_deref())?;
-        }
-        let bounds = source.bounds(id, REQUEST_TIMEOUT)?;
         let truncated = source.truncated(id);
+        let mut bounds = self.raw_bounds(source, id)?;
+        if truncated.is_some() || !(bounds.low..=bounds.high).contains(&committed) {
+            // Only the current bounds show a gap: the log may have grown since the request for all partitions.
+            bounds = request_raw::<W>(source, &self.options, &[id])?.first().copied().unwrap_or(bounds);
+        }
         let is_covered = state.committed_epoch.is_some_and(|epoch| epoch.covers(committed));
         if truncated.is_none() && committed > bounds.high && is_covered {
             // The records at the end of the log may have been written after it was truncated. The client determines the

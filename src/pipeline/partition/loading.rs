@@ -7,9 +7,9 @@
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use super::Phase;
 use super::restore::Base;
 use super::state::State;
+use super::{Partition, Phase};
 use crate::clock::Clock;
 use crate::dedupe::{
     BlockError, Checkpoint, Identity, KindId, Offset, Owners, PartitionId, Window, WindowId,
@@ -156,6 +156,11 @@ impl Loading {
         (self.ids as f64 / self.total.max(1) as f64).min(1.0)
     }
 
+    /// Identities still to be read.
+    fn left(&self) -> u64 {
+        self.total.saturating_sub(self.ids)
+    }
+
     fn log(&mut self, now: Duration) {
         if now.saturating_sub(self.logged) >= LOG_INTERVAL {
             self.logged = now;
@@ -234,19 +239,29 @@ impl<W: World> Core<W> {
         Ok(())
     }
 
-    /// Reads one slice of local state, one partition after the other.
+    /// Reads one slice of local state, one partition after the other. The one with the least left to read comes first, so
+    /// that it does not wait for one that takes minutes.
     pub(crate) fn load_slice(&mut self, source: &W::Source) -> Result<(), WorkerError> {
-        let waiting = self.partitions.ids(|p| matches!(p.phase, Phase::Loading(_)));
+        let left = |partition: &Partition| match &partition.phase {
+            Phase::Loading(loading) => Some((loading.left(), partition.id)),
+            Phase::Locating(_) | Phase::Restoring(_) | Phase::Running(_) => None,
+        };
+        let mut waiting: Vec<_> = self.partitions.iter().filter_map(left).collect();
+        waiting.sort_unstable();
         let LoadSlice { ids, time } = self.options.load_slice;
         let mut budget = Budget { ids: ids.max(1), until: self.clock.elapsed() + time };
-        for (number, id) in waiting.into_iter().enumerate() {
+        for (number, (_, id)) in waiting.into_iter().enumerate() {
             // The step after a load sends requests to the broker, which takes time too.
             if number > 0 && budget.is_spent(self.clock.elapsed()) {
                 break;
             }
             let Some(partition) = self.partitions.get_mut(id) else { continue };
             let Phase::Loading(loading) = &mut partition.phase else { continue };
+            let before = loading.ids;
             loading.read(&self.store, &self.clock, &mut budget)?;
+            if let Task::Windows { .. } = loading.task {
+                self.report.restored(RestoreSource::Local, loading.ids - before);
+            }
             // From here on the windows are complete.
             if let Some(loading) = partition.take_loaded(self.clock.elapsed()) {
                 self.loaded(source, *loading)?;
@@ -262,7 +277,6 @@ impl<W: World> Core<W> {
             Task::Filters { load } => return self.start(source, state, load),
             Task::Windows { next, .. } => next,
         };
-        self.report.restored(RestoreSource::Local, ids);
         match *next {
             Next::Start(answer, checkpoint) => {
                 let committed = answer.offset.unwrap_or(0);

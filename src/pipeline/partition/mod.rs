@@ -10,7 +10,9 @@ pub mod restore;
 pub mod restored_offset;
 pub mod restoring;
 pub mod rules;
+pub mod start_bounds;
 pub mod state;
+pub mod unwritten;
 
 use std::time::Duration;
 
@@ -149,14 +151,20 @@ impl Partition {
     /// Returns to `Locating`, where C is read again, not before `not_before`. State that was being read is dropped: it must not
     /// be mistaken for a complete one.
     pub fn relocate(&mut self, not_before: Duration) {
-        let before = std::mem::replace(&mut self.phase, Phase::Locating(Locating::default()));
-        self.phase = Phase::Locating(match before {
+        let locating = match self.leave(not_before) {
             Phase::Running(running) => {
                 Locating { not_before, state: Some(running.state), ..Locating::default() }
             }
             Phase::Locating(locating) => Locating { not_before, blocked: None, ..locating },
-            Phase::Loading(_) | Phase::Restoring(_) => Locating { not_before, ..Locating::default() },
-        });
+            Phase::Loading(_) | Phase::Restoring(_) => return,
+        };
+        self.phase = Phase::Locating(locating);
+    }
+
+    /// Returns to `Locating` without any state, and returns the phase that ended.
+    fn leave(&mut self, not_before: Duration) -> Phase {
+        let after = Phase::Locating(Locating { not_before, ..Locating::default() });
+        std::mem::replace(&mut self.phase, after)
     }
 
     /// Returns to `Locating` without any state; it is loaded again.
@@ -180,25 +188,23 @@ impl Partition {
 
     /// Ends a restore: returns it, and the partition returns to `Locating`, in case that what follows fails.
     pub fn take_restoring(&mut self, not_before: Duration) -> Option<Box<Restoring>> {
-        if !matches!(self.phase, Phase::Restoring(_)) {
-            return None;
-        }
-        let after = Phase::Locating(Locating { not_before, ..Locating::default() });
-        match std::mem::replace(&mut self.phase, after) {
+        match self.leave(not_before) {
             Phase::Restoring(restoring) => Some(restoring),
-            Phase::Locating(_) | Phase::Loading(_) | Phase::Running(_) => None,
+            other => {
+                self.phase = other;
+                None
+            }
         }
     }
 
     /// Ends a load that has read everything, like [`Self::take_restoring`]; `None` while there is more to read.
     pub fn take_loaded(&mut self, not_before: Duration) -> Option<Box<Loading>> {
-        if !matches!(&self.phase, Phase::Loading(loading) if loading.is_done()) {
-            return None;
-        }
-        let after = Phase::Locating(Locating { not_before, ..Locating::default() });
-        match std::mem::replace(&mut self.phase, after) {
-            Phase::Loading(loading) => Some(loading),
-            Phase::Locating(_) | Phase::Restoring(_) | Phase::Running(_) => None,
+        match self.leave(not_before) {
+            Phase::Loading(loading) if loading.is_done() => Some(loading),
+            other => {
+                self.phase = other;
+                None
+            }
         }
     }
 

@@ -4,21 +4,41 @@ use super::restoring::Restoring;
 use super::state::State;
 use super::{Locating, Partition, Phase, Running};
 use crate::dedupe::{KindId, PartitionId, Window, Windows};
+use crate::pipeline::worker::rejected::Rejections;
 
 /// The partitions of a worker, indexed by number.
 #[derive(Debug, Default)]
-pub struct Partitions(Vec<Option<Box<Partition>>>);
+pub struct Partitions {
+    all: Vec<Option<Box<Partition>>>,
+    /// See [`Self::is_settled`]. Every method that lets the caller change a phase clears it.
+    settled: bool,
+}
 
 impl Partitions {
     /// One partition.
     #[must_use]
     pub fn get(&self, id: PartitionId) -> Option<&Partition> {
-        self.0.get(id as usize)?.as_deref()
+        self.all.get(id as usize)?.as_deref()
     }
 
     /// One partition, mutable.
     pub fn get_mut(&mut self, id: PartitionId) -> Option<&mut Partition> {
-        self.0.get_mut(id as usize)?.as_deref_mut()
+        self.settled = false;
+        self.all.get_mut(id as usize)?.as_deref_mut()
+    }
+
+    /// What a record of a running partition changes.
+    pub fn record_mut(&mut self, id: PartitionId) -> Option<(&mut Running, &mut Rejections)> {
+        let Partition { phase, rejections, .. } = self.all.get_mut(id as usize)?.as_deref_mut()?;
+        if let Phase::Running(running) = phase { Some((running, rejections)) } else { None }
+    }
+
+    /// Whether every partition is running, and none of them has a position that is only in this worker. The result is kept
+    /// until a phase may have changed, so that an iteration does not visit a thousand partitions that have nothing to do.
+    pub fn is_settled(&mut self) -> bool {
+        let is_settled = |running: &Running| !running.state.uncommitted_position;
+        self.settled = self.settled || self.iter().all(|p| p.running().is_some_and(is_settled));
+        self.settled
     }
 
     /// A partition whose committed offset has to be read.
@@ -37,46 +57,57 @@ impl Partitions {
         }
     }
 
+    /// The restores in progress.
+    pub fn all_restoring_mut(&mut self) -> impl Iterator<Item = &mut Restoring> {
+        self.iter_mut().filter_map(|partition| match &mut partition.phase {
+            Phase::Restoring(restoring) => Some(&mut **restoring),
+            Phase::Locating(_) | Phase::Loading(_) | Phase::Running(_) => None,
+        })
+    }
+
     /// One past the highest partition number inserted so far.
     #[must_use]
     pub fn end(&self) -> PartitionId {
-        PartitionId::try_from(self.0.len()).unwrap_or(PartitionId::MAX)
+        PartitionId::try_from(self.all.len()).unwrap_or(PartitionId::MAX)
     }
 
     /// Adds or replaces a partition.
     pub fn insert(&mut self, partition: Partition) {
+        self.settled = false;
         let at = partition.id as usize;
-        if self.0.len() <= at {
-            self.0.resize_with(at + 1, || None);
+        if self.all.len() <= at {
+            self.all.resize_with(at + 1, || None);
         }
-        if let Some(slot) = self.0.get_mut(at) {
+        if let Some(slot) = self.all.get_mut(at) {
             *slot = Some(Box::new(partition));
         }
     }
 
     /// Removes a partition.
     pub fn remove(&mut self, id: PartitionId) -> Option<Box<Partition>> {
-        self.0.get_mut(id as usize)?.take()
+        self.all.get_mut(id as usize)?.take()
     }
 
     /// Removes all partitions. [`Self::end`] stays: leftovers of partitions that were added later are still to be found.
     pub fn remove_all(&mut self) {
-        self.0.fill_with(|| None);
+        self.all.fill_with(|| None);
     }
 
     /// All partitions, in the order of their numbers.
     pub fn iter(&self) -> impl Iterator<Item = &Partition> {
-        self.0.iter().filter_map(Option::as_deref)
+        self.all.iter().filter_map(Option::as_deref)
     }
 
     /// All partitions, in the order of their numbers, mutable.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Partition> {
-        self.0.iter_mut().filter_map(Option::as_deref_mut)
+        self.settled = false;
+        self.all.iter_mut().filter_map(Option::as_deref_mut)
     }
 
     /// The partitions whose records are processed, each with its number.
     pub fn running_mut(&mut self) -> impl Iterator<Item = (PartitionId, &mut Running)> {
-        self.iter_mut().filter_map(|partition| Some((partition.id, partition.running_mut()?)))
+        let partitions = self.all.iter_mut().filter_map(Option::as_deref_mut);
+        partitions.filter_map(|partition| Some((partition.id, partition.running_mut()?)))
     }
 
     /// The states of the running partitions that the open transaction touched. A partition that is not running may still hold
@@ -98,7 +129,8 @@ impl Partitions {
 
     /// All loaded windows, mutable.
     pub fn windows_mut(&mut self) -> impl Iterator<Item = &mut Window> {
-        let windows = self.iter_mut().filter_map(|p| Some(&mut p.state_mut()?.windows));
+        let partitions = self.all.iter_mut().filter_map(Option::as_deref_mut);
+        let windows = partitions.filter_map(|p| Some(&mut p.state_mut()?.windows));
         windows.flat_map(Windows::iter_mut).map(|(_, window)| window)
     }
 

@@ -14,6 +14,7 @@ use super::state::State;
 use super::{Partition, Phase};
 use crate::clock::Clock;
 use crate::dedupe::{Checkpoint, Offset, PartitionId};
+use crate::pipeline::REQUEST_TIMEOUT;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::safeguard::Safeguard;
 use crate::pipeline::worker::commit::commit_state;
@@ -22,8 +23,6 @@ use crate::ports::{
     Committed, GroupMember, ProducerLife, Remedy, Source, StateLog, Store, StoreError, WrittenEnds,
 };
 
-/// Timeout of one request to the broker between two polls.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 /// Timeout of fencing a dead writer, which ends its transaction.
 const FENCE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time to begin the loads and restores of several partitions between two polls. Each sends requests to the broker.
@@ -35,6 +34,16 @@ impl<W: World> Core<W> {
     /// Advances every partition that is not running yet by one slice.
     pub(crate) fn recover(&mut self, source: &W::Source) -> Result<(), WorkerError> {
         self.fit_tables(source)?;
+        if self.partitions.is_settled() {
+            return Ok(());
+        }
+        let advanced = self.advance(source);
+        // Applied before the first commit, so that metrics and the status page show a limit as soon as it is in force.
+        self.limits.apply(&self.options, &mut self.partitions);
+        advanced
+    }
+
+    fn advance(&mut self, source: &W::Source) -> Result<(), WorkerError> {
         let now = self.clock.elapsed();
         let partition_limit = &self.options.partition_limit;
         let due = |p: &Partition| matches!(&p.phase, Phase::Locating(locating) if locating.not_before <= now);
@@ -51,26 +60,45 @@ impl<W: World> Core<W> {
                 self.locate(source, &free)?;
             }
         }
-        let mut outcome = self.load_slice(source);
-        if outcome.as_ref().is_err_and(WorkerError::is_grave)
-            || !self.partitions.iter().any(|p| matches!(p.phase, Phase::Restoring(_)))
-        {
-            return outcome;
-        }
-        for item in self.log.read(READ_SLICE)? {
-            // The log delivers each record once, so a partition whose record is skipped here restarts its restore. No
-            // partition is started with a producer that is about to be replaced, or after a commit whose local effects are
-            // incomplete.
-            let result = if outcome.as_ref().is_err_and(WorkerError::is_grave) {
-                self.abandon_restore(item.partition());
-                Ok(())
-            } else {
-                self.restored(source, item)
-            };
-            if result.is_err() && !outcome.as_ref().is_err_and(WorkerError::is_grave) {
-                outcome = result;
+        let outcome = self.load_slice(source);
+        self.restore_slice(source, outcome)
+    }
+
+    /// Reads one slice of the state topic. `outcome` is the result of the iteration so far; a grave one ends the slice.
+    fn restore_slice(
+        &mut self,
+        source: &W::Source,
+        mut outcome: Result<(), WorkerError>,
+    ) -> Result<(), WorkerError> {
+        let is_grave = |outcome: &Result<(), WorkerError>| outcome.as_ref().is_err_and(WorkerError::is_grave);
+        let until = self.clock.elapsed() + READ_SLICE;
+        loop {
+            let left = until.saturating_sub(self.clock.elapsed());
+            let is_restoring = self.partitions.iter().any(|p| matches!(p.phase, Phase::Restoring(_)));
+            if is_grave(&outcome) || left.is_zero() || !is_restoring {
+                break;
+            }
+            let items = self.log.read(left)?;
+            if items.is_empty() {
+                break;
+            }
+            for item in items {
+                // The log delivers each record once, so a partition whose record is skipped here restarts its restore. No
+                // partition is started with a producer that is about to be replaced, or after a commit whose local effects
+                // are incomplete.
+                let result = if is_grave(&outcome) {
+                    self.abandon_restore(item.partition());
+                    Ok(())
+                } else {
+                    self.restored(source, item)
+                };
+                if result.is_err() && !is_grave(&outcome) {
+                    outcome = result;
+                }
             }
         }
+        let now = self.clock.elapsed();
+        self.partitions.all_restoring_mut().for_each(|restoring| restoring.log_progress(now));
         outcome
     }
 
@@ -95,6 +123,7 @@ impl<W: World> Core<W> {
         match source.committed(waiting, REQUEST_TIMEOUT) {
             Ok(answers) => {
                 self.report.reachable();
+                self.start_bounds.clear();
                 // Checked before a repair, because a repair commits too.
                 answers.iter().try_for_each(|answer| self.check_topic_ids(answer))?;
                 let agreed = self.reconcile(source, &answers)?;
@@ -285,8 +314,6 @@ impl<W: World> Core<W> {
         if let Some((began, _)) = load {
             self.report.restore_took(now.saturating_sub(began));
         }
-        // Applied before the first commit, so that metrics and the status page show a limit as soon as it is in force.
-        self.limits.apply(&self.options, &mut self.partitions);
         self.settle_position(source, id)
     }
 

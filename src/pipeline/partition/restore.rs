@@ -1,22 +1,19 @@
 //! A restore from the state topic, in slices short enough that the worker keeps polling.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use super::Phase;
 use super::complete::{is_behind_the_log, usable};
 use super::loading::clear;
 use super::restoring::{Restorer, Restoring};
 use super::state::State;
+use super::unwritten::Unwritten;
 use crate::clock::Clock;
 use crate::dedupe::{Checkpoint, KindId, Offset, PartitionId, StateKey};
 use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::failpoint;
 use crate::pipeline::worker::{Core, World};
-use crate::ports::{Committed, LogId, LogTails, StateItem, StateLog, Store};
-
-/// Timeout of one request to the broker between two polls.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
+use crate::ports::{Committed, StateItem, StateLog, Store};
 
 /// What a restore starts with.
 #[derive(Debug)]
@@ -38,9 +35,7 @@ impl<W: World> Core<W> {
         base: Base,
     ) -> Result<(), WorkerError> {
         let id = answer.partition;
-        let Some(bounds) = self.log.bounds(&[LogId::state(id)], REQUEST_TIMEOUT)?.into_iter().next() else {
-            return Ok(());
-        };
+        let bounds = self.state_bounds(id)?;
         if let Some(checkpoint) = checkpoint.as_ref().filter(|c| c.state_next > bounds.high) {
             return Err(self.state_is_truncated(id, bounds.high, checkpoint.state_next).into());
         }
@@ -83,6 +78,8 @@ impl<W: World> Core<W> {
             left_out: BTreeMap::new(),
             checkpoint,
             state,
+            unwritten: Unwritten::default(),
+            rules: self.options.rules(),
         };
         let is_empty = from >= bounds.stable;
         if !is_empty {
@@ -122,14 +119,10 @@ impl<W: World> Core<W> {
     /// Discards the restore of a partition, so that its state is read again from the start.
     pub(crate) fn abandon_restore(&mut self, id: PartitionId) {
         let now = self.clock.elapsed();
-        if self.partitions.restoring_mut(id).is_some()
-            && let Some(partition) = self.partitions.get_mut(id)
-        {
-            partition.unload(now);
-        }
+        drop(self.partitions.get_mut(id).and_then(|partition| partition.take_restoring(now)));
     }
 
-    /// Restarts a restore because the log no longer holds the next record. It restarts from the beginning because the log
+    /// Restarts a restore because the log no longer holds the next record. It restarts at the log start because the log
     /// bounds have changed.
     fn restart_restore(&mut self, id: PartitionId) -> Result<(), WorkerError> {
         let topic = &self.options.state;
@@ -154,13 +147,10 @@ impl<W: World> Core<W> {
     ) -> Result<(), WorkerError> {
         let key = StateKey::parse(key).unwrap_or_default();
         self.options.same_raw(key.raw.as_deref(), self.options.raw_id.as_deref())?;
-        let now = self.clock.elapsed();
         let Some(restoring) = self.partitions.restoring_mut(id) else { return Ok(()) };
         let mut restorer =
             Restorer::<W> { store: &mut self.store, options: &self.options, report: &self.report };
-        restorer.record(restoring, offset, key, bytes)?;
-        restoring.log_progress(now);
-        Ok(())
+        restorer.record(restoring, offset, key, bytes)
     }
 
     fn end_restore(&mut self, source: &W::Source, id: PartitionId, next: Offset) -> Result<(), WorkerError> {
@@ -168,6 +158,7 @@ impl<W: World> Core<W> {
         // When anything below fails, the state is read again.
         let restoring = self.partitions.get_mut(id).and_then(|partition| partition.take_restoring(now));
         let Some(mut restoring) = restoring else { return Ok(()) };
+        restoring.unwritten.write(&mut self.store)?;
         if !self.is_restored(&mut restoring, next)? {
             return Ok(());
         }

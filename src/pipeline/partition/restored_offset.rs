@@ -1,18 +1,14 @@
 //! The offset at which a restored partition continues.
 
-use std::time::Duration;
-
 use super::restoring::Restoring;
 use super::state::State;
 use crate::dedupe::{Checkpoint, Offset, PartitionId};
 use crate::metrics::OffsetReset;
+use crate::pipeline::REQUEST_TIMEOUT;
 use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::options::Start;
 use crate::pipeline::worker::{Core, World};
-use crate::ports::{GroupMember, Source};
-
-/// Timeout of one request to the broker between two polls.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
+use crate::ports::GroupMember;
 
 impl<W: World> Core<W> {
     /// The offset at which the restored state ends; `None` when the committed offset has to be read again.
@@ -61,7 +57,7 @@ impl<W: World> Core<W> {
 
     fn first_offset(&mut self, source: &W::Source, state: &mut State) -> Result<Offset, WorkerError> {
         let id = state.id;
-        let bounds = source.bounds(id, REQUEST_TIMEOUT)?;
+        let bounds = self.raw_bounds(source, id)?;
         if self.was_added_later(source, id)? {
             // Records that were written before the partition was first assigned belong to it too.
             tracing::info!(

@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use super::loading::{Stored, cut_back};
 use super::state::State;
+use super::unwritten::Unwritten;
 use crate::dedupe::{
-    Block, BlockView, Checkpoint, ForgetRecord, KindId, Look, Offset, Owners, StateKey, Tail, Window,
+    Block, BlockView, Checkpoint, Fingerprint, ForgetRecord, KindId, Look, Offset, Owners, StateKey, Tail,
+    Window,
 };
 use crate::metrics::RestoreSource;
 use crate::pipeline::error::WorkerError;
@@ -23,6 +25,10 @@ const LOG_INTERVAL: Duration = Duration::from_secs(5);
 pub struct Restoring {
     /// The state, complete up to the last block read.
     pub state: Box<State>,
+    /// What the local store lacks of it.
+    pub unwritten: Unwritten,
+    /// The configured rule of each window.
+    pub rules: Vec<(KindId, Fingerprint)>,
     /// Monotonic time at which the restore started.
     pub since: Duration,
     /// Monotonic time of the last log message about its progress.
@@ -132,19 +138,23 @@ impl<W: World> Restorer<'_, W> {
         bytes: &[u8],
     ) -> Result<(), WorkerError> {
         let id = restoring.state.id;
-        let place = format!("topic {} partition {id} offset {offset}", self.options.state);
+        // An error is rare, and a text for each record would take a noticeable part of the time.
+        let place = || format!("topic {} partition {id} offset {offset}", self.options.state);
         if ForgetRecord::is_here(bytes) {
-            let forgotten = ForgetRecord::decode(bytes).map_err(|e| WorkerError::block(&place, &e))?;
+            let forgotten = ForgetRecord::decode(bytes).map_err(|e| WorkerError::block(&place(), &e))?;
             let foreign = self.is_foreign(restoring, &place, &key, (forgotten.hash, id.into()))?;
             return self.forgotten(restoring, offset, (&forgotten, foreign));
         }
-        let view = BlockView::verified(bytes).map_err(|e| WorkerError::block(&place, &e))?;
+        let view = BlockView::verified(bytes).map_err(|e| WorkerError::block(&place(), &e))?;
         let foreign = self.is_foreign(restoring, &place, &key, (view.header.hash, view.header.window))?;
-        let block = Block::decode(bytes).map_err(|e| WorkerError::block(&place, &e))?;
+        let block = view.to_block().map_err(|e| WorkerError::block(&place(), &e))?;
         let tail = Tail { crc: Block::checksum(bytes), next: block.next, from: Some(offset) };
         restoring.note(&block, tail, offset);
         if foreign {
             return Ok(());
+        }
+        if !restoring.unwritten.takes(&block) {
+            restoring.unwritten.write(self.store)?;
         }
         let state = &mut *restoring.state;
         if block.first == block.next {
@@ -153,9 +163,9 @@ impl<W: World> Restorer<'_, W> {
             state.windows.truncate(block.next);
             cut_back(self.store, &self.options.kinds.windows_of(id), block.next)?;
         }
+        let ids = block.entries.len() as u64;
         if !state.windows.restore(&view).map_err(|e| WorkerError::block("the state topic", &e))? {
-            let left_out = restoring.left_out.entry(key.kind.unwrap_or_default()).or_default();
-            *left_out += block.entries.len() as u64;
+            *restoring.left_out.entry(key.kind.unwrap_or_default()).or_default() += ids;
             return Ok(());
         }
         let head = Head {
@@ -167,8 +177,11 @@ impl<W: World> Restorer<'_, W> {
             forgets: state.forgets,
             incomplete_ms: state.windows.incomplete_before_ms().unwrap_or(0),
         };
-        self.store.append(&block, head)?;
-        self.report.restored(RestoreSource::StateTopic, block.entries.len() as u64);
+        restoring.unwritten.add(block, head, bytes.len());
+        if restoring.unwritten.is_full(self.options.block_ids) {
+            restoring.unwritten.write(self.store)?;
+        }
+        self.report.restored(RestoreSource::StateTopic, ids);
         Ok(())
     }
 
@@ -187,6 +200,8 @@ impl<W: World> Restorer<'_, W> {
             return Ok(());
         }
         state.forget(forgotten);
+        // The owners are looked up in the store.
+        restoring.unwritten.write(self.store)?;
         // Without a stored block there is no head to update. A new head would claim that local state is complete up to
         // offset 0.
         let Some(before) = self.store.head(state.id.into())? else { return Ok(()) };

@@ -76,36 +76,35 @@ impl<W: World> Restorer<'_, W> {
     pub(crate) fn is_foreign(
         &mut self,
         restoring: &mut Restoring,
-        place: &str,
+        place: &dyn Fn() -> String,
         key: &StateKey,
         (hash, window): (HashKind, WindowId),
     ) -> Result<bool, WorkerError> {
         let kind = window.kind();
-        let ours = self.options.rule_of(kind);
+        let rule_of = |kind| restoring.rules.iter().find(|(of, _)| *of == kind).map(|(_, rule)| *rule);
+        let ours = rule_of(kind);
         let other_rule = key.rule.zip(ours).is_some_and(|(theirs, ours)| theirs != ours);
         let is_emptied = restoring.emptied.contains(&kind);
-        let state = &mut *restoring.state;
         if !other_rule && hash == self.options.hash {
-            key.reset_kinds.iter().try_for_each(|kind| self.discard_read(state, *kind))?;
+            key.reset_kinds.iter().try_for_each(|kind| self.discard_read(restoring, *kind))?;
             return Ok(is_emptied);
         }
         let named =
             restoring.checkpoint.as_ref().and_then(|it| it.rule_of(ours.map_or(KindId::UNNAMED, |_| kind)));
-        let settled =
-            is_emptied || named.is_some() && named == ours.or(self.options.rule_of(KindId::UNNAMED));
+        let settled = is_emptied || named.is_some() && named == ours.or(rule_of(KindId::UNNAMED));
         if !settled {
-            self.options.check_accepted(place, kind, key.rule)?;
+            self.options.check_accepted(&place(), kind, key.rule)?;
         }
         // The rule of the unnamed kind is part of the rule of every kind.
         let affected = if kind == KindId::UNNAMED {
-            self.options.rules().into_iter().map(|(kind, _)| kind).collect()
+            restoring.rules.iter().map(|(kind, _)| *kind).collect()
         } else {
             vec![kind]
         };
         for kind in affected {
-            self.discard_read(state, kind)?;
+            self.discard_read(restoring, kind)?;
             if !settled {
-                state.reset_kinds.insert(kind);
+                restoring.state.reset_kinds.insert(kind);
             }
         }
         Ok(true)
@@ -113,13 +112,15 @@ impl<W: World> Restorer<'_, W> {
 
     /// Discards what was read so far for a kind. For a kind without a window nothing was loaded, and this worker does not hold
     /// its blocks in the store.
-    fn discard_read(&mut self, state: &mut State, kind: KindId) -> Result<(), WorkerError> {
-        if self.options.rule_of(kind).is_none() {
+    fn discard_read(&mut self, restoring: &mut Restoring, kind: KindId) -> Result<(), WorkerError> {
+        let Restoring { state, unwritten, rules, .. } = restoring;
+        if rules.iter().all(|(of, _)| *of != kind) {
             return Ok(());
         }
         if let Some(window) = state.windows.of_kind(kind) {
             window.truncate(0);
         }
+        unwritten.write(self.store)?;
         Ok(self.store.clear(kind.window(state.id))?)
     }
 }

@@ -16,13 +16,12 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::dedupe::coordinates::ranges;
 use crate::dedupe::{Offset, PartitionId};
+use crate::pipeline::REQUEST_TIMEOUT;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::safeguard::Safeguard;
 use crate::pipeline::worker::{Core, World};
 use crate::ports::{Failure, GroupMember, LogId, LogTails, Remedy, WrittenEnds};
 
-/// Timeout of one request to the broker.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long to wait for markers. Normally they are written within milliseconds. A new producer waits for markers that are
 /// still being written, so a slow broker costs at most a new producer.
 const MARKER_TIMEOUT: Duration = Duration::from_secs(2);

@@ -29,6 +29,7 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::dedupe::{Checkpoint, Offset, PartitionId, StateKey};
 use crate::metrics::Resolution;
+use crate::pipeline::REQUEST_TIMEOUT;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::partition::LeftOpen;
 use crate::pipeline::safeguard::Safeguard;
@@ -37,8 +38,6 @@ use crate::ports::{
     Bounds, Failure, GroupMember, Leftover, LogId, LogTails, Position, ProducerLife, Remedy, StateItem,
 };
 
-/// Timeout of one request to the broker.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 /// Timeout of the first check of the group's offsets. Offsets of other members are pending for a short time only.
 const FIRST_CHECK_TIMEOUT: Duration = Duration::from_millis(300);
 /// Number of records at the end of a state log that are searched for the names of writers.

@@ -8,6 +8,7 @@ use super::markers::Touched;
 use crate::clock::Clock;
 use crate::dedupe::{Block, Checkpoint, Offset, PartitionId, StateKey, Tail};
 use crate::metrics::Resolution;
+use crate::pipeline::REQUEST_TIMEOUT;
 use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::failpoint;
 use crate::pipeline::partition::complete::usable;
@@ -16,8 +17,6 @@ use crate::ports::{
     Bounds, Committed, GroupMember, Leftover, LogId, LogTails, Position, Sink, StateItem, Store, WrittenEnds,
 };
 
-/// Timeout of one request to the broker.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 /// Timeout of reading tails.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// Number of records at the end of the state log that are read when no checkpoint names a start offset.
@@ -128,14 +127,20 @@ impl<W: World> Core<W> {
             known.push(Known { answer, checkpoint, clean, state, tails: Tails::default() });
         }
         let from: Vec<(PartitionId, Offset)> = known.iter().map(|k| (k.answer.partition, k.from())).collect();
-        let mut everything = self.log.tails(&from, Leftover::Everything, READ_TIMEOUT)?;
-        let committed = self.log.tails(&from, Leftover::Committed, READ_TIMEOUT)?;
-        let committed: BTreeSet<(PartitionId, Offset)> = committed.iter().filter_map(place).collect();
+        let mut everything: BTreeMap<PartitionId, Vec<StateItem>> = BTreeMap::new();
+        for item in self.log.tails(&from, Leftover::Everything, READ_TIMEOUT)? {
+            if let Some((id, _)) = place(&item) {
+                everything.entry(id).or_default().push(item);
+            }
+        }
+        let mut committed: BTreeMap<PartitionId, BTreeSet<Offset>> = BTreeMap::new();
+        for (id, at) in self.log.tails(&from, Leftover::Committed, READ_TIMEOUT)?.iter().filter_map(place) {
+            committed.entry(id).or_default().insert(at);
+        }
         for known in &mut known {
             let id = known.answer.partition;
-            let own = everything.extract_if(.., |item| place(item).is_some_and(|(of, _)| of == id)).collect();
-            known.tails =
-                Tails::new(own, &committed.iter().filter(|(of, _)| *of == id).map(|(_, at)| *at).collect());
+            let own = everything.remove(&id).unwrap_or_default();
+            known.tails = Tails::new(own, &committed.remove(&id).unwrap_or_default());
         }
         Ok(known)
     }

@@ -32,12 +32,11 @@ use super::markers::Touched;
 use super::repair::ResumePoint;
 use crate::clock::Clock;
 use crate::dedupe::{Coordinates, Offset, PartitionId};
+use crate::pipeline::REQUEST_TIMEOUT;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::worker::{Core, World};
 use crate::ports::{Bounds, LogId, LogTails, ProducerLife, SideRecord};
 
-/// Timeout of one request to the broker.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 /// Timeout of reading the open records once.
 const READ_TIMEOUT: Duration = Duration::from_secs(2);
 /// Timeout of the acknowledgements of a copy.

@@ -65,8 +65,8 @@ impl<W: World> Core<W> {
         failpoint::pass("after_apply");
         self.await_markers(source, touched)?;
         failpoint::pass("after_markers");
-        let took = self.clock.elapsed().saturating_sub(started);
-        self.report.transaction(&tally, took, self.clock.wall_ms());
+        self.commit_took = self.clock.elapsed().saturating_sub(started);
+        self.report.transaction(&tally, self.commit_took, self.clock.wall_ms());
         Ok(())
     }
 

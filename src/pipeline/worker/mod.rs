@@ -23,6 +23,8 @@ use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::limits::shortened::WindowLimiter;
 use crate::pipeline::options::Options;
 use crate::pipeline::partition::partitions::Partitions;
+use crate::pipeline::partition::start_bounds::StartBounds;
+use crate::pipeline::partition::{Partition, Phase};
 use crate::pipeline::torn::producer::Producer;
 use crate::ports::{GroupMember, LogTails, ProducerLife, Remedy, Sink, Source, StateLog, Store, WrittenEnds};
 use membership::Membership;
@@ -36,7 +38,10 @@ use transaction::Transaction;
 const IDLE: Duration = Duration::from_millis(100);
 /// Longest time that a transaction stays open while more records are waiting.
 const BACKLOG_INTERVAL: Duration = Duration::from_secs(1);
-/// Longest poll while state is being restored.
+/// Duration of a commit that is slow because of the number of its partitions: with a few dozen it takes 10 to 40 ms, and a
+/// short `batch.interval` applies as it is configured.
+const SLOW_COMMIT: Duration = Duration::from_millis(100);
+/// Longest poll while a partition or the producer is not ready.
 const BUSY: Duration = Duration::from_millis(1);
 /// Time limit of one call of `init_transactions`; the consumer is polled between two calls.
 const PREPARE: Duration = Duration::from_millis(500);
@@ -80,6 +85,9 @@ pub struct Core<W: World> {
     /// Requests of the admin API.
     pub(crate) control: Option<Receiver<Request>>,
     pub(crate) stalls: StallCheck,
+    pub(crate) start_bounds: StartBounds,
+    /// Duration of the last commit.
+    pub(crate) commit_took: Duration,
 }
 
 /// One worker: one member of the group, one transactional producer, and their partitions.
@@ -114,6 +122,8 @@ impl<W: World> Worker<W> {
             membership: Membership::default(),
             control: None,
             stalls: StallCheck::default(),
+            start_bounds: StartBounds::default(),
+            commit_took: Duration::ZERO,
             clock,
         };
         Self { source, core }
@@ -169,7 +179,7 @@ impl<W: World> Worker<W> {
         let deadline = core.clock.elapsed() + LEAVE;
         while core.partitions.iter().next().is_some() && core.clock.elapsed() < deadline {
             // Records that still arrive are processed by the next owner of the partition.
-            drop(source.poll(BUSY));
+            drop(gather(source, BUSY));
             if let Err(error) = core.serve(source) {
                 tracing::warn!(%error, "failed to answer a group event while leaving the group");
             }
@@ -198,7 +208,7 @@ impl<W: World> Core<W> {
                 matches!(&recovered, Err(WorkerError::Kafka(failed)) if failed.remedy == Remedy::Abort);
             return if has_lost_membership && aborts { polled.map_err(WorkerError::from) } else { recovered };
         }
-        if self.has_uncommitted_position() {
+        if !self.partitions.is_settled() && self.has_uncommitted_position() {
             self.commit(source)?;
         }
         let mut check = Ok(());
@@ -206,9 +216,9 @@ impl<W: World> Core<W> {
             check = self.check_broker(source);
         }
         let wait = self.wait();
-        let (chunk, gathered) = gather(source, wait);
+        let (mut chunk, gathered) = gather(source, wait);
         let has_more = chunk.len() == CHUNK;
-        self.process(source, &chunk)?;
+        self.process(source, &mut chunk)?;
         drop(chunk);
         // The records before the damaged batch are committed first: the operator then skips only the damaged batch.
         if gathered.as_ref().is_err_and(|failed| failed.remedy == Remedy::Stop) {
@@ -234,27 +244,35 @@ impl<W: World> Core<W> {
     fn check_broker(&mut self, source: &W::Source) -> Result<(), WorkerError> {
         // Any partition will do: a member without an assignment has none of its own.
         let id = self.partitions.iter().next().map_or(0, |partition| partition.id);
-        source.bounds(id, PREPARE)?;
+        source.bounds(&[id], PREPARE)?;
         self.report.reachable();
         self.unreachable = false;
         Ok(())
     }
 
-    /// Longest time that the transaction stays open. While more records are waiting in the client, it is filled up: each
-    /// transaction costs the same few requests and markers, whatever its size.
+    /// Longest time that the transaction stays open.
     fn interval(&self, has_more: bool) -> Duration {
-        let most = BACKLOG_INTERVAL.min(self.options.transaction_timeout / 4);
-        if has_more { self.options.interval.max(most) } else { self.options.interval }
+        let longest = BACKLOG_INTERVAL.min(self.options.transaction_timeout / 4);
+        open_for(self.options.interval, longest, self.commit_took, has_more)
     }
 
-    fn wait(&self) -> Duration {
+    fn wait(&mut self) -> Duration {
         let now = self.clock.elapsed();
-        if !self.producer.is_prepared
-            || self.partitions.iter().any(|p| !p.is_running() && !p.rejections.waits(now))
-        {
+        if !self.producer.is_prepared {
             return BUSY;
         }
-        self.transaction.remaining(now, self.options.interval).unwrap_or(IDLE).min(IDLE)
+        if !self.partitions.is_settled() {
+            let is_reading = |p: &Partition| matches!(p.phase, Phase::Loading(_) | Phase::Restoring(_));
+            let is_starting = |p: &Partition| !p.is_running() && !p.rejections.waits(now);
+            if self.partitions.iter().any(is_reading) {
+                // The next slice waits for the state topic where necessary.
+                return Duration::ZERO;
+            }
+            if self.partitions.iter().any(is_starting) {
+                return BUSY;
+            }
+        }
+        self.transaction.remaining(now, self.interval(false)).unwrap_or(IDLE).min(IDLE)
     }
 
     /// Creates the producer, which fences a predecessor with the same transactional id, and ends open transactions.
@@ -282,5 +300,41 @@ impl<W: World> Core<W> {
         self.producer.is_prepared = true;
         self.report.reachable();
         Ok(())
+    }
+}
+
+/// How long a transaction stays open: `interval`, and up to `longest` where a longer one costs the broker less.
+///
+/// - While more records are waiting in the client, the transaction is filled up: it costs the same few requests and markers,
+///   whatever its size.
+/// - After a slow commit it stays open for at least as long as that commit took. Each partition in a transaction costs two
+///   requests and three markers, so with hundreds of partitions a commit takes hundreds of milliseconds. A longer transaction
+///   touches fewer partitions per second, and the broker has half of the time for its other work.
+fn open_for(interval: Duration, longest: Duration, commit_took: Duration, has_more: bool) -> Duration {
+    if has_more {
+        return interval.max(longest);
+    }
+    if commit_took < SLOW_COMMIT { interval } else { interval.max(commit_took.min(longest)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_transaction_stays_open_as_long_as_a_commit_takes_and_longer_at_a_backlog() {
+        let [interval, longest] = [100, 1_000].map(Duration::from_millis);
+        let open_ms = |commit_ms, has_more| {
+            open_for(interval, longest, Duration::from_millis(commit_ms), has_more).as_millis()
+        };
+        assert_eq!([0, 40, 100, 300, 5_000].map(|ms| open_ms(ms, false)), [100, 100, 100, 300, 1_000]);
+        assert_eq!([0, 5_000].map(|ms| open_ms(ms, true)), [1_000; 2]);
+        let short = Duration::from_millis(10);
+        let open_ms =
+            |commit_ms| open_for(short, longest, Duration::from_millis(commit_ms), false).as_millis();
+        assert_eq!([40, 300].map(open_ms), [10, 300], "a short interval");
+        // A configured interval beyond the limit applies.
+        let configured = Duration::from_secs(3);
+        assert_eq!(open_for(configured, longest, longest, true), configured);
     }
 }

@@ -13,7 +13,7 @@ use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::options::{Mode, OnMissing, OnProbable, Options};
 use crate::pipeline::partition::loading::Stored;
 use crate::pipeline::partition::state::State;
-use crate::pipeline::partition::{Partition, Phase, Running};
+use crate::pipeline::partition::{Partition, Running};
 use crate::pipeline::safeguard::Safeguard;
 use crate::ports::{Epoch, Failure, Reason, Record, Remedy, Side, Sink, Source};
 
@@ -51,16 +51,8 @@ pub(crate) type RawOf<'a, W> = <<W as World>::Source as Source>::Record<'a>;
 /// failure are returned with it: the client does not return them again.
 pub(crate) fn gather<S: Source>(source: &S, wait: Duration) -> (Vec<S::Record<'_>>, Result<(), Failure>) {
     let mut chunk = Vec::with_capacity(CHUNK);
-    let mut wait = wait;
-    while chunk.len() < CHUNK {
-        match source.poll(wait) {
-            Ok(Some(record)) => chunk.push(record),
-            Ok(None) => break,
-            Err(failed) => return (chunk, Err(failed)),
-        }
-        wait = Duration::ZERO;
-    }
-    (chunk, Ok(()))
+    let polled = source.poll(&mut chunk, CHUNK, wait);
+    (chunk, polled)
 }
 
 /// What a decision about a record uses, beside its partition.
@@ -78,6 +70,8 @@ pub(crate) struct Step<'a, W: World> {
 enum Next {
     /// The next record.
     Record,
+    /// The next record, and after the chunk another seek: the start of the reading has to be confirmed.
+    SeekAgain,
     /// A commit, and then the same record again.
     CommitBefore,
     /// A commit: the transaction, or the part of this partition, has reached its limit.
@@ -86,28 +80,37 @@ enum Next {
 
 impl<W: World> Core<W> {
     /// Decides about each record of a chunk and writes the new ones. Commits whenever the transaction is full.
-    pub(crate) fn process(&mut self, source: &W::Source, chunk: &[RawOf<'_, W>]) -> Result<(), WorkerError> {
+    pub(crate) fn process(
+        &mut self,
+        source: &W::Source,
+        chunk: &mut [RawOf<'_, W>],
+    ) -> Result<(), WorkerError> {
         let lookups: Vec<Lookup> = chunk.iter().map(|record| self.look(record)).collect();
         let now_ms = self.time.now_ms(&self.clock);
-        for (record, lookup) in chunk.iter().zip(&lookups) {
+        let mut is_doubted = false;
+        for (record, lookup) in chunk.iter_mut().zip(&lookups) {
             loop {
                 match self.decide(record, lookup, now_ms).map_err(WorkerError::rewinding)? {
                     Next::Record => break,
+                    Next::SeekAgain => break is_doubted = true,
                     Next::CommitBefore => self.commit(source)?,
                     Next::CommitAfter => break self.commit(source)?,
                 }
             }
         }
-        self.seek_again(source).map_err(WorkerError::rewinding)
+        if is_doubted { self.seek_again(source).map_err(WorkerError::rewinding) } else { Ok(()) }
     }
 
-    fn decide(&mut self, record: &RawOf<'_, W>, lookup: &Lookup, now_ms: i64) -> Result<Next, WorkerError> {
-        let Some(partition) = self.partitions.get_mut(record.coordinates().partition) else {
+    fn decide(
+        &mut self,
+        record: &mut RawOf<'_, W>,
+        lookup: &Lookup,
+        now_ms: i64,
+    ) -> Result<Next, WorkerError> {
+        // A record that was fetched before its partition was paused or revoked is read again.
+        let Some(parts) = self.partitions.record_mut(record.coordinates().partition) else {
             return Ok(Next::Record);
         };
-        let rejections = &mut partition.rejections;
-        // A record that was fetched before its partition was paused or revoked is read again.
-        let Phase::Running(running) = &mut partition.phase else { return Ok(Next::Record) };
         let mut step = Step::<W> {
             sink: &mut self.sink,
             store: &self.store,
@@ -116,7 +119,7 @@ impl<W: World> Core<W> {
             transaction: &mut self.transaction,
             now_ms,
         };
-        step.decide((running, rejections), record, lookup)
+        step.decide(parts, record, lookup)
     }
 
     /// Seeks the partitions again whose first record after a seek lies beyond the expected offset.
@@ -155,7 +158,7 @@ impl<W: World> Step<'_, W> {
     fn decide(
         &mut self,
         (running, rejections): (&mut Running, &mut Rejections),
-        record: &RawOf<'_, W>,
+        record: &mut RawOf<'_, W>,
         lookup: &Lookup,
     ) -> Result<Next, WorkerError> {
         let at = record.coordinates();
@@ -166,7 +169,7 @@ impl<W: World> Step<'_, W> {
         }
         let arrival = running.order.judge(state.next, at.offset);
         if !self.is_next(arrival, at, state.committed)? {
-            return Ok(Next::Record);
+            return Ok(if running.order.is_doubted() { Next::SeekAgain } else { Next::Record });
         }
         self.transaction.begin(self.sink, || self.clock.elapsed())?;
         let open = self.transaction.touch(at.partition, &mut state.open);
@@ -211,7 +214,7 @@ impl<W: World> Step<'_, W> {
     fn with_id(
         &mut self,
         state: &mut State,
-        record: &RawOf<'_, W>,
+        record: &mut RawOf<'_, W>,
         number: usize,
         look: &Look,
     ) -> Result<Outcome, WorkerError> {
@@ -243,7 +246,7 @@ impl<W: World> Step<'_, W> {
         Ok(outcome)
     }
 
-    fn forward(&mut self, state: &mut State, record: &RawOf<'_, W>) -> Result<(), WorkerError> {
+    fn forward(&mut self, state: &mut State, record: &mut RawOf<'_, W>) -> Result<(), WorkerError> {
         self.sink.forward(record)?;
         self.forwarded(state, record);
         Ok(())
@@ -276,7 +279,7 @@ impl<W: World> Step<'_, W> {
     fn duplicate(
         &mut self,
         state: &mut State,
-        record: &RawOf<'_, W>,
+        record: &mut RawOf<'_, W>,
         owner: Offset,
         owner_ms: Option<i64>,
     ) -> Result<Outcome, WorkerError> {
@@ -310,7 +313,7 @@ impl<W: World> Step<'_, W> {
         })
     }
 
-    fn without_id(&mut self, state: &mut State, record: &RawOf<'_, W>) -> Result<Outcome, WorkerError> {
+    fn without_id(&mut self, state: &mut State, record: &mut RawOf<'_, W>) -> Result<Outcome, WorkerError> {
         let reason = || Reason::new("missing_id", "the record has no usable id".to_owned());
         match self.options.on_missing {
             OnMissing::Forward => {
