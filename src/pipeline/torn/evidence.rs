@@ -130,6 +130,15 @@ impl Tails {
         self.shown.last().into_iter().chain(newest)
     }
 
+    /// Whether the committed blocks continue the named one, which is committed too. An aborted copy behind them is not the named
+    /// block then: a member that had lost the partition has processed the same records again.
+    fn continues_after(&self, named: &Tail) -> bool {
+        let is_named =
+            |group: &Group| group.tail.names_same(named) && named.from.is_none_or(|from| group.at >= from);
+        let mut later = self.shown.iter().skip_while(|group| !is_named(group)).skip(1).peekable();
+        later.peek().is_some() && later.all(|group| group.first >= named.next)
+    }
+
     fn add(&mut self, offset: Offset, key: StateKey, bytes: Vec<u8>, is_shown: bool) {
         if ForgetRecord::is_here(&bytes) {
             let Ok(forgotten) = ForgetRecord::decode(&bytes) else { return };
@@ -246,7 +255,8 @@ pub(crate) fn decide(evidence: &Evidence<'_>) -> Decision {
     }
     // An earlier attempt can have written the same block. The committed one is the last of them.
     let attempt = tails.shown.iter().chain(&tails.hidden).filter(is_named).max_by_key(|group| group.at);
-    if let (true, Some(last)) = (attempt.is_some_and(|group| !tails.is_newest(group)), last) {
+    let is_followed = attempt.is_some_and(|group| !tails.is_newest(group)) || tails.continues_after(&named);
+    if let (true, Some(last)) = (is_followed, last) {
         return Decision::Advance(last.clone());
     }
     let is_cut = named.from.is_some_and(|from| from < evidence.state_low);

@@ -134,6 +134,22 @@ fn an_earlier_aborted_attempt_with_the_same_block_is_not_the_committed_one() {
     assert_eq!(name(&decision), ("redo", 20));
 }
 
+#[test]
+fn an_aborted_copy_of_the_named_block_is_no_evidence_when_committed_blocks_continue_it() {
+    // The offset of the transaction 20..30 was undone. Meanwhile a member that had lost the partition had written the block
+    // 10..20 again, and aborted it.
+    let log = vec![item(2, Some(100), (10, 20)), item(4, Some(110), (20, 30)), item(6, Some(120), (10, 20))];
+    let clean = |end| if end == Some(120) { Shown::No } else { Shown::Yes };
+    let decision = look(log, &BTreeSet::from([2, 4]), committed(2, (10, 20)), &clean);
+    assert_eq!(name(&decision), ("advance", 30));
+    // But after a committed rewind the same block is that of the last transaction.
+    let log = vec![item(2, Some(100), (10, 20)), item(4, None, (10, 10)), item(6, Some(120), (10, 20))];
+    for from in [2, 6] {
+        let decision = look(log.clone(), &BTreeSet::from([2, 4]), committed(from, (10, 20)), &clean);
+        assert_eq!(name(&decision), ("rewind", 10), "named from {from}");
+    }
+}
+
 /// The void block of a rewind to 20, at state offset 6; it has no clean records.
 fn with_void() -> Vec<StateItem> {
     vec![item(2, Some(100), (10, 20)), item(4, Some(110), (20, 30)), item(6, None, (20, 20))]
