@@ -3,6 +3,7 @@
 //! Raw, clean and state topic have `DEDUPD_BENCH_PARTITIONS` (default 1,024) partitions each. Measured are the start, a
 //! backlog of `DEDUPD_BENCH_RECORDS` (default 400,000) records, an idle process, a trickle of `DEDUPD_BENCH_RATE` (default
 //! 500) records/s for `DEDUPD_BENCH_SECONDS` (default 30), a restart after `kill -9`, and a restart without local state.
+//! `DEDUPD_BENCH_WORKERS` (default 1) divide the partitions.
 //! The latency is the time from the creation of a record until a `read_committed` reader of clean has received it.
 #![allow(
     clippy::unwrap_used,
@@ -43,7 +44,7 @@ fn main() {
     for topic in [pipe.clean.clone(), format!("{}.dedupd", pipe.clean)] {
         kafka.create_topic(&topic, usize::try_from(partitions).unwrap(), &[("retention.ms", "-1")]);
     }
-    let mut sidecar = pipe.sidecar("a");
+    let mut sidecar = Sidecar { workers: setting("DEDUPD_BENCH_WORKERS", 1), ..pipe.sidecar("a") };
     // The defaults, but a session that is longer than the pause before the backlog.
     sidecar.environment.retain(|(key, _)| !key.contains("TIMEOUT"));
     let bench = Bench {

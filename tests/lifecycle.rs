@@ -9,17 +9,19 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use dedupd::clock::monotonic;
+use dedupd::clock::{monotonic, wall_ms};
 use support::proxy::Direction;
 use support::{Draft, Isolation, Pipe, Proxy, Running, Sidecar, api, shared_kafka, wait_until};
 
 const PARTITIONS: usize = 4;
 const LIMIT: Duration = Duration::from_secs(40);
 const LOCAL: &str = "dedupd_restored_ids_total{source=\"local\"}";
+const RUNNING: &str = "dedupd_partitions{state=\"running\"}";
 const STATE_TOPIC: &str = "dedupd_restored_ids_total{source=\"state_topic\"}";
 
 /// The shared broker has one proxy, which one test at a time can use.
@@ -254,4 +256,44 @@ fn a_worker_that_hangs_in_a_call_is_not_ready() {
     pipe.wait_caught_up(1, LIMIT);
     assert_eq!(running.outcome("forwarded"), 1);
     assert_clean_stop(&running);
+}
+
+/// The supervisor counts a worker as hung after a minute in one call. The load is longer than that, in short calls.
+#[test]
+fn local_state_that_takes_100_s_to_load_stops_nothing() {
+    const BLOCKS: i64 = 26;
+    // The blocks of one partition are an hour of stream time each, so they are not merged.
+    let (pipe, began) = (Pipe::new(shared_kafka(), "slow-load", 3), wall_ms() - BLOCKS * 3_600_000);
+    let sidecar = pipe.sidecar("a").with("DEDUPD_WINDOW__EXACT", "30h");
+    let id = |partition: i32, hour: i64| Draft::id(partition, &format!("{partition}-{hour}"));
+    let slow = (0..BLOCKS).flat_map(|hour| [0, 1].map(|partition| (hour, id(partition, hour))));
+    let slow: Vec<Draft> =
+        slow.map(|(hour, draft)| Draft { timestamp_ms: Some(began + hour * 3_600_000), ..draft }).collect();
+    pipe.kafka.send(&pipe.raw, &slow);
+    let running = sidecar.start();
+    pipe.wait_caught_up(3, LIMIT);
+    assert_clean_stop(&running);
+
+    let running = sidecar.with("DEDUPD_FAILPOINT_DELAY", "block_loaded:2000").start();
+    let start = monotonic();
+    wait_until("a partition that runs", LIMIT, || running.metric(RUNNING).filter(|count| *count == 1.0));
+    // The others wait, and are processed at the end: all are duplicates.
+    pipe.kafka.send(&pipe.raw, &slow);
+    let mut sent = 0_u64;
+    let mut pages = BTreeSet::new();
+    while running.metric(RUNNING) != Some(3.0) {
+        assert!(start.elapsed() < Duration::from_mins(4), "{}", running.text());
+        pipe.kafka.send(&pipe.raw, &[id(2, sent.cast_signed())]);
+        sent += 1;
+        let forwarded = || running.outcome("forwarded");
+        wait_until("a record of the other partition", LIMIT, || (forwarded() >= sent).then_some(()));
+        pages.extend(running.get("/readyz").filter(|page| page.contains("is restoring")));
+    }
+    assert!(start.elapsed() > Duration::from_secs(100), "{:?} is too short for this test", start.elapsed());
+    assert!(sent > 10 && pages.len() > 10, "{sent} records, {} pages: {pages:?}", pages.len());
+    pipe.wait_caught_up(3, LIMIT);
+    assert_eq!((running.outcome("forwarded"), running.outcome("duplicate")), (sent, slow.len() as u64));
+    assert_eq!(running.metric("dedupd_rebalances_total"), Some(1.0), "the process left the group");
+    assert_clean_stop(&running);
+    pipe.assert_exactly_once();
 }

@@ -1,6 +1,6 @@
 //! Throughput of a group, measured by its committed offsets.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dedupd::clock::monotonic;
 use rdkafka::consumer::{BaseConsumer, Consumer};
@@ -53,6 +53,49 @@ pub struct Run {
     pub peak_mib: f64,
 }
 
+/// What a process and the broker have used when this number of records was committed.
+#[derive(Clone, Copy, Debug)]
+pub struct Point {
+    pub committed: u64,
+    at: Instant,
+    cpu: Duration,
+    broker_cpu: Duration,
+    peak_mib: f64,
+}
+
+impl Point {
+    /// What happened since an earlier point.
+    pub fn since(&self, before: &Self) -> Run {
+        let records = (self.committed - before.committed) as f64;
+        Run {
+            records_per_s: records / (self.at - before.at).as_secs_f64(),
+            cpu_us: (self.cpu - before.cpu).as_secs_f64() * 1e6 / records,
+            broker_us: (self.broker_cpu - before.broker_cpu).as_secs_f64() * 1e6 / records,
+            peak_mib: self.peak_mib,
+        }
+    }
+}
+
+/// Waits until the group of process `pid` has committed this many records.
+pub fn wait_for(
+    offsets: &GroupOffsets,
+    (pid, broker): (u32, Option<u32>),
+    least: u64,
+    limit: Duration,
+) -> Point {
+    let deadline = monotonic() + limit;
+    loop {
+        let committed = offsets.committed();
+        if committed >= least {
+            let (cpu, broker_cpu) = (cpu_time(pid), broker.map(cpu_time).unwrap_or_default());
+            return Point { committed, at: monotonic(), cpu, broker_cpu, peak_mib: peak_memory(pid) };
+        }
+        let alive = std::path::Path::new("/proc").join(pid.to_string()).exists();
+        assert!(alive && monotonic() < deadline, "{committed} of {least} records after {limit:?}");
+        std::thread::sleep(POLL_INTERVAL);
+    }
+}
+
 /// Measures process `pid` until its group has committed `total` records. The time before the first commit
 /// (starting, joining) is not part of the rate.
 pub fn follow(offsets: &GroupOffsets, pid: u32, total: u64, limit: Duration) -> Run {
@@ -60,32 +103,9 @@ pub fn follow(offsets: &GroupOffsets, pid: u32, total: u64, limit: Duration) -> 
 }
 
 /// The same, also for the broker.
-pub fn follow_beside(
-    offsets: &GroupOffsets,
-    (pid, broker): (u32, Option<u32>),
-    total: u64,
-    limit: Duration,
-) -> Run {
-    let started = monotonic();
-    let wait_for = |least: u64| {
-        loop {
-            let committed = offsets.committed();
-            if committed >= least {
-                return (committed, monotonic(), cpu_time(pid), broker.map(cpu_time).unwrap_or_default());
-            }
-            let alive = std::path::Path::new("/proc").join(pid.to_string()).exists();
-            assert!(alive && started.elapsed() < limit, "{committed} of {total} records after {limit:?}");
-            std::thread::sleep(POLL_INTERVAL);
-        }
-    };
-    let (first, began, cpu_before, broker_before) = wait_for(1);
-    let (last, ended, cpu_after, broker_after) = wait_for(total);
-    assert_eq!(last, total, "the committed offsets exceed the number of records");
-    let records = (last - first) as f64;
-    Run {
-        records_per_s: records / (ended - began).as_secs_f64(),
-        cpu_us: (cpu_after - cpu_before).as_secs_f64() * 1e6 / records,
-        broker_us: (broker_after - broker_before).as_secs_f64() * 1e6 / records,
-        peak_mib: peak_memory(pid),
-    }
+pub fn follow_beside(offsets: &GroupOffsets, pids: (u32, Option<u32>), total: u64, limit: Duration) -> Run {
+    let first = wait_for(offsets, pids, 1, limit);
+    let last = wait_for(offsets, pids, total, limit);
+    assert_eq!(last.committed, total, "the committed offsets exceed the number of records");
+    last.since(&first)
 }

@@ -16,6 +16,7 @@ use crate::dedupe::{
 };
 use crate::metrics::RestoreSource;
 use crate::pipeline::error::WorkerError;
+use crate::pipeline::failpoint;
 use crate::pipeline::safeguard::Safeguard;
 use crate::pipeline::worker::{Core, World};
 use crate::ports::{Committed, Store, StoreError};
@@ -332,6 +333,7 @@ impl Loading {
                     Task::Filters { .. } => window.refill(view, *committed),
                 };
                 result.map_err(|error| unusable(*id, &error))?;
+                failpoint::pass("block_loaded");
                 let ids = view.count() as u64;
                 *read += ids;
                 budget.ids = budget.ids.saturating_sub(ids);
