@@ -1,5 +1,7 @@
 //! Small line charts, side by side in one SVG file.
 
+use plotters::coord::ranged1d::ValueFormatter;
+use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 
 /// A chart of one value.
@@ -8,16 +10,6 @@ pub struct Panel {
     /// The unit of the values.
     pub unit: &'static str,
     pub points: Vec<(f64, f64)>,
-}
-
-/// The grid and the labels. The charts of the two kinds of axes have different types.
-macro_rules! mesh {
-    ($chart:expr) => {
-        let label = |value: &f64| format!("{value:.0}");
-        let mut mesh = $chart.configure_mesh();
-        mesh.light_line_style(TRANSPARENT).x_labels(4).x_label_formatter(&label).y_label_formatter(&label);
-        mesh.draw().unwrap();
-    };
 }
 
 const PANEL: (u32, u32) = (300, 260);
@@ -36,14 +28,24 @@ pub fn draw(path: &str, panels: &[Panel]) {
         let mut chart = ChartBuilder::on(area);
         chart.caption(caption, ("sans-serif", 13)).margin(12).x_label_area_size(24).y_label_area_size(40);
         if last > 10.0 * first {
-            let mut chart = chart.build_cartesian_2d((first..last).log_scale(), 0.0..highest * 1.15).unwrap();
-            mesh!(chart);
-            chart.draw_series(LineSeries::new(panel.points.iter().copied(), LINE).point_size(3)).unwrap();
+            let axis = (first..last).log_scale();
+            show(&mut chart.build_cartesian_2d(axis, 0.0..highest * 1.15).unwrap(), &panel.points);
         } else {
-            let mut chart = chart.build_cartesian_2d(first..last, 0.0..highest * 1.15).unwrap();
-            mesh!(chart);
-            chart.draw_series(LineSeries::new(panel.points.iter().copied(), LINE).point_size(3)).unwrap();
+            show(&mut chart.build_cartesian_2d(first..last, 0.0..highest * 1.15).unwrap(), &panel.points);
         }
     }
     root.present().unwrap();
+}
+
+fn show<X>(
+    chart: &mut ChartContext<'_, SVGBackend<'_>, Cartesian2d<X, RangedCoordf64>>,
+    points: &[(f64, f64)],
+) where
+    X: Ranged<ValueType = f64> + ValueFormatter<f64>,
+{
+    let label = |value: &f64| format!("{value:.0}");
+    let mut mesh = chart.configure_mesh();
+    mesh.light_line_style(TRANSPARENT).x_labels(4).x_label_formatter(&label).y_label_formatter(&label);
+    mesh.draw().unwrap();
+    chart.draw_series(LineSeries::new(points.iter().copied(), LINE).point_size(3)).unwrap();
 }

@@ -120,7 +120,7 @@ impl Reader {
 
     /// The offsets of these partitions that are readable now; empty for a partition that does not exist.
     pub fn spans(&self, partitions: impl Iterator<Item = PartitionId> + Clone) -> Result<SpanOf, AuditError> {
-        let lows = self.borders(partitions.clone(), Start::Beginning)?;
+        let lows = self.log_offsets(partitions.clone(), Start::Beginning)?;
         let ends = self.ends(partitions.clone())?;
         let at = |offsets: &OffsetOf, partition| offsets.get(&partition).copied().unwrap_or_default();
         Ok(partitions.map(|p| (p, Span { low: at(&lows, p), end: at(&ends, p) })).collect())
@@ -128,10 +128,10 @@ impl Reader {
 
     /// The ends of the spans; none for a partition that does not exist.
     pub fn ends(&self, partitions: impl Iterator<Item = PartitionId>) -> Result<OffsetOf, AuditError> {
-        self.borders(partitions, Start::End)
+        self.log_offsets(partitions, Start::End)
     }
 
-    fn borders(
+    fn log_offsets(
         &self,
         partitions: impl Iterator<Item = PartitionId>,
         place: Start,
