@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use support::{Draft, Pipe, Running, Sidecar, shared_kafka, wait_until};
 
-const LIMIT: Duration = Duration::from_mins(1);
+const LIMIT: Duration = Duration::from_mins(2);
 const BEFORE: usize = 3;
 const AFTER: usize = 5;
 
@@ -74,7 +74,11 @@ fn all_instances_process_partitions_that_are_added_under_load() {
 fn hundreds_of_partitions_are_exact_after_a_kill_with_and_without_local_state() {
     const MANY: usize = 300;
     let pipe = Pipe::new(shared_kafka(), "many", MANY);
-    let sidecar = pipe.sidecar("a");
+    // While the other tests of this file run, a transaction of 600 logs can take longer than the 5 s of other tests.
+    let sidecar = pipe
+        .sidecar("a")
+        .with("DEDUPD_BATCH__TRANSACTION_TIMEOUT", "30s")
+        .with("DEDUPD_GROUP__SESSION_TIMEOUT", "40s");
     let running = sidecar.start();
     running.wait_running(MANY, LIMIT);
     let load = pipe.load(MANY, 2_000);

@@ -3,7 +3,12 @@
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
+use dedupd::clock::monotonic;
+
 use super::{Isolation, Kafka, Load, Record, wait_until};
+
+/// How long the broker may take to write the markers of a transaction.
+const MARKERS: Duration = Duration::from_secs(10);
 
 /// Topics of one test.
 pub struct Pipe<'k> {
@@ -107,9 +112,22 @@ impl<'k> Pipe<'k> {
 
     /// Compares clean with the first occurrence of each id in raw. Shares no code with dedupd.
     pub fn audit(&self) -> Findings {
+        self.wait_ended();
         let raw = self.kafka.records(&self.raw, Isolation::Committed);
         let clean = self.kafka.records(&self.clean, Isolation::Committed);
         compare(&raw, &clean)
+    }
+
+    /// Waits until no transaction is open in clean: the broker acknowledges a commit before it has written all markers, and
+    /// records without a marker cannot be read. A marker that never comes is a finding of the audit.
+    fn wait_ended(&self) {
+        let partitions = i32::try_from(self.kafka.partitions(&self.clean)).unwrap();
+        let mut open: Vec<i32> = (0..partitions).collect();
+        let start = monotonic();
+        while !open.is_empty() && start.elapsed() < MARKERS {
+            let end = |partition| self.kafka.watermarks(&self.clean, partition).1;
+            open.retain(|partition| self.kafka.last_stable_offset(&self.clean, *partition) < end(*partition));
+        }
     }
 
     /// Stops the sidecar cleanly, then audits. Prints the path of its log after an error or violation.
