@@ -12,7 +12,7 @@ mod support;
 use std::time::Duration;
 
 use support::proxy::Direction;
-use support::{Isolation, Kafka, Load, Pipe, Proxy, Running, api, wait_until};
+use support::{Draft, Isolation, Kafka, Load, Pipe, Proxy, Running, api, wait_until};
 
 const PARTITIONS: usize = 4;
 const LIMIT: Duration = Duration::from_mins(1);
@@ -170,6 +170,34 @@ fn late_answers_lose_no_records() {
         load.more(500);
     }
     assert_recovered(&pipe, &running, load);
+}
+
+/// The records that are waiting take three times the transaction timeout to send.
+#[test]
+fn a_backlog_is_processed_over_a_slow_link() {
+    const RECORDS: usize = 10_000;
+    let kafka = Kafka::start();
+    let proxy = kafka.proxy();
+    let pipe = Pipe::new(&kafka, "slow-link", PARTITIONS);
+    let mut random = fastrand::Rng::with_seed(3);
+    // Random letters are not compressible.
+    let mut letters = || std::iter::repeat_with(|| random.alphanumeric()).take(1_500).collect::<String>();
+    let mut draft = |n: usize| {
+        let (place, partition) = (n / PARTITIONS, n % PARTITIONS);
+        // The first id of eight repeats the last of the eight before.
+        let id = place / 8 * 7 + place % 8;
+        let value = format!("{{\"id\":\"{id}\",\"text\":\"{}\"}}", letters());
+        Draft::new(i32::try_from(partition).unwrap(), &value)
+    };
+    let drafts: Vec<Draft> = (0..RECORDS).map(&mut draft).collect();
+    kafka.send(&pipe.raw, &drafts);
+    proxy.throttle(Direction::Request, 1_000_000);
+    let mut sidecar = pipe.sidecar("a");
+    sidecar.bootstrap = proxy.bootstrap();
+    let running = sidecar.start();
+    pipe.wait_caught_up(PARTITIONS, LIMIT);
+    assert_eq!(running.stop(), Some(0), "{}", running.text());
+    pipe.assert_exactly_once();
 }
 
 #[test]

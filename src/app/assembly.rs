@@ -9,7 +9,8 @@ use crate::dedupe::{BloomLimits, Hasher, IdentityRule, KindId, KindRule, TimeSou
 use crate::http::Token;
 use crate::kafka::{Settings, Topology};
 use crate::pipeline::{
-    Kind, Kinds, Limits, LoadSlice, Options, PartitionLimit, Safeguard, block_ids, most_partitions,
+    Kind, Kinds, Limits, LoadSlice, Options, PartitionLimit, Safeguard, TransactionSize, block_ids,
+    most_partitions,
 };
 use crate::store::{Binding, Joining};
 
@@ -102,12 +103,14 @@ pub(super) fn options(
         on_rewind: config.group.on_rewind,
         on_gap: config.group.on_gap,
         without: without(),
-        max_records: config.batch.max_records,
-        max_bytes: usize::try_from(config.batch.max_bytes).unwrap_or(usize::MAX),
+        transaction_limit: TransactionSize {
+            records: config.batch.max_records,
+            bytes: usize::try_from(config.batch.max_bytes).unwrap_or(usize::MAX),
+            partitions: most_partitions(&config.group.id, config.topics.raw.as_str(), &writer),
+        },
         interval: config.batch.interval,
         transaction_timeout: config.batch.transaction_timeout,
         block_ids: block_ids(topology.largest_state),
-        most_partitions: most_partitions(&config.group.id, config.topics.raw.as_str(), &writer),
         load_slice: LoadSlice::default(),
     }
 }

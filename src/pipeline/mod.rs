@@ -29,6 +29,7 @@ pub use safeguard::Safeguard;
 pub use sizes::{block_ids, metadata_bytes, most_partitions};
 pub use worker::report::Report;
 pub use worker::stalled::StableEnds;
+pub use worker::transaction::TransactionSize;
 pub use worker::{Worker, World};
 
 /// Timeout of one request to the broker between two polls: the group needs the next poll in time.

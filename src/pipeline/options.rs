@@ -11,6 +11,7 @@ use crate::pipeline::partition::loading::LoadSlice;
 use crate::pipeline::partition::partitions::Partitions;
 use crate::pipeline::partition_limit::PartitionLimit;
 use crate::pipeline::safeguard::Safeguard;
+use crate::pipeline::worker::transaction::TransactionSize;
 
 impl Mode {
     /// The warning shown to the operator while this mode is active.
@@ -72,18 +73,14 @@ pub struct Options {
     pub on_gap: OnGap,
     /// A safeguard that a test disables.
     pub without: Option<Safeguard>,
-    /// Most records of one transaction.
-    pub max_records: usize,
-    /// Most bytes of one transaction.
-    pub max_bytes: usize,
+    /// A transaction is committed when its size reaches one of these limits.
+    pub transaction_limit: TransactionSize,
     /// Longest time a transaction stays open while records arrive.
     pub interval: Duration,
     /// How long the broker keeps a transaction open.
     pub transaction_timeout: Duration,
     /// Most identities of a block.
     pub block_ids: usize,
-    /// Most partitions of one transaction.
-    pub most_partitions: usize,
     /// How much local state one iteration reads.
     pub load_slice: LoadSlice,
 }

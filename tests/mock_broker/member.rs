@@ -18,7 +18,7 @@ use dedupd::kafka::{KafkaSink, KafkaSource, KafkaStateLog, Settings, Topology};
 use dedupd::metrics::{About, Metrics, PartitionState, Status};
 use dedupd::pipeline::{
     Kinds, Limits, LoadSlice, Mode, OnGap, OnMissing, OnProbable, OnRejected, OnRewind, Options, Overflow,
-    PartitionLimit, Report, StableEnds, Start, Worker, World,
+    PartitionLimit, Report, StableEnds, Start, TransactionSize, Worker, World,
 };
 use dedupd::ports::{Bounds, Failure, Leftover, LogId, LogTails, StateItem, StateLog};
 use rdkafka::consumer::{BaseConsumer, Consumer};
@@ -281,6 +281,7 @@ pub fn rule() -> IdentityRule {
 }
 
 fn options(settings: &Settings, partition_limit: PartitionLimit) -> Options {
+    let (records, bytes) = (settings.max_records, usize::try_from(settings.max_bytes).unwrap());
     Options {
         raw: settings.raw.clone(),
         raw_id: None,
@@ -319,12 +320,10 @@ fn options(settings: &Settings, partition_limit: PartitionLimit) -> Options {
         on_rewind: OnRewind::Stop,
         on_gap: OnGap::Stop,
         without: None,
-        max_records: settings.max_records,
-        max_bytes: usize::try_from(settings.max_bytes).unwrap(),
+        transaction_limit: TransactionSize { records, bytes, partitions: usize::MAX },
         interval: Duration::from_millis(50),
         transaction_timeout: settings.transaction_timeout,
         block_ids: 30_000,
-        most_partitions: usize::MAX,
         load_slice: LoadSlice::default(),
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use dedupd::dedupe::{BloomLimits, IdSource, KindId, KindRule, TimeSource, WindowLimits};
 use dedupd::pipeline::{
     Kind, Kinds, Limits, LoadSlice, Mode, OnGap, OnMissing, OnProbable, OnRejected, OnRewind, Options,
-    Overflow, PartitionLimit, Safeguard, Start,
+    Overflow, PartitionLimit, Safeguard, Start, TransactionSize,
 };
 
 use crate::sim::chance::Chance;
@@ -178,13 +178,15 @@ impl Choices {
             on_rewind: OnRewind::Stop,
             on_gap: if self.accepts_gap { OnGap::Accept } else { OnGap::Stop },
             without,
-            max_records: self.max_records,
-            max_bytes: 1 << 20,
+            transaction_limit: TransactionSize {
+                records: self.max_records,
+                bytes: 1 << 20,
+                partitions: 1 + self.max_records % 4,
+            },
             interval: self.interval,
             transaction_timeout: TRANSACTION_TIMEOUT,
             // Often several blocks per transaction.
             block_ids: [1, 3, 30_000][self.max_records / 3 % 3],
-            most_partitions: 1 + self.max_records % 4,
             load_slice,
         }
     }

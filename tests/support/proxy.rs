@@ -59,6 +59,7 @@ enum Fault {
 struct Rules {
     refuse: bool,
     delays: HashMap<Direction, Duration>,
+    rates: HashMap<Direction, u32>,
     faults: HashMap<(Direction, i16), (Fault, usize)>,
     hits: HashMap<(Direction, i16), usize>,
     seen: HashMap<(Direction, i16), usize>,
@@ -116,6 +117,11 @@ impl Proxy {
         self.rules().delays.insert(direction, delay);
     }
 
+    /// Limits each connection to this number of bytes per second from now on.
+    pub fn throttle(&self, direction: Direction, bytes_per_second: u32) {
+        self.rules().rates.insert(direction, bytes_per_second);
+    }
+
     /// Drops the next `times` responses of this type and their connections. The broker has executed the requests.
     pub fn drop_responses(&self, api_key: i16, times: usize) {
         self.rules().faults.insert((Direction::Response, api_key), (Fault::Drop, times));
@@ -142,6 +148,7 @@ impl Proxy {
         let mut rules = self.rules();
         rules.refuse = false;
         rules.delays.clear();
+        rules.rates.clear();
         rules.faults.clear();
     }
 
@@ -264,6 +271,8 @@ impl Pump {
     fn read(&self, frames: &SyncSender<Frame>) {
         let from = self.connection.ends(self.direction).0;
         while let Ok(bytes) = read_frame(from) {
+            // The time that the frame takes. The sender waits meanwhile, as with a full socket.
+            thread::sleep(self.transfer_time(bytes.len()));
             let kind = self.connection.kind(self.direction, &bytes[4..]);
             let (due, hold) = match self.count(kind) {
                 (_, Some(Fault::Drop)) => return self.connection.cut(),
@@ -274,6 +283,12 @@ impl Pump {
                 return;
             }
         }
+    }
+
+    fn transfer_time(&self, bytes: usize) -> Duration {
+        let rules = self.shared.rules.lock().unwrap();
+        let rate = rules.rates.get(&self.direction);
+        rate.map_or(Duration::ZERO, |rate| Duration::from_secs_f64(bytes as f64 / f64::from(*rate)))
     }
 
     /// Counts a frame, and returns its delay and its fault.

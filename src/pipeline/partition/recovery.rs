@@ -330,6 +330,6 @@ impl<W: World> Core<W> {
             return Err(failed.into());
         }
         self.transaction.touch(id, &mut running.state.open);
-        if self.transaction.is_full(&self.options) { self.commit(source) } else { Ok(()) }
+        if self.transaction.is_full(self.options.transaction_limit) { self.commit(source) } else { Ok(()) }
     }
 }

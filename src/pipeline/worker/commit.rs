@@ -61,6 +61,8 @@ impl<W: World> Core<W> {
         let touched = self.touched();
         self.persistently(Sink::commit)?;
         failpoint::pass("after_commit");
+        let (timeout, limit) = (self.options.transaction_timeout, self.options.transaction_limit);
+        self.transaction.committed(self.clock.elapsed().saturating_sub(started), timeout, limit);
         let tally = self.apply()?;
         failpoint::pass("after_apply");
         self.await_markers(source, touched)?;

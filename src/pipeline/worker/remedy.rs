@@ -27,7 +27,11 @@ impl<W: World> Core<W> {
             }
             WorkerError::Kafka(failed) => source.explained(failed),
         };
-        self.report.failed(&failed, self.clock.elapsed());
+        let now = self.clock.elapsed();
+        self.report.failed(&failed, now);
+        if failed.remedy != Remedy::Retry {
+            self.transaction.failed(now, self.options.transaction_timeout);
+        }
         let applied = match failed.remedy {
             Remedy::Stop => return Err(Fatal::Operator(failed.what)),
             Remedy::Retry => {

@@ -190,7 +190,7 @@ impl<W: World> Step<'_, W> {
         self.transaction.tally.seen(record.size(), record.timestamp_ms());
         state.next = at.offset + 1;
         state.epoch = record.leader_epoch().map(|number| Epoch { next: at.offset + 1, number });
-        let is_full = rejections.limits(records) || self.transaction.is_full(self.options);
+        let is_full = rejections.limits(records) || self.transaction.is_full(self.options.transaction_limit);
         Ok(if is_full { Next::CommitAfter } else { Next::Record })
     }
 
