@@ -2,7 +2,7 @@
 //!
 //! Every record contains its time of creation. One reader reads raw directly, another reads clean, both with
 //! `read_committed`. The difference for the same record is the latency that dedupd adds. `DEDUPD_BENCH_RATE` (default
-//! 1,000 records/s) and `DEDUPD_BENCH_SECONDS` (default 30) set rate and duration.
+//! 1,000 records/s), `DEDUPD_BENCH_SECONDS` (default 30) and `DEDUPD_BENCH_WORKERS` (default 1) set rate, duration and workers.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -37,6 +37,7 @@ fn main() {
     }
     let dir = tempfile::tempdir().unwrap();
     let mut sidecar = Sidecar::new(kafka.bootstrap(), RAW, CLEAN, "a", dir.path());
+    sidecar.workers = setting("DEDUPD_BENCH_WORKERS", 1);
     sidecar.environment.retain(|(key, _)| !key.contains("TIMEOUT"));
     let running = sidecar.start();
     running.wait_ready(Duration::from_secs(30));

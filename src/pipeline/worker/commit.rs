@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::report::Tally;
 use super::time::ahead_of_wall_ms;
-use super::{Core, World};
+use super::{Core, SLOW_COMMIT, World};
 use crate::clock::Clock;
 use crate::dedupe::coordinates::ranges;
 use crate::dedupe::{Block, Checkpoint, Offset, PartitionId, Tail, WindowId};
@@ -67,8 +67,13 @@ impl<W: World> Core<W> {
         failpoint::pass("after_apply");
         self.await_markers(source, touched)?;
         failpoint::pass("after_markers");
-        self.commit_took = self.clock.elapsed().saturating_sub(started);
-        self.report.transaction(&tally, self.commit_took, self.clock.wall_ms());
+        let ended = self.clock.elapsed();
+        let took = ended.saturating_sub(started);
+        self.commits = [took, self.commits[0]];
+        if self.commit_took() < SLOW_COMMIT {
+            self.transaction.expect_waiting(ended.saturating_sub(took.min(self.options.interval / 2)));
+        }
+        self.report.transaction(&tally, took, self.clock.wall_ms());
         Ok(())
     }
 

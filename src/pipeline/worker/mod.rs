@@ -86,8 +86,8 @@ pub struct Core<W: World> {
     pub(crate) control: Option<Receiver<Request>>,
     pub(crate) stalls: StallCheck,
     pub(crate) start_bounds: StartBounds,
-    /// Duration of the last commit.
-    pub(crate) commit_took: Duration,
+    /// Durations of the last two commits.
+    pub(crate) commits: [Duration; 2],
 }
 
 /// One worker: one member of the group, one transactional producer, and their partitions.
@@ -123,7 +123,7 @@ impl<W: World> Worker<W> {
             control: None,
             stalls: StallCheck::default(),
             start_bounds: StartBounds::default(),
-            commit_took: Duration::ZERO,
+            commits: [Duration::ZERO; 2],
             clock,
         };
         Self { source, core }
@@ -218,6 +218,9 @@ impl<W: World> Core<W> {
         let wait = self.wait();
         let (mut chunk, gathered) = gather(source, wait);
         let has_more = chunk.len() == CHUNK;
+        if chunk.is_empty() {
+            self.transaction.none_waiting();
+        }
         self.process(source, &mut chunk)?;
         drop(chunk);
         // The records before the damaged batch are committed first: the operator then skips only the damaged batch.
@@ -253,7 +256,14 @@ impl<W: World> Core<W> {
     /// Longest time that the transaction stays open.
     fn interval(&self, has_more: bool) -> Duration {
         let longest = BACKLOG_INTERVAL.min(self.options.transaction_timeout / 4);
-        open_for(self.options.interval, longest, self.commit_took, has_more)
+        open_for(self.options.interval, longest, self.commit_took(), has_more)
+    }
+
+    /// How long commits take at present. One that took longer than the one before it, for another reason than the number of
+    /// its partitions, does not count.
+    pub(crate) fn commit_took(&self) -> Duration {
+        let [last, before] = self.commits;
+        last.min(before)
     }
 
     fn wait(&mut self) -> Duration {
@@ -272,7 +282,8 @@ impl<W: World> Core<W> {
                 return BUSY;
             }
         }
-        self.transaction.remaining(now, self.interval(false)).unwrap_or(IDLE).min(IDLE)
+        let idle = if self.transaction.expects_waiting() { Duration::ZERO } else { IDLE };
+        self.transaction.remaining(now, self.interval(false)).map_or(idle, |left| left.min(IDLE))
     }
 
     /// Creates the producer, which fences a predecessor with the same transactional id, and ends open transactions.
@@ -307,7 +318,7 @@ impl<W: World> Core<W> {
 ///
 /// - While more records are waiting in the client, the transaction is filled up: it costs the same few requests and markers,
 ///   whatever its size.
-/// - After a slow commit it stays open for at least as long as that commit took. Each partition in a transaction costs two
+/// - While commits are slow it stays open for at least as long as one takes. Each partition in a transaction costs two
 ///   requests and three markers, so with hundreds of partitions a commit takes hundreds of milliseconds. A longer transaction
 ///   touches fewer partitions per second, and the broker has half of the time for its other work.
 fn open_for(interval: Duration, longest: Duration, commit_took: Duration, has_more: bool) -> Duration {

@@ -56,13 +56,16 @@ pub struct Transaction {
     touched: BTreeSet<PartitionId>,
     /// A limit below the configured one, which outlives the transaction.
     reduced: Option<TransactionSize>,
+    /// Since when the first records of the next transaction may have been waiting in the client.
+    waiting_since: Option<Duration>,
     /// Its counts, which become metrics when it is committed.
     pub tally: Tally,
 }
 
 impl Transaction {
     /// Begins a transaction if none is open. `now` returns monotonic time; it is called only when a transaction
-    /// begins, because this function runs for every record.
+    /// begins, because this function runs for every record. The age of a transaction is that of its first record, which may
+    /// have been waiting since the last commit began.
     pub fn begin<S: Source, K: Sink<S>>(
         &mut self,
         sink: &mut K,
@@ -73,7 +76,7 @@ impl Transaction {
             Phase::Committing(_) => Err(failed_before()),
             Phase::None => {
                 sink.begin()?;
-                self.phase = Phase::Open(now());
+                self.phase = Phase::Open(self.first_record_since(now));
                 Ok(())
             }
         }
@@ -121,6 +124,26 @@ impl Transaction {
     pub fn close(&mut self) -> Tally {
         let next = Self { reduced: self.reduced, ..Self::default() };
         std::mem::replace(self, next).tally
+    }
+
+    fn first_record_since(&mut self, now: impl FnOnce() -> Duration) -> Duration {
+        self.waiting_since.take().unwrap_or_else(now)
+    }
+
+    /// Records that arrived during the last commit may be waiting in the client since this time.
+    pub fn expect_waiting(&mut self, since: Duration) {
+        self.waiting_since = Some(since);
+    }
+
+    /// No record is waiting in the client.
+    pub fn none_waiting(&mut self) {
+        self.waiting_since = None;
+    }
+
+    /// Whether records may be waiting in the client.
+    #[must_use]
+    pub fn expects_waiting(&self) -> bool {
+        self.waiting_since.is_some()
     }
 
     /// Adapts the size of later transactions after a commit that took `took`.
@@ -235,6 +258,19 @@ mod tests {
             transaction.committed(Duration::ZERO, TIMEOUT, CONFIGURED);
         }
         assert_eq!(transaction.reduced, None);
+    }
+
+    #[test]
+    fn the_first_record_after_a_commit_may_have_waited_since_its_beginning() {
+        let [commit, now] = [5, 7].map(Duration::from_secs);
+        let mut transaction = Transaction::default();
+        transaction.expect_waiting(commit);
+        assert!(transaction.expects_waiting());
+        assert_eq!(transaction.first_record_since(|| now), commit);
+        assert_eq!(transaction.first_record_since(|| now), now, "of the next transaction");
+        transaction.expect_waiting(commit);
+        transaction.none_waiting();
+        assert_eq!(transaction.first_record_since(|| now), now, "nothing was waiting");
     }
 
     #[test]
