@@ -64,8 +64,6 @@ pub fn settings(config: &Config, worker: usize) -> Settings {
         instance: group.static_membership.then(|| format!("{}.{worker}", group.instance)),
         session_timeout: group.session_timeout,
         transaction_timeout: config.batch.transaction_timeout,
-        max_records: config.batch.max_records,
-        max_bytes: config.batch.max_bytes,
         largest_batch: None,
         partitions: 0,
     }

@@ -175,9 +175,9 @@ section! {
     /// Limits of a transaction: the first limit that is reached ends it.
     Batch |at, reading| {
         /// Maximum number of records, at least 1. A value above ten million is taken for a typing error.
-        max_records: usize = "200000" => Whole(1..=10_000_000),
+        max_records: usize = "500000" => Whole(1..=10_000_000),
         /// Maximum number of bytes of keys and values, at least 1 KiB.
-        max_bytes: u64 = "64MiB" => Size(KIB),
+        max_bytes: u64 = "256MiB" => Size(KIB),
         /// Maximum time since the first record; up to 1 s while more records are waiting. Shorter than the transaction timeout.
         interval: Duration = "100ms" => Span(MILLISECOND),
         /// When the broker aborts a transaction. Shorter than the session timeout.

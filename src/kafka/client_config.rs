@@ -34,10 +34,6 @@ pub struct Settings {
     pub session_timeout: Duration,
     /// The broker aborts a transaction that is open for longer; below the session timeout.
     pub transaction_timeout: Duration,
-    /// Maximum records in one transaction.
-    pub max_records: usize,
-    /// Maximum bytes in one transaction.
-    pub max_bytes: u64,
     /// The smaller `max.message.bytes` of the clean and the state topic, bytes; `None` when unknown.
     pub largest_batch: Option<u64>,
     /// Number of raw partitions at the start; 0 when unknown.
@@ -165,17 +161,11 @@ impl Settings {
     #[must_use]
     pub fn producer(&self, transactional_id: &str) -> ClientConfig {
         let mut config = self.base();
-        // What the broker has not acknowledged yet is less than a transaction: with a slow broker a send waits, instead of the
-        // drain at the end of the transaction.
-        let queue_messages = self.max_records.clamp(100_000, 10_000_000);
-        let queue_kbytes = (self.max_bytes / 1024).clamp(64 * 1024, 2_097_151);
         config
             .set("transactional.id", transactional_id)
             .set("enable.idempotence", "true")
             .set("transaction.timeout.ms", self.transaction_timeout.as_millis().to_string())
             .set("message.timeout.ms", self.transaction_timeout.as_millis().to_string())
-            .set("queue.buffering.max.messages", queue_messages.to_string())
-            .set("queue.buffering.max.kbytes", queue_kbytes.to_string())
             // The broker decides whether a record is too large; the client's own limit would reject records that the
             // topic allows.
             .set("message.max.bytes", "1000000000");
@@ -185,6 +175,10 @@ impl Settings {
             ("linger.ms", "20"),
             ("batch.num.messages", "10000"),
             ("compression.type", "none"),
+            // What the broker has not acknowledged yet. With a slow broker a send waits for room here, so that memory does not
+            // depend on the size of a transaction, and its last drain is short.
+            ("queue.buffering.max.messages", "200000"),
+            ("queue.buffering.max.kbytes", "65536"),
         ] {
             if !self.properties.iter().any(|(k, _)| k == key) {
                 config.set(key, value);

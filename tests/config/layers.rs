@@ -15,7 +15,7 @@ fn the_least_is_enough_and_the_rest_follows_from_it() {
     assert_eq!(config.identity.from, ["json:/id".parse::<IdSource>().unwrap()]);
     assert_eq!(config.window.exact, Duration::from_hours(24));
     assert_eq!(config.window.bloom, config.window.exact);
-    assert_eq!(config.batch.max_bytes, 64 << 20);
+    assert_eq!(config.batch.max_bytes, 256 << 20);
     assert_eq!(config.http.listen.to_string(), "127.0.0.1:9464");
 }
 

@@ -232,3 +232,15 @@ fn errors_without_flags_require_an_abort_or_a_new_producer() {
         transaction(&source, &mut sink, &mut records).expect("a transaction after the remedy");
     });
 }
+
+#[test]
+fn a_property_of_the_user_replaces_the_size_of_the_producers_queue() {
+    let mock = Mock::start(1);
+    let mut settings = mock.settings("queue");
+    let size =
+        |settings: &dedupd::kafka::Settings, key: &str| settings.producer("id").get(key).map(str::to_owned);
+    assert_eq!(size(&settings, "queue.buffering.max.kbytes").as_deref(), Some("65536"));
+    settings.properties.push(("queue.buffering.max.kbytes".to_owned(), "131072".to_owned()));
+    assert_eq!(size(&settings, "queue.buffering.max.kbytes").as_deref(), Some("131072"));
+    assert_eq!(size(&settings, "queue.buffering.max.messages").as_deref(), Some("200000"));
+}

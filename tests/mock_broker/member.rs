@@ -281,7 +281,6 @@ pub fn rule() -> IdentityRule {
 }
 
 fn options(settings: &Settings, partition_limit: PartitionLimit) -> Options {
-    let (records, bytes) = (settings.max_records, usize::try_from(settings.max_bytes).unwrap());
     Options {
         raw: settings.raw.clone(),
         raw_id: None,
@@ -320,7 +319,7 @@ fn options(settings: &Settings, partition_limit: PartitionLimit) -> Options {
         on_rewind: OnRewind::Stop,
         on_gap: OnGap::Stop,
         without: None,
-        transaction_limit: TransactionSize { records, bytes, partitions: usize::MAX },
+        transaction_limit: TransactionSize { records: 1_000, bytes: 1 << 20, partitions: usize::MAX },
         interval: Duration::from_millis(50),
         transaction_timeout: settings.transaction_timeout,
         block_ids: 30_000,

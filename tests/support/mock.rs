@@ -128,8 +128,6 @@ impl Mock {
             instance: None,
             session_timeout: Duration::from_millis(2_500),
             transaction_timeout: Duration::from_secs(8),
-            max_records: 1_000,
-            max_bytes: 1 << 20,
             largest_batch: None,
             partitions: 0,
         }
