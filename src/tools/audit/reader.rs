@@ -90,11 +90,14 @@ impl Reader {
     pub fn open(access: &Access<'_>, topic: &str, isolation: &str) -> Result<Self, AuditError> {
         let mut config = config(access);
         config.set("isolation.level", isolation);
-        let consumer = ProblemCapture::reader(config.clone()).map_err(|e| AuditError::settings(&e))?;
-        let (servers, topic) = (access.servers.to_owned(), topic.to_owned());
-        let mut reader = Self { consumer, config, servers, topic, partitions: 0 };
+        let mut reader = Self::connect(config, access.servers.to_owned(), topic.to_owned())?;
         reader.partitions = reader.count_partitions()?;
         Ok(reader)
+    }
+
+    fn connect(config: ClientConfig, servers: String, topic: String) -> Result<Self, AuditError> {
+        let consumer = ProblemCapture::reader(config.clone()).map_err(|e| AuditError::settings(&e))?;
+        Ok(Self { consumer, config, servers, topic, partitions: 0 })
     }
 
     /// Number of partitions of the topic.
@@ -181,9 +184,13 @@ impl Reader {
         let mut open = spans;
         open.retain(|_, span| span.low < span.end);
         match self.read_all(&mut open, visit) {
-            // The client's error does not name the partition. Alone, each is known.
+            // The client's error does not name the partition. Alone, each is known. A new client reads them: behind a damaged
+            // batch the old one goes on at an offset that it takes from the bytes of the batch, and the resulting error about
+            // an offset outside of the log would be read as the error of the next partition.
             Err(AuditError::Deleted { .. } | AuditError::Damaged { .. }) if open.len() > 1 => {
-                open.into_iter().try_for_each(|rest| self.read_all(&mut SpanOf::from([rest]), visit))
+                self.consumer.unassign().map_err(|e| AuditError::settings(&e))?;
+                let alone = Self::connect(self.config.clone(), self.servers.clone(), self.topic.clone())?;
+                open.into_iter().try_for_each(|rest| alone.read_all(&mut SpanOf::from([rest]), visit))
             }
             result => result,
         }
