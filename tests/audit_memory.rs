@@ -5,6 +5,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use dedupd::tools::audit::{
     Comparison, Counts, Fields, Fingerprints, Gone, MissingId, Outcome, Part, Rules, Scope, Scratch, Seen,
@@ -34,6 +35,9 @@ unsafe impl GlobalAlloc for Counting {
 
 #[global_allocator]
 static COUNTING: Counting = Counting;
+
+/// The counters are those of the process, so the tests run one after the other.
+static ALONE: Mutex<()> = Mutex::new(());
 
 const MEMORY: usize = 4 << 20;
 const WINDOW_MS: i64 = 1_000;
@@ -96,6 +100,7 @@ fn compare(records: u64, is_wrong: bool) -> (Outcome, usize) {
 
 #[test]
 fn the_peak_stays_below_the_bound_at_ten_times_the_records() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     for is_wrong in [false, true] {
         let (_, small) = compare(100_000, is_wrong);
         let (outcome, large) = compare(1_000_000, is_wrong);
@@ -138,6 +143,7 @@ fn compare_group(expected: u64, written: u64) -> (usize, usize, u64) {
 
 #[test]
 fn partitions_that_are_read_together_share_the_memory() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     for expected in [40, 1_000, 5_000] {
         let (count, peak, spilled) = compare_group(expected, expected);
         println!("{count} partitions of {expected} records: {peak} bytes, {spilled} in files");
