@@ -178,7 +178,7 @@ section! {
         max_records: usize = "500000" => Whole(1..=10_000_000),
         /// Maximum number of bytes of keys and values, at least 1 KiB.
         max_bytes: u64 = "256MiB" => Size(KIB),
-        /// Maximum time since the first record; up to 1 s while more records are waiting. Shorter than the transaction timeout.
+        /// Time between the starts of two commits while records arrive; up to 1 s while more records are waiting. Shorter than the transaction timeout.
         interval: Duration = "100ms" => Span(MILLISECOND),
         /// When the broker aborts a transaction. Shorter than the session timeout.
         transaction_timeout: Duration = "8s" => Span(SECOND);

@@ -71,7 +71,7 @@ impl<W: World> Core<W> {
         let took = ended.saturating_sub(started);
         self.commits = [took, self.commits[0]];
         if self.commit_took() < SLOW_COMMIT {
-            self.transaction.expect_waiting(ended.saturating_sub(took.min(self.options.interval / 2)));
+            self.transaction.waiting_since = Some(ended.saturating_sub(took.min(self.options.interval / 2)));
         }
         self.report.transaction(&tally, took, self.clock.wall_ms());
         Ok(())

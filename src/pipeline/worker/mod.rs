@@ -219,7 +219,7 @@ impl<W: World> Core<W> {
         let (mut chunk, gathered) = gather(source, wait);
         let has_more = chunk.len() == CHUNK;
         if chunk.is_empty() {
-            self.transaction.none_waiting();
+            self.transaction.waiting_since = None;
         }
         self.process(source, &mut chunk)?;
         drop(chunk);
@@ -282,7 +282,7 @@ impl<W: World> Core<W> {
                 return BUSY;
             }
         }
-        let idle = if self.transaction.expects_waiting() { Duration::ZERO } else { IDLE };
+        let idle = if self.transaction.waiting_since.is_some() { Duration::ZERO } else { IDLE };
         self.transaction.remaining(now, self.interval(false)).map_or(idle, |left| left.min(IDLE))
     }
 

@@ -56,8 +56,9 @@ pub struct Transaction {
     touched: BTreeSet<PartitionId>,
     /// A limit below the configured one, which outlives the transaction.
     reduced: Option<TransactionSize>,
-    /// Since when the first records of the next transaction may have been waiting in the client.
-    waiting_since: Option<Duration>,
+    /// Monotonic time since which the first records of the next transaction may have been waiting in the client: they arrived
+    /// during the last commit. `None` when no record is waiting.
+    pub waiting_since: Option<Duration>,
     /// Its counts, which become metrics when it is committed.
     pub tally: Tally,
 }
@@ -128,22 +129,6 @@ impl Transaction {
 
     fn first_record_since(&mut self, now: impl FnOnce() -> Duration) -> Duration {
         self.waiting_since.take().unwrap_or_else(now)
-    }
-
-    /// Records that arrived during the last commit may be waiting in the client since this time.
-    pub fn expect_waiting(&mut self, since: Duration) {
-        self.waiting_since = Some(since);
-    }
-
-    /// No record is waiting in the client.
-    pub fn none_waiting(&mut self) {
-        self.waiting_since = None;
-    }
-
-    /// Whether records may be waiting in the client.
-    #[must_use]
-    pub fn expects_waiting(&self) -> bool {
-        self.waiting_since.is_some()
     }
 
     /// Adapts the size of later transactions after a commit that took `took`.
@@ -261,16 +246,13 @@ mod tests {
     }
 
     #[test]
-    fn the_first_record_after_a_commit_may_have_waited_since_its_beginning() {
+    fn the_first_record_after_a_commit_may_have_waited_since_its_start() {
         let [commit, now] = [5, 7].map(Duration::from_secs);
-        let mut transaction = Transaction::default();
-        transaction.expect_waiting(commit);
-        assert!(transaction.expects_waiting());
+        let mut transaction = Transaction { waiting_since: None, ..Transaction::default() };
+        assert_eq!(transaction.first_record_since(|| now), now, "nothing was waiting");
+        transaction.waiting_since = Some(commit);
         assert_eq!(transaction.first_record_since(|| now), commit);
         assert_eq!(transaction.first_record_since(|| now), now, "of the next transaction");
-        transaction.expect_waiting(commit);
-        transaction.none_waiting();
-        assert_eq!(transaction.first_record_since(|| now), now, "nothing was waiting");
     }
 
     #[test]
