@@ -129,6 +129,12 @@ impl Member {
         Self::with_limit(settings, PartitionLimit::new(partitions), pace)
     }
 
+    /// A single worker that commits at this interval.
+    pub fn committing_every(interval: Duration, settings: Settings, partitions: usize) -> Self {
+        let options = Options { interval, ..options(&settings, PartitionLimit::new(partitions)) };
+        Self::with_options(settings, options, StableEnds::default(), Pace::FULL)
+    }
+
     /// A worker with a shared partition limit.
     pub fn with_limit(settings: Settings, partition_limit: PartitionLimit, pace: Pace) -> Self {
         Self::with_stable_ends(settings, (partition_limit, StableEnds::default()), pace)
@@ -140,6 +146,11 @@ impl Member {
         (partition_limit, ends): (PartitionLimit, StableEnds),
         pace: Pace,
     ) -> Self {
+        let options = options(&settings, partition_limit);
+        Self::with_options(settings, options, ends, pace)
+    }
+
+    fn with_options(settings: Settings, options: Options, ends: StableEnds, pace: Pace) -> Self {
         let about = About {
             version: String::new(),
             group: settings.group.clone(),
@@ -152,7 +163,6 @@ impl Member {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let thread = thread::spawn(move || {
-            let options = options(&settings, partition_limit);
             let inner = KafkaStateLog::new(&settings).map_err(|e| e.to_string())?;
             let source = KafkaSource::subscribe(&settings).map_err(|e| e.to_string())?;
             let sink = KafkaSink::new(settings);
