@@ -126,7 +126,7 @@ pub struct Member {
 impl Member {
     /// A single worker with its state in memory.
     pub fn worker(settings: Settings, partitions: usize, pace: Pace) -> Self {
-        Self::with_limit(settings, PartitionLimit::new(partitions), pace)
+        Self::sharing(settings, (PartitionLimit::new(partitions), StableEnds::default()), pace)
     }
 
     /// A single worker that commits at this interval.
@@ -135,18 +135,9 @@ impl Member {
         Self::with_options(settings, options, StableEnds::default(), Pace::FULL)
     }
 
-    /// A worker with a shared partition limit.
-    pub fn with_limit(settings: Settings, partition_limit: PartitionLimit, pace: Pace) -> Self {
-        Self::with_stable_ends(settings, (partition_limit, StableEnds::default()), pace)
-    }
-
     /// A worker with a shared partition limit and shared log ends.
-    pub fn with_stable_ends(
-        settings: Settings,
-        (partition_limit, ends): (PartitionLimit, StableEnds),
-        pace: Pace,
-    ) -> Self {
-        let options = options(&settings, partition_limit);
+    pub fn sharing(settings: Settings, (limit, ends): (PartitionLimit, StableEnds), pace: Pace) -> Self {
+        let options = options(&settings, limit);
         Self::with_options(settings, options, ends, pace)
     }
 

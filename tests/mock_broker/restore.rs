@@ -7,7 +7,7 @@ use dedupd::clock::{monotonic, wall_ms};
 use dedupd::dedupe::{Block, Fields, HashKind, Identity, StateKey};
 use dedupd::kafka::Settings;
 use dedupd::metrics::PartitionState;
-use dedupd::pipeline::PartitionLimit;
+use dedupd::pipeline::{PartitionLimit, StableEnds};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 
 use crate::member::{Clean, LIMIT, Member, Pace, rule};
@@ -132,7 +132,8 @@ fn a_partition_that_is_missing_in_another_topic_waits_and_does_not_block_others(
     let keys = |partition| vec![key(partition, 0), key(partition, 1)];
     [OTHER, SLOW].into_iter().for_each(|partition| produce(&mock, partition, &keys(partition)));
     let limit = PartitionLimit::new(1);
-    let member = Member::with_limit(settings(&mock, "early"), limit.clone(), Pace::FULL);
+    let shared = (limit.clone(), StableEnds::default());
+    let member = Member::sharing(settings(&mock, "early"), shared, Pace::FULL);
     clean.wait_for(&BTreeMap::from([(here, keys(OTHER))]), || member.assert_alive());
     wait_until("the other partition to be in state starting", LIMIT, || {
         (member.in_state(PartitionState::Starting) == [there].into()).then_some(())

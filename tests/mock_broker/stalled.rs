@@ -41,11 +41,8 @@ fn a_worker_reassigns_stalled_partitions_and_counts_them() {
     (0..4).for_each(|partition| fill(&mock, partition, 3));
     let mut clean = Clean::of(&mock.client_config(), 4);
     let ends = StableEnds::with_patience(Duration::from_millis(500));
-    let member = Member::with_stable_ends(
-        mock.settings("stalled"),
-        (PartitionLimit::new(4), ends.clone()),
-        Pace::FULL,
-    );
+    let member =
+        Member::sharing(mock.settings("stalled"), (PartitionLimit::new(4), ends.clone()), Pace::FULL);
     member.runs(0..4);
     let stalled = |stall| member.metrics.stalled_fetches(stall).get();
     let mut wanted: BTreeMap<u32, Vec<String>> =
