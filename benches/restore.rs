@@ -2,7 +2,8 @@
 //!
 //! Fills the state with distinct ids (`DEDUPD_BENCH_IDS`, default 5 million), then restarts dedupd several times
 //! (`DEDUPD_BENCH_ROUNDS`, default 3): first with its state directory, then without it, so that all state is restored
-//! from the state topic. Then restores state topics with blocks of several sizes; `-- blocks` does only this part.
+//! from the state topic. Then restores state topics with blocks of several sizes; `-- blocks` does only this part, and
+//! `-- blocks 1 8` only these sizes.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -34,7 +35,8 @@ fn main() {
     if std::env::args().all(|argument| argument != "blocks") {
         whole(&kafka, rounds);
     }
-    for ids in [1, 8, 100, 1_400] {
+    let sizes: Vec<u64> = std::env::args().filter_map(|argument| argument.parse().ok()).collect();
+    for ids in if sizes.is_empty() { vec![1, 8, 100, 1_400] } else { sizes } {
         blocks(&kafka, ids, rounds);
     }
 }

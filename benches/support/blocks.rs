@@ -63,9 +63,15 @@ impl Blocks {
                         .collect(),
                 }
                 .encode();
+                // Each transaction takes two offsets: those of the block and of the marker.
                 checkpoints[partition as usize] = Checkpoint {
+                    state_next: 2 * number,
                     stream_time_ms: now_ms,
-                    tail: Some(Tail { crc: Block::checksum(&block), next: covered.end, from: Some(0) }),
+                    tail: Some(Tail {
+                        crc: Block::checksum(&block),
+                        next: covered.end,
+                        from: Some(2 * number),
+                    }),
                     ..Checkpoint::default()
                 };
                 let to = BaseRecord::to(&state).partition(i32::try_from(partition).unwrap());

@@ -16,7 +16,7 @@ use super::reader::{Polled, Ranges, Reader, client, read};
 use super::side_log;
 use super::unread::failure_of;
 use crate::clock;
-use crate::dedupe::{Coordinates, Offset, PartitionId};
+use crate::dedupe::{Coordinates, Offset, PartitionId, StateKey};
 use crate::ports::{Bounds, Failure, Leftover, LogId, LogTails, Remedy, SideRecords, StateItem, StateLog};
 
 /// Maximum items of one read, so that the worker polls its group in time.
@@ -40,8 +40,8 @@ struct Reading {
 }
 
 impl Reading {
-    fn at(next: Offset) -> Self {
-        Self { next, check_at: clock::monotonic() + CHECK_AFTER, may_be_stopped: false }
+    fn at(next: Offset, now: Instant) -> Self {
+        Self { next, check_at: now + CHECK_AFTER, may_be_stopped: false }
     }
 }
 
@@ -82,13 +82,13 @@ impl KafkaStateLog {
         format!("{what} state topic {}", self.topic())
     }
 
-    fn item(&mut self, wait: Duration) -> Result<Option<StateItem>, Failure> {
+    fn item(&mut self, wait: Duration, now: Instant) -> Result<Option<StateItem>, Failure> {
         match self.reader.poll(wait) {
             Ok(Polled::Nothing) => Ok(None),
             Ok(Polled::Record(message)) => {
                 let at = message.coordinates();
                 if let Some(reading) = self.open.get_mut(&at.partition) {
-                    *reading = Reading::at(at.offset + 1);
+                    *reading = Reading::at(at.offset + 1, now);
                 }
                 Ok(Some(block(&message)))
             }
@@ -97,9 +97,8 @@ impl KafkaStateLog {
                 Ok(reading.map(|reading| StateItem::End { partition, next: reading.next }))
             }
             Err(error) if error.code == RDKafkaErrorCode::AutoOffsetReset => {
-                let check_at = clock::monotonic();
                 for reading in self.open.values_mut() {
-                    *reading = Reading { check_at, may_be_stopped: true, ..*reading };
+                    *reading = Reading { check_at: now, may_be_stopped: true, ..*reading };
                 }
                 Ok(None)
             }
@@ -110,8 +109,7 @@ impl KafkaStateLog {
     /// Checks partitions that are silent or may be stopped. When the log does not hold the next offset, the partition is
     /// closed and reported as gone. Otherwise reading continues. Only a partition that may be stopped is reopened, because
     /// that discards records fetched before.
-    fn check_due(&mut self, items: &mut Vec<StateItem>) -> Result<(), Failure> {
-        let now = clock::monotonic();
+    fn check_due(&mut self, now: Instant, items: &mut Vec<StateItem>) -> Result<(), Failure> {
         let due = self.open.iter().filter(|(_, reading)| reading.check_at <= now);
         let due =
             due.take(CHECKS).map(|(partition, reading)| (*partition, reading.next, reading.may_be_stopped));
@@ -123,7 +121,7 @@ impl KafkaStateLog {
             } else if may_be_stopped {
                 self.open(partition, Some(next))?;
             } else {
-                self.open.insert(partition, Reading::at(next));
+                self.open.insert(partition, Reading::at(next, now));
             }
         }
         Ok(())
@@ -135,7 +133,7 @@ fn block(message: &Message<'_>) -> StateItem {
     StateItem::Block {
         partition,
         offset,
-        key: String::from_utf8_lossy(message.key().unwrap_or_default()).into_owned(),
+        key: message.key().and_then(|key| StateKey::parse(str::from_utf8(key).ok()?)),
         block: message.value().unwrap_or_default().to_vec(),
     }
 }
@@ -147,16 +145,16 @@ impl StateLog for KafkaStateLog {
         self.single(partition, start)
             .and_then(|list| self.reader.consumer.incremental_assign(&list))
             .map_err(|e| failure(&self.doing("opening"), &e))?;
-        self.open.insert(partition, Reading::at(from.unwrap_or(0)));
+        self.open.insert(partition, Reading::at(from.unwrap_or(0), clock::monotonic()));
         Ok(())
     }
 
     fn read(&mut self, wait: Duration) -> Result<Vec<StateItem>, Failure> {
-        let mut items = Vec::new();
-        let checked = self.check_due(&mut items);
+        let (mut items, now) = (Vec::new(), clock::monotonic());
+        let checked = self.check_due(now, &mut items);
         let mut wait = wait;
         while items.len() < READ_ITEMS {
-            match self.item(wait) {
+            match self.item(wait, now) {
                 Ok(Some(item)) => items.push(item),
                 Ok(None) => break,
                 // The client returns each item once, so items read before the failure must be returned.

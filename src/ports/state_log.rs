@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Failure;
-use crate::dedupe::{Offset, PartitionId};
+use crate::dedupe::{Offset, PartitionId, StateKey};
 
 /// An item read from the state topic during a restore.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,8 +14,8 @@ pub enum StateItem {
         partition: PartitionId,
         /// Offset in the state topic.
         offset: Offset,
-        /// The record's key: its writer and its transaction.
-        key: String,
+        /// The record's key: its writer and its transaction; `None` when dedupd did not write it.
+        key: Option<StateKey>,
         /// The encoded block.
         block: Vec<u8>,
     },

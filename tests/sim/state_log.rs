@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use dedupd::dedupe::{Offset, PartitionId};
+use dedupd::dedupe::{Offset, PartitionId, StateKey};
 use dedupd::ports::{Bounds, Failure, Leftover, LogId, LogTails, SideRecords, StateItem, StateLog, Written};
 
 use crate::sim::chance::{Exposure, Fault};
@@ -31,7 +31,7 @@ impl SimLog {
 }
 
 fn item(partition: PartitionId, offset: Offset, record: &StateRecord) -> StateItem {
-    StateItem::Block { partition, offset, key: record.key.clone(), block: record.block.clone() }
+    StateItem::Block { partition, offset, key: StateKey::parse(&record.key), block: record.block.clone() }
 }
 
 /// Reads the next few items of each open partition.

@@ -106,7 +106,9 @@ impl<W: World> Core<W> {
     pub(crate) fn restored(&mut self, source: &W::Source, item: StateItem) -> Result<(), WorkerError> {
         let id = item.partition();
         let result = match item {
-            StateItem::Block { offset, key, block, .. } => self.restore_record(id, offset, &key, &block),
+            StateItem::Block { offset, key, block, .. } => {
+                self.restore_record(id, offset, key.unwrap_or_default(), &block)
+            }
             StateItem::End { next, .. } => self.end_restore(source, id, next),
             StateItem::Gone { .. } => self.restart_restore(id),
         };
@@ -142,10 +144,9 @@ impl<W: World> Core<W> {
         &mut self,
         id: PartitionId,
         offset: Offset,
-        key: &str,
+        key: StateKey,
         bytes: &[u8],
     ) -> Result<(), WorkerError> {
-        let key = StateKey::parse(key).unwrap_or_default();
         self.options.same_raw(key.raw.as_deref(), self.options.raw_id.as_deref())?;
         let Some(restoring) = self.partitions.restoring_mut(id) else { return Ok(()) };
         let mut restorer =

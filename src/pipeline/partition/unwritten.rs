@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use crate::dedupe::{Block, WindowId};
 use crate::ports::{Head, Store, StoreError};
 
-/// Most identities: as many as one stored block has. More at a time are not faster, and each partition that is restored holds as
-/// many.
-const IDS: usize = 1_400;
+/// Most identities: as many as certainly fit into one stored block. With more, the rest would be stored as a block of its own, and
+/// would be written again when it is merged with the next ones.
+const IDS: usize = 1_350;
 /// Most bytes of the encoded blocks. Blocks with a single identity reach it together with [`IDS`].
 const BYTES: usize = 96 * 1024;
 
@@ -29,7 +29,8 @@ impl Unwritten {
     pub(crate) fn takes(&self, block: &Block) -> bool {
         let last = self.windows.get(&block.window).and_then(|(blocks, _)| blocks.last());
         // An empty range voids what was read before it.
-        last.is_none_or(|last| last.next <= block.first) && block.first < block.next
+        let continues = last.is_none_or(|last| last.next <= block.first) && block.first < block.next;
+        continues && (self.ids == 0 || self.ids + block.entries.len() <= IDS)
     }
 
     /// Adds a block of `bytes` encoded bytes, and the head that the store has once it is written.
@@ -86,6 +87,10 @@ mod tests {
         let mut unwritten = Unwritten::default();
         unwritten.add(block(3.into(), 5, 9), Head::default(), 100);
         assert!(!unwritten.is_full(5) && unwritten.is_full(4));
+        let ids = IDS as u64 - 4;
+        assert!(
+            unwritten.takes(&block(3.into(), 9, 9 + ids)) && !unwritten.takes(&block(3.into(), 9, 10 + ids))
+        );
         unwritten.add(block(3.into(), 9, 10), Head::default(), BYTES - 100);
         assert!(unwritten.is_full(30_000));
     }

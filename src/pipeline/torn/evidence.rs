@@ -111,8 +111,7 @@ impl Tails {
     pub fn new(everything: Vec<StateItem>, committed: &BTreeSet<Offset>) -> Self {
         let mut tails = Self::default();
         for item in everything {
-            let StateItem::Block { offset, key, block, .. } = item else { continue };
-            let Some(key) = StateKey::parse(&key) else { continue };
+            let StateItem::Block { offset, key: Some(key), block, .. } = item else { continue };
             tails.add(offset, key, block, committed.contains(&offset));
         }
         tails

@@ -27,7 +27,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::dedupe::{Checkpoint, Offset, PartitionId, StateKey};
+use crate::dedupe::{Checkpoint, Offset, PartitionId};
 use crate::metrics::Resolution;
 use crate::pipeline::REQUEST_TIMEOUT;
 use crate::pipeline::error::WorkerError;
@@ -304,7 +304,7 @@ fn open_of((id, clean, state): &Ends) -> impl Iterator<Item = (LogId, Offset)> +
 
 fn writer_of(item: &StateItem) -> Option<String> {
     match item {
-        StateItem::Block { key, .. } => Some(StateKey::parse(key)?.writer),
+        StateItem::Block { key, .. } => Some(key.as_ref()?.writer.clone()),
         StateItem::End { .. } | StateItem::Gone { .. } => None,
     }
 }
