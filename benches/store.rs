@@ -16,6 +16,8 @@ use dedupd::store::{Binding, SledStore, open};
 const IDS_PER_BLOCK: u64 = 4_000;
 const CACHE_BYTES: u64 = 64 << 20;
 const DEADLINE: Duration = Duration::from_secs(30);
+/// Partitions of the look-ups in many files.
+const SPREAD: u32 = 12;
 
 fn main() {
     let millions = std::env::args().skip(1).find_map(|arg| arg.parse::<u64>().ok()).unwrap_or(8);
@@ -44,12 +46,13 @@ fn main() {
     rate("scan of every identity", total, "ids/s", start);
     // The first commit after the start.
     append(&mut store, 0, total, 1);
-    lookups(&store, total, "owns, anywhere");
-    lookups(&store, 400_000, "owns, within 400,000 ids");
+    lookups(&store, (1, total), "owns, anywhere");
+    lookups(&store, (1, 400_000), "owns, within 400,000 ids");
     let bytes = store.disk_bytes().unwrap();
     println!("{:40} {:>12.2} bytes", "disk per id", bytes as f64 / total as f64);
     store.close().unwrap();
 
+    spread(total);
     trickle();
     rolling(millions);
     println!("{:40} {:>12}", "peak resident memory", peak_resident());
@@ -77,6 +80,17 @@ fn rolling(millions: u64) {
     store.close().unwrap();
 }
 
+/// Look-ups among the ids of many partitions, each with files of its own.
+fn spread(total: u64) {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let mut store = opened(dir.path());
+    for first in (0..total / u64::from(SPREAD)).step_by(usize::try_from(IDS_PER_BLOCK).unwrap()) {
+        (0..SPREAD).for_each(|partition| append(&mut store, partition, first, IDS_PER_BLOCK));
+    }
+    lookups(&store, (SPREAD, total / u64::from(SPREAD)), "owns, anywhere in 12 partitions");
+    store.close().unwrap();
+}
+
 /// Many partitions with little traffic: one identity per block.
 fn trickle() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
@@ -93,13 +107,13 @@ fn trickle() {
     store.close().unwrap();
 }
 
-fn lookups(store: &SledStore, range: u64, what: &str) {
+fn lookups(store: &SledStore, (partitions, range): (u32, u64), what: &str) {
     let count = 1_000_000;
     let mut random = fastrand::Rng::with_seed(1);
     let start = monotonic();
     for _ in 0..count {
-        let offset = random.u64(0..range);
-        let owns = store.owns(0.into(), offset, identity(0, offset)).unwrap();
+        let (partition, offset) = (random.u32(0..partitions), random.u64(0..range));
+        let owns = store.owns(partition.into(), offset, identity(partition, offset)).unwrap();
         assert_eq!(owns, Some(true));
     }
     rate(what, count, "look-ups/s", start);

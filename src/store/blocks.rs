@@ -27,6 +27,9 @@ use crate::ports::{Head, Store, StoreError, Visit};
 
 /// How long closing waits for the engine's threads.
 const CLOSE_SILENCE: Duration = Duration::from_secs(10);
+/// Most block files that all handles keep open for look-ups. A window has about nine files, so these are the files of some 28
+/// partitions. A process may often open only 1,024 files.
+const MAX_OPEN_FILES: usize = 256;
 
 /// A handle of the open database. Clones share the database; each window is used by one handle at a time.
 pub struct SledStore {
@@ -91,9 +94,10 @@ impl SledStore {
     ) -> Result<Option<IVec>, StoreError> {
         let mut readers = self.readers.borrow_mut();
         let Some(location) = found.entry.location() else { return self.bytes(found, &mut readers).map(Some) };
-        // The handles share the cache limit. If there are several, the first one is only cloned and reads nothing.
+        // The handles share the limits. If there are several, the first one is only cloned and reads nothing.
         let handles = Arc::strong_count(&self.engine).saturating_sub(1).max(1);
         let max_bytes = self.engine.cache_bytes / handles as u64;
+        readers.most = MAX_OPEN_FILES / handles;
         let (at, segments) = ((location.file, location.at), &self.engine.segments);
         match self.cache.borrow_mut().look_up(at, max_bytes) {
             Cached::Hit(bytes) => return Ok(Some(bytes)),

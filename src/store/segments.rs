@@ -3,7 +3,7 @@
 //! Each file belongs to one window, so only the window's holder changes it. When a window moves on, its oldest
 //! files become empty and are deleted without copying anything.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::mem;
@@ -112,18 +112,19 @@ impl Segments {
     }
 }
 
-/// The most recently opened files, kept open: opening a file costs as much as reading a block.
+/// Files that are kept open: opening one costs as much as reading a block.
 #[derive(Default)]
 pub(super) struct Readers {
-    files: VecDeque<(u32, File)>,
+    /// By number. When there are too many, the lowest number is closed: it has the oldest blocks of its window, and most
+    /// duplicates arrive soon after their owner.
+    files: BTreeMap<u32, File>,
+    /// Most files; at least one is kept open.
+    pub most: usize,
     /// Buffer of the last read.
     bytes: Vec<u8>,
 }
 
 impl Readers {
-    /// Limits the open files, because a deleted file occupies disk space until it is closed.
-    const MAX_OPEN_FILES: usize = 64;
-
     /// Reads the bytes of an entry, unverified.
     pub(super) fn read(&mut self, segments: &Segments, entry: &Entry, at: Location) -> io::Result<&[u8]> {
         self.part(segments, at, 0..entry.bytes as usize)
@@ -154,14 +155,16 @@ impl Readers {
         }
         let bytes = self.bytes.get_mut(..part.len()).unwrap_or_default();
         let at = location.at + part.start as u64;
-        if let Some((_, file)) = self.files.iter().find(|(number, _)| *number == location.file) {
+        if let Some(file) = self.files.get(&location.file) {
             file.read_exact_at(bytes, at)?;
             return Ok(bytes);
         }
         let file = File::open(segments.path(location.file))?;
         file.read_exact_at(bytes, at)?;
-        self.files.truncate(Self::MAX_OPEN_FILES - 1);
-        self.files.push_front((location.file, file));
+        while self.files.len() >= self.most.max(1) {
+            self.files.pop_first();
+        }
+        self.files.insert(location.file, file);
         Ok(bytes)
     }
 
