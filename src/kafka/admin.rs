@@ -94,6 +94,12 @@ impl FoundTopics {
             && self.shapes().into_iter().chain(side).all(|s| *s != Shape::Unauthorized)
     }
 
+    /// Whether no topic is missing.
+    pub(super) fn is_complete(&self) -> bool {
+        let side = self.side.iter().map(|(_, shape)| shape);
+        self.shapes().into_iter().chain(side).all(|shape| *shape != Shape::Missing)
+    }
+
     pub(super) fn shapes(&self) -> [&Shape; 3] {
         [&self.raw, &self.clean, &self.state]
     }
@@ -131,13 +137,11 @@ impl TopicAdmin {
         let mut found = self.topics()?;
         self.broker_limits()?;
         if wanted.create && found.can_be_completed() {
-            self.create_missing(&found, wanted.window)?;
-            found = self.topics()?;
+            found = self.create_missing(found, wanted.window)?;
             if topics::can_grow(&found.shapes())
                 && self.group_has_committed(found.raw.partitions().unwrap_or(0))?
             {
-                self.grow(&found)?;
-                found = self.topics()?;
+                found = self.grow(found)?;
             }
         }
         let configs = self.configs(&found)?;

@@ -26,8 +26,13 @@ const WAIT_TRIES: usize = 50;
 const WAIT_PAUSE: Duration = Duration::from_millis(100);
 
 impl TopicAdmin {
-    /// Creates the missing ones of the clean, state, dead-letter and duplicates topics.
-    pub(super) fn create_missing(&self, found: &FoundTopics, window: Duration) -> Result<(), CheckError> {
+    /// Creates the missing ones of the clean, state, dead-letter and duplicates topics. Returns the topics from metadata that
+    /// has them all: another broker may still lack them, so they must not be requested again.
+    pub(super) fn create_missing(
+        &self,
+        found: FoundTopics,
+        window: Duration,
+    ) -> Result<FoundTopics, CheckError> {
         let settings = &self.settings;
         let partitions = i32::try_from(found.raw.partitions().unwrap_or(1)).unwrap_or(1);
         let raw = self.topic_configs(&settings.raw)?;
@@ -49,13 +54,14 @@ impl TopicAdmin {
                 configs.into_iter().fold(new, |new, (key, value)| new.set(key, value))
             })
             .collect();
-        self.create(&wanted)
+        if wanted.is_empty() {
+            return Ok(found);
+        }
+        self.create(&wanted)?;
+        wait_for("topics were created", || Ok(Some(self.topics()?).filter(FoundTopics::is_complete)))
     }
 
     fn create(&self, wanted: &[NewTopic<'_>]) -> Result<(), CheckError> {
-        if wanted.is_empty() {
-            return Ok(());
-        }
         let options = AdminOptions::new().operation_timeout(Some(self.wait));
         let results = pollster::block_on(self.admin.create_topics(wanted, &options))
             .map_err(|e| check_error("creating topics", &e))?;
@@ -67,14 +73,7 @@ impl TopicAdmin {
                 Err(failed) => return Err(self.refused(Operation::Create, "creating", failed)),
             }
         }
-        wait_until("topics were created", || {
-            for topic in wanted {
-                if self.topic(topic.name)?.0 == Shape::Missing {
-                    return Ok(false);
-                }
-            }
-            Ok(true)
-        })
+        Ok(())
     }
 
     /// The error for a topic that the broker did not create or change.
@@ -103,16 +102,18 @@ impl TopicAdmin {
         Ok(committed.into_iter().flatten().any(|it| it.offset.is_some()))
     }
 
-    /// Adds partitions to the clean and the state topic until they have as many as the raw topic. Returns once the metadata
-    /// shows them.
-    pub(super) fn grow(&self, found: &FoundTopics) -> Result<(), CheckError> {
-        let Some(partitions) = found.raw.partitions() else { return Ok(()) };
+    /// Adds partitions to the clean and the state topic until they have as many as the raw topic. Returns the topics from
+    /// metadata that has the partitions.
+    pub(super) fn grow(&self, found: FoundTopics) -> Result<FoundTopics, CheckError> {
+        let Some(partitions) = found.raw.partitions() else { return Ok(found) };
         let too_small = topics::too_few_partitions(&self.settings, &found.shapes());
         for (name, _) in &too_small {
             self.add_partitions(name, partitions)?;
         }
-        wait_until("partitions were added", || {
-            Ok(topics::too_few_partitions(&self.settings, &self.topics()?.shapes()).is_empty())
+        wait_for("partitions were added", || {
+            let has_all =
+                |it: &FoundTopics| topics::too_few_partitions(&self.settings, &it.shapes()).is_empty();
+            Ok(Some(self.topics()?).filter(has_all))
         })
     }
 
@@ -134,10 +135,10 @@ impl TopicAdmin {
 }
 
 /// New topics and partitions do not appear at once in the metadata of every broker.
-fn wait_until(done: &str, is_visible: impl Fn() -> Result<bool, CheckError>) -> Result<(), CheckError> {
+fn wait_for<T>(done: &str, request: impl Fn() -> Result<Option<T>, CheckError>) -> Result<T, CheckError> {
     for _ in 0..WAIT_TRIES {
-        if is_visible()? {
-            return Ok(());
+        if let Some(found) = request()? {
+            return Ok(found);
         }
         std::thread::sleep(WAIT_PAUSE);
     }

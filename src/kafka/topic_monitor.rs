@@ -78,7 +78,7 @@ impl TopicMonitor {
 
     /// Checks the topics, and adds partitions to clean and state when the raw topic has grown.
     pub fn check(&mut self) -> Result<TopicState, TopicError> {
-        let found = self.admin.topics()?;
+        let mut found = self.admin.topics()?;
         self.check_existence(&found)?;
         self.check_ids()?;
         let mut state = TopicState { shared: shared(&found), raw: self.raw, warnings: Vec::new() };
@@ -89,8 +89,8 @@ impl TopicMonitor {
                 let what = topics::growth_problem(&self.admin.settings, raw, &too_small);
                 return Err(TopicError::CannotGrow(what));
             }
-            self.admin.grow(&found)?;
-            state.shared = shared(&self.admin.topics()?);
+            found = self.admin.grow(found)?;
+            state.shared = shared(&found);
         }
         if raw > self.raw {
             state.warnings.push(topics::growth_warning(&self.admin.settings.raw, self.raw, raw));
