@@ -14,14 +14,14 @@ use crate::dedupe::{Block, Offset};
 use crate::ports::{Head, StoreError};
 
 /// Appends blocks, which replace everything at or beyond the first offset. The head is set together with the last part of
-/// the last block.
+/// the last block. Returns whether the blocks of a file were rewritten, so that the file is no longer read.
 pub(super) fn append(
     engine: &Engine,
     index: &mut Index,
     blocks: &[Block],
     head: Head,
     bounds: MergeBounds,
-) -> Result<(), StoreError> {
+) -> Result<bool, StoreError> {
     if let Some(block) = blocks.first().filter(|block| block.first < index.end()) {
         truncate(engine, index, block.first, &mut |_, _| ())?;
     }
@@ -74,9 +74,9 @@ fn append_one(
     engine.commit(index, Change { head, remove: firsts(&merged), insert })
 }
 
-/// Rewrites the live blocks of one file when the window's files contain too many dead bytes.
-fn compact(engine: &Engine, index: &mut Index) -> Result<(), StoreError> {
-    let Some(file) = index.files.to_compact() else { return Ok(()) };
+/// Rewrites the live blocks of one file when the window's files contain too many dead bytes. Returns whether it did.
+fn compact(engine: &Engine, index: &mut Index) -> Result<bool, StoreError> {
+    let Some(file) = index.files.to_compact() else { return Ok(false) };
     index.files.close_current();
     let is_in_file = |found: &Found| found.entry.location().is_some_and(|location| location.file == file);
     let blocks: Vec<Found> = index.blocks_from(0).filter(is_in_file).collect();
@@ -91,7 +91,7 @@ fn compact(engine: &Engine, index: &mut Index) -> Result<(), StoreError> {
         engine.commit(index, Change { insert, ..Change::default() })?;
     }
     // Blocks that were durable in the old file must be durable in the new one before the old file is deleted.
-    engine.durable(engine.segments.sync())
+    engine.durable(engine.segments.sync()).map(|()| true)
 }
 
 /// Merges the waiting blocks into one settled block.

@@ -190,7 +190,11 @@ impl Store for SledStore {
             first = block.next;
         }
         let bounds = self.joining.of(window);
-        self.with(window, |engine, index| append(engine, index, blocks, head, bounds))
+        if self.with(window, |engine, index| append(engine, index, blocks, head, bounds))? {
+            // A file must not stay open once it is deleted, or its space is not freed.
+            self.readers.get_mut().close();
+        }
+        Ok(())
     }
 
     fn scan_from(
