@@ -89,15 +89,17 @@ pub(super) struct FoundTopics {
 impl FoundTopics {
     /// Whether the raw topic exists and no other topic is hidden by permissions: then missing topics can be created.
     fn can_be_completed(&self) -> bool {
-        let side = self.side.iter().map(|(_, shape)| shape);
-        self.raw.partitions().is_some()
-            && self.shapes().into_iter().chain(side).all(|s| *s != Shape::Unauthorized)
+        self.raw.partitions().is_some() && self.has_no(Shape::Unauthorized)
     }
 
     /// Whether no topic is missing.
     pub(super) fn is_complete(&self) -> bool {
+        self.has_no(Shape::Missing)
+    }
+
+    fn has_no(&self, unwanted: Shape) -> bool {
         let side = self.side.iter().map(|(_, shape)| shape);
-        self.shapes().into_iter().chain(side).all(|shape| *shape != Shape::Missing)
+        self.shapes().into_iter().chain(side).all(|shape| *shape != unwanted)
     }
 
     pub(super) fn shapes(&self) -> [&Shape; 3] {

@@ -33,6 +33,9 @@ impl TopicAdmin {
         found: FoundTopics,
         window: Duration,
     ) -> Result<FoundTopics, CheckError> {
+        if found.is_complete() {
+            return Ok(found);
+        }
         let settings = &self.settings;
         let partitions = i32::try_from(found.raw.partitions().unwrap_or(1)).unwrap_or(1);
         let raw = self.topic_configs(&settings.raw)?;
@@ -54,9 +57,6 @@ impl TopicAdmin {
                 configs.into_iter().fold(new, |new, (key, value)| new.set(key, value))
             })
             .collect();
-        if wanted.is_empty() {
-            return Ok(found);
-        }
         self.create(&wanted)?;
         wait_for("topics were created", || Ok(Some(self.topics()?).filter(FoundTopics::is_complete)))
     }
