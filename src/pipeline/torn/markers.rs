@@ -22,11 +22,17 @@ use crate::pipeline::safeguard::Safeguard;
 use crate::pipeline::worker::{Core, World};
 use crate::ports::{Failure, GroupMember, LogId, LogTails, Remedy, WrittenEnds};
 
-/// How long to wait for markers. Normally they are written within milliseconds. A new producer waits for markers that are
-/// still being written, so a slow broker costs at most a new producer.
+/// How long to wait for the next marker. Normally all are written within milliseconds. A new producer waits for markers that
+/// are still being written, so a slow broker costs at most a new producer.
 const MARKER_TIMEOUT: Duration = Duration::from_secs(2);
-/// Pause between two checks.
+/// How long to wait for all markers: a busy broker was seen to need more than 30 s for the first ones of 2,048 logs. Below the
+/// supervisor's limit for an iteration.
+const ALL_MARKERS_TIMEOUT: Duration = Duration::from_secs(45);
+/// Pause between two checks, for each check that all logs need.
 const CHECK_INTERVAL: Duration = Duration::from_millis(1);
+/// Most logs in one check. The time that the client needs for a check grows with the square of this number, and a request for
+/// two thousand logs in every millisecond takes the broker's time from writing the markers.
+const LOGS_PER_CHECK: usize = 128;
 
 /// The logs and offsets to which the markers of a transaction are written.
 #[derive(Debug, Default)]
@@ -77,60 +83,88 @@ impl<W: World> Core<W> {
     }
 
     fn check_markers(&self, source: &W::Source, touched: Touched) -> Result<(), WorkerError> {
-        let Touched { mut logs, offsets } = touched;
-        let deadline = self.clock.elapsed() + MARKER_TIMEOUT;
+        self.check_logs(touched.logs)?;
+        self.check_offsets(source, &touched.offsets)
+    }
+
+    /// Waits until the stable ends of the logs have reached these offsets.
+    fn check_logs(&self, mut logs: Vec<(LogId, Offset)>) -> Result<(), WorkerError> {
+        let began = self.clock.elapsed();
+        let mut deadline = began + MARKER_TIMEOUT;
         loop {
+            let before = logs.len();
             self.drop_marked(&mut logs)?;
             if logs.is_empty() {
-                break;
+                return Ok(());
             }
-            if self.clock.elapsed() >= deadline {
+            let now = self.clock.elapsed();
+            if logs.len() < before {
+                deadline = (now + MARKER_TIMEOUT).min(began + ALL_MARKERS_TIMEOUT);
+            }
+            if now >= deadline {
                 let logs: Vec<LogId> = logs.iter().map(|(log, _)| *log).collect();
-                return Err(missing(&LogId::listed(&logs)).into());
+                return Err(missing(&LogId::listed(&logs), now.saturating_sub(began)).into());
             }
-            self.clock.rest(CHECK_INTERVAL);
+            // When all logs of a check have their markers, the next ones are checked at once.
+            let checks = u32::try_from(logs.len().div_ceil(LOGS_PER_CHECK)).unwrap_or(1);
+            if before - logs.len() < before.min(LOGS_PER_CHECK) {
+                self.clock.rest(CHECK_INTERVAL * checks);
+            }
         }
+    }
+
+    /// Waits until the group's offsets of these partitions are readable.
+    fn check_offsets(&self, source: &W::Source, offsets: &[PartitionId]) -> Result<(), WorkerError> {
         if offsets.is_empty() {
             return Ok(());
         }
+        let began = self.clock.elapsed();
         loop {
-            match source.committed(&offsets, REQUEST_TIMEOUT) {
+            match source.committed(offsets, REQUEST_TIMEOUT) {
                 Ok(_) => return Ok(()),
                 Err(failed) if failed.remedy != Remedy::Retry => return Err(failed.into()),
-                Err(_) if self.clock.elapsed() >= deadline => {
+                Err(_) if self.clock.elapsed() >= began + MARKER_TIMEOUT => {
                     let partitions = ranges(offsets.iter().copied());
-                    return Err(missing(&format!("the group's offsets of partitions {partitions}")).into());
+                    let waited = self.clock.elapsed().saturating_sub(began);
+                    return Err(
+                        missing(&format!("the group's offsets of partitions {partitions}"), waited).into()
+                    );
                 }
                 Err(_) => self.clock.rest(CHECK_INTERVAL),
             }
         }
     }
 
-    /// Removes the logs whose marker is written; keeps the others.
+    /// Checks the last logs and removes those whose marker is written. The others are put in front, so that all logs are checked
+    /// in turn: the broker writes the markers in any order.
     fn drop_marked(&self, logs: &mut Vec<(LogId, Offset)>) -> Result<(), Failure> {
         if logs.is_empty() {
             return Ok(());
         }
-        let ids: Vec<LogId> = logs.iter().map(|(log, _)| *log).collect();
-        match self.log.stable_ends(&ids, REQUEST_TIMEOUT) {
-            Ok(ends) => {
-                let mut ends = ends.into_iter();
-                logs.retain(|(_, needed)| ends.next().is_none_or(|stable| stable < *needed));
-                Ok(())
-            }
+        let mut checked = logs.split_off(logs.len().saturating_sub(LOGS_PER_CHECK));
+        let ids: Vec<LogId> = checked.iter().map(|(log, _)| *log).collect();
+        let ends = self.log.stable_ends(&ids, REQUEST_TIMEOUT);
+        if let Ok(ends) = &ends {
+            let mut ends = ends.iter();
+            checked.retain(|(_, needed)| ends.next().is_none_or(|stable| stable < needed));
+        }
+        checked.append(logs);
+        *logs = checked;
+        match ends {
+            Ok(_) => Ok(()),
             Err(failed) if failed.remedy == Remedy::Retry => Ok(()),
             Err(failed) => Err(failed),
         }
     }
 }
 
-fn missing(places: &str) -> Failure {
+fn missing(places: &str, waited: Duration) -> Failure {
     Failure::new(
         Remedy::Renew,
         format!(
             "the markers of the last transaction are missing after {} s in {places}; replacing the producer and \
              continuing from the committed offset",
-            MARKER_TIMEOUT.as_secs()
+            waited.as_secs()
         ),
     )
 }
