@@ -278,10 +278,15 @@ impl TopicAdmin {
             Some(Ok(ConfigResource { entries, .. })) => entries,
             Some(Err(_)) | None => Vec::new(),
         };
-        // The client library does not return the authorization error, but every resource has a configuration.
+        // The client library returns no errors here, but every resource has a configuration.
         if entries.is_empty() {
             let missing = rights::missing(&self.settings, Operation::DescribeConfigs, resource);
-            tracing::warn!(check = doing, %missing, "configuration check skipped; dedupd works without it");
+            tracing::warn!(
+                check = doing,
+                if_denied = %missing,
+                "the broker returned no configuration: it denies access to it, or does not know a new topic yet; the check \
+                 is skipped, and dedupd works without it"
+            );
         }
         Ok(entries.into_iter().filter_map(|e| Some((e.name, e.value?))).collect())
     }
