@@ -6,7 +6,9 @@ mod ledger;
 
 use std::time::Duration;
 
-use dedupd::dedupe::{BlockView, BloomLimits, Bounds, IndexBytes, Offset, Verdict, Window, WindowLimits};
+use dedupd::dedupe::{
+    BlockView, BloomLimits, Bounds, Dropped, IndexBytes, Offset, Verdict, Window, WindowLimits,
+};
 
 use ledger::{Ledger, T, id};
 
@@ -21,11 +23,19 @@ struct World {
     ledger: Ledger,
     next: Offset,
     needed: Offset,
+    /// What the checkpoint of the last commit names as dropped.
+    dropped: Dropped,
 }
 
 impl World {
     fn new(limits: WindowLimits) -> Self {
-        Self { window: Window::new(limits), ledger: Ledger::default(), next: 0, needed: 0 }
+        Self {
+            window: Window::new(limits),
+            ledger: Ledger::default(),
+            next: 0,
+            needed: 0,
+            dropped: Dropped::default(),
+        }
     }
 
     /// Inserts this number of new ids, ten per second, in transactions of a minute.
@@ -45,10 +55,23 @@ impl World {
     }
 
     fn commit(&mut self) {
+        self.dropped = self.window.dropped();
         let needed = self.ledger.commit(&mut self.window, self.next);
         assert!(needed >= self.needed, "a block is needed restored");
         self.needed = needed;
         self.ledger.owners.retain(|owner, _| *owner >= needed);
+    }
+
+    /// Restarts with the blocks that are still needed and the checkpoint of the last commit.
+    fn restart(&mut self, limits: WindowLimits) {
+        self.window = Window::new(limits);
+        for block in &self.ledger.blocks {
+            let view = BlockView::verified(block).unwrap();
+            if view.header.next > self.needed {
+                self.window.restore(&view, Offset::MAX).unwrap();
+            }
+        }
+        self.window.inherit(self.dropped);
     }
 
     fn known(&self, seconds_ago: f64) -> Verdict {
@@ -111,6 +134,8 @@ fn a_limit_on_stored_ids_drops_the_oldest_slices_then_exact_ids() {
         world.window.set_bounds(Bounds { max_stored: most, ..Bounds::NONE });
         world.run(600);
         assert!(world.window.stored_ids() <= most);
+        // The checkpoint of the next commit names what was dropped.
+        world.run(600);
         assert!(world.next - world.needed <= most, "{} to {}", world.needed, world.next);
         assert!((world.window.exact_seconds() - HOUR).abs() < 1e-9, "the exact part is shorter");
         world.assert_reported_window();
@@ -119,7 +144,7 @@ fn a_limit_on_stored_ids_drops_the_oldest_slices_then_exact_ids() {
     world.run(40_000);
     let held = world.window.ids() - world.window.pending().len() as u64;
     assert!(held <= 10_000 && world.window.exact_seconds() < 1_060.0, "{held}");
-    assert!(world.next - world.needed <= 10_600, "{} to {}", world.needed, world.next);
+    assert!(world.next - world.needed <= 10_000 + 2 * 600, "{} to {}", world.needed, world.next);
     world.assert_reported_window();
 }
 
@@ -163,4 +188,35 @@ fn a_restored_window_stays_within_its_limits() {
     assert!((later.effective_seconds() - restored.effective_seconds()).abs() < 1.0, "{dropped:?}");
     world.window = restored;
     world.assert_reported_window();
+}
+
+#[test]
+fn ids_that_a_limit_drops_are_stored_until_a_checkpoint_names_them() {
+    let exact = WindowLimits { exact: Duration::from_hours(7), bloom: None, ..limits() };
+    let half = |bytes: u64| Bounds { filter_bytes: bytes / 2, ..Bounds::NONE };
+    let filter_bytes = {
+        let mut world = World::new(limits());
+        world.run(266_400);
+        world.filters()
+    };
+    for (limits, bounds) in [
+        (exact, Bounds { max_ids: 100_000, ..Bounds::NONE }),
+        (exact, Bounds { max_stored: 100_000, ..Bounds::NONE }),
+        (limits(), Bounds { max_stored: 100_000, ..Bounds::NONE }),
+        (limits(), half(filter_bytes)),
+    ] {
+        for commits in 1..=3 {
+            let mut world = World::new(limits);
+            world.run(266_400);
+            let full = world.window.effective_seconds();
+            world.window.set_bounds(bounds);
+            world.run(600 * commits);
+            assert!(world.window.effective_seconds() < full * 0.8, "{bounds:?}: nothing was dropped");
+            world.restart(limits);
+            world.assert_reported_window();
+            // The first checkpoint was written before the ids were dropped.
+            let is_full = world.window.effective_seconds() >= full;
+            assert_eq!(is_full, commits == 1, "{bounds:?}, {commits}");
+        }
+    }
 }

@@ -205,12 +205,15 @@ impl Window {
     }
 
     /// Commits the transaction up to `next`: pending owners become committed, claims below `next` are removed, and
-    /// owners that have expired or exceed a limit are dropped. Returns the lowest offset whose block is still needed:
-    /// owners below it are not looked up in [`Owners`] again.
+    /// owners that have expired or exceed a limit are dropped. Returns the lowest offset whose block must stay stored.
+    ///
+    /// Blocks of owners that are dropped now stay stored until the next commit, because only its checkpoint says
+    /// that they are missing ([`Window::dropped`]). Without them, a restart before that would report a complete window.
     pub fn commit(&mut self, next: Offset) -> Offset {
         debug_assert!(next >= self.next, "the committed offset must not decrease");
         debug_assert!(self.pending.last().is_none_or(|(last, _)| *last < next), "an owner is not committed");
         let most = self.max_owners_per_mark();
+        let first_needed = self.first_needed();
         self.commit_to_filters();
         for ((owner, _), arrived) in self.pending.drain(..).zip(self.arrived_ms.drain(..)) {
             self.marks.add(owner, (arrived, arrived), most);
@@ -220,7 +223,7 @@ impl Window {
         self.next = self.next.max(next);
         self.clear_claims_below(next);
         self.expire();
-        self.first_needed()
+        first_needed
     }
 
     /// Undoes the open transaction: its pending owners and stream time.
