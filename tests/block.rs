@@ -1,7 +1,7 @@
 //! Blocks with any content are read as written, and damage is detected. `tests/formats.rs` fixes their bytes.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
-use dedupd::dedupe::{Block, BlockParts, BlockView, HashKind, Identity};
+use dedupd::dedupe::{Block, BlockView, HashKind, Identity};
 use proptest::prelude::*;
 
 #[test]
@@ -48,6 +48,7 @@ proptest! {
 
     #[test]
     fn every_encoded_block_decodes_to_itself(block in blocks()) {
+        prop_assert_eq!(block.encode().len(), block.encoded_bytes());
         prop_assert_eq!(Block::decode(&block.encode()), Ok(block));
     }
 
@@ -67,16 +68,22 @@ proptest! {
     }
 
     #[test]
-    fn the_deltas_locate_every_identity(block in blocks()) {
+    fn an_owners_rank_locates_its_identity(block in blocks()) {
         let bytes = block.encode();
-        let parts = BlockParts::of(bytes.len(), block.entries.len()).unwrap();
-        let at = |owner| parts.identity_at(&bytes[parts.deltas.clone()], block.first, owner);
-        for (owner, identity) in &block.entries {
-            let place = at(*owner).unwrap();
-            prop_assert_eq!(&bytes[place..place + 16], &identity.0);
+        let view = BlockView::verified(&bytes).unwrap();
+        let at = Block::identities_at(bytes.len(), block.entries.len()).unwrap();
+        for (rank, (_, identity)) in block.entries.iter().enumerate() {
+            prop_assert_eq!(&bytes[at + rank * 16..][..16], &identity.0);
         }
-        prop_assert_eq!(at(block.next), None);
-        prop_assert_eq!(BlockParts::of(bytes.len(), block.entries.len() + bytes.len() / 16), None);
+        prop_assert_eq!(view.identities(), &bytes[at..bytes.len() - 4]);
+        prop_assert_eq!(Block::identities_at(bytes.len(), block.entries.len() + bytes.len() / 16), None);
+    }
+
+    #[test]
+    fn distances_are_those_of_the_owners_if_they_fit(block in blocks()) {
+        let distances: Option<Vec<u32>> =
+            block.entries.iter().map(|(owner, _)| u32::try_from(owner - block.first).ok()).collect();
+        prop_assert_eq!(BlockView::verified(&block.encode()).unwrap().distances(), distances);
     }
 
     #[test]
@@ -91,6 +98,7 @@ proptest! {
         }
         if let Ok(view) = BlockView::trusted(&bytes) {
             drop(view.identity_of(5));
+            drop(view.distances());
         }
     }
 

@@ -191,7 +191,7 @@ section! {
     State |at, reading| {
         /// The directory, used by one process at a time.
         dir: PathBuf = "./dedupd-state" => Text("name a directory for the local state"),
-        /// Memory of the read cache, in bytes, at least 1 MiB.
+        /// Memory for the newest ids of all partitions, in bytes, at least 1 MiB. An older id is read from its file.
         cache: u64 = "64MiB" => Size(MIB),
         /// Maximum size of the directory in bytes, at least 16 MiB: with less, the engine's own files and dead space would
         /// leave no space for the state.

@@ -10,8 +10,8 @@ pub mod window;
 
 pub use coordinates::{Coordinates, Offset, PartitionId};
 pub use format::{
-    Block, BlockError, BlockParts, BlockView, Checkpoint, Dropped, Epoch, FilterLayout, ForgetRecord,
-    GridLayout, StateKey, Tail, WindowCheckpoint,
+    Block, BlockError, BlockView, Checkpoint, Dropped, Epoch, FilterLayout, ForgetRecord, GridLayout,
+    StateKey, Tail, WindowCheckpoint,
 };
 pub use identity::{
     Fields, Fingerprint, HashKind, Hasher, IdSource, IdSourceError, Identity, IdentityRule, KindId, KindRule,

@@ -13,12 +13,11 @@ use sled::IVec;
 
 use super::append::append;
 use super::binding::Binding;
-use super::cache::{Cache, Cached};
 use super::cut::{clear, expire, forget, truncate};
 use super::engine::{Engine, SharedIndex};
 use super::entry::Found;
 use super::guard::run_guarded;
-use super::index::Index;
+use super::index::{Covering, Index};
 use super::joining::Joining;
 use super::parts::consistent;
 use super::segments::Readers;
@@ -37,7 +36,6 @@ pub struct SledStore {
     joining: Joining,
     /// The indexes that this handle has used before.
     windows: RefCell<HashMap<WindowId, SharedIndex>>,
-    cache: RefCell<Cache>,
     readers: RefCell<Readers>,
 }
 
@@ -53,8 +51,8 @@ impl SledStore {
     }
 
     fn of(engine: Arc<Engine>, joining: Joining) -> Self {
-        let (windows, cache, readers) = Default::default();
-        Self { engine, joining, windows, cache, readers }
+        let (windows, readers) = Default::default();
+        Self { engine, joining, windows, readers }
     }
 
     /// Runs `run` with the locked index of a window.
@@ -85,43 +83,25 @@ impl SledStore {
         })
     }
 
-    /// Reads a block. `None` if the owner was found to have the expected identity without reading the whole block.
-    fn read_block(
-        &self,
-        found: &Found,
-        owner: Offset,
-        expected: Option<Identity>,
-    ) -> Result<Option<IVec>, StoreError> {
-        let mut readers = self.readers.borrow_mut();
-        let Some(location) = found.entry.location() else { return self.bytes(found, &mut readers).map(Some) };
-        // The handles share the limits. If there are several, the first one is only cloned and reads nothing.
-        let handles = Arc::strong_count(&self.engine).saturating_sub(1).max(1);
-        let max_bytes = self.engine.cache_bytes / handles as u64;
-        readers.most = MAX_OPEN_FILES / handles;
-        let (at, segments) = ((location.file, location.at), &self.engine.segments);
-        match self.cache.borrow_mut().look_up(at, max_bytes) {
-            Cached::Hit(bytes) => return Ok(Some(bytes)),
-            Cached::Skip if expected.is_some() => {
-                if readers.read_identity(segments, found, location, owner) == expected {
-                    return Ok(None);
-                }
-            }
-            Cached::Skip | Cached::Load => {}
-        }
-        let bytes = self.bytes(found, &mut readers)?;
-        self.cache.borrow_mut().put(at, bytes.clone(), max_bytes);
-        Ok(Some(bytes))
-    }
-
     /// The identity of an owner. Where possible, only compares it with the expected one.
     fn look_up(
         &self,
         (window, owner): (WindowId, Offset),
         expected: Option<Identity>,
     ) -> Result<Option<Identity>, StoreError> {
-        let found = self.with(window, |_, index| Ok(index.block_of(owner)))?;
-        let Some(found) = found else { return Ok(None) };
-        let Some(bytes) = self.read_block(&found, owner, expected)? else { return Ok(expected) };
+        let covering = self.with(window, |_, index| Ok(index.block_of(owner)))?;
+        let Some(Covering { found, rank, identity }) = covering else { return Ok(None) };
+        if identity.is_some() {
+            return Ok(identity);
+        }
+        let mut readers = self.readers.borrow_mut();
+        // The handles share the limit. If there are several, the first one is only cloned and reads nothing.
+        readers.most = MAX_OPEN_FILES / Arc::strong_count(&self.engine).saturating_sub(1).max(1);
+        let read = |rank| readers.read_identity(&self.engine.segments, &found.entry, rank);
+        if expected.is_some() && rank.and_then(read) == expected {
+            return Ok(expected);
+        }
+        let bytes = self.bytes(&found, &mut readers)?;
         let bad = |cause| self.engine.bad_block(&found, &cause);
         self.engine.view(&found, &bytes)?.identity_of(owner).map_err(bad)
     }

@@ -2,7 +2,7 @@
 
 use super::engine::{Change, Engine};
 use super::entry::Found;
-use super::index::Index;
+use super::index::{Covering, Index};
 use super::parts::EncodedBlock;
 use super::segments::Readers;
 use crate::dedupe::{Block, Identity, Offset};
@@ -55,7 +55,7 @@ pub(super) fn forget(
     head: Head,
 ) -> Result<(), StoreError> {
     for owner in owners {
-        let Some(found) = index.block_of(*owner) else { continue };
+        let Some(Covering { found, .. }) = index.block_of(*owner) else { continue };
         let mut block = engine.block(&found)?;
         block.entries.retain(|(offset, _)| offset != owner);
         let insert = vec![in_place_of(&found, &block)];

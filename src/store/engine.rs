@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use sled::transaction::{ConflictableTransactionError, TransactionError, Transactional};
 use sled::{Batch, IVec, Tree};
@@ -17,7 +17,7 @@ use super::entry::{Entry, Found, Location, Place};
 use super::error::{needs_operator, remedy};
 use super::files::Files;
 use super::guard::catch_panic;
-use super::index::Index;
+use super::index::{Index, Indexed};
 use super::keys;
 use super::parts::EncodedBlock;
 use super::segments::{Readers, Segments};
@@ -56,10 +56,10 @@ pub(super) struct Engine {
     pub path: PathBuf,
     /// What the database belongs to.
     pub binding: Binding,
-    /// Approximate memory limit of the block caches of all handles together, in bytes.
-    pub cache_bytes: u64,
     /// The first failure after which nothing can be trusted. Every later call returns it.
     pub failed: OnceLock<StoreError>,
+    /// Most bytes of identities in memory. The windows have equal shares.
+    pub cache_bytes: u64,
     /// The index of each window. Locked while the window is changed, and never while a visitor runs.
     pub windows: Mutex<HashMap<WindowId, SharedIndex>>,
 }
@@ -143,9 +143,13 @@ impl Engine {
 
     /// The index of a window.
     pub(super) fn index(&self, window: WindowId) -> SharedIndex {
-        let mut windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut windows = self.lock_windows();
         let index = windows.entry(window).or_insert_with(|| Arc::new(Mutex::new(Index::new(window))));
         Arc::clone(index)
+    }
+
+    fn lock_windows(&self) -> MutexGuard<'_, HashMap<WindowId, SharedIndex>> {
+        self.windows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reads the bytes of a block. Bytes read from a file are verified; sled itself checks what it reads from disk. The
@@ -210,7 +214,9 @@ impl Engine {
             let (key, bytes) = (keys::block(window, block.first), block.bytes.len());
             let EncodedBlock { next, identities, .. } = block;
             let entry = Entry { next, bytes: u32::try_from(bytes).unwrap_or(u32::MAX), identities, place };
-            if let Some(old) = index.insert(block.first, entry) {
+            let view = BlockView::trusted(&block.bytes)
+                .map_err(|cause| self.damaged("write", &cause.to_string()))?;
+            if let Some(old) = index.insert(block.first, Indexed::cached(entry, &view)) {
                 batches.of(old.place).remove(&key);
             }
             let (value, bytes) = match place {
@@ -223,6 +229,7 @@ impl Engine {
         index.head = Some(change.head.or(index.head).unwrap_or_default());
         batches.waiting.insert(&keys::record(window), index.record().encode(window));
         self.write("write", || self.apply(batches))?;
+        index.limit_cached(self.cache_bytes / self.lock_windows().len().max(1) as u64);
         // After the insertions: a new block may be in a file that the removals would otherwise leave empty.
         self.segments.retire(index.files.take_empty());
         self.flush_when_due(weight)

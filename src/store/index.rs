@@ -7,8 +7,9 @@ use super::entry::{Entry, Found, Location, Place};
 use super::files::Files;
 use super::joining::MergeBounds;
 use super::parts::{EncodedBlock, FULL_BYTES, MERGE_BYTES};
+use super::ranks::Ranks;
 use super::record::Record;
-use crate::dedupe::{Offset, WindowId};
+use crate::dedupe::{BlockView, Identity, Offset, WindowId};
 use crate::ports::Head;
 
 /// How many small blocks of one level are merged into one of the next.
@@ -24,14 +25,60 @@ pub(super) struct Index {
     pub head: Option<Head>,
     /// The files of the settled blocks.
     pub files: Files,
-    blocks: BTreeMap<Offset, Entry>,
+    blocks: BTreeMap<Offset, Indexed>,
     identities: u64,
+    /// Bytes of all identities in memory.
+    cached_bytes: u64,
+    /// No block that begins before this offset has its identities in memory.
+    cached_from: Offset,
+}
+
+/// What is in memory of a block.
+#[derive(Debug)]
+pub(super) struct Indexed {
+    entry: Entry,
+    ranks: Ranks,
+    /// The bytes of its identities, if the block is one of the last ones.
+    identities: Option<Box<[u8]>>,
+}
+
+impl Indexed {
+    /// A block whose identities stay in the file.
+    pub(super) fn stored(entry: Entry, view: &BlockView<'_>) -> Self {
+        Self { entry, ranks: Ranks::of(view), identities: None }
+    }
+
+    /// A block whose identities stay in memory for now.
+    pub(super) fn cached(entry: Entry, view: &BlockView<'_>) -> Self {
+        Self { identities: Some(view.identities().into()), ..Self::stored(entry, view) }
+    }
+
+    fn cached_bytes(&self) -> u64 {
+        self.identities.as_ref().map_or(0, |identities| identities.len() as u64)
+    }
+}
+
+/// The block that covers an offset.
+pub(super) struct Covering {
+    pub found: Found,
+    /// Number of owners before this one in the block; `None` if it owns nothing, or if that is not known.
+    pub rank: Option<usize>,
+    /// Its identity, if that is in memory.
+    pub identity: Option<Identity>,
 }
 
 impl Index {
     /// The index of a window of which nothing is stored.
     pub(super) fn new(window: WindowId) -> Self {
-        Self { window, head: None, files: Files::default(), blocks: BTreeMap::new(), identities: 0 }
+        Self {
+            window,
+            head: None,
+            files: Files::default(),
+            blocks: BTreeMap::new(),
+            identities: 0,
+            cached_bytes: 0,
+            cached_from: 0,
+        }
     }
 
     /// The record that matches this index.
@@ -47,18 +94,22 @@ impl Index {
 
     /// One past the last covered offset; 0 when there is no block.
     pub(super) fn end(&self) -> Offset {
-        self.blocks.last_key_value().map_or(0, |(_, last)| last.next)
+        self.blocks.last_key_value().map_or(0, |(_, last)| last.entry.next)
     }
 
     /// The block that starts at `first`.
     pub(super) fn get(&self, first: Offset) -> Option<&Entry> {
-        self.blocks.get(&first)
+        self.blocks.get(&first).map(|block| &block.entry)
     }
 
     /// The block that covers an offset.
-    pub(super) fn block_of(&self, offset: Offset) -> Option<Found> {
-        let block = self.blocks.range(..=offset).next_back().map(|block| self.found(block));
-        block.filter(|block| offset < block.entry.next)
+    pub(super) fn block_of(&self, owner: Offset) -> Option<Covering> {
+        let (first, block) = self.blocks.range(..=owner).next_back()?;
+        let found = Some(self.found((first, block))).filter(|found| owner < found.entry.next)?;
+        let rank = block.ranks.rank(*first, owner);
+        let identities = block.identities.as_deref().map(|bytes| bytes.as_chunks().0);
+        let identity = identities.and_then(|all| all.get(rank?)).copied().map(Identity);
+        Some(Covering { found, rank, identity })
     }
 
     /// The blocks that start at or beyond `from`, by ascending offset.
@@ -66,31 +117,46 @@ impl Index {
         self.blocks.range(from..).map(|block| self.found(block))
     }
 
-    fn found(&self, (first, entry): (&Offset, &Entry)) -> Found {
-        Found { window: self.window, first: *first, entry: *entry }
+    fn found(&self, (first, block): (&Offset, &Indexed)) -> Found {
+        Found { window: self.window, first: *first, entry: block.entry }
     }
 
     /// Adds a block and returns the one that it replaces.
-    pub(super) fn insert(&mut self, first: Offset, entry: Entry) -> Option<Entry> {
+    pub(super) fn insert(&mut self, first: Offset, block: Indexed) -> Option<Entry> {
+        let entry = &block.entry;
         if let Place::Settled(Location { file, at, .. }) = entry.place {
             self.files.add(file, at, entry.bytes);
         }
         self.identities += u64::from(entry.identities);
-        let replaced = self.blocks.insert(first, entry);
-        if let Some(old) = &replaced {
-            self.uncount(old);
-        }
-        replaced
+        self.cached_bytes += block.cached_bytes();
+        self.cached_from = self.cached_from.min(first);
+        let replaced = self.blocks.insert(first, block)?;
+        self.uncount(&replaced);
+        Some(replaced.entry)
     }
 
     /// Removes a block.
     pub(super) fn remove(&mut self, first: Offset) -> Option<Entry> {
         let removed = self.blocks.remove(&first)?;
         self.uncount(&removed);
-        Some(removed)
+        Some(removed.entry)
     }
 
-    fn uncount(&mut self, entry: &Entry) {
+    /// Removes the identities of the first blocks from memory until those of the last ones take at most `max_bytes`.
+    pub(super) fn limit_cached(&mut self, max_bytes: u64) {
+        for (first, block) in self.blocks.range_mut(self.cached_from..) {
+            if self.cached_bytes <= max_bytes {
+                break;
+            }
+            self.cached_bytes -= block.cached_bytes();
+            self.cached_from = first + 1;
+            block.identities = None;
+        }
+    }
+
+    fn uncount(&mut self, block: &Indexed) {
+        let entry = &block.entry;
+        self.cached_bytes -= block.cached_bytes();
         self.identities -= u64::from(entry.identities);
         if let Some(location) = entry.location() {
             self.files.remove(location.file, entry.bytes);
@@ -150,6 +216,7 @@ pub(super) fn merge_count(waiting: &[Found], new: &EncodedBlock) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dedupe::{Block, HashKind};
     use crate::store::parts::BLOCK_BYTES;
 
     #[test]
@@ -187,6 +254,48 @@ mod tests {
     }
 
     #[test]
+    fn the_identities_of_the_last_blocks_are_in_memory() {
+        let mut index = Index::new(0.into());
+        let insert = |index: &mut Index, first: Offset, cached: bool| {
+            let entries = (first..first + 10).map(|owner| (owner, Identity(u128::from(owner).to_le_bytes())));
+            let block = Block {
+                hash: HashKind::Xxh3,
+                window: 0.into(),
+                first,
+                next: first + 10,
+                time_first_ms: 0,
+                time_last_ms: 0,
+                entries: entries.collect(),
+            };
+            let bytes = block.encode();
+            let view = BlockView::trusted(&bytes).unwrap();
+            let entry = Entry::of(&view, Place::Waiting { time_ms: 0 });
+            let block = if cached { Indexed::cached(entry, &view) } else { Indexed::stored(entry, &view) };
+            index.insert(first, block);
+        };
+        let in_memory = |index: &Index| -> Vec<Offset> {
+            let known = |owner: &Offset| index.block_of(*owner).is_some_and(|block| block.identity.is_some());
+            (0..60).filter(known).filter(|owner| owner.is_multiple_of(10)).collect()
+        };
+        insert(&mut index, 0, false);
+        (10..60).step_by(10).for_each(|first| insert(&mut index, first, true));
+        assert_eq!(in_memory(&index), [10, 20, 30, 40, 50]);
+        index.limit_cached(3 * 160);
+        assert_eq!(in_memory(&index), [30, 40, 50]);
+        let covering = index.block_of(47).unwrap();
+        assert_eq!((covering.rank, covering.identity), (Some(7), Some(Identity(47u128.to_le_bytes()))));
+        assert_eq!(index.block_of(60).map(|covering| covering.rank), None);
+        // A block that is rewritten in the middle is the first one to leave the memory again.
+        insert(&mut index, 10, true);
+        index.remove(50);
+        assert_eq!((in_memory(&index), index.cached_bytes), (vec![10, 30, 40], 3 * 160));
+        index.limit_cached(2 * 160);
+        assert_eq!(in_memory(&index), [30, 40]);
+        index.limit_cached(0);
+        assert_eq!((in_memory(&index), index.cached_bytes), (vec![], 0));
+    }
+
+    #[test]
     fn a_rewritten_block_is_found_at_its_new_position_and_its_old_file_becomes_empty() {
         let entry = |file, at, next| Entry {
             next,
@@ -195,14 +304,16 @@ mod tests {
             place: Place::Settled(Location { file, at, crc: 0 }),
         };
         let mut index = Index::new(0.into());
-        let at = |index: &Index, offset| index.block_of(offset).map(|found| found.entry);
+        let at = |index: &Index, offset| index.block_of(offset).map(|covering| covering.found.entry);
         let (old, new, last) = (entry(1, 0, 20), entry(2, 0, 20), entry(2, 100, 30));
-        assert_eq!((index.insert(10, old), index.insert(20, last)), (None, None));
+        let block = |entry| Indexed { entry, ranks: Ranks::Unknown, identities: None };
+        let mut insert = |first, entry| index.insert(first, block(entry));
+        assert_eq!((insert(10, old), insert(20, last)), (None, None));
         assert_eq!(
             (at(&index, 9), at(&index, 19), at(&index, 29), at(&index, 30)),
             (None, Some(old), Some(last), None)
         );
-        assert_eq!(index.insert(10, new), Some(old));
+        assert_eq!(index.insert(10, block(new)), Some(old));
         assert_eq!((at(&index, 19), index.identities(), index.end()), (Some(new), 6, 30));
         assert_eq!(index.files.take_empty(), [1]);
         assert_eq!((index.remove(20), index.remove(20)), (Some(last), None));

@@ -24,8 +24,8 @@ use super::{OpenError, keys};
 /// is twice the size of a node of 20 waiting blocks. With segments of 256 KiB, low write rates over many partitions
 /// need more space, not less.
 const SEGMENT_BYTES: usize = 512 * 1024;
-/// sled gets `1 / ENGINE_CACHE_SHARE` of the cache, for the index and the small blocks. The rest is for the blocks in
-/// files.
+/// sled gets `1 / ENGINE_CACHE_SHARE` of the cache, for the index and the small blocks. The rest is for the newest
+/// identities.
 const ENGINE_CACHE_SHARE: u64 = 8;
 /// Interval of sled's own flushes, in milliseconds.
 const FLUSH_EVERY_MS: u64 = 500;
@@ -44,7 +44,7 @@ pub struct Opened {
 /// A database is quarantined and replaced by a new one if it is damaged, makes the engine panic, makes no progress
 /// for `deadline`, or belongs to something other than `binding`. A database made with another hash is an error,
 /// because discarding it is the operator's decision. A failing disk is an error, too. `cache_bytes` limits the memory
-/// of the engine's cache and the block caches.
+/// of the engine's cache and of the newest identities.
 pub fn open(
     dir: &Path,
     binding: &Binding,
@@ -120,11 +120,11 @@ fn try_open(path: &Path, binding: Option<&Binding>, start: &Start) -> Result<Eng
         progress.report();
         let mut engine = build_engine(db, inside, binding.as_ref())?;
         let mut windows = verify(&engine, &|| progress.report())?;
+        engine.cache_bytes = inner.cache_bytes - inner.cache_bytes / ENGINE_CACHE_SHARE;
         let files = windows.values_mut().map(|index| &mut index.files);
         engine.segments.begin(files).map_err(OpenFailure::Disk)?;
         let shared = windows.into_iter().map(|(window, index)| (window, Arc::new(Mutex::new(index))));
         engine.windows = Mutex::new(shared.collect());
-        engine.cache_bytes = inner.cache_bytes - inner.cache_bytes / ENGINE_CACHE_SHARE;
         Ok(engine)
     };
     match run_guarded("store-open", start.deadline, open) {
@@ -209,8 +209,8 @@ fn build_engine(db: sled::Db, path: PathBuf, binding: Option<&Binding>) -> Resul
         file,
         path,
         binding,
-        cache_bytes: 0,
         failed: OnceLock::new(),
+        cache_bytes: 0,
         windows: Mutex::new(HashMap::new()),
     })
 }

@@ -74,17 +74,16 @@ pub(super) fn fits_with(block: &Block, next: &Block) -> bool {
 /// Encodes a block in equal parts of at most [`BLOCK_BYTES`]. The parts cover the same range without gaps. Each part
 /// keeps the times of the whole block, because more precise ones are not known.
 pub(super) fn encode_in_parts(block: &Block) -> Vec<EncodedBlock> {
-    let whole = EncodedBlock::new(block);
-    if whole.bytes.len() <= BLOCK_BYTES {
-        return vec![whole];
+    let mut rest = block.encoded_bytes();
+    if rest <= BLOCK_BYTES {
+        return vec![EncodedBlock::new(block)];
     }
-    let mut parts = whole.bytes.len().div_ceil(BLOCK_BYTES - CUT_SLACK);
-    let mut rest = whole.bytes.len();
+    let mut parts = rest.div_ceil(BLOCK_BYTES - CUT_SLACK);
     let mut encoded = Vec::with_capacity(parts);
     let mut part = Block { entries: Vec::new(), ..*block };
     let mut bytes = 0;
     for &(offset, identity) in &block.entries {
-        let entry = 16 + varint_bytes(offset - part.entries.last().map_or(part.first, |last| last.0));
+        let entry = Block::entry_bytes(offset - part.entries.last().map_or(part.first, |last| last.0));
         if parts > 1 && bytes + entry > rest.div_ceil(parts) && !part.entries.is_empty() {
             part.next = offset;
             encoded.push(EncodedBlock::new(&part));
@@ -109,11 +108,6 @@ pub(super) fn consistent(block: &Block) -> bool {
     block.first <= block.next
         && block.entries.is_sorted_by(|a, b| a.0 < b.0)
         && block.entries.iter().all(|(owner, _)| covered.contains(owner))
-}
-
-fn varint_bytes(value: u64) -> usize {
-    let bits = u64::BITS - value.leading_zeros();
-    bits.div_ceil(7).max(1) as usize
 }
 
 #[cfg(test)]

@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::entry::{Entry, Found, Location};
+use super::entry::{Entry, Location};
 use super::files::Files;
-use crate::dedupe::{BlockParts, Identity, Offset};
+use crate::dedupe::{Block, Identity};
 
 /// Name of the directory of block files in a database.
 pub(super) const DIR: &str = "blocks";
@@ -130,21 +130,16 @@ impl Readers {
         self.part(segments, at, 0..entry.bytes as usize)
     }
 
-    /// Reads the bytes at the position of an owner's identity in a settled block. Reads no other identity and verifies
-    /// nothing. The result is valid only if it equals the expected identity: no damage turns 16
-    /// other bytes into that value.
+    /// Reads the identity of the owner with this rank in a settled block. Reads nothing else and verifies nothing. The
+    /// result is valid only if it equals the expected identity: no damage turns 16 other bytes into that value.
     pub(super) fn read_identity(
         &mut self,
         segments: &Segments,
-        found: &Found,
-        location: Location,
-        owner: Offset,
+        entry: &Entry,
+        rank: usize,
     ) -> Option<Identity> {
-        let entry = &found.entry;
-        let parts = BlockParts::of(entry.bytes as usize, entry.identities as usize)?;
-        let deltas = self.part(segments, location, parts.deltas.clone()).ok()?;
-        let at = parts.identity_at(deltas, found.first, owner)?;
-        let identity = self.part(segments, location, at..at + 16).ok()?;
+        let at = Block::identities_at(entry.bytes as usize, entry.identities as usize)? + rank * 16;
+        let identity = self.part(segments, entry.location()?, at..at + 16).ok()?;
         identity.try_into().ok().map(Identity)
     }
 

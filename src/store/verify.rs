@@ -7,7 +7,7 @@ use sled::{IVec, Tree};
 use super::engine::Engine;
 use super::entry::{Entry, Found, Place};
 use super::error::needs_operator;
-use super::index::Index;
+use super::index::{Index, Indexed};
 use super::keys;
 use super::open::OpenFailure;
 use super::record::Record;
@@ -51,11 +51,11 @@ pub(super) fn verify(
             } else {
                 let (window, first) = keys::parse_block(&key).ok_or("a key is damaged")?;
                 let (index, _) = windows.entry(window).or_insert_with(|| nothing(window));
-                let entry = check_block(engine, (tree, &value), (window, first), &mut readers)?;
+                let block = check_block(engine, (tree, &value), (window, first), &mut readers)?;
                 if index.end() > first {
                     return Err(block_error((window, first), "it overlaps the previous block").into());
                 }
-                index.insert(first, entry);
+                index.insert(first, block);
             }
             before = Some(key);
         }
@@ -71,13 +71,13 @@ fn block_error((window, first): (WindowId, Offset), cause: &str) -> String {
     format!("block of partition {window} at {first}: {cause}")
 }
 
-/// Verifies a block and returns its entry. The stored value is the entry of a settled block, or a waiting block.
+/// Verifies a block and returns what the index keeps of it. The stored value is the entry of a settled block, or a waiting block.
 fn check_block(
     engine: &Engine,
     (tree, value): (&Tree, &[u8]),
     at: (WindowId, Offset),
     readers: &mut Readers,
-) -> Result<Entry, OpenFailure> {
+) -> Result<Indexed, OpenFailure> {
     let bad = |cause: &str| block_error(at, cause);
     let stored = if *tree.name() == *keys::SETTLED.as_bytes() {
         Some(Entry::decode(value).ok_or_else(|| bad("its entry is damaged"))?)
@@ -97,7 +97,7 @@ fn check_block(
     if !found.is(&view) || view.header.hash != engine.binding.hash {
         return Err(bad("the bytes are those of another block").into());
     }
-    Ok(found.entry)
+    Ok(Indexed::stored(found.entry, &view))
 }
 
 fn check_counts(window: WindowId, counted: &Record, record: &Record) -> Result<(), OpenFailure> {

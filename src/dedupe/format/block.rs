@@ -17,15 +17,15 @@
 //! | count × 16 | identities, in the order of their owners |
 //! | 4 | CRC32C of all preceding bytes |
 //!
-//! All deltas precede the identities. A look-up of one owner therefore scans the deltas, mostly one byte each, and
-//! then reads the 16 bytes of its identity and nothing else.
+//! All deltas precede the identities, so an identity is at a position that its rank among the owners determines.
 
 mod deltas;
 
+use std::mem;
+
 use crate::dedupe::coordinates::Offset;
 use crate::dedupe::identity::{HashKind, Identity, WindowId};
-pub use deltas::BlockParts;
-use deltas::{Deltas, push_varint, rank_of};
+use deltas::{Deltas, push_varint, rank_of, varint_bytes};
 
 const MAGIC: [u8; 4] = *b"DDB1";
 const HEADER_BYTES: usize = 4 + 1 + 8 + 4 + 8 + 8 + 8 + 8 + 4;
@@ -83,10 +83,25 @@ impl Block {
     /// Most bytes of an entry: a varint of up to 10 bytes, and the identity.
     pub const MOST_BYTES_OF_ID: u64 = 26;
 
-    /// The encoded block, at most 61 + 26 × entries bytes (typically 17 per entry).
+    /// Bytes of the encoded block: at most 61 + 26 × entries, typically 17 per entry.
+    #[must_use]
+    pub fn encoded_bytes(&self) -> usize {
+        let mut previous = self.first;
+        let delta = |owner: Offset| owner.saturating_sub(mem::replace(&mut previous, owner));
+        let deltas = self.entries.iter().map(|(owner, _)| *owner).map(delta);
+        HEADER_BYTES + CRC_BYTES + deltas.map(Self::entry_bytes).sum::<usize>()
+    }
+
+    /// Bytes of an entry whose owner follows its predecessor at this distance.
+    #[must_use]
+    pub fn entry_bytes(delta: u64) -> usize {
+        varint_bytes(delta) + 16
+    }
+
+    /// The encoded block.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(HEADER_BYTES + CRC_BYTES + self.entries.len() * 18);
+        let mut out = Vec::with_capacity(self.encoded_bytes());
         let (kind, key_id) = hash_code(self.hash);
         out.extend_from_slice(&MAGIC);
         out.push(kind);
@@ -114,6 +129,14 @@ impl Block {
     #[must_use]
     pub fn checksum(encoded: &[u8]) -> u32 {
         encoded.last_chunk().map_or(0, |crc| u32::from_le_bytes(*crc))
+    }
+
+    /// Byte position of the identities in an encoded block of `bytes` bytes with `count` identities; `None` when no such
+    /// block can exist.
+    #[must_use]
+    pub fn identities_at(bytes: usize, count: usize) -> Option<usize> {
+        let at = bytes.checked_sub(CRC_BYTES)?.checked_sub(count.checked_mul(16)?)?;
+        (at >= HEADER_BYTES + count).then_some(at)
     }
 
     /// Decodes a whole block and verifies its checksum.
@@ -163,8 +186,8 @@ impl<'a> BlockView<'a> {
             entries: Vec::new(),
         };
         let count = u32::from_le_bytes(take(content, 49)?) as usize;
-        let (deltas, identities) = BlockParts::of(encoded.len(), count)
-            .and_then(|parts| Some((content.get(parts.deltas.clone())?, content.get(parts.deltas.end..)?)))
+        let (deltas, identities) = Block::identities_at(encoded.len(), count)
+            .and_then(|at| Some((content.get(HEADER_BYTES..at)?, content.get(at..)?)))
             .ok_or(BlockError::Truncated {
                 have: content.len(),
                 need: HEADER_BYTES + count.saturating_mul(17),
@@ -205,6 +228,24 @@ impl<'a> BlockView<'a> {
             visit(offset, Identity(*identity));
         }
         if walk.is_done() { Ok(()) } else { Err(BlockError::Inconsistent("more deltas than identities")) }
+    }
+
+    /// The distances of all owners from the first covered offset, in ascending order; `None` if one exceeds 32 bits or the
+    /// block is inconsistent.
+    #[must_use]
+    pub fn distances(&self) -> Option<Vec<u32>> {
+        let mut distances = Vec::with_capacity(self.count);
+        let mut walk = Deltas::new(self.deltas, 0);
+        while !walk.is_done() {
+            distances.push(u32::try_from(walk.step().ok()?).ok()?);
+        }
+        (distances.len() == self.count).then_some(distances)
+    }
+
+    /// The bytes of all identities, in the order of their owners.
+    #[must_use]
+    pub fn identities(&self) -> &'a [u8] {
+        self.identities
     }
 
     /// The owners of an identity, in ascending offset order.

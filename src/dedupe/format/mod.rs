@@ -8,7 +8,7 @@ mod forget_record;
 mod state_key;
 mod window_checkpoint;
 
-pub use block::{Block, BlockError, BlockParts, BlockView};
+pub use block::{Block, BlockError, BlockView};
 pub use checkpoint::{Checkpoint, Tail};
 pub use epoch::Epoch;
 pub use filter_layout::{FilterLayout, GridLayout};

@@ -1,34 +1,7 @@
 //! The offset deltas of a block: the rank of an owner among the owners.
 
-use std::ops::Range;
-
-use super::{BlockError, CRC_BYTES, HEADER_BYTES};
+use super::BlockError;
 use crate::dedupe::coordinates::Offset;
-
-/// Positions of the parts of an encoded block, for reading one identity from a block on disk.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BlockParts {
-    /// The offset deltas; the identities follow.
-    pub deltas: Range<usize>,
-}
-
-impl BlockParts {
-    /// The parts of a block of `bytes` bytes with `count` identities; `None` when no such block can exist.
-    #[must_use]
-    pub fn of(bytes: usize, count: usize) -> Option<Self> {
-        let identities = bytes.checked_sub(CRC_BYTES)?.checked_sub(count.checked_mul(16)?)?;
-        (identities >= HEADER_BYTES + count).then_some(Self { deltas: HEADER_BYTES..identities })
-    }
-
-    /// Byte position of the identity of the record at `owner`, in a block that begins at `first` and has these
-    /// deltas; `None` when the record owns none. No checksum is verified, so the caller must compare the bytes at this
-    /// position with the identity that it expects.
-    #[must_use]
-    pub fn identity_at(&self, deltas: &[u8], first: Offset, owner: Offset) -> Option<usize> {
-        let rank = rank_of(owner, Deltas::new(deltas, first)).ok()??;
-        Some(self.deltas.end + rank * 16)
-    }
-}
 
 /// Number of owners before this one; `None` when `owner` is not an owner.
 pub(super) fn rank_of(owner: Offset, mut deltas: Deltas<'_>) -> Result<Option<usize>, BlockError> {
@@ -77,7 +50,24 @@ impl<'a> Deltas<'a> {
     }
 
     /// The next owner.
+    #[inline]
     pub(super) fn step(&mut self) -> Result<Offset, BlockError> {
+        match self.bytes.split_first() {
+            Some((delta, rest)) if *delta < 0x80 => {
+                self.bytes = rest;
+                self.advance(u64::from(*delta))
+            }
+            _ => self.step_far(),
+        }
+    }
+
+    fn advance(&mut self, delta: u64) -> Result<Offset, BlockError> {
+        self.offset = self.offset.checked_add(delta).ok_or(BlockError::Inconsistent("offset overflow"))?;
+        Ok(self.offset)
+    }
+
+    /// A delta of any length.
+    fn step_far(&mut self) -> Result<Offset, BlockError> {
         let mut delta = 0u64;
         for shift in (0..64).step_by(7) {
             let Some((byte, rest)) = self.bytes.split_first() else {
@@ -86,13 +76,17 @@ impl<'a> Deltas<'a> {
             self.bytes = rest;
             delta |= u64::from(byte & 0x7f) << shift;
             if byte & 0x80 == 0 {
-                self.offset =
-                    self.offset.checked_add(delta).ok_or(BlockError::Inconsistent("offset overflow"))?;
-                return Ok(self.offset);
+                return self.advance(delta);
             }
         }
         Err(BlockError::Inconsistent("offset delta longer than 64 bits"))
     }
+}
+
+/// Bytes that [`push_varint`] appends.
+pub(super) fn varint_bytes(value: u64) -> usize {
+    let bits = u64::BITS - value.leading_zeros();
+    bits.div_ceil(7).max(1) as usize
 }
 
 pub(super) fn push_varint(out: &mut Vec<u8>, mut value: u64) {
