@@ -1,4 +1,4 @@
-//! Loads windows from stored blocks, and looks up the stored owners for a window.
+//! Loads windows from stored blocks.
 //!
 //! A worker with hundreds of millions of identities needs minutes to load its local state. It reads one slice of it in each
 //! poll loop iteration. A member that does not poll is removed from the group, and the supervisor ends a process with a worker
@@ -11,9 +11,7 @@ use super::restore::Base;
 use super::state::State;
 use super::{Partition, Phase};
 use crate::clock::Clock;
-use crate::dedupe::{
-    BlockError, Checkpoint, Identity, KindId, Offset, Owners, PartitionId, Window, WindowId,
-};
+use crate::dedupe::{BlockError, Checkpoint, KindId, Offset, PartitionId, Window, WindowId};
 use crate::metrics::RestoreSource;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::failpoint;
@@ -23,43 +21,6 @@ use crate::ports::{Committed, Store, StoreError};
 
 /// How often a load logs its progress.
 const LOG_INTERVAL: Duration = Duration::from_secs(5);
-
-/// The stored owners of one window.
-pub struct Stored<'a, T> {
-    /// The store.
-    pub store: &'a T,
-    /// The window.
-    pub window: WindowId,
-}
-
-impl<T: Store> Owners for Stored<'_, T> {
-    type Error = StoreError;
-
-    fn identity_of(&self, owner: Offset) -> Result<Option<Identity>, StoreError> {
-        self.look_up(owner, Store::identity_of).map(Some)
-    }
-
-    fn owns(&self, owner: Offset, identity: Identity) -> Result<bool, StoreError> {
-        self.look_up(owner, |store, window, owner| store.owns(window, owner, identity))
-    }
-}
-
-impl<T: Store> Stored<'_, T> {
-    /// Looks up an owner. The window looks up only owners that it holds, and the store must hold them too.
-    fn look_up<A>(
-        &self,
-        owner: Offset,
-        read: impl FnOnce(&T, WindowId, Offset) -> Result<Option<A>, StoreError>,
-    ) -> Result<A, StoreError> {
-        let missing = || {
-            let at = self.window;
-            StoreError::Corrupt(format!(
-                "the owner {at}@{owner} is in the window, but not in the local store"
-            ))
-        };
-        read(self.store, self.window, owner)?.ok_or_else(missing)
-    }
-}
 
 /// Removes the owners at or beyond `from` from the store, for each of these windows. The unnamed kind, the last one, goes
 /// first: its head stands for all kinds, so it must not claim them complete when the machine loses the writes that follow.

@@ -12,6 +12,7 @@ pub mod restoring;
 pub mod rules;
 pub mod start_bounds;
 pub mod state;
+pub mod stored;
 pub mod unwritten;
 
 use std::time::Duration;

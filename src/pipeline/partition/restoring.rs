@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::loading::{Stored, cut_back};
+use super::loading::cut_back;
 use super::state::State;
+use super::stored::Stored;
 use super::unwritten::Unwritten;
 use crate::dedupe::{
     Block, BlockView, Checkpoint, Fingerprint, ForgetRecord, KindId, Look, Offset, Owners, StateKey, Tail,
@@ -211,6 +212,11 @@ impl<W: World> Restorer<'_, W> {
             if let Some(window) = state.windows.of_kind(window_id.kind()) {
                 let stored = Stored { store: &*self.store, window: window_id };
                 owners.extend(forget_older_owners(window, &stored, forgotten)?);
+                // A table of another size may load owners that this one has evicted.
+                for (_, identity) in forgotten.owners.iter().filter(|_| window.slots().is_some()) {
+                    let stored = stored.all_owners(*identity)?;
+                    owners.extend(stored.into_iter().filter(|owner| *owner < forgotten.at));
+                }
             }
             self.store.forget(window_id, &owners, head)?;
         }

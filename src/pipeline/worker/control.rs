@@ -8,7 +8,8 @@ use crate::control::{Answer, Part, Place, Request, RequestError};
 use crate::dedupe::{ForgetRecord, Identity, Look, Offset, PartitionId, Window, WindowId};
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::partition::Partition;
-use crate::pipeline::partition::loading::{Stored, unusable};
+use crate::pipeline::partition::loading::unusable;
+use crate::pipeline::partition::stored::Stored;
 use crate::ports::{Sink, Store, StoreError};
 
 /// The owner of an identity that is a false positive of a filter: no record has it.
@@ -131,10 +132,7 @@ impl<W: World> Core<W> {
         }
         for (partition, owners) in &mut owners {
             for window in self.options.kinds.windows_of(*partition) {
-                self.store.scan(window, &mut |view| {
-                    owners.extend(view.owners_of(identity).map_err(|e| unusable(*partition, &e))?);
-                    Ok(())
-                })?;
+                owners.extend(Stored { store: &self.store, window }.all_owners(identity)?);
             }
         }
         Ok(owners)

@@ -1,0 +1,53 @@
+//! The stored owners of a window.
+
+use super::loading::unusable;
+use crate::dedupe::{Identity, Offset, Owners, WindowId};
+use crate::ports::{Store, StoreError};
+
+/// The stored owners of one window.
+pub struct Stored<'a, T> {
+    /// The store.
+    pub store: &'a T,
+    /// The window.
+    pub window: WindowId,
+}
+
+impl<T: Store> Owners for Stored<'_, T> {
+    type Error = StoreError;
+
+    fn identity_of(&self, owner: Offset) -> Result<Option<Identity>, StoreError> {
+        self.look_up(owner, Store::identity_of).map(Some)
+    }
+
+    fn owns(&self, owner: Offset, identity: Identity) -> Result<bool, StoreError> {
+        self.look_up(owner, |store, window, owner| store.owns(window, owner, identity))
+    }
+}
+
+impl<T: Store> Stored<'_, T> {
+    /// All stored owners of an identity, also those that the window does not hold. Reads every block.
+    pub(crate) fn all_owners(&self, identity: Identity) -> Result<Vec<Offset>, StoreError> {
+        let mut owners = Vec::new();
+        self.store.scan(self.window, &mut |view| {
+            let found = view.owners_of(identity);
+            owners.extend(found.map_err(|error| unusable(self.window.partition(), &error))?);
+            Ok(())
+        })?;
+        Ok(owners)
+    }
+
+    /// Looks up an owner. The window looks up only owners that it holds, and the store must hold them too.
+    fn look_up<A>(
+        &self,
+        owner: Offset,
+        read: impl FnOnce(&T, WindowId, Offset) -> Result<Option<A>, StoreError>,
+    ) -> Result<A, StoreError> {
+        let missing = || {
+            let at = self.window;
+            StoreError::Corrupt(format!(
+                "the owner {at}@{owner} is in the window, but not in the local store"
+            ))
+        };
+        read(self.store, self.window, owner)?.ok_or_else(missing)
+    }
+}
