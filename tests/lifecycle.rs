@@ -261,20 +261,27 @@ fn a_worker_that_hangs_in_a_call_is_not_ready() {
 /// The supervisor counts a worker as hung after a minute in one call. The load is longer than that, in short calls.
 #[test]
 fn local_state_that_takes_100_s_to_load_stops_nothing() {
-    const BLOCKS: i64 = 26;
-    // The blocks of one partition are an hour of stream time each, so they are not merged.
-    let (pipe, began) = (Pipe::new(shared_kafka(), "slow-load", 3), wall_ms() - BLOCKS * 3_600_000);
-    let sidecar = pipe.sidecar("a").with("DEDUPD_WINDOW__EXACT", "30h");
+    // One partition is read by one thread, so partition 0 takes 108 s on any number of cores. Partition 1 is read beside it or
+    // before it.
+    const BLOCKS: [i64; 2] = [31, 4];
+    let (pipe, began) = (Pipe::new(shared_kafka(), "slow-load", 3), wall_ms() - BLOCKS[0] * 3_600_000);
+    let sidecar = pipe.sidecar("a").with("DEDUPD_WINDOW__EXACT", "31h");
     let id = |partition: i32, hour: i64| Draft::id(partition, &format!("{partition}-{hour}"));
-    let slow = (0..BLOCKS).flat_map(|hour| [0, 1].map(|partition| (hour, id(partition, hour))));
-    let slow: Vec<Draft> =
-        slow.map(|(hour, draft)| Draft { timestamp_ms: Some(began + hour * 3_600_000), ..draft }).collect();
+    // The blocks of one partition are an hour apart, more than 1/32 of the window, so they are not merged.
+    let slow: Vec<Draft> = [(0, BLOCKS[0]), (1, BLOCKS[1])]
+        .into_iter()
+        .flat_map(|(partition, blocks)| (0..blocks).map(move |hour| (partition, hour)))
+        .map(|(partition, hour)| Draft {
+            timestamp_ms: Some(began + hour * 3_600_000),
+            ..id(partition, hour)
+        })
+        .collect();
     pipe.kafka.send(&pipe.raw, &slow);
     let running = sidecar.start();
     pipe.wait_caught_up(3, LIMIT);
     assert_clean_stop(&running);
 
-    let running = sidecar.with("DEDUPD_FAILPOINT_DELAY", "block_loaded:2000").start();
+    let running = sidecar.with("DEDUPD_FAILPOINT_DELAY", "block_loaded:3500").start();
     let start = monotonic();
     wait_until("a partition that runs", LIMIT, || running.metric(RUNNING).filter(|count| *count == 1.0));
     // The others wait, and are processed at the end: all are duplicates.

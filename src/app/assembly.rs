@@ -109,8 +109,14 @@ pub(super) fn options(
         interval: config.batch.interval,
         transaction_timeout: config.batch.transaction_timeout,
         block_ids: block_ids(topology.largest_state),
-        load_slice: LoadSlice::default(),
+        load_slice: LoadSlice { threads: load_threads(config.group.workers), ..LoadSlice::default() },
     }
+}
+
+/// Threads with which each worker reads local state: all workers together use every core.
+fn load_threads(workers: usize) -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    (cores / workers.max(1)).max(1)
 }
 
 /// The limits of the window of a partition.

@@ -13,7 +13,8 @@ use crate::clock::{SystemClock, monotonic};
 use crate::control::{Control, Request};
 use crate::kafka::{self, CheckError, KafkaSink, KafkaSource, KafkaStateLog, Settings, Topology, Wanted};
 use crate::metrics::{PartitionState, WorkerStatus};
-use crate::pipeline::{Options, PartitionLimit, Report, StableEnds, Worker, World};
+use crate::pipeline::{LocalRead, Options, PartitionLimit, Report, StableEnds, Worker, World};
+use crate::ports::StoreError;
 use crate::store::{self, LeasedStore, Lock, SledStore};
 
 /// Opening the store counts as hung after this time without progress.
@@ -38,6 +39,27 @@ impl World for Production {
     type Log = KafkaStateLog;
     type Store = LeasedStore<SledStore>;
     type Clock = SystemClock;
+
+    fn read_local(
+        store: &Self::Store,
+        clock: &Self::Clock,
+        reads: &mut [LocalRead<'_>],
+    ) -> Result<(), StoreError> {
+        let Some((own, others)) = reads.split_first_mut() else { return Ok(()) };
+        std::thread::scope(|scope| {
+            let start = others.iter_mut().map(|read| {
+                let (store, clock) = (store.reader(), *clock);
+                scope.spawn(move || read.run(&store, &clock))
+            });
+            let running: Vec<_> = start.collect();
+            let mut result = own.run(store, clock);
+            for thread in running {
+                let read = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+                result = result.and(read);
+            }
+            result
+        })
+    }
 }
 
 /// Runs the service, from the lock on the state directory to the end of the last worker.

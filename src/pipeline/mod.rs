@@ -23,7 +23,7 @@ pub use error::{Fatal, WorkerError};
 pub use kinds::{Kind, Kinds};
 pub use limits::Limits;
 pub use options::{Mode, OnGap, OnMissing, OnProbable, OnRejected, OnRewind, Options, Start};
-pub use partition::loading::{LoadSlice, load_window};
+pub use partition::loading::{LoadSlice, LocalRead, load_window};
 pub use partition::stored::Stored;
 pub use partition_limit::PartitionLimit;
 pub use safeguard::Safeguard;

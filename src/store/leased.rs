@@ -43,6 +43,13 @@ impl<S: Store + Clone> LeasedStore<S> {
         Self::with(self.store.clone(), Arc::clone(&self.holders))
     }
 
+    /// Another handle for the same worker, with the leases of this one: a thread of it can read.
+    #[must_use]
+    pub fn reader(&self) -> Self {
+        let (holders, cached) = (Arc::clone(&self.holders), self.cached.clone());
+        Self { store: self.store.clone(), id: self.id, holders, cached }
+    }
+
     fn with(store: S, holders: Arc<Holders>) -> Self {
         let id = holders.handles.fetch_add(1, Ordering::Relaxed) + 1;
         Self { store, id, holders, cached: HashMap::new() }

@@ -112,7 +112,7 @@ impl Universe {
             loaded: vec![Cell::new(0); workers],
             joined: Cell::new(0),
             block_time: Cell::new(Duration::ZERO),
-            load_slice: LoadSlice { ids, time: Duration::MAX / 2 },
+            load_slice: LoadSlice { ids, time: Duration::MAX / 2, threads: 2 },
         }
     }
 
@@ -208,7 +208,7 @@ impl Universe {
         let ended = running.iterate();
         let mut cluster = self.cluster.borrow_mut();
         let loaded = self.loaded[worker].get();
-        if loaded > self.load_slice.ids + MOST_RECORDS as u64 {
+        if loaded > 2 * (self.load_slice.ids + MOST_RECORDS as u64) {
             cluster.violations.push(format!("worker {worker} loaded {loaded} ids without polling"));
         }
         if ended.is_ok() && !cluster.dead.contains(&worker) {

@@ -1,8 +1,8 @@
 //! Loads windows from stored blocks.
 //!
 //! A worker with hundreds of millions of identities needs minutes to load its local state. It reads one slice of it in each
-//! poll loop iteration. A member that does not poll is removed from the group, and the supervisor ends a process with a worker
-//! whose iteration does not end.
+//! poll loop iteration, with a thread for each of several partitions. A member that does not poll is removed from the group, and
+//! the supervisor ends a process with a worker whose iteration does not end.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -55,20 +55,22 @@ pub(crate) fn unusable(partition: PartitionId, error: &BlockError) -> StoreError
     StoreError::Corrupt(format!("partition {partition}: {error}"))
 }
 
-/// How much local state the worker reads in one poll loop iteration, whichever bound is reached first; at least one block.
-/// Between two slices the worker polls and processes the records of other partitions.
+/// How much local state the worker reads in one poll loop iteration, whichever bound is reached first; at least one block in
+/// each thread. Between two slices the worker polls and processes the records of other partitions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LoadSlice {
-    /// Identities.
+    /// Identities that each thread reads.
     pub ids: u64,
     /// Time.
     pub time: Duration,
+    /// Threads, each of which reads other partitions; at least 1.
+    pub threads: usize,
 }
 
 impl Default for LoadSlice {
     fn default() -> Self {
         // About 5 million identities per second are loaded. The time is the same as for one slice of the state topic.
-        Self { ids: 1_000_000, time: Duration::from_millis(20) }
+        Self { ids: 1_000_000, time: Duration::from_millis(20), threads: 1 }
     }
 }
 
@@ -123,6 +125,11 @@ impl Loading {
         self.total.saturating_sub(self.ids)
     }
 
+    /// Identities read into empty windows.
+    fn window_ids(&self) -> u64 {
+        if let Task::Windows { .. } = self.task { self.ids } else { 0 }
+    }
+
     fn log(&mut self, now: Duration) {
         if now.saturating_sub(self.logged) >= LOG_INTERVAL {
             self.logged = now;
@@ -136,7 +143,44 @@ impl Loading {
     }
 }
 
+/// The partitions that one thread reads in a slice, one after the other.
+pub struct LocalRead<'a> {
+    loadings: Vec<&'a mut Loading>,
+    budget: Budget,
+}
+
+/// Divides the partitions among threads. The first ones begin at once.
+fn distributed<'a>(loadings: Vec<&'a mut Loading>, threads: usize, budget: &Budget) -> Vec<LocalRead<'a>> {
+    let count = threads.clamp(1, loadings.len().max(1));
+    let mut reads: Vec<_> = (0..count).map(|_| LocalRead { loadings: Vec::new(), budget: *budget }).collect();
+    for (number, loading) in loadings.into_iter().enumerate() {
+        if let Some(read) = reads.get_mut(number % count) {
+            read.loadings.push(loading);
+        }
+    }
+    reads
+}
+
+impl LocalRead<'_> {
+    /// Identities that were read into empty windows so far.
+    fn ids(reads: &[Self]) -> u64 {
+        reads.iter().flat_map(|read| &read.loadings).map(|loading| loading.window_ids()).sum()
+    }
+
+    /// Reads blocks until all are read or the slice is used up.
+    pub fn run(&mut self, store: &impl Store, clock: &impl Clock) -> Result<(), StoreError> {
+        for loading in &mut self.loadings {
+            loading.read(store, clock, &mut self.budget)?;
+            if self.budget.is_spent(clock.elapsed()) {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
 /// The unused rest of one iteration's slice.
+#[derive(Debug, Clone, Copy)]
 struct Budget {
     ids: u64,
     until: Duration,
@@ -201,31 +245,31 @@ impl<W: World> Core<W> {
         Ok(())
     }
 
-    /// Reads one slice of local state, one partition after the other. The one with the least left to read comes first, so
-    /// that it does not wait for one that takes minutes.
+    /// Reads one slice of local state. The partitions with the least left to read come first, so that they do not wait for one
+    /// that takes minutes.
     pub(crate) fn load_slice(&mut self, source: &W::Source) -> Result<(), WorkerError> {
-        let left = |partition: &Partition| match &partition.phase {
-            Phase::Loading(loading) => Some((loading.left(), partition.id)),
-            Phase::Locating(_) | Phase::Restoring(_) | Phase::Running(_) => None,
-        };
-        let mut waiting: Vec<_> = self.partitions.iter().filter_map(left).collect();
-        waiting.sort_unstable();
-        let LoadSlice { ids, time } = self.options.load_slice;
-        let mut budget = Budget { ids: ids.max(1), until: self.clock.elapsed() + time };
-        for (number, (_, id)) in waiting.into_iter().enumerate() {
+        if !self.partitions.iter().any(|partition| matches!(partition.phase, Phase::Loading(_))) {
+            return Ok(());
+        }
+        let LoadSlice { ids, time, threads } = self.options.load_slice;
+        let until = self.clock.elapsed() + time;
+        let mut loadings: Vec<_> = self.partitions.iter_mut().filter_map(Partition::loading_mut).collect();
+        loadings.sort_unstable_by_key(|loading| (loading.left(), loading.state.id));
+        let waiting: Vec<PartitionId> = loadings.iter().map(|loading| loading.state.id).collect();
+        let mut reads = distributed(loadings, threads, &Budget { ids: ids.max(1), until });
+        let before = LocalRead::ids(&reads);
+        let read = W::read_local(&self.store, &self.clock, &mut reads);
+        self.report.restored(RestoreSource::Local, LocalRead::ids(&reads) - before);
+        read?;
+        for (number, id) in waiting.into_iter().enumerate() {
             // The step after a load sends requests to the broker, which takes time too.
-            if number > 0 && budget.is_spent(self.clock.elapsed()) {
+            if number > 0 && self.clock.elapsed() >= until {
                 break;
             }
-            let Some(partition) = self.partitions.get_mut(id) else { continue };
-            let Phase::Loading(loading) = &mut partition.phase else { continue };
-            let before = loading.ids;
-            loading.read(&self.store, &self.clock, &mut budget)?;
-            if let Task::Windows { .. } = loading.task {
-                self.report.restored(RestoreSource::Local, loading.ids - before);
-            }
             // From here on the windows are complete.
-            if let Some(loading) = partition.take_loaded(self.clock.elapsed()) {
+            let now = self.clock.elapsed();
+            let loaded = self.partitions.get_mut(id).and_then(|partition| partition.take_loaded(now));
+            if let Some(loading) = loaded {
                 self.loaded(source, *loading)?;
             }
         }

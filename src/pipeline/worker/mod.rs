@@ -22,11 +22,14 @@ use crate::dedupe::Window;
 use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::limits::shortened::WindowLimiter;
 use crate::pipeline::options::Options;
+use crate::pipeline::partition::loading::LocalRead;
 use crate::pipeline::partition::partitions::Partitions;
 use crate::pipeline::partition::start_bounds::StartBounds;
 use crate::pipeline::partition::{Partition, Phase};
 use crate::pipeline::torn::producer::Producer;
-use crate::ports::{GroupMember, LogTails, ProducerLife, Remedy, Sink, Source, StateLog, Store, WrittenEnds};
+use crate::ports::{
+    GroupMember, LogTails, ProducerLife, Remedy, Sink, Source, StateLog, Store, StoreError, WrittenEnds,
+};
 use membership::Membership;
 use report::Report;
 use stalled::{StableEnds, StallCheck};
@@ -60,6 +63,15 @@ pub trait World {
     type Store: Store;
     /// Time.
     type Clock: Clock;
+
+    /// Runs these reads of local state. They are independent of each other: an implementation can use a thread for each.
+    fn read_local(
+        store: &Self::Store,
+        clock: &Self::Clock,
+        reads: &mut [LocalRead<'_>],
+    ) -> Result<(), StoreError> {
+        reads.iter_mut().try_for_each(|read| read.run(store, clock))
+    }
 }
 
 /// The state of a worker, except the source: the records of a chunk borrow the source, so it is a field of its own.
