@@ -16,7 +16,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use support::raw_batch::{self, Handmade};
-use support::{Draft, Kafka, Pipe, Sidecar};
+use support::{Draft, Kafka, Pipe, Running, Sidecar, wait_until};
 
 const LIMIT: Duration = Duration::from_secs(40);
 
@@ -49,13 +49,17 @@ fn leaving(pipe: &Pipe<'_>) -> Sidecar {
     pipe.sidecar("a").with("DEDUPD_GROUP__STATIC_MEMBERSHIP", "false")
 }
 
-/// Asserts that it ends with exit code 6 and that its log contains all words.
-fn assert_stopped(sidecar: &Sidecar, words: &[&str]) {
-    let running = sidecar.start();
+/// Asserts that it ends with exit code 6 and that its log contains all words. Returns the log.
+fn assert_stopped(sidecar: &Sidecar, words: &[&str]) -> String {
+    assert_stops(&sidecar.start(), words)
+}
+
+fn assert_stops(running: &Running, words: &[&str]) -> String {
     assert_eq!(running.wait(LIMIT).code(), Some(6), "{}", running.text());
     for word in words {
         assert!(running.text().contains(word), "{word:?} is not in:\n{}", running.text());
     }
+    running.text()
 }
 
 /// How often these bytes occur.
@@ -135,12 +139,19 @@ fn a_damaged_batch_is_neither_forwarded_nor_skipped() {
     });
     kafka.restart();
     let sidecar = leaving(&pipe);
-    for _ in 0..2 {
-        assert_stopped(
-            &sidecar,
+    // The first commit fails: the record before the batch is then read, and committed, once more.
+    let gate = pipe.dir.path().join("gate");
+    let hold = format!("before_commit:1:{}", gate.display());
+    let fenced = sidecar.clone().with("DEDUPD_FAILPOINT_HOLD", &hold).start();
+    wait_until("the commit", LIMIT, || gate.exists().then_some(()));
+    kafka.fence(&format!("{}.a.0", pipe.group()));
+    std::fs::remove_file(&gate).unwrap();
+    for running in [Some(fenced), None] {
+        let log = assert_stops(
+            &running.unwrap_or_else(|| sidecar.start()),
             &["partition 0 of topic damaged.raw holds a damaged batch at offset 1", "CRC"],
         );
-        assert_eq!(ids(&pipe), ["first"]);
+        assert_eq!(ids(&pipe), ["first"], "{log}");
         let committed = kafka.committed(&pipe.group(), &pipe.raw, 0).unwrap().0;
         assert_eq!(committed, 1, "the committed offset is not at the damaged batch");
     }

@@ -22,8 +22,10 @@ use super::log_context::LogContext;
 use super::native;
 use super::partitions::{self, kafka_offset, kafka_partition, list_of, partition_id};
 use super::record::RawRecord;
-use crate::dedupe::{Offset, PartitionId};
-use crate::ports::{Bounds, Committed, Epoch, Failure, GroupEvent, GroupMember, Remedy, Source, Truncation};
+use crate::dedupe::{Coordinates, Offset, PartitionId};
+use crate::ports::{
+    Bounds, Committed, Epoch, Failure, GroupEvent, GroupMember, Record, Remedy, Source, Truncation,
+};
 
 /// Time limit of a seek; it waits for the client's own threads, not for the broker.
 const SEEK_WAIT: Duration = Duration::from_secs(5);
@@ -43,8 +45,9 @@ pub struct KafkaSource {
     assigned: RefCell<BTreeMap<PartitionId, Offset>>,
     /// Why this member can never read again. The client reports it only once.
     fatal: RefCell<Option<Failure>>,
-    /// Partition and offset of batches that were read as damaged once.
-    damaged: RefCell<BTreeSet<(i32, i64)>>,
+    /// The damaged batches that were read. A second read of one sets the failure that every poll returns until the partition
+    /// is sought; the client itself would continue behind the batch.
+    damaged: RefCell<BTreeMap<Coordinates, Option<Failure>>>,
     /// The leader epoch that the next seek of a partition compares with the leader's log.
     epochs: RefCell<BTreeMap<PartitionId, Epoch>>,
     /// What the client found where the position of the last seek is outside of the log.
@@ -134,6 +137,9 @@ impl KafkaSource {
     fn clear_fetched(&self, partitions: impl Iterator<Item = PartitionId>) {
         let partitions: BTreeSet<PartitionId> = partitions.collect();
         self.truncated.borrow_mut().retain(|partition, _| !partitions.contains(partition));
+        let mut damaged = self.damaged.borrow_mut();
+        let sought = damaged.iter_mut().filter(|(at, _)| partitions.contains(&at.partition));
+        sought.for_each(|(_, failure)| *failure = None);
         self.fetched.discard(|partition| partitions.contains(&partition_id(partition)));
     }
 }
@@ -150,9 +156,17 @@ impl Source for KafkaSource {
         if let Some(fatal) = self.fatal.borrow().as_ref() {
             return Err(fatal.clone());
         }
-        let polled =
-            self.fetched.poll(&self.consumer, (most, wait), &mut |message| records.push(RawRecord(message)));
-        polled.or_else(|error| self.failure_of_read(&error).map_or(Ok(()), Err))
+        let before = self.found_damaged();
+        let is_behind =
+            |partition| before.iter().filter_map(|it| it.damaged).any(|at| at.partition == partition);
+        let polled = self.fetched.poll(&self.consumer, (most, wait), &mut |message| {
+            let record = RawRecord(message);
+            if before.is_empty() || !is_behind(record.coordinates().partition) {
+                records.push(record);
+            }
+        });
+        polled.or_else(|error| self.failure_of_read(&error).map_or(Ok(()), Err))?;
+        before.into_iter().next().map_or(Ok(()), Err)
     }
 
     fn seek(&self, starts: &[(PartitionId, Offset)]) -> Result<(), Failure> {

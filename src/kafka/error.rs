@@ -53,6 +53,7 @@ pub fn rejected(topic: &str, code: RDKafkaErrorCode, records: RejectedRecords) -
              aborting the transaction and searching for the record that causes it"
         ),
         rejected: Some(records),
+        damaged: None,
     }
 }
 

@@ -2,17 +2,14 @@
 
 use super::error::{failure, is_damage};
 use super::native::ReadError;
-use crate::dedupe::PartitionId;
+use super::partitions::coordinates;
+use crate::dedupe::{Coordinates, PartitionId};
 use crate::ports::{Failure, Remedy, Truncation};
 
 /// The failure for a batch with damaged bytes. `is_second` means that a second read had the same result. After the first
 /// read the batch is read again, because it may have been damaged in transit.
-pub(super) fn damaged(
-    topic: &str,
-    (partition, offset): (i32, i64),
-    error: &ReadError,
-    is_second: bool,
-) -> Failure {
+pub(super) fn damaged(topic: &str, at: Coordinates, error: &ReadError, is_second: bool) -> Failure {
+    let Coordinates { partition, offset } = at;
     let batch = format!(
         "partition {partition} of topic {topic} holds a damaged batch at offset {offset} ({}: {})",
         error.code, error.reason
@@ -25,16 +22,16 @@ pub(super) fn damaged(
         "{batch}; a second read had the same result: none of its records is used, and none is skipped. \
          kafka-dump-log.sh --deep-iteration --files SEGMENT on the leader of the partition shows the batch and the offset \
          after it; elect a replica that is not damaged as leader (kafka-leader-election.sh), and let the damaged replica \
-         copy from it. To skip a batch of the raw topic, wait until the committed offset is {offset}, stop dedupd, and set \
-         the offset to the one after the batch with kafka-consumer-groups.sh --reset-offsets"
+         copy from it. To skip a batch of the raw topic, wait until the committed offset is {offset} or higher, stop \
+         dedupd, and set the offset to the one after the batch with kafka-consumer-groups.sh --reset-offsets"
     );
-    Failure::new(Remedy::Stop, what)
+    Failure { damaged: Some(at), ..Failure::new(Remedy::Stop, what) }
 }
 
 /// The failure of a reader that has no other use for a damaged batch: the client would skip it.
 pub(super) fn failure_of(error: &ReadError, topic: &str, doing: &str) -> Failure {
     match error.at.filter(|_| is_damage(error.code)) {
-        Some(at) => damaged(topic, at, error, true),
+        Some((partition, offset)) => damaged(topic, coordinates(partition, offset), error, true),
         None => failure(doing, &error.error()),
     }
 }
@@ -56,6 +53,8 @@ mod tests {
 
     use super::*;
 
+    const AT: Coordinates = Coordinates { partition: 3, offset: 7 };
+
     fn read_error(reason: &str) -> ReadError {
         let code = RDKafkaErrorCode::AutoOffsetReset;
         ReadError { code, fatal: false, at: Some((3, -1001)), reason: reason.to_owned() }
@@ -75,10 +74,8 @@ mod tests {
 
     #[test]
     fn a_damaged_batch_is_read_again_and_then_stops_the_process() {
-        let (first, second) = (
-            damaged("raw", (3, 7), &read_error("crc"), false),
-            damaged("raw", (3, 7), &read_error("crc"), true),
-        );
+        let (first, second) =
+            (damaged("raw", AT, &read_error("crc"), false), damaged("raw", AT, &read_error("crc"), true));
         assert_eq!((first.remedy, second.remedy), (Remedy::Abort, Remedy::Stop));
         assert!(
             second.what.contains("partition 3 of topic raw holds a damaged batch at offset 7"),

@@ -1,6 +1,6 @@
 //! A failed Kafka call and its remedy.
 
-use crate::dedupe::{Offset, PartitionId};
+use crate::dedupe::{Coordinates, Offset, PartitionId};
 
 /// How to handle a failed Kafka call: errors are classified by remedy, not by origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -41,13 +41,15 @@ pub struct Failure {
     pub what: String,
     /// Set when the broker rejected particular records as such (too large, invalid).
     pub rejected: Option<RejectedRecords>,
+    /// Set when two reads found a damaged batch, with the offset of the batch.
+    pub damaged: Option<Coordinates>,
 }
 
 impl Failure {
     /// A failure that is not about particular records.
     #[must_use]
     pub fn new(remedy: Remedy, what: String) -> Self {
-        Self { remedy, what, rejected: None }
+        Self { remedy, what, rejected: None, damaged: None }
     }
 
     /// The same failure with `remedy`, if its own remedy is one of `lesser`.

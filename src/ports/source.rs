@@ -31,7 +31,8 @@ pub trait Source {
 
     /// Serves the group protocol and appends the next records, at most `most`. Waits at most `wait`, and only for the first;
     /// returns earlier when a [`GroupEvent`](super::GroupEvent) arrived. The records before a failure are appended: the
-    /// client does not return them again.
+    /// client does not return them again. A batch that two reads found damaged is reported by every poll until its
+    /// partition is sought, and no record behind it is returned.
     fn poll<'a>(
         &'a self,
         records: &mut Vec<Self::Record<'a>>,

@@ -93,11 +93,13 @@ pub enum Fault {
     Recreated,
     /// The clock of a machine is set to a wrong or to the right time.
     ClockStep,
+    /// A batch of the raw log is damaged, or a response that contains it.
+    Damaged,
 }
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 41] = [
+    pub const ALL: [Self; 42] = [
         Self::Crash,
         Self::Retry,
         Self::Abort,
@@ -139,6 +141,7 @@ impl Fault {
         Self::RuleChanged,
         Self::Recreated,
         Self::ClockStep,
+        Self::Damaged,
     ];
 
     /// The name, as printed.
@@ -185,6 +188,7 @@ impl Fault {
             Self::RuleChanged => "identity rule changed",
             Self::Recreated => "raw topic with another id",
             Self::ClockStep => "clock step",
+            Self::Damaged => "raw batch damaged",
         }
     }
 
@@ -216,6 +220,7 @@ impl Fault {
             Self::EarlyEnd => 0.01,
             Self::WritesLost => 0.2,
             Self::BitRot => 0.004,
+            Self::Damaged => 0.02,
         }
     }
 }
@@ -237,6 +242,8 @@ pub enum Exposure {
 pub struct Chance {
     /// The generator of all random numbers.
     pub rng: Rng,
+    /// The generator of the numbers for damaged batches: histories without them do not depend on it.
+    damage: Rng,
     factors: [f64; Fault::ALL.len()],
     counts: Counts,
     quiet: bool,
@@ -247,8 +254,12 @@ impl Chance {
     /// none of another.
     pub fn new(seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed);
-        let factors = std::array::from_fn(|_| [0.0, 0.3, 1.0, 3.0][rng.usize(0..4)]);
-        Self { rng, factors, counts: Counts::new(), quiet: false }
+        let mut damage = Rng::with_seed(!seed);
+        let factors = std::array::from_fn(|fault| {
+            let rng = if fault == Fault::Damaged as usize { &mut damage } else { &mut rng };
+            [0.0, 0.3, 1.0, 3.0][rng.usize(0..4)]
+        });
+        Self { rng, damage, factors, counts: Counts::new(), quiet: false }
     }
 
     /// Disables faults from now on.
@@ -258,7 +269,8 @@ impl Chance {
 
     /// Whether this happens now.
     pub fn hit(&mut self, fault: Fault) -> bool {
-        if self.quiet || self.rng.f64() >= fault.rate() * self.factors[fault as usize] {
+        let rng = if fault == Fault::Damaged { &mut self.damage } else { &mut self.rng };
+        if self.quiet || rng.f64() >= fault.rate() * self.factors[fault as usize] {
             return false;
         }
         self.count(fault);
@@ -268,6 +280,11 @@ impl Chance {
     /// Counts one occurrence.
     pub fn count(&mut self, fault: Fault) {
         *self.counts.entry(fault.name()).or_default() += 1;
+    }
+
+    /// Whether a batch is damaged in the log, or only in this response.
+    pub fn is_lasting(&mut self) -> bool {
+        self.damage.bool()
     }
 
     /// Returns true or false with equal probability.

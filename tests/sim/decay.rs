@@ -101,6 +101,18 @@ impl Cluster {
         clean.chain(blocks.map(|block| block.next)).fold(known, Offset::max)
     }
 
+    /// An operator replaces the replica with a damaged batch by another one. Every record before it must be processed by then:
+    /// the operator could have skipped the batch.
+    pub fn replace_damaged(&mut self, (partition, offset): (usize, Offset)) {
+        let processed = self.processed(partition);
+        let unprocessed = self.raw[partition].next(processed).filter(|record| record.at.offset < offset);
+        if let Some(record) = unprocessed {
+            let at = record.at;
+            self.violations.push(format!("not processed: raw {at} before a damaged batch at {offset}"));
+        }
+        self.raw[partition].damaged.remove(&offset);
+    }
+
     /// An operator sets the offsets that the group and the state topic have lost, or that an operator set before, to the
     /// offset that the clean topic shows as processed, and at least to `covered`, which an error message contained: local
     /// state can cover more than what is left in the topics.

@@ -1,6 +1,6 @@
 //! The raw topic: what producers wrote, with holes after compaction.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
 
 use dedupd::dedupe::identity::Fields;
@@ -87,6 +87,8 @@ pub struct RawLog {
     pub replaced: BTreeMap<String, usize>,
     /// The log was truncated, or unprocessed records were deleted.
     pub is_broken: bool,
+    /// Offsets of damaged records, each a batch of its own.
+    pub damaged: BTreeSet<Offset>,
     /// Each leader epoch with its first offset.
     epochs: Vec<(i32, Offset)>,
     ids: u64,
@@ -105,6 +107,7 @@ impl RawLog {
             holed: false,
             replaced: BTreeMap::new(),
             is_broken: false,
+            damaged: BTreeSet::new(),
             epochs: vec![(0, 0)],
             ids: 0,
         }
@@ -229,6 +232,7 @@ impl RawLog {
     fn elect(&mut self, from: usize) {
         let epoch = self.epochs.last().map_or(0, |(epoch, _)| epoch + 1);
         self.records.truncate(from);
+        self.damaged.retain(|at| *at < from as Offset);
         self.epochs.retain(|(_, first)| *first < from as Offset);
         self.epochs.push((epoch, from as Offset));
     }

@@ -88,7 +88,7 @@ impl Producer {
         }
         tracing::debug!(first, last, at = ?raw.at, "rejected");
         let rejected = Some(RejectedRecords { partition: raw.at.partition, first, last });
-        Failure { remedy: Remedy::Abort, what: "the record is too large".to_owned(), rejected }
+        Failure { rejected, ..failed(Remedy::Abort, "the record is too large") }
     }
 }
 

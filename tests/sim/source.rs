@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use dedupd::dedupe::{Offset, PartitionId};
+use dedupd::dedupe::{Coordinates, Offset, PartitionId};
 use dedupd::ports::{Bounds, Committed, Epoch, Failure, GroupEvent, GroupMember, Remedy, Source, Truncation};
 
 use crate::sim::chance::{Exposure, Fault, failed};
@@ -13,6 +13,9 @@ use crate::sim::cluster::Cluster;
 use crate::sim::group::{Fetch, MemberId};
 use crate::sim::raw::{RawLog, SimRecord};
 use crate::sim::universe::Universe;
+
+/// Part of the error for a damaged batch.
+pub const DAMAGED_BATCH: &str = "the raw log holds a damaged batch";
 
 /// One member's client.
 pub struct SimSource {
@@ -28,6 +31,8 @@ pub struct SimSource {
     unreported: RefCell<BTreeMap<PartitionId, Offset>>,
     /// Positions outside of the log that a poll has reported.
     truncated: RefCell<BTreeMap<PartitionId, Truncation>>,
+    /// The damaged batches that were read, and the failure that every poll returns since the second read.
+    damaged: RefCell<BTreeMap<(PartitionId, Offset), Option<Failure>>>,
 }
 
 impl SimSource {
@@ -35,27 +40,27 @@ impl SimSource {
     pub fn join(universe: &Rc<Universe>, worker: usize, raw_id: String) -> Self {
         let member = universe.cluster.borrow_mut().group.join(worker);
         let universe = Rc::clone(universe);
-        let (left, unreported, truncated) = Default::default();
-        Self { universe, worker, member, raw_id, left, unreported, truncated }
+        let (left, unreported, truncated, damaged) = Default::default();
+        Self { universe, worker, member, raw_id, left, unreported, truncated, damaged }
     }
 
     fn call<T>(&self, effect: impl FnOnce(&mut Cluster) -> Result<T, Failure>) -> Result<T, Failure> {
         self.universe.call(self.worker, Exposure::Before, effect)
     }
 
-    fn deliver(&self, cluster: &mut Cluster, wait: Duration) -> Option<SimRecord> {
+    fn deliver(&self, cluster: &mut Cluster, wait: Duration) -> Result<Option<SimRecord>, Failure> {
         let Cluster { group, chance, raw, .. } = cluster;
         if !group.has_event(self.member, cluster.now) && !chance.hit(Fault::EmptyPoll) {
             let fetch = group.fetch(self.member);
             let ready = fetch
                 .iter_mut()
-                .filter(|(_, fetch)| !fetch.paused)
+                .filter(|(partition, fetch)| !fetch.paused && !self.is_damaged(**partition))
                 .filter_map(|(partition, fetch)| Some((raw[*partition as usize].next(fetch.at?)?, fetch)));
             let mut ready: Vec<_> = ready.collect();
             if !ready.is_empty() {
                 let stale = ready.iter().find_map(|(record, _)| self.left_over(record.at.partition));
                 if let Some(record) = stale.and_then(|(partition, at)| raw[partition as usize].next(at)) {
-                    return Some(SimRecord(Rc::clone(record)));
+                    return Ok(Some(SimRecord(Rc::clone(record))));
                 }
                 if let Some((partition, _)) = stale {
                     // The record was compacted away. Records that were written later were not fetched before the seek.
@@ -64,14 +69,25 @@ impl SimSource {
                 let (record, fetch) = ready.swap_remove(chance.rng.usize(0..ready.len()));
                 // The fetch queue is ordered: no stale record follows one of the new position.
                 self.left.borrow_mut().remove(&record.at.partition);
+                let record = Rc::clone(record);
+                let damaged = &mut raw[record.at.partition as usize].damaged;
+                let is_damaged = chance.hit(Fault::Damaged);
+                if is_damaged && chance.is_lasting() {
+                    damaged.insert(record.at.offset);
+                }
+                if is_damaged || damaged.contains(&record.at.offset) {
+                    // The client skips the batch.
+                    fetch.at = Some(record.at.offset + 1);
+                    return Err(self.read_damaged(record.at));
+                }
                 let next = if chance.hit(Fault::Redelivery) { 0 } else { 1 };
                 fetch.at = Some(record.at.offset + next);
-                return Some(SimRecord(Rc::clone(record)));
+                return Ok(Some(SimRecord(record)));
             }
         }
         let slow = cluster.chance.rng.u64(0..20);
         cluster.advance(wait + Duration::from_millis(if wait.is_zero() { 0 } else { slow }));
-        None
+        Ok(None)
     }
 }
 
@@ -107,11 +123,31 @@ impl SimSource {
                     &format!("the position in {partition} is outside of its log"),
                 ));
             }
-            Ok(self.deliver(cluster, wait))
+            self.deliver(cluster, wait)
         })
     }
 
-    fn forget_truncation(&self, partition: PartitionId) {
+    fn read_damaged(&self, Coordinates { partition, offset }: Coordinates) -> Failure {
+        let what = format!("{DAMAGED_BATCH}, for partition {partition} at offset {offset}");
+        let mut damaged = self.damaged.borrow_mut();
+        let Some(standing) = damaged.get_mut(&(partition, offset)) else {
+            damaged.insert((partition, offset), None);
+            return failed(Remedy::Abort, &what);
+        };
+        let at = Coordinates { partition, offset };
+        standing.insert(Failure { damaged: Some(at), ..failed(Remedy::Stop, &what) }).clone()
+    }
+
+    /// Whether the next record of a partition lies behind a batch that was found damaged by two reads.
+    fn is_damaged(&self, partition: PartitionId) -> bool {
+        let damaged = self.damaged.borrow();
+        damaged.iter().any(|((of, _), standing)| *of == partition && standing.is_some())
+    }
+
+    /// Removes what was found at the position that a partition had until now.
+    fn forget_position(&self, partition: PartitionId) {
+        let mut damaged = self.damaged.borrow_mut();
+        damaged.iter_mut().filter(|((of, _), _)| *of == partition).for_each(|(_, standing)| *standing = None);
         self.unreported.borrow_mut().remove(&partition);
         self.truncated.borrow_mut().remove(&partition);
     }
@@ -131,6 +167,7 @@ impl Source for SimSource {
     type Record<'a> = SimRecord;
 
     fn poll(&self, records: &mut Vec<SimRecord>, most: usize, wait: Duration) -> Result<(), Failure> {
+        let standing = self.damaged.borrow().values().flatten().next().cloned();
         let mut wait = wait;
         while records.len() < most
             && let Some(record) = self.next(wait)?
@@ -138,13 +175,13 @@ impl Source for SimSource {
             records.push(record);
             wait = Duration::ZERO;
         }
-        Ok(())
+        standing.map_or(Ok(()), Err)
     }
 
     fn seek(&self, starts: &[(PartitionId, Offset)]) -> Result<(), Failure> {
         self.call(|cluster| {
             for (partition, start) in starts {
-                self.forget_truncation(*partition);
+                self.forget_position(*partition);
                 match cluster.group.fetch(self.member).get_mut(partition) {
                     Some(fetch) => {
                         let before = fetch.at.filter(|before| before > start);
@@ -231,7 +268,7 @@ impl GroupMember for SimSource {
     fn assign(&self, starts: &[(PartitionId, Option<Offset>)]) -> Result<(), Failure> {
         self.call(|cluster| {
             for (partition, start) in starts {
-                self.forget_truncation(*partition);
+                self.forget_position(*partition);
                 let fetch = Fetch { at: *start, paused: start.is_none() };
                 cluster.group.fetch(self.member).insert(*partition, fetch);
             }
@@ -243,7 +280,7 @@ impl GroupMember for SimSource {
         self.call(|cluster| {
             cluster.group.unassign(self.member, partitions);
             for partition in partitions {
-                self.forget_truncation(*partition);
+                self.forget_position(*partition);
             }
             Ok(())
         })

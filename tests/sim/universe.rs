@@ -12,7 +12,7 @@ use dedupd::ports::Failure;
 use crate::sim::chance::{Exposure, Fault, injected};
 use crate::sim::cluster::Cluster;
 use crate::sim::sink::SimSink;
-use crate::sim::source::SimSource;
+use crate::sim::source::{DAMAGED_BATCH, SimSource};
 use crate::sim::state_log::SimLog;
 use crate::sim::store::{DAMAGED, SimStore};
 
@@ -236,10 +236,13 @@ impl Universe {
             {
                 cluster.gapped.insert(if self.shared { 0 } else { worker });
             }
+            Err(Fatal::Operator(what)) if what.contains(DAMAGED_BATCH) => {
+                cluster.replace_damaged(place(what, "at offset "));
+            }
             Err(Fatal::Operator(what)) if what.contains(EXPIRED) => cluster.reset_offsets(None),
             // Local state covers more than what is left in the topics.
             Err(Fatal::Operator(what)) if cluster.reset && what.contains(REWOUND) => {
-                cluster.reset_offsets(Some(covered(what)));
+                cluster.reset_offsets(Some(place(what, "committed blocks up to ")));
             }
             Err(fatal) if !cluster.dead.contains(&worker) && !matches!(fatal, Fatal::Fenced(_)) => {
                 cluster.violations.push(format!("worker {worker} failed: {fatal}"));
@@ -253,8 +256,8 @@ impl Universe {
     }
 }
 
-/// The partition and the covered offset in the error about a rewound group.
-fn covered(what: &str) -> (usize, Offset) {
+/// The partition in an error, and the offset that follows these words.
+fn place(what: &str, words: &str) -> (usize, Offset) {
     let after = |words: &str| {
         let (_, rest) = what.split_once(words).expect(what);
         rest.split(|c: char| !c.is_ascii_digit())
@@ -262,7 +265,7 @@ fn covered(what: &str) -> (usize, Offset) {
             .and_then(|number| number.parse::<u64>().ok())
             .expect(what)
     };
-    (usize::try_from(after("for partition ")).unwrap(), after("committed blocks up to "))
+    (usize::try_from(after("for partition ")).unwrap(), after(words))
 }
 
 /// Transactional id of a worker.

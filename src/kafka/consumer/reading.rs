@@ -3,9 +3,10 @@
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
 use super::KafkaSource;
-use crate::dedupe::{Offset, PartitionId};
+use crate::dedupe::{Coordinates, Offset, PartitionId};
 use crate::kafka::error::is_damage;
 use crate::kafka::native::ReadError;
+use crate::kafka::partitions::coordinates;
 use crate::kafka::unread::{damaged, truncated};
 use crate::ports::{Epoch, Failure, Remedy};
 
@@ -40,7 +41,7 @@ impl KafkaSource {
             RDKafkaErrorCode::AutoOffsetReset => Some(self.out_of_range(error)),
             _ if error.fatal => Some(self.set_fatal(self.fail("reading", &error.error()))),
             code => Some(match error.at.filter(|_| is_damage(code)) {
-                Some(at) => self.damaged(at, error),
+                Some((partition, offset)) => self.damaged(coordinates(partition, offset), error),
                 // A damaged response of the group coordinator, not a damaged log.
                 None if is_damage(code) => self.fail("reading", &KafkaError::Global(code)),
                 None => self.fail("reading", &error.error()),
@@ -65,10 +66,17 @@ impl KafkaSource {
     }
 
     /// A batch that is damaged once may have been damaged in transit; at the second read it is damaged in the log.
-    pub(super) fn damaged(&self, at: (i32, i64), error: &ReadError) -> Failure {
-        let is_second = !self.damaged.borrow_mut().insert(at);
+    fn damaged(&self, at: Coordinates, error: &ReadError) -> Failure {
+        let mut batches = self.damaged.borrow_mut();
+        let is_second = batches.contains_key(&at);
         let failure = damaged(&self.topic, at, error, is_second);
-        if is_second { self.set_fatal(failure) } else { failure }
+        batches.insert(at, is_second.then(|| failure.clone()));
+        failure
+    }
+
+    /// The failures of the damaged batches that the client has read twice and skipped.
+    pub(super) fn found_damaged(&self) -> Vec<Failure> {
+        self.damaged.borrow().values().flatten().cloned().collect()
     }
 
     /// Makes every later poll return this failure.

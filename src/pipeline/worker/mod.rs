@@ -233,12 +233,18 @@ impl<W: World> Core<W> {
         if chunk.is_empty() {
             self.transaction.waiting_since = None;
         }
-        self.process(source, &mut chunk)?;
+        let damaged = gathered.as_ref().err().and_then(|failed| failed.damaged);
+        let is_next = self.process(source, &mut chunk, damaged)?;
         drop(chunk);
-        // The records before the damaged batch are committed first: the operator then skips only the damaged batch.
-        if gathered.as_ref().is_err_and(|failed| failed.remedy == Remedy::Stop) {
-            self.commit(source)?;
-        }
+        let gathered = match gathered {
+            Err(failed) if failed.remedy == Remedy::Stop && is_next => {
+                // The records before a damaged batch are committed first: the operator then skips only the damaged batch.
+                self.commit(source)?;
+                Err(failed)
+            }
+            Err(failed) if failed.remedy == Remedy::Stop => Ok(()),
+            other => other,
+        };
         // The transaction is committed at its deadline, also while polling fails.
         let due = self.transaction.remaining(self.clock.elapsed(), self.interval(has_more));
         if due.is_some_and(|left| left.is_zero()) {

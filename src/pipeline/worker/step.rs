@@ -80,11 +80,15 @@ enum Next {
 
 impl<W: World> Core<W> {
     /// Decides about each record of a chunk and writes the new ones. Commits whenever the transaction is full.
+    ///
+    /// `damaged` is the damaged batch behind the chunk. Returns false when that batch is not the next one to process: records
+    /// before it will be read again, and then the batch too.
     pub(crate) fn process(
         &mut self,
         source: &W::Source,
         chunk: &mut [RawOf<'_, W>],
-    ) -> Result<(), WorkerError> {
+        damaged: Option<Coordinates>,
+    ) -> Result<bool, WorkerError> {
         let lookups: Vec<Lookup> = chunk.iter().map(|record| self.look(record)).collect();
         let now_ms = self.time.now_ms(&self.clock);
         let mut is_doubted = false;
@@ -98,7 +102,11 @@ impl<W: World> Core<W> {
                 }
             }
         }
-        if is_doubted { self.seek_again(source).map_err(WorkerError::rewinding) } else { Ok(()) }
+        let arrival = damaged.map(|at| self.judge_damaged(at));
+        if is_doubted || arrival == Some(Arrival::Unproven) {
+            self.seek_again(source).map_err(WorkerError::rewinding)?;
+        }
+        Ok(matches!(arrival, None | Some(Arrival::Next)))
     }
 
     fn decide(
@@ -120,6 +128,17 @@ impl<W: World> Core<W> {
             now_ms,
         };
         step.decide(parts, record, lookup)
+    }
+
+    /// A damaged batch begins or continues a reading as its records would. Without that, the record after it could confirm
+    /// that the log has a gap there.
+    fn judge_damaged(&mut self, at: Coordinates) -> Arrival {
+        match self.partitions.record_mut(at.partition) {
+            // The offset is that of the first record in the batch, which can lie before the next one.
+            Some((running, _)) => running.order.judge(running.state.next, at.offset.max(running.state.next)),
+            // The partition is sought before its next record is processed.
+            None => Arrival::Unproven,
+        }
     }
 
     /// Seeks the partitions again whose first record after a seek lies beyond the expected offset.
