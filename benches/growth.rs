@@ -100,6 +100,8 @@ fn long_run(kafka: &Kafka) -> Vec<(f64, Run)> {
     let pipe = Pipe::new(kafka, "long", PARTITIONS as usize);
     fill(kafka, &pipe.raw, Traffic { value_bytes: 16, ..traffic(Shape::Opaque, total, REPEATS) });
     let sidecar = sidecar(&pipe).with("DEDUPD_IDENTITY__FROM", Shape::Opaque.id_source());
+    // The default limit is 100 M ids.
+    let sidecar = sidecar.with("DEDUPD_WINDOW__MAX_IDS", "1000000000");
     let running = sidecar.start();
     let offsets = GroupOffsets::new(kafka, &pipe.group(), &pipe.raw, PARTITIONS);
     let pids = (running.pid(), kafka.pid());

@@ -2,7 +2,8 @@
 //!
 //! Every record contains its time of creation. One reader reads raw directly, another reads clean, both with
 //! `read_committed`. The difference for the same record is the latency that dedupd adds. `DEDUPD_BENCH_RATE` (default
-//! 1,000 records/s), `DEDUPD_BENCH_SECONDS` (default 30) and `DEDUPD_BENCH_WORKERS` (default 1) set rate, duration and workers.
+//! 1,000 records/s), `DEDUPD_BENCH_SECONDS` (default 30) and `DEDUPD_BENCH_WORKERS` (default 1) set rate, duration and workers;
+//! `DEDUPD_BATCH__INTERVAL` sets the interval.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -57,7 +58,8 @@ fn main() {
     });
     let counted = usize::try_from(rate * WARM_UP.as_secs()).unwrap()..;
     let added: Vec<f64> = through.iter().zip(&direct).map(|(through, direct)| through - direct).collect();
-    println!("{rate} records/s for {span:?}, interval 100 ms, {PARTITIONS} partitions");
+    let interval = std::env::var("DEDUPD_BATCH__INTERVAL").unwrap_or_else(|_| "100ms".to_owned());
+    println!("{rate} records/s for {span:?}, batch.interval {interval}, {PARTITIONS} partitions");
     row("raw, read directly", &direct[counted.clone()]);
     row("clean, through dedupd", &through[counted.clone()]);
     row("added, record by record", &added[counted]);
