@@ -64,6 +64,7 @@ pub fn settings(config: &Config, worker: usize) -> Settings {
         instance: group.static_membership.then(|| format!("{}.{worker}", group.instance)),
         session_timeout: group.session_timeout,
         transaction_timeout: config.batch.transaction_timeout,
+        interval: config.batch.interval,
         largest_batch: None,
         partitions: 0,
     }

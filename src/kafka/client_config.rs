@@ -34,6 +34,8 @@ pub struct Settings {
     pub session_timeout: Duration,
     /// The broker aborts a transaction that is open for longer; below the session timeout.
     pub transaction_timeout: Duration,
+    /// Time between commits while records arrive.
+    pub interval: Duration,
     /// The smaller `max.message.bytes` of the clean and the state topic, bytes; `None` when unknown.
     pub largest_batch: Option<u64>,
     /// Number of raw partitions at the start; 0 when unknown.
@@ -169,10 +171,9 @@ impl Settings {
             // The broker decides whether a record is too large; the client's own limit would reject records that the
             // topic allows.
             .set("message.max.bytes", "1000000000");
+        let linger_ms = self.linger().as_millis().to_string();
         for (key, value) in [
-            // Fewer and larger requests: with 2 ms the client's thread is woken for a few records of each partition. The
-            // drain at the end of a transaction does not wait for it.
-            ("linger.ms", "20"),
+            ("linger.ms", linger_ms.as_str()),
             ("batch.num.messages", "10000"),
             ("compression.type", "none"),
             // What the broker has not acknowledged yet. With a slow broker a send waits for room here, so that memory does not
@@ -190,5 +191,12 @@ impl Settings {
             config.set("batch.size", largest.max(1).to_string());
         }
         config
+    }
+
+    /// How long a record waits for others of its batch. A longer time gives fewer and larger requests, up to 20 ms. The first
+    /// records of a transaction are sent, and their partitions verified by the broker, while it is still open; the drain at its
+    /// end does not wait for this time.
+    fn linger(&self) -> Duration {
+        (self.interval / 10).min(Duration::from_millis(20))
     }
 }

@@ -128,6 +128,7 @@ impl Mock {
             instance: None,
             session_timeout: Duration::from_millis(2_500),
             transaction_timeout: Duration::from_secs(8),
+            interval: Duration::from_millis(100),
             largest_batch: None,
             partitions: 0,
         }
