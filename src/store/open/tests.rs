@@ -35,6 +35,18 @@ fn plain(path: &Path) -> sled::Result<sled::Db> {
     sled::Config::new().path(path).segment_size(SEGMENT_BYTES).open()
 }
 
+/// Closes a database and waits until its lock is free: a thread of the engine, or a process that another test has just
+/// forked, can hold it a little longer.
+fn close(db: sled::Db, path: &Path) {
+    drop(db);
+    let file = File::open(path.join("db")).unwrap();
+    let deadline = crate::clock::monotonic() + DEADLINE;
+    while let Err(error) = fs2::FileExt::try_lock_exclusive(&file) {
+        assert!(crate::clock::monotonic() < deadline, "{error}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 fn append(store: &mut SledStore, owners: Range<u64>) -> Result<(), StoreError> {
     let block = Block {
         hash: HashKind::Xxh3,
@@ -193,7 +205,8 @@ fn a_database_of_an_older_version_is_quarantined() {
     let mut record = Record::default().encode(0.into());
     record[0] -= 1;
     waiting.insert(keys::record(0.into()), record).unwrap();
-    drop((waiting, db));
+    drop(waiting);
+    close(db, &path);
     let opened = open(dir.path(), &binding(), 1 << 20, DEADLINE).unwrap();
     assert!(opened.quarantined.unwrap().reason.contains("another version"));
 }
@@ -201,9 +214,10 @@ fn a_database_of_an_older_version_is_quarantined() {
 #[test]
 fn a_missing_block_is_detected() {
     let dir = filled();
-    let db = plain(&dir.path().join("db-1")).unwrap();
+    let path = dir.path().join("db-1");
+    let db = plain(&path).unwrap();
     db.open_tree(keys::WAITING).unwrap().remove(keys::block(0.into(), 0)).unwrap();
-    drop(db);
+    close(db, &path);
     let opened = open(dir.path(), &binding(), 1 << 20, DEADLINE).unwrap();
     assert!(opened.quarantined.unwrap().reason.contains("should have 1 blocks"));
     assert!(fs::read_dir(dir.path()).unwrap().count() >= 2);
