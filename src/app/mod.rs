@@ -30,7 +30,7 @@ use crate::cli::Exit;
 use crate::clock::{Clock, SystemClock};
 use crate::config::Config;
 use crate::http;
-use crate::kafka::{self, CheckError, Topology, Wanted};
+use crate::kafka::{self, CheckError, Closing, Topology, Wanted};
 use crate::metrics::{About, Metrics, Recent, Status};
 
 /// Time limit for the workers to commit and to leave the group after a signal.
@@ -171,7 +171,7 @@ pub fn run(config: Config, recent: Recent) -> Result<(), Ended> {
 pub fn check(config: &Config) -> Result<Topology, Ended> {
     let settings = settings(config, 0);
     let wanted = Wanted { create: false, window: window_of(config) };
-    kafka::check(&settings, wanted).map_err(|error| match error {
+    kafka::check(&settings, wanted, &Closing::default()).map_err(|error| match error {
         CheckError::Unreachable(what) => Ended::new(Exit::StartUp, format!("no broker answers: {what}")),
         other => Ended::from(other),
     })

@@ -11,7 +11,9 @@ use super::monitor::start_monitor;
 use super::{Ended, STOP, Service};
 use crate::clock::{SystemClock, monotonic};
 use crate::control::{Control, Request};
-use crate::kafka::{self, CheckError, KafkaSink, KafkaSource, KafkaStateLog, Settings, Topology, Wanted};
+use crate::kafka::{
+    self, CheckError, Closing, KafkaSink, KafkaSource, KafkaStateLog, Settings, Topology, Wanted,
+};
 use crate::metrics::{PartitionState, WorkerStatus};
 use crate::pipeline::{LocalRead, Options, PartitionLimit, Report, StableEnds, Worker, World};
 use crate::ports::StoreError;
@@ -67,7 +69,8 @@ pub(super) fn supervise(service: &Service, stop: &Arc<AtomicBool>) -> Result<(),
     let config = &service.config;
     let _lock = Lock::acquire(&config.state.dir)?;
     let hasher = hasher(&config.identity.hash)?;
-    let Some(topology) = topology(service, stop)? else { return Ok(()) };
+    let closing = Closing::default();
+    let Some(topology) = topology(service, &closing, stop)? else { return Ok(()) };
     topology.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     let opened =
         store::open(&config.state.dir, &binding(config, &hasher, &topology), config.state.cache, OPEN_LIMIT)?;
@@ -107,14 +110,14 @@ pub(super) fn supervise(service: &Service, stop: &Arc<AtomicBool>) -> Result<(),
 }
 
 /// Checks the topics; retries until a broker answers. `None` when a stop is requested meanwhile.
-fn topology(service: &Service, stop: &AtomicBool) -> Result<Option<Topology>, Ended> {
+fn topology(service: &Service, closing: &Closing, stop: &AtomicBool) -> Result<Option<Topology>, Ended> {
     if let Some(topology) = &service.topology {
         return Ok(Some(topology.clone()));
     }
     let wanted = Wanted { create: service.config.topics.create, window: window_of(&service.config) };
     let mut rejected_since = None;
     while !stop.load(Ordering::Acquire) {
-        match kafka::check(&settings(&service.config, 0), wanted) {
+        match kafka::check(&settings(&service.config, 0), wanted, closing) {
             Ok(topology) => return Ok(Some(topology)),
             Err(CheckError::Unreachable(what)) => {
                 rejected_since = None;

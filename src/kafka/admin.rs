@@ -8,6 +8,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
 use super::client_config::Settings;
+use super::closing::Closing;
 use super::connection::error_text;
 use super::connection::{self, ProblemCapture};
 use super::error::failure;
@@ -68,12 +69,14 @@ pub struct Wanted {
 }
 
 /// Checks everything that must hold before the first record is processed.
-pub fn check(settings: &Settings, wanted: Wanted) -> Result<Topology, CheckError> {
+pub fn check(settings: &Settings, wanted: Wanted, closing: &Closing) -> Result<Topology, CheckError> {
     let admin = TopicAdmin::new(settings, REQUEST_TIMEOUT)?;
-    admin.run_checks(wanted).map_err(|error| match error {
+    let checked = admin.run_checks(wanted).map_err(|error| match error {
         CheckError::Unreachable(what) => admin.explain_unreachable(what),
         other => other,
-    })
+    });
+    closing.close(admin);
+    checked
 }
 
 /// The topics as the broker describes them.

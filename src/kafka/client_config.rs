@@ -136,7 +136,8 @@ impl Settings {
             .set("check.crcs", "true")
             .set("enable.partition.eof", "true")
             .set("client.rack", "")
-            .set("fetch.wait.max.ms", "50")
+            // It is how long the client waits at the end of a partition before it reports the end.
+            .set("fetch.wait.max.ms", "10")
             .set("fetch.queue.backoff.ms", "20");
         self.raise_poll_interval(&mut config);
         config

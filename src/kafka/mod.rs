@@ -5,6 +5,7 @@
 mod admin;
 mod aside;
 mod client_config;
+mod closing;
 pub mod connection;
 mod consumer;
 mod creating;
@@ -33,6 +34,7 @@ mod unread;
 
 pub use admin::{CheckError, Topology, Wanted, check};
 pub use client_config::Settings;
+pub use closing::Closing;
 pub use consumer::KafkaSource;
 pub use ends::{LogEnds, Offsets};
 pub use group_monitor::{GroupMonitor, GroupState, GroupView, Member};

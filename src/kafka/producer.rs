@@ -1,5 +1,7 @@
 //! The transactional producer: writes the clean, state and side topics and the group's offsets in one transaction.
 
+mod life;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,8 +18,6 @@ use super::native;
 use super::offsets::{self, ABANDONED};
 use super::partitions::kafka_partition;
 use super::record::RawRecord;
-use super::settle;
-use super::side_log;
 use super::topic::{Headers, Outgoing, Topic};
 use crate::clock;
 use crate::dedupe::{Offset, PartitionId};
@@ -41,14 +41,6 @@ struct ActiveProducer {
     dead_letter: Option<SideTopic>,
     duplicates: Option<SideTopic>,
     client: Client,
-}
-
-impl ActiveProducer {
-    fn load_side_partitions(&mut self, wait: Duration) -> Result<(), KafkaError> {
-        let client = self.client.client();
-        let mut sides = [&mut self.dead_letter, &mut self.duplicates].into_iter().flatten();
-        sides.try_for_each(|side| side.load_partitions(client, wait))
-    }
 }
 
 /// One transactional producer. It is replaced whenever the result of a call is unknown.
@@ -114,19 +106,6 @@ impl KafkaSink {
         }
     }
 
-    fn connect(&self) -> Result<ActiveProducer, KafkaError> {
-        let client = client(&self.settings, &self.settings.transactional_id)?;
-        let open = |name: &str| Topic::open(client.client(), name);
-        let side = |name: &str| SideTopic::open(client.client(), name);
-        Ok(ActiveProducer {
-            clean: open(&self.settings.clean)?,
-            state: open(&self.settings.state)?,
-            dead_letter: self.settings.dead_letter.as_deref().map(side).transpose()?,
-            duplicates: self.settings.duplicates.as_deref().map(side).transpose()?,
-            client,
-        })
-    }
-
     /// The failure for records that were never sent because the transaction had failed before.
     fn unsent(&self, client: &Client) -> Failure {
         let purged = KafkaError::MessageProduction(RDKafkaErrorCode::PurgeQueue);
@@ -136,17 +115,6 @@ impl KafkaSink {
     fn first_failure(&self, client: &Client) -> Option<Failure> {
         client.context().failure(|topic| self.settings.topic_of(topic.unwrap_or(Written::Clean)))
     }
-}
-
-fn client(settings: &Settings, transactional_id: &str) -> Result<Client, KafkaError> {
-    settings.producer(transactional_id).create_with_context(Deliveries::default()).map(Arc::new)
-}
-
-/// A producer with the transactional id of another worker. Its initialisation ends the open transaction of that id.
-fn other_producer(settings: &Settings, writer: &str, wait: Duration) -> Result<Client, KafkaError> {
-    let client = client(settings, writer)?;
-    client.init_transactions(wait)?;
-    Ok(client)
 }
 
 /// The error that failed the transaction, when `seen` is only a consequence of it. After a transaction has failed, records
@@ -165,79 +133,8 @@ fn root_cause(client: &Client, seen: KafkaError) -> KafkaError {
     }
 }
 
-/// Escalates the failure of a settling transaction: it is still open in its producer, and nothing else would abort it.
-fn escalated_to_renew(failed: Failure) -> Failure {
-    failed.escalated(&[Remedy::Retry, Remedy::Abort], Remedy::Renew)
-}
-
 /// The timestamp that the client replaces by the current time.
 const NOW: i64 = 0;
-
-impl ProducerLife for KafkaSink {
-    fn prepare(&mut self, wait: Duration) -> Result<(), Failure> {
-        if self.ready {
-            return Ok(());
-        }
-        let mut producing = match self.producer.take() {
-            Some(producing) => producing,
-            None => self.connect().map_err(|e| self.fail("creating the producer", &e))?,
-        };
-        if let Err(error) = producing.load_side_partitions(wait) {
-            self.producer = Some(producing);
-            return Err(self.fail("reading the partitions of the side topics", &error));
-        }
-        match producing.client.init_transactions(wait) {
-            Ok(()) => {
-                self.ready = true;
-                self.producer = Some(producing);
-                Ok(())
-            }
-            Err(error) => {
-                let failed = self.fail("initialising transactions", &error);
-                // Only a retriable failure allows another call on the same producer.
-                if failed.remedy == Remedy::Retry {
-                    self.producer = Some(producing);
-                }
-                Err(failed)
-            }
-        }
-    }
-
-    fn fence(&mut self, writer: &str, wait: Duration) -> Result<(), Failure> {
-        let doing = format!("ending the open transaction of transactional id {writer}");
-        let fail = |e| failure_with_permission(&self.settings, &doing, &e);
-        other_producer(&self.settings, writer, wait).map(drop).map_err(fail)
-    }
-
-    fn purge(
-        &mut self,
-        writer: &str,
-        logs: &[LogId],
-        position: &Position,
-        wait: Duration,
-    ) -> Result<(), Failure> {
-        let named: Vec<(&str, PartitionId)> =
-            logs.iter().map(|log| (self.settings.topic_of(log.topic), log.partition)).collect();
-        let doing = format!("aborting the leftovers of transactional id {writer}");
-        let fail = |e| failure_with_permission(&self.settings, &doing, &e);
-        // Our own transactional id needs our own producer, because a second producer would fence it.
-        if writer == self.settings.transactional_id {
-            let purged = settle::purge(&self.settings, (self.client()?, writer), (&named, position), wait);
-            return purged.map_err(fail).map_err(escalated_to_renew);
-        }
-        let client = other_producer(&self.settings, writer, wait).map_err(fail)?;
-        settle::purge(&self.settings, (&client, writer), (&named, position), wait).map_err(fail)
-    }
-
-    fn copy_aside(&mut self, log: LogId, offsets: &[Offset], wait: Duration) -> Result<(), Failure> {
-        side_log::copy(&self.settings, log, offsets, wait)
-    }
-
-    fn discard(&mut self) {
-        self.ready = false;
-        self.producer = None;
-    }
-}
 
 impl Sink<KafkaSource> for KafkaSink {
     fn begin(&mut self) -> Result<(), Failure> {

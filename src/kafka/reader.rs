@@ -8,9 +8,10 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
 use super::client_config::Settings;
+use super::closing::Closing;
 use super::error::failure;
 use super::log_context::LogContext;
-use super::native::{self, Message, Queue, ReadError};
+use super::native::{self, Message, Queue, ReadError, Served};
 use super::partitions::{self, kafka_offset, partition_id};
 use super::unread::failure_of;
 use crate::clock;
@@ -54,7 +55,8 @@ impl Reader {
 
     pub(super) fn poll(&self, wait: Duration) -> Result<Polled<'_>, ReadError> {
         match native::poll(&self.consumer, &self.queue, wait) {
-            Ok(message) => Ok(message.map_or(Polled::Nothing, Polled::Record)),
+            Ok(Served::Record(message)) => Ok(Polled::Record(message)),
+            Ok(Served::Rebalance | Served::Nothing) => Ok(Polled::Nothing),
             Err(ReadError { code: RDKafkaErrorCode::PartitionEOF, at: Some((partition, _)), .. }) => {
                 Ok(Polled::End(partition_id(partition)))
             }
@@ -106,22 +108,36 @@ impl Reader {
     }
 }
 
-/// Reads ranges with a client of its own; see [`Reader::read`].
-pub(super) fn read(
-    settings: &Settings,
-    (topic, ranges): (&str, &Ranges),
-    what: Leftover,
-    wait: Duration,
-    visit: Visit<'_>,
-) -> Result<(), Failure> {
-    if ranges.is_empty() {
-        return Ok(());
+/// Reads ranges, each time with a new client.
+pub(super) struct TemporaryReaders {
+    pub(super) settings: Settings,
+    closing: Closing,
+}
+
+impl TemporaryReaders {
+    pub(super) fn new(settings: &Settings) -> Self {
+        Self { settings: settings.clone(), closing: Closing::default() }
     }
-    let isolation = match what {
-        Leftover::Committed => "read_committed",
-        Leftover::Everything => "read_uncommitted",
-    };
-    let reader = Reader::new(client(settings, isolation)?)
-        .map_err(|e| failure(&format!("reading topic {topic}"), &e))?;
-    reader.read(topic, ranges, wait, visit)
+
+    /// See [`Reader::read`].
+    pub(super) fn read(
+        &self,
+        (topic, ranges): (&str, &Ranges),
+        what: Leftover,
+        wait: Duration,
+        visit: Visit<'_>,
+    ) -> Result<(), Failure> {
+        if ranges.is_empty() {
+            return Ok(());
+        }
+        let isolation = match what {
+            Leftover::Committed => "read_committed",
+            Leftover::Everything => "read_uncommitted",
+        };
+        let reader = Reader::new(client(&self.settings, isolation)?)
+            .map_err(|e| failure(&format!("reading topic {topic}"), &e))?;
+        let read = reader.read(topic, ranges, wait, visit);
+        self.closing.close(reader);
+        read
+    }
 }

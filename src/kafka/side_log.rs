@@ -14,7 +14,7 @@ use super::ends::partitions_of;
 use super::error::failure;
 use super::log_context::LogContext;
 use super::native::{self, Message};
-use super::reader::{Ranges, read};
+use super::reader::{Ranges, TemporaryReaders};
 use super::topic::{Outgoing, Topic};
 use crate::clock;
 use crate::dedupe::{Coordinates, Offset};
@@ -51,17 +51,18 @@ pub(super) fn all(
 /// The records of these partitions, committed or not, in the given offset ranges. Stops after `wait` or [`READ_RECORDS`]
 /// records; the result includes the offset at which the next read continues.
 pub(super) fn records(
-    settings: &Settings,
+    readers: &TemporaryReaders,
     from_to: &BTreeMap<LogId, (Offset, Offset)>,
     wait: Duration,
 ) -> Result<SideRecords, Failure> {
     let deadline = clock::monotonic() + wait;
     let (mut found, mut next) = SideRecords::default();
+    let settings = &readers.settings;
     for (topic, name) in topics(settings) {
         let of_topic = || from_to.iter().filter(|(log, _)| log.topic == topic);
         let ranges = of_topic().map(|(log, (from, to))| (log.partition, *from..*to)).collect();
         let mut cut = BTreeSet::new();
-        read(settings, (name, &ranges), Leftover::Everything, MAX_IDLE, &mut |message| {
+        readers.read((name, &ranges), Leftover::Everything, MAX_IDLE, &mut |message| {
             let Coordinates { partition, offset } = message.coordinates();
             let log = LogId { topic, partition };
             if found.len() >= READ_RECORDS || clock::monotonic() >= deadline {
@@ -96,7 +97,8 @@ pub(super) fn copy(
     let topic = Topic::open(client.client(), name).map_err(fail)?;
     let ranges = Ranges::from([(log.partition, *first..*last + 1)]);
     let mut failed = None;
-    read(settings, (name, &ranges), Leftover::Everything, MAX_IDLE, &mut |message| {
+    let readers = TemporaryReaders::new(settings);
+    readers.read((name, &ranges), Leftover::Everything, MAX_IDLE, &mut |message| {
         if wanted.contains(&message.coordinates().offset) {
             failed = send(&client, &topic, (log.topic, &message), wait).err();
         }

@@ -12,8 +12,9 @@ use super::ends::Ends;
 use super::error::failure;
 use super::native::Message;
 use super::partitions::{self, kafka_offset};
-use super::reader::{Polled, Ranges, Reader, client, read};
+use super::reader::{Polled, Ranges, Reader, TemporaryReaders, client};
 use super::side_log;
+use super::topic::Topic;
 use super::unread::failure_of;
 use crate::clock;
 use crate::dedupe::{Coordinates, Offset, PartitionId, StateKey};
@@ -47,9 +48,13 @@ impl Reading {
 
 /// A reader of the state topic.
 pub struct KafkaStateLog {
+    /// With a handle, the client requests the leaders of the topic when it connects, and again when they change. Otherwise it
+    /// does so within a second of the first assignment. Declared first because it must be dropped before the reader.
+    _topic: Topic,
     reader: Reader,
     ends: Ends,
-    settings: Settings,
+    /// For records that are read once.
+    others: TemporaryReaders,
     open: BTreeMap<PartitionId, Reading>,
 }
 
@@ -57,10 +62,12 @@ impl KafkaStateLog {
     /// Creates the clients; nothing is read until a partition is opened.
     pub fn new(settings: &Settings) -> Result<Self, Failure> {
         let doing = format!("reading state topic {}", settings.state);
+        let consumer = client(settings, "read_committed")?;
         Ok(Self {
-            reader: Reader::new(client(settings, "read_committed")?).map_err(|e| failure(&doing, &e))?,
+            _topic: Topic::open(consumer.client(), &settings.state).map_err(|e| failure(&doing, &e))?,
+            reader: Reader::new(consumer).map_err(|e| failure(&doing, &e))?,
             ends: Ends::new(settings)?,
-            settings: settings.clone(),
+            others: TemporaryReaders::new(settings),
             open: BTreeMap::new(),
         })
     }
@@ -70,12 +77,12 @@ impl KafkaStateLog {
     }
 
     fn topic(&self) -> &str {
-        &self.settings.state
+        &self.others.settings.state
     }
 
     /// Each partition with its topic's name.
     fn with_names(&self, logs: &[LogId]) -> Vec<(&str, PartitionId)> {
-        logs.iter().map(|log| (self.settings.topic_of(log.topic), log.partition)).collect()
+        logs.iter().map(|log| (self.others.settings.topic_of(log.topic), log.partition)).collect()
     }
 
     fn doing(&self, what: &str) -> String {
@@ -197,7 +204,7 @@ impl LogTails for KafkaStateLog {
     ) -> Result<Vec<StateItem>, Failure> {
         let mut items = Vec::new();
         let ranges = from.iter().map(|(partition, first)| (*partition, *first..Offset::MAX)).collect();
-        read(&self.settings, (self.topic(), &ranges), what, wait, &mut |message| {
+        self.others.read((self.topic(), &ranges), what, wait, &mut |message| {
             items.push(block(&message));
             true
         })?;
@@ -205,7 +212,7 @@ impl LogTails for KafkaStateLog {
     }
 
     fn side_logs(&self, wait: Duration) -> Result<Vec<LogId>, Failure> {
-        side_log::all(&self.settings, self.ends.stable(), wait)
+        side_log::all(&self.others.settings, self.ends.stable(), wait)
     }
 
     fn side_records(
@@ -213,7 +220,7 @@ impl LogTails for KafkaStateLog {
         from_to: &BTreeMap<LogId, (Offset, Offset)>,
         wait: Duration,
     ) -> Result<SideRecords, Failure> {
-        side_log::records(&self.settings, from_to, wait)
+        side_log::records(&self.others, from_to, wait)
     }
 
     fn visible(&self, at: &[(PartitionId, Offset)], wait: Duration) -> Result<Vec<bool>, Failure> {
@@ -223,8 +230,8 @@ impl LogTails for KafkaStateLog {
             let range = ranges.entry(*partition).or_insert(*offset..*offset + 1);
             *range = range.start.min(*offset)..range.end.max(*offset + 1);
         }
-        let clean = (self.settings.clean.as_str(), &ranges);
-        read(&self.settings, clean, Leftover::Committed, wait, &mut |message| {
+        let clean = (self.others.settings.clean.as_str(), &ranges);
+        self.others.read(clean, Leftover::Committed, wait, &mut |message| {
             let at = message.coordinates();
             shown.insert((at.partition, at.offset));
             true

@@ -16,7 +16,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::KafkaError;
 
 use super::message::Message;
-use super::poll::{Queue, ReadError, poll};
+use super::poll::{Queue, ReadError, Served, poll};
 use crate::clock;
 
 /// How often the queues of the partitions are forwarded again. The client removes the forwarding when it stops to fetch a
@@ -143,7 +143,7 @@ impl Fetched {
     }
 
     /// Serves the consumer and passes its next records to `each`, at most `most`. Waits at most `wait`, and only for the first.
-    /// Returns early after a rebalance event, which the context of the consumer has received.
+    /// Returns at once after a rebalance event, which the context of the consumer has received.
     pub fn poll<'a, C: ConsumerContext>(
         &self,
         consumer: &'a BaseConsumer<C>,
@@ -151,26 +151,30 @@ impl Fetched {
         each: &mut dyn FnMut(Message<'a>),
     ) -> Result<(), ReadError> {
         self.wake.clear();
-        if self.take(consumer, most, each)? == 0 && !wait.is_zero() {
+        if !self.take(consumer, most, each)? && !wait.is_zero() {
             self.wake.wait(wait);
             self.take(consumer, most, each)?;
         }
         Ok(())
     }
 
-    /// Returns the number of records.
+    /// Returns false when there was neither a record nor a rebalance event.
     fn take<'a, C: ConsumerContext>(
         &self,
         consumer: &'a BaseConsumer<C>,
         most: usize,
         each: &mut dyn FnMut(Message<'a>),
-    ) -> Result<usize, ReadError> {
+    ) -> Result<bool, ReadError> {
         if self.forwarded.get().elapsed() >= FORWARD_INTERVAL {
             self.forward();
         }
-        if let Some(message) = poll(consumer, &self.events, Duration::ZERO)? {
-            each(message);
-            return Ok(1);
+        match poll(consumer, &self.events, Duration::ZERO)? {
+            Served::Record(message) => {
+                each(message);
+                return Ok(true);
+            }
+            Served::Rebalance => return Ok(true),
+            Served::Nothing => {}
         }
         let mut held = self.held.borrow_mut();
         if held.is_empty() {
@@ -188,7 +192,7 @@ impl Fetched {
             each(message);
             count += 1;
         }
-        Ok(count)
+        Ok(count > 0)
     }
 
     fn take_batch(&self, held: &mut VecDeque<Message<'static>>, most: usize) {

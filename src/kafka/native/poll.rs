@@ -66,30 +66,38 @@ impl ReadError {
     }
 }
 
-/// Serves the consumer and returns its next record, waiting at most `wait`. Also returns `Ok(None)` after it has passed a
-/// rebalance event to the context.
+/// What a poll returned.
+pub enum Served<'a> {
+    Record(Message<'a>),
+    /// A rebalance event, which was passed to the context.
+    Rebalance,
+    /// Nothing arrived in time.
+    Nothing,
+}
+
+/// Serves the consumer until a record or a rebalance event arrives, at most `wait`.
 pub fn poll<'a, C: ConsumerContext>(
     consumer: &'a BaseConsumer<C>,
     queue: &Queue,
     wait: Duration,
-) -> Result<Option<Message<'a>>, ReadError> {
+) -> Result<Served<'a>, ReadError> {
     // Most calls do not wait, and reading the clock would take a noticeable part of their time.
     let deadline = (!wait.is_zero()).then(|| clock::monotonic() + wait);
     let mut left = wait;
     loop {
-        let Some(event) = queue.next(left) else { return Ok(None) };
+        let Some(event) = queue.next(left) else { return Ok(Served::Nothing) };
         // SAFETY: the event is alive.
         match unsafe { sys::rd_kafka_event_type(event.0.as_ptr()) } {
             sys::RD_KAFKA_EVENT_FETCH => {
                 // SAFETY: it is a fetch event of a consumer that the result borrows.
                 if let Some(message) = unsafe { Message::of(event) } {
-                    return record(message).map(Some);
+                    return record(message).map(Served::Record);
                 }
             }
             sys::RD_KAFKA_EVENT_ERROR => return Err(read_error(consumer, &event)),
             sys::RD_KAFKA_EVENT_REBALANCE => {
                 rebalance(consumer, &event);
-                return Ok(None);
+                return Ok(Served::Rebalance);
             }
             kind => notify(consumer, &event, kind),
         }

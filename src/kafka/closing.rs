@@ -1,0 +1,32 @@
+//! Clients that are being closed.
+
+use std::cell::RefCell;
+use std::thread::{self, JoinHandle};
+
+/// Closes temporary clients, each in a thread of its own, because that takes 100 ms: the Rust client polls a consumer until it
+/// is closed, and waits for the thread of an admin client.
+///
+/// The drop waits for these threads. A process that ends while a client is being closed can crash in the TLS library.
+#[derive(Default)]
+pub struct Closing(RefCell<Vec<JoinHandle<()>>>);
+
+impl Closing {
+    /// Begins to close a client.
+    pub fn close(&self, client: impl Send + 'static) {
+        let mut threads = self.0.borrow_mut();
+        threads.retain(|thread| !thread.is_finished());
+        // Without a thread, the failed call closes the client.
+        let thread = thread::Builder::new().name("close-client".to_owned()).spawn(move || drop(client));
+        threads.extend(thread.ok());
+    }
+}
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        for thread in self.0.take() {
+            if thread.join().is_err() {
+                tracing::warn!("a thread that closes a Kafka client panicked");
+            }
+        }
+    }
+}
