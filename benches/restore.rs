@@ -144,7 +144,10 @@ fn start(sidecar: &Sidecar, source: &str, ids: u64) -> Start {
     });
     let ready_s = began.elapsed().as_secs_f64();
     let cpu_s = cpu_time(running.pid()).as_secs_f64();
-    let index_bytes = running.metric("dedupd_memory_bytes{part=\"index\"}").expect("the metric");
+    // Memory is published after the next poll loop iterations, up to a second later.
+    let index_bytes = wait_until("the memory of the index", LIMIT, || {
+        running.metric("dedupd_memory_bytes{part=\"index\"}").filter(|bytes| *bytes > 0.0)
+    });
     let text = running.text();
     let took: Vec<f64> = text.lines().filter_map(took_s).collect();
     // All partitions of a worker start loading at the same time, so the longest one determines the total.
