@@ -207,7 +207,7 @@ impl Window {
     /// Commits the transaction up to `next`: pending owners become committed, claims below `next` are removed, and
     /// owners that have expired or exceed a limit are dropped. Returns the lowest offset whose block must stay stored.
     ///
-    /// Blocks of owners that are dropped now stay stored until the next commit, because only its checkpoint says
+    /// Blocks of owners that are dropped now stay stored until the next commit, because only its checkpoint records
     /// that they are missing ([`Window::dropped`]). Without them, a restart before that would report a complete window.
     pub fn commit(&mut self, next: Offset) -> Offset {
         debug_assert!(next >= self.next, "the committed offset must not decrease");

@@ -7,9 +7,9 @@
 use std::ops::ControlFlow;
 use std::time::Duration;
 
+use super::Phase;
 use super::restore::Base;
 use super::state::State;
-use super::{Partition, Phase};
 use crate::clock::Clock;
 use crate::dedupe::{BlockError, Checkpoint, KindId, Offset, PartitionId, Window, WindowId};
 use crate::metrics::RestoreSource;
@@ -248,12 +248,12 @@ impl<W: World> Core<W> {
     /// Reads one slice of local state. The partitions with the least left to read come first, so that they do not wait for one
     /// that takes minutes.
     pub(crate) fn load_slice(&mut self, source: &W::Source) -> Result<(), WorkerError> {
-        if !self.partitions.iter().any(|partition| matches!(partition.phase, Phase::Loading(_))) {
+        let mut loadings: Vec<_> = self.partitions.all_loading_mut().collect();
+        if loadings.is_empty() {
             return Ok(());
         }
         let LoadSlice { ids, time, threads } = self.options.load_slice;
         let until = self.clock.elapsed() + time;
-        let mut loadings: Vec<_> = self.partitions.iter_mut().filter_map(Partition::loading_mut).collect();
         loadings.sort_unstable_by_key(|loading| (loading.left(), loading.state.id));
         let waiting: Vec<PartitionId> = loadings.iter().map(|loading| loading.state.id).collect();
         let mut reads = distributed(loadings, threads, &Budget { ids: ids.max(1), until });

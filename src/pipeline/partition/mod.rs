@@ -198,11 +198,6 @@ impl Partition {
         }
     }
 
-    /// The load of its local state, if one is in progress.
-    pub fn loading_mut(&mut self) -> Option<&mut Loading> {
-        if let Phase::Loading(loading) = &mut self.phase { Some(loading) } else { None }
-    }
-
     /// Ends a load that has read everything, like [`Self::take_restoring`]; `None` while there is more to read.
     pub fn take_loaded(&mut self, not_before: Duration) -> Option<Box<Loading>> {
         match self.leave(not_before) {

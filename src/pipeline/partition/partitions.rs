@@ -1,5 +1,6 @@
 //! The partitions of a worker.
 
+use super::loading::Loading;
 use super::restoring::Restoring;
 use super::state::State;
 use super::{Locating, Partition, Phase, Running};
@@ -55,6 +56,14 @@ impl Partitions {
             Phase::Restoring(restoring) => Some(restoring),
             Phase::Locating(_) | Phase::Loading(_) | Phase::Running(_) => None,
         }
+    }
+
+    /// The loads of local state in progress.
+    pub fn all_loading_mut(&mut self) -> impl Iterator<Item = &mut Loading> {
+        self.iter_mut().filter_map(|partition| match &mut partition.phase {
+            Phase::Loading(loading) => Some(&mut **loading),
+            Phase::Locating(_) | Phase::Restoring(_) | Phase::Running(_) => None,
+        })
     }
 
     /// The restores in progress.
