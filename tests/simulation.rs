@@ -20,7 +20,10 @@ use std::time::Duration;
 
 use dedupd::metrics::Metrics;
 use dedupd::pipeline::Safeguard;
-use sim::{Counts, EVICTED, FORGOTTEN, Fault, JOINED, Outcome, Sabotage, Setting, load_slowly, run};
+use sim::{
+    Counts, EVICTED, FORGOTTEN, Fault, JOINED, Outcome, Sabotage, Setting, forget_before_a_restore,
+    load_slowly, run,
+};
 
 /// Number of seeds unless `DEDUPD_SIM_SEEDS` is set.
 const SEEDS: u64 = 10_000;
@@ -169,6 +172,17 @@ fn a_load_of_many_minutes_neither_stops_the_loop_nor_other_partitions() {
     assert!(slow.longest < Duration::from_secs(2), "an iteration took {:?}", slow.longest);
     assert!(slow.forwarded > 2_000, "{} records of the other partition", slow.forwarded);
     assert!(slow.progress.len() > 50, "{:?}", slow.progress);
+}
+
+#[test]
+fn a_forgotten_id_stays_forgotten_after_a_restore_that_evicts_its_older_owner() {
+    if variable("DEDUPD_SIM_SEED").is_some() {
+        trace();
+    }
+    let setting = Setting { sabotage: Sabotage::Nothing, metrics: Metrics::new() };
+    let (forgotten, violations) = forget_before_a_restore(&setting);
+    assert!(forgotten > 0, "no id was forgotten");
+    assert!(violations.is_empty(), "{forgotten} ids forgotten: {violations:?}");
 }
 
 /// Each sabotage, and the prefix of a violation that the audit must report.

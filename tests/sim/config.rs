@@ -30,7 +30,7 @@ pub struct Choices {
     /// The exact part of the window is short, and Bloom filters cover the rest.
     filters: bool,
     /// The window has few slots and overwrites the oldest ids.
-    evicts: bool,
+    pub evicts: bool,
     /// The window is shorter than a history.
     short: bool,
     /// Some records have windows of their own.

@@ -1,5 +1,7 @@
 //! One history: a phase with faults, a phase without faults, an audit.
 
+mod forgotten;
+mod quiet;
 mod slow;
 
 use std::rc::Rc;
@@ -26,6 +28,7 @@ use crate::sim::source::SimSource;
 use crate::sim::state_log::SimLog;
 use crate::sim::store::{SimStore, rot, survive};
 use crate::sim::universe::{Sabotage, SimClock, SimWorker, Universe, writer};
+pub use forgotten::forget_before_a_restore;
 pub use slow::load_slowly;
 
 /// Counts records that were forwarded again because a window had evicted their id.
@@ -92,13 +95,8 @@ pub fn run(seed: u64, setting: &Setting) -> Outcome {
     let mut cluster = Cluster::new(chance, partitions);
     cluster.forgets = choices.forgets();
     cluster.sides = Sides::new(choices.sides);
-    let universe = Rc::new(Universe::new(cluster, (workers, shared), setting.sabotage, choices.max_records));
-    let process = |_| Process { store: LeasedStore::new(MemoryStore::new()), older: Vec::new(), choices };
-    let processes = (0..if shared { 1 } else { workers }).map(process).collect();
-    let controls = vec![None; workers];
-    let requests = ForgetRequests::default();
-    let setting = setting.clone();
-    let mut life = Life { universe, setting, processes, controls, status: None, requests };
+    let universe = Universe::new(cluster, (workers, shared), setting.sabotage, choices.max_records);
+    let mut life = Life::new(setting, universe, choices);
     (0..steps).for_each(|_| life.step());
     let calmed = life.calm();
     life.end(calmed)

@@ -21,5 +21,5 @@ mod tx_log;
 mod universe;
 
 pub use chance::{Counts, Fault};
-pub use life::{EVICTED, FORGOTTEN, JOINED, Outcome, Setting, load_slowly, run};
+pub use life::{EVICTED, FORGOTTEN, JOINED, Outcome, Setting, forget_before_a_restore, load_slowly, run};
 pub use universe::Sabotage;

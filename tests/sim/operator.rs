@@ -52,8 +52,20 @@ impl ForgetRequests {
             return;
         }
         let name = keys[cluster.chance.rng.usize(0..keys.len())].clone();
+        let only = cluster.chance.coin();
+        self.send_for(cluster, workers, (partition, name), only);
+    }
+
+    /// Requests every running worker to forget an id, in one partition only or in all of them.
+    pub fn send_for(
+        &mut self,
+        cluster: &Cluster,
+        workers: &[Option<Sender<Request>>],
+        (partition, name): (usize, String),
+        only: bool,
+    ) {
         let identity = rule(cluster.rule).identify_texts(&[&name]).unwrap();
-        let only = cluster.chance.coin().then(|| u32::try_from(partition).unwrap());
+        let only = only.then(|| u32::try_from(partition).unwrap());
         let (answer, answers) = sync_channel(workers.len());
         for worker in workers.iter().flatten() {
             // The send to a worker that has ended fails.

@@ -169,6 +169,11 @@ impl RawLog {
             self.ids += 1;
             self.ids - 1
         };
+        self.produce_id(id, chance, now_ms);
+    }
+
+    /// Appends a record with this id.
+    pub fn produce_id(&mut self, id: u64, chance: &mut Chance, now_ms: i64) {
         let at = Coordinates { partition: self.partition, offset: self.end() };
         let first = self.history.is_empty();
         // The first record sets stream time, so its timestamp is always a normal one.

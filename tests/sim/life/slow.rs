@@ -25,21 +25,7 @@ pub struct SlowLoad {
 
 /// Restarts a worker whose store is slow, with much state in one partition and little in another.
 pub fn load_slowly(setting: &Setting) -> SlowLoad {
-    let mut chance = Chance::new(1);
-    chance.quiet();
-    let choices = Choices::plain(&mut chance);
-    let cluster = Cluster::new(chance, 2);
-    let mut universe = Universe::new(cluster, (1, false), setting.sabotage, choices.max_records);
-    universe.load_slice = LoadSlice::default();
-    let process = Process { store: LeasedStore::new(MemoryStore::new()), older: Vec::new(), choices };
-    let mut life = Life {
-        universe: Rc::new(universe),
-        setting: setting.clone(),
-        processes: vec![process],
-        controls: vec![None],
-        status: None,
-        requests: ForgetRequests::default(),
-    };
+    let mut life = Life::quiet(setting, 2, Choices::plain, LoadSlice::default());
     life.produce_to(0, RECORDS);
     assert!(life.calm(), "the records are not processed");
     life.leave(0);
@@ -74,13 +60,6 @@ pub fn load_slowly(setting: &Setting) -> SlowLoad {
 }
 
 impl Life {
-    fn produce_to(&self, partition: usize, records: usize) {
-        let mut cluster = self.universe.cluster.borrow_mut();
-        let now_ms = cluster.wall_ms();
-        let Cluster { chance, raw, .. } = &mut *cluster;
-        (0..records).for_each(|_| raw[partition].produce(chance, now_ms));
-    }
-
     fn now(&self) -> Duration {
         self.universe.cluster.borrow().now
     }

@@ -1,0 +1,53 @@
+//! The start of a history, and the steps of one without faults that a test determines.
+
+use super::*;
+use dedupd::pipeline::LoadSlice;
+
+impl Life {
+    /// Empty stores, and workers that have not started.
+    pub(super) fn new(setting: &Setting, universe: Universe, choices: Choices) -> Self {
+        let workers = universe.workers.len();
+        let process = |_| Process { store: LeasedStore::new(MemoryStore::new()), older: Vec::new(), choices };
+        Self {
+            setting: setting.clone(),
+            processes: (0..if universe.shared { 1 } else { workers }).map(process).collect(),
+            controls: vec![None; workers],
+            status: None,
+            requests: ForgetRequests::default(),
+            universe: Rc::new(universe),
+        }
+    }
+
+    /// A cluster without records, and one worker that has not started.
+    pub(super) fn quiet(
+        setting: &Setting,
+        partitions: usize,
+        choices: impl FnOnce(&mut Chance) -> Choices,
+        load_slice: LoadSlice,
+    ) -> Self {
+        let mut chance = Chance::new(1);
+        chance.quiet();
+        let choices = choices(&mut chance);
+        let mut cluster = Cluster::new(chance, partitions);
+        cluster.forgets = choices.forgets();
+        let mut universe = Universe::new(cluster, (1, false), setting.sabotage, choices.max_records);
+        universe.load_slice = load_slice;
+        Self::new(setting, universe, choices)
+    }
+
+    /// Appends records with new and with repeated ids.
+    pub(super) fn produce_to(&self, partition: usize, records: usize) {
+        let mut cluster = self.universe.cluster.borrow_mut();
+        let now_ms = cluster.wall_ms();
+        let Cluster { chance, raw, .. } = &mut *cluster;
+        (0..records).for_each(|_| raw[partition].produce(chance, now_ms));
+    }
+
+    /// Appends one record for each of these ids to the first partition.
+    pub(super) fn produce_ids(&self, ids: impl IntoIterator<Item = u64>) {
+        let mut cluster = self.universe.cluster.borrow_mut();
+        let now_ms = cluster.wall_ms();
+        let Cluster { chance, raw, .. } = &mut *cluster;
+        ids.into_iter().for_each(|id| raw[0].produce_id(id, chance, now_ms));
+    }
+}
