@@ -24,8 +24,11 @@ impl LogContext {
 impl ClientContext for LogContext {
     fn log(&self, level: Level, facility: &str, message: &str) {
         match level {
-            // The line of each error that `error` receives too.
-            _ if facility == "FAIL" => tracing::debug!(target: "librdkafka", facility, message),
+            // The line of an error that `error` receives too, or that the initialisation of the producer returns: a restart
+            // whose predecessor left a transaction open is rejected once.
+            _ if matches!(facility, "FAIL" | "GETPID") => {
+                tracing::debug!(target: "librdkafka", facility, message);
+            }
             Level::Emerg | Level::Alert | Level::Critical | Level::Error => {
                 tracing::error!(target: "librdkafka", facility, message);
             }
