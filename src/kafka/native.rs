@@ -15,7 +15,7 @@ pub use certificate::rejection as certificate_rejection;
 pub use describe::{Described, topics};
 pub use fetched::Fetched;
 pub use message::{Message, headers_of};
-pub use poll::{Queue, ReadError, Served, poll};
+pub use poll::ReadError;
 
 use rdkafka::client::Client;
 use rdkafka::error::{IsError, KafkaError, RDKafkaErrorCode};

@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::topic_partition_list::Offset as KafkaOffset;
 
 use super::client_config::Settings;
 use super::closing::Closing;
 use super::error::failure;
 use super::log_context::LogContext;
-use super::native::{self, Message, Queue, ReadError, Served};
-use super::partitions::{self, kafka_offset, partition_id};
+use super::native::{Fetched, Message, ReadError};
+use super::partitions::{self, kafka_offset, kafka_partition, list_of, partition_id};
 use super::unread::failure_of;
 use crate::clock;
 use crate::dedupe::coordinates::ranges as listed;
@@ -25,18 +26,22 @@ pub(super) fn client(settings: &Settings, isolation: &str) -> Result<BaseConsume
     settings.reader(isolation).create_with_context(LogContext).map_err(|e| failure(&doing(), &e))
 }
 
-/// A client with its event queue.
+/// Most records of one poll.
+const POLL_RECORDS: usize = 256;
+
+/// A client that reads records in batches.
 pub(super) struct Reader {
     /// Declared first because it must be dropped before the consumer.
-    queue: Queue,
+    fetched: Fetched,
     pub(super) consumer: BaseConsumer<LogContext>,
 }
 
-/// What a poll returned.
-pub(super) enum Polled<'a> {
-    Record(Message<'a>),
+/// What a poll returned after the records.
+pub(super) enum Polled {
     /// All records of the partition have been read.
     End(PartitionId),
+    /// Another poll may return more.
+    More,
     /// No record arrived in time.
     Nothing,
 }
@@ -50,13 +55,43 @@ pub(super) type Visit<'a> = &'a mut dyn FnMut(Message<'_>) -> bool;
 impl Reader {
     /// The client must report the end of a partition (`enable.partition.eof`).
     pub(super) fn new(consumer: BaseConsumer<LogContext>) -> Result<Self, KafkaError> {
-        Ok(Self { queue: Queue::of(&consumer)?, consumer })
+        Ok(Self { fetched: Fetched::of(&consumer)?, consumer })
     }
 
-    pub(super) fn poll(&self, wait: Duration) -> Result<Polled<'_>, ReadError> {
-        match native::poll(&self.consumer, &self.queue, wait) {
-            Ok(Served::Record(message)) => Ok(Polled::Record(message)),
-            Ok(Served::Rebalance | Served::Nothing) => Ok(Polled::Nothing),
+    /// Also reads this partition, from `start` on.
+    pub(super) fn open(
+        &self,
+        topic: &str,
+        partition: PartitionId,
+        start: KafkaOffset,
+    ) -> Result<(), KafkaError> {
+        let list = partitions::list([(topic, partition, start)])?;
+        self.fetched.add(&self.consumer, topic, [kafka_partition(partition)].into_iter())?;
+        self.consumer.incremental_assign(&list)?;
+        self.fetched.forward();
+        Ok(())
+    }
+
+    /// Reads this partition no further.
+    pub(super) fn close(&self, topic: &str, partition: PartitionId) -> Result<(), KafkaError> {
+        self.consumer.incremental_unassign(&list_of(topic, [partition]))?;
+        self.fetched.keep(|other| other != kafka_partition(partition));
+        Ok(())
+    }
+
+    /// Passes records to `each`. Waits at most `wait`, and only for the first.
+    pub(super) fn poll(
+        &self,
+        wait: Duration,
+        each: &mut dyn FnMut(Message<'_>),
+    ) -> Result<Polled, ReadError> {
+        let mut polled = Polled::Nothing;
+        let result = self.fetched.poll(&self.consumer, (POLL_RECORDS, wait), &mut |message| {
+            polled = Polled::More;
+            each(message);
+        });
+        match result {
+            Ok(()) => Ok(polled),
             Err(ReadError { code: RDKafkaErrorCode::PartitionEOF, at: Some((partition, _)), .. }) => {
                 Ok(Polled::End(partition_id(partition)))
             }
@@ -79,31 +114,42 @@ impl Reader {
         if open.is_empty() {
             return Ok(());
         }
-        let starts = open.iter().map(|(partition, range)| (topic, **partition, kafka_offset(range.start)));
-        partitions::list(starts)
-            .and_then(|list| self.consumer.assign(&list))
-            .map_err(|e| failure(&doing(), &e))?;
+        self.assign(topic, &open).map_err(|e| failure(&doing(), &e))?;
         let mut last_response = clock::monotonic();
         while !open.is_empty() {
             if last_response.elapsed() >= wait {
                 let what = format!("no response within {} s while {}; retrying", wait.as_secs(), doing());
                 return Err(Failure::new(Remedy::Retry, what));
             }
-            let polled =
-                self.poll(Duration::from_millis(100)).map_err(|error| failure_of(&error, topic, &doing()))?;
-            match polled {
+            let polled = self.poll(Duration::from_millis(100), &mut |message| {
+                let at = message.coordinates();
+                let is_last = |end: Offset| at.offset >= end || !visit(message) || at.offset + 1 >= end;
+                if open.get(&at.partition).map(|range| range.end).is_some_and(is_last) {
+                    open.remove(&at.partition);
+                }
+            });
+            match polled.map_err(|error| failure_of(&error, topic, &doing()))? {
                 Polled::Nothing => continue,
                 Polled::End(partition) => drop(open.remove(&partition)),
-                Polled::Record(message) => {
-                    let at = message.coordinates();
-                    let is_last = |end: Offset| at.offset >= end || !visit(message) || at.offset + 1 >= end;
-                    if open.get(&at.partition).map(|range| range.end).is_some_and(is_last) {
-                        open.remove(&at.partition);
-                    }
-                }
+                Polled::More => {}
             }
             last_response = clock::monotonic();
         }
+        Ok(())
+    }
+
+    /// Reads only these partitions, each from the start of its range on.
+    fn assign(&self, topic: &str, ranges: &BTreeMap<&PartitionId, &Range<Offset>>) -> Result<(), KafkaError> {
+        let starts = ranges.iter().map(|(partition, range)| (topic, **partition, kafka_offset(range.start)));
+        let list = partitions::list(starts)?;
+        self.fetched.keep(|_| false);
+        self.fetched.add(
+            &self.consumer,
+            topic,
+            ranges.keys().map(|partition| kafka_partition(**partition)),
+        )?;
+        self.consumer.assign(&list)?;
+        self.fetched.forward();
         Ok(())
     }
 }

@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use rdkafka::consumer::Consumer;
-use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::topic_partition_list::{Offset as KafkaOffset, TopicPartitionList};
+use rdkafka::error::RDKafkaErrorCode;
+use rdkafka::topic_partition_list::Offset as KafkaOffset;
 
 use super::client_config::Settings;
 use super::ends::Ends;
 use super::error::failure;
 use super::native::Message;
-use super::partitions::{self, kafka_offset};
+use super::partitions::kafka_offset;
 use super::reader::{Polled, Ranges, Reader, TemporaryReaders, client};
 use super::side_log;
 use super::topic::Topic;
@@ -20,7 +20,7 @@ use crate::clock;
 use crate::dedupe::{Coordinates, Offset, PartitionId, StateKey};
 use crate::ports::{Bounds, Failure, Leftover, LogId, LogTails, Remedy, SideRecords, StateItem, StateLog};
 
-/// Maximum items of one read, so that the worker polls its group in time.
+/// A read with this many items ends, so that the worker polls its group in time.
 const READ_ITEMS: usize = 256;
 
 /// An open partition that returns neither a record nor its end for this long is checked.
@@ -72,10 +72,6 @@ impl KafkaStateLog {
         })
     }
 
-    fn single(&self, partition: PartitionId, offset: KafkaOffset) -> Result<TopicPartitionList, KafkaError> {
-        partitions::list([(self.topic(), partition, offset)])
-    }
-
     fn topic(&self) -> &str {
         &self.others.settings.state
     }
@@ -89,25 +85,34 @@ impl KafkaStateLog {
         format!("{what} state topic {}", self.topic())
     }
 
-    fn item(&mut self, wait: Duration, now: Instant) -> Result<Option<StateItem>, Failure> {
-        match self.reader.poll(wait) {
-            Ok(Polled::Nothing) => Ok(None),
-            Ok(Polled::Record(message)) => {
-                let at = message.coordinates();
-                if let Some(reading) = self.open.get_mut(&at.partition) {
-                    *reading = Reading::at(at.offset + 1, now);
-                }
-                Ok(Some(block(&message)))
+    /// Reads what has arrived. Returns false when nothing has.
+    fn read_some(
+        &mut self,
+        wait: Duration,
+        now: Instant,
+        items: &mut Vec<StateItem>,
+    ) -> Result<bool, Failure> {
+        let Self { reader, open, .. } = self;
+        let polled = reader.poll(wait, &mut |message| {
+            let at = message.coordinates();
+            if let Some(reading) = open.get_mut(&at.partition) {
+                *reading = Reading::at(at.offset + 1, now);
             }
+            items.push(block(&message));
+        });
+        match polled {
+            Ok(Polled::Nothing) => Ok(false),
+            Ok(Polled::More) => Ok(true),
             Ok(Polled::End(partition)) => {
-                let reading = self.open.get(&partition);
-                Ok(reading.map(|reading| StateItem::End { partition, next: reading.next }))
+                let reading = open.get(&partition);
+                items.extend(reading.map(|reading| StateItem::End { partition, next: reading.next }));
+                Ok(true)
             }
             Err(error) if error.code == RDKafkaErrorCode::AutoOffsetReset => {
-                for reading in self.open.values_mut() {
+                for reading in open.values_mut() {
                     *reading = Reading { check_at: now, may_be_stopped: true, ..*reading };
                 }
-                Ok(None)
+                Ok(false)
             }
             Err(error) => Err(failure_of(&error, self.topic(), &self.doing("reading"))),
         }
@@ -149,9 +154,8 @@ impl StateLog for KafkaStateLog {
     fn open(&mut self, partition: PartitionId, from: Option<Offset>) -> Result<(), Failure> {
         self.close(partition)?;
         let start = from.map_or(KafkaOffset::Beginning, kafka_offset);
-        self.single(partition, start)
-            .and_then(|list| self.reader.consumer.incremental_assign(&list))
-            .map_err(|e| failure(&self.doing("opening"), &e))?;
+        let opened = self.reader.open(self.topic(), partition, start);
+        opened.map_err(|e| failure(&self.doing("opening"), &e))?;
         self.open.insert(partition, Reading::at(from.unwrap_or(0), clock::monotonic()));
         Ok(())
     }
@@ -161,9 +165,9 @@ impl StateLog for KafkaStateLog {
         let checked = self.check_due(now, &mut items);
         let mut wait = wait;
         while items.len() < READ_ITEMS {
-            match self.item(wait, now) {
-                Ok(Some(item)) => items.push(item),
-                Ok(None) => break,
+            match self.read_some(wait, now, &mut items) {
+                Ok(true) => {}
+                Ok(false) => break,
                 // The client returns each item once, so items read before the failure must be returned.
                 Err(failed) if items.is_empty() || failed.remedy == Remedy::Stop => return Err(failed),
                 Err(failed) => {
@@ -179,9 +183,8 @@ impl StateLog for KafkaStateLog {
 
     fn close(&mut self, partition: PartitionId) -> Result<(), Failure> {
         if self.open.remove(&partition).is_some() {
-            self.single(partition, KafkaOffset::Invalid)
-                .and_then(|list| self.reader.consumer.incremental_unassign(&list))
-                .map_err(|e| failure(&self.doing("closing"), &e))?;
+            let closed = self.reader.close(self.topic(), partition);
+            closed.map_err(|e| failure(&self.doing("closing"), &e))?;
         }
         Ok(())
     }

@@ -149,9 +149,8 @@ impl<W: World> Core<W> {
     ) -> Result<(), WorkerError> {
         self.options.same_raw(key.raw.as_deref(), self.options.raw_id.as_deref())?;
         let Some(restoring) = self.partitions.restoring_mut(id) else { return Ok(()) };
-        let mut restorer =
-            Restorer::<W> { store: &mut self.store, options: &self.options, report: &self.report };
-        restorer.record(restoring, offset, key, bytes)
+        Restorer::<W> { store: &mut self.store, options: &self.options, report: &self.report }
+            .record(restoring, offset, key, bytes)
     }
 
     fn end_restore(&mut self, source: &W::Source, id: PartitionId, next: Offset) -> Result<(), WorkerError> {
@@ -159,7 +158,8 @@ impl<W: World> Core<W> {
         // When anything below fails, the state is read again.
         let restoring = self.partitions.get_mut(id).and_then(|partition| partition.take_restoring(now));
         let Some(mut restoring) = restoring else { return Ok(()) };
-        restoring.unwritten.write(&mut self.store)?;
+        Restorer::<W> { store: &mut self.store, options: &self.options, report: &self.report }
+            .write(&mut restoring.unwritten)?;
         if !self.is_restored(&mut restoring, next)? {
             return Ok(());
         }

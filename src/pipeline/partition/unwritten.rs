@@ -42,6 +42,11 @@ impl Unwritten {
         *last_head = head;
     }
 
+    /// Number of identities.
+    pub(crate) fn ids(&self) -> usize {
+        self.ids
+    }
+
     /// Whether the blocks have to be written, when a block has at most `block_ids` identities.
     pub(crate) fn is_full(&self, block_ids: usize) -> bool {
         self.ids >= IDS.min(block_ids) || self.bytes >= BYTES
