@@ -39,6 +39,7 @@ pub mod index;
 mod limits;
 mod marks;
 mod overflow;
+mod pending;
 mod prefetch;
 mod stream_time;
 mod table;
@@ -184,8 +185,7 @@ impl Window {
 
     /// Index of a pending owner in `pending`; `None` for committed owners, which are below all pending ones.
     fn pending_index(&self, owner: Offset) -> Option<usize> {
-        self.pending.first().filter(|(first, _)| *first <= owner)?;
-        self.pending.binary_search_by_key(&owner, |(offset, _)| *offset).ok()
+        pending::index_of(&self.pending, owner)
     }
 
     /// Adds the record at `at` as the owner of its identity, in the open transaction. Called after the verdicts `New`
