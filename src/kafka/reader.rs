@@ -66,10 +66,8 @@ impl Reader {
         start: KafkaOffset,
     ) -> Result<(), KafkaError> {
         let list = partitions::list([(topic, partition, start)])?;
-        self.fetched.add(&self.consumer, topic, [kafka_partition(partition)].into_iter())?;
-        self.consumer.incremental_assign(&list)?;
-        self.fetched.forward();
-        Ok(())
+        let opened = [kafka_partition(partition)].into_iter();
+        self.fetched.assign(&self.consumer, (topic, opened), || self.consumer.incremental_assign(&list))
     }
 
     /// Reads this partition no further.
@@ -143,14 +141,8 @@ impl Reader {
         let starts = ranges.iter().map(|(partition, range)| (topic, **partition, kafka_offset(range.start)));
         let list = partitions::list(starts)?;
         self.fetched.keep(|_| false);
-        self.fetched.add(
-            &self.consumer,
-            topic,
-            ranges.keys().map(|partition| kafka_partition(**partition)),
-        )?;
-        self.consumer.assign(&list)?;
-        self.fetched.forward();
-        Ok(())
+        let read = ranges.keys().map(|partition| kafka_partition(**partition));
+        self.fetched.assign(&self.consumer, (topic, read), || self.consumer.assign(&list))
     }
 }
 

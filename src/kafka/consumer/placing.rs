@@ -19,17 +19,19 @@ impl KafkaSource {
     pub(super) fn assign_at(&self, starts: &[(PartitionId, Offset)]) -> Result<(), Failure> {
         let fail = |e| self.fail("accepting partitions of", &e);
         let added = starts.iter().map(|(partition, _)| kafka_partition(*partition));
-        self.fetched.add(&self.consumer, &self.topic, added).map_err(fail)?;
-        if self.is_cooperative() {
-            self.list_at(starts).and_then(|list| self.consumer.incremental_assign(&list))
-        } else {
-            let mut all = self.positions()?;
-            all.extend(starts.iter().copied());
-            let all: Vec<_> = all.into_iter().collect();
-            self.list_at(&all).and_then(|list| self.consumer.assign(&list))
-        }
-        .map_err(fail)?;
-        self.fetched.forward();
+        let is_added = self.is_cooperative();
+        let all = if is_added { starts.to_vec() } else { self.all_with(starts)? };
+        self.list_at(&all)
+            .and_then(|list| {
+                self.fetched.assign(&self.consumer, (&self.topic, added), || {
+                    if is_added {
+                        self.consumer.incremental_assign(&list)
+                    } else {
+                        self.consumer.assign(&list)
+                    }
+                })
+            })
+            .map_err(fail)?;
         self.assigned.borrow_mut().extend(starts.iter().copied());
         Ok(())
     }
@@ -77,6 +79,13 @@ impl KafkaSource {
                 self.topic, self.group
             ),
         ))
+    }
+
+    /// The whole assignment with these partitions added.
+    fn all_with(&self, starts: &[(PartitionId, Offset)]) -> Result<Vec<(PartitionId, Offset)>, Failure> {
+        let mut all = self.positions()?;
+        all.extend(starts.iter().copied());
+        Ok(all.into_iter().collect())
     }
 
     /// The next offset of each partition in the client's assignment. Only for the eager protocol, where adding a partition

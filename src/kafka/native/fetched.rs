@@ -100,13 +100,13 @@ impl Fetched {
         }
     }
 
-    /// Reads these partitions from now on. Called before they are assigned, so that none of their records arrive among the
-    /// events.
-    pub fn add<C: ConsumerContext>(
+    /// Assigns partitions to the consumer with `assign`, and reads them from now on. Their queues are forwarded before, so that
+    /// none of their records arrive among the events, and after, because an assignment can end the forwarding.
+    pub fn assign<C: ConsumerContext>(
         &self,
         consumer: &BaseConsumer<C>,
-        topic: &str,
-        partitions: impl Iterator<Item = i32>,
+        (topic, partitions): (&str, impl Iterator<Item = i32>),
+        assign: impl FnOnce() -> Result<(), KafkaError>,
     ) -> Result<(), KafkaError> {
         let topic = CString::new(topic)?;
         let mut all = self.partitions.borrow_mut();
@@ -118,6 +118,8 @@ impl Fetched {
             all.extend(NonNull::new(queue).map(|queue| (partition, Queue(queue))));
         }
         drop(all);
+        self.forward();
+        assign()?;
         self.forward();
         Ok(())
     }
@@ -133,8 +135,8 @@ impl Fetched {
         self.partitions.borrow_mut().retain(|partition, _| is_kept(*partition));
     }
 
-    /// Forwards the queues of the partitions. Called after an assignment, which can end the forwarding.
-    pub fn forward(&self) {
+    /// Forwards the queues of the partitions.
+    fn forward(&self) {
         for queue in self.partitions.borrow().values() {
             // SAFETY: both queues are alive.
             unsafe { sys::rd_kafka_queue_forward(queue.0.as_ptr(), self.records.0.as_ptr()) }
@@ -168,7 +170,7 @@ impl Fetched {
         if self.forwarded.get().elapsed() >= FORWARD_INTERVAL {
             self.forward();
         }
-        match poll(consumer, &self.events, Duration::ZERO)? {
+        match poll(consumer, &self.events)? {
             Served::Record(message) => {
                 each(message);
                 return Ok(true);

@@ -2,7 +2,6 @@
 
 use std::ffi::CStr;
 use std::ptr::NonNull;
-use std::time::Duration;
 
 use rdkafka::bindings as sys;
 use rdkafka::config::RDKafkaLogLevel;
@@ -11,7 +10,6 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::topic_partition_list::TopicPartitionList;
 
 use super::message::{Event, Message};
-use crate::clock;
 
 /// The event queue of a consumer: records, errors, rebalances and logs. Must be dropped before its consumer.
 pub struct Queue(pub(super) NonNull<sys::rd_kafka_queue_t>);
@@ -28,10 +26,10 @@ impl Queue {
         NonNull::new(queue).map(Self).ok_or_else(no_group)
     }
 
-    fn next(&self, wait: Duration) -> Option<Event> {
-        let wait_ms = i32::try_from(wait.as_millis()).unwrap_or(i32::MAX);
+    /// The next event, without waiting for one.
+    fn next(&self) -> Option<Event> {
         // SAFETY: the queue is alive; we own the returned event.
-        NonNull::new(unsafe { sys::rd_kafka_queue_poll(self.0.as_ptr(), wait_ms) }).map(Event)
+        NonNull::new(unsafe { sys::rd_kafka_queue_poll(self.0.as_ptr(), 0) }).map(Event)
     }
 }
 
@@ -71,21 +69,16 @@ pub enum Served<'a> {
     Record(Message<'a>),
     /// A rebalance event, which was passed to the context.
     Rebalance,
-    /// Nothing arrived in time.
+    /// Nothing has arrived.
     Nothing,
 }
 
-/// Serves the consumer until a record or a rebalance event arrives, at most `wait`.
+/// Serves the events that have arrived, up to a record or a rebalance event.
 pub fn poll<'a, C: ConsumerContext>(
     consumer: &'a BaseConsumer<C>,
     queue: &Queue,
-    wait: Duration,
 ) -> Result<Served<'a>, ReadError> {
-    // Most calls do not wait, and reading the clock would take a noticeable part of their time.
-    let deadline = (!wait.is_zero()).then(|| clock::monotonic() + wait);
-    let mut left = wait;
-    loop {
-        let Some(event) = queue.next(left) else { return Ok(Served::Nothing) };
+    while let Some(event) = queue.next() {
         // SAFETY: the event is alive.
         match unsafe { sys::rd_kafka_event_type(event.0.as_ptr()) } {
             sys::RD_KAFKA_EVENT_FETCH => {
@@ -101,8 +94,8 @@ pub fn poll<'a, C: ConsumerContext>(
             }
             kind => notify(consumer, &event, kind),
         }
-        left = deadline.map_or(Duration::ZERO, |at| at.saturating_duration_since(clock::monotonic()));
     }
+    Ok(Served::Nothing)
 }
 
 fn record(message: Message<'_>) -> Result<Message<'_>, ReadError> {

@@ -1,7 +1,6 @@
 //! Ids that are forgotten, and a restore that reads older owners of them.
 
 use super::*;
-use dedupd::pipeline::LoadSlice;
 
 /// More than the slots of a table that evicts: the ids before these are evicted.
 const OTHERS: std::ops::Range<u64> = 100..140;
@@ -17,7 +16,7 @@ pub fn forget_before_a_restore(setting: &Setting) -> (usize, Vec<String>) {
         choices.evicts = true;
         choices
     };
-    let mut life = Life::quiet(setting, 1, evicting, LoadSlice::default());
+    let mut life = Life::quiet(setting, 1, evicting);
     for ids in [FORGOTTEN_IDS, OTHERS, FORGOTTEN_IDS] {
         life.produce_ids(ids);
         assert!(life.calm(), "the records are not processed");

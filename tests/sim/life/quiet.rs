@@ -23,7 +23,6 @@ impl Life {
         setting: &Setting,
         partitions: usize,
         choices: impl FnOnce(&mut Chance) -> Choices,
-        load_slice: LoadSlice,
     ) -> Self {
         let mut chance = Chance::new(1);
         chance.quiet();
@@ -31,7 +30,7 @@ impl Life {
         let mut cluster = Cluster::new(chance, partitions);
         cluster.forgets = choices.forgets();
         let mut universe = Universe::new(cluster, (1, false), setting.sabotage, choices.max_records);
-        universe.load_slice = load_slice;
+        universe.load_slice = LoadSlice::default();
         Self::new(setting, universe, choices)
     }
 

@@ -1,7 +1,6 @@
 //! Local state that takes many minutes to load.
 
 use super::*;
-use dedupd::pipeline::LoadSlice;
 
 /// Simulated time to read one stored block.
 const BLOCK_TIME: Duration = Duration::from_millis(600);
@@ -25,7 +24,7 @@ pub struct SlowLoad {
 
 /// Restarts a worker whose store is slow, with much state in one partition and little in another.
 pub fn load_slowly(setting: &Setting) -> SlowLoad {
-    let mut life = Life::quiet(setting, 2, Choices::plain, LoadSlice::default());
+    let mut life = Life::quiet(setting, 2, Choices::plain);
     life.produce_to(0, RECORDS);
     assert!(life.calm(), "the records are not processed");
     life.leave(0);
