@@ -21,8 +21,8 @@ use std::time::Duration;
 use dedupd::metrics::Metrics;
 use dedupd::pipeline::Safeguard;
 use sim::{
-    Counts, EVICTED, FORGOTTEN, Fault, JOINED, Outcome, Sabotage, Setting, forget_before_a_restore,
-    load_slowly, run,
+    Counts, EVICTED, FORGOTTEN, Fault, JOINED, Marked, Outcome, Sabotage, Setting, compact_the_last_record,
+    forget_before_a_restore, load_slowly, run, tear_the_first_transaction,
 };
 
 /// Number of seeds unless `DEDUPD_SIM_SEEDS` is set.
@@ -185,18 +185,42 @@ fn a_forgotten_id_stays_forgotten_after_a_restore_that_evicts_its_older_owner() 
     assert!(violations.is_empty(), "{forgotten} ids forgotten: {violations:?}");
 }
 
+#[test]
+fn a_torn_first_transaction_of_any_number_of_blocks_is_repaired_from_its_start() {
+    if variable("DEDUPD_SIM_SEED").is_some() {
+        trace();
+    }
+    let setting = Setting { sabotage: Sabotage::Nothing, metrics: Metrics::new() };
+    for marked in [Marked::State, Marked::Clean] {
+        for records in [20, 99, 101, 250, 1_000] {
+            let violations = tear_the_first_transaction(&setting, records, marked);
+            let (count, first) = (violations.len(), violations.first());
+            assert!(violations.is_empty(), "{records} blocks, marker in {marked:?}: {count}, {first:?}");
+        }
+    }
+}
+
+#[test]
+fn a_record_that_compaction_has_removed_does_not_count_as_aborted() {
+    let of = |sabotage| compact_the_last_record(&Setting { sabotage, metrics: Metrics::new() });
+    assert_eq!(of(Sabotage::Nothing), [""; 0]);
+    assert!(!of(Sabotage::CompactedIsAborted).is_empty(), "the history does not depend on it");
+}
+
 /// Each sabotage, and the prefix of a violation that the audit must report.
-const CONTROLS: [(Sabotage, &str); 15] = [
+const CONTROLS: [(Sabotage, &str); 17] = [
     (Sabotage::StoreAhead, "lost"),
     (Sabotage::FalseCommit, "lost"),
     // The restore never reaches the block that was committed last.
     (Sabotage::BlockHidden, "worker"),
     (Sabotage::ForgetIgnored, "forgotten and not forwarded again"),
+    (Sabotage::CompactedIsAborted, "duplicated"),
     (Sabotage::Without(Safeguard::Markers), "duplicated"),
     (Sabotage::Without(Safeguard::Markers), "lost"),
     // The missing record belongs to a side topic.
     (Sabotage::Without(Safeguard::Markers), "in no topic"),
     (Sabotage::Without(Safeguard::Agreement), "lost"),
+    (Sabotage::Without(Safeguard::WholeTransactions), "lost"),
     (Sabotage::Without(Safeguard::Gaps), "lost"),
     // An assertion in the window fails.
     (Sabotage::Without(Safeguard::Repeats), "panic"),

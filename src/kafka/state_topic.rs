@@ -226,7 +226,12 @@ impl LogTails for KafkaStateLog {
         side_log::records(&self.others, from_to, wait)
     }
 
-    fn visible(&self, at: &[(PartitionId, Offset)], wait: Duration) -> Result<Vec<bool>, Failure> {
+    fn visible(
+        &self,
+        at: &[(PartitionId, Offset)],
+        what: Leftover,
+        wait: Duration,
+    ) -> Result<Vec<bool>, Failure> {
         let mut shown = BTreeSet::new();
         let mut ranges = Ranges::new();
         for (partition, offset) in at {
@@ -234,7 +239,7 @@ impl LogTails for KafkaStateLog {
             *range = range.start.min(*offset)..range.end.max(*offset + 1);
         }
         let clean = (self.others.settings.clean.as_str(), &ranges);
-        self.others.read(clean, Leftover::Committed, wait, &mut |message| {
+        self.others.read(clean, what, wait, &mut |message| {
             let at = message.coordinates();
             shown.insert((at.partition, at.offset));
             true

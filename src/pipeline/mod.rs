@@ -28,6 +28,7 @@ pub use partition::stored::Stored;
 pub use partition_limit::PartitionLimit;
 pub use safeguard::Safeguard;
 pub use sizes::{block_ids, metadata_bytes, most_partitions};
+pub use torn::EVIDENCE_RECORDS;
 pub use worker::report::Report;
 pub use worker::stalled::StableEnds;
 pub use worker::transaction::TransactionSize;

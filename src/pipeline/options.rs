@@ -81,6 +81,9 @@ pub struct Options {
     pub transaction_timeout: Duration,
     /// Most identities of a block.
     pub block_ids: usize,
+    /// Records at the end of a state log that are searched for writers, and read first to find its last transaction where no
+    /// checkpoint names it.
+    pub evidence_records: Offset,
     /// How much local state one iteration reads.
     pub load_slice: LoadSlice,
 }

@@ -10,6 +10,8 @@ pub enum Safeguard {
     Markers,
     /// After leftovers were aborted, the three logs are made to agree (`repair`).
     Agreement,
+    /// A transaction decides only when all its blocks are read (`known`).
+    WholeTransactions,
     /// A record beyond the expected offset is accepted only with proof (`order`).
     Gaps,
     /// A record below the expected offset is skipped.

@@ -46,8 +46,14 @@ pub trait LogTails {
         what: Leftover,
         wait: Duration,
     ) -> Result<Vec<StateItem>, Failure>;
-    /// Whether `read_committed` readers see the record at each of these offsets of the clean topic, in this order.
-    fn visible(&self, at: &[(PartitionId, Offset)], wait: Duration) -> Result<Vec<bool>, Failure>;
+    /// Whether a reader of such records finds one at each of these offsets of the clean topic, in this order. Compaction may
+    /// have removed it.
+    fn visible(
+        &self,
+        at: &[(PartitionId, Offset)],
+        what: Leftover,
+        wait: Duration,
+    ) -> Result<Vec<bool>, Failure>;
     /// All partitions of the configured side topics.
     fn side_logs(&self, _wait: Duration) -> Result<Vec<LogId>, Failure> {
         Ok(Vec::new())

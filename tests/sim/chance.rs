@@ -79,6 +79,8 @@ pub enum Fault {
     BitRot,
     /// Old records of the clean topic are deleted.
     CleanDeleted,
+    /// Compaction removes a record of the clean topic.
+    CleanCompacted,
     /// Old records of the state topic are deleted.
     StateDeleted,
     /// Processed records of the raw topic are deleted.
@@ -99,7 +101,7 @@ pub enum Fault {
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 42] = [
+    pub const ALL: [Self; 43] = [
         Self::Crash,
         Self::Retry,
         Self::Abort,
@@ -134,6 +136,7 @@ impl Fault {
         Self::WritesLost,
         Self::BitRot,
         Self::CleanDeleted,
+        Self::CleanCompacted,
         Self::StateDeleted,
         Self::RawDeleted,
         Self::Growth,
@@ -181,6 +184,7 @@ impl Fault {
             Self::WritesLost => "unsynced writes lost",
             Self::BitRot => "bit rot in the store",
             Self::CleanDeleted => "clean records deleted",
+            Self::CleanCompacted => "clean record compacted",
             Self::StateDeleted => "state records deleted",
             Self::RawDeleted => "raw records deleted",
             Self::Growth => "partition added",
@@ -201,6 +205,7 @@ impl Fault {
             Self::LateCommit => 0.5,
             Self::Redelivery | Self::EmptyPoll => 1.0 / 30.0,
             Self::Compaction | Self::Rebalance | Self::RawDeleted | Self::CleanDeleted => 0.04,
+            Self::CleanCompacted => 0.1,
             Self::Kick => 0.02,
             Self::Rewrite | Self::OffsetsLost | Self::StoreCleared | Self::Truncated => 0.1,
             Self::UnreadDeleted => 0.05,

@@ -50,6 +50,15 @@ struct Completing {
     parts: BTreeSet<Part>,
 }
 
+/// The logs that receive the markers of a transaction that a test tears.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Marked {
+    /// The clean topic.
+    Clean,
+    /// The state topic.
+    State,
+}
+
 /// A log that receives its own marker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Part {
@@ -130,6 +139,8 @@ pub struct Cluster {
     pub reset: bool,
     /// The number of the identity rule that the operator configures.
     pub rule: u8,
+    /// The only kind of log that receives a marker of the next commit.
+    pub tears_next: Option<Marked>,
     /// Port calls so far.
     pub calls: u64,
     writers: BTreeMap<String, Writer>,
@@ -159,6 +170,7 @@ impl Cluster {
             gapped: BTreeSet::new(),
             begun: BTreeSet::new(),
             violations: Vec::new(),
+            tears_next: None,
             calls: 0,
             writers: BTreeMap::new(),
             late: Vec::new(),
@@ -320,9 +332,14 @@ impl Cluster {
     /// omit the marker of a partition.
     fn finish(&mut self, writer: &str, fate: Fate) {
         let Some(open) = self.writers.get_mut(writer).and_then(|writer| writer.open.take()) else { return };
+        let torn = if fate == Fate::Committed { self.tears_next.take() } else { None };
         let chance = &mut self.chance;
-        let parts: BTreeSet<Part> =
-            open.parts.into_iter().filter(|part| !chance.hit(part.torn_by())).collect();
+        let is_marked = |part: &Part| match torn {
+            None => !chance.hit(part.torn_by()),
+            Some(Marked::Clean) => matches!(part, Part::Clean(_)),
+            Some(Marked::State) => matches!(part, Part::State(_)),
+        };
+        let parts: BTreeSet<Part> = open.parts.into_iter().filter(is_marked).collect();
         let late = if chance.hit(Fault::LateMarker) { chance.rng.u64(0..50) } else { 0 };
         let due = self.now + Duration::from_millis(late);
         writer_entry(&mut self.writers, writer).completing = Some(Completing { due, fate, parts });

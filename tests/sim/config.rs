@@ -82,6 +82,13 @@ impl Choices {
         Self { filters, evicts, has_kinds, sides, on_poison, keeps_duplicates, max_records: 8, ..drawn }
     }
 
+    /// As [`Self::plain`], with blocks of one id and room for all records in one transaction.
+    pub fn one_id_blocks(chance: &mut Chance) -> Self {
+        let plain = Self { max_records: 1_809, ..Self::plain(chance) };
+        assert_eq!(plain.block_ids(), 1);
+        plain
+    }
+
     /// Draws another configuration for a process that restarts.
     pub fn changed(self, cluster: &mut Cluster) -> Self {
         let Self { time, sides, on_poison, keeps_duplicates, rule, accepts, .. } = self;
@@ -139,6 +146,11 @@ impl Choices {
         RAW_IDS[usize::from(self.foreign)].to_owned()
     }
 
+    /// Often several blocks per transaction.
+    fn block_ids(self) -> usize {
+        [1, 3, 30_000][self.max_records / 3 % 3]
+    }
+
     /// The options of a worker.
     pub fn options(
         self,
@@ -185,8 +197,9 @@ impl Choices {
             },
             interval: self.interval,
             transaction_timeout: TRANSACTION_TIMEOUT,
-            // Often several blocks per transaction.
-            block_ids: [1, 3, 30_000][self.max_records / 3 % 3],
+            block_ids: self.block_ids(),
+            // Often fewer than one transaction has.
+            evidence_records: [1, 3, 100][self.max_records % 3],
             load_slice,
         }
     }

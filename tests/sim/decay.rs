@@ -44,6 +44,7 @@ impl Cluster {
         }
         let [clean, state, raw] =
             [Fault::CleanDeleted, Fault::StateDeleted, Fault::RawDeleted].map(|fault| self.chance.hit(fault));
+        self.compact_clean(partition);
         if !(clean || state || raw) {
             return;
         }
@@ -59,6 +60,18 @@ impl Cluster {
         if raw && !self.raw[partition].is_broken {
             self.raw[partition].delete(needed.raw);
         }
+    }
+
+    /// Compaction removes a clean record, often the last one: an expired tombstone, or an aborted record. Without a missing
+    /// marker the logs agree, and it may be any record.
+    fn compact_clean(&mut self, partition: usize) {
+        if !self.chance.hit(Fault::CleanCompacted) {
+            return;
+        }
+        let below = if self.is_torn() { self.needed(partition).clean } else { Offset::MAX };
+        let Some((last, _)) = self.clean[partition].everything(0).last() else { return };
+        let at = last.saturating_sub(self.chance.rng.u64(0..4)).max(self.clean[partition].bounds().low);
+        self.clean[partition].compact(at, below);
     }
 
     /// Where the last transactions begin in raw, clean and state. A repair after a missing marker reads these records,

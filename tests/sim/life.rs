@@ -3,6 +3,7 @@
 mod forgotten;
 mod quiet;
 mod slow;
+mod torn;
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -30,6 +31,7 @@ use crate::sim::store::{SimStore, rot, survive};
 use crate::sim::universe::{Sabotage, SimClock, SimWorker, Universe, writer};
 pub use forgotten::forget_before_a_restore;
 pub use slow::load_slowly;
+pub use torn::{compact_the_last_record, tear_the_first_transaction};
 
 /// Counts records that were forwarded again because a window had evicted their id.
 pub const EVICTED: &str = "id evicted";

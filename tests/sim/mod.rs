@@ -21,5 +21,9 @@ mod tx_log;
 mod universe;
 
 pub use chance::{Counts, Fault};
-pub use life::{EVICTED, FORGOTTEN, JOINED, Outcome, Setting, forget_before_a_restore, load_slowly, run};
+pub use cluster::Marked;
+pub use life::{
+    EVICTED, FORGOTTEN, JOINED, Outcome, Setting, compact_the_last_record, forget_before_a_restore,
+    load_slowly, run, tear_the_first_transaction,
+};
 pub use universe::Sabotage;

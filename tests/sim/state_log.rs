@@ -127,11 +127,22 @@ impl LogTails for SimLog {
         self.call(|cluster| Ok(cluster.side_records(from_to)))
     }
 
-    fn visible(&self, at: &[(PartitionId, Offset)], _: Duration) -> Result<Vec<bool>, Failure> {
+    fn visible(
+        &self,
+        at: &[(PartitionId, Offset)],
+        what: Leftover,
+        _: Duration,
+    ) -> Result<Vec<bool>, Failure> {
+        let believes_compacted = self.universe.sabotage == Sabotage::CompactedIsAborted;
         self.call(|cluster| {
             let shows = |(partition, offset): &(PartitionId, Offset)| {
                 let log = &cluster.clean[*partition as usize];
-                log.committed(*offset).next().is_some_and(|(at, _)| at == *offset)
+                let first = match what {
+                    Leftover::Committed => log.committed(*offset).next(),
+                    Leftover::Everything if believes_compacted => return true,
+                    Leftover::Everything => log.everything(*offset).next(),
+                };
+                first.is_some_and(|(at, _)| at == *offset)
             };
             Ok(at.iter().map(shows).collect())
         })

@@ -29,6 +29,8 @@ struct Entry<T> {
     fate: Fate,
     /// `None` for a marker, and for a record whose only purpose is its marker.
     content: Option<T>,
+    /// Compaction has removed it. Readers do not find it any more.
+    is_compacted: bool,
 }
 
 /// Records and markers. Each has an offset.
@@ -49,7 +51,7 @@ impl<T> TxLog<T> {
 
     /// Writes a record of a producer's open transaction and returns its offset.
     pub fn append(&mut self, producer: Producer, at: Duration, content: Option<T>) -> Offset {
-        self.entries.push(Entry { producer, at, fate: Fate::Open, content });
+        self.entries.push(Entry { producer, at, fate: Fate::Open, content, is_compacted: false });
         self.end() - 1
     }
 
@@ -60,6 +62,7 @@ impl<T> TxLog<T> {
             at,
             fate: Fate::Committed,
             content: Some(content),
+            is_compacted: false,
         });
     }
 
@@ -70,7 +73,7 @@ impl<T> TxLog<T> {
                 entry.fate = fate;
             }
         }
-        self.entries.push(Entry { producer, at, fate, content: None });
+        self.entries.push(Entry { producer, at, fate, content: None, is_compacted: false });
     }
 
     /// Deletes what was written before a time and is below an offset. Returns whether that includes a committed record.
@@ -80,6 +83,15 @@ impl<T> TxLog<T> {
         let seen = self.committed(0).next().is_some_and(|(first, _)| first < low);
         self.low = self.low.max(low);
         seen
+    }
+
+    /// Removes a record that is not open and is below an offset. Returns whether there is one.
+    pub fn compact(&mut self, at: Offset, below: Offset) -> bool {
+        let entry = self.entries.get_mut(usize::try_from(at - self.base).unwrap());
+        let entry = entry.filter(|it| at < below && it.fate != Fate::Open && it.content.is_some());
+        let Some(entry) = entry.filter(|it| !it.is_compacted) else { return false };
+        entry.is_compacted = true;
+        true
     }
 
     fn end(&self) -> Offset {
@@ -95,10 +107,12 @@ impl<T> TxLog<T> {
 
     /// The committed records from `from` on, as `read_committed` returns them.
     pub fn committed(&self, from: Offset) -> impl Iterator<Item = (Offset, &T)> {
-        self.ever_committed().skip_while(move |(at, _)| *at < from.max(self.low))
+        let stable = self.bounds().stable;
+        let committed = self.left(from).take_while(move |(at, ..)| *at < stable);
+        committed.filter(|(_, fate, _)| *fate == Fate::Committed).map(|(at, _, content)| (at, content))
     }
 
-    /// The committed records, including those that were deleted since.
+    /// The committed records, including those that were deleted or compacted since.
     pub fn ever_committed(&self) -> impl Iterator<Item = (Offset, &T)> {
         let stable = self.bounds().stable;
         self.records()
@@ -109,8 +123,14 @@ impl<T> TxLog<T> {
 
     /// All records from `from` on, in any state.
     pub fn everything(&self, from: Offset) -> impl Iterator<Item = (Offset, &T)> {
-        let from = from.max(self.low);
-        self.records().skip_while(move |(at, ..)| *at < from).map(|(at, _, content)| (at, content))
+        self.left(from).map(|(at, _, content)| (at, content))
+    }
+
+    /// The records from `from` on that readers still find.
+    fn left(&self, from: Offset) -> impl Iterator<Item = (Offset, Fate, &T)> {
+        let (from, base) = (from.max(self.low), self.base);
+        let is_compacted = move |at: Offset| self.entries[usize::try_from(at - base).unwrap()].is_compacted;
+        self.records().skip_while(move |(at, ..)| *at < from).filter(move |(at, ..)| !is_compacted(*at))
     }
 
     fn records(&self) -> impl Iterator<Item = (Offset, Fate, &T)> {

@@ -46,6 +46,8 @@ pub enum Sabotage {
     BlockHidden,
     /// The store reports that an id was forgotten, and keeps it.
     ForgetIgnored,
+    /// The reader of all records finds every record that it is asked for, as if compaction removed none.
+    CompactedIsAborted,
     /// The worker runs without one of its safeguards.
     Without(Safeguard),
 }

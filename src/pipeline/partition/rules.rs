@@ -148,13 +148,14 @@ impl State {
 }
 
 impl<W: World> Core<W> {
-    /// The key of a block in the state topic. The first block of a partition in a transaction names the kinds whose windows are
-    /// reset with it.
+    /// The key of a block in the state topic. The first block of a partition in a transaction is marked, and names the kinds
+    /// whose windows are reset with it.
     pub(crate) fn state_key_of(&self, window: WindowId, is_first: bool) -> StateKey {
         let (kind, id) = (window.kind(), window.partition());
         let state = self.partitions.get(id).filter(|_| is_first).and_then(Partition::state);
         let reset_kinds = state.map(|state| state.reset_kinds.iter().copied().collect());
         StateKey {
+            is_first,
             kind: self.options.kinds.name_of(kind).map(str::to_owned),
             rule: self.options.rule_of(kind),
             reset_kinds: reset_kinds.unwrap_or_default(),

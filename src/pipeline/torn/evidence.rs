@@ -21,6 +21,10 @@
 //! For a transaction without clean records (its block only voids others) the clean column is unknown. Then the block or the
 //! offset, whichever is shown, decides for the other.
 //!
+//! A clean topic may be compacted. Compaction removes aborted records, expired tombstones, and records that a later one with the
+//! same key replaces. So a record that no reader finds is no evidence ([`Shown::Gone`]). Block and offset decide if they agree;
+//! otherwise an operator has to ([`Decision::Undecidable`]).
+//!
 //! The decision can be repeated: the action of each row is one ordinary transaction. If that is interrupted, it is aborted and
 //! leaves the evidence unchanged. If it is torn itself, it leaves a case of the same table. The rows hold for one
 //! transaction: a producer begins the next one only when it has seen all markers of the last ([`super::markers`]).
@@ -37,6 +41,8 @@ pub(crate) enum Shown {
     Yes,
     /// They are in the log, but aborted.
     No,
+    /// The log holds their offsets, and compaction has removed the record that decides.
+    Gone,
     /// The transaction wrote no clean records, or the log no longer holds their offsets.
     Unknowable,
 }
@@ -48,6 +54,8 @@ pub(crate) struct Group {
     pub blocks: Vec<(StateKey, Vec<u8>)>,
     /// State offset of the last block.
     pub at: Offset,
+    /// Whether blocks of the transaction precede those that were read: in the log, or deleted by retention.
+    pub is_cut: bool,
     /// First raw offset covered.
     pub first: Offset,
     /// The tail that names the last block in a checkpoint.
@@ -170,7 +178,8 @@ fn push(groups: &mut Vec<Group>, at: Offset, key: StateKey, (block, bytes): (Blo
         return;
     }
     let times = (block.time_first_ms, block.time_last_ms);
-    groups.push(Group { blocks: vec![(key, bytes)], at, first: block.first, tail, times, is_unnamed });
+    let (is_cut, first, blocks) = (!key.is_first, block.first, vec![(key, bytes)]);
+    groups.push(Group { blocks, at, is_cut, first, tail, times, is_unnamed });
 }
 
 /// The evidence that decides about the last transaction of a partition.
@@ -182,7 +191,7 @@ pub(crate) struct Evidence<'a> {
     pub checkpoint: Option<&'a Checkpoint>,
     /// First offset that the state log holds.
     pub state_low: Offset,
-    /// The state log, starting at the block that the checkpoint names.
+    /// The state log, starting at or before the block that the checkpoint names.
     pub tails: &'a Tails,
     /// Whether the clean log shows the last group of `tails.shown`.
     pub last: Shown,
@@ -208,6 +217,17 @@ pub(crate) enum Decision {
     AdvanceForgets(u64),
     /// The block named by the committed offset is not in the state log, and its content cannot be recovered.
     Missing(Tail),
+    /// The logs disagree about this transaction, and what would decide has been deleted.
+    Undecidable(Lack, Group),
+}
+
+/// What was deleted before the outcome of a transaction was settled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lack {
+    /// Compaction has removed its last record from the clean log.
+    Record,
+    /// Retention has deleted its first blocks from the state log.
+    Blocks,
 }
 
 impl Decision {
@@ -221,12 +241,52 @@ impl Decision {
             Self::RedoForgotten(..) => "rewrite the forgotten ids",
             Self::AdvanceForgets(_) => "commit the number of forget records again",
             Self::Missing(_) => "a committed block is missing",
+            Self::Undecidable(..) => "none",
         }
     }
 }
 
 /// Decides by the table at the top of this module.
 pub(crate) fn decide(evidence: &Evidence<'_>) -> Decision {
+    match by_table(evidence) {
+        Decision::Redo(group) if evidence.lacks_blocks(&group) && !evidence.is_set_elsewhere() => {
+            Decision::Undecidable(Lack::Blocks, group)
+        }
+        // A rewind to the committed offset does not depend on the first block.
+        Decision::Rewind(to, group) if evidence.lacks_blocks(&group) && Some(to) != evidence.committed => {
+            match evidence.committed.filter(|_| evidence.is_set_elsewhere()) {
+                // The operator has decided where processing continues.
+                Some(committed) => Decision::Rewind(to.min(committed), group),
+                None => Decision::Undecidable(Lack::Blocks, group),
+            }
+        }
+        decision => decision,
+    }
+}
+
+impl Evidence<'_> {
+    /// Whether blocks of the transaction precede those that were read. The checkpoint of its offset names an offset before them.
+    fn lacks_blocks(&self, group: &Group) -> bool {
+        let named = self.checkpoint.and_then(|checkpoint| checkpoint.tail);
+        let named = named.filter(|named| named.from.is_some_and(|from| from >= self.state_low));
+        group.is_cut && !named.is_some_and(|named| group.tail.names_same(&named))
+    }
+
+    /// Whether another program has set the committed offset.
+    fn is_set_elsewhere(&self) -> bool {
+        self.committed.is_some() && self.checkpoint.is_none()
+    }
+
+    /// Commits the offset at the end of the last committed transaction, unless nothing shows that its records were committed.
+    fn advance(&self, group: &Group) -> Decision {
+        match self.last {
+            Shown::Gone => Decision::Undecidable(Lack::Record, group.clone()),
+            _ => Decision::Advance(group.clone()),
+        }
+    }
+}
+
+fn by_table(evidence: &Evidence<'_>) -> Decision {
     let tails = evidence.tails;
     if let Some(group) = shown_but_for_its_blocks(tails, evidence.hidden) {
         return Decision::Redo(group);
@@ -244,7 +304,7 @@ pub(crate) fn decide(evidence: &Evidence<'_>) -> Decision {
     let Some(named) = checkpoint.tail else {
         // A committed block beyond this offset is the first block of the partition, and its offset was undone.
         return match last.filter(|group| group.tail.next > committed) {
-            Some(group) => Decision::Advance(group.clone()),
+            Some(group) => evidence.advance(group),
             None => agreed_blocks(tails, checkpoint),
         };
     };
@@ -256,7 +316,7 @@ pub(crate) fn decide(evidence: &Evidence<'_>) -> Decision {
     let attempt = tails.shown.iter().chain(&tails.hidden).filter(is_named).max_by_key(|group| group.at);
     let is_followed = attempt.is_some_and(|group| !tails.is_newest(group)) || tails.continues_after(&named);
     if let (true, Some(last)) = (is_followed, last) {
-        return Decision::Advance(last.clone());
+        return evidence.advance(last);
     }
     let is_cut = named.from.is_some_and(|from| from < evidence.state_low);
     // A member that had lost the partition may have written the same block and aborted it. Where retention has deleted the
@@ -264,11 +324,12 @@ pub(crate) fn decide(evidence: &Evidence<'_>) -> Decision {
     let is_other = |group: &Group| is_cut && !group.is_by(&checkpoint.writer);
     match tails.hidden.iter().zip(evidence.hidden).rfind(|(group, _)| is_named(group) && !is_other(group)) {
         Some((group, Shown::No)) => Decision::Rewind(group.first.min(committed), group.clone()),
+        Some((group, Shown::Gone)) => Decision::Undecidable(Lack::Record, group.clone()),
         Some((group, _)) => Decision::Redo(group.clone()),
         // The checkpoint was written by a version that does not store the state offset of the block.
         None if named.from.is_none() => Decision::Agreed,
         // Retention has deleted the block, so what is left in the log is newer.
-        None if is_cut => last.map_or(Decision::Agreed, |last| Decision::Advance(last.clone())),
+        None if is_cut => last.map_or(Decision::Agreed, |last| evidence.advance(last)),
         None => Decision::Missing(named),
     }
 }

@@ -18,6 +18,7 @@
 //! - in a side partition, for our own writer: once a new producer has checked all side partitions ([`side`]).
 
 pub mod evidence;
+mod known;
 pub mod markers;
 pub mod producer;
 pub mod repair;
@@ -40,8 +41,8 @@ use crate::ports::{
 
 /// Timeout of the first check of the group's offsets. Offsets of other members are pending for a short time only.
 const FIRST_CHECK_TIMEOUT: Duration = Duration::from_millis(300);
-/// Number of records at the end of a state log that are searched for the names of writers.
-const TAIL_RECORDS: Offset = 100;
+/// Default of [`Options::evidence_records`](crate::pipeline::Options::evidence_records).
+pub const EVIDENCE_RECORDS: Offset = 100;
 /// Timeout of reading tails and of a purge.
 const PURGE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -237,8 +238,8 @@ impl<W: World> Core<W> {
     fn known_writers(&mut self, source: &W::Source) -> Result<BTreeSet<String>, WorkerError> {
         let all = self.all_partitions();
         let reachable = self.reachable(&all)?.into_iter();
-        let ends =
-            reachable.map(|(id, _, state)| (id, state.low.max(state.high.saturating_sub(TAIL_RECORDS))));
+        let records = self.options.evidence_records;
+        let ends = reachable.map(|(id, _, state)| (id, state.low.max(state.high.saturating_sub(records))));
         let ends: Vec<(PartitionId, Offset)> = ends.collect();
         self.writers(source, &ends, &all)
     }

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::evidence::{Decision, Evidence, Group, Shown, Tails, decide};
+use super::evidence::{Decision, Group, Lack, Shown, Tails};
+use super::known::{Known, ResumePoint};
 use super::markers::Touched;
 use crate::clock::Clock;
 use crate::dedupe::{Block, Checkpoint, Offset, PartitionId, StateKey, Tail};
@@ -11,34 +12,16 @@ use crate::metrics::Resolution;
 use crate::pipeline::REQUEST_TIMEOUT;
 use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::failpoint;
+use crate::pipeline::options::Options;
 use crate::pipeline::partition::complete::usable;
+use crate::pipeline::safeguard::Safeguard;
 use crate::pipeline::worker::{Core, World};
 use crate::ports::{
-    Bounds, Committed, GroupMember, Leftover, LogId, LogTails, Position, Sink, StateItem, Store, WrittenEnds,
+    Committed, GroupMember, Leftover, LogId, LogTails, Position, Sink, StateItem, Store, WrittenEnds,
 };
 
 /// Timeout of reading tails.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
-/// Number of records at the end of the state log that are read when no checkpoint names a start offset.
-const TAIL_RECORDS: Offset = 100;
-
-/// Where processing of a raw partition resumes, whichever worker owns it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ResumePoint {
-    /// Raw records below this offset are committed, and are not processed again.
-    pub next: Offset,
-    /// Whether the records from `next` on are certain to be processed again.
-    pub is_final: bool,
-}
-
-/// The committed offset, the log bounds and the last transactions of one partition.
-struct Known<'a> {
-    answer: &'a Committed,
-    checkpoint: Option<Checkpoint>,
-    clean: Bounds,
-    state: Bounds,
-    tails: Tails,
-}
 
 impl<W: World> Core<W> {
     /// The partitions whose logs agree with their committed offset. The others are repaired, and then checked again.
@@ -116,17 +99,31 @@ impl<W: World> Core<W> {
         Ok(agreed)
     }
 
-    /// Reads the last transactions of these partitions from the state logs.
+    /// Reads the last transactions of these partitions from the state logs, each from its first block on.
+    ///
+    /// Without a checkpoint nothing names that block, and a transaction can have any number of blocks. What follows from a part
+    /// of it would be wrong: a rewind to the middle skips the raw records before, and blocks that are rewritten without the first
+    /// ones leave ids out of the window.
     fn gather_evidence<'a>(&mut self, answers: &[&'a Committed]) -> Result<Vec<Known<'a>>, WorkerError> {
         let logs = LogId::pairs(answers.iter().map(|answer| &answer.partition));
         let bounds = self.log.bounds(&logs, REQUEST_TIMEOUT)?;
-        let mut known = Vec::new();
-        for (answer, bounds) in answers.iter().zip(bounds.chunks_exact(2)) {
-            let [clean, state] = *bounds else { continue };
-            let checkpoint = Checkpoint::parse(&answer.metadata);
-            known.push(Known { answer, checkpoint, clean, state, tails: Tails::default() });
+        let pairs = answers.iter().zip(bounds.chunks_exact(2));
+        let mut known: Vec<Known<'a>> = pairs
+            .filter_map(|(answer, bounds)| {
+                Some(Known::new(answer, bounds.try_into().ok()?, self.options.evidence_records))
+            })
+            .collect();
+        let mut unread: Vec<&mut Known<'a>> = known.iter_mut().collect();
+        while !unread.is_empty() {
+            self.read_tails(&mut unread)?;
+            let extends = self.options.keeps(Safeguard::WholeTransactions);
+            unread.retain_mut(|known| extends && known.extend());
         }
-        let from: Vec<(PartitionId, Offset)> = known.iter().map(|k| (k.answer.partition, k.from())).collect();
+        Ok(known)
+    }
+
+    fn read_tails(&self, unread: &mut [&mut Known<'_>]) -> Result<(), WorkerError> {
+        let from: Vec<(PartitionId, Offset)> = unread.iter().map(|k| (k.answer.partition, k.from)).collect();
         let mut everything: BTreeMap<PartitionId, Vec<StateItem>> = BTreeMap::new();
         for item in self.log.tails(&from, Leftover::Everything, READ_TIMEOUT)? {
             if let Some((id, _)) = place(&item) {
@@ -137,12 +134,13 @@ impl<W: World> Core<W> {
         for (id, at) in self.log.tails(&from, Leftover::Committed, READ_TIMEOUT)?.iter().filter_map(place) {
             committed.entry(id).or_default().insert(at);
         }
-        for known in &mut known {
+        for known in unread {
             let id = known.answer.partition;
             let own = everything.remove(&id).unwrap_or_default();
-            known.tails = Tails::new(own, &committed.remove(&id).unwrap_or_default());
+            let committed = committed.remove(&id).unwrap_or_default();
+            known.tails = Tails::new(own, &committed);
         }
-        Ok(known)
+        Ok(())
     }
 
     /// Whether the clean log shows the last committed transaction of each partition, and the aborted transactions after it.
@@ -151,12 +149,28 @@ impl<W: World> Core<W> {
             let id = known.answer.partition;
             known.clean_ends().map(|end| (id, end - 1)).collect::<Vec<_>>()
         };
-        let requested: Vec<(PartitionId, Offset)> = known.iter().flat_map(wanted).collect();
-        let answers =
-            if requested.is_empty() { Vec::new() } else { self.log.visible(&requested, READ_TIMEOUT)? };
-        let shown: BTreeSet<(PartitionId, Offset)> =
-            requested.into_iter().zip(answers).filter(|(_, shown)| *shown).map(|(at, _)| at).collect();
-        Ok(known.iter().map(|known| known.sort(&shown)).collect())
+        let mut unseen: BTreeSet<(PartitionId, Offset)> = known.iter().flat_map(wanted).collect();
+        let committed = self.find(&mut unseen, Leftover::Committed)?;
+        // A record that only this reader finds is aborted. One that it does not find either was removed by compaction.
+        let aborted = self.find(&mut unseen, Leftover::Everything)?;
+        Ok(known.iter().map(|known| known.sort([&committed, &aborted])).collect())
+    }
+
+    /// Moves the clean records that such a reader finds out of `unseen`.
+    fn find(
+        &self,
+        unseen: &mut BTreeSet<(PartitionId, Offset)>,
+        reader: Leftover,
+    ) -> Result<BTreeSet<(PartitionId, Offset)>, WorkerError> {
+        if unseen.is_empty() {
+            return Ok(BTreeSet::new());
+        }
+        let requested: Vec<(PartitionId, Offset)> = unseen.iter().copied().collect();
+        let seen = self.log.visible(&requested, reader, READ_TIMEOUT)?;
+        let found = requested.into_iter().zip(seen).filter(|(_, seen)| *seen).map(|(at, _)| at);
+        let found: BTreeSet<(PartitionId, Offset)> = found.collect();
+        unseen.retain(|at| !found.contains(at));
+        Ok(found)
     }
 
     fn repair(
@@ -222,7 +236,9 @@ impl<W: World> Core<W> {
             ..Checkpoint::default()
         });
         let committed = known.answer.offset.unwrap_or(0);
-        let ours = |key: &StateKey| StateKey { writer: self.options.writer.clone(), ..key.clone() };
+        // A copy can be interrupted after any block. Only the original has all of them, so only the original is marked.
+        let ours =
+            |key: &StateKey| StateKey { is_first: false, writer: self.options.writer.clone(), ..key.clone() };
         let forgets = before.forgets.max(known.tails.forgets);
         let before = self.options.signed(Checkpoint { forgets, ..before });
         let after = |group: &Group| Checkpoint {
@@ -251,6 +267,7 @@ impl<W: World> Core<W> {
                 (vec![(ours(&key).render(), forgotten.encode())], committed, before)
             }
             Decision::AdvanceForgets(forgets) => (Vec::new(), committed, Checkpoint { forgets, ..before }),
+            Decision::Undecidable(lack, group) => return Err(self.undecidable(known, lack, &group).into()),
             Decision::Agreed | Decision::Missing(_) => return Err(self.missing_block(known).into()),
         })
     }
@@ -259,7 +276,7 @@ impl<W: World> Core<W> {
     /// has read.
     fn void(&self, known: &Known<'_>, to: Offset, group: &Group) -> (Vec<(String, Vec<u8>)>, Option<Tail>) {
         let (mut records, mut tail) = (Vec::new(), None);
-        for window in self.options.kinds.windows_of(known.answer.partition) {
+        for (number, window) in (0..).zip(self.options.kinds.windows_of(known.answer.partition)) {
             let block = Block {
                 hash: self.options.hash,
                 window,
@@ -271,7 +288,8 @@ impl<W: World> Core<W> {
             };
             let encoded = block.encode();
             tail = Some(Tail { crc: Block::checksum(&encoded), next: to, from: Some(known.state.high) });
-            let key = StateKey { clean_end: None, ..self.state_key_of(window, false) };
+            let is_first = number == 0;
+            let key = StateKey { clean_end: None, is_first, ..self.state_key_of(window, false) };
             records.push((key.render(), encoded));
         }
         (records, tail)
@@ -288,6 +306,28 @@ impl<W: World> Core<W> {
             known.answer.partition,
             self.options.raw,
             self.options.state
+        ))
+    }
+
+    fn undecidable(&self, known: &Known<'_>, lack: Lack, group: &Group) -> Fatal {
+        let Options { raw, state, .. } = &self.options;
+        let (id, end) = (known.answer.partition, group.clean_end().unwrap_or(0));
+        let lacks = match lack {
+            Lack::Record => format!(
+                "log compaction has removed its last record, offset {} of the clean topic, partition {id}",
+                end.saturating_sub(1)
+            ),
+            Lack::Blocks => format!("retention has deleted its first blocks from topic {state}"),
+        };
+        Fatal::Operator(format!(
+            "the broker left the last transaction of partition {id} of topic {raw} without some of its markers, and {lacks}: \
+             nothing shows whether its records, raw offsets {} to {}, are in the clean topic. Look for them there. Then stop \
+             all instances and set the group's offset with kafka-consumer-groups.sh --reset-offsets --topic {raw}:{id} \
+             --to-offset {} --execute if they are there. If not, set it to the first of them, and start once with \
+             group.on_rewind = \"reemit\"",
+            group.first,
+            group.tail.next.saturating_sub(1),
+            group.tail.next
         ))
     }
 
@@ -314,82 +354,6 @@ impl<W: World> Core<W> {
 
 /// Records for the state topic with their keys, the offset, and its checkpoint.
 type Planned = (Vec<(String, Vec<u8>)>, Offset, Checkpoint);
-
-impl Known<'_> {
-    /// The state offset from which the log has to be read to find the block that the checkpoint names, and everything after it.
-    fn from(&self) -> Offset {
-        let named = self.checkpoint.as_ref().map(|checkpoint| {
-            let next = checkpoint.state_next.saturating_sub(1);
-            checkpoint.tail.and_then(|tail| tail.from).map_or(next, |from| from.min(next))
-        });
-        let last = self.state.high.saturating_sub(TAIL_RECORDS);
-        named.unwrap_or(last).clamp(self.state.low, self.state.stable.max(self.state.low))
-    }
-
-    /// The committed position, if another program has set it: it has no metadata of ours. A repair of the logs leaves it
-    /// unchanged.
-    fn position_set_elsewhere(&self) -> Option<Position> {
-        let next = self.answer.offset.filter(|_| self.checkpoint.is_none())?;
-        Some(Position { partition: self.answer.partition, next, metadata: self.answer.metadata.clone() })
-    }
-
-    fn clean_holds(&self, end: Offset) -> bool {
-        end > 0 && self.clean.holds(end - 1)
-    }
-
-    /// The clean ends that decide.
-    fn clean_ends(&self) -> impl Iterator<Item = Offset> {
-        self.tails.last().filter_map(Group::clean_end).filter(|end| self.clean_holds(*end))
-    }
-
-    /// What the clean log shows of the last committed transaction, and of each aborted one.
-    fn sort(&self, shown: &BTreeSet<(PartitionId, Offset)>) -> (Shown, Vec<Shown>) {
-        let of = |group: &Group| match group.clean_end().filter(|end| self.clean_holds(*end)) {
-            None => Shown::Unknowable,
-            Some(end) if shown.contains(&(self.answer.partition, end - 1)) => Shown::Yes,
-            Some(_) => Shown::No,
-        };
-        (self.tails.shown.last().map_or(Shown::Unknowable, of), self.tails.hidden.iter().map(of).collect())
-    }
-
-    /// Where processing of the partition resumes. `None` when the offset and the state have expired, and an operator has to set
-    /// the offset. `local` is the end of the local state, where a group without an offset resumes.
-    fn resume_point(&self, shown: &(Shown, Vec<Shown>), local: Option<Offset>) -> Option<ResumePoint> {
-        let covered = self.tails.shown.last().map(|group| group.tail.next);
-        let log_start = (self.state.low == 0).then_some(0);
-        let next = self.answer.offset.or(covered.max(local)).or(log_start)?;
-        let is_open = self.clean.has_open_records() || self.state.has_open_records();
-        let decision = self.decide(shown);
-        if self.position_set_elsewhere().is_some() {
-            return Some(ResumePoint { next, is_final: !is_open });
-        }
-        if is_open || matches!(decision, Decision::Missing(_)) {
-            return Some(ResumePoint { next: self.lowest_rewind().min(next), is_final: false });
-        }
-        let next = match decision {
-            Decision::Rewind(to, _) => to,
-            Decision::Redo(group) | Decision::Advance(group) => next.max(group.tail.next),
-            _ => next,
-        };
-        Some(ResumePoint { next, is_final: true })
-    }
-
-    /// The lowest offset that a repair may rewind to. No repair rewinds to before the last transaction.
-    fn lowest_rewind(&self) -> Offset {
-        self.tails.last().map(|group| group.first).min().unwrap_or(0)
-    }
-
-    fn decide(&self, (last, hidden): &(Shown, Vec<Shown>)) -> Decision {
-        decide(&Evidence {
-            committed: self.answer.offset,
-            checkpoint: self.checkpoint.as_ref(),
-            state_low: self.state.low,
-            tails: &self.tails,
-            last: *last,
-            hidden,
-        })
-    }
-}
 
 fn place(item: &StateItem) -> Option<(PartitionId, Offset)> {
     match item {

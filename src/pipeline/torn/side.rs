@@ -28,8 +28,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use super::known::ResumePoint;
 use super::markers::Touched;
-use super::repair::ResumePoint;
 use crate::clock::Clock;
 use crate::dedupe::{Coordinates, Offset, PartitionId};
 use crate::pipeline::REQUEST_TIMEOUT;

@@ -14,7 +14,7 @@ fn block(first: Offset, next: Offset) -> Vec<u8> {
 
 /// A block in the state log at `offset`, with the clean end of its transaction and the raw offsets that it covers.
 fn item(offset: Offset, clean_end: Option<Offset>, (first, next): (Offset, Offset)) -> StateItem {
-    let key = Some(StateKey { clean_end, writer: "w".to_owned(), ..StateKey::default() });
+    let key = Some(StateKey { clean_end, is_first: true, writer: "w".to_owned(), ..StateKey::default() });
     StateItem::Block { partition: 0, offset, key, block: block(first, next) }
 }
 
@@ -64,6 +64,8 @@ fn name(decision: &Decision) -> (&'static str, Offset) {
         Decision::RedoForgotten(..) => ("redo forgotten", 0),
         Decision::AdvanceForgets(number) => ("advance forgets", *number),
         Decision::Missing(_) => ("missing", 0),
+        Decision::Undecidable(Lack::Record, group) => ("lacks the record", group.tail.next),
+        Decision::Undecidable(Lack::Blocks, group) => ("lacks blocks", group.tail.next),
     }
 }
 
@@ -78,6 +80,11 @@ fn every_row_of_the_table() {
         (Shown::No, true, false, ("rewind", 20)),
         (Shown::No, false, true, ("rewind", 20)),
         (Shown::No, false, false, ("agreed", 0)),
+        // Compaction has removed the record: block and offset decide if they agree.
+        (Shown::Gone, true, true, ("agreed", 0)),
+        (Shown::Gone, true, false, ("lacks the record", 30)),
+        (Shown::Gone, false, true, ("lacks the record", 30)),
+        (Shown::Gone, false, false, ("agreed", 0)),
         // The clean log has no evidence: block and offset decide for each other.
         (Shown::Unknowable, true, true, ("agreed", 0)),
         (Shown::Unknowable, true, false, ("advance", 30)),
@@ -248,6 +255,47 @@ fn blocks_after_one_that_retention_deleted_are_newer() {
     let hidden = &[Shown::No];
     let evidence = Evidence { committed: offset, checkpoint, state_low: 3, tails: &aborted, last, hidden };
     assert_eq!(decide(&evidence), Decision::Agreed);
+}
+
+/// The log starts with the second block of the transaction 20..30.
+fn without_first_block() -> Vec<StateItem> {
+    let mut log = vec![item(5, Some(110), (25, 30))];
+    if let Some(StateItem::Block { key: Some(key), .. }) = log.first_mut() {
+        key.is_first = false;
+    }
+    log
+}
+
+#[test]
+fn a_transaction_without_its_first_block_decides_nothing() {
+    let unknown = || (None, None);
+    let decide = |shown: &[Offset], (offset, checkpoint), clean| {
+        let tails = Tails::new(without_first_block(), &shown.iter().copied().collect());
+        let (hidden, last) = (vec![clean; tails.hidden.len()], clean);
+        let checkpoint: Option<&Checkpoint> = checkpoint;
+        decide(&Evidence {
+            committed: offset,
+            checkpoint,
+            state_low: 5,
+            tails: &tails,
+            last,
+            hidden: &hidden,
+        })
+    };
+    let (_, checkpoint) = committed(4, (25, 30));
+    for (offset, checkpoint) in [unknown(), (Some(30), checkpoint.as_ref())] {
+        assert_eq!(name(&decide(&[5], (offset, checkpoint), Shown::No)), ("lacks blocks", 30));
+    }
+    assert_eq!(name(&decide(&[], unknown(), Shown::Yes)), ("lacks blocks", 30));
+    // Complete, or aborted: nothing has to be repaired.
+    assert_eq!(decide(&[5], unknown(), Shown::Yes), Decision::Agreed);
+    assert_eq!(decide(&[], unknown(), Shown::No), Decision::Agreed);
+    // The offset was not committed, so it is where the transaction starts.
+    let (offset, checkpoint) = committed(2, (10, 20));
+    assert_eq!(name(&decide(&[5], (offset, checkpoint.as_ref()), Shown::No)), ("rewind", 20));
+    // The operator has set the offset, as the error requests.
+    assert_eq!(name(&decide(&[5], (Some(20), None), Shown::No)), ("rewind", 20));
+    assert_eq!(name(&decide(&[], (Some(30), None), Shown::Yes)), ("redo", 30));
 }
 
 #[test]
