@@ -1,6 +1,7 @@
 //! The state topic, read with `read_committed` by a client that does not join the group.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use rdkafka::consumer::Consumer;
@@ -201,12 +202,12 @@ impl LogTails for KafkaStateLog {
 
     fn tails(
         &self,
-        from: &[(PartitionId, Offset)],
+        ranges: &[(PartitionId, Range<Offset>)],
         what: Leftover,
         wait: Duration,
     ) -> Result<Vec<StateItem>, Failure> {
         let mut items = Vec::new();
-        let ranges = from.iter().map(|(partition, first)| (*partition, *first..Offset::MAX)).collect();
+        let ranges = ranges.iter().cloned().collect();
         self.others.read((self.topic(), &ranges), what, wait, &mut |message| {
             items.push(block(&message));
             true

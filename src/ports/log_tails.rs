@@ -1,6 +1,7 @@
 //! The ends of the logs that transactions write to, and the records there: evidence about transactions that were torn.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::time::Duration;
 
 use super::{Bounds, Failure, LogId, StateItem};
@@ -38,11 +39,12 @@ pub trait LogTails {
     fn bounds(&self, logs: &[LogId], wait: Duration) -> Result<Vec<Bounds>, Failure>;
     /// The last stable offsets of these logs, in this order. Requests them from the leaders.
     fn stable_ends(&self, logs: &[LogId], wait: Duration) -> Result<Vec<Offset>, Failure>;
-    /// The records of state partitions, each from an offset to its end, in order within each partition. Fails when
-    /// the brokers do not respond for `wait`.
+    /// The records of state partitions in these ranges, in order within each partition. The end of a range is a bound that
+    /// [`LogTails::bounds`] returned: `high` for everything, `stable` for committed records. Fails when the brokers do not
+    /// respond for `wait`.
     fn tails(
         &self,
-        from: &[(PartitionId, Offset)],
+        ranges: &[(PartitionId, Range<Offset>)],
         what: Leftover,
         wait: Duration,
     ) -> Result<Vec<StateItem>, Failure>;

@@ -1,6 +1,7 @@
 //! The reader of the state topic.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -97,19 +98,20 @@ impl LogTails for SimLog {
 
     fn tails(
         &self,
-        from: &[(PartitionId, Offset)],
+        ranges: &[(PartitionId, Range<Offset>)],
         what: Leftover,
         _: Duration,
     ) -> Result<Vec<StateItem>, Failure> {
         self.call(|cluster| {
             let mut items = Vec::new();
-            for (partition, from) in from {
+            for (partition, Range { start, end }) in ranges {
                 let log = &cluster.state[*partition as usize];
-                let item = |(offset, record)| item(*partition, offset, record);
-                match what {
-                    Leftover::Committed => items.extend(log.committed(*from).map(item)),
-                    Leftover::Everything => items.extend(log.everything(*from).map(item)),
-                }
+                let end = *end;
+                let found: Vec<_> = match what {
+                    Leftover::Committed => log.committed(*start).take_while(|(at, _)| *at < end).collect(),
+                    Leftover::Everything => log.everything(*start).take_while(|(at, _)| *at < end).collect(),
+                };
+                items.extend(found.into_iter().map(|(offset, record)| item(*partition, offset, record)));
             }
             Ok(items)
         })

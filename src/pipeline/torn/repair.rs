@@ -126,15 +126,16 @@ impl<W: World> Core<W> {
             let checkpoint = Checkpoint::parse(&answer.metadata);
             known.push(Known { answer, checkpoint, clean, state, tails: Tails::default() });
         }
-        let from: Vec<(PartitionId, Offset)> = known.iter().map(|k| (k.answer.partition, k.from())).collect();
+        let all: Vec<_> = known.iter().map(|k| (k.answer.partition, k.from()..k.state.high)).collect();
+        let stable: Vec<_> = known.iter().map(|k| (k.answer.partition, k.from()..k.state.stable)).collect();
         let mut everything: BTreeMap<PartitionId, Vec<StateItem>> = BTreeMap::new();
-        for item in self.log.tails(&from, Leftover::Everything, READ_TIMEOUT)? {
+        for item in self.log.tails(&all, Leftover::Everything, READ_TIMEOUT)? {
             if let Some((id, _)) = place(&item) {
                 everything.entry(id).or_default().push(item);
             }
         }
         let mut committed: BTreeMap<PartitionId, BTreeSet<Offset>> = BTreeMap::new();
-        for (id, at) in self.log.tails(&from, Leftover::Committed, READ_TIMEOUT)?.iter().filter_map(place) {
+        for (id, at) in self.log.tails(&stable, Leftover::Committed, READ_TIMEOUT)?.iter().filter_map(place) {
             committed.entry(id).or_default().insert(at);
         }
         for known in &mut known {
