@@ -186,11 +186,13 @@ fn a_forgotten_id_stays_forgotten_after_a_restore_that_evicts_its_older_owner() 
 }
 
 /// Each sabotage, and the prefix of a violation that the audit must report.
-const CONTROLS: [(Sabotage, &str); 15] = [
+const CONTROLS: [(Sabotage, &str); 17] = [
     (Sabotage::StoreAhead, "lost"),
     (Sabotage::FalseCommit, "lost"),
     // The restore never reaches the block that was committed last.
     (Sabotage::BlockHidden, "worker"),
+    (Sabotage::EarlyEndAccepted, "lost"),
+    (Sabotage::EarlyEndAccepted, "duplicated"),
     (Sabotage::ForgetIgnored, "forgotten and not forwarded again"),
     (Sabotage::Without(Safeguard::Markers), "duplicated"),
     (Sabotage::Without(Safeguard::Markers), "lost"),

@@ -104,7 +104,7 @@ impl KafkaStateLog {
         match polled {
             Ok(Polled::Nothing) => Ok(false),
             Ok(Polled::More) => Ok(true),
-            Ok(Polled::End(partition)) => {
+            Ok(Polled::End(Coordinates { partition, .. })) => {
                 let reading = open.get(&partition);
                 items.extend(reading.map(|reading| StateItem::End { partition, next: reading.next }));
                 Ok(true)
@@ -230,7 +230,14 @@ impl LogTails for KafkaStateLog {
     fn visible(&self, at: &[(PartitionId, Offset)], wait: Duration) -> Result<Vec<bool>, Failure> {
         let mut shown = BTreeSet::new();
         let mut ranges = Ranges::new();
-        for (partition, offset) in at {
+        let logs: Vec<LogId> =
+            at.iter().map(|(id, _)| *id).collect::<BTreeSet<_>>().into_iter().map(LogId::clean).collect();
+        let stable: BTreeMap<_, _> =
+            logs.iter().map(|log| log.partition).zip(self.stable_ends(&logs, wait)?).collect();
+        // Nobody sees a record at or beyond the last stable offset, and a read up to there would wait for it.
+        let is_stable =
+            |(id, offset): &&(PartitionId, Offset)| stable.get(id).is_some_and(|end| offset < end);
+        for (partition, offset) in at.iter().filter(is_stable) {
             let range = ranges.entry(*partition).or_insert(*offset..*offset + 1);
             *range = range.start.min(*offset)..range.end.max(*offset + 1);
         }

@@ -40,22 +40,23 @@ pub trait LogTails {
     /// The last stable offsets of these logs, in this order. Requests them from the leaders.
     fn stable_ends(&self, logs: &[LogId], wait: Duration) -> Result<Vec<Offset>, Failure>;
     /// The records of state partitions in these ranges, in order within each partition. The end of a range is a bound that
-    /// [`LogTails::bounds`] returned: `high` for everything, `stable` for committed records. Fails when the brokers do not
-    /// respond for `wait`.
+    /// [`LogTails::bounds`] returned: `high` for everything, `stable` for committed records. Never returns less: when the end
+    /// of a partition is reported before that of its range, it reads on. Fails when nothing arrives for `wait`.
     fn tails(
         &self,
         ranges: &[(PartitionId, Range<Offset>)],
         what: Leftover,
         wait: Duration,
     ) -> Result<Vec<StateItem>, Failure>;
-    /// Whether `read_committed` readers see the record at each of these offsets of the clean topic, in this order.
+    /// Whether `read_committed` readers see the record at each of these offsets of the clean topic, in this order. An end that
+    /// is reported before the last of them counts as in [`LogTails::tails`].
     fn visible(&self, at: &[(PartitionId, Offset)], wait: Duration) -> Result<Vec<bool>, Failure>;
     /// All partitions of the configured side topics.
     fn side_logs(&self, _wait: Duration) -> Result<Vec<LogId>, Failure> {
         Ok(Vec::new())
     }
-    /// The records of side partitions, committed or not, each from an offset up to another. Returns after `wait` what
-    /// was read until then; fails when the brokers do not respond for `wait`.
+    /// The records of side partitions, committed or not, each from an offset up to another, which is not beyond `high`. Returns
+    /// after `wait` what was read until then. An end that is reported before the range ends counts as in [`LogTails::tails`].
     fn side_records(
         &self,
         _from_to: &BTreeMap<LogId, (Offset, Offset)>,

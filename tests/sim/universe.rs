@@ -46,6 +46,8 @@ pub enum Sabotage {
     BlockHidden,
     /// The store reports that an id was forgotten, and keeps it.
     ForgetIgnored,
+    /// A read returns less than its range when the end of the partition is reported early.
+    EarlyEndAccepted,
     /// The worker runs without one of its safeguards.
     Without(Safeguard),
 }
