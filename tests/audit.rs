@@ -7,6 +7,8 @@
     reason = "a test fails by panicking"
 )]
 
+#[path = "audit/early.rs"]
+mod early;
 #[path = "audit/interleaved.rs"]
 mod interleaved;
 #[path = "audit/range.rs"]

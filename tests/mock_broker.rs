@@ -32,5 +32,7 @@ mod rebalances;
 mod restore;
 #[path = "mock_broker/stalled.rs"]
 mod stalled;
+#[path = "mock_broker/tails.rs"]
+mod tails;
 #[path = "mock_broker/transactions.rs"]
 mod transactions;

@@ -208,11 +208,13 @@ fn a_record_that_compaction_has_removed_does_not_count_as_aborted() {
 }
 
 /// Each sabotage, and the prefix of a violation that the audit must report.
-const CONTROLS: [(Sabotage, &str); 17] = [
+const CONTROLS: [(Sabotage, &str); 19] = [
     (Sabotage::StoreAhead, "lost"),
     (Sabotage::FalseCommit, "lost"),
     // The restore never reaches the block that was committed last.
     (Sabotage::BlockHidden, "worker"),
+    (Sabotage::EarlyEndAccepted, "lost"),
+    (Sabotage::EarlyEndAccepted, "duplicated"),
     (Sabotage::ForgetIgnored, "forgotten and not forwarded again"),
     (Sabotage::CompactedIsAborted, "duplicated"),
     (Sabotage::Without(Safeguard::Markers), "duplicated"),

@@ -76,6 +76,8 @@ pub struct ProblemCapture {
     problem: LastProblem,
     /// The last error event with its text.
     last: Mutex<Option<(KafkaError, String)>>,
+    /// The text of the last event about the end of a partition.
+    end: Mutex<Option<String>>,
 }
 
 impl ProblemCapture {
@@ -93,6 +95,11 @@ impl ProblemCapture {
     pub fn last(&self) -> Option<(KafkaError, String)> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
+
+    /// The text of the last event about the end of a partition; it is known before the poll that served the event returns.
+    pub fn end(&self) -> Option<String> {
+        self.end.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 impl ClientContext for ProblemCapture {
@@ -108,7 +115,9 @@ impl ClientContext for ProblemCapture {
         LogContext::debug(&error, reason);
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         match error.rdkafka_error_code() {
-            Some(RDKafkaErrorCode::PartitionEOF) => {}
+            Some(RDKafkaErrorCode::PartitionEOF) => {
+                *self.end.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason.to_owned());
+            }
             // It follows the actual error and adds nothing to it.
             Some(RDKafkaErrorCode::AllBrokersDown) if last.is_some() => {}
             _ => *last = Some((error, reason.to_owned())),

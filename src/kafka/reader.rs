@@ -13,11 +13,11 @@ use super::closing::Closing;
 use super::error::failure;
 use super::log_context::LogContext;
 use super::native::{Fetched, Message, ReadError};
-use super::partitions::{self, kafka_offset, kafka_partition, list_of, partition_id};
+use super::partitions::{self, coordinates, kafka_offset, kafka_partition, list_of};
 use super::unread::failure_of;
 use crate::clock;
 use crate::dedupe::coordinates::ranges as listed;
-use crate::dedupe::{Offset, PartitionId};
+use crate::dedupe::{Coordinates, Offset, PartitionId};
 use crate::ports::{Failure, Leftover, Remedy};
 
 /// A client with the given isolation level that does not join the group.
@@ -38,8 +38,8 @@ pub(super) struct Reader {
 
 /// What a poll returned after the records.
 pub(super) enum Polled {
-    /// All records of the partition have been read.
-    End(PartitionId),
+    /// The leader reported that a partition ends at this offset, and all records before it have been read.
+    End(Coordinates),
     /// Another poll may return more.
     More,
     /// No record arrived in time.
@@ -90,15 +90,16 @@ impl Reader {
         });
         match result {
             Ok(()) => Ok(polled),
-            Err(ReadError { code: RDKafkaErrorCode::PartitionEOF, at: Some((partition, _)), .. }) => {
-                Ok(Polled::End(partition_id(partition)))
-            }
+            Err(ReadError {
+                code: RDKafkaErrorCode::PartitionEOF, at: Some((partition, offset)), ..
+            }) => Ok(Polled::End(coordinates(partition, offset))),
             Err(error) => Err(error),
         }
     }
 
-    /// Passes every record in these ranges to `visit`, until `visit` returns false for the partition. A range that goes
-    /// beyond the end of its partition ends there. `wait` limits the time without a response of the broker, so a slow
+    /// Passes every record in these ranges to `visit`, until `visit` returns false for the partition. A range ends at an offset
+    /// that the leader has returned as the end of the log for the isolation level of the client, or before it. A range that
+    /// ends beyond the log fails, after `wait`. Otherwise `wait` limits the time without a response of the broker, so a slow
     /// connection is not a failure. Replaces the client's assignment.
     pub(super) fn read(
         &self,
@@ -108,41 +109,100 @@ impl Reader {
         visit: Visit<'_>,
     ) -> Result<(), Failure> {
         let doing = || format!("reading topic {topic}, partitions {}", listed(ranges.keys().copied()));
-        let mut open: BTreeMap<_, _> = ranges.iter().filter(|(_, range)| !range.is_empty()).collect();
-        if open.is_empty() {
+        let mut unread = Unread::of(ranges);
+        if unread.ends.is_empty() {
             return Ok(());
         }
-        self.assign(topic, &open).map_err(|e| failure(&doing(), &e))?;
+        self.assign(topic, ranges, &unread).map_err(|e| failure(&doing(), &e))?;
         let mut last_response = clock::monotonic();
-        while !open.is_empty() {
+        while !unread.ends.is_empty() {
             if last_response.elapsed() >= wait {
-                let what = format!("no response within {} s while {}; retrying", wait.as_secs(), doing());
-                return Err(Failure::new(Remedy::Retry, what));
+                let why = unread.why(wait);
+                return Err(Failure::new(Remedy::Retry, format!("{why} while {}; retrying", doing())));
             }
             let polled = self.poll(Duration::from_millis(100), &mut |message| {
-                let at = message.coordinates();
-                let is_last = |end: Offset| at.offset >= end || !visit(message) || at.offset + 1 >= end;
-                if open.get(&at.partition).map(|range| range.end).is_some_and(is_last) {
-                    open.remove(&at.partition);
-                }
+                unread.pass(message.coordinates(), || visit(message));
             });
-            match polled.map_err(|error| failure_of(&error, topic, &doing()))? {
-                Polled::Nothing => continue,
-                Polled::End(partition) => drop(open.remove(&partition)),
-                Polled::More => {}
+            let is_response = match polled.map_err(|error| failure_of(&error, topic, &doing()))? {
+                Polled::Nothing => false,
+                Polled::More => true,
+                Polled::End(at) => unread.end(at),
+            };
+            if is_response {
+                last_response = clock::monotonic();
             }
-            last_response = clock::monotonic();
         }
         Ok(())
     }
 
-    /// Reads only these partitions, each from the start of its range on.
-    fn assign(&self, topic: &str, ranges: &BTreeMap<&PartitionId, &Range<Offset>>) -> Result<(), KafkaError> {
-        let starts = ranges.iter().map(|(partition, range)| (topic, **partition, kafka_offset(range.start)));
+    /// Reads only the unread partitions, each from the start of its range on.
+    fn assign(&self, topic: &str, ranges: &Ranges, unread: &Unread) -> Result<(), KafkaError> {
+        let read = || ranges.iter().filter(|(partition, _)| unread.ends.contains_key(partition));
+        let starts = read().map(|(partition, range)| (topic, *partition, kafka_offset(range.start)));
         let list = partitions::list(starts)?;
         self.fetched.keep(|_| false);
-        let read = ranges.keys().map(|partition| kafka_partition(**partition));
+        let read = read().map(|(partition, _)| kafka_partition(*partition));
         self.fetched.assign(&self.consumer, (topic, read), || self.consumer.assign(&list))
+    }
+}
+
+/// The ranges that are not read to their ends.
+///
+/// A leader reports the end of a partition with each response to a fetch. After an election this end can be before an offset
+/// that the previous leader returned as the end: the new leader learns the high watermark from its followers, and until then
+/// it serves no record beyond the one it knows. It does not return such an end to a request for the end of the log
+/// (`OFFSET_NOT_AVAILABLE`, KIP-207). The client fetches on after an end, and reports each other end that it reaches once
+/// (`rdkafka_fetcher.c`, `eof_offset`), so an early end never repeats and a later one follows. It reaches an end also when
+/// only markers and aborted records are before it, which are not passed on.
+struct Unread {
+    /// The ends of the ranges.
+    ends: BTreeMap<PartitionId, Offset>,
+    /// Where a partition was reported to end before its range.
+    early: BTreeMap<PartitionId, Offset>,
+}
+
+impl Unread {
+    fn of(ranges: &Ranges) -> Self {
+        let unread = ranges.iter().filter(|(_, range)| !range.is_empty());
+        Self { ends: unread.map(|(id, range)| (*id, range.end)).collect(), early: BTreeMap::new() }
+    }
+
+    /// Visits a record, if its partition is unread. `visit` returns whether the partition is read further.
+    fn pass(&mut self, at: Coordinates, visit: impl FnOnce() -> bool) {
+        let Some(end) = self.ends.get(&at.partition).copied() else { return };
+        if at.offset >= end || !visit() || at.offset + 1 >= end {
+            self.ends.remove(&at.partition);
+        }
+    }
+
+    /// Notes a reported end. Returns whether it ends a range.
+    fn end(&mut self, at: Coordinates) -> bool {
+        let Some(end) = self.ends.get(&at.partition).copied() else { return false };
+        if at.offset >= end {
+            self.ends.remove(&at.partition);
+            return true;
+        }
+        tracing::debug!(
+            partition = at.partition,
+            at = at.offset,
+            end,
+            "a log was reported to end early; reading on"
+        );
+        self.early.insert(at.partition, at.offset);
+        false
+    }
+
+    /// Why a range was not read to its end within `wait`.
+    fn why(&self, wait: Duration) -> String {
+        let seconds = wait.as_secs();
+        let early = self.ends.iter().find_map(|(id, end)| Some((id, end, self.early.get(id)?)));
+        match early {
+            None => format!("no response within {seconds} s"),
+            Some((id, end, at)) => format!(
+                "partition {id} was reported to end at offset {at}, before offset {end}, which its leader had returned as \
+                 the end, and no more arrived within {seconds} s"
+            ),
+        }
     }
 }
 
@@ -177,5 +237,50 @@ impl TemporaryReaders {
         let read = reader.read(topic, ranges, wait, visit);
         self.closing.close(reader);
         read
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WAIT: Duration = Duration::from_secs(10);
+
+    fn at(partition: PartitionId, offset: Offset) -> Coordinates {
+        Coordinates { partition, offset }
+    }
+
+    #[test]
+    fn an_end_before_the_range_ends_does_not_end_it() {
+        let mut unread = Unread::of(&Ranges::from([(3, 5..20), (4, 0..7), (5, 2..2)]));
+        assert!(!unread.end(at(3, 17)) && !unread.end(at(3, 19)));
+        assert_eq!(unread.ends, BTreeMap::from([(3, 20), (4, 7)]));
+        let why = unread.why(WAIT);
+        assert!(why.contains("partition 3 was reported to end at offset 19, before offset 20"), "{why}");
+        // The records before the end are markers and aborted ones.
+        assert!(unread.end(at(3, 20)));
+        assert_eq!(unread.why(WAIT), "no response within 10 s");
+        assert!(unread.end(at(4, 9)) && !unread.end(at(4, 9)));
+        assert_eq!(unread.ends, BTreeMap::new());
+    }
+
+    #[test]
+    fn the_last_record_of_a_range_ends_it() {
+        let mut unread = Unread::of(&Ranges::from([(3, 5..20), (4, 0..7), (5, 0..9)]));
+        let mut visited = 0;
+        let mut pass = |unread: &mut Unread, at, goes_on| {
+            unread.pass(at, || {
+                visited += 1;
+                goes_on
+            });
+        };
+        pass(&mut unread, at(3, 18), true);
+        assert!(unread.ends.contains_key(&3));
+        pass(&mut unread, at(3, 19), true);
+        // Beyond the range: the last offsets in it hold no record.
+        pass(&mut unread, at(4, 7), true);
+        pass(&mut unread, at(5, 1), false);
+        pass(&mut unread, at(5, 2), true);
+        assert_eq!((unread.ends, visited), (BTreeMap::new(), 3));
     }
 }

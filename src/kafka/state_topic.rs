@@ -1,6 +1,7 @@
 //! The state topic, read with `read_committed` by a client that does not join the group.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use rdkafka::consumer::Consumer;
@@ -103,7 +104,7 @@ impl KafkaStateLog {
         match polled {
             Ok(Polled::Nothing) => Ok(false),
             Ok(Polled::More) => Ok(true),
-            Ok(Polled::End(partition)) => {
+            Ok(Polled::End(Coordinates { partition, .. })) => {
                 let reading = open.get(&partition);
                 items.extend(reading.map(|reading| StateItem::End { partition, next: reading.next }));
                 Ok(true)
@@ -201,12 +202,12 @@ impl LogTails for KafkaStateLog {
 
     fn tails(
         &self,
-        from: &[(PartitionId, Offset)],
+        ranges: &[(PartitionId, Range<Offset>)],
         what: Leftover,
         wait: Duration,
     ) -> Result<Vec<StateItem>, Failure> {
         let mut items = Vec::new();
-        let ranges = from.iter().map(|(partition, first)| (*partition, *first..Offset::MAX)).collect();
+        let ranges = ranges.iter().cloned().collect();
         self.others.read((self.topic(), &ranges), what, wait, &mut |message| {
             items.push(block(&message));
             true
@@ -234,7 +235,16 @@ impl LogTails for KafkaStateLog {
     ) -> Result<Vec<bool>, Failure> {
         let mut shown = BTreeSet::new();
         let mut ranges = Ranges::new();
-        for (partition, offset) in at {
+        let logs: Vec<LogId> =
+            at.iter().map(|(id, _)| *id).collect::<BTreeSet<_>>().into_iter().map(LogId::clean).collect();
+        let ends = match what {
+            Leftover::Committed => self.stable_ends(&logs, wait)?,
+            Leftover::Everything => self.bounds(&logs, wait)?.iter().map(|bounds| bounds.high).collect(),
+        };
+        let ends: BTreeMap<_, _> = logs.iter().map(|log| log.partition).zip(ends).collect();
+        // No such reader finds a record at or beyond the end, and a read up to there would wait for it.
+        let is_within = |(id, offset): &&(PartitionId, Offset)| ends.get(id).is_some_and(|end| offset < end);
+        for (partition, offset) in at.iter().filter(is_within) {
             let range = ranges.entry(*partition).or_insert(*offset..*offset + 1);
             *range = range.start.min(*offset)..range.end.max(*offset + 1);
         }

@@ -1,6 +1,7 @@
 //! The ends of the logs that transactions write to, and the records there: evidence about transactions that were torn.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::time::Duration;
 
 use super::{Bounds, Failure, LogId, StateItem};
@@ -38,16 +39,17 @@ pub trait LogTails {
     fn bounds(&self, logs: &[LogId], wait: Duration) -> Result<Vec<Bounds>, Failure>;
     /// The last stable offsets of these logs, in this order. Requests them from the leaders.
     fn stable_ends(&self, logs: &[LogId], wait: Duration) -> Result<Vec<Offset>, Failure>;
-    /// The records of state partitions, each from an offset to its end, in order within each partition. Fails when
-    /// the brokers do not respond for `wait`.
+    /// The records of state partitions in these ranges, in order within each partition. The end of a range is a bound that
+    /// [`LogTails::bounds`] returned: `high` for everything, `stable` for committed records. Never returns less: when the end
+    /// of a partition is reported before that of its range, it reads on. Fails when nothing arrives for `wait`.
     fn tails(
         &self,
-        from: &[(PartitionId, Offset)],
+        ranges: &[(PartitionId, Range<Offset>)],
         what: Leftover,
         wait: Duration,
     ) -> Result<Vec<StateItem>, Failure>;
     /// Whether a reader of such records finds one at each of these offsets of the clean topic, in this order. Compaction may
-    /// have removed it.
+    /// have removed it. An end that is reported before the last of them counts as in [`LogTails::tails`].
     fn visible(
         &self,
         at: &[(PartitionId, Offset)],
@@ -58,8 +60,8 @@ pub trait LogTails {
     fn side_logs(&self, _wait: Duration) -> Result<Vec<LogId>, Failure> {
         Ok(Vec::new())
     }
-    /// The records of side partitions, committed or not, each from an offset up to another. Returns after `wait` what
-    /// was read until then; fails when the brokers do not respond for `wait`.
+    /// The records of side partitions, committed or not, each from an offset up to another, which is not beyond `high`. Returns
+    /// after `wait` what was read until then. An end that is reported before the range ends counts as in [`LogTails::tails`].
     fn side_records(
         &self,
         _from_to: &BTreeMap<LogId, (Offset, Offset)>,

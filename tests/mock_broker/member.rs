@@ -2,6 +2,7 @@
 //! the clean topic.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -93,11 +94,11 @@ impl LogTails for Throttled {
 
     fn tails(
         &self,
-        from: &[(PartitionId, Offset)],
+        ranges: &[(PartitionId, Range<Offset>)],
         what: Leftover,
         wait: Duration,
     ) -> Result<Vec<StateItem>, Failure> {
-        self.inner.tails(from, what, wait)
+        self.inner.tails(ranges, what, wait)
     }
 
     fn visible(&self, at: &[(PartitionId, Offset)], wait: Duration) -> Result<Vec<bool>, Failure> {

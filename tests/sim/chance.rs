@@ -71,8 +71,10 @@ pub enum Fault {
     TornOffsets,
     /// Markers are written a little after the transaction was decided.
     LateMarker,
-    /// The end of the state log is reported before it.
+    /// The end of a log is reported before it.
     EarlyEnd,
+    /// The time of a read of a side topic ends before its range does.
+    SlowRead,
     /// After a restart the store lacks the last writes that were not synced.
     WritesLost,
     /// A stored block is damaged.
@@ -101,7 +103,7 @@ pub enum Fault {
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 43] = [
+    pub const ALL: [Self; 44] = [
         Self::Crash,
         Self::Retry,
         Self::Abort,
@@ -133,6 +135,7 @@ impl Fault {
         Self::TornOffsets,
         Self::LateMarker,
         Self::EarlyEnd,
+        Self::SlowRead,
         Self::WritesLost,
         Self::BitRot,
         Self::CleanDeleted,
@@ -180,7 +183,8 @@ impl Fault {
             Self::TornSide => "marker missing in a side topic",
             Self::TornOffsets => "marker missing in the offsets",
             Self::LateMarker => "late marker",
-            Self::EarlyEnd => "early end of the state log",
+            Self::SlowRead => "slow read of a side topic",
+            Self::EarlyEnd => "early end of a log",
             Self::WritesLost => "unsynced writes lost",
             Self::BitRot => "bit rot in the store",
             Self::CleanDeleted => "clean records deleted",
@@ -222,7 +226,7 @@ impl Fault {
             Self::TornClean | Self::TornState | Self::TornOffsets => 0.01,
             Self::TornSide => 0.04,
             Self::LateMarker => 0.1,
-            Self::EarlyEnd => 0.01,
+            Self::EarlyEnd | Self::SlowRead => 0.01,
             Self::WritesLost => 0.2,
             Self::BitRot => 0.004,
             Self::Damaged => 0.02,

@@ -4,12 +4,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
 
 use dedupd::dedupe::{Offset, PartitionId};
-use dedupd::ports::{LogId, SideRecord, SideRecords, Written};
+use dedupd::ports::{Failure, LogId, SideRecord, SideRecords, Written};
 
 use crate::sim::chance::Fault;
 use crate::sim::cluster::Cluster;
 use crate::sim::raw::Raw;
+use crate::sim::state_log::reported_end;
 use crate::sim::tx_log::TxLog;
+use crate::sim::universe::Sabotage;
 
 /// A record in a side topic.
 #[derive(Clone)]
@@ -71,13 +73,20 @@ impl Cluster {
         }
     }
 
-    /// Reads ranges of side partitions. With a fault, the result ends early.
-    pub fn side_records(&mut self, from_to: &BTreeMap<LogId, (Offset, Offset)>) -> SideRecords {
+    /// Reads ranges of side partitions. With a fault, the time of the read ends before a range does.
+    pub fn side_records(
+        &mut self,
+        from_to: &BTreeMap<LogId, (Offset, Offset)>,
+        sabotage: Sabotage,
+    ) -> Result<SideRecords, Failure> {
         let (mut records, mut next) = (Vec::new(), BTreeMap::new());
         for (log, (from, to)) in from_to {
-            let to = if self.chance.hit(Fault::EarlyEnd) { self.chance.rng.u64(*from..=*to) } else { *to };
+            let Some(high) = self.sides.logs.get(log).map(|of| of.bounds().high) else { continue };
+            self.check_range(*log, *to, high);
+            let to = if self.chance.hit(Fault::SlowRead) { self.chance.rng.u64(*from..=*to) } else { *to };
+            let end = reported_end(self, sabotage, *from..to)?;
             let Some(of) = self.sides.logs.get(log) else { continue };
-            let found = of.everything(*from).take_while(|(at, _)| *at < to);
+            let found = of.everything(*from).take_while(|(at, _)| *at < end);
             records.extend(found.map(|(offset, letter)| SideRecord {
                 log: *log,
                 offset,
@@ -86,7 +95,7 @@ impl Cluster {
             }));
             next.insert(*log, to);
         }
-        (records, next)
+        Ok((records, next))
     }
 
     /// Compares the side topics with raw and clean: every processed record is in one of them, and nothing else is.

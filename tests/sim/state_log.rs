@@ -1,13 +1,16 @@
 //! The reader of the state topic.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
 use dedupd::dedupe::{Offset, PartitionId, StateKey};
-use dedupd::ports::{Bounds, Failure, Leftover, LogId, LogTails, SideRecords, StateItem, StateLog, Written};
+use dedupd::ports::{
+    Bounds, Failure, Leftover, LogId, LogTails, Remedy, SideRecords, StateItem, StateLog, Written,
+};
 
-use crate::sim::chance::{Exposure, Fault};
+use crate::sim::chance::{Exposure, Fault, failed};
 use crate::sim::cluster::{Cluster, StateRecord};
 use crate::sim::universe::{Sabotage, Universe};
 
@@ -97,19 +100,28 @@ impl LogTails for SimLog {
 
     fn tails(
         &self,
-        from: &[(PartitionId, Offset)],
+        ranges: &[(PartitionId, Range<Offset>)],
         what: Leftover,
         _: Duration,
     ) -> Result<Vec<StateItem>, Failure> {
+        let sabotage = self.universe.sabotage;
         self.call(|cluster| {
             let mut items = Vec::new();
-            for (partition, from) in from {
+            for (partition, range) in ranges {
+                let log = cluster.state[*partition as usize].bounds();
+                let limit = if what == Leftover::Committed { log.stable } else { log.high };
+                cluster.check_range(LogId::state(*partition), range.end, limit);
+                let end = reported_end(cluster, sabotage, range.clone())?;
                 let log = &cluster.state[*partition as usize];
-                let item = |(offset, record)| item(*partition, offset, record);
-                match what {
-                    Leftover::Committed => items.extend(log.committed(*from).map(item)),
-                    Leftover::Everything => items.extend(log.everything(*from).map(item)),
-                }
+                let found: Vec<_> = match what {
+                    Leftover::Committed => {
+                        log.committed(range.start).take_while(|(at, _)| *at < end).collect()
+                    }
+                    Leftover::Everything => {
+                        log.everything(range.start).take_while(|(at, _)| *at < end).collect()
+                    }
+                };
+                items.extend(found.into_iter().map(|(offset, record)| item(*partition, offset, record)));
             }
             Ok(items)
         })
@@ -124,7 +136,8 @@ impl LogTails for SimLog {
         from_to: &BTreeMap<LogId, (Offset, Offset)>,
         _: Duration,
     ) -> Result<SideRecords, Failure> {
-        self.call(|cluster| Ok(cluster.side_records(from_to)))
+        let sabotage = self.universe.sabotage;
+        self.call(|cluster| cluster.side_records(from_to, sabotage))
     }
 
     fn visible(
@@ -133,20 +146,50 @@ impl LogTails for SimLog {
         what: Leftover,
         _: Duration,
     ) -> Result<Vec<bool>, Failure> {
-        let believes_compacted = self.universe.sabotage == Sabotage::CompactedIsAborted;
+        let sabotage = self.universe.sabotage;
         self.call(|cluster| {
             let shows = |(partition, offset): &(PartitionId, Offset)| {
+                let end = reported_end(cluster, sabotage, *offset..*offset + 1)?;
                 let log = &cluster.clean[*partition as usize];
-                let first = match what {
+                let found = match what {
                     Leftover::Committed => log.committed(*offset).next(),
-                    Leftover::Everything if believes_compacted => return true,
+                    Leftover::Everything if sabotage == Sabotage::CompactedIsAborted => return Ok(true),
                     Leftover::Everything => log.everything(*offset).next(),
                 };
-                first.is_some_and(|(at, _)| at == *offset)
+                Ok(found.is_some_and(|(at, _)| at == *offset && at < end))
             };
-            Ok(at.iter().map(shows).collect())
+            at.iter().map(shows).collect()
         })
     }
+}
+
+impl Cluster {
+    /// A real reader waits for the end of its range.
+    pub fn check_range(&mut self, log: LogId, end: Offset, limit: Offset) {
+        if end > limit {
+            self.violations
+                .push(format!("read beyond the end of {log:?}: up to {end}, and it ends at {limit}"));
+        }
+    }
+}
+
+/// The end of a read. With a fault, the leader reports the end of the partition before the end of the range: the read fails, or
+/// returns less when the port is sabotaged.
+pub fn reported_end(
+    cluster: &mut Cluster,
+    sabotage: Sabotage,
+    Range { start, end }: Range<Offset>,
+) -> Result<Offset, Failure> {
+    if start >= end || !cluster.chance.hit(Fault::EarlyEnd) {
+        return Ok(end);
+    }
+    if sabotage != Sabotage::EarlyEndAccepted {
+        return Err(failed(
+            Remedy::Retry,
+            "the end of the partition was reported before the end of the range",
+        ));
+    }
+    Ok(cluster.chance.rng.u64(start..end))
 }
 
 fn bounds(cluster: &Cluster, log: LogId) -> Bounds {

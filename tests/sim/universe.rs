@@ -48,6 +48,8 @@ pub enum Sabotage {
     ForgetIgnored,
     /// The reader of all records finds every record that it is asked for, as if compaction removed none.
     CompactedIsAborted,
+    /// A read returns less than its range when the end of the partition is reported early.
+    EarlyEndAccepted,
     /// The worker runs without one of its safeguards.
     Without(Safeguard),
 }

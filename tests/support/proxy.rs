@@ -52,6 +52,7 @@ pub enum Direction {
 enum Fault {
     Drop,
     Hold(Duration),
+    EndAt(i64),
 }
 
 /// The current faults. Tests write them, and connections read them at each frame.
@@ -141,6 +142,12 @@ impl Proxy {
     /// closed the connection by then, as a delayed packet does.
     pub fn hold_requests(&self, api_key: i16, times: usize, hold: Duration) {
         self.rules().faults.insert((Direction::Request, api_key), (Fault::Hold(hold), times));
+    }
+
+    /// Empties the next `times` fetch responses, and replaces the end of the log in them: a new leader that does not know its
+    /// high watermark responds like this. Only for fetches of one partition.
+    pub fn end_fetches(&self, at: i64, times: usize) {
+        self.rules().faults.insert((Direction::Response, api::FETCH), (Fault::EndAt(at), times));
     }
 
     /// Removes all faults for later frames and connections. Held frames stay held.
@@ -270,13 +277,17 @@ impl Pump {
     /// Reads frames from one end until it closes, and applies faults.
     fn read(&self, frames: &SyncSender<Frame>) {
         let from = self.connection.ends(self.direction).0;
-        while let Ok(bytes) = read_frame(from) {
+        while let Ok(mut bytes) = read_frame(from) {
             // The time that the frame takes. The sender waits meanwhile, as with a full socket.
             thread::sleep(self.transfer_time(bytes.len()));
             let kind = self.connection.kind(self.direction, &bytes[4..]);
             let (due, hold) = match self.count(kind) {
                 (_, Some(Fault::Drop)) => return self.connection.cut(),
                 (delay, Some(Fault::Hold(hold))) => (monotonic() + delay, hold),
+                (delay, Some(Fault::EndAt(end))) => {
+                    bytes = ended_at(end, &bytes);
+                    (monotonic() + delay, Duration::ZERO)
+                }
                 (delay, None) => (monotonic() + delay, Duration::ZERO),
             };
             if frames.send(Frame { bytes, due, hold }).is_err() {
@@ -339,6 +350,22 @@ impl Pump {
         }
         false
     }
+}
+
+/// A fetch response (version 13 to 17) of one partition without its records, with this end of the log.
+fn ended_at(end: i64, frame: &[u8]) -> Vec<u8> {
+    // Length, correlation id, tags, throttle time, error, session, one topic with its id, one partition with number and error.
+    const TOPICS: usize = 4 + 4 + 1 + 4 + 2 + 4;
+    const END: usize = TOPICS + 1 + 16 + 1 + 4 + 2;
+    assert_eq!((frame[TOPICS], frame[TOPICS + 17]), (2, 2), "a response of one partition");
+    let log_start = &frame[END + 16..END + 24];
+    // No aborted transactions, no preferred replica, no records; no tags of the partition, the topic and the response.
+    let rest: &[u8] = &[1, 0xff, 0xff, 0xff, 0xff, 1, 0, 0, 0];
+    let end = end.to_be_bytes();
+    let mut frame = [&frame[..END], &end, &end, log_start, rest].concat();
+    let length = u32::try_from(frame.len() - 4).unwrap();
+    frame[..4].copy_from_slice(&length.to_be_bytes());
+    frame
 }
 
 /// Reads one complete frame, including its length.

@@ -10,10 +10,11 @@ use std::time::Duration;
 use super::restoring::Restoring;
 use crate::clock::Clock;
 use crate::dedupe::{Offset, PartitionId, Tail, Windows};
+use crate::pipeline::REQUEST_TIMEOUT;
 use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::safeguard::Safeguard;
 use crate::pipeline::worker::{Core, World};
-use crate::ports::{Bounds, Leftover, LogTails, StateItem, StateLog};
+use crate::ports::{Bounds, Leftover, LogId, LogTails, StateItem, StateLog};
 
 /// Number of consecutive early ends of one partition after which an operator has to act.
 const ATTEMPTS: u32 = 10;
@@ -117,7 +118,10 @@ impl<W: World> Core<W> {
         if next >= restoring.until {
             return Ok(false);
         }
-        let rest = self.log.tails(&[(restoring.state.id, next)], Leftover::Committed, READ_TIMEOUT)?;
+        let id = restoring.state.id;
+        let ends = self.log.stable_ends(&[LogId::state(id)], REQUEST_TIMEOUT)?;
+        let Some(end) = ends.first().filter(|end| **end > next) else { return Ok(false) };
+        let rest = self.log.tails(&[(id, next..*end)], Leftover::Committed, READ_TIMEOUT)?;
         Ok(rest.iter().any(|item| matches!(item, StateItem::Block { .. })))
     }
 

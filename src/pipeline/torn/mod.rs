@@ -25,6 +25,7 @@ pub mod repair;
 pub mod side;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::time::Duration;
 
 use crate::clock::Clock;
@@ -239,17 +240,17 @@ impl<W: World> Core<W> {
         let all = self.all_partitions();
         let reachable = self.reachable(&all)?.into_iter();
         let records = self.options.evidence_records;
-        let ends = reachable.map(|(id, _, state)| (id, state.low.max(state.high.saturating_sub(records))));
-        let ends: Vec<(PartitionId, Offset)> = ends.collect();
+        let from = |state: &Bounds| state.low.max(state.high.saturating_sub(records));
+        let ends: Vec<_> = reachable.map(|(id, _, state)| (id, from(&state)..state.high)).collect();
         self.writers(source, &ends, &all)
     }
 
-    /// The writers that are named in the state logs from these offsets on or in the committed offsets of these partitions, and
-    /// this instance's own.
+    /// The writers that are named in these ranges of the state logs or in the committed offsets of these partitions, and this
+    /// instance's own.
     fn writers(
         &self,
         source: &W::Source,
-        ends: &[(PartitionId, Offset)],
+        ends: &[(PartitionId, Range<Offset>)],
         ids: &[PartitionId],
     ) -> Result<BTreeSet<String>, WorkerError> {
         let tails = self.log.tails(ends, Leftover::Everything, PURGE_TIMEOUT)?;
@@ -271,7 +272,7 @@ impl<W: World> Core<W> {
         if attempts > 0 {
             return self.known_writers(source);
         }
-        self.writers(source, &[(id, state.stable)], &[id])
+        self.writers(source, &[(id, state.stable..state.high)], &[id])
     }
 
     /// Aborts what a writer left open in these logs and in the group's offsets.

@@ -123,15 +123,16 @@ impl<W: World> Core<W> {
     }
 
     fn read_tails(&self, unread: &mut [&mut Known<'_>]) -> Result<(), WorkerError> {
-        let from: Vec<(PartitionId, Offset)> = unread.iter().map(|k| (k.answer.partition, k.from)).collect();
+        let all: Vec<_> = unread.iter().map(|k| (k.answer.partition, k.from..k.state.high)).collect();
+        let stable: Vec<_> = unread.iter().map(|k| (k.answer.partition, k.from..k.state.stable)).collect();
         let mut everything: BTreeMap<PartitionId, Vec<StateItem>> = BTreeMap::new();
-        for item in self.log.tails(&from, Leftover::Everything, READ_TIMEOUT)? {
+        for item in self.log.tails(&all, Leftover::Everything, READ_TIMEOUT)? {
             if let Some((id, _)) = place(&item) {
                 everything.entry(id).or_default().push(item);
             }
         }
         let mut committed: BTreeMap<PartitionId, BTreeSet<Offset>> = BTreeMap::new();
-        for (id, at) in self.log.tails(&from, Leftover::Committed, READ_TIMEOUT)?.iter().filter_map(place) {
+        for (id, at) in self.log.tails(&stable, Leftover::Committed, READ_TIMEOUT)?.iter().filter_map(place) {
             committed.entry(id).or_default().insert(at);
         }
         for known in unread {

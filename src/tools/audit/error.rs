@@ -7,7 +7,7 @@ use bytesize::ByteSize;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
 use super::spill::Scratch;
-use crate::dedupe::PartitionId;
+use crate::dedupe::{Offset, PartitionId};
 use crate::kafka::connection::error_text;
 
 /// Why an audit failed.
@@ -105,6 +105,24 @@ pub enum AuditError {
         needed: ByteSize,
         /// Records of the largest partition, at most.
         records: u64,
+    },
+    /// The log was reported to end before the end of what is audited. What is behind that end would count as missing.
+    #[error(
+        "topic {topic}, partition {partition} was reported to end at offset {at}, before offset {end}, which its leader had \
+         returned as the end, and no more arrived within {seconds} s: the leader does not serve the whole log yet, or an \
+         unclean election has lost its end; audit again when all replicas are in sync (kafka-topics.sh --describe)"
+    )]
+    EndedEarly {
+        /// The topic.
+        topic: String,
+        /// The partition.
+        partition: PartitionId,
+        /// Where the log was reported to end.
+        at: Offset,
+        /// The end of what is audited.
+        end: Offset,
+        /// How long the audit waited, seconds.
+        seconds: u64,
     },
     /// The broker stopped responding while records remained.
     #[error(
