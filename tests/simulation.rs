@@ -21,8 +21,8 @@ use std::time::Duration;
 use dedupd::metrics::Metrics;
 use dedupd::pipeline::Safeguard;
 use sim::{
-    Counts, EVICTED, FORGOTTEN, Fault, JOINED, Outcome, Sabotage, Setting, forget_before_a_restore,
-    load_slowly, run,
+    COMMIT_FAULTS, Counts, EVICTED, FORGOTTEN, Fault, JOINED, Outcome, Sabotage, Setting, count,
+    forget_before_a_restore, load_slowly, run,
 };
 
 /// Number of seeds unless `DEDUPD_SIM_SEEDS` is set.
@@ -183,6 +183,31 @@ fn a_forgotten_id_stays_forgotten_after_a_restore_that_evicts_its_older_owner() 
     let (forgotten, violations) = forget_before_a_restore(&setting);
     assert!(forgotten > 0, "no id was forgotten");
     assert!(violations.is_empty(), "{forgotten} ids forgotten: {violations:?}");
+}
+
+#[test]
+fn every_record_and_transaction_is_counted_once_whatever_happens_to_its_commit() {
+    let (faults, with_repairs) = (&COMMIT_FAULTS[..5], &COMMIT_FAULTS);
+    let (mut results, mut repairs) = ([0; 3], 0);
+    for (seed, faults, are_long) in
+        (0..40).flat_map(|seed| [(seed, faults, false), (seed, faults, true), (seed, with_repairs, false)])
+    {
+        let (counted, violations) = count(seed, faults, are_long);
+        println!("{seed}: {counted:?}");
+        assert!(violations.is_empty(), "seed {seed}: {violations:?}");
+        assert_eq!(counted.records, counted.raw, "seed {seed}");
+        assert_eq!(counted.durations, counted.transactions.iter().sum::<u64>(), "seed {seed}");
+        results.iter_mut().zip(counted.transactions).for_each(|(sum, count)| *sum += count);
+        if faults == with_repairs {
+            repairs += counted.commits - counted.transactions[0];
+            continue;
+        }
+        assert_eq!((counted.transactions[0], counted.transactions[2]), (counted.commits, 0), "seed {seed}");
+        // A transaction lasts from its first record to its last marker, which is written after the response to the commit.
+        assert!(counted.duration_ms >= counted.open_ms, "seed {seed}: {counted:?}");
+    }
+    println!("{results:?}, {repairs} repairs");
+    assert!(results[0] > 1_000 && results[1] > 100 && repairs > 20, "too little happened");
 }
 
 /// Each sabotage, and the prefix of a violation that the audit must report.

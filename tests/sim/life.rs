@@ -1,5 +1,6 @@
 //! One history: a phase with faults, a phase without faults, an audit.
 
+mod counted;
 mod forgotten;
 mod quiet;
 mod slow;
@@ -28,6 +29,7 @@ use crate::sim::source::SimSource;
 use crate::sim::state_log::SimLog;
 use crate::sim::store::{SimStore, rot, survive};
 use crate::sim::universe::{Sabotage, SimClock, SimWorker, Universe, writer};
+pub use counted::{COMMIT_FAULTS, count};
 pub use forgotten::forget_before_a_restore;
 pub use slow::load_slowly;
 

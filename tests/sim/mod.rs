@@ -21,5 +21,8 @@ mod tx_log;
 mod universe;
 
 pub use chance::{Counts, Fault};
-pub use life::{EVICTED, FORGOTTEN, JOINED, Outcome, Setting, forget_before_a_restore, load_slowly, run};
+pub use life::{
+    COMMIT_FAULTS, EVICTED, FORGOTTEN, JOINED, Outcome, Setting, count, forget_before_a_restore, load_slowly,
+    run,
+};
 pub use universe::Sabotage;
