@@ -121,8 +121,8 @@ impl<W: World> Core<W> {
         positions: &[Position],
     ) -> Result<(), WorkerError> {
         let ids: Vec<PartitionId> = positions.iter().map(|p| p.partition).collect();
-        // The broker does not check all of this (KAFKA.md 9.1): it accepts the offsets of a member that never joined,
-        // and never verifies the ownership of a partition.
+        // The broker does not check all of this. It validates the member only when the request has a member id or a generation
+        // (KIP-447), so it accepts the offsets of one that never joined; and it never verifies the ownership of a partition.
         if !source.may_commit(&ids) {
             return Err(Failure::new(
                 Remedy::Abort,
