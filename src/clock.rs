@@ -1,4 +1,7 @@
-//! The only module that reads the clocks. Everything else receives `now` as an argument.
+//! The clocks. Every time comes from here: no other code calls `SystemTime::now` or `Instant::now` (`clippy.toml`).
+//!
+//! `dedupe` receives times as arguments. `pipeline` uses a [`Clock`], which the simulation replaces. Code with I/O of its own
+//! calls [`wall_ms`] and [`monotonic`], and measures from an instant with `Instant::elapsed`.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 

@@ -17,6 +17,8 @@ use support::{Draft, Isolation, Kafka, Load, Pipe, Proxy, Running, api, wait_unt
 const PARTITIONS: usize = 4;
 const LIMIT: Duration = Duration::from_mins(1);
 const UNKNOWN: &str = "dedupd_transactions_total{result=\"unknown\"}";
+/// Logged when the response to a commit is missing.
+const IS_UNKNOWN: &str = "the outcome of a transaction is unknown";
 
 /// A running sidecar behind the proxy, under load.
 fn working(pipe: &Pipe<'_>, proxy: &Proxy) -> (Running, Load) {
@@ -38,8 +40,9 @@ fn assert_recovered(pipe: &Pipe<'_>, running: &Running, load: Load) {
     pipe.assert_exactly_once();
 }
 
-fn wait_unknown(running: &Running, more_than: f64) -> f64 {
-    wait_until("an unknown outcome", LIMIT, || running.metric(UNKNOWN).filter(|count| *count > more_than))
+fn wait_unknown(running: &Running, more_than: usize) -> usize {
+    let unknown = || running.text().matches(IS_UNKNOWN).count();
+    wait_until("an unknown outcome", LIMIT, || Some(unknown()).filter(|count| *count > more_than))
 }
 
 #[test]
@@ -58,7 +61,7 @@ fn a_commit_without_an_answer_is_resolved_for_both_outcomes() {
     let clean = |isolation| pipe.kafka.records(&pipe.clean, isolation).len();
     let forwarded = || running.outcome("forwarded") + running.outcome("retry");
     proxy.drop_responses(api::END_TXN, usize::MAX);
-    let count = wait_unknown(&running, running.metric(UNKNOWN).unwrap());
+    let count = wait_unknown(&running, running.text().matches(IS_UNKNOWN).count());
     proxy.heal();
     load.more(1_000);
     // Requests are lost until the client gives up: a new producer aborts the transaction. Records of an open
@@ -78,11 +81,13 @@ fn a_commit_without_an_answer_is_resolved_for_both_outcomes() {
     proxy.heal();
     load.more(3_000);
     assert_recovered(&pipe, &running, load);
-    let unreported_commits = clean(Isolation::Committed) as u64 - forwarded();
-    let aborted = aborted();
-    println!("{unreported_commits} records committed without an answer, {aborted} aborted");
-    assert!(unreported_commits > 0, "no lost answer belonged to a commit");
-    assert!(aborted > before, "no lost request left an aborted transaction");
+    let found = |result| running.text().matches(&format!("was unknown result={result}")).count();
+    let (committed, undone, aborted) = (found("committed"), found("aborted"), aborted());
+    println!("{committed} transactions committed without an answer, {undone} not; {aborted} records aborted");
+    assert!(committed > 0, "no lost answer belonged to a commit");
+    assert!(undone > 0 && aborted > before, "no lost request left an aborted transaction");
+    assert_eq!(forwarded(), clean(Isolation::Committed) as u64, "records counted and records in clean");
+    assert_eq!(running.metric(UNKNOWN), Some(0.0), "outcomes that were never found");
 }
 
 #[test]

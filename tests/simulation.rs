@@ -21,8 +21,8 @@ use std::time::Duration;
 use dedupd::metrics::Metrics;
 use dedupd::pipeline::Safeguard;
 use sim::{
-    Counts, EVICTED, FORGOTTEN, Fault, JOINED, Marked, Outcome, Sabotage, Setting, compact_the_last_record,
-    forget_before_a_restore, load_slowly, run, tear_the_first_transaction,
+    COMMIT_FAULTS, Counts, EVICTED, FORGOTTEN, Fault, JOINED, Marked, Outcome, Sabotage, Setting,
+    compact_the_last_record, count, forget_before_a_restore, load_slowly, run, tear_the_first_transaction,
 };
 
 /// Number of seeds unless `DEDUPD_SIM_SEEDS` is set.
@@ -205,6 +205,31 @@ fn a_record_that_compaction_has_removed_does_not_count_as_aborted() {
     let of = |sabotage| compact_the_last_record(&Setting { sabotage, metrics: Metrics::new() });
     assert_eq!(of(Sabotage::Nothing), [""; 0]);
     assert!(!of(Sabotage::CompactedIsAborted).is_empty(), "the history does not depend on it");
+}
+
+#[test]
+fn every_record_and_transaction_is_counted_once_whatever_happens_to_its_commit() {
+    let (faults, with_repairs) = (&COMMIT_FAULTS[..5], &COMMIT_FAULTS);
+    let (mut results, mut repairs) = ([0; 3], 0);
+    for (seed, faults, are_long) in
+        (0..40).flat_map(|seed| [(seed, faults, false), (seed, faults, true), (seed, with_repairs, false)])
+    {
+        let (counted, violations) = count(seed, faults, are_long);
+        println!("{seed}: {counted:?}");
+        assert!(violations.is_empty(), "seed {seed}: {violations:?}");
+        assert_eq!(counted.records, counted.raw, "seed {seed}");
+        assert_eq!(counted.durations, counted.transactions.iter().sum::<u64>(), "seed {seed}");
+        results.iter_mut().zip(counted.transactions).for_each(|(sum, count)| *sum += count);
+        if faults == with_repairs {
+            repairs += counted.commits - counted.transactions[0];
+            continue;
+        }
+        assert_eq!((counted.transactions[0], counted.transactions[2]), (counted.commits, 0), "seed {seed}");
+        // A transaction lasts from its first record to its last marker, which is written after the response to the commit.
+        assert!(counted.duration_ms >= counted.open_ms, "seed {seed}: {counted:?}");
+    }
+    println!("{results:?}, {repairs} repairs");
+    assert!(results[0] > 1_000 && results[1] > 100 && repairs > 20, "too little happened");
 }
 
 /// Each sabotage, and the prefix of a violation that the audit must report.

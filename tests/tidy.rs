@@ -76,6 +76,14 @@ fn modules_use_only_allowed_modules() {
 }
 
 #[test]
+fn the_map_of_the_code_names_the_allowed_modules() {
+    let architecture = fs::read_to_string(Path::new(TOP).join("ARCHITECTURE.md")).unwrap();
+    let (wrong, compared) = rules::map_of_the_code(&architecture);
+    assert_none(wrong);
+    assert_eq!(compared, 18, "a module has no row");
+}
+
+#[test]
 fn external_crates_are_used_only_in_their_folder() {
     assert_none(rust_files().flat_map(|(path, text)| rules::external_crates(&path, &text)));
 }
@@ -157,6 +165,14 @@ mod violations {
         assert_eq!(named("src/tools/novelty/mod.rs", ""), 1, "a tool that is not in the table");
         assert_eq!(named("src/novelty.rs", ""), 1, "a module that is not in the table");
         assert_eq!(named("src/app.rs", "use crate::{store, kafka};"), 0);
+    }
+
+    #[test]
+    fn a_table_with_another_dependency_is_detected() {
+        let table = |of: &str| format!("# A\n\n## Map of the code\n\n| `store/` | blocks | {of} |\n\n## B\n");
+        assert_eq!(map_of_the_code(&table("`dedupe`, `ports`")), (Vec::new(), 1));
+        assert_eq!(map_of_the_code(&table("`dedupe`")).0.len(), 1);
+        assert_eq!(map_of_the_code(&table("`dedupe`, `ports`, `kafka`")).0.len(), 1);
     }
 
     #[test]

@@ -16,7 +16,8 @@ pub(super) fn charts(rates: &[Rates], lag: Option<u64>) -> String {
     let over = format!("in the last {minutes} min");
     let lag_of = |rate: &Rates| rate.lag.map(|lag| lag as f64);
     let max_rate = rates.iter().map(|rate| rate.records).fold(0.0, f64::max);
-    let max_lag = rates.iter().filter_map(lag_of).reduce(f64::max);
+    // The current lag may be newer than the last sample.
+    let max_lag = rates.iter().filter_map(lag_of).chain(lag.map(|lag| lag as f64)).reduce(f64::max);
     let records = line(rates, max_rate, "all", |rate| Some(rate.records));
     let duplicates = line(rates, max_rate, "again", |rate| Some(rate.duplicates));
     let lag_line = line(rates, max_lag.unwrap_or(0.0), "lag", lag_of);
@@ -76,6 +77,8 @@ mod tests {
         assert!(drawn.contains("2000 records/s") && drawn.contains("500 duplicates/s"), "{drawn}");
         assert!(drawn.contains("lag: 7<") && drawn.contains("at most 30 in"), "{drawn}");
         assert!(charts(&[quiet, busy], None).contains("lag: unknown"));
+        let drawn = charts(&[quiet, busy], Some(404));
+        assert!(drawn.contains("lag: 404<") && drawn.contains("at most 404 in"), "{drawn}");
         let unknown = Rates { lag: None, ..quiet };
         let drawn = charts(&[busy, unknown, quiet], None);
         assert!(

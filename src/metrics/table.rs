@@ -90,14 +90,18 @@ pub(super) const LATENCY: Row = Row::new(
     "seconds",
     "Time from the timestamp of a raw record to its commit in the clean topic.",
 );
-pub(super) const TRANSACTIONS: Row =
-    Row::new("dedupd_transactions_total", Counter, "transactions", "Transactions by result.")
-        .by("result", TransactionResult::NAMES);
+pub(super) const TRANSACTIONS: Row = Row::new(
+    "dedupd_transactions_total",
+    Counter,
+    "transactions",
+    "Transactions by result, counted once it is known.",
+)
+.by("result", TransactionResult::NAMES);
 pub(super) const TRANSACTION_SECONDS: Row = Row::new(
     "dedupd_transaction_seconds",
     Histogram(&[0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0]),
     "seconds",
-    "Time from the first record of a transaction to its end.",
+    "Time from the first record of a transaction to its last marker, or to the failure that ended it.",
 );
 pub(super) const BATCH_RECORDS: Row = Row::new(
     "dedupd_batch_records",

@@ -46,7 +46,8 @@ pub trait GroupMember {
         wait: Duration,
     ) -> Result<Vec<Committed>, Failure>;
     /// Whether this member may commit for exactly these partitions now: it has a real generation and member id, and
-    /// its assignment is not lost (the broker does not check all of this, KAFKA.md 9.1).
+    /// its assignment is not lost. The broker validates a member only when the request names one (KIP-447), and never the
+    /// ownership of a partition.
     fn may_commit(&self, partitions: &[PartitionId]) -> bool;
     /// Rejoins the group with a new client, without an assignment.
     fn rejoin(&mut self) -> Result<(), Failure>;

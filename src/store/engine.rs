@@ -13,6 +13,7 @@ use sled::{Batch, IVec, Tree};
 
 use super::binding::Binding;
 use super::directory::condemn;
+use super::disk::Disk;
 use super::entry::{Entry, Found, Location, Place};
 use super::error::{needs_operator, remedy};
 use super::files::Files;
@@ -47,6 +48,8 @@ pub(super) struct Engine {
     pub waiting: Tree,
     /// The files of the settled blocks.
     pub segments: Segments,
+    /// The operations on files.
+    pub disk: Arc<dyn Disk>,
     /// Approximate bytes written since the last flush.
     pub unflushed: AtomicUsize,
     /// A second handle of the database's file, kept open: the kernel reports a failed write-back once to every open
@@ -82,6 +85,13 @@ impl Change {
     /// Sets the head only.
     pub(super) fn head(head: Head) -> Self {
         Self { head: Some(head), ..Self::default() }
+    }
+
+    /// Whether it moves a block of a file: one that is compacted or shortened keeps its first offset.
+    fn moves_settled(&self, index: &Index) -> bool {
+        let is_settled =
+            |block: &EncodedBlock| index.get(block.first).is_some_and(|old| old.location().is_some());
+        self.insert.iter().any(is_settled)
     }
 }
 
@@ -204,6 +214,9 @@ impl Engine {
         let window = index.window;
         let mut weight = (change.remove.len() + change.insert.len() + 1) * OPERATION_BYTES;
         let places = self.write_settled(&index.files, &change.insert)?;
+        if change.moves_settled(index) {
+            self.sync_places(&places)?;
+        }
         let mut batches = Batches::default();
         for first in change.remove {
             if let Some(old) = index.remove(first) {
@@ -233,6 +246,19 @@ impl Engine {
         // After the insertions: a new block may be in a file that the removals would otherwise leave empty.
         self.segments.retire(index.files.take_empty());
         self.flush_when_due(weight)
+    }
+
+    /// Makes the files of these blocks durable.
+    ///
+    /// sled makes an entry durable at any time after the change: it flushes every 500 ms, and in every thread. If the entry of
+    /// a moved block came first, a power loss would leave neither the new bytes nor an entry for the old ones. Other blocks
+    /// need no sync (ARCHITECTURE.md).
+    fn sync_places(&self, places: &[Place]) -> Result<(), StoreError> {
+        let file = places.iter().find_map(|place| match place {
+            Place::Settled(Location { file, .. }) => Some(*file),
+            Place::Waiting { .. } => None,
+        });
+        file.map_or(Ok(()), |file| self.durable(self.segments.sync_file(file)))
     }
 
     /// Writes the settled blocks to one of the window's files. Returns where each block is.
@@ -282,23 +308,32 @@ impl Engine {
         Ok(())
     }
 
-    /// Flushes sled, then deletes the files that its index no longer refers to.
+    /// Flushes and syncs sled, then deletes the files that its index no longer refers to. Blocks that were moved from them were
+    /// synced before their entries changed ([`Engine::sync_places`]).
     fn flush(&self) -> Result<(), StoreError> {
         let retired = self.segments.take_retired();
         self.write("flush", || self.db.flush())?;
         if !retired.is_empty() {
-            self.durable(self.file.sync_all())?;
+            self.durable(self.disk.sync_sled(&self.file))?;
         }
         let delete =
             |file: u32| self.segments.delete(file).map_err(|cause| self.file_error("delete", file, &cause));
         retired.into_iter().try_for_each(delete)
     }
 
+    /// Makes the index and the names of the block files durable, as they were found. A killed process may have moved blocks
+    /// after the last sync of sled: then only the kernel's memory has the index that was verified, and the one on disk refers
+    /// to files that look unused.
+    pub(super) fn sync_found(&self) -> Result<(), StoreError> {
+        self.durable(self.disk.sync_sled(&self.file))?;
+        self.durable(self.segments.sync())
+    }
+
     /// Flushes and fsyncs.
     pub(super) fn sync(&self) -> Result<(), StoreError> {
         self.durable(self.segments.sync())?;
         self.flush()?;
-        self.durable(self.file.sync_all())
+        self.durable(self.disk.sync_sled(&self.file))
     }
 
     /// A failed fsync is never retried: the kernel may have dropped the pages, and a second fsync would report

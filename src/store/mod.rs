@@ -11,6 +11,7 @@ mod blocks;
 mod copied;
 mod cut;
 mod directory;
+mod disk;
 mod engine;
 mod entry;
 mod error;

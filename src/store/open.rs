@@ -11,6 +11,7 @@ use std::time::Duration;
 use super::binding::{Binding, Relation};
 use super::blocks::SledStore;
 use super::directory::{Generations, Quarantine, condemned, remove_half_snapshots};
+use super::disk::{Disk, FileSystem};
 use super::engine::Engine;
 use super::error::needs_operator;
 use super::guard::{Fault, Progress, install_hook, run_guarded};
@@ -51,25 +52,31 @@ pub fn open(
     cache_bytes: u64,
     deadline: Duration,
 ) -> Result<Opened, OpenError> {
-    open_with(dir, binding, &Start { cache_bytes, deadline, sled: engine(cache_bytes) })
+    open_with(dir, binding, &Start::new(cache_bytes, deadline))
 }
 
 /// Opens the database at `path`, whatever it belongs to, and verifies all of it. An unusable database is not moved, but
 /// the engine may change it while it opens it.
 pub(super) fn open_any(path: &Path, cache_bytes: u64, deadline: Duration) -> Result<SledStore, OpenFailure> {
-    let start = Start { cache_bytes, deadline, sled: engine(cache_bytes) };
-    try_open(path, None, &start).map(SledStore::new)
+    try_open(path, None, &Start::new(cache_bytes, deadline)).map(SledStore::new)
 }
 
 /// Opens sled's database at a path.
-type OpenSled = Arc<dyn Fn(&Path) -> sled::Result<sled::Db> + Send + Sync>;
+pub(super) type OpenSled = Arc<dyn Fn(&Path) -> sled::Result<sled::Db> + Send + Sync>;
 
 /// How a database is opened.
 #[derive(Clone)]
-struct Start {
+pub(super) struct Start {
     cache_bytes: u64,
     deadline: Duration,
-    sled: OpenSled,
+    pub sled: OpenSled,
+    pub disk: Arc<dyn Disk>,
+}
+
+impl Start {
+    pub(super) fn new(cache_bytes: u64, deadline: Duration) -> Self {
+        Self { cache_bytes, deadline, sled: engine(cache_bytes), disk: Arc::new(FileSystem) }
+    }
 }
 
 fn engine(cache_bytes: u64) -> OpenSled {
@@ -85,7 +92,8 @@ fn engine(cache_bytes: u64) -> OpenSled {
     })
 }
 
-fn open_with(dir: &Path, binding: &Binding, start: &Start) -> Result<Opened, OpenError> {
+/// Opens the store as [`open()`] does.
+pub(super) fn open_with(dir: &Path, binding: &Binding, start: &Start) -> Result<Opened, OpenError> {
     create_private(dir)?;
     let mut generations = Generations::find(dir)?;
     let mut quarantined = None;
@@ -118,10 +126,11 @@ fn try_open(path: &Path, binding: Option<&Binding>, start: &Start) -> Result<Eng
     let open = move |progress: &Progress<_>| {
         let db = (inner.sled)(&inside)?;
         progress.report();
-        let mut engine = build_engine(db, inside, binding.as_ref())?;
+        let mut engine = build_engine(db, inside, binding.as_ref(), inner.disk)?;
         let mut windows = verify(&engine, &|| progress.report())?;
         engine.cache_bytes = inner.cache_bytes - inner.cache_bytes / ENGINE_CACHE_SHARE;
         let files = windows.values_mut().map(|index| &mut index.files);
+        engine.sync_found().map_err(|failure| OpenFailure::Unusable(failure.to_string()))?;
         engine.segments.begin(files).map_err(OpenFailure::Disk)?;
         let shared = windows.into_iter().map(|(window, index)| (window, Arc::new(Mutex::new(index))));
         engine.windows = Mutex::new(shared.collect());
@@ -187,7 +196,12 @@ impl From<&str> for OpenFailure {
     }
 }
 
-fn build_engine(db: sled::Db, path: PathBuf, binding: Option<&Binding>) -> Result<Engine, OpenFailure> {
+fn build_engine(
+    db: sled::Db,
+    path: PathBuf,
+    binding: Option<&Binding>,
+    disk: Arc<dyn Disk>,
+) -> Result<Engine, OpenFailure> {
     let (settled, waiting) = (db.open_tree(keys::SETTLED)?, db.open_tree(keys::WAITING)?);
     let stored = stored_binding(&db)?;
     let binding = match (binding, stored) {
@@ -199,12 +213,13 @@ fn build_engine(db: sled::Db, path: PathBuf, binding: Option<&Binding>) -> Resul
         (_, None) => return Err("it has no binding".into()),
     };
     let file = File::open(path.join("db")).map_err(OpenFailure::Disk)?;
-    let segments = Segments::open(&path).map_err(OpenFailure::Disk)?;
+    let segments = Segments::open(&path, Arc::clone(&disk)).map_err(OpenFailure::Disk)?;
     Ok(Engine {
         db,
         settled,
         waiting,
         segments,
+        disk,
         unflushed: AtomicUsize::new(0),
         file,
         path,

@@ -4,15 +4,16 @@
 //! files become empty and are deleted without copying anything.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io;
 use std::mem;
 use std::ops::Range;
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::disk::Disk;
 use super::entry::{Entry, Location};
 use super::files::Files;
 use crate::dedupe::{Block, Identity};
@@ -23,25 +24,36 @@ pub(super) const DIR: &str = "blocks";
 /// All block files of one database, by number.
 pub(super) struct Segments {
     dir: PathBuf,
+    disk: Arc<dyn Disk>,
     /// Number of the next file. Numbers are never reused.
     next: AtomicU32,
     /// Files written since the last sync.
     unsynced: Mutex<BTreeSet<u32>>,
-    /// Files without live blocks. They are deleted once the engine has flushed its index: after a crash, the older
+    /// Files created since the last sync of the directory. Locked during that sync: a file whose sync another thread has begun
+    /// is not durable yet.
+    unlisted: Mutex<BTreeSet<u32>>,
+    /// Files without live blocks. They are deleted once the engine has synced its index: after a power loss, the older
     /// index must still find them.
     retired: Mutex<Vec<u32>>,
 }
 
 impl Segments {
     /// Opens the directory of block files and creates it if it does not exist.
-    pub(super) fn open(database: &Path) -> io::Result<Self> {
+    pub(super) fn open(database: &Path, disk: Arc<dyn Disk>) -> io::Result<Self> {
         let dir = database.join(DIR);
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
+        if !dir.exists() {
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
+            // A synced file is durable only in a directory that is.
+            database.parent().map_or(Ok(()), |parent| disk.sync_directory(parent))?;
+            disk.sync_directory(database)?;
+        }
         let highest = numbers(&dir)?.into_iter().max().unwrap_or(0);
         Ok(Self {
             dir,
+            disk,
             next: AtomicU32::new(highest + 1),
             unsynced: Mutex::default(),
+            unlisted: Mutex::default(),
             retired: Mutex::default(),
         })
     }
@@ -59,21 +71,38 @@ impl Segments {
     /// Writes bytes at a position of a file.
     pub(super) fn write(&self, file: u32, at: u64, bytes: &[u8]) -> io::Result<()> {
         lock(&self.unsynced).insert(file);
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(false).mode(0o600);
-        options.open(self.path(file))?.write_all_at(bytes, at)
+        self.disk.write(&self.path(file), at, bytes)?;
+        if at == 0 {
+            lock(&self.unlisted).insert(file);
+        }
+        Ok(())
+    }
+
+    /// Makes everything durable that was written to a file.
+    pub(super) fn sync_file(&self, file: u32) -> io::Result<()> {
+        lock(&self.unsynced).remove(&file);
+        self.disk.sync_file(&self.path(file))?;
+        let mut unlisted = lock(&self.unlisted);
+        if unlisted.contains(&file) {
+            self.disk.sync_directory(&self.dir)?;
+            unlisted.clear();
+        }
+        Ok(())
     }
 
     /// Syncs all files written since the last sync. Files deleted in the meantime are skipped.
     pub(super) fn sync(&self) -> io::Result<()> {
         let unsynced = mem::take(&mut *lock(&self.unsynced));
         for file in unsynced {
-            match File::open(self.path(file)) {
+            match self.disk.sync_file(&self.path(file)) {
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-                opened => opened?.sync_all()?,
+                synced => synced?,
             }
         }
-        File::open(&self.dir)?.sync_all()
+        let mut unlisted = lock(&self.unlisted);
+        self.disk.sync_directory(&self.dir)?;
+        unlisted.clear();
+        Ok(())
     }
 
     /// Marks files as having no live block.
@@ -88,10 +117,11 @@ impl Segments {
         mem::take(&mut *lock(&self.retired))
     }
 
-    /// Deletes a file. Succeeds if it does not exist.
+    /// Deletes a file. Succeeds if it does not exist. The index without it must be durable, and so must the blocks that were
+    /// moved to another file.
     pub(super) fn delete(&self, file: u32) -> io::Result<()> {
         lock(&self.unsynced).remove(&file);
-        match fs::remove_file(self.path(file)) {
+        match self.disk.delete(&self.path(file)) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
             _ => Ok(()),
         }
@@ -99,6 +129,8 @@ impl Segments {
 
     /// Deletes the files that no window uses, which a crash left behind, and sets the lengths of the others: a crash or
     /// a full disk may have left bytes that no entry refers to.
+    ///
+    /// The index and this directory must be durable: the older index of a power loss still refers to the deleted files.
     pub(super) fn begin<'a>(&self, windows: impl Iterator<Item = &'a mut Files>) -> io::Result<()> {
         let mut used = BTreeSet::new();
         for files in windows {

@@ -271,6 +271,12 @@ impl Chance {
         Self { rng, damage, factors, counts: Counts::new(), quiet: false }
     }
 
+    /// Only these faults happen, all of them often.
+    pub fn with_only(seed: u64, faults: &[Fault]) -> Self {
+        let factors = std::array::from_fn(|at| if faults.contains(&Fault::ALL[at]) { 5.0 } else { 0.0 });
+        Self { factors, ..Self::new(seed) }
+    }
+
     /// Disables faults from now on.
     pub fn quiet(&mut self) {
         self.quiet = true;

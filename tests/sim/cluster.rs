@@ -128,7 +128,9 @@ pub struct Cluster {
     /// Processes that ended because of a gap in raw.
     pub gapped: BTreeSet<usize>,
     /// Producers that have begun a transaction, whether or not the broker has received a record of it.
-    pub begun: BTreeSet<String>,
+    pub begun: BTreeMap<String, Duration>,
+    /// How long all transactions were open, from the producer's point of view.
+    pub open_time: Duration,
     /// Violations of the guarantees so far.
     pub violations: Vec<String>,
     /// Windows have lost ids: an id may be forwarded again.
@@ -168,7 +170,8 @@ impl Cluster {
             other_rule: BTreeSet::new(),
             clock_errors: BTreeMap::new(),
             gapped: BTreeSet::new(),
-            begun: BTreeSet::new(),
+            begun: BTreeMap::new(),
+            open_time: Duration::ZERO,
             violations: Vec::new(),
             tears_next: None,
             calls: 0,

@@ -41,7 +41,7 @@ pub struct Choices {
     /// Duplicates are written to a side topic.
     pub keeps_duplicates: bool,
     pub max_records: usize,
-    interval: Duration,
+    pub interval: Duration,
     /// The number of the identity rule.
     pub rule: u8,
     /// The process accepts a change of the rule.

@@ -1,5 +1,6 @@
 //! One history: a phase with faults, a phase without faults, an audit.
 
+mod counted;
 mod forgotten;
 mod quiet;
 mod slow;
@@ -29,6 +30,7 @@ use crate::sim::source::SimSource;
 use crate::sim::state_log::SimLog;
 use crate::sim::store::{SimStore, rot, survive};
 use crate::sim::universe::{Sabotage, SimClock, SimWorker, Universe, writer};
+pub use counted::{COMMIT_FAULTS, count};
 pub use forgotten::forget_before_a_restore;
 pub use slow::load_slowly;
 pub use torn::{compact_the_last_record, tear_the_first_transaction};

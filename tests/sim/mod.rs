@@ -23,7 +23,7 @@ mod universe;
 pub use chance::{Counts, Fault};
 pub use cluster::Marked;
 pub use life::{
-    EVICTED, FORGOTTEN, JOINED, Outcome, Setting, compact_the_last_record, forget_before_a_restore,
-    load_slowly, run, tear_the_first_transaction,
+    COMMIT_FAULTS, EVICTED, FORGOTTEN, JOINED, Outcome, Setting, compact_the_last_record, count,
+    forget_before_a_restore, load_slowly, run, tear_the_first_transaction,
 };
 pub use universe::Sabotage;

@@ -92,6 +92,15 @@ impl Producer {
     }
 }
 
+impl Cluster {
+    /// The client of a writer has ended its transaction, or was discarded.
+    pub fn end_begun(&mut self, writer: &str) {
+        if let Some(since) = self.begun.remove(writer) {
+            self.open_time += self.now - since;
+        }
+    }
+}
+
 /// The sink of one worker.
 pub struct SimSink {
     universe: Rc<Universe>,
@@ -164,7 +173,7 @@ impl SimSink {
     }
 
     fn end_transaction(&mut self, cluster: &mut Cluster) {
-        cluster.begun.remove(&self.writer);
+        cluster.end_begun(&self.writer);
         if let Some(producer) = self.producer.as_mut() {
             producer.queue.clear();
             producer.sent.clear();
@@ -235,7 +244,7 @@ impl ProducerLife for SimSink {
             let in_flight = cluster.chance.rng.usize(0..=producer.queue.len());
             producer.deliver(&self.writer, &mut cluster, in_flight);
         }
-        cluster.begun.remove(&self.writer);
+        cluster.end_begun(&self.writer);
     }
 }
 
@@ -249,7 +258,7 @@ impl Sink<SimSource> for SimSink {
             producer.clean_ends.clear();
             producer.state_ends.clear();
             producer.side_ends.clear();
-            cluster.begun.insert(writer.to_owned());
+            cluster.begun.insert(writer.to_owned(), cluster.now);
             Ok(())
         })
     }

@@ -256,7 +256,7 @@ impl Universe {
         tracing::debug!(worker, ?how, "ended");
         self.crash(cluster, worker);
         cluster.group.remove(worker);
-        cluster.begun.remove(&writer(worker));
+        cluster.end_begun(&writer(worker));
     }
 }
 

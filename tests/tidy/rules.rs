@@ -21,9 +21,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
     // A format is a value and its bytes. The windows produce and read such values, and no format depends on a window.
     ("dedupe::format", &["dedupe::coordinates", "dedupe::identity"]),
     ("dedupe::window", &["dedupe::coordinates", "dedupe::identity", "dedupe::format"]),
-    ("store", &["dedupe", "ports", "clock"]),
+    ("store", &["dedupe", "ports"]),
     ("kafka", &["dedupe", "ports", "config", "clock"]),
-    ("pipeline", &["dedupe", "ports", "clock", "metrics", "config", "control"]),
+    // Workers have the clock of their world, so that a simulation has its own.
+    ("pipeline", &["dedupe", "ports", "clock::Clock", "metrics", "config", "control"]),
     ("metrics", &[]),
     ("http", &["metrics", "control", "clock"]),
     // The dispatch.
@@ -154,6 +155,32 @@ fn from_root(module: &[&str], path: Vec<String>) -> Vec<String> {
     let kept = if ups == 0 { 0 } else { module.len().saturating_sub(ups) };
     let rest = path.into_iter().skip(ups.max(1)).filter(|segment| segment != "self");
     module[..kept].iter().map(ToString::to_string).chain(rest).collect()
+}
+
+/// The table of ARCHITECTURE.md names exactly the modules that each module may use. Returns the differences, and the number of
+/// modules in both.
+pub fn map_of_the_code(architecture: &str) -> (Vec<String>, usize) {
+    let section = architecture.split("\n## ").find(|section| section.starts_with("Map of the code"));
+    let rows: Vec<Vec<&str>> =
+        section.unwrap_or_default().lines().map(|row| row.split(" | ").collect()).collect();
+    let (mut wrong, mut compared) = (Vec::new(), 0);
+    for (module, allowed) in MAY_USE {
+        let folder = format!("`{}/`", module.replace("::", "/"));
+        let is_row = |row: &&Vec<&str>| row[0].contains(&folder) || row[0] == format!("| `{module}.rs`");
+        let Some(row) = rows.iter().find(is_row) else { continue };
+        let cell = row.last().copied().unwrap_or_default().trim_end_matches(" |");
+        if cell.starts_with("everything") || cell.starts_with("as `") {
+            continue;
+        }
+        compared += 1;
+        let named: BTreeSet<&str> = cell.split('`').skip(1).step_by(2).collect();
+        if named != allowed.iter().copied().collect() {
+            wrong.push(format!(
+                "ARCHITECTURE.md: `{module}` may use {allowed:?}, and the table says {named:?}"
+            ));
+        }
+    }
+    (wrong, compared)
 }
 
 /// External crates are used only in their folders.

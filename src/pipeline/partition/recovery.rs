@@ -126,7 +126,9 @@ impl<W: World> Core<W> {
                 self.start_bounds.clear();
                 // Checked before a repair, because a repair commits too.
                 answers.iter().try_for_each(|answer| self.check_topic_ids(answer))?;
+                self.count_if_committed(&answers);
                 let agreed = self.reconcile(source, &answers)?;
+                self.count_if_aborted(&answers, &agreed);
                 let began = self.clock.elapsed();
                 for answer in answers.iter().filter(|answer| agreed.contains(&answer.partition)) {
                     self.located(source, answer)?;

@@ -6,12 +6,12 @@
 
 use std::time::Duration;
 
-use super::report::Tally;
 use super::time::ahead_of_wall_ms;
 use super::{Core, SLOW_COMMIT, World};
 use crate::clock::Clock;
 use crate::dedupe::coordinates::ranges;
 use crate::dedupe::{Block, Checkpoint, Offset, PartitionId, Tail, WindowId};
+use crate::metrics::TransactionResult;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::failpoint;
 use crate::pipeline::kinds::Kinds;
@@ -63,9 +63,12 @@ impl<W: World> Core<W> {
         failpoint::pass("after_commit");
         let (timeout, limit) = (self.options.transaction_timeout, self.options.transaction_limit);
         self.transaction.committed(self.clock.elapsed().saturating_sub(started), timeout, limit);
-        let tally = self.apply()?;
-        failpoint::pass("after_apply");
-        self.await_markers(source, touched)?;
+        let (counts, committed) = (self.end_counts(), self.clock.elapsed());
+        if let Err(failed) = self.apply().and_then(|()| self.await_markers(source, touched)) {
+            // Without its markers, even a commit with a response may have had no effect.
+            self.count_later(counts);
+            return Err(failed);
+        }
         failpoint::pass("after_markers");
         let ended = self.clock.elapsed();
         let took = ended.saturating_sub(started);
@@ -73,7 +76,7 @@ impl<W: World> Core<W> {
         if self.commit_took() < SLOW_COMMIT {
             self.transaction.waiting_since = Some(ended.saturating_sub(took.min(self.options.interval / 2)));
         }
-        self.report.transaction(&tally, took, self.clock.wall_ms());
+        self.count_committed(&counts, ended.saturating_sub(committed));
         Ok(())
     }
 
@@ -118,8 +121,8 @@ impl<W: World> Core<W> {
         positions: &[Position],
     ) -> Result<(), WorkerError> {
         let ids: Vec<PartitionId> = positions.iter().map(|p| p.partition).collect();
-        // The broker does not check all of this (KAFKA.md 9.1): it accepts the offsets of a member that never joined,
-        // and never verifies the ownership of a partition.
+        // The broker does not check all of this. It validates the member only when the request has a member id or a generation
+        // (KIP-447), so it accepts the offsets of one that never joined; and it never verifies the ownership of a partition.
         if !source.may_commit(&ids) {
             return Err(Failure::new(
                 Remedy::Abort,
@@ -152,7 +155,7 @@ impl<W: World> Core<W> {
     }
 
     /// The transaction is committed, and so is everything that was pending. Nothing may expire before this point.
-    fn apply(&mut self) -> Result<Tally, WorkerError> {
+    fn apply(&mut self) -> Result<(), WorkerError> {
         let (sink, store) = (&self.sink, &mut self.store);
         for partition in self.partitions.iter_mut() {
             let Phase::Running(running) = &mut partition.phase else { continue };
@@ -161,10 +164,11 @@ impl<W: World> Core<W> {
                 partition.rejections.committed(partition.id, running.state.committed);
             }
         }
-        let tally = self.transaction.close();
+        self.transaction.close();
         self.failures = 0;
         self.enforce_limits()?;
-        Ok(tally)
+        failpoint::pass("after_apply");
+        Ok(())
     }
 
     /// Aborts the open transaction. The outcome is definite: C has not moved.
@@ -172,6 +176,7 @@ impl<W: World> Core<W> {
         let side = self.sink.side_ends();
         self.persistently(Sink::abort).map_err(WorkerError::renewing)?;
         let touched = self.touched_by_abort(side).map_err(WorkerError::renewing)?;
+        self.report.not_committed(TransactionResult::Aborted, self.transaction.age(self.clock.elapsed()));
         self.transaction.close();
         let mut unloaded = Vec::new();
         for state in self.partitions.open_mut() {

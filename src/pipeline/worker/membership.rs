@@ -91,9 +91,7 @@ impl<W: World> Core<W> {
         if !self.transaction.is_open() {
             return Ok(());
         }
-        let aborted = self.abort(source);
-        self.report.aborted();
-        aborted
+        self.abort(source)
     }
 
     /// Releases partitions. Their committed state is marked as confirmed in the local store, so that they load

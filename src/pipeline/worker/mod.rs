@@ -11,6 +11,7 @@ pub mod stalled;
 pub mod step;
 pub mod time;
 pub mod transaction;
+pub mod undecided;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Receiver;
@@ -36,6 +37,7 @@ use stalled::{StableEnds, StallCheck};
 use step::{CHUNK, gather};
 use time::Time;
 use transaction::Transaction;
+use undecided::Ended;
 
 /// Longest poll when no transaction is open; also the longest delay until a stop is noticed.
 const IDLE: Duration = Duration::from_millis(100);
@@ -83,6 +85,8 @@ pub struct Core<W: World> {
     pub(crate) options: Options,
     pub(crate) partitions: Partitions,
     pub(crate) transaction: Transaction,
+    /// Earlier transactions whose outcome is not known yet.
+    pub(crate) undecided: Vec<Ended>,
     pub(crate) report: Report,
     pub(crate) limits: WindowLimiter,
     pub(crate) time: Time,
@@ -125,6 +129,7 @@ impl<W: World> Worker<W> {
             options,
             partitions: Partitions::default(),
             transaction: Transaction::default(),
+            undecided: Vec::new(),
             report,
             limits: WindowLimiter::default(),
             time: Time::start(&clock),

@@ -85,7 +85,6 @@ impl<W: World> Core<W> {
         }
         if self.transaction.is_open() {
             self.abort(source)?;
-            self.report.aborted();
         }
         let pause = if failed.rejected.is_some() { Duration::ZERO } else { self.backoff() };
         self.relocate(source, pause)
@@ -98,7 +97,7 @@ impl<W: World> Core<W> {
         self.producer.replace();
         self.partitions.iter_mut().for_each(|p| p.agreed = None);
         if self.transaction.is_open() {
-            self.report.unknown();
+            self.count_ended();
         }
         self.transaction.close();
         let pause = self.backoff();

@@ -63,6 +63,11 @@ impl Tally {
         self.raw_bytes += bytes as u64;
     }
 
+    /// Number of records read.
+    pub fn records(&self) -> u64 {
+        self.records
+    }
+
     /// Counts a record written to the clean topic.
     pub fn forwarded(&mut self, bytes: usize) {
         self.clean_bytes += bytes as u64;
@@ -177,8 +182,8 @@ impl Report {
         }
     }
 
-    /// Publishes the counts of a committed transaction.
-    pub(crate) fn transaction(&mut self, tally: &Tally, took: Duration, now_ms: i64) {
+    /// Publishes the counts of a committed transaction, and the time from its first record to its end.
+    pub(crate) fn committed(&mut self, tally: &Tally, took: Duration, now_ms: i64) {
         for (kind, counts) in tally.outcomes.iter().enumerate() {
             let counts = Outcome::ALL.iter().copied().zip(counts.iter().copied());
             counts
@@ -217,12 +222,9 @@ impl Report {
         self.metrics.evicted_ids().inc_by(ids);
     }
 
-    pub(crate) fn aborted(&self) {
-        self.metrics.transaction(TransactionResult::Aborted, Duration::ZERO);
-    }
-
-    pub(crate) fn unknown(&self) {
-        self.metrics.transaction(TransactionResult::Unknown, Duration::ZERO);
+    /// Counts a transaction that is not known to be committed, and the time from its first record to its end.
+    pub(crate) fn not_committed(&self, result: TransactionResult, took: Duration) {
+        self.metrics.transaction(result, took);
     }
 
     pub(crate) fn torn(&self, resolution: Resolution) {

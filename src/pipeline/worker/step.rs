@@ -7,6 +7,7 @@ use super::rejected::Rejections;
 use super::transaction::Transaction;
 use super::{Core, World};
 use crate::clock::Clock;
+pub(crate) use crate::dedupe::window::CHUNK;
 use crate::dedupe::{Coordinates, Look, Offset, Verdict};
 use crate::metrics::Outcome;
 use crate::pipeline::error::{Fatal, WorkerError};
@@ -16,9 +17,6 @@ use crate::pipeline::partition::stored::Stored;
 use crate::pipeline::partition::{Partition, Running};
 use crate::pipeline::safeguard::Safeguard;
 use crate::ports::{Epoch, Failure, Reason, Record, Remedy, Side, Sink, Source};
-
-/// Records per chunk. Looking up a whole chunk first overlaps the memory accesses of its records.
-pub(crate) const CHUNK: usize = 256;
 
 /// Result of the first pass for one record.
 struct Lookup {

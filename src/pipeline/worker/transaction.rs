@@ -59,6 +59,8 @@ pub struct Transaction {
     /// Monotonic time since which the first records of the next transaction may have been waiting in the client: they arrived
     /// during the last commit. `None` when no record is waiting.
     pub waiting_since: Option<Duration>,
+    /// Monotonic time at which it began, with its first record.
+    began: Option<Duration>,
     /// Its counts, which become metrics when it is committed.
     pub tally: Tally,
 }
@@ -77,7 +79,9 @@ impl Transaction {
             Phase::Committing(_) => Err(failed_before()),
             Phase::None => {
                 sink.begin()?;
-                self.phase = Phase::Open(self.first_record_since(now));
+                let now = now();
+                self.began = Some(now);
+                self.phase = Phase::Open(self.first_record_since(|| now));
                 Ok(())
             }
         }
@@ -121,10 +125,15 @@ impl Transaction {
         self.bytes
     }
 
-    /// Resets it after a commit, an abort or an unknown result. Returns its counts.
-    pub fn close(&mut self) -> Tally {
-        let next = Self { reduced: self.reduced, ..Self::default() };
-        std::mem::replace(self, next).tally
+    /// Time since it began. Records that waited in the client do not make it older, unlike for [`Self::remaining`].
+    #[must_use]
+    pub fn age(&self, now: Duration) -> Duration {
+        self.began.map_or(Duration::ZERO, |began| now.saturating_sub(began))
+    }
+
+    /// Resets it after a commit, an abort or an unknown result.
+    pub fn close(&mut self) {
+        *self = Self { reduced: self.reduced, ..Self::default() };
     }
 
     fn first_record_since(&mut self, now: impl FnOnce() -> Duration) -> Duration {

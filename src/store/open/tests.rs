@@ -89,7 +89,7 @@ fn start(
     deadline: Duration,
     sled: impl Fn(&Path) -> sled::Result<sled::Db> + Send + Sync + 'static,
 ) -> Start {
-    Start { cache_bytes: 1 << 20, deadline, sled: Arc::new(sled) }
+    Start { sled: Arc::new(sled), ..Start::new(1 << 20, deadline) }
 }
 
 #[test]

@@ -1,0 +1,128 @@
+//! Transactions whose outcome is not known yet. What they counted becomes metrics when it is known, once.
+//!
+//! A commit without a response, and one whose markers are missing, may have happened or not. The group's offsets are one
+//! log, so the first partition whose committed offset shows the outcome decides for the whole transaction. When every
+//! partition has an offset of another transaction, or belongs to another worker, the outcome stays unknown.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::report::Tally;
+use super::{Core, World};
+use crate::clock::Clock;
+use crate::dedupe::coordinates::ranges;
+use crate::dedupe::{Offset, PartitionId};
+use crate::metrics::TransactionResult;
+use crate::ports::Committed;
+
+/// Logged when the outcome is known, or will never be.
+const FOUND: &str = "result of a transaction whose outcome was unknown";
+
+/// A transaction that ended, as far as this worker knows.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    tally: Tally,
+    /// From its first record to its end.
+    took: Duration,
+    /// Wall clock at its end, in epoch milliseconds.
+    at_ms: i64,
+    /// What shows the outcome, in each partition that this worker still owns.
+    positions: BTreeMap<PartitionId, SentPosition>,
+}
+
+/// The offset that a transaction commits in a partition.
+#[derive(Debug)]
+struct SentPosition {
+    before: Offset,
+    next: Offset,
+    metadata: String,
+}
+
+impl SentPosition {
+    fn is_in(&self, answer: &Committed) -> bool {
+        answer.offset == Some(self.next) && answer.metadata == self.metadata
+    }
+
+    /// Whether the committed offset is still the one before the transaction.
+    fn is_not_in(&self, answer: &Committed) -> bool {
+        !self.is_in(answer) && answer.offset.is_none_or(|offset| offset == self.before)
+    }
+}
+
+impl<W: World> Core<W> {
+    /// Takes the counts of the open transaction.
+    pub(crate) fn end_counts(&mut self) -> Ended {
+        let sent = self.partitions.open_mut().filter_map(|state| {
+            let (next, metadata) = state.open.as_ref()?.sent.clone()?;
+            Some((state.id, SentPosition { before: state.committed, next, metadata }))
+        });
+        let positions = sent.collect();
+        let took = self.transaction.age(self.clock.elapsed());
+        let tally = std::mem::take(&mut self.transaction.tally);
+        Ended { tally, took, at_ms: self.clock.wall_ms(), positions }
+    }
+
+    /// Counts the open transaction, which a new producer ends.
+    pub(crate) fn count_ended(&mut self) {
+        // A repair, which has counted nothing.
+        let is_repair = self.transaction.touched().is_empty();
+        let ended = self.end_counts();
+        match ended.positions.is_empty() {
+            true if is_repair => self.report.not_committed(TransactionResult::Unknown, ended.took),
+            // Without offsets it was never committed.
+            true => self.report.not_committed(TransactionResult::Aborted, ended.took),
+            false => self.count_later(ended),
+        }
+    }
+
+    /// Only the committed offsets will show what became of this transaction.
+    pub(crate) fn count_later(&mut self, ended: Ended) {
+        let partitions = ranges(ended.positions.keys().copied());
+        tracing::info!(%partitions, records = ended.tally.records(), "the outcome of a transaction is unknown");
+        self.undecided.push(ended);
+    }
+
+    /// The transaction is committed, and its markers are written.
+    pub(crate) fn count_committed(&mut self, ended: &Ended, waited: Duration) {
+        self.report.committed(&ended.tally, ended.took + waited, self.clock.wall_ms());
+    }
+
+    /// Counts what these committed offsets show as committed. They are those before a repair, which changes the metadata.
+    pub(crate) fn count_if_committed(&mut self, answers: &[Committed]) {
+        let (undecided, report) = (&mut self.undecided, &mut self.report);
+        undecided.retain(|ended| {
+            let shows = |answer: &Committed| {
+                ended.positions.get(&answer.partition).is_some_and(|sent| sent.is_in(answer))
+            };
+            let is_committed = answers.iter().any(shows);
+            if is_committed {
+                tracing::info!(result = %TransactionResult::Committed.as_str(), "{FOUND}");
+                report.committed(&ended.tally, ended.took, ended.at_ms);
+            }
+            !is_committed
+        });
+    }
+
+    /// Counts what the committed offsets of these partitions show as aborted. Their logs agree: a transaction of which only
+    /// the offsets lack a marker has been repaired.
+    pub(crate) fn count_if_aborted(&mut self, answers: &[Committed], agreed: &[PartitionId]) {
+        let (undecided, report, partitions) = (&mut self.undecided, &mut self.report, &self.partitions);
+        undecided.retain_mut(|ended| {
+            let mut result = None;
+            for answer in answers.iter().filter(|answer| agreed.contains(&answer.partition)) {
+                if let Some(sent) = ended.positions.remove(&answer.partition)
+                    && sent.is_not_in(answer)
+                {
+                    result = Some(TransactionResult::Aborted);
+                }
+            }
+            ended.positions.retain(|id, _| partitions.get(*id).is_some());
+            let result = result.or(ended.positions.is_empty().then_some(TransactionResult::Unknown));
+            if let Some(result) = result {
+                tracing::info!(result = %result.as_str(), "{FOUND}");
+                report.not_committed(result, ended.took);
+            }
+            result.is_none()
+        });
+    }
+}

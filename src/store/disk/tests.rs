@@ -1,0 +1,314 @@
+//! What is durable before a block is moved stays durable while it is moved.
+//!
+//! [`Lossy`] knows which bytes and directory entries were synced. Before each operation on files it makes images of what
+//! a power loss would leave at that moment, opens them, and looks for every owner that was durable when the test began
+//! to watch. sled's file is in one image as if the kernel had written all of it back, in the other as of its last fsync.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
+use std::ops::{ControlFlow, Range};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use super::*;
+use crate::dedupe::{Block, HashKind, Identity, Offset};
+use crate::ports::{Head, Store};
+use crate::store::open::{OpenSled, Start, open_with};
+use crate::store::{Binding, Opened, SledStore};
+
+const CACHE_BYTES: u64 = 1 << 20;
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// The files of a directory, by name.
+type Contents = BTreeMap<PathBuf, Vec<u8>>;
+
+/// What a power loss leaves.
+#[derive(Default, Clone)]
+struct Durable {
+    /// Synced bytes of the block files.
+    bytes: Contents,
+    /// Block files whose directory entry was synced.
+    listed: BTreeSet<PathBuf>,
+    /// sled's files as of the last fsync.
+    sled: Contents,
+}
+
+#[derive(Default)]
+struct Watch {
+    durable: Durable,
+    /// Owners that each image must have. Nothing is examined while it is empty.
+    expected: BTreeSet<Offset>,
+    db: Option<sled::Db>,
+    images: usize,
+    deletions: usize,
+    failures: Vec<String>,
+}
+
+/// A disk that knows what a power loss leaves. It has one database.
+struct Lossy {
+    root: tempfile::TempDir,
+    watch: Mutex<Watch>,
+}
+
+impl Lossy {
+    fn new(root: tempfile::TempDir, durable: Durable) -> Arc<Self> {
+        let watch = Watch { durable, ..Watch::default() };
+        Arc::new(Self { root, watch: Mutex::new(watch) })
+    }
+
+    fn watch(&self) -> MutexGuard<'_, Watch> {
+        self.watch.lock().unwrap()
+    }
+
+    fn database(&self) -> PathBuf {
+        self.root.path().join("db-1")
+    }
+
+    fn open(self: &Arc<Self>) -> SledStore {
+        let seen = Arc::clone(self);
+        let sled = move |path: &Path| {
+            let db = small_sled(path)?;
+            seen.watch().db = Some(db.clone());
+            Ok(db)
+        };
+        let disk = Arc::clone(self) as Arc<dyn Disk>;
+        let opened = opened(self.root.path(), Arc::new(sled), disk);
+        assert_eq!(opened.quarantined, None);
+        opened.store
+    }
+
+    /// Examines the images from now on. All owners are durable.
+    fn begin(&self, store: &mut SledStore) {
+        self.watch().expected.clear();
+        store.sync().unwrap();
+        self.watch().expected = owners(store);
+    }
+
+    /// Examines what a power loss would leave now.
+    fn examine(&self) {
+        let mut watch = self.watch();
+        let Watch { durable, expected, db, images, failures, .. } = &mut *watch;
+        if expected.is_empty() {
+            return;
+        }
+        db.as_ref().map(|db| db.flush().unwrap());
+        let written = files(&self.database());
+        for (name, sled) in [("sled as written", &written), ("sled as synced", &durable.sled)] {
+            let image = tempfile::tempdir().unwrap();
+            let blocks = image.path().join("db-1/blocks");
+            fs::create_dir_all(&blocks).unwrap();
+            for (path, bytes) in sled {
+                fs::write(image.path().join("db-1").join(path), bytes).unwrap();
+            }
+            for file in &durable.listed {
+                let bytes = durable.bytes.get(file).map_or(&[][..], |bytes| bytes);
+                fs::write(blocks.join(file), bytes).unwrap();
+            }
+            let opened = opened(image.path(), Arc::new(small_sled), Arc::new(FileSystem));
+            let lost = expected.difference(&owners(&opened.store)).count();
+            if let Some(quarantine) = opened.quarantined {
+                failures.push(format!("{name}: {}", quarantine.reason));
+            } else if lost > 0 {
+                failures.push(format!("{name}: {lost} owners are lost"));
+            }
+            drop(opened.store.close());
+            *images += 1;
+        }
+    }
+
+    /// Ends the test, in which there were at least so many images and deleted files.
+    fn end(&self, images: usize, deletions: usize) {
+        self.examine();
+        let watch = self.watch();
+        println!("{} images, {} deleted files", watch.images, watch.deletions);
+        assert!(watch.failures.is_empty(), "{} of {} images: {:#?}", watch.failures.len(), watch.images, {
+            let some: BTreeSet<_> = watch.failures.iter().take(9).collect();
+            some
+        });
+        assert!(watch.images >= images && watch.deletions >= deletions, "too little happened");
+    }
+
+    /// The directory as another process finds it after this one was killed: everything that it wrote, synced or not.
+    fn killed(&self) -> Arc<Self> {
+        let mut watch = self.watch();
+        watch.db.as_ref().map(|db| db.flush().unwrap());
+        let root = tempfile::tempdir().unwrap();
+        let database = root.path().join("db-1");
+        fs::create_dir_all(database.join("blocks")).unwrap();
+        for part in ["", "blocks"] {
+            for (name, bytes) in files(&self.database().join(part)) {
+                fs::write(database.join(part).join(name), bytes).unwrap();
+            }
+        }
+        let expected = mem::take(&mut watch.expected);
+        let next = Self::new(root, watch.durable.clone());
+        next.watch().expected = expected;
+        next
+    }
+}
+
+impl Disk for Lossy {
+    fn write(&self, path: &Path, at: u64, bytes: &[u8]) -> io::Result<()> {
+        self.examine();
+        FileSystem.write(path, at, bytes)
+    }
+
+    fn sync_file(&self, path: &Path) -> io::Result<()> {
+        self.examine();
+        let bytes = fs::read(path)?;
+        self.watch().durable.bytes.insert(name(path), bytes);
+        Ok(())
+    }
+
+    fn sync_directory(&self, path: &Path) -> io::Result<()> {
+        self.examine();
+        if path.ends_with("blocks") {
+            self.watch().durable.listed = files(path).into_keys().collect();
+        }
+        Ok(())
+    }
+
+    fn sync_sled(&self, _: &File) -> io::Result<()> {
+        self.examine();
+        let written = files(&self.database());
+        self.watch().durable.sled = written;
+        Ok(())
+    }
+
+    fn delete(&self, path: &Path) -> io::Result<()> {
+        self.examine();
+        let mut watch = self.watch();
+        watch.durable.listed.remove(&name(path));
+        watch.durable.bytes.remove(&name(path));
+        watch.deletions += 1;
+        FileSystem.delete(path)
+    }
+}
+
+/// sled without flushes of its own and with small segments: its files are copied for each image.
+fn small_sled(path: &Path) -> sled::Result<sled::Db> {
+    sled::Config::new().path(path).flush_every_ms(None).segment_size(64 << 10).open()
+}
+
+fn opened(dir: &Path, sled: OpenSled, disk: Arc<dyn Disk>) -> Opened {
+    let mut start = Start::new(CACHE_BYTES, DEADLINE);
+    (start.sled, start.disk) = (sled, disk);
+    open_with(dir, &binding(), &start).unwrap()
+}
+
+fn name(path: &Path) -> PathBuf {
+    path.file_name().unwrap().into()
+}
+
+fn files(dir: &Path) -> Contents {
+    let paths = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    paths.filter(|path| path.is_file()).map(|path| (name(&path), fs::read(&path).unwrap())).collect()
+}
+
+fn binding() -> Binding {
+    Binding {
+        cluster_id: "c".into(),
+        raw: "r".into(),
+        clean: "l".into(),
+        state: "s".into(),
+        group: "g".into(),
+        partitions: 1,
+        hash: HashKind::Xxh3,
+        raw_id: None,
+        clean_id: None,
+        state_id: None,
+        kinds: Vec::new(),
+        rules: Vec::new(),
+        kept_ms: Vec::new(),
+        accepts_change: false,
+    }
+}
+
+fn append(store: &mut SledStore, covered: Range<Offset>) {
+    let head = Head { confirmed: covered.end, ..Head::default() };
+    let block = Block {
+        hash: HashKind::Xxh3,
+        window: 0.into(),
+        first: covered.start,
+        next: covered.end,
+        time_first_ms: 0,
+        time_last_ms: 0,
+        entries: covered.map(|owner| (owner, Identity(u128::from(owner).to_le_bytes()))).collect(),
+    };
+    store.append(&block, head).unwrap();
+}
+
+fn owners(store: &SledStore) -> BTreeSet<Offset> {
+    let mut owners = BTreeSet::new();
+    let mut visit = |view: &crate::dedupe::BlockView<'_>| {
+        view.for_each(|owner, _| owners.extend([owner])).unwrap();
+        Ok(ControlFlow::Continue(()))
+    };
+    store.scan_from(0.into(), 0, &mut visit).unwrap();
+    owners
+}
+
+/// A store with these numbers of identities in settled blocks, four of which share a file.
+fn filled(blocks: u64, ids: u64) -> (Arc<Lossy>, SledStore) {
+    let disk = Lossy::new(tempfile::tempdir().unwrap(), Durable::default());
+    let mut store = disk.open();
+    (0..blocks).for_each(|number| append(&mut store, number * ids..(number + 1) * ids));
+    (disk, store)
+}
+
+fn close(disk: &Lossy, store: SledStore) {
+    disk.watch().expected.clear();
+    disk.watch().db = None;
+    store.close().unwrap();
+}
+
+/// Rewrites a block without this owner.
+fn forget(disk: &Lossy, store: &mut SledStore, owner: Offset) {
+    disk.watch().expected.remove(&owner);
+    let head = store.head(0.into()).unwrap().unwrap();
+    store.forget(0.into(), &[owner], head).unwrap();
+}
+
+#[test]
+fn a_power_loss_during_a_compaction_loses_no_durable_block() {
+    let (disk, mut store) = filled(96, 250);
+    // Three of four blocks of each file are rewritten elsewhere. When too many bytes are dead, each append, of a block that
+    // stays in sled, moves the last one of a file.
+    for number in (0..96).filter(|number| number % 4 > 0) {
+        if number == 69 {
+            disk.begin(&mut store);
+        }
+        forget(&disk, &mut store, number * 250 + 7);
+        append(&mut store, 24_000 + number..24_001 + number);
+    }
+    disk.end(80, 2);
+    close(&disk, store);
+}
+
+#[test]
+fn a_power_loss_after_a_block_was_cut_loses_nothing_before_the_cut() {
+    let (disk, mut store) = filled(24, 250);
+    disk.begin(&mut store);
+    for kept in (8..24u64).rev() {
+        let from = kept * 250 - 100;
+        disk.watch().expected.split_off(&from);
+        store.truncate(0.into(), from).unwrap();
+    }
+    disk.end(40, 4);
+    close(&disk, store);
+}
+
+#[test]
+fn a_power_loss_after_the_start_that_follows_a_kill_loses_no_durable_block() {
+    let (disk, mut store) = filled(16, 250);
+    disk.begin(&mut store);
+    // All blocks of the first files are moved, and sled does not fsync that before the kill.
+    (0..8).for_each(|number| forget(&disk, &mut store, number * 250 + 7));
+    assert_eq!(disk.watch().deletions, 0);
+    let next = disk.killed();
+    close(&disk, store);
+    let reopened = next.open();
+    next.end(4, 2);
+    close(&next, reopened);
+}
