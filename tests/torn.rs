@@ -13,76 +13,19 @@
     reason = "a test fails by panicking"
 )]
 
+#[path = "torn/cluster.rs"]
+mod cluster;
 mod support;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
+use cluster::{Away, Cluster, assert_crashed, sidecar};
 use support::{Draft, Findings, Isolation, Kafka, Load, Pipe, Running, Sidecar, wait_until};
 
 const PARTITIONS: usize = 4;
 const CYCLES: usize = 2;
 const LIMIT: Duration = Duration::from_mins(1);
-
-/// The topics on node 2.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Away {
-    Clean,
-    State,
-    Both,
-}
-
-struct Cluster {
-    first: Kafka,
-    second: Kafka,
-}
-
-impl Cluster {
-    fn start() -> Self {
-        let first =
-            Kafka::start_with(&[("transaction.abort.timed.out.transaction.cleanup.interval.ms", "50")]);
-        // The internal topics are created while node 1 is the only one.
-        first.create_topic("first", 1, &[]);
-        first.fence("first");
-        first.commit_offset("first", "first", 0, 0);
-        let second = first.second();
-        Self { first, second }
-    }
-
-    fn pipe(&self, name: &str, away: Away) -> Pipe<'_> {
-        let pipe = Pipe::on_first_node(&self.first, name, PARTITIONS);
-        let node = |is_away: bool| vec![if is_away { 2 } else { 1 }; PARTITIONS];
-        self.first.create_topic_on(&pipe.clean, &node(away != Away::State));
-        self.first.create_topic_on(&format!("{}.dedupd", pipe.clean), &node(away != Away::Clean));
-        pipe
-    }
-
-    /// Kills node 2, which has this topic.
-    fn lose(&self, topic: &str) {
-        self.second.kill9();
-        self.wait_lost(topic);
-    }
-
-    /// Waits until the partitions of a topic have no leader.
-    fn wait_lost(&self, topic: &str) {
-        wait_until("the partitions to have no leader", LIMIT, || {
-            (self.first.partitions(topic) == 0).then_some(())
-        });
-    }
-}
-
-/// The transaction timeout is longer than the detection of a failed node.
-fn sidecar(pipe: &Pipe<'_>, torn: Option<&str>) -> Sidecar {
-    let sidecar = pipe
-        .sidecar("a")
-        .with("DEDUPD_GROUP__SESSION_TIMEOUT", "10s")
-        .with("DEDUPD_BATCH__TRANSACTION_TIMEOUT", "8s")
-        .with("DEDUPD_BATCH__INTERVAL", "400ms");
-    match torn {
-        Some(rule) => sidecar.with("DEDUPD_WITHOUT", rule),
-        None => sidecar,
-    }
-}
 
 /// Number of torn transactions with these resolutions, from the metric of an instance.
 fn resolved(running: &Running, resolutions: &[&str]) -> f64 {
@@ -111,7 +54,8 @@ struct Case<'c> {
 
 impl<'c> Case<'c> {
     fn new(cluster: &'c Cluster, torn: Option<&str>, away: Away, ending: Ending) -> Self {
-        let pipe = cluster.pipe(&format!("{ending:?}-{away:?}-{}", torn.unwrap_or("all")), away);
+        let name = format!("{ending:?}-{away:?}-{}", torn.unwrap_or("all"));
+        let pipe = cluster.pipe(&name, PARTITIONS, away);
         // No transaction times out until those of all cases are open and node 2 is detected as failed.
         let sidecar = sidecar(&pipe, torn)
             .with("DEDUPD_GROUP__SESSION_TIMEOUT", "45s")
@@ -160,11 +104,6 @@ impl<'c> Case<'c> {
             }
         }
     }
-}
-
-fn assert_crashed(armed: &Running, point: &str) {
-    armed.wait(LIMIT);
-    assert!(armed.text().contains(&format!("failpoint {point} reached")), "{}", armed.text());
 }
 
 /// Tears transactions of all cases: node 2 is down while they end. Returns the findings of each case and the number

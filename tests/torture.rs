@@ -13,12 +13,20 @@
 mod evidence;
 #[path = "torture/faults.rs"]
 mod faults;
+#[path = "torture/program.rs"]
+mod program;
+#[path = "torture/programs.rs"]
+mod programs;
 #[path = "torture/progress.rs"]
 mod progress;
 #[path = "torture/recipe.rs"]
 mod recipe;
 #[path = "torture/round.rs"]
 mod round;
+#[path = "torture/sides.rs"]
+mod sides;
+#[path = "torture/sources.rs"]
+mod sources;
 mod support;
 #[path = "torture/verdict.rs"]
 mod verdict;

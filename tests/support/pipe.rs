@@ -166,7 +166,7 @@ impl<'k> Pipe<'k> {
 }
 
 /// The id of a generated record: the text between the first `"id":"` and the next quote.
-fn id(record: &Record) -> Option<String> {
+pub fn id(record: &Record) -> Option<String> {
     let text = record.text();
     let (_, rest) = text.split_once("\"id\":\"")?;
     rest.split_once('"').map(|(id, _)| id.to_owned())

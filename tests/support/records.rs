@@ -85,7 +85,12 @@ impl Kafka {
 
     /// The committed records of one partition. After a long run, all partitions together do not fit into memory.
     pub fn records_of(&self, topic: &str, partition: i32) -> Vec<Record> {
-        let consumer = reader(&self.client_config(), Isolation::Committed);
+        self.records_in(topic, partition, Isolation::Committed)
+    }
+
+    /// The records of one partition.
+    pub fn records_in(&self, topic: &str, partition: i32, isolation: Isolation) -> Vec<Record> {
+        let consumer = reader(&self.client_config(), isolation);
         read_from(&consumer, topic, [partition].into())
     }
 }

@@ -96,7 +96,8 @@ fn producer(config: &ClientConfig) -> BaseProducer {
     config.create().expect("a producer")
 }
 
-fn queue(producer: &BaseProducer, topic: &str, drafts: &[Draft]) {
+/// Queues the drafts in order.
+pub fn queue(producer: &BaseProducer, topic: &str, drafts: &[Draft]) {
     for draft in drafts {
         let headers = draft
             .headers

@@ -9,14 +9,41 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 
 use super::faults::Faults;
 use super::round::PARTITIONS;
-use super::support::{Kafka, Pipe};
+use super::sources::is_foreign;
+use super::support::{Isolation, Kafka, Pipe};
 
 /// The log message of an instance that finds a torn transaction.
 const TORN: &str = "a transaction was left without its marker";
+/// The field of the log message of an instance that copies records in a side topic.
+const COPIES: &str = " copies=";
 
 /// Number of torn transactions that instances found.
 pub fn torn(pipe: &Pipe<'_>) -> usize {
     logs(pipe).map(|(_, text)| text.matches(TORN).count()).sum()
+}
+
+/// Number of records that instances copied in side topics.
+pub fn copies(pipe: &Pipe<'_>) -> usize {
+    let copied = |line: &str| line.split_once(COPIES)?.1.split_whitespace().next()?.parse::<usize>().ok();
+    logs(pipe).map(|(_, text)| text.lines().filter_map(copied).sum::<usize>()).sum()
+}
+
+/// Records of other programs that are in the logs and that no `read_committed` reader may see.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Hidden {
+    pub raw: usize,
+    /// Those of foreign programs in the clean topic.
+    pub clean: usize,
+}
+
+pub fn hidden(pipe: &Pipe<'_>) -> Hidden {
+    let mut hidden = Hidden::default();
+    for partition in 0..i32::try_from(PARTITIONS).unwrap() {
+        let all = |topic| pipe.kafka.records_in(topic, partition, Isolation::Uncommitted);
+        hidden.raw += all(&pipe.raw).len() - pipe.kafka.records_of(&pipe.raw, partition).len();
+        hidden.clean += all(&pipe.clean).iter().filter(|record| is_foreign(record)).count();
+    }
+    hidden
 }
 
 fn logs(pipe: &Pipe<'_>) -> impl Iterator<Item = (String, String)> {

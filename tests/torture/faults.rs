@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use dedupd::clock::monotonic;
 
 use super::recipe::Recipe;
+use super::sides;
 use super::support::tamper::tamper;
 use super::support::{Kafka, Pipe, Running, Sidecar, child, now_ms};
 
@@ -83,8 +84,11 @@ impl<'a> Faults<'a> {
     /// Starts the instances.
     pub fn start(pipe: &Pipe<'_>, nodes: &'a [Kafka], recipe: &Recipe) -> Self {
         let names = ["a", "b", "c"].into_iter().take(recipe.instances);
+        let with_sides = |sidecar| {
+            if recipe.side_partitions > 0 { sides::configured(pipe, sidecar) } else { sidecar }
+        };
         let sidecars: Vec<Sidecar> =
-            names.map(|name| Sidecar { workers: recipe.workers, ..pipe.sidecar(name) }).collect();
+            names.map(|name| with_sides(Sidecar { workers: recipe.workers, ..pipe.sidecar(name) })).collect();
         Self {
             random: fastrand::Rng::with_seed(recipe.seed.rotate_left(32)),
             pause_ms: recipe.pause_ms,

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use dedupd::clock::wall_ms;
 
+use super::round::PARTITIONS;
+
 /// The rounds to run. Variables are used only with `TORTURE=1`, which `make torture` sets.
 pub struct Plan {
     /// `SEED`: the seed of the first round. The following rounds increment it. The default comes from the clock.
@@ -17,7 +19,8 @@ pub struct Plan {
     /// `DURATION`: how long faults are injected in a round.
     duration: Duration,
     /// `INSTANCES`, `WORKERS` of each, `BROKERS` (1 or 3), `RATE` in records per second, `CLEANUP_MS` as
-    /// `transaction.abort.timed.out.transaction.cleanup.interval.ms`, `PAUSE_MS` between two faults at most.
+    /// `transaction.abort.timed.out.transaction.cleanup.interval.ms`, `PAUSE_MS` between two faults at most, `UPSTREAMS`,
+    /// `FOREIGN` and `SIDES` (partitions).
     fixed: Fixed,
     /// `TORTURE_DIR`: the directory for results and the logs of failed rounds.
     pub dir: PathBuf,
@@ -31,6 +34,9 @@ struct Fixed {
     rate: Option<u64>,
     cleanup_ms: Option<u64>,
     pause_ms: Option<u64>,
+    upstreams: Option<usize>,
+    foreign: Option<usize>,
+    side_partitions: Option<usize>,
 }
 
 impl Plan {
@@ -45,6 +51,9 @@ impl Plan {
                 rate: Some(3_000),
                 cleanup_ms: Some(50),
                 pause_ms: Some(2_500),
+                upstreams: Some(1),
+                foreign: Some(1),
+                side_partitions: Some(2),
             };
             return Self { seed: 20_261_122, rounds: 1, duration: Duration::from_secs(40), fixed, dir };
         }
@@ -55,6 +64,9 @@ impl Plan {
             rate: variable("RATE"),
             cleanup_ms: variable("CLEANUP_MS"),
             pause_ms: variable("PAUSE_MS"),
+            upstreams: variable("UPSTREAMS"),
+            foreign: variable("FOREIGN"),
+            side_partitions: variable("SIDES"),
         };
         let duration = variable::<String>("DURATION").unwrap_or_else(|| "300s".to_owned());
         Self {
@@ -88,6 +100,12 @@ pub struct Recipe {
     pub rate: u64,
     pub cleanup_ms: u64,
     pub pause_ms: u64,
+    /// Producers of raw that use transactions.
+    pub upstreams: usize,
+    /// Foreign programs in the clean topic, and in the side topics.
+    pub foreign: usize,
+    /// The partitions of the dead-letter topic and of the duplicates topic; 0 without these topics.
+    pub side_partitions: usize,
 }
 
 impl Recipe {
@@ -101,6 +119,9 @@ impl Recipe {
             rate: Some(random.u64(8_000..=20_000)),
             cleanup_ms: Some(if random.u8(..10) < 6 { 50 } else { 10_000 }),
             pause_ms: random.choice([2_500, 5_000, 10_000]),
+            upstreams: random.choice([0, 1, 2]),
+            foreign: random.choice([0, 1]),
+            side_partitions: random.choice([0, 2, PARTITIONS]),
         };
         let fixed = &plan.fixed;
         Self {
@@ -112,16 +133,21 @@ impl Recipe {
             rate: fixed.rate.or(drawn.rate).unwrap(),
             cleanup_ms: fixed.cleanup_ms.or(drawn.cleanup_ms).unwrap(),
             pause_ms: fixed.pause_ms.or(drawn.pause_ms).unwrap(),
+            upstreams: fixed.upstreams.or(drawn.upstreams).unwrap(),
+            foreign: fixed.foreign.or(drawn.foreign).unwrap(),
+            side_partitions: fixed.side_partitions.or(drawn.side_partitions).unwrap(),
         }
     }
 
     /// The command that repeats the round. Faults have the same order, but not the same times.
     pub fn replay(&self) -> String {
-        let Self { seed, duration, instances, workers, brokers, rate, cleanup_ms, pause_ms } = self;
+        let Self { seed, duration, instances, workers, brokers, rate, cleanup_ms, pause_ms, .. } = self;
+        let Self { upstreams, foreign, side_partitions, .. } = self;
         let duration = humantime::format_duration(*duration).to_string().replace(' ', "");
         format!(
             "make torture ROUNDS=1 SEED={seed} DURATION={duration} INSTANCES={instances} WORKERS={workers} \
-             BROKERS={brokers} RATE={rate} CLEANUP_MS={cleanup_ms} PAUSE_MS={pause_ms}"
+             BROKERS={brokers} RATE={rate} CLEANUP_MS={cleanup_ms} PAUSE_MS={pause_ms} UPSTREAMS={upstreams} \
+             FOREIGN={foreign} SIDES={side_partitions}"
         )
     }
 
@@ -149,11 +175,14 @@ impl Recipe {
 
 impl fmt::Display for Recipe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { seed, duration, instances, workers, brokers, rate, cleanup_ms, pause_ms } = self;
+        let Self { seed, duration, instances, workers, brokers, rate, cleanup_ms, pause_ms, .. } = self;
+        let Self { upstreams, foreign, side_partitions, .. } = self;
         write!(
             f,
             "seed {seed}: {duration:?}, {instances} instances of {workers} workers, {brokers} brokers, \
-             {rate} records/s, cleanup interval {cleanup_ms} ms, up to {pause_ms} ms between faults"
+             {rate} records/s, cleanup interval {cleanup_ms} ms, up to {pause_ms} ms between faults, {upstreams} \
+             upstreams with transactions, {foreign} foreign programs in clean and in side topics of {side_partitions} \
+             partitions"
         )
     }
 }

@@ -7,8 +7,10 @@ use dedupd::clock::monotonic;
 
 use super::evidence;
 use super::faults::Faults;
+use super::programs::{AllCounts, Programs};
 use super::progress::{OffsetClient, PartitionProgress, Progress};
 use super::recipe::Recipe;
+use super::sides::{self, Expected};
 use super::support::pipe::compare;
 use super::support::{Findings, Kafka, Load, Pipe, Traces};
 use super::verdict::Verdict;
@@ -20,17 +22,22 @@ pub const RECOVERY: Duration = Duration::from_mins(1);
 const STUCK: Duration = Duration::from_mins(2);
 /// Maximum lag in seconds of load. A larger lag would only extend the end of the round.
 const WAITING_S: u64 = 10;
+/// Number of records after the last transaction of other programs: enough for every partition.
+const AT_END: u64 = 1_000;
 
 pub fn run(recipe: &Recipe, dir: &Path) -> Verdict {
     let settings = recipe.broker_settings();
     let settings: Vec<(&str, &str)> = settings.iter().map(|(key, value)| (*key, value.as_str())).collect();
     let nodes = Kafka::cluster(recipe.brokers, &settings);
     let pipe = Pipe::new(&nodes[0], "torture", PARTITIONS);
+    if recipe.side_partitions > 0 {
+        sides::create(&pipe, recipe.side_partitions);
+    }
     let mut faults = Faults::start(&pipe, &nodes, recipe);
-    let sent = under_faults(recipe, &pipe, &mut faults);
-
     let mut verdict = Verdict::of(recipe);
-    verdict.sent = sent;
+    (verdict.sent, verdict.programs) = std::thread::scope(|scope| {
+        under_faults(Programs::start(scope, (&pipe, &nodes), recipe), &mut faults, recipe, &pipe)
+    });
     let (partitions, recovery) = recovered(&pipe, &mut faults);
     verdict.recovery = recovery;
     verdict.unread = partitions.iter().map(PartitionProgress::unread).sum();
@@ -38,7 +45,13 @@ pub fn run(recipe: &Recipe, dir: &Path) -> Verdict {
     let pages = if failing { evidence::of_running(&pipe, &faults) } else { String::new() };
     verdict.problems.extend(faults.stop());
     verdict.counts = faults.counts.clone();
-    verdict.findings = audit(&pipe, &partitions);
+    let (findings, expected) = audit(&pipe, &partitions);
+    verdict.findings = findings;
+    if recipe.side_partitions > 0 {
+        verdict.sides = expected.compare(&pipe, recipe.side_partitions);
+    }
+    verdict.copies = evidence::copies(&pipe);
+    verdict.hidden = evidence::hidden(&pipe);
     verdict.between = Traces::of(&pipe).intervals_with_commits(&faults.counts.kills_ms);
     verdict.torn = evidence::torn(&pipe);
     if !verdict.passed() {
@@ -49,8 +62,14 @@ pub fn run(recipe: &Recipe, dir: &Path) -> Verdict {
     verdict
 }
 
-/// Injects faults for the duration of the round, then ends them. Returns the number of sent records.
-fn under_faults(recipe: &Recipe, pipe: &Pipe<'_>, faults: &mut Faults<'_>) -> u64 {
+/// Injects faults for the duration of the round, then ends them and the transactions of other programs. Returns the number of
+/// sent records, and of these transactions.
+fn under_faults(
+    programs: Programs<'_>,
+    faults: &mut Faults<'_>,
+    recipe: &Recipe,
+    pipe: &Pipe<'_>,
+) -> (u64, AllCounts) {
     let mut config = pipe.kafka.client_config();
     // A plain producer that retries forever: a record that it writes twice is a further repeat.
     config.set("acks", "all").set("message.timeout.ms", "0").set("linger.ms", "5");
@@ -62,11 +81,16 @@ fn under_faults(recipe: &Recipe, pipe: &Pipe<'_>, faults: &mut Faults<'_>) -> u6
         |faults: &Faults<'_>| if faults.counts.suffice() { recipe.duration } else { recipe.duration * 2 };
     while start.elapsed() < least(faults) {
         faults.step(monotonic(), progress.committed());
-        load.hold(load.sent().saturating_sub(progress.committed()) > WAITING_S * recipe.rate);
+        let written = load.sent() + programs.written();
+        load.hold(written.saturating_sub(progress.committed()) > WAITING_S * recipe.rate);
         std::thread::sleep(Duration::from_millis(20));
     }
     faults.heal();
-    load.finish()
+    let programs = programs.finish();
+    // The committed offset reaches the end of a partition when its last record is not in an aborted transaction.
+    load.hold(false);
+    load.more(AT_END);
+    (load.finish(), programs)
 }
 
 /// Waits until everything is committed. Returns the progress of the partitions, and the time since the brokers served
@@ -91,12 +115,13 @@ fn recovered(pipe: &Pipe<'_>, faults: &mut Faults<'_>) -> (Vec<PartitionProgress
 }
 
 /// Audits the raw records below the committed offset. Unread records are not lost.
-fn audit(pipe: &Pipe<'_>, partitions: &[PartitionProgress]) -> Findings {
-    let mut all = Findings::default();
+fn audit(pipe: &Pipe<'_>, partitions: &[PartitionProgress]) -> (Findings, Expected) {
+    let (mut all, mut expected) = (Findings::default(), Expected::default());
     for partition in partitions {
         let mut raw = pipe.kafka.records_of(&pipe.raw, partition.partition);
         raw.retain(|record| record.offset < partition.committed);
         all.add(compare(&raw, &pipe.kafka.records_of(&pipe.clean, partition.partition)));
+        expected.add(&raw);
     }
-    all
+    (all, expected)
 }

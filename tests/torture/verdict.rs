@@ -9,9 +9,12 @@ use std::time::Duration;
 
 use serde_json::json;
 
+use super::evidence::Hidden;
 use super::faults::FaultCounts;
+use super::programs::AllCounts;
 use super::recipe::Recipe;
 use super::round::RECOVERY;
+use super::sides::SideFindings;
 use super::support::Findings;
 
 #[derive(Clone, Debug)]
@@ -23,6 +26,12 @@ pub struct Verdict {
     /// Raw records that were never committed.
     pub unread: i64,
     pub findings: Findings,
+    pub sides: SideFindings,
+    /// Records that instances copied in side topics.
+    pub copies: usize,
+    /// Transactions of other programs.
+    pub programs: AllCounts,
+    pub hidden: Hidden,
     /// Time from the last fault until everything was committed.
     pub recovery: Option<Duration>,
     /// Intervals between kills in which transactions committed.
@@ -42,6 +51,10 @@ impl Verdict {
             sent: 0,
             unread: 0,
             findings: Findings::default(),
+            sides: SideFindings::default(),
+            copies: 0,
+            programs: AllCounts::default(),
+            hidden: Hidden::default(),
             recovery: None,
             between: 0,
             torn: 0,
@@ -64,6 +77,9 @@ impl Verdict {
         if !self.findings.is_clean() {
             found.push(format!("not exactly once: {:?}", self.findings));
         }
+        if !self.sides.is_clean(self.copies) {
+            found.push(format!("side topics, {} records copied: {:?}", self.copies, self.sides));
+        }
         match self.recovery {
             Some(took) if took <= RECOVERY => {}
             Some(took) => found.push(format!("late: everything was committed only after {took:.1?}")),
@@ -76,6 +92,10 @@ impl Verdict {
     /// The missing events without which a round is not valid.
     fn missing(&self) -> Vec<&'static str> {
         let FaultCounts { instance_kills, broker_kills, open, kills_ms, .. } = &self.counts;
+        let AllCounts { raw, clean, .. } = &self.programs;
+        let recipe = &self.recipe;
+        let (upstream, foreign, sides) =
+            (recipe.upstreams > 0, recipe.foreign > 0, recipe.side_partitions > 0);
         [
             (*instance_kills > 0, "no instance was killed"),
             (*broker_kills > 0, "no broker was killed"),
@@ -83,6 +103,13 @@ impl Verdict {
             (self.between >= 1.max(kills_ms.len() / 5), "too few commits between kills"),
             (self.findings.raw > 0, "no records"),
             (self.findings.repeats > 0, "no repeats"),
+            (!upstream || raw.both(), "no upstream committed and aborted transactions"),
+            (!upstream || raw.left_open() > 0, "no upstream left a transaction open"),
+            (!upstream || self.hidden.raw > 0, "no uncommitted records in raw"),
+            (!foreign || clean.by_end().iter().sum::<usize>() > 0, "no foreign transactions in clean"),
+            (!foreign || self.hidden.clean > 0, "no foreign records in clean"),
+            (!sides || self.sides.records > 0, "no records in side topics"),
+            (!sides || !foreign || self.sides.foreign > 0, "no foreign records in side topics"),
         ]
         .into_iter()
         .filter_map(|(seen, missing)| (!seen).then_some(missing))
@@ -109,7 +136,11 @@ impl Verdict {
     }
 
     fn to_json(&self) -> serde_json::Value {
-        let Recipe { seed, duration, instances, workers, brokers, rate, cleanup_ms, pause_ms } = &self.recipe;
+        let Recipe { seed, duration, instances, workers, brokers, rate, cleanup_ms, pause_ms, .. } =
+            &self.recipe;
+        let Recipe { upstreams, foreign, side_partitions, .. } = &self.recipe;
+        let SideFindings { lost: side_lost, twice: side_twice, unexpected, records: side_records, .. } =
+            &self.sides;
         let Findings { lost, duplicated, out_of_order, altered, phantom, raw, repeats, .. } = &self.findings;
         let counts = &self.counts;
         json!({
@@ -122,6 +153,12 @@ impl Verdict {
             "instance_kills": counts.instance_kills, "instance_freezes": counts.instance_freezes,
             "broker_kills": counts.broker_kills, "broker_freezes": counts.broker_freezes,
             "kills_in_open_transactions": counts.open, "intervals_with_commits": self.between,
+            "upstreams": upstreams, "foreign": foreign, "side_partitions": side_partitions,
+            "upstream_transactions": self.programs.raw.by_end(),
+            "foreign_transactions_in_clean": self.programs.clean.by_end(),
+            "foreign_transactions_in_side_topics": self.programs.sides.by_end(),
+            "side_records": side_records, "side_lost": side_lost, "side_twice": side_twice,
+            "side_unexpected": unexpected, "side_copies": self.copies,
             "torn_transactions": self.torn, "exits": counts.exits.len(), "replay": self.replay,
         })
     }
@@ -135,7 +172,9 @@ impl fmt::Display for Verdict {
         write!(
             f,
             "seed {}: {}; instances killed {} (open transaction {}) and frozen {}, brokers killed {} and \
-             frozen {}; commits in {} of {} intervals; {raw} records, {repeats} repeats, {} torn; recovery {recovery}",
+             frozen {}; commits in {} of {} intervals; {raw} records, {repeats} repeats, {} torn; \
+             transactions committed, aborted, fenced, expired: upstream {:?}, foreign in clean {:?}, in side topics {:?}; \
+             {} side records; recovery {recovery}",
             self.recipe.seed,
             self.word(),
             counts.instance_kills,
@@ -146,6 +185,10 @@ impl fmt::Display for Verdict {
             self.between,
             counts.kills_ms.len().saturating_sub(1),
             self.torn,
+            self.programs.raw.by_end(),
+            self.programs.clean.by_end(),
+            self.programs.sides.by_end(),
+            self.sides.records,
         )?;
         let wrong = self.faults().into_iter().chain(self.missing().into_iter().map(str::to_owned));
         wrong.into_iter().try_for_each(|line| write!(f, "\n  {line}"))?;

@@ -1,0 +1,147 @@
+//! The records of other programs with transactions.
+
+use super::program::{Ending, Habits};
+use super::round::PARTITIONS;
+use super::support::{Draft, Record};
+
+/// The header of the records of foreign programs.
+const FOREIGN: &str = "foreign";
+
+pub fn is_foreign(record: &Record) -> bool {
+    record.headers.iter().any(|(name, _)| name == FOREIGN)
+}
+
+/// A record and its topic.
+pub type Line = (String, Draft);
+
+pub trait Source: Send {
+    fn habits(&self) -> Habits;
+
+    /// The records of the next transaction.
+    fn lines(&mut self, random: &mut fastrand::Rng) -> Vec<Line>;
+
+    /// One record in each partition, which is never committed.
+    fn everywhere(&self) -> Vec<Line>;
+
+    /// Called when the outcome of the transaction is known.
+    fn ended(&mut self, _: Vec<Line>, _: Ending) {}
+}
+
+/// A producer of raw. It repeats ids, also those of records that were aborted, and writes records without an id. It retries
+/// half of the transactions that were not committed.
+pub struct Upstream {
+    topic: String,
+    name: String,
+    /// The number of ids in each partition.
+    ids: Vec<usize>,
+    retry: Option<Vec<Line>>,
+}
+
+impl Upstream {
+    const RECORDS: usize = 100;
+
+    pub fn new(raw: &str, number: usize) -> Self {
+        Self {
+            topic: raw.to_owned(),
+            name: format!("upstream-{number}"),
+            ids: vec![0; PARTITIONS],
+            retry: None,
+        }
+    }
+
+    fn draft(&mut self, partition: usize, random: &mut fastrand::Rng) -> Draft {
+        let known = self.ids[partition];
+        let number = match random.u8(..100) {
+            0..5 => return Draft::new(number_of(partition), "{\"no\":\"id\"}").key(b"key"),
+            5..35 if known > 0 => known - 1 - random.usize(..known.min(Self::RECORDS)),
+            _ => {
+                self.ids[partition] += 1;
+                known
+            }
+        };
+        Draft::id(number_of(partition), &format!("{}-{partition}-{number}", self.name))
+    }
+}
+
+impl Source for Upstream {
+    fn habits(&self) -> Habits {
+        Habits { percentages: [60, 20, 10], timeout: 4_000, open: 1_500, pause: 500 }
+    }
+
+    fn lines(&mut self, random: &mut fastrand::Rng) -> Vec<Line> {
+        if let Some(lines) = self.retry.take().filter(|_| random.bool()) {
+            return lines;
+        }
+        let partitions = [random.usize(..PARTITIONS), random.usize(..PARTITIONS)];
+        let count = random.usize(1..=Self::RECORDS);
+        let partition = |random: &mut fastrand::Rng| partitions[random.usize(..2)];
+        (0..count)
+            .map(|_| {
+                let partition = partition(random);
+                (self.topic.clone(), self.draft(partition, random))
+            })
+            .collect()
+    }
+
+    fn everywhere(&self) -> Vec<Line> {
+        everywhere(&self.topic, PARTITIONS)
+    }
+
+    fn ended(&mut self, lines: Vec<Line>, ending: Ending) {
+        self.retry = (ending != Ending::Commit).then_some(lines);
+    }
+}
+
+/// A program that writes to topics of dedupd. In the clean topic it never commits.
+pub struct Foreign {
+    topics: Vec<String>,
+    partitions: usize,
+    habits: Habits,
+    written: usize,
+}
+
+impl Foreign {
+    pub fn in_clean(topic: &str) -> Self {
+        let habits = Habits { percentages: [0, 60, 20], timeout: 10_000, open: 9_000, pause: 8_000 };
+        Self { topics: vec![topic.to_owned()], partitions: PARTITIONS, habits, written: 0 }
+    }
+
+    pub fn in_sides(topics: Vec<String>, partitions: usize) -> Self {
+        let habits = Habits { percentages: [40, 30, 15], timeout: 10_000, open: 9_000, pause: 2_000 };
+        Self { topics, partitions, habits, written: 0 }
+    }
+}
+
+impl Source for Foreign {
+    fn habits(&self) -> Habits {
+        self.habits
+    }
+
+    fn lines(&mut self, random: &mut fastrand::Rng) -> Vec<Line> {
+        let topic = &self.topics[random.usize(..self.topics.len())];
+        let partition = number_of(random.usize(..self.partitions));
+        let count = random.usize(1..=5);
+        self.written += count;
+        let first = self.written - count;
+        (first..self.written)
+            .map(|n| (topic.clone(), foreign(Draft::id(partition, &format!("foreign-{n}")))))
+            .collect()
+    }
+
+    fn everywhere(&self) -> Vec<Line> {
+        self.topics.iter().flat_map(|topic| everywhere(topic, self.partitions)).collect()
+    }
+}
+
+fn foreign(draft: Draft) -> Draft {
+    draft.header(FOREIGN, Some(b"yes"))
+}
+
+fn everywhere(topic: &str, partitions: usize) -> Vec<Line> {
+    let draft = |partition: usize| foreign(Draft::id(number_of(partition), "never"));
+    (0..partitions).map(|partition| (topic.to_owned(), draft(partition))).collect()
+}
+
+fn number_of(partition: usize) -> i32 {
+    i32::try_from(partition).unwrap()
+}
