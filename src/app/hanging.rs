@@ -1,5 +1,5 @@
-//! Hanging upstream transactions: transactions in the raw topic that stay open. Records behind their first record
-//! cannot be read before they end.
+//! Hanging transactions: transactions that stay open in a topic, in raw those of its producers, in the topics that dedupd writes
+//! to those of other programs. Records behind their first record cannot be read before they end.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, UNIX_EPOCH};
@@ -32,18 +32,36 @@ impl Stalled {
     }
 }
 
-/// The partitions whose last stable offset does not advance, and since when.
+/// The partitions of a topic whose last stable offset does not advance, and since when.
 #[derive(Debug)]
 pub(super) struct Hanging {
     topic: String,
+    /// What the transactions prevent.
+    effect: &'static str,
     bootstrap_servers: String,
     stalled: BTreeMap<u32, Stalled>,
 }
 
 impl Hanging {
-    pub(super) fn new(topic: &str, bootstrap_servers: &str) -> Self {
+    /// For the raw topic.
+    pub(super) fn upstream(topic: &str, bootstrap_servers: &str) -> Self {
+        Self::new(topic, "cannot be read before it ends", bootstrap_servers)
+    }
+
+    /// For a topic that dedupd writes to.
+    pub(super) fn downstream(topic: &str, bootstrap_servers: &str) -> Self {
+        let effect = "are not visible to read_committed readers before it ends, and dedupd waits for it";
+        Self::new(topic, effect, bootstrap_servers)
+    }
+
+    fn new(topic: &str, effect: &'static str, bootstrap_servers: &str) -> Self {
         let (topic, bootstrap_servers) = (topic.to_owned(), bootstrap_servers.to_owned());
-        Self { topic, bootstrap_servers, stalled: BTreeMap::new() }
+        Self { topic, effect, bootstrap_servers, stalled: BTreeMap::new() }
+    }
+
+    /// The topic.
+    pub(super) fn topic(&self) -> &str {
+        &self.topic
     }
 
     /// Evaluates the last stable offsets and the high watermarks. Returns for how long each last stable offset has
@@ -66,7 +84,7 @@ impl Hanging {
         for (partition, ended) in earlier.iter().filter(|(_, earlier)| earlier.warned.is_some()) {
             if self.stalled.get(partition).is_none_or(|it| it.stable != ended.stable) {
                 let (topic, offset) = (&self.topic, ended.stable);
-                tracing::info!(topic, partition, offset, "upstream transaction ended");
+                tracing::info!(topic, partition, offset, "hanging transaction ended");
             }
         }
         let age = |partition| self.stalled.get(partition).map_or(Duration::ZERO, |it| it.age(now));
@@ -90,29 +108,21 @@ impl Hanging {
         for partition in due {
             let Some(stalled) = self.stalled.get_mut(&partition) else { continue };
             stalled.warned = Some(now);
-            let (stalled, tool) = (*stalled, self.tool());
-            let (topic, offset) = (&self.topic, stalled.stable);
-            tracing::warn!(
-                "{}. Find its producer: {tool} describe-producers --topic {topic} --partition {partition} (the one whose \
-                 transaction starts at {offset}), and let that program end it. If that program no longer exists: {tool} \
-                 abort --topic {topic} --partition {partition} --start-offset {offset}",
-                self.note(partition, &stalled, now)
-            );
+            let stalled = *stalled;
+            tracing::warn!("{}", self.note(partition, &stalled, now));
         }
-    }
-
-    fn tool(&self) -> String {
-        format!("kafka-transactions.sh --bootstrap-server {}", self.bootstrap_servers)
     }
 
     fn note(&self, partition: u32, stalled: &Stalled, now: Duration) -> String {
         let age_ms = i64::try_from(stalled.age(now).as_millis()).unwrap_or(i64::MAX);
         let since = u64::try_from(clock::wall_ms().saturating_sub(age_ms)).unwrap_or(0);
+        let (Self { topic, effect, bootstrap_servers, .. }, offset) = (self, stalled.stable);
+        let tool = format!("kafka-transactions.sh --bootstrap-server {bootstrap_servers}");
         format!(
-            "an upstream transaction hangs in partition {partition} of topic {} from offset {} on, since {} or earlier: \
-             the {} offsets behind it cannot be read before it ends",
-            self.topic,
-            stalled.stable,
+            "a transaction hangs in partition {partition} of topic {topic} from offset {offset} on, since {} or earlier: the {} \
+             offsets behind it {effect}. Find its producer: {tool} describe-producers --topic {topic} --partition {partition} \
+             (the one whose transaction starts at {offset}), and let that program end it. If that program no longer exists: \
+             {tool} abort --topic {topic} --partition {partition} --start-offset {offset}",
             humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_millis(since)),
             stalled.waiting
         )
@@ -129,7 +139,7 @@ mod tests {
 
     #[test]
     fn a_transaction_hangs_only_while_the_last_stable_offset_is_unchanged_below_the_high_watermark() {
-        let mut hanging = Hanging::new("raw", "localhost:9092");
+        let mut hanging = Hanging::upstream("raw", "localhost:9092");
         let second = Duration::from_secs;
         // (time in s, last stable offset, high watermark, expected age in s)
         let observations = [
@@ -157,7 +167,7 @@ mod tests {
 
     #[test]
     fn a_hanging_transaction_is_logged_after_one_minute_and_every_ten_minutes() {
-        let mut hanging = Hanging::new("raw", "localhost:9092");
+        let mut hanging = Hanging::upstream("raw", "localhost:9092");
         let mut warned = Vec::new();
         for now in (0..1_400).step_by(10) {
             let now = Duration::from_secs(now);

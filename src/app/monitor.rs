@@ -1,5 +1,5 @@
 //! The topic monitor polls what no Kafka client reports: topics that grow or are recreated, the log start offsets of
-//! raw, hanging upstream transactions, and partitions that are assigned to no member of the group. It runs on one
+//! raw, hanging transactions, and partitions that are assigned to no member of the group. It runs on one
 //! thread with its own clients, so that no worker waits for a response.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,10 +15,12 @@ use super::supervisor::pause;
 use super::{Ended, Service};
 use crate::cli::Exit;
 use crate::clock::{self, Clock, SystemClock};
-use crate::kafka::{GroupMonitor, LogEnds, Offsets, TopicError, TopicMonitor, Topology, log_ended_outages};
+use crate::kafka::{
+    GroupMonitor, LogEnds, Offsets, Settings, TopicError, TopicMonitor, Topology, log_ended_outages,
+};
 use crate::metrics::{Metrics, Status};
 use crate::pipeline::{PartitionLimit, StableEnds};
-use crate::ports::Failure;
+use crate::ports::{Failure, Written};
 
 /// Interval between checks of the topics. Until the next check a recreated topic is taken for the old one.
 const TOPICS_INTERVAL: Duration = Duration::from_secs(5);
@@ -52,7 +54,8 @@ pub(super) fn start_monitor(
         ownership: Ownership::default(),
         client_id: settings.transactional_id.clone(),
         raw: start.partitions,
-        hanging: Hanging::new(&settings.raw, &settings.bootstrap_servers),
+        hanging: Hanging::upstream(&settings.raw, &settings.bootstrap_servers),
+        outputs: outputs(&settings),
         clock: SystemClock::start(),
         status: Arc::clone(&service.status),
         metrics: service.metrics.clone(),
@@ -81,6 +84,18 @@ pub(super) fn start_monitor(
     })
 }
 
+/// The topics that transactions write to.
+fn outputs(settings: &Settings) -> Vec<(Written, Hanging)> {
+    let topics = [
+        (Written::Clean, Some(&settings.clean)),
+        (Written::State, Some(&settings.state)),
+        (Written::DeadLetter, settings.dead_letter.as_ref()),
+        (Written::Duplicates, settings.duplicates.as_ref()),
+    ];
+    let hanging = |name: &String| Hanging::downstream(name, &settings.bootstrap_servers);
+    topics.into_iter().filter_map(|(topic, name)| Some((topic, hanging(name?)))).collect()
+}
+
 struct Monitor {
     topics: TopicMonitor,
     ends: LogEnds,
@@ -91,6 +106,7 @@ struct Monitor {
     /// The number of raw partitions.
     raw: usize,
     hanging: Hanging,
+    outputs: Vec<(Written, Hanging)>,
     clock: SystemClock,
     status: Arc<Status>,
     metrics: Metrics,
@@ -119,7 +135,7 @@ impl Monitor {
                 if !self.failure_logged {
                     tracing::warn!(
                         "{what}; until a request succeeds, changes of the topics and of the group are not detected, \
-                         and dedupd_raw_start_offset, dedupd_raw_hanging_seconds and dedupd_group_* keep their last \
+                         and dedupd_raw_start_offset, dedupd_raw_hanging_seconds, dedupd_output_hanging_seconds and dedupd_group_* keep their last \
                          values"
                     );
                 }
@@ -148,7 +164,8 @@ impl Monitor {
         }
         let unanswered = |failed: Failure| TopicError::Unreachable(failed.what);
         if is_due(&mut self.log_starts_requested, LOG_STARTS_INTERVAL) || has_new_partitions {
-            let starts = self.ends.first(self.all(), REQUEST_LIMIT).map_err(unanswered)?;
+            let starts =
+                self.ends.first(self.hanging.topic(), self.all(), REQUEST_LIMIT).map_err(unanswered)?;
             self.status.note_log_starts(starts);
         }
         if is_due(&mut self.log_ends_requested, LOG_ENDS_INTERVAL) {
@@ -166,7 +183,7 @@ impl Monitor {
     }
 
     fn check_log_ends(&mut self) -> Result<(), Failure> {
-        let (stable, high_watermarks) = self.ends.last(self.all(), REQUEST_LIMIT)?;
+        let (stable, high_watermarks) = self.ends.last(self.hanging.topic(), self.all(), REQUEST_LIMIT)?;
         self.stable_ends.note(&stable);
         let is_owned = |partition: &u32| self.owned.contains(partition);
         let owned: Offsets =
@@ -174,10 +191,38 @@ impl Monitor {
         let now = self.clock.elapsed();
         let ages = self.hanging.observe(&(owned, high_watermarks), now);
         self.hanging.warn(now);
-        self.status.note_hanging(ages, self.hanging.notes(now));
+        let mut notes = self.hanging.notes(now);
+        let output_ages = self.check_outputs(now, &mut notes)?;
+        self.status.note_hanging(ages, output_ages, notes);
         let committed = self.group.committed(self.all(), REQUEST_LIMIT)?;
         self.status.note_group_lag(lag(&stable, &committed, &self.status.log_starts()));
         Ok(())
+    }
+
+    /// For how long a transaction has been open in each topic that dedupd writes to: of clean and state in the partitions of this
+    /// process, of the side topics in all.
+    fn check_outputs(
+        &mut self,
+        now: Duration,
+        notes: &mut Vec<String>,
+    ) -> Result<BTreeMap<String, Duration>, Failure> {
+        let mut ages = BTreeMap::new();
+        for (topic, hanging) in &mut self.outputs {
+            let partitions = if topic.is_shared() {
+                self.ends.partitions(hanging.topic(), REQUEST_LIMIT)?
+            } else {
+                self.owned.iter().copied().collect()
+            };
+            let ends = match partitions.as_slice() {
+                [] => (Offsets::new(), Offsets::new()),
+                _ => self.ends.last(hanging.topic(), partitions, REQUEST_LIMIT)?,
+            };
+            let longest = hanging.observe(&ends, now).into_values().max();
+            ages.insert(topic.to_string(), longest.unwrap_or_default());
+            hanging.warn(now);
+            notes.extend(hanging.notes(now));
+        }
+        Ok(ages)
     }
 
     fn check_group(&mut self) -> Result<(), Failure> {

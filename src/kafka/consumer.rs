@@ -18,6 +18,7 @@ use super::client_config::Settings;
 use super::ends::Ends;
 use super::error::{failure, failure_with_permission};
 use super::group::GroupContext;
+use super::group_monitor;
 use super::log_context::LogContext;
 use super::native;
 use super::partitions::{self, kafka_offset, kafka_partition, list_of, partition_id};
@@ -277,6 +278,11 @@ impl GroupMember for KafkaSource {
         wait: Duration,
     ) -> Result<Vec<Committed>, Failure> {
         self.fetch_committed(self.ends.unstable(), partitions, wait)
+    }
+
+    fn live_writers(&self, wait: Duration) -> Result<BTreeSet<String>, Failure> {
+        let view = group_monitor::view(self.ends.unstable(), &self.settings, wait)?;
+        Ok(view.members.into_iter().map(|member| member.client_id).collect())
     }
 
     fn may_commit(&self, partitions: &[PartitionId]) -> bool {

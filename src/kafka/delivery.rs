@@ -40,12 +40,12 @@ struct FailedDelivery {
     records: RejectedRecords,
 }
 
-/// One past the highest acknowledged offset of each partition; 0 = none. The raw topic may grow while delivery reports
+/// One past an acknowledged offset of each partition, the highest or the lowest; 0 = none. The raw topic may grow while delivery reports
 /// arrive, so row `n` holds 2^n partitions and is allocated with the first of them. No row ever moves.
 #[derive(Default)]
-struct AckedEnds([OnceLock<Box<[AtomicU64]>>; u32::BITS as usize]);
+struct AckedOffsets([OnceLock<Box<[AtomicU64]>>; u32::BITS as usize]);
 
-impl AckedEnds {
+impl AckedOffsets {
     fn slot(&self, partition: PartitionId) -> Option<&AtomicU64> {
         let position = partition.checked_add(1)?;
         let row = position.ilog2();
@@ -61,12 +61,21 @@ impl AckedEnds {
         }
     }
 
-    /// Clears the ends of the previous transaction.
+    fn lower(&self, partition: i32, offset: i64) {
+        let slot = PartitionId::try_from(partition).ok().and_then(|partition| self.slot(partition));
+        if let (Some(slot), Ok(offset)) = (slot, u64::try_from(offset)) {
+            let lowest = |end: u64| (end == 0 || offset + 1 < end).then_some(offset + 1);
+            // The value stays when it is lower already.
+            slot.fetch_update(Ordering::Relaxed, Ordering::Relaxed, lowest).ok();
+        }
+    }
+
+    /// Clears the offsets of the previous transaction.
     fn reset(&self) {
         self.0.iter().filter_map(OnceLock::get).flatten().for_each(|end| end.store(0, Ordering::Relaxed));
     }
 
-    /// All partitions that have an end, with that end.
+    /// All partitions that have an offset, each with one past it.
     fn all(&self) -> Vec<(PartitionId, Offset)> {
         let rows = (0..u32::BITS).zip(&self.0).filter_map(|(row, slots)| Some((row, slots.get()?)));
         let ends = rows
@@ -84,16 +93,18 @@ impl AckedEnds {
 /// Collects delivery reports. The worker reads the result after it has drained the producer.
 #[derive(Default)]
 pub(super) struct Deliveries {
-    clean: AckedEnds,
-    state: AckedEnds,
-    dead_letter: AckedEnds,
-    duplicates: AckedEnds,
+    /// The highest offsets.
+    clean: AckedOffsets,
+    state: AckedOffsets,
+    /// The lowest offsets.
+    dead_letter: AckedOffsets,
+    duplicates: AckedOffsets,
     failed: Mutex<Option<FailedDelivery>>,
     dropped: AtomicBool,
 }
 
 impl Deliveries {
-    fn ends(&self, topic: Written) -> &AckedEnds {
+    fn acked(&self, topic: Written) -> &AckedOffsets {
         match topic {
             Written::Clean => &self.clean,
             Written::State => &self.state,
@@ -104,14 +115,14 @@ impl Deliveries {
 
     /// One past the highest offset of a partition that was acknowledged in this transaction.
     pub(super) fn end(&self, log: LogId) -> Option<Offset> {
-        self.ends(log.topic).get(log.partition)
+        self.acked(log.topic).get(log.partition)
     }
 
-    /// The partitions of side topics written to in this transaction, with their ends.
-    pub(super) fn side_ends(&self) -> Vec<(LogId, Offset)> {
+    /// The partitions of side topics written to in this transaction, with their lowest acknowledged offsets.
+    pub(super) fn side_starts(&self) -> Vec<(LogId, Offset)> {
         let of = |topic| {
-            let ends = self.ends(topic).all().into_iter();
-            ends.map(move |(partition, end)| (LogId { topic, partition }, end))
+            let starts = self.acked(topic).all().into_iter();
+            starts.map(move |(partition, after)| (LogId { topic, partition }, after - 1))
         };
         [Written::DeadLetter, Written::Duplicates].into_iter().flat_map(of).collect()
     }
@@ -119,7 +130,7 @@ impl Deliveries {
     /// Clears the ends and failures of the previous transaction.
     pub(super) fn reset(&self) {
         for topic in TOPICS {
-            self.ends(topic).reset();
+            self.acked(topic).reset();
         }
         self.dropped.store(false, Ordering::Release);
         *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = None;
@@ -188,8 +199,13 @@ impl ProducerContext for Deliveries {
         let (topic, offset) = from_opaque(opaque);
         match result {
             Ok(message) => {
-                if let Some(topic) = topic {
-                    self.ends(topic).raise(message.partition(), message.offset());
+                let (partition, offset) = (message.partition(), message.offset());
+                match topic {
+                    Some(topic @ (Written::Clean | Written::State)) => {
+                        self.acked(topic).raise(partition, offset)
+                    }
+                    Some(topic) => self.acked(topic).lower(partition, offset),
+                    None => {}
                 }
             }
             Err((KafkaError::MessageProduction(code), message)) => {
@@ -216,7 +232,7 @@ mod tests {
 
     #[test]
     fn each_partition_has_its_own_end() {
-        let ends = AckedEnds::default();
+        let ends = AckedOffsets::default();
         let partitions: Vec<i32> = (0..70).chain([4_095, 4_096, 100_000]).collect();
         for partition in &partitions {
             ends.raise(*partition, i64::from(*partition) * 10);
@@ -231,6 +247,10 @@ mod tests {
         assert!(ends.all().into_iter().all(|(partition, end)| end == u64::from(partition) * 10 + 1));
         ends.reset();
         assert_eq!((ends.get(3), ends.all()), (None, Vec::new()));
+        for offset in [7, 9, 5, 6] {
+            ends.lower(3, offset);
+        }
+        assert_eq!(ends.all(), [(3, 6)], "one past the lowest");
     }
 
     #[test]

@@ -150,65 +150,69 @@ fn offset_of(
 /// One offset for each partition.
 pub type Offsets = BTreeMap<PartitionId, Offset>;
 
-/// Reads log start and end offsets of the raw topic with clients of its own, so no worker waits for the responses. Records
-/// before the log start offset are permanently deleted; records behind an open transaction cannot be read yet.
+/// Reads log start and end offsets with clients of its own, so no worker waits for the responses. Records before the log start
+/// offset are permanently deleted; records behind an open transaction cannot be read yet.
 ///
 /// Each broker receives one request for all its partitions. A partition with an error is omitted; when all have errors, the
 /// first error is returned.
 pub struct LogEnds {
     ends: Ends,
-    topic: String,
 }
 
 impl LogEnds {
     /// Creates the clients; sends no request yet.
     pub fn new(settings: &Settings) -> Result<Self, Failure> {
-        Ok(Self { ends: Ends::new(settings)?, topic: settings.raw.clone() })
+        Ok(Self { ends: Ends::new(settings)? })
+    }
+
+    /// The partitions of a topic.
+    pub fn partitions(&self, topic: &str, wait: Duration) -> Result<Vec<PartitionId>, Failure> {
+        let found = partitions_of(self.ends.stable().client(), topic, wait);
+        found.map_err(|e| failure(&format!("reading the partitions of topic {topic}"), &e))
     }
 
     /// The log start offsets.
     pub fn first(
         &self,
+        topic: &str,
         partitions: impl IntoIterator<Item = PartitionId> + Clone,
         wait: Duration,
     ) -> Result<Offsets, Failure> {
-        self.offsets(self.ends.stable(), KafkaOffset::Beginning, partitions, wait)
+        offsets(self.ends.stable(), KafkaOffset::Beginning, (topic, partitions), wait)
     }
 
     /// The last stable offsets and the high watermarks.
     pub fn last(
         &self,
+        topic: &str,
         partitions: impl IntoIterator<Item = PartitionId> + Clone,
         wait: Duration,
     ) -> Result<(Offsets, Offsets), Failure> {
-        let stable = self.offsets(self.ends.stable(), KafkaOffset::End, partitions.clone(), wait)?;
-        Ok((stable, self.offsets(self.ends.unstable(), KafkaOffset::End, partitions, wait)?))
+        let stable = offsets(self.ends.stable(), KafkaOffset::End, (topic, partitions.clone()), wait)?;
+        Ok((stable, offsets(self.ends.unstable(), KafkaOffset::End, (topic, partitions), wait)?))
     }
+}
 
-    fn offsets(
-        &self,
-        client: &BaseConsumer<LogContext>,
-        place: KafkaOffset,
-        partitions: impl IntoIterator<Item = PartitionId> + Clone,
-        wait: Duration,
-    ) -> Result<Offsets, Failure> {
-        let fail = |e: KafkaError| {
-            failure(&format!("reading the log start and end offsets of topic {}", self.topic), &e)
-        };
-        let log = |partition| (self.topic.as_str(), partition);
-        let logs = partitions.clone().into_iter().map(log);
-        let listed = Listed::request(client, logs, place, wait).map_err(fail)?;
-        let mut offsets = Offsets::new();
-        let mut first_error = None;
-        for partition in partitions {
-            match listed.offset_of(log(partition)) {
-                Ok(offset) => drop(offsets.insert(partition, offset)),
-                Err(error) => drop(first_error.get_or_insert(error)),
-            }
+fn offsets(
+    client: &BaseConsumer<LogContext>,
+    place: KafkaOffset,
+    (topic, partitions): (&str, impl IntoIterator<Item = PartitionId> + Clone),
+    wait: Duration,
+) -> Result<Offsets, Failure> {
+    let fail =
+        |e: KafkaError| failure(&format!("reading the log start and end offsets of topic {topic}"), &e);
+    let logs = partitions.clone().into_iter().map(|partition| (topic, partition));
+    let listed = Listed::request(client, logs, place, wait).map_err(fail)?;
+    let mut offsets = Offsets::new();
+    let mut first_error = None;
+    for partition in partitions {
+        match listed.offset_of((topic, partition)) {
+            Ok(offset) => drop(offsets.insert(partition, offset)),
+            Err(error) => drop(first_error.get_or_insert(error)),
         }
-        match first_error {
-            Some(error) if offsets.is_empty() => Err(fail(error)),
-            _ => Ok(offsets),
-        }
+    }
+    match first_error {
+        Some(error) if offsets.is_empty() => Err(fail(error)),
+        _ => Ok(offsets),
     }
 }

@@ -67,27 +67,8 @@ impl GroupMonitor {
     }
 
     /// The members of the group and their partitions of the raw topic.
-    ///
-    /// Uses the older of the client's two calls. The newer one (`DescribeConsumerGroups`) ends the process with a failed
-    /// assertion when the coordinator becomes unavailable during the call (librdkafka 2.12.1,
-    /// `rd_kafka_enq_once_del_source_return`).
     pub fn view(&self, wait: Duration) -> Result<GroupView, Failure> {
-        let Settings { group, raw, .. } = &self.settings;
-        let fail = |e: &KafkaError| failure(&format!("describing group {group}"), e);
-        let list = self.client.client().fetch_group_list(Some(group), wait).map_err(|e| fail(&e))?;
-        let Some(found) = list.groups().iter().find(|it| it.name() == group) else {
-            return Ok(GroupView::default());
-        };
-        let state = match found.state() {
-            "Stable" => GroupState::Stable,
-            "Empty" | "Dead" => GroupState::Empty,
-            _ => GroupState::Rebalancing,
-        };
-        let member = |it: &GroupMemberInfo| Member {
-            client_id: it.client_id().to_owned(),
-            partitions: it.assignment().and_then(|bytes| decode_assignment(bytes, raw)).unwrap_or_default(),
-        };
-        Ok(GroupView { state, members: found.members().iter().map(member).collect() })
+        view(&self.client, &self.settings, wait)
     }
 
     /// The committed offsets of the group, without those of open transactions. A partition without one is omitted.
@@ -135,6 +116,33 @@ impl GroupMonitor {
         }
         Ok(true)
     }
+}
+
+/// The members of the group and their partitions of the raw topic.
+///
+/// Uses the older of the client's two calls. The newer one (`DescribeConsumerGroups`) ends the process with a failed
+/// assertion when the coordinator becomes unavailable during the call (librdkafka 2.12.1,
+/// `rd_kafka_enq_once_del_source_return`).
+pub(super) fn view(
+    client: &BaseConsumer<LogContext>,
+    Settings { group, raw, .. }: &Settings,
+    wait: Duration,
+) -> Result<GroupView, Failure> {
+    let fail = |e: &KafkaError| failure(&format!("describing group {group}"), e);
+    let list = client.client().fetch_group_list(Some(group), wait).map_err(|e| fail(&e))?;
+    let Some(found) = list.groups().iter().find(|it| it.name() == group) else {
+        return Ok(GroupView::default());
+    };
+    let state = match found.state() {
+        "Stable" => GroupState::Stable,
+        "Empty" | "Dead" => GroupState::Empty,
+        _ => GroupState::Rebalancing,
+    };
+    let member = |it: &GroupMemberInfo| Member {
+        client_id: it.client_id().to_owned(),
+        partitions: it.assignment().and_then(|bytes| decode_assignment(bytes, raw)).unwrap_or_default(),
+    };
+    Ok(GroupView { state, members: found.members().iter().map(member).collect() })
 }
 
 /// Decodes the partitions of `topic` from an assignment in the consumer protocol format: a version, then each topic's name

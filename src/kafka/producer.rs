@@ -280,8 +280,8 @@ impl WrittenEnds for KafkaSink {
         self.producer.as_ref()?.client.context().end(LogId::state(partition))
     }
 
-    fn side_ends(&self) -> Vec<(LogId, Offset)> {
-        self.producer.as_ref().map(|producing| producing.client.context().side_ends()).unwrap_or_default()
+    fn side_starts(&self) -> Vec<(LogId, Offset)> {
+        self.producer.as_ref().map(|producing| producing.client.context().side_starts()).unwrap_or_default()
     }
 }
 

@@ -54,6 +54,7 @@ pub(super) struct Group {
     pub(super) forced: IntCounter,
     pub(super) stalled: IntCounterVec,
     unassigned: Gauge,
+    output_hanging: GaugeVec,
     lag: GaugeVec,
     partitions: GaugeVec,
     ready: Gauge,
@@ -133,6 +134,7 @@ impl Registered {
                 forced: counters(&registry, &table::FORCED).with_label_values::<&str>(&[]),
                 stalled: counters(&registry, &table::STALLED),
                 unassigned: gauge(&registry, &table::UNASSIGNED),
+                output_hanging: gauges(&registry, &table::OUTPUT_HANGING),
                 lag: gauges(&registry, &table::GROUP_LAG),
                 partitions: gauges(&registry, &table::PARTITIONS),
                 ready: gauge(&registry, &table::READY),
@@ -147,6 +149,9 @@ impl Registered {
         let (workers, starts, hanging) = (status.workers(), status.log_starts(), status.hanging());
         self.group.ready.set(f64::from(u8::from(status.readiness().ready)));
         self.group.unassigned.set(status.unassigned() as f64);
+        for (topic, age) in status.output_hanging() {
+            self.group.output_hanging.with_label_values(&[&topic]).set(age.as_secs_f64());
+        }
         for (partition, lag) in status.group_lag() {
             self.group.lag.with_label_values(&[&partition.to_string()]).set(lag as f64);
         }

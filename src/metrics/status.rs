@@ -152,6 +152,14 @@ pub struct Readiness {
     pub lines: Vec<String>,
 }
 
+/// Hanging transactions.
+#[derive(Debug, Default)]
+struct Hanging {
+    raw: BTreeMap<u32, Duration>,
+    outputs: BTreeMap<String, Duration>,
+    notes: Vec<String>,
+}
+
 /// The status of the process. Each worker publishes about once per second, and readers get a copy; the
 /// locks are held only while copying.
 #[derive(Debug)]
@@ -160,7 +168,7 @@ pub struct Status {
     workers: Mutex<Vec<WorkerStatus>>,
     failure: Mutex<Option<String>>,
     log_starts: Mutex<BTreeMap<u32, u64>>,
-    hanging: Mutex<(BTreeMap<u32, Duration>, Vec<String>)>,
+    hanging: Mutex<Hanging>,
     unassigned: Mutex<(usize, Option<String>)>,
     group_lag: Mutex<BTreeMap<u32, u64>>,
 }
@@ -216,14 +224,26 @@ impl Status {
         lock(&self.log_starts).clone()
     }
 
-    /// Replaces the time for which an upstream transaction has blocked each partition, and the notes about it.
-    pub fn note_hanging(&self, standing: BTreeMap<u32, Duration>, notes: Vec<String>) {
-        *lock(&self.hanging) = (standing, notes);
+    /// Replaces the time for which an upstream transaction has blocked each partition of raw, the time for which a transaction
+    /// has been open in each topic that dedupd writes to, and the notes about them.
+    pub fn note_hanging(
+        &self,
+        raw: BTreeMap<u32, Duration>,
+        outputs: BTreeMap<String, Duration>,
+        notes: Vec<String>,
+    ) {
+        *lock(&self.hanging) = Hanging { raw, outputs, notes };
     }
 
     /// For how long an upstream transaction has blocked each partition; zero without one.
     pub fn hanging(&self) -> BTreeMap<u32, Duration> {
-        lock(&self.hanging).0.clone()
+        lock(&self.hanging).raw.clone()
+    }
+
+    /// For how long a transaction has been open in a topic that dedupd writes to, in the partition where it is longest; zero
+    /// without one.
+    pub fn output_hanging(&self) -> BTreeMap<String, Duration> {
+        lock(&self.hanging).outputs.clone()
     }
 
     /// Stores how many raw partitions are assigned to no member of the group, and why that makes this process
@@ -272,7 +292,7 @@ impl Status {
             lines
                 .extend(worker.notes.iter().map(|note| format!("note: worker {number}: {}", one_line(note))));
         }
-        lines.extend(lock(&self.hanging).1.iter().map(|note| format!("note: {}", one_line(note))));
+        lines.extend(lock(&self.hanging).notes.iter().map(|note| format!("note: {}", one_line(note))));
         Readiness { ready, lines }
     }
 }

@@ -144,6 +144,13 @@ pub(super) const RAW_HANGING: Row = Row::new(
     "Minimum age of a hanging upstream transaction, behind which no record can be read; 0 without one.",
 )
 .by("partition", &[]);
+pub(super) const OUTPUT_HANGING: Row = Row::new(
+    "dedupd_output_hanging_seconds",
+    Gauge,
+    "seconds",
+    "Minimum age of a transaction that hangs in a topic that dedupd writes to; its partition waits. 0 without one.",
+)
+.by("topic", &["clean", "state", "dead_letter", "duplicates"]);
 pub(super) const WINDOW_SECONDS: Row = Row::new(
     "dedupd_window_seconds",
     Gauge,
@@ -290,6 +297,7 @@ pub const TABLE: &[Row] = &[
     RAW_START,
     RAW_RETAINED,
     RAW_HANGING,
+    OUTPUT_HANGING,
     WINDOW_SECONDS,
     WINDOW_CONFIGURED,
     WINDOW_CERTAIN,

@@ -50,7 +50,7 @@ fn exported_metrics_are_exactly_those_of_the_table() {
     status.publish(0, WorkerStatus { kinds, ..running(vec![partition(0, PartitionState::Running)]) });
     status.note_log_starts(BTreeMap::from([(0, 4)]));
     metrics.kind_records("k", Outcome::Retry).inc();
-    status.note_hanging(BTreeMap::from([(0, Duration::ZERO)]), Vec::new());
+    status.note_hanging(BTreeMap::from([(0, Duration::ZERO)]), BTreeMap::new(), Vec::new());
     status.note_group_lag(BTreeMap::from([(0, 3), (1, 500)]));
     status.note_unassigned(1, None);
     let page = metrics.scrape(&status);

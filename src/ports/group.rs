@@ -1,5 +1,6 @@
 //! The membership of the consumer group, and the offsets that the group has committed.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::Failure;
@@ -45,6 +46,8 @@ pub trait GroupMember {
         partitions: &[PartitionId],
         wait: Duration,
     ) -> Result<Vec<Committed>, Failure>;
+    /// The transactional ids of the workers that are members of the group now, as far as their `client.id` is that id.
+    fn live_writers(&self, wait: Duration) -> Result<BTreeSet<String>, Failure>;
     /// Whether this member may commit for exactly these partitions now: it has a real generation and member id, and
     /// its assignment is not lost. The broker validates a member only when the request names one (KIP-447), and never the
     /// ownership of a partition.

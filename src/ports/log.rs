@@ -44,6 +44,14 @@ pub enum Written {
     Duplicates,
 }
 
+impl Written {
+    /// Whether several workers write to one partition of the topic: the side topics may have fewer partitions than raw.
+    #[must_use]
+    pub fn is_shared(self) -> bool {
+        matches!(self, Self::DeadLetter | Self::Duplicates)
+    }
+}
+
 impl fmt::Display for Written {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

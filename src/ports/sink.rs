@@ -73,15 +73,14 @@ pub trait Sink<S: Source> {
     fn abort(&mut self, wait: Duration) -> Result<(), Failure>;
 }
 
-/// How far the records of the transaction are acknowledged.
+/// Where the acknowledged records of the transaction are.
 pub trait WrittenEnds {
     /// One past the highest clean offset acknowledged in this transaction, for a partition.
     fn clean_end(&self, partition: PartitionId) -> Option<Offset>;
     /// One past the highest state offset acknowledged in this transaction, for a partition.
     fn state_end(&self, partition: PartitionId) -> Option<Offset>;
-    /// The partitions of side topics written to in this transaction, each with one past the highest offset
-    /// acknowledged.
-    fn side_ends(&self) -> Vec<(LogId, Offset)> {
+    /// The partitions of side topics written to in this transaction, each with the lowest offset acknowledged.
+    fn side_starts(&self) -> Vec<(LogId, Offset)> {
         Vec::new()
     }
 }

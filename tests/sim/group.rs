@@ -48,6 +48,11 @@ impl Group {
         self.live.is_empty()
     }
 
+    /// The workers that are members.
+    pub fn workers(&self) -> impl Iterator<Item = usize> {
+        self.live.keys().copied()
+    }
+
     /// Whether every partition is assigned and every event is delivered.
     pub fn is_settled(&self) -> bool {
         self.owners.iter().all(Option::is_some)

@@ -31,7 +31,7 @@ struct Producer {
     sent: Vec<Rc<Raw>>,
     clean_ends: BTreeMap<PartitionId, Offset>,
     state_ends: BTreeMap<PartitionId, Offset>,
-    side_ends: BTreeMap<LogId, Offset>,
+    side_starts: BTreeMap<LogId, Offset>,
     failed: Option<Failure>,
     /// The broker has committed, but the client has not received the answer.
     committed: bool,
@@ -60,7 +60,7 @@ impl Producer {
                 }
                 Outgoing::Side(log, letter) => {
                     cluster.write_side((writer, self.epoch), log, Some(letter)).map(|at| {
-                        self.side_ends.insert(log, at + 1);
+                        self.side_starts.entry(log).or_insert(at);
                     })
                 }
             };
@@ -257,7 +257,7 @@ impl Sink<SimSource> for SimSink {
             producer.began = true;
             producer.clean_ends.clear();
             producer.state_ends.clear();
-            producer.side_ends.clear();
+            producer.side_starts.clear();
             cluster.begun.insert(writer.to_owned(), cluster.now);
             Ok(())
         })
@@ -353,8 +353,8 @@ impl WrittenEnds for SimSink {
         self.producer.as_ref()?.state_ends.get(&partition).copied()
     }
 
-    fn side_ends(&self) -> Vec<(LogId, Offset)> {
-        let ends = self.producer.iter().flat_map(|producer| &producer.side_ends);
-        ends.map(|(log, end)| (*log, *end)).collect()
+    fn side_starts(&self) -> Vec<(LogId, Offset)> {
+        let starts = self.producer.iter().flat_map(|producer| &producer.side_starts);
+        starts.map(|(log, start)| (*log, *start)).collect()
     }
 }

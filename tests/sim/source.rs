@@ -1,7 +1,7 @@
 //! The consumer of the raw topic.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::sim::chance::{Exposure, Fault, failed};
 use crate::sim::cluster::Cluster;
 use crate::sim::group::{Fetch, MemberId};
 use crate::sim::raw::{RawLog, SimRecord};
-use crate::sim::universe::Universe;
+use crate::sim::universe::{Universe, writer};
 
 /// Part of the error for a damaged batch.
 pub const DAMAGED_BATCH: &str = "the raw log holds a damaged batch";
@@ -298,6 +298,10 @@ impl GroupMember for SimSource {
 
     fn committed_unstable(&self, partitions: &[PartitionId], _: Duration) -> Result<Vec<Committed>, Failure> {
         self.call(|cluster| Ok(settled(cluster, partitions)))
+    }
+
+    fn live_writers(&self, _: Duration) -> Result<BTreeSet<String>, Failure> {
+        self.call(|cluster| Ok(cluster.group.workers().map(writer).collect()))
     }
 
     fn may_commit(&self, partitions: &[PartitionId]) -> bool {

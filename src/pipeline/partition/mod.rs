@@ -18,9 +18,11 @@ pub mod unwritten;
 use std::time::Duration;
 
 use crate::dedupe::{Offset, PartitionId};
+use crate::pipeline::torn::rounds::Rounds;
 use crate::pipeline::worker::order::Order;
 use crate::pipeline::worker::rejected::Rejections;
 use crate::pipeline::worker::stalled::StallDetector;
+use crate::ports::LogId;
 use loading::Loading;
 use restoring::Restoring;
 use state::State;
@@ -58,14 +60,12 @@ pub struct Locating {
 }
 
 /// Open records of another transaction in a partition's topics.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub struct LeftOpen {
-    /// Monotonic time since which they are seen at the same offsets.
-    pub since: Duration,
-    /// Their first offsets in the clean and in the state partition.
-    pub place: (Offset, Offset),
-    /// Number of failed attempts to end the transaction for its writer.
-    pub attempts: u32,
+    /// The logs that have such records, each with the offset of the first.
+    pub place: Vec<(LogId, Offset)>,
+    /// The attempts to end the transaction for its writer.
+    pub rounds: Rounds,
 }
 
 /// A partition whose records are processed.

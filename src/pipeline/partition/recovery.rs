@@ -13,10 +13,12 @@ use super::restore::Base;
 use super::state::State;
 use super::{Partition, Phase};
 use crate::clock::Clock;
+use crate::dedupe::coordinates::ranges;
 use crate::dedupe::{Checkpoint, Offset, PartitionId};
 use crate::pipeline::REQUEST_TIMEOUT;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::safeguard::Safeguard;
+use crate::pipeline::torn::rounds::Rounds;
 use crate::pipeline::worker::commit::commit_state;
 use crate::pipeline::worker::{Core, World};
 use crate::ports::{
@@ -124,6 +126,7 @@ impl<W: World> Core<W> {
             Ok(answers) => {
                 self.report.reachable();
                 self.start_bounds.clear();
+                self.producer.blocked_by_others = None;
                 // Checked before a repair, because a repair commits too.
                 answers.iter().try_for_each(|answer| self.check_topic_ids(answer))?;
                 self.count_if_committed(&answers);
@@ -162,17 +165,17 @@ impl<W: World> Core<W> {
             return Ok(());
         }
         if blocked > self.options.transaction_timeout {
-            return self.clear_offsets(source, waiting);
+            return waiting
+                .first()
+                .map_or(Ok(()), |first| self.end_blocking(source, *first, Rounds::default()));
         }
-        let mut fenced: Vec<String> = vec![self.options.writer.clone()];
-        for answer in settled {
-            let Some(checkpoint) = Checkpoint::parse(&answer.metadata) else { continue };
-            if !checkpoint.writer.is_empty() && !fenced.contains(&checkpoint.writer) {
-                tracing::info!(writer = %checkpoint.writer, partition = answer.partition,
-                    "a pending transaction of another instance blocks the committed offset; fencing its writer");
-                self.sink.fence(&checkpoint.writer, FENCE_TIMEOUT)?;
-                fenced.push(checkpoint.writer);
-            }
+        let writers = settled.iter().filter_map(|answer| Some(Checkpoint::parse(&answer.metadata)?.writer));
+        let others = writers.filter(|writer| !writer.is_empty() && *writer != self.options.writer);
+        let writers = self.without_live(source, others.collect())?;
+        for writer in writers {
+            tracing::info!(%writer, partitions = %ranges(waiting.iter().copied()),
+                "a pending transaction of another instance blocks the committed offsets; fencing its writer");
+            self.sink.fence(&writer, FENCE_TIMEOUT)?;
         }
         Ok(())
     }

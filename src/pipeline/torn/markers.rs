@@ -9,6 +9,11 @@
 //! - commit without its marker in p, next transaction touches p, abort (or crash, or timeout): committed records of p
 //!   vanish below the committed offset.
 //!
+//! In a side partition, which several workers write to, the last stable offset can be held back by the open transaction of
+//! another worker. It never lies before the first record of an open transaction, so ours has ended there once the last stable
+//! offset is beyond our first record. While it lies before our first record, an earlier transaction is open and nothing is known
+//! about ours: a marker that cannot be seen is not a missing one, and the wait is longer.
+//!
 //! The cost per transaction is one list-offsets request and one offset-fetch request. The broker answers both from memory.
 
 use std::time::Duration;
@@ -25,7 +30,7 @@ use crate::ports::{Failure, GroupMember, LogId, LogTails, Remedy, WrittenEnds};
 /// How long to wait for the next marker. Normally all are written within milliseconds. A new producer waits for markers that
 /// are still being written, so a slow broker costs at most a new producer.
 const MARKER_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long to wait for all markers: a busy broker was seen to need more than 30 s for the first ones of 2,048 logs. Below the
+/// How long to wait for all markers, and for earlier transactions of others in side partitions: a busy broker was seen to need more than 30 s for the first ones of 2,048 logs. Below the
 /// supervisor's limit for an iteration.
 const ALL_MARKERS_TIMEOUT: Duration = Duration::from_secs(45);
 /// Pause between two checks, for each check that all logs need.
@@ -54,7 +59,9 @@ impl<W: World> Core<W> {
     /// Where the markers of the open transaction will be written. Called before the commit, when all records are acknowledged.
     pub(crate) fn touched(&self) -> Touched {
         let offsets = self.transaction.touched();
-        let mut logs = self.sink.side_ends();
+        let starts = self.sink.side_starts();
+        let mut logs: Vec<(LogId, Offset)> =
+            starts.into_iter().map(|(log, start)| (log, start + 1)).collect();
         for id in &offsets {
             logs.extend(self.sink.clean_end(*id).map(|end| (LogId::clean(*id), end)));
             logs.extend(self.sink.state_end(*id).map(|end| (LogId::state(*id), end)));
@@ -66,10 +73,11 @@ impl<W: World> Core<W> {
     /// acknowledged, so the current high watermarks of the logs are used.
     pub(crate) fn touched_by_abort(&mut self, side: Vec<(LogId, Offset)>) -> Result<Touched, WorkerError> {
         let offsets = self.transaction.touched();
-        let mut logs = LogId::pairs(&offsets);
-        logs.extend(side.into_iter().map(|(log, _)| log));
+        let logs = LogId::pairs(&offsets);
         let bounds = self.log.bounds(&logs, REQUEST_TIMEOUT)?;
-        let logs = logs.into_iter().zip(bounds).map(|(log, bounds)| (log, bounds.high)).collect();
+        let logs = logs.into_iter().zip(bounds).map(|(log, bounds)| (log, bounds.high));
+        // Records are appended in order, so the first acknowledged one is the first of the transaction.
+        let logs = logs.chain(side.into_iter().map(|(log, start)| (log, start + 1))).collect();
         Ok(Touched { logs, offsets })
     }
 
@@ -93,12 +101,12 @@ impl<W: World> Core<W> {
         let mut deadline = began + MARKER_TIMEOUT;
         loop {
             let before = logs.len();
-            self.drop_marked(&mut logs)?;
+            let is_behind_others = self.drop_marked(&mut logs)?;
             if logs.is_empty() {
                 return Ok(());
             }
             let now = self.clock.elapsed();
-            if logs.len() < before {
+            if logs.len() < before || is_behind_others {
                 deadline = (now + MARKER_TIMEOUT).min(began + ALL_MARKERS_TIMEOUT);
             }
             if now >= deadline {
@@ -136,23 +144,29 @@ impl<W: World> Core<W> {
     }
 
     /// Checks the last logs and removes those whose marker is written. The others are put in front, so that all logs are checked
-    /// in turn: the broker writes the markers in any order.
-    fn drop_marked(&self, logs: &mut Vec<(LogId, Offset)>) -> Result<(), Failure> {
+    /// in turn: the broker writes the markers in any order. Returns whether those that were checked and have no marker yet are
+    /// side partitions with an earlier open transaction.
+    fn drop_marked(&self, logs: &mut Vec<(LogId, Offset)>) -> Result<bool, Failure> {
         if logs.is_empty() {
-            return Ok(());
+            return Ok(false);
         }
         let mut checked = logs.split_off(logs.len().saturating_sub(LOGS_PER_CHECK));
         let ids: Vec<LogId> = checked.iter().map(|(log, _)| *log).collect();
         let ends = self.log.stable_ends(&ids, REQUEST_TIMEOUT);
+        let mut is_behind_others = ends.is_ok();
         if let Ok(ends) = &ends {
             let mut ends = ends.iter();
-            checked.retain(|(_, needed)| ends.next().is_none_or(|stable| stable < needed));
+            checked.retain(|(log, needed)| {
+                let stable = ends.next().copied().unwrap_or(0);
+                is_behind_others &= stable >= *needed || log.topic.is_shared() && stable + 1 < *needed;
+                stable < *needed
+            });
         }
         checked.append(logs);
         *logs = checked;
         match ends {
-            Ok(_) => Ok(()),
-            Err(failed) if failed.remedy == Remedy::Retry => Ok(()),
+            Ok(_) => Ok(is_behind_others && !logs.is_empty()),
+            Err(failed) if failed.remedy == Remedy::Retry => Ok(false),
             Err(failed) => Err(failed),
         }
     }

@@ -22,6 +22,7 @@ mod known;
 pub mod markers;
 pub mod producer;
 pub mod repair;
+pub mod rounds;
 pub mod side;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,6 +40,8 @@ use crate::pipeline::worker::{Core, World};
 use crate::ports::{
     Bounds, Failure, GroupMember, Leftover, LogId, LogTails, Position, ProducerLife, Remedy, StateItem,
 };
+
+use rounds::Rounds;
 
 /// Timeout of the first check of the group's offsets. Offsets of other members are pending for a short time only.
 const FIRST_CHECK_TIMEOUT: Duration = Duration::from_millis(300);
@@ -59,9 +62,10 @@ impl<W: World> Core<W> {
         }
         let all = self.all_partitions();
         let open =
-            if self.producer.held_back_since.is_none() { self.open_logs(&all)? } else { BTreeMap::new() };
+            if self.producer.blocked_by_others.is_none() { self.open_logs(&all)? } else { BTreeMap::new() };
         let open: Vec<LogId> = open.into_keys().collect();
         if open.is_empty() && Self::nothing_pending(source, &all, FIRST_CHECK_TIMEOUT)? {
+            self.producer.blocked_by_others = None;
             return Ok(true);
         }
         // The offset of one partition is enough: the marker is written to the one log that holds the offsets of all
@@ -72,15 +76,12 @@ impl<W: World> Core<W> {
         let writer = self.options.writer.clone();
         self.purge(source, (&writer, id), &open)?;
         if Self::nothing_pending(source, &[id], REQUEST_TIMEOUT)? {
-            self.producer.held_back_since = None;
+            self.producer.blocked_by_others = None;
             return Ok(true);
         }
         // The offsets of every partition may be blocked by another writer that is dead.
-        let now = self.clock.elapsed();
-        let since = *self.producer.held_back_since.get_or_insert(now);
-        if now.saturating_sub(since) >= self.options.transaction_timeout {
-            self.clear_offsets(source, &all)?;
-        }
+        let first = Rounds::after(self.options.transaction_timeout, self.clock.elapsed());
+        self.end_blocking(source, id, first)?;
         Ok(false)
     }
 
@@ -183,9 +184,10 @@ impl<W: World> Core<W> {
             return Ok(waiting.to_vec());
         }
         let mut free = known;
+        let mut has_aborted = false;
         for ends in self.reachable(&unknown)? {
             if open_of(&ends).next().is_some() {
-                self.left_open(source, &ends)?;
+                has_aborted = has_aborted || self.left_open(source, &ends)?;
             } else {
                 if let Some(locating) = self.partitions.locating_mut(ends.0) {
                     locating.left_open = None;
@@ -197,45 +199,88 @@ impl<W: World> Core<W> {
     }
 
     /// Handles open records in a partition. A live writer ends its transaction, and for a dead writer the broker ends it after
-    /// the transaction timeout. What stays open at the same offset for longer is a leftover.
-    fn left_open(&mut self, source: &W::Source, ends: &Ends) -> Result<(), WorkerError> {
-        let (id, clean, state) = ends;
-        let id = *id;
-        let now = self.clock.elapsed();
-        let place = (clean.stable, state.stable);
-        let Some(locating) = self.partitions.locating_mut(id) else { return Ok(()) };
-        let known = locating.left_open.filter(|left| left.place == place);
-        let left = known.unwrap_or(LeftOpen { since: now, place, attempts: 0 });
-        let writers = if known.is_none() {
+    /// the transaction timeout. What stays open at the same offset for longer is a leftover, or belongs to another program.
+    /// Returns whether a transaction was aborted: there is at most one such request in an iteration.
+    fn left_open(&mut self, source: &W::Source, ends: &Ends) -> Result<bool, WorkerError> {
+        let (id, _, state) = ends;
+        let (now, timeout, ours) =
+            (self.clock.elapsed(), self.options.transaction_timeout, self.options.writer.clone());
+        let place: Vec<(LogId, Offset)> = open_of(ends).collect();
+        let logs: Vec<LogId> = place.iter().map(|(log, _)| *log).collect();
+        let Some(locating) = self.partitions.locating_mut(*id) else { return Ok(false) };
+        let Some(left) = locating.left_open.as_mut().filter(|left| left.place == place) else {
+            locating.left_open = Some(LeftOpen { place, rounds: Rounds::after(timeout, now) });
             // Our own transaction has ended, because the new producer fenced the old one.
-            BTreeSet::from([self.options.writer.clone()])
-        } else if now.saturating_sub(left.since) < self.options.transaction_timeout {
-            BTreeSet::new()
-        } else {
-            self.suspected_writers(source, id, (state, left.attempts))?
+            self.purge(source, (&ours, *id), &logs)?;
+            return Self::check_cleared(source, *id).map(|()| true);
         };
-        let attempts = left.attempts + u32::from(known.is_some() && !writers.is_empty());
-        if let Some(locating) = self.partitions.locating_mut(id) {
-            locating.left_open = Some(LeftOpen { attempts, ..left });
+        if left.rounds.is_due(now) {
+            let is_first = left.rounds.begun() == 0;
+            let writers = if is_first {
+                self.writers(source, &[(*id, state.stable..state.high)], &[*id])?
+            } else {
+                self.known_writers(source)?
+            };
+            let mut writers = self.without_live(source, writers)?;
+            // The marker of the first abort may be missing too.
+            writers.insert(ours.clone());
+            tracing::warn!(partition = id, logs = %LogId::listed(&logs), ?writers,
+                "a transaction stays open for longer than any of this group can be; aborting it for writers that are gone");
+            if let Some(left) = self.left_open_mut(*id) {
+                left.rounds.begin(writers, timeout, now);
+            }
         }
-        let logs: Vec<LogId> = open_of(ends).map(|(log, _)| log).collect();
-        writers.iter().try_for_each(|writer| self.purge(source, (writer, id), &logs))?;
-        if writers.contains(&self.options.writer) { Self::check_cleared(source, id) } else { Ok(()) }
+        match self.left_open_mut(*id).and_then(|left| left.rounds.next_writer()) {
+            Some(writer) => {
+                self.purge(source, (&writer, *id), &logs)?;
+                if writer == ours { Self::check_cleared(source, *id).map(|()| true) } else { Ok(true) }
+            }
+            None => Ok(false),
+        }
     }
 
-    /// Aborts the pending transactions of all known writers in the group's offsets. Called when the committed offsets have been
-    /// blocked for longer than any live transaction can be open.
-    pub(crate) fn clear_offsets(
+    fn left_open_mut(&mut self, id: PartitionId) -> Option<&mut LeftOpen> {
+        self.partitions.locating_mut(id)?.left_open.as_mut()
+    }
+
+    /// Aborts the pending transactions of known writers in the group's offsets, when these have been blocked for longer than any
+    /// live transaction can be open: in each iteration one. `first` has no round yet, and is used when they were not blocked
+    /// before.
+    pub(crate) fn end_blocking(
         &mut self,
         source: &W::Source,
-        ids: &[PartitionId],
+        id: PartitionId,
+        first: Rounds,
     ) -> Result<(), WorkerError> {
-        let Some(first) = ids.first() else { return Ok(()) };
-        let writers = self.known_writers(source)?;
-        writers.iter().try_for_each(|writer| self.purge(source, (writer, *first), &[]))
+        let (now, timeout) = (self.clock.elapsed(), self.options.transaction_timeout);
+        let rounds = self.producer.blocked_by_others.get_or_insert(first);
+        if rounds.is_due(now) {
+            let writers = self.known_writers(source)?;
+            let mut writers = self.without_live(source, writers)?;
+            writers.insert(self.options.writer.clone());
+            let rounds = self.producer.blocked_by_others.get_or_insert_default();
+            rounds.begin(writers, timeout, now);
+        }
+        let writer = self.producer.blocked_by_others.as_mut().and_then(Rounds::next_writer);
+        writer.map_or(Ok(()), |writer| self.purge(source, (&writer, id), &[]))
     }
 
-    /// Every writer that is named in the group's offsets or at the ends of the state logs, and this instance's own.
+    /// The writers without other members of the group. A member ends its own transactions, and what it has left open; fencing it
+    /// would only make it start over.
+    pub(crate) fn without_live(
+        &self,
+        source: &W::Source,
+        mut writers: BTreeSet<String>,
+    ) -> Result<BTreeSet<String>, WorkerError> {
+        let ours = &self.options.writer;
+        if writers.iter().any(|writer| writer != ours) && self.options.keeps(Safeguard::LiveWriters) {
+            let live = source.live_writers(REQUEST_TIMEOUT)?;
+            writers.retain(|writer| writer == ours || !live.contains(writer));
+        }
+        Ok(writers)
+    }
+
+    /// Every writer that is named in the group's offsets or at the ends of the state logs.
     fn known_writers(&mut self, source: &W::Source) -> Result<BTreeSet<String>, WorkerError> {
         let all = self.all_partitions();
         let reachable = self.reachable(&all)?.into_iter();
@@ -245,8 +290,7 @@ impl<W: World> Core<W> {
         self.writers(source, &ends, &all)
     }
 
-    /// The writers that are named in these ranges of the state logs or in the committed offsets of these partitions, and this
-    /// instance's own.
+    /// The writers that are named in these ranges of the state logs or in the committed offsets of these partitions.
     fn writers(
         &self,
         source: &W::Source,
@@ -258,21 +302,7 @@ impl<W: World> Core<W> {
         let committers =
             settled.iter().filter_map(|answer| Some(Checkpoint::parse(&answer.metadata)?.writer));
         let named = tails.iter().filter_map(writer_of).chain(committers.filter(|writer| !writer.is_empty()));
-        Ok(named.chain([self.options.writer.clone()]).collect())
-    }
-
-    /// The writers that the open records of a partition may belong to. The first attempt returns the writers of the open blocks
-    /// and of the last commit. Later attempts return all known writers.
-    fn suspected_writers(
-        &mut self,
-        source: &W::Source,
-        id: PartitionId,
-        (state, attempts): (&Bounds, u32),
-    ) -> Result<BTreeSet<String>, WorkerError> {
-        if attempts > 0 {
-            return self.known_writers(source);
-        }
-        self.writers(source, &[(id, state.stable..state.high)], &[id])
+        Ok(named.collect())
     }
 
     /// Aborts what a writer left open in these logs and in the group's offsets.

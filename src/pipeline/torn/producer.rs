@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::rounds::Rounds;
 use super::side::Sides;
 use crate::dedupe::Offset;
 use crate::ports::LogId;
@@ -16,8 +17,9 @@ pub struct Producer {
     pub offsets_cleared: bool,
     /// Number of attempts to clear the pending transactions on the group's offsets.
     pub attempts: usize,
-    /// Monotonic time since which clearing the open logs is postponed.
-    pub held_back_since: Option<Duration>,
+    /// The attempts to end the transaction that blocks the group's offsets, for its writer. Since it has been seen, clearing
+    /// the open logs is postponed.
+    pub blocked_by_others: Option<Rounds>,
     /// First open offset of each log with an open transaction, and the monotonic time of that check of all logs.
     pub open_elsewhere: (Duration, BTreeMap<LogId, Offset>),
     /// Open transactions that an earlier producer left in the side topics.

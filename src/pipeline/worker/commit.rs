@@ -173,7 +173,7 @@ impl<W: World> Core<W> {
 
     /// Aborts the open transaction. The outcome is definite: C has not moved.
     pub(crate) fn abort(&mut self, source: &W::Source) -> Result<(), WorkerError> {
-        let side = self.sink.side_ends();
+        let side = self.sink.side_starts();
         self.persistently(Sink::abort).map_err(WorkerError::renewing)?;
         let touched = self.touched_by_abort(side).map_err(WorkerError::renewing)?;
         self.report.not_committed(TransactionResult::Aborted, self.transaction.age(self.clock.elapsed()));
