@@ -21,8 +21,8 @@ use std::time::Duration;
 use dedupd::metrics::Metrics;
 use dedupd::pipeline::Safeguard;
 use sim::{
-    Counts, EVICTED, FORGOTTEN, Fault, JOINED, Outcome, Sabotage, Setting, forget_before_a_restore,
-    load_slowly, run,
+    Counts, EVICTED, FORGOTTEN, Fault, JOINED, Outcome, Sabotage, Setting, after_an_outage,
+    forget_before_a_restore, load_slowly, over_a_slow_link, run,
 };
 
 /// Number of seeds unless `DEDUPD_SIM_SEEDS` is set.
@@ -183,6 +183,29 @@ fn a_forgotten_id_stays_forgotten_after_a_restore_that_evicts_its_older_owner() 
     let (forgotten, violations) = forget_before_a_restore(&setting);
     assert!(forgotten > 0, "no id was forgotten");
     assert!(violations.is_empty(), "{forgotten} ids forgotten: {violations:?}");
+}
+
+#[test]
+fn over_a_slow_link_every_record_is_committed() {
+    for ms in [1, 20, 100, 200, 250, 300, 500, 1_000] {
+        let setting = Setting { sabotage: Sabotage::Nothing, metrics: Metrics::new() };
+        let slow = over_a_slow_link(&setting, Duration::from_millis(ms));
+        println!("{ms} ms per record: {slow:?}");
+        assert!(slow.violations.is_empty(), "{:?}", slow.violations);
+        assert_eq!(slow.clean, 2_000, "with {ms} ms per record");
+    }
+}
+
+#[test]
+fn a_minute_after_an_outage_the_rate_is_the_one_before() {
+    let minute = Duration::from_mins(1);
+    for (commit_ms, outage_s) in [(1_000, 30), (1_300, 30), (1_300, 90), (3_000, 90)] {
+        let setting = Setting { sabotage: Sabotage::Nothing, metrics: Metrics::new() };
+        let commit_time = Duration::from_millis(commit_ms);
+        let rates = after_an_outage(&setting, commit_time, (Duration::from_secs(outage_s), minute));
+        println!("commits of {commit_ms} ms, outage of {outage_s} s: {rates:?}");
+        assert!(rates.after > 0.9 * rates.before, "{rates:?} with commits of {commit_ms} ms");
+    }
 }
 
 /// Each sabotage, and the prefix of a violation that the audit must report.

@@ -29,8 +29,8 @@ pub use partition_limit::PartitionLimit;
 pub use safeguard::Safeguard;
 pub use sizes::{block_ids, metadata_bytes, most_partitions};
 pub use worker::report::Report;
+pub use worker::size::TransactionSize;
 pub use worker::stalled::StableEnds;
-pub use worker::transaction::TransactionSize;
 pub use worker::{Worker, World};
 
 /// Timeout of one request to the broker between two polls: the group needs the next poll in time.

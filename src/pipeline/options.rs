@@ -11,7 +11,7 @@ use crate::pipeline::partition::loading::LoadSlice;
 use crate::pipeline::partition::partitions::Partitions;
 use crate::pipeline::partition_limit::PartitionLimit;
 use crate::pipeline::safeguard::Safeguard;
-use crate::pipeline::worker::transaction::TransactionSize;
+use crate::pipeline::worker::size::TransactionSize;
 
 impl Mode {
     /// The warning shown to the operator while this mode is active.

@@ -9,6 +9,7 @@ use dedupd::ports::{Failure, LogId, Position, Remedy};
 
 use crate::sim::chance::{Chance, Fault, failed};
 use crate::sim::group::{Group, MemberId};
+use crate::sim::pace::Pace;
 use crate::sim::raw::{Raw, RawLog};
 use crate::sim::side::{Letter, Sides};
 use crate::sim::tx_log::{self, Fate, TxLog};
@@ -130,6 +131,8 @@ pub struct Cluster {
     pub reset: bool,
     /// The number of the identity rule that the operator configures.
     pub rule: u8,
+    /// The speed of the connection.
+    pub pace: Pace,
     /// Port calls so far.
     pub calls: u64,
     writers: BTreeMap<String, Writer>,
@@ -152,6 +155,7 @@ impl Cluster {
             shortened: false,
             reset: false,
             rule: 0,
+            pace: Pace::default(),
             dead: BTreeSet::new(),
             condemned: BTreeSet::new(),
             other_rule: BTreeSet::new(),

@@ -29,7 +29,7 @@ use crate::sim::state_log::SimLog;
 use crate::sim::store::{SimStore, rot, survive};
 use crate::sim::universe::{Sabotage, SimClock, SimWorker, Universe, writer};
 pub use forgotten::forget_before_a_restore;
-pub use slow::load_slowly;
+pub use slow::{after_an_outage, load_slowly, over_a_slow_link};
 
 /// Counts records that were forwarded again because a window had evicted their id.
 pub const EVICTED: &str = "id evicted";

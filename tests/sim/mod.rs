@@ -11,6 +11,7 @@ mod decay;
 mod group;
 mod life;
 mod operator;
+mod pace;
 mod raw;
 mod side;
 mod sink;
@@ -21,5 +22,8 @@ mod tx_log;
 mod universe;
 
 pub use chance::{Counts, Fault};
-pub use life::{EVICTED, FORGOTTEN, JOINED, Outcome, Setting, forget_before_a_restore, load_slowly, run};
+pub use life::{
+    EVICTED, FORGOTTEN, JOINED, Outcome, Setting, after_an_outage, forget_before_a_restore, load_slowly,
+    over_a_slow_link, run,
+};
 pub use universe::Sabotage;

@@ -62,7 +62,8 @@ impl<W: World> Core<W> {
         self.persistently(Sink::commit)?;
         failpoint::pass("after_commit");
         let (timeout, limit) = (self.options.transaction_timeout, self.options.transaction_limit);
-        self.transaction.committed(self.clock.elapsed().saturating_sub(started), timeout, limit);
+        let now = self.clock.elapsed();
+        self.transaction.committed((now, now.saturating_sub(started)), timeout, limit);
         let tally = self.apply()?;
         failpoint::pass("after_apply");
         self.await_markers(source, touched)?;

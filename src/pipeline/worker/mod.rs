@@ -7,6 +7,7 @@ pub mod order;
 pub mod rejected;
 pub mod remedy;
 pub mod report;
+pub mod size;
 pub mod stalled;
 pub mod step;
 pub mod time;
