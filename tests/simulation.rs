@@ -186,13 +186,17 @@ fn a_forgotten_id_stays_forgotten_after_a_restore_that_evicts_its_older_owner() 
 }
 
 #[test]
-fn over_a_slow_link_every_record_is_committed() {
+fn over_a_slow_link_iterations_stay_short_and_every_record_is_committed() {
     for ms in [1, 20, 100, 200, 250, 300, 500, 1_000] {
         let setting = Setting { sabotage: Sabotage::Nothing, metrics: Metrics::new() };
         let slow = over_a_slow_link(&setting, Duration::from_millis(ms));
         println!("{ms} ms per record: {slow:?}");
         assert!(slow.violations.is_empty(), "{:?}", slow.violations);
         assert_eq!(slow.clean, 2_000, "with {ms} ms per record");
+        // The first transactions time out, after ten seconds. Later a commit takes half of that.
+        assert!(slow.longest < Duration::from_secs(13), "an iteration took {:?}", slow.longest);
+        assert!(slow.silent < Duration::from_secs(11), "{:?} without progress", slow.silent);
+        assert!(slow.took < Duration::from_millis(ms) * 4_100 + Duration::from_mins(2), "{:?}", slow.took);
     }
 }
 
@@ -209,7 +213,7 @@ fn a_minute_after_an_outage_the_rate_is_the_one_before() {
 }
 
 /// Each sabotage, and the prefix of a violation that the audit must report.
-const CONTROLS: [(Sabotage, &str); 15] = [
+const CONTROLS: [(Sabotage, &str); 16] = [
     (Sabotage::StoreAhead, "lost"),
     (Sabotage::FalseCommit, "lost"),
     // The restore never reaches the block that was committed last.
@@ -221,6 +225,7 @@ const CONTROLS: [(Sabotage, &str); 15] = [
     (Sabotage::Without(Safeguard::Markers), "in no topic"),
     (Sabotage::Without(Safeguard::Agreement), "lost"),
     (Sabotage::Without(Safeguard::Gaps), "lost"),
+    (Sabotage::Without(Safeguard::Postponed), "lost"),
     // An assertion in the window fails.
     (Sabotage::Without(Safeguard::Repeats), "panic"),
     (Sabotage::Without(Safeguard::Renewal), "a producer is used after an unknown result"),

@@ -9,8 +9,8 @@ use crate::dedupe::{BloomLimits, Hasher, IdentityRule, KindId, KindRule, TimeSou
 use crate::http::Token;
 use crate::kafka::{Settings, Topology};
 use crate::pipeline::{
-    Kind, Kinds, Limits, LoadSlice, Options, PartitionLimit, Safeguard, TransactionSize, block_ids,
-    most_partitions,
+    ITERATION_TIME, Kind, Kinds, Limits, LoadSlice, Options, PartitionLimit, Safeguard, TransactionSize,
+    block_ids, most_partitions,
 };
 use crate::store::{Binding, Joining};
 
@@ -111,6 +111,7 @@ pub(super) fn options(
         transaction_timeout: config.batch.transaction_timeout,
         block_ids: block_ids(topology.largest_state),
         load_slice: LoadSlice { threads: load_threads(config.group.workers), ..LoadSlice::default() },
+        iteration_time: ITERATION_TIME,
     }
 }
 

@@ -11,6 +11,7 @@ mod limits;
 mod options;
 mod partition;
 mod partition_limit;
+mod progress;
 mod safeguard;
 mod sizes;
 mod torn;
@@ -26,8 +27,10 @@ pub use options::{Mode, OnGap, OnMissing, OnProbable, OnRejected, OnRewind, Opti
 pub use partition::loading::{LoadSlice, LocalRead, load_window};
 pub use partition::stored::Stored;
 pub use partition_limit::PartitionLimit;
+pub use progress::Progress;
 pub use safeguard::Safeguard;
 pub use sizes::{block_ids, metadata_bytes, most_partitions};
+pub use worker::chunk::ITERATION_TIME;
 pub use worker::report::Report;
 pub use worker::size::TransactionSize;
 pub use worker::stalled::StableEnds;

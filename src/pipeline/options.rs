@@ -83,6 +83,8 @@ pub struct Options {
     pub block_ids: usize,
     /// How much local state one iteration reads.
     pub load_slice: LoadSlice,
+    /// An iteration processes no more records after the first commit that ends later than this after its start.
+    pub iteration_time: Duration,
 }
 
 impl Options {

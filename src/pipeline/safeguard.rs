@@ -12,6 +12,8 @@ pub enum Safeguard {
     Agreement,
     /// A record beyond the expected offset is accepted only with proof (`order`).
     Gaps,
+    /// Records that were polled and not processed, because the iteration took too long, are read again.
+    Postponed,
     /// A record below the expected offset is skipped.
     Repeats,
     /// A producer whose last result is unknown is replaced.

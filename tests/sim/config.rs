@@ -188,6 +188,8 @@ impl Choices {
             // Often several blocks per transaction.
             block_ids: [1, 3, 30_000][self.max_records / 3 % 3],
             load_slice,
+            // Often over after the first commit.
+            iteration_time: Duration::from_millis([0, 20, 2_000][self.max_records / 3 % 3]),
         }
     }
 }

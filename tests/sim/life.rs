@@ -6,7 +6,7 @@ mod slow;
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
@@ -212,7 +212,7 @@ impl Life {
     fn leave(&self, worker: usize) {
         let mut slot = self.universe.workers[worker].borrow_mut();
         if let Some(running) = slot.take() {
-            let ended = running.run(&AtomicBool::new(true), &AtomicU64::new(0));
+            let ended = running.run(&AtomicBool::new(true));
             let mut cluster = self.universe.cluster.borrow_mut();
             // Its process continues without it.
             let dead = cluster.dead.clone();
@@ -329,7 +329,7 @@ impl Life {
         let (control, requests) = channel();
         let worker_of = SimWorker::new(ports, SimClock(Rc::clone(universe), worker), options, report);
         self.controls[worker] = Some(control);
-        worker_of.answering(requests)
+        worker_of.answering(requests).counting(self.universe.progress.clone())
     }
 
     /// Runs without faults until all work is done. Returns whether that happened in time.

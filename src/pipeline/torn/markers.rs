@@ -26,7 +26,7 @@ use crate::ports::{Failure, GroupMember, LogId, LogTails, Remedy, WrittenEnds};
 /// are still being written, so a slow broker costs at most a new producer.
 const MARKER_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long to wait for all markers: a busy broker was seen to need more than 30 s for the first ones of 2,048 logs. Below the
-/// supervisor's limit for an iteration.
+/// supervisor's limit for a worker without progress.
 const ALL_MARKERS_TIMEOUT: Duration = Duration::from_secs(45);
 /// Pause between two checks, for each check that all logs need.
 const CHECK_INTERVAL: Duration = Duration::from_millis(1);
@@ -84,6 +84,7 @@ impl<W: World> Core<W> {
 
     fn check_markers(&self, source: &W::Source, touched: Touched) -> Result<(), WorkerError> {
         self.check_logs(touched.logs)?;
+        self.progress.advance();
         self.check_offsets(source, &touched.offsets)
     }
 
@@ -99,6 +100,7 @@ impl<W: World> Core<W> {
             }
             let now = self.clock.elapsed();
             if logs.len() < before {
+                self.progress.advance();
                 deadline = (now + MARKER_TIMEOUT).min(began + ALL_MARKERS_TIMEOUT);
             }
             if now >= deadline {

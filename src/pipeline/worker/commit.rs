@@ -42,7 +42,7 @@ impl<W: World> Core<W> {
         // on, the store holds owners at or beyond C, which the next start turns into claims.
         let blocks = self.store_blocks()?;
         failpoint::pass("after_store");
-        self.sink.drain(self.options.transaction_timeout)?;
+        self.drain()?;
         failpoint::pass("after_drain");
         let mut previous = None;
         for (window, block) in &blocks {
@@ -56,7 +56,7 @@ impl<W: World> Core<W> {
         self.send_offsets(source)?;
         failpoint::pass("after_send_offsets");
         // Without this drain, the client's commit would flush the state records in steps of 100 ms.
-        self.sink.drain(self.options.transaction_timeout)?;
+        self.drain()?;
         failpoint::pass("before_commit");
         let touched = self.touched();
         self.persistently(Sink::commit)?;
@@ -66,7 +66,9 @@ impl<W: World> Core<W> {
         self.transaction.committed((now, now.saturating_sub(started)), timeout, limit);
         let tally = self.apply()?;
         failpoint::pass("after_apply");
+        self.progress.advance();
         self.await_markers(source, touched)?;
+        self.progress.advance();
         failpoint::pass("after_markers");
         let ended = self.clock.elapsed();
         let took = ended.saturating_sub(started);
@@ -96,6 +98,13 @@ impl<W: World> Core<W> {
             }
         }
         Ok(blocks)
+    }
+
+    fn drain(&mut self) -> Result<(), WorkerError> {
+        self.progress.advance();
+        self.sink.drain(self.options.transaction_timeout)?;
+        self.progress.advance();
+        Ok(())
     }
 
     fn send_offsets(&mut self, source: &W::Source) -> Result<(), WorkerError> {
@@ -142,6 +151,7 @@ impl<W: World> Core<W> {
     ) -> Result<(), WorkerError> {
         let deadline = self.clock.elapsed() + self.options.transaction_timeout;
         loop {
+            self.progress.advance();
             match call(&mut self.sink, SLICE) {
                 Ok(()) => return Ok(()),
                 Err(failed) if failed.remedy == Remedy::Retry && self.clock.elapsed() < deadline => {

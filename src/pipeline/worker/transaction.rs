@@ -172,6 +172,12 @@ impl Transaction {
         ))
     }
 
+    /// Records until the transaction reaches its reduced limit, at least 1; `None` while the configured limits apply.
+    #[must_use]
+    pub fn records_left(&self) -> Option<usize> {
+        self.reduced().map(|limit| limit.records.saturating_sub(self.records).max(1))
+    }
+
     fn size(&self) -> TransactionSize {
         TransactionSize { records: self.records, bytes: self.bytes, partitions: self.touched.len() }
     }
@@ -228,8 +234,10 @@ mod tests {
     fn the_reduced_size_outlives_the_transaction_until_commits_are_fast() {
         let mut transaction = open(80_000, 8_000_000, 12);
         transaction.committed((TIMEOUT / 2, TIMEOUT / 2), TIMEOUT, CONFIGURED);
+        assert_eq!(transaction.records_left(), Some(1), "of the one that has just been committed");
         assert_eq!(records_to_full(&mut transaction), 40_000);
         transaction.close();
+        assert_eq!(transaction.records_left(), Some(40_000));
         transaction.records = 40_000;
         transaction.committed((TIMEOUT, TIMEOUT / 4), TIMEOUT, CONFIGURED);
         assert_eq!(records_to_full(&mut transaction), 80_000);
