@@ -155,6 +155,7 @@ fn a_checkpoint_is_read_and_written_byte_for_byte() {
 fn the_key_of_a_state_record_is_read_and_written_byte_for_byte() {
     let key = StateKey {
         clean_end: Some(u64::MAX),
+        is_first: true,
         kind: Some("payments".to_owned()),
         rule: "00c0ffee".parse().ok(),
         reset_kinds: vec![KindId::UNNAMED, payments()],
@@ -163,6 +164,9 @@ fn the_key_of_a_state_record_is_read_and_written_byte_for_byte() {
     };
     assert_eq!(StateKey::parse(STATE_KEY), Some(key.clone()));
     assert_eq!(key.render(), STATE_KEY);
+    // A key of a later block, of a copy, and of a version that did not mark the first block.
+    let unmarked = StateKey { is_first: false, ..key };
+    assert_eq!(StateKey::parse(&STATE_KEY.replace("first=1;", "")), Some(unmarked));
 }
 
 /// The header of the golden export.

@@ -205,6 +205,41 @@ fn a_backlog_is_processed_over_a_slow_link() {
     pipe.assert_exactly_once();
 }
 
+/// Every answer is late by 200 ms, so that a commit takes a fifth of the transaction timeout whatever its size.
+#[test]
+fn after_an_outage_transactions_have_their_configured_size_again_with_slow_commits() {
+    const RECORDS: usize = 2_000;
+    let reduced = |running: &Running| running.metric("dedupd_transaction_reduced_records");
+    let kafka = Kafka::start();
+    let proxy = kafka.proxy();
+    let late = || proxy.delay(Direction::Response, Duration::from_millis(200));
+    let pipe = Pipe::new(&kafka, "reduced", PARTITIONS);
+    let mut sidecar = pipe.sidecar("a").with("DEDUPD_BATCH__MAX_RECORDS", &RECORDS.to_string());
+    sidecar.bootstrap = proxy.bootstrap();
+    let running = sidecar.start();
+    running.wait_running(PARTITIONS, LIMIT);
+    late();
+    let load = pipe.load(PARTITIONS, 1_500);
+    load.more(3_000);
+    assert_eq!(reduced(&running), Some(0.0));
+    // The outage: nothing is written, and each transaction times out.
+    proxy.drop_requests(api::PRODUCE, usize::MAX);
+    let small = |limit: &f64| (1.0..RECORDS as f64 / 16.0).contains(limit);
+    let limit = wait_until("small transactions", LIMIT, || reduced(&running).filter(small));
+    proxy.heal();
+    late();
+    let began = dedupd::clock::monotonic();
+    wait_until("transactions of the configured size", LIMIT * 2, || {
+        reduced(&running).filter(|limit| *limit == 0.0)
+    });
+    println!("from {limit} records to the configured size in {:?}", began.elapsed());
+    let text = running.text();
+    assert!(text.contains("transactions have their configured size again"), "{text}");
+    proxy.heal();
+    assert_recovered(&pipe, &running, load);
+    assert_eq!(running.stop(), Some(0), "{}", running.text());
+}
+
 #[test]
 fn with_an_unreachable_broker_the_process_is_alive_but_not_ready() {
     let kafka = Kafka::start();

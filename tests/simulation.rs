@@ -22,7 +22,8 @@ use dedupd::metrics::Metrics;
 use dedupd::pipeline::Safeguard;
 use sim::{
     COMMIT_FAULTS, Counts, EVICTED, FORGOTTEN, Fault, JOINED, Marked, Outcome, Sabotage, Setting,
-    compact_the_last_record, count, forget_before_a_restore, load_slowly, run, tear_the_first_transaction,
+    after_an_outage, compact_the_last_record, count, forget_before_a_restore, load_slowly, over_a_slow_link,
+    run, tear_the_first_transaction,
 };
 
 /// Number of seeds unless `DEDUPD_SIM_SEEDS` is set.
@@ -201,6 +202,21 @@ fn a_torn_first_transaction_of_any_number_of_blocks_is_repaired_from_its_start()
 }
 
 #[test]
+fn over_a_slow_link_iterations_stay_short_and_every_record_is_committed() {
+    for ms in [1, 20, 100, 200, 250, 300, 500, 1_000] {
+        let setting = Setting { sabotage: Sabotage::Nothing, metrics: Metrics::new() };
+        let slow = over_a_slow_link(&setting, Duration::from_millis(ms));
+        println!("{ms} ms per record: {slow:?}");
+        assert!(slow.violations.is_empty(), "{:?}", slow.violations);
+        assert_eq!(slow.clean, 2_000, "with {ms} ms per record");
+        // The first transactions time out, after ten seconds. Later a commit takes half of that.
+        assert!(slow.longest < Duration::from_secs(13), "an iteration took {:?}", slow.longest);
+        assert!(slow.silent < Duration::from_secs(11), "{:?} without progress", slow.silent);
+        assert!(slow.took < Duration::from_millis(ms) * 4_100 + Duration::from_mins(2), "{:?}", slow.took);
+    }
+}
+
+#[test]
 fn a_record_that_compaction_has_removed_does_not_count_as_aborted() {
     let of = |sabotage| compact_the_last_record(&Setting { sabotage, metrics: Metrics::new() });
     assert_eq!(of(Sabotage::Nothing), [""; 0]);
@@ -232,8 +248,20 @@ fn every_record_and_transaction_is_counted_once_whatever_happens_to_its_commit()
     assert!(results[0] > 1_000 && results[1] > 100 && repairs > 20, "too little happened");
 }
 
+#[test]
+fn a_minute_after_an_outage_the_rate_is_the_one_before() {
+    let minute = Duration::from_mins(1);
+    for (commit_ms, outage_s) in [(1_000, 30), (1_300, 30), (1_300, 90), (3_000, 90)] {
+        let setting = Setting { sabotage: Sabotage::Nothing, metrics: Metrics::new() };
+        let commit_time = Duration::from_millis(commit_ms);
+        let rates = after_an_outage(&setting, commit_time, (Duration::from_secs(outage_s), minute));
+        println!("commits of {commit_ms} ms, outage of {outage_s} s: {rates:?}");
+        assert!(rates.after > 0.9 * rates.before, "{rates:?} with commits of {commit_ms} ms");
+    }
+}
+
 /// Each sabotage, and the prefix of a violation that the audit must report.
-const CONTROLS: [(Sabotage, &str); 19] = [
+const CONTROLS: [(Sabotage, &str); 20] = [
     (Sabotage::StoreAhead, "lost"),
     (Sabotage::FalseCommit, "lost"),
     // The restore never reaches the block that was committed last.
@@ -249,6 +277,7 @@ const CONTROLS: [(Sabotage, &str); 19] = [
     (Sabotage::Without(Safeguard::Agreement), "lost"),
     (Sabotage::Without(Safeguard::WholeTransactions), "lost"),
     (Sabotage::Without(Safeguard::Gaps), "lost"),
+    (Sabotage::Without(Safeguard::Postponed), "lost"),
     // An assertion in the window fails.
     (Sabotage::Without(Safeguard::Repeats), "panic"),
     (Sabotage::Without(Safeguard::Renewal), "a producer is used after an unknown result"),

@@ -9,8 +9,8 @@ use crate::dedupe::{BloomLimits, Hasher, IdentityRule, KindId, KindRule, TimeSou
 use crate::http::Token;
 use crate::kafka::{Settings, Topology};
 use crate::pipeline::{
-    EVIDENCE_RECORDS, Kind, Kinds, Limits, LoadSlice, Options, PartitionLimit, Safeguard, TransactionSize,
-    block_ids, most_partitions,
+    EVIDENCE_RECORDS, ITERATION_TIME, Kind, Kinds, Limits, LoadSlice, Options, PartitionLimit, Safeguard,
+    TransactionSize, block_ids, most_partitions,
 };
 use crate::store::{Binding, Joining};
 
@@ -112,6 +112,7 @@ pub(super) fn options(
         block_ids: block_ids(topology.largest_state),
         evidence_records: EVIDENCE_RECORDS,
         load_slice: LoadSlice { threads: load_threads(config.group.workers), ..LoadSlice::default() },
+        iteration_time: ITERATION_TIME,
     }
 }
 

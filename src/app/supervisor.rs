@@ -1,7 +1,7 @@
 //! The supervisor: starts everything in order, then monitors the workers until one ends or a stop is requested.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::kafka::{
     self, CheckError, Closing, KafkaSink, KafkaSource, KafkaStateLog, Settings, Topology, Wanted,
 };
 use crate::metrics::{PartitionState, WorkerStatus};
-use crate::pipeline::{LocalRead, Options, PartitionLimit, Report, StableEnds, Worker, World};
+use crate::pipeline::{LocalRead, Options, PartitionLimit, Progress, Report, StableEnds, Worker, World};
 use crate::ports::StoreError;
 use crate::store::{self, LeasedStore, Lock, SledStore};
 
@@ -152,22 +152,22 @@ pub(super) fn pause(time: Duration, stop: &AtomicBool) {
     }
 }
 
-/// The thread of a worker and its counter of poll loop iterations.
+/// The thread of a worker and its progress.
 struct Running {
     thread: JoinHandle<Result<(), Ended>>,
-    iterations: Arc<AtomicU64>,
+    progress: Progress,
     /// The last observed count, and the number of checks since it changed.
     last_seen: (u64, u32),
 }
 
 impl Running {
     fn check(&mut self) {
-        let count = self.iterations.load(Ordering::Relaxed);
+        let count = self.progress.steps();
         let (last, unchanged) = self.last_seen;
         self.last_seen = if count == last { (count, unchanged + 1) } else { (count, 0) };
     }
 
-    /// How long the worker has been in the same iteration, measured in checks.
+    /// How long the worker has been in the same call, measured in checks.
     fn stuck_for(&self) -> Duration {
         CHECK_INTERVAL * self.last_seen.1
     }
@@ -182,8 +182,8 @@ fn spawn(
 ) -> Result<Running, Ended> {
     let report = Report::new(service.metrics.clone(), Arc::clone(&service.status), number);
     let (store, stop) = (store.another(), Arc::clone(stop));
-    let iterations = Arc::new(AtomicU64::new(0));
-    let counter = Arc::clone(&iterations);
+    let progress = Progress::default();
+    let counted = progress.clone();
     let work = move || -> Result<(), Ended> {
         let operator = |failed: crate::ports::Failure| Ended::new(crate::cli::Exit::Operator, failed.what);
         let log = KafkaStateLog::new(&settings).map_err(operator)?;
@@ -191,14 +191,14 @@ fn spawn(
         let sink = KafkaSink::new(settings);
         let ports = (source, sink, log, store);
         let worker = Worker::<Production>::new(ports, SystemClock::start(), options, report);
-        Ok(worker.answering(requests).comparing(ends).run(&stop, &counter)?)
+        Ok(worker.answering(requests).comparing(ends).counting(counted).run(&stop)?)
     };
     let thread = std::thread::Builder::new().name(format!("worker-{number}")).spawn(work).map_err(|e| {
         Ended::failed(format!(
             "the thread of worker {number} cannot be started: {e}; raise the limit on processes"
         ))
     })?;
-    Ok(Running { thread, iterations, last_seen: (0, 0) })
+    Ok(Running { thread, progress, last_seen: (0, 0) })
 }
 
 /// Waits for the workers. When one worker ends, all are stopped: a process with half of its workers would look

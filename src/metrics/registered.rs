@@ -28,6 +28,7 @@ pub(super) struct Transactions {
     pub(super) total: IntCounterVec,
     pub(super) seconds: Histogram,
     pub(super) batch_records: Histogram,
+    reduced: Gauge,
     pub(super) torn: IntCounterVec,
 }
 
@@ -111,6 +112,7 @@ impl Registered {
                 total: counters(&registry, &table::TRANSACTIONS),
                 seconds: histogram(&registry, &table::TRANSACTION_SECONDS),
                 batch_records: histogram(&registry, &table::BATCH_RECORDS),
+                reduced: gauge(&registry, &table::REDUCED),
                 torn: counters(&registry, &table::TORN),
             },
             state: State {
@@ -155,6 +157,8 @@ impl Registered {
         for (partition, lag) in status.group_lag() {
             self.group.lag.with_label_values(&[&partition.to_string()]).set(lag as f64);
         }
+        let reduced = workers.iter().filter_map(|worker| worker.reduced_records).min();
+        self.transactions.reduced.set(reduced.unwrap_or(0) as f64);
         let partitions = || workers.iter().flat_map(|worker| &worker.partitions);
         for state in PartitionState::ALL {
             let count = partitions().filter(|partition| partition.state == *state).count();

@@ -101,6 +101,8 @@ pub struct WorkerStatus {
     pub not_ready: Option<String>,
     /// Notes for the operator that do not affect readiness, one line each.
     pub notes: Vec<String>,
+    /// Most records of a transaction while the limit is reduced, because transactions took long; `None` while it is not.
+    pub reduced_records: Option<u64>,
     /// Memory of its exact index, in bytes.
     pub index_bytes: u64,
     /// Memory of its filters beyond the exact window, in bytes.
@@ -119,6 +121,7 @@ impl WorkerStatus {
         Self {
             not_ready: Some("is starting".to_owned()),
             notes: Vec::new(),
+            reduced_records: None,
             index_bytes: 0,
             bloom_bytes: 0,
             batch_bytes: 0,

@@ -109,6 +109,12 @@ pub(super) const BATCH_RECORDS: Row = Row::new(
     "records",
     "Raw records per committed transaction.",
 );
+pub(super) const REDUCED: Row = Row::new(
+    "dedupd_transaction_reduced_records",
+    Gauge,
+    "records",
+    "Most records of a transaction while the limit is reduced because one took long, lowest of all workers; otherwise 0.",
+);
 pub(super) const TORN: Row = Row::new(
     "dedupd_torn_transactions_total",
     Counter,
@@ -292,6 +298,7 @@ pub const TABLE: &[Row] = &[
     TRANSACTIONS,
     TRANSACTION_SECONDS,
     BATCH_RECORDS,
+    REDUCED,
     TORN,
     LAG,
     RAW_START,

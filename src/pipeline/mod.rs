@@ -11,6 +11,7 @@ mod limits;
 mod options;
 mod partition;
 mod partition_limit;
+mod progress;
 mod safeguard;
 mod sizes;
 mod torn;
@@ -26,12 +27,14 @@ pub use options::{Mode, OnGap, OnMissing, OnProbable, OnRejected, OnRewind, Opti
 pub use partition::loading::{LoadSlice, LocalRead, load_window};
 pub use partition::stored::Stored;
 pub use partition_limit::PartitionLimit;
+pub use progress::Progress;
 pub use safeguard::Safeguard;
 pub use sizes::{block_ids, metadata_bytes, most_partitions};
 pub use torn::EVIDENCE_RECORDS;
+pub use worker::chunk::ITERATION_TIME;
 pub use worker::report::Report;
+pub use worker::size::TransactionSize;
 pub use worker::stalled::StableEnds;
-pub use worker::transaction::TransactionSize;
 pub use worker::{Worker, World};
 
 /// Timeout of one request to the broker between two polls: the group needs the next poll in time.

@@ -11,7 +11,7 @@ use crate::pipeline::partition::loading::LoadSlice;
 use crate::pipeline::partition::partitions::Partitions;
 use crate::pipeline::partition_limit::PartitionLimit;
 use crate::pipeline::safeguard::Safeguard;
-use crate::pipeline::worker::transaction::TransactionSize;
+use crate::pipeline::worker::size::TransactionSize;
 
 impl Mode {
     /// The warning shown to the operator while this mode is active.
@@ -86,6 +86,8 @@ pub struct Options {
     pub evidence_records: Offset,
     /// How much local state one iteration reads.
     pub load_slice: LoadSlice,
+    /// An iteration processes no more records after the first commit that ends later than this after its start.
+    pub iteration_time: Duration,
 }
 
 impl Options {

@@ -14,6 +14,8 @@ pub enum Safeguard {
     WholeTransactions,
     /// A record beyond the expected offset is accepted only with proof (`order`).
     Gaps,
+    /// Records that were polled and not processed, because the iteration took too long, are read again.
+    Postponed,
     /// A record below the expected offset is skipped.
     Repeats,
     /// No transaction is ended for a writer that is a member of the group (`torn`).

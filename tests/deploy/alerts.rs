@@ -28,7 +28,7 @@ fn every_alert_fires_when_it_should_and_only_then() {
 }
 
 /// Changes of one rule each, which the tests must detect.
-const CHANGES: [(&str, &str); 20] = [
+const CHANGES: [(&str, &str); 22] = [
     ("up{job=\"dedupd\"} == 0", "up == 0"),
     ("dedupd_ready == 0\n        for: 5m", "dedupd_ready == 0\n        for: 4m"),
     ("unassigned_partitions > 0", "unassigned_partitions > 2"),
@@ -43,6 +43,8 @@ const CHANGES: [(&str, &str); 20] = [
     ("(dedupd_offset_resets_total{reason=\"gap\"}) > 0", "(dedupd_offset_resets_total{reason=\"gap\"}) > 2"),
     ("dedupd_raw_hanging_seconds > 300", "dedupd_raw_hanging_seconds > 280"),
     ("> 0.05 *", "> 0.01 *"),
+    ("dedupd_transaction_reduced_records > 0", "dedupd_transaction_reduced_records >= 0"),
+    ("(dedupd_lag_records) > on", "(2 * dedupd_lag_records) > on"),
     ("dedupd_torn_transactions_total[1h])) > 0", "dedupd_torn_transactions_total[1h])) > 1"),
     ("(0.99 *", "(0.4 *"),
     ("dedupd_evicted_ids_total[1h]) > 0", "dedupd_evicted_ids_total[1h]) >= 0"),

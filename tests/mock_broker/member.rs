@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -162,7 +162,7 @@ impl Member {
                 (source, sink, Throttled { inner, pace, buffer: VecDeque::new() }, MemoryStore::new());
             Worker::<Mocked>::new(ports, SystemClock::start(), options, report)
                 .comparing(ends)
-                .run(&stopped, &AtomicU64::new(0))
+                .run(&stopped)
                 .map_err(|fatal| format!("{fatal:?}"))
         });
         Self { status, metrics, stop, thread: Some(thread) }
@@ -326,6 +326,7 @@ fn options(settings: &Settings, partition_limit: PartitionLimit) -> Options {
         transaction_timeout: settings.transaction_timeout,
         block_ids: 30_000,
         load_slice: LoadSlice::default(),
+        iteration_time: Duration::from_secs(2),
     }
 }
 

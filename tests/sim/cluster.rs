@@ -9,6 +9,7 @@ use dedupd::ports::{Failure, LogId, Position, Remedy};
 
 use crate::sim::chance::{Chance, Fault, failed};
 use crate::sim::group::{Group, MemberId};
+use crate::sim::pace::Pace;
 use crate::sim::raw::{Raw, RawLog};
 use crate::sim::side::{Letter, Sides};
 use crate::sim::tx_log::{self, Fate, TxLog};
@@ -143,6 +144,8 @@ pub struct Cluster {
     pub rule: u8,
     /// The only kind of log that receives a marker of the next commit.
     pub tears_next: Option<Marked>,
+    /// The speed of the connection.
+    pub pace: Pace,
     /// Port calls so far.
     pub calls: u64,
     writers: BTreeMap<String, Writer>,
@@ -165,6 +168,7 @@ impl Cluster {
             shortened: false,
             reset: false,
             rule: 0,
+            pace: Pace::default(),
             dead: BTreeSet::new(),
             condemned: BTreeSet::new(),
             other_rule: BTreeSet::new(),

@@ -201,6 +201,8 @@ impl Choices {
             // Often fewer than one transaction has.
             evidence_records: [1, 3, 100][self.max_records % 3],
             load_slice,
+            // Often over after the first commit.
+            iteration_time: Duration::from_millis([0, 20, 2_000][self.max_records / 3 % 3]),
         }
     }
 }

@@ -8,7 +8,7 @@ mod torn;
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ use crate::sim::store::{SimStore, rot, survive};
 use crate::sim::universe::{Sabotage, SimClock, SimWorker, Universe, writer};
 pub use counted::{COMMIT_FAULTS, count};
 pub use forgotten::forget_before_a_restore;
-pub use slow::load_slowly;
+pub use slow::{after_an_outage, load_slowly, over_a_slow_link};
 pub use torn::{compact_the_last_record, tear_the_first_transaction};
 
 /// Counts records that were forwarded again because a window had evicted their id.
@@ -216,7 +216,7 @@ impl Life {
     fn leave(&self, worker: usize) {
         let mut slot = self.universe.workers[worker].borrow_mut();
         if let Some(running) = slot.take() {
-            let ended = running.run(&AtomicBool::new(true), &AtomicU64::new(0));
+            let ended = running.run(&AtomicBool::new(true));
             let mut cluster = self.universe.cluster.borrow_mut();
             // Its process continues without it.
             let dead = cluster.dead.clone();
@@ -333,7 +333,7 @@ impl Life {
         let (control, requests) = channel();
         let worker_of = SimWorker::new(ports, SimClock(Rc::clone(universe), worker), options, report);
         self.controls[worker] = Some(control);
-        worker_of.answering(requests)
+        worker_of.answering(requests).counting(self.universe.progress.clone())
     }
 
     /// Runs without faults until all work is done. Returns whether that happened in time.

@@ -11,6 +11,7 @@ mod decay;
 mod group;
 mod life;
 mod operator;
+mod pace;
 mod raw;
 mod side;
 mod sink;
@@ -23,7 +24,7 @@ mod universe;
 pub use chance::{Counts, Fault};
 pub use cluster::Marked;
 pub use life::{
-    COMMIT_FAULTS, EVICTED, FORGOTTEN, JOINED, Outcome, Setting, compact_the_last_record, count,
-    forget_before_a_restore, load_slowly, run, tear_the_first_transaction,
+    COMMIT_FAULTS, EVICTED, FORGOTTEN, JOINED, Outcome, Setting, after_an_outage, compact_the_last_record,
+    count, forget_before_a_restore, load_slowly, over_a_slow_link, run, tear_the_first_transaction,
 };
 pub use universe::Sabotage;

@@ -71,6 +71,21 @@ impl Producer {
         }
     }
 
+    /// Sends the queued records at the speed of the connection. After `wait`, those that are left have timed out.
+    fn deliver_slowly(&mut self, writer: &str, cluster: &mut Cluster, wait: Duration) -> Result<(), Failure> {
+        let deadline = cluster.now + wait;
+        while !self.queue.is_empty() {
+            let acknowledged = cluster.now.max(cluster.pace.stuck_until) + cluster.pace.record_time;
+            cluster.advance(acknowledged.min(deadline) - cluster.now);
+            if acknowledged > deadline {
+                self.queue.clear();
+                return Err(failed(Remedy::Abort, "records timed out"));
+            }
+            self.deliver(writer, cluster, 1);
+        }
+        Ok(())
+    }
+
     /// The broker rejects the record alone, or together with others of the same batch.
     fn rejection(&self, raw: &Raw, cluster: &mut Cluster) -> Failure {
         let (mut first, mut last) = (raw.at.offset, raw.at.offset);
@@ -138,7 +153,7 @@ impl SimSink {
                 cluster.violations.push("a record outside of a transaction".to_owned());
             }
             producer.queue.push_back(outgoing);
-            let some = cluster.chance.rng.usize(0..3);
+            let some = if cluster.pace.is_slow() { 0 } else { cluster.chance.rng.usize(0..3) };
             producer.deliver(writer, cluster, some);
             Ok(())
         })
@@ -280,8 +295,11 @@ impl Sink<SimSource> for SimSink {
         self.enqueue(Outgoing::Side(log, letter))
     }
 
-    fn drain(&mut self, _: Duration) -> Result<(), Failure> {
+    fn drain(&mut self, wait: Duration) -> Result<(), Failure> {
         self.with(Exposure::Around, |producer, cluster, writer| {
+            if cluster.pace.is_slow() {
+                producer.deliver_slowly(writer, cluster, wait)?;
+            }
             producer.deliver(writer, cluster, usize::MAX);
             producer.failed.clone().map_or(Ok(()), Err)
         })
@@ -305,6 +323,8 @@ impl Sink<SimSource> for SimSink {
     }
 
     fn commit(&mut self, _: Duration) -> Result<(), Failure> {
+        let commit_time = self.universe.cluster.borrow().pace.commit_time;
+        self.universe.cluster.borrow_mut().advance(commit_time);
         // Other workers may run before the commit. This call fails only if the producer is not usable.
         self.with(Exposure::Crash, |_, _, _| Ok(()))?;
         let universe = Rc::clone(&self.universe);

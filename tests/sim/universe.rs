@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use dedupd::clock::Clock;
 use dedupd::dedupe::Offset;
-use dedupd::pipeline::{Fatal, LoadSlice, Safeguard, Worker, World};
+use dedupd::pipeline::{Fatal, LoadSlice, Progress, Safeguard, Worker, World};
 use dedupd::ports::Failure;
 
 use crate::sim::chance::{Exposure, Fault, injected};
@@ -95,6 +95,10 @@ pub struct Universe {
     pub block_time: Cell<Duration>,
     /// Maximum that a worker may load per iteration.
     pub load_slice: LoadSlice,
+    /// What the workers count for the supervisor.
+    pub progress: Progress,
+    /// The last observed count, when it changed, and the longest time without a change.
+    pub silence: Cell<(u64, Duration, Duration)>,
 }
 
 impl Universe {
@@ -117,6 +121,8 @@ impl Universe {
             joined: Cell::new(0),
             block_time: Cell::new(Duration::ZERO),
             load_slice: LoadSlice { ids, time: Duration::MAX / 2, threads: 2 },
+            progress: Progress::default(),
+            silence: Cell::new(Default::default()),
         }
     }
 
@@ -137,6 +143,7 @@ impl Universe {
             return Err(injected(Fault::Crash));
         }
         assert!(cluster.calls < CALLS_MAX, "the worker makes no progress");
+        self.observe_progress(cluster.now);
         let pause = cluster.chance.rng.u64(0..3000);
         cluster.advance(Duration::from_micros(pause));
         let Some(fault) = cluster.chance.failure(exposure) else { return effect(&mut cluster) };
@@ -148,6 +155,14 @@ impl Universe {
             self.crash(&mut cluster, me);
         }
         Err(injected(fault))
+    }
+
+    /// Measures for how long the workers count no progress, as the supervisor does.
+    fn observe_progress(&self, now: Duration) {
+        let (before, changed, longest) = self.silence.get();
+        let steps = self.progress.steps();
+        let silent = longest.max(now.saturating_sub(changed));
+        self.silence.set((steps, if steps == before { changed } else { now }, silent));
     }
 
     /// Ends the process of worker `me`. Its calls have no effect from now on.

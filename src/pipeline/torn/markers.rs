@@ -30,8 +30,8 @@ use crate::ports::{Failure, GroupMember, LogId, LogTails, Remedy, WrittenEnds};
 /// How long to wait for the next marker. Normally all are written within milliseconds. A new producer waits for markers that
 /// are still being written, so a slow broker costs at most a new producer.
 const MARKER_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long to wait for all markers, and for earlier transactions of others in side partitions: a busy broker was seen to need more than 30 s for the first ones of 2,048 logs. Below the
-/// supervisor's limit for an iteration.
+/// How long to wait for all markers, and for earlier transactions of others in side partitions: a busy broker was seen to need
+/// more than 30 s for the first ones of 2,048 logs. Below the supervisor's limit for a worker without progress.
 const ALL_MARKERS_TIMEOUT: Duration = Duration::from_secs(45);
 /// Pause between two checks, for each check that all logs need.
 const CHECK_INTERVAL: Duration = Duration::from_millis(1);
@@ -92,6 +92,7 @@ impl<W: World> Core<W> {
 
     fn check_markers(&self, source: &W::Source, touched: Touched) -> Result<(), WorkerError> {
         self.check_logs(touched.logs)?;
+        self.progress.advance();
         self.check_offsets(source, &touched.offsets)
     }
 
@@ -107,6 +108,7 @@ impl<W: World> Core<W> {
             }
             let now = self.clock.elapsed();
             if logs.len() < before || is_behind_others {
+                self.progress.advance();
                 deadline = (now + MARKER_TIMEOUT).min(began + ALL_MARKERS_TIMEOUT);
             }
             if now >= deadline {

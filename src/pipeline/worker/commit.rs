@@ -42,7 +42,7 @@ impl<W: World> Core<W> {
         // on, the store holds owners at or beyond C, which the next start turns into claims.
         let blocks = self.store_blocks()?;
         failpoint::pass("after_store");
-        self.sink.drain(self.options.transaction_timeout)?;
+        self.drain()?;
         failpoint::pass("after_drain");
         let mut previous = None;
         for (window, block) in &blocks {
@@ -56,19 +56,22 @@ impl<W: World> Core<W> {
         self.send_offsets(source)?;
         failpoint::pass("after_send_offsets");
         // Without this drain, the client's commit would flush the state records in steps of 100 ms.
-        self.sink.drain(self.options.transaction_timeout)?;
+        self.drain()?;
         failpoint::pass("before_commit");
         let touched = self.touched();
         self.persistently(Sink::commit)?;
         failpoint::pass("after_commit");
         let (timeout, limit) = (self.options.transaction_timeout, self.options.transaction_limit);
-        self.transaction.committed(self.clock.elapsed().saturating_sub(started), timeout, limit);
+        let now = self.clock.elapsed();
+        self.transaction.committed((now, now.saturating_sub(started)), timeout, limit);
+        self.progress.advance();
         let (counts, committed) = (self.end_counts(), self.clock.elapsed());
         if let Err(failed) = self.apply().and_then(|()| self.await_markers(source, touched)) {
             // Without its markers, even a commit with a response may have had no effect.
             self.count_later(counts);
             return Err(failed);
         }
+        self.progress.advance();
         failpoint::pass("after_markers");
         let ended = self.clock.elapsed();
         let took = ended.saturating_sub(started);
@@ -98,6 +101,13 @@ impl<W: World> Core<W> {
             }
         }
         Ok(blocks)
+    }
+
+    fn drain(&mut self) -> Result<(), WorkerError> {
+        self.progress.advance();
+        self.sink.drain(self.options.transaction_timeout)?;
+        self.progress.advance();
+        Ok(())
     }
 
     fn send_offsets(&mut self, source: &W::Source) -> Result<(), WorkerError> {
@@ -144,6 +154,7 @@ impl<W: World> Core<W> {
     ) -> Result<(), WorkerError> {
         let deadline = self.clock.elapsed() + self.options.transaction_timeout;
         loop {
+            self.progress.advance();
             match call(&mut self.sink, SLICE) {
                 Ok(()) => return Ok(()),
                 Err(failed) if failed.remedy == Remedy::Retry && self.clock.elapsed() < deadline => {

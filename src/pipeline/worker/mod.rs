@@ -1,5 +1,6 @@
 //! The poll loop of one worker, and its reaction to errors.
 
+pub mod chunk;
 pub mod commit;
 pub mod control;
 pub mod membership;
@@ -7,19 +8,21 @@ pub mod order;
 pub mod rejected;
 pub mod remedy;
 pub mod report;
+pub mod size;
 pub mod stalled;
 pub mod step;
 pub mod time;
 pub mod transaction;
 pub mod undecided;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::control::Request;
 use crate::dedupe::Window;
+use crate::dedupe::window::CHUNK;
 use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::limits::shortened::WindowLimiter;
 use crate::pipeline::options::Options;
@@ -27,14 +30,15 @@ use crate::pipeline::partition::loading::LocalRead;
 use crate::pipeline::partition::partitions::Partitions;
 use crate::pipeline::partition::start_bounds::StartBounds;
 use crate::pipeline::partition::{Partition, Phase};
+use crate::pipeline::progress::Progress;
 use crate::pipeline::torn::producer::Producer;
 use crate::ports::{
     GroupMember, LogTails, ProducerLife, Remedy, Sink, Source, StateLog, Store, StoreError, WrittenEnds,
 };
+use chunk::gather;
 use membership::Membership;
 use report::Report;
 use stalled::{StableEnds, StallCheck};
-use step::{CHUNK, gather};
 use time::Time;
 use transaction::Transaction;
 use undecided::Ended;
@@ -102,6 +106,8 @@ pub struct Core<W: World> {
     pub(crate) control: Option<Receiver<Request>>,
     pub(crate) stalls: StallCheck,
     pub(crate) start_bounds: StartBounds,
+    /// Its progress, for the supervisor.
+    pub(crate) progress: Progress,
     /// Durations of the last two commits.
     pub(crate) commits: [Duration; 2],
 }
@@ -140,6 +146,7 @@ impl<W: World> Worker<W> {
             control: None,
             stalls: StallCheck::default(),
             start_bounds: StartBounds::default(),
+            progress: Progress::default(),
             commits: [Duration::ZERO; 2],
             clock,
         };
@@ -160,12 +167,17 @@ impl<W: World> Worker<W> {
         self
     }
 
-    /// Runs until `stop` is set, then commits the open transaction, leaves the group and returns. `beat` counts
-    /// iterations: if the count stops growing, the worker hangs in a call that never returns.
-    pub fn run(mut self, stop: &AtomicBool, beat: &AtomicU64) -> Result<(), Fatal> {
+    /// Makes the worker count its progress here.
+    #[must_use]
+    pub fn counting(mut self, progress: Progress) -> Self {
+        self.core.progress = progress;
+        self
+    }
+
+    /// Runs until `stop` is set, then commits the open transaction, leaves the group and returns.
+    pub fn run(mut self, stop: &AtomicBool) -> Result<(), Fatal> {
         while !stop.load(Ordering::Acquire) {
             self.iterate()?;
-            beat.fetch_add(1, Ordering::Relaxed);
         }
         self.finish()
     }
@@ -173,6 +185,7 @@ impl<W: World> Worker<W> {
     /// One iteration of the poll loop: serves group events, prepares producer and partitions, moves records.
     pub fn iterate(&mut self) -> Result<(), Fatal> {
         let Self { source, core } = self;
+        core.progress.advance();
         let result = match core.iterate(source) {
             Ok(()) => Ok(()),
             Err(error) => core.remedy(source, error),
@@ -196,7 +209,7 @@ impl<W: World> Worker<W> {
         let deadline = core.clock.elapsed() + LEAVE;
         while core.partitions.iter().next().is_some() && core.clock.elapsed() < deadline {
             // Records that still arrive are processed by the next owner of the partition.
-            drop(gather(source, BUSY));
+            drop(gather(source, CHUNK, BUSY));
             if let Err(error) = core.serve(source) {
                 tracing::warn!(%error, "failed to answer a group event while leaving the group");
             }
@@ -207,6 +220,7 @@ impl<W: World> Worker<W> {
 
 impl<W: World> Core<W> {
     fn iterate(&mut self, source: &W::Source) -> Result<(), WorkerError> {
+        let until = self.clock.elapsed() + self.options.iteration_time;
         self.serve(source)?;
         self.answer_request(source)?;
         self.wake_stalled(source)?;
@@ -217,7 +231,7 @@ impl<W: World> Core<W> {
             // No record may be processed: the open transaction may be a repair that is only half written, or the
             // producer may have to be replaced. The records that the client returns now are read again, because the
             // remedy seeks to the committed offsets.
-            let (_, polled) = gather(source, Duration::ZERO);
+            let (_, polled) = gather(source, CHUNK, Duration::ZERO);
             // A member that is no longer in the group cannot repair anything: an abort alone would fail in every
             // iteration.
             let has_lost_membership = polled.as_ref().is_err_and(|failed| failed.remedy == Remedy::Rejoin);
@@ -233,13 +247,16 @@ impl<W: World> Core<W> {
             check = self.check_broker(source);
         }
         let wait = self.wait();
-        let (mut chunk, gathered) = gather(source, wait);
-        let has_more = chunk.len() == CHUNK;
+        // While transactions are reduced, one iteration reads no more than one of them: commits take long then.
+        let most = self.transaction.records_left().map_or(CHUNK, |left| left.min(CHUNK));
+        let (mut chunk, gathered) = gather(source, most, wait);
+        let has_more = chunk.len() == most;
+        self.progress.advance();
         if chunk.is_empty() {
             self.transaction.waiting_since = None;
         }
         let damaged = gathered.as_ref().err().and_then(|failed| failed.damaged);
-        let is_next = self.process(source, &mut chunk, damaged)?;
+        let is_next = self.process(source, &mut chunk, damaged, until)?;
         drop(chunk);
         let gathered = match gathered {
             Err(failed) if failed.remedy == Remedy::Stop && is_next => {

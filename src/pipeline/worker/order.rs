@@ -98,6 +98,11 @@ impl Order {
         matches!(self.reading, Reading::Doubted(_))
     }
 
+    /// Called after a confirmed partition was sought to the expected record: records that were fetched before may still arrive.
+    pub fn sought(&mut self) {
+        self.reading = Reading::Begun(None);
+    }
+
     /// Called after the partition was sought again, to the expected record.
     pub fn sought_again(&mut self) {
         if let Reading::Doubted(at) = self.reading {
@@ -146,6 +151,20 @@ mod tests {
         assert_eq!(order.judge(10, 31), Unproven);
         order.sought_again();
         assert_eq!(order.judge(10, 31), Next);
+    }
+
+    #[test]
+    fn after_another_seek_the_records_fetched_before_it_are_not_accepted() {
+        let mut order = Order::default();
+        assert_eq!((order.judge(10, 10), order.judge(11, 14)), (Next, Next));
+        order.sought();
+        assert_eq!(order.judge(15, 40), Unproven);
+        order.sought_again();
+        // Not a second reading: it begins with another record.
+        assert_eq!(order.judge(15, 41), Unproven);
+        order.sought_again();
+        let judged: Vec<Arrival> = [(15, 15), (16, 12)].map(|(next, at)| order.judge(next, at)).into();
+        assert_eq!(judged, [Next, Missed], "the gaps of before the seek are kept");
     }
 
     #[test]

@@ -1,20 +1,23 @@
 //! Metrics, status and log of a worker: metrics per committed transaction, status about twice per second, log
 //! messages on changes.
 
+mod published;
+
 use std::sync::Arc;
 use std::time::Duration;
 
+use self::published::{highest_rate, kinds, status};
 use super::transaction::Transaction;
 use crate::dedupe::coordinates::ranges;
-use crate::dedupe::{Bloom, Offset, PartitionId, Window, Windows};
+use crate::dedupe::{Bloom, Offset, PartitionId, Window};
 use crate::metrics::{
-    KindStatus, Latencies, Metrics, OffsetReset, Outcome, PartitionState, PartitionStatus, Resolution,
-    RestoreSource, Stall, Status, Topic, TransactionResult, WindowStatus, WorkerStatus,
+    Latencies, Metrics, OffsetReset, Outcome, Resolution, RestoreSource, Stall, Status, Topic,
+    TransactionResult, WindowStatus, WorkerStatus,
 };
 use crate::pipeline::kinds::Kinds;
+use crate::pipeline::partition::Partition;
 use crate::pipeline::partition::partitions::Partitions;
 use crate::pipeline::partition::state::State;
-use crate::pipeline::partition::{Partition, Phase};
 use crate::pipeline::partition_limit::PartitionLimit;
 use crate::ports::{Failure, GroupEvent, Remedy};
 
@@ -157,7 +160,7 @@ impl Report {
     /// Logs one summary per minute: what was processed, and the lag.
     fn log_summary(
         &mut self,
-        partitions: &Partitions,
+        (partitions, transaction): (&Partitions, &Transaction),
         now: Duration,
         end: impl Fn(PartitionId) -> Option<Offset>,
     ) {
@@ -171,6 +174,9 @@ impl Report {
         let LastMinute { records, duplicates, .. } = self.last_minute;
         let (worker, partitions) = (self.worker, partitions.iter().count());
         tracing::info!(worker, records, duplicates, lag, running = count, partitions, "minute summary");
+        if let Some(note) = transaction.note() {
+            tracing::info!(worker, "{note}");
+        }
         self.last_minute = LastMinute { since: Some(now), ..LastMinute::default() };
     }
 
@@ -309,11 +315,12 @@ impl Report {
         }
         self.published = Some(now);
         self.repeat_warning(now);
-        self.log_summary(partitions, now, &end);
+        self.log_summary((partitions, transaction), now, &end);
         // The first limited window represents all: they share the same limits.
         let limits =
             partitions.kinds().find_map(|(id, _, it)| Some(format!("partition {id}: {}", window(it).limit?)));
-        let notes = self.warning.map(str::to_owned).into_iter().chain(limits).collect();
+        let notes =
+            self.warning.map(str::to_owned).into_iter().chain(transaction.note()).chain(limits).collect();
         self.false_positive_rates =
             (0..self.kinds.len()).map(|kind| highest_rate(partitions, kind)).collect();
         self.status.publish(
@@ -321,6 +328,7 @@ impl Report {
             WorkerStatus {
                 not_ready: self.not_ready.clone(),
                 notes,
+                reduced_records: transaction.reduced().map(|limit| limit.records as u64),
                 index_bytes: partitions.windows().map(|w| w.memory_bytes() as u64).sum(),
                 bloom_bytes: partitions.windows().filter_map(Window::bloom).map(Bloom::memory_bytes).sum(),
                 batch_bytes: std::mem::take(&mut self.batch_bytes).max(transaction.bytes() as u64),
@@ -331,67 +339,5 @@ impl Report {
                     .collect(),
             },
         );
-    }
-}
-
-/// The false-positive rate of this kind, in the partition where it is highest.
-fn highest_rate(partitions: &Partitions, kind: usize) -> f64 {
-    let windows = partitions.iter().filter_map(|p| p.state()?.windows.get(kind));
-    windows.map(Window::false_positive_rate).fold(0.0, f64::max)
-}
-
-fn kinds(partitions: &Partitions, names: &[String]) -> Vec<KindStatus> {
-    let with_name = names.iter().enumerate().filter(|(_, name)| !name.is_empty());
-    let statuses = with_name.flat_map(|(number, name)| {
-        let windows = partitions.iter().filter_map(move |p| p.state()?.windows.get(number));
-        windows.map(|window| {
-            let asked_seconds = window.configured().as_secs_f64();
-            KindStatus {
-                kind: name.clone(),
-                asked_seconds,
-                window_seconds: window.effective_seconds().min(asked_seconds),
-                window_ids: window.ids(),
-            }
-        })
-    });
-    KindStatus::of_all(&statuses.collect::<Vec<_>>())
-}
-
-fn status(
-    partition: &Partition,
-    partition_limit: &PartitionLimit,
-    end: Option<Offset>,
-    of: impl Fn(&Window) -> WindowStatus,
-) -> PartitionStatus {
-    let windows = partition.state().map(|state| &state.windows);
-    let window = windows.and_then(Windows::unnamed);
-    let running = partition.running().map(|running| &running.state);
-    let share = partition.restored_share();
-    let shown = window.map(of).unwrap_or_default();
-    PartitionStatus {
-        partition: partition.id,
-        state: match (running, share) {
-            (Some(_), _) => PartitionState::Running,
-            (_, Some(_)) => PartitionState::Restoring,
-            _ => PartitionState::Starting,
-        },
-        reason: match share {
-            Some(share) => {
-                let is_local = matches!(partition.phase, Phase::Loading(_));
-                let of = if is_local { "local state" } else { "state topic" };
-                Some(format!("{:.0} % of the {of} read", share * 100.0))
-            }
-            None if !partition_limit.covers(partition.id) => {
-                Some("waits until the clean and the state topic have this partition".to_owned())
-            }
-            None => partition.rejections.retry().filter(|_| running.is_none()).map(str::to_owned),
-        },
-        next: running.map(|state| state.next),
-        committed: running.map(|state| state.committed),
-        lag_records: running.and_then(|state| Some(end?.saturating_sub(state.next))),
-        window_ids: windows.map_or(0, Windows::ids),
-        window_seconds: window.map_or(0.0, |window| window.effective_seconds().min(shown.asked_seconds)),
-        window: shown,
-        false_positive_rate: windows.map_or(0.0, Windows::false_positive_rate),
     }
 }

@@ -1,29 +1,26 @@
-//! One poll loop iteration for records: poll, decide, write. The transaction is committed in `commit`.
+//! The decision about one record, and what is written for it. The transaction is committed in `commit`.
 
-use std::time::Duration;
-
+use super::World;
 use super::order::Arrival;
 use super::rejected::Rejections;
 use super::transaction::Transaction;
-use super::{Core, World};
 use crate::clock::Clock;
-pub(crate) use crate::dedupe::window::CHUNK;
 use crate::dedupe::{Coordinates, Look, Offset, Verdict};
 use crate::metrics::Outcome;
 use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::options::{Mode, OnMissing, OnProbable, Options};
+use crate::pipeline::partition::Running;
 use crate::pipeline::partition::state::State;
 use crate::pipeline::partition::stored::Stored;
-use crate::pipeline::partition::{Partition, Running};
 use crate::pipeline::safeguard::Safeguard;
 use crate::ports::{Epoch, Failure, Reason, Record, Remedy, Side, Sink, Source};
 
 /// Result of the first pass for one record.
-struct Lookup {
+pub(crate) struct Lookup {
     /// Number of the record's kind.
-    kind: usize,
+    pub(crate) kind: usize,
     /// Position of the identity in the index; `None` when the record has no identity.
-    look: Option<Look>,
+    pub(crate) look: Option<Look>,
 }
 
 /// A record arrived that had been skipped as a gap in the log.
@@ -45,14 +42,6 @@ fn skipped_record(at: Coordinates, committed: Offset, raw: &str) -> WorkerError 
 
 pub(crate) type RawOf<'a, W> = <<W as World>::Source as Source>::Record<'a>;
 
-/// Polls the records that are available, at most one chunk; waits only for the first. The records polled before a
-/// failure are returned with it: the client does not return them again.
-pub(crate) fn gather<S: Source>(source: &S, wait: Duration) -> (Vec<S::Record<'_>>, Result<(), Failure>) {
-    let mut chunk = Vec::with_capacity(CHUNK);
-    let polled = source.poll(&mut chunk, CHUNK, wait);
-    (chunk, polled)
-}
-
 /// What a decision about a record uses, beside its partition.
 pub(crate) struct Step<'a, W: World> {
     pub(crate) sink: &'a mut W::Sink,
@@ -65,7 +54,7 @@ pub(crate) struct Step<'a, W: World> {
 }
 
 /// What follows a record.
-enum Next {
+pub(crate) enum Next {
     /// The next record.
     Record,
     /// The next record, and after the chunk another seek: the start of the reading has to be confirmed.
@@ -76,103 +65,16 @@ enum Next {
     CommitAfter,
 }
 
-impl<W: World> Core<W> {
-    /// Decides about each record of a chunk and writes the new ones. Commits whenever the transaction is full.
-    ///
-    /// `damaged` is the damaged batch behind the chunk. Returns false when that batch is not the next one to process: records
-    /// before it will be read again, and then the batch too.
-    pub(crate) fn process(
-        &mut self,
-        source: &W::Source,
-        chunk: &mut [RawOf<'_, W>],
-        damaged: Option<Coordinates>,
-    ) -> Result<bool, WorkerError> {
-        let lookups: Vec<Lookup> = chunk.iter().map(|record| self.look(record)).collect();
-        let now_ms = self.time.now_ms(&self.clock);
-        let mut is_doubted = false;
-        for (record, lookup) in chunk.iter_mut().zip(&lookups) {
-            loop {
-                match self.decide(record, lookup, now_ms).map_err(WorkerError::rewinding)? {
-                    Next::Record => break,
-                    Next::SeekAgain => break is_doubted = true,
-                    Next::CommitBefore => self.commit(source)?,
-                    Next::CommitAfter => break self.commit(source)?,
-                }
-            }
-        }
-        let arrival = damaged.map(|at| self.judge_damaged(at));
-        if is_doubted || arrival == Some(Arrival::Unproven) {
-            self.seek_again(source).map_err(WorkerError::rewinding)?;
-        }
-        Ok(matches!(arrival, None | Some(Arrival::Next)))
-    }
-
-    fn decide(
-        &mut self,
-        record: &mut RawOf<'_, W>,
-        lookup: &Lookup,
-        now_ms: i64,
-    ) -> Result<Next, WorkerError> {
-        // A record that was fetched before its partition was paused or revoked is read again.
-        let Some(parts) = self.partitions.record_mut(record.coordinates().partition) else {
-            return Ok(Next::Record);
-        };
-        let mut step = Step::<W> {
-            sink: &mut self.sink,
-            store: &self.store,
-            clock: &self.clock,
-            options: &self.options,
-            transaction: &mut self.transaction,
-            now_ms,
-        };
-        step.decide(parts, record, lookup)
-    }
-
-    /// A damaged batch begins or continues a reading as its records would. Without that, the record after it could confirm
-    /// that the log has a gap there.
-    fn judge_damaged(&mut self, at: Coordinates) -> Arrival {
-        match self.partitions.record_mut(at.partition) {
-            // The offset is that of the first record in the batch, which can lie before the next one.
-            Some((running, _)) => running.order.judge(running.state.next, at.offset.max(running.state.next)),
-            // The partition is sought before its next record is processed.
-            None => Arrival::Unproven,
-        }
-    }
-
-    /// Seeks the partitions again whose first record after a seek lies beyond the expected offset.
-    fn seek_again(&mut self, source: &W::Source) -> Result<(), WorkerError> {
-        for (id, running) in self.partitions.running_mut().filter(|(_, it)| it.order.is_doubted()) {
-            source.seek(&[(id, running.state.next)])?;
-            running.order.sought_again();
-        }
-        Ok(())
-    }
-
-    /// First pass: kind and identity, and a prefetch of the index bucket.
-    fn look(&self, record: &RawOf<'_, W>) -> Lookup {
-        let kind = self.options.kinds.number_of(record);
-        if self.options.bypasses_window(kind) {
-            return Lookup { kind, look: None };
-        }
-        let look = self.options.rule.identify(record).map(|identity| {
-            let running = self.partitions.get(record.coordinates().partition).and_then(Partition::running);
-            let window = running.and_then(|running| running.state.windows.get(kind));
-            window.map_or_else(|| Look::at(identity), |window| window.look(identity))
-        });
-        Lookup { kind, look }
-    }
-}
-
 impl Options {
     /// Whether records of this kind are forwarded without a lookup in the window.
-    fn bypasses_window(&self, kind: usize) -> bool {
+    pub(crate) fn bypasses_window(&self, kind: usize) -> bool {
         self.mode == Mode::Bypass || self.kinds.get(kind).is_none_or(|it| it.window.is_none())
     }
 }
 
 impl<W: World> Step<'_, W> {
     /// Second pass: decides about one record.
-    fn decide(
+    pub(crate) fn decide(
         &mut self,
         (running, rejections): (&mut Running, &mut Rejections),
         record: &mut RawOf<'_, W>,

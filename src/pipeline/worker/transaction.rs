@@ -4,12 +4,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::report::Tally;
+use super::size::{Change, Done, SizeLimit, TransactionSize};
 use crate::dedupe::PartitionId;
 use crate::pipeline::partition::state::Open;
 use crate::ports::{Failure, Remedy, Sink, Source};
-
-/// A transaction may always touch this number of partitions.
-const FEW_PARTITIONS: usize = 64;
 
 /// The phase of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -25,28 +23,6 @@ enum Phase {
     Committing(Duration),
 }
 
-/// The size of a transaction, or a limit on it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TransactionSize {
-    /// Number of records.
-    pub records: usize,
-    /// Bytes of their keys and values.
-    pub bytes: usize,
-    /// Number of partitions.
-    pub partitions: usize,
-}
-
-impl TransactionSize {
-    fn each(self, change: impl Fn(usize) -> usize) -> Self {
-        let Self { records, bytes, partitions } = self;
-        Self { records: change(records), bytes: change(bytes), partitions: change(partitions) }
-    }
-
-    fn reaches(self, limit: Self) -> [bool; 3] {
-        [self.records >= limit.records, self.bytes >= limit.bytes, self.partitions >= limit.partitions]
-    }
-}
-
 /// The transaction of a worker, if there is one.
 #[derive(Debug, Default)]
 pub struct Transaction {
@@ -54,8 +30,8 @@ pub struct Transaction {
     records: usize,
     bytes: usize,
     touched: BTreeSet<PartitionId>,
-    /// A limit below the configured one, which outlives the transaction.
-    reduced: Option<TransactionSize>,
+    /// The limit on its size, which outlives the transaction.
+    limit: SizeLimit,
     /// Monotonic time since which the first records of the next transaction may have been waiting in the client: they arrived
     /// during the last commit. `None` when no record is waiting.
     pub waiting_since: Option<Duration>,
@@ -133,52 +109,78 @@ impl Transaction {
 
     /// Resets it after a commit, an abort or an unknown result.
     pub fn close(&mut self) {
-        *self = Self { reduced: self.reduced, ..Self::default() };
+        *self = Self { limit: self.limit, ..Self::default() };
     }
 
     fn first_record_since(&mut self, now: impl FnOnce() -> Duration) -> Duration {
         self.waiting_since.take().unwrap_or_else(now)
     }
 
-    /// Adapts the size of later transactions after a commit that took `took`.
-    ///
-    /// A transaction that exceeds its timeout is aborted, and the same records would exceed it again: over a slow connection
-    /// or with a quota of the broker, nothing would ever be committed. So the size is halved after a commit that took half
-    /// of the timeout. It is doubled, up to the configured limits, when a commit takes less than an eighth.
-    pub fn committed(&mut self, took: Duration, timeout: Duration, configured: TransactionSize) {
-        if took >= timeout / 2 {
-            self.reduce("commit took", took, timeout);
-        } else if took < timeout / 8 {
-            let doubled = self.reduced.map(|limit| limit.each(|it| it.saturating_mul(2)));
-            self.reduced = doubled.filter(|limit| limit.reaches(configured).contains(&false));
-        }
+    /// Adapts the size of later transactions after a commit that took `took`, at monotonic time `now`.
+    pub fn committed(
+        &mut self,
+        (now, took): (Duration, Duration),
+        timeout: Duration,
+        configured: TransactionSize,
+    ) {
+        let done = Done { size: self.size(), took, age: self.age(now) };
+        let change = self.limit.committed(&done, timeout, configured);
+        self.log(change, ("commit took", took), timeout);
     }
 
-    /// Halves the size of later transactions when the open one failed after more than half of its timeout.
+    /// Adapts the size of later transactions when the open one failed.
     pub fn failed(&mut self, now: Duration, timeout: Duration) {
-        if let Phase::Open(since) | Phase::Committing(since) = self.phase {
-            let age = now.saturating_sub(since);
-            if age >= timeout / 2 {
-                self.reduce("transaction failed after", age, timeout);
+        if !self.is_open() {
+            return;
+        }
+        let age = self.age(now);
+        let change = self.limit.failed(self.size(), age, timeout);
+        self.log(change, ("transaction failed after", age), timeout);
+    }
+
+    fn log(&self, change: Change, (what, time): (&str, Duration), timeout: Duration) {
+        let Some(TransactionSize { records, bytes, partitions }) = self.limit.reduced() else {
+            if change == Change::Full {
+                tracing::info!("transactions have their configured size again");
             }
+            return;
+        };
+        match change {
+            Change::Lower => tracing::warn!(
+                records,
+                bytes,
+                partitions,
+                "a {what} {:.1} s, with a transaction timeout of {}: the next transactions have at most this size; it \
+                 grows while commits are faster",
+                time.as_secs_f64(),
+                humantime::format_duration(timeout)
+            ),
+            Change::Higher | Change::Back => {
+                tracing::debug!(records, bytes, partitions, ?change, "limit of transactions");
+            }
+            Change::None | Change::Full => {}
         }
     }
 
-    fn reduce(&mut self, what: &str, time: Duration, timeout: Duration) {
-        let half = self.size().each(|it| (it / 2).max(1));
-        // Fewer partitions do not make a commit slow. They would make each transaction small, because the records of
-        // different partitions alternate.
-        let limit = TransactionSize { partitions: half.partitions.max(FEW_PARTITIONS), ..half };
-        self.reduced = Some(limit);
-        tracing::warn!(
-            "a {what} {:.1} s, with a transaction timeout of {}: the next transactions have at most {} records, {} bytes and {} \
-             partitions, until commits are faster",
-            time.as_secs_f64(),
-            humantime::format_duration(timeout),
-            limit.records,
-            limit.bytes,
-            limit.partitions
-        );
+    /// The limit below the configured one that transactions have because commits were slow, if there is one.
+    #[must_use]
+    pub fn reduced(&self) -> Option<TransactionSize> {
+        self.limit.reduced()
+    }
+
+    /// The note about the reduced limit, for the status page.
+    pub(crate) fn note(&self) -> Option<String> {
+        let TransactionSize { records, bytes, partitions } = self.reduced()?;
+        Some(format!(
+            "transactions have at most {records} records, {bytes} bytes and {partitions} partitions, because one took more \
+             than half of batch.transaction_timeout; the limit grows while commits are faster"
+        ))
+    }
+
+    /// Records until the transaction reaches its reduced limit, at least 1; `None` while the configured limits apply.
+    #[must_use]
+    pub fn records_left(&self) -> Option<usize> {
+        self.reduced().map(|limit| limit.records.saturating_sub(self.records).max(1))
     }
 
     fn size(&self) -> TransactionSize {
@@ -194,8 +196,7 @@ impl Transaction {
     /// Whether the transaction has reached one of its limits.
     #[must_use]
     pub fn is_full(&self, configured: TransactionSize) -> bool {
-        let reaches = |limit| self.size().reaches(limit).contains(&true);
-        reaches(configured) || self.reduced.is_some_and(reaches)
+        self.size().is_full(configured) || self.reduced().is_some_and(|limit| self.size().is_full(limit))
     }
 
     /// Time left until the transaction has been open for `interval`; `None` when there is none.
@@ -222,7 +223,14 @@ mod tests {
 
     fn open(records: usize, bytes: usize, partitions: u32) -> Transaction {
         let phase = Phase::Open(Duration::ZERO);
-        Transaction { phase, records, bytes, touched: (0..partitions).collect(), ..Transaction::default() }
+        Transaction {
+            phase,
+            began: Some(Duration::ZERO),
+            records,
+            bytes,
+            touched: (0..partitions).collect(),
+            ..Transaction::default()
+        }
     }
 
     /// The most records of the next transaction, each of 100 bytes.
@@ -235,23 +243,16 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_commit_halves_the_next_transactions_and_fast_ones_double_them() {
-        let seconds = Duration::from_secs;
+    fn the_reduced_size_outlives_the_transaction_until_commits_are_fast() {
         let mut transaction = open(80_000, 8_000_000, 12);
-        assert_eq!(records_to_full(&mut transaction), 100_000);
-        // (duration of the commit in s, records in the next transaction)
-        for (took, expected) in [(3, 100_000), (4, 50_000), (9, 25_000), (2, 25_000), (1, 25_000)] {
-            transaction.committed(seconds(took), TIMEOUT, CONFIGURED);
-            assert_eq!(records_to_full(&mut transaction), expected, "after {took} s");
-        }
-        for expected in [50_000, 100_000, 100_000] {
-            transaction.committed(Duration::from_millis(900), TIMEOUT, CONFIGURED);
-            assert_eq!(records_to_full(&mut transaction), expected);
-        }
-        for _ in 0..10 {
-            transaction.committed(Duration::ZERO, TIMEOUT, CONFIGURED);
-        }
-        assert_eq!(transaction.reduced, None);
+        transaction.committed((TIMEOUT / 2, TIMEOUT / 2), TIMEOUT, CONFIGURED);
+        assert_eq!(transaction.records_left(), Some(1), "of the one that has just been committed");
+        assert_eq!(records_to_full(&mut transaction), 40_000);
+        transaction.close();
+        assert_eq!(transaction.records_left(), Some(40_000));
+        transaction.records = 40_000;
+        transaction.committed((TIMEOUT, TIMEOUT / 4), TIMEOUT, CONFIGURED);
+        assert_eq!(records_to_full(&mut transaction), 80_000);
     }
 
     #[test]
@@ -265,25 +266,13 @@ mod tests {
     }
 
     #[test]
-    fn only_a_late_failure_halves_the_next_transactions() {
+    fn only_the_failure_of_an_open_transaction_lowers_the_limit() {
         let mut transaction = open(10_000, 1_000_000, 4);
-        transaction.failed(TIMEOUT / 4, TIMEOUT);
-        assert_eq!(transaction.reduced, None);
-        transaction.failed(TIMEOUT, TIMEOUT);
-        assert_eq!(records_to_full(&mut transaction), 5_000);
         transaction.close();
         transaction.failed(TIMEOUT * 9, TIMEOUT);
-        assert_eq!(records_to_full(&mut transaction), 5_000, "no transaction was open");
-    }
-
-    #[test]
-    fn a_limit_is_never_zero_and_allows_a_few_partitions() {
-        let mut transaction = open(1, 1, 2);
+        assert_eq!(transaction.reduced(), None);
+        let mut transaction = open(10_000, 1_000_000, 4);
         transaction.failed(TIMEOUT, TIMEOUT);
-        let least = TransactionSize { records: 1, bytes: 1, partitions: FEW_PARTITIONS };
-        assert_eq!(transaction.reduced, Some(least));
-        let mut transaction = open(1_000, 100, 300);
-        transaction.failed(TIMEOUT, TIMEOUT);
-        assert_eq!(transaction.reduced.unwrap().partitions, 150);
+        assert_eq!(records_to_full(&mut transaction), 5_000);
     }
 }

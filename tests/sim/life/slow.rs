@@ -1,6 +1,9 @@
 //! Local state that takes many minutes to load.
 
+mod link;
+
 use super::*;
+pub use link::{after_an_outage, over_a_slow_link};
 
 /// Simulated time to read one stored block.
 const BLOCK_TIME: Duration = Duration::from_millis(600);

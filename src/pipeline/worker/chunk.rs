@@ -1,0 +1,159 @@
+//! The records of one poll: looked up together, decided one after the other, and read again when the iteration is over.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::order::Arrival;
+use super::step::{Lookup, Next, RawOf, Step};
+use super::{Core, World};
+use crate::clock::Clock;
+use crate::dedupe::{Coordinates, Look};
+use crate::pipeline::error::WorkerError;
+use crate::pipeline::partition::Partition;
+use crate::pipeline::safeguard::Safeguard;
+use crate::ports::{Failure, Record, Source};
+
+/// An iteration processes no more records after the first commit that ends later than this after its start: group events,
+/// requests and partitions that wait are served between iterations. Only slow commits, or many small ones, last as long.
+pub const ITERATION_TIME: Duration = Duration::from_secs(2);
+
+/// Polls the records that are available, at most `most`; waits only for the first. The records polled before a
+/// failure are returned with it: the client does not return them again.
+pub(crate) fn gather<S: Source>(
+    source: &S,
+    most: usize,
+    wait: Duration,
+) -> (Vec<S::Record<'_>>, Result<(), Failure>) {
+    let mut chunk = Vec::with_capacity(most);
+    let polled = source.poll(&mut chunk, most, wait);
+    (chunk, polled)
+}
+
+impl<W: World> Core<W> {
+    /// Decides about each record of a chunk and writes the new ones. Commits whenever the transaction is full. When a commit
+    /// ends after `until`, the rest of the chunk is read again in later iterations.
+    ///
+    /// `damaged` is the damaged batch behind the chunk. Returns false when that batch is not the next one to process: records
+    /// before it will be read again, and then the batch too.
+    pub(crate) fn process(
+        &mut self,
+        source: &W::Source,
+        chunk: &mut [RawOf<'_, W>],
+        damaged: Option<Coordinates>,
+        until: Duration,
+    ) -> Result<bool, WorkerError> {
+        let lookups: Vec<Lookup> = chunk.iter().map(|record| self.look(record)).collect();
+        let now_ms = self.time.now_ms(&self.clock);
+        let (mut is_doubted, mut is_over, mut processed) = (false, false, 0);
+        'chunk: for (record, lookup) in chunk.iter_mut().zip(&lookups) {
+            loop {
+                if is_over {
+                    break 'chunk;
+                }
+                match self.decide(record, lookup, now_ms).map_err(WorkerError::rewinding)? {
+                    Next::Record => break,
+                    Next::SeekAgain => break is_doubted = true,
+                    Next::CommitBefore => is_over = self.commit_and_compare(source, until)?,
+                    Next::CommitAfter => break is_over = self.commit_and_compare(source, until)?,
+                }
+            }
+            processed += 1;
+        }
+        let rest: Vec<Coordinates> = chunk.iter().skip(processed).map(Record::coordinates).collect();
+        let is_complete = rest.is_empty();
+        if !is_complete && self.options.keeps(Safeguard::Postponed) {
+            self.postpone(source, &rest, damaged).map_err(WorkerError::rewinding)?;
+        }
+        let arrival = damaged.filter(|_| is_complete).map(|at| self.judge_damaged(at));
+        if is_doubted || arrival == Some(Arrival::Unproven) {
+            self.seek_again(source).map_err(WorkerError::rewinding)?;
+        }
+        Ok(is_complete && matches!(arrival, None | Some(Arrival::Next)))
+    }
+
+    /// Commits. Returns whether that ended after `until`.
+    fn commit_and_compare(&mut self, source: &W::Source, until: Duration) -> Result<bool, WorkerError> {
+        self.commit(source)?;
+        Ok(self.clock.elapsed() >= until)
+    }
+
+    /// Makes the client return these records again, which were polled and are not processed, and the damaged batch behind them.
+    fn postpone(
+        &mut self,
+        source: &W::Source,
+        rest: &[Coordinates],
+        damaged: Option<Coordinates>,
+    ) -> Result<(), WorkerError> {
+        let mut sought = BTreeSet::new();
+        let rest = rest.iter().map(|at| (*at, false));
+        for (Coordinates { partition: id, offset }, is_damaged) in rest.chain(damaged.map(|at| (at, true))) {
+            let Some((running, _)) = self.partitions.record_mut(id) else { continue };
+            if running.order.is_doubted() {
+                // It is sought again in any case. All records of this reading count for the proof of a gap: if its lowest one were
+                // not seen here, a record left from before the seek could be accepted in the next reading.
+                let next = running.state.next;
+                // The offset of a damaged batch can lie before the next one.
+                running.order.judge(next, if is_damaged { offset.max(next) } else { offset });
+            } else if sought.insert(id) {
+                source.seek(&[(id, running.state.next)])?;
+                running.order.sought();
+            }
+        }
+        Ok(())
+    }
+
+    fn decide(
+        &mut self,
+        record: &mut RawOf<'_, W>,
+        lookup: &Lookup,
+        now_ms: i64,
+    ) -> Result<Next, WorkerError> {
+        // A record that was fetched before its partition was paused or revoked is read again.
+        let Some(parts) = self.partitions.record_mut(record.coordinates().partition) else {
+            return Ok(Next::Record);
+        };
+        let mut step = Step::<W> {
+            sink: &mut self.sink,
+            store: &self.store,
+            clock: &self.clock,
+            options: &self.options,
+            transaction: &mut self.transaction,
+            now_ms,
+        };
+        step.decide(parts, record, lookup)
+    }
+
+    /// A damaged batch begins or continues a reading as its records would. Without that, the record after it could confirm
+    /// that the log has a gap there.
+    fn judge_damaged(&mut self, at: Coordinates) -> Arrival {
+        match self.partitions.record_mut(at.partition) {
+            // The offset is that of the first record in the batch, which can lie before the next one.
+            Some((running, _)) => running.order.judge(running.state.next, at.offset.max(running.state.next)),
+            // The partition is sought before its next record is processed.
+            None => Arrival::Unproven,
+        }
+    }
+
+    /// Seeks the partitions again whose first record after a seek lies beyond the expected offset.
+    fn seek_again(&mut self, source: &W::Source) -> Result<(), WorkerError> {
+        for (id, running) in self.partitions.running_mut().filter(|(_, it)| it.order.is_doubted()) {
+            source.seek(&[(id, running.state.next)])?;
+            running.order.sought_again();
+        }
+        Ok(())
+    }
+
+    /// First pass: kind and identity, and a prefetch of the index bucket.
+    fn look(&self, record: &RawOf<'_, W>) -> Lookup {
+        let kind = self.options.kinds.number_of(record);
+        if self.options.bypasses_window(kind) {
+            return Lookup { kind, look: None };
+        }
+        let look = self.options.rule.identify(record).map(|identity| {
+            let running = self.partitions.get(record.coordinates().partition).and_then(Partition::running);
+            let window = running.and_then(|running| running.state.windows.get(kind));
+            window.map_or_else(|| Look::at(identity), |window| window.look(identity))
+        });
+        Lookup { kind, look }
+    }
+}

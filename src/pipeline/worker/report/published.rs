@@ -1,0 +1,69 @@
+//! What the status shows about partitions and kinds.
+
+use crate::dedupe::{Offset, Window, Windows};
+use crate::metrics::{KindStatus, PartitionState, PartitionStatus, WindowStatus};
+use crate::pipeline::partition::partitions::Partitions;
+use crate::pipeline::partition::{Partition, Phase};
+use crate::pipeline::partition_limit::PartitionLimit;
+
+/// The false-positive rate of this kind, in the partition where it is highest.
+pub(super) fn highest_rate(partitions: &Partitions, kind: usize) -> f64 {
+    let windows = partitions.iter().filter_map(|p| p.state()?.windows.get(kind));
+    windows.map(Window::false_positive_rate).fold(0.0, f64::max)
+}
+
+pub(super) fn kinds(partitions: &Partitions, names: &[String]) -> Vec<KindStatus> {
+    let with_name = names.iter().enumerate().filter(|(_, name)| !name.is_empty());
+    let statuses = with_name.flat_map(|(number, name)| {
+        let windows = partitions.iter().filter_map(move |p| p.state()?.windows.get(number));
+        windows.map(|window| {
+            let asked_seconds = window.configured().as_secs_f64();
+            KindStatus {
+                kind: name.clone(),
+                asked_seconds,
+                window_seconds: window.effective_seconds().min(asked_seconds),
+                window_ids: window.ids(),
+            }
+        })
+    });
+    KindStatus::of_all(&statuses.collect::<Vec<_>>())
+}
+
+pub(super) fn status(
+    partition: &Partition,
+    partition_limit: &PartitionLimit,
+    end: Option<Offset>,
+    of: impl Fn(&Window) -> WindowStatus,
+) -> PartitionStatus {
+    let windows = partition.state().map(|state| &state.windows);
+    let window = windows.and_then(Windows::unnamed);
+    let running = partition.running().map(|running| &running.state);
+    let share = partition.restored_share();
+    let shown = window.map(of).unwrap_or_default();
+    PartitionStatus {
+        partition: partition.id,
+        state: match (running, share) {
+            (Some(_), _) => PartitionState::Running,
+            (_, Some(_)) => PartitionState::Restoring,
+            _ => PartitionState::Starting,
+        },
+        reason: match share {
+            Some(share) => {
+                let is_local = matches!(partition.phase, Phase::Loading(_));
+                let of = if is_local { "local state" } else { "state topic" };
+                Some(format!("{:.0} % of the {of} read", share * 100.0))
+            }
+            None if !partition_limit.covers(partition.id) => {
+                Some("waits until the clean and the state topic have this partition".to_owned())
+            }
+            None => partition.rejections.retry().filter(|_| running.is_none()).map(str::to_owned),
+        },
+        next: running.map(|state| state.next),
+        committed: running.map(|state| state.committed),
+        lag_records: running.and_then(|state| Some(end?.saturating_sub(state.next))),
+        window_ids: windows.map_or(0, Windows::ids),
+        window_seconds: window.map_or(0.0, |window| window.effective_seconds().min(shown.asked_seconds)),
+        window: shown,
+        false_positive_rate: windows.map_or(0.0, Windows::false_positive_rate),
+    }
+}
