@@ -22,8 +22,8 @@ use dedupd::metrics::Metrics;
 use dedupd::pipeline::Safeguard;
 use sim::{
     COMMIT_FAULTS, Counts, EVICTED, FORGOTTEN, Fault, JOINED, Marked, Outcome, Sabotage, Setting,
-    after_an_outage, compact_the_last_record, count, forget_before_a_restore, load_slowly, over_a_slow_link,
-    run, tear_the_first_transaction,
+    after_an_outage, compact_the_last_record, count, forget_before_a_restore, load_slowly,
+    open_a_foreign_transaction, over_a_slow_link, run, tear_the_first_transaction,
 };
 
 /// Number of seeds unless `DEDUPD_SIM_SEEDS` is set.
@@ -257,6 +257,17 @@ fn a_minute_after_an_outage_the_rate_is_the_one_before() {
         let rates = after_an_outage(&setting, commit_time, (Duration::from_secs(outage_s), minute));
         println!("commits of {commit_ms} ms, outage of {outage_s} s: {rates:?}");
         assert!(rates.after > 0.9 * rates.before, "{rates:?} with commits of {commit_ms} ms");
+    }
+}
+
+#[test]
+fn a_foreign_transaction_in_clean_does_not_disturb_other_workers() {
+    let setting = Setting { sabotage: Sabotage::Nothing, metrics: Metrics::new() };
+    let all: Vec<_> = (0..40).filter_map(|seed| open_a_foreign_transaction(&setting, seed)).collect();
+    assert!(all.len() > 3, "too few histories: {}", all.len());
+    for beside in all {
+        assert!(beside.violations.is_empty(), "{beside:?}");
+        assert!(beside.initialised == 0 && beside.forwarded > 50, "{beside:?}");
     }
 }
 

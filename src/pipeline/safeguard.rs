@@ -18,8 +18,6 @@ pub enum Safeguard {
     Postponed,
     /// A record below the expected offset is skipped.
     Repeats,
-    /// No transaction is ended for a writer that is a member of the group (`torn`).
-    LiveWriters,
     /// A producer whose last result is unknown is replaced.
     Renewal,
     /// Owners that an aborted transaction added to the windows are removed again.

@@ -239,6 +239,11 @@ impl Cluster {
             .filter(|shown| !raw.has_replaced(shown))
     }
 
+    /// How often a transactional id was initialised.
+    pub fn initialised(&self, writer: &str) -> Epoch {
+        self.writers.get(writer).map_or(0, |writer| writer.epoch)
+    }
+
     /// How many transactions a writer has committed.
     pub fn commits(&self, writer: &str) -> u64 {
         self.writers.get(writer).map_or(0, |writer| writer.commits)

@@ -64,6 +64,11 @@ impl Group {
         self.owners[partition]
     }
 
+    /// The worker that owns a partition.
+    pub fn worker_of(&self, partition: usize) -> Option<usize> {
+        self.owners[partition].map(|id| self.members[id].worker)
+    }
+
     /// A worker joins.
     pub fn join(&mut self, worker: usize) -> MemberId {
         self.members.push(Member { worker, valid: true, queue: Vec::new(), fetch: BTreeMap::new() });

@@ -1,6 +1,7 @@
 //! One history: a phase with faults, a phase without faults, an audit.
 
 mod counted;
+mod foreign;
 mod forgotten;
 mod quiet;
 mod slow;
@@ -31,6 +32,7 @@ use crate::sim::state_log::SimLog;
 use crate::sim::store::{SimStore, rot, survive};
 use crate::sim::universe::{Sabotage, SimClock, SimWorker, Universe, writer};
 pub use counted::{COMMIT_FAULTS, count};
+pub use foreign::open_a_foreign_transaction;
 pub use forgotten::forget_before_a_restore;
 pub use slow::{after_an_outage, load_slowly, over_a_slow_link};
 pub use torn::{compact_the_last_record, tear_the_first_transaction};

@@ -95,13 +95,19 @@ impl<W: World> Core<W> {
         if !self.options.keeps(Safeguard::Markers) || self.transaction.is_open() || !is_due {
             return Ok(());
         }
-        let open = self.open_logs(&self.all_partitions())?;
-        let same = open.iter().filter(|(log, at)| before.get(*log) == Some(*at));
-        let same: Vec<LogId> = same.map(|(log, _)| *log).collect();
+        let checks = |log: &LogId, at: Offset| {
+            before.get(log).filter(|(offset, _)| *offset == at).map_or(0, |(_, checks)| checks + 1)
+        };
+        let open = self.open_logs(&self.all_partitions())?.into_iter();
+        let open: BTreeMap<LogId, (Offset, u32)> =
+            open.map(|(log, at)| (log, (at, checks(&log, at)))).collect();
+        // After the check number 1, 2, 4, 8, …: what our abort does not end belongs to another writer.
+        let due = open.iter().filter(|(_, (_, checks))| checks.is_power_of_two());
+        let due: Vec<LogId> = due.map(|(log, _)| *log).collect();
         self.producer.open_elsewhere = (now, open);
-        let Some(first) = same.first() else { return Ok(()) };
+        let Some(first) = due.first() else { return Ok(()) };
         let (writer, id) = (self.options.writer.clone(), first.partition);
-        self.purge(source, (&writer, id), &same)?;
+        self.purge(source, (&writer, id), &due)?;
         Self::check_cleared(source, id)
     }
 
@@ -222,19 +228,18 @@ impl<W: World> Core<W> {
                 self.known_writers(source)?
             };
             let mut writers = self.without_live(source, writers)?;
-            // The marker of the first abort may be missing too.
-            writers.insert(ours.clone());
-            tracing::warn!(partition = id, logs = %LogId::listed(&logs), ?writers,
-                "a transaction stays open for longer than any of this group can be; aborting it for writers that are gone");
+            // See `clear_elsewhere`.
+            writers.remove(&ours);
+            if !writers.is_empty() {
+                tracing::warn!(partition = id, logs = %LogId::listed(&logs), ?writers,
+                    "a transaction stays open for longer than any of this group can be; aborting it for writers that are gone");
+            }
             if let Some(left) = self.left_open_mut(*id) {
                 left.rounds.begin(writers, timeout, now);
             }
         }
         match self.left_open_mut(*id).and_then(|left| left.rounds.next_writer()) {
-            Some(writer) => {
-                self.purge(source, (&writer, *id), &logs)?;
-                if writer == ours { Self::check_cleared(source, *id).map(|()| true) } else { Ok(true) }
-            }
+            Some(writer) => self.purge(source, (&writer, *id), &logs).map(|()| true),
             None => Ok(false),
         }
     }
@@ -273,7 +278,7 @@ impl<W: World> Core<W> {
         mut writers: BTreeSet<String>,
     ) -> Result<BTreeSet<String>, WorkerError> {
         let ours = &self.options.writer;
-        if writers.iter().any(|writer| writer != ours) && self.options.keeps(Safeguard::LiveWriters) {
+        if writers.iter().any(|writer| writer != ours) {
             let live = source.live_writers(REQUEST_TIMEOUT)?;
             writers.retain(|writer| writer == ours || !live.contains(writer));
         }

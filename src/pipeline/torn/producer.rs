@@ -20,8 +20,9 @@ pub struct Producer {
     /// The attempts to end the transaction that blocks the group's offsets, for its writer. Since it has been seen, clearing
     /// the open logs is postponed.
     pub blocked_by_others: Option<Rounds>,
-    /// First open offset of each log with an open transaction, and the monotonic time of that check of all logs.
-    pub open_elsewhere: (Duration, BTreeMap<LogId, Offset>),
+    /// The monotonic time of the last check of all logs; the first open offset of each log with an open transaction, and the
+    /// number of earlier checks that found the same one.
+    pub open_elsewhere: (Duration, BTreeMap<LogId, (Offset, u32)>),
     /// Open transactions that an earlier producer left in the side topics.
     pub sides: Sides,
 }
