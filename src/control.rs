@@ -12,7 +12,7 @@ use crate::clock::monotonic;
 use crate::dedupe::{Identity, IdentityRule, Offset, PartitionId};
 
 /// Time limit for the workers' answers. Reading a large window's blocks takes seconds.
-const ANSWER: Duration = Duration::from_mins(1);
+pub(crate) const ANSWER: Duration = Duration::from_mins(1);
 
 /// The part of a window that contains an owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

@@ -23,7 +23,7 @@ use dedupd::pipeline::Safeguard;
 use sim::{
     COMMIT_FAULTS, Counts, EVICTED, FORGOTTEN, Fault, JOINED, Marked, Outcome, Sabotage, Setting,
     after_an_outage, compact_the_last_record, count, forget_before_a_restore, load_slowly,
-    open_a_foreign_transaction, over_a_slow_link, run, tear_the_first_transaction,
+    open_a_foreign_transaction, over_a_slow_link, run, search_slowly, tear_the_first_transaction,
 };
 
 /// Number of seeds unless `DEDUPD_SIM_SEEDS` is set.
@@ -199,6 +199,16 @@ fn a_torn_first_transaction_of_any_number_of_blocks_is_repaired_from_its_start()
             assert!(violations.is_empty(), "{records} blocks, marker in {marked:?}: {count}, {first:?}");
         }
     }
+}
+
+#[test]
+fn a_search_of_many_seconds_neither_stops_the_loop_nor_other_partitions() {
+    let slow = search_slowly(&Setting { sabotage: Sabotage::Nothing, metrics: Metrics::new() });
+    println!("{slow:?}");
+    assert!(slow.violations.is_empty(), "{:?}", slow.violations);
+    assert!(slow.took > Duration::from_secs(40), "{:?}", slow.took);
+    assert!(slow.longest < Duration::from_secs(1), "an iteration took {:?}", slow.longest);
+    assert!(slow.forwarded > 100, "{} records of the other partition", slow.forwarded);
 }
 
 #[test]

@@ -101,8 +101,13 @@ impl LogTails for Throttled {
         self.inner.tails(ranges, what, wait)
     }
 
-    fn visible(&self, at: &[(PartitionId, Offset)], wait: Duration) -> Result<Vec<bool>, Failure> {
-        self.inner.visible(at, wait)
+    fn visible(
+        &self,
+        at: &[(PartitionId, Offset)],
+        what: Leftover,
+        wait: Duration,
+    ) -> Result<Vec<bool>, Failure> {
+        self.inner.visible(at, what, wait)
     }
 }
 
@@ -325,6 +330,7 @@ fn options(settings: &Settings, partition_limit: PartitionLimit) -> Options {
         interval: Duration::from_millis(50),
         transaction_timeout: settings.transaction_timeout,
         block_ids: 30_000,
+        evidence_records: 100,
         load_slice: LoadSlice::default(),
         iteration_time: Duration::from_secs(2),
     }

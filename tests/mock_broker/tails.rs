@@ -108,5 +108,5 @@ fn nobody_sees_a_record_beyond_the_end_of_clean() {
     let mock = Mock::start(2);
     produce(&mock, CLEAN, 5);
     let at = [4, 5, 7, 0].map(|offset| (PARTITION, offset));
-    assert_eq!(log(&mock).visible(&at, WAIT).unwrap(), [true, false, false, true]);
+    assert_eq!(log(&mock).visible(&at, Leftover::Committed, WAIT).unwrap(), [true, false, false, true]);
 }

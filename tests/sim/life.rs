@@ -34,7 +34,7 @@ use crate::sim::universe::{Sabotage, SimClock, SimWorker, Universe, writer};
 pub use counted::{COMMIT_FAULTS, count};
 pub use foreign::open_a_foreign_transaction;
 pub use forgotten::forget_before_a_restore;
-pub use slow::{after_an_outage, load_slowly, over_a_slow_link};
+pub use slow::{after_an_outage, load_slowly, over_a_slow_link, search_slowly};
 pub use torn::{compact_the_last_record, tear_the_first_transaction};
 
 /// Counts records that were forwarded again because a window had evicted their id.

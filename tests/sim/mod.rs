@@ -26,6 +26,6 @@ pub use cluster::Marked;
 pub use life::{
     COMMIT_FAULTS, EVICTED, FORGOTTEN, JOINED, Outcome, Setting, after_an_outage, compact_the_last_record,
     count, forget_before_a_restore, load_slowly, open_a_foreign_transaction, over_a_slow_link, run,
-    tear_the_first_transaction,
+    search_slowly, tear_the_first_transaction,
 };
 pub use universe::Sabotage;

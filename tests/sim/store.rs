@@ -1,5 +1,6 @@
 //! The local store. It survives its process unless a fault removes it.
 
+use std::ops::ControlFlow;
 use std::rc::Rc;
 
 use dedupd::dedupe::{Block, BlockView, Identity, Offset, WindowId};
@@ -22,6 +23,14 @@ impl SimStore {
     /// The store of a worker.
     pub fn new(universe: &Rc<Universe>, worker: usize, inner: LeasedStore<MemoryStore>) -> Self {
         Self { universe: Rc::clone(universe), worker, inner }
+    }
+
+    /// Reading a block takes time.
+    fn read_block(&self) {
+        let block_time = self.universe.block_time.get();
+        if !block_time.is_zero() {
+            self.universe.cluster.borrow_mut().advance(block_time);
+        }
     }
 
     fn write<T>(
@@ -104,10 +113,7 @@ impl Store for SimStore {
         let read = &self.universe.loaded[self.worker];
         self.inner.scan_from(window, from, &mut |view| {
             read.set(read.get() + view.count() as u64);
-            let block_time = self.universe.block_time.get();
-            if !block_time.is_zero() {
-                self.universe.cluster.borrow_mut().advance(block_time);
-            }
+            self.read_block();
             visit(view)
         })
     }
@@ -117,8 +123,12 @@ impl Store for SimStore {
         window: WindowId,
         visit: &mut dyn FnMut(&BlockView<'_>) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
-        // A request of an operator is answered within one iteration.
-        self.inner.scan(window, visit)
+        // A restore reads all blocks when it reads that an id was forgotten.
+        self.inner.scan_from(window, 0, &mut |view| {
+            self.read_block();
+            visit(view).map(ControlFlow::Continue)
+        })?;
+        Ok(())
     }
 
     fn ids(&self, window: WindowId) -> Result<u64, StoreError> {

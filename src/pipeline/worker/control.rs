@@ -1,58 +1,107 @@
 //! Requests of the admin API to a running worker, answered between two transactions.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
+use super::search::{Search, Slice};
 use super::{Core, World};
 use crate::clock::Clock;
-use crate::control::{Answer, Part, Place, Request, RequestError};
+use crate::control::{ANSWER, Answer, Part, Place, Request, RequestError};
 use crate::dedupe::{ForgetRecord, Identity, Look, Offset, PartitionId, Window, WindowId};
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::partition::Partition;
-use crate::pipeline::partition::loading::unusable;
+use crate::pipeline::partition::loading::LoadSlice;
 use crate::pipeline::partition::stored::Stored;
-use crate::ports::{Sink, Store, StoreError};
+use crate::ports::{Sink, StoreError};
 
+/// Time to read the blocks of the commit that precedes forgetting an id.
+const LAST_SLICE: Duration = Duration::from_secs(1);
 /// The owner of an identity that is a false positive of a filter: no record has it.
 const NO_OWNER: Offset = Offset::MAX;
 
 impl<W: World> Core<W> {
-    /// Answers one request, if there is any. Forgetting an id is a transaction of its own: its record in the state
-    /// topic and the unchanged offsets, committed together.
+    /// Answers one request, if there is any, or continues with it. Forgetting an id is a transaction of its own: its record in
+    /// the state topic and the unchanged offsets, committed together.
     pub(crate) fn answer_request(&mut self, source: &W::Source) -> Result<(), WorkerError> {
-        let Some(request) = self.control.as_ref().and_then(|control| control.try_recv().ok()) else {
+        let now = self.clock.elapsed();
+        let Some(mut search) = self.search.take().or_else(|| self.next_request(now)) else { return Ok(()) };
+        let LoadSlice { ids, time, .. } = self.options.load_slice;
+        if !self.search(&mut search, Slice { ids: ids.max(1), until: now + time })? {
+            // The requester does not wait for longer.
+            if now.saturating_sub(search.since) < ANSWER {
+                self.search = Some(search);
+            }
             return Ok(());
-        };
-        if request.forget {
+        }
+        if search.request.forget {
             // Pending records have no committed owner yet.
             self.commit(source)?;
+            let until = self.clock.elapsed() + LAST_SLICE;
+            if !self.search_new(&mut search, Slice { ids: u64::MAX, until })? {
+                self.search = Some(search);
+                return Ok(());
+            }
         }
-        let answer = self.find_owners(&request)?;
+        self.answer(source, &search)
+    }
+
+    fn next_request(&self, now: Duration) -> Option<Search> {
+        self.control.as_ref()?.try_recv().ok().map(|request| Search::new(request, now))
+    }
+
+    fn answer(&mut self, source: &W::Source, search: &Search) -> Result<(), WorkerError> {
+        let request = &search.request;
+        let answer = self.find_owners(search)?;
         if request.forget && !answer.places.is_empty() {
             if !self.producer.is_prepared {
                 let what = "no transaction can be written, because the producer is being replaced; nothing is forgotten: retry";
                 request.answer.send(Err(RequestError::Unavailable(what.to_owned()))).ok();
                 return Ok(());
             }
-            self.forget(source, request.identity, &answer.places)?;
+            let owners = self.all_owners(search, &answer.places);
+            self.forget(source, (request.identity, &owners), &answer.places)?;
         }
         // The requester may have timed out and closed the channel.
         request.answer.send(Ok(answer)).ok();
         Ok(())
     }
 
-    fn find_owners(&self, request: &Request) -> Result<Answer, StoreError> {
+    /// The windows whose blocks have to be read: those with a filter hit; to forget an id, all windows of a partition with an owner
+    /// or a filter hit.
+    pub(crate) fn windows_to_search(&self, request: &Request) -> Result<Vec<WindowId>, StoreError> {
+        let look = Look::at(request.identity);
+        let mut all = Vec::new();
+        for (partition, running) in self.requested(request).filter_map(|p| Some((p.id, p.running()?))) {
+            let windows =
+                || running.state.windows.iter().map(|(kind, window)| (kind.window(partition), window));
+            let in_filters = windows().filter(|(_, window)| window.slice_of(&look).is_some());
+            let in_filters: Vec<WindowId> = in_filters.map(|(id, _)| id).collect();
+            if !request.forget {
+                all.extend(in_filters);
+                continue;
+            }
+            let mut is_found = !in_filters.is_empty();
+            for (id, window) in windows().filter(|_| !is_found).collect::<Vec<_>>() {
+                is_found |= !window.owners(&look, &Stored { store: &self.store, window: id })?.is_empty();
+            }
+            all.extend(self.options.kinds.windows_of(partition).into_iter().filter(|_| is_found));
+        }
+        Ok(all)
+    }
+
+    fn requested(&self, request: &Request) -> impl Iterator<Item = &Partition> {
+        let only = request.partition;
+        self.partitions.iter().filter(move |p| only.is_none_or(|only| only == p.id))
+    }
+
+    fn find_owners(&self, search: &Search) -> Result<Answer, StoreError> {
         let mut answer = Answer::default();
-        let requested = |p: &&Partition| request.partition.is_none_or(|only| only == p.id);
-        for partition in self.partitions.iter().filter(requested) {
+        for partition in self.requested(&search.request) {
             match partition.running() {
                 Some(running) => {
                     answer.looked_into.push(partition.id);
                     for (kind, window) in running.state.windows.iter() {
-                        answer.places.extend(self.places(
-                            kind.window(partition.id),
-                            window,
-                            request.identity,
-                        )?);
+                        answer.places.extend(self.places(kind.window(partition.id), window, search)?);
                     }
                 }
                 None => answer.not_ready.push(partition.id),
@@ -65,9 +114,9 @@ impl<W: World> Core<W> {
         &self,
         window_id: WindowId,
         window: &Window,
-        identity: Identity,
+        search: &Search,
     ) -> Result<Vec<Place>, StoreError> {
-        let look = Look::at(identity);
+        let look = Look::at(search.request.identity);
         let (partition, name) = (window_id.partition(), self.options.kinds.name_of(window_id.kind()));
         let place = |offset, time_ms, part| Place {
             partition,
@@ -81,13 +130,9 @@ impl<W: World> Core<W> {
         let mut places: Vec<Place> =
             owners.iter().map(|(owner, time_ms)| place(Some(*owner), *time_ms, Part::Exact)).collect();
         let Some(slice_ms) = window.slice_of(&look) else { return Ok(places) };
-        // A filter bit does not contain the owner; the blocks do.
-        self.store.scan(window_id, &mut |view| {
-            let stored = view.owners_of(identity).map_err(|e| unusable(partition, &e))?;
-            let older = stored.into_iter().filter(|owner| owners.iter().all(|(known, _)| known != owner));
-            places.extend(older.map(|owner| place(Some(owner), view.header.time_first_ms, Part::Bloom)));
-            Ok(())
-        })?;
+        let stored = search.found(window_id).map_or(&[][..], |found| &found.owners);
+        let older = stored.iter().filter(|(owner, _)| owners.iter().all(|(known, _)| known != owner));
+        places.extend(older.map(|(owner, time_ms)| place(Some(*owner), *time_ms, Part::Bloom)));
         if places.is_empty() {
             places.push(place(None, slice_ms, Part::Bloom));
         }
@@ -97,10 +142,9 @@ impl<W: World> Core<W> {
     fn forget(
         &mut self,
         source: &W::Source,
-        identity: Identity,
+        (identity, owners): (Identity, &BTreeMap<PartitionId, BTreeSet<Offset>>),
         places: &[Place],
     ) -> Result<(), WorkerError> {
-        let owners = self.all_owners(identity, places)?;
         self.transaction.begin(&mut self.sink, || self.clock.elapsed())?;
         for (id, running) in self.partitions.running_mut() {
             let Some(owners) = owners.get(&id) else { continue };
@@ -121,21 +165,17 @@ impl<W: World> Core<W> {
 
     /// The owners of an identity in the partitions of these places: the ones in `places`, and older ones that exist
     /// only in the stored blocks, because a window evicted them. A larger window would load them from there.
-    fn all_owners(
-        &self,
-        identity: Identity,
-        places: &[Place],
-    ) -> Result<BTreeMap<PartitionId, BTreeSet<Offset>>, StoreError> {
+    fn all_owners(&self, search: &Search, places: &[Place]) -> BTreeMap<PartitionId, BTreeSet<Offset>> {
         let mut owners: BTreeMap<PartitionId, BTreeSet<Offset>> = BTreeMap::new();
         for place in places {
             owners.entry(place.partition).or_default().insert(place.offset.unwrap_or(NO_OWNER));
         }
         for (partition, owners) in &mut owners {
-            for window in self.options.kinds.windows_of(*partition) {
-                owners.extend(Stored { store: &self.store, window }.all_owners(identity)?);
-            }
+            let windows = self.options.kinds.windows_of(*partition);
+            let found = windows.into_iter().filter_map(|window| search.found(window));
+            owners.extend(found.flat_map(|found| &found.owners).map(|(owner, _)| *owner));
         }
-        Ok(owners)
+        owners
     }
 
     /// Writes the forgotten ids to the state topic, in the open transaction.

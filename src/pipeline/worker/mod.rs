@@ -8,6 +8,7 @@ pub mod order;
 pub mod rejected;
 pub mod remedy;
 pub mod report;
+mod search;
 pub mod size;
 pub mod stalled;
 pub mod step;
@@ -38,6 +39,7 @@ use crate::ports::{
 use chunk::gather;
 use membership::Membership;
 use report::Report;
+use search::Search;
 use stalled::{StableEnds, StallCheck};
 use time::Time;
 use transaction::Transaction;
@@ -104,6 +106,8 @@ pub struct Core<W: World> {
     pub(crate) membership: Membership,
     /// Requests of the admin API.
     pub(crate) control: Option<Receiver<Request>>,
+    /// The request whose blocks are being searched.
+    pub(crate) search: Option<Search>,
     pub(crate) stalls: StallCheck,
     pub(crate) start_bounds: StartBounds,
     /// Its progress, for the supervisor.
@@ -144,6 +148,7 @@ impl<W: World> Worker<W> {
             producer: Producer::default(),
             membership: Membership::default(),
             control: None,
+            search: None,
             stalls: StallCheck::default(),
             start_bounds: StartBounds::default(),
             progress: Progress::default(),
@@ -310,6 +315,9 @@ impl<W: World> Core<W> {
         let now = self.clock.elapsed();
         if !self.producer.is_prepared {
             return BUSY;
+        }
+        if self.search.is_some() {
+            return Duration::ZERO;
         }
         if !self.partitions.is_settled() {
             let is_reading = |p: &Partition| matches!(p.phase, Phase::Loading(_) | Phase::Restoring(_));

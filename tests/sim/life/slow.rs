@@ -1,9 +1,11 @@
 //! Local state that takes many minutes to load.
 
 mod link;
+mod search;
 
 use super::*;
 pub use link::{after_an_outage, over_a_slow_link};
+pub use search::search_slowly;
 
 /// Simulated time to read one stored block.
 const BLOCK_TIME: Duration = Duration::from_millis(600);

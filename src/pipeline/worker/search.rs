@@ -1,0 +1,122 @@
+//! The stored owners of an identity, searched slice by slice for a request of the admin API.
+//!
+//! A filter bit does not contain the owner; the blocks do, and the blocks of a large window take minutes to read. Each iteration
+//! reads one slice of them. Blocks are read in the order of their first offset, and later transactions append behind what was
+//! read: so a search that is continued at the end of a window has seen all of it. What was read of a partition counts only while
+//! the partition is running: otherwise its blocks may have been rewritten.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use super::{Core, World};
+use crate::clock::Clock;
+use crate::control::Request;
+use crate::dedupe::{Identity, Offset, PartitionId, WindowId};
+use crate::pipeline::partition::loading::unusable;
+use crate::ports::{Store, StoreError};
+
+/// What was found in the blocks of a window.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    /// Where reading continues, first offset of a block.
+    from: Offset,
+    /// Whether the last read ended at the end of the window.
+    is_complete: bool,
+    /// The owners, each with the stream time at the start of its block, epoch milliseconds.
+    pub owners: Vec<(Offset, i64)>,
+}
+
+/// A request whose blocks are being searched.
+#[derive(Debug)]
+pub(crate) struct Search {
+    pub request: Request,
+    /// Monotonic time of its start.
+    pub since: Duration,
+    found: BTreeMap<WindowId, Found>,
+}
+
+/// How much one slice reads, whichever bound is reached first; at least one block.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Slice {
+    pub ids: u64,
+    /// Monotonic time.
+    pub until: Duration,
+}
+
+impl Search {
+    pub fn new(request: Request, since: Duration) -> Self {
+        Self { request, since, found: BTreeMap::new() }
+    }
+
+    /// What was found in a window; `None` when it was not searched.
+    pub fn found(&self, window: WindowId) -> Option<&Found> {
+        self.found.get(&window)
+    }
+
+    /// Adds windows. Returns whether all of them have been searched already.
+    fn add(&mut self, windows: Vec<WindowId>) -> bool {
+        let before = self.found.len();
+        for window in windows {
+            self.found.entry(window).or_default();
+        }
+        self.found.len() == before
+    }
+
+    fn drop_partitions(&mut self, is_running: impl Fn(PartitionId) -> bool) {
+        self.found.retain(|window, _| is_running(window.partition()));
+    }
+
+    /// Continues in windows that were read to the end.
+    fn reopen(&mut self) {
+        self.found.values_mut().for_each(|found| found.is_complete = false);
+    }
+}
+
+impl Found {
+    /// Reads blocks. Returns whether the slice is used up.
+    fn read(
+        &mut self,
+        (store, window): (&impl Store, WindowId),
+        identity: Identity,
+        slice: &mut Slice,
+        now: impl Fn() -> Duration,
+    ) -> Result<bool, StoreError> {
+        let Self { from, owners, .. } = self;
+        let rest = store.scan_from(window, *from, &mut |view| {
+            let found = view.owners_of(identity).map_err(|e| unusable(window.partition(), &e))?;
+            owners.extend(found.into_iter().map(|owner| (owner, view.header.time_first_ms)));
+            *from = view.header.first + 1;
+            slice.ids = slice.ids.saturating_sub(view.count() as u64);
+            let is_used_up = slice.ids == 0 || now() >= slice.until;
+            Ok(if is_used_up { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        })?;
+        self.is_complete = rest.is_none();
+        Ok(rest.is_some())
+    }
+}
+
+impl<W: World> Core<W> {
+    /// Reads one slice. Returns whether everything that the request needs has been read.
+    pub(crate) fn search(&self, search: &mut Search, mut slice: Slice) -> Result<bool, StoreError> {
+        search.drop_partitions(|id| self.partitions.get(id).is_some_and(|p| p.running().is_some()));
+        loop {
+            let identity = search.request.identity;
+            for (window, found) in search.found.iter_mut().filter(|(_, found)| !found.is_complete) {
+                if found.read((&self.store, *window), identity, &mut slice, || self.clock.elapsed())? {
+                    return Ok(false);
+                }
+            }
+            // A record with the identity may have arrived in a partition that had none.
+            if search.add(self.windows_to_search(&search.request)?) {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Reads the blocks that were stored since the windows were read to their ends: those of one commit.
+    pub(crate) fn search_new(&self, search: &mut Search, slice: Slice) -> Result<bool, StoreError> {
+        search.reopen();
+        self.search(search, slice)
+    }
+}

@@ -1,0 +1,48 @@
+//! A request to forget an id, with much local state to search.
+
+use super::*;
+
+/// Simulated time to read one stored block.
+const BLOCK_TIME: Duration = Duration::from_millis(100);
+/// Ids in the partition, most of them in a block of their own. A search for longer than a minute is given up.
+const IDS: u64 = 450;
+/// The id to forget.
+const FORGOTTEN_ID: u64 = 7;
+
+/// What happened while the blocks were searched.
+#[derive(Debug)]
+pub struct SlowSearch {
+    /// Simulated time until the answer.
+    pub took: Duration,
+    /// Simulated time of the longest iteration.
+    pub longest: Duration,
+    /// Records of another partition that were written to clean meanwhile.
+    pub forwarded: usize,
+    /// Violations of the guarantees. The id is produced again after the answer, and has to be forwarded again.
+    pub violations: Vec<String>,
+}
+
+/// Forgets an id of a partition with many stored blocks, while records arrive in another one.
+pub fn search_slowly(setting: &Setting) -> SlowSearch {
+    let mut life = Life::quiet(setting, 2, Choices::plain);
+    life.produce_ids(0..IDS);
+    assert!(life.calm(), "the records are not processed");
+    life.universe.block_time.set(BLOCK_TIME);
+    {
+        let cluster = life.universe.cluster.borrow();
+        life.requests.send_for(&cluster, &life.controls, (0, format!("0-{FORGOTTEN_ID}")), true);
+    }
+    let (began, before, mut longest) = (life.now(), life.forwarded(), Duration::ZERO);
+    while life.requests.forgotten.is_empty() {
+        life.produce_to(1, 1);
+        let at = life.now();
+        assert!(life.universe.iterate(0), "the worker has ended");
+        longest = longest.max(life.now() - at);
+        life.requests.receive(&life.universe.cluster.borrow());
+    }
+    let (took, forwarded) = (life.now() - began, life.forwarded() - before);
+    life.universe.block_time.set(Duration::ZERO);
+    life.produce_ids([FORGOTTEN_ID]);
+    let calmed = life.calm();
+    SlowSearch { took, longest, forwarded, violations: life.end(calmed).violations }
+}
