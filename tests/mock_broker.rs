@@ -34,5 +34,7 @@ mod restore;
 mod stalled;
 #[path = "mock_broker/tails.rs"]
 mod tails;
+#[path = "mock_broker/throttled.rs"]
+mod throttled;
 #[path = "mock_broker/transactions.rs"]
 mod transactions;

@@ -70,14 +70,15 @@ impl LastProblem {
     }
 }
 
+/// An error with the text of its event.
+pub type ErrorEvent = (KafkaError, String);
+
 /// The context of a client whose connection problems are reported to the user by its owner.
 #[derive(Debug, Default)]
 pub struct ProblemCapture {
     problem: LastProblem,
-    /// The last error event with its text.
-    last: Mutex<Option<(KafkaError, String)>>,
-    /// The text of the last event about the end of a partition.
-    end: Mutex<Option<String>>,
+    /// The last error event with its text; the text of the last event about the end of a partition.
+    last: Mutex<(Option<ErrorEvent>, Option<String>)>,
 }
 
 impl ProblemCapture {
@@ -92,13 +93,13 @@ impl ProblemCapture {
     }
 
     /// The last error event of the client, with its text.
-    pub fn last(&self) -> Option<(KafkaError, String)> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub fn last(&self) -> Option<ErrorEvent> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).0.clone()
     }
 
     /// The text of the last event about the end of a partition; it is known before the poll that served the event returns.
     pub fn end(&self) -> Option<String> {
-        self.end.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).1.clone()
     }
 }
 
@@ -113,11 +114,9 @@ impl ClientContext for ProblemCapture {
     fn error(&self, error: KafkaError, reason: &str) {
         self.problem.record(reason);
         LogContext::debug(&error, reason);
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let (last, end) = &mut *self.last.lock().unwrap_or_else(PoisonError::into_inner);
         match error.rdkafka_error_code() {
-            Some(RDKafkaErrorCode::PartitionEOF) => {
-                *self.end.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason.to_owned());
-            }
+            Some(RDKafkaErrorCode::PartitionEOF) => *end = Some(reason.to_owned()),
             // It follows the actual error and adds nothing to it.
             Some(RDKafkaErrorCode::AllBrokersDown) if last.is_some() => {}
             _ => *last = Some((error, reason.to_owned())),

@@ -202,7 +202,7 @@ impl ProducerContext for Deliveries {
                 let (partition, offset) = (message.partition(), message.offset());
                 match topic {
                     Some(topic @ (Written::Clean | Written::State)) => {
-                        self.acked(topic).raise(partition, offset)
+                        self.acked(topic).raise(partition, offset);
                     }
                     Some(topic) => self.acked(topic).lower(partition, offset),
                     None => {}

@@ -2,7 +2,6 @@
 //! the clean topic.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,16 +11,13 @@ use std::time::Duration;
 use dedupd::app::{self, Service};
 use dedupd::clock::{SystemClock, monotonic};
 use dedupd::config::{AsTyped, Config, FileText, Sources};
-use dedupd::dedupe::{
-    HashKind, Hasher, IdSource, IdentityRule, Offset, PartitionId, TimeSource, WindowLimits,
-};
+use dedupd::dedupe::{HashKind, Hasher, IdSource, IdentityRule, TimeSource, WindowLimits};
 use dedupd::kafka::{KafkaSink, KafkaSource, KafkaStateLog, Settings, Topology};
 use dedupd::metrics::{About, Metrics, PartitionState, Status};
 use dedupd::pipeline::{
     Kinds, Limits, LoadSlice, Mode, OnGap, OnMissing, OnProbable, OnRejected, OnRewind, Options, Overflow,
     PartitionLimit, Report, StableEnds, Start, TransactionSize, Worker, World,
 };
-use dedupd::ports::{Bounds, Failure, Leftover, LogId, LogTails, StateItem, StateLog};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::message::Message;
 use rdkafka::{ClientConfig, Offset as KafkaOffset, TopicPartitionList};
@@ -31,85 +27,11 @@ use tokio::sync::oneshot;
 use crate::memory_store::MemoryStore;
 use crate::support::mock::{CLEAN, GROUP, RAW, STATE};
 use crate::support::wait_until;
+pub use crate::throttled::Pace;
+use crate::throttled::Throttled;
 
 /// Time limit of each step on a loaded machine.
 pub const LIMIT: Duration = Duration::from_secs(40);
-
-/// Throttling of the state topic reader.
-#[derive(Clone, Copy, Debug)]
-pub struct Pace {
-    /// Pause before items are returned.
-    pub pause: Duration,
-    /// Number of pauses.
-    pub pauses: usize,
-    /// Maximum number of items per read.
-    pub items: usize,
-}
-
-impl Pace {
-    pub const FULL: Pace = Pace { pause: Duration::ZERO, pauses: 0, items: usize::MAX };
-}
-
-/// The real reader of the state topic, throttled.
-pub struct Throttled {
-    inner: KafkaStateLog,
-    pace: Pace,
-    buffer: VecDeque<StateItem>,
-}
-
-impl StateLog for Throttled {
-    fn open(&mut self, partition: PartitionId, from: Option<Offset>) -> Result<(), Failure> {
-        self.inner.open(partition, from)
-    }
-
-    fn read(&mut self, wait: Duration) -> Result<Vec<StateItem>, Failure> {
-        if self.buffer.is_empty() {
-            self.buffer.extend(self.inner.read(wait)?);
-        }
-        if !self.buffer.is_empty() && self.pace.pauses > 0 {
-            self.pace.pauses -= 1;
-            thread::sleep(self.pace.pause);
-        }
-        Ok(self.buffer.drain(..self.buffer.len().min(self.pace.items)).collect())
-    }
-
-    fn close(&mut self, closed: PartitionId) -> Result<(), Failure> {
-        self.buffer.retain(|item| match item {
-            StateItem::Block { partition, .. }
-            | StateItem::End { partition, .. }
-            | StateItem::Gone { partition } => *partition != closed,
-        });
-        self.inner.close(closed)
-    }
-}
-
-impl LogTails for Throttled {
-    fn bounds(&self, logs: &[LogId], wait: Duration) -> Result<Vec<Bounds>, Failure> {
-        self.inner.bounds(logs, wait)
-    }
-
-    fn stable_ends(&self, logs: &[LogId], wait: Duration) -> Result<Vec<Offset>, Failure> {
-        self.inner.stable_ends(logs, wait)
-    }
-
-    fn tails(
-        &self,
-        ranges: &[(PartitionId, Range<Offset>)],
-        what: Leftover,
-        wait: Duration,
-    ) -> Result<Vec<StateItem>, Failure> {
-        self.inner.tails(ranges, what, wait)
-    }
-
-    fn visible(
-        &self,
-        at: &[(PartitionId, Offset)],
-        what: Leftover,
-        wait: Duration,
-    ) -> Result<Vec<bool>, Failure> {
-        self.inner.visible(at, what, wait)
-    }
-}
 
 struct Mocked;
 

@@ -34,6 +34,7 @@ use crate::sim::universe::{Sabotage, SimClock, SimWorker, Universe, writer};
 pub use counted::{COMMIT_FAULTS, count};
 pub use foreign::open_a_foreign_transaction;
 pub use forgotten::forget_before_a_restore;
+use quiet::is_idle;
 pub use slow::{after_an_outage, load_slowly, over_a_slow_link, search_slowly};
 pub use torn::{compact_the_last_record, tear_the_first_transaction};
 
@@ -389,16 +390,4 @@ impl Life {
             violations,
         }
     }
-}
-
-/// Whether every record is processed and nothing is open.
-fn is_idle(cluster: &Cluster) -> bool {
-    let done = |partition: usize| {
-        let fetch = cluster.group.position(partition).filter(|fetch| !fetch.paused);
-        // Without a committed offset, there was nothing to commit since the group lost its offsets.
-        let committed = cluster.offsets[partition].settled.as_ref().map(|(offset, _)| *offset);
-        let at = fetch.and_then(|fetch| fetch.at);
-        at.is_some_and(|at| cluster.raw[partition].next(committed.unwrap_or(at)).is_none())
-    };
-    cluster.is_settled() && cluster.group.is_settled() && (0..cluster.raw.len()).all(done)
 }

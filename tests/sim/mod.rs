@@ -10,6 +10,7 @@ mod config;
 mod decay;
 mod group;
 mod life;
+mod offsets;
 mod operator;
 mod pace;
 mod raw;

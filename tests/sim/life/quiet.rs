@@ -50,3 +50,15 @@ impl Life {
         ids.into_iter().for_each(|id| raw[0].produce_id(id, chance, now_ms));
     }
 }
+
+/// Whether every record is processed and nothing is open.
+pub(super) fn is_idle(cluster: &Cluster) -> bool {
+    let done = |partition: usize| {
+        let fetch = cluster.group.position(partition).filter(|fetch| !fetch.paused);
+        // Without a committed offset, there was nothing to commit since the group lost its offsets.
+        let committed = cluster.offsets[partition].settled.as_ref().map(|(offset, _)| *offset);
+        let at = fetch.and_then(|fetch| fetch.at);
+        at.is_some_and(|at| cluster.raw[partition].next(committed.unwrap_or(at)).is_none())
+    };
+    cluster.is_settled() && cluster.group.is_settled() && (0..cluster.raw.len()).all(done)
+}

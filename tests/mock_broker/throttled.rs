@@ -1,0 +1,83 @@
+//! The real reader of the state topic, throttled.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::thread;
+use std::time::Duration;
+
+use dedupd::dedupe::{Offset, PartitionId};
+use dedupd::kafka::KafkaStateLog;
+use dedupd::ports::{Bounds, Failure, Leftover, LogId, LogTails, StateItem, StateLog};
+
+/// Throttling of the state topic reader.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// Pause before items are returned.
+    pub pause: Duration,
+    /// Number of pauses.
+    pub pauses: usize,
+    /// Maximum number of items per read.
+    pub items: usize,
+}
+
+impl Pace {
+    pub const FULL: Pace = Pace { pause: Duration::ZERO, pauses: 0, items: usize::MAX };
+}
+
+/// The real reader of the state topic, throttled.
+pub struct Throttled {
+    pub inner: KafkaStateLog,
+    pub pace: Pace,
+    pub buffer: VecDeque<StateItem>,
+}
+
+impl StateLog for Throttled {
+    fn open(&mut self, partition: PartitionId, from: Option<Offset>) -> Result<(), Failure> {
+        self.inner.open(partition, from)
+    }
+
+    fn read(&mut self, wait: Duration) -> Result<Vec<StateItem>, Failure> {
+        if self.buffer.is_empty() {
+            self.buffer.extend(self.inner.read(wait)?);
+        }
+        if !self.buffer.is_empty() && self.pace.pauses > 0 {
+            self.pace.pauses -= 1;
+            thread::sleep(self.pace.pause);
+        }
+        Ok(self.buffer.drain(..self.buffer.len().min(self.pace.items)).collect())
+    }
+
+    fn close(&mut self, closed: PartitionId) -> Result<(), Failure> {
+        self.buffer.retain(|item| match item {
+            StateItem::Block { partition, .. }
+            | StateItem::End { partition, .. }
+            | StateItem::Gone { partition } => *partition != closed,
+        });
+        self.inner.close(closed)
+    }
+}
+
+type Record = (PartitionId, Offset);
+
+impl LogTails for Throttled {
+    fn bounds(&self, logs: &[LogId], wait: Duration) -> Result<Vec<Bounds>, Failure> {
+        self.inner.bounds(logs, wait)
+    }
+
+    fn stable_ends(&self, logs: &[LogId], wait: Duration) -> Result<Vec<Offset>, Failure> {
+        self.inner.stable_ends(logs, wait)
+    }
+
+    fn tails(
+        &self,
+        ranges: &[(PartitionId, Range<Offset>)],
+        what: Leftover,
+        wait: Duration,
+    ) -> Result<Vec<StateItem>, Failure> {
+        self.inner.tails(ranges, what, wait)
+    }
+
+    fn visible(&self, at: &[Record], what: Leftover, wait: Duration) -> Result<Vec<bool>, Failure> {
+        self.inner.visible(at, what, wait)
+    }
+}
