@@ -93,7 +93,16 @@ pub(super) fn check(
     let [raw, clean, state] = configs;
     check_state(settings, state, window, &mut findings);
     check_clean(settings, raw, clean, &mut findings);
-    if raw.get("cleanup.policy").is_some_and(|policy| policy.contains("compact")) {
+    let is_compacted =
+        |topic: &Config| topic.get("cleanup.policy").is_some_and(|policy| policy.contains("compact"));
+    if is_compacted(clean) {
+        findings.warnings.push(format!(
+            "topic {} is compacted: the broker rejects records without a key, and a transaction that a broker leaves without \
+             some of its markers may need an operator once compaction has removed its last record",
+            settings.clean
+        ));
+    }
+    if is_compacted(raw) {
         findings.warnings.push(format!(
             "topic {} is compacted: a record that is compacted away before dedupd reads it never reaches the clean topic",
             settings.raw

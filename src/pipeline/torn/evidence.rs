@@ -54,7 +54,7 @@ pub(crate) struct Group {
     pub blocks: Vec<(StateKey, Vec<u8>)>,
     /// State offset of the last block.
     pub at: Offset,
-    /// Whether blocks of the transaction precede those that were read: in the log, or deleted by retention.
+    /// Whether blocks of the transaction may precede those that were read: in the log, or deleted by retention.
     pub is_cut: bool,
     /// First raw offset covered.
     pub first: Offset,
@@ -161,12 +161,20 @@ impl Tails {
             return;
         }
         let Ok(block) = Block::decode(&bytes) else { return };
+        // The owner of a partition begins a transaction when the one before has ended. So all of a transaction follows the
+        // committed record before it, also where its first block is not marked: an earlier version has written it.
+        let is_cut = !key.is_first && self.shown.is_empty() && self.forgets == 0;
         let groups = if is_shown { &mut self.shown } else { &mut self.hidden };
-        push(groups, offset, key, (block, bytes));
+        push(groups, (offset, is_cut), key, (block, bytes));
     }
 }
 
-fn push(groups: &mut Vec<Group>, at: Offset, key: StateKey, (block, bytes): (Block, Vec<u8>)) {
+fn push(
+    groups: &mut Vec<Group>,
+    (at, is_cut): (Offset, bool),
+    key: StateKey,
+    (block, bytes): (Block, Vec<u8>),
+) {
     let tail = Tail { crc: Block::checksum(&bytes), next: block.next, from: Some(at) };
     let is_unnamed = block.window.kind() == KindId::UNNAMED;
     if let Some(last) = groups.last_mut().filter(|last| last.continues_with(&key, &block)) {
@@ -178,7 +186,7 @@ fn push(groups: &mut Vec<Group>, at: Offset, key: StateKey, (block, bytes): (Blo
         return;
     }
     let times = (block.time_first_ms, block.time_last_ms);
-    let (is_cut, first, blocks) = (!key.is_first, block.first, vec![(key, bytes)]);
+    let (first, blocks) = (block.first, vec![(key, bytes)]);
     groups.push(Group { blocks, at, is_cut, first, tail, times, is_unnamed });
 }
 

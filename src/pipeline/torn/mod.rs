@@ -318,13 +318,20 @@ impl<W: World> Core<W> {
         logs: &[LogId],
     ) -> Result<(), WorkerError> {
         // This offset is not meant to be committed. If the marker of a later transaction commits it, nothing changes, because
-        // it is the offset that is committed now.
+        // it is the offset that is committed now, if there is one.
         let settled = source.committed_unstable(&[id], REQUEST_TIMEOUT)?.into_iter().next();
         let (next, metadata) =
             settled.map_or((0, String::new()), |answer| (answer.offset.unwrap_or(0), answer.metadata));
         tracing::warn!(partition = id, writer, logs = %LogId::listed(logs), "aborting what a transaction left open");
         let position = Position { partition: id, next, metadata };
-        self.sink.purge(writer, logs, &position, PURGE_TIMEOUT)?;
+        let purged = self.sink.purge(writer, logs, &position, PURGE_TIMEOUT).map_err(WorkerError::from);
+        // After a failure the offset above may be pending, and the marker of our next commit would commit it: 0 for a partition
+        // that has none. A new producer checks that no offset is pending before it begins a transaction.
+        if writer == self.options.writer {
+            purged.map_err(WorkerError::renewing)?
+        } else {
+            purged?
+        }
         self.report.torn(Resolution::Aborted);
         Ok(())
     }

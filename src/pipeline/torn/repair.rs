@@ -131,6 +131,7 @@ impl<W: World> Core<W> {
                 everything.entry(id).or_default().push(item);
             }
         }
+        self.progress.advance();
         let mut committed: BTreeMap<PartitionId, BTreeSet<Offset>> = BTreeMap::new();
         for (id, at) in self.log.tails(&stable, Leftover::Committed, READ_TIMEOUT)?.iter().filter_map(place) {
             committed.entry(id).or_default().insert(at);
@@ -141,6 +142,7 @@ impl<W: World> Core<W> {
             let committed = committed.remove(&id).unwrap_or_default();
             known.tails = Tails::new(own, &committed);
         }
+        self.progress.advance();
         Ok(())
     }
 
