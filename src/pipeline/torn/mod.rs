@@ -325,13 +325,10 @@ impl<W: World> Core<W> {
         tracing::warn!(partition = id, writer, logs = %LogId::listed(logs), "aborting what a transaction left open");
         let position = Position { partition: id, next, metadata };
         let purged = self.sink.purge(writer, logs, &position, PURGE_TIMEOUT).map_err(WorkerError::from);
+        let is_ours = writer == self.options.writer;
         // After a failure the offset above may be pending, and the marker of our next commit would commit it: 0 for a partition
         // that has none. A new producer checks that no offset is pending before it begins a transaction.
-        if writer == self.options.writer {
-            purged.map_err(WorkerError::renewing)?
-        } else {
-            purged?
-        }
+        purged.map_err(|error| if is_ours { error.renewing() } else { error })?;
         self.report.torn(Resolution::Aborted);
         Ok(())
     }
