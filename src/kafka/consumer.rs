@@ -282,6 +282,11 @@ impl GroupMember for KafkaSource {
 
     fn live_writers(&self, wait: Duration) -> Result<BTreeSet<String>, Failure> {
         let view = group_monitor::view(self.ends.unstable(), &self.settings, wait)?;
+        // The coordinator describes a group that it is still loading as empty.
+        if view.members.is_empty() {
+            let what = format!("the coordinator reports no member of group {}; retrying", self.group);
+            return Err(Failure::new(Remedy::Retry, what));
+        }
         Ok(view.members.into_iter().map(|member| member.client_id).collect())
     }
 
