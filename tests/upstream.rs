@@ -54,7 +54,7 @@ fn a_hanging_upstream_transaction_is_reported_with_a_command_that_ends_it() {
     wait_until("the command in the log", LIMIT, || running.text().contains(abort).then_some(()));
     assert!(running.metric(HANGING).unwrap() >= 60.0);
     assert_eq!(running.metric("dedupd_raw_hanging_seconds{partition=\"0\"}"), Some(0.0));
-    let note = "an upstream transaction hangs in partition 1 of topic hangs.raw from offset 2 on";
+    let note = "a transaction hangs in partition 1 of topic hangs.raw from offset 2 on";
     let page = running.get("/readyz").unwrap();
     assert!(page.starts_with("HTTP/1.1 200") && page.contains(note), "{page}");
     assert!(running.get("/").unwrap().contains(note));
@@ -68,7 +68,7 @@ fn a_hanging_upstream_transaction_is_reported_with_a_command_that_ends_it() {
     wait_until("the note to disappear", LIMIT, || {
         running.get("/readyz").filter(|page| !page.contains("hangs in"))
     });
-    assert!(running.text().contains("upstream transaction ended topic=\"hangs.raw\""));
+    assert!(running.text().contains("hanging transaction ended topic=\"hangs.raw\""));
     assert_eq!(running.stop(), Some(0));
     let findings = pipe.audit();
     assert!(findings.is_clean() && findings.repeats == 1, "{findings:?}");
