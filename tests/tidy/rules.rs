@@ -176,7 +176,7 @@ pub fn map_of_the_code(architecture: &str) -> (Vec<String>, usize) {
         let named: BTreeSet<&str> = cell.split('`').skip(1).step_by(2).collect();
         if named != allowed.iter().copied().collect() {
             wrong.push(format!(
-                "ARCHITECTURE.md: `{module}` may use {allowed:?}, and the table says {named:?}"
+                "ARCHITECTURE.md: `{module}` may use {allowed:?}, and the table has {named:?}"
             ));
         }
     }

@@ -14,9 +14,9 @@
 //! which this bound stays within three quarters of the timeout: an increase never aborts a transaction while the speed is the
 //! same. Every commit that took less than half of the timeout allows a step of at least a quarter, whatever its fixed part, so
 //! the configured size returns in a number of commits that is logarithmic. A transaction that does not use the limit counts
-//! as the part of it that it has: it does not allow sizes that it says nothing about.
+//! as the part of it that it has: it does not allow sizes that it has no bound for.
 //!
-//! **Steady.** An increased size that takes half of the timeout is taken back, and the next increase is a small one, after a
+//! **Steady.** An increased size that takes half of the timeout is withdrawn, and the next increase is a small one, after a
 //! pause of some commits, which doubles each time. So over a slow connection transactions have nearly the largest size that
 //! takes less than half of the timeout.
 
