@@ -156,6 +156,7 @@ fn the_key_of_a_state_record_is_read_and_written_byte_for_byte() {
     let key = StateKey {
         clean_end: Some(u64::MAX),
         is_first: true,
+        copied: None,
         kind: Some("payments".to_owned()),
         rule: "00c0ffee".parse().ok(),
         reset_kinds: vec![KindId::UNNAMED, payments()],
@@ -164,9 +165,12 @@ fn the_key_of_a_state_record_is_read_and_written_byte_for_byte() {
     };
     assert_eq!(StateKey::parse(STATE_KEY), Some(key.clone()));
     assert_eq!(key.render(), STATE_KEY);
-    // A key of a later block, of a copy, and of a version that did not mark the first block.
-    let unmarked = StateKey { is_first: false, ..key };
+    // A key of a later block, and of a version that did not mark the first block.
+    let unmarked = StateKey { is_first: false, ..key.clone() };
     assert_eq!(StateKey::parse(&STATE_KEY.replace("first=1;", "")), Some(unmarked));
+    // A key of the last block of a complete copy.
+    let copied = StateKey { is_first: false, copied: Some(320), ..key };
+    assert_eq!(StateKey::parse(&STATE_KEY.replace("first=1;", "copied=320;")), Some(copied));
 }
 
 /// The header of the golden export.

@@ -3,7 +3,7 @@
 use crate::dedupe::coordinates::Offset;
 use crate::dedupe::identity::{Fingerprint, KindId};
 
-/// The key of a record in the state topic: `v1;clean=…;first=1;kind=…;id=…;new=…;raw=…;tx=…`.
+/// The key of a record in the state topic: `v1;clean=…;first=1;copied=…;kind=…;id=…;new=…;raw=…;tx=…`.
 ///
 /// When a transaction hangs after a broker crash, the key shows its writer and the clean end offset of the transaction. When
 /// the raw topic is recreated, the broker deletes the group's offsets. Then only the key shows that the state belongs to the
@@ -14,6 +14,8 @@ pub struct StateKey {
     pub clean_end: Option<Offset>,
     /// Whether the block is the first one of its transaction in the partition; false in a copy that a repair writes.
     pub is_first: bool,
+    /// The number of blocks of the transaction, on the last block of a copy that has all of them.
+    pub copied: Option<usize>,
     /// The name of the kind that the block belongs to; `None` for the unnamed kind.
     pub kind: Option<String>,
     /// The rule by which the identities in the record were made, if known.
@@ -32,6 +34,7 @@ impl StateKey {
     pub fn render(&self) -> String {
         let clean = self.clean_end.map(|end| format!("clean={end};")).unwrap_or_default();
         let first = if self.is_first { "first=1;" } else { "" };
+        let copied = self.copied.map(|blocks| format!("copied={blocks};")).unwrap_or_default();
         let kind = self.kind.as_ref().map(|kind| format!("kind={kind};")).unwrap_or_default();
         let rule = self.rule.map(|rule| format!("id={rule};")).unwrap_or_default();
         let mut reset_kinds = String::new();
@@ -39,7 +42,7 @@ impl StateKey {
             .iter()
             .for_each(|kind| reset_kinds.extend(["new=", &kind.number().to_string(), ";"]));
         let raw = self.raw.as_ref().map(|id| format!("raw={id};")).unwrap_or_default();
-        format!("v1;{clean}{first}{kind}{rule}{reset_kinds}{raw}tx={}", self.writer)
+        format!("v1;{clean}{first}{copied}{kind}{rule}{reset_kinds}{raw}tx={}", self.writer)
     }
 
     /// Parses the text form; `None` when dedupd did not write it.
@@ -56,6 +59,7 @@ impl StateKey {
             match field.split_once('=')? {
                 ("clean", end) => key.clean_end = Some(end.parse().ok()?),
                 ("first", _) => key.is_first = true,
+                ("copied", blocks) => key.copied = Some(blocks.parse().ok()?),
                 ("kind", name) => key.kind = Some(name.to_owned()),
                 ("id", rule) => key.rule = Some(rule.parse().ok()?),
                 ("new", kind) => key.reset_kinds.push(KindId::numbered(kind.parse().ok()?)),
@@ -79,7 +83,7 @@ mod tests {
             let (kind, raw) = (Some("payments".into()), Some("aXb+c/AAQ0Cw==".into()));
             let (rule, reset_kinds) =
                 ("00c0ffee".parse().ok(), vec![KindId::UNNAMED, KindId::named("payments")]);
-            let of_topic = StateKey { is_first: true, kind, rule, reset_kinds, raw, ..key };
+            let of_topic = StateKey { is_first: true, copied: Some(3), kind, rule, reset_kinds, raw, ..key };
             assert_eq!(StateKey::parse(&of_topic.render()), Some(of_topic));
         }
         assert_eq!(StateKey::parse("v1;clean=;tx=a"), None);

@@ -84,6 +84,17 @@ impl Group {
         self.blocks.last().is_some_and(same) && is_open && !self.is_whole()
     }
 
+    /// Adds the next block. The last block of a complete copy makes what precedes the copy superfluous: that may have lost its
+    /// first blocks.
+    fn push(&mut self, key: StateKey, bytes: Vec<u8>) {
+        let copied = key.copied;
+        self.blocks.push((key, bytes));
+        if let Some(before) = copied.and_then(|copied| self.blocks.len().checked_sub(copied)) {
+            self.blocks.drain(..before);
+            self.is_cut = false;
+        }
+    }
+
     /// Takes the name and the end of the transaction from a later block, if that block is the one that a checkpoint names: the
     /// last one of the unnamed kind. Of a transaction that was cut short before it, the last block that there is.
     fn take_name(&mut self, is_unnamed: bool, tail: Tail, end_ms: i64) {
@@ -182,12 +193,13 @@ fn push(
         last.first = last.first.min(block.first);
         // The same blocks may follow once more, cut short at any of them.
         last.take_name(is_unnamed, tail, block.time_last_ms);
-        last.blocks.push((key, bytes));
+        last.push(key, bytes);
         return;
     }
     let times = (block.time_first_ms, block.time_last_ms);
-    let (first, blocks) = (block.first, vec![(key, bytes)]);
-    groups.push(Group { blocks, at, is_cut, first, tail, times, is_unnamed });
+    let mut group = Group { blocks: Vec::new(), at, is_cut, first: block.first, tail, times, is_unnamed };
+    group.push(key, bytes);
+    groups.push(group);
 }
 
 /// The evidence that decides about the last transaction of a partition.
@@ -268,6 +280,7 @@ pub(crate) fn decide(evidence: &Evidence<'_>) -> Decision {
                 None => Decision::Undecidable(Lack::Blocks, group),
             }
         }
+        Decision::Redo(group) => Decision::Redo(Group { is_cut: evidence.lacks_blocks(&group), ..group }),
         decision => decision,
     }
 }
@@ -356,7 +369,7 @@ fn agreed_blocks(tails: &Tails, checkpoint: &Checkpoint) -> Decision {
 }
 
 /// The blocks of the last transaction that the clean log shows and the state log does not. Attempts to rewrite them may have
-/// left several copies. The first copy of each block counts.
+/// left several copies. The first copy of each block counts, from the first attempt on that has the first block.
 fn shown_but_for_its_blocks(tails: &Tails, shown: &[Shown]) -> Option<Group> {
     // A member that had lost the partition may have rewritten older blocks in a transaction that was aborted.
     let is_known = |group: &Group| tails.shown.last().is_some_and(|last| group.tail.next <= last.tail.next);
@@ -365,7 +378,9 @@ fn shown_but_for_its_blocks(tails: &Tails, shown: &[Shown]) -> Option<Group> {
     };
     let shown = || tails.hidden.iter().zip(shown).filter(is_shown);
     let (last, _) = shown().next_back()?;
-    let mut copies = shown().map(|(group, _)| group).filter(|group| group.clean_end() == last.clean_end());
+    let copies = || shown().map(|(group, _)| group).filter(|group| group.clean_end() == last.clean_end());
+    let all_are_cut = copies().all(|group| group.is_cut);
+    let mut copies = copies().skip_while(|group| group.is_cut && !all_are_cut);
     let mut whole = copies.next()?.clone();
     for copy in copies {
         whole.first = whole.first.min(copy.first);

@@ -239,9 +239,13 @@ impl<W: World> Core<W> {
             ..Checkpoint::default()
         });
         let committed = known.answer.offset.unwrap_or(0);
-        // A copy can be interrupted after any block. Only the original has all of them, so only the original is marked.
-        let ours =
-            |key: &StateKey| StateKey { is_first: false, writer: self.options.writer.clone(), ..key.clone() };
+        // A copy can be interrupted after any block. So its first block proves nothing, and its last block names their number.
+        let ours = |key: &StateKey| StateKey {
+            is_first: false,
+            copied: None,
+            writer: self.options.writer.clone(),
+            ..key.clone()
+        };
         let forgets = before.forgets.max(known.tails.forgets);
         let before = self.options.signed(Checkpoint { forgets, ..before });
         let after = |group: &Group| Checkpoint {
@@ -253,9 +257,12 @@ impl<W: World> Core<W> {
             Decision::Redo(group) => {
                 let tail = Tail { from: Some(known.state.high), ..group.tail };
                 let checkpoint = if group.tail.next > committed { after(&group) } else { before.clone() };
-                let records = group.blocks.iter().map(|(key, bytes)| (ours(key).render(), bytes.clone()));
+                let mut records: Vec<_> =
+                    group.blocks.iter().map(|(key, bytes)| (ours(key), bytes.clone())).collect();
+                let copied = (!group.is_cut).then_some(records.len());
+                records.last_mut().into_iter().for_each(|(key, _)| key.copied = copied);
                 (
-                    records.collect(),
+                    records.into_iter().map(|(key, bytes)| (key.render(), bytes)).collect(),
                     group.tail.next.max(committed),
                     Checkpoint { tail: Some(tail), ..checkpoint },
                 )

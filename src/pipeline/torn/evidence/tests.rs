@@ -298,6 +298,38 @@ fn a_transaction_without_its_first_block_decides_nothing() {
     assert_eq!(name(&decide(&[], (Some(30), None), Shown::Yes)), ("redo", 30));
 }
 
+/// The log starts with the last block of the transaction 10..30. A repair has copied both of its blocks, or only the first.
+fn after_a_copy(is_complete: bool) -> Vec<StateItem> {
+    let mut log = vec![item(5, Some(110), (20, 30)), item(7, Some(110), (10, 20))];
+    if is_complete {
+        log.push(item(8, Some(110), (20, 30)));
+    }
+    for (number, item) in log.iter_mut().enumerate() {
+        if let StateItem::Block { key: Some(key), .. } = item {
+            *key = StateKey { is_first: false, copied: (number == 2).then_some(2), ..key.clone() };
+            if number > 0 {
+                key.writer = "repairer".to_owned();
+            }
+        }
+    }
+    log
+}
+
+#[test]
+fn a_complete_copy_replaces_a_transaction_without_its_first_block() {
+    let redo = |is_complete| {
+        let tails = Tails::new(after_a_copy(is_complete), &BTreeSet::new());
+        let (last, hidden) = (Shown::Unknowable, vec![Shown::Yes; tails.hidden.len()]);
+        let (committed, checkpoint) = (None, None);
+        decide(&Evidence { committed, checkpoint, state_low: 5, tails: &tails, last, hidden: &hidden })
+    };
+    assert_eq!(name(&redo(false)), ("lacks blocks", 30));
+    let Decision::Redo(group) = redo(true) else { panic!("{:?}", redo(true)) };
+    assert_eq!((group.first, group.tail.next, group.blocks.len(), group.is_cut), (10, 30, 2, false));
+    let ranges = group.blocks.iter().map(|(_, bytes)| Block::decode(bytes).unwrap().first);
+    assert_eq!(ranges.collect::<Vec<_>>(), [10, 20]);
+}
+
 #[test]
 fn a_missing_block_is_never_accepted() {
     let log = vec![item(2, Some(100), (10, 20))];
