@@ -22,8 +22,9 @@ use dedupd::metrics::Metrics;
 use dedupd::pipeline::Safeguard;
 use sim::{
     COMMIT_FAULTS, Counts, EVICTED, FORGOTTEN, Fault, JOINED, Marked, Outcome, Sabotage, Setting,
-    after_an_outage, compact_the_last_record, count, forget_before_a_restore, load_slowly,
-    open_a_foreign_transaction, over_a_slow_link, run, search_slowly, tear_the_first_transaction,
+    after_an_outage, compact_the_last_record, count, evidence_over_a_slow_link, forget_before_a_restore,
+    load_slowly, open_a_foreign_transaction, over_a_slow_link, restore_forgotten_slowly, run, search_slowly,
+    tear_the_first_transaction,
 };
 
 /// Number of seeds unless `DEDUPD_SIM_SEEDS` is set.
@@ -212,6 +213,27 @@ fn a_search_of_many_seconds_neither_stops_the_loop_nor_other_partitions() {
     assert!(slow.took > Duration::from_secs(40), "{:?}", slow.took);
     assert!(slow.longest < Duration::from_secs(1), "an iteration took {:?}", slow.longest);
     assert!(slow.forwarded > 100, "{} records of the other partition", slow.forwarded);
+}
+
+#[test]
+fn a_restore_that_searches_forgotten_ids_neither_stops_the_loop_nor_other_partitions() {
+    let slow = restore_forgotten_slowly(&Setting { sabotage: Sabotage::Nothing, metrics: Metrics::new() });
+    println!("{slow:?}");
+    assert!(slow.violations.is_empty(), "{:?}", slow.violations);
+    assert!(slow.took > Duration::from_secs(40), "{:?}", slow.took);
+    assert!(slow.longest < Duration::from_secs(1), "an iteration took {:?}", slow.longest);
+    assert!(slow.forwarded > 100, "{} records of the other partition", slow.forwarded);
+}
+
+#[test]
+fn over_a_slow_link_the_evidence_of_many_partitions_is_read_in_several_iterations() {
+    let setting = Setting { sabotage: Sabotage::Nothing, metrics: Metrics::new() };
+    let slow = evidence_over_a_slow_link(&setting);
+    println!("{slow:?}");
+    assert!(slow.violations.is_empty(), "{:?}", slow.violations);
+    assert!(slow.took > Duration::from_mins(2), "{:?}", slow.took);
+    assert!(slow.longest < Duration::from_secs(25), "an iteration took {:?}", slow.longest);
+    assert!(slow.silent < Duration::from_secs(15), "{:?} without progress", slow.silent);
 }
 
 #[test]

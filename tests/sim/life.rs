@@ -35,7 +35,10 @@ pub use counted::{COMMIT_FAULTS, count};
 pub use foreign::open_a_foreign_transaction;
 pub use forgotten::forget_before_a_restore;
 use quiet::is_idle;
-pub use slow::{after_an_outage, load_slowly, over_a_slow_link, search_slowly};
+pub use slow::{
+    after_an_outage, evidence_over_a_slow_link, load_slowly, over_a_slow_link, restore_forgotten_slowly,
+    search_slowly,
+};
 pub use torn::{compact_the_last_record, tear_the_first_transaction};
 
 /// Counts records that were forwarded again because a window had evicted their id.

@@ -9,6 +9,8 @@ pub struct Pace {
     pub record_time: Duration,
     /// Time that a commit takes, whatever its size.
     pub commit_time: Duration,
+    /// Time to read a record of the state topic as evidence.
+    pub evidence_time: Duration,
     /// No record is acknowledged before this time.
     pub stuck_until: Duration,
 }

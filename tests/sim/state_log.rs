@@ -121,7 +121,9 @@ impl LogTails for SimLog {
                         log.everything(range.start).take_while(|(at, _)| *at < end).collect()
                     }
                 };
+                let count = u32::try_from(found.len()).unwrap();
                 items.extend(found.into_iter().map(|(offset, record)| item(*partition, offset, record)));
+                cluster.advance(cluster.pace.evidence_time * count);
             }
             Ok(items)
         })

@@ -1,6 +1,7 @@
 //! One raw partition of a worker: its phase, and what outlives a phase.
 
 pub mod complete;
+pub mod forgetting;
 pub mod gap;
 pub mod loading;
 pub mod local;

@@ -74,10 +74,13 @@ impl<W: World> Core<W> {
     ) -> Result<(), WorkerError> {
         let is_grave = |outcome: &Result<(), WorkerError>| outcome.as_ref().is_err_and(WorkerError::is_grave);
         let until = self.clock.elapsed() + READ_SLICE;
+        if !is_grave(&outcome) {
+            outcome = self.search_forgotten(source, until).and(outcome);
+        }
+        let is_reading = |p: &Partition| matches!(&p.phase, Phase::Restoring(it) if it.forgetting.is_none());
         loop {
             let left = until.saturating_sub(self.clock.elapsed());
-            let is_restoring = self.partitions.iter().any(|p| matches!(p.phase, Phase::Restoring(_)));
-            if is_grave(&outcome) || left.is_zero() || !is_restoring {
+            if is_grave(&outcome) || left.is_zero() || !self.partitions.iter().any(is_reading) {
                 break;
             }
             let items = self.log.read(left)?;

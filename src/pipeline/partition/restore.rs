@@ -1,13 +1,14 @@
 //! A restore from the state topic, in slices short enough that the worker keeps polling.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
-use super::Phase;
 use super::complete::{is_behind_the_log, usable};
 use super::loading::clear;
 use super::restoring::{Restorer, Restoring};
 use super::state::State;
 use super::unwritten::Unwritten;
+use super::{Partition, Phase};
 use crate::clock::Clock;
 use crate::dedupe::{Checkpoint, KindId, Offset, PartitionId, StateKey};
 use crate::pipeline::error::{Fatal, WorkerError};
@@ -77,19 +78,70 @@ impl<W: World> Core<W> {
             emptied: self.options.kinds_by_other_rules(checkpoint.as_ref()),
             left_out: BTreeMap::new(),
             checkpoint,
+            forgetting: None,
             state,
             unwritten: Unwritten::default(),
             rules: self.options.rules(),
         };
-        let is_empty = from >= bounds.stable;
-        if !is_empty {
-            failpoint::pass("before_state_open");
-            self.log.open(id, Some(from))?;
-        }
         if let Some(partition) = self.partitions.get_mut(id) {
             partition.phase = Phase::Restoring(Box::new(restoring));
         }
-        if is_empty { self.end_restore(source, id, from) } else { Ok(()) }
+        let opened = self.read_from(source, id, (from, bounds.stable));
+        if opened.is_err() {
+            self.abandon_restore(id);
+        }
+        opened
+    }
+
+    /// Reads the state topic from an offset on, or ends the restore when the log ends there.
+    fn read_from(
+        &mut self,
+        source: &W::Source,
+        id: PartitionId,
+        (from, until): (Offset, Offset),
+    ) -> Result<(), WorkerError> {
+        if from >= until {
+            return self.end_restore(source, id, from);
+        }
+        failpoint::pass("before_state_open");
+        Ok(self.log.open(id, Some(from))?)
+    }
+
+    /// Continues the search for the owners of forgotten identities. Where it ends, reading continues behind the forget record.
+    pub(crate) fn search_forgotten(
+        &mut self,
+        source: &W::Source,
+        until: Duration,
+    ) -> Result<(), WorkerError> {
+        let is_searching =
+            |p: &Partition| matches!(&p.phase, Phase::Restoring(it) if it.forgetting.is_some());
+        for id in self.partitions.ids(is_searching) {
+            let searched = self.search_forgotten_of(source, id, until);
+            if searched.is_err() {
+                self.abandon_restore(id);
+            }
+            searched?;
+            if self.clock.elapsed() >= until {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn search_forgotten_of(
+        &mut self,
+        source: &W::Source,
+        id: PartitionId,
+        until: Duration,
+    ) -> Result<(), WorkerError> {
+        let Some(restoring) = self.partitions.restoring_mut(id) else { return Ok(()) };
+        let Some(forgetting) = &mut restoring.forgetting else { return Ok(()) };
+        forgetting.read(&self.store, || self.clock.elapsed() >= until)?;
+        let Some(forgetting) = restoring.forgetting.take_if(|it| it.is_done()) else { return Ok(()) };
+        let range = (forgetting.offset + 1, restoring.until);
+        Restorer::<W> { store: &mut self.store, options: &self.options, report: &self.report }
+            .delete_forgotten(restoring, forgetting)?;
+        self.read_from(source, id, range)
     }
 
     fn state_is_truncated(&self, id: PartitionId, end: Offset, reached: Offset) -> Fatal {
@@ -105,6 +157,10 @@ impl<W: World> Core<W> {
     /// restarts: otherwise its end would be mistaken for that of a complete restore.
     pub(crate) fn restored(&mut self, source: &W::Source, item: StateItem) -> Result<(), WorkerError> {
         let id = item.partition();
+        if self.partitions.restoring_mut(id).is_some_and(|restoring| restoring.forgetting.is_some()) {
+            // Reading continues behind the forget record when its owners are found.
+            return Ok(());
+        }
         let result = match item {
             StateItem::Block { offset, key, block, .. } => {
                 self.restore_record(id, offset, key.unwrap_or_default(), &block)
@@ -150,7 +206,8 @@ impl<W: World> Core<W> {
         self.options.same_raw(key.raw.as_deref(), self.options.raw_id.as_deref())?;
         let Some(restoring) = self.partitions.restoring_mut(id) else { return Ok(()) };
         Restorer::<W> { store: &mut self.store, options: &self.options, report: &self.report }
-            .record(restoring, offset, key, bytes)
+            .record(restoring, offset, key, bytes)?;
+        if restoring.forgetting.is_some() { Ok(self.log.close(id)?) } else { Ok(()) }
     }
 
     fn end_restore(&mut self, source: &W::Source, id: PartitionId, next: Offset) -> Result<(), WorkerError> {

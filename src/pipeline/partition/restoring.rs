@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use super::forgetting::Forgetting;
 use super::loading::cut_back;
 use super::state::State;
 use super::stored::Stored;
 use super::unwritten::Unwritten;
 use crate::dedupe::{
     Block, BlockView, Checkpoint, Fingerprint, ForgetRecord, KindId, Look, Offset, Owners, StateKey, Tail,
-    Window,
+    Window, WindowId,
 };
 use crate::metrics::RestoreSource;
 use crate::pipeline::error::WorkerError;
@@ -64,6 +65,8 @@ pub struct Restoring {
     pub left_out: BTreeMap<String, u64>,
     /// The checkpoint metadata of the committed offset.
     pub checkpoint: Option<Checkpoint>,
+    /// The forget record whose owners are being searched in the stored blocks. No record behind it is read meanwhile.
+    pub forgetting: Option<Forgetting>,
 }
 
 impl Restoring {
@@ -151,7 +154,7 @@ impl<W: World> Restorer<'_, W> {
         if ForgetRecord::is_here(bytes) {
             let forgotten = ForgetRecord::decode(bytes).map_err(|e| WorkerError::block(&place(), &e))?;
             let foreign = self.is_foreign(restoring, &place, &key, (forgotten.hash, id.into()))?;
-            return self.forgotten(restoring, offset, (&forgotten, foreign));
+            return self.forgotten(restoring, offset, (forgotten, foreign));
         }
         let view = BlockView::verified(bytes).map_err(|e| WorkerError::block(&place(), &e))?;
         let foreign = self.is_foreign(restoring, &place, &key, (view.header.hash, view.header.window))?;
@@ -192,12 +195,13 @@ impl<W: World> Restorer<'_, W> {
         Ok(())
     }
 
-    /// Forgets the identities of a forget record, which was written after the blocks read so far.
+    /// Forgets the identities of a forget record, which was written after the blocks read so far. Their stored owners are deleted
+    /// at once, or after a search ([`Restoring::forgetting`]).
     fn forgotten(
         &mut self,
         restoring: &mut Restoring,
         offset: Offset,
-        (forgotten, foreign): (&ForgetRecord, bool),
+        (forgotten, foreign): (ForgetRecord, bool),
     ) -> Result<(), WorkerError> {
         restoring.at = offset;
         let state = &mut *restoring.state;
@@ -206,23 +210,41 @@ impl<W: World> Restorer<'_, W> {
             state.forgets = state.forgets.max(forgotten.number);
             return Ok(());
         }
-        state.forget(forgotten);
+        state.forget(&forgotten);
         // The owners are looked up in the store.
         self.write(&mut restoring.unwritten)?;
         // Without a stored block there is no head to update. A new head would claim that local state is complete up to
         // offset 0.
+        if self.store.head(state.id.into())?.is_none() {
+            return Ok(());
+        }
+        // A table of another size may load owners that this one has evicted.
+        let evicts =
+            |window: &WindowId| state.windows.of_kind(window.kind()).is_some_and(|it| it.slots().is_some());
+        let windows = self.options.kinds.windows_of(state.id).into_iter().filter(evicts).collect();
+        let forgetting = Forgetting::new(offset, forgotten, windows);
+        if forgetting.is_done() {
+            return self.delete_forgotten(restoring, forgetting);
+        }
+        restoring.forgetting = Some(forgetting);
+        Ok(())
+    }
+
+    /// Deletes the owners of forgotten identities, once all of them are found.
+    pub(crate) fn delete_forgotten(
+        &mut self,
+        restoring: &mut Restoring,
+        mut forgetting: Forgetting,
+    ) -> Result<(), WorkerError> {
+        let state = &mut *restoring.state;
         let Some(before) = self.store.head(state.id.into())? else { return Ok(()) };
-        let head = Head { state_next: offset + 1, forgets: state.forgets, ..before };
+        let head = Head { state_next: forgetting.offset + 1, forgets: state.forgets, ..before };
         for window_id in self.options.kinds.windows_of(state.id) {
-            let mut owners = forgotten.offsets();
+            let mut owners = forgetting.record.offsets();
             if let Some(window) = state.windows.of_kind(window_id.kind()) {
                 let stored = Stored { store: &*self.store, window: window_id };
-                owners.extend(forget_older_owners(window, &stored, forgotten)?);
-                // A table of another size may load owners that this one has evicted.
-                for (_, identity) in forgotten.owners.iter().filter(|_| window.slots().is_some()) {
-                    let stored = stored.all_owners(*identity)?;
-                    owners.extend(stored.into_iter().filter(|owner| *owner < forgotten.at));
-                }
+                owners.extend(forget_older_owners(window, &stored, &forgetting.record)?);
+                owners.extend(forgetting.found(window_id));
             }
             self.store.forget(window_id, &owners, head)?;
         }

@@ -1,6 +1,5 @@
 //! The stored owners of a window.
 
-use super::loading::unusable;
 use crate::dedupe::{Identity, Offset, Owners, WindowId};
 use crate::ports::{Store, StoreError};
 
@@ -25,17 +24,6 @@ impl<T: Store> Owners for Stored<'_, T> {
 }
 
 impl<T: Store> Stored<'_, T> {
-    /// All stored owners of an identity, also those that the window does not hold. Reads every block.
-    pub(crate) fn all_owners(&self, identity: Identity) -> Result<Vec<Offset>, StoreError> {
-        let mut owners = Vec::new();
-        self.store.scan(self.window, &mut |view| {
-            let found = view.owners_of(identity);
-            owners.extend(found.map_err(|error| unusable(self.window.partition(), &error))?);
-            Ok(())
-        })?;
-        Ok(owners)
-    }
-
     /// Looks up an owner. The window looks up only owners that it holds, and the store must hold them too.
     fn look_up<A>(
         &self,

@@ -21,6 +21,7 @@ pub mod evidence;
 mod known;
 pub mod markers;
 pub mod producer;
+mod reading;
 pub mod repair;
 pub mod rounds;
 pub mod side;

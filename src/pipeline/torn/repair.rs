@@ -1,9 +1,9 @@
 //! Makes the logs of a partition agree before its committed offset is relied on. [`super::evidence`] decides how.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::evidence::{Decision, Group, Lack, Shown, Tails};
+use super::evidence::{Decision, Group, Lack};
 use super::known::{Known, ResumePoint};
 use super::markers::Touched;
 use crate::clock::Clock;
@@ -14,14 +14,11 @@ use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::failpoint;
 use crate::pipeline::options::Options;
 use crate::pipeline::partition::complete::usable;
-use crate::pipeline::safeguard::Safeguard;
 use crate::pipeline::worker::{Core, World};
-use crate::ports::{
-    Committed, GroupMember, Leftover, LogId, LogTails, Position, Sink, StateItem, Store, WrittenEnds,
-};
+use crate::ports::{Committed, GroupMember, LogId, LogTails, Position, Sink, Store, WrittenEnds};
 
-/// Timeout of reading tails.
-const READ_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time to read evidence between two polls; at least one piece of it is read.
+const EVIDENCE_SLICE: Duration = Duration::from_millis(200);
 
 impl<W: World> Core<W> {
     /// The partitions whose logs agree with their committed offset. The others are repaired, and then checked again.
@@ -53,9 +50,15 @@ impl<W: World> Core<W> {
         ids: &[PartitionId],
     ) -> Result<BTreeMap<PartitionId, ResumePoint>, WorkerError> {
         let answers = source.committed(ids, REQUEST_TIMEOUT)?;
-        let known = self.gather_evidence(&answers.iter().collect::<Vec<_>>())?;
+        let mut unread = self.last_transactions(answers.iter())?;
+        let mut known = Vec::new();
+        while let Some(piece) = self.next_piece(&mut unread) {
+            let piece = self.read_evidence(piece)?;
+            let shown = self.shown(&piece)?;
+            known.extend(piece.into_iter().zip(shown));
+        }
         let mut resume_points = BTreeMap::new();
-        for (known, shown) in known.iter().zip(self.shown(&known)?) {
+        for (known, shown) in known {
             let id = known.answer.partition;
             // The local state of a partition that another worker owns does not count.
             let is_ours = self.partitions.get(id).is_some();
@@ -83,97 +86,28 @@ impl<W: World> Core<W> {
         if unknown.is_empty() {
             return Ok(agreed);
         }
-        let known = self.gather_evidence(&unknown)?;
-        for (known, shown) in known.iter().zip(self.shown(&known)?) {
-            let id = known.answer.partition;
-            match known.decide(&shown) {
-                Decision::Agreed => {
-                    if let Some(partition) = self.partitions.get_mut(id) {
-                        partition.agreed = Some(known.state.low);
+        let until = self.clock.elapsed() + EVIDENCE_SLICE;
+        let mut unread = self.last_transactions(unknown.into_iter())?;
+        while let Some(piece) = self.next_piece(&mut unread) {
+            let known = self.read_evidence(piece)?;
+            for (known, shown) in known.iter().zip(self.shown(&known)?) {
+                let id = known.answer.partition;
+                match known.decide(&shown) {
+                    Decision::Agreed => {
+                        if let Some(partition) = self.partitions.get_mut(id) {
+                            partition.agreed = Some(known.state.low);
+                        }
+                        agreed.push(id);
                     }
-                    agreed.push(id);
+                    decision => self.repair(source, known, decision)?,
                 }
-                decision => self.repair(source, known, decision)?,
+            }
+            // The rest follows in the next iteration.
+            if self.clock.elapsed() >= until {
+                break;
             }
         }
         Ok(agreed)
-    }
-
-    /// Reads the last transactions of these partitions from the state logs, each from its first block on.
-    ///
-    /// Without a checkpoint nothing names that block, and a transaction can have any number of blocks. What follows from a part
-    /// of it would be wrong: a rewind to the middle skips the raw records before, and blocks that are rewritten without the first
-    /// ones leave ids out of the window.
-    fn gather_evidence<'a>(&mut self, answers: &[&'a Committed]) -> Result<Vec<Known<'a>>, WorkerError> {
-        let logs = LogId::pairs(answers.iter().map(|answer| &answer.partition));
-        let bounds = self.log.bounds(&logs, REQUEST_TIMEOUT)?;
-        let pairs = answers.iter().zip(bounds.chunks_exact(2));
-        let mut known: Vec<Known<'a>> = pairs
-            .filter_map(|(answer, bounds)| {
-                Some(Known::new(answer, bounds.try_into().ok()?, self.options.evidence_records))
-            })
-            .collect();
-        let mut unread: Vec<&mut Known<'a>> = known.iter_mut().collect();
-        while !unread.is_empty() {
-            self.read_tails(&mut unread)?;
-            let extends = self.options.keeps(Safeguard::WholeTransactions);
-            unread.retain_mut(|known| extends && known.extend());
-        }
-        Ok(known)
-    }
-
-    fn read_tails(&self, unread: &mut [&mut Known<'_>]) -> Result<(), WorkerError> {
-        let all: Vec<_> = unread.iter().map(|k| (k.answer.partition, k.from..k.state.high)).collect();
-        let stable: Vec<_> = unread.iter().map(|k| (k.answer.partition, k.from..k.state.stable)).collect();
-        let mut everything: BTreeMap<PartitionId, Vec<StateItem>> = BTreeMap::new();
-        for item in self.log.tails(&all, Leftover::Everything, READ_TIMEOUT)? {
-            if let Some((id, _)) = place(&item) {
-                everything.entry(id).or_default().push(item);
-            }
-        }
-        self.progress.advance();
-        let mut committed: BTreeMap<PartitionId, BTreeSet<Offset>> = BTreeMap::new();
-        for (id, at) in self.log.tails(&stable, Leftover::Committed, READ_TIMEOUT)?.iter().filter_map(place) {
-            committed.entry(id).or_default().insert(at);
-        }
-        for known in unread {
-            let id = known.answer.partition;
-            let own = everything.remove(&id).unwrap_or_default();
-            let committed = committed.remove(&id).unwrap_or_default();
-            known.tails = Tails::new(own, &committed);
-        }
-        self.progress.advance();
-        Ok(())
-    }
-
-    /// Whether the clean log shows the last committed transaction of each partition, and the aborted transactions after it.
-    fn shown(&mut self, known: &[Known<'_>]) -> Result<Vec<(Shown, Vec<Shown>)>, WorkerError> {
-        let wanted = |known: &Known<'_>| {
-            let id = known.answer.partition;
-            known.clean_ends().map(|end| (id, end - 1)).collect::<Vec<_>>()
-        };
-        let mut unseen: BTreeSet<(PartitionId, Offset)> = known.iter().flat_map(wanted).collect();
-        let committed = self.find(&mut unseen, Leftover::Committed)?;
-        // A record that only this reader finds is aborted. One that it does not find either was removed by compaction.
-        let aborted = self.find(&mut unseen, Leftover::Everything)?;
-        Ok(known.iter().map(|known| known.sort([&committed, &aborted])).collect())
-    }
-
-    /// Moves the clean records that such a reader finds out of `unseen`.
-    fn find(
-        &self,
-        unseen: &mut BTreeSet<(PartitionId, Offset)>,
-        reader: Leftover,
-    ) -> Result<BTreeSet<(PartitionId, Offset)>, WorkerError> {
-        if unseen.is_empty() {
-            return Ok(BTreeSet::new());
-        }
-        let requested: Vec<(PartitionId, Offset)> = unseen.iter().copied().collect();
-        let seen = self.log.visible(&requested, reader, READ_TIMEOUT)?;
-        let found = requested.into_iter().zip(seen).filter(|(_, seen)| *seen).map(|(at, _)| at);
-        let found: BTreeSet<(PartitionId, Offset)> = found.collect();
-        unseen.retain(|at| !found.contains(at));
-        Ok(found)
     }
 
     fn repair(
@@ -364,10 +298,3 @@ impl<W: World> Core<W> {
 
 /// Records for the state topic with their keys, the offset, and its checkpoint.
 type Planned = (Vec<(String, Vec<u8>)>, Offset, Checkpoint);
-
-fn place(item: &StateItem) -> Option<(PartitionId, Offset)> {
-    match item {
-        StateItem::Block { partition, offset, .. } => Some((*partition, *offset)),
-        StateItem::End { .. } | StateItem::Gone { .. } => None,
-    }
-}

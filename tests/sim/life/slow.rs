@@ -3,9 +3,11 @@
 mod link;
 mod search;
 
+use dedupd::metrics::PartitionState;
+
 use super::*;
-pub use link::{after_an_outage, over_a_slow_link};
-pub use search::search_slowly;
+pub use link::{after_an_outage, evidence_over_a_slow_link, over_a_slow_link};
+pub use search::{restore_forgotten_slowly, search_slowly};
 
 /// Simulated time to read one stored block.
 const BLOCK_TIME: Duration = Duration::from_millis(600);
@@ -79,5 +81,12 @@ impl Life {
         let workers = status.workers();
         let partition = workers.first()?.partitions.iter().find(|it| it.partition == 0)?;
         partition.reason.clone().filter(|reason| reason.contains("local state"))
+    }
+
+    /// Whether the status page shows that the records of the partition are processed.
+    fn is_running(&self) -> bool {
+        let workers = self.status.as_ref().map(|status| status.workers()).unwrap_or_default();
+        let mut partitions = workers.first().into_iter().flat_map(|worker| &worker.partitions);
+        partitions.any(|it| it.partition == 0 && it.state == PartitionState::Running)
     }
 }

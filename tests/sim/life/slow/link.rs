@@ -6,6 +6,8 @@ use super::*;
 const BACKLOG: u64 = 2_000;
 /// More records than a history with an outage processes.
 const ENDLESS: u64 = 40_000;
+/// Partitions of the history in which evidence is read slowly.
+const PARTITIONS: usize = 60;
 /// Records of the largest transaction.
 const LARGE: usize = 1_809;
 /// Time before the outage. The first half is not measured.
@@ -60,6 +62,27 @@ pub fn over_a_slow_link(setting: &Setting, record_time: Duration) -> SlowLink {
     SlowLink { longest, silent, took, clean, violations: life.end(calmed).violations }
 }
 
+/// Starts a worker whose last transactions are in many partitions, over a link on which it takes a second to read a block.
+pub fn evidence_over_a_slow_link(setting: &Setting) -> SlowLink {
+    let mut life = Life::quiet(setting, PARTITIONS, large);
+    (0..PARTITIONS).for_each(|partition| life.produce_to(partition, 4));
+    assert!(life.calm(), "the records are not processed");
+    life.leave(0);
+    let before = life.committed_anywhere();
+    life.universe.cluster.borrow_mut().pace.evidence_time = Duration::from_secs(1);
+    life.start(0);
+    let began = life.now();
+    (0..PARTITIONS).for_each(|partition| life.produce_to(partition, 10));
+    let mut longest = Duration::ZERO;
+    while life.committed_anywhere() < before + PARTITIONS {
+        longest = longest.max(life.iterate_alone());
+    }
+    let (took, clean) = (life.now() - began, life.committed_anywhere() - before);
+    let calmed = life.calm();
+    let (_, _, silent) = life.universe.silence.get();
+    SlowLink { longest, silent, took, clean, violations: life.end(calmed).violations }
+}
+
 /// Interrupts a worker under load for the time of an `outage`, when a commit takes `commit_time` before and after it.
 pub fn after_an_outage(
     setting: &Setting,
@@ -106,5 +129,9 @@ impl Life {
     /// Records in the first partition of clean.
     fn committed(&self) -> usize {
         self.universe.cluster.borrow().clean[0].committed(0).count()
+    }
+
+    fn committed_anywhere(&self) -> usize {
+        self.universe.cluster.borrow().clean.iter().map(|log| log.committed(0).count()).sum()
     }
 }

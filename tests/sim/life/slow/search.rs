@@ -1,5 +1,8 @@
-//! A request to forget an id, with much local state to search.
+//! Searches for the owners of forgotten ids in much local state: for a request, and in a restore.
 
+use std::ops::Range;
+
+use super::super::forgotten::{FORGOTTEN_IDS, evicting};
 use super::*;
 
 /// Simulated time to read one stored block.
@@ -9,10 +12,13 @@ const IDS: u64 = 450;
 /// The id to forget.
 const FORGOTTEN_ID: u64 = 7;
 
+/// Ids that a table evicts: as many that the local store has some hundred blocks, each with up to eight ids.
+const OTHERS: Range<u64> = 100..1_700;
+
 /// What happened while the blocks were searched.
 #[derive(Debug)]
 pub struct SlowSearch {
-    /// Simulated time until the answer.
+    /// Simulated time until the answer, or until the partition is running.
     pub took: Duration,
     /// Simulated time of the longest iteration.
     pub longest: Duration,
@@ -43,6 +49,29 @@ pub fn search_slowly(setting: &Setting) -> SlowSearch {
     let (took, forwarded) = (life.now() - began, life.forwarded() - before);
     life.universe.block_time.set(Duration::ZERO);
     life.produce_ids([FORGOTTEN_ID]);
+    let calmed = life.calm();
+    SlowSearch { took, longest, forwarded, violations: life.end(calmed).violations }
+}
+
+/// Restores a partition with many blocks and forget records into a table that evicts, over a slow store, while records arrive in
+/// another partition. The forgotten ids have to be forwarded again.
+pub fn restore_forgotten_slowly(setting: &Setting) -> SlowSearch {
+    let mut life = Life::quiet(setting, 2, evicting);
+    life.forget_evicted(OTHERS);
+    life.processes[0].store = LeasedStore::new(MemoryStore::new());
+    life.universe.block_time.set(BLOCK_TIME);
+    life.start(0);
+    let (began, before, mut longest) = (life.now(), life.forwarded(), Duration::ZERO);
+    while !life.is_running() {
+        let at = life.now();
+        life.universe.cluster.borrow_mut().group.balance(at, &mut fastrand::Rng::with_seed(1));
+        assert!(life.universe.iterate(0), "the worker has ended");
+        longest = longest.max(life.now() - at);
+        life.produce_to(1, 1);
+    }
+    let (took, forwarded) = (life.now() - began, life.forwarded() - before);
+    life.universe.block_time.set(Duration::ZERO);
+    life.produce_ids(FORGOTTEN_IDS);
     let calmed = life.calm();
     SlowSearch { took, longest, forwarded, violations: life.end(calmed).violations }
 }
