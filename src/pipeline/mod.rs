@@ -4,6 +4,8 @@
 //! loop and the transaction, `partition` the life cycle of a partition, `torn` what a broker left without a transaction
 //! marker, `limits` the limits on the windows.
 
+mod commit;
+mod context;
 mod error;
 pub mod failpoint;
 mod kinds;
@@ -12,14 +14,19 @@ mod options;
 mod partition;
 mod partition_limit;
 mod progress;
+mod recovery;
+mod report;
 mod safeguard;
 mod sizes;
+mod time;
 mod torn;
 mod worker;
+mod world;
 
 use std::time::Duration;
 
 pub use crate::config::Overflow;
+pub use commit::size::TransactionSize;
 pub use error::{Fatal, WorkerError};
 pub use kinds::{Kind, Kinds};
 pub use limits::Limits;
@@ -28,14 +35,14 @@ pub use partition::loading::{LoadSlice, LocalRead, load_window};
 pub use partition::stored::Stored;
 pub use partition_limit::PartitionLimit;
 pub use progress::Progress;
+pub use report::Report;
 pub use safeguard::Safeguard;
 pub use sizes::{block_ids, metadata_bytes, most_partitions};
 pub use torn::EVIDENCE_RECORDS;
+pub use worker::Worker;
 pub use worker::chunk::ITERATION_TIME;
-pub use worker::report::Report;
-pub use worker::size::TransactionSize;
 pub use worker::stalled::StableEnds;
-pub use worker::{Worker, World};
+pub use world::World;
 
 /// Timeout of one request to the broker between two polls: the group needs the next poll in time.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 pub use crate::config::{Mode, OnGap, OnMissing, OnProbable, OnRejected, OnRewind, Start};
 use crate::dedupe::{Checkpoint, Fingerprint, HashKind, IdentityRule, Offset, StateKey};
+use crate::pipeline::commit::size::TransactionSize;
 use crate::pipeline::error::Fatal;
 use crate::pipeline::kinds::Kinds;
 use crate::pipeline::limits::Limits;
@@ -11,7 +12,6 @@ use crate::pipeline::partition::loading::LoadSlice;
 use crate::pipeline::partition::partitions::Partitions;
 use crate::pipeline::partition_limit::PartitionLimit;
 use crate::pipeline::safeguard::Safeguard;
-use crate::pipeline::worker::size::TransactionSize;
 
 impl Mode {
     /// The warning shown to the operator while this mode is active.

@@ -3,18 +3,17 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Enforced, Limit, Limits};
 use crate::clock::Clock;
 use crate::config::{Overflow, duration_text};
-use crate::dedupe::coordinates::ranges;
 use crate::dedupe::{Checkpoint, KindId, PartitionId, Window, Windows};
 use crate::metrics::WindowStatus;
+use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::kinds::Kind;
+use crate::pipeline::limits::{Enforced, Limit, Limits};
 use crate::pipeline::options::Options;
-use crate::pipeline::partition::Running;
 use crate::pipeline::partition::partitions::Partitions;
-use crate::pipeline::worker::{Core, World};
+use crate::pipeline::world::World;
 use crate::ports::Store;
 
 /// Interval between two checks of the windows for the log.
@@ -92,7 +91,7 @@ impl WindowLimiter {
     }
 }
 
-impl<W: World> Core<W> {
+impl<W: World> Context<W> {
     /// Sets the bounds that the next commit applies, and logs the limits that shorten a window.
     pub(crate) fn enforce_limits(&mut self) -> Result<(), WorkerError> {
         let now = self.clock.elapsed();
@@ -107,24 +106,6 @@ impl<W: World> Core<W> {
         self.report.evicted(windows.map(Window::take_evicted).sum());
         self.limits.log(&self.options, &self.partitions, now);
         Ok(())
-    }
-
-    /// Rebuilds tables of fixed size from the local state when the number of partitions that share the memory has
-    /// changed.
-    pub(crate) fn fit_tables(&mut self, source: &W::Source) -> Result<(), WorkerError> {
-        if self.transaction.is_open() || self.options.limits.when_full == Overflow::Shrink {
-            return Ok(());
-        }
-        let (limits, count) = (self.options.limits, self.options.windows_of(&self.partitions));
-        let needs_other = |running: &Running| {
-            running.state.windows.iter().any(|(_, window)| limits.needs_other_table(window, count))
-        };
-        let outdated = self.partitions.ids(|p| p.running().is_some_and(needs_other));
-        if outdated.is_empty() {
-            return Ok(());
-        }
-        tracing::info!(partitions = %ranges(outdated.iter().copied()), "number of windows changed; reloading the state into tables of the new size");
-        self.unload(source, &outdated)
     }
 
     /// Empty windows for one of the current partitions, to be filled with the state up to C.

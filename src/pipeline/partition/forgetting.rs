@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use super::loading::unusable;
 use crate::dedupe::{ForgetRecord, Offset, WindowId};
+use crate::pipeline::partition::loading::unusable;
 use crate::ports::{Store, StoreError};
 
 /// A forget record, and the search for its owners.

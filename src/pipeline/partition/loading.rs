@@ -7,16 +7,15 @@
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use super::Phase;
-use super::restore::Base;
-use super::state::State;
 use crate::clock::Clock;
 use crate::dedupe::{BlockError, Checkpoint, KindId, Offset, PartitionId, Window, WindowId};
-use crate::metrics::RestoreSource;
+use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::failpoint;
+use crate::pipeline::partition::Phase;
+use crate::pipeline::partition::state::State;
 use crate::pipeline::safeguard::Safeguard;
-use crate::pipeline::worker::{Core, World};
+use crate::pipeline::world::World;
 use crate::ports::{Committed, Store, StoreError};
 
 /// How often a load logs its progress.
@@ -78,10 +77,10 @@ impl Default for LoadSlice {
 #[derive(Debug)]
 pub struct Loading {
     /// Monotonic time of its start.
-    since: Duration,
+    pub(crate) since: Duration,
     /// Monotonic time of the last progress message in the log.
     logged: Duration,
-    task: Task,
+    pub(crate) task: Task,
     /// The state, with the windows that are being filled.
     pub state: Box<State>,
     /// The kinds whose blocks are still to be read; the last one is being read.
@@ -89,14 +88,14 @@ pub struct Loading {
     /// Where reading continues, first offset of a block; `None` before the first block of a kind.
     from: Option<Offset>,
     /// Identities read.
-    ids: u64,
+    pub(crate) ids: u64,
     /// Identities stored when it began.
     total: u64,
 }
 
 /// The purpose of reading the blocks.
 #[derive(Debug)]
-enum Task {
+pub(crate) enum Task {
     /// Fill empty windows with the owners below `trusted`.
     Windows { trusted: Offset, stream_time_ms: i64, next: Box<Next> },
     /// Refill the emptied filters of complete windows. Then the partition starts. `load` is the start time and the number of
@@ -121,7 +120,7 @@ impl Loading {
     }
 
     /// Identities still to be read.
-    fn left(&self) -> u64 {
+    pub(crate) fn left(&self) -> u64 {
         self.total.saturating_sub(self.ids)
     }
 
@@ -150,7 +149,11 @@ pub struct LocalRead<'a> {
 }
 
 /// Divides the partitions among threads. The first ones begin at once.
-fn distributed<'a>(loadings: Vec<&'a mut Loading>, threads: usize, budget: &Budget) -> Vec<LocalRead<'a>> {
+pub(crate) fn distributed<'a>(
+    loadings: Vec<&'a mut Loading>,
+    threads: usize,
+    budget: &Budget,
+) -> Vec<LocalRead<'a>> {
     let count = threads.clamp(1, loadings.len().max(1));
     let mut reads: Vec<_> = (0..count).map(|_| LocalRead { loadings: Vec::new(), budget: *budget }).collect();
     for (number, loading) in loadings.into_iter().enumerate() {
@@ -163,7 +166,7 @@ fn distributed<'a>(loadings: Vec<&'a mut Loading>, threads: usize, budget: &Budg
 
 impl LocalRead<'_> {
     /// Identities that were read into empty windows so far.
-    fn ids(reads: &[Self]) -> u64 {
+    pub(crate) fn ids(reads: &[Self]) -> u64 {
         reads.iter().flat_map(|read| &read.loadings).map(|loading| loading.window_ids()).sum()
     }
 
@@ -181,9 +184,9 @@ impl LocalRead<'_> {
 
 /// The unused rest of one iteration's slice.
 #[derive(Debug, Clone, Copy)]
-struct Budget {
-    ids: u64,
-    until: Duration,
+pub(crate) struct Budget {
+    pub(crate) ids: u64,
+    pub(crate) until: Duration,
 }
 
 impl Budget {
@@ -192,119 +195,56 @@ impl Budget {
     }
 }
 
-impl<W: World> Core<W> {
-    /// Starts reading the local owners below `trusted` into the empty windows of this state.
-    pub(crate) fn begin_loading(
-        &mut self,
-        mut state: Box<State>,
-        trusted: Offset,
-        next: Next,
-    ) -> Result<(), WorkerError> {
-        let trusted = if self.options.keeps(Safeguard::Claims) { trusted } else { Offset::MAX };
-        let head = self.store.head(state.id.into())?.unwrap_or_default();
-        state.state_next = head.state_next;
-        state.forgets = head.forgets;
-        state.windows.note_incomplete_before(head.incomplete_ms);
-        let kinds = state.windows.iter().map(|(kind, _)| kind).collect();
-        let next = Box::new(next);
-        let task = Task::Windows { trusted, stream_time_ms: head.stream_time_ms, next };
-        self.begin_reading(state, kinds, task)
-    }
+/// Starts reading the local owners below `trusted` into the empty windows of this state.
+pub(crate) fn begin_loading<W: World>(
+    ctx: &mut Context<W>,
+    mut state: Box<State>,
+    trusted: Offset,
+    next: Next,
+) -> Result<(), WorkerError> {
+    let trusted = if ctx.options.keeps(Safeguard::Claims) { trusted } else { Offset::MAX };
+    let head = ctx.store.head(state.id.into())?.unwrap_or_default();
+    state.state_next = head.state_next;
+    state.forgets = head.forgets;
+    state.windows.note_incomplete_before(head.incomplete_ms);
+    let kinds = state.windows.iter().map(|(kind, _)| kind).collect();
+    let next = Box::new(next);
+    let task = Task::Windows { trusted, stream_time_ms: head.stream_time_ms, next };
+    begin_reading(ctx, state, kinds, task)
+}
 
-    /// Starts rebuilding filters that hold forgotten owners: such a filter could report a new record as seen. `load` is what
-    /// [`Self::start`] was called with.
-    pub(crate) fn begin_refilling(
-        &mut self,
-        mut state: Box<State>,
-        load: Option<(Duration, u64)>,
-    ) -> Result<(), WorkerError> {
-        let mut kinds = Vec::new();
-        for (kind, window) in state.windows.iter_mut().filter(|(_, it)| it.has_stale_filters()) {
-            window.empty_filters();
-            kinds.push(kind);
-        }
-        tracing::info!(partition = state.id, "rebuilding the Bloom filters");
-        self.begin_reading(state, kinds, Task::Filters { load })
+/// Starts rebuilding filters that hold forgotten owners: such a filter could report a new record as seen. `load` is what
+/// [`Self::start`] was called with.
+pub(crate) fn begin_refilling<W: World>(
+    ctx: &mut Context<W>,
+    mut state: Box<State>,
+    load: Option<(Duration, u64)>,
+) -> Result<(), WorkerError> {
+    let mut kinds = Vec::new();
+    for (kind, window) in state.windows.iter_mut().filter(|(_, it)| it.has_stale_filters()) {
+        window.empty_filters();
+        kinds.push(kind);
     }
+    tracing::info!(partition = state.id, "rebuilding the Bloom filters");
+    begin_reading(ctx, state, kinds, Task::Filters { load })
+}
 
-    fn begin_reading(
-        &mut self,
-        state: Box<State>,
-        kinds: Vec<KindId>,
-        task: Task,
-    ) -> Result<(), WorkerError> {
-        let (id, now) = (state.id, self.clock.elapsed());
-        let mut total = 0;
-        for kind in &kinds {
-            total += self.store.ids(kind.window(id))?;
-        }
-        let loading = Loading { since: now, logged: now, task, state, kinds, from: None, ids: 0, total };
-        if let Some(partition) = self.partitions.get_mut(id) {
-            partition.phase = Phase::Loading(Box::new(loading));
-        }
-        Ok(())
+fn begin_reading<W: World>(
+    ctx: &mut Context<W>,
+    state: Box<State>,
+    kinds: Vec<KindId>,
+    task: Task,
+) -> Result<(), WorkerError> {
+    let (id, now) = (state.id, ctx.clock.elapsed());
+    let mut total = 0;
+    for kind in &kinds {
+        total += ctx.store.ids(kind.window(id))?;
     }
-
-    /// Reads one slice of local state. The partitions with the least left to read come first, so that they do not wait for one
-    /// that takes minutes.
-    pub(crate) fn load_slice(&mut self, source: &W::Source) -> Result<(), WorkerError> {
-        let mut loadings: Vec<_> = self.partitions.all_loading_mut().collect();
-        if loadings.is_empty() {
-            return Ok(());
-        }
-        let LoadSlice { ids, time, threads } = self.options.load_slice;
-        let until = self.clock.elapsed() + time;
-        loadings.sort_unstable_by_key(|loading| (loading.left(), loading.state.id));
-        let waiting: Vec<PartitionId> = loadings.iter().map(|loading| loading.state.id).collect();
-        let mut reads = distributed(loadings, threads, &Budget { ids: ids.max(1), until });
-        let before = LocalRead::ids(&reads);
-        let read = W::read_local(&self.store, &self.clock, &mut reads);
-        self.report.restored(RestoreSource::Local, LocalRead::ids(&reads) - before);
-        read?;
-        for (number, id) in waiting.into_iter().enumerate() {
-            // The step after a load sends requests to the broker, which takes time too.
-            if number > 0 && self.clock.elapsed() >= until {
-                break;
-            }
-            // From here on the windows are complete.
-            let now = self.clock.elapsed();
-            let loaded = self.partitions.get_mut(id).and_then(|partition| partition.take_loaded(now));
-            if let Some(loading) = loaded {
-                self.loaded(source, *loading)?;
-            }
-        }
-        Ok(())
+    let loading = Loading { since: now, logged: now, task, state, kinds, from: None, ids: 0, total };
+    if let Some(partition) = ctx.partitions.get_mut(id) {
+        partition.phase = Phase::Loading(Box::new(loading));
     }
-
-    /// Continues with a partition whose local state has been read to the end.
-    fn loaded(&mut self, source: &W::Source, loading: Loading) -> Result<(), WorkerError> {
-        let Loading { since, ids, task, mut state, .. } = loading;
-        let next = match task {
-            Task::Filters { load } => return self.start(source, state, load),
-            Task::Windows { next, .. } => next,
-        };
-        match *next {
-            Next::Start(answer, checkpoint) => {
-                let committed = answer.offset.unwrap_or(0);
-                state.tail = checkpoint.tail;
-                state.state_next = state.state_next.max(checkpoint.state_next);
-                state.complete(committed, &checkpoint);
-                let took = self.clock.elapsed().saturating_sub(since);
-                tracing::info!(
-                    partition = state.id,
-                    ids,
-                    offset = committed,
-                    ?took,
-                    "state loaded from the local store"
-                );
-                self.start_loaded(source, state, (since, ids))
-            }
-            // State that ends below the committed offset is dropped when the restore cannot start.
-            Next::Restore(answer, checkpoint, local) => {
-                self.begin_restore(source, &answer, checkpoint, Base::Local(state, local))
-            }
-        }
-    }
+    Ok(())
 }
 
 impl Loading {

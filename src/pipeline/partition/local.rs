@@ -1,7 +1,9 @@
 //! How much of a partition's local state is confirmed to be committed.
 
-use crate::dedupe::{Checkpoint, Offset};
-use crate::ports::Head;
+use crate::dedupe::{Checkpoint, Offset, PartitionId};
+use crate::pipeline::error::Fatal;
+use crate::pipeline::options::Options;
+use crate::ports::{Bounds, Head};
 
 /// How a partition gets its state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,6 +63,41 @@ pub(crate) fn plan(
     }
     // Forgetting an id leaves the committed offset and the last block unchanged.
     if checkpoint.forgets == head.forgets { Plan::Load { confirmed: committed } } else { catch_up }
+}
+
+/// Whether a state log whose old records were deleted had other records behind local state that continues at `from`: more
+/// than the marker of the transaction that wrote its last block. Local state that continues at 0 has no last block.
+pub(crate) fn is_behind_the_log(from: Offset, log: &Bounds) -> bool {
+    from + Offset::from(from > 0) < log.low
+}
+
+/// What of the local state is a base to continue from: (state offset, raw offset). Where the log no longer holds that state
+/// offset, and held nothing else behind it, local state is still complete for a group without an offset.
+pub(crate) fn usable(
+    local: Option<(Offset, Offset)>,
+    log: &Bounds,
+    committed: Option<Offset>,
+) -> Option<(Offset, Offset)> {
+    let (from, confirmed) = local?;
+    if (log.low..=log.stable).contains(&from) {
+        return local;
+    }
+    (committed.is_none() && from < log.low && !is_behind_the_log(from, log)).then_some((log.low, confirmed))
+}
+
+/// The error when neither the group nor the state topic holds the position of the partition, although the state topic once
+/// did.
+pub(crate) fn all_expired(options: &Options, id: PartitionId, local: Option<(Offset, Offset)>) -> Fatal {
+    let local = local.map_or_else(String::new, |(_, confirmed)| {
+        format!(" The local state ends at offset {confirmed}, but newer records were processed.")
+    });
+    Fatal::Operator(format!(
+        "the group has no offset for partition {id} of topic {}, and the records of that partition in topic {} are \
+         deleted: both have expired (offsets.retention.minutes, retention of the state topic). group.start \
+         does not apply, because records were processed before.{local} Set the group's offset with \
+         kafka-consumer-groups.sh --reset-offsets while dedupd is stopped; ids from before it are forgotten",
+        options.raw, options.state
+    ))
 }
 
 #[cfg(test)]
@@ -169,5 +206,18 @@ mod tests {
         assert_eq!(plan(Some(head(100, None)), Some(100), None), Plan::CatchUp { confirmed: 100, from: 40 });
         // A group that was rewound: the state keeps the confirmed owners, and the end of the restore detects the rewind.
         assert_eq!(plan(Some(head(100, None)), Some(60), None), Plan::CatchUp { confirmed: 100, from: 40 });
+    }
+
+    #[test]
+    fn local_state_is_unusable_if_the_log_starts_after_it() {
+        let log = Bounds { low: 10, stable: 20, high: 25 };
+        let is_usable = |from| usable(Some((from, 7)), &log, Some(7)).is_some();
+        assert_eq!([9, 10, 20, 21].map(is_usable), [false, true, true, false]);
+        // All records are deleted. Behind the local state there was only the marker of its last transaction, or more.
+        let empty = Bounds { low: 25, stable: 25, high: 25 };
+        assert_eq!(usable(Some((24, 7)), &empty, None), Some((25, 7)));
+        assert_eq!(usable(Some((23, 7)), &empty, None), None);
+        // Nothing local was ever committed: what was at offset 0 is not known.
+        assert_eq!(usable(Some((0, 0)), &Bounds { low: 1, stable: 1, high: 1 }, None), None);
     }
 }

@@ -1,17 +1,15 @@
 //! One raw partition of a worker: its phase, and what outlives a phase.
 
-pub mod complete;
 pub mod forgetting;
-pub mod gap;
 pub mod loading;
 pub mod local;
+pub mod order;
 pub mod partitions;
-pub mod recovery;
-pub mod restore;
-pub mod restored_offset;
+pub mod rejections;
 pub mod restoring;
+pub mod rounds;
 pub mod rules;
-pub mod start_bounds;
+pub mod stall;
 pub mod state;
 pub mod stored;
 pub mod unwritten;
@@ -19,14 +17,14 @@ pub mod unwritten;
 use std::time::Duration;
 
 use crate::dedupe::{Offset, PartitionId};
-use crate::pipeline::torn::rounds::Rounds;
-use crate::pipeline::worker::order::Order;
-use crate::pipeline::worker::rejected::Rejections;
-use crate::pipeline::worker::stalled::StallDetector;
+use crate::pipeline::partition::loading::Loading;
+use crate::pipeline::partition::order::Order;
+use crate::pipeline::partition::rejections::Rejections;
+use crate::pipeline::partition::restoring::Restoring;
+use crate::pipeline::partition::rounds::Rounds;
+use crate::pipeline::partition::stall::StallDetector;
+use crate::pipeline::partition::state::State;
 use crate::ports::LogId;
-use loading::Loading;
-use restoring::Restoring;
-use state::State;
 
 /// The life cycle of a partition in a worker. Each phase owns what exists only in it. Records are processed only in `Running`.
 ///

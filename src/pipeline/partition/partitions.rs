@@ -1,11 +1,11 @@
 //! The partitions of a worker.
 
-use super::loading::Loading;
-use super::restoring::Restoring;
-use super::state::State;
-use super::{Locating, Partition, Phase, Running};
 use crate::dedupe::{KindId, PartitionId, Window, Windows};
-use crate::pipeline::worker::rejected::Rejections;
+use crate::pipeline::partition::loading::Loading;
+use crate::pipeline::partition::rejections::Rejections;
+use crate::pipeline::partition::restoring::Restoring;
+use crate::pipeline::partition::state::State;
+use crate::pipeline::partition::{Locating, Partition, Phase, Running};
 
 /// The partitions of a worker, indexed by number.
 #[derive(Debug, Default)]

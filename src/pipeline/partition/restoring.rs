@@ -3,11 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::forgetting::Forgetting;
-use super::loading::cut_back;
-use super::state::State;
-use super::stored::Stored;
-use super::unwritten::Unwritten;
 use crate::dedupe::{
     Block, BlockView, Checkpoint, Fingerprint, ForgetRecord, KindId, Look, Offset, Owners, StateKey, Tail,
     Window, WindowId,
@@ -15,8 +10,13 @@ use crate::dedupe::{
 use crate::metrics::RestoreSource;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::options::Options;
-use crate::pipeline::worker::World;
-use crate::pipeline::worker::report::Report;
+use crate::pipeline::partition::forgetting::Forgetting;
+use crate::pipeline::partition::loading::cut_back;
+use crate::pipeline::partition::state::State;
+use crate::pipeline::partition::stored::Stored;
+use crate::pipeline::partition::unwritten::Unwritten;
+use crate::pipeline::report::Report;
+use crate::pipeline::world::World;
 use crate::ports::{Head, Store};
 
 /// How often a restore logs its progress.

@@ -8,19 +8,18 @@
 
 use std::collections::BTreeSet;
 
-use super::Partition;
-use super::restoring::{Restorer, Restoring};
-use super::state::State;
 use crate::dedupe::{Checkpoint, Fingerprint, HashKind, KindId, PartitionId, StateKey, WindowId};
 use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::kinds::Kinds;
 use crate::pipeline::options::Options;
-use crate::pipeline::worker::{Core, World};
-use crate::ports::{Store, WrittenEnds};
+use crate::pipeline::partition::restoring::{Restorer, Restoring};
+use crate::pipeline::partition::state::State;
+use crate::pipeline::world::World;
+use crate::ports::Store;
 
 impl Options {
     /// The rule by which the identities in a kind's window are made; `None` for a kind without a window.
-    fn rule_of(&self, kind: KindId) -> Option<Fingerprint> {
+    pub(crate) fn rule_of(&self, kind: KindId) -> Option<Fingerprint> {
         self.rules().into_iter().find(|(of, _)| *of == kind).map(|(_, rule)| rule)
     }
 
@@ -143,23 +142,6 @@ impl State {
             if self.reset_kinds.contains(&kind) {
                 window.note_incomplete_before(window.stream_time_ms());
             }
-        }
-    }
-}
-
-impl<W: World> Core<W> {
-    /// The key of a block in the state topic. The first block of a partition in a transaction is marked, and names the kinds
-    /// whose windows are reset with it.
-    pub(crate) fn state_key_of(&self, window: WindowId, is_first: bool) -> StateKey {
-        let (kind, id) = (window.kind(), window.partition());
-        let state = self.partitions.get(id).filter(|_| is_first).and_then(Partition::state);
-        let reset_kinds = state.map(|state| state.reset_kinds.iter().copied().collect());
-        StateKey {
-            is_first,
-            kind: self.options.kinds.name_of(kind).map(str::to_owned),
-            rule: self.options.rule_of(kind),
-            reset_kinds: reset_kinds.unwrap_or_default(),
-            ..self.options.state_key(self.sink.clean_end(id))
         }
     }
 }

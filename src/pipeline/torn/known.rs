@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::evidence::{Decision, Evidence, Group, Shown, Tails, decide};
 use crate::dedupe::{Checkpoint, Offset, PartitionId};
+use crate::pipeline::torn::evidence::{Decision, Evidence, Group, Shown, Tails, decide};
 use crate::ports::{Bounds, Committed, Position};
 
 /// Where processing of a raw partition resumes, whichever worker owns it.

@@ -11,19 +11,17 @@
 //! because a crash before that marker would abort it.
 //!
 //! No leftover can exist any more, and no check is needed:
-//! - in the group's offsets, for our own writer: once a new producer has cleared them ([`Core::clear_own_offsets`]), as long
+//! - in the group's offsets, for our own writer: once a new producer has cleared them ([`Context::clear_own_offsets`]), as long
 //!   as it sees the markers of each transaction before it begins the next ([`markers`]).
 //! - in a clean and a state partition, for any writer: once the last stable offset has reached the high watermark. This is
-//!   checked at each assignment and after each change of the producer ([`Core::without_leftovers`]).
+//!   checked at each assignment and after each change of the producer ([`Context::without_leftovers`]).
 //! - in a side partition, for our own writer: once a new producer has checked all side partitions ([`side`]).
 
 pub mod evidence;
 mod known;
-pub mod markers;
 pub mod producer;
 mod reading;
 pub mod repair;
-pub mod rounds;
 pub mod side;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,15 +32,18 @@ use crate::clock::Clock;
 use crate::dedupe::{Checkpoint, Offset, PartitionId};
 use crate::metrics::Resolution;
 use crate::pipeline::REQUEST_TIMEOUT;
+use crate::pipeline::commit::Access;
+use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
+use crate::pipeline::options::Options;
 use crate::pipeline::partition::LeftOpen;
+use crate::pipeline::partition::rounds::Rounds;
 use crate::pipeline::safeguard::Safeguard;
-use crate::pipeline::worker::{Core, World};
+use crate::pipeline::torn::producer::Torn;
+use crate::pipeline::world::World;
 use crate::ports::{
     Bounds, Failure, GroupMember, Leftover, LogId, LogTails, Position, ProducerLife, Remedy, StateItem,
 };
-
-use rounds::Rounds;
 
 /// Timeout of the first check of the group's offsets. Offsets of other members are pending for a short time only.
 const FIRST_CHECK_TIMEOUT: Duration = Duration::from_millis(300);
@@ -51,288 +52,305 @@ pub const EVIDENCE_RECORDS: Offset = 100;
 /// Timeout of reading tails and of a purge.
 const PURGE_TIMEOUT: Duration = Duration::from_secs(10);
 
-impl<W: World> Core<W> {
+impl Torn {
     /// Aborts what an earlier producer with our transactional id left open. In the group's offsets, because the marker of our
     /// first commit would commit those offsets for partitions that are no longer assigned to us. In clean and state logs,
     /// because the workers that own these partitions may not be able to determine the writer.
     ///
     /// Returns false when the offsets have to be checked again.
-    pub(crate) fn clear_own_offsets(&mut self, source: &W::Source) -> Result<bool, WorkerError> {
-        if !self.options.keeps(Safeguard::Markers) {
+    pub(crate) fn clear_own_offsets<W: World>(
+        &mut self,
+        access: &mut Access<'_, W>,
+    ) -> Result<bool, WorkerError> {
+        if !access.ctx.options.keeps(Safeguard::Markers) {
             return Ok(true);
         }
-        let all = self.all_partitions();
+        let all = all_partitions(access.ctx);
         let open =
-            if self.producer.blocked_by_others.is_none() { self.open_logs(&all)? } else { BTreeMap::new() };
+            if self.blocked_by_others.is_none() { open_logs(access.ctx, &all)? } else { BTreeMap::new() };
         let open: Vec<LogId> = open.into_keys().collect();
-        if open.is_empty() && Self::nothing_pending(source, &all, FIRST_CHECK_TIMEOUT)? {
-            self.producer.blocked_by_others = None;
+        if open.is_empty() && nothing_pending::<W>(access.source, &all, FIRST_CHECK_TIMEOUT)? {
+            self.blocked_by_others = None;
             return Ok(true);
         }
         // The offset of one partition is enough: the marker is written to the one log that holds the offsets of all
         // partitions. A pending offset of another member may block the response for its own partition, so each attempt
         // uses the next partition.
-        let Some(id) = all.get(self.producer.attempts % all.len().max(1)).copied() else { return Ok(true) };
-        self.producer.attempts = self.producer.attempts.wrapping_add(1);
-        let writer = self.options.writer.clone();
-        self.purge(source, (&writer, id), &open)?;
-        if Self::nothing_pending(source, &[id], REQUEST_TIMEOUT)? {
-            self.producer.blocked_by_others = None;
+        let Some(id) = all.get(self.attempts % all.len().max(1)).copied() else { return Ok(true) };
+        self.attempts = self.attempts.wrapping_add(1);
+        let writer = access.ctx.options.writer.clone();
+        purge(access, (&writer, id), &open)?;
+        if nothing_pending::<W>(access.source, &[id], REQUEST_TIMEOUT)? {
+            self.blocked_by_others = None;
             return Ok(true);
         }
         // The offsets of every partition may be blocked by another writer that is dead.
-        let first = Rounds::after(self.options.transaction_timeout, self.clock.elapsed());
-        self.end_blocking(source, id, first)?;
+        let first = Rounds::after(access.ctx.options.transaction_timeout, access.ctx.clock.elapsed());
+        self.end_blocking(access, id, first)?;
         Ok(false)
     }
 
     /// Aborts what our producer left open in partitions that are no longer assigned to us, when the first attempt failed: their
     /// current owners may not be able to find our transactional id. Checks once per transaction timeout. What is still open at
     /// the same offset then belongs to us or to a writer that is dead.
-    pub(crate) fn clear_elsewhere(&mut self, source: &W::Source) -> Result<(), WorkerError> {
-        let now = self.clock.elapsed();
-        let (last, before) = &self.producer.open_elsewhere;
-        let is_due = now.saturating_sub(*last) >= self.options.transaction_timeout;
-        if !self.options.keeps(Safeguard::Markers) || self.transaction.is_open() || !is_due {
+    pub(crate) fn clear_elsewhere<W: World>(
+        &mut self,
+        access: &mut Access<'_, W>,
+    ) -> Result<(), WorkerError> {
+        let now = access.ctx.clock.elapsed();
+        let (last, before) = &self.open_elsewhere;
+        let is_due = now.saturating_sub(*last) >= access.ctx.options.transaction_timeout;
+        if !access.ctx.options.keeps(Safeguard::Markers) || access.committer.transaction.is_open() || !is_due
+        {
             return Ok(());
         }
         let checks = |log: &LogId, at: Offset| {
             before.get(log).filter(|(offset, _)| *offset == at).map_or(0, |(_, checks)| checks + 1)
         };
-        let open = self.open_logs(&self.all_partitions())?.into_iter();
+        let open = open_logs(access.ctx, &all_partitions(access.ctx))?.into_iter();
         let open: BTreeMap<LogId, (Offset, u32)> =
             open.map(|(log, at)| (log, (at, checks(&log, at)))).collect();
         // After the check number 1, 2, 4, 8, …: what our abort does not end belongs to another writer.
         let due = open.iter().filter(|(_, (_, checks))| checks.is_power_of_two());
         let due: Vec<LogId> = due.map(|(log, _)| *log).collect();
-        self.producer.open_elsewhere = (now, open);
+        self.open_elsewhere = (now, open);
         let Some(first) = due.first() else { return Ok(()) };
-        let (writer, id) = (self.options.writer.clone(), first.partition);
-        self.purge(source, (&writer, id), &due)?;
-        Self::check_cleared(source, id)
-    }
-
-    /// Fails when the marker of our own purge is missing too: our next commit would then commit the offset of the purge.
-    fn check_cleared(source: &W::Source, id: PartitionId) -> Result<(), WorkerError> {
-        if Self::nothing_pending(source, &[id], REQUEST_TIMEOUT)? {
-            return Ok(());
-        }
-        Err(Failure::new(Remedy::Renew, format!(
-                "the committed offset of partition {id} is still blocked by a pending transaction after a purge; replacing \
-                 the producer"
-            ))
-        .into())
-    }
-
-    /// The partitions that exist in the raw, clean and state topic: those that existed when the process started, and those
-    /// that were assigned since.
-    pub(crate) fn all_partitions(&self) -> Vec<PartitionId> {
-        (0..self.options.began.max(self.partitions.end()))
-            .filter(|id| self.options.partition_limit.covers(*id))
-            .collect()
-    }
-
-    /// The clean and state logs of these partitions that have open records of any writer, each with the offset at which the
-    /// open records begin.
-    fn open_logs(&self, ids: &[PartitionId]) -> Result<BTreeMap<LogId, Offset>, WorkerError> {
-        Ok(self.reachable(ids)?.iter().flat_map(open_of).collect())
-    }
-
-    /// The bounds of the clean and state logs of these partitions. Leaves out partitions that have no leader now, because they
-    /// must not delay the others. Fails when no partition is reachable.
-    fn reachable(&self, ids: &[PartitionId]) -> Result<Vec<Ends>, WorkerError> {
-        let deadline = self.clock.elapsed() + REQUEST_TIMEOUT * 2;
-        let (mut found, mut failure) = (Vec::new(), None);
-        let mut left = vec![ids];
-        while let Some(ids) = left.pop().filter(|ids| !ids.is_empty()) {
-            match self.log.bounds(
-                &LogId::pairs(ids),
-                if failure.is_none() { REQUEST_TIMEOUT } else { FIRST_CHECK_TIMEOUT },
-            ) {
-                Ok(bounds) => {
-                    let ends =
-                        bounds.chunks_exact(2).filter_map(|ends| Some((*ends.first()?, *ends.last()?)));
-                    found.extend(ids.iter().zip(ends).map(|(id, (clean, state))| (*id, clean, state)));
-                }
-                Err(failed) if failed.remedy != Remedy::Retry => return Err(failed.into()),
-                Err(failed) => {
-                    failure.get_or_insert(failed);
-                    let (first, second) = ids.split_at(ids.len() / 2);
-                    if !first.is_empty() && self.clock.elapsed() < deadline {
-                        left.extend([second, first]);
-                    }
-                }
-            }
-        }
-        match failure.filter(|_| found.is_empty()) {
-            Some(failed) => Err(failed.into()),
-            None => Ok(found),
-        }
-    }
-
-    fn nothing_pending(source: &W::Source, ids: &[PartitionId], wait: Duration) -> Result<bool, WorkerError> {
-        match source.committed(ids, wait) {
-            Ok(_) => Ok(true),
-            Err(failed) if failed.remedy == Remedy::Retry => Ok(false),
-            Err(failed) => Err(failed.into()),
-        }
-    }
-
-    /// The waiting partitions whose clean and state logs have no open records. For the others, waits until the open records
-    /// end, and aborts them when no other writer can end them.
-    pub(crate) fn without_leftovers(
-        &mut self,
-        source: &W::Source,
-        waiting: &[PartitionId],
-    ) -> Result<Vec<PartitionId>, WorkerError> {
-        let (known, unknown): (Vec<PartitionId>, Vec<PartitionId>) =
-            waiting.iter().partition(|id| self.partitions.get(**id).is_none_or(|p| p.agreed.is_some()));
-        if !self.options.keeps(Safeguard::Markers) || unknown.is_empty() {
-            return Ok(waiting.to_vec());
-        }
-        let mut free = known;
-        let mut has_aborted = false;
-        for ends in self.reachable(&unknown)? {
-            if open_of(&ends).next().is_some() {
-                has_aborted = has_aborted || self.left_open(source, &ends)?;
-            } else {
-                if let Some(locating) = self.partitions.locating_mut(ends.0) {
-                    locating.left_open = None;
-                }
-                free.push(ends.0);
-            }
-        }
-        Ok(free)
-    }
-
-    /// Handles open records in a partition. A live writer ends its transaction, and for a dead writer the broker ends it after
-    /// the transaction timeout. What stays open at the same offset for longer is a leftover, or belongs to another program.
-    /// Returns whether a transaction was aborted: there is at most one such request in an iteration.
-    fn left_open(&mut self, source: &W::Source, ends: &Ends) -> Result<bool, WorkerError> {
-        let (id, _, state) = ends;
-        let (now, timeout, ours) =
-            (self.clock.elapsed(), self.options.transaction_timeout, self.options.writer.clone());
-        let place: Vec<(LogId, Offset)> = open_of(ends).collect();
-        let logs: Vec<LogId> = place.iter().map(|(log, _)| *log).collect();
-        let Some(locating) = self.partitions.locating_mut(*id) else { return Ok(false) };
-        let Some(left) = locating.left_open.as_mut().filter(|left| left.place == place) else {
-            locating.left_open = Some(LeftOpen { place, rounds: Rounds::after(timeout, now) });
-            // Our own transaction has ended, because the new producer fenced the old one.
-            self.purge(source, (&ours, *id), &logs)?;
-            return Self::check_cleared(source, *id).map(|()| true);
-        };
-        if left.rounds.is_due(now) {
-            let is_first = left.rounds.begun() == 0;
-            let writers = if is_first {
-                self.writers(source, &[(*id, state.stable..state.high)], &[*id])?
-            } else {
-                self.known_writers(source)?
-            };
-            let mut writers = self.without_live(source, writers)?;
-            // See `clear_elsewhere`.
-            writers.remove(&ours);
-            if !writers.is_empty() {
-                tracing::warn!(partition = id, logs = %LogId::listed(&logs), ?writers,
-                    "a transaction stays open for longer than any of this group can be; aborting it for writers that are gone");
-            }
-            if let Some(left) = self.left_open_mut(*id) {
-                left.rounds.begin(writers, timeout, now);
-            }
-        }
-        match self.left_open_mut(*id).and_then(|left| left.rounds.next_writer()) {
-            Some(writer) => self.purge(source, (&writer, *id), &logs).map(|()| true),
-            None => Ok(false),
-        }
-    }
-
-    fn left_open_mut(&mut self, id: PartitionId) -> Option<&mut LeftOpen> {
-        self.partitions.locating_mut(id)?.left_open.as_mut()
+        let (writer, id) = (access.ctx.options.writer.clone(), first.partition);
+        purge(access, (&writer, id), &due)?;
+        check_cleared::<W>(access.source, id)
     }
 
     /// Aborts the pending transactions of known writers in the group's offsets, when these have been blocked for longer than any
     /// live transaction can be open: in each iteration one. `first` has no round yet, and is used when they were not blocked
     /// before.
-    pub(crate) fn end_blocking(
+    pub(crate) fn end_blocking<W: World>(
         &mut self,
-        source: &W::Source,
+        access: &mut Access<'_, W>,
         id: PartitionId,
         first: Rounds,
     ) -> Result<(), WorkerError> {
-        let (now, timeout) = (self.clock.elapsed(), self.options.transaction_timeout);
-        let rounds = self.producer.blocked_by_others.get_or_insert(first);
+        let (now, timeout) = (access.ctx.clock.elapsed(), access.ctx.options.transaction_timeout);
+        let rounds = self.blocked_by_others.get_or_insert(first);
         if rounds.is_due(now) {
-            let writers = self.known_writers(source)?;
-            let mut writers = self.without_live(source, writers)?;
-            writers.insert(self.options.writer.clone());
-            let rounds = self.producer.blocked_by_others.get_or_insert_default();
+            let writers = known_writers(access.ctx, access.source)?;
+            let mut writers = without_live::<W>(&access.ctx.options, access.source, writers)?;
+            writers.insert(access.ctx.options.writer.clone());
+            let rounds = self.blocked_by_others.get_or_insert_default();
             rounds.begin(writers, timeout, now);
         }
-        let writer = self.producer.blocked_by_others.as_mut().and_then(Rounds::next_writer);
-        writer.map_or(Ok(()), |writer| self.purge(source, (&writer, id), &[]))
+        let writer = self.blocked_by_others.as_mut().and_then(Rounds::next_writer);
+        writer.map_or(Ok(()), |writer| purge(access, (&writer, id), &[]))
     }
+}
 
-    /// The writers without other members of the group. A member ends its own transactions, and what it has left open; fencing it
-    /// would only make it start over.
-    pub(crate) fn without_live(
-        &self,
-        source: &W::Source,
-        mut writers: BTreeSet<String>,
-    ) -> Result<BTreeSet<String>, WorkerError> {
-        let ours = &self.options.writer;
-        if writers.iter().any(|writer| writer != ours) {
-            let live = source.live_writers(REQUEST_TIMEOUT)?;
-            writers.retain(|writer| writer == ours || !live.contains(writer));
+/// The waiting partitions whose clean and state logs have no open records. For the others, waits until the open records
+/// end, and aborts them when no other writer can end them.
+pub(crate) fn without_leftovers<W: World>(
+    access: &mut Access<'_, W>,
+    waiting: &[PartitionId],
+) -> Result<Vec<PartitionId>, WorkerError> {
+    let (known, unknown): (Vec<PartitionId>, Vec<PartitionId>) =
+        waiting.iter().partition(|id| access.ctx.partitions.get(**id).is_none_or(|p| p.agreed.is_some()));
+    if !access.ctx.options.keeps(Safeguard::Markers) || unknown.is_empty() {
+        return Ok(waiting.to_vec());
+    }
+    let mut free = known;
+    let mut has_aborted = false;
+    for ends in reachable(access.ctx, &unknown)? {
+        if open_of(&ends).next().is_some() {
+            has_aborted = has_aborted || left_open(access, &ends)?;
+        } else {
+            if let Some(locating) = access.ctx.partitions.locating_mut(ends.0) {
+                locating.left_open = None;
+            }
+            free.push(ends.0);
         }
-        Ok(writers)
     }
+    Ok(free)
+}
 
-    /// Every writer that is named in the group's offsets or at the ends of the state logs.
-    fn known_writers(&mut self, source: &W::Source) -> Result<BTreeSet<String>, WorkerError> {
-        let all = self.all_partitions();
-        let reachable = self.reachable(&all)?.into_iter();
-        let records = self.options.evidence_records;
-        let from = |state: &Bounds| state.low.max(state.high.saturating_sub(records));
-        let ends: Vec<_> = reachable.map(|(id, _, state)| (id, from(&state)..state.high)).collect();
-        self.writers(source, &ends, &all)
+/// Handles open records in a partition. A live writer ends its transaction, and for a dead writer the broker ends it after
+/// the transaction timeout. What stays open at the same offset for longer is a leftover, or belongs to another program.
+/// Returns whether a transaction was aborted: there is at most one such request in an iteration.
+fn left_open<W: World>(access: &mut Access<'_, W>, ends: &Ends) -> Result<bool, WorkerError> {
+    let (id, _, state) = ends;
+    let (now, timeout, ours) = (
+        access.ctx.clock.elapsed(),
+        access.ctx.options.transaction_timeout,
+        access.ctx.options.writer.clone(),
+    );
+    let place: Vec<(LogId, Offset)> = open_of(ends).collect();
+    let logs: Vec<LogId> = place.iter().map(|(log, _)| *log).collect();
+    let Some(locating) = access.ctx.partitions.locating_mut(*id) else { return Ok(false) };
+    let Some(left) = locating.left_open.as_mut().filter(|left| left.place == place) else {
+        locating.left_open = Some(LeftOpen { place, rounds: Rounds::after(timeout, now) });
+        // Our own transaction has ended, because the new producer fenced the old one.
+        purge(access, (&ours, *id), &logs)?;
+        return check_cleared::<W>(access.source, *id).map(|()| true);
+    };
+    if left.rounds.is_due(now) {
+        let is_first = left.rounds.begun() == 0;
+        let writers = if is_first {
+            writers(access.ctx, access.source, &[(*id, state.stable..state.high)], &[*id])?
+        } else {
+            known_writers(access.ctx, access.source)?
+        };
+        let mut writers = without_live::<W>(&access.ctx.options, access.source, writers)?;
+        // See `clear_elsewhere`.
+        writers.remove(&ours);
+        if !writers.is_empty() {
+            tracing::warn!(partition = id, logs = %LogId::listed(&logs), ?writers,
+                "a transaction stays open for longer than any of this group can be; aborting it for writers that are gone");
+        }
+        if let Some(left) = left_open_mut(access.ctx, *id) {
+            left.rounds.begin(writers, timeout, now);
+        }
     }
+    match left_open_mut(access.ctx, *id).and_then(|left| left.rounds.next_writer()) {
+        Some(writer) => purge(access, (&writer, *id), &logs).map(|()| true),
+        None => Ok(false),
+    }
+}
 
-    /// The writers that are named in these ranges of the state logs or in the committed offsets of these partitions.
-    fn writers(
-        &self,
-        source: &W::Source,
-        ends: &[(PartitionId, Range<Offset>)],
-        ids: &[PartitionId],
-    ) -> Result<BTreeSet<String>, WorkerError> {
-        let tails = self.log.tails(ends, Leftover::Everything, PURGE_TIMEOUT)?;
-        let settled = source.committed_unstable(ids, REQUEST_TIMEOUT)?;
-        let committers =
-            settled.iter().filter_map(|answer| Some(Checkpoint::parse(&answer.metadata)?.writer));
-        let named = tails.iter().filter_map(writer_of).chain(committers.filter(|writer| !writer.is_empty()));
-        Ok(named.collect())
-    }
+/// Aborts what a writer left open in these logs and in the group's offsets.
+pub(crate) fn purge<W: World>(
+    access: &mut Access<'_, W>,
+    (writer, id): (&str, PartitionId),
+    logs: &[LogId],
+) -> Result<(), WorkerError> {
+    // This offset is not meant to be committed. If the marker of a later transaction commits it, nothing changes, because
+    // it is the offset that is committed now, if there is one.
+    let settled = access.source.committed_unstable(&[id], REQUEST_TIMEOUT)?.into_iter().next();
+    let (next, metadata) =
+        settled.map_or((0, String::new()), |answer| (answer.offset.unwrap_or(0), answer.metadata));
+    tracing::warn!(partition = id, writer, logs = %LogId::listed(logs), "aborting what a transaction left open");
+    let position = Position { partition: id, next, metadata };
+    let purged =
+        access.committer.sink.purge(writer, logs, &position, PURGE_TIMEOUT).map_err(WorkerError::from);
+    let is_ours = writer == access.ctx.options.writer;
+    // After a failure the offset above may be pending, and the marker of our next commit would commit it: 0 for a partition
+    // that has none. A new producer checks that no offset is pending before it begins a transaction.
+    purged.map_err(|error| if is_ours { error.renewing() } else { error })?;
+    access.ctx.report.torn(Resolution::Aborted);
+    Ok(())
+}
 
-    /// Aborts what a writer left open in these logs and in the group's offsets.
-    pub(crate) fn purge(
-        &mut self,
-        source: &W::Source,
-        (writer, id): (&str, PartitionId),
-        logs: &[LogId],
-    ) -> Result<(), WorkerError> {
-        // This offset is not meant to be committed. If the marker of a later transaction commits it, nothing changes, because
-        // it is the offset that is committed now, if there is one.
-        let settled = source.committed_unstable(&[id], REQUEST_TIMEOUT)?.into_iter().next();
-        let (next, metadata) =
-            settled.map_or((0, String::new()), |answer| (answer.offset.unwrap_or(0), answer.metadata));
-        tracing::warn!(partition = id, writer, logs = %LogId::listed(logs), "aborting what a transaction left open");
-        let position = Position { partition: id, next, metadata };
-        let purged = self.sink.purge(writer, logs, &position, PURGE_TIMEOUT).map_err(WorkerError::from);
-        let is_ours = writer == self.options.writer;
-        // After a failure the offset above may be pending, and the marker of our next commit would commit it: 0 for a partition
-        // that has none. A new producer checks that no offset is pending before it begins a transaction.
-        purged.map_err(|error| if is_ours { error.renewing() } else { error })?;
-        self.report.torn(Resolution::Aborted);
-        Ok(())
+/// Fails when the marker of our own purge is missing too: our next commit would then commit the offset of the purge.
+fn check_cleared<W: World>(source: &W::Source, id: PartitionId) -> Result<(), WorkerError> {
+    if nothing_pending::<W>(source, &[id], REQUEST_TIMEOUT)? {
+        return Ok(());
     }
+    Err(Failure::new(Remedy::Renew, format!(
+            "the committed offset of partition {id} is still blocked by a pending transaction after a purge; replacing \
+             the producer"
+        ))
+    .into())
+}
+
+/// The partitions that exist in the raw, clean and state topic: those that existed when the process started, and those
+/// that were assigned since.
+pub(crate) fn all_partitions<W: World>(ctx: &Context<W>) -> Vec<PartitionId> {
+    (0..ctx.options.began.max(ctx.partitions.end()))
+        .filter(|id| ctx.options.partition_limit.covers(*id))
+        .collect()
+}
+
+/// The clean and state logs of these partitions that have open records of any writer, each with the offset at which the
+/// open records begin.
+fn open_logs<W: World>(
+    ctx: &Context<W>,
+    ids: &[PartitionId],
+) -> Result<BTreeMap<LogId, Offset>, WorkerError> {
+    Ok(reachable(ctx, ids)?.iter().flat_map(open_of).collect())
+}
+
+/// The bounds of the clean and state logs of these partitions. Leaves out partitions that have no leader now, because they
+/// must not delay the others. Fails when no partition is reachable.
+fn reachable<W: World>(ctx: &Context<W>, ids: &[PartitionId]) -> Result<Vec<Ends>, WorkerError> {
+    let deadline = ctx.clock.elapsed() + REQUEST_TIMEOUT * 2;
+    let (mut found, mut failure) = (Vec::new(), None);
+    let mut left = vec![ids];
+    while let Some(ids) = left.pop().filter(|ids| !ids.is_empty()) {
+        match ctx
+            .log
+            .bounds(&LogId::pairs(ids), if failure.is_none() { REQUEST_TIMEOUT } else { FIRST_CHECK_TIMEOUT })
+        {
+            Ok(bounds) => {
+                let ends = bounds.chunks_exact(2).filter_map(|ends| Some((*ends.first()?, *ends.last()?)));
+                found.extend(ids.iter().zip(ends).map(|(id, (clean, state))| (*id, clean, state)));
+            }
+            Err(failed) if failed.remedy != Remedy::Retry => return Err(failed.into()),
+            Err(failed) => {
+                failure.get_or_insert(failed);
+                let (first, second) = ids.split_at(ids.len() / 2);
+                if !first.is_empty() && ctx.clock.elapsed() < deadline {
+                    left.extend([second, first]);
+                }
+            }
+        }
+    }
+    match failure.filter(|_| found.is_empty()) {
+        Some(failed) => Err(failed.into()),
+        None => Ok(found),
+    }
+}
+
+fn nothing_pending<W: World>(
+    source: &W::Source,
+    ids: &[PartitionId],
+    wait: Duration,
+) -> Result<bool, WorkerError> {
+    match source.committed(ids, wait) {
+        Ok(_) => Ok(true),
+        Err(failed) if failed.remedy == Remedy::Retry => Ok(false),
+        Err(failed) => Err(failed.into()),
+    }
+}
+
+fn left_open_mut<W: World>(ctx: &mut Context<W>, id: PartitionId) -> Option<&mut LeftOpen> {
+    ctx.partitions.locating_mut(id)?.left_open.as_mut()
+}
+
+/// The writers without other members of the group. A member ends its own transactions, and what it has left open; fencing it
+/// would only make it start over.
+pub(crate) fn without_live<W: World>(
+    options: &Options,
+    source: &W::Source,
+    mut writers: BTreeSet<String>,
+) -> Result<BTreeSet<String>, WorkerError> {
+    let ours = &options.writer;
+    if writers.iter().any(|writer| writer != ours) {
+        let live = source.live_writers(REQUEST_TIMEOUT)?;
+        writers.retain(|writer| writer == ours || !live.contains(writer));
+    }
+    Ok(writers)
+}
+
+/// Every writer that is named in the group's offsets or at the ends of the state logs.
+fn known_writers<W: World>(
+    ctx: &mut Context<W>,
+    source: &W::Source,
+) -> Result<BTreeSet<String>, WorkerError> {
+    let all = all_partitions(ctx);
+    let reachable = reachable(ctx, &all)?.into_iter();
+    let records = ctx.options.evidence_records;
+    let from = |state: &Bounds| state.low.max(state.high.saturating_sub(records));
+    let ends: Vec<_> = reachable.map(|(id, _, state)| (id, from(&state)..state.high)).collect();
+    writers(ctx, source, &ends, &all)
+}
+
+/// The writers that are named in these ranges of the state logs or in the committed offsets of these partitions.
+fn writers<W: World>(
+    ctx: &Context<W>,
+    source: &W::Source,
+    ends: &[(PartitionId, Range<Offset>)],
+    ids: &[PartitionId],
+) -> Result<BTreeSet<String>, WorkerError> {
+    let tails = ctx.log.tails(ends, Leftover::Everything, PURGE_TIMEOUT)?;
+    let settled = source.committed_unstable(ids, REQUEST_TIMEOUT)?;
+    let committers = settled.iter().filter_map(|answer| Some(Checkpoint::parse(&answer.metadata)?.writer));
+    let named = tails.iter().filter_map(writer_of).chain(committers.filter(|writer| !writer.is_empty()));
+    Ok(named.collect())
 }
 
 /// The bounds of the clean and of the state log of a partition.

@@ -3,14 +3,20 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::rounds::Rounds;
-use super::side::Sides;
 use crate::dedupe::Offset;
-use crate::ports::LogId;
+use crate::pipeline::commit::Access;
+use crate::pipeline::error::WorkerError;
+use crate::pipeline::partition::rounds::Rounds;
+use crate::pipeline::torn::side::Sides;
+use crate::pipeline::world::World;
+use crate::ports::{LogId, ProducerLife};
+
+/// Time limit of one call of `init_transactions`; the consumer is polled between two calls.
+pub(crate) const PREPARE: Duration = Duration::from_millis(500);
 
 /// The progress of the current producer.
 #[derive(Debug, Default)]
-pub struct Producer {
+pub struct Torn {
     /// It is created, and its predecessor with the same transactional id is fenced.
     pub is_prepared: bool,
     /// No transaction of an earlier producer is pending on the group's offsets.
@@ -27,7 +33,15 @@ pub struct Producer {
     pub sides: Sides,
 }
 
-impl Producer {
+impl Torn {
+    /// Creates the producer.
+    pub(crate) fn prepare<W: World>(&mut self, access: &mut Access<'_, W>) -> Result<(), WorkerError> {
+        access.committer.sink.prepare(PREPARE)?;
+        self.is_prepared = true;
+        access.ctx.report.reachable();
+        Ok(())
+    }
+
     /// The producer is replaced: the next one starts over. What was seen open in the logs stays, because that is measured in
     /// multiples of the transaction timeout.
     pub fn replace(&mut self) {

@@ -3,114 +3,120 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::evidence::{Shown, Tails};
-use super::known::Known;
 use crate::dedupe::{Offset, PartitionId};
 use crate::pipeline::REQUEST_TIMEOUT;
+use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
+use crate::pipeline::options::Options;
 use crate::pipeline::safeguard::Safeguard;
-use crate::pipeline::worker::{Core, World};
+use crate::pipeline::torn::evidence::{Shown, Tails};
+use crate::pipeline::torn::known::Known;
+use crate::pipeline::world::World;
 use crate::ports::{Committed, Leftover, LogId, LogTails, StateItem};
 
 /// Timeout of reading tails.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
-/// How many times [`Options::evidence_records`] one piece has, unless the last transaction of a single partition is longer. With
+/// How many times `evidence_records` one piece has, unless the last transaction of a single partition is longer. With
 /// blocks of 0.5 MB a piece takes some seconds at 100 MB/s; most blocks are far smaller.
 const PIECE: Offset = 10;
 
-impl<W: World> Core<W> {
-    /// Where the last transactions of these partitions are in the state logs.
-    pub(super) fn last_transactions<'a>(
-        &self,
-        answers: impl Iterator<Item = &'a Committed> + Clone,
-    ) -> Result<Vec<Known<'a>>, WorkerError> {
-        let logs = LogId::pairs(answers.clone().map(|answer| &answer.partition));
-        let bounds = self.log.bounds(&logs, REQUEST_TIMEOUT)?;
-        let known = answers.zip(bounds.chunks_exact(2)).filter_map(|(answer, bounds)| {
-            Some(Known::new(answer, bounds.try_into().ok()?, self.options.evidence_records))
-        });
-        Ok(known.collect())
-    }
+/// Where the last transactions of these partitions are in the state logs.
+pub(super) fn last_transactions<'a, W: World>(
+    ctx: &Context<W>,
+    answers: impl Iterator<Item = &'a Committed> + Clone,
+) -> Result<Vec<Known<'a>>, WorkerError> {
+    let logs = LogId::pairs(answers.clone().map(|answer| &answer.partition));
+    let bounds = ctx.log.bounds(&logs, REQUEST_TIMEOUT)?;
+    let known = answers.zip(bounds.chunks_exact(2)).filter_map(|(answer, bounds)| {
+        Some(Known::new(answer, bounds.try_into().ok()?, ctx.options.evidence_records))
+    });
+    Ok(known.collect())
+}
 
-    /// Takes the partitions whose state records are read together.
-    pub(super) fn next_piece<'a>(&self, unread: &mut Vec<Known<'a>>) -> Option<Vec<Known<'a>>> {
-        let (most, mut records) = (PIECE * self.options.evidence_records, 0);
-        let fits = |known: &&Known<'_>| {
-            records += known.state.high.saturating_sub(known.from);
-            records <= most
-        };
-        let count = unread.iter().take_while(fits).count().max(1);
-        (!unread.is_empty()).then(|| unread.drain(..count).collect())
-    }
+/// Takes the partitions whose state records are read together.
+pub(super) fn next_piece<'a>(options: &Options, unread: &mut Vec<Known<'a>>) -> Option<Vec<Known<'a>>> {
+    let (most, mut records) = (PIECE * options.evidence_records, 0);
+    let fits = |known: &&Known<'_>| {
+        records += known.state.high.saturating_sub(known.from);
+        records <= most
+    };
+    let count = unread.iter().take_while(fits).count().max(1);
+    (!unread.is_empty()).then(|| unread.drain(..count).collect())
+}
 
-    /// Reads the last transactions of these partitions from the state logs, each from its first block on.
-    ///
-    /// Without a checkpoint nothing names that block, and a transaction can have any number of blocks. What follows from a part
-    /// of it would be wrong: a rewind to the middle skips the raw records before, and blocks that are rewritten without the first
-    /// ones leave ids out of the window.
-    pub(super) fn read_evidence<'a>(&self, mut known: Vec<Known<'a>>) -> Result<Vec<Known<'a>>, WorkerError> {
-        let mut unread: Vec<&mut Known<'a>> = known.iter_mut().collect();
-        while !unread.is_empty() {
-            self.read_tails(&mut unread)?;
-            let extends = self.options.keeps(Safeguard::WholeTransactions);
-            unread.retain_mut(|known| extends && known.extend());
-        }
-        Ok(known)
+/// Reads the last transactions of these partitions from the state logs, each from its first block on.
+///
+/// Without a checkpoint nothing names that block, and a transaction can have any number of blocks. What follows from a part
+/// of it would be wrong: a rewind to the middle skips the raw records before, and blocks that are rewritten without the first
+/// ones leave ids out of the window.
+pub(super) fn read_evidence<'a, W: World>(
+    ctx: &Context<W>,
+    mut known: Vec<Known<'a>>,
+) -> Result<Vec<Known<'a>>, WorkerError> {
+    let mut unread: Vec<&mut Known<'a>> = known.iter_mut().collect();
+    while !unread.is_empty() {
+        read_tails(ctx, &mut unread)?;
+        let extends = ctx.options.keeps(Safeguard::WholeTransactions);
+        unread.retain_mut(|known| extends && known.extend());
     }
+    Ok(known)
+}
 
-    fn read_tails(&self, unread: &mut [&mut Known<'_>]) -> Result<(), WorkerError> {
-        let all: Vec<_> = unread.iter().map(|k| (k.answer.partition, k.from..k.state.high)).collect();
-        let stable: Vec<_> = unread.iter().map(|k| (k.answer.partition, k.from..k.state.stable)).collect();
-        let mut everything: BTreeMap<PartitionId, Vec<StateItem>> = BTreeMap::new();
-        for item in self.log.tails(&all, Leftover::Everything, READ_TIMEOUT)? {
-            if let Some((id, _)) = place(&item) {
-                everything.entry(id).or_default().push(item);
-            }
+fn read_tails<W: World>(ctx: &Context<W>, unread: &mut [&mut Known<'_>]) -> Result<(), WorkerError> {
+    let all: Vec<_> = unread.iter().map(|k| (k.answer.partition, k.from..k.state.high)).collect();
+    let stable: Vec<_> = unread.iter().map(|k| (k.answer.partition, k.from..k.state.stable)).collect();
+    let mut everything: BTreeMap<PartitionId, Vec<StateItem>> = BTreeMap::new();
+    for item in ctx.log.tails(&all, Leftover::Everything, READ_TIMEOUT)? {
+        if let Some((id, _)) = place(&item) {
+            everything.entry(id).or_default().push(item);
         }
-        self.progress.advance();
-        let mut committed: BTreeMap<PartitionId, BTreeSet<Offset>> = BTreeMap::new();
-        for (id, at) in self.log.tails(&stable, Leftover::Committed, READ_TIMEOUT)?.iter().filter_map(place) {
-            committed.entry(id).or_default().insert(at);
-        }
-        for known in unread {
-            let id = known.answer.partition;
-            let own = everything.remove(&id).unwrap_or_default();
-            let committed = committed.remove(&id).unwrap_or_default();
-            known.tails = Tails::new(own, &committed);
-        }
-        self.progress.advance();
-        Ok(())
     }
+    ctx.progress.advance();
+    let mut committed: BTreeMap<PartitionId, BTreeSet<Offset>> = BTreeMap::new();
+    for (id, at) in ctx.log.tails(&stable, Leftover::Committed, READ_TIMEOUT)?.iter().filter_map(place) {
+        committed.entry(id).or_default().insert(at);
+    }
+    for known in unread {
+        let id = known.answer.partition;
+        let own = everything.remove(&id).unwrap_or_default();
+        let committed = committed.remove(&id).unwrap_or_default();
+        known.tails = Tails::new(own, &committed);
+    }
+    ctx.progress.advance();
+    Ok(())
+}
 
-    /// Whether the clean log shows the last committed transaction of each partition, and the aborted transactions after it.
-    pub(super) fn shown(&mut self, known: &[Known<'_>]) -> Result<Vec<(Shown, Vec<Shown>)>, WorkerError> {
-        let wanted = |known: &Known<'_>| {
-            let id = known.answer.partition;
-            known.clean_ends().map(|end| (id, end - 1)).collect::<Vec<_>>()
-        };
-        let mut unseen: BTreeSet<(PartitionId, Offset)> = known.iter().flat_map(wanted).collect();
-        let committed = self.find(&mut unseen, Leftover::Committed)?;
-        // A record that only this reader finds is aborted. One that it does not find either was removed by compaction.
-        let aborted = self.find(&mut unseen, Leftover::Everything)?;
-        Ok(known.iter().map(|known| known.sort([&committed, &aborted])).collect())
-    }
+/// Whether the clean log shows the last committed transaction of each partition, and the aborted transactions after it.
+pub(super) fn shown<W: World>(
+    ctx: &mut Context<W>,
+    known: &[Known<'_>],
+) -> Result<Vec<(Shown, Vec<Shown>)>, WorkerError> {
+    let wanted = |known: &Known<'_>| {
+        let id = known.answer.partition;
+        known.clean_ends().map(|end| (id, end - 1)).collect::<Vec<_>>()
+    };
+    let mut unseen: BTreeSet<(PartitionId, Offset)> = known.iter().flat_map(wanted).collect();
+    let committed = find(ctx, &mut unseen, Leftover::Committed)?;
+    // A record that only this reader finds is aborted. One that it does not find either was removed by compaction.
+    let aborted = find(ctx, &mut unseen, Leftover::Everything)?;
+    Ok(known.iter().map(|known| known.sort([&committed, &aborted])).collect())
+}
 
-    /// Moves the clean records that such a reader finds out of `unseen`.
-    fn find(
-        &self,
-        unseen: &mut BTreeSet<(PartitionId, Offset)>,
-        reader: Leftover,
-    ) -> Result<BTreeSet<(PartitionId, Offset)>, WorkerError> {
-        if unseen.is_empty() {
-            return Ok(BTreeSet::new());
-        }
-        let requested: Vec<(PartitionId, Offset)> = unseen.iter().copied().collect();
-        let seen = self.log.visible(&requested, reader, READ_TIMEOUT)?;
-        let found = requested.into_iter().zip(seen).filter(|(_, seen)| *seen).map(|(at, _)| at);
-        let found: BTreeSet<(PartitionId, Offset)> = found.collect();
-        unseen.retain(|at| !found.contains(at));
-        Ok(found)
+/// Moves the clean records that such a reader finds out of `unseen`.
+fn find<W: World>(
+    ctx: &Context<W>,
+    unseen: &mut BTreeSet<(PartitionId, Offset)>,
+    reader: Leftover,
+) -> Result<BTreeSet<(PartitionId, Offset)>, WorkerError> {
+    if unseen.is_empty() {
+        return Ok(BTreeSet::new());
     }
+    let requested: Vec<(PartitionId, Offset)> = unseen.iter().copied().collect();
+    let seen = ctx.log.visible(&requested, reader, READ_TIMEOUT)?;
+    let found = requested.into_iter().zip(seen).filter(|(_, seen)| *seen).map(|(at, _)| at);
+    let found: BTreeSet<(PartitionId, Offset)> = found.collect();
+    unseen.retain(|at| !found.contains(at));
+    Ok(found)
 }
 
 fn place(item: &StateItem) -> Option<(PartitionId, Offset)> {

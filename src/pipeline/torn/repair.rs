@@ -3,297 +3,322 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::evidence::{Decision, Group, Lack};
-use super::known::{Known, ResumePoint};
-use super::markers::Touched;
 use crate::clock::Clock;
 use crate::dedupe::{Block, Checkpoint, Offset, PartitionId, StateKey, Tail};
 use crate::metrics::Resolution;
-use crate::pipeline::REQUEST_TIMEOUT;
+use crate::pipeline::commit::Access;
+use crate::pipeline::commit::markers::{Touched, await_markers};
+use crate::pipeline::context::Context;
 use crate::pipeline::error::{Fatal, WorkerError};
-use crate::pipeline::failpoint;
 use crate::pipeline::options::Options;
-use crate::pipeline::partition::complete::usable;
-use crate::pipeline::worker::{Core, World};
+use crate::pipeline::partition::local::{all_expired, usable};
+use crate::pipeline::torn::evidence::{Decision, Group, Lack};
+use crate::pipeline::torn::known::{Known, ResumePoint};
+use crate::pipeline::torn::producer::Torn;
+use crate::pipeline::torn::reading::{last_transactions, next_piece, read_evidence, shown};
+use crate::pipeline::world::World;
+use crate::pipeline::{REQUEST_TIMEOUT, failpoint};
 use crate::ports::{Committed, GroupMember, LogId, LogTails, Position, Sink, Store, WrittenEnds};
 
 /// Time to read evidence between two polls; at least one piece of it is read.
 const EVIDENCE_SLICE: Duration = Duration::from_millis(200);
 
-impl<W: World> Core<W> {
+impl Torn {
     /// The partitions whose logs agree with their committed offset. The others are repaired, and then checked again.
     ///
     /// Returns no partition while records in a side topic are unsettled: no transaction with records may touch them before
     /// that. A repair writes no records to side topics, and settling may depend on it, so repairs are made even then.
-    pub(crate) fn reconcile(
+    pub(crate) fn reconcile<W: World>(
         &mut self,
-        source: &W::Source,
+        access: &mut Access<'_, W>,
         answers: &[Committed],
     ) -> Result<Vec<PartitionId>, WorkerError> {
-        let agreed = self.agree(source, answers)?;
+        let agreed = agree(access, answers)?;
         if !self.waits_for_sides() {
             return Ok(agreed);
         }
         let not_before = self.next_side_check();
         for id in agreed {
-            if let Some(partition) = self.partitions.get_mut(id) {
+            if let Some(partition) = access.ctx.partitions.get_mut(id) {
                 partition.relocate(not_before);
             }
         }
         Ok(Vec::new())
     }
+}
 
-    /// Where processing of these partitions resumes.
-    pub(crate) fn resume_points(
-        &mut self,
-        source: &W::Source,
-        ids: &[PartitionId],
-    ) -> Result<BTreeMap<PartitionId, ResumePoint>, WorkerError> {
-        let answers = source.committed(ids, REQUEST_TIMEOUT)?;
-        let mut unread = self.last_transactions(answers.iter())?;
-        let mut known = Vec::new();
-        while let Some(piece) = self.next_piece(&mut unread) {
-            let piece = self.read_evidence(piece)?;
-            let shown = self.shown(&piece)?;
-            known.extend(piece.into_iter().zip(shown));
-        }
-        let mut resume_points = BTreeMap::new();
-        for (known, shown) in known {
+fn agree<W: World>(
+    access: &mut Access<'_, W>,
+    answers: &[Committed],
+) -> Result<Vec<PartitionId>, WorkerError> {
+    let is_known =
+        |answer: &&Committed| access.ctx.partitions.get(answer.partition).is_none_or(|p| p.agreed.is_some());
+    let (known, unknown): (Vec<&Committed>, Vec<&Committed>) = answers.iter().partition(is_known);
+    let mut agreed: Vec<PartitionId> = known.iter().map(|answer| answer.partition).collect();
+    if !access.ctx.options.repairs() {
+        return Ok(answers.iter().map(|answer| answer.partition).collect());
+    }
+    if unknown.is_empty() {
+        return Ok(agreed);
+    }
+    let until = access.ctx.clock.elapsed() + EVIDENCE_SLICE;
+    let mut unread = last_transactions(access.ctx, unknown.into_iter())?;
+    while let Some(piece) = next_piece(&access.ctx.options, &mut unread) {
+        let known = read_evidence(access.ctx, piece)?;
+        for (known, shown) in known.iter().zip(shown(access.ctx, &known)?) {
             let id = known.answer.partition;
-            // The local state of a partition that another worker owns does not count.
-            let is_ours = self.partitions.get(id).is_some();
-            let head = if is_ours { self.store.head(id.into())? } else { None };
-            let local = head.map(|head| (head.state_next, head.confirmed));
-            let local_end = usable(local, &known.state, None).map(|(_, confirmed)| confirmed);
-            match known.resume_point(&shown, local_end) {
-                Some(point) => drop(resume_points.insert(id, point)),
-                None if is_ours => return Err(self.all_expired(id, local).into()),
-                // The owner of the partition reports this error, or resumes from its local state.
-                None => {}
-            }
-        }
-        Ok(resume_points)
-    }
-
-    fn agree(&mut self, source: &W::Source, answers: &[Committed]) -> Result<Vec<PartitionId>, WorkerError> {
-        let is_known =
-            |answer: &&Committed| self.partitions.get(answer.partition).is_none_or(|p| p.agreed.is_some());
-        let (known, unknown): (Vec<&Committed>, Vec<&Committed>) = answers.iter().partition(is_known);
-        let mut agreed: Vec<PartitionId> = known.iter().map(|answer| answer.partition).collect();
-        if !self.options.repairs() {
-            return Ok(answers.iter().map(|answer| answer.partition).collect());
-        }
-        if unknown.is_empty() {
-            return Ok(agreed);
-        }
-        let until = self.clock.elapsed() + EVIDENCE_SLICE;
-        let mut unread = self.last_transactions(unknown.into_iter())?;
-        while let Some(piece) = self.next_piece(&mut unread) {
-            let known = self.read_evidence(piece)?;
-            for (known, shown) in known.iter().zip(self.shown(&known)?) {
-                let id = known.answer.partition;
-                match known.decide(&shown) {
-                    Decision::Agreed => {
-                        if let Some(partition) = self.partitions.get_mut(id) {
-                            partition.agreed = Some(known.state.low);
-                        }
-                        agreed.push(id);
+            match known.decide(&shown) {
+                Decision::Agreed => {
+                    if let Some(partition) = access.ctx.partitions.get_mut(id) {
+                        partition.agreed = Some(known.state.low);
                     }
-                    decision => self.repair(source, known, decision)?,
+                    agreed.push(id);
                 }
-            }
-            // The rest follows in the next iteration.
-            if self.clock.elapsed() >= until {
-                break;
+                decision => repair(access, known, decision)?,
             }
         }
-        Ok(agreed)
+        // The rest follows in the next iteration.
+        if access.ctx.clock.elapsed() >= until {
+            break;
+        }
     }
+    Ok(agreed)
+}
 
-    fn repair(
-        &mut self,
-        source: &W::Source,
-        known: &Known<'_>,
-        decision: Decision,
-    ) -> Result<(), WorkerError> {
+fn repair<W: World>(
+    access: &mut Access<'_, W>,
+    known: &Known<'_>,
+    decision: Decision,
+) -> Result<(), WorkerError> {
+    let id = known.answer.partition;
+    if !is_unchanged(access.ctx, access.source, known)? {
+        return Ok(());
+    }
+    tracing::warn!(
+        partition = id,
+        offset = known.answer.offset,
+        metadata = known.answer.metadata,
+        decision = decision.name(),
+        "the broker left the last transaction without some of its markers; repairing its traces"
+    );
+    let resolution = match decision {
+        Decision::Rewind(..) => Resolution::Rewound,
+        _ => Resolution::Redone,
+    };
+    let is_back = matches!(decision, Decision::Rewind(..));
+    let (records, next, checkpoint) = plan_repair(access, known, decision)?;
+    // The epoch belongs to a record before the committed offset. Records beyond it may have been read after another leader
+    // election.
+    let is_same = is_back || known.answer.offset == Some(next);
+    let epoch = checkpoint.epoch.filter(|epoch| is_same && epoch.covers(next));
+    let checkpoint = Checkpoint { epoch, ..checkpoint };
+    access.committer.transaction.begin(&mut access.committer.sink, || access.ctx.clock.elapsed())?;
+    write_repair(
+        access,
+        (id, records),
+        known.position_set_elsewhere().unwrap_or_else(|| Position {
+            partition: id,
+            next,
+            metadata: checkpoint.render(),
+        }),
+    )
+    .map_err(WorkerError::rewinding)?;
+    access.ctx.report.torn(resolution);
+    if let Some(partition) = access.ctx.partitions.get_mut(id) {
+        partition.unload(access.ctx.clock.elapsed());
+    }
+    Ok(())
+}
+
+/// The state records, the offset and the checkpoint that a decision requires.
+fn plan_repair<W: World>(
+    access: &mut Access<'_, W>,
+    known: &Known<'_>,
+    decision: Decision,
+) -> Result<Planned, WorkerError> {
+    let before = known.checkpoint.clone().unwrap_or(Checkpoint {
+        state_next: known.state.low,
+        began: Some(access.ctx.options.began),
+        ..Checkpoint::default()
+    });
+    let committed = known.answer.offset.unwrap_or(0);
+    // A copy can be interrupted after any block. So its first block proves nothing, and its last block names their number.
+    let ours = |key: &StateKey| StateKey {
+        is_first: false,
+        copied: None,
+        writer: access.ctx.options.writer.clone(),
+        ..key.clone()
+    };
+    let forgets = before.forgets.max(known.tails.forgets);
+    let before = access.ctx.options.signed(Checkpoint { forgets, ..before });
+    let after = |group: &Group| Checkpoint {
+        tail: Some(group.tail),
+        stream_time_ms: group.times.1,
+        ..before.clone()
+    };
+    Ok(match decision {
+        Decision::Redo(group) => {
+            let tail = Tail { from: Some(known.state.high), ..group.tail };
+            let checkpoint = if group.tail.next > committed { after(&group) } else { before.clone() };
+            let mut records: Vec<_> =
+                group.blocks.iter().map(|(key, bytes)| (ours(key), bytes.clone())).collect();
+            let copied = (!group.is_cut).then_some(records.len());
+            records.last_mut().into_iter().for_each(|(key, _)| key.copied = copied);
+            (
+                records.into_iter().map(|(key, bytes)| (key.render(), bytes)).collect(),
+                group.tail.next.max(committed),
+                Checkpoint { tail: Some(tail), ..checkpoint },
+            )
+        }
+        Decision::Advance(group) => (Vec::new(), group.tail.next, after(&group)),
+        Decision::Rewind(to, group) => {
+            let (records, tail) = void(access, known, to, &group);
+            let stream_time_ms = group.times.0;
+            (records, to, Checkpoint { stream_time_ms, tail, ..before })
+        }
+        Decision::RedoForgotten(key, forgotten) => {
+            (vec![(ours(&key).render(), forgotten.encode())], committed, before)
+        }
+        Decision::AdvanceForgets(forgets) => (Vec::new(), committed, Checkpoint { forgets, ..before }),
+        Decision::Undecidable(lack, group) => {
+            return Err(undecidable(&access.ctx.options, known, lack, &group).into());
+        }
+        Decision::Agreed | Decision::Missing(_) => {
+            return Err(missing_block(&access.ctx.options, known).into());
+        }
+    })
+}
+
+/// A block with an empty offset range for every kind. A restore that reads it forgets all owners at or beyond `to` that it
+/// has read.
+fn void<W: World>(
+    access: &mut Access<'_, W>,
+    known: &Known<'_>,
+    to: Offset,
+    group: &Group,
+) -> (Vec<(String, Vec<u8>)>, Option<Tail>) {
+    let (mut records, mut tail) = (Vec::new(), None);
+    for (number, window) in (0..).zip(access.ctx.options.kinds.windows_of(known.answer.partition)) {
+        let block = Block {
+            hash: access.ctx.options.hash,
+            window,
+            first: to,
+            next: to,
+            time_first_ms: group.times.0,
+            time_last_ms: group.times.0,
+            entries: Vec::new(),
+        };
+        let encoded = block.encode();
+        tail = Some(Tail { crc: Block::checksum(&encoded), next: to, from: Some(known.state.high) });
+        let is_first = number == 0;
+        let key = StateKey {
+            clean_end: None,
+            is_first,
+            ..access.committer.state_key_of(access.ctx, window, false)
+        };
+        records.push((key.render(), encoded));
+    }
+    (records, tail)
+}
+
+fn write_repair<W: World>(
+    access: &mut Access<'_, W>,
+    (id, records): (PartitionId, Vec<(String, Vec<u8>)>),
+    position: Position,
+) -> Result<(), WorkerError> {
+    for (key, bytes) in &records {
+        access.committer.sink.put_state(id, key, bytes)?;
+    }
+    failpoint::pass("repair_written");
+    access.committer.send_positions(access.ctx, access.source, &[position])?;
+    access.committer.sink.drain(access.ctx.options.transaction_timeout)?;
+    failpoint::pass("repair_sent");
+    access.committer.persistently(access.ctx, Sink::commit)?;
+    failpoint::pass("repair_committed");
+    let logs = access.committer.sink.state_end(id).map(|end| (LogId::state(id), end));
+    access.committer.transaction.close();
+    await_markers(access.ctx, access.source, Touched::of(logs, vec![id]))
+}
+
+/// Where processing of these partitions resumes.
+pub(crate) fn resume_points<W: World>(
+    ctx: &mut Context<W>,
+    source: &W::Source,
+    ids: &[PartitionId],
+) -> Result<BTreeMap<PartitionId, ResumePoint>, WorkerError> {
+    let answers = source.committed(ids, REQUEST_TIMEOUT)?;
+    let mut unread = last_transactions(ctx, answers.iter())?;
+    let mut known = Vec::new();
+    while let Some(piece) = next_piece(&ctx.options, &mut unread) {
+        let piece = read_evidence(ctx, piece)?;
+        let shown = shown(ctx, &piece)?;
+        known.extend(piece.into_iter().zip(shown));
+    }
+    let mut resume_points = BTreeMap::new();
+    for (known, shown) in known {
         let id = known.answer.partition;
-        if !self.is_unchanged(source, known)? {
-            return Ok(());
+        // The local state of a partition that another worker owns does not count.
+        let is_ours = ctx.partitions.get(id).is_some();
+        let head = if is_ours { ctx.store.head(id.into())? } else { None };
+        let local = head.map(|head| (head.state_next, head.confirmed));
+        let local_end = usable(local, &known.state, None).map(|(_, confirmed)| confirmed);
+        match known.resume_point(&shown, local_end) {
+            Some(point) => drop(resume_points.insert(id, point)),
+            None if is_ours => return Err(all_expired(&ctx.options, id, local).into()),
+            // The owner of the partition reports this error, or resumes from its local state.
+            None => {}
         }
-        tracing::warn!(
-            partition = id,
-            offset = known.answer.offset,
-            metadata = known.answer.metadata,
-            decision = decision.name(),
-            "the broker left the last transaction without some of its markers; repairing its traces"
-        );
-        let resolution = match decision {
-            Decision::Rewind(..) => Resolution::Rewound,
-            _ => Resolution::Redone,
-        };
-        let is_back = matches!(decision, Decision::Rewind(..));
-        let (records, next, checkpoint) = self.plan_repair(known, decision)?;
-        // The epoch belongs to a record before the committed offset. Records beyond it may have been read after another leader
-        // election.
-        let is_same = is_back || known.answer.offset == Some(next);
-        let epoch = checkpoint.epoch.filter(|epoch| is_same && epoch.covers(next));
-        let checkpoint = Checkpoint { epoch, ..checkpoint };
-        self.transaction.begin(&mut self.sink, || self.clock.elapsed())?;
-        self.write_repair(
-            source,
-            (id, records),
-            known.position_set_elsewhere().unwrap_or_else(|| Position {
-                partition: id,
-                next,
-                metadata: checkpoint.render(),
-            }),
-        )
-        .map_err(WorkerError::rewinding)?;
-        self.report.torn(resolution);
-        if let Some(partition) = self.partitions.get_mut(id) {
-            partition.unload(self.clock.elapsed());
-        }
-        Ok(())
     }
+    Ok(resume_points)
+}
 
-    /// Whether the log bounds and the committed offset are still those of the evidence. Evidence that was read at different
-    /// times can contradict itself.
-    fn is_unchanged(&mut self, source: &W::Source, known: &Known<'_>) -> Result<bool, WorkerError> {
-        let id = known.answer.partition;
-        let bounds = self.log.bounds(&LogId::pairs([&id]), REQUEST_TIMEOUT)?;
-        let committed = source.committed(&[id], REQUEST_TIMEOUT)?;
-        Ok(bounds == [known.clean, known.state] && committed.first() == Some(known.answer))
-    }
+/// Whether the log bounds and the committed offset are still those of the evidence. Evidence that was read at different
+/// times can contradict itself.
+fn is_unchanged<W: World>(
+    ctx: &mut Context<W>,
+    source: &W::Source,
+    known: &Known<'_>,
+) -> Result<bool, WorkerError> {
+    let id = known.answer.partition;
+    let bounds = ctx.log.bounds(&LogId::pairs([&id]), REQUEST_TIMEOUT)?;
+    let committed = source.committed(&[id], REQUEST_TIMEOUT)?;
+    Ok(bounds == [known.clean, known.state] && committed.first() == Some(known.answer))
+}
 
-    /// The state records, the offset and the checkpoint that a decision requires.
-    fn plan_repair(&self, known: &Known<'_>, decision: Decision) -> Result<Planned, WorkerError> {
-        let before = known.checkpoint.clone().unwrap_or(Checkpoint {
-            state_next: known.state.low,
-            began: Some(self.options.began),
-            ..Checkpoint::default()
-        });
-        let committed = known.answer.offset.unwrap_or(0);
-        // A copy can be interrupted after any block. So its first block proves nothing, and its last block names their number.
-        let ours = |key: &StateKey| StateKey {
-            is_first: false,
-            copied: None,
-            writer: self.options.writer.clone(),
-            ..key.clone()
-        };
-        let forgets = before.forgets.max(known.tails.forgets);
-        let before = self.options.signed(Checkpoint { forgets, ..before });
-        let after = |group: &Group| Checkpoint {
-            tail: Some(group.tail),
-            stream_time_ms: group.times.1,
-            ..before.clone()
-        };
-        Ok(match decision {
-            Decision::Redo(group) => {
-                let tail = Tail { from: Some(known.state.high), ..group.tail };
-                let checkpoint = if group.tail.next > committed { after(&group) } else { before.clone() };
-                let mut records: Vec<_> =
-                    group.blocks.iter().map(|(key, bytes)| (ours(key), bytes.clone())).collect();
-                let copied = (!group.is_cut).then_some(records.len());
-                records.last_mut().into_iter().for_each(|(key, _)| key.copied = copied);
-                (
-                    records.into_iter().map(|(key, bytes)| (key.render(), bytes)).collect(),
-                    group.tail.next.max(committed),
-                    Checkpoint { tail: Some(tail), ..checkpoint },
-                )
-            }
-            Decision::Advance(group) => (Vec::new(), group.tail.next, after(&group)),
-            Decision::Rewind(to, group) => {
-                let (records, tail) = self.void(known, to, &group);
-                let stream_time_ms = group.times.0;
-                (records, to, Checkpoint { stream_time_ms, tail, ..before })
-            }
-            Decision::RedoForgotten(key, forgotten) => {
-                (vec![(ours(&key).render(), forgotten.encode())], committed, before)
-            }
-            Decision::AdvanceForgets(forgets) => (Vec::new(), committed, Checkpoint { forgets, ..before }),
-            Decision::Undecidable(lack, group) => return Err(self.undecidable(known, lack, &group).into()),
-            Decision::Agreed | Decision::Missing(_) => return Err(self.missing_block(known).into()),
-        })
-    }
+fn missing_block(options: &Options, known: &Known<'_>) -> Fatal {
+    Fatal::Operator(format!(
+        "the group's offset {} for partition {} of topic {} was committed with a block that is missing in topic {}, \
+         although records written before and after that block are there: the state topic has lost committed records (an \
+         unclean leader election, or a restore from a copy). To continue at this offset with an empty window, stop all \
+         instances and reset the group's offset to its current value with kafka-consumer-groups.sh --reset-offsets \
+         --to-current",
+        known.answer.offset.unwrap_or(0),
+        known.answer.partition,
+        options.raw,
+        options.state
+    ))
+}
 
-    /// A block with an empty offset range for every kind. A restore that reads it forgets all owners at or beyond `to` that it
-    /// has read.
-    fn void(&self, known: &Known<'_>, to: Offset, group: &Group) -> (Vec<(String, Vec<u8>)>, Option<Tail>) {
-        let (mut records, mut tail) = (Vec::new(), None);
-        for (number, window) in (0..).zip(self.options.kinds.windows_of(known.answer.partition)) {
-            let block = Block {
-                hash: self.options.hash,
-                window,
-                first: to,
-                next: to,
-                time_first_ms: group.times.0,
-                time_last_ms: group.times.0,
-                entries: Vec::new(),
-            };
-            let encoded = block.encode();
-            tail = Some(Tail { crc: Block::checksum(&encoded), next: to, from: Some(known.state.high) });
-            let is_first = number == 0;
-            let key = StateKey { clean_end: None, is_first, ..self.state_key_of(window, false) };
-            records.push((key.render(), encoded));
-        }
-        (records, tail)
-    }
-
-    fn missing_block(&self, known: &Known<'_>) -> Fatal {
-        Fatal::Operator(format!(
-            "the group's offset {} for partition {} of topic {} was committed with a block that is missing in topic {}, \
-             although records written before and after that block are there: the state topic has lost committed records (an \
-             unclean leader election, or a restore from a copy). To continue at this offset with an empty window, stop all \
-             instances and reset the group's offset to its current value with kafka-consumer-groups.sh --reset-offsets \
-             --to-current",
-            known.answer.offset.unwrap_or(0),
-            known.answer.partition,
-            self.options.raw,
-            self.options.state
-        ))
-    }
-
-    fn undecidable(&self, known: &Known<'_>, lack: Lack, group: &Group) -> Fatal {
-        let Options { raw, state, .. } = &self.options;
-        let (id, end) = (known.answer.partition, group.clean_end().unwrap_or(0));
-        let lacks = match lack {
-            Lack::Record => format!(
-                "log compaction has removed its last record, offset {} of the clean topic, partition {id}",
-                end.saturating_sub(1)
-            ),
-            Lack::Blocks => format!("retention has deleted its first blocks from topic {state}"),
-        };
-        Fatal::Operator(format!(
-            "the broker left the last transaction of partition {id} of topic {raw} without some of its markers, and {lacks}: \
-             nothing shows whether its records, raw offsets {} to {}, are in the clean topic. Look for them there. Then stop \
-             all instances and set the group's offset with kafka-consumer-groups.sh --reset-offsets --topic {raw}:{id} \
-             --to-offset {} --execute if they are there. If not, set it to the first of them, and start once with \
-             group.on_rewind = \"reemit\"",
-            group.first,
-            group.tail.next.saturating_sub(1),
-            group.tail.next
-        ))
-    }
-
-    fn write_repair(
-        &mut self,
-        source: &W::Source,
-        (id, records): (PartitionId, Vec<(String, Vec<u8>)>),
-        position: Position,
-    ) -> Result<(), WorkerError> {
-        for (key, bytes) in &records {
-            self.sink.put_state(id, key, bytes)?;
-        }
-        failpoint::pass("repair_written");
-        self.send_positions(source, &[position])?;
-        self.sink.drain(self.options.transaction_timeout)?;
-        failpoint::pass("repair_sent");
-        self.persistently(Sink::commit)?;
-        failpoint::pass("repair_committed");
-        let logs = self.sink.state_end(id).map(|end| (LogId::state(id), end));
-        self.transaction.close();
-        self.await_markers(source, Touched::of(logs, vec![id]))
-    }
+fn undecidable(options: &Options, known: &Known<'_>, lack: Lack, group: &Group) -> Fatal {
+    let Options { raw, state, .. } = options;
+    let (id, end) = (known.answer.partition, group.clean_end().unwrap_or(0));
+    let lacks = match lack {
+        Lack::Record => format!(
+            "log compaction has removed its last record, offset {} of the clean topic, partition {id}",
+            end.saturating_sub(1)
+        ),
+        Lack::Blocks => format!("retention has deleted its first blocks from topic {state}"),
+    };
+    Fatal::Operator(format!(
+        "the broker left the last transaction of partition {id} of topic {raw} without some of its markers, and {lacks}: \
+         nothing shows whether its records, raw offsets {} to {}, are in the clean topic. Look for them there. Then stop \
+         all instances and set the group's offset with kafka-consumer-groups.sh --reset-offsets --topic {raw}:{id} \
+         --to-offset {} --execute if they are there. If not, set it to the first of them, and start once with \
+         group.on_rewind = \"reemit\"",
+        group.first,
+        group.tail.next.saturating_sub(1),
+        group.tail.next
+    ))
 }
 
 /// Records for the state topic with their keys, the offset, and its checkpoint.

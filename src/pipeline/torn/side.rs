@@ -16,7 +16,7 @@
 //! Records of a committed transaction are first copied, by a producer without transactions. Then everything open is aborted.
 //! A crash between the two repeats the copy: it can write a record twice, but it never loses one. A record counts as
 //! committed if its raw record is not processed again, that is, if its raw partition resumes beyond it
-//! ([`Core::resume_points`]). As long as the resume point is unknown, because the group's offset and the state have expired,
+//! ([`Context::resume_points`]). As long as the resume point is unknown, because the group's offset and the state have expired,
 //! nothing is settled. If another worker processed the raw record meanwhile, its own record in the same side partition shows
 //! that, and no copy is made. This requires that the side topic still has the same number of partitions.
 //!
@@ -28,13 +28,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::known::ResumePoint;
-use super::markers::Touched;
 use crate::clock::Clock;
 use crate::dedupe::{Coordinates, Offset, PartitionId};
 use crate::pipeline::REQUEST_TIMEOUT;
+use crate::pipeline::commit::Access;
+use crate::pipeline::commit::markers::{Touched, await_markers};
+use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
-use crate::pipeline::worker::{Core, World};
+use crate::pipeline::torn::known::ResumePoint;
+use crate::pipeline::torn::producer::Torn;
+use crate::pipeline::torn::repair::resume_points;
+use crate::pipeline::torn::{all_partitions, purge};
+use crate::pipeline::world::World;
 use crate::ports::{Bounds, LogId, LogTails, ProducerLife, SideRecord};
 
 /// Timeout of reading the open records once.
@@ -166,159 +171,163 @@ impl Seen {
     }
 }
 
-impl<W: World> Core<W> {
+impl Torn {
     /// Whether records in a side topic may still be open, so that the next transaction could commit or abort them.
     pub(crate) fn waits_for_sides(&self) -> bool {
-        !self.producer.sides.is_settled
+        !self.sides.is_settled
     }
 
     /// Monotonic time of the next check of the side topics.
     pub(crate) fn next_side_check(&self) -> Duration {
-        self.producer.sides.next_check
+        self.sides.next_check
     }
 
     /// Monotonic time at which a partition is checked again whose leftovers are unsettled, because the producer was replaced
     /// while the state of the partition was read. No record may be sent before that: it would share a transaction with the
     /// leftovers.
-    pub(crate) fn held_by_leftovers(&self, id: PartitionId) -> Option<Duration> {
+    pub(crate) fn held_by_leftovers<W: World>(
+        &mut self,
+        access: &mut Access<'_, W>,
+        id: PartitionId,
+    ) -> Option<Duration> {
         if self.waits_for_sides() {
             return Some(self.next_side_check());
         }
-        let is_torn = self.options.repairs() && self.partitions.get(id).is_some_and(|p| p.agreed.is_none());
-        is_torn.then(|| self.clock.elapsed())
+        let is_torn =
+            access.ctx.options.repairs() && access.ctx.partitions.get(id).is_some_and(|p| p.agreed.is_none());
+        is_torn.then(|| access.ctx.clock.elapsed())
     }
 
     /// Checks once what an earlier producer of ours left open in the side topics, and settles the records whose outcome is
     /// certain.
-    pub(crate) fn settle_sides(&mut self, source: &W::Source) -> Result<(), WorkerError> {
-        let now = self.clock.elapsed();
-        if self.producer.sides.is_settled
-            || now < self.producer.sides.next_check
-            || self.transaction.is_open()
-        {
+    pub(crate) fn settle_sides<W: World>(&mut self, access: &mut Access<'_, W>) -> Result<(), WorkerError> {
+        let now = access.ctx.clock.elapsed();
+        if self.sides.is_settled || now < self.sides.next_check || access.committer.transaction.is_open() {
             return Ok(());
         }
-        if !self.options.repairs() {
-            self.producer.sides.is_settled = true;
+        if !access.ctx.options.repairs() {
+            self.sides.is_settled = true;
             return Ok(());
         }
         // Set before the check, so that it also holds after a failure.
-        self.producer.sides.next_check = now + CHECK_INTERVAL;
-        let mut open = self.open_sides(now)?;
-        let checked = self.check_sides(source, &mut open);
-        self.producer.sides.is_settled = open.is_empty();
-        self.producer.sides.open = Some(open);
+        self.sides.next_check = now + CHECK_INTERVAL;
+        let mut open = self.open_sides(access, now)?;
+        let checked = check_sides(access, &mut open);
+        self.sides.is_settled = open.is_empty();
+        self.sides.open = Some(open);
         checked
     }
 
     /// The side partitions that have open records, among those that had some at the last check. Partitions created since the
     /// first check have no records of an earlier producer.
-    fn open_sides(&mut self, now: Duration) -> Result<BTreeMap<LogId, Seen>, WorkerError> {
-        let logs = match &self.producer.sides.open {
+    fn open_sides<W: World>(
+        &mut self,
+        access: &mut Access<'_, W>,
+        now: Duration,
+    ) -> Result<BTreeMap<LogId, Seen>, WorkerError> {
+        let logs = match &self.sides.open {
             Some(open) => open.keys().copied().collect(),
-            None => self.log.side_logs(REQUEST_TIMEOUT)?,
+            None => access.ctx.log.side_logs(REQUEST_TIMEOUT)?,
         };
-        let bounds = if logs.is_empty() { Vec::new() } else { self.log.bounds(&logs, REQUEST_TIMEOUT)? };
-        let mut before = self.producer.sides.open.clone().unwrap_or_default();
+        let bounds =
+            if logs.is_empty() { Vec::new() } else { access.ctx.log.bounds(&logs, REQUEST_TIMEOUT)? };
+        let mut before = self.sides.open.clone().unwrap_or_default();
         let mut open = BTreeMap::new();
         for (log, bounds) in logs.into_iter().zip(bounds).filter(|(_, bounds)| bounds.has_open_records()) {
             open.insert(log, Seen::updated(before.remove(&log), &bounds, now));
         }
         Ok(open)
     }
+}
 
-    /// Reads the open records and decides about each partition. Keeps in `open` the partitions that have to be checked again.
-    fn check_sides(
-        &mut self,
-        source: &W::Source,
-        open: &mut BTreeMap<LogId, Seen>,
-    ) -> Result<(), WorkerError> {
-        // The resume points are read before the records: when another worker has processed a raw record in our place, its
-        // record is in the log before its offset is committed.
-        let (now, timeout) = (self.clock.elapsed(), self.options.transaction_timeout);
-        let is_due = |seen: &Seen| seen.is_due(&self.options.writer, now, timeout);
-        let raw: BTreeSet<PartitionId> =
-            open.values().filter(|seen| is_due(seen)).flat_map(Seen::raw).collect();
-        let raw: Vec<PartitionId> = raw.into_iter().collect();
-        let points = if raw.is_empty() { BTreeMap::new() } else { self.resume_points(source, &raw)? };
-        self.read_sides(open)?;
-        let ours = &self.options.writer;
-        let decide = |(log, seen): (&LogId, &Seen)| {
-            (*log, seen.decide(ours, seen.is_due(ours, now, timeout), &points))
-        };
-        let decisions: Vec<(LogId, Decision)> = open.iter().map(decide).collect();
-        for (log, decision) in decisions {
-            match decision {
-                Decision::Wait => {}
-                Decision::Unknown(partition) => {
-                    if let Some(seen) = open.get_mut(&log).filter(|seen| !seen.is_logged) {
-                        seen.is_logged = true;
-                        tracing::warn!(
-                            ?log,
-                            partition,
-                            "the broker left a transaction without its marker in a side topic, and it is not yet known \
-                             whether it was committed: a transaction is open in the clean or the state topic of that raw \
-                             partition, or the group has no offset for it and the state topic has no block of it; no record is \
-                             forwarded until this is known"
-                        );
-                    }
+/// Reads the open records and decides about each partition. Keeps in `open` the partitions that have to be checked again.
+fn check_sides<W: World>(
+    access: &mut Access<'_, W>,
+    open: &mut BTreeMap<LogId, Seen>,
+) -> Result<(), WorkerError> {
+    // The resume points are read before the records: when another worker has processed a raw record in our place, its
+    // record is in the log before its offset is committed.
+    let (now, timeout) = (access.ctx.clock.elapsed(), access.ctx.options.transaction_timeout);
+    let is_due = |seen: &Seen| seen.is_due(&access.ctx.options.writer, now, timeout);
+    let raw: BTreeSet<PartitionId> = open.values().filter(|seen| is_due(seen)).flat_map(Seen::raw).collect();
+    let raw: Vec<PartitionId> = raw.into_iter().collect();
+    let points =
+        if raw.is_empty() { BTreeMap::new() } else { resume_points(access.ctx, access.source, &raw)? };
+    read_sides(access.ctx, open)?;
+    let ours = &access.ctx.options.writer;
+    let decide =
+        |(log, seen): (&LogId, &Seen)| (*log, seen.decide(ours, seen.is_due(ours, now, timeout), &points));
+    let decisions: Vec<(LogId, Decision)> = open.iter().map(decide).collect();
+    for (log, decision) in decisions {
+        match decision {
+            Decision::Wait => {}
+            Decision::Unknown(partition) => {
+                if let Some(seen) = open.get_mut(&log).filter(|seen| !seen.is_logged) {
+                    seen.is_logged = true;
+                    tracing::warn!(
+                        ?log,
+                        partition,
+                        "the broker left a transaction without its marker in a side topic, and it is not yet known \
+                         whether it was committed: a transaction is open in the clean or the state topic of that raw \
+                         partition, or the group has no offset for it and the state topic has no block of it; no record is \
+                         forwarded until this is known"
+                    );
                 }
-                Decision::Leave => drop(open.remove(&log)),
-                Decision::Settle(writer, copies) => {
-                    let stable = open.get(&log).map_or(0, |seen| seen.stable);
-                    self.settle_side(source, (log, stable), &writer, &copies)?;
-                    if writer == self.options.writer {
-                        open.remove(&log);
-                    }
+            }
+            Decision::Leave => drop(open.remove(&log)),
+            Decision::Settle(writer, copies) => {
+                let stable = open.get(&log).map_or(0, |seen| seen.stable);
+                settle_side(access, (log, stable), &writer, &copies)?;
+                if writer == access.ctx.options.writer {
+                    open.remove(&log);
                 }
             }
         }
-        Ok(())
     }
+    Ok(())
+}
 
-    fn read_sides(&mut self, open: &mut BTreeMap<LogId, Seen>) -> Result<(), WorkerError> {
-        let unread = open.iter().filter(|(_, seen)| seen.next < seen.high);
-        let from_to: BTreeMap<_, _> = unread.map(|(log, seen)| (*log, (seen.next, seen.high))).collect();
-        if from_to.is_empty() {
-            return Ok(());
-        }
-        let (records, next) = self.log.side_records(&from_to, READ_TIMEOUT)?;
-        for record in records {
-            if let Some(seen) = open.get_mut(&record.log) {
-                seen.take(record, &self.options.writer);
-            }
-        }
-        for (log, next) in next {
-            if let Some(seen) = open.get_mut(&log) {
-                seen.next = next;
-            }
-        }
-        Ok(())
-    }
+fn settle_side<W: World>(
+    access: &mut Access<'_, W>,
+    (log, stable): (LogId, Offset),
+    writer: &str,
+    copies: &[Offset],
+) -> Result<(), WorkerError> {
+    tracing::warn!(
+        ?log,
+        writer,
+        copies = copies.len(),
+        "the broker left a transaction without its marker in a side topic; rewriting its committed records"
+    );
+    access.committer.sink.copy_aside(log, copies, COPY_TIMEOUT)?;
+    crate::pipeline::failpoint::pass("side_copied");
+    let own = access.ctx.partitions.iter().map(|partition| partition.id).next();
+    let Some(id) = own.or_else(|| all_partitions(access.ctx).first().copied()) else { return Ok(()) };
+    purge(access, (writer, id), &[log])?;
+    // If the marker of the purge is missing too, the next check would find the same records and copy them again, and our
+    // next commit would commit the offset of the purge.
+    let offsets = if writer == access.ctx.options.writer { vec![id] } else { Vec::new() };
+    await_markers(access.ctx, access.source, Touched::of([(log, stable + 1)], offsets))
+}
 
-    fn settle_side(
-        &mut self,
-        source: &W::Source,
-        (log, stable): (LogId, Offset),
-        writer: &str,
-        copies: &[Offset],
-    ) -> Result<(), WorkerError> {
-        tracing::warn!(
-            ?log,
-            writer,
-            copies = copies.len(),
-            "the broker left a transaction without its marker in a side topic; rewriting its committed records"
-        );
-        self.sink.copy_aside(log, copies, COPY_TIMEOUT)?;
-        crate::pipeline::failpoint::pass("side_copied");
-        let own = self.partitions.iter().map(|partition| partition.id).next();
-        let Some(id) = own.or_else(|| self.all_partitions().first().copied()) else { return Ok(()) };
-        self.purge(source, (writer, id), &[log])?;
-        // If the marker of the purge is missing too, the next check would find the same records and copy them again, and our
-        // next commit would commit the offset of the purge.
-        let offsets = if writer == self.options.writer { vec![id] } else { Vec::new() };
-        self.await_markers(source, Touched::of([(log, stable + 1)], offsets))
+fn read_sides<W: World>(ctx: &mut Context<W>, open: &mut BTreeMap<LogId, Seen>) -> Result<(), WorkerError> {
+    let unread = open.iter().filter(|(_, seen)| seen.next < seen.high);
+    let from_to: BTreeMap<_, _> = unread.map(|(log, seen)| (*log, (seen.next, seen.high))).collect();
+    if from_to.is_empty() {
+        return Ok(());
     }
+    let (records, next) = ctx.log.side_records(&from_to, READ_TIMEOUT)?;
+    for record in records {
+        if let Some(seen) = open.get_mut(&record.log) {
+            seen.take(record, &ctx.options.writer);
+        }
+    }
+    for (log, next) in next {
+        if let Some(seen) = open.get_mut(&log) {
+            seen.next = next;
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

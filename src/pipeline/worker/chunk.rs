@@ -3,14 +3,16 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::order::Arrival;
-use super::step::{Lookup, Next, RawOf, Step};
-use super::{Core, World};
 use crate::clock::Clock;
 use crate::dedupe::{Coordinates, Look};
+use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::partition::Partition;
+use crate::pipeline::partition::order::Arrival;
 use crate::pipeline::safeguard::Safeguard;
+use crate::pipeline::worker::Parts;
+use crate::pipeline::worker::step::{Lookup, Next, RawOf, Step};
+use crate::pipeline::world::World;
 use crate::ports::{Failure, Record, Source};
 
 /// An iteration processes no more records after the first commit that ends later than this after its start: group events,
@@ -29,7 +31,7 @@ pub(crate) fn gather<S: Source>(
     (chunk, polled)
 }
 
-impl<W: World> Core<W> {
+impl<W: World> Parts<W> {
     /// Decides about each record of a chunk and writes the new ones. Commits whenever the transaction is full. When a commit
     /// ends after `until`, the rest of the chunk is read again in later iterations.
     ///
@@ -42,8 +44,8 @@ impl<W: World> Core<W> {
         damaged: Option<Coordinates>,
         until: Duration,
     ) -> Result<bool, WorkerError> {
-        let lookups: Vec<Lookup> = chunk.iter().map(|record| self.look(record)).collect();
-        let now_ms = self.time.now_ms(&self.clock);
+        let lookups: Vec<Lookup> = chunk.iter().map(|record| look(&self.ctx, record)).collect();
+        let now_ms = self.ctx.time.now_ms(&self.ctx.clock);
         let (mut is_doubted, mut is_over, mut processed) = (false, false, 0);
         'chunk: for (record, lookup) in chunk.iter_mut().zip(&lookups) {
             loop {
@@ -61,45 +63,20 @@ impl<W: World> Core<W> {
         }
         let rest: Vec<Coordinates> = chunk.iter().skip(processed).map(Record::coordinates).collect();
         let is_complete = rest.is_empty();
-        if !is_complete && self.options.keeps(Safeguard::Postponed) {
-            self.postpone(source, &rest, damaged).map_err(WorkerError::rewinding)?;
+        if !is_complete && self.ctx.options.keeps(Safeguard::Postponed) {
+            postpone(&mut self.ctx, source, &rest, damaged).map_err(WorkerError::rewinding)?;
         }
-        let arrival = damaged.filter(|_| is_complete).map(|at| self.judge_damaged(at));
+        let arrival = damaged.filter(|_| is_complete).map(|at| judge_damaged(&mut self.ctx, at));
         if is_doubted || arrival == Some(Arrival::Unproven) {
-            self.seek_again(source).map_err(WorkerError::rewinding)?;
+            seek_again(&mut self.ctx, source).map_err(WorkerError::rewinding)?;
         }
         Ok(is_complete && matches!(arrival, None | Some(Arrival::Next)))
     }
 
     /// Commits. Returns whether that ended after `until`.
     fn commit_and_compare(&mut self, source: &W::Source, until: Duration) -> Result<bool, WorkerError> {
-        self.commit(source)?;
-        Ok(self.clock.elapsed() >= until)
-    }
-
-    /// Makes the client return these records again, which were polled and are not processed, and the damaged batch behind them.
-    fn postpone(
-        &mut self,
-        source: &W::Source,
-        rest: &[Coordinates],
-        damaged: Option<Coordinates>,
-    ) -> Result<(), WorkerError> {
-        let mut sought = BTreeSet::new();
-        let rest = rest.iter().map(|at| (*at, false));
-        for (Coordinates { partition: id, offset }, is_damaged) in rest.chain(damaged.map(|at| (at, true))) {
-            let Some((running, _)) = self.partitions.record_mut(id) else { continue };
-            if running.order.is_doubted() {
-                // It is sought again in any case. All records of this reading count for the proof of a gap: if its lowest one were
-                // not seen here, a record left from before the seek could be accepted in the next reading.
-                let next = running.state.next;
-                // The offset of a damaged batch can lie before the next one.
-                running.order.judge(next, if is_damaged { offset.max(next) } else { offset });
-            } else if sought.insert(id) {
-                source.seek(&[(id, running.state.next)])?;
-                running.order.sought();
-            }
-        }
-        Ok(())
+        self.committer.commit(&mut self.ctx, source)?;
+        Ok(self.ctx.clock.elapsed() >= until)
     }
 
     fn decide(
@@ -109,51 +86,76 @@ impl<W: World> Core<W> {
         now_ms: i64,
     ) -> Result<Next, WorkerError> {
         // A record that was fetched before its partition was paused or revoked is read again.
-        let Some(parts) = self.partitions.record_mut(record.coordinates().partition) else {
+        let Some(parts) = self.ctx.partitions.record_mut(record.coordinates().partition) else {
             return Ok(Next::Record);
         };
         let mut step = Step::<W> {
-            sink: &mut self.sink,
-            store: &self.store,
-            clock: &self.clock,
-            options: &self.options,
-            transaction: &mut self.transaction,
+            sink: &mut self.committer.sink,
+            store: &self.ctx.store,
+            clock: &self.ctx.clock,
+            options: &self.ctx.options,
+            transaction: &mut self.committer.transaction,
             now_ms,
         };
         step.decide(parts, record, lookup)
     }
+}
 
-    /// A damaged batch begins or continues a reading as its records would. Without that, the record after it could confirm
-    /// that the log has a gap there.
-    fn judge_damaged(&mut self, at: Coordinates) -> Arrival {
-        match self.partitions.record_mut(at.partition) {
-            // The offset is that of the first record in the batch, which can lie before the next one.
-            Some((running, _)) => running.order.judge(running.state.next, at.offset.max(running.state.next)),
-            // The partition is sought before its next record is processed.
-            None => Arrival::Unproven,
-        }
-    }
-
-    /// Seeks the partitions again whose first record after a seek lies beyond the expected offset.
-    fn seek_again(&mut self, source: &W::Source) -> Result<(), WorkerError> {
-        for (id, running) in self.partitions.running_mut().filter(|(_, it)| it.order.is_doubted()) {
+/// Makes the client return these records again, which were polled and are not processed, and the damaged batch behind them.
+fn postpone<W: World>(
+    ctx: &mut Context<W>,
+    source: &W::Source,
+    rest: &[Coordinates],
+    damaged: Option<Coordinates>,
+) -> Result<(), WorkerError> {
+    let mut sought = BTreeSet::new();
+    let rest = rest.iter().map(|at| (*at, false));
+    for (Coordinates { partition: id, offset }, is_damaged) in rest.chain(damaged.map(|at| (at, true))) {
+        let Some((running, _)) = ctx.partitions.record_mut(id) else { continue };
+        if running.order.is_doubted() {
+            // It is sought again in any case. All records of this reading count for the proof of a gap: if its lowest one were
+            // not seen here, a record left from before the seek could be accepted in the next reading.
+            let next = running.state.next;
+            // The offset of a damaged batch can lie before the next one.
+            running.order.judge(next, if is_damaged { offset.max(next) } else { offset });
+        } else if sought.insert(id) {
             source.seek(&[(id, running.state.next)])?;
-            running.order.sought_again();
+            running.order.sought();
         }
-        Ok(())
     }
+    Ok(())
+}
 
-    /// First pass: kind and identity, and a prefetch of the index bucket.
-    fn look(&self, record: &RawOf<'_, W>) -> Lookup {
-        let kind = self.options.kinds.number_of(record);
-        if self.options.bypasses_window(kind) {
-            return Lookup { kind, look: None };
-        }
-        let look = self.options.rule.identify(record).map(|identity| {
-            let running = self.partitions.get(record.coordinates().partition).and_then(Partition::running);
-            let window = running.and_then(|running| running.state.windows.get(kind));
-            window.map_or_else(|| Look::at(identity), |window| window.look(identity))
-        });
-        Lookup { kind, look }
+/// A damaged batch begins or continues a reading as its records would. Without that, the record after it could confirm
+/// that the log has a gap there.
+fn judge_damaged<W: World>(ctx: &mut Context<W>, at: Coordinates) -> Arrival {
+    match ctx.partitions.record_mut(at.partition) {
+        // The offset is that of the first record in the batch, which can lie before the next one.
+        Some((running, _)) => running.order.judge(running.state.next, at.offset.max(running.state.next)),
+        // The partition is sought before its next record is processed.
+        None => Arrival::Unproven,
     }
+}
+
+/// Seeks the partitions again whose first record after a seek lies beyond the expected offset.
+fn seek_again<W: World>(ctx: &mut Context<W>, source: &W::Source) -> Result<(), WorkerError> {
+    for (id, running) in ctx.partitions.running_mut().filter(|(_, it)| it.order.is_doubted()) {
+        source.seek(&[(id, running.state.next)])?;
+        running.order.sought_again();
+    }
+    Ok(())
+}
+
+/// First pass: kind and identity, and a prefetch of the index bucket.
+fn look<W: World>(ctx: &Context<W>, record: &RawOf<'_, W>) -> Lookup {
+    let kind = ctx.options.kinds.number_of(record);
+    if ctx.options.bypasses_window(kind) {
+        return Lookup { kind, look: None };
+    }
+    let look = ctx.options.rule.identify(record).map(|identity| {
+        let running = ctx.partitions.get(record.coordinates().partition).and_then(Partition::running);
+        let window = running.and_then(|running| running.state.windows.get(kind));
+        window.map_or_else(|| Look::at(identity), |window| window.look(identity))
+    });
+    Lookup { kind, look }
 }

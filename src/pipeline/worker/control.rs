@@ -3,30 +3,33 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::search::{Search, Slice};
-use super::{Core, World};
 use crate::clock::Clock;
 use crate::control::{ANSWER, Answer, Part, Place, Request, RequestError};
 use crate::dedupe::{ForgetRecord, Identity, Look, Offset, PartitionId, Window, WindowId};
+use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
+use crate::pipeline::options::Options;
 use crate::pipeline::partition::Partition;
 use crate::pipeline::partition::loading::LoadSlice;
 use crate::pipeline::partition::stored::Stored;
-use crate::ports::{Sink, StoreError};
+use crate::pipeline::worker::Parts;
+use crate::pipeline::worker::search::{Search, Slice, read_slice, search_new};
+use crate::pipeline::world::World;
+use crate::ports::StoreError;
 
 /// Time to read the blocks of the commit that precedes forgetting an id.
 const LAST_SLICE: Duration = Duration::from_secs(1);
 /// The owner of an identity that is a false positive of a filter: no record has it.
 const NO_OWNER: Offset = Offset::MAX;
 
-impl<W: World> Core<W> {
+impl<W: World> Parts<W> {
     /// Answers one request, if there is any, or continues with it. Forgetting an id is a transaction of its own: its record in
     /// the state topic and the unchanged offsets, committed together.
     pub(crate) fn answer_request(&mut self, source: &W::Source) -> Result<(), WorkerError> {
-        let now = self.clock.elapsed();
+        let now = self.ctx.clock.elapsed();
         let Some(mut search) = self.search.take().or_else(|| self.next_request(now)) else { return Ok(()) };
-        let LoadSlice { ids, time, .. } = self.options.load_slice;
-        if !self.search(&mut search, Slice { ids: ids.max(1), until: now + time })? {
+        let LoadSlice { ids, time, .. } = self.ctx.options.load_slice;
+        if !read_slice(&self.ctx, &mut search, Slice { ids: ids.max(1), until: now + time })? {
             // The requester does not wait for longer.
             if now.saturating_sub(search.since) < ANSWER {
                 self.search = Some(search);
@@ -35,9 +38,9 @@ impl<W: World> Core<W> {
         }
         if search.request.forget {
             // Pending records have no committed owner yet.
-            self.commit(source)?;
-            let until = self.clock.elapsed() + LAST_SLICE;
-            if !self.search_new(&mut search, Slice { ids: u64::MAX, until })? {
+            self.committer.commit(&mut self.ctx, source)?;
+            let until = self.ctx.clock.elapsed() + LAST_SLICE;
+            if !search_new(&self.ctx, &mut search, Slice { ids: u64::MAX, until })? {
                 self.search = Some(search);
                 return Ok(());
             }
@@ -51,92 +54,19 @@ impl<W: World> Core<W> {
 
     fn answer(&mut self, source: &W::Source, search: &Search) -> Result<(), WorkerError> {
         let request = &search.request;
-        let answer = self.find_owners(search)?;
+        let answer = find_owners(&self.ctx, search)?;
         if request.forget && !answer.places.is_empty() {
-            if !self.producer.is_prepared {
+            if !self.recovery.torn.is_prepared {
                 let what = "no transaction can be written, because the producer is being replaced; nothing is forgotten: retry";
                 request.answer.send(Err(RequestError::Unavailable(what.to_owned()))).ok();
                 return Ok(());
             }
-            let owners = self.all_owners(search, &answer.places);
+            let owners = all_owners(&self.ctx.options, search, &answer.places);
             self.forget(source, (request.identity, &owners), &answer.places)?;
         }
         // The requester may have timed out and closed the channel.
         request.answer.send(Ok(answer)).ok();
         Ok(())
-    }
-
-    /// The windows whose blocks have to be read: those with a filter hit; to forget an id, all windows of a partition with an owner
-    /// or a filter hit.
-    pub(crate) fn windows_to_search(&self, request: &Request) -> Result<Vec<WindowId>, StoreError> {
-        let look = Look::at(request.identity);
-        let mut all = Vec::new();
-        for (partition, running) in self.requested(request).filter_map(|p| Some((p.id, p.running()?))) {
-            let windows =
-                || running.state.windows.iter().map(|(kind, window)| (kind.window(partition), window));
-            let in_filters = windows().filter(|(_, window)| window.slice_of(&look).is_some());
-            let in_filters: Vec<WindowId> = in_filters.map(|(id, _)| id).collect();
-            if !request.forget {
-                all.extend(in_filters);
-                continue;
-            }
-            let mut is_found = !in_filters.is_empty();
-            for (id, window) in windows().filter(|_| !is_found).collect::<Vec<_>>() {
-                is_found |= !window.owners(&look, &Stored { store: &self.store, window: id })?.is_empty();
-            }
-            all.extend(self.options.kinds.windows_of(partition).into_iter().filter(|_| is_found));
-        }
-        Ok(all)
-    }
-
-    fn requested(&self, request: &Request) -> impl Iterator<Item = &Partition> {
-        let only = request.partition;
-        self.partitions.iter().filter(move |p| only.is_none_or(|only| only == p.id))
-    }
-
-    fn find_owners(&self, search: &Search) -> Result<Answer, StoreError> {
-        let mut answer = Answer::default();
-        for partition in self.requested(&search.request) {
-            match partition.running() {
-                Some(running) => {
-                    answer.looked_into.push(partition.id);
-                    for (kind, window) in running.state.windows.iter() {
-                        answer.places.extend(self.places(kind.window(partition.id), window, search)?);
-                    }
-                }
-                None => answer.not_ready.push(partition.id),
-            }
-        }
-        Ok(answer)
-    }
-
-    fn places(
-        &self,
-        window_id: WindowId,
-        window: &Window,
-        search: &Search,
-    ) -> Result<Vec<Place>, StoreError> {
-        let look = Look::at(search.request.identity);
-        let (partition, name) = (window_id.partition(), self.options.kinds.name_of(window_id.kind()));
-        let place = |offset, time_ms, part| Place {
-            partition,
-            kind: name.map(str::to_owned),
-            offset,
-            time_ms,
-            part,
-            slice_ms: window.slice_begin(time_ms),
-        };
-        let owners = window.owners(&look, &Stored { store: &self.store, window: window_id })?;
-        let mut places: Vec<Place> =
-            owners.iter().map(|(owner, time_ms)| place(Some(*owner), *time_ms, Part::Exact)).collect();
-        let Some(slice_ms) = window.slice_of(&look) else { return Ok(places) };
-        let stored = search.found(window_id).map_or(&[][..], |found| &found.owners);
-        let older = stored.iter().filter(|(owner, _)| owners.iter().all(|(known, _)| known != owner));
-        places.extend(older.map(|(owner, time_ms)| place(Some(*owner), *time_ms, Part::Bloom)));
-        if places.is_empty() {
-            places.push(place(None, slice_ms, Part::Bloom));
-        }
-        Ok(places)
     }
 
     fn forget(
@@ -145,48 +75,118 @@ impl<W: World> Core<W> {
         (identity, owners): (Identity, &BTreeMap<PartitionId, BTreeSet<Offset>>),
         places: &[Place],
     ) -> Result<(), WorkerError> {
-        self.transaction.begin(&mut self.sink, || self.clock.elapsed())?;
-        for (id, running) in self.partitions.running_mut() {
+        self.committer.transaction.begin(&mut self.committer.sink, || self.ctx.clock.elapsed())?;
+        for (id, running) in self.ctx.partitions.running_mut() {
             let Some(owners) = owners.get(&id) else { continue };
             let state = &mut running.state;
             let forgotten = ForgetRecord {
-                hash: self.options.hash,
+                hash: self.ctx.options.hash,
                 partition: id,
                 number: state.forgets + 1,
                 at: state.committed,
                 owners: owners.iter().map(|owner| (*owner, identity)).collect(),
             };
-            self.transaction.touch(id, &mut state.open).forgotten = Some(forgotten);
+            self.committer.transaction.touch(id, &mut state.open).forgotten = Some(forgotten);
         }
-        self.commit(source)?;
+        self.committer.commit(&mut self.ctx, source)?;
         tracing::info!(?places, "id forgotten");
         Ok(())
     }
+}
 
-    /// The owners of an identity in the partitions of these places: the ones in `places`, and older ones that exist
-    /// only in the stored blocks, because a window evicted them. A larger window would load them from there.
-    fn all_owners(&self, search: &Search, places: &[Place]) -> BTreeMap<PartitionId, BTreeSet<Offset>> {
-        let mut owners: BTreeMap<PartitionId, BTreeSet<Offset>> = BTreeMap::new();
-        for place in places {
-            owners.entry(place.partition).or_default().insert(place.offset.unwrap_or(NO_OWNER));
+/// The windows whose blocks have to be read: those with a filter hit; to forget an id, all windows of a partition with an owner
+/// or a filter hit.
+pub(crate) fn windows_to_search<W: World>(
+    ctx: &Context<W>,
+    request: &Request,
+) -> Result<Vec<WindowId>, StoreError> {
+    let look = Look::at(request.identity);
+    let mut all = Vec::new();
+    for (partition, running) in requested(ctx, request).filter_map(|p| Some((p.id, p.running()?))) {
+        let windows = || running.state.windows.iter().map(|(kind, window)| (kind.window(partition), window));
+        let in_filters = windows().filter(|(_, window)| window.slice_of(&look).is_some());
+        let in_filters: Vec<WindowId> = in_filters.map(|(id, _)| id).collect();
+        if !request.forget {
+            all.extend(in_filters);
+            continue;
         }
-        for (partition, owners) in &mut owners {
-            let windows = self.options.kinds.windows_of(*partition);
-            let found = windows.into_iter().filter_map(|window| search.found(window));
-            owners.extend(found.flat_map(|found| &found.owners).map(|(owner, _)| *owner));
+        let mut is_found = !in_filters.is_empty();
+        for (id, window) in windows().filter(|_| !is_found).collect::<Vec<_>>() {
+            is_found |= !window.owners(&look, &Stored { store: &ctx.store, window: id })?.is_empty();
         }
-        owners
+        all.extend(ctx.options.kinds.windows_of(partition).into_iter().filter(|_| is_found));
     }
+    Ok(all)
+}
 
-    /// Writes the forgotten ids to the state topic, in the open transaction.
-    pub(crate) fn put_forgotten(&mut self) -> Result<(), WorkerError> {
-        for state in self.partitions.open_mut() {
-            let Some(forgotten) = state.open.as_ref().and_then(|open| open.forgotten.as_ref()) else {
-                continue;
-            };
-            let key = self.options.state_key(None);
-            self.sink.put_state(state.id, &key.render(), &forgotten.encode())?;
+fn requested<'a, W: World>(
+    ctx: &'a Context<W>,
+    request: &Request,
+) -> impl Iterator<Item = &'a Partition> + use<'a, W> {
+    let only = request.partition;
+    ctx.partitions.iter().filter(move |p| only.is_none_or(|only| only == p.id))
+}
+
+fn find_owners<W: World>(ctx: &Context<W>, search: &Search) -> Result<Answer, StoreError> {
+    let mut answer = Answer::default();
+    for partition in requested(ctx, &search.request) {
+        match partition.running() {
+            Some(running) => {
+                answer.looked_into.push(partition.id);
+                for (kind, window) in running.state.windows.iter() {
+                    answer.places.extend(places(ctx, kind.window(partition.id), window, search)?);
+                }
+            }
+            None => answer.not_ready.push(partition.id),
         }
-        Ok(())
     }
+    Ok(answer)
+}
+
+fn places<W: World>(
+    ctx: &Context<W>,
+    window_id: WindowId,
+    window: &Window,
+    search: &Search,
+) -> Result<Vec<Place>, StoreError> {
+    let look = Look::at(search.request.identity);
+    let (partition, name) = (window_id.partition(), ctx.options.kinds.name_of(window_id.kind()));
+    let place = |offset, time_ms, part| Place {
+        partition,
+        kind: name.map(str::to_owned),
+        offset,
+        time_ms,
+        part,
+        slice_ms: window.slice_begin(time_ms),
+    };
+    let owners = window.owners(&look, &Stored { store: &ctx.store, window: window_id })?;
+    let mut places: Vec<Place> =
+        owners.iter().map(|(owner, time_ms)| place(Some(*owner), *time_ms, Part::Exact)).collect();
+    let Some(slice_ms) = window.slice_of(&look) else { return Ok(places) };
+    let stored = search.found(window_id).map_or(&[][..], |found| &found.owners);
+    let older = stored.iter().filter(|(owner, _)| owners.iter().all(|(known, _)| known != owner));
+    places.extend(older.map(|(owner, time_ms)| place(Some(*owner), *time_ms, Part::Bloom)));
+    if places.is_empty() {
+        places.push(place(None, slice_ms, Part::Bloom));
+    }
+    Ok(places)
+}
+
+/// The owners of an identity in the partitions of these places: the ones in `places`, and older ones that exist
+/// only in the stored blocks, because a window evicted them. A larger window would load them from there.
+fn all_owners(
+    options: &Options,
+    search: &Search,
+    places: &[Place],
+) -> BTreeMap<PartitionId, BTreeSet<Offset>> {
+    let mut owners: BTreeMap<PartitionId, BTreeSet<Offset>> = BTreeMap::new();
+    for place in places {
+        owners.entry(place.partition).or_default().insert(place.offset.unwrap_or(NO_OWNER));
+    }
+    for (partition, owners) in &mut owners {
+        let windows = options.kinds.windows_of(*partition);
+        let found = windows.into_iter().filter_map(|window| search.found(window));
+        owners.extend(found.flat_map(|found| &found.owners).map(|(owner, _)| *owner));
+    }
+    owners
 }

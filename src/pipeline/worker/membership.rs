@@ -4,12 +4,16 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::{Core, World};
 use crate::clock::Clock;
 use crate::dedupe::{PartitionId, WindowId};
+use crate::pipeline::commit::Committer;
+use crate::pipeline::context::Context;
 use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::failpoint;
+use crate::pipeline::options::Options;
 use crate::pipeline::partition::Partition;
+use crate::pipeline::worker::Parts;
+use crate::pipeline::world::World;
 use crate::ports::{Failure, GroupEvent, GroupMember, Remedy, StateLog, Store, StoreError};
 
 /// A member replaced more often than this within [`FENCE_PERIOD`] competes with another process. A single process can
@@ -37,12 +41,12 @@ pub(crate) struct Membership {
     fenced: Vec<Duration>,
 }
 
-impl<W: World> Core<W> {
+impl<W: World> Parts<W> {
     /// Answers the group events. An event that could not be answered is retried in a later iteration: the client
     /// reports it only once, and the group waits for the answer.
     pub(crate) fn serve(&mut self, source: &W::Source) -> Result<(), WorkerError> {
         for event in source.events() {
-            self.report.rebalanced(&event);
+            self.ctx.report.rebalanced(&event);
             self.membership.events.push_back(event);
         }
         while let Some(event) = self.membership.events.front().cloned() {
@@ -54,51 +58,44 @@ impl<W: World> Core<W> {
     fn group_event(&mut self, source: &W::Source, event: GroupEvent) -> Result<(), WorkerError> {
         match event {
             GroupEvent::Assigned(ids) => {
-                if ids.iter().any(|id| self.partitions.get(*id).is_some()) {
+                if ids.iter().any(|id| self.ctx.partitions.get(*id).is_some()) {
                     // Given again without a revocation: what the open transaction has of it could not be committed with its
                     // offset.
-                    self.abort_for_rebalance(source)?;
-                    self.relocate(source, Duration::ZERO)?;
+                    self.committer.abort_for_rebalance(&mut self.ctx, source)?;
+                    self.ctx.relocate(source, Duration::ZERO)?;
                 }
                 let starts: Vec<_> = ids.iter().map(|id| (*id, None)).collect();
                 failpoint::pass("before_assign");
                 source.assign(&starts)?;
                 self.membership.events.pop_front();
                 failpoint::pass("after_assign");
-                let now = self.clock.elapsed();
+                let now = self.ctx.clock.elapsed();
                 for id in ids {
-                    self.partitions.insert(Partition::assigned(id, now));
+                    self.ctx.partitions.insert(Partition::assigned(id, now));
                 }
                 Ok(())
             }
             GroupEvent::Revoked(ids) => {
                 failpoint::pass("after_revoke");
-                let committed = self.commit(source);
+                let committed = self.committer.commit(&mut self.ctx, source);
                 let released = self.release(source, &ids);
                 committed.and(released)
             }
             GroupEvent::Lost(ids) => {
-                let aborted = self.abort_for_rebalance(source);
+                let aborted = self.committer.abort_for_rebalance(&mut self.ctx, source);
                 let released = self.release(source, &ids);
                 // The partitions that this member keeps were part of the aborted transaction too.
-                self.relocate(source, Duration::ZERO)?;
+                self.ctx.relocate(source, Duration::ZERO)?;
                 aborted.and(released)
             }
         }
-    }
-
-    fn abort_for_rebalance(&mut self, source: &W::Source) -> Result<(), WorkerError> {
-        if !self.transaction.is_open() {
-            return Ok(());
-        }
-        self.abort(source)
     }
 
     /// Releases partitions. Their committed state is marked as confirmed in the local store, so that they load
     /// quickly when they return.
     fn release(&mut self, source: &W::Source, ids: &[PartitionId]) -> Result<(), WorkerError> {
         // A failure must not prevent the answer: the group waits for it without a time limit.
-        let closed: Vec<_> = ids.iter().map(|id| self.close(*id)).collect();
+        let closed: Vec<_> = ids.iter().map(|id| close(&mut self.ctx, *id)).collect();
         failpoint::pass("before_unassign");
         source.unassign(ids)?;
         self.membership.events.pop_front();
@@ -106,35 +103,18 @@ impl<W: World> Core<W> {
         closed.into_iter().collect()
     }
 
-    fn close(&mut self, id: PartitionId) -> Result<(), WorkerError> {
-        let Some(partition) = self.partitions.remove(id) else { return Ok(()) };
-        if let Some(running) = partition.running().filter(|running| running.state.open.is_none()) {
-            StoreError::unless_lease_lost(self.store.set_head(id.into(), running.state.head()))?;
-        }
-        self.log.close(id)?;
-        Ok(())
-    }
-
-    /// Another worker of this process holds the partition's local state. This worker will receive a revocation, or
-    /// has to take the state back and load it again.
-    pub(crate) fn lease_lost(&mut self, source: &W::Source, window: WindowId) -> Failure {
-        let id = window.partition();
-        let is_restoring = self.partitions.restoring_mut(id).is_some();
-        let unloaded = self.unload(source, &[id]);
-        let closed = if is_restoring { self.log.close(id).map_err(WorkerError::from) } else { Ok(()) };
-        if let Err(failed) = unloaded.and(closed) {
-            tracing::debug!(%failed, partition = id, "failed to pause a partition or to close its restore");
-        }
-        Failure::new(Remedy::Abort, StoreError::LeaseLost(window).to_string())
-    }
-
     /// The group has removed this member. A new member replaces it and starts without any assignment.
     pub(crate) fn rejoin(&mut self, source: &mut W::Source) -> Result<(), WorkerError> {
         self.membership.rejoining = true;
         self.membership.events.clear();
-        let closed: Vec<_> = self.partitions.ids(|_| true).into_iter().map(|id| self.log.close(id)).collect();
-        let ended = if self.transaction.is_open() { self.abort(source) } else { Ok(()) };
-        self.partitions.remove_all();
+        let closed: Vec<_> =
+            self.ctx.partitions.ids(|_| true).into_iter().map(|id| self.ctx.log.close(id)).collect();
+        let ended = if self.committer.transaction.is_open() {
+            self.committer.abort(&mut self.ctx, source)
+        } else {
+            Ok(())
+        };
+        self.ctx.partitions.remove_all();
         source.rejoin()?;
         self.membership.rejoining = false;
         closed.into_iter().collect::<Result<(), _>>()?;
@@ -146,28 +126,64 @@ impl<W: World> Core<W> {
         if self.membership.rejoining {
             return Ok(());
         }
-        let times = count_recent(&mut self.membership.replaced, self.clock.elapsed());
-        if times > REPLACED_MAX { Err(self.second_process(failed)) } else { Ok(()) }
+        let times = count_recent(&mut self.membership.replaced, self.ctx.clock.elapsed());
+        if times > REPLACED_MAX { Err(second_process(&self.ctx.options, failed)) } else { Ok(()) }
     }
 
     /// A transaction timeout causes the same error, so a few times are tolerated.
     pub(crate) fn fenced(&mut self, failed: &Failure) -> Result<(), Fatal> {
-        let now = self.clock.elapsed();
+        let now = self.ctx.clock.elapsed();
         let within_timeout = self
+            .committer
             .transaction
-            .remaining(now, self.options.transaction_timeout)
+            .remaining(now, self.ctx.options.transaction_timeout)
             .is_none_or(|remaining| !remaining.is_zero());
         let times = count_recent(&mut self.membership.fenced, now);
-        if within_timeout && times > FENCED_MAX { Err(self.second_process(failed)) } else { Ok(()) }
+        if within_timeout && times > FENCED_MAX {
+            Err(second_process(&self.ctx.options, failed))
+        } else {
+            Ok(())
+        }
     }
+}
 
-    fn second_process(&self, failed: &Failure) -> Fatal {
-        Fatal::Fenced(format!(
-            "{}; this recurred several times within a minute: another process runs with the same group.instance and \
-             transactional id {}; give each process its own group.instance",
-            failed.what, self.options.writer
-        ))
+impl<W: World> Committer<W> {
+    fn abort_for_rebalance(&mut self, ctx: &mut Context<W>, source: &W::Source) -> Result<(), WorkerError> {
+        if !self.transaction.is_open() {
+            return Ok(());
+        }
+        self.abort(ctx, source)
     }
+}
+
+fn close<W: World>(ctx: &mut Context<W>, id: PartitionId) -> Result<(), WorkerError> {
+    let Some(partition) = ctx.partitions.remove(id) else { return Ok(()) };
+    if let Some(running) = partition.running().filter(|running| running.state.open.is_none()) {
+        StoreError::unless_lease_lost(ctx.store.set_head(id.into(), running.state.head()))?;
+    }
+    ctx.log.close(id)?;
+    Ok(())
+}
+
+/// Another worker of this process holds the partition's local state. This worker will receive a revocation, or
+/// has to take the state back and load it again.
+pub(crate) fn lease_lost<W: World>(ctx: &mut Context<W>, source: &W::Source, window: WindowId) -> Failure {
+    let id = window.partition();
+    let is_restoring = ctx.partitions.restoring_mut(id).is_some();
+    let unloaded = ctx.unload(source, &[id]);
+    let closed = if is_restoring { ctx.log.close(id).map_err(WorkerError::from) } else { Ok(()) };
+    if let Err(failed) = unloaded.and(closed) {
+        tracing::debug!(%failed, partition = id, "failed to pause a partition or to close its restore");
+    }
+    Failure::new(Remedy::Abort, StoreError::LeaseLost(window).to_string())
+}
+
+fn second_process(options: &Options, failed: &Failure) -> Fatal {
+    Fatal::Fenced(format!(
+        "{}; this recurred several times within a minute: another process runs with the same group.instance and \
+         transactional id {}; give each process its own group.instance",
+        failed.what, options.writer
+    ))
 }
 
 /// Adds `now` to the earlier times, and returns how many lie within [`FENCE_PERIOD`].

@@ -1,77 +1,36 @@
-//! A record that the broker rejects: isolated from the others, retried for a while, then handled by policy.
-//!
-//! No rejection is final: it depends on a topic setting or a broker policy, and both can change meanwhile. So a
-//! record that is rejected when sent alone is retried alone, with exponential backoff. Its partition pauses
-//! meanwhile; the others continue.
+//! A record that the broker rejects: isolated from the others, retried for a while, then handled by policy
+//! ([`Rejections`](crate::pipeline::partition::rejections::Rejections)).
 
-use std::time::Duration;
-
-use super::step::{RawOf, Step};
-use super::{Core, World};
 use crate::clock::Clock;
-use crate::dedupe::{Coordinates, Offset, PartitionId};
+use crate::dedupe::Coordinates;
 use crate::metrics::Outcome;
+use crate::pipeline::context::Context;
 use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::options::OnRejected;
 use crate::pipeline::partition::state::State;
+use crate::pipeline::worker::step::{RawOf, Step};
+use crate::pipeline::world::World;
 use crate::ports::{Reason, Record, RejectedRecords, Side};
 
-/// The first delay; each later one is twice the previous.
-const FIRST_DELAY: Duration = Duration::from_secs(1);
-/// The longest delay.
-const MAX_DELAY: Duration = Duration::from_mins(1);
-/// Once the retries of one record are exhausted, further rejected records of that partition follow the policy
-/// immediately for this long. Otherwise a topic with many such records would make no progress.
-const NO_RETRIES_FOR: Duration = Duration::from_mins(10);
-
-/// The rejected records of a partition. They outlive the abort of the transaction in which they were rejected.
-#[derive(Debug, Default)]
-pub struct Rejections {
-    /// The lowest of the records rejected last. The records before it are sent first, without it; then it is sent alone.
-    suspect: Option<Offset>,
-    /// Most records of one transaction, while a rejected record is being isolated.
-    limit: Option<usize>,
-    /// The record that was rejected when sent alone, and is being retried.
-    retry: Option<Retry>,
-    /// The record whose retries are exhausted, and the broker's error message.
-    exhausted: Option<(Offset, String)>,
-    /// Monotonic time at which the retries of a record were last exhausted.
-    exhausted_at: Option<Duration>,
-}
-
-/// A record that was rejected when sent alone.
-#[derive(Debug)]
-struct Retry {
-    offset: Offset,
-    /// Number of rejections.
-    attempts: usize,
-    /// Monotonic time of the next attempt.
-    next: Duration,
-    /// Description for the status page.
-    description: String,
-}
-
-impl<W: World> Core<W> {
-    /// The broker rejected records of a partition. The records before the lowest rejected one are sent next, without
-    /// it; then that record is sent alone. When it is accepted, transactions grow again until the next rejection.
-    pub(crate) fn isolate_rejected(&mut self, rejected: RejectedRecords, error: &str) {
-        let now = self.clock.elapsed();
-        let Some(partition) = self.partitions.get_mut(rejected.partition) else { return };
-        let open = partition.state().and_then(|state| state.open.as_ref());
-        let is_alone = open.is_none_or(|open| open.records == 1);
-        // The range of rejected offsets is not enough: the broker may have reported one record of a rejected batch
-        // before the others.
-        if !is_alone {
-            return partition.rejections.suspect(rejected.first);
-        }
-        let at = Coordinates { partition: rejected.partition, offset: rejected.first };
-        match partition.rejections.schedule_retry(at, now, self.options.poison_retry) {
-            Some(description) => tracing::warn!(
-                "{description}; after the last attempt state.on_poison ({}) applies",
-                self.options.on_poison.as_str()
-            ),
-            None => partition.rejections.exhaust(rejected.first, error),
-        }
+/// The broker rejected records of a partition. The records before the lowest rejected one are sent next, without
+/// it; then that record is sent alone. When it is accepted, transactions grow again until the next rejection.
+pub(crate) fn isolate_rejected<W: World>(ctx: &mut Context<W>, rejected: RejectedRecords, error: &str) {
+    let now = ctx.clock.elapsed();
+    let Some(partition) = ctx.partitions.get_mut(rejected.partition) else { return };
+    let open = partition.state().and_then(|state| state.open.as_ref());
+    let is_alone = open.is_none_or(|open| open.records == 1);
+    // The range of rejected offsets is not enough: the broker may have reported one record of a rejected batch
+    // before the others.
+    if !is_alone {
+        return partition.rejections.suspect(rejected.first);
+    }
+    let at = Coordinates { partition: rejected.partition, offset: rejected.first };
+    match partition.rejections.schedule_retry(at, now, ctx.options.poison_retry) {
+        Some(description) => tracing::warn!(
+            "{description}; after the last attempt state.on_poison ({}) applies",
+            ctx.options.on_poison.as_str()
+        ),
+        None => partition.rejections.exhaust(rejected.first, error),
     }
 }
 
@@ -98,160 +57,5 @@ impl<W: World> Step<'_, W> {
             }
             OnRejected::Drop => Ok(Outcome::Rejected),
         }
-    }
-}
-
-impl Rejections {
-    fn suspect(&mut self, first: Offset) {
-        self.suspect = Some(first);
-        self.limit = None;
-    }
-
-    /// Whether the open transaction has to be committed before the record at `offset`, because the record is suspected of being
-    /// rejected. `has_records`: whether the transaction has records of this partition.
-    pub(crate) fn commits_before(&mut self, offset: Offset, has_records: bool) -> bool {
-        if self.suspect.take_if(|suspect| offset >= *suspect).is_none() {
-            return false;
-        }
-        self.limit = Some(1);
-        has_records
-    }
-
-    /// Whether the open transaction has to be committed now that it has this many records of the partition.
-    pub(crate) fn limits(&self, records: usize) -> bool {
-        self.limit.is_some_and(|limit| records >= limit)
-    }
-
-    /// The error of the record at `offset`, when its retries are exhausted and the policy applies.
-    pub(crate) fn exhausted(&self, offset: Offset) -> Option<&str> {
-        self.exhausted.as_ref().filter(|(at, _)| *at == offset).map(|(_, error)| error.as_str())
-    }
-
-    /// Schedules the next attempt for a rejected record and returns its description; `None` when the retries are
-    /// exhausted. The partition pauses until the attempt.
-    fn schedule_retry(&mut self, at: Coordinates, now: Duration, patience: Duration) -> Option<String> {
-        let no_retries = self.exhausted_at.is_some_and(|since| now.saturating_sub(since) < NO_RETRIES_FOR);
-        let delays = retry_delays(if no_retries { Duration::ZERO } else { patience });
-        let earlier = self.retry.take().filter(|retry| retry.offset == at.offset);
-        let attempts = earlier.map_or(0, |retry| retry.attempts) + 1;
-        let Some(delay) = delays.get(attempts - 1) else {
-            self.exhausted_at = self.exhausted_at.filter(|_| no_retries).or(Some(now));
-            return None;
-        };
-        let description = format!(
-            "record {at} is rejected: attempt {attempts} of {}, next in {}",
-            delays.len() + 1,
-            humantime::format_duration(*delay)
-        );
-        let next = now + *delay;
-        self.retry = Some(Retry { offset: at.offset, attempts, next, description: description.clone() });
-        self.limit = Some(1);
-        Some(description)
-    }
-
-    fn exhaust(&mut self, offset: Offset, error: &str) {
-        self.exhausted = Some((offset, error.to_owned()));
-        self.limit = None;
-    }
-
-    /// Whether the partition waits before the next attempt for a rejected record.
-    #[must_use]
-    pub fn waits(&self, now: Duration) -> bool {
-        self.retry.as_ref().is_some_and(|retry| now < retry.next)
-    }
-
-    /// Description of the rejected record and its next attempt.
-    #[must_use]
-    pub fn retry(&self) -> Option<&str> {
-        self.retry.as_ref().map(|retry| retry.description.as_str())
-    }
-
-    /// Called after a commit of a partition: transactions grow again. A commit beyond the rejected record means that the record
-    /// was accepted.
-    pub(crate) fn committed(&mut self, partition: PartitionId, committed: Offset) {
-        self.limit = self.limit.and_then(|limit| (limit < 1 << 20).then_some(limit * 2));
-        if let Some(retry) = self.retry.take_if(|retry| retry.offset < committed) {
-            let (offset, attempt) = (retry.offset, retry.attempts + 1);
-            tracing::info!(partition, offset, attempt, "rejected record accepted on retry");
-        }
-    }
-}
-
-/// The delays before each retry of a record; their sum is `patience`.
-fn retry_delays(patience: Duration) -> Vec<Duration> {
-    let (mut left, mut delay, mut all) = (patience, FIRST_DELAY, Vec::new());
-    while !left.is_zero() {
-        let next = delay.min(left);
-        all.push(next);
-        left = left.saturating_sub(next);
-        delay = (delay * 2).min(MAX_DELAY);
-    }
-    all
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const PATIENCE: Duration = Duration::from_secs(30);
-
-    #[test]
-    fn delays_grow_to_a_minute_and_sum_up_to_the_time_given() {
-        let seconds = |patience| retry_delays(patience).iter().map(Duration::as_secs).collect::<Vec<_>>();
-        assert_eq!(seconds(PATIENCE), [1, 2, 4, 8, 15]);
-        assert!(seconds(Duration::ZERO).is_empty());
-        assert_eq!(seconds(Duration::from_mins(5)), [1, 2, 4, 8, 16, 32, 60, 60, 60, 57]);
-    }
-
-    fn at(offset: Offset) -> Coordinates {
-        Coordinates { partition: 3, offset }
-    }
-
-    #[test]
-    fn only_one_record_in_ten_minutes_is_retried() {
-        let mut rejections = Rejections::default();
-        let mut now = Duration::from_secs(100);
-        for attempt in 1..=5 {
-            let description = rejections.schedule_retry(at(7), now, PATIENCE).unwrap();
-            assert!(
-                description.starts_with(&format!("record 3@7 is rejected: attempt {attempt} of 6, next in ")),
-                "{description}"
-            );
-            assert!(rejections.waits(now));
-            now += retry_delays(PATIENCE)[attempt - 1];
-            assert!(!rejections.waits(now));
-        }
-        assert_eq!(rejections.schedule_retry(at(7), now, PATIENCE), None);
-        assert_eq!(
-            rejections.schedule_retry(at(8), now + NO_RETRIES_FOR / 2, PATIENCE),
-            None,
-            "the next record is not retried"
-        );
-        assert!(
-            rejections.schedule_retry(at(9), now + NO_RETRIES_FOR, PATIENCE).is_some(),
-            "a record that is not retried does not extend the period"
-        );
-    }
-
-    #[test]
-    fn attempts_are_counted_per_record() {
-        let mut rejections = Rejections::default();
-        rejections.schedule_retry(at(7), Duration::ZERO, PATIENCE).unwrap();
-        rejections.committed(3, 8);
-        assert_eq!(rejections.retry(), None);
-        assert!(
-            rejections.schedule_retry(at(9), Duration::ZERO, PATIENCE).unwrap().contains("attempt 1 of 6")
-        );
-    }
-
-    #[test]
-    fn a_suspected_record_is_sent_alone_after_the_records_before_it() {
-        let mut rejections = Rejections::default();
-        rejections.suspect(5);
-        assert!(!rejections.commits_before(4, true) && !rejections.limits(100));
-        assert!(rejections.commits_before(5, true), "the records before it are committed without it");
-        assert!(!rejections.commits_before(5, false) && rejections.limits(1));
-        rejections.committed(3, 6);
-        assert_eq!([1, 2].map(|records| rejections.limits(records)), [false, true]);
     }
 }

@@ -2,45 +2,50 @@
 
 use std::time::Duration;
 
-use super::{Core, World};
 use crate::clock::Clock;
 use crate::dedupe::PartitionId;
+use crate::pipeline::commit::Committer;
+use crate::pipeline::context::Context;
 use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::partition::Partition;
 use crate::pipeline::safeguard::Safeguard;
+use crate::pipeline::worker::Parts;
+use crate::pipeline::worker::membership::lease_lost;
+use crate::pipeline::worker::rejected::isolate_rejected;
+use crate::pipeline::world::World;
 use crate::ports::{Failure, ProducerLife, Remedy, Source, StoreError};
 
 /// The shortest pause after a failure.
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 
-impl<W: World> Core<W> {
+impl<W: World> Parts<W> {
     /// Applies the remedy of an error. Returns an error only when the process has to end.
     pub(crate) fn remedy(&mut self, source: &mut W::Source, error: WorkerError) -> Result<(), Fatal> {
         let failed = match error {
             WorkerError::Fatal(fatal) => return Err(fatal),
-            WorkerError::Store(StoreError::LeaseLost(window)) => self.lease_lost(source, window),
+            WorkerError::Store(StoreError::LeaseLost(window)) => lease_lost(&mut self.ctx, source, window),
             WorkerError::Store(error) => {
                 return Err(Fatal::State(format!(
                     "{error}; restart: damaged state is quarantined and rebuilt from topic {}",
-                    self.options.state
+                    self.ctx.options.state
                 )));
             }
             WorkerError::Kafka(failed) => source.explained(failed),
         };
-        let now = self.clock.elapsed();
-        self.report.failed(&failed, now);
+        let now = self.ctx.clock.elapsed();
+        self.ctx.report.failed(&failed, now);
         if failed.remedy != Remedy::Retry {
-            self.transaction.failed(now, self.options.transaction_timeout);
+            self.committer.transaction.failed(now, self.ctx.options.transaction_timeout);
         }
         let applied = match failed.remedy {
             Remedy::Stop => return Err(Fatal::Operator(failed.what)),
             Remedy::Retry => {
                 self.unreachable = true;
-                self.clock.rest(Duration::from_millis(20));
+                self.ctx.clock.rest(Duration::from_millis(20));
                 Ok(())
             }
             Remedy::Abort => self.abort_and_rewind(source, &failed),
-            Remedy::Renew if !self.options.keeps(Safeguard::Renewal) => {
+            Remedy::Renew if !self.ctx.options.keeps(Safeguard::Renewal) => {
                 self.abort_and_rewind(source, &failed)
             }
             Remedy::Renew => self.renew(source),
@@ -56,60 +61,40 @@ impl<W: World> Core<W> {
         match applied {
             Ok(()) => Ok(()),
             Err(WorkerError::Kafka(second)) if second.remedy != Remedy::Stop => {
-                self.report.failed(&second, self.clock.elapsed());
-                self.renew(source).or_else(Self::fatal_only)
+                self.ctx.report.failed(&second, self.ctx.clock.elapsed());
+                self.renew(source).or_else(fatal_only)
             }
-            Err(other) => Self::fatal_only(other),
-        }
-    }
-
-    /// Returns what ends the process; logs any other error.
-    fn fatal_only(error: WorkerError) -> Result<(), Fatal> {
-        match error {
-            WorkerError::Fatal(fatal) => Err(fatal),
-            // The next iteration takes the partition again.
-            WorkerError::Store(StoreError::LeaseLost(_)) => Ok(()),
-            WorkerError::Store(error) => Err(Fatal::State(error.to_string())),
-            // No record was processed; the next iteration retries from the committed offsets.
-            WorkerError::Kafka(failed) if failed.remedy != Remedy::Stop => {
-                tracing::warn!(%failed, "recovery failed; retrying from the committed offsets");
-                Ok(())
-            }
-            WorkerError::Kafka(failed) => Err(Fatal::Operator(failed.what)),
+            Err(other) => fatal_only(other),
         }
     }
 
     fn abort_and_rewind(&mut self, source: &W::Source, failed: &Failure) -> Result<(), WorkerError> {
         if let Some(rejected) = failed.rejected {
-            self.isolate_rejected(rejected, &failed.what);
+            isolate_rejected(&mut self.ctx, rejected, &failed.what);
         }
-        if self.transaction.is_open() {
-            self.abort(source)?;
+        if self.committer.transaction.is_open() {
+            self.committer.abort(&mut self.ctx, source)?;
         }
-        let pause = if failed.rejected.is_some() { Duration::ZERO } else { self.backoff() };
-        self.relocate(source, pause)
+        let pause = if failed.rejected.is_some() { Duration::ZERO } else { self.committer.backoff() };
+        self.ctx.relocate(source, pause)
     }
 
     /// The outcome of the transaction is unknown. A new producer settles it, and C then shows whether it was
     /// committed.
     fn renew(&mut self, source: &W::Source) -> Result<(), WorkerError> {
-        self.sink.discard();
-        self.producer.replace();
-        self.partitions.iter_mut().for_each(|p| p.agreed = None);
-        if self.transaction.is_open() {
-            self.count_ended();
+        self.committer.sink.discard();
+        self.recovery.torn.replace();
+        self.ctx.partitions.iter_mut().for_each(|p| p.agreed = None);
+        if self.committer.transaction.is_open() {
+            self.committer.count_ended(&mut self.ctx);
         }
-        self.transaction.close();
-        let pause = self.backoff();
-        self.relocate(source, pause)
+        self.committer.transaction.close();
+        let pause = self.committer.backoff();
+        self.ctx.relocate(source, pause)
     }
+}
 
-    fn backoff(&mut self) -> Duration {
-        let pause = FIRST_BACKOFF * (1 << self.failures.min(6));
-        self.failures += 1;
-        pause
-    }
-
+impl<W: World> Context<W> {
     /// Pauses every running partition; each continues after its committed offset is read again.
     pub(crate) fn relocate(&mut self, source: &W::Source, pause: Duration) -> Result<(), WorkerError> {
         let not_before = self.clock.elapsed() + pause;
@@ -135,5 +120,29 @@ impl<W: World> Core<W> {
             source.pause(&running)?;
         }
         Ok(())
+    }
+}
+
+/// Returns what ends the process; logs any other error.
+fn fatal_only(error: WorkerError) -> Result<(), Fatal> {
+    match error {
+        WorkerError::Fatal(fatal) => Err(fatal),
+        // The next iteration takes the partition again.
+        WorkerError::Store(StoreError::LeaseLost(_)) => Ok(()),
+        WorkerError::Store(error) => Err(Fatal::State(error.to_string())),
+        // No record was processed; the next iteration retries from the committed offsets.
+        WorkerError::Kafka(failed) if failed.remedy != Remedy::Stop => {
+            tracing::warn!(%failed, "recovery failed; retrying from the committed offsets");
+            Ok(())
+        }
+        WorkerError::Kafka(failed) => Err(Fatal::Operator(failed.what)),
+    }
+}
+
+impl<W: World> Committer<W> {
+    fn backoff(&mut self) -> Duration {
+        let pause = FIRST_BACKOFF * (1 << self.failures.min(6));
+        self.failures += 1;
+        pause
     }
 }

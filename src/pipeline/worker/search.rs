@@ -9,11 +9,13 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use super::{Core, World};
 use crate::clock::Clock;
 use crate::control::Request;
 use crate::dedupe::{Identity, Offset, PartitionId, WindowId};
+use crate::pipeline::context::Context;
 use crate::pipeline::partition::loading::unusable;
+use crate::pipeline::worker::control::windows_to_search;
+use crate::pipeline::world::World;
 use crate::ports::{Store, StoreError};
 
 /// What was found in the blocks of a window.
@@ -96,27 +98,33 @@ impl Found {
     }
 }
 
-impl<W: World> Core<W> {
-    /// Reads one slice. Returns whether everything that the request needs has been read.
-    pub(crate) fn search(&self, search: &mut Search, mut slice: Slice) -> Result<bool, StoreError> {
-        search.drop_partitions(|id| self.partitions.get(id).is_some_and(|p| p.running().is_some()));
-        loop {
-            let identity = search.request.identity;
-            for (window, found) in search.found.iter_mut().filter(|(_, found)| !found.is_complete) {
-                if found.read((&self.store, *window), identity, &mut slice, || self.clock.elapsed())? {
-                    return Ok(false);
-                }
-            }
-            // A record with the identity may have arrived in a partition that had none.
-            if search.add(self.windows_to_search(&search.request)?) {
-                return Ok(true);
+/// Reads one slice. Returns whether everything that the request needs has been read.
+pub(crate) fn read_slice<W: World>(
+    ctx: &Context<W>,
+    search: &mut Search,
+    mut slice: Slice,
+) -> Result<bool, StoreError> {
+    search.drop_partitions(|id| ctx.partitions.get(id).is_some_and(|p| p.running().is_some()));
+    loop {
+        let identity = search.request.identity;
+        for (window, found) in search.found.iter_mut().filter(|(_, found)| !found.is_complete) {
+            if found.read((&ctx.store, *window), identity, &mut slice, || ctx.clock.elapsed())? {
+                return Ok(false);
             }
         }
+        // A record with the identity may have arrived in a partition that had none.
+        if search.add(windows_to_search(ctx, &search.request)?) {
+            return Ok(true);
+        }
     }
+}
 
-    /// Reads the blocks that were stored since the windows were read to their ends: those of one commit.
-    pub(crate) fn search_new(&self, search: &mut Search, slice: Slice) -> Result<bool, StoreError> {
-        search.reopen();
-        self.search(search, slice)
-    }
+/// Reads the blocks that were stored since the windows were read to their ends: those of one commit.
+pub(crate) fn search_new<W: World>(
+    ctx: &Context<W>,
+    search: &mut Search,
+    slice: Slice,
+) -> Result<bool, StoreError> {
+    search.reopen();
+    read_slice(ctx, search, slice)
 }

@@ -1,18 +1,18 @@
 //! The decision about one record, and what is written for it. The transaction is committed in `commit`.
 
-use super::World;
-use super::order::Arrival;
-use super::rejected::Rejections;
-use super::transaction::Transaction;
 use crate::clock::Clock;
 use crate::dedupe::{Coordinates, Look, Offset, Verdict};
 use crate::metrics::Outcome;
+use crate::pipeline::commit::transaction::Transaction;
 use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::options::{Mode, OnMissing, OnProbable, Options};
 use crate::pipeline::partition::Running;
+use crate::pipeline::partition::order::Arrival;
+use crate::pipeline::partition::rejections::Rejections;
 use crate::pipeline::partition::state::State;
 use crate::pipeline::partition::stored::Stored;
 use crate::pipeline::safeguard::Safeguard;
+use crate::pipeline::world::World;
 use crate::ports::{Epoch, Failure, Reason, Record, Remedy, Side, Sink, Source};
 
 /// Result of the first pass for one record.

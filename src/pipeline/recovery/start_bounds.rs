@@ -10,13 +10,15 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::partitions::Partitions;
 use crate::clock::Clock;
 use crate::dedupe::PartitionId;
 use crate::pipeline::REQUEST_TIMEOUT;
+use crate::pipeline::commit::Access;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::options::Options;
-use crate::pipeline::worker::{Core, World};
+use crate::pipeline::partition::partitions::Partitions;
+use crate::pipeline::recovery::Recovery;
+use crate::pipeline::world::World;
 use crate::ports::{Bounds, Failure, LogId, LogTails, Remedy, Source};
 
 /// How long a response is used: as long as the topic monitor takes to detect a recreated topic. A much shorter time would make
@@ -84,19 +86,27 @@ fn single(id: PartitionId, bounds: Vec<Bounds>) -> Result<Bounds, WorkerError> {
     Ok(bounds.into_iter().next().ok_or_else(|| Failure::new(Remedy::Retry, what()))?)
 }
 
-impl<W: World> Core<W> {
+impl Recovery {
     /// The bounds of the raw log of a partition that is about to start. Fails when raw was recreated.
-    pub(crate) fn raw_bounds(&mut self, source: &W::Source, id: PartitionId) -> Result<Bounds, WorkerError> {
-        let now = self.clock.elapsed();
-        let (partitions, options) = (&self.partitions, &self.options);
-        let request = |ids: &[PartitionId]| request_raw::<W>(source, options, ids);
+    pub(crate) fn raw_bounds<W: World>(
+        &mut self,
+        access: &mut Access<'_, W>,
+        id: PartitionId,
+    ) -> Result<Bounds, WorkerError> {
+        let now = access.ctx.clock.elapsed();
+        let (partitions, options) = (&access.ctx.partitions, &access.ctx.options);
+        let request = |ids: &[PartitionId]| request_raw::<W>(access.source, options, ids);
         self.start_bounds.raw.get((id, now), || starting(partitions, options), request)
     }
 
     /// The bounds of the state log of a partition that is about to start.
-    pub(crate) fn state_bounds(&mut self, id: PartitionId) -> Result<Bounds, WorkerError> {
-        let now = self.clock.elapsed();
-        let (partitions, options, log) = (&self.partitions, &self.options, &self.log);
+    pub(crate) fn state_bounds<W: World>(
+        &mut self,
+        access: &mut Access<'_, W>,
+        id: PartitionId,
+    ) -> Result<Bounds, WorkerError> {
+        let now = access.ctx.clock.elapsed();
+        let (partitions, options, log) = (&access.ctx.partitions, &access.ctx.options, &access.ctx.log);
         self.start_bounds.state.get(
             (id, now),
             || starting(partitions, options),

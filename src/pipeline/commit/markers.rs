@@ -22,9 +22,11 @@ use crate::clock::Clock;
 use crate::dedupe::coordinates::ranges;
 use crate::dedupe::{Offset, PartitionId};
 use crate::pipeline::REQUEST_TIMEOUT;
+use crate::pipeline::commit::Committer;
+use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::safeguard::Safeguard;
-use crate::pipeline::worker::{Core, World};
+use crate::pipeline::world::World;
 use crate::ports::{Failure, GroupMember, LogId, LogTails, Remedy, WrittenEnds};
 
 /// How long to wait for the next marker. Normally all are written within milliseconds. A new producer waits for markers that
@@ -55,7 +57,7 @@ impl Touched {
     }
 }
 
-impl<W: World> Core<W> {
+impl<W: World> Committer<W> {
     /// Where the markers of the open transaction will be written. Called before the commit, when all records are acknowledged.
     pub(crate) fn touched(&self) -> Touched {
         let offsets = self.transaction.touched();
@@ -71,106 +73,122 @@ impl<W: World> Core<W> {
 
     /// Where the markers of the transaction that was just aborted are written. Records may have been written without being
     /// acknowledged, so the current high watermarks of the logs are used.
-    pub(crate) fn touched_by_abort(&mut self, side: Vec<(LogId, Offset)>) -> Result<Touched, WorkerError> {
+    pub(crate) fn touched_by_abort(
+        &mut self,
+        ctx: &mut Context<W>,
+        side: Vec<(LogId, Offset)>,
+    ) -> Result<Touched, WorkerError> {
         let offsets = self.transaction.touched();
         let logs = LogId::pairs(&offsets);
-        let bounds = self.log.bounds(&logs, REQUEST_TIMEOUT)?;
+        let bounds = ctx.log.bounds(&logs, REQUEST_TIMEOUT)?;
         let logs = logs.into_iter().zip(bounds).map(|(log, bounds)| (log, bounds.high));
         // Records are appended in order, so the first acknowledged one is the first of the transaction.
         let logs = logs.chain(side.into_iter().map(|(log, start)| (log, start + 1))).collect();
         Ok(Touched { logs, offsets })
     }
+}
 
-    /// Waits for the markers. The remedy for markers that are missing or cannot be checked is a new producer. A weaker remedy is
-    /// not safe, because the next transaction of this producer would commit or abort what is left open.
-    pub(crate) fn await_markers(&mut self, source: &W::Source, touched: Touched) -> Result<(), WorkerError> {
-        if !self.options.keeps(Safeguard::Markers) {
-            return Ok(());
-        }
-        self.check_markers(source, touched).map_err(WorkerError::renewing)
+/// Waits for the markers. The remedy for markers that are missing or cannot be checked is a new producer. A weaker remedy is
+/// not safe, because the next transaction of this producer would commit or abort what is left open.
+pub(crate) fn await_markers<W: World>(
+    ctx: &mut Context<W>,
+    source: &W::Source,
+    touched: Touched,
+) -> Result<(), WorkerError> {
+    if !ctx.options.keeps(Safeguard::Markers) {
+        return Ok(());
     }
+    check_markers(ctx, source, touched).map_err(WorkerError::renewing)
+}
 
-    fn check_markers(&self, source: &W::Source, touched: Touched) -> Result<(), WorkerError> {
-        self.check_logs(touched.logs)?;
-        self.progress.advance();
-        self.check_offsets(source, &touched.offsets)
-    }
+fn check_markers<W: World>(
+    ctx: &Context<W>,
+    source: &W::Source,
+    touched: Touched,
+) -> Result<(), WorkerError> {
+    check_logs(ctx, touched.logs)?;
+    ctx.progress.advance();
+    check_offsets(ctx, source, &touched.offsets)
+}
 
-    /// Waits until the stable ends of the logs have reached these offsets.
-    fn check_logs(&self, mut logs: Vec<(LogId, Offset)>) -> Result<(), WorkerError> {
-        let began = self.clock.elapsed();
-        let mut deadline = began + MARKER_TIMEOUT;
-        loop {
-            let before = logs.len();
-            let is_behind_others = self.drop_marked(&mut logs)?;
-            if logs.is_empty() {
-                return Ok(());
-            }
-            let now = self.clock.elapsed();
-            if logs.len() < before || is_behind_others {
-                self.progress.advance();
-                deadline = (now + MARKER_TIMEOUT).min(began + ALL_MARKERS_TIMEOUT);
-            }
-            if now >= deadline {
-                let logs: Vec<LogId> = logs.iter().map(|(log, _)| *log).collect();
-                return Err(missing(&LogId::listed(&logs), now.saturating_sub(began)).into());
-            }
-            // When all logs of a check have their markers, the next ones are checked at once.
-            let checks = u32::try_from(logs.len().div_ceil(LOGS_PER_CHECK)).unwrap_or(1);
-            if before - logs.len() < before.min(LOGS_PER_CHECK) {
-                self.clock.rest(CHECK_INTERVAL * checks);
-            }
-        }
-    }
-
-    /// Waits until the group's offsets of these partitions are readable.
-    fn check_offsets(&self, source: &W::Source, offsets: &[PartitionId]) -> Result<(), WorkerError> {
-        if offsets.is_empty() {
-            return Ok(());
-        }
-        let began = self.clock.elapsed();
-        loop {
-            match source.committed(offsets, REQUEST_TIMEOUT) {
-                Ok(_) => return Ok(()),
-                Err(failed) if failed.remedy != Remedy::Retry => return Err(failed.into()),
-                Err(_) if self.clock.elapsed() >= began + MARKER_TIMEOUT => {
-                    let partitions = ranges(offsets.iter().copied());
-                    let waited = self.clock.elapsed().saturating_sub(began);
-                    return Err(
-                        missing(&format!("the group's offsets of partitions {partitions}"), waited).into()
-                    );
-                }
-                Err(_) => self.clock.rest(CHECK_INTERVAL),
-            }
-        }
-    }
-
-    /// Checks the last logs and removes those whose marker is written. The others are put in front, so that all logs are checked
-    /// in turn: the broker writes the markers in any order. Returns whether those that were checked and have no marker yet are
-    /// side partitions with an earlier open transaction.
-    fn drop_marked(&self, logs: &mut Vec<(LogId, Offset)>) -> Result<bool, Failure> {
+/// Waits until the stable ends of the logs have reached these offsets.
+fn check_logs<W: World>(ctx: &Context<W>, mut logs: Vec<(LogId, Offset)>) -> Result<(), WorkerError> {
+    let began = ctx.clock.elapsed();
+    let mut deadline = began + MARKER_TIMEOUT;
+    loop {
+        let before = logs.len();
+        let is_behind_others = drop_marked(ctx, &mut logs)?;
         if logs.is_empty() {
-            return Ok(false);
+            return Ok(());
         }
-        let mut checked = logs.split_off(logs.len().saturating_sub(LOGS_PER_CHECK));
-        let ids: Vec<LogId> = checked.iter().map(|(log, _)| *log).collect();
-        let ends = self.log.stable_ends(&ids, REQUEST_TIMEOUT);
-        let mut is_behind_others = ends.is_ok();
-        if let Ok(ends) = &ends {
-            let mut ends = ends.iter();
-            checked.retain(|(log, needed)| {
-                let stable = ends.next().copied().unwrap_or(0);
-                is_behind_others &= stable >= *needed || log.topic.is_shared() && stable + 1 < *needed;
-                stable < *needed
-            });
+        let now = ctx.clock.elapsed();
+        if logs.len() < before || is_behind_others {
+            ctx.progress.advance();
+            deadline = (now + MARKER_TIMEOUT).min(began + ALL_MARKERS_TIMEOUT);
         }
-        checked.append(logs);
-        *logs = checked;
-        match ends {
-            Ok(_) => Ok(is_behind_others && !logs.is_empty()),
-            Err(failed) if failed.remedy == Remedy::Retry => Ok(false),
-            Err(failed) => Err(failed),
+        if now >= deadline {
+            let logs: Vec<LogId> = logs.iter().map(|(log, _)| *log).collect();
+            return Err(missing(&LogId::listed(&logs), now.saturating_sub(began)).into());
         }
+        // When all logs of a check have their markers, the next ones are checked at once.
+        let checks = u32::try_from(logs.len().div_ceil(LOGS_PER_CHECK)).unwrap_or(1);
+        if before - logs.len() < before.min(LOGS_PER_CHECK) {
+            ctx.clock.rest(CHECK_INTERVAL * checks);
+        }
+    }
+}
+
+/// Waits until the group's offsets of these partitions are readable.
+fn check_offsets<W: World>(
+    ctx: &Context<W>,
+    source: &W::Source,
+    offsets: &[PartitionId],
+) -> Result<(), WorkerError> {
+    if offsets.is_empty() {
+        return Ok(());
+    }
+    let began = ctx.clock.elapsed();
+    loop {
+        match source.committed(offsets, REQUEST_TIMEOUT) {
+            Ok(_) => return Ok(()),
+            Err(failed) if failed.remedy != Remedy::Retry => return Err(failed.into()),
+            Err(_) if ctx.clock.elapsed() >= began + MARKER_TIMEOUT => {
+                let partitions = ranges(offsets.iter().copied());
+                let waited = ctx.clock.elapsed().saturating_sub(began);
+                return Err(
+                    missing(&format!("the group's offsets of partitions {partitions}"), waited).into()
+                );
+            }
+            Err(_) => ctx.clock.rest(CHECK_INTERVAL),
+        }
+    }
+}
+
+/// Checks the last logs and removes those whose marker is written. The others are put in front, so that all logs are checked
+/// in turn: the broker writes the markers in any order. Returns whether those that were checked and have no marker yet are
+/// side partitions with an earlier open transaction.
+fn drop_marked<W: World>(ctx: &Context<W>, logs: &mut Vec<(LogId, Offset)>) -> Result<bool, Failure> {
+    if logs.is_empty() {
+        return Ok(false);
+    }
+    let mut checked = logs.split_off(logs.len().saturating_sub(LOGS_PER_CHECK));
+    let ids: Vec<LogId> = checked.iter().map(|(log, _)| *log).collect();
+    let ends = ctx.log.stable_ends(&ids, REQUEST_TIMEOUT);
+    let mut is_behind_others = ends.is_ok();
+    if let Ok(ends) = &ends {
+        let mut ends = ends.iter();
+        checked.retain(|(log, needed)| {
+            let stable = ends.next().copied().unwrap_or(0);
+            is_behind_others &= stable >= *needed || log.topic.is_shared() && stable + 1 < *needed;
+            stable < *needed
+        });
+    }
+    checked.append(logs);
+    *logs = checked;
+    match ends {
+        Ok(_) => Ok(is_behind_others && !logs.is_empty()),
+        Err(failed) if failed.remedy == Remedy::Retry => Ok(false),
+        Err(failed) => Err(failed),
     }
 }
 

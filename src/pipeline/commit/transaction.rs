@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::report::Tally;
-use super::size::{Change, Done, SizeLimit, TransactionSize};
 use crate::dedupe::PartitionId;
+use crate::pipeline::commit::size::{Change, Done, SizeLimit, TransactionSize};
 use crate::pipeline::partition::state::Open;
+use crate::pipeline::report::Tally;
 use crate::ports::{Failure, Remedy, Sink, Source};
 
 /// The phase of a transaction.

@@ -6,19 +6,19 @@ mod published;
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::published::{highest_rate, kinds, status};
-use super::transaction::Transaction;
 use crate::dedupe::coordinates::ranges;
 use crate::dedupe::{Bloom, Offset, PartitionId, Window};
 use crate::metrics::{
     Latencies, Metrics, OffsetReset, Outcome, Resolution, RestoreSource, Stall, Status, Topic,
     TransactionResult, WindowStatus, WorkerStatus,
 };
+use crate::pipeline::commit::transaction::Transaction;
 use crate::pipeline::kinds::Kinds;
 use crate::pipeline::partition::Partition;
 use crate::pipeline::partition::partitions::Partitions;
 use crate::pipeline::partition::state::State;
 use crate::pipeline::partition_limit::PartitionLimit;
+use crate::pipeline::report::published::{highest_rate, kinds, status};
 use crate::ports::{Failure, GroupEvent, Remedy};
 
 /// Interval between two publications of the status.

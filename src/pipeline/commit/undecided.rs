@@ -7,12 +7,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::report::Tally;
-use super::{Core, World};
 use crate::clock::Clock;
 use crate::dedupe::coordinates::ranges;
 use crate::dedupe::{Offset, PartitionId};
 use crate::metrics::TransactionResult;
+use crate::pipeline::commit::Committer;
+use crate::pipeline::context::Context;
+use crate::pipeline::report::Tally;
+use crate::pipeline::world::World;
 use crate::ports::Committed;
 
 /// Logged when the outcome is known, or will never be.
@@ -49,28 +51,28 @@ impl SentPosition {
     }
 }
 
-impl<W: World> Core<W> {
+impl<W: World> Committer<W> {
     /// Takes the counts of the open transaction.
-    pub(crate) fn end_counts(&mut self) -> Ended {
-        let sent = self.partitions.open_mut().filter_map(|state| {
+    pub(crate) fn end_counts(&mut self, ctx: &mut Context<W>) -> Ended {
+        let sent = ctx.partitions.open_mut().filter_map(|state| {
             let (next, metadata) = state.open.as_ref()?.sent.clone()?;
             Some((state.id, SentPosition { before: state.committed, next, metadata }))
         });
         let positions = sent.collect();
-        let took = self.transaction.age(self.clock.elapsed());
+        let took = self.transaction.age(ctx.clock.elapsed());
         let tally = std::mem::take(&mut self.transaction.tally);
-        Ended { tally, took, at_ms: self.clock.wall_ms(), positions }
+        Ended { tally, took, at_ms: ctx.clock.wall_ms(), positions }
     }
 
     /// Counts the open transaction, which a new producer ends.
-    pub(crate) fn count_ended(&mut self) {
+    pub(crate) fn count_ended(&mut self, ctx: &mut Context<W>) {
         // A repair, which has counted nothing.
         let is_repair = self.transaction.touched().is_empty();
-        let ended = self.end_counts();
+        let ended = self.end_counts(ctx);
         match ended.positions.is_empty() {
-            true if is_repair => self.report.not_committed(TransactionResult::Unknown, ended.took),
+            true if is_repair => ctx.report.not_committed(TransactionResult::Unknown, ended.took),
             // Without offsets it was never committed.
-            true => self.report.not_committed(TransactionResult::Aborted, ended.took),
+            true => ctx.report.not_committed(TransactionResult::Aborted, ended.took),
             false => self.count_later(ended),
         }
     }
@@ -82,14 +84,9 @@ impl<W: World> Core<W> {
         self.undecided.push(ended);
     }
 
-    /// The transaction is committed, and its markers are written.
-    pub(crate) fn count_committed(&mut self, ended: &Ended, waited: Duration) {
-        self.report.committed(&ended.tally, ended.took + waited, self.clock.wall_ms());
-    }
-
     /// Counts what these committed offsets show as committed. They are those before a repair, which changes the metadata.
-    pub(crate) fn count_if_committed(&mut self, answers: &[Committed]) {
-        let (undecided, report) = (&mut self.undecided, &mut self.report);
+    pub(crate) fn count_if_committed(&mut self, ctx: &mut Context<W>, answers: &[Committed]) {
+        let (undecided, report) = (&mut self.undecided, &mut ctx.report);
         undecided.retain(|ended| {
             let shows = |answer: &Committed| {
                 ended.positions.get(&answer.partition).is_some_and(|sent| sent.is_in(answer))
@@ -105,8 +102,13 @@ impl<W: World> Core<W> {
 
     /// Counts what the committed offsets of these partitions show as aborted. Their logs agree: a transaction of which only
     /// the offsets lack a marker has been repaired.
-    pub(crate) fn count_if_aborted(&mut self, answers: &[Committed], agreed: &[PartitionId]) {
-        let (undecided, report, partitions) = (&mut self.undecided, &mut self.report, &self.partitions);
+    pub(crate) fn count_if_aborted(
+        &mut self,
+        ctx: &mut Context<W>,
+        answers: &[Committed],
+        agreed: &[PartitionId],
+    ) {
+        let (undecided, report, partitions) = (&mut self.undecided, &mut ctx.report, &ctx.partitions);
         undecided.retain_mut(|ended| {
             let mut result = None;
             for answer in answers.iter().filter(|answer| agreed.contains(&answer.partition)) {
@@ -125,4 +127,9 @@ impl<W: World> Core<W> {
             result.is_none()
         });
     }
+}
+
+/// The transaction is committed, and its markers are written.
+pub(crate) fn count_committed<W: World>(ctx: &mut Context<W>, ended: &Ended, waited: Duration) {
+    ctx.report.committed(&ended.tally, ended.took + waited, ctx.clock.wall_ms());
 }

@@ -4,129 +4,153 @@
 //! moved; the local store may then hold blocks that were never committed, which the next start recognises by their
 //! owners. After the commit, the transaction contains everything that a restart needs.
 
+mod interval;
+pub mod markers;
+pub mod size;
+pub mod transaction;
+pub mod undecided;
+
 use std::time::Duration;
 
-use super::time::ahead_of_wall_ms;
-use super::{Core, SLOW_COMMIT, World};
 use crate::clock::Clock;
 use crate::dedupe::coordinates::ranges;
-use crate::dedupe::{Block, Checkpoint, Offset, PartitionId, Tail, WindowId};
+use crate::dedupe::{Block, Checkpoint, Offset, PartitionId, StateKey, Tail, WindowId};
 use crate::metrics::TransactionResult;
+use crate::pipeline::commit::interval::SLOW_COMMIT;
+use crate::pipeline::commit::markers::await_markers;
+use crate::pipeline::commit::transaction::Transaction;
+use crate::pipeline::commit::undecided::{Ended, count_committed};
+use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::failpoint;
 use crate::pipeline::kinds::Kinds;
 use crate::pipeline::options::Options;
-use crate::pipeline::partition::Phase;
 use crate::pipeline::partition::loading::cut_back;
 use crate::pipeline::partition::state::State;
+use crate::pipeline::partition::{Partition, Phase};
 use crate::pipeline::sizes::metadata_bytes;
+use crate::pipeline::time::ahead_of_wall_ms;
+use crate::pipeline::world::World;
 use crate::ports::{Failure, GroupMember, Head, Position, Remedy, Sink, Store, StoreError, WrittenEnds};
 
 /// Time limit of one blocking broker call.
 const SLICE: Duration = Duration::from_secs(2);
 
-impl<W: World> Core<W> {
+/// The producer and its transaction.
+pub(crate) struct Committer<W: World> {
+    pub(crate) sink: W::Sink,
+    pub(crate) transaction: Transaction,
+    /// Earlier transactions whose outcome is not known yet.
+    pub(crate) undecided: Vec<Ended>,
+    /// Consecutive failures; the backoff before the next attempt grows with them.
+    pub(crate) failures: u32,
+    /// Durations of the last two commits.
+    pub(crate) commits: [Duration; 2],
+}
+
+/// What the parts that repair and start partitions use.
+pub(crate) struct Access<'a, W: World> {
+    pub(crate) ctx: &'a mut Context<W>,
+    pub(crate) committer: &'a mut Committer<W>,
+    pub(crate) source: &'a W::Source,
+}
+
+impl<W: World> Committer<W> {
+    /// Without a transaction.
+    pub fn new(sink: W::Sink) -> Self {
+        Self {
+            sink,
+            transaction: Transaction::default(),
+            undecided: Vec::new(),
+            failures: 0,
+            commits: [Duration::ZERO; 2],
+        }
+    }
+}
+
+impl<W: World> Committer<W> {
     /// Commits the open transaction: records, blocks and offsets together, or none of them. A transaction whose
     /// commit failed is never continued: its offsets would lack a partition that was released meanwhile.
-    pub(crate) fn commit(&mut self, source: &W::Source) -> Result<(), WorkerError> {
+    pub(crate) fn commit(&mut self, ctx: &mut Context<W>, source: &W::Source) -> Result<(), WorkerError> {
         if !self.transaction.begin_commit()? {
             return Ok(());
         }
-        self.commit_open(source).map_err(WorkerError::rewinding)
+        self.commit_open(ctx, source).map_err(WorkerError::rewinding)
     }
 
-    fn commit_open(&mut self, source: &W::Source) -> Result<(), WorkerError> {
-        let started = self.clock.elapsed();
+    fn commit_open(&mut self, ctx: &mut Context<W>, source: &W::Source) -> Result<(), WorkerError> {
+        let started = ctx.clock.elapsed();
         failpoint::pass("before_store");
         // The local store is written first, while the broker is still acknowledging records. After a crash from here
         // on, the store holds owners at or beyond C, which the next start turns into claims.
-        let blocks = self.store_blocks()?;
+        let blocks = store_blocks(ctx)?;
         failpoint::pass("after_store");
-        self.drain()?;
+        self.drain(ctx)?;
         failpoint::pass("after_drain");
         let mut previous = None;
         for (window, block) in &blocks {
             let partition = window.partition();
-            let key = self.state_key_of(*window, previous.replace(partition) != Some(partition));
+            let key = self.state_key_of(ctx, *window, previous.replace(partition) != Some(partition));
             self.sink.put_state(partition, &key.render(), block)?;
             self.transaction.tally.block(block.len());
         }
-        self.put_forgotten()?;
+        self.put_forgotten(ctx)?;
         failpoint::pass("after_state_records");
-        self.send_offsets(source)?;
+        self.send_offsets(ctx, source)?;
         failpoint::pass("after_send_offsets");
         // Without this drain, the client's commit would flush the state records in steps of 100 ms.
-        self.drain()?;
+        self.drain(ctx)?;
         failpoint::pass("before_commit");
         let touched = self.touched();
-        self.persistently(Sink::commit)?;
+        self.persistently(ctx, Sink::commit)?;
         failpoint::pass("after_commit");
-        let (timeout, limit) = (self.options.transaction_timeout, self.options.transaction_limit);
-        let now = self.clock.elapsed();
+        let (timeout, limit) = (ctx.options.transaction_timeout, ctx.options.transaction_limit);
+        let now = ctx.clock.elapsed();
         self.transaction.committed((now, now.saturating_sub(started)), timeout, limit);
-        self.progress.advance();
-        let (counts, committed) = (self.end_counts(), self.clock.elapsed());
-        if let Err(failed) = self.apply().and_then(|()| self.await_markers(source, touched)) {
+        ctx.progress.advance();
+        let (counts, committed) = (self.end_counts(ctx), ctx.clock.elapsed());
+        if let Err(failed) = self.apply(ctx).and_then(|()| await_markers(ctx, source, touched)) {
             // Without its markers, even a commit with a response may have had no effect.
             self.count_later(counts);
             return Err(failed);
         }
-        self.progress.advance();
+        ctx.progress.advance();
         failpoint::pass("after_markers");
-        let ended = self.clock.elapsed();
+        let ended = ctx.clock.elapsed();
         let took = ended.saturating_sub(started);
         self.commits = [took, self.commits[0]];
         if self.commit_took() < SLOW_COMMIT {
-            self.transaction.waiting_since = Some(ended.saturating_sub(took.min(self.options.interval / 2)));
+            self.transaction.waiting_since = Some(ended.saturating_sub(took.min(ctx.options.interval / 2)));
         }
-        self.count_committed(&counts, ended.saturating_sub(committed));
+        count_committed(ctx, &counts, ended.saturating_sub(committed));
         Ok(())
     }
 
-    /// Writes the blocks of the open transaction to the local store and returns them encoded. If the last block of a
-    /// partition is in the store, the earlier ones of the transaction are too.
-    fn store_blocks(&mut self) -> Result<Vec<(WindowId, Vec<u8>)>, WorkerError> {
-        let mut blocks = Vec::new();
-        for state in self.partitions.open_mut() {
-            for block in state.blocks(self.options.hash, self.options.block_ids) {
-                let encoded = block.encode();
-                let from = Some(state.state_next);
-                let tail = Tail { crc: Block::checksum(&encoded), next: block.next, from };
-                if let Some(open) = state.open.as_mut() {
-                    open.tail = Some(tail);
-                }
-                let head = Head { tail: Some((tail.crc, tail.next)), ..state.head() };
-                self.store.append(&block, head)?;
-                blocks.push((block.window, encoded));
-            }
-        }
-        Ok(blocks)
-    }
-
-    fn drain(&mut self) -> Result<(), WorkerError> {
-        self.progress.advance();
-        self.sink.drain(self.options.transaction_timeout)?;
-        self.progress.advance();
+    fn drain(&mut self, ctx: &mut Context<W>) -> Result<(), WorkerError> {
+        ctx.progress.advance();
+        self.sink.drain(ctx.options.transaction_timeout)?;
+        ctx.progress.advance();
         Ok(())
     }
 
-    fn send_offsets(&mut self, source: &W::Source) -> Result<(), WorkerError> {
+    fn send_offsets(&mut self, ctx: &mut Context<W>, source: &W::Source) -> Result<(), WorkerError> {
         let mut positions = Vec::new();
-        let most = metadata_bytes(self.partitions.open_mut().count());
-        let time_ahead_ms = self.time.ahead_ms(&self.clock);
-        for state in self.partitions.open_mut() {
-            let position = position(state, &self.options, (most, time_ahead_ms));
+        let most = metadata_bytes(ctx.partitions.open_mut().count());
+        let time_ahead_ms = ctx.time.ahead_ms(&ctx.clock);
+        for state in ctx.partitions.open_mut() {
+            let position = position(state, &ctx.options, (most, time_ahead_ms));
             if let Some(open) = state.open.as_mut() {
                 open.sent = Some((position.next, position.metadata.clone()));
             }
             positions.push(position);
         }
-        self.send_positions(source, &positions)
+        self.send_positions(ctx, source, &positions)
     }
 
     /// Adds offsets to the transaction, if this member currently owns all these partitions.
     pub(crate) fn send_positions(
         &mut self,
+        ctx: &mut Context<W>,
         source: &W::Source,
         positions: &[Position],
     ) -> Result<(), WorkerError> {
@@ -139,26 +163,27 @@ impl<W: World> Core<W> {
                 format!(
                     "this process no longer owns all of partitions {} of topic {}; aborting",
                     ranges(ids),
-                    self.options.raw
+                    ctx.options.raw
                 ),
             )
             .into());
         }
-        self.persistently(|sink, wait| sink.send_offsets(source, positions, wait))
+        self.persistently(ctx, |sink, wait| sink.send_offsets(source, positions, wait))
     }
 
     /// Retries a resumable call until the transaction timeout has passed; then its outcome counts as unknown.
     pub(crate) fn persistently(
         &mut self,
+        ctx: &mut Context<W>,
         mut call: impl FnMut(&mut W::Sink, Duration) -> Result<(), Failure>,
     ) -> Result<(), WorkerError> {
-        let deadline = self.clock.elapsed() + self.options.transaction_timeout;
+        let deadline = ctx.clock.elapsed() + ctx.options.transaction_timeout;
         loop {
-            self.progress.advance();
+            ctx.progress.advance();
             match call(&mut self.sink, SLICE) {
                 Ok(()) => return Ok(()),
-                Err(failed) if failed.remedy == Remedy::Retry && self.clock.elapsed() < deadline => {
-                    self.clock.rest(Duration::from_millis(50));
+                Err(failed) if failed.remedy == Remedy::Retry && ctx.clock.elapsed() < deadline => {
+                    ctx.clock.rest(Duration::from_millis(50));
                 }
                 Err(failed) => return Err(WorkerError::exhausted(failed).into()),
             }
@@ -166,9 +191,9 @@ impl<W: World> Core<W> {
     }
 
     /// The transaction is committed, and so is everything that was pending. Nothing may expire before this point.
-    fn apply(&mut self) -> Result<(), WorkerError> {
-        let (sink, store) = (&self.sink, &mut self.store);
-        for partition in self.partitions.iter_mut() {
+    fn apply(&mut self, ctx: &mut Context<W>) -> Result<(), WorkerError> {
+        let (sink, store) = (&self.sink, &mut ctx.store);
+        for partition in ctx.partitions.iter_mut() {
             let Phase::Running(running) = &mut partition.phase else { continue };
             if running.state.open.is_some() {
                 commit_state(&mut running.state, sink.state_end(partition.id), store)?;
@@ -177,30 +202,50 @@ impl<W: World> Core<W> {
         }
         self.transaction.close();
         self.failures = 0;
-        self.enforce_limits()?;
+        ctx.enforce_limits()?;
         failpoint::pass("after_apply");
         Ok(())
     }
 
     /// Aborts the open transaction. The outcome is definite: C has not moved.
-    pub(crate) fn abort(&mut self, source: &W::Source) -> Result<(), WorkerError> {
+    pub(crate) fn abort(&mut self, ctx: &mut Context<W>, source: &W::Source) -> Result<(), WorkerError> {
         let side = self.sink.side_starts();
-        self.persistently(Sink::abort).map_err(WorkerError::renewing)?;
-        let touched = self.touched_by_abort(side).map_err(WorkerError::renewing)?;
-        self.report.not_committed(TransactionResult::Aborted, self.transaction.age(self.clock.elapsed()));
+        self.persistently(ctx, Sink::abort).map_err(WorkerError::renewing)?;
+        let touched = self.touched_by_abort(ctx, side).map_err(WorkerError::renewing)?;
+        ctx.report.not_committed(TransactionResult::Aborted, self.transaction.age(ctx.clock.elapsed()));
         self.transaction.close();
         let mut unloaded = Vec::new();
-        for state in self.partitions.open_mut() {
-            let undone = state.undo_stored(&mut self.store, &self.options.kinds);
+        for state in ctx.partitions.open_mut() {
+            let undone = state.undo_stored(&mut ctx.store, &ctx.options.kinds);
             match StoreError::unless_lease_lost(undone)? {
                 Some(()) => state.abort(),
                 None => unloaded.push(state.id),
             }
         }
-        let paused = self.unload(source, &unloaded);
-        self.await_markers(source, touched)?;
+        let paused = ctx.unload(source, &unloaded);
+        await_markers(ctx, source, touched)?;
         paused
     }
+}
+
+/// Writes the blocks of the open transaction to the local store and returns them encoded. If the last block of a
+/// partition is in the store, the earlier ones of the transaction are too.
+fn store_blocks<W: World>(ctx: &mut Context<W>) -> Result<Vec<(WindowId, Vec<u8>)>, WorkerError> {
+    let mut blocks = Vec::new();
+    for state in ctx.partitions.open_mut() {
+        for block in state.blocks(ctx.options.hash, ctx.options.block_ids) {
+            let encoded = block.encode();
+            let from = Some(state.state_next);
+            let tail = Tail { crc: Block::checksum(&encoded), next: block.next, from };
+            if let Some(open) = state.open.as_mut() {
+                open.tail = Some(tail);
+            }
+            let head = Head { tail: Some((tail.crc, tail.next)), ..state.head() };
+            ctx.store.append(&block, head)?;
+            blocks.push((block.window, encoded));
+        }
+    }
+    Ok(blocks)
 }
 
 /// Applies the committed transaction to the state of a partition, in memory and in the local store.
@@ -246,4 +291,33 @@ fn position(state: &State, options: &Options, (most, time_ahead_ms): (usize, i64
         ..Checkpoint::default()
     });
     Position { partition: state.id, next: state.next, metadata: checkpoint.render_within(most) }
+}
+
+impl<W: World> Committer<W> {
+    /// The key of a block in the state topic. The first block of a partition in a transaction is marked, and names the kinds
+    /// whose windows are reset with it.
+    pub(crate) fn state_key_of(&self, ctx: &Context<W>, window: WindowId, is_first: bool) -> StateKey {
+        let (kind, id) = (window.kind(), window.partition());
+        let state = ctx.partitions.get(id).filter(|_| is_first).and_then(Partition::state);
+        let reset_kinds = state.map(|state| state.reset_kinds.iter().copied().collect());
+        StateKey {
+            is_first,
+            kind: ctx.options.kinds.name_of(kind).map(str::to_owned),
+            rule: ctx.options.rule_of(kind),
+            reset_kinds: reset_kinds.unwrap_or_default(),
+            ..ctx.options.state_key(self.sink.clean_end(id))
+        }
+    }
+
+    /// Writes the forgotten ids to the state topic, in the open transaction.
+    pub(crate) fn put_forgotten(&mut self, ctx: &mut Context<W>) -> Result<(), WorkerError> {
+        for state in ctx.partitions.open_mut() {
+            let Some(forgotten) = state.open.as_ref().and_then(|open| open.forgotten.as_ref()) else {
+                continue;
+            };
+            let key = ctx.options.state_key(None);
+            self.sink.put_state(state.id, &key.render(), &forgotten.encode())?;
+        }
+        Ok(())
+    }
 }

@@ -1,0 +1,132 @@
+//! Whether a partition has stalled: it delivers no records although its log has more.
+
+use std::time::Duration;
+
+use crate::dedupe::Offset;
+use crate::metrics::Stall;
+
+/// The fetch position of a running partition at one point in time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fetching {
+    /// The next offset to process.
+    pub next: Offset,
+    /// The last stable offset in the last fetch response of the worker's own client; `None` before the first response.
+    pub fetched_end: Option<Offset>,
+    /// The last stable offset as read by another client.
+    pub log_end: Offset,
+}
+
+impl Fetching {
+    /// Whether records are missing, and why: the client has not fetched what the log has, or has fetched it and does not
+    /// deliver it.
+    fn missing(self) -> Option<Stall> {
+        if self.log_end <= self.next {
+            None
+        } else if self.fetched_end.is_none_or(|end| end < self.log_end) {
+            Some(Stall::NotFetched)
+        } else {
+            Some(Stall::NotDelivered)
+        }
+    }
+}
+
+/// How long a partition has made no progress.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct StallDetector {
+    /// The fetch position when the stall began, and the monotonic time of that.
+    since: Option<(Fetching, Duration)>,
+    /// The next offset and the log end of the last reassignment, which brought no records if they are still the same. The log
+    /// may hold only transaction markers and aborted records there, which no fetch delivers.
+    last_reassigned: Option<(Offset, Offset)>,
+}
+
+impl StallDetector {
+    /// Records the current fetch position. Returns the kind of stall when the partition has to be reassigned.
+    pub fn observe(&mut self, now: Duration, seen: Fetching, patience: Duration) -> Option<Stall> {
+        let missing = seen.missing();
+        let since = self.since.filter(|(then, _)| {
+            // A change means that a record or a new log end came from the fetcher, so it is alive.
+            then.next == seen.next && then.fetched_end == seen.fetched_end && then.missing() == missing
+        });
+        let (then, began) = *self.since.insert(since.unwrap_or((seen, now)));
+        let stall = missing.filter(|_| now.saturating_sub(began) >= patience)?;
+        let place = (seen.next, then.log_end.max(seen.log_end));
+        if stall == Stall::NotDelivered && self.last_reassigned == Some(place) {
+            return None;
+        }
+        *self = Self { since: None, last_reassigned: Some(place) };
+        Some(stall)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STALL_TIMEOUT: Duration = Duration::from_secs(30);
+    const SECOND: fn(u64) -> Duration = Duration::from_secs;
+
+    fn at(next: Offset, fetched_end: Option<Offset>, log_end: Offset) -> Fetching {
+        Fetching { next, fetched_end, log_end }
+    }
+
+    /// The stalls that are reported by one check per second, each with its second.
+    fn stalls(stall: &mut StallDetector, from: u64, seconds: u64, seen: Fetching) -> Vec<(u64, Stall)> {
+        let check = |second| Some((second, stall.observe(SECOND(second), seen, STALL_TIMEOUT)?));
+        (from..from + seconds).filter_map(check).collect()
+    }
+
+    #[test]
+    fn a_partition_without_lag_is_never_stalled() {
+        let mut stall = StallDetector::default();
+        assert_eq!(stalls(&mut stall, 0, 1_000, at(10, Some(10), 10)), []);
+        // The log end is read rarely, so the fetcher can be ahead of it.
+        assert_eq!(stalls(&mut stall, 2_000, 1_000, at(20, Some(20), 10)), []);
+        // The log is empty, so there is nothing to fetch.
+        assert_eq!(stalls(&mut stall, 4_000, 1_000, at(0, None, 0)), []);
+    }
+
+    #[test]
+    fn a_partition_that_is_not_fetched_is_reassigned_repeatedly() {
+        for fetched_end in [None, Some(10)] {
+            let mut stall = StallDetector::default();
+            let stalled = stalls(&mut stall, 0, 100, at(10, fetched_end, 11));
+            // The timeout restarts with the check after each reassignment.
+            assert_eq!(stalled, [30, 61, 92].map(|second| (second, Stall::NotFetched)));
+        }
+    }
+
+    #[test]
+    fn a_slow_partition_is_not_stalled() {
+        let mut stall = StallDetector::default();
+        for second in 0..1_000 {
+            // One record in 29 seconds, with thousands waiting.
+            let next = second / 29;
+            assert_eq!(stall.observe(SECOND(second), at(next, Some(9_000), 9_000), STALL_TIMEOUT), None);
+        }
+        for second in 1_000..2_000 {
+            // Only markers and aborted records: the log end moves, and the client receives it.
+            let end = 10_000 + second / 20;
+            assert_eq!(stall.observe(SECOND(second), at(100, Some(end), end - 1), STALL_TIMEOUT), None);
+        }
+    }
+
+    #[test]
+    fn a_transaction_marker_at_the_log_end_causes_one_reassignment() {
+        let mut stall = StallDetector::default();
+        let marker = at(10, Some(11), 11);
+        assert_eq!(stalls(&mut stall, 0, 1_000, marker), [(30, Stall::NotDelivered)]);
+        // One more transaction causes one more reassignment.
+        let two = at(10, Some(13), 13);
+        assert_eq!(stalls(&mut stall, 1_000, 1_000, two), [(1_030, Stall::NotDelivered)]);
+        // A record that was really missing has been fetched by the reassignment.
+        assert_eq!(stalls(&mut stall, 2_000, 1_000, at(13, Some(13), 13)), []);
+    }
+
+    #[test]
+    fn the_timeout_starts_with_the_lag_and_not_with_the_last_record() {
+        let mut stall = StallDetector::default();
+        assert_eq!(stalls(&mut stall, 0, 3_600, at(10, Some(10), 10)), []);
+        assert_eq!(stalls(&mut stall, 3_600, 31, at(10, Some(10), 12)), [(3_630, Stall::NotFetched)]);
+    }
+}

@@ -1,0 +1,210 @@
+//! Checks whether the raw log holds the offset to resume at, and handles a log that does not.
+
+use crate::dedupe::{Offset, PartitionId};
+use crate::metrics::OffsetReset;
+use crate::pipeline::REQUEST_TIMEOUT;
+use crate::pipeline::commit::Access;
+use crate::pipeline::context::Context;
+use crate::pipeline::error::{Fatal, WorkerError};
+use crate::pipeline::options::{OnGap, OnRewind, Options};
+use crate::pipeline::partition::Partition;
+use crate::pipeline::partition::loading::cut_back;
+use crate::pipeline::partition::state::State;
+use crate::pipeline::recovery::Recovery;
+use crate::pipeline::recovery::start_bounds::request_raw;
+use crate::pipeline::world::World;
+use crate::ports::{Bounds, Failure, GroupMember, Remedy, Source, Truncation};
+
+impl Recovery {
+    /// The offset at which a partition with complete state resumes: C, or the nearest offset that the log holds, if the log does
+    /// not hold C and the configuration accepts the gap.
+    pub(crate) fn resume_offset<W: World>(
+        &mut self,
+        access: &mut Access<'_, W>,
+        state: &mut State,
+    ) -> Result<Offset, WorkerError> {
+        let (id, committed) = (state.id, state.committed);
+        let truncated = access.source.truncated(id);
+        let mut bounds = self.raw_bounds(access, id)?;
+        if truncated.is_some() || !(bounds.low..=bounds.high).contains(&committed) {
+            // Only the current bounds show a gap: the log may have grown since the request for all partitions.
+            bounds = request_raw::<W>(access.source, &access.ctx.options, &[id])?
+                .first()
+                .copied()
+                .unwrap_or(bounds);
+        }
+        let is_covered = state.committed_epoch.is_some_and(|epoch| epoch.covers(committed));
+        if truncated.is_none() && committed > bounds.high && is_covered {
+            // The records at the end of the log may have been written after it was truncated. The client determines the
+            // offset of the truncation when it starts reading at C, and reports it.
+            return Ok(committed);
+        }
+        let Some(gap) = gap(committed, bounds, truncated) else { return Ok(committed) };
+        check_not_advanced::<W>(&access.ctx.options, access.source, id, committed)?;
+        let names = format!(
+            "partition {id} of topic {} now holds offsets {} to {}, but the group has to continue at {committed}: {}",
+            access.ctx.options.raw, bounds.low, bounds.high, gap.reason
+        );
+        if access.ctx.options.on_gap == OnGap::Stop {
+            return Err(Fatal::Operator(format!(
+                "{names}; to accept the gap, start once with group.on_gap = \"accept\" (in the environment: \
+                 DEDUPD_GROUP__ON_GAP=accept), or set the group's offset to {} with kafka-consumer-groups.sh while dedupd \
+                 is stopped",
+                gap.nearest
+            ))
+            .into());
+        }
+        if gap.nearest > gap.same_until {
+            // The log before `nearest` is not the one that was read: comparing leader epochs there would find the truncation
+            // again and again.
+            state.committed_epoch = None;
+        }
+        accept(access.ctx, state, gap.nearest, &names)
+    }
+}
+
+/// Fails when the committed offset has advanced. A process that was suspended for long compares the current log with an
+/// outdated offset: another instance may have processed records since.
+fn check_not_advanced<W: World>(
+    options: &Options,
+    source: &W::Source,
+    id: PartitionId,
+    committed: Offset,
+) -> Result<(), Failure> {
+    let answers = source.committed(&[id], REQUEST_TIMEOUT)?;
+    match answers.first().and_then(|answer| answer.offset) {
+        Some(offset) if offset > committed => Err(Failure::new(
+            Remedy::Retry,
+            format!(
+                "the group's offset for partition {id} of topic {} is {offset} now, not {committed}; reading it again",
+                options.raw
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn accept<W: World>(
+    ctx: &mut Context<W>,
+    state: &mut State,
+    next: Offset,
+    names: &str,
+) -> Result<Offset, WorkerError> {
+    let committed = state.committed;
+    let skipped = next.saturating_sub(committed);
+    let how = if next < committed {
+        "reading the records that replace the lost ones".to_owned()
+    } else {
+        format!("{skipped} offsets skipped")
+    };
+    tracing::error!("{names}; continuing at {next}, {how} (group.on_gap = accept)");
+    if next < committed {
+        forget_from(ctx, state, next)?;
+    }
+    // At most the group's committed offset: the local store would otherwise take a higher offset for committed.
+    state.committed = committed.min(next);
+    state.next = next;
+    state.uncommitted_position = true;
+    ctx.report.offset_reset(OffsetReset::Gap);
+    ctx.report.skipped(skipped);
+    Ok(next)
+}
+
+/// Whether the open transaction commits a position that only this worker has. Such a transaction is committed without
+/// records. Otherwise, if its markers were missing, the position could not be distinguished from one that an operator has
+/// set since, nor its blocks from those that covered the same offsets before the log was truncated.
+pub(crate) fn has_uncommitted_position<W: World>(ctx: &Context<W>) -> bool {
+    ctx.partitions.iter().filter_map(Partition::running).any(|running| running.state.uncommitted_position)
+}
+
+/// The resume offset, by `group.on_rewind`, of a group that was reset to below what the state topic has committed.
+pub(crate) fn rewound<W: World>(
+    ctx: &mut Context<W>,
+    state: &mut State,
+    committed: Offset,
+    covered: Offset,
+) -> Result<Offset, WorkerError> {
+    let id = state.id;
+    let names = format!(
+        "the group's offset for partition {id} of topic {} is {committed}, but the state topic has committed blocks up \
+         to {covered}",
+        ctx.options.raw
+    );
+    match ctx.options.on_rewind {
+        OnRewind::Stop => Err(Fatal::Operator(format!(
+            "{names}: the group was rewound; set group.on_rewind to skip (do not process those records again) or \
+             reemit (write them again), or reset the group's offset to {covered}"
+        ))
+        .into()),
+        OnRewind::Skip => {
+            ctx.report.offset_reset(OffsetReset::Rewound);
+            tracing::warn!("{names}; skipping to that offset (group.on_rewind = skip)");
+            Ok(covered)
+        }
+        OnRewind::Reemit => {
+            ctx.report.offset_reset(OffsetReset::Rewound);
+            tracing::warn!("{names}; processing again from the group's offset (group.on_rewind = reemit)");
+            forget_from(ctx, state, committed)?;
+            Ok(committed)
+        }
+    }
+}
+
+/// Forgets all owners at or beyond `from`, because other records will be read at their offsets.
+fn forget_from<W: World>(ctx: &mut Context<W>, state: &mut State, from: Offset) -> Result<(), WorkerError> {
+    cut_back(&mut ctx.store, &ctx.options.kinds.windows_of(state.id), from)?;
+    state.rewound = true;
+    state.windows.truncate(from);
+    Ok(())
+}
+
+/// A log that does not hold the records after C.
+#[derive(Debug, PartialEq, Eq)]
+struct Gap {
+    /// The nearest offset at which the log can be read.
+    nearest: Offset,
+    /// The log up to this offset is the one that was read.
+    same_until: Offset,
+    reason: &'static str,
+}
+
+/// Whether the log holds the records after C. `truncated` is what a comparison of leader epochs found: the records after the
+/// offset of the truncation were written since.
+fn gap(committed: Offset, log: Bounds, truncated: Option<Truncation>) -> Option<Gap> {
+    let same_until = if let Some(Truncation::At(end)) = truncated { end } else { committed };
+    let (nearest, reason) = if committed < log.low {
+        (log.low, "records were deleted before they were read")
+    } else if same_until < committed {
+        (same_until.min(log.high).max(log.low), "the topic was truncated and written again")
+    } else if committed > log.high {
+        let reason = "the topic was truncated at an unknown offset: records written between that offset and the log end are \
+                      not read";
+        (log.high, reason)
+    } else {
+        return None;
+    };
+    Some(Gap { nearest, same_until, reason })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_is_resumed_at_its_nearest_offset_or_where_it_was_truncated() {
+        let log = Bounds { low: 10, stable: 90, high: 100 };
+        let nearest = |committed, end: Option<Offset>| {
+            gap(committed, log, end.map(Truncation::At)).map(|gap| gap.nearest)
+        };
+        assert_eq!([10, 50, 100].map(|committed| nearest(committed, None)), [None; 3]);
+        assert_eq!([9, 101].map(|committed| nearest(committed, None)), [Some(10), Some(100)]);
+        assert_eq!(gap(50, log, Some(Truncation::Unknown)), None);
+        assert_eq!(gap(101, log, Some(Truncation::Unknown)).map(|gap| gap.nearest), Some(100));
+        // Written again beyond C: only the leader epochs show that.
+        assert_eq!([50, 60, 61].map(|committed| nearest(committed, Some(60))), [None, None, Some(60)]);
+        assert_eq!(
+            [nearest(50, Some(5)), nearest(200, Some(150)), nearest(5, Some(3))],
+            [Some(10), Some(100), Some(10)]
+        );
+    }
+}

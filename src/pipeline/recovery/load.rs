@@ -1,0 +1,74 @@
+//! Continues the loads of local state: one slice of them in each iteration, and what follows when one is complete.
+
+use crate::clock::Clock;
+use crate::dedupe::PartitionId;
+use crate::metrics::RestoreSource;
+use crate::pipeline::commit::Access;
+use crate::pipeline::error::WorkerError;
+use crate::pipeline::partition::loading::{Budget, LoadSlice, Loading, LocalRead, Next, Task, distributed};
+use crate::pipeline::recovery::Recovery;
+use crate::pipeline::recovery::restore::Base;
+use crate::pipeline::world::World;
+
+impl Recovery {
+    /// Reads one slice of local state. The partitions with the least left to read come first, so that they do not wait for one
+    /// that takes minutes.
+    pub(crate) fn load_slice<W: World>(&mut self, access: &mut Access<'_, W>) -> Result<(), WorkerError> {
+        let mut loadings: Vec<_> = access.ctx.partitions.all_loading_mut().collect();
+        if loadings.is_empty() {
+            return Ok(());
+        }
+        let LoadSlice { ids, time, threads } = access.ctx.options.load_slice;
+        let until = access.ctx.clock.elapsed() + time;
+        loadings.sort_unstable_by_key(|loading| (loading.left(), loading.state.id));
+        let waiting: Vec<PartitionId> = loadings.iter().map(|loading| loading.state.id).collect();
+        let mut reads = distributed(loadings, threads, &Budget { ids: ids.max(1), until });
+        let before = LocalRead::ids(&reads);
+        let read = W::read_local(&access.ctx.store, &access.ctx.clock, &mut reads);
+        access.ctx.report.restored(RestoreSource::Local, LocalRead::ids(&reads) - before);
+        read?;
+        for (number, id) in waiting.into_iter().enumerate() {
+            // The step after a load sends requests to the broker, which takes time too.
+            if number > 0 && access.ctx.clock.elapsed() >= until {
+                break;
+            }
+            // From here on the windows are complete.
+            let now = access.ctx.clock.elapsed();
+            let loaded = access.ctx.partitions.get_mut(id).and_then(|partition| partition.take_loaded(now));
+            if let Some(loading) = loaded {
+                self.loaded(access, *loading)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Continues with a partition whose local state has been read to the end.
+    fn loaded<W: World>(&mut self, access: &mut Access<'_, W>, loading: Loading) -> Result<(), WorkerError> {
+        let Loading { since, ids, task, mut state, .. } = loading;
+        let next = match task {
+            Task::Filters { load } => return self.start(access, state, load),
+            Task::Windows { next, .. } => next,
+        };
+        match *next {
+            Next::Start(answer, checkpoint) => {
+                let committed = answer.offset.unwrap_or(0);
+                state.tail = checkpoint.tail;
+                state.state_next = state.state_next.max(checkpoint.state_next);
+                state.complete(committed, &checkpoint);
+                let took = access.ctx.clock.elapsed().saturating_sub(since);
+                tracing::info!(
+                    partition = state.id,
+                    ids,
+                    offset = committed,
+                    ?took,
+                    "state loaded from the local store"
+                );
+                self.start_loaded(access, state, (since, ids))
+            }
+            // State that ends below the committed offset is dropped when the restore cannot start.
+            Next::Restore(answer, checkpoint, local) => {
+                self.begin_restore(access, &answer, checkpoint, Base::Local(state, local))
+            }
+        }
+    }
+}

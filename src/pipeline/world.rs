@@ -1,0 +1,30 @@
+//! The ports of a worker.
+
+use crate::clock::Clock;
+use crate::pipeline::partition::loading::LocalRead;
+use crate::ports::{
+    GroupMember, LogTails, ProducerLife, Sink, Source, StateLog, Store, StoreError, WrittenEnds,
+};
+
+/// The ports of a worker, as one type parameter.
+pub trait World {
+    /// The raw topic, and the membership of the group.
+    type Source: Source + GroupMember;
+    /// The producer, and its transaction.
+    type Sink: ProducerLife + Sink<Self::Source> + WrittenEnds;
+    /// The reader of the state topic, and of the ends of all topics that transactions write to.
+    type Log: StateLog + LogTails;
+    /// The local store.
+    type Store: Store;
+    /// Time.
+    type Clock: Clock;
+
+    /// Runs these reads of local state. They are independent of each other: an implementation can use a thread for each.
+    fn read_local(
+        store: &Self::Store,
+        clock: &Self::Clock,
+        reads: &mut [LocalRead<'_>],
+    ) -> Result<(), StoreError> {
+        reads.iter_mut().try_for_each(|read| read.run(store, clock))
+    }
+}
