@@ -30,7 +30,7 @@ pub(super) const BATCH: usize = 100;
 /// A flush is due after this many bytes were passed to sled. A flush writes a few times as many bytes, because sled
 /// rewrites whole nodes. The written bytes should stay below a few sled segments: each segment is a task for one of
 /// sled's seven I/O threads. When all seven wait for a lock whose holder waits for an eighth task (the truncation of
-/// the file), sled deadlocks. (Observed with segments of 256 KiB and a flush after 1 MiB; see ARCHITECTURE.md.)
+/// the file), sled deadlocks. (Observed with segments of 256 KiB and a flush after 1 MiB; see docs/pitfalls.md.)
 const FLUSH_BYTES: usize = 128 * 1024;
 /// Bytes in block files count `1 / FILE_DIVISOR` towards the next flush: for them, a flush is needed only to delete
 /// expired files.
@@ -252,7 +252,7 @@ impl Engine {
     ///
     /// sled makes an entry durable at any time after the change: it flushes every 500 ms, and in every thread. If the entry of
     /// a moved block came first, a power loss would leave neither the new bytes nor an entry for the old ones. Other blocks
-    /// need no sync (ARCHITECTURE.md).
+    /// need no sync (docs/decisions/0039).
     fn sync_places(&self, places: &[Place]) -> Result<(), StoreError> {
         let file = places.iter().find_map(|place| match place {
             Place::Settled(Location { file, .. }) => Some(*file),
