@@ -6,6 +6,7 @@ RUN apt-get update && apt-get install -y --no-install-recommends libssl-dev pkg-
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
 COPY Cargo.toml Cargo.lock ./
+COPY crates crates
 COPY src src
 COPY benches benches
 RUN cargo build --release --locked --bin dedupd

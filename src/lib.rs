@@ -7,9 +7,10 @@
 //! **The map.** [`dedupe`] makes the decisions, as pure functions. [`ports`] are the traits between decisions and
 //! I/O; [`kafka`] and [`store`] implement them, [`pipeline`] uses them. [`config`] and [`cli`] contain the settings,
 //! [`app`] assembles the service, [`metrics`] and [`http`] report its status. [`control`] passes requests of the
-//! admin API to a running instance. [`tools`] contains the other commands: `audit` verifies the result and shares no code
-//! with the rest, `plan` predicts what a window costs, `state` inspects, exports and imports the state of a stopped
-//! instance, `generate` and `demo` produce load. ARCHITECTURE.md walks one record through all of it.
+//! admin API to a running instance. [`tools`] contains the other commands: `audit` verifies the result with the crate
+//! `dedupd_audit`, which uses no code of this one, `plan` predicts what a window costs, `state` inspects, exports and
+//! imports the state of a stopped instance, `generate` and `demo` produce load. ARCHITECTURE.md walks one record through
+//! all of it.
 
 pub mod app;
 pub mod cli;

@@ -19,8 +19,8 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use dedupd::tools::audit::{self, AuditError, Counts, MissingId, Range, Report};
 use dedupd::tools::generate::{self, EventShape, GenerateError};
+use dedupd_audit::{self as audit, AuditError, Counts, MissingId, Range, Report};
 use indicatif::ProgressBar;
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::mocking::MockCluster;
@@ -53,7 +53,7 @@ fn audit_options(kafka: &Kafka, raw: &str, clean: &str) -> audit::Options {
         properties: Vec::new(),
         raw: raw.to_owned(),
         clean: clean.to_owned(),
-        id: vec!["json:/id".parse().unwrap()],
+        id: vec!["json:/id".to_owned()],
         missing_id: MissingId::Forwarded,
         force_header: None,
         window: None,

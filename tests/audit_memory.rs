@@ -7,7 +7,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use dedupd::tools::audit::{
+use dedupd_audit::{
     Comparison, Counts, Fields, Fingerprints, Gone, MissingId, Outcome, Part, Rules, Scope, Scratch, Seen,
     UnmatchedRecords,
 };

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use dedupd::cli::{Command, Exit, LogFormat, ServiceArgs, StateCommand, parse_from};
 use dedupd::config::{AsTyped, Config, IdSource, Local, Shape, Sources, keys};
-use dedupd::tools::audit::Range;
+use dedupd_audit::Range;
 
 fn parse(line: &str) -> Result<Command, String> {
     parse_from(std::iter::once("dedupd").chain(line.split_whitespace()))

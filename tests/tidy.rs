@@ -87,6 +87,18 @@ fn external_crates_are_used_only_in_their_folder() {
 }
 
 #[test]
+fn the_audit_uses_no_other_package() {
+    let tree = tree();
+    let manifests = tree.iter().filter(|(path, _)| path.ends_with("Cargo.toml"));
+    let name = |text: &str| {
+        text.lines().find_map(|line| line.strip_prefix("name = ")).map(|it| it.trim_matches('"').to_owned())
+    };
+    let packages: BTreeSet<String> = manifests.filter_map(|(_, text)| name(text)).collect();
+    assert!(packages.contains("dedupd") && packages.contains("dedupd-audit"), "{packages:?}");
+    assert_none(tree.iter().flat_map(|(path, text)| rules::independence(path, text, &packages)));
+}
+
+#[test]
 fn dedupe_uses_no_io() {
     let dependencies = dependencies();
     assert!(dependencies.contains("tracing_subscriber"), "the manifest was not parsed: {dependencies:?}");
@@ -154,12 +166,12 @@ mod violations {
             1
         );
         assert_eq!(named("src/main.rs", "use dedupd::pipeline::Worker; use dedupd::cli;"), 1);
-        assert_eq!(named("src/tools/audit/mod.rs", "use crate::dedupe::{Coordinates, Block};"), 1);
-        assert_eq!(named("src/tools/audit/mod.rs", "use crate::dedupe::{self, coordinates::Offset};"), 1);
-        assert_eq!(named("src/tools/audit/command.rs", "use crate::{dedupe::Block, app::Ended, store};"), 0);
-        assert_eq!(named("src/tools/audit/reader.rs", "use crate::tools::{audit::Report, state};"), 1);
-        assert_eq!(named("src/tools/audit/reader.rs", "use super::super::state; use super::id;"), 1);
-        assert_eq!(named("src/tools/novelty/command.rs", "use crate::tools::audit;"), 1, "another tool");
+        assert_eq!(named("src/pipeline/mod.rs", "use crate::clock::{Clock, wall_ms};"), 1);
+        assert_eq!(named("src/pipeline/mod.rs", "use crate::clock::{self, Clock};"), 1);
+        assert_eq!(named("src/tools/plan/command.rs", "use crate::{dedupe::Block, app::Ended, store};"), 0);
+        assert_eq!(named("src/tools/plan/text.rs", "use crate::tools::{plan::Plan, state};"), 1);
+        assert_eq!(named("src/tools/plan/text.rs", "use super::super::state; use super::costs;"), 1);
+        assert_eq!(named("src/tools/novelty/command.rs", "use crate::tools::plan;"), 1, "another tool");
         assert_eq!(named("src/tools/novelty/mod.rs", ""), 1, "a tool that is not in the table");
         assert_eq!(named("src/novelty.rs", ""), 1, "a module that is not in the table");
         assert_eq!(named("src/app.rs", "use crate::{store, kafka};"), 0);
@@ -213,6 +225,21 @@ mod violations {
         assert_eq!(named("src/kafka/admin.rs", "use tokio::spawn;"), 0);
         assert_eq!(named("src/store/blocks.rs", "use sled::Db; fn f() { crate::x::axum::y() }"), 0);
         assert_eq!(named("src/config/mod.rs", "use clap::Parser; use figment::Figment;"), 1);
+    }
+
+    #[test]
+    fn independence_detects_code_and_manifest() {
+        let packages = ["dedupd", "dedupd-audit"].map(str::to_owned).into();
+        let wrong = |path: &str, text: &str| independence(path, text, &packages).len();
+        let code = "use dedupd::clock; extern crate dedupd; fn f() { dedupd::app::run() } use dedupd_audit::Options;";
+        assert_eq!(wrong("crates/audit/src/id.rs", code), 3);
+        assert_eq!(wrong("crates/audit/src/id.rs", "#[cfg(test)] mod tests { use dedupd::dedupe; }"), 1);
+        assert_eq!(wrong("crates/audit/src/id.rs", "// dedupd::dedupe\nconst A: &str = \"dedupd::\";"), 0);
+        assert_eq!(wrong("tests/audit.rs", code), 0);
+        let manifest = "name = \"dedupd-audit\"\n[dependencies]\nserde = \"1\"\n";
+        assert_eq!(wrong("crates/audit/Cargo.toml", manifest), 0);
+        assert_eq!(wrong("crates/audit/Cargo.toml", &format!("{manifest}dedupd.workspace = true\n")), 1);
+        assert_eq!(wrong("crates/audit/Cargo.toml", &format!("{manifest}own = {{ path = \"../..\" }}\n")), 1);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Throughput and memory of the comparison of `audit`: one partition of synthetic records, 10 % of them repeats; no broker.
 
 use dedupd::clock::monotonic;
-use dedupd::tools::audit::{
+use dedupd_audit::{
     Comparison, Counts, Fields, Fingerprints, Gone, MissingId, Part, Rules, Scope, Scratch, Seen,
     UnmatchedRecords,
 };

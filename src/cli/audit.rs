@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use dedupd_audit::{LEAST_MEMORY, Moment, Range};
 
 use crate::config::{AsTyped, Property, parse_bytes};
-use crate::tools::audit::{LEAST_MEMORY, Moment, Range};
 
 /// Flags of `audit`. With the configuration file or the environment of the service, it audits the guarantee of
 /// exactly that configuration.

@@ -4,7 +4,7 @@
 //! The first step merges texts from the defaults, a TOML file, the environment and the command line ([`AsTyped`]), and
 //! rejects unknown keys. The second converts them to a [`Config`] and rejects invalid values and combinations. Both
 //! collect every [`Problem`] instead of stopping at the first. This module opens no socket, and only [`load`],
-//! [`load_local`] and [`Properties::with_files_read`] read files or the environment.
+//! [`load_local`], [`load_with_texts`] and [`Properties::with_files_read`] read files or the environment.
 
 mod as_typed;
 mod choices;
@@ -39,6 +39,6 @@ pub use local::Local;
 pub use problem::{Fault, Problem, Problems};
 pub use properties::{Properties, Property};
 pub use section::{Key, Shape};
-pub use sources::{FileText, Sources, load, load_local};
+pub use sources::{FileText, Sources, load, load_local, load_with_texts};
 pub use topic_name::TopicName;
 pub use units::{duration_text, parse_bytes, parse_duration, size_text};

@@ -36,7 +36,23 @@ pub struct Sources {
 
 /// Reads the file, the environment and the host name, validates them, and reads the files of `NAME.file` properties.
 pub fn load(file: Option<&Path>, flags: AsTyped) -> Result<Config, ConfigError> {
-    let mut config = Config::from_sources(&gather(file, flags)?)?;
+    with_files_read(&gather(file, flags)?)
+}
+
+/// [`load`], with the texts of the list `key` as a user wrote them, for a reader with a parser of its own.
+pub fn load_with_texts(
+    file: Option<&Path>,
+    flags: AsTyped,
+    key: &str,
+) -> Result<(Config, Vec<String>), ConfigError> {
+    let sources = gather(file, flags)?;
+    let config = with_files_read(&sources)?;
+    let entry = merged(&sources)?.entries.remove(key);
+    Ok((config, entry.map_or_else(Vec::new, |entry| entry.texts)))
+}
+
+fn with_files_read(sources: &Sources) -> Result<Config, ConfigError> {
+    let mut config = Config::from_sources(sources)?;
     config.kafka.properties = config.kafka.properties.with_files_read().map_err(ConfigError::Invalid)?;
     Ok(config)
 }

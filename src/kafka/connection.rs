@@ -1,5 +1,5 @@
-//! Why a client has no connection or does not accept its properties, with the action to take. Also used by `audit` and
-//! `generate`.
+//! Why a client has no connection or does not accept its properties, with the action to take. `generate` uses the clients and
+//! the texts, the command `audit` only the texts.
 //!
 //! Calls fail with "timed out" or "all brokers down" whatever the reason. The reason is only in the text of an error event
 //! or log line, written by OpenSSL or by the client.
@@ -77,8 +77,8 @@ pub type ErrorEvent = (KafkaError, String);
 #[derive(Debug, Default)]
 pub struct ProblemCapture {
     problem: LastProblem,
-    /// The last error event with its text; the text of the last event about the end of a partition.
-    last: Mutex<(Option<ErrorEvent>, Option<String>)>,
+    /// The last error event with its text.
+    last: Mutex<Option<ErrorEvent>>,
 }
 
 impl ProblemCapture {
@@ -94,12 +94,7 @@ impl ProblemCapture {
 
     /// The last error event of the client, with its text.
     pub fn last(&self) -> Option<ErrorEvent> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner).0.clone()
-    }
-
-    /// The text of the last event about the end of a partition; it is known before the poll that served the event returns.
-    pub fn end(&self) -> Option<String> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner).1.clone()
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -114,9 +109,9 @@ impl ClientContext for ProblemCapture {
     fn error(&self, error: KafkaError, reason: &str) {
         self.problem.record(reason);
         LogContext::debug(&error, reason);
-        let (last, end) = &mut *self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = &mut *self.last.lock().unwrap_or_else(PoisonError::into_inner);
         match error.rdkafka_error_code() {
-            Some(RDKafkaErrorCode::PartitionEOF) => *end = Some(reason.to_owned()),
+            Some(RDKafkaErrorCode::PartitionEOF) => {}
             // It follows the actual error and adds nothing to it.
             Some(RDKafkaErrorCode::AllBrokersDown) if last.is_some() => {}
             _ => *last = Some((error, reason.to_owned())),
@@ -172,26 +167,38 @@ pub fn metadata(
     }
 }
 
-/// Why this client has no connection; for use after a failed call. When the broker's certificate is the reason, an extra
-/// connection finds out what is wrong with it.
+/// Why this client has no connection; for use after a failed call.
 pub fn connection_problem(
     client: &BaseConsumer<ProblemCapture>,
     config: &ClientConfig,
 ) -> Option<ConnectionProblem> {
     serve_events(client);
-    let problem = client.context().problem.latest()?;
+    Some(with_certificate(client.context().problem.latest()?, config))
+}
+
+/// The explanation of a failed connection, from the texts of error events and log lines of a client with these properties, the
+/// last text at the end; `None` when none is recognised.
+pub fn explanation(texts: &[String], servers: &str, properties: &[(String, String)]) -> Option<String> {
+    let problem = LastProblem::default();
+    for text in texts {
+        problem.record(text);
+    }
+    let mut config: ClientConfig = properties.iter().cloned().collect();
+    config.set("bootstrap.servers", servers);
+    Some(with_certificate(problem.latest()?, &config).what)
+}
+
+/// When the broker's certificate is the reason, an extra connection finds out what is wrong with it.
+fn with_certificate(problem: ConnectionProblem, config: &ClientConfig) -> ConnectionProblem {
     if !problem.certificate {
-        return Some(problem);
+        return problem;
     }
     match native::certificate_rejection(config, CERTIFICATE_WAIT) {
-        Some(reason) => {
-            let reason = without_thread(&reason);
-            Some(ConnectionProblem {
-                what: format!("the broker's certificate is not accepted: {reason}"),
-                ..problem
-            })
-        }
-        None => Some(problem),
+        Some(reason) => ConnectionProblem {
+            what: format!("the broker's certificate is not accepted: {}", without_thread(&reason)),
+            ..problem
+        },
+        None => problem,
     }
 }
 
@@ -399,5 +406,17 @@ mod tests {
         assert!(last.latest().unwrap().refused);
         last.clear();
         assert_eq!(last.latest(), None);
+    }
+
+    #[test]
+    fn the_texts_of_a_client_are_explained_when_they_are_recognised() {
+        let explained = |texts: &[&str]| {
+            explanation(&texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>(), "b:1", &[])
+        };
+        let rejected = "SASL authentication error: Authentication failed";
+        let closed = "b:1/1: Disconnected: connection closed by peer (after 0ms in state APIVERSION_QUERY)";
+        assert_eq!(explained(&[closed, "x"]), Some(format!("{REQUIRES_TLS} ({closed})")));
+        assert!(explained(&[rejected, closed]).unwrap().ends_with(&format!("({rejected})")));
+        assert_eq!(explained(&["b:1/1: Connect to ipv4#127.0.0.1:1 failed: Connection refused"]), None);
     }
 }

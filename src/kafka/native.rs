@@ -14,7 +14,7 @@ use std::time::Duration;
 pub use certificate::rejection as certificate_rejection;
 pub use describe::{Described, topics};
 pub use fetched::Fetched;
-pub use message::{Message, headers_of};
+pub use message::Message;
 pub use poll::ReadError;
 
 use rdkafka::client::Client;

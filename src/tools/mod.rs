@@ -36,7 +36,7 @@ pub fn command(command: Command) -> Result<Exit, Ended> {
         Command::Plan(args) => print!("{}", plan::command(&args)?),
         Command::State(args) => return state::command(&args.command),
         Command::Audit(args) => {
-            let report = audit::command(&args, &load(args.config_file(), args.overrides())?)?;
+            let report = audit::command(&args)?;
             if args.json() {
                 println!("{}", report.to_json());
             } else {

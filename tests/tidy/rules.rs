@@ -10,7 +10,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("lib", &[]),
     ("main", &["tools", "cli"]),
     ("app", SERVICE),
-    ("cli", &["config", "tools::audit"]),
+    ("cli", &["config"]),
     ("config", &["dedupe"]),
     ("clock", &[]),
     ("control", &["dedupe", "clock"]),
@@ -33,8 +33,19 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("tools::demo", &["*"]),
     ("tools::plan", &["dedupe"]),
     ("tools::state", &["dedupe", "ports", "store", "pipeline"]),
-    ("tools::audit", READS_RECORDS),
-    ("tools::generate", READS_RECORDS),
+    ("tools::audit", COMMAND),
+    (
+        "tools::generate",
+        &[
+            "clock",
+            "config",
+            "kafka::connection",
+            "dedupe::coordinates",
+            "dedupe::Coordinates",
+            "dedupe::Offset",
+            "dedupe::PartitionId",
+        ],
+    ),
     ("tools::*::command", COMMAND),
 ];
 /// The running service does not depend on the other commands.
@@ -43,17 +54,6 @@ const SERVICE: &[&str] = &[
 ];
 /// What connects a command with the command line.
 const COMMAND: &[&str] = &["app", "cli", "clock", "config", "dedupe", "kafka", "store", "tools::properties"];
-const READS_RECORDS: &[&str] = &[
-    "clock",
-    "config",
-    // The same texts for connection errors.
-    "kafka::connection",
-    "kafka::headers_of",
-    "dedupe::coordinates",
-    "dedupe::Coordinates",
-    "dedupe::Offset",
-    "dedupe::PartitionId",
-];
 
 /// External crates and the only folders or files that may use them, so that each crate can be replaced there.
 const USED_IN: &[(&str, &[&str])] = &[
@@ -65,6 +65,7 @@ const USED_IN: &[(&str, &[&str])] = &[
     ("tokio", &["app", "http", "tools/demo", "tools/generate/command", "kafka/admin"]),
     ("axum", &["http"]),
     ("figment", &["config"]),
+    ("dedupd_audit", &["cli", "tools"]),
 ];
 
 /// The external crates that `dedupe` may use. They do no I/O.
@@ -107,8 +108,8 @@ fn module_of(path: &str) -> Option<Vec<&str>> {
     Some(parts)
 }
 
-/// The modules that this one may use, and how many of its segments name the part that it belongs to: `tools::audit` for
-/// everything in `src/tools/audit`. The longest entry that matches counts. `dedupe` and `tools` consist of such parts.
+/// The modules that this one may use, and how many of its segments name the part that it belongs to: `tools::plan` for
+/// everything in `src/tools/plan`. The longest entry that matches counts. `dedupe` and `tools` consist of such parts.
 fn allowed(module: &[&str]) -> Option<(&'static [&'static str], usize)> {
     let part = if ["dedupe", "tools"].contains(&module[0]) { module.len().min(2) } else { 1 };
     let segments = |name: &'static str| name.split("::").collect::<Vec<_>>();
@@ -218,6 +219,29 @@ fn crate_uses<'a>(tokens: &'a [Token], name: &'a str) -> impl Iterator<Item = us
         let used = before(1).is_some_and(|last| last.is("use") || last.is("crate"));
         (token.is(name) && !continued && (path || used)).then_some(token.line)
     })
+}
+
+/// The audit uses no other package of the workspace, in its tests neither. `packages` are the names of all.
+pub fn independence(path: &str, text: &str, packages: &BTreeSet<String>) -> Vec<String> {
+    let own = "dedupd-audit";
+    let Some(inside) = path.strip_prefix("crates/audit/") else { return Vec::new() };
+    let others = packages.iter().filter(|name| *name != own);
+    let lines: Vec<(usize, String)> = if inside == "Cargo.toml" {
+        let names = |line: &str, other: &str| {
+            line.strip_prefix(other).is_some_and(|rest| rest.starts_with([' ', '.', '=']))
+                || line.contains("path")
+        };
+        let numbered = text.lines().enumerate();
+        let wrong = numbered.filter(|(_, line)| others.clone().any(|other| names(line, other)));
+        wrong.map(|(at, line)| (at + 1, line.to_owned())).collect()
+    } else {
+        let tokens = Source::with_tests(text);
+        let crates = others.map(|name| name.replace('-', "_"));
+        crates
+            .flat_map(|name| crate_uses(&tokens, &name).map(|line| (line, name.clone())).collect::<Vec<_>>())
+            .collect()
+    };
+    lines.into_iter().map(|(line, what)| format!("{path}:{line}: the audit may not use `{what}`")).collect()
 }
 
 /// `src/dedupe` does no I/O, starts no threads, and uses only crates for hashing and parsing.

@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use rdkafka::bindings as sys;
 use rdkafka::error::{IsError, RDKafkaErrorCode};
-use rdkafka::message::BorrowedMessage;
 
 use super::poll::text;
 use crate::dedupe::Coordinates;
@@ -192,12 +191,6 @@ impl Message<'_> {
 /// Whether a zigzag varint with this first byte is a number of headers.
 fn agrees(first_byte: u8, headers: usize) -> bool {
     if headers < 64 { usize::from(first_byte) == 2 * headers } else { first_byte >= 128 }
-}
-
-/// The headers, in order, of a record that the Rust client read.
-pub fn headers_of<'a>(message: &'a BorrowedMessage<'_>) -> impl Iterator<Item = Header<'a>> {
-    // SAFETY: the message is alive for as long as the iterator.
-    unsafe { headers(message.ptr()) }
 }
 
 /// # Safety

@@ -11,15 +11,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use dedupd_audit as audit;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
 use crate::app::{self, Ended, Service};
 use crate::cli::{DemoArgs, Exit};
-use crate::config::{AsTyped, Config, IdSource, Property, Sources};
+use crate::config::{AsTyped, Config, Property, Sources};
 use crate::kafka::Topology;
 use crate::metrics::{Metrics, Outcome, Status};
-use crate::tools::audit;
 use crate::tools::generate::{self, EventShape};
 use broker::{Broker, PARTITIONS};
 use summary::Summary;
@@ -27,6 +27,8 @@ use summary::Summary;
 const RAW: &str = "demo.raw";
 const CLEAN: &str = "demo.clean";
 const STATE: &str = "demo.clean.dedupd";
+/// Where the id of a generated record is.
+const ID: &str = "json:/id";
 /// Maximum wait for the pipeline to become ready, and to process all generated records.
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// Time between two checks of the pipeline.
@@ -41,7 +43,6 @@ pub fn run(args: &DemoArgs) -> Result<Exit, Ended> {
         Broker::start([RAW, CLEAN, STATE]).map_err(|e| Ended::failed(format!("embedded broker: {e}")))?;
     let dir = std::env::temp_dir().join(format!("dedupd-demo-{}", std::process::id()));
     let config = config(broker.bootstrap_servers(), &dir)?;
-    let id = config.identity.from.clone();
     let mut service = Service::new(config);
     service.topology = Some(Topology {
         partitions: PARTITIONS as usize,
@@ -55,7 +56,7 @@ pub fn run(args: &DemoArgs) -> Result<Exit, Ended> {
     let ended = drive(args, &broker, service);
     std::fs::remove_dir_all(&dir).ok();
     let driven = ended?;
-    let report = audit::run(&audit_options(&broker, id), &audit::progress_bar())
+    let report = audit::run(&audit_options(&broker), &audit::progress_bar())
         .map_err(|e| Ended::failed(format!("audit: {e}")))?;
     println!("{}", Summary::new(&driven, &metrics, &report));
     Ok(if report.is_clean() { Exit::Done } else { Exit::Failed })
@@ -176,13 +177,13 @@ fn options(args: &DemoArgs, broker: &Broker) -> generate::Options {
     }
 }
 
-fn audit_options(broker: &Broker, id: Vec<IdSource>) -> audit::Options {
+fn audit_options(broker: &Broker) -> audit::Options {
     audit::Options {
         bootstrap_servers: broker.bootstrap_servers().to_owned(),
         properties: Vec::new(),
         raw: RAW.to_owned(),
         clean: CLEAN.to_owned(),
-        id,
+        id: vec![ID.to_owned()],
         missing_id: audit::MissingId::Forwarded,
         window: None,
         // The embedded broker keeps 5 MiB per partition: a long demo deletes its first records.
@@ -210,7 +211,7 @@ fn config(servers: &str, dir: &std::path::Path) -> Result<Config, Ended> {
         // In the embedded broker a rebalance takes a whole session timeout.
         .with("group.session_timeout", ["4s"])
         .with("batch.transaction_timeout", ["3s"])
-        .with("identity.from", ["json:/id"])
+        .with("identity.from", [ID])
         .with("state.dir", [dir.to_string_lossy()]);
     let sources = Sources { flags, host: "demo".to_owned(), ..Sources::default() };
     Config::from_sources(&sources).map_err(|e| Ended::new(Exit::Usage, e.to_string()))

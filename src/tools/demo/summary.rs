@@ -2,9 +2,10 @@
 
 use std::fmt;
 
+use dedupd_audit::Report;
+
 use super::{Driven, WARM_UP};
 use crate::metrics::{Metrics, Outcome};
-use crate::tools::audit::Report;
 
 /// The results of the generator, the metrics and the audit.
 pub(super) struct Summary<'a> {

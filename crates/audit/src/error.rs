@@ -7,8 +7,7 @@ use bytesize::ByteSize;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
 use super::spill::Scratch;
-use crate::dedupe::{Offset, PartitionId};
-use crate::kafka::connection::error_text;
+use super::{Offset, PartitionId};
 
 /// Why an audit failed.
 #[derive(Debug, thiserror::Error)]
@@ -20,14 +19,20 @@ pub enum AuditError {
         servers: String,
         /// The last error of the client.
         why: String,
+        /// What the client reported in the last 45 s, the last text at the end.
+        events: Vec<String>,
     },
-    /// A broker is reachable, but the connection fails.
-    #[error("no connection to {servers}: {what}")]
+    /// A broker rejects the connection.
+    #[error("no connection to {servers}: {why}; {remedy}")]
     NotConnected {
         /// The bootstrap servers.
         servers: String,
-        /// What is wrong, and what to do.
-        what: String,
+        /// The last error of the client.
+        why: String,
+        /// What to do.
+        remedy: &'static str,
+        /// What the client reported in the last 45 s, the last text at the end.
+        events: Vec<String>,
     },
     /// A topic does not exist.
     #[error("topic {topic} does not exist on {servers}; check its name, or create it")]
@@ -47,7 +52,7 @@ pub enum AuditError {
         /// What to do.
         remedy: &'static str,
     },
-    /// The client rejects its properties.
+    /// The client rejects its properties, or an id source is invalid.
     #[error("{0}")]
     Settings(String),
     /// Records were deleted while they were read.
@@ -142,28 +147,23 @@ pub enum AuditError {
 }
 
 impl AuditError {
+    /// The error of a client without the value of a property, which may hold a secret: under a mistyped name, or when it was
+    /// set for the wrong property.
     pub(super) fn settings(error: &KafkaError) -> Self {
-        Self::Settings(error_text(error))
+        Self::Settings(match error {
+            KafkaError::ClientConfig(_, what, name, value) => {
+                let quotes_value = !value.is_empty() && what.contains(value.as_str());
+                let what = if quotes_value { "its value is not accepted" } else { what };
+                format!("kafka.properties.{name}: {what}; correct it, or leave it out")
+            }
+            KafkaError::ClientCreation(what) => format!(
+                "the Kafka client cannot be created: {what}; correct the properties under [kafka.properties]"
+            ),
+            other => other.to_string(),
+        })
     }
 
     pub(super) fn spill(scratch: &Scratch, why: io::Error) -> Self {
         Self::Spill { dir: scratch.dir().to_owned(), written: ByteSize(scratch.written()), why }
-    }
-}
-
-/// What to do when a broker rejects a request; `None` if the code is no rejection.
-pub(super) fn remedy(code: RDKafkaErrorCode) -> Option<&'static str> {
-    use RDKafkaErrorCode as C;
-    match code {
-        C::TopicAuthorizationFailed | C::ClusterAuthorizationFailed => {
-            Some("grant READ and DESCRIBE on it to this principal")
-        }
-        C::SaslAuthenticationFailed | C::Authentication => {
-            Some("check the user name, password and mechanism among the properties")
-        }
-        C::SSL => Some("check ssl.ca.location and the certificates among the properties"),
-        C::UnsupportedVersion | C::UnsupportedFeature => Some("use Apache Kafka 2.5 or newer"),
-        C::InvalidTopic => Some("check its name"),
-        _ => None,
     }
 }

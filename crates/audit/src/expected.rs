@@ -7,10 +7,10 @@
 
 use std::ops::AddAssign;
 
+use super::Offset;
 use super::entry::{Marks, Record};
 use super::range::Part;
 use super::record::Seen;
-use crate::dedupe::Offset;
 
 /// How the pipeline treats raw records without an id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

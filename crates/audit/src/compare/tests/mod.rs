@@ -6,9 +6,9 @@ use proptest::sample::Index;
 use std::collections::HashMap;
 
 use super::*;
-use crate::dedupe::Offset;
-use crate::tools::audit::record::{Fields, Fingerprints};
-use crate::tools::audit::{Counts, Kind, MissingId};
+use crate::Offset;
+use crate::record::{Fields, Fingerprints};
+use crate::{Counts, Kind, MissingId};
 
 mod agreement;
 mod interleaved;

@@ -2,21 +2,32 @@
 
 use std::time::Duration;
 
-use super::{AuditError, MissingId, Options, Report};
+use dedupd_audit::{AuditError, MissingId, Options, Report, progress_bar, run};
+
 use crate::app::Ended;
 use crate::cli::{AuditArgs, Exit};
 use crate::clock;
-use crate::config::{Config, OnMissing, OnProbable, OnRejected, Overflow, Window, WindowTime, duration_text};
+use crate::config::{
+    self, Config, OnMissing, OnProbable, OnRejected, Overflow, Window, WindowTime, duration_text,
+};
+use crate::kafka::connection;
 
-/// Reads both topics and reports the differences.
-pub fn command(args: &AuditArgs, config: &Config) -> Result<Report, Ended> {
+/// Reads both topics and reports the differences. The audit parses the id sources itself, so it receives their texts.
+pub fn command(args: &AuditArgs) -> Result<Report, Ended> {
+    let (config, id) = config::load_with_texts(args.config_file(), args.overrides(), "identity.from")
+        .map_err(|error| Ended::new(Exit::Usage, error.to_string()))?;
+    let options = options(args, &config, id)?;
+    run(&options, &progress_bar()).map_err(|error| Ended::new(exit(&error), text(&error, &options)))
+}
+
+fn options(args: &AuditArgs, config: &Config, id: Vec<String>) -> Result<Options, Ended> {
     let range = args.range(clock::wall_ms()).map_err(|invalid| Ended::new(Exit::Usage, invalid))?;
-    let options = Options {
+    Ok(Options {
         bootstrap_servers: config.kafka.bootstrap_servers.clone(),
         properties: config.kafka.properties.iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect(),
         raw: config.topics.raw.as_str().to_owned(),
         clean: config.topics.clean.as_str().to_owned(),
-        id: config.identity.from.clone(),
+        id,
         missing_id: match config.identity.on_missing {
             OnMissing::Forward => MissingId::Forwarded,
             OnMissing::Drop | OnMissing::DeadLetter | OnMissing::Stop => MissingId::Withheld,
@@ -29,15 +40,28 @@ pub fn command(args: &AuditArgs, config: &Config) -> Result<Report, Ended> {
         memory: args.memory(),
         temp_dir: args.temp_dir().map(ToOwned::to_owned),
         notes: notes(config),
-    };
-    super::run(&options, &super::progress_bar()).map_err(|error: AuditError| {
-        let exit = match error {
-            AuditError::Spill { .. } | AuditError::NoRoom { .. } => Exit::State,
-            AuditError::Settings(_) => Exit::Usage,
-            _ => Exit::Operator,
-        };
-        Ended::new(exit, error.to_string())
     })
+}
+
+fn exit(error: &AuditError) -> Exit {
+    match error {
+        AuditError::Spill { .. } | AuditError::NoRoom { .. } => Exit::State,
+        AuditError::Settings(_) => Exit::Usage,
+        _ => Exit::Operator,
+    }
+}
+
+/// The text of an error. A failed connection has the same explanation as in the other commands.
+fn text(error: &AuditError, options: &Options) -> String {
+    let (AuditError::Unreachable { servers, events, .. } | AuditError::NotConnected { servers, events, .. }) =
+        error
+    else {
+        return error.to_string();
+    };
+    match connection::explanation(events, servers, &options.properties) {
+        Some(what) => format!("no connection to {servers}: {what}"),
+        None => error.to_string(),
+    }
 }
 
 /// The time within which no id occurs twice in the clean topic, for records of any kind.

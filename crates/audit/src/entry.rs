@@ -4,7 +4,7 @@
 
 use super::record::{Content, Differing, Fingerprint};
 use super::spill::{Key, encode_fields};
-use crate::dedupe::{Offset, PartitionId};
+use super::{Offset, PartitionId};
 
 /// Facts about a record, as bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -6,11 +6,11 @@ use std::time::{Duration, UNIX_EPOCH};
 use bytesize::ByteSize;
 use serde_json::{Value, json};
 
+use super::PartitionId;
 use super::compare::Outcome;
 use super::findings::{Finding, Kind};
 use super::range::Range;
 use super::reader::Span;
-use crate::dedupe::PartitionId;
 
 /// The result of one partition.
 #[derive(Debug, Clone, PartialEq, Eq)]

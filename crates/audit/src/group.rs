@@ -9,18 +9,19 @@ use std::ops::ControlFlow;
 
 use super::compare::UnmatchedRecords;
 use super::error::AuditError;
-use super::id::id_of;
+use super::id::IdRule;
 use super::partition::Partition;
 use super::progress::Progress;
 use super::reader::{Arrived, Reader, Span, SpanOf};
 use super::record::{Fingerprints, Seen};
 use super::report::PartitionReport;
 use super::spill::Scratch;
+use super::{Offset, PartitionId};
 use super::{Options, Spans};
-use crate::dedupe::{Offset, PartitionId};
 
 pub(super) struct Audit<'a> {
     pub options: &'a Options,
+    pub id: IdRule,
     pub raw: Reader,
     pub clean: Reader,
     pub fingerprints: Fingerprints,
@@ -67,7 +68,7 @@ impl Audit<'_> {
         self.progress.begin(&spans);
         let header = self.options.force_header.as_deref();
         reader.read(spans, &mut |Arrived { partition, offset, passed, fields }| {
-            let id = id_of(&self.options.id, fields);
+            let id = self.id.id(fields);
             let mut seen = self.fingerprints.seen(*offset, id.as_deref(), fields);
             seen.forced = header
                 .is_some_and(|header| fields.headers.iter().any(|(name, _)| *name == header.as_bytes()));

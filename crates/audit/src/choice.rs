@@ -9,11 +9,11 @@ use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
 
+use super::Offset;
 use super::entry::{Ambiguous, Chain, Copy, Link, Marks, Record, Round};
 use super::order::mark_order;
 use super::record::Content;
 use super::spill::{Scratch, Sorter, Table};
-use crate::dedupe::Offset;
 
 /// How many candidates are checked before a record counts as none of them.
 const SEARCH_LIMIT: usize = 1024;

@@ -59,17 +59,17 @@ impl Row for bool {
 /// Implements [`Row`] for a structure, field by field.
 macro_rules! encode_fields {
     ($name:ty { $($field:tt: $kind:ty),* }) => {
-        impl $crate::tools::audit::spill::Row for $name {
-            const BYTES: usize = 0 $(+ <$kind as $crate::tools::audit::spill::Row>::BYTES)*;
+        impl $crate::spill::Row for $name {
+            const BYTES: usize = 0 $(+ <$kind as $crate::spill::Row>::BYTES)*;
 
             fn put(&self, out: &mut Vec<u8>) {
-                $($crate::tools::audit::spill::Row::put(&self.$field, out);)*
+                $($crate::spill::Row::put(&self.$field, out);)*
             }
 
             fn get(bytes: &mut &[u8]) -> Self {
-                Self { $($field: <$kind as $crate::tools::audit::spill::Row>::get(bytes)),* }
+                Self { $($field: <$kind as $crate::spill::Row>::get(bytes)),* }
             }
         }
     };
 }
-pub(in crate::tools::audit) use encode_fields;
+pub(crate) use encode_fields;

@@ -5,24 +5,23 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::consumer::Consumer;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{BorrowedMessage, Message};
 use rdkafka::metadata::MetadataTopic;
-use rdkafka::{ClientConfig, Offset as Start, TopicPartitionList};
+use rdkafka::{Offset as Start, TopicPartitionList};
 
-use super::error::{AuditError, remedy};
+use super::clock;
+use super::connection::{Access, Connection, is_rejection};
+use super::error::AuditError;
+use super::events::Events;
+use super::headers::headers;
 use super::record::Fields;
-use crate::clock;
-use crate::dedupe::{Offset, PartitionId};
-use crate::kafka::connection::{self, ConnectionProblem, ProblemCapture};
-use crate::kafka::headers_of;
+use super::{Offset, PartitionId};
 
 /// How long a call may take, or no record may arrive, before the audit fails.
 const TIMEOUT: Duration = Duration::from_secs(30);
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// Default of `max.partition.fetch.bytes`: what a leader sends of one partition, bytes.
-const RESPONSE_MIN: u64 = 1 << 20;
 
 /// The readable offsets of a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -57,47 +56,29 @@ pub(super) struct Arrived<'a> {
 /// Called for each record; returns whether its partition is read further.
 pub(super) type Visit<'a> = dyn FnMut(&Arrived<'_>) -> Result<ControlFlow<()>, AuditError> + 'a;
 
-/// How to connect to the brokers.
-pub(super) struct Access<'a> {
-    /// `host:port` list.
-    pub servers: &'a str,
-    /// librdkafka properties.
-    pub properties: &'a [(String, String)],
-    /// How much the client prefetches, bytes.
-    pub prefetch: u64,
-}
-
-impl Access<'_> {
-    /// Maximum size of a response of a leader, bytes. Its records, uncompressed, exceed the limit of the queue. The default, as
-    /// much as the whole queue, is used for many partitions at once. The client rejects less than `message.max.bytes`.
-    fn response(&self) -> u64 {
-        let least = self.properties.iter().filter(|(name, _)| name == "message.max.bytes");
-        let least = least.filter_map(|(_, value)| value.parse().ok()).max().unwrap_or(0);
-        (self.prefetch / 16).max(RESPONSE_MIN).max(least)
-    }
-}
-
 pub(super) struct Reader {
-    consumer: BaseConsumer<ProblemCapture>,
-    config: ClientConfig,
-    servers: String,
-    topic: String,
+    connection: Connection,
     partitions: PartitionId,
 }
 
 impl Reader {
     /// Connects and finds the topic. Only records read with `read_committed` are audited.
     pub fn open(access: &Access<'_>, topic: &str, isolation: &str) -> Result<Self, AuditError> {
-        let mut config = config(access);
-        config.set("isolation.level", isolation);
-        let mut reader = Self::connect(config, access.servers.to_owned(), topic.to_owned())?;
+        let mut reader = Self { connection: Connection::new(access, topic, isolation)?, partitions: 0 };
         reader.partitions = reader.count_partitions()?;
         Ok(reader)
     }
 
-    fn connect(config: ClientConfig, servers: String, topic: String) -> Result<Self, AuditError> {
-        let consumer = ProblemCapture::reader(config.clone()).map_err(|e| AuditError::settings(&e))?;
-        Ok(Self { consumer, config, servers, topic, partitions: 0 })
+    fn topic(&self) -> &str {
+        &self.connection.topic
+    }
+
+    fn events(&self) -> &Events {
+        self.connection.consumer.context()
+    }
+
+    fn missing_topic(&self) -> AuditError {
+        AuditError::MissingTopic { topic: self.topic().to_owned(), servers: self.connection.servers.clone() }
     }
 
     /// Number of partitions of the topic.
@@ -106,18 +87,17 @@ impl Reader {
     }
 
     fn count_partitions(&self) -> Result<PartitionId, AuditError> {
-        let metadata = connection::metadata(&self.consumer, &self.config, &self.topic)
-            .map_err(|(error, problem)| self.with_cause(&error, problem))?;
-        let found = metadata.topics().iter().find(|topic| topic.name() == self.topic);
+        let metadata = self.connection.metadata()?;
+        let found = metadata.topics().iter().find(|topic| topic.name() == self.topic());
         let error = found.and_then(MetadataTopic::error).map(RDKafkaErrorCode::from);
         match (found, error) {
             (Some(topic), None) if !topic.partitions().is_empty() => {
                 Ok(PartitionId::try_from(topic.partitions().len()).unwrap_or(PartitionId::MAX))
             }
-            (Some(_), Some(code)) if remedy(code).is_some() => {
-                Err(self.failed(&KafkaError::MetadataFetch(code)))
+            (Some(_), Some(code)) if is_rejection(code) => {
+                Err(self.connection.failed(&KafkaError::MetadataFetch(code)))
             }
-            _ => Err(AuditError::MissingTopic { topic: self.topic.clone(), servers: self.servers.clone() }),
+            _ => Err(self.missing_topic()),
         }
     }
 
@@ -145,7 +125,7 @@ impl Reader {
         if existing.iter().all(|partition| found.contains_key(partition)) {
             Ok(found)
         } else {
-            Err(self.failed(&KafkaError::MetadataFetch(RDKafkaErrorCode::UnknownPartition)))
+            Err(self.connection.failed(&KafkaError::MetadataFetch(RDKafkaErrorCode::UnknownPartition)))
         }
     }
 
@@ -168,10 +148,14 @@ impl Reader {
         if list.count() == 0 {
             return Ok(OffsetOf::new());
         }
-        let found = self.consumer.offsets_for_times(list, TIMEOUT).map_err(|e| self.failed(&e))?;
+        let found = self
+            .connection
+            .consumer
+            .offsets_for_times(list, TIMEOUT)
+            .map_err(|e| self.connection.failed(&e))?;
         let mut offsets = OffsetOf::new();
         for element in found.elements() {
-            element.error().map_err(|e| self.failed(&e))?;
+            element.error().map_err(|e| self.connection.failed(&e))?;
             if let Start::Offset(at) = element.offset() {
                 offsets.insert(partition_id(element.partition()), offset(at));
             }
@@ -188,8 +172,8 @@ impl Reader {
             // batch the old one goes on at an offset that it takes from the bytes of the batch, and the resulting error about
             // an offset outside of the log would be read as the error of the next partition.
             Err(AuditError::Deleted { .. } | AuditError::Damaged { .. }) if open.len() > 1 => {
-                self.consumer.unassign().map_err(|e| AuditError::settings(&e))?;
-                let alone = Self::connect(self.config.clone(), self.servers.clone(), self.topic.clone())?;
+                self.connection.consumer.unassign().map_err(|e| AuditError::settings(&e))?;
+                let alone = Self { connection: self.connection.again()?, partitions: self.partitions };
                 open.into_iter().try_for_each(|rest| alone.read_all(&mut SpanOf::from([rest]), visit))
             }
             result => result,
@@ -201,11 +185,11 @@ impl Reader {
         let starts = open.iter().map(|(partition, span)| {
             (*partition, Start::Offset(i64::try_from(span.low).unwrap_or(i64::MAX)))
         });
-        self.consumer.assign(&self.list(starts)?).map_err(|e| AuditError::settings(&e))?;
+        self.connection.consumer.assign(&self.list(starts)?).map_err(|e| AuditError::settings(&e))?;
         let (mut last_record, mut waiting) = (clock::monotonic(), true);
         let mut early = OffsetOf::new();
         while let Some((&first, _)) = open.first_key_value() {
-            let is_progress = match self.consumer.poll(POLL_INTERVAL) {
+            let is_progress = match self.connection.consumer.poll(POLL_INTERVAL) {
                 Some(Ok(message)) => take(&message, open, visit)?,
                 Some(Err(KafkaError::PartitionEOF(at))) => self.end(partition_id(at), open, &mut early),
                 Some(Err(error)) => self.fail_unless_transient(first, &error).map(|()| false)?,
@@ -219,7 +203,7 @@ impl Reader {
                 return Err(self.incomplete(first, open, &early));
             }
         }
-        self.consumer.unassign().map_err(|e| AuditError::settings(&e))
+        self.connection.consumer.unassign().map_err(|e| AuditError::settings(&e))
     }
 
     /// Takes the reported end of a partition. Returns whether it is the end of the span: then only transaction markers and
@@ -227,7 +211,7 @@ impl Reader {
     /// on and reports the next end that it reaches.
     fn end(&self, partition: PartitionId, open: &mut SpanOf, early: &mut OffsetOf) -> bool {
         let Some(span) = open.get(&partition) else { return false };
-        let at = self.consumer.context().end().and_then(|text| reported_end(&text)).unwrap_or(span.low);
+        let at = self.events().last_end().and_then(|text| reported_end(&text)).unwrap_or(span.low);
         if at < span.end {
             early.insert(partition, at);
             return false;
@@ -241,7 +225,7 @@ impl Reader {
     ) -> Result<TopicPartitionList, AuditError> {
         let mut list = TopicPartitionList::new();
         for (partition, place) in places {
-            list.add_partition_offset(&self.topic, number(partition), place)
+            list.add_partition_offset(self.topic(), number(partition), place)
                 .map_err(|e| AuditError::settings(&e))?;
         }
         Ok(list)
@@ -251,47 +235,25 @@ impl Reader {
     fn fail_unless_transient(&self, partition: PartitionId, error: &KafkaError) -> Result<(), AuditError> {
         match error.rdkafka_error_code() {
             Some(RDKafkaErrorCode::AutoOffsetReset | RDKafkaErrorCode::OffsetOutOfRange) => {
-                Err(AuditError::Deleted { topic: self.topic.clone(), partition })
+                Err(AuditError::Deleted { topic: self.topic().to_owned(), partition })
             }
             Some(RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic) => {
-                Err(AuditError::MissingTopic { topic: self.topic.clone(), servers: self.servers.clone() })
+                Err(self.missing_topic())
             }
             Some(code @ (RDKafkaErrorCode::BadMessage | RDKafkaErrorCode::BadCompression)) => {
-                let reason = self.consumer.context().last().map(|(_, reason)| reason);
+                let reason = self.events().last_error().map(|(_, reason)| reason);
                 let why = reason.unwrap_or_else(|| code.to_string());
-                Err(AuditError::Damaged { topic: self.topic.clone(), partition, why })
+                Err(AuditError::Damaged { topic: self.topic().to_owned(), partition, why })
             }
-            Some(code) if remedy(code).is_some() => Err(self.failed(error)),
+            Some(code) if is_rejection(code) => Err(self.connection.failed(error)),
             // Includes a missing permission on the group, which is not used.
             _ => Ok(()),
         }
     }
 
-    /// The error of a call that was rejected or timed out.
-    fn failed(&self, error: &KafkaError) -> AuditError {
-        self.with_cause(error, connection::connection_problem(&self.consumer, &self.config))
-    }
-
-    /// The cause is often only in the error events of the client.
-    fn with_cause(&self, error: &KafkaError, problem: Option<ConnectionProblem>) -> AuditError {
-        if let Some(ConnectionProblem { what, .. }) = problem {
-            return AuditError::NotConnected { servers: self.servers.clone(), what };
-        }
-        let problem = self.consumer.context().last();
-        let codes = [error.rdkafka_error_code(), problem.as_ref().and_then(|(e, _)| e.rdkafka_error_code())];
-        if let Some((why, remedy)) = codes.into_iter().flatten().find_map(|code| Some((code, remedy(code)?)))
-        {
-            return AuditError::Refused { topic: self.topic.clone(), why, remedy };
-        }
-        AuditError::Unreachable {
-            servers: self.servers.clone(),
-            why: problem.map_or_else(|| error.to_string(), |(_, reason)| reason),
-        }
-    }
-
     /// The error when nothing arrives any more of spans that are not read to their ends.
     fn incomplete(&self, first: PartitionId, open: &SpanOf, early: &OffsetOf) -> AuditError {
-        let (topic, seconds) = (self.topic.clone(), TIMEOUT.as_secs());
+        let (topic, seconds) = (self.topic().to_owned(), TIMEOUT.as_secs());
         let ended =
             open.iter().find_map(|(partition, span)| Some((*partition, span.end, *early.get(partition)?)));
         if let Some((partition, end, at)) = ended {
@@ -302,9 +264,8 @@ impl Reader {
             partition: first,
             seconds,
             why: self
-                .consumer
-                .context()
-                .last()
+                .events()
+                .last_error()
                 .map_or_else(|| "the client reports no error".to_owned(), |(_, reason)| reason),
         }
     }
@@ -332,31 +293,6 @@ fn reported_end(text: &str) -> Option<Offset> {
     rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
 
-fn config(access: &Access<'_>) -> ClientConfig {
-    let mut config = ClientConfig::new();
-    config
-        .set("client.id", "dedupd.audit")
-        .set("reconnect.backoff.max.ms", "1000")
-        .set("fetch.wait.max.ms", "50")
-        .set("fetch.queue.backoff.ms", "20")
-        .set("queued.max.messages.kbytes", (access.prefetch >> 10).clamp(1, 2_097_151).to_string())
-        .set("fetch.max.bytes", access.response().to_string());
-    for (name, value) in access.properties {
-        config.set(name, value);
-    }
-    config
-        .set("bootstrap.servers", access.servers)
-        // The client requires a group id to assign partitions; the group is never joined.
-        .set("group.id", "dedupd.audit")
-        .set("check.crcs", "true")
-        .set("enable.auto.commit", "false")
-        .set("enable.auto.offset.store", "false")
-        .set("enable.partition.eof", "true")
-        .set("auto.offset.reset", "error")
-        .set("allow.auto.create.topics", "false");
-    config
-}
-
 fn number(partition: PartitionId) -> i32 {
     i32::try_from(partition).unwrap_or(i32::MAX)
 }
@@ -373,7 +309,7 @@ fn fields<'a>(message: &'a BorrowedMessage<'_>) -> Fields<'a> {
     Fields {
         key: message.key(),
         value: message.payload(),
-        headers: headers_of(message).collect(),
+        headers: headers(message),
         timestamp_ms: message.timestamp().to_millis(),
     }
 }

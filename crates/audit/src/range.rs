@@ -26,7 +26,7 @@ impl Moment {
         if let Some(ms) = rfc3339(text) {
             return Ok(Self::At(ms));
         }
-        crate::config::parse_duration(text).map(Self::Ago).map_err(|_| {
+        humantime::parse_duration(text).map(Self::Ago).map_err(|_| {
             "is not a time: write RFC 3339, as in 2026-05-01T12:00:00Z, or a duration before now, as in 90m".to_owned()
         })
     }

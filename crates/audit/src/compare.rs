@@ -12,6 +12,7 @@
 use std::collections::VecDeque;
 use std::io;
 
+use super::PartitionId;
 use super::choice::Choice;
 use super::entry::{Copy, Link, Marks, Record, Round, Unmatched};
 use super::evaluation::Evaluation;
@@ -22,7 +23,6 @@ use super::order::mark_order;
 use super::range::Part;
 use super::record::Seen;
 use super::spill::{Scratch, Sorter, Table};
-use crate::dedupe::PartitionId;
 
 /// Which records may be missing without being lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

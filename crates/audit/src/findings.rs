@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::AddAssign;
 
 use super::record::Differing;
-use crate::dedupe::{Offset, PartitionId};
+use super::{Offset, PartitionId};
 
 /// What is wrong with a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -5,9 +5,9 @@
 
 use std::io;
 
+use super::Offset;
 use super::entry::{Copy, Round};
 use super::spill::{Scratch, Table, encode_fields};
-use crate::dedupe::Offset;
 
 /// No predecessor.
 const NONE: u64 = u64::MAX;

@@ -3,8 +3,8 @@
 use std::collections::{HashMap, HashSet};
 
 use super::longest::longest_increasing;
-use crate::dedupe::Offset;
-use crate::tools::audit::{
+use crate::Offset;
+use crate::{
     Differing, Finding, Fingerprint, Gone, Kind, MissingId, Outcome, Part, RawCounts, Rules, Scope, Seen,
 };
 

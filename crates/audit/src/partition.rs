@@ -3,6 +3,8 @@
 use std::io;
 use std::ops::ControlFlow;
 
+use super::Offset;
+use super::clock;
 use super::compare::{Comparison, Gone, Outcome, Scope, UnmatchedRecords};
 use super::expected::Rules;
 use super::range::{Cut, Last, Part, whole_ms};
@@ -11,8 +13,6 @@ use super::record::Seen;
 use super::report::PartitionReport;
 use super::spill::Scratch;
 use super::{Options, Spans};
-use crate::clock;
-use crate::dedupe::Offset;
 
 /// How far ahead of the clock a timestamp may move stream time, ms.
 const AHEAD_MS: i64 = 5 * 60 * 1_000;

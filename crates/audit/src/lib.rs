@@ -1,8 +1,8 @@
 //! `dedupd audit`: an independent proof of the promise.
 //!
 //! Reads raw and clean as any `read_committed` reader would, and compares them partition by partition.
-//! It shares no code with the pipeline: no reader, no id extraction, no window, no state. A bug there is
-//! therefore not repeated here. The audit checks only the promise: each id that is new within the window is
+//! It shares no code with the service: no configuration, no client, no id extraction, no window, no state. A bug there
+//! is therefore not repeated here. Its input is [`Options`]: texts and numbers. The audit checks only the promise: each id that is new within the window is
 //! in clean once, in raw order, byte for byte.
 //!
 //! The topics do not show when the pipeline processed a record. The audit caps timestamps in the future by
@@ -10,14 +10,17 @@
 //! topics: set no window then, provided that all of raw arrived within one window.
 
 mod choice;
-mod command;
+mod clock;
 mod compare;
+mod connection;
 mod entry;
 mod error;
 mod evaluation;
+mod events;
 mod expected;
 mod findings;
 mod group;
+mod headers;
 mod id;
 mod join;
 mod order;
@@ -27,6 +30,7 @@ mod range;
 mod reader;
 mod record;
 mod report;
+mod source;
 mod spill;
 
 use std::path::PathBuf;
@@ -34,25 +38,27 @@ use std::time::Duration;
 
 use indicatif::ProgressBar;
 
-pub use command::command;
 pub use compare::{Comparison, Gone, Outcome, Scope, UnmatchedRecords};
 pub use error::AuditError;
 pub use expected::{MissingId, RawCounts, Rules};
 pub use findings::{Counts, Finding, Kind};
-pub use id::id_of;
+pub use id::IdRule;
 pub use progress::progress_bar;
 pub use range::{Moment, Part, Range};
 pub use reader::Span;
-pub use record::{Content, Differing, Fields, Fingerprint, Fingerprints, Seen};
+pub use record::{Content, Differing, Fields, Fingerprint, Fingerprints, Header, Seen};
 pub use report::{PartitionReport, Report};
 pub use spill::Scratch;
 
-use crate::clock;
-use crate::config::IdSource;
-use crate::dedupe::{Offset, PartitionId};
+use connection::Access;
 use group::Audit;
 use progress::Progress;
-use reader::{Access, Reader, SpanOf};
+use reader::{Reader, SpanOf};
+
+/// A Kafka offset inside one partition; never negative in a log.
+pub type Offset = u64;
+/// A Kafka partition number; never negative.
+pub type PartitionId = u32;
 
 /// The isolation level of consumers that read committed transactions only.
 const COMMITTED: &str = "read_committed";
@@ -80,8 +86,8 @@ pub struct Options {
     pub raw: String,
     /// The clean topic.
     pub clean: String,
-    /// Where the id is read; several sources make one composite id.
-    pub id: Vec<IdSource>,
+    /// Where the id is read: `key`, `value`, `header:NAME` or `json:/pointer`; several sources make one composite id.
+    pub id: Vec<String>,
     /// How the pipeline treats records without an id.
     pub missing_id: MissingId,
     /// Records with this header are always forwarded, whatever their id.
@@ -120,6 +126,7 @@ impl Options {
 /// Raw records up to the end of raw at the start are due in clean. Later ones may be in clean but need not be.
 pub fn run(options: &Options, bar: &ProgressBar) -> Result<Report, AuditError> {
     let started = clock::monotonic();
+    let id = IdRule::parse(&options.id).map_err(AuditError::Settings)?;
     let open = |topic: &str, isolation: &str| {
         Reader::open(
             &Access {
@@ -141,6 +148,7 @@ pub fn run(options: &Options, bar: &ProgressBar) -> Result<Report, AuditError> {
     let failed = |error| AuditError::spill(&scratch, error);
     let audit = Audit {
         options,
+        id,
         raw,
         clean,
         fingerprints: Fingerprints::new(fastrand::u128(..)),

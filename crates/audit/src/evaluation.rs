@@ -3,13 +3,13 @@
 use std::collections::VecDeque;
 use std::io;
 
+use super::Offset;
 use super::compare::{Gone, Outcome, Scope};
 use super::entry::{Copy, Link, Marks, Record, Unmatched};
 use super::expected::Rules;
 use super::findings::{Findings, Kind, Step};
 use super::record::{Content, Differing, Fingerprint};
 use super::spill::{Sorted, Sorter, Table};
-use crate::dedupe::Offset;
 
 /// How many expected records are searched for the original of an altered record.
 const SEARCH_LIMIT: usize = 1024;

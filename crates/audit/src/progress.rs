@@ -5,8 +5,8 @@ use std::cell::Cell;
 use bytesize::ByteSize;
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::PartitionId;
 use super::reader::SpanOf;
-use crate::dedupe::PartitionId;
 
 /// Records between two updates of the bar.
 const STEP: u64 = 4_096;

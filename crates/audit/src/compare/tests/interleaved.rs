@@ -1,8 +1,8 @@
 //! Partitions whose records arrive interleaved have the results of partitions that are read one after the other.
 
 use super::*;
-use crate::tools::audit::partition::Partition;
-use crate::tools::audit::{Options, Range, Span, Spans};
+use crate::partition::Partition;
+use crate::{Options, Range, Span, Spans};
 
 /// Raw and clean of a partition, the latter perhaps with a fault.
 type Logs = (Vec<Written>, Vec<Written>);

@@ -10,8 +10,11 @@ use std::hash::Hasher as _;
 
 use siphasher::sip128::{Hasher128 as _, SipHasher13};
 
+use super::Offset;
 use super::spill::encode_fields;
-use crate::dedupe::Offset;
+
+/// A header: its name, which may be any bytes, and its value; `None` when that is null.
+pub type Header<'a> = (&'a [u8], Option<&'a [u8]>);
 
 /// The fields of a record, borrowed.
 #[derive(Debug, Clone, Default)]
@@ -20,8 +23,8 @@ pub struct Fields<'a> {
     pub key: Option<&'a [u8]>,
     /// The value; `None` when null.
     pub value: Option<&'a [u8]>,
-    /// The headers in order, names as bytes; a null value is `None`.
-    pub headers: Vec<(&'a [u8], Option<&'a [u8]>)>,
+    /// The headers in order.
+    pub headers: Vec<Header<'a>>,
     /// The timestamp, epoch milliseconds; `None` when the record has none.
     pub timestamp_ms: Option<i64>,
 }

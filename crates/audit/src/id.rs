@@ -1,0 +1,177 @@
+//! Extracts the id of a record, independently of the pipeline's code.
+//!
+//! The documentation is the specification: an id is a scalar in the record; UUIDs are equal in every
+//! spelling; an absent, null, empty, structured or unreadable value is no id. In JSON the first occurrence
+//! counts and what follows it is not looked at; what precedes it follows the grammar, in any encoding.
+//! `serde_json::Value` would lose the text of large and fractional numbers, so each step of a pointer splits
+//! the text of one object or array at its members.
+
+use std::borrow::Cow;
+
+use serde::de::IgnoredAny;
+
+use super::record::Fields;
+use super::source::Source;
+
+/// Where the id of a record is: one source, or several that make a composite id.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IdRule(Vec<Source>);
+
+impl IdRule {
+    /// Parses the texts of the sources: `key`, `value`, `header:NAME` or `json:/pointer`. The error names the invalid text.
+    pub fn parse<T: AsRef<str>>(texts: &[T]) -> Result<Self, String> {
+        let parse = |text: &str| Source::parse(text).map_err(|why| format!("id source {text:?} {why}"));
+        texts.iter().map(|text| parse(text.as_ref())).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// The id as canonical bytes, the same for equal ids; `None` when the record has none.
+    pub fn id<'a>(&self, fields: &Fields<'a>) -> Option<Cow<'a, [u8]>> {
+        match self.0.as_slice() {
+            [] => None,
+            [one] => part(one, fields).map(|id| uuid(&id).unwrap_or(id)),
+            several => {
+                let mut composite = Vec::new();
+                for source in several {
+                    let part = part(source, fields)?;
+                    composite.extend_from_slice(format!("{}:", part.len()).as_bytes());
+                    composite.extend_from_slice(&part);
+                }
+                Some(composite.into())
+            }
+        }
+    }
+}
+
+fn part<'a>(source: &Source, fields: &Fields<'a>) -> Option<Cow<'a, [u8]>> {
+    let bytes = match source {
+        Source::Key => Cow::from(fields.key?),
+        Source::Value => Cow::from(fields.value?),
+        Source::Header(name) => {
+            let (_, value) = fields.headers.iter().rfind(|(header, _)| header == name)?;
+            Cow::from((*value)?)
+        }
+        Source::Json(tokens) => json(fields.value?, tokens)?,
+    };
+    (!bytes.is_empty()).then_some(bytes)
+}
+
+/// Normalizes every spelling of a UUID to 32 lower-case hex digits.
+fn uuid<'a>(id: &[u8]) -> Option<Cow<'a, [u8]>> {
+    let text = std::str::from_utf8(id).ok()?;
+    let digits = match text.len() {
+        32 => text.to_ascii_lowercase(),
+        36 => {
+            let groups: Vec<&str> = text.split('-').collect();
+            if groups.iter().map(|group| group.len()).ne([8, 4, 4, 4, 12]) {
+                return None;
+            }
+            groups.concat().to_ascii_lowercase()
+        }
+        _ => return None,
+    };
+    digits.bytes().all(|digit| digit.is_ascii_hexdigit()).then(|| digits.into_bytes().into())
+}
+
+/// The scalar at the reference tokens of a pointer: a string by its content, a number or boolean as it is written.
+fn json<'a>(document: &'a [u8], tokens: &[String]) -> Option<Cow<'a, [u8]>> {
+    let here = tokens.iter().try_fold(document, |here, token| member(here, token))?;
+    let (text, after) = value(here)?;
+    match text.first()? {
+        b'{' | b'[' | b'n' => None,
+        b'"' => string(text).map(|string| string.into_bytes().into()),
+        _ => after.first().filter(|end| b",}] \t\r\n".contains(end)).map(|_| text.into()),
+    }
+}
+
+/// What follows the first member of this name and its colon, or what starts with the element of this index.
+fn member<'a>(parent: &'a [u8], name: &str) -> Option<&'a [u8]> {
+    if let Some(mut members) = past(b'{', parent) {
+        loop {
+            let (key, after) = value(members)?;
+            let found = past(b':', after).filter(|_| key.starts_with(b"\""))?;
+            if string(key).is_some_and(|key| key == name) {
+                return Some(found);
+            }
+            members = past(b',', value(found)?.1)?;
+        }
+    }
+    let mut elements = past(b'[', parent)?;
+    let index: usize = name.parse().ok()?;
+    // RFC 6901 section 4: no sign, no leading zero.
+    if index.to_string() != name {
+        return None;
+    }
+    for _ in 0..index {
+        elements = past(b',', value(elements)?.1)?;
+    }
+    Some(elements)
+}
+
+/// Splits the text after its first value.
+fn value(text: &[u8]) -> Option<(&[u8], &[u8])> {
+    let text = trim(text);
+    let mut values = serde_json::Deserializer::from_slice(text).into_iter::<IgnoredAny>();
+    values.next()?.ok()?;
+    text.split_at_checked(values.byte_offset())
+}
+
+/// The content of a string; `None` when that is not Unicode.
+fn string(text: &[u8]) -> Option<String> {
+    serde_json::from_slice(text).ok()
+}
+
+fn past(byte: u8, text: &[u8]) -> Option<&[u8]> {
+    trim(text).strip_prefix(&[byte])
+}
+
+fn trim(text: &[u8]) -> &[u8] {
+    let start = text.iter().position(|byte| !b" \t\r\n".contains(byte)).unwrap_or(text.len());
+    text.split_at(start).1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(sources: &[&str], fields: &Fields<'_>) -> Option<Vec<u8>> {
+        IdRule::parse(sources).unwrap().id(fields).map(Cow::into_owned)
+    }
+
+    fn json_id(value: &[u8]) -> Option<Vec<u8>> {
+        id(&["json:/id"], &Fields { value: Some(value), ..Fields::default() })
+    }
+
+    #[test]
+    fn a_uuid_is_the_same_id_in_every_spelling() {
+        let spellings: [&[u8]; 3] = [
+            br#"{"id":"01234567-89ab-cdef-fedc-ba9876543210"}"#,
+            br#"{"id":"01234567-89AB-CDEF-fedc-ba9876543210"}"#,
+            br#"{"id":"0123456789ABCDEFfedcba9876543210"}"#,
+        ];
+        for value in spellings {
+            assert_eq!(json_id(value).as_deref(), Some(&b"0123456789abcdeffedcba9876543210"[..]));
+        }
+        assert_eq!(
+            json_id(br#"{"id":"0123456-789ab-cdef-fedc-BA9876543210"}"#).as_deref(),
+            Some(&b"0123456-789ab-cdef-fedc-BA9876543210"[..])
+        );
+    }
+
+    #[test]
+    fn ids_are_read_from_keys_headers_values_and_composites() {
+        let fields = Fields {
+            key: Some(b"k"),
+            value: Some(b"v"),
+            headers: vec![(b"h", Some(b"first")), (b"h", Some(b"last")), (b"n", None)],
+            ..Fields::default()
+        };
+        let id = |sources: &[&str]| id(sources, &fields);
+        assert_eq!(id(&["key"]).unwrap(), b"k");
+        assert_eq!(id(&["value"]).unwrap(), b"v");
+        assert_eq!(id(&["header:h"]).unwrap(), b"last");
+        assert_eq!(id(&["header:n"]), None);
+        assert_eq!(id(&["header:none"]), None);
+        assert_eq!(id(&["key", "value"]).unwrap(), b"1:k1:v");
+        assert_eq!(id(&["key", "header:n"]), None);
+    }
+}

@@ -1,0 +1,215 @@
+//! Reads the committed offset of partitions, and decides how the state of each one is loaded.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use crate::clock::Clock;
+use crate::dedupe::coordinates::ranges;
+use crate::dedupe::{Checkpoint, Offset, PartitionId};
+use crate::pipeline::REQUEST_TIMEOUT;
+use crate::pipeline::commit::{Access, commit_state};
+use crate::pipeline::context::Context;
+use crate::pipeline::error::WorkerError;
+use crate::pipeline::options::Options;
+use crate::pipeline::partition::loading::{Next, begin_loading};
+use crate::pipeline::partition::local::{Plan, plan};
+use crate::pipeline::partition::rounds::Rounds;
+use crate::pipeline::partition::state::State;
+use crate::pipeline::recovery::Recovery;
+use crate::pipeline::recovery::restore::Base;
+use crate::pipeline::safeguard::Safeguard;
+use crate::pipeline::torn::without_live;
+use crate::pipeline::world::World;
+use crate::ports::{Committed, GroupMember, ProducerLife, Remedy, Store, StoreError, WrittenEnds};
+
+/// Timeout of fencing a dead writer, which ends its transaction.
+const FENCE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time to begin the loads and restores of several partitions between two polls. Each sends requests to the broker.
+const LOCATE_SLICE: Duration = Duration::from_millis(200);
+
+impl Recovery {
+    pub(super) fn locate<W: World>(
+        &mut self,
+        access: &mut Access<'_, W>,
+        waiting: &[PartitionId],
+    ) -> Result<(), WorkerError> {
+        match access.source.committed(waiting, REQUEST_TIMEOUT) {
+            Ok(answers) => {
+                access.ctx.report.reachable();
+                self.start_bounds.clear();
+                self.torn.blocked_by_others = None;
+                // Checked before a repair, because a repair commits too.
+                answers.iter().try_for_each(|answer| check_topic_ids(&access.ctx.options, answer))?;
+                access.committer.count_if_committed(access.ctx, &answers);
+                let agreed = self.torn.reconcile(access, &answers)?;
+                access.committer.count_if_aborted(access.ctx, &answers, &agreed);
+                let began = access.ctx.clock.elapsed();
+                for answer in answers.iter().filter(|answer| agreed.contains(&answer.partition)) {
+                    self.located(access, answer)?;
+                    // The rest follows in the next iteration.
+                    if access.ctx.clock.elapsed().saturating_sub(began) >= LOCATE_SLICE {
+                        break;
+                    }
+                }
+                Ok(())
+            }
+            Err(failed) if failed.remedy == Remedy::Retry => {
+                self.blocked(access, waiting)?;
+                Err(failed.into())
+            }
+            Err(failed) => Err(failed.into()),
+        }
+    }
+
+    /// A pending transaction blocks C. If its writer is dead, nothing else ends the transaction before its timeout. The last
+    /// settled metadata names the writer, which is fenced.
+    pub(super) fn blocked<W: World>(
+        &mut self,
+        access: &mut Access<'_, W>,
+        waiting: &[PartitionId],
+    ) -> Result<(), WorkerError> {
+        let settled = access.source.committed_unstable(waiting, REQUEST_TIMEOUT)?;
+        let blocked = blocked_for(access.ctx, &settled);
+        if blocked < REQUEST_TIMEOUT {
+            return Ok(());
+        }
+        if blocked > access.ctx.options.transaction_timeout {
+            return waiting
+                .first()
+                .map_or(Ok(()), |first| self.torn.end_blocking(access, *first, Rounds::default()));
+        }
+        let writers = settled.iter().filter_map(|answer| Some(Checkpoint::parse(&answer.metadata)?.writer));
+        let others = writers.filter(|writer| !writer.is_empty() && *writer != access.ctx.options.writer);
+        let writers = without_live::<W>(&access.ctx.options, access.source, others.collect())?;
+        for writer in writers {
+            tracing::info!(%writer, partitions = %ranges(waiting.iter().copied()),
+                "a pending transaction of another instance blocks the committed offsets; fencing its writer");
+            access.committer.sink.fence(&writer, FENCE_TIMEOUT)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn located<W: World>(
+        &mut self,
+        access: &mut Access<'_, W>,
+        answer: &Committed,
+    ) -> Result<(), WorkerError> {
+        let id = answer.partition;
+        let Some(locating) = access.ctx.partitions.locating_mut(id) else { return Ok(()) };
+        if let Some(mut state) = locating.state.take() {
+            if state.was_committed_as(answer.offset, &answer.metadata) {
+                // The response to the commit was lost, and the commit has succeeded.
+                commit_state(&mut state, access.committer.sink.state_end(id), &mut access.ctx.store)?;
+                if let Some(partition) = access.ctx.partitions.get_mut(id) {
+                    partition.rejections.committed(id, state.committed);
+                }
+                return self.start(access, state, None);
+            }
+            if answer.offset == Some(state.committed) {
+                undo(access.ctx, &mut state)?;
+                return self.start(access, state, None);
+            }
+        }
+        self.begin(access, answer)
+    }
+
+    /// Starts to load the state of a partition that is not in memory.
+    pub(super) fn begin<W: World>(
+        &mut self,
+        access: &mut Access<'_, W>,
+        answer: &Committed,
+    ) -> Result<(), WorkerError> {
+        let id = answer.partition;
+        let checkpoint = Checkpoint::parse(&answer.metadata);
+        let changed = access.ctx.options.changed_rules(checkpoint.as_ref(), id)?;
+        let Some(partition) = access.ctx.partitions.get(id) else { return Ok(()) };
+        // The last restore ended early: the local state did not lead to the last committed block, so it is not used.
+        let (ended_early, state_low) = (partition.early_ends > 0, partition.agreed.unwrap_or(0));
+        let head = access.ctx.store.head(id.into())?.filter(|_| !ended_early);
+        let plan = match (head, answer.offset) {
+            _ if !changed.is_empty() => Plan::Restore,
+            (Some(_), Some(confirmed)) if !access.ctx.options.keeps(Safeguard::Tails) => {
+                Plan::Load { confirmed }
+            }
+            _ => plan(head, answer.offset, checkpoint.as_ref(), state_low),
+        };
+        match plan {
+            Plan::Load { confirmed } => {
+                let (checkpoint, committed) = (checkpoint.unwrap_or_default(), answer.offset.unwrap_or(0));
+                let state = claim(access.ctx, answer, Some(&checkpoint), confirmed)?;
+                begin_loading(access.ctx, state, committed, Next::Start(answer.clone(), checkpoint))
+            }
+            Plan::CatchUp { confirmed, from } => {
+                let state = claim(access.ctx, answer, checkpoint.as_ref(), confirmed)?;
+                let next = Next::Restore(answer.clone(), checkpoint, (from, confirmed));
+                begin_loading(access.ctx, state, confirmed, next)
+            }
+            Plan::Restore => self.begin_restore(access, answer, checkpoint, Base::Empty(changed)),
+        }
+    }
+}
+
+/// Takes the partition's local state. The state in memory is valid only if no other worker held the local state
+/// meanwhile.
+pub(super) fn take_local_state<W: World>(ctx: &mut Context<W>, id: PartitionId) {
+    let unchanged: Vec<bool> =
+        ctx.options.kinds.windows_of(id).into_iter().map(|window| ctx.store.acquire_lease(window)).collect();
+    if unchanged.contains(&false)
+        && let Some(locating) = ctx.partitions.locating_mut(id)
+    {
+        locating.state = None;
+    }
+}
+
+fn check_topic_ids(options: &Options, answer: &Committed) -> Result<(), WorkerError> {
+    let Some(checkpoint) = Checkpoint::parse(&answer.metadata) else { return Ok(()) };
+    options.same_raw(checkpoint.raw.as_deref(), options.raw_id.as_deref())?;
+    Ok(options.same_state(checkpoint.state.as_deref())?)
+}
+
+/// How long C has been blocked at the same settled offset, for the partition that has waited longest. A live writer
+/// advances the settled offset.
+fn blocked_for<W: World>(ctx: &mut Context<W>, settled: &[Committed]) -> Duration {
+    let now = ctx.clock.elapsed();
+    let mut longest = Duration::ZERO;
+    for answer in settled {
+        if let Some(locating) = ctx.partitions.locating_mut(answer.partition) {
+            let since = locating.blocked.filter(|(_, at)| *at == answer.offset);
+            let since = since.map_or(now, |(since, _)| since);
+            locating.blocked = Some((since, answer.offset));
+            longest = longest.max(now.saturating_sub(since));
+        }
+    }
+    longest
+}
+
+/// Undoes the open transaction in memory and in the local store. It was not committed: C is unchanged.
+fn undo<W: World>(ctx: &mut Context<W>, state: &mut State) -> Result<(), StoreError> {
+    if !ctx.options.keeps(Safeguard::Undo) {
+        state.windows.commit(state.next);
+    }
+    state.undo_stored(&mut ctx.store, &ctx.options.kinds)?;
+    state.abort();
+    Ok(())
+}
+
+/// Truncates the local store to `from`. Owners that the store held at or beyond C are unconfirmed, and their records will be
+/// read again: they become claims. Returns state with these claims and empty windows.
+fn claim<W: World>(
+    ctx: &mut Context<W>,
+    answer: &Committed,
+    checkpoint: Option<&Checkpoint>,
+    from: Offset,
+) -> Result<Box<State>, WorkerError> {
+    let id = answer.partition;
+    let mut windows = ctx.empty_windows(checkpoint);
+    let from = if ctx.options.keeps(Safeguard::Claims) { from } else { Offset::MAX };
+    for (kind, window) in windows.iter_mut() {
+        for (owner, identity) in ctx.store.truncate(kind.window(id), from)? {
+            if answer.offset.is_some_and(|committed| owner >= committed) {
+                window.claim(identity, owner);
+            }
+        }
+    }
+    Ok(Box::new(State::new(id, windows, BTreeSet::new())))
+}
