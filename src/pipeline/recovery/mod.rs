@@ -29,7 +29,7 @@ use crate::pipeline::recovery::start_bounds::StartBounds;
 use crate::pipeline::torn::producer::Torn;
 use crate::pipeline::torn::without_leftovers;
 use crate::pipeline::world::World;
-use crate::ports::{ProducerLife, Source, StateLog, Store};
+use crate::ports::{Source, StateLog};
 
 /// Time to read the state topic between two polls.
 const READ_SLICE: Duration = Duration::from_millis(20);

@@ -210,7 +210,7 @@ impl<W: World> Parts<W> {
         let due = self
             .committer
             .transaction
-            .remaining(self.ctx.clock.elapsed(), self.committer.interval(&mut self.ctx, has_more));
+            .remaining(self.ctx.clock.elapsed(), self.committer.interval(&self.ctx, has_more));
         if due.is_some_and(|left| left.is_zero()) {
             self.committer.commit(&mut self.ctx, source)?;
         }
@@ -257,7 +257,7 @@ impl<W: World> Parts<W> {
         let idle = if self.committer.transaction.waiting_since.is_some() { Duration::ZERO } else { IDLE };
         self.committer
             .transaction
-            .remaining(now, self.committer.interval(&mut self.ctx, false))
+            .remaining(now, self.committer.interval(&self.ctx, false))
             .map_or(idle, |left| left.min(IDLE))
     }
 }
