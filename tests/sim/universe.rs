@@ -227,8 +227,8 @@ impl Universe {
         let ended = running.iterate();
         let mut cluster = self.cluster.borrow_mut();
         let loaded = self.loaded[worker].get();
-        // Two threads that load, a search, and the last commit before an id is forgotten.
-        if loaded > 4 * (self.load_slice.ids + MOST_RECORDS as u64) {
+        // Two threads that load, a search, and the blocks of the last commit before an id is forgotten, once for each kind.
+        if loaded > 6 * (self.load_slice.ids + MOST_RECORDS as u64) {
             cluster.violations.push(format!("worker {worker} loaded {loaded} ids without polling"));
         }
         if ended.is_ok() && !cluster.dead.contains(&worker) {

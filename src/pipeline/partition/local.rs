@@ -61,8 +61,15 @@ pub(crate) fn plan(
         // written again.
         return Plan::Restore;
     }
+    // Blocks without identities are equal when they cover the same offsets again, after a truncation of raw. The machine may have
+    // lost the writes of the later one, so the local state has to reach beyond its place in the state topic.
+    let is_earlier = checkpoint.tail.and_then(|tail| tail.from).is_some_and(|from| head.state_next <= from);
     // Forgetting an id leaves the committed offset and the last block unchanged.
-    if checkpoint.forgets == head.forgets { Plan::Load { confirmed: committed } } else { catch_up }
+    if checkpoint.forgets == head.forgets && !is_earlier {
+        Plan::Load { confirmed: committed }
+    } else {
+        catch_up
+    }
 }
 
 /// Whether a state log whose old records were deleted had other records behind local state that continues at `from`: more
@@ -185,6 +192,17 @@ mod tests {
         // Another instance committed other blocks up to 200. Our block, up to 150, was aborted.
         let plan = plan(Some(head(100, Some((7, 150)))), Some(200), Some(&checkpoint(9, 200)));
         assert_eq!(plan, Plan::CatchUp { confirmed: 100, from: 40 });
+    }
+
+    #[test]
+    fn a_block_that_equals_an_earlier_one_is_recognised_by_its_place_in_the_state_topic() {
+        let named = |from| {
+            let tail = Some(Tail { crc: 7, next: 100, from: Some(from) });
+            plan(Some(head(100, Some((7, 100)))), Some(100), Some(&Checkpoint { tail, ..checkpoint(7, 100) }))
+        };
+        assert_eq!(named(39), Plan::Load { confirmed: 100 });
+        // Raw was truncated and written again, and so was this block. The machine has lost the second one.
+        assert_eq!([named(40), named(44)], [Plan::CatchUp { confirmed: 100, from: 40 }; 2]);
     }
 
     #[test]
