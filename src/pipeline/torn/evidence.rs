@@ -341,8 +341,10 @@ fn by_table(evidence: &Evidence<'_>) -> Decision {
     }
     let is_cut = named.from.is_some_and(|from| from < evidence.state_low);
     // A member that had lost the partition may have written the same block and aborted it. Where retention has deleted the
-    // committed block, the aborted one must not be mistaken for it.
-    let is_other = |group: &Group| is_cut && !group.is_by(&checkpoint.writer);
+    // committed block, the aborted one must not be mistaken for it. A checkpoint that continues behind the block was written by a
+    // later transaction, perhaps of the member that has aborted the same block before.
+    let is_ended = named.from.is_some_and(|from| checkpoint.state_next > from);
+    let is_other = |group: &Group| is_cut && (is_ended || !group.is_by(&checkpoint.writer));
     match tails.hidden.iter().zip(evidence.hidden).rfind(|(group, _)| is_named(group) && !is_other(group)) {
         Some((group, Shown::No)) => Decision::Rewind(group.first.min(committed), group.clone()),
         Some((group, Shown::Gone)) => Decision::Undecidable(Lack::Record, group.clone()),

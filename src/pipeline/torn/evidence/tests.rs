@@ -250,11 +250,17 @@ fn blocks_after_one_that_retention_deleted_are_newer() {
     assert_eq!(of(vec![], &[]), Decision::Agreed);
     // The same block, written and aborted by a member that had lost the partition.
     let aborted = Tails::new(vec![item(4, Some(110), (10, 20))], &BTreeSet::new());
-    let checkpoint = checkpoint.map(|it| Checkpoint { writer: "another".to_owned(), ..it });
-    let (last, checkpoint) = (Shown::Unknowable, checkpoint.as_ref());
-    let hidden = &[Shown::No];
-    let evidence = Evidence { committed: offset, checkpoint, state_low: 3, tails: &aborted, last, hidden };
-    assert_eq!(decide(&evidence), Decision::Agreed);
+    let decide = |checkpoint: &Checkpoint| {
+        let (last, hidden, checkpoint) = (Shown::Unknowable, &[Shown::No], Some(checkpoint));
+        decide(&Evidence { committed: offset, checkpoint, state_low: 3, tails: &aborted, last, hidden })
+    };
+    let checkpoint = checkpoint.clone().unwrap();
+    let by = |writer: &str| Checkpoint { writer: writer.to_owned(), ..checkpoint.clone() };
+    assert_eq!(decide(&by("another")), Decision::Agreed);
+    // Its own transaction is torn.
+    assert_eq!(name(&decide(&by("w"))), ("rewind", 10));
+    // A later transaction of that member has committed without a block. The block that it names was written by another member.
+    assert_eq!(decide(&Checkpoint { state_next: 6, ..by("w") }), Decision::Agreed);
 }
 
 /// The log starts with the second block of the transaction 20..30.
