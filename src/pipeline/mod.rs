@@ -28,6 +28,7 @@ pub use partition::loading::{LoadSlice, LocalRead, load_window};
 pub use partition::stored::Stored;
 pub use partition_limit::PartitionLimit;
 pub use progress::Progress;
+#[cfg(feature = "failpoints")]
 pub use safeguard::Safeguard;
 pub use sizes::{block_ids, metadata_bytes, most_partitions};
 pub use torn::EVIDENCE_RECORDS;
