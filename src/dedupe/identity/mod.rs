@@ -25,9 +25,10 @@ use uuid::uuid;
 
 /// The hash for ids that are not UUIDs. It is written into every block header, because identities of different
 /// hashes must never be compared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum HashKind {
     /// XXH3-128, without a key: fast, for ids that are not chosen by an attacker.
+    #[default]
     Xxh3,
     /// `SipHash` 128 with a secret key: for ids that an attacker may choose to provoke collisions.
     SipHash {
