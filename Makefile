@@ -34,8 +34,9 @@ quick: setup ## formatting, clippy, unit tests, tidy, a short simulation; for a 
 torture: setup ## random kills and freezes; ROUNDS= DURATION= SEED= and more, see docs/reliability.md
 	TORTURE=1 cargo test --release --test torture -- --nocapture
 
-check: ## formatting, clippy and rustdoc; warnings are errors
+check: ## formatting, clippy (tests; release build without failpoints) and rustdoc; warnings are errors
 	cargo fmt --all --check
+	cargo clippy --workspace --lib --bins -- -D warnings
 	cargo clippy --workspace --all-targets --all-features -- -D warnings
 	RUSTDOCFLAGS=-Dwarnings cargo doc --workspace --no-deps --all-features --document-private-items
 

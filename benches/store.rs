@@ -120,22 +120,7 @@ fn lookups(store: &SledStore, (partitions, range): (u32, u64), what: &str) {
 }
 
 fn opened(dir: &std::path::Path) -> SledStore {
-    let binding = Binding {
-        cluster_id: "bench".into(),
-        raw: "raw".into(),
-        clean: "clean".into(),
-        state: "state".into(),
-        group: "group".into(),
-        partitions: 50,
-        hash: HashKind::Xxh3,
-        raw_id: None,
-        clean_id: None,
-        state_id: None,
-        kinds: Vec::new(),
-        rules: Vec::new(),
-        kept_ms: Vec::new(),
-        accepts_change: false,
-    };
+    let binding = Binding { partitions: 50, ..Binding::default() };
     open(dir, &binding, CACHE_BYTES, DEADLINE).unwrap().store
 }
 

@@ -18,7 +18,7 @@ pub(crate) const ANSWER: Duration = Duration::from_mins(1);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Part {
-    /// The exact part.
+    /// The exact index, with an owner for each id.
     Exact,
     /// The Bloom filters of the older slices.
     Bloom,
@@ -58,7 +58,7 @@ pub struct Answer {
 /// A request to one worker.
 #[derive(Debug)]
 pub struct Request {
-    /// The identity.
+    /// The identity of the id to find or to forget.
     pub identity: Identity,
     /// Restricts the request to this partition.
     pub partition: Option<PartitionId>,

@@ -14,7 +14,7 @@ mod support;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use support::{Draft, Isolation, Pipe, Running, Sidecar, shared_kafka};
+use support::{Draft, Isolation, Pipe, Running, Sidecar, set_clock, shared_kafka};
 
 const LIMIT: Duration = Duration::from_mins(1);
 const MINUTE: i64 = 60_000;
@@ -53,9 +53,7 @@ impl Clocked {
     }
 
     fn write(&self) {
-        let part = self.file.with_extension("part");
-        std::fs::write(&part, format!("{} {}", self.passed.0 + self.error, self.passed.1)).unwrap();
-        std::fs::rename(part, &self.file).unwrap();
+        set_clock(&self.file, self.passed.0 + self.error, self.passed.1);
     }
 
     fn pass(&mut self, ms: i64) {

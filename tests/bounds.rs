@@ -15,7 +15,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use support::{Draft, Pipe, Running, Sidecar, now_ms, shared_kafka, wait_until};
+use support::{Draft, Pipe, Running, Sidecar, now_ms, set_clock, shared_kafka, wait_until};
 
 const LIMIT: Duration = Duration::from_mins(3);
 const HOUR_MS: i64 = 3_600_000;
@@ -143,9 +143,7 @@ fn the_directory_stays_within_its_limit_and_the_oldest_ids_expire_first() {
         println!("{} ids, {bytes} bytes", stream.sent);
         assert!(bytes <= 16 * MIB, "{bytes} bytes with {} ids", stream.sent);
         // The interval between two measurements passes.
-        let part = clock.with_extension("part");
-        fs::write(&part, format!("0 {}", step * 11_000)).unwrap();
-        fs::rename(part, &clock).unwrap();
+        set_clock(&clock, 0, step * 11_000);
     }
     assert!(stream.is_forwarded(&running, 0), "the oldest id is still known");
     stream.assert_reported(running, &sidecar, "state.max_disk = \"16MiB\"");

@@ -67,6 +67,17 @@ fn assert_stopped(sidecar: &Sidecar, words: &[&str]) {
     }
 }
 
+/// Asserts that an instance with the state of [`processed`] forwards only the new ones of some ids, and logs `words`.
+fn assert_only_new_ids_are_forwarded(pipe: &Pipe<'_>, sidecar: &Sidecar, words: &str) {
+    let running = sidecar.start();
+    pipe.kafka.send(&pipe.raw, &numbered([5, 61, 62, 61]));
+    pipe.wait_caught_up(1, LIMIT);
+    assert!(running.text().contains(words), "{}", running.text());
+    assert_eq!((running.outcome("forwarded"), running.outcome("retry")), (2, 0));
+    assert_eq!(running.stop(), Some(0));
+    pipe.assert_exactly_once();
+}
+
 #[test]
 fn a_group_without_offsets_continues_at_the_end_of_the_state() {
     for keeps_local in [true, false] {
@@ -75,13 +86,7 @@ fn a_group_without_offsets_continues_at_the_end_of_the_state() {
         if !keeps_local {
             std::fs::remove_dir_all(&sidecar.state_dir).unwrap();
         }
-        let running = sidecar.start();
-        pipe.kafka.send(&pipe.raw, &numbered([5, 61, 62, 61]));
-        pipe.wait_caught_up(1, LIMIT);
-        assert!(running.text().contains("the group has no committed offset"), "{}", running.text());
-        assert_eq!((running.outcome("forwarded"), running.outcome("retry")), (2, 0));
-        assert_eq!(running.stop(), Some(0));
-        pipe.assert_exactly_once();
+        assert_only_new_ids_are_forwarded(&pipe, &sidecar, "the group has no committed offset");
     }
 }
 
@@ -130,14 +135,8 @@ fn a_group_rewound_by_one_transaction_after_a_kill_is_detected() {
 fn a_rewound_group_can_skip_committed_records() {
     let (pipe, sidecar) = processed("rewind-skip");
     set_offset(&pipe, 30);
-    let skipping = sidecar.clone().with("DEDUPD_GROUP__ON_REWIND", "skip");
-    let running = skipping.start();
-    pipe.kafka.send(&pipe.raw, &numbered([5, 61, 62, 61]));
-    pipe.wait_caught_up(1, LIMIT);
-    assert!(running.text().contains("on_rewind = skip"), "{}", running.text());
-    assert_eq!((running.outcome("forwarded"), running.outcome("retry")), (2, 0));
-    assert_eq!(running.stop(), Some(0));
-    pipe.assert_exactly_once();
+    let skipping = sidecar.with("DEDUPD_GROUP__ON_REWIND", "skip");
+    assert_only_new_ids_are_forwarded(&pipe, &skipping, "on_rewind = skip");
 }
 
 #[test]

@@ -105,7 +105,10 @@ fn histories(seeds: Range<u64>, sabotage: Sabotage) -> Total {
 fn described(failed: &[(u64, Vec<String>)]) -> String {
     let one = |(seed, violations): &(u64, Vec<String>)| {
         let first: Vec<&str> = violations.iter().take(4).map(String::as_str).collect();
-        format!("DEDUPD_SIM_SEED={seed} cargo test --test simulation\n    {}", first.join("\n    "))
+        format!(
+            "DEDUPD_SIM_SEED={seed} cargo test --all-features --test simulation\n    {}",
+            first.join("\n    ")
+        )
     };
     let mut failed: Vec<_> = failed.iter().collect();
     failed.sort_by_key(|(seed, _)| *seed);

@@ -14,7 +14,7 @@ mod support;
 use std::time::Duration;
 
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
-use support::{Draft, Pipe, shared_kafka, tool, wait_until};
+use support::{Draft, Pipe, set_clock, shared_kafka, tool, wait_until};
 
 const LIMIT: Duration = Duration::from_secs(30);
 const HANGING: &str = "dedupd_raw_hanging_seconds{partition=\"1\"}";
@@ -47,9 +47,7 @@ fn a_hanging_upstream_transaction_is_reported_with_a_command_that_ends_it() {
     pipe.wait_caught_up(1, LIMIT);
     wait_until("the metric to rise", LIMIT, || running.metric(HANGING).filter(|seconds| *seconds > 0.0));
     assert!(!running.text().contains("transaction hangs"), "reported too early: {}", running.text());
-    let part = clock.with_extension("part");
-    std::fs::write(&part, "0 60000").unwrap();
-    std::fs::rename(part, &clock).unwrap();
+    set_clock(&clock, 0, 60_000);
     let abort = " abort --topic hangs.raw --partition 1 --start-offset 2";
     wait_until("the command in the log", LIMIT, || running.text().contains(abort).then_some(()));
     assert!(running.metric(HANGING).unwrap() >= 60.0);

@@ -110,22 +110,7 @@ pub struct Stored {
 impl Stored {
     pub fn below(dir: &Path) -> Self {
         let dir = tempfile::tempdir_in(dir).unwrap();
-        let binding = Binding {
-            cluster_id: "bench".into(),
-            raw: "raw".into(),
-            clean: "clean".into(),
-            state: "state".into(),
-            group: "group".into(),
-            partitions: 1,
-            hash: HashKind::Xxh3,
-            raw_id: None,
-            clean_id: None,
-            state_id: None,
-            kinds: Vec::new(),
-            rules: Vec::new(),
-            kept_ms: Vec::new(),
-            accepts_change: false,
-        };
+        let binding = Binding { partitions: 1, ..Binding::default() };
         Self { store: open(dir.path(), &binding, CACHE_BYTES, DEADLINE).unwrap().store, _dir: dir }
     }
 }

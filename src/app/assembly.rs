@@ -9,7 +9,7 @@ use crate::dedupe::{BloomLimits, Hasher, IdentityRule, KindId, KindRule, TimeSou
 use crate::http::Token;
 use crate::kafka::{Settings, Topology};
 use crate::pipeline::{
-    EVIDENCE_RECORDS, ITERATION_TIME, Kind, Kinds, Limits, LoadSlice, Options, PartitionLimit, Safeguard,
+    EVIDENCE_RECORDS, ITERATION_TIME, Kind, Kinds, Limits, LoadSlice, Options, PartitionLimit,
     TransactionSize, block_ids, most_partitions,
 };
 use crate::store::{Binding, Joining};
@@ -101,6 +101,7 @@ pub(super) fn options(
         start: config.group.start,
         on_rewind: config.group.on_rewind,
         on_gap: config.group.on_gap,
+        #[cfg(feature = "failpoints")]
         without: without(),
         transaction_limit: TransactionSize {
             records: config.batch.max_records,
@@ -160,10 +161,10 @@ pub(super) fn filters(window: &config::Window) -> Option<BloomLimits> {
 }
 
 /// The safeguard that a test on a real broker disables, to prove that it is needed.
-fn without() -> Option<Safeguard> {
-    if !cfg!(feature = "failpoints") {
-        return None;
-    }
+#[cfg(feature = "failpoints")]
+fn without() -> Option<crate::pipeline::Safeguard> {
+    use crate::pipeline::Safeguard;
+
     match std::env::var("DEDUPD_WITHOUT").as_deref() {
         Ok("markers") => Some(Safeguard::Markers),
         Ok("agreement") => Some(Safeguard::Agreement),

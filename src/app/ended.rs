@@ -9,7 +9,6 @@ use crate::store::OpenError;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Ended {
-    /// The exit code.
     pub exit: Exit,
     /// What failed, on what, why, and what to do.
     pub message: String,

@@ -59,7 +59,6 @@ impl Hanging {
         Self { topic, effect, bootstrap_servers, stalled: BTreeMap::new() }
     }
 
-    /// The topic.
     pub(super) fn topic(&self) -> &str {
         &self.topic
     }

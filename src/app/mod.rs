@@ -19,10 +19,11 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
+pub use assembly::settings;
+pub(crate) use assembly::window_of;
 pub(crate) use assembly::{hasher, window_limits};
-pub use assembly::{settings, window_of};
-pub use ended::Ended;
-pub use log::{begin as begin_log, begin_quietly as begin_log_quietly};
+pub(crate) use ended::Ended;
+pub(crate) use log::{begin as begin_log, begin_quietly as begin_log_quietly};
 
 pub(crate) use supervisor::OPEN_LIMIT;
 
@@ -38,15 +39,15 @@ const STOP: Duration = Duration::from_secs(9);
 
 /// A service that is ready to run: its configuration, metrics and status.
 pub struct Service {
-    /// The effective configuration.
+    /// The effective configuration; already validated.
     pub config: Config,
-    /// The metrics.
+    /// The counters and gauges that the workers and monitors of this process set.
     pub metrics: Metrics,
     /// The status that the workers publish.
     pub status: Arc<Status>,
     /// The topics; given when they need no check because the caller created them.
     pub topology: Option<Topology>,
-    /// The admin API.
+    /// Passes requests of the admin API to the workers; disabled without `http.token_file`.
     pub admin: http::AdminApi,
     /// The last warnings of the log.
     pub recent: Recent,

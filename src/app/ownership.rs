@@ -23,7 +23,6 @@ const MAX_BACKOFF: Duration = Duration::from_mins(5);
 /// When a partition has been unassigned for this long, no instance counts as ready.
 const OBSTACLE_AFTER: Duration = Duration::from_secs(30);
 
-/// The unassigned partitions.
 #[derive(Debug, Default)]
 pub(super) struct Ownership {
     /// Monotonic time of the first observation of each unassigned partition.

@@ -9,6 +9,7 @@ use crate::config::{AsTyped, Property, parse_bytes};
 
 /// Flags of `audit`. With the configuration file or the environment of the service, it audits the guarantee of
 /// exactly that configuration.
+// The flags that `run` also has are declared again: their help texts differ, and a shared group would list them first.
 #[derive(Debug, Clone, Args)]
 pub struct AuditArgs {
     /// Configuration file of the service, TOML

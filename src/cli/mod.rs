@@ -15,15 +15,14 @@ mod state;
 use clap::error::{ContextKind, ContextValue};
 use clap::{Parser, Subcommand};
 
-pub use audit::AuditArgs;
-pub use demo::DemoArgs;
+pub(crate) use audit::AuditArgs;
+pub(crate) use demo::DemoArgs;
 pub use exit::Exit;
-pub use generate::{Bytes, GenerateArgs};
-pub use plan::{IdForm, PlanArgs, WhenFull};
+pub(crate) use generate::{Bytes, GenerateArgs};
+pub(crate) use plan::{IdForm, PlanArgs, WhenFull};
 pub use service::{LogFormat, ServiceArgs};
-pub use state::{
-    ExportArgs, FilterName, ImportArgs, InspectArgs, LocalArgs, ResetArgs, StateArgs, StateCommand,
-};
+pub use state::StateCommand;
+pub(crate) use state::{ExportArgs, FilterName, ImportArgs, InspectArgs, LocalArgs, ResetArgs, StateArgs};
 
 use crate::config::Property;
 

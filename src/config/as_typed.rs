@@ -26,7 +26,7 @@ impl AsTyped {
         self
     }
 
-    /// Sets librdkafka properties.
+    /// Replaces all librdkafka properties of this layer; each is a `--set` of the command line.
     #[must_use]
     pub fn with_properties(mut self, properties: &[Property]) -> Self {
         self.properties = properties.iter().cloned().collect();

@@ -24,7 +24,6 @@ macro_rules! choice {
     };
 }
 
-/// An enumerated value.
 pub(super) trait Choice: Copy + 'static {
     /// All values, in the order of the documentation.
     const ALL: &'static [Self];
@@ -69,7 +68,7 @@ choice! {
     OnMissing {
         /// Write it to the clean topic, counted.
         Forward = "forward",
-        /// Drop it, counted.
+        /// Drop it, counted with the outcome `missing_id`.
         Drop = "drop",
         /// Write it to the dead-letter topic.
         DeadLetter = "dead_letter",
@@ -95,7 +94,7 @@ choice! {
         Stop = "stop",
         /// Write it to the dead-letter topic.
         DeadLetter = "dead_letter",
-        /// Drop it, counted.
+        /// Drop it, counted with the outcome `rejected`.
         Drop = "drop",
     }
 }
@@ -111,7 +110,7 @@ choice! {
 choice! {
     /// The handling of duplicates.
     Mode {
-        /// Duplicates are dropped.
+        /// Duplicates are not written to the clean topic.
         Drop = "drop",
         /// All records are forwarded; those that `drop` would drop are marked and counted.
         Shadow = "shadow",

@@ -10,7 +10,7 @@ pub enum ConfigError {
     /// The file could not be read.
     #[error("configuration file {} cannot be read: {cause}; check the path given to --config", path.display())]
     Unreadable {
-        /// The file.
+        /// Path given to `--config`.
         path: PathBuf,
         /// The error of the operating system.
         cause: std::io::Error,
@@ -18,7 +18,7 @@ pub enum ConfigError {
     /// The file is not valid TOML. The message does not quote the line: it may contain a secret.
     #[error("configuration file {} is not valid TOML: {message}; fix this line", path.display())]
     Syntax {
-        /// The file.
+        /// Path given to `--config`.
         path: PathBuf,
         /// Line, column and reason.
         message: String,

@@ -24,17 +24,17 @@ const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
 section! {
-    /// The effective configuration.
+    /// The effective configuration: every key has a valid value.
     Config |at, reading| {
-        /// Connection to Kafka.
+        /// Brokers and client properties.
         kafka: Kafka => Table,
-        /// The topics.
+        /// Names of the topics, and whether missing ones are created.
         topics: Topics => Table,
-        /// The consumer group.
+        /// Name and members of the consumer group, and where it starts.
         group: Group => Table,
         /// Source and hash of ids.
         identity: Identity => Table,
-        /// Handling of duplicates.
+        /// Whether duplicates are dropped.
         dedupe: Dedupe => Table,
         /// How long an id is stored.
         window: Window => Table,
@@ -42,7 +42,7 @@ section! {
         kinds: Vec<Kind> => Kinds,
         /// Limits of a transaction.
         batch: Batch => Table,
-        /// The local state.
+        /// Directory and limits of the local state; rejected records.
         state: State => Table,
         /// Metrics, health and status.
         http: Http => Table; {
@@ -54,7 +54,7 @@ section! {
 }
 
 section! {
-    /// Connection to Kafka.
+    /// Brokers and client properties.
     Kafka |at, reading| {
         /// `host:port`, several separated by commas.
         bootstrap_servers: String => Servers,
@@ -70,7 +70,7 @@ section! {
         raw: TopicName => Topic(Some("give the topic to read, or --raw")),
         /// The topic that is written.
         clean: TopicName => Topic(Some("give the topic to write, or --clean")),
-        /// The state topic.
+        /// The topic that stores the ids.
         state: TopicName = or(rules::default_state(clean.as_ref(), reading)) => Topic(None),
         /// The dead-letter topic, for records of policies set to `dead_letter`.
         dead_letter: Option<TopicName> => Maybe(Topic(None)),
@@ -88,7 +88,7 @@ section! {
 }
 
 section! {
-    /// The consumer group.
+    /// Name and members of the consumer group, and where it starts.
     Group |at, reading| {
         /// The group's name; also the prefix of each transactional id.
         id: String = or(rules::default_group(reading)) => Text("name the group, or leave it out"),
@@ -138,7 +138,7 @@ pub enum HashChoice {
 }
 
 section! {
-    /// Handling of duplicates.
+    /// Whether duplicates are dropped.
     Dedupe |at, reading| {
         /// Drop, shadow or bypass.
         mode: Mode = "drop" => Word,
@@ -187,7 +187,7 @@ section! {
 }
 
 section! {
-    /// The local state.
+    /// Directory and limits of the local state; rejected records.
     State |at, reading| {
         /// The directory, used by one process at a time.
         dir: PathBuf = "./dedupd-state" => Text("name a directory for the local state"),

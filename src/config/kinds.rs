@@ -31,11 +31,8 @@ pub struct Kind {
 section! {
     /// The keys of one table of `[[kinds]]`. Those of the window are `None` only in a kind that is not de-duplicated.
     KindKeys |at, reading| {
-        /// See [`Kind`].
         name: String => KIND_NAME,
-        /// See [`Kind`].
         from: IdSource => KIND_SOURCE,
-        /// See [`Kind`].
         values: Vec<String> => KindValues,
         /// Whether records of this kind are de-duplicated.
         dedupe: bool = or(Some(true)) => FLAG,

@@ -18,7 +18,7 @@ pub struct Local {
     pub window: Window,
     /// Kinds of records with separate windows.
     pub kinds: Vec<Kind>,
-    /// The local state.
+    /// Directory and limits of the local store.
     pub state: State,
     /// The HTTP endpoint of a running instance.
     pub http: Http,

@@ -3,8 +3,8 @@
 //! `keys.rs` declares each key once: name, type, default, form (how its text is parsed, checked and printed) and help.
 //! The first step merges texts from the defaults, a TOML file, the environment and the command line ([`AsTyped`]), and
 //! rejects unknown keys. The second converts them to a [`Config`] and rejects invalid values and combinations. Both
-//! collect every [`Problem`] instead of stopping at the first. This module opens no socket, and only [`load`],
-//! [`load_local`], [`load_with_texts`] and [`Properties::with_files_read`] read files or the environment.
+//! collect every problem instead of stopping at the first. This module opens no socket, and only [`load`],
+//! `load_local`, [`load_with_texts`] and [`Properties::with_files_read`] read files or the environment.
 
 mod as_typed;
 mod choices;
@@ -29,16 +29,16 @@ mod units;
 
 pub use crate::dedupe::IdSource;
 pub use as_typed::AsTyped;
-pub use choices::{Mode, OnGap, OnMissing, OnProbable, OnRejected, OnRewind, Overflow, Start, WindowTime};
+pub(crate) use choices::WindowTime;
+pub use choices::{Mode, OnGap, OnMissing, OnProbable, OnRejected, OnRewind, Overflow, Start};
 pub use error::ConfigError;
-pub use keys::{
-    Batch, Config, Dedupe, Group, HashChoice, Http, Identity, Kafka, State, Topics, Window, keys,
-};
+pub use keys::{Batch, Config, Group, HashChoice, Identity, Kafka, State, Window, keys};
 pub use kinds::Kind;
 pub use local::Local;
-pub use problem::{Fault, Problem, Problems};
+pub use problem::Fault;
 pub use properties::{Properties, Property};
 pub use section::{Key, Shape};
-pub use sources::{FileText, Sources, load, load_local, load_with_texts};
-pub use topic_name::TopicName;
-pub use units::{duration_text, parse_bytes, parse_duration, size_text};
+pub(crate) use sources::load_local;
+pub use sources::{FileText, Sources, load, load_with_texts};
+pub use units::parse_duration;
+pub(crate) use units::{duration_text, parse_bytes, size_text};

@@ -10,7 +10,7 @@ use super::problem::Fault;
 pub struct Property {
     /// The name, as in `security.protocol`.
     pub name: String,
-    /// The value.
+    /// The value as text; librdkafka parses it. It may be a secret.
     pub value: String,
 }
 

@@ -13,7 +13,6 @@ pub(super) struct Reading<'a> {
 }
 
 impl<'a> Reading<'a> {
-    /// Starts without problems.
     pub(super) fn new(merged: &'a Layer, host: &'a str) -> Self {
         Self { merged, host, problems: Vec::new() }
     }

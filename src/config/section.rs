@@ -17,7 +17,7 @@ pub struct Key {
 /// What the value of a key consists of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Shape {
-    /// One text.
+    /// One text, such as a number, a duration or a name.
     One,
     /// One text, or a list of texts.
     List,

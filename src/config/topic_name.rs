@@ -17,7 +17,6 @@ impl TopicName {
         check(text).map(|()| Self(text.to_owned()))
     }
 
-    /// The name.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -13,11 +13,10 @@ pub use format::{
     Block, BlockError, BlockView, Checkpoint, Dropped, Epoch, FilterLayout, ForgetRecord, GridLayout,
     StateKey, Tail, WindowCheckpoint,
 };
-pub use identity::{
-    Fields, Fingerprint, HashKind, Hasher, IdSource, IdSourceError, Identity, IdentityRule, KindId, KindRule,
-    MOST_PARTITIONS, NoFingerprint, WindowId,
-};
+pub use identity::{Fields, HashKind, Hasher, IdSource, Identity, IdentityRule, KindId, KindRule, WindowId};
+pub(crate) use identity::{Fingerprint, IdSourceError, MOST_PARTITIONS};
+pub(crate) use window::{Anchor, Windows, resume};
 pub use window::{
-    Anchor, Bloom, BloomLimits, Bounds, Index, IndexBytes, Look, Owners, TimeSource, Verdict, Window,
-    WindowLimits, Windows, bloom, index, resume,
+    Bloom, BloomLimits, Bounds, Index, IndexBytes, Look, Owners, TimeSource, Verdict, Window, WindowLimits,
+    bloom, index,
 };

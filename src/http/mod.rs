@@ -13,23 +13,24 @@ mod server;
 use std::sync::{Arc, Mutex};
 
 pub use admin::{AdminApi, Token};
-pub use server::{Limits, serve, serve_within};
+pub(crate) use server::serve;
+pub use server::{Limits, serve_within};
 
 use crate::metrics::{History, Metrics, Recent, Status};
 
 /// The data that the endpoints serve.
 #[derive(Clone)]
 pub struct Endpoint {
-    /// The metrics.
+    /// Served by `/metrics` and the status page.
     pub metrics: Metrics,
-    /// The published status.
+    /// As the workers last published it; decides `/readyz`.
     pub status: Arc<Status>,
-    /// The admin API.
+    /// Answers `/state` and `/forget`.
     pub admin: AdminApi,
     /// The effective configuration, without secrets.
     pub config: Arc<str>,
     /// The history of the counters, for the charts.
     pub history: Arc<Mutex<History>>,
-    /// The last warnings.
+    /// Last warnings of the log, for the status page.
     pub recent: Recent,
 }

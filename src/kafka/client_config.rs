@@ -14,9 +14,9 @@ pub struct Settings {
     pub bootstrap_servers: String,
     /// librdkafka properties of the user, for every client.
     pub properties: Vec<(String, String)>,
-    /// Raw topic, read.
+    /// Raw topic, only read.
     pub raw: String,
-    /// Clean topic, written.
+    /// Clean topic, written in transactions.
     pub clean: String,
     /// State topic, written and read.
     pub state: String,
@@ -24,7 +24,7 @@ pub struct Settings {
     pub dead_letter: Option<String>,
     /// Duplicates topic, written: it receives the dropped records. `None` when it is not configured.
     pub duplicates: Option<String>,
-    /// Consumer group.
+    /// `group.id`: the consumer group that has the committed offsets.
     pub group: String,
     /// Transactional id of this worker, stable across restarts.
     pub transactional_id: String,

@@ -224,7 +224,6 @@ struct KnownProblem {
     refused: bool,
     /// It is about the broker's certificate.
     certificate: bool,
-    /// Meaning and action.
     what: &'static str,
 }
 

@@ -93,10 +93,8 @@ impl AckedOffsets {
 /// Collects delivery reports. The worker reads the result after it has drained the producer.
 #[derive(Default)]
 pub(super) struct Deliveries {
-    /// The highest offsets.
     clean: AckedOffsets,
     state: AckedOffsets,
-    /// The lowest offsets.
     dead_letter: AckedOffsets,
     duplicates: AckedOffsets,
     failed: Mutex<Option<FailedDelivery>>,

@@ -94,7 +94,6 @@ impl Ends {
         &self.stable
     }
 
-    /// The `read_uncommitted` client.
     pub(super) fn unstable(&self) -> &BaseConsumer<LogContext> {
         &self.unstable
     }

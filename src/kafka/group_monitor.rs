@@ -49,7 +49,6 @@ pub struct Member {
 pub struct GroupView {
     /// Its state. The partitions of the members are known only when the group is stable.
     pub state: GroupState,
-    /// Its members.
     pub members: Vec<Member>,
 }
 

@@ -11,11 +11,12 @@ use std::ffi::{CStr, CString};
 use std::ptr;
 use std::time::Duration;
 
-pub use certificate::rejection as certificate_rejection;
-pub use describe::{Described, topics};
-pub use fetched::Fetched;
+pub(crate) use certificate::rejection as certificate_rejection;
+pub(crate) use describe::Described;
+pub use describe::topics;
+pub(crate) use fetched::Fetched;
 pub use message::Message;
-pub use poll::ReadError;
+pub(crate) use poll::ReadError;
 
 use rdkafka::client::Client;
 use rdkafka::error::{IsError, KafkaError, RDKafkaErrorCode};

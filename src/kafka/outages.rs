@@ -61,7 +61,6 @@ struct Outages(BTreeMap<String, Outage>);
 #[derive(Debug)]
 struct Outage {
     began: Instant,
-    /// The last error.
     last: Instant,
     reasons: BTreeSet<String>,
     /// A worker has logged that the broker is reachable, and no error followed.

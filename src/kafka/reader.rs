@@ -217,7 +217,6 @@ impl TemporaryReaders {
         Self { settings: settings.clone(), closing: Closing::default() }
     }
 
-    /// See [`Reader::read`].
     pub(super) fn read(
         &self,
         (topic, ranges): (&str, &Ranges),

@@ -14,7 +14,6 @@ pub enum Operation {
     Read,
     /// Write records, or use a transactional id.
     Write,
-    /// Create a topic.
     Create,
     /// Add partitions to a topic.
     Alter,
@@ -38,13 +37,10 @@ impl Operation {
 /// The resource of a permission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Resource<'a> {
-    /// A topic.
     Topic(&'a str),
-    /// The consumer group.
     Group(&'a str),
     /// Every transactional id that starts with the group's name and a dot.
     TransactionalIds(&'a str),
-    /// The cluster.
     Cluster,
 }
 

@@ -34,7 +34,6 @@ pub struct Sampling {
     pub bootstrap_servers: String,
     /// librdkafka properties of the user.
     pub properties: Vec<(String, String)>,
-    /// The raw topic.
     pub topic: String,
     /// How many of the newest records are read, over all partitions.
     pub records: u64,
@@ -43,12 +42,10 @@ pub struct Sampling {
 /// The measured figures of a topic.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Sample {
-    /// Number of partitions.
     pub partitions: u32,
     /// Records per second in the last hour, or since the first record if that is later. Transaction markers count as
     /// records, so the figure tends to be too high.
     pub events_per_second: f64,
-    /// Records read.
     pub read: u64,
     /// Records with an id.
     pub with_id: u64,
@@ -82,7 +79,6 @@ impl fmt::Display for Sample {
     }
 }
 
-/// Why sampling failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SampleError {
     /// The client does not accept its properties.

@@ -33,7 +33,6 @@ pub struct Outgoing<'a> {
     pub value: Option<&'a [u8]>,
     /// Epoch milliseconds; −1 = none, 0 = now.
     pub timestamp: i64,
-    /// Its headers.
     pub headers: Headers,
     /// Returned with the delivery report.
     pub opaque: usize,
@@ -129,7 +128,6 @@ impl Topic {
 pub struct Headers(*mut sys::rd_kafka_headers_t);
 
 impl Headers {
-    /// No headers.
     pub fn none() -> Self {
         Self(ptr::null_mut())
     }
@@ -169,7 +167,6 @@ impl Headers {
         }
     }
 
-    /// Appends a header.
     fn add(&mut self, name: &str, value: &str) -> Result<(), KafkaError> {
         let length = |text: &str| isize::try_from(text.len()).unwrap_or(isize::MAX);
         // SAFETY: we own the list; name and value are copied with their lengths.

@@ -11,6 +11,7 @@ macro_rules! label {
 
         impl $name {
             /// Every value, in the order of the documentation.
+            #[allow(dead_code, reason = "not every label is iterated")]
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
             /// Every value as exported.
             pub const NAMES: &'static [&'static str] = &[$($value),+];
@@ -52,18 +53,17 @@ label! {
 label! {
     /// A topic that bytes are read from or written to.
     Topic {
-        /// Read.
+        /// Bytes read from the raw topic.
         Raw = "raw",
-        /// Written.
+        /// Bytes written to the clean topic.
         Clean = "clean",
-        /// Written.
+        /// Bytes written to the state topic.
         State = "state",
     }
 }
 label! {
     /// How a transaction ended.
     TransactionResult {
-        /// Committed.
         Committed = "committed",
         /// Aborted; its records are processed again.
         Aborted = "aborted",
@@ -96,9 +96,7 @@ label! {
 label! {
     /// Where identities were loaded from.
     RestoreSource {
-        /// The local store.
         Local = "local",
-        /// The state topic.
         StateTopic = "state_topic",
     }
 }
@@ -126,7 +124,7 @@ label! {
     }
 }
 label! {
-    /// The state of a partition.
+    /// The phase of a partition, as reported by `dedupd_partitions` and the status page.
     PartitionState {
         /// Assigned; its offset and state are being looked up.
         Starting = "starting",

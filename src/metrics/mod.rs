@@ -20,13 +20,12 @@ use std::time::Duration;
 use prometheus::{Gauge, Histogram, IntCounter};
 
 pub use history::{History, Rates, Totals};
-pub use labels::{
-    MemoryPart, OffsetReset, Outcome, PartitionState, Resolution, RestoreSource, Stall, Topic,
-    TransactionResult,
-};
+pub(crate) use labels::{OffsetReset, Resolution, RestoreSource, TransactionResult};
+pub use labels::{Outcome, PartitionState, Stall, Topic};
 pub use recent::{Recent, Warning};
-pub use registered::Latencies;
-pub use status::{About, KindStatus, PartitionStatus, Readiness, Status, WindowStatus, WorkerStatus};
+pub(crate) use registered::Latencies;
+pub use status::{About, PartitionStatus, Status, WindowStatus, WorkerStatus};
+pub(crate) use status::{KindStatus, Readiness};
 
 use registered::Registered;
 

@@ -20,7 +20,6 @@ impl Process {
         Self { resident, cpu: Mutex::new(cpu) }
     }
 
-    /// Updates both metrics.
     pub(super) fn read(&self) {
         if let Some(bytes) =
             fs::read_to_string("/proc/self/status").ok().and_then(|text| resident_bytes(&text))

@@ -13,7 +13,7 @@ const KEPT: usize = 20;
 pub struct Warning {
     /// Wall clock, epoch milliseconds.
     pub time_ms: i64,
-    /// The line.
+    /// Message and fields of the log line, without time and level.
     pub text: String,
 }
 

@@ -15,7 +15,6 @@ use super::process::Process;
 use super::status::{KindStatus, Status, WorkerStatus};
 use super::table::{self, Kind, Row};
 
-/// Records and bytes.
 pub(super) struct Flow {
     pub(super) records: IntCounterVec,
     pub(super) kind_records: IntCounterVec,
@@ -23,7 +22,6 @@ pub(super) struct Flow {
     pub(super) latency: Histogram,
 }
 
-/// Transactions.
 pub(super) struct Transactions {
     pub(super) total: IntCounterVec,
     pub(super) seconds: Histogram,
@@ -47,7 +45,6 @@ pub(super) struct State {
     pub(super) false_drops: Gauge,
 }
 
-/// The consumer group.
 pub(super) struct Group {
     pub(super) rebalances: IntCounter,
     pub(super) offset_resets: IntCounterVec,
@@ -61,7 +58,6 @@ pub(super) struct Group {
     ready: Gauge,
 }
 
-/// All handles.
 pub(super) struct Registered {
     registry: Registry,
     pub(super) flow: Flow,

@@ -13,7 +13,7 @@ use super::labels::PartitionState;
 pub struct About {
     /// Version of the program.
     pub version: String,
-    /// The consumer group.
+    /// `group.id`.
     pub group: String,
     /// This instance's name in it.
     pub instance: String,
@@ -41,7 +41,7 @@ pub struct WindowStatus {
 /// One partition, as last published by its worker.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PartitionStatus {
-    /// Its number.
+    /// Number of the raw partition.
     pub partition: u32,
     /// What it is doing.
     pub state: PartitionState,
@@ -66,7 +66,6 @@ pub struct PartitionStatus {
 /// The windows of one named kind, in all partitions.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct KindStatus {
-    /// Its name.
     pub kind: String,
     /// Configured length, exact or in filters, in seconds of stream time.
     pub asked_seconds: f64,
@@ -109,7 +108,7 @@ pub struct WorkerStatus {
     pub bloom_bytes: u64,
     /// Keys and values in its largest transaction since the last publication, in bytes.
     pub batch_bytes: u64,
-    /// Its partitions.
+    /// The partitions that the group has assigned to this worker.
     pub partitions: Vec<PartitionStatus>,
     /// The named kinds that have windows.
     pub kinds: Vec<KindStatus>,
@@ -155,7 +154,6 @@ pub struct Readiness {
     pub lines: Vec<String>,
 }
 
-/// Hanging transactions.
 #[derive(Debug, Default)]
 struct Hanging {
     raw: BTreeMap<u32, Duration>,

@@ -21,16 +21,16 @@ pub enum Kind {
 /// The label of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Label {
-    /// Its name.
+    /// Name of the label, as exported.
     pub name: &'static str,
     /// Its values; empty when they are not known in advance.
     pub values: &'static [&'static str],
 }
 
-/// One metric.
+/// The declaration of one metric: its registration and its row in docs/metrics.md.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Row {
-    /// Its full name.
+    /// Name with prefix and unit, as exported.
     pub name: &'static str,
     /// Counter, gauge or histogram.
     pub kind: Kind,

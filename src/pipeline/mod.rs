@@ -36,6 +36,7 @@ pub use partition::stored::Stored;
 pub use partition_limit::PartitionLimit;
 pub use progress::Progress;
 pub use report::Report;
+#[cfg(feature = "failpoints")]
 pub use safeguard::Safeguard;
 pub use sizes::{block_ids, metadata_bytes, most_partitions};
 pub use torn::EVIDENCE_RECORDS;

@@ -11,6 +11,7 @@ use crate::pipeline::limits::Limits;
 use crate::pipeline::partition::loading::LoadSlice;
 use crate::pipeline::partition::partitions::Partitions;
 use crate::pipeline::partition_limit::PartitionLimit;
+#[cfg(feature = "failpoints")]
 use crate::pipeline::safeguard::Safeguard;
 
 impl Mode {
@@ -72,6 +73,7 @@ pub struct Options {
     /// Policy for a committed offset that is outside of the raw log.
     pub on_gap: OnGap,
     /// A safeguard that a test disables.
+    #[cfg(feature = "failpoints")]
     pub without: Option<Safeguard>,
     /// A transaction is committed when its size reaches one of these limits.
     pub transaction_limit: TransactionSize,

@@ -34,13 +34,13 @@ impl Bounds {
 /// A topic that transactions write to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Written {
-    /// The clean topic.
+    /// New records, one partition for each raw partition.
     Clean,
-    /// The state topic.
+    /// Blocks, one partition for each raw partition.
     State,
     /// The dead-letter topic.
     DeadLetter,
-    /// The duplicates topic.
+    /// Dropped records, if `topics.duplicates` is set.
     Duplicates,
 }
 
@@ -66,7 +66,7 @@ impl fmt::Display for Written {
 /// A partition that transactions write to. Each gets its own transaction marker when a transaction ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LogId {
-    /// The topic.
+    /// Which of the configured topics.
     pub topic: Written,
     /// The partition of that topic.
     pub partition: PartitionId,

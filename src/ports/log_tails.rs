@@ -19,9 +19,9 @@ pub enum Leftover {
 /// A record in a side topic, according to its headers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SideRecord {
-    /// The partition.
+    /// Partition of the side topic.
     pub log: LogId,
-    /// Its offset there.
+    /// Offset in that partition.
     pub offset: Offset,
     /// Transactional id of the producer that wrote it; `None` when another program did.
     pub writer: Option<String>,

@@ -53,7 +53,7 @@ impl Reason {
 
 /// The transaction of a worker: the records of all topics that it writes, and the offsets of the group.
 pub trait Sink<S: Source> {
-    /// Begins a transaction.
+    /// Begins a transaction; none may be open.
     fn begin(&mut self) -> Result<(), Failure>;
     /// Writes the record unchanged to the clean topic, same partition, same timestamp. The record is mutable so that its parts
     /// can be moved instead of copied; it reads the same afterwards.
@@ -67,9 +67,9 @@ pub trait Sink<S: Source> {
     fn drain(&mut self, wait: Duration) -> Result<(), Failure>;
     /// Adds the raw offsets to the transaction, with the group metadata of `source`.
     fn send_offsets(&mut self, source: &S, positions: &[Position], wait: Duration) -> Result<(), Failure>;
-    /// Commits the transaction.
+    /// Commits the transaction. After an error its outcome can be unknown: only the committed offset shows it.
     fn commit(&mut self, wait: Duration) -> Result<(), Failure>;
-    /// Aborts the transaction.
+    /// Aborts the transaction: records that were sent are discarded, also those without an acknowledgement.
     fn abort(&mut self, wait: Duration) -> Result<(), Failure>;
 }
 

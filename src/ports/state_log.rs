@@ -8,7 +8,7 @@ use crate::dedupe::{Offset, PartitionId, StateKey};
 /// An item read from the state topic during a restore.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StateItem {
-    /// One committed block.
+    /// A record with a block or a forget record, from a committed transaction.
     Block {
         /// Partition of the state topic, equal to the raw partition.
         partition: PartitionId,
@@ -16,7 +16,7 @@ pub enum StateItem {
         offset: Offset,
         /// The record's key: its writer and its transaction; `None` when dedupd did not write it.
         key: Option<StateKey>,
-        /// The encoded block.
+        /// The record's value; not yet decoded or verified.
         block: Vec<u8>,
     },
     /// All blocks committed so far have been read.

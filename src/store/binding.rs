@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 use crate::dedupe::{Fingerprint, HashKind, KindId, WindowId};
 
 /// What the store's identities and offsets refer to. Stored in the database.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Binding {
-    /// Kafka's cluster id.
+    /// Cluster id that the brokers report.
     pub cluster_id: String,
     /// Name of the raw topic.
     pub raw: String,

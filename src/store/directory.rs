@@ -31,10 +31,8 @@ pub(super) fn current(dir: &Path) -> Result<Option<PathBuf>, OpenError> {
     Ok(numbered(dir, DATABASE)?.last().map(|number| database(dir, *number)))
 }
 
-/// A quarantined database.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quarantine {
-    /// Its current path.
     pub path: PathBuf,
     /// The reason, as one clause: "it belongs to …", "the engine panicked: …".
     pub reason: String,

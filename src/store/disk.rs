@@ -24,7 +24,6 @@ pub(super) trait Disk: Send + Sync {
     fn delete(&self, path: &Path) -> io::Result<()>;
 }
 
-/// The file system.
 pub(super) struct FileSystem;
 
 impl Disk for FileSystem {

@@ -38,7 +38,6 @@ const FILE_DIVISOR: usize = 8;
 /// Approximate overhead of one operation in sled's log, in bytes.
 const OPERATION_BYTES: usize = 1024;
 
-/// One open database.
 pub(super) struct Engine {
     /// The database, for flushing.
     pub db: sled::Db,
@@ -329,7 +328,7 @@ impl Engine {
         self.durable(self.segments.sync())
     }
 
-    /// Flushes and fsyncs.
+    /// Makes all earlier writes durable, in the segment files and in sled.
     pub(super) fn sync(&self) -> Result<(), StoreError> {
         self.durable(self.segments.sync())?;
         self.flush()?;

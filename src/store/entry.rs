@@ -45,7 +45,6 @@ pub(super) struct Location {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Found {
     pub window: WindowId,
-    /// Its first offset.
     pub first: Offset,
     pub entry: Entry,
 }

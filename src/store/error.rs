@@ -12,7 +12,7 @@ pub enum OpenError {
         dir.display()
     )]
     Held {
-        /// The state directory.
+        /// Value of `state.dir`.
         dir: PathBuf,
         /// The process that holds the lock, as written in the lock file.
         holder: String,
@@ -20,7 +20,7 @@ pub enum OpenError {
     /// A file system operation failed.
     #[error("cannot {attempt} {}: {cause}; {remedy}", path.display())]
     Io {
-        /// The operation.
+        /// The operation as a verb, such as "write".
         attempt: &'static str,
         /// The file or directory.
         path: PathBuf,
@@ -37,7 +37,7 @@ pub enum OpenError {
         dir.display()
     )]
     Hash {
-        /// The state directory.
+        /// Value of `state.dir`.
         dir: PathBuf,
         /// The hash in the store.
         stored: String,
@@ -53,7 +53,7 @@ pub enum OpenError {
         dir.display()
     )]
     Rule {
-        /// The state directory.
+        /// Value of `state.dir`.
         dir: PathBuf,
         /// The rule in the store.
         stored: String,
@@ -66,7 +66,7 @@ pub enum OpenError {
         dir.display()
     )]
     Absent {
-        /// The state directory.
+        /// Value of `state.dir`.
         dir: PathBuf,
     },
     /// The stored bytes are damaged.
@@ -76,9 +76,9 @@ pub enum OpenError {
         database.display()
     )]
     Damaged {
-        /// The database.
+        /// Path of the database in `state.dir`.
         database: PathBuf,
-        /// What is wrong.
+        /// What is damaged, and where.
         cause: String,
     },
     /// The directory must be empty and is not.
@@ -88,7 +88,7 @@ pub enum OpenError {
         dir.display()
     )]
     Occupied {
-        /// The state directory.
+        /// Value of `state.dir`.
         dir: PathBuf,
         /// Name of one of the entries.
         what: String,
@@ -102,7 +102,7 @@ pub enum OpenError {
     Engine {
         /// Path of the new database.
         path: PathBuf,
-        /// What happened.
+        /// Error or panic message of the engine, or the deadline that passed.
         cause: String,
     },
 }

@@ -29,7 +29,6 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// Adds a block.
     pub(super) fn add(&mut self, file: u32, at: u64, bytes: u32) {
         let used = self.uses.entry(file).or_default();
         used.live += u64::from(bytes);

@@ -135,7 +135,6 @@ impl Index {
         Some(replaced.entry)
     }
 
-    /// Removes a block.
     pub(super) fn remove(&mut self, first: Offset) -> Option<Entry> {
         let removed = self.blocks.remove(&first)?;
         self.uncount(&removed);

@@ -57,13 +57,12 @@ impl<S: Store + Clone> LeasedStore<S> {
 }
 
 impl<S> LeasedStore<S> {
-    /// The store itself.
+    /// The store without leases: a write that bypasses them is not seen by the other holders.
     pub fn store(&self) -> &S {
         &self.store
     }
 
-    /// Releases the store.
-    pub fn into_store(self) -> S {
+    pub(crate) fn into_store(self) -> S {
         self.store
     }
 

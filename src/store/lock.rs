@@ -45,7 +45,7 @@ impl Lock {
         Ok(Self { dir: dir.to_path_buf(), _file: file })
     }
 
-    /// The locked directory.
+    /// The directory that this process may use until the lock is dropped.
     pub fn dir(&self) -> &Path {
         &self.dir
     }

@@ -31,7 +31,7 @@ const ENGINE_CACHE_SHARE: u64 = 8;
 /// Interval of sled's own flushes, in milliseconds.
 const FLUSH_EVERY_MS: u64 = 500;
 
-/// An opened store.
+/// A store whose content was verified, or a new one.
 #[derive(Debug)]
 pub struct Opened {
     /// Ready for use; every block is verified.

@@ -13,7 +13,6 @@ pub(super) const MERGE_BYTES: usize = BLOCK_BYTES * 3 / 4;
 /// Bytes reserved for the header and the last entry when a block is split by size.
 const CUT_SLACK: usize = 128;
 
-/// An encoded block.
 #[derive(Debug)]
 pub(super) struct EncodedBlock {
     /// Its first offset, which is its key.
@@ -26,7 +25,6 @@ pub(super) struct EncodedBlock {
     pub time_ms: i64,
     /// Whether it is written to a block file. Otherwise it waits in sled.
     pub settles: bool,
-    /// The encoded block.
     pub bytes: Vec<u8>,
 }
 
@@ -50,7 +48,6 @@ impl EncodedBlock {
     }
 }
 
-/// Merges neighbouring blocks.
 pub(super) fn merge(blocks: impl IntoIterator<Item = Block>) -> Option<Block> {
     blocks.into_iter().reduce(|mut whole, next| {
         merge_into(&mut whole, &next);

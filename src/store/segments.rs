@@ -195,7 +195,6 @@ impl Readers {
         Ok(bytes)
     }
 
-    /// Closes all files.
     pub(super) fn close(&mut self) {
         self.files.clear();
     }

@@ -247,6 +247,7 @@ fn options(settings: &Settings, partition_limit: PartitionLimit) -> Options {
         start: Start::Earliest,
         on_rewind: OnRewind::Stop,
         on_gap: OnGap::Stop,
+        #[cfg(feature = "failpoints")]
         without: None,
         transaction_limit: TransactionSize { records: 1_000, bytes: 1 << 20, partitions: usize::MAX },
         interval: Duration::from_millis(50),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dedupd::clock::monotonic;
-use dedupd::kafka::{KafkaSink, RawRecord};
+use dedupd::kafka::{KafkaSink, KafkaSource, RawRecord, Settings};
 use dedupd::ports::{Position, ProducerLife, Remedy, Sink, WrittenEnds};
 
 use crate::support::mock::Mock;
@@ -12,6 +12,15 @@ use crate::transactions::{SLICE, fill, joined, patiently, read, renewed, transac
 
 /// The time by which a call may exceed its limit.
 const OVERRUN: Duration = Duration::from_secs(8);
+
+/// A source at the first of `count` records of a raw partition, and an initialised producer.
+fn connected(mock: &Mock, settings: Settings, partition: u32, count: usize) -> (KafkaSource, KafkaSink) {
+    fill(mock, i32::try_from(partition).unwrap(), count);
+    let source = joined(&settings, &[(partition, 0)]);
+    let mut sink = KafkaSink::new(settings);
+    renewed(&mut sink).expect("a producer");
+    (source, sink)
+}
 
 fn position(partition: u32, next: u64) -> Position {
     Position { partition, next, metadata: "v1;s=0".to_owned() }
@@ -27,12 +36,8 @@ fn forward(sink: &mut KafkaSink, records: &mut [RawRecord<'_>]) {
 fn a_commit_without_a_broker_can_be_retried_until_the_broker_returns() {
     watched(|progress| {
         let mock = Mock::start(4);
-        let settings = mock.settings("resumed");
-        fill(&mock, 0, 3);
-        let source = joined(&settings, &[(0, 0)]);
+        let (source, mut sink) = connected(&mock, mock.settings("resumed"), 0, 3);
         let mut records = read(&source, 3);
-        let mut sink = KafkaSink::new(settings);
-        renewed(&mut sink).expect("a producer");
         sink.begin().unwrap();
         forward(&mut sink, &mut records);
         sink.drain(SLICE).unwrap();
@@ -57,12 +62,8 @@ fn a_commit_without_a_broker_can_be_retried_until_the_broker_returns() {
 fn an_abandoned_commit_only_requires_a_new_producer() {
     watched(|progress| {
         let mock = Mock::start(4);
-        let settings = mock.settings("abandoned");
-        fill(&mock, 0, 3);
-        let source = joined(&settings, &[(0, 0)]);
+        let (source, mut sink) = connected(&mock, mock.settings("abandoned"), 0, 3);
         let mut records = read(&source, 3);
-        let mut sink = KafkaSink::new(settings);
-        renewed(&mut sink).expect("a producer");
         sink.begin().unwrap();
         forward(&mut sink, &mut records);
         mock.down();
@@ -96,12 +97,9 @@ fn sending_offsets_ends_in_time_without_the_group_coordinator() {
         let mock = Mock::with_group_apart(4);
         let settings = mock.settings("apart");
         mock.coordinates(&settings.transactional_id);
-        fill(&mock, 0, 3);
-        let source = joined(&settings, &[(0, 0)]);
-        let mut records = read(&source, 3);
         let patience = settings.transaction_timeout;
-        let mut sink = KafkaSink::new(settings);
-        renewed(&mut sink).expect("a producer");
+        let (source, mut sink) = connected(&mock, settings, 0, 3);
+        let mut records = read(&source, 3);
         transaction(&source, &mut sink, &mut records).expect("a transaction before");
         sink.begin().unwrap();
         forward(&mut sink, &mut records);
@@ -129,12 +127,8 @@ fn sending_offsets_ends_in_time_without_the_group_coordinator() {
 fn a_drain_without_a_broker_ends_at_its_time_limit() {
     watched(|_| {
         let mock = Mock::start(4);
-        let settings = mock.settings("drained");
-        fill(&mock, 0, 3);
-        let source = joined(&settings, &[(0, 0)]);
+        let (source, mut sink) = connected(&mock, mock.settings("drained"), 0, 3);
         let mut records = read(&source, 3);
-        let mut sink = KafkaSink::new(settings);
-        renewed(&mut sink).expect("a producer");
         mock.down();
         sink.begin().unwrap();
         forward(&mut sink, &mut records);
@@ -152,12 +146,8 @@ fn a_drain_without_a_broker_ends_at_its_time_limit() {
 fn an_abort_right_after_sending_takes_less_than_a_second() {
     watched(|_| {
         let mock = Mock::start(4);
-        let settings = mock.settings("aborted");
-        fill(&mock, 0, 100);
-        let source = joined(&settings, &[(0, 0)]);
+        let (source, mut sink) = connected(&mock, mock.settings("aborted"), 0, 100);
         let mut records = read(&source, 100);
-        let mut sink = KafkaSink::new(settings);
-        renewed(&mut sink).expect("a producer");
         sink.begin().unwrap();
         forward(&mut sink, &mut records);
         let began = monotonic();
@@ -172,12 +162,8 @@ fn an_abort_right_after_sending_takes_less_than_a_second() {
 fn a_commit_does_not_wait_in_steps_of_100_ms() {
     watched(|_| {
         let mock = Mock::start(4);
-        let settings = mock.settings("quick");
-        fill(&mock, 0, 20);
-        let source = joined(&settings, &[(0, 0)]);
+        let (source, mut sink) = connected(&mock, mock.settings("quick"), 0, 20);
         let mut records = read(&source, 20);
-        let mut sink = KafkaSink::new(settings);
-        renewed(&mut sink).expect("a producer");
         let mut took = Vec::new();
         for _ in 0..20 {
             let began = monotonic();
@@ -195,12 +181,8 @@ fn a_commit_does_not_wait_in_steps_of_100_ms() {
 fn topic_ends_follow_from_acknowledged_records() {
     watched(|_| {
         let mock = Mock::start(4);
-        let settings = mock.settings("ends");
-        fill(&mock, 1, 3);
-        let source = joined(&settings, &[(1, 0)]);
+        let (source, mut sink) = connected(&mock, mock.settings("ends"), 1, 3);
         let mut records = read(&source, 3);
-        let mut sink = KafkaSink::new(settings);
-        renewed(&mut sink).expect("a producer");
         assert_eq!((sink.clean_end(1), sink.state_end(1)), (None, None));
         for round in 1..=2 {
             transaction(&source, &mut sink, &mut records).expect("a transaction");

@@ -89,13 +89,19 @@ fn group_changes(client: &ClientConfig, start: impl Fn(&str) -> Member) {
     });
     clean.wait_for(&traffic.sent(), || second.assert_alive());
 
-    let mut uncommitted = second.uncommitted();
+    let uncommitted = second.uncommitted();
     second.stop();
     first.runs(all());
+    finish(first, traffic, clean, uncommitted);
+}
+
+/// Stops the load, waits until all of it is in the clean topic, stops the member and compares. `uncommitted` is the number
+/// of transactions of other members that were not committed.
+fn finish(member: Member, traffic: Traffic, mut clean: Clean, uncommitted: f64) {
     let sent = traffic.stop();
-    clean.wait_for(&sent, || first.assert_alive());
-    uncommitted += first.uncommitted();
-    first.stop();
+    clean.wait_for(&sent, || member.assert_alive());
+    let uncommitted = uncommitted + member.uncommitted();
+    member.stop();
     clean.read();
     check(&sent, &clean, uncommitted);
 }
@@ -153,12 +159,7 @@ fn a_removed_member_rejoins_without_loss() {
         member.runs(all());
         clean.wait_for(&traffic.sent(), || member.assert_alive());
     }
-    let sent = traffic.stop();
-    clean.wait_for(&sent, || member.assert_alive());
-    let uncommitted = member.uncommitted();
-    member.stop();
-    clean.read();
-    check(&sent, &clean, uncommitted);
+    finish(member, traffic, clean, 0.0);
 }
 
 /// The broker is unavailable for longer than the transaction timeout: the result of an open transaction is unknown,
@@ -194,10 +195,5 @@ fn an_outage_longer_than_the_transaction_timeout_loses_nothing() {
         }
     }
     assert!(member.uncommitted() > 0.0, "no transaction was open at the start of any outage");
-    let sent = traffic.stop();
-    clean.wait_for(&sent, || member.assert_alive());
-    let uncommitted = member.uncommitted();
-    member.stop();
-    clean.read();
-    check(&sent, &clean, uncommitted);
+    finish(member, traffic, clean, 0.0);
 }

@@ -44,12 +44,7 @@ fn binding(hash: HashKind) -> Binding {
         partitions: 3,
         hash,
         raw_id: Some("raw-id".into()),
-        clean_id: None,
-        state_id: None,
-        kinds: Vec::new(),
-        rules: Vec::new(),
-        kept_ms: Vec::new(),
-        accepts_change: false,
+        ..Binding::default()
     }
 }
 

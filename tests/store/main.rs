@@ -34,22 +34,7 @@ const CACHE_BYTES: u64 = 8 << 20;
 const DEADLINE: Duration = Duration::from_secs(10);
 
 fn binding() -> Binding {
-    Binding {
-        cluster_id: "cluster".into(),
-        raw: "raw".into(),
-        clean: "clean".into(),
-        state: "state".into(),
-        group: "group".into(),
-        partitions: 4,
-        hash: HashKind::Xxh3,
-        raw_id: None,
-        clean_id: None,
-        state_id: None,
-        kinds: Vec::new(),
-        rules: Vec::new(),
-        kept_ms: Vec::new(),
-        accepts_change: false,
-    }
+    Binding { partitions: 4, ..Binding::default() }
 }
 
 fn opened(dir: &Path) -> Opened {

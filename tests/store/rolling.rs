@@ -101,22 +101,7 @@ impl Soak {
 }
 
 fn opened(dir: &Path, partitions: PartitionId) -> SledStore {
-    let binding = Binding {
-        cluster_id: "soak".into(),
-        raw: "raw".into(),
-        clean: "clean".into(),
-        state: "state".into(),
-        group: "group".into(),
-        partitions,
-        hash: HashKind::Xxh3,
-        raw_id: None,
-        clean_id: None,
-        state_id: None,
-        kinds: Vec::new(),
-        rules: Vec::new(),
-        kept_ms: Vec::new(),
-        accepts_change: false,
-    };
+    let binding = Binding { partitions, ..Binding::default() };
     open(dir, &binding, CACHE_BYTES, DEADLINE).expect("a new store").store
 }
 

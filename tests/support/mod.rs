@@ -28,6 +28,7 @@ pub mod tamper;
 pub mod traces;
 pub mod transactions;
 
+use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -61,6 +62,13 @@ pub fn wait_until<T>(what: &str, limit: Duration, mut probe: impl FnMut() -> Opt
         assert!(start.elapsed() < limit, "waited {limit:?} for {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// Sets the clocks of a process that was started with `DEDUPD_CLOCK=file`: how far each is ahead, in ms.
+pub fn set_clock(file: &Path, wall_ms: i64, monotonic_ms: i64) {
+    let part = file.with_extension("part");
+    std::fs::write(&part, format!("{wall_ms} {monotonic_ms}")).unwrap();
+    std::fs::rename(part, file).unwrap();
 }
 
 /// The wall clock, in epoch milliseconds.

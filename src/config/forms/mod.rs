@@ -72,7 +72,6 @@ pub(super) struct Parsed<V> {
     pub(super) remedy: &'static str,
     /// The error is the predicate of a sentence.
     pub(super) parse: fn(&str) -> Result<V, String>,
-    /// Writes the value.
     pub(super) toml: fn(&V) -> String,
 }
 

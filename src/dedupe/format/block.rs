@@ -98,7 +98,7 @@ impl Block {
         varint_bytes(delta) + 16
     }
 
-    /// The encoded block.
+    /// The block as stored in the state topic and in the local store (docs/state-format.md).
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.encoded_bytes());

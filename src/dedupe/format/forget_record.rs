@@ -31,7 +31,7 @@ pub struct ForgetRecord {
 }
 
 impl ForgetRecord {
-    /// The owners' offsets.
+    /// Raw offsets of the records that owned the forgotten identities, in stored order.
     #[must_use]
     pub fn offsets(&self) -> Vec<Offset> {
         self.owners.iter().map(|(owner, _)| *owner).collect()

@@ -29,7 +29,7 @@ pub struct StateKey {
 }
 
 impl StateKey {
-    /// The text form.
+    /// The key as text, `v1;name=value;…`; the inverse of `parse`.
     #[must_use]
     pub fn render(&self) -> String {
         let clean = self.clean_end.map(|end| format!("clean={end};")).unwrap_or_default();

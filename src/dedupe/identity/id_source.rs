@@ -10,13 +10,13 @@ use super::json::{Pointer, PointerError};
 /// Where a record contains its id, or a part of it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum IdSource {
-    /// The record's key.
+    /// The bytes of the record's key. A record without a key has no id.
     Key,
     /// The last header of this name.
     Header(String),
     /// The scalar at a JSON pointer (RFC 6901) into the value, starting with `/`.
     Json(Pointer),
-    /// The whole value.
+    /// All bytes of the value. A tombstone has no id.
     Value,
 }
 

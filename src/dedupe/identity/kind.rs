@@ -66,13 +66,13 @@ impl WindowId {
         self.0
     }
 
-    /// Its kind.
+    /// The kind whose ids the window stores.
     #[must_use]
     pub fn kind(self) -> KindId {
         KindId(u16::try_from(self.0 >> PARTITION_BITS).unwrap_or(0))
     }
 
-    /// Its partition.
+    /// Raw partition whose ids the window stores.
     #[must_use]
     pub fn partition(self) -> PartitionId {
         self.0 % MOST_PARTITIONS

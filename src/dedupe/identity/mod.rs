@@ -16,16 +16,19 @@ mod json;
 mod kind;
 mod uuid;
 
-pub use fingerprint::{Fingerprint, NoFingerprint};
-pub use id_source::{IdSource, IdSourceError};
-pub use kind::{KindId, KindRule, MOST_PARTITIONS, WindowId};
+pub(crate) use fingerprint::Fingerprint;
+pub use id_source::IdSource;
+pub(crate) use id_source::IdSourceError;
+pub(crate) use kind::MOST_PARTITIONS;
+pub use kind::{KindId, KindRule, WindowId};
 use uuid::uuid;
 
 /// The hash for ids that are not UUIDs. It is written into every block header, because identities of different
 /// hashes must never be compared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum HashKind {
     /// XXH3-128, without a key: fast, for ids that are not chosen by an attacker.
+    #[default]
     Xxh3,
     /// `SipHash` 128 with a secret key: for ids that an attacker may choose to provoke collisions.
     SipHash {
@@ -63,7 +66,7 @@ pub enum Hasher {
     /// SipHash-2-4 with 128 bits. The 16 bytes of a UUID are hashed too, so that nobody without the key can choose
     /// the position of an identity in the index.
     SipHash {
-        /// The secret key.
+        /// Secret from `identity.key_file`; the same ids with another key are other identities.
         key: [u8; 16],
     },
 }

@@ -17,7 +17,6 @@ use crate::dedupe::coordinates::Offset;
 use crate::dedupe::format::{BlockError, BlockView, FilterLayout};
 use crate::dedupe::identity::Identity;
 
-/// One partition's filters.
 #[derive(Debug)]
 pub(super) struct Filters {
     limits: BloomLimits,

@@ -32,7 +32,7 @@ pub const SEED: u64 = 0x706f_7369_7469_6f6e;
 /// An identity and its position in the index, computed once per record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Look {
-    /// The identity.
+    /// The 16 bytes that stand for the id.
     pub identity: Identity,
     pub(super) position: Position,
 }

@@ -13,7 +13,6 @@ const MAX_MARKS: usize = 1 << 16;
 /// A range of consecutive owners that expire together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Mark {
-    /// First owner.
     first: Offset,
     /// One past the last owner.
     next: Offset,
@@ -146,7 +145,6 @@ impl Marks {
         }
     }
 
-    /// Removes one owner.
     pub fn forget(&mut self, owner: Offset) {
         if let Some(mark) = self.mark_of(owner) {
             mark.count -= 1;

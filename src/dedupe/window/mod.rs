@@ -46,7 +46,7 @@ mod table;
 mod verdict;
 mod windows;
 
-pub use arrival::{Anchor, resume};
+pub(crate) use arrival::{Anchor, resume};
 pub use bloom::{Bloom, BloomLimits};
 use filters::Filters;
 pub use growth::IndexBytes;
@@ -56,7 +56,7 @@ use marks::Marks;
 use stream_time::StreamTime;
 pub use stream_time::TimeSource;
 pub use verdict::Verdict;
-pub use windows::Windows;
+pub(crate) use windows::Windows;
 
 /// Records to prefetch before the first of them is decided: enough to hide the memory latency, few enough
 /// that their cache lines are still cached.
@@ -88,7 +88,7 @@ pub trait Owners {
     }
 }
 
-/// One partition's window.
+/// The ids of one kind in one partition: an exact index of the newest, and Bloom filters of older ones.
 #[derive(Debug)]
 pub struct Window {
     exact_ms: i64,
@@ -109,7 +109,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// An empty window.
+    /// Creates a window that contains no identity and whose stream time is unknown.
     #[must_use]
     pub fn new(limits: WindowLimits) -> Self {
         let exact_ms = i64::try_from(limits.exact.as_millis()).unwrap_or(i64::MAX);
@@ -350,7 +350,7 @@ impl Window {
         self.index.live()
     }
 
-    /// Number of claims.
+    /// Number of owners at or beyond the committed offset: they distinguish a retry from a new record.
     #[must_use]
     pub fn claims(&self) -> usize {
         self.claims.len()

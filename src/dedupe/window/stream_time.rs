@@ -9,7 +9,7 @@ pub enum TimeSource {
     /// The record's timestamp, at most five minutes ahead of the clock.
     #[default]
     Record,
-    /// The clock when the record arrives; [`super::resume`] describes which clock.
+    /// The clock when the record arrives; `arrival::resume` describes which clock.
     Arrival,
 }
 
@@ -27,7 +27,7 @@ pub struct StreamTime {
 }
 
 impl StreamTime {
-    /// Unknown stream time.
+    /// Stream time is unknown until the first record.
     #[must_use]
     pub fn new(source: TimeSource) -> Self {
         Self { source, current: 0, settled: 0, opened: None }

@@ -46,12 +46,10 @@ impl Windows {
         self.get(0)
     }
 
-    /// All windows.
     pub fn iter(&self) -> impl Iterator<Item = (KindId, &Window)> {
         self.0.iter().filter_map(|entry| Some((entry.kind, entry.window.as_ref()?)))
     }
 
-    /// All windows, mutable.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (KindId, &mut Window)> {
         self.0.iter_mut().filter_map(|entry| Some((entry.kind, entry.window.as_mut()?)))
     }

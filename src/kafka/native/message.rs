@@ -182,7 +182,6 @@ impl Message<'_> {
         (!self.is_without_headers()).then(|| self.parsed_headers()).into_iter().flatten()
     }
 
-    /// The native handle.
     pub(in crate::kafka) fn ptr(&self) -> *const sys::rd_kafka_message_t {
         self.native.as_ptr()
     }

@@ -43,7 +43,6 @@ impl Drop for Queue {
 /// A read error of a consumer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReadError {
-    /// The error code.
     pub code: RDKafkaErrorCode,
     /// Whether the client is unusable.
     pub fatal: bool,

@@ -207,22 +207,7 @@ fn files(dir: &Path) -> Contents {
 }
 
 fn binding() -> Binding {
-    Binding {
-        cluster_id: "c".into(),
-        raw: "r".into(),
-        clean: "l".into(),
-        state: "s".into(),
-        group: "g".into(),
-        partitions: 1,
-        hash: HashKind::Xxh3,
-        raw_id: None,
-        clean_id: None,
-        state_id: None,
-        kinds: Vec::new(),
-        rules: Vec::new(),
-        kept_ms: Vec::new(),
-        accepts_change: false,
-    }
+    Binding { partitions: 1, ..Binding::default() }
 }
 
 fn append(store: &mut SledStore, covered: Range<Offset>) {

@@ -13,22 +13,7 @@ const DEADLINE: Duration = Duration::from_secs(10);
 type Fault = Box<dyn Fn() -> sled::Result<()> + Send + Sync>;
 
 fn binding() -> Binding {
-    Binding {
-        cluster_id: "c".into(),
-        raw: "r".into(),
-        clean: "l".into(),
-        state: "s".into(),
-        group: "g".into(),
-        partitions: 1,
-        hash: HashKind::Xxh3,
-        raw_id: None,
-        clean_id: None,
-        state_id: None,
-        kinds: Vec::new(),
-        rules: Vec::new(),
-        kept_ms: Vec::new(),
-        accepts_change: false,
-    }
+    Binding { partitions: 1, ..Binding::default() }
 }
 
 fn plain(path: &Path) -> sled::Result<sled::Db> {

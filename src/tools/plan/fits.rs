@@ -12,7 +12,7 @@ const LONGEST: Duration = Duration::from_hours(10 * 365 * 24);
 /// The windows that fit into a given memory.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Fits {
-    /// The given memory.
+    /// Value of `--memory`.
     pub memory_bytes: u64,
     /// The longest window that is entirely exact.
     pub exact: Fit,

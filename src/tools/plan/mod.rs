@@ -18,8 +18,9 @@ use serde::Serialize;
 use crate::dedupe::bloom::Shape;
 use crate::dedupe::{BloomLimits, Index, IndexBytes};
 pub use command::command;
-pub use evicting::{Misses, missed, remembered_in};
-pub use fits::{Fit, Fits};
+pub(crate) use evicting::Misses;
+pub use evicting::{missed, remembered_in};
+pub use fits::Fits;
 pub use fixed::{buckets_overwritten, remembered};
 
 /// Upper limit for the ids of a partition: far more than any memory holds.
@@ -90,7 +91,7 @@ impl Workload {
 /// The costs of a window. Totals are for all partitions, however many processes share them.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Plan {
-    /// The input.
+    /// The load and the window that the costs are for.
     pub asked: Workload,
     /// New ids per second.
     pub new_ids_per_second: f64,
@@ -98,13 +99,13 @@ pub struct Plan {
     pub exact_ids: u64,
     /// Ids in the whole window.
     pub window_ids: u64,
-    /// Bytes of memory.
+    /// Memory of the windows of all partitions.
     pub memory: Memory,
     /// The filters of one partition; `None` without a Bloom part.
     pub filters: Option<Filters>,
     /// Bytes of the local state.
     pub disk_bytes: u64,
-    /// The state topic.
+    /// Size and retention of the state topic.
     pub state_topic: StateTopic,
     /// Seconds until a process that has all partitions is ready again.
     pub restore: Restore,
@@ -118,7 +119,7 @@ pub struct Plan {
     pub fixed_memory: FixedMemory,
 }
 
-/// Bytes of memory.
+/// Memory of the windows of all partitions, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Memory {
     /// The exact index, once the window is full.
@@ -154,7 +155,7 @@ pub struct Filters {
     pub expected_rate: f64,
 }
 
-/// The state topic.
+/// Size and retention of the state topic, for all partitions.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct StateTopic {
     /// Bytes of one replica.
@@ -182,7 +183,7 @@ pub struct FixedMemory {
     pub buckets_for_99_percent: u64,
     /// Slots for 90 % of dedupd's table, with two buckets of eight slots per id: `window.max_ids` with eviction.
     pub slots_for_90_percent: u64,
-    /// Slots for 99 %.
+    /// The same table, slots for 99 %.
     pub slots_for_99_percent: u64,
 }
 

@@ -31,7 +31,6 @@ pub struct SliceFilters {
     pub filters: Vec<FilterBits>,
 }
 
-/// One filter.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct FilterBits {
     /// Number of blocks of 512 bits.

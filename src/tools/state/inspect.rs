@@ -72,7 +72,6 @@ pub struct SliceReport {
     pub start: String,
     /// End in UTC.
     pub end: String,
-    /// Number of identities.
     pub ids: u64,
     /// Number of filters; more than one if the slice exceeded its planned size.
     pub filters: u32,

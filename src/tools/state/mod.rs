@@ -1,6 +1,6 @@
 //! Tools for local state: look up an id, summarise a partition, export and import a whole state.
 //!
-//! [`find()`], [`summarise`] and [`standing_of`] depend only on a [`Store`](crate::ports::Store), so they work on the
+//! [`find()`], [`summarise`] and `standing::standing_of` depend only on a [`Store`](crate::ports::Store), so they work on the
 //! directory of a stopped instance and on a running store. Only [`import`] changes a state directory.
 
 mod command;
@@ -15,10 +15,11 @@ mod text;
 mod transfer;
 
 pub use command::command;
-pub use error::StateError;
-pub use filter::{FilterBits, SliceFilters, filters_of};
-pub use find::{Owned, Summary, find, summarise};
-pub use inspect::{Answer, Found, Inspection, PartitionReport, SliceReport, inspect};
-pub use spelling::{parse_time, utc};
-pub use standing::{Lengths, Standing, load, standing_of};
-pub use transfer::{Transferred, export, import, verify};
+pub(crate) use error::StateError;
+pub(crate) use filter::filters_of;
+pub use find::{Owned, find, summarise};
+pub use inspect::{Answer, inspect};
+pub(crate) use spelling::parse_time;
+pub use standing::{Lengths, Standing, load};
+pub(crate) use transfer::Transferred;
+pub use transfer::{export, import, verify};

@@ -24,7 +24,6 @@ const BATCH: usize = 64;
 pub struct Transferred {
     /// What the state belongs to.
     pub header: Header,
-    /// Number of blocks.
     pub blocks: u64,
     /// Number of identities in them.
     pub ids: u64,

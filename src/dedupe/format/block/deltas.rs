@@ -49,7 +49,6 @@ impl<'a> Deltas<'a> {
         skipped
     }
 
-    /// The next owner.
     #[inline]
     pub(super) fn step(&mut self) -> Result<Offset, BlockError> {
         match self.bytes.split_first() {

@@ -98,7 +98,6 @@ impl Filter {
         self.first_ms < queried.end && self.design.slice_ms.saturating_add(slice) > queried.start
     }
 
-    /// Number of blocks.
     pub fn blocks(&self) -> u64 {
         self.blocks
     }

@@ -35,19 +35,18 @@ use std::ops::Range;
 
 use super::index::Look;
 use crate::dedupe::identity::Identity;
-pub use copies::FilterCopy;
 use filter::{Age, Filter};
 use grid::{Grid, Mask};
 pub use limits::BloomLimits;
 use limits::ms;
 pub use shape::Shape;
 use sizing::{Density, Shares};
-pub use slices::Slice;
+pub(crate) use slices::Slice;
 
 /// Number of inserts that are prefetched together.
 const CHUNK: usize = 32;
 
-/// One partition's filters.
+/// The Bloom filters of one window: a grid of blocks for each slice of stream time.
 #[derive(Debug)]
 pub struct Bloom {
     limits: BloomLimits,
@@ -81,7 +80,7 @@ struct Open {
 }
 
 impl Bloom {
-    /// Empty filters.
+    /// Creates filters that contain no identity; no memory is allocated before the first slice.
     #[must_use]
     pub fn new(limits: BloomLimits) -> Self {
         let shares = limits.shares();

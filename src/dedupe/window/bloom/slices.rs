@@ -69,7 +69,6 @@ impl Bloom {
         self.grids.iter().flat_map(Grid::ages).flatten()
     }
 
-    /// All filters.
     pub(super) fn filters(&self) -> impl Iterator<Item = &Filter> {
         self.grids.iter().flat_map(Grid::filters)
     }

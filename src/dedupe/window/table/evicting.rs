@@ -30,7 +30,6 @@ impl Table {
         usize::try_from(slots).unwrap_or(usize::MAX).min(usize::MAX / 128).div_ceil(SLOTS).max(1)
     }
 
-    /// Number of slots.
     pub fn slots(&self) -> u64 {
         (self.buckets * SLOTS) as u64
     }

@@ -40,20 +40,20 @@ pub struct Part {
     /// Partition of the raw topic.
     #[serde(rename = "partition")]
     pub window: WindowId,
-    /// See [`Head::confirmed`].
+    /// Raw offset up to which the blocks are known to be committed: [`Head::confirmed`].
     pub confirmed: Offset,
-    /// See [`Head::state_next`].
+    /// State topic offset from which the service continues: [`Head::state_next`].
     pub state_next: Offset,
-    /// See [`Head::stream_time_ms`].
+    /// Stream time at `confirmed`, epoch milliseconds.
     pub stream_time_ms: i64,
-    /// See [`Head::tail`].
+    /// CRC32C and next offset of the last block: [`Head::tail`].
     pub tail: Option<(u32, Offset)>,
-    /// See [`Head::confirmed_tail`].
+    /// The same of the last block at or before `confirmed`: [`Head::confirmed_tail`].
     #[serde(default)]
     pub settled: Option<(u32, Offset)>,
-    /// See [`Head::forgets`].
+    /// How often ids of the window were forgotten.
     pub forgets: u64,
-    /// See [`Head::incomplete_ms`].
+    /// Identities before this stream time may be missing, epoch milliseconds; 0 when none is known to be.
     #[serde(default)]
     pub incomplete_ms: i64,
     /// Number of its blocks in the file.
@@ -83,7 +83,7 @@ impl Part {
         }
     }
 
-    /// The partition's head.
+    /// The head that an import writes to the local store.
     #[must_use]
     pub fn head(&self) -> Head {
         let Self { confirmed, state_next, stream_time_ms, tail, settled, forgets, incomplete_ms, .. } = *self;

@@ -10,7 +10,7 @@ use crate::dedupe::{Block, BlockError, BlockView, HashKind, Offset, WindowId};
 /// Why a file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
-    /// A read failed.
+    /// The operating system reports an error, other than the end of the file.
     #[error("cannot be read: {0}")]
     Io(#[from] io::Error),
     /// Another type of file.
@@ -54,7 +54,7 @@ pub struct Reader<R> {
 }
 
 impl<R: Read> Reader<R> {
-    /// Reads the header.
+    /// Reads the header. Fails when the file has another format or version, is damaged, or ends.
     pub fn begin(from: R) -> Result<(Self, Header), Fault> {
         let mut reader = Self {
             from,

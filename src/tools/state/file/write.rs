@@ -16,7 +16,7 @@ pub struct Writer<W> {
 }
 
 impl<W: Write> Writer<W> {
-    /// Writes the header.
+    /// Writes the magic bytes and the header; the blocks follow with `block`.
     pub fn begin(to: W, header: &Header) -> io::Result<Self> {
         let mut writer = Self { to, hash: Xxh3::new(), blocks: 0, ids: 0 };
         writer.put(&MAGIC)?;
