@@ -7,6 +7,7 @@ RUN apt-get update && apt-get install -y --no-install-recommends libssl-dev pkg-
 WORKDIR /src
 COPY Cargo.toml Cargo.lock ./
 COPY src src
+COPY crates crates
 COPY benches benches
 RUN cargo build --release --locked --bin dedupd
 

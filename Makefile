@@ -22,22 +22,22 @@ demo-kafka: setup ## the same on a real Apache Kafka, with kill -9 during the lo
 	scripts/demo-kafka
 
 test: setup check ## all tests of CI: check, fast tests, tests on a real broker
-	cargo test --all-features --lib --bins $(addprefix --test ,$(FAST))
-	cargo test --all-features --doc
+	cargo test --workspace --all-features --lib --bins $(addprefix --test ,$(FAST))
+	cargo test --workspace --all-features --doc
 	$(if $(BROKER),cargo test --all-features $(addprefix --test ,$(BROKER)))
 
 quick: setup ## formatting, clippy, unit tests, tidy, a short simulation; for a small change
 	cargo fmt --check
-	cargo clippy --all-features --lib --bins -- -D warnings
-	DEDUPD_SIM_SEEDS=1000 cargo test --all-features --lib --test tidy --test readme --test simulation
+	cargo clippy --workspace --all-features --lib --bins -- -D warnings
+	DEDUPD_SIM_SEEDS=1000 cargo test --workspace --all-features --lib --test tidy --test readme --test simulation
 
 torture: setup ## random kills and freezes; ROUNDS= DURATION= SEED= and more, see docs/reliability.md
 	TORTURE=1 cargo test --release --test torture -- --nocapture
 
 check: ## formatting, clippy and rustdoc; warnings are errors
 	cargo fmt --check
-	cargo clippy --all-targets --all-features -- -D warnings
-	RUSTDOCFLAGS=-Dwarnings cargo doc --no-deps --all-features --document-private-items
+	cargo clippy --workspace --all-targets --all-features -- -D warnings
+	RUSTDOCFLAGS=-Dwarnings cargo doc --workspace --no-deps --all-features --document-private-items
 
 bench: setup ## measure the figures in docs/benches.md
 	cargo bench --benches

@@ -20,13 +20,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use dedupd::tools::audit::{self, AuditError, Counts, MissingId, Range, Report};
-use dedupd::tools::generate::{self, EventShape, GenerateError};
 use indicatif::ProgressBar;
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use support::records::Record;
 use support::{Isolation, Kafka, shared_kafka};
+use testkit::generate::{self, EventShape, GenerateError};
 
 const LIMIT: Duration = Duration::from_secs(30);
 

@@ -38,7 +38,7 @@ pub use closing::Closing;
 pub use consumer::KafkaSource;
 pub use ends::{LogEnds, Offsets};
 pub use group_monitor::{GroupMonitor, GroupState, GroupView, Member};
-pub use native::{hasten_groups, headers_of};
+pub use native::headers_of;
 pub use outages::log_ended_outages;
 pub use producer::KafkaSink;
 pub use record::RawRecord;

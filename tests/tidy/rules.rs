@@ -34,7 +34,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("tools::plan", &["dedupe"]),
     ("tools::state", &["dedupe", "ports", "store", "pipeline"]),
     ("tools::audit", READS_RECORDS),
-    ("tools::generate", READS_RECORDS),
+    ("tools::generate", COMMAND),
     ("tools::*::command", COMMAND),
 ];
 /// The running service does not depend on the other commands.
@@ -62,9 +62,10 @@ const USED_IN: &[(&str, &[&str])] = &[
     ("rdkafka_sys", &["kafka", "tools"]),
     ("clap", &["cli", "main"]),
     ("prometheus", &["metrics"]),
-    ("tokio", &["app", "http", "tools/demo", "tools/generate/command", "kafka/admin"]),
+    ("tokio", &["app", "http", "tools/demo", "tools/generate", "kafka/admin"]),
     ("axum", &["http"]),
     ("figment", &["config"]),
+    ("testkit", &["tools/demo", "tools/generate"]),
 ];
 
 /// The external crates that `dedupe` may use. They do no I/O.
