@@ -3,7 +3,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo demo-kafka test quick torture check bench setup
+.PHONY: help demo demo-kafka test quick torture check bench setup setup-build
 
 # A test file that uses the broker harness needs a broker. All others are fast and run first.
 TESTS  := $(basename $(notdir $(wildcard tests/*.rs))) $(notdir $(patsubst %/main.rs,%,$(wildcard tests/*/main.rs)))
@@ -13,7 +13,7 @@ FAST   := $(filter-out $(BROKER),$(TESTS))
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: setup ## run dedupd on an embedded broker: duplicates in, an audit at the end
+demo: setup-build ## run dedupd on an embedded broker: duplicates in, an audit at the end
 	@echo 'Building dedupd; the first build takes some minutes. Then the demo runs for 20 s, with a status page, and audits its output.'
 	cargo run --release -- demo
 
@@ -26,7 +26,7 @@ test: setup check ## all tests of CI: check, fast tests, tests on a real broker
 	cargo test --workspace --all-features --doc
 	$(if $(BROKER),cargo test --workspace --all-features $(addprefix --test ,$(BROKER)))
 
-quick: setup ## formatting, clippy, unit tests, tidy, a short simulation; for a small change
+quick: setup-build ## formatting, clippy, unit tests, tidy, a short simulation; for a small change
 	cargo fmt --all --check
 	cargo clippy --workspace --all-features --lib --bins -- -D warnings
 	DEDUPD_SIM_SEEDS=1000 cargo test --workspace --all-features --lib --test tidy --test readme --test simulation
@@ -34,7 +34,7 @@ quick: setup ## formatting, clippy, unit tests, tidy, a short simulation; for a 
 torture: setup ## random kills and freezes; ROUNDS= DURATION= SEED= and more, see docs/reliability.md
 	TORTURE=1 cargo test --release --test torture -- --nocapture
 
-check: ## formatting, clippy (tests; release build without failpoints) and rustdoc; warnings are errors
+check: setup-build ## formatting, clippy (tests; release build without failpoints) and rustdoc; warnings are errors
 	cargo fmt --all --check
 	cargo clippy --workspace --lib --bins -- -D warnings
 	cargo clippy --workspace --all-targets --all-features -- -D warnings
@@ -43,5 +43,8 @@ check: ## formatting, clippy (tests; release build without failpoints) and rustd
 bench: setup ## measure the figures in docs/benches.md
 	cargo bench --benches
 
-setup: ## install missing system packages, Kafka jars and Prometheus
+setup: ## install what is missing for all tests: compilers, Java, Kafka jars, Chromium, Prometheus
 	@scripts/setup
+
+setup-build: ## install only missing compilers and libraries, enough for demo, quick and check
+	@scripts/setup build

@@ -19,7 +19,6 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use dedupd::tools::generate::{self, EventShape, GenerateError};
 use dedupd_audit::{self as audit, AuditError, Counts, MissingId, Range, Report};
 use indicatif::ProgressBar;
 use rdkafka::message::{Header, OwnedHeaders};
@@ -27,6 +26,7 @@ use rdkafka::mocking::MockCluster;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use support::records::Record;
 use support::{Isolation, Kafka, shared_kafka};
+use testkit::generate::{self, EventShape, GenerateError};
 
 const LIMIT: Duration = Duration::from_secs(30);
 

@@ -41,7 +41,6 @@ pub(crate) use ends::LogEnds;
 pub use ends::Offsets;
 pub use group_monitor::Member;
 pub(crate) use group_monitor::{GroupMonitor, GroupState, GroupView};
-pub use native::hasten_groups;
 pub(crate) use outages::log_ended_outages;
 pub use producer::KafkaSink;
 pub use record::RawRecord;

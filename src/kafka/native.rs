@@ -146,15 +146,3 @@ pub fn flush<C: ClientContext>(client: &Client<C>, wait: Duration) -> bool {
     let code = unsafe { sys::rd_kafka_flush(client.native_ptr(), wait_ms) };
     code == sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR
 }
-
-/// Reduces the initial rebalance delay of the embedded broker to 100 ms; its default is three seconds. Has no effect on a
-/// client without an embedded broker.
-pub fn hasten_groups<C: ClientContext>(client: &Client<C>) {
-    // SAFETY: the handle is alive; the cluster belongs to it, and the call only sets a number.
-    unsafe {
-        let cluster = sys::rd_kafka_handle_mock_cluster(client.native_ptr());
-        if !cluster.is_null() {
-            sys::rd_kafka_mock_group_initial_rebalance_delay_ms(cluster, 100);
-        }
-    }
-}

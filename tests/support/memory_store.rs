@@ -20,8 +20,16 @@ type Partitions = BTreeMap<WindowId, Partition>;
 #[derive(Debug, Default)]
 struct Contents {
     partitions: Partitions,
-    /// The partitions as they were before the last writes, oldest first. A power loss could bring them back.
-    unsynced: VecDeque<(WindowId, Option<Partition>)>,
+    /// What the last writes changed, oldest first. A power loss could undo them.
+    unsynced: VecDeque<(WindowId, Option<Before>)>,
+}
+
+/// A partition before a write: its head, and its blocks at or beyond `from`. The write changes no other.
+#[derive(Debug)]
+struct Before {
+    head: Head,
+    from: Offset,
+    blocks: BTreeMap<Offset, Arc<Vec<u8>>>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -84,14 +92,15 @@ impl MemoryStore {
         self.contents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes a window. Changes nothing if `change` fails.
+    /// Changes a window at or beyond `from`. Changes nothing if `change` fails.
     fn write<T>(
         &self,
         window: WindowId,
+        from: Offset,
         change: impl FnOnce(&mut Partitions) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let mut contents = self.lock();
-        let before = contents.partitions.get(&window).cloned();
+        let before = contents.partitions.get(&window).map(|stored| stored.before(from));
         let changed = change(&mut contents.partitions);
         if changed.is_err() {
             contents.put(window, before);
@@ -106,15 +115,26 @@ impl MemoryStore {
 }
 
 impl Contents {
-    fn put(&mut self, window: WindowId, stored: Option<Partition>) {
-        match stored {
-            Some(stored) => drop(self.partitions.insert(window, stored)),
-            None => drop(self.partitions.remove(&window)),
-        }
+    fn put(&mut self, window: WindowId, before: Option<Before>) {
+        let Some(Before { head, from, blocks }) = before else {
+            self.partitions.remove(&window);
+            return;
+        };
+        let stored = self.partitions.entry(window).or_default();
+        stored.head = head;
+        stored.blocks.retain(|first, _| *first < from);
+        stored.blocks.extend(blocks);
     }
 }
 
 impl Partition {
+    /// A block that begins before `from` may reach beyond it.
+    fn before(&self, from: Offset) -> Before {
+        let from = self.blocks.range(..from).next_back().map_or(from, |(first, _)| *first);
+        let blocks = self.blocks.range(from..).map(|(first, bytes)| (*first, Arc::clone(bytes))).collect();
+        Before { head: self.head, from, blocks }
+    }
+
     fn end(&self) -> Result<Offset, StoreError> {
         let last = self.blocks.last_key_value().map(|(_, bytes)| BlockView::verified(bytes).map_err(damaged));
         Ok(last.transpose()?.map_or(0, |view| view.header.next))
@@ -160,7 +180,7 @@ impl Store for MemoryStore {
             }
             end = block.next;
         }
-        self.write(*window, |partitions| {
+        self.write(*window, *first, |partitions| {
             let stored = partitions.entry(*window).or_default();
             if stored.end()? > *first {
                 stored.cut(*first)?;
@@ -196,13 +216,13 @@ impl Store for MemoryStore {
     }
 
     fn truncate(&mut self, window: WindowId, from: Offset) -> Result<Vec<(Offset, Identity)>, StoreError> {
-        self.write(window, |partitions| {
+        self.write(window, from, |partitions| {
             partitions.get_mut(&window).map_or_else(|| Ok(Vec::new()), |stored| stored.cut(from))
         })
     }
 
     fn forget(&mut self, window: WindowId, owners: &[Offset], head: Head) -> Result<(), StoreError> {
-        self.write(window, |partitions| {
+        self.write(window, 0, |partitions| {
             let stored = partitions.entry(window).or_default();
             for owner in owners {
                 let Some((_, bytes)) = stored.blocks.range_mut(..=*owner).next_back() else { continue };
@@ -216,7 +236,7 @@ impl Store for MemoryStore {
     }
 
     fn expire(&mut self, window: WindowId, first: Offset) -> Result<(), StoreError> {
-        self.write(window, |partitions| {
+        self.write(window, 0, |partitions| {
             let Some(stored) = partitions.get_mut(&window) else { return Ok(()) };
             while let Some(oldest) = stored.blocks.first_entry() {
                 if BlockView::verified(oldest.get()).map_err(damaged)?.header.next > first {
@@ -236,7 +256,7 @@ impl Store for MemoryStore {
     }
 
     fn clear(&mut self, window: WindowId) -> Result<(), StoreError> {
-        self.write(window, |partitions| {
+        self.write(window, 0, |partitions| {
             partitions.remove(&window);
             Ok(())
         })

@@ -1,16 +1,16 @@
 //! librdkafka's embedded broker with injected errors, outages and short rebalances.
 //!
-//! It does not support transactions: it answers the whole protocol, but aborted records stay visible,
-//! transactional offsets are not stored, and producers are never fenced. Tests on it check only the *client*.
+//! It does not support transactions (see [`testkit::mock`]), so tests on it check only the *client*.
 
 use std::time::Duration;
 
 use rdkafka::ClientConfig;
 use rdkafka::mocking::{MockCluster, MockCoordinator};
-use rdkafka::producer::{BaseProducer, DefaultProducerContext, Producer};
+use rdkafka::producer::DefaultProducerContext;
 use rdkafka::types::{RDKafkaApiKey, RDKafkaErrorCode, RDKafkaRespErr};
 
 use dedupd::kafka::Settings;
+use testkit::mock::Broker;
 
 pub const RAW: &str = "raw";
 pub const CLEAN: &str = "clean";
@@ -18,10 +18,8 @@ pub const STATE: &str = "state";
 pub const DEAD: &str = "dead";
 pub const GROUP: &str = "group";
 
-/// A cluster of one broker in this process. It is part of a client that has no other purpose.
-pub struct Mock {
-    holder: BaseProducer,
-}
+/// A cluster in this process.
+pub struct Mock(Broker);
 
 impl Mock {
     /// A broker with the four topics, each with this number of partitions.
@@ -52,21 +50,12 @@ impl Mock {
         self.cluster().broker_down(2).expect("the broker goes down");
     }
 
-    fn of(brokers: i32, partitions: i32) -> Self {
-        let holder: BaseProducer = ClientConfig::new()
-            .set("test.mock.num.brokers", brokers.to_string())
-            .create()
-            .expect("a client with a mock cluster");
-        dedupd::kafka::hasten_groups(holder.client());
-        let mock = Self { holder };
-        for topic in [RAW, CLEAN, STATE, DEAD] {
-            mock.create_topic(topic, partitions);
-        }
-        mock
+    fn of(brokers: u32, partitions: i32) -> Self {
+        Self(Broker::start(brokers, &[RAW, CLEAN, STATE, DEAD], partitions).expect("an embedded broker"))
     }
 
     fn cluster(&self) -> MockCluster<'_, DefaultProducerContext> {
-        self.holder.client().mock_cluster().expect("the client has a mock cluster")
+        self.0.cluster().expect("an embedded broker")
     }
 
     pub fn create_topic(&self, topic: &str, partitions: i32) {
@@ -74,7 +63,7 @@ impl Mock {
     }
 
     pub fn bootstrap(&self) -> String {
-        self.cluster().bootstrap_servers()
+        self.0.bootstrap_servers().to_owned()
     }
 
     /// Answers the next requests of this type with these errors, one each.

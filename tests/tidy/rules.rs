@@ -34,18 +34,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("tools::plan", &["dedupe"]),
     ("tools::state", &["dedupe", "ports", "store", "pipeline"]),
     ("tools::audit", COMMAND),
-    (
-        "tools::generate",
-        &[
-            "clock",
-            "config",
-            "kafka::connection",
-            "dedupe::coordinates",
-            "dedupe::Coordinates",
-            "dedupe::Offset",
-            "dedupe::PartitionId",
-        ],
-    ),
+    ("tools::generate", COMMAND),
     ("tools::*::command", COMMAND),
 ];
 /// The running service does not depend on the other commands.
@@ -62,10 +51,11 @@ const USED_IN: &[(&str, &[&str])] = &[
     ("rdkafka_sys", &["kafka", "tools"]),
     ("clap", &["cli", "main"]),
     ("prometheus", &["metrics"]),
-    ("tokio", &["app", "http", "tools/demo", "tools/generate/command", "kafka/admin"]),
+    ("tokio", &["app", "http", "tools/demo", "tools/generate", "kafka/admin"]),
     ("axum", &["http"]),
     ("figment", &["config"]),
     ("dedupd_audit", &["cli", "tools"]),
+    ("testkit", &["tools/demo", "tools/generate"]),
 ];
 
 /// The external crates that `dedupe` may use. They do no I/O.

@@ -214,7 +214,7 @@ pub(crate) fn begin_loading<W: World>(
 }
 
 /// Starts rebuilding filters that hold forgotten owners: such a filter could report a new record as seen. `load` is what
-/// [`Self::start`] was called with.
+/// `Recovery::start` was called with.
 pub(crate) fn begin_refilling<W: World>(
     ctx: &mut Context<W>,
     mut state: Box<State>,

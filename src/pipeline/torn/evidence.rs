@@ -27,7 +27,7 @@
 //!
 //! The decision can be repeated: the action of each row is one ordinary transaction. If that is interrupted, it is aborted and
 //! leaves the evidence unchanged. If it is torn itself, it leaves a case of the same table. The rows hold for one
-//! transaction: a producer begins the next one only when it has seen all markers of the last ([`super::markers`]).
+//! transaction: a producer begins the next one only when it has seen all markers of the last ([`crate::pipeline::commit::markers`]).
 
 use std::collections::BTreeSet;
 

@@ -3,7 +3,6 @@
 //! It shows how dedupd works. It cannot show exactly-once, because the embedded broker has no real
 //! transactions. `make demo-kafka` shows that on a real Apache Kafka; the summary refers to it.
 
-mod broker;
 mod live;
 mod summary;
 
@@ -12,6 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use dedupd_audit as audit;
+use testkit::generate::{self, EventShape};
+use testkit::mock::Broker;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
@@ -20,8 +21,6 @@ use crate::cli::{DemoArgs, Exit};
 use crate::config::{AsTyped, Config, Property, Sources};
 use crate::kafka::Topology;
 use crate::metrics::{Metrics, Outcome, Status};
-use crate::tools::generate::{self, EventShape};
-use broker::{Broker, PARTITIONS};
 use summary::Summary;
 
 const RAW: &str = "demo.raw";
@@ -29,6 +28,8 @@ const CLEAN: &str = "demo.clean";
 const STATE: &str = "demo.clean.dedupd";
 /// Where the id of a generated record is.
 const ID: &str = "json:/id";
+/// Partitions of each topic.
+const PARTITIONS: i32 = 12;
 /// Maximum wait for the pipeline to become ready, and to process all generated records.
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// Time between two checks of the pipeline.
@@ -39,8 +40,8 @@ const WARM_UP: Duration = Duration::from_secs(2);
 
 /// Runs the demo; the exit code is that of the audit.
 pub fn run(args: &DemoArgs) -> Result<Exit, Ended> {
-    let broker =
-        Broker::start([RAW, CLEAN, STATE]).map_err(|e| Ended::failed(format!("embedded broker: {e}")))?;
+    let broker = Broker::start(1, &[RAW, CLEAN, STATE], PARTITIONS)
+        .map_err(|e| Ended::failed(format!("embedded broker: {e}")))?;
     let dir = std::env::temp_dir().join(format!("dedupd-demo-{}", std::process::id()));
     let config = config(broker.bootstrap_servers(), &dir)?;
     let mut service = Service::new(config);

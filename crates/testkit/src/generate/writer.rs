@@ -76,7 +76,7 @@ impl<'a> Writer<'a> {
                 .set("reconnect.backoff.ms", "10")
                 .set("reconnect.backoff.max.ms", "100");
         }
-        let producer = config.create_with_context(Deliveries::default()).map_err(GenerateError::settings)?;
+        let producer = config.create_with_context(Deliveries::default()).map_err(GenerateError::Settings)?;
         Ok(Self { producer, topic })
     }
 

@@ -1,9 +1,8 @@
-//! `dedupd generate`: load with realistic duplicates.
+//! Load with realistic duplicates.
 //!
 //! Planned duplicates are retries of an application, soon or late. With `cut_acks` there are also real
 //! duplicates: a producer that received no response retries a batch, and the log holds it twice.
 
-mod command;
 mod error;
 mod events;
 mod frame;
@@ -14,18 +13,15 @@ mod writer;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rdkafka::ClientConfig;
 
-pub use command::command;
 pub use error::GenerateError;
 pub use events::{Event, EventShape, Generator, Repeat};
 use proxy::Proxy;
 use topic::Topic;
 use writer::Writer;
-
-use crate::clock;
 
 /// Time between two progress reports.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
@@ -54,6 +50,27 @@ pub struct Options {
     /// Drop some responses of the broker, so that a producer without idempotence retries. Only for plaintext
     /// brokers on the loopback interface.
     pub cut_acks: bool,
+}
+
+impl Options {
+    /// The configuration of the clients, without what only the producer has. Fails if [`Options::cut_acks`] does not
+    /// work with the configured protocol.
+    pub fn client_config(&self) -> Result<ClientConfig, GenerateError> {
+        let protocol = self.properties.iter().find(|(name, _)| name == "security.protocol");
+        if let Some((_, protocol)) = protocol
+            && self.cut_acks
+            && !protocol.to_ascii_lowercase().ends_with("plaintext")
+        {
+            return Err(GenerateError::Encrypted { protocol: protocol.clone() });
+        }
+        let mut config = ClientConfig::new();
+        config.set("client.id", "dedupd.generate").set("reconnect.backoff.max.ms", "1000");
+        for (name, value) in &self.properties {
+            config.set(name, value);
+        }
+        config.set("bootstrap.servers", &self.bootstrap_servers).set("allow.auto.create.topics", "false");
+        Ok(config)
+    }
 }
 
 /// Progress of a run.
@@ -112,14 +129,13 @@ pub fn run(
     stop: &AtomicBool,
     mut progress: impl FnMut(Progress),
 ) -> Result<Summary, GenerateError> {
-    let direct = config(options)?;
+    let direct = options.client_config()?;
     let topic = Topic::new(&direct, &options.bootstrap_servers, &options.topic)?;
     let partitions = topic.ensure(options.partitions)?;
     let length_before = topic.length(partitions)?;
     let proxy = if options.cut_acks { Some(start_proxy(options, &topic)?) } else { None };
     let writer = Writer::new(&direct, proxy.as_ref(), &options.topic)?;
-    let mut load =
-        Load { options, writer, started: clock::monotonic(), reported: Duration::ZERO, planned: 0, bytes: 0 };
+    let mut load = Load { options, writer, started: now(), reported: Duration::ZERO, planned: 0, bytes: 0 };
     let sent = load.write(stop, &mut progress)?;
     load.writer.drain(|writer| progress(load.progress(writer, sent)))?;
     progress(load.progress(&load.writer, sent));
@@ -134,23 +150,6 @@ pub fn run(
         bytes: load.bytes,
         elapsed,
     })
-}
-
-fn config(options: &Options) -> Result<ClientConfig, GenerateError> {
-    let protocol = options.properties.iter().find(|(name, _)| name == "security.protocol");
-    if let Some((_, protocol)) = protocol
-        && options.cut_acks
-        && !protocol.to_ascii_lowercase().ends_with("plaintext")
-    {
-        return Err(GenerateError::Encrypted { protocol: protocol.clone() });
-    }
-    let mut config = ClientConfig::new();
-    config.set("client.id", "dedupd.generate").set("reconnect.backoff.max.ms", "1000");
-    for (name, value) in &options.properties {
-        config.set(name, value);
-    }
-    config.set("bootstrap.servers", &options.bootstrap_servers).set("allow.auto.create.topics", "false");
-    Ok(config)
 }
 
 /// Starts the proxy in front of all brokers. Fails if one of them is not on the loopback interface.
@@ -200,7 +199,7 @@ impl Load<'_> {
                 self.writer.poll(early.clamp(MIN_WAIT, MAX_WAIT))?;
                 continue;
             }
-            let event = events.next_at(clock::wall_ms());
+            let event = events.next_at(wall_ms());
             self.planned += u64::from(event.repeat.is_some());
             self.bytes += event.value.len() as u64;
             self.writer.send(&event)?;
@@ -218,4 +217,16 @@ impl Load<'_> {
     fn progress(&self, writer: &Writer<'_>, sent: u64) -> Progress {
         Progress { sent, delivered: writer.delivered(), elapsed: self.started.elapsed() }
     }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the rate is measured against the clock")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+/// The time of creation of an event, epoch milliseconds.
+#[expect(clippy::disallowed_methods, reason = "events have the time at which they are written")]
+fn wall_ms() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
 }

@@ -2,22 +2,32 @@
 
 use std::time::Duration;
 
-use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
-use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::metadata::{Metadata, MetadataTopic};
+use rdkafka::{ClientConfig, ClientContext};
 
 use super::error::GenerateError;
-use crate::clock;
-use crate::kafka::connection::{self, ConnectionProblem, ProblemCapture};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
+/// How often the brokers are queried about a new topic, and the time between two queries.
+const ATTEMPTS: u32 = 100;
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Ignores errors of the client: calls return them.
+struct Silent;
+
+impl ClientContext for Silent {
+    fn error(&self, _: KafkaError, _: &str) {}
+}
+
+impl ConsumerContext for Silent {}
 
 /// A topic and the client that queries it.
 pub(super) struct Topic<'a> {
-    reader: BaseConsumer<ProblemCapture>,
+    reader: BaseConsumer<Silent>,
     config: &'a ClientConfig,
     servers: &'a str,
     name: &'a str,
@@ -28,7 +38,7 @@ impl<'a> Topic<'a> {
         let mut reader = config.clone();
         // All written records count, committed or not.
         reader.set("isolation.level", "read_uncommitted");
-        let reader = ProblemCapture::reader(reader).map_err(GenerateError::settings)?;
+        let reader = reader.create_with_context(Silent).map_err(GenerateError::Settings)?;
         Ok(Self { reader, config, servers, name })
     }
 
@@ -42,18 +52,18 @@ impl<'a> Topic<'a> {
             (None, Some(wanted)) => {
                 self.create(wanted)?;
                 // A new topic appears in the metadata with a delay.
-                for _ in 0..100 {
+                for _ in 0..ATTEMPTS {
                     if let Some(count) = self.partitions()? {
                         return Ok(count);
                     }
-                    std::thread::sleep(Duration::from_millis(100));
+                    std::thread::sleep(RETRY_INTERVAL);
                 }
                 Err(missing())
             }
         }
     }
 
-    fn partitions(&self) -> Result<Option<i32>, GenerateError> {
+    fn partitions(&self) -> Result<Option<i32>, KafkaError> {
         let metadata = self.metadata()?;
         let found = metadata.topics().iter().find(|topic| topic.name() == self.name);
         let found = found.filter(|topic| topic.error().is_none()).map(MetadataTopic::partitions);
@@ -63,13 +73,12 @@ impl<'a> Topic<'a> {
 
     fn create(&self, partitions: u32) -> Result<(), GenerateError> {
         let admin: AdminClient<DefaultClientContext> =
-            self.config.create().map_err(GenerateError::settings)?;
+            self.config.create().map_err(GenerateError::Settings)?;
         let count = i32::try_from(partitions).unwrap_or(i32::MAX);
         // -1: the default replication factor of the broker.
         let topic = NewTopic::new(self.name, count, TopicReplication::Fixed(-1));
         let options = AdminOptions::new().operation_timeout(Some(TIMEOUT));
-        let results =
-            pollster::block_on(admin.create_topics([&topic], &options)).map_err(|e| self.unreachable(&e))?;
+        let results = pollster::block_on(admin.create_topics([&topic], &options))?;
         for result in results {
             match result {
                 // Another client created it first.
@@ -81,53 +90,37 @@ impl<'a> Topic<'a> {
     }
 
     /// Host and port of every broker, as it advertises them.
-    pub fn brokers(&self) -> Result<Vec<(String, u16)>, GenerateError> {
+    pub fn brokers(&self) -> Result<Vec<(String, u16)>, KafkaError> {
         let metadata = self.metadata()?;
         let brokers = metadata.brokers().iter();
         Ok(brokers.map(|b| (b.host().to_owned(), u16::try_from(b.port()).unwrap_or(0))).collect())
     }
 
     /// The sum of the end offsets of all partitions.
-    pub fn length(&self, partitions: i32) -> Result<u64, GenerateError> {
-        (0..partitions).try_fold(0, |sum, partition| {
-            let end = self.end(partition).map_err(|e| self.unreachable(&e))?;
-            Ok(sum + u64::try_from(end).unwrap_or(0))
-        })
+    pub fn length(&self, partitions: i32) -> Result<u64, KafkaError> {
+        (0..partitions)
+            .try_fold(0, |sum, partition| Ok(sum + u64::try_from(self.end(partition)?).unwrap_or(0)))
     }
 
     /// The metadata of the client may contain a new topic before its leader has it, so `NotLeaderForPartition` is
     /// retried.
     fn end(&self, partition: i32) -> Result<i64, KafkaError> {
-        let started = clock::monotonic();
+        let mut attempts = 0;
         loop {
+            attempts += 1;
             match self.reader.fetch_watermarks(self.name, partition, TIMEOUT) {
                 Err(error)
                     if error.rdkafka_error_code() == Some(RDKafkaErrorCode::NotLeaderForPartition)
-                        && started.elapsed() < TIMEOUT =>
+                        && attempts < ATTEMPTS =>
                 {
-                    std::thread::sleep(Duration::from_millis(100));
+                    std::thread::sleep(RETRY_INTERVAL);
                 }
                 ends => return ends.map(|(_, end)| end),
             }
         }
     }
 
-    fn metadata(&self) -> Result<Metadata, GenerateError> {
-        connection::metadata(&self.reader, self.config, self.name)
-            .map_err(|(error, problem)| self.with_cause(&error, problem))
-    }
-
-    fn unreachable(&self, error: &KafkaError) -> GenerateError {
-        self.with_cause(error, connection::connection_problem(&self.reader, self.config))
-    }
-
-    fn with_cause(&self, error: &KafkaError, problem: Option<ConnectionProblem>) -> GenerateError {
-        let servers = self.servers.to_owned();
-        if let Some(ConnectionProblem { what, .. }) = problem {
-            return GenerateError::NotConnected { servers, what };
-        }
-        let last = self.reader.context().last();
-        let why = last.map_or_else(|| error.to_string(), |(_, reason)| reason);
-        GenerateError::Unreachable { servers, why }
+    fn metadata(&self) -> Result<Metadata, KafkaError> {
+        self.reader.fetch_metadata(Some(self.name), TIMEOUT)
     }
 }

@@ -4,27 +4,12 @@ use std::io;
 
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
-use crate::kafka::connection::error_text;
-
 /// Why generating load failed.
 #[derive(Debug, thiserror::Error)]
 pub enum GenerateError {
-    /// No broker responds.
-    #[error("no broker of {servers} responds: {why}; check the address, the network and that Kafka runs")]
-    Unreachable {
-        /// The bootstrap servers.
-        servers: String,
-        /// The last error of the client.
-        why: String,
-    },
-    /// A broker is reachable, but the connection fails.
-    #[error("no connection to {servers}: {what}")]
-    NotConnected {
-        /// The bootstrap servers.
-        servers: String,
-        /// What is wrong, and what to do.
-        what: String,
-    },
+    /// A request failed: no broker responds, or the connection fails.
+    #[error("the brokers do not respond: {0}; check the address, the network and that Kafka runs")]
+    Kafka(#[from] KafkaError),
     /// The topic does not exist.
     #[error("topic {topic} does not exist on {servers}; set --partitions to create it")]
     MissingTopic {
@@ -41,9 +26,9 @@ pub enum GenerateError {
         /// The error code of the broker.
         why: RDKafkaErrorCode,
     },
-    /// The client rejects its properties.
-    #[error("{0}")]
-    Settings(String),
+    /// The client rejects its properties. The error contains a value, which may be a secret.
+    #[error("the Kafka client does not accept its properties")]
+    Settings(#[source] KafkaError),
     /// Records were not written.
     #[error(
         "{failed} records were not written to topic {topic}, the first because of: {why}; check the permissions on the \
@@ -79,11 +64,4 @@ pub enum GenerateError {
         "the proxy that drops responses could not start: {0}; raise the limits on open files and threads"
     )]
     Proxy(#[source] io::Error),
-}
-
-impl GenerateError {
-    #[expect(clippy::needless_pass_by_value, reason = "passed to map_err")]
-    pub(super) fn settings(error: KafkaError) -> Self {
-        Self::Settings(error_text(&error))
-    }
 }
