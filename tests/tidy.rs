@@ -76,6 +76,16 @@ fn modules_use_only_allowed_modules() {
 }
 
 #[test]
+fn folders_of_the_pipeline_use_no_later_one() {
+    let files: Vec<_> = rust_files().collect();
+    for layer in rules::LAYERS {
+        let folder = format!("src/pipeline/{layer}/");
+        assert!(files.iter().any(|(path, _)| path.starts_with(&folder)), "{folder} does not exist");
+    }
+    assert_none(files.into_iter().flat_map(|(path, text)| rules::layers(&path, &text)));
+}
+
+#[test]
 fn the_map_of_the_code_names_the_allowed_modules() {
     let architecture = fs::read_to_string(Path::new(TOP).join("ARCHITECTURE.md")).unwrap();
     assert_none(rules::map_of_the_code(&architecture));
@@ -143,6 +153,18 @@ fn no_file_contains_a_path_of_one_machine() {
 mod violations {
     use super::rules::*;
     use super::*;
+
+    #[test]
+    fn a_folder_of_the_pipeline_that_uses_a_later_one_is_detected() {
+        let named = |path: &str, text: &str| layers(path, text).len();
+        assert_eq!(named("src/pipeline/torn/side.rs", "use crate::pipeline::recovery::Recovery;"), 1);
+        assert_eq!(
+            named("src/pipeline/torn/side.rs", "use super::super::{worker::Worker, commit::Access};"),
+            1
+        );
+        assert_eq!(named("src/pipeline/torn/side.rs", "use crate::pipeline::partition::Partition;"), 0);
+        assert_eq!(named("src/pipeline/context.rs", "use crate::pipeline::worker::Worker;"), 0);
+    }
 
     #[test]
     fn boundaries_detect_every_form_of_path() {

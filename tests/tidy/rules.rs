@@ -41,6 +41,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
 const SERVICE: &[&str] = &[
     "cli", "clock", "config", "control", "dedupe", "http", "kafka", "metrics", "pipeline", "ports", "store",
 ];
+/// The folders of `src/pipeline`. Each uses only those before it, and the files beside them.
+pub const LAYERS: &[&str] = &["partition", "limits", "commit", "torn", "recovery", "worker"];
 /// What connects a command with the command line.
 const COMMAND: &[&str] = &["app", "cli", "clock", "config", "dedupe", "kafka", "store", "tools::properties"];
 
@@ -137,6 +139,25 @@ pub fn boundaries(path: &str, text: &str) -> Vec<String> {
         .map(|(line, target)| {
             format!("{path}:{line}: `{}` may not use `{}`", module[..part].join("::"), target.join("::"))
         })
+        .collect()
+}
+
+/// A folder of `src/pipeline` uses no later one.
+pub fn layers(path: &str, text: &str) -> Vec<String> {
+    let layer = |path: &[&str]| {
+        let folder = path.strip_prefix(&["pipeline"])?.first()?;
+        LAYERS.iter().position(|layer| layer == folder)
+    };
+    let Some((module, own)) = module_of(path).and_then(|module| Some((layer(&module)?, module))) else {
+        return Vec::new();
+    };
+    let paths = Source::of(text).paths(&["crate", "dedupd", "super"]);
+    let targets = paths.into_iter().map(|(line, path)| (line, from_root(&own, path)));
+    let wrong = targets.filter(|(_, target)| {
+        layer(&target.iter().map(String::as_str).collect::<Vec<_>>()).is_some_and(|used| used > module)
+    });
+    wrong
+        .map(|(line, target)| format!("{path}:{line}: `{}` is above `{}`", target.join("::"), own.join("::")))
         .collect()
 }
 
