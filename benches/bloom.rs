@@ -21,7 +21,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use dedupd::dedupe::window::CHUNK;
-use dedupd::dedupe::{Bloom, BloomLimits, Look};
+use dedupd::dedupe::{Bloom, BloomLimits, IndexKey};
 use spent::spent;
 use stream::numbered;
 
@@ -74,13 +74,13 @@ fn measure(rate: f64, ids: u64, probes: u64) {
         probes / 1_000_000,
         at_most(passed) / probes as f64
     );
-    println!("  look-ups, absent ids  {:.2} M/s", probes as f64 / (spent() - began) / 1e6);
+    println!("  key-ups, absent ids  {:.2} M/s", probes as f64 / (spent() - began) / 1e6);
     let held = bloom.ids();
     let again = held.min(probes);
     let began = spent();
     let found = look_up(&bloom, &queried, made - again..made);
     assert_eq!(found, again, "an id of the window was not found");
-    println!("  look-ups, known ids   {:.2} M/s", again as f64 / (spent() - began) / 1e6);
+    println!("  key-ups, known ids   {:.2} M/s", again as f64 / (spent() - began) / 1e6);
     println!(
         "  inserts               {:.2} M/s, longest batch of {BATCH} {:.1} ms",
         made as f64 / inserting / 1e6,
@@ -119,17 +119,17 @@ fn fill(bloom: &mut Bloom, ids: u64, ids_per_slice: u64) -> f64 {
 
 /// Looks up identities in two passes, as the window does. Returns the number of matches.
 fn look_up(bloom: &Bloom, queried: &Range<i64>, numbers: impl Iterator<Item = u64>) -> u64 {
-    let mut numbers = numbers.map(|number| Look::at(numbered(number)));
-    let (mut looks, mut passed) = (Vec::with_capacity(CHUNK), 0);
+    let mut numbers = numbers.map(|number| IndexKey::at(numbered(number)));
+    let (mut keys, mut passed) = (Vec::with_capacity(CHUNK), 0);
     loop {
-        looks.clear();
-        for look in numbers.by_ref().take(CHUNK) {
-            bloom.prefetch(&look);
-            looks.push(look);
+        keys.clear();
+        for key in numbers.by_ref().take(CHUNK) {
+            bloom.prefetch(&key);
+            keys.push(key);
         }
-        if looks.is_empty() {
+        if keys.is_empty() {
             return passed;
         }
-        passed += looks.iter().filter(|look| bloom.probably(look, queried).is_some()).count() as u64;
+        passed += keys.iter().filter(|key| bloom.probably(key, queried).is_some()).count() as u64;
     }
 }

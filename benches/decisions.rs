@@ -25,7 +25,7 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use dedupd::dedupe::window::CHUNK;
-use dedupd::dedupe::{Fields, IdentityRule, Look, Offset, TimeSource, Verdict, Window, WindowLimits};
+use dedupd::dedupe::{Fields, IdentityRule, IndexKey, Offset, TimeSource, Verdict, Window, WindowLimits};
 use ledger::{Array, Blocks, Ledger};
 use spent::spent;
 use stream::{Repeats, Stream};
@@ -67,28 +67,28 @@ fn rolling<L: Ledger>(ids: u64, name: &str, mut ledger: L) -> f64 {
     let mut at = 0;
     while window.ids() < ids - BATCH {
         for _ in 0..BATCH {
-            let look = window.look(stream.fresh());
-            window.admit(at, &look);
+            let key = window.key(stream.fresh());
+            window.admit(at, &key);
             at += 1;
         }
         settle(&mut window, &mut ledger, at);
     }
-    let (mut dropped, mut expected, mut looks) = (0u64, 0u64, Vec::<Look>::with_capacity(CHUNK));
+    let (mut dropped, mut expected, mut keys) = (0u64, 0u64, Vec::<IndexKey>::with_capacity(CHUNK));
     let mut longest = 0.0f64;
     let start = spent();
     for _ in 0..MEASURED / BATCH {
         let began = spent();
         for _ in 0..BATCH / CHUNK as u64 {
-            looks.clear();
+            keys.clear();
             for _ in 0..CHUNK {
                 let (identity, repeated) = stream.next();
                 expected += u64::from(repeated);
-                looks.push(window.look(identity));
+                keys.push(window.key(identity));
             }
-            for look in &looks {
+            for key in &keys {
                 window.observe(Some(1_700_000_000_000 + at.cast_signed() / 1_000), i64::MAX);
-                match window.verdict(at, look, &ledger).unwrap() {
-                    Verdict::New | Verdict::Retry => window.admit(at, look),
+                match window.verdict(at, key, &ledger).unwrap() {
+                    Verdict::New | Verdict::Retry => window.admit(at, key),
                     Verdict::Duplicate { .. } | Verdict::Probable { .. } => dropped += 1,
                 }
                 at += 1;

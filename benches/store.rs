@@ -116,7 +116,7 @@ fn lookups(store: &SledStore, (partitions, range): (u32, u64), what: &str) {
         let owns = store.owns(partition.into(), offset, identity(partition, offset)).unwrap();
         assert_eq!(owns, Some(true));
     }
-    rate(what, count, "look-ups/s", start);
+    rate(what, count, "key-ups/s", start);
 }
 
 fn opened(dir: &std::path::Path) -> SledStore {

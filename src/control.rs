@@ -17,7 +17,7 @@ pub(crate) const ANSWER: Duration = Duration::from_mins(1);
 /// The part of a window that contains an owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Part {
+pub enum WindowPart {
     /// The exact index, with an owner for each id.
     Exact,
     /// The Bloom filters of the older slices.
@@ -26,7 +26,7 @@ pub enum Part {
 
 /// A record that owns an identity.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Place {
+pub struct OwnerPlace {
     /// Partition of the raw topic.
     pub partition: PartitionId,
     /// The kind of the record, if it has a name.
@@ -37,7 +37,7 @@ pub struct Place {
     /// Stream time of its arrival in epoch milliseconds, in the precision in which it is stored.
     pub time_ms: i64,
     /// The part of the window that contains it.
-    pub part: Part,
+    pub part: WindowPart,
     /// Start of the slice that contains it, stream time in epoch milliseconds; `None` without filters.
     pub slice_ms: Option<i64>,
 }
@@ -48,7 +48,7 @@ pub struct Answer {
     /// The identity as 32 hex digits.
     pub identity: String,
     /// The records that own it.
-    pub places: Vec<Place>,
+    pub places: Vec<OwnerPlace>,
     /// Partitions that were searched.
     pub looked_into: Vec<PartitionId>,
     /// Partitions of this process whose state is not loaded yet.

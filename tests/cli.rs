@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use dedupd::cli::{Command, Exit, LogFormat, ServiceArgs, StateCommand, parse_from};
-use dedupd::config::{AsTyped, Config, IdSource, Local, Shape, Sources, keys};
+use dedupd::config::{AsTyped, Config, ConfigSources, IdSource, Local, Shape, keys};
 use dedupd_audit::Range;
 
 fn parse(line: &str) -> Result<Command, String> {
@@ -26,7 +26,7 @@ fn run(line: &str) -> ServiceArgs {
 }
 
 fn config(flags: AsTyped) -> Config {
-    Config::from_sources(&Sources { flags, host: "h".to_owned(), ..Sources::default() }).unwrap()
+    Config::from_sources(&ConfigSources { flags, host: "h".to_owned(), ..ConfigSources::default() }).unwrap()
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn the_other_commands_have_the_documented_defaults() {
     );
     let Ok(Command::Audit(audit)) = parse("audit --raw r --window 1h --json") else { panic!("audit") };
     assert!(audit.json());
-    let sources = Sources { flags: audit.overrides(), ..Sources::default() };
+    let sources = ConfigSources { flags: audit.overrides(), ..ConfigSources::default() };
     assert_eq!(Local::from_sources(&sources).unwrap().window.exact.as_secs(), 3_600);
     assert_eq!((audit.memory(), audit.samples(), audit.allow_gone()), (256 << 20, 10, false));
     assert_eq!(audit.range(9), Ok(Range::default()));
@@ -186,11 +186,11 @@ fn the_state_commands_take_what_the_service_takes() {
         (vec!["a".to_owned(), "-b".to_owned()], Some(Path::new("f")))
     );
     let flags = args.local.overrides();
-    let sources = Sources { flags, host: "h".to_owned(), ..Sources::default() };
+    let sources = ConfigSources { flags, host: "h".to_owned(), ..ConfigSources::default() };
     let local = Local::from_sources(&sources).unwrap();
     assert_eq!((local.state.dir.as_path(), local.window.exact.as_secs()), (Path::new("/d"), 7_200));
     assert_eq!(local.from, None, "topics, brokers and id may be missing");
-    let wrong = Sources { flags: run("run --exact 24").overrides(), ..Sources::default() };
+    let wrong = ConfigSources { flags: run("run --exact 24").overrides(), ..ConfigSources::default() };
     assert!(Local::from_sources(&wrong).unwrap_err().to_string().contains("window.exact"));
 }
 

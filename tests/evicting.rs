@@ -9,16 +9,16 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use dedupd::dedupe::{
-    Block, BlockView, HashKind, Index, Look, Offset, TimeSource, Verdict, Window, WindowLimits,
+    Block, BlockView, HashKind, IndexKey, Offset, OwnerIndex, TimeSource, Verdict, Window, WindowLimits,
 };
 use dedupd::tools::plan::{missed, remembered_in};
 use proptest::prelude::*;
 
 use ledger::{Ledger, T, id};
 
-fn found(index: &Index, number: u64) -> Vec<Offset> {
+fn found(index: &OwnerIndex, number: u64) -> Vec<Offset> {
     let mut found = Vec::new();
-    let all = index.candidates::<()>(&Look::at(id(number)), |offset| {
+    let all = index.candidates::<()>(&IndexKey::at(id(number)), |offset| {
         found.push(offset);
         ControlFlow::Continue(())
     });
@@ -51,7 +51,7 @@ impl History {
 
     fn verdicts(&self) -> Vec<Verdict> {
         let at = self.next + 1_000;
-        let verdict = |number| self.window.verdict(at, &self.window.look(id(number)), &self.ledger).unwrap();
+        let verdict = |number| self.window.verdict(at, &self.window.key(id(number)), &self.ledger).unwrap();
         (0..=255).map(verdict).collect()
     }
 
@@ -61,8 +61,8 @@ impl History {
         for (number, step) in records {
             ms += i64::from(*step);
             self.window.observe(Some(ms), ms);
-            let look = self.window.look(id(u64::from(*number)));
-            match self.window.verdict(at, &look, &self.ledger).unwrap() {
+            let key = self.window.key(id(u64::from(*number)));
+            match self.window.verdict(at, &key, &self.ledger).unwrap() {
                 Verdict::Duplicate { owner } => {
                     let known =
                         model.get(number).unwrap_or_else(|| panic!("the new id {number} was dropped"));
@@ -70,7 +70,7 @@ impl History {
                 }
                 Verdict::New => {
                     evicted += u64::from(model.contains_key(number));
-                    self.window.admit(at, &look);
+                    self.window.admit(at, &key);
                     model.insert(*number, (at, ms));
                 }
                 other => panic!("{other:?}"),
@@ -139,17 +139,17 @@ proptest! {
     fn removing_new_entries_restores_the_index(
         slots in 1..200u64, kept in 0..400u64, undone in 1..400u64, gap in prop_oneof![4 => 1..9u64, 1 => Just(1 << 28)],
     ) {
-        let mut index = Index::evicting(slots);
+        let mut index = OwnerIndex::evicting(slots);
         let memory = index.memory_bytes();
-        (0..kept).for_each(|n| index.insert(&Look::at(id(n)), n * gap));
+        (0..kept).for_each(|n| index.insert(&IndexKey::at(id(n)), n * gap));
         let mut evicted = 0;
-        index.settle(|_| evicted += 1);
+        index.commit(|_| evicted += 1);
         prop_assert_eq!(index.live() + evicted, kept);
         let before: Vec<_> = (0..kept).map(|n| found(&index, n)).collect();
         let all = kept..kept + undone;
-        all.clone().for_each(|n| index.insert(&Look::at(id(n)), n * gap));
+        all.clone().for_each(|n| index.insert(&IndexKey::at(id(n)), n * gap));
         prop_assert!(all.clone().any(|n| found(&index, n) == [n * gap]));
-        all.rev().for_each(|n| assert!(index.remove(&Look::at(id(n)), n * gap), "{n}"));
+        all.rev().for_each(|n| assert!(index.remove(&IndexKey::at(id(n)), n * gap), "{n}"));
         prop_assert_eq!((0..kept).map(|n| found(&index, n)).collect::<Vec<_>>(), before);
         prop_assert_eq!((index.memory_bytes(), index.tables(), index.overflowed()), (memory, 1, 0));
     }
@@ -157,14 +157,14 @@ proptest! {
 
 #[test]
 fn offsets_beyond_the_range_of_a_slot_move_the_base() {
-    let (mut index, far) = (Index::evicting(64), 1u64 << 37);
-    (0..40).for_each(|n| index.insert(&Look::at(id(n)), n));
-    index.settle(|_| panic!("an owner was evicted"));
-    (40..44).for_each(|n| index.insert(&Look::at(id(n)), far + n));
+    let (mut index, far) = (OwnerIndex::evicting(64), 1u64 << 37);
+    (0..40).for_each(|n| index.insert(&IndexKey::at(id(n)), n));
+    index.commit(|_| panic!("an owner was evicted"));
+    (40..44).for_each(|n| index.insert(&IndexKey::at(id(n)), far + n));
     assert_eq!(found(&index, 3), [3]);
-    index.insert(&Look::at(id(44)), 2 * far + 20);
+    index.insert(&IndexKey::at(id(44)), 2 * far + 20);
     let mut removed = Vec::new();
-    index.settle(|owner| removed.push(owner));
+    index.commit(|owner| removed.push(owner));
     removed.sort_unstable();
     assert_eq!(removed, (0..40).collect::<Vec<_>>());
     assert!((40..44).all(|n| found(&index, n) == [far + n]) && found(&index, 44) == [2 * far + 20]);
@@ -177,11 +177,11 @@ fn owners_are_overwritten_as_often_as_predicted() {
     let slots = 1u64 << 17;
     for load in [0.6, 0.75, 0.9, 1.0, 1.2, 1.5] {
         let distance = (slots as f64 * load) as u64;
-        let mut index = Index::evicting(slots);
+        let mut index = OwnerIndex::evicting(slots);
         let (mut gone, mut all) = (0u64, 0u64);
         for at in 0..slots * 12 {
-            index.insert(&Look::at(id(at)), at);
-            index.settle(|_| ());
+            index.insert(&IndexKey::at(id(at)), at);
+            index.commit(|_| ());
             // Every duplicate arrives `distance` ids after the first record.
             if at >= slots * 4 && at % 3 == 0 {
                 all += 1;
@@ -205,8 +205,8 @@ fn the_window_reports_what_it_evicted() {
     let mut window = window(10_000, Duration::from_hours(24));
     for at in 0..60_000u64 {
         window.observe(Some(T + at.cast_signed() * 1_000), T * 2);
-        let look = window.look(id(at));
-        window.admit(at, &look);
+        let key = window.key(id(at));
+        window.admit(at, &key);
         if at % 500 == 499 {
             window.commit(at + 1);
         }

@@ -3,7 +3,7 @@
 
 mod ledger;
 
-use dedupd::dedupe::{BlockView, Bounds, FilterLayout, Offset, Verdict, Window, WindowLimits};
+use dedupd::dedupe::{BlockView, FilterLayout, Offset, Verdict, Window, WindowBounds, WindowLimits};
 
 use ledger::{Ledger, T, id};
 
@@ -18,10 +18,10 @@ fn limits() -> WindowLimits {
 
 fn judge(window: &mut Window, ledger: &Ledger, at: Offset, number: u64, ms: i64) -> Verdict {
     window.observe(Some(ms), ms);
-    let look = window.look(id(number));
-    let verdict = window.verdict(at, &look, ledger).unwrap();
+    let key = window.key(id(number));
+    let verdict = window.verdict(at, &key, ledger).unwrap();
     if matches!(verdict, Verdict::New | Verdict::Retry) {
-        window.admit(at, &look);
+        window.admit(at, &key);
     }
     verdict
 }
@@ -40,7 +40,7 @@ fn filled(seconds: u64) -> (Window, Ledger, Offset) {
 }
 
 fn verdict_of(window: &Window, ledger: &Ledger, number: u64) -> Verdict {
-    window.verdict(1 << 40, &window.look(id(number)), ledger).unwrap()
+    window.verdict(1 << 40, &window.key(id(number)), ledger).unwrap()
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn an_id_is_exact_then_probable_then_new() {
 #[test]
 fn ids_beyond_the_count_limit_move_to_the_filters() {
     let (mut window, mut ledger, _) = filled(3_000);
-    window.set_bounds(Bounds { max_ids: 1_000, ..Bounds::NONE });
+    window.set_bounds(WindowBounds { max_ids: 1_000, ..WindowBounds::NONE });
     assert_eq!(judge(&mut window, &ledger, 3_000, 3_000, T + 3_000_000), Verdict::New);
     ledger.commit(&mut window, 3_001);
     assert!(matches!(verdict_of(&window, &ledger, 2_900), Verdict::Duplicate { .. }));

@@ -8,7 +8,7 @@ use dedupd::dedupe::{
     KindId, StateKey, Tail, WindowCheckpoint,
 };
 use dedupd::store::Binding;
-use dedupd::tools::state::file::{Header, Part, Piece, Reader, Writer};
+use dedupd::tools::state::file::{FileHeader, FilePart, FileReader, Piece, Writer};
 
 const BLOCK: &[u8] = include_bytes!("golden/block-v1.bin");
 const FORGET_RECORD: &[u8] = include_bytes!("golden/forget-record-v1.bin");
@@ -141,7 +141,7 @@ fn a_checkpoint_is_read_and_written_byte_for_byte() {
         tail: Some(Tail { crc: 0x0ebe_ef01, next: 1_000, from: Some(76) }),
         forgets: 3,
         windows: windows(),
-        began: Some(4),
+        first_raw_partitions: Some(4),
         epoch: Some(Epoch { next: 999, number: 12 }),
         raw: Some("aXb+c/AAQ0Cw==".to_owned()),
         state: Some("aXb-c_AAQ0Cw".to_owned()),
@@ -174,7 +174,7 @@ fn the_key_of_a_state_record_is_read_and_written_byte_for_byte() {
 }
 
 /// The header of the golden export.
-fn header() -> Header {
+fn header() -> FileHeader {
     let binding: Binding = serde_json::from_value(serde_json::json!({
         "cluster_id": "cluster",
         "raw": "events.raw",
@@ -192,32 +192,32 @@ fn header() -> Header {
     }))
     .unwrap();
     assert_eq!(binding.hash, HASH);
-    let empty = Part {
+    let empty = FilePart {
         window: 7.into(),
         confirmed: 0,
         state_next: 3,
         stream_time_ms: 0,
         tail: None,
-        settled: None,
+        confirmed_tail: None,
         forgets: 0,
         incomplete_ms: 0,
         blocks: 0,
         ids: 0,
     };
     let tail = Some((0x4d4d_8602, FIRST + 100_000));
-    let unnamed = Part {
+    let unnamed = FilePart {
         window: 42.into(),
         confirmed: FIRST + 100_000,
         state_next: 76,
         stream_time_ms: T + 60_000,
         tail,
-        settled: tail,
+        confirmed_tail: tail,
         forgets: 3,
         incomplete_ms: 1_699_990_000_000,
         blocks: 1,
         ids: 4,
     };
-    let named = Part {
+    let named = FilePart {
         window: payments().window(42),
         confirmed: 700,
         state_next: 75,
@@ -227,12 +227,12 @@ fn header() -> Header {
         ids: 1,
         ..empty
     };
-    Header { binding, partitions: vec![empty, unnamed, named] }
+    FileHeader { binding, partitions: vec![empty, unnamed, named] }
 }
 
 #[test]
 fn an_export_file_is_read_and_written_byte_for_byte() {
-    let (mut reader, read) = Reader::begin(EXPORT).unwrap();
+    let (mut reader, read) = FileReader::begin(EXPORT).unwrap();
     assert_eq!(read, header());
     let mut writer = Writer::begin(Vec::new(), &header()).unwrap();
     for block in [block(), block_of_payments()] {

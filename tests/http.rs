@@ -17,7 +17,7 @@ use std::time::Duration;
 use dedupd::clock::monotonic;
 use dedupd::control::{Answer, Control};
 use dedupd::dedupe::{Hasher, IdSource, IdentityRule};
-use dedupd::http::{AdminApi, Endpoint, Limits, Token, serve_within};
+use dedupd::http::{AdminApi, ClientLimits, Endpoint, Token, serve_within};
 use dedupd::metrics::{
     About, History, Metrics, Outcome, PartitionState, PartitionStatus, Recent, Status, Totals, Warning,
     WindowStatus, WorkerStatus,
@@ -44,11 +44,11 @@ struct Server {
 }
 
 impl Server {
-    fn start(limits: Limits) -> Self {
+    fn start(limits: ClientLimits) -> Self {
         Self::start_with(limits, AdminApi::default())
     }
 
-    fn start_with(limits: Limits, admin: AdminApi) -> Self {
+    fn start_with(limits: ClientLimits, admin: AdminApi) -> Self {
         let text = str::to_owned;
         let about = About {
             version: text("9"),
@@ -145,7 +145,7 @@ fn running() -> WorkerStatus {
 
 #[test]
 fn health_follows_the_status_of_the_workers() {
-    let server = Server::start(Limits::default());
+    let server = Server::start(ClientLimits::default());
     let answer = server.request("GET", "/readyz");
     assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
     assert!(answer.ends_with("not ready\nworker 0: is starting\n"), "{answer}");
@@ -166,7 +166,7 @@ fn health_follows_the_status_of_the_workers() {
 
 #[test]
 fn partitions_without_an_owner_make_every_instance_unready() {
-    let server = Server::start(Limits::default());
+    let server = Server::start(ClientLimits::default());
     server.status.publish(0, running());
     server.status.note_group_lag(BTreeMap::from([(5, 0), (6, 700)]));
     // This is normal during a rebalance.
@@ -187,7 +187,7 @@ fn partitions_without_an_owner_make_every_instance_unready() {
 
 #[test]
 fn the_pages_show_the_same_figures() {
-    let server = Server::start(Limits::default());
+    let server = Server::start(ClientLimits::default());
     server.status.publish(0, running());
     server.metrics.records(Outcome::Duplicate).inc_by(7);
 
@@ -212,7 +212,7 @@ fn the_pages_show_the_same_figures() {
 
 #[test]
 fn only_get_is_served() {
-    let server = Server::start(Limits::default());
+    let server = Server::start(ClientLimits::default());
     for (method, path) in [("POST", "/metrics"), ("DELETE", "/"), ("PUT", "/nowhere"), ("HEAD", "/livez")] {
         assert!(server.request(method, path).starts_with("HTTP/1.1 405 "), "{method} {path}");
     }
@@ -221,15 +221,15 @@ fn only_get_is_served() {
 
 #[test]
 fn the_limits_are_the_documented_ones() {
-    let limits = Limits::default();
+    let limits = ClientLimits::default();
     assert_eq!((limits.connections, limits.head), (64, Duration::from_secs(2)));
     assert_eq!((limits.connection, limits.control), (Duration::from_secs(10), Duration::from_secs(70)));
 }
 
 #[test]
 fn a_client_that_does_not_finish_its_head_is_cut_off() {
-    let head = Duration::from_millis(200);
-    let server = Server::start(Limits { head, connection: Duration::from_mins(10), ..Limits::default() });
+    let (head, connection) = (Duration::from_millis(200), Duration::from_mins(10));
+    let server = Server::start(ClientLimits { head, connection, ..ClientLimits::default() });
     let mut silent = server.connect();
     let mut slow = server.connect();
     slow.write_all(b"GET /metrics HTTP/1.1\r\nHost: ").unwrap();
@@ -243,7 +243,7 @@ fn a_client_that_does_not_finish_its_head_is_cut_off() {
 
 #[test]
 fn an_endless_head_is_rejected() {
-    let server = Server::start(Limits { head: Duration::from_mins(10), ..Limits::default() });
+    let server = Server::start(ClientLimits { head: Duration::from_mins(10), ..ClientLimits::default() });
     let mut client = server.connect();
     client.write_all(b"GET / HTTP/1.1\r\nX: ").unwrap();
     // The server may close while this is still being written.
@@ -257,7 +257,7 @@ fn an_endless_head_is_rejected() {
 
 #[test]
 fn a_client_that_does_not_read_its_response_is_cut_off() {
-    let limits = Limits { connection: Duration::from_millis(300), ..Limits::default() };
+    let limits = ClientLimits { connection: Duration::from_millis(300), ..ClientLimits::default() };
     let server = Server::start(limits);
     server.fill_pages();
     let mut idle = server.connect();
@@ -272,7 +272,7 @@ fn a_client_that_does_not_read_its_response_is_cut_off() {
 #[test]
 fn a_connection_beyond_the_limit_closes_the_oldest_one() {
     let long = Duration::from_mins(10);
-    let server = Server::start(Limits { connections: 2, head: long, connection: long, control: long });
+    let server = Server::start(ClientLimits { connections: 2, head: long, connection: long, control: long });
     let (mut first, mut second) = (server.connect(), server.connect());
     for silent in [&mut first, &mut second] {
         silent.write_all(b"GET /livez HTTP/1.1\r\n").unwrap();
@@ -290,7 +290,7 @@ fn a_connection_beyond_the_limit_closes_the_oldest_one() {
 
 #[test]
 fn slow_clients_do_not_delay_health_checks() {
-    let server = Server::start(Limits::default());
+    let server = Server::start(ClientLimits::default());
     server.fill_pages();
     let client = |request: &[u8]| {
         let mut client = server.connect();
@@ -320,7 +320,7 @@ fn slow_clients_do_not_delay_health_checks() {
 }
 
 /// A server whose admin API answers with this token after `delay`.
-fn controlled(limits: Limits, delay: Duration) -> Server {
+fn controlled(limits: ClientLimits, delay: Duration) -> Server {
     let rule = IdentityRule::new(vec![IdSource::Key], Hasher::Xxh3);
     let (control, mut requests) = Control::new(rule, 1);
     let requests = requests.remove(0);
@@ -339,7 +339,7 @@ const SECRET: &str = "a secret of some length";
 
 #[test]
 fn only_the_admin_api_has_the_longer_time_limit() {
-    let limits = Limits { connection: Duration::from_millis(300), ..Limits::default() };
+    let limits = ClientLimits { connection: Duration::from_millis(300), ..ClientLimits::default() };
     let server = controlled(limits, Duration::from_millis(900));
     let find = |headers: &str| {
         let mut client = server.connect();
@@ -356,7 +356,7 @@ fn only_the_admin_api_has_the_longer_time_limit() {
 
 #[test]
 fn a_request_without_the_token_is_rejected_before_its_body_is_read() {
-    let server = controlled(Limits::default(), Duration::ZERO);
+    let server = controlled(ClientLimits::default(), Duration::ZERO);
     let post = |headers: &str, body: &[u8]| {
         let mut client = server.connect();
         let kind = "Content-Type: application/json\r\nContent-Length: 1000000";
@@ -378,7 +378,7 @@ fn a_request_without_the_token_is_rejected_before_its_body_is_read() {
 
 #[test]
 fn shutdown_ends_the_server_and_frees_the_port() {
-    let mut server = Server::start(Limits::default());
+    let mut server = Server::start(ClientLimits::default());
     assert!(server.request("GET", "/livez").starts_with("HTTP/1.1 200 "));
     server.stop();
     assert!(TcpStream::connect(server.address).is_err());
@@ -386,7 +386,7 @@ fn shutdown_ends_the_server_and_frees_the_port() {
 
 #[test]
 fn the_page_shows_rates_warnings_and_the_configuration() {
-    let server = Server::start(Limits::default());
+    let server = Server::start(ClientLimits::default());
     let page = server.request("GET", "/");
     assert!(page.contains("1000 records/s") && page.contains("100 duplicates/s"), "{page}");
     assert!(page.contains("<path") && !page.contains("<script") && !page.contains("http://"), "{page}");

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use dedupd::dedupe::{Identity, Index, Look, Offset};
+use dedupd::dedupe::{Identity, IndexKey, Offset, OwnerIndex};
 use proptest::prelude::*;
 
 /// The operations of the window on its index.
@@ -39,7 +39,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 #[derive(Default)]
 struct Pair {
-    index: Index,
+    index: OwnerIndex,
     model: BTreeMap<Offset, Identity>,
     made: u64,
     next: Offset,
@@ -52,8 +52,8 @@ impl Pair {
             Step::Undo { count } => {
                 for _ in 0..count {
                     let Some((offset, identity)) = self.model.pop_last() else { break };
-                    assert!(self.index.remove(&Look::at(identity), offset));
-                    assert!(!self.index.remove(&Look::at(identity), offset));
+                    assert!(self.index.remove(&IndexKey::at(identity), offset));
+                    assert!(!self.index.remove(&IndexKey::at(identity), offset));
                     self.next = offset;
                 }
             }
@@ -77,7 +77,7 @@ impl Pair {
     fn insert(&mut self, gap: u32) {
         self.made += 1;
         let identity = Identity(u128::from(self.made).to_be_bytes());
-        self.index.insert(&Look::at(identity), self.next);
+        self.index.insert(&IndexKey::at(identity), self.next);
         self.model.insert(self.next, identity);
         self.next += u64::from(gap);
     }
@@ -88,7 +88,7 @@ impl Pair {
 
     fn found(&self, identity: Identity) -> Vec<Offset> {
         let mut found = Vec::new();
-        let all = self.index.candidates::<()>(&Look::at(identity), |offset| {
+        let all = self.index.candidates::<()>(&IndexKey::at(identity), |offset| {
             found.push(offset);
             ControlFlow::Continue(())
         });

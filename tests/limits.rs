@@ -7,7 +7,7 @@ mod ledger;
 use std::time::Duration;
 
 use dedupd::dedupe::{
-    BlockView, BloomLimits, Bounds, Dropped, IndexBytes, Offset, Verdict, Window, WindowLimits,
+    BlockView, BloomLimits, Dropped, IndexBytes, Offset, Verdict, Window, WindowBounds, WindowLimits,
 };
 
 use ledger::{Ledger, T, id};
@@ -43,10 +43,10 @@ impl World {
         for _ in 0..ids {
             let at = self.next;
             self.window.observe(Some(T + at.cast_signed() * 100), i64::MAX / 2);
-            let look = self.window.look(id(at));
-            let verdict = self.window.verdict(at, &look, &self.ledger).unwrap();
+            let key = self.window.key(id(at));
+            let verdict = self.window.verdict(at, &key, &self.ledger).unwrap();
             assert!(!matches!(verdict, Verdict::Duplicate { .. }), "{at} is a duplicate");
-            self.window.admit(at, &look);
+            self.window.admit(at, &key);
             self.next += 1;
             if self.next.is_multiple_of(600) {
                 self.commit();
@@ -76,7 +76,7 @@ impl World {
 
     fn known(&self, seconds_ago: f64) -> Verdict {
         let number = self.next - 1 - (seconds_ago * 10.0) as u64;
-        self.window.verdict(1 << 40, &self.window.look(id(number)), &self.ledger).unwrap()
+        self.window.verdict(1 << 40, &self.window.key(id(number)), &self.ledger).unwrap()
     }
 
     fn filters(&self) -> u64 {
@@ -102,7 +102,7 @@ fn a_filter_limit_drops_whole_slices_and_their_blocks() {
     let mut last = world.window.effective_seconds();
     for tenths in [8, 6, 4, 3] {
         let filter_bytes = full * tenths / 10;
-        world.window.set_bounds(Bounds { filter_bytes, ..Bounds::NONE });
+        world.window.set_bounds(WindowBounds { filter_bytes, ..WindowBounds::NONE });
         world.run(600);
         assert!(world.filters() <= filter_bytes, "{} of {filter_bytes}", world.filters());
         let seconds = world.window.effective_seconds();
@@ -114,13 +114,13 @@ fn a_filter_limit_drops_whole_slices_and_their_blocks() {
     assert!(world.needed > needed + 100_000, "blocks of dropped slices are still needed: {}", world.needed);
     assert!((world.window.exact_seconds() - HOUR).abs() < 1e-9, "the exact part is shorter");
     // With a limit that is too small for any filter, only the exact part is left.
-    world.window.set_bounds(Bounds { filter_bytes: 100, ..Bounds::NONE });
+    world.window.set_bounds(WindowBounds { filter_bytes: 100, ..WindowBounds::NONE });
     world.run(40_000);
     assert_eq!(world.filters(), 0);
     assert!((world.window.effective_seconds() - HOUR).abs() < 1.0, "{}", world.window.effective_seconds());
     world.assert_reported_window();
     // Without the limit, the filters grow restored.
-    world.window.set_bounds(Bounds::NONE);
+    world.window.set_bounds(WindowBounds::NONE);
     world.run(400_000);
     assert!((world.window.effective_seconds() - 7.0 * HOUR - HOUR / 32.0).abs() < 1e-6);
     world.assert_reported_window();
@@ -131,7 +131,7 @@ fn a_limit_on_stored_ids_drops_the_oldest_slices_then_exact_ids() {
     let mut world = World::new(limits());
     world.run(400_000);
     for most in [200_000, 100_000] {
-        world.window.set_bounds(Bounds { max_stored: most, ..Bounds::NONE });
+        world.window.set_bounds(WindowBounds { max_stored: most, ..WindowBounds::NONE });
         world.run(600);
         assert!(world.window.stored_ids() <= most);
         // The checkpoint of the next commit names what was dropped.
@@ -140,7 +140,7 @@ fn a_limit_on_stored_ids_drops_the_oldest_slices_then_exact_ids() {
         assert!((world.window.exact_seconds() - HOUR).abs() < 1e-9, "the exact part is shorter");
         world.assert_reported_window();
     }
-    world.window.set_bounds(Bounds { max_stored: 10_000, ..Bounds::NONE });
+    world.window.set_bounds(WindowBounds { max_stored: 10_000, ..WindowBounds::NONE });
     world.run(40_000);
     let held = world.window.ids() - world.window.pending().len() as u64;
     assert!(held <= 10_000 && world.window.exact_seconds() < 1_060.0, "{held}");
@@ -193,16 +193,16 @@ fn a_restored_window_stays_within_its_limits() {
 #[test]
 fn ids_that_a_limit_drops_are_stored_until_a_checkpoint_names_them() {
     let exact = WindowLimits { exact: Duration::from_hours(7), bloom: None, ..limits() };
-    let half = |bytes: u64| Bounds { filter_bytes: bytes / 2, ..Bounds::NONE };
+    let half = |bytes: u64| WindowBounds { filter_bytes: bytes / 2, ..WindowBounds::NONE };
     let filter_bytes = {
         let mut world = World::new(limits());
         world.run(266_400);
         world.filters()
     };
     for (limits, bounds) in [
-        (exact, Bounds { max_ids: 100_000, ..Bounds::NONE }),
-        (exact, Bounds { max_stored: 100_000, ..Bounds::NONE }),
-        (limits(), Bounds { max_stored: 100_000, ..Bounds::NONE }),
+        (exact, WindowBounds { max_ids: 100_000, ..WindowBounds::NONE }),
+        (exact, WindowBounds { max_stored: 100_000, ..WindowBounds::NONE }),
+        (limits(), WindowBounds { max_stored: 100_000, ..WindowBounds::NONE }),
         (limits(), half(filter_bytes)),
     ] {
         for commits in 1..=3 {

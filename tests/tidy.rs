@@ -7,6 +7,8 @@
     reason = "a test fails by panicking"
 )]
 
+#[path = "tidy/definitions.rs"]
+mod definitions;
 #[path = "tidy/rules.rs"]
 mod rules;
 #[path = "tidy/source.rs"]
@@ -123,6 +125,14 @@ fn files_have_at_most_400_lines() {
 #[test]
 fn file_names_are_specific() {
     assert_none(tree().into_iter().filter_map(|(path, _)| rules::file_name(&path)));
+}
+
+#[test]
+fn names_of_types_are_unique() {
+    let sources = rust_files().filter(|(path, _)| path.starts_with("src/"));
+    let all: Vec<_> = sources.flat_map(|(path, text)| definitions::defined(&path, &text)).collect();
+    assert!(all.len() > 300, "only {} types were found", all.len());
+    assert_none(definitions::duplicate_names(&all));
 }
 
 #[test]
@@ -281,6 +291,13 @@ mod violations {
             size("src/a.rs", &format!("{}#[cfg(test)]\nmod tests {{\n{}}}\n", lines(400), lines(50))),
             None
         );
+    }
+
+    #[test]
+    fn a_type_with_the_name_of_another_one_is_detected() {
+        let text = "struct Open; mod a { pub(crate) enum Open { A } trait Close {} } #[cfg(test)] mod tests { struct Close; }";
+        let found = definitions::duplicate_names(&definitions::defined("src/a.rs", text));
+        assert_eq!(found, ["Open is defined 2 times: src/a.rs:1, src/a.rs:1"]);
     }
 
     #[test]

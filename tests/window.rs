@@ -46,10 +46,10 @@ impl Owners for Broken {
 /// Processes one record: observe, verdict, and admit if it is forwarded.
 fn pass(window: &mut Window, at: Offset, number: u64, ms: i64) -> Verdict {
     window.observe(Some(ms), ms);
-    let look = window.look(id(number));
-    let verdict = window.verdict(at, &look, &Ledger::default()).unwrap();
+    let key = window.key(id(number));
+    let verdict = window.verdict(at, &key, &Ledger::default()).unwrap();
     if !matches!(verdict, Verdict::Duplicate { .. }) {
-        window.admit(at, &look);
+        window.admit(at, &key);
     }
     verdict
 }
@@ -59,24 +59,24 @@ fn a_fingerprint_alone_never_drops_a_record() {
     let mut window = window(Duration::from_hours(1), u64::MAX);
     pass(&mut window, 0, 0, T);
     window.commit(1);
-    let look = window.look(id(0));
+    let key = window.key(id(0));
     let honest = Ledger::default();
-    assert_eq!(window.verdict(1, &look, &honest), Ok(Verdict::Duplicate { owner: 0 }));
+    assert_eq!(window.verdict(1, &key, &honest), Ok(Verdict::Duplicate { owner: 0 }));
     assert_eq!(honest.lookups.get(), 1);
     let other = Ledger { shift: 7, ..Ledger::default() };
-    assert_eq!(window.verdict(1, &look, &other), Ok(Verdict::New), "the 16 bytes differ");
-    assert_eq!(window.verdict(1, &look, &Broken), Err("disk failure"));
+    assert_eq!(window.verdict(1, &key, &other), Ok(Verdict::New), "the 16 bytes differ");
+    assert_eq!(window.verdict(1, &key, &Broken), Err("disk failure"));
 }
 
 #[test]
 fn owners_of_the_open_transaction_require_no_store_and_are_removed_by_an_abort() {
     let mut window = window(Duration::from_hours(1), u64::MAX);
     assert_eq!(pass(&mut window, 5, 1, T), Verdict::New);
-    let look = window.look(id(1));
-    assert_eq!(window.verdict(6, &look, &Broken), Ok(Verdict::Duplicate { owner: 5 }));
+    let key = window.key(id(1));
+    assert_eq!(window.verdict(6, &key, &Broken), Ok(Verdict::Duplicate { owner: 5 }));
     assert_eq!(window.pending(), [(5, id(1))]);
     window.abort();
-    assert_eq!(window.verdict(6, &look, &Broken), Ok(Verdict::New));
+    assert_eq!(window.verdict(6, &key, &Broken), Ok(Verdict::New));
     assert_eq!((window.pending().len(), window.ids(), window.stream_time_ms()), (0, 0, 0));
 }
 
@@ -149,8 +149,8 @@ fn blocks_restore_the_window_that_created_them() {
     assert_eq!((restored.ids(), restored.next()), (100, 120));
     assert_eq!(restored.stream_time_ms(), window.stream_time_ms());
     for at in [10, 50, 109] {
-        let look = restored.look(id(at));
-        assert_eq!(restored.verdict(120, &look, &Ledger::default()), Ok(Verdict::Duplicate { owner: at }));
+        let key = restored.key(id(at));
+        assert_eq!(restored.verdict(120, &key, &Ledger::default()), Ok(Verdict::Duplicate { owner: at }));
     }
 }
 
@@ -209,8 +209,8 @@ fn a_topic_without_timestamps_is_limited_by_count_alone() {
     let mut window = window(Duration::from_hours(1), 100);
     for at in 0..1_000 {
         window.observe(None, T);
-        let look = window.look(id(at));
-        window.admit(at, &look);
+        let key = window.key(id(at));
+        window.admit(at, &key);
         window.commit(at + 1);
     }
     assert_eq!((window.ids(), window.stream_time_ms()), (100, 0));

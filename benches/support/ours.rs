@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use dedupd::dedupe::window::CHUNK;
 use dedupd::dedupe::{
-    BloomLimits, HashKind, Identity, Look, Offset, Owners, TimeSource, Verdict, Window, WindowLimits,
+    BloomLimits, HashKind, Identity, IndexKey, Offset, Owners, TimeSource, Verdict, Window, WindowLimits,
 };
 use dedupd::ports::{Head, Store, StoreError};
 use dedupd::store::{Binding, SledStore, open};
@@ -26,7 +26,7 @@ pub struct Ours<L> {
     window: Window,
     ledger: L,
     at: Offset,
-    looks: Vec<Look>,
+    keys: Vec<IndexKey>,
     /// Number of identities in the full window, exact part and filters together.
     ids: u64,
 }
@@ -42,7 +42,7 @@ impl<L: Ledger> Ours<L> {
         };
         let mut window = Window::new(limits);
         window.reserve(ids + ids / 64);
-        Self { name, window, ledger, at: 0, looks: Vec::with_capacity(CHUNK), ids }
+        Self { name, window, ledger, at: 0, keys: Vec::with_capacity(CHUNK), ids }
     }
 
     /// A window with the newest eighth in the exact part, and all of it in seven slices of Bloom filters. `records` is
@@ -54,7 +54,7 @@ impl<L: Ledger> Ours<L> {
             WindowLimits { exact, max_ids: u64::MAX, time: TimeSource::Record, bloom: Some(filters) };
         let mut window = Window::new(limits);
         window.reserve(ids / 8 + ids / 64);
-        Self { name, window, ledger, at: 0, looks: Vec::with_capacity(CHUNK), ids }
+        Self { name, window, ledger, at: 0, keys: Vec::with_capacity(CHUNK), ids }
     }
 
     fn commit(&mut self) {
@@ -81,12 +81,12 @@ impl<L: Ledger> Contestant for Ours<L> {
     fn transaction(&mut self, records: &[Identity]) -> u64 {
         let mut dropped = 0;
         for chunk in records.chunks(CHUNK) {
-            self.looks.clear();
-            self.looks.extend(chunk.iter().map(|identity| self.window.look(*identity)));
-            for look in &self.looks {
+            self.keys.clear();
+            self.keys.extend(chunk.iter().map(|identity| self.window.key(*identity)));
+            for key in &self.keys {
                 self.window.observe(Some(START_MS + self.at.cast_signed()), i64::MAX);
-                match self.window.verdict(self.at, look, &self.ledger).unwrap() {
-                    Verdict::New | Verdict::Retry => self.window.admit(self.at, look),
+                match self.window.verdict(self.at, key, &self.ledger).unwrap() {
+                    Verdict::New | Verdict::Retry => self.window.admit(self.at, key),
                     Verdict::Duplicate { .. } | Verdict::Probable { .. } => dropped += 1,
                 }
                 self.at += 1;

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use super::Ended;
+use super::ExitError;
 use crate::cli::Exit;
 use crate::config::{self, Config, HashChoice};
 use crate::dedupe::{BloomLimits, Hasher, IdentityRule, KindId, KindRule, TimeSource, WindowLimits};
 use crate::http::Token;
 use crate::kafka::{Settings, Topology};
 use crate::pipeline::{
-    EVIDENCE_RECORDS, ITERATION_TIME, Kind, Kinds, Limits, LoadSlice, Options, PartitionLimit,
-    TransactionSize, block_ids, most_partitions,
+    EVIDENCE_RECORDS, ITERATION_TIME, Kind, Kinds, Limits, LoadSlice, PartitionLimit, TransactionSize,
+    WorkerOptions, block_ids, most_partitions,
 };
 use crate::store::{Binding, Joining};
 
@@ -21,7 +21,7 @@ pub fn window_of(config: &Config) -> Duration {
 }
 
 /// The windows of all kinds.
-pub(super) fn windows(config: &Config) -> impl Iterator<Item = &config::Window> {
+pub(super) fn windows(config: &Config) -> impl Iterator<Item = &config::WindowConfig> {
     std::iter::once(&config.window).chain(config.kinds.iter().filter_map(|kind| kind.window.as_ref()))
 }
 
@@ -40,8 +40,9 @@ fn kinds(config: &Config) -> Kinds {
 
 /// How the store may merge small blocks.
 pub(super) fn joining(config: &Config) -> Joining {
-    let of =
-        |window: &config::Window| (window.exact / 100, filters(window).map(|filters| filters.slice_ms()));
+    let of = |window: &config::WindowConfig| {
+        (window.exact / 100, filters(window).map(|filters| filters.slice_ms()))
+    };
     let named =
         config.kinds.iter().filter_map(|kind| Some((KindId::named(&kind.name), of(kind.window.as_ref()?))));
     Joining::new(of(&config.window), named)
@@ -76,16 +77,16 @@ pub(super) fn options(
     hasher: Hasher,
     (topology, partition_limit): (&Topology, &PartitionLimit),
     worker: usize,
-) -> Options {
+) -> WorkerOptions {
     let [raw_id, _, state_id] = topology.topic_ids.clone();
     let writer = settings(config, worker).transactional_id;
-    Options {
+    WorkerOptions {
         raw: config.topics.raw.as_str().to_owned(),
         raw_id,
         state_id,
         state: config.topics.state.as_str().to_owned(),
         partition_limit: partition_limit.clone(),
-        began: u32::try_from(topology.partitions).unwrap_or(u32::MAX),
+        raw_partitions: u32::try_from(topology.partitions).unwrap_or(u32::MAX),
         writer: writer.clone(),
         hash: hasher.kind(),
         accept_change: config.identity.accept_change,
@@ -102,7 +103,7 @@ pub(super) fn options(
         on_rewind: config.group.on_rewind,
         on_gap: config.group.on_gap,
         #[cfg(feature = "failpoints")]
-        without: without(),
+        disabled: disabled_safeguard(),
         transaction_limit: TransactionSize {
             records: config.batch.max_records,
             bytes: usize::try_from(config.batch.max_bytes).unwrap_or(usize::MAX),
@@ -124,7 +125,7 @@ fn load_threads(workers: usize) -> usize {
 }
 
 /// The limits of the window of a partition.
-pub(crate) fn window_limits(window: &config::Window, max_ids: u64) -> WindowLimits {
+pub(crate) fn window_limits(window: &config::WindowConfig, max_ids: u64) -> WindowLimits {
     WindowLimits {
         exact: window.exact,
         max_ids,
@@ -148,7 +149,7 @@ fn limits(config: &Config) -> Limits {
 }
 
 /// The filters beyond the exact window; `None` when `window.bloom` is not longer than `window.exact`.
-pub(super) fn filters(window: &config::Window) -> Option<BloomLimits> {
+pub(super) fn filters(window: &config::WindowConfig) -> Option<BloomLimits> {
     let (exact, bloom) = (window.exact, window.bloom);
     (bloom > exact).then(|| BloomLimits {
         exact,
@@ -162,7 +163,7 @@ pub(super) fn filters(window: &config::Window) -> Option<BloomLimits> {
 
 /// The safeguard that a test on a real broker disables, to prove that it is needed.
 #[cfg(feature = "failpoints")]
-fn without() -> Option<crate::pipeline::Safeguard> {
+fn disabled_safeguard() -> Option<crate::pipeline::Safeguard> {
     use crate::pipeline::Safeguard;
 
     match std::env::var("DEDUPD_WITHOUT").as_deref() {
@@ -178,10 +179,10 @@ pub(super) fn rule(config: &Config, hasher: Hasher) -> IdentityRule {
 }
 
 /// The configured hash, with its secret key read from the file.
-pub(crate) fn hasher(hash: &HashChoice) -> Result<Hasher, Ended> {
+pub(crate) fn hasher(hash: &HashChoice) -> Result<Hasher, ExitError> {
     let HashChoice::SipHash { key_file } = hash else { return Ok(Hasher::Xxh3) };
     let unusable = |what: String| {
-        Ended::new(
+        ExitError::new(
             Exit::Usage,
             format!(
                 "identity.key_file = {}: {what}; write 32 hex digits, as from: openssl rand -hex 16",
@@ -197,11 +198,11 @@ pub(crate) fn hasher(hash: &HashChoice) -> Result<Hasher, Ended> {
 }
 
 /// The bearer token of the admin API, read from its file.
-pub(super) fn token(config: &Config) -> Result<Option<Token>, Ended> {
+pub(super) fn token(config: &Config) -> Result<Option<Token>, ExitError> {
     let Some(path) = &config.http.token_file else { return Ok(None) };
     let unusable = |what: String| {
         let remedy = "write at least 16 characters, as from: openssl rand -hex 16";
-        Ended::new(Exit::Usage, format!("http.token_file = {}: {what}; {remedy}", path.display()))
+        ExitError::new(Exit::Usage, format!("http.token_file = {}: {what}; {remedy}", path.display()))
     };
     let text = std::fs::read_to_string(path).map_err(|e| unusable(format!("cannot be read: {e}")))?;
     Token::new(text.trim()).map(Some).ok_or_else(|| unusable("the token is too short".to_owned()))
@@ -212,7 +213,7 @@ pub(super) fn binding(config: &Config, hasher: &Hasher, topology: &Topology) -> 
     let mut kept: Vec<_> =
         config.kinds.iter().filter_map(|kind| Some((&kind.name, kind.window.as_ref()?))).collect();
     kept.sort_unstable_by_key(|(name, _)| *name);
-    let kept_ms = |window: &config::Window| window.exact.max(window.bloom).as_millis();
+    let kept_ms = |window: &config::WindowConfig| window.exact.max(window.bloom).as_millis();
     let of_all = rule(config, *hasher).fingerprint();
     let (kinds, rules) = (kinds(config), kinds(config).rules(of_all));
     let rule_of = |name: &str| rules.iter().find(|(id, _)| *id == KindId::named(name)).map(|(_, rule)| *rule);

@@ -8,13 +8,13 @@ use crate::store::OpenError;
 /// An end with an error: exit code and message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
-pub struct Ended {
+pub struct ExitError {
     pub exit: Exit,
     /// What failed, on what, why, and what to do.
     pub message: String,
 }
 
-impl Ended {
+impl ExitError {
     /// An end with this exit code.
     #[must_use]
     pub fn new(exit: Exit, message: String) -> Self {
@@ -28,7 +28,7 @@ impl Ended {
     }
 }
 
-impl From<Fatal> for Ended {
+impl From<Fatal> for ExitError {
     fn from(fatal: Fatal) -> Self {
         match fatal {
             Fatal::State(what) => Self::new(Exit::State, what),
@@ -38,7 +38,7 @@ impl From<Fatal> for Ended {
     }
 }
 
-impl From<CheckError> for Ended {
+impl From<CheckError> for ExitError {
     fn from(error: CheckError) -> Self {
         let exit = match error {
             CheckError::Configuration(_) => Exit::Usage,
@@ -48,7 +48,7 @@ impl From<CheckError> for Ended {
     }
 }
 
-impl From<OpenError> for Ended {
+impl From<OpenError> for ExitError {
     fn from(error: OpenError) -> Self {
         Self::new(Exit::State, error.to_string())
     }

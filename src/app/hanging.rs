@@ -34,7 +34,7 @@ impl Stalled {
 
 /// The partitions of a topic whose last stable offset does not advance, and since when.
 #[derive(Debug)]
-pub(super) struct Hanging {
+pub(super) struct HangingPartitions {
     topic: String,
     /// What the transactions prevent.
     effect: &'static str,
@@ -42,7 +42,7 @@ pub(super) struct Hanging {
     stalled: BTreeMap<u32, Stalled>,
 }
 
-impl Hanging {
+impl HangingPartitions {
     /// For the raw topic.
     pub(super) fn upstream(topic: &str, bootstrap_servers: &str) -> Self {
         Self::new(topic, "cannot be read before it ends", bootstrap_servers)
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn a_transaction_hangs_only_while_the_last_stable_offset_is_unchanged_below_the_high_watermark() {
-        let mut hanging = Hanging::upstream("raw", "localhost:9092");
+        let mut hanging = HangingPartitions::upstream("raw", "localhost:9092");
         let second = Duration::from_secs;
         // (time in s, last stable offset, high watermark, expected age in s)
         let observations = [
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_hanging_transaction_is_logged_after_one_minute_and_every_ten_minutes() {
-        let mut hanging = Hanging::upstream("raw", "localhost:9092");
+        let mut hanging = HangingPartitions::upstream("raw", "localhost:9092");
         let mut warned = Vec::new();
         for now in (0..1_400).step_by(10) {
             let now = Duration::from_secs(now);

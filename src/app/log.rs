@@ -53,7 +53,7 @@ impl<S: Subscriber> Layer<S> for WarningLayer {
         if *event.metadata().level() > Level::WARN {
             return;
         }
-        let mut line = Line::default();
+        let mut line = LogLine::default();
         event.record(&mut line);
         let text = format!("{}{}", line.message, line.fields);
         self.recent.add(Warning { time_ms: clock::wall_ms(), text });
@@ -62,12 +62,12 @@ impl<S: Subscriber> Layer<S> for WarningLayer {
 
 /// An event formatted as one line.
 #[derive(Default)]
-struct Line {
+struct LogLine {
     message: String,
     fields: String,
 }
 
-impl Visit for Line {
+impl Visit for LogLine {
     fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
         // Writing into a String cannot fail.
         let written = match field.name() {

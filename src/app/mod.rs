@@ -22,7 +22,7 @@ use tokio::sync::oneshot;
 pub use assembly::settings;
 pub(crate) use assembly::window_of;
 pub(crate) use assembly::{hasher, window_limits};
-pub(crate) use ended::Ended;
+pub(crate) use ended::ExitError;
 pub(crate) use log::{begin as begin_log, begin_quietly as begin_log_quietly};
 
 pub(crate) use supervisor::OPEN_LIMIT;
@@ -68,7 +68,7 @@ impl Service {
         let metrics = Metrics::new();
         let with_filters = assembly::windows(&config).filter(|window| assembly::filters(window).is_some());
         let highest = with_filters.map(|window| window.false_positive_rate).fold(0.0, f64::max);
-        metrics.asked(config.window.bloom.max(config.window.exact), highest);
+        metrics.set_configured(config.window.bloom.max(config.window.exact), highest);
         Self {
             config,
             metrics,
@@ -80,7 +80,11 @@ impl Service {
     }
 
     /// Runs until `shutdown` completes or a failure ends the service. The HTTP server runs for the same time.
-    pub async fn run(self, listener: TcpListener, shutdown: impl Future<Output = ()>) -> Result<(), Ended> {
+    pub async fn run(
+        self,
+        listener: TcpListener,
+        shutdown: impl Future<Output = ()>,
+    ) -> Result<(), ExitError> {
         let stop = Arc::new(AtomicBool::new(false));
         let (close_http, http_closes) = oneshot::channel::<()>();
         let endpoint = http::Endpoint {
@@ -101,7 +105,7 @@ impl Service {
             .name("supervisor".to_owned())
             .spawn(move || drop(result_sender.send(supervisor::supervise(&self, &stop_requested))))
             .map_err(|e| {
-                Ended::failed(format!(
+                ExitError::failed(format!(
                     "the supervisor thread cannot be started: {e}; raise the limit on processes"
                 ))
             })?;
@@ -112,14 +116,15 @@ impl Service {
                 stop.store(true, Ordering::Release);
                 match tokio::time::timeout(STOP, result).await {
                     Ok(ended) => ended,
-                    Err(_) => Ok(Err(Ended::failed(format!(
+                    Err(_) => Ok(Err(ExitError::failed(format!(
                         "the workers did not stop within {} s; open transactions are aborted, and their records are read again",
                         STOP.as_secs()
                     )))),
                 }
             }
         };
-        let ended = ended.unwrap_or_else(|_| Err(Ended::failed("the supervisor thread panicked".to_owned())));
+        let ended =
+            ended.unwrap_or_else(|_| Err(ExitError::failed("the supervisor thread panicked".to_owned())));
         if let Err(ended) = &ended {
             status.fail(&ended.message);
         }
@@ -143,13 +148,13 @@ async fn sample_counters(endpoint: http::Endpoint) {
 }
 
 /// `dedupd run`: runs the service until SIGTERM or SIGINT.
-pub fn run(config: Config, recent: Recent) -> Result<(), Ended> {
+pub fn run(config: Config, recent: Recent) -> Result<(), ExitError> {
     let listen = config.http.listen;
     let admin = http::AdminApi { token: assembly::token(&config)?, ..http::AdminApi::default() };
     runtime()?.block_on(async {
         let stop = signal();
         let listener = TcpListener::bind(listen).await.map_err(|e| {
-            Ended::new(
+            ExitError::new(
                 Exit::Usage,
                 format!("http.listen = {listen}: the address cannot be bound: {e}; choose a free address"),
             )
@@ -169,21 +174,21 @@ pub fn run(config: Config, recent: Recent) -> Result<(), Ended> {
 }
 
 /// `dedupd check`: checks the live topics without changing them.
-pub fn check(config: &Config) -> Result<Topology, Ended> {
+pub fn check(config: &Config) -> Result<Topology, ExitError> {
     let settings = settings(config, 0);
     let wanted = Wanted { create: false, window: window_of(config) };
     kafka::check(&settings, wanted, &Closing::default()).map_err(|error| match error {
-        CheckError::Unreachable(what) => Ended::new(Exit::StartUp, format!("no broker answers: {what}")),
-        other => Ended::from(other),
+        CheckError::Unreachable(what) => ExitError::new(Exit::StartUp, format!("no broker answers: {what}")),
+        other => ExitError::from(other),
     })
 }
 
 /// The tokio runtime for sockets and signals.
-pub fn runtime() -> Result<tokio::runtime::Runtime, Ended> {
+pub fn runtime() -> Result<tokio::runtime::Runtime, ExitError> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|e| Ended::failed(format!("the tokio runtime cannot be started: {e}")))
+        .map_err(|e| ExitError::failed(format!("the tokio runtime cannot be started: {e}")))
 }
 
 /// Completes at SIGTERM or SIGINT. The signal handlers are installed by the call, not by the first poll: a

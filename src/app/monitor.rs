@@ -9,10 +9,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::assembly::settings;
-use super::hanging::Hanging;
+use super::hanging::HangingPartitions;
 use super::ownership::Ownership;
 use super::supervisor::pause;
-use super::{Ended, Service};
+use super::{ExitError, Service};
 use crate::cli::Exit;
 use crate::clock::{self, Clock, SystemClock};
 use crate::kafka::{
@@ -20,7 +20,7 @@ use crate::kafka::{
 };
 use crate::metrics::{Metrics, Status};
 use crate::pipeline::{PartitionLimit, StableEnds};
-use crate::ports::{Failure, Written};
+use crate::ports::{Failure, OutputTopic};
 
 /// Interval between checks of the topics. Until the next check a recreated topic is taken for the old one.
 const TOPICS_INTERVAL: Duration = Duration::from_secs(5);
@@ -44,9 +44,9 @@ pub(super) fn start_monitor(
     start: &Topology,
     (partition_limit, stable_ends): (&PartitionLimit, &StableEnds),
     stop: &Arc<AtomicBool>,
-) -> Result<JoinHandle<Result<(), Ended>>, Ended> {
+) -> Result<JoinHandle<Result<(), ExitError>>, ExitError> {
     let settings = settings(&service.config, 0);
-    let operator = |failed: Failure| Ended::new(Exit::Operator, failed.what);
+    let operator = |failed: Failure| ExitError::new(Exit::Operator, failed.what);
     let mut monitor = Monitor {
         topics: TopicMonitor::new(&settings, start, service.config.topics.create)?,
         ends: LogEnds::new(&settings).map_err(operator)?,
@@ -54,7 +54,7 @@ pub(super) fn start_monitor(
         ownership: Ownership::default(),
         client_id: settings.transactional_id.clone(),
         raw: start.partitions,
-        hanging: Hanging::upstream(&settings.raw, &settings.bootstrap_servers),
+        hanging: HangingPartitions::upstream(&settings.raw, &settings.bootstrap_servers),
         outputs: outputs(&settings),
         clock: SystemClock::start(),
         status: Arc::clone(&service.status),
@@ -78,21 +78,21 @@ pub(super) fn start_monitor(
         Ok(())
     };
     std::thread::Builder::new().name("monitor".to_owned()).spawn(work).map_err(|e| {
-        Ended::failed(format!(
+        ExitError::failed(format!(
             "the thread of the topic monitor cannot be started: {e}; raise the limit on processes"
         ))
     })
 }
 
 /// The topics that transactions write to.
-fn outputs(settings: &Settings) -> Vec<(Written, Hanging)> {
+fn outputs(settings: &Settings) -> Vec<(OutputTopic, HangingPartitions)> {
     let topics = [
-        (Written::Clean, Some(&settings.clean)),
-        (Written::State, Some(&settings.state)),
-        (Written::DeadLetter, settings.dead_letter.as_ref()),
-        (Written::Duplicates, settings.duplicates.as_ref()),
+        (OutputTopic::Clean, Some(&settings.clean)),
+        (OutputTopic::State, Some(&settings.state)),
+        (OutputTopic::DeadLetter, settings.dead_letter.as_ref()),
+        (OutputTopic::Duplicates, settings.duplicates.as_ref()),
     ];
-    let hanging = |name: &String| Hanging::downstream(name, &settings.bootstrap_servers);
+    let hanging = |name: &String| HangingPartitions::downstream(name, &settings.bootstrap_servers);
     topics.into_iter().filter_map(|(topic, name)| Some((topic, hanging(name?)))).collect()
 }
 
@@ -105,8 +105,8 @@ struct Monitor {
     client_id: String,
     /// The number of raw partitions.
     raw: usize,
-    hanging: Hanging,
-    outputs: Vec<(Written, Hanging)>,
+    hanging: HangingPartitions,
+    outputs: Vec<(OutputTopic, HangingPartitions)>,
     clock: SystemClock,
     status: Arc<Status>,
     metrics: Metrics,
@@ -127,7 +127,7 @@ struct Monitor {
 
 impl Monitor {
     /// Sends the requests that are due. An unreachable broker is logged once only: the workers report it as well.
-    fn iterate(&mut self) -> Result<(), Ended> {
+    fn iterate(&mut self) -> Result<(), ExitError> {
         log_ended_outages();
         match self.request() {
             Ok(()) => self.failure_logged = false,
@@ -141,8 +141,8 @@ impl Monitor {
                 }
                 self.failure_logged = true;
             }
-            Err(TopicError::CannotGrow(what)) => return Err(Ended::new(Exit::StartUp, what)),
-            Err(TopicError::Replaced(what)) => return Err(Ended::new(Exit::Operator, what)),
+            Err(TopicError::CannotGrow(what)) => return Err(ExitError::new(Exit::StartUp, what)),
+            Err(TopicError::Replaced(what)) => return Err(ExitError::new(Exit::Operator, what)),
         }
         Ok(())
     }

@@ -8,14 +8,16 @@ use std::time::Duration;
 
 use super::assembly::{binding, hasher, joining, options, rule, settings, window_of};
 use super::monitor::start_monitor;
-use super::{Ended, STOP, Service};
+use super::{ExitError, STOP, Service};
 use crate::clock::{SystemClock, monotonic};
 use crate::control::{Control, Request};
 use crate::kafka::{
     self, CheckError, Closing, KafkaSink, KafkaSource, KafkaStateLog, Settings, Topology, Wanted,
 };
 use crate::metrics::{PartitionState, WorkerStatus};
-use crate::pipeline::{LocalRead, Options, PartitionLimit, Progress, Report, StableEnds, Worker, World};
+use crate::pipeline::{
+    LocalRead, PartitionLimit, Progress, StableEnds, Worker, WorkerOptions, WorkerPorts, WorkerReport,
+};
 use crate::ports::StoreError;
 use crate::store::{self, LeasedStore, Lock, SledStore};
 
@@ -35,7 +37,7 @@ const CHECKS_PER_MEASUREMENT: u32 = 200;
 /// The ports of production.
 struct Production;
 
-impl World for Production {
+impl WorkerPorts for Production {
     type Source = KafkaSource;
     type Sink = KafkaSink;
     type Log = KafkaStateLog;
@@ -65,7 +67,7 @@ impl World for Production {
 }
 
 /// Runs the service, from the lock on the state directory to the end of the last worker.
-pub(super) fn supervise(service: &Service, stop: &Arc<AtomicBool>) -> Result<(), Ended> {
+pub(super) fn supervise(service: &Service, stop: &Arc<AtomicBool>) -> Result<(), ExitError> {
     let config = &service.config;
     let _lock = Lock::acquire(&config.state.dir)?;
     let hasher = hasher(&config.identity.hash)?;
@@ -78,7 +80,7 @@ pub(super) fn supervise(service: &Service, stop: &Arc<AtomicBool>) -> Result<(),
     let partition_limit = PartitionLimit::new(topology.partitions);
     let ends = StableEnds::default();
     let (control, requests) = Control::new(rule(config, hasher), config.group.workers);
-    let workers: Result<Vec<_>, Ended> = requests
+    let workers: Result<Vec<_>, ExitError> = requests
         .into_iter()
         .enumerate()
         .map(|(number, requests)| {
@@ -98,7 +100,7 @@ pub(super) fn supervise(service: &Service, stop: &Arc<AtomicBool>) -> Result<(),
     stop.store(true, Ordering::Release);
     // The clients of the monitor must be closed before the process ends.
     let monitor_ended = monitor.join().unwrap_or_else(|_| {
-        Err(Ended::failed(
+        Err(ExitError::failed(
             "the topic monitor panicked; the log above has the place. Please report this bug".to_owned(),
         ))
     });
@@ -106,11 +108,11 @@ pub(super) fn supervise(service: &Service, stop: &Arc<AtomicBool>) -> Result<(),
         service.status.fail(&failure.message);
     }
     monitor_ended.and(ended)?;
-    store.into_store().close().map_err(|error| Ended::new(crate::cli::Exit::State, error.to_string()))
+    store.into_store().close().map_err(|error| ExitError::new(crate::cli::Exit::State, error.to_string()))
 }
 
 /// Checks the topics; retries until a broker answers. `None` when a stop is requested meanwhile.
-fn topology(service: &Service, closing: &Closing, stop: &AtomicBool) -> Result<Option<Topology>, Ended> {
+fn topology(service: &Service, closing: &Closing, stop: &AtomicBool) -> Result<Option<Topology>, ExitError> {
     if let Some(topology) = &service.topology {
         return Ok(Some(topology.clone()));
     }
@@ -153,14 +155,14 @@ pub(super) fn pause(time: Duration, stop: &AtomicBool) {
 }
 
 /// The thread of a worker and its progress.
-struct Running {
-    thread: JoinHandle<Result<(), Ended>>,
+struct WorkerThread {
+    thread: JoinHandle<Result<(), ExitError>>,
     progress: Progress,
     /// The last observed count, and the number of checks since it changed.
     last_seen: (u64, u32),
 }
 
-impl Running {
+impl WorkerThread {
     fn check(&mut self) {
         let count = self.progress.steps();
         let (last, unchanged) = self.last_seen;
@@ -176,16 +178,17 @@ impl Running {
 fn spawn(
     service: &Service,
     (number, requests, ends): (usize, Receiver<Request>, StableEnds),
-    (settings, options): (Settings, Options),
+    (settings, options): (Settings, WorkerOptions),
     store: &LeasedStore<SledStore>,
     stop: &Arc<AtomicBool>,
-) -> Result<Running, Ended> {
-    let report = Report::new(service.metrics.clone(), Arc::clone(&service.status), number);
+) -> Result<WorkerThread, ExitError> {
+    let report = WorkerReport::new(service.metrics.clone(), Arc::clone(&service.status), number);
     let (store, stop) = (store.another(), Arc::clone(stop));
     let progress = Progress::default();
     let counted = progress.clone();
-    let work = move || -> Result<(), Ended> {
-        let operator = |failed: crate::ports::Failure| Ended::new(crate::cli::Exit::Operator, failed.what);
+    let work = move || -> Result<(), ExitError> {
+        let operator =
+            |failed: crate::ports::Failure| ExitError::new(crate::cli::Exit::Operator, failed.what);
         let log = KafkaStateLog::new(&settings).map_err(operator)?;
         let source = KafkaSource::subscribe(&settings).map_err(operator)?;
         let sink = KafkaSink::new(settings);
@@ -194,28 +197,28 @@ fn spawn(
         Ok(worker.answering(requests).comparing(ends).counting(counted).run(&stop)?)
     };
     let thread = std::thread::Builder::new().name(format!("worker-{number}")).spawn(work).map_err(|e| {
-        Ended::failed(format!(
+        ExitError::failed(format!(
             "the thread of worker {number} cannot be started: {e}; raise the limit on processes"
         ))
     })?;
-    Ok(Running { thread, progress, last_seen: (0, 0) })
+    Ok(WorkerThread { thread, progress, last_seen: (0, 0) })
 }
 
 /// Waits for the workers. When one worker ends, all are stopped: a process with half of its workers would look
 /// healthy. They are also stopped when the topic monitor ends.
 fn supervise_workers(
-    mut workers: Vec<Running>,
-    monitor: &JoinHandle<Result<(), Ended>>,
+    mut workers: Vec<WorkerThread>,
+    monitor: &JoinHandle<Result<(), ExitError>>,
     service: &Service,
     store: &LeasedStore<SledStore>,
     stop: &AtomicBool,
-) -> Result<(), Ended> {
+) -> Result<(), ExitError> {
     let mut checks = 0u32;
     let limit = HUNG_CALL.max(service.config.batch.transaction_timeout * 8);
     while workers.iter().all(|worker| !worker.thread.is_finished()) && !monitor.is_finished() {
-        workers.iter_mut().for_each(Running::check);
+        workers.iter_mut().for_each(WorkerThread::check);
         if let Some(number) = workers.iter().position(|worker| worker.stuck_for() > limit) {
-            return Err(Ended::failed(format!(
+            return Err(ExitError::failed(format!(
                 "worker {number} hangs: it has been in one call for more than {} s; the process ends, because only a \
                  restart helps. The open transaction is aborted, and its records are read again",
                 limit.as_secs()
@@ -241,7 +244,7 @@ fn supervise_workers(
     let mut ended = Ok(());
     for (number, worker) in workers.into_iter().enumerate() {
         let one = worker.thread.join().unwrap_or_else(|_| {
-            Err(Ended::failed(format!(
+            Err(ExitError::failed(format!(
                 "worker {number} panicked; the log above has the place. Please report this bug"
             )))
         });
@@ -254,7 +257,7 @@ fn supervise_workers(
 }
 
 /// Whether all workers end within the time limit of a stop.
-fn finish_in_time(workers: &[Running]) -> bool {
+fn finish_in_time(workers: &[WorkerThread]) -> bool {
     let started = monotonic();
     while workers.iter().any(|worker| !worker.thread.is_finished()) {
         if started.elapsed() >= STOP {

@@ -89,7 +89,7 @@ choice! {
 }
 choice! {
     /// The policy for a record that the broker rejects.
-    OnRejected {
+    OnPoison {
         /// Stop with an error.
         Stop = "stop",
         /// Write it to the dead-letter topic.

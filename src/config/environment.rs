@@ -3,7 +3,7 @@
 use figment::value::{Dict, Value};
 
 use super::known::sections;
-use super::problem::{Fault, Problem};
+use super::problem::{Problem, ValueFault};
 
 /// The prefix of environment variables that set keys.
 const PREFIX: &str = "DEDUPD_";
@@ -73,7 +73,7 @@ fn single_underscore(name: &str, rest: &str) -> Option<Problem> {
         key: path.clone(),
         value: None,
         origin: Some(name.to_owned()),
-        fault: Fault::new(
+        fault: ValueFault::new(
             "is not set by this variable: two underscores are required after the section",
             format!("set {}", variable_name(&path)),
         ),

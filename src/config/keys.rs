@@ -4,15 +4,15 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::choices::{Mode, OnGap, OnMissing, OnProbable, OnRejected, OnRewind, Overflow, Start, WindowTime};
+use super::choices::{Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, Overflow, Start, WindowTime};
 use super::forms::{
     ADDRESS, ChangedRules, FLAG, Hash, Instance, Maybe, MaybeText, PropertyMap, RATE, Servers, Size, Sources,
     Span, Text, Topic, Whole, Word,
 };
-use super::kinds::{Kind, Kinds};
+use super::kinds::{KindConfig, KindsForm};
 use super::page::Page;
 use super::properties::Properties;
-use super::reading::Reading;
+use super::reading::ConfigReading;
 use super::rules;
 use super::section::{Form, Key, Section, Shape, Table, joined, section};
 use super::topic_name::TopicName;
@@ -27,25 +27,25 @@ section! {
     /// The effective configuration: every key has a valid value.
     Config |at, reading| {
         /// Brokers and client properties.
-        kafka: Kafka => Table,
+        kafka: KafkaConfig => Table,
         /// Names of the topics, and whether missing ones are created.
-        topics: Topics => Table,
+        topics: TopicsConfig => Table,
         /// Name and members of the consumer group, and where it starts.
-        group: Group => Table,
+        group: GroupConfig => Table,
         /// Source and hash of ids.
-        identity: Identity => Table,
+        identity: IdentityConfig => Table,
         /// Whether duplicates are dropped.
-        dedupe: Dedupe => Table,
+        dedupe: DedupeConfig => Table,
         /// How long an id is stored.
-        window: Window => Table,
+        window: WindowConfig => Table,
         /// Kinds of records with separate windows; the first kind that matches a record applies.
-        kinds: Vec<Kind> => Kinds,
+        kinds: Vec<KindConfig> => KindsForm,
         /// Limits of a transaction.
-        batch: Batch => Table,
+        batch: BatchConfig => Table,
         /// Directory and limits of the local state; rejected records.
-        state: State => Table,
+        state: StateConfig => Table,
         /// Metrics, health and status.
-        http: Http => Table; {
+        http: HttpConfig => Table; {
             rules::timeout_below_session(group.as_ref(), batch.as_ref(), reading);
             let probable = (window.as_ref(), kinds.as_deref());
             rules::dead_letter_topic(identity.as_ref(), probable, state.as_ref(), reading);
@@ -55,7 +55,7 @@ section! {
 
 section! {
     /// Brokers and client properties.
-    Kafka |at, reading| {
+    KafkaConfig |at, reading| {
         /// `host:port`, several separated by commas.
         bootstrap_servers: String => Servers,
         /// librdkafka properties for every client; none of them breaks the exactly-once guarantee.
@@ -65,7 +65,7 @@ section! {
 
 section! {
     /// The topics, all different.
-    Topics |at, reading| {
+    TopicsConfig |at, reading| {
         /// The topic that is read.
         raw: TopicName => Topic(Some("give the topic to read, or --raw")),
         /// The topic that is written.
@@ -89,7 +89,7 @@ section! {
 
 section! {
     /// Name and members of the consumer group, and where it starts.
-    Group |at, reading| {
+    GroupConfig |at, reading| {
         /// The group's name; also the prefix of each transactional id.
         id: String = or(rules::default_group(reading)) => Text("name the group, or leave it out"),
         /// This instance's name in it, the same after a restart.
@@ -111,7 +111,7 @@ section! {
 
 section! {
     /// Source and hash of ids.
-    Identity |at, reading| {
+    IdentityConfig |at, reading| {
         /// The sources, at least one; several parts form one id.
         from: Vec<IdSource> => Sources,
         /// The policy for a record without an id.
@@ -139,7 +139,7 @@ pub enum HashChoice {
 
 section! {
     /// Whether duplicates are dropped.
-    Dedupe |at, reading| {
+    DedupeConfig |at, reading| {
         /// Drop, shadow or bypass.
         mode: Mode = "drop" => Word,
     }
@@ -147,7 +147,7 @@ section! {
 
 section! {
     /// How long an id is stored.
-    Window |at, reading| {
+    WindowConfig |at, reading| {
         /// How long it is stored exactly, at least one second.
         exact: Duration = "24h" => Span(SECOND),
         /// How long it is stored in Bloom filters, at least `exact`.
@@ -173,7 +173,7 @@ section! {
 
 section! {
     /// Limits of a transaction: the first limit that is reached ends it.
-    Batch |at, reading| {
+    BatchConfig |at, reading| {
         /// Maximum number of records, at least 1. A value above ten million is taken for a typing error.
         max_records: usize = "500000" => Whole(1..=10_000_000),
         /// Maximum number of bytes of keys and values, at least 1 KiB.
@@ -188,7 +188,7 @@ section! {
 
 section! {
     /// Directory and limits of the local state; rejected records.
-    State |at, reading| {
+    StateConfig |at, reading| {
         /// The directory, used by one process at a time.
         dir: PathBuf = "./dedupd-state" => Text("name a directory for the local state"),
         /// Memory for the newest ids of all partitions, in bytes, at least 1 MiB. An older id is read from its file.
@@ -197,7 +197,7 @@ section! {
         /// leave no space for the state.
         max_disk: Option<u64> => Maybe(Size(16 * MIB)),
         /// The policy for a record that the broker rejects.
-        on_poison: OnRejected = "stop" => Word,
+        on_poison: OnPoison = "stop" => Word,
         /// How long such a record is retried first.
         poison_retry: Duration = "30s" => Span(Duration::ZERO),
     }
@@ -205,7 +205,7 @@ section! {
 
 section! {
     /// Metrics, health and status.
-    Http |at, reading| {
+    HttpConfig |at, reading| {
         /// Listen address and port; port 0 means any free port.
         listen: SocketAddr = "127.0.0.1:9464" => ADDRESS,
         /// The file with the bearer token of the admin API, which is disabled without it. Not opened during validation.

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use super::choices::OnProbable;
 use super::forms::{FLAG, Maybe, Parsed, RATE, Span, Word};
-use super::keys::{SECOND, Window};
+use super::keys::{SECOND, WindowConfig};
 use super::page::{Page, quoted};
-use super::problem::Fault;
-use super::reading::Reading;
+use super::problem::ValueFault;
+use super::reading::ConfigReading;
 use super::rules;
 use super::section::{Form, Key, Section, Shape, joined, section};
 use crate::dedupe::{IdSource, KindId};
@@ -17,7 +17,7 @@ const MOST_KINDS: usize = 8;
 
 /// A kind of records with a separate window.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Kind {
+pub struct KindConfig {
     /// Its name: 1 to 32 letters, digits, `.`, `_` and `-`. Stored ids belong to the name.
     pub name: String,
     /// The header or JSON pointer that contains the kind.
@@ -25,7 +25,7 @@ pub struct Kind {
     /// The values of records of this kind, at least one.
     pub values: Vec<String>,
     /// How long their ids are stored; `None` when they are forwarded without de-duplication.
-    pub window: Option<Window>,
+    pub window: Option<WindowConfig>,
 }
 
 section! {
@@ -52,13 +52,13 @@ section! {
 }
 
 /// `[window]`, read again: its problems are already recorded.
-fn common(reading: &Reading<'_>) -> Option<Window> {
-    Window::read("window", &mut reading.again())
+fn common(reading: &ConfigReading<'_>) -> Option<WindowConfig> {
+    WindowConfig::read("window", &mut reading.again())
 }
 
 impl KindKeys {
-    fn into_kind(self, common: &Window) -> Option<Kind> {
-        let window = Window {
+    fn into_kind(self, common: &WindowConfig) -> Option<KindConfig> {
+        let window = WindowConfig {
             exact: self.exact?,
             bloom: self.bloom?,
             false_positive_rate: self.false_positive_rate?,
@@ -66,10 +66,10 @@ impl KindKeys {
             ..common.clone()
         };
         let Self { name, from, values, .. } = self;
-        Some(Kind { name, from, values, window: self.dedupe.then_some(window) })
+        Some(KindConfig { name, from, values, window: self.dedupe.then_some(window) })
     }
 
-    fn of(kind: &Kind) -> Self {
+    fn of(kind: &KindConfig) -> Self {
         let window = kind.window.as_ref();
         Self {
             name: kind.name.clone(),
@@ -85,13 +85,13 @@ impl KindKeys {
 }
 
 /// The form of `[[kinds]]`.
-pub(super) struct Kinds;
+pub(super) struct KindsForm;
 
-impl Form<Vec<Kind>> for Kinds {
-    fn read(&self, key: &str, reading: &mut Reading<'_>) -> Option<Vec<Kind>> {
+impl Form<Vec<KindConfig>> for KindsForm {
+    fn read(&self, key: &str, reading: &mut ConfigReading<'_>) -> Option<Vec<KindConfig>> {
         if reading.tables() > MOST_KINDS {
             let remedy = format!("use at most {MOST_KINDS}; one kind can have several values");
-            reading.reject(key, None, Fault::new("has too many entries", remedy));
+            reading.reject(key, None, ValueFault::new("has too many entries", remedy));
             return None;
         }
         let tables: Vec<_> = (0..reading.tables()).map(|number| format!("{key}[{number}]")).collect();
@@ -102,7 +102,7 @@ impl Form<Vec<Kind>> for Kinds {
         kinds.into_iter().map(|kind| kind?.into_kind(&common)).collect()
     }
 
-    fn print(&self, name: &str, value: &Vec<Kind>, page: &mut Page) {
+    fn print(&self, name: &str, value: &Vec<KindConfig>, page: &mut Page) {
         for kind in value {
             page.table(name);
             KindKeys::of(kind).print(page);
@@ -115,7 +115,7 @@ impl Form<Vec<Kind>> for Kinds {
 }
 
 /// Rejects the first name that has the id of an earlier one. `keys` are the keys of the names.
-fn check_names(keys: &[String], reading: &mut Reading<'_>) -> Option<()> {
+fn check_names(keys: &[String], reading: &mut ConfigReading<'_>) -> Option<()> {
     let names = keys.iter().filter_map(|key| Some((key, reading.text(key)?)));
     let mut earlier: Vec<&str> = Vec::new();
     for (key, name) in names.collect::<Vec<_>>() {
@@ -125,7 +125,7 @@ fn check_names(keys: &[String], reading: &mut Reading<'_>) -> Option<()> {
             } else {
                 format!("has the same 15-bit kind id as {same:?}, and blocks store only this id")
             };
-            reading.reject(key, Some(name), Fault::new(what, "give another name"));
+            reading.reject(key, Some(name), ValueFault::new(what, "give another name"));
             return None;
         }
         earlier.push(name);
@@ -159,11 +159,11 @@ const KIND_SOURCE: Parsed<IdSource> = Parsed {
 struct KindValues;
 
 impl Form<Vec<String>> for KindValues {
-    fn read(&self, key: &str, reading: &mut Reading<'_>) -> Option<Vec<String>> {
+    fn read(&self, key: &str, reading: &mut ConfigReading<'_>) -> Option<Vec<String>> {
         let values = reading.texts(key).unwrap_or_default();
         if values.is_empty() || values.iter().any(String::is_empty) {
             let remedy = "list the values of records of this kind, as in values = [\"payment\"]";
-            reading.reject(key, None, Fault::new("is missing, or has an empty value", remedy));
+            reading.reject(key, None, ValueFault::new("is missing, or has an empty value", remedy));
             return None;
         }
         Some(values.to_vec())

@@ -12,11 +12,11 @@ use super::as_typed::AsTyped;
 use super::environment;
 use super::keys::keys;
 use super::known::{remedy_for_key, remedy_for_section, remedy_for_table};
-use super::problem::{Fault, Problem};
+use super::problem::{Problem, ValueFault};
 use super::section::{Key, Shape, joined};
 
 /// The texts of one key.
-pub(super) struct Entry {
+pub(super) struct KeyTexts {
     /// One text, or those of a list.
     pub(super) texts: Vec<String>,
     /// The file, variable or command line that set the key; `None` for a default.
@@ -27,7 +27,7 @@ pub(super) struct Entry {
 #[derive(Default)]
 pub(super) struct Layer {
     /// Key, as in `window.exact`, `kafka.properties.client.id` or `kinds[0].name` → its texts.
-    pub(super) entries: BTreeMap<String, Entry>,
+    pub(super) entries: BTreeMap<String, KeyTexts>,
     /// The number of tables of `[[kinds]]`.
     pub(super) tables: usize,
     /// Unknown keys, and values that cannot be converted to texts.
@@ -66,7 +66,7 @@ impl Layer {
         for section in keys() {
             let Shape::Section(keys) = section.shape else { continue };
             for (name, default) in keys.iter().filter_map(|key| Some((key.name, key.default?))) {
-                let entry = Entry { texts: vec![default.to_owned()], origin: None };
+                let entry = KeyTexts { texts: vec![default.to_owned()], origin: None };
                 layer.entries.insert(joined(section.name, name), entry);
             }
         }
@@ -83,7 +83,7 @@ impl Layer {
     fn of(dict: Dict, origin_of: OriginOf<'_>) -> Self {
         let mut layer = Self::default();
         layer.take_keys("", &keys(), dict, origin_of, &|section| {
-            Fault::new("is not a section of the configuration", remedy_for_section(section))
+            ValueFault::new("is not a section of the configuration", remedy_for_section(section))
         });
         layer
     }
@@ -95,7 +95,7 @@ impl Layer {
         keys: &[Key],
         values: Dict,
         origin_of: OriginOf<'_>,
-        unknown: &dyn Fn(&str) -> Fault,
+        unknown: &dyn Fn(&str) -> ValueFault,
     ) {
         for (name, value) in values {
             let path = joined(at, &name);
@@ -115,8 +115,8 @@ impl Layer {
         shape: &Shape,
         value: Value,
         origin_of: OriginOf<'_>,
-    ) -> Result<(), Fault> {
-        let not_a_key = |remedy: String| Fault::new("is not a key of the configuration", remedy);
+    ) -> Result<(), ValueFault> {
+        let not_a_key = |remedy: String| ValueFault::new("is not a key of the configuration", remedy);
         match (shape, value) {
             (Shape::Section(keys), Value::Dict(_, values)) => {
                 let unknown = |name: &str| not_a_key(remedy_for_key(path, name));
@@ -124,7 +124,7 @@ impl Layer {
             }
             (Shape::Section(_), _) => {
                 let remedy = format!("write [{path}], and its keys below it");
-                return Err(Fault::new("is a section, not a key", remedy));
+                return Err(ValueFault::new("is a section, not a key", remedy));
             }
             (Shape::Tables(keys), Value::Array(_, tables)) => {
                 let unknown = |_: &str| not_a_key(remedy_for_table(path, keys));
@@ -136,18 +136,19 @@ impl Layer {
             }
             (Shape::Tables(_), _) => {
                 let remedy = format!("write [[{path}]] and its keys below it, in the configuration file");
-                return Err(Fault::new("must be a list of tables", remedy));
+                return Err(ValueFault::new("must be a list of tables", remedy));
             }
             (Shape::Map, Value::Dict(_, values)) => self.take_map(path, values, origin_of),
-            (Shape::Map, _) => return Err(Fault::new("is not a table", REMEDY)),
+            (Shape::Map, _) => return Err(ValueFault::new("is not a table", REMEDY)),
             (Shape::List, value) => {
                 let texts = list_of_text(&value)
-                    .ok_or_else(|| Fault::new("is neither a string nor a list of strings", REMEDY))?;
+                    .ok_or_else(|| ValueFault::new("is neither a string nor a list of strings", REMEDY))?;
                 self.insert(path, texts, origin_of);
             }
             (Shape::One, value) => {
-                let text = scalar(&value)
-                    .ok_or_else(|| Fault::new("is a table or a list, but must be a single value", REMEDY))?;
+                let text = scalar(&value).ok_or_else(|| {
+                    ValueFault::new("is a table or a list, but must be a single value", REMEDY)
+                })?;
                 self.insert(path, vec![text], origin_of);
             }
         }
@@ -162,7 +163,7 @@ impl Layer {
                 (Some(text), _) => self.insert(&path, vec![text], origin_of),
                 (None, Value::Dict(_, below)) => self.take_map(&path, below, origin_of),
                 (None, _) => {
-                    let fault = Fault::new("is a list, but must be a single value", REMEDY);
+                    let fault = ValueFault::new("is a list, but must be a single value", REMEDY);
                     self.reject(path, fault, origin_of);
                 }
             }
@@ -170,12 +171,12 @@ impl Layer {
     }
 
     /// Records a problem without the value: it may be a secret under a mistyped key.
-    fn reject(&mut self, key: String, fault: Fault, origin_of: OriginOf<'_>) {
+    fn reject(&mut self, key: String, fault: ValueFault, origin_of: OriginOf<'_>) {
         self.problems.push(Problem { origin: Some(origin_of(&key)), key, value: None, fault });
     }
 
     fn insert(&mut self, path: &str, texts: Vec<String>, origin_of: OriginOf<'_>) {
-        self.entries.insert(path.to_owned(), Entry { texts, origin: Some(origin_of(path)) });
+        self.entries.insert(path.to_owned(), KeyTexts { texts, origin: Some(origin_of(path)) });
     }
 }
 

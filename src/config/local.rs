@@ -1,9 +1,9 @@
 //! The part of the configuration that concerns the local state, for commands that connect to no broker.
 
 use super::forms::{Hash, Maybe, Sources};
-use super::keys::{HashChoice, Http, State, Window};
-use super::kinds::{Kind, Kinds};
-use super::reading::Reading;
+use super::keys::{HashChoice, HttpConfig, StateConfig, WindowConfig};
+use super::kinds::{KindConfig, KindsForm};
+use super::reading::ConfigReading;
 use super::section::{Form, Section};
 use crate::dedupe::IdSource;
 
@@ -15,24 +15,24 @@ pub struct Local {
     /// The hash that maps an id to 16 bytes.
     pub hash: HashChoice,
     /// How long an id is stored.
-    pub window: Window,
+    pub window: WindowConfig,
     /// Kinds of records with separate windows.
-    pub kinds: Vec<Kind>,
+    pub kinds: Vec<KindConfig>,
     /// Directory and limits of the local store.
-    pub state: State,
+    pub state: StateConfig,
     /// The HTTP endpoint of a running instance.
-    pub http: Http,
+    pub http: HttpConfig,
 }
 
 impl Local {
     /// Reads only the keys of the local state. Returns `None` only after a problem was recorded.
-    pub(super) fn read(reading: &mut Reading<'_>) -> Option<Self> {
+    pub(super) fn read(reading: &mut ConfigReading<'_>) -> Option<Self> {
         let from = Maybe(Sources).read("identity.from", reading);
         let hash = Hash.read("identity.hash", reading);
-        let window = Window::read("window", reading);
-        let kinds = Kinds.read("kinds", reading);
-        let state = State::read("state", reading);
-        let http = Http::read("http", reading);
+        let window = WindowConfig::read("window", reading);
+        let kinds = KindsForm.read("kinds", reading);
+        let state = StateConfig::read("state", reading);
+        let http = HttpConfig::read("http", reading);
         Some(Self { from: from?, hash: hash?, window: window?, kinds: kinds?, state: state?, http: http? })
     }
 }

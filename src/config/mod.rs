@@ -30,15 +30,18 @@ mod units;
 pub use crate::dedupe::IdSource;
 pub use as_typed::AsTyped;
 pub(crate) use choices::WindowTime;
-pub use choices::{Mode, OnGap, OnMissing, OnProbable, OnRejected, OnRewind, Overflow, Start};
+pub use choices::{Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, Overflow, Start};
 pub use error::ConfigError;
-pub use keys::{Batch, Config, Group, HashChoice, Identity, Kafka, State, Window, keys};
-pub use kinds::Kind;
+pub use keys::{
+    BatchConfig, Config, GroupConfig, HashChoice, IdentityConfig, KafkaConfig, StateConfig, WindowConfig,
+    keys,
+};
+pub use kinds::KindConfig;
 pub use local::Local;
-pub use problem::Fault;
+pub use problem::ValueFault;
 pub use properties::{Properties, Property};
 pub use section::{Key, Shape};
 pub(crate) use sources::load_local;
-pub use sources::{FileText, Sources, load, load_with_texts};
+pub use sources::{ConfigSources, FileText, load, load_with_texts};
 pub use units::parse_duration;
 pub(crate) use units::{duration_text, parse_bytes, size_text};

@@ -12,19 +12,19 @@ pub struct Problem {
     /// The origin of the value; `None` for a default and for a missing value.
     pub origin: Option<String>,
     /// What is wrong, and what to do about it.
-    pub fault: Fault,
+    pub fault: ValueFault,
 }
 
 /// What is wrong with a value, and what to do about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fault {
+pub struct ValueFault {
     /// The predicate of a sentence whose subject is the key.
     pub what: String,
     /// What to do about it.
     pub remedy: String,
 }
 
-impl Fault {
+impl ValueFault {
     pub(super) fn new(what: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { what: what.into(), remedy: remedy.into() }
     }

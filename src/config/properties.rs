@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::problem::Fault;
+use super::problem::ValueFault;
 
 /// One librdkafka property. `Debug` hides the value unless the property is known to be harmless.
 #[derive(Clone, PartialEq, Eq)]
@@ -129,7 +129,7 @@ const HARMLESS: &[&str] = &[
 ];
 
 /// Why a property must not be set that would break the exactly-once guarantee, and what to do instead.
-pub(super) fn rejection(name: &str) -> Option<Fault> {
+pub(super) fn rejection(name: &str) -> Option<ValueFault> {
     let (what, remedy) = match name {
         "bootstrap.servers" | "metadata.broker.list" => {
             ("is set by dedupd for all clients", "set kafka.bootstrap_servers")
@@ -148,7 +148,7 @@ pub(super) fn rejection(name: &str) -> Option<Fault> {
         }
         _ => (rejected_without_key(name)?, "leave it out"),
     };
-    Some(Fault::new(what, remedy))
+    Some(ValueFault::new(what, remedy))
 }
 
 /// The reason for the rejection of a property that dedupd fixes and that no configuration key replaces.

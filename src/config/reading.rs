@@ -1,10 +1,10 @@
 //! Reads the texts of keys, and collects all problems instead of stopping at the first.
 
 use super::layers::Layer;
-use super::problem::{Fault, Problem};
+use super::problem::{Problem, ValueFault};
 
 /// The merged texts, and the problems of the keys that were read.
-pub(super) struct Reading<'a> {
+pub(super) struct ConfigReading<'a> {
     merged: &'a Layer,
     /// The name of this host.
     pub(super) host: &'a str,
@@ -12,7 +12,7 @@ pub(super) struct Reading<'a> {
     pub(super) problems: Vec<Problem>,
 }
 
-impl<'a> Reading<'a> {
+impl<'a> ConfigReading<'a> {
     pub(super) fn new(merged: &'a Layer, host: &'a str) -> Self {
         Self { merged, host, problems: Vec::new() }
     }
@@ -53,7 +53,7 @@ impl<'a> Reading<'a> {
     }
 
     /// Records the problem of a key.
-    pub(super) fn reject(&mut self, key: &str, value: Option<&str>, fault: Fault) {
+    pub(super) fn reject(&mut self, key: &str, value: Option<&str>, fault: ValueFault) {
         let origin = self.merged.entries.get(key).and_then(|entry| entry.origin.clone());
         self.problems.push(Problem { key: key.to_owned(), value: value.map(str::to_owned), origin, fault });
     }
@@ -62,7 +62,7 @@ impl<'a> Reading<'a> {
     pub(super) fn required(&mut self, key: &str, remedy: &str) -> Option<&'a str> {
         let text = self.text(key).filter(|text| !text.trim().is_empty());
         if text.is_none() {
-            self.reject(key, None, Fault::new("is missing", remedy));
+            self.reject(key, None, ValueFault::new("is missing", remedy));
         }
         text
     }
@@ -72,7 +72,7 @@ impl<'a> Reading<'a> {
         &mut self,
         key: &str,
         remedy: &str,
-        parse: impl FnOnce(&str) -> Result<V, Fault>,
+        parse: impl FnOnce(&str) -> Result<V, ValueFault>,
     ) -> Option<V> {
         let text = self.required(key, remedy)?;
         parse(text).map_err(|fault| self.reject(key, Some(text), fault)).ok()

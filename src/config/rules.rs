@@ -2,33 +2,33 @@
 
 use std::time::Duration;
 
-use super::choices::{OnMissing, OnProbable, OnRejected};
+use super::choices::{OnMissing, OnPoison, OnProbable};
 use super::forms::topic;
-use super::keys::{Batch, Group, Identity, State, Window};
-use super::kinds::Kind;
-use super::problem::Fault;
-use super::reading::Reading;
+use super::keys::{BatchConfig, GroupConfig, IdentityConfig, StateConfig, WindowConfig};
+use super::kinds::KindConfig;
+use super::problem::ValueFault;
+use super::reading::ConfigReading;
 use super::topic_name::TopicName;
 use super::units::duration_text;
 
 /// The default of `topics.state`.
-pub(super) fn default_state(clean: Option<&TopicName>, reading: &mut Reading<'_>) -> Option<TopicName> {
+pub(super) fn default_state(clean: Option<&TopicName>, reading: &mut ConfigReading<'_>) -> Option<TopicName> {
     topic("topics.state", &format!("{}.dedupd", clean?), reading)
 }
 
 /// The default of `group.id`. It consists of the topic names, which are checked separately.
-pub(super) fn default_group(reading: &Reading<'_>) -> Option<String> {
+pub(super) fn default_group(reading: &ConfigReading<'_>) -> Option<String> {
     Some(format!("dedupd.{}.{}", reading.text("topics.raw")?, reading.text("topics.clean")?))
 }
 
 /// Rejects every topic that is the same as an earlier one: dedupd would read its own output, or mix records with state.
-pub(super) fn distinct(topics: &[(&str, Option<&TopicName>)], reading: &mut Reading<'_>) {
+pub(super) fn distinct(topics: &[(&str, Option<&TopicName>)], reading: &mut ConfigReading<'_>) {
     for (place, (key, topic)) in topics.iter().enumerate() {
         let Some(topic) = topic else { continue };
         let earlier = topics.iter().take(place).find(|(_, other)| *other == Some(*topic));
         if let Some((other, _)) = earlier {
             let what = format!("is the same topic as {other}");
-            reading.reject(key, Some(topic.as_str()), Fault::new(what, "give different topics"));
+            reading.reject(key, Some(topic.as_str()), ValueFault::new(what, "give different topics"));
         }
     }
 }
@@ -37,14 +37,14 @@ pub(super) fn distinct(topics: &[(&str, Option<&TopicName>)], reading: &mut Read
 pub(super) fn bloom_length(
     at: &str,
     (exact, bloom): (Option<Duration>, Option<Duration>),
-    reading: &mut Reading<'_>,
+    reading: &mut ConfigReading<'_>,
 ) {
     let (Some(exact), Some(bloom)) = (exact, bloom) else { return };
     if bloom < exact {
         let (exact, key) = (duration_text(exact), format!("{at}.bloom"));
         let what = format!("is shorter than {at}.exact = \"{exact}\"");
         let remedy = format!("set {key} = \"{exact}\" or longer, or leave it out");
-        reading.reject(&key, Some(&duration_text(bloom)), Fault::new(what, remedy));
+        reading.reject(&key, Some(&duration_text(bloom)), ValueFault::new(what, remedy));
     }
 }
 
@@ -52,7 +52,7 @@ pub(super) fn bloom_length(
 pub(super) fn interval_below_timeout(
     interval: Option<Duration>,
     timeout: Option<Duration>,
-    reading: &mut Reading<'_>,
+    reading: &mut ConfigReading<'_>,
 ) {
     let (Some(interval), Some(timeout)) = (interval, timeout) else { return };
     if interval >= timeout {
@@ -60,20 +60,24 @@ pub(super) fn interval_below_timeout(
             "is not below batch.transaction_timeout = \"{}\", so every transaction would time out",
             duration_text(timeout)
         );
-        let fault = Fault::new(what, "lower it, or raise batch.transaction_timeout");
+        let fault = ValueFault::new(what, "lower it, or raise batch.transaction_timeout");
         reading.reject("batch.interval", Some(&duration_text(interval)), fault);
     }
 }
 
 /// A member that lost its session must not leave an open transaction that blocks its successor.
-pub(super) fn timeout_below_session(group: Option<&Group>, batch: Option<&Batch>, reading: &mut Reading<'_>) {
+pub(super) fn timeout_below_session(
+    group: Option<&GroupConfig>,
+    batch: Option<&BatchConfig>,
+    reading: &mut ConfigReading<'_>,
+) {
     let (Some(group), Some(batch)) = (group, batch) else { return };
     if batch.transaction_timeout >= group.session_timeout {
         let what = format!(
             "is not below group.session_timeout = \"{}\", so a dead instance would block the next one",
             duration_text(group.session_timeout)
         );
-        let fault = Fault::new(what, "lower it, or raise group.session_timeout");
+        let fault = ValueFault::new(what, "lower it, or raise group.session_timeout");
         let timeout = duration_text(batch.transaction_timeout);
         reading.reject("batch.transaction_timeout", Some(&timeout), fault);
     }
@@ -81,25 +85,26 @@ pub(super) fn timeout_below_session(group: Option<&Group>, batch: Option<&Batch>
 
 /// A policy `dead_letter` requires `topics.dead_letter`.
 pub(super) fn dead_letter_topic(
-    identity: Option<&Identity>,
-    (window, kinds): (Option<&Window>, Option<&[Kind]>),
-    state: Option<&State>,
-    reading: &mut Reading<'_>,
+    identity: Option<&IdentityConfig>,
+    (window, kinds): (Option<&WindowConfig>, Option<&[KindConfig]>),
+    state: Option<&StateConfig>,
+    reading: &mut ConfigReading<'_>,
 ) {
     if reading.is_set("topics.dead_letter") {
         return;
     }
-    let to_dead_letter = |window: &Window| window.on_probable == OnProbable::DeadLetter;
-    let in_kind = |kinds: &[Kind]| kinds.iter().filter_map(|kind| kind.window.as_ref()).any(to_dead_letter);
+    let to_dead_letter = |window: &WindowConfig| window.on_probable == OnProbable::DeadLetter;
+    let in_kind =
+        |kinds: &[KindConfig]| kinds.iter().filter_map(|kind| kind.window.as_ref()).any(to_dead_letter);
     for (key, is_dead_letter) in [
         ("identity.on_missing", identity.is_some_and(|it| it.on_missing == OnMissing::DeadLetter)),
         ("window.on_probable", window.is_some_and(to_dead_letter)),
         ("kinds.on_probable", kinds.is_some_and(in_kind)),
-        ("state.on_poison", state.is_some_and(|it| it.on_poison == OnRejected::DeadLetter)),
+        ("state.on_poison", state.is_some_and(|it| it.on_poison == OnPoison::DeadLetter)),
     ] {
         if is_dead_letter {
             let what = "requires a dead-letter topic, but topics.dead_letter is not set";
-            let fault = Fault::new(what, "set topics.dead_letter, or choose another policy");
+            let fault = ValueFault::new(what, "set topics.dead_letter, or choose another policy");
             reading.reject(key, Some(OnMissing::DeadLetter.as_str()), fault);
         }
     }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::problem::{Fault, Problem, Problems};
+use super::problem::{Problem, Problems, ValueFault};
 use super::properties::{Properties, rejection};
 
 /// The suffix of a property whose value is the path of a file.
@@ -39,16 +39,16 @@ impl Properties {
         if problems.is_empty() { Ok(read) } else { Err(Problems(problems)) }
     }
 
-    fn content(&self, property: &str, path: &Path) -> Result<String, Fault> {
+    fn content(&self, property: &str, path: &Path) -> Result<String, ValueFault> {
         if let Some(fault) = rejection(&property.to_lowercase()) {
             return Err(fault);
         }
         if self.0.contains_key(property) {
             let what = format!("names a file, but {property} is set as well");
-            return Err(Fault::new(what, "set only one of them"));
+            return Err(ValueFault::new(what, "set only one of them"));
         }
         let fault = |what: String| {
-            Fault::new(what, "give a file that contains only the value and that this process may read")
+            ValueFault::new(what, "give a file that contains only the value and that this process may read")
         };
         let text =
             std::fs::read_to_string(path).map_err(|error| fault(format!("cannot be read: {error}")))?;

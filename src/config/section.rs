@@ -1,7 +1,7 @@
 //! The declaration of a section: one line for each key, from which everything else about the key follows.
 
 use super::page::Page;
-use super::reading::Reading;
+use super::reading::ConfigReading;
 
 /// A key of the configuration, or a section of keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub enum Shape {
 /// How a value is read from the texts of its key, and printed.
 pub(super) trait Form<V> {
     /// Reads the value. Returns `None` only after a problem was recorded.
-    fn read(&self, key: &str, reading: &mut Reading<'_>) -> Option<V>;
+    fn read(&self, key: &str, reading: &mut ConfigReading<'_>) -> Option<V>;
     /// Prints the value as TOML. `name` is the key without the section.
     fn print(&self, name: &str, value: &V, page: &mut Page);
     /// What the value consists of.
@@ -46,7 +46,7 @@ pub(super) trait Section: Sized {
     /// All keys, in the order in which they are printed.
     fn keys() -> Vec<Key>;
     /// Reads all keys, below the key `at`. Returns `None` only after a problem was recorded.
-    fn read(at: &str, reading: &mut Reading<'_>) -> Option<Self>;
+    fn read(at: &str, reading: &mut ConfigReading<'_>) -> Option<Self>;
     /// Prints all keys, without the head of the table.
     fn print(&self, page: &mut Page);
 }
@@ -55,7 +55,7 @@ pub(super) trait Section: Sized {
 pub(super) struct Table;
 
 impl<S: Section> Form<S> for Table {
-    fn read(&self, key: &str, reading: &mut Reading<'_>) -> Option<S> {
+    fn read(&self, key: &str, reading: &mut ConfigReading<'_>) -> Option<S> {
         S::read(key, reading)
     }
 
@@ -80,7 +80,7 @@ pub(super) fn joined(at: &str, name: &str) -> String {
 ///
 /// - `DEFAULT` is the default as text, or `or(EXPRESSION)` with the value when the key is not set. Without it the form
 ///   decides. `name + other` declares another key that the form of the first one reads and prints.
-/// - `|at, reading|` after the name of the struct are the key of the section and the [`Reading`], for `EXPRESSION` and
+/// - `|at, reading|` after the name of the struct are the key of the section and the [`ConfigReading`], for `EXPRESSION` and
 ///   `CHECK`.
 /// - `FORM` is the [`Form`] that parses, checks and prints the value.
 /// - `CHECK` is evaluated after the key was read. It and `EXPRESSION` may use this and all earlier keys: each name is an
@@ -106,7 +106,7 @@ macro_rules! section {
                 )+]
             }
 
-            fn read($at: &str, $reading: &mut Reading<'_>) -> Option<Self> {
+            fn read($at: &str, $reading: &mut ConfigReading<'_>) -> Option<Self> {
                 $(
                     let key = joined($at, stringify!($key));
                     let $key: Option<$type> =

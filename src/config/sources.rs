@@ -8,7 +8,7 @@ use super::keys::Config;
 use super::layers::Layer;
 use super::local::Local;
 use super::problem::Problems;
-use super::reading::Reading;
+use super::reading::ConfigReading;
 use super::section::Section;
 
 /// The contents of a configuration file. Not `Debug`, because it may contain secrets.
@@ -23,7 +23,7 @@ pub struct FileText {
 /// All sources of a configuration. In the order defaults, file, environment, flags, the last one set wins. Not
 /// `Debug`, because it contains secrets.
 #[derive(Clone, Default)]
-pub struct Sources {
+pub struct ConfigSources {
     /// The file, if one was given.
     pub file: Option<FileText>,
     /// Environment variables; those that are not keys are ignored.
@@ -51,7 +51,7 @@ pub fn load_with_texts(
     Ok((config, entry.map_or_else(Vec::new, |entry| entry.texts)))
 }
 
-fn with_files_read(sources: &Sources) -> Result<Config, ConfigError> {
+fn with_files_read(sources: &ConfigSources) -> Result<Config, ConfigError> {
     let mut config = Config::from_sources(sources)?;
     config.kafka.properties = config.kafka.properties.with_files_read().map_err(ConfigError::Invalid)?;
     Ok(config)
@@ -62,11 +62,11 @@ pub fn load_local(file: Option<&Path>, flags: AsTyped) -> Result<Local, ConfigEr
     Local::from_sources(&gather(file, flags)?)
 }
 
-fn gather(file: Option<&Path>, flags: AsTyped) -> Result<Sources, ConfigError> {
+fn gather(file: Option<&Path>, flags: AsTyped) -> Result<ConfigSources, ConfigError> {
     let file = file.map(read).transpose()?;
     let text = |name: std::ffi::OsString| name.to_string_lossy().into_owned();
     let environment = std::env::vars_os().map(|(name, value)| (text(name), text(value))).collect();
-    Ok(Sources { file, environment, flags, host: text(gethostname::gethostname()) })
+    Ok(ConfigSources { file, environment, flags, host: text(gethostname::gethostname()) })
 }
 
 fn read(path: &Path) -> Result<FileText, ConfigError> {
@@ -78,24 +78,24 @@ fn read(path: &Path) -> Result<FileText, ConfigError> {
 
 impl Config {
     /// Merges the sources and validates the result. The error contains all problems.
-    pub fn from_sources(sources: &Sources) -> Result<Self, ConfigError> {
+    pub fn from_sources(sources: &ConfigSources) -> Result<Self, ConfigError> {
         validated(sources, |reading| Self::read("", reading))
     }
 }
 
 impl Local {
     /// Merges the sources and validates the keys of the local state. The error contains all problems of these keys.
-    pub fn from_sources(sources: &Sources) -> Result<Self, ConfigError> {
+    pub fn from_sources(sources: &ConfigSources) -> Result<Self, ConfigError> {
         validated(sources, Self::read)
     }
 }
 
 fn validated<T>(
-    sources: &Sources,
-    read: impl FnOnce(&mut Reading<'_>) -> Option<T>,
+    sources: &ConfigSources,
+    read: impl FnOnce(&mut ConfigReading<'_>) -> Option<T>,
 ) -> Result<T, ConfigError> {
     let merged = merged(sources)?;
-    let mut reading = Reading::new(&merged, &sources.host);
+    let mut reading = ConfigReading::new(&merged, &sources.host);
     let valid = read(&mut reading);
     let problems: Vec<_> = merged.problems.iter().cloned().chain(reading.problems).collect();
     match valid {
@@ -105,7 +105,7 @@ fn validated<T>(
 }
 
 /// The layers from the lowest precedence to the highest.
-fn merged(sources: &Sources) -> Result<Layer, ConfigError> {
+fn merged(sources: &ConfigSources) -> Result<Layer, ConfigError> {
     let mut merged = Layer::defaults();
     if let Some(FileText { path, text }) = &sources.file {
         let syntax = |message| ConfigError::Syntax { path: path.clone(), message };

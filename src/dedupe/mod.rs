@@ -17,6 +17,6 @@ pub use identity::{Fields, HashKind, Hasher, IdSource, Identity, IdentityRule, K
 pub(crate) use identity::{Fingerprint, IdSourceError, MOST_PARTITIONS};
 pub(crate) use window::{Anchor, Windows, resume};
 pub use window::{
-    Bloom, BloomLimits, Bounds, Index, IndexBytes, Look, Owners, TimeSource, Verdict, Window, WindowLimits,
-    bloom, index,
+    Bloom, BloomLimits, IndexBytes, IndexKey, OwnerIndex, Owners, TimeSource, Verdict, Window, WindowBounds,
+    WindowLimits, bloom, index,
 };

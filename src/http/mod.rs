@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 
 pub use admin::{AdminApi, Token};
 pub(crate) use server::serve;
-pub use server::{Limits, serve_within};
+pub use server::{ClientLimits, serve_within};
 
 use crate::metrics::{History, Metrics, Recent, Status};
 

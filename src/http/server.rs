@@ -19,7 +19,7 @@ use super::routes::router;
 
 /// The limits for clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct ClientLimits {
     /// Open connections. A further connection closes the oldest one.
     pub connections: usize,
     /// Time until the request head must be complete.
@@ -30,7 +30,7 @@ pub struct Limits {
     pub control: Duration,
 }
 
-impl Default for Limits {
+impl Default for ClientLimits {
     fn default() -> Self {
         Self {
             connections: 64,
@@ -45,10 +45,10 @@ impl Default for Limits {
 /// Maximum size of a request head, in bytes.
 const MAX_HEAD: usize = 16 * 1024;
 
-/// Serves with the default [`Limits`] until `shutdown` completes. Open connections then have until their
+/// Serves with the default [`ClientLimits`] until `shutdown` completes. Open connections then have until their
 /// own limit to finish.
 pub async fn serve(listener: TcpListener, endpoint: Endpoint, shutdown: impl Future<Output = ()>) {
-    serve_within(Limits::default(), listener, endpoint, shutdown).await;
+    serve_within(ClientLimits::default(), listener, endpoint, shutdown).await;
 }
 
 /// Whether the client of a connection has sent the bearer token.
@@ -68,16 +68,16 @@ impl Trusted {
 
 /// The open connections, oldest first.
 #[derive(Default)]
-struct Open {
+struct OpenConnections {
     tasks: JoinSet<()>,
     order: VecDeque<(AbortHandle, Trusted)>,
 }
 
-impl Open {
+impl OpenConnections {
     /// Serves one more connection, and closes the oldest one when all places are taken. Requests for health and
     /// metrics are answered within milliseconds, so the oldest connection belongs to a slow client: slow clients
     /// cannot starve the others.
-    fn accept(&mut self, stream: TcpStream, limits: Limits, router: &axum::Router) {
+    fn accept(&mut self, stream: TcpStream, limits: ClientLimits, router: &axum::Router) {
         while self.tasks.try_join_next().is_some() {}
         self.order.retain(|(task, _)| !task.is_finished());
         if self.order.len() >= limits.connections {
@@ -94,13 +94,13 @@ impl Open {
 
 /// Serves until `shutdown` completes.
 pub async fn serve_within(
-    limits: Limits,
+    limits: ClientLimits,
     listener: TcpListener,
     endpoint: Endpoint,
     shutdown: impl Future<Output = ()>,
 ) {
     let router = router(endpoint);
-    let mut open = Open::default();
+    let mut open = OpenConnections::default();
     tokio::pin!(shutdown);
     loop {
         let accepted = tokio::select! {
@@ -121,7 +121,7 @@ pub async fn serve_within(
 }
 
 /// Serves one request within the time limits.
-async fn connection(stream: TcpStream, limits: Limits, router: axum::Router, trusted: Trusted) {
+async fn connection(stream: TcpStream, limits: ClientLimits, router: axum::Router, trusted: Trusted) {
     let service = TowerToHyperService::new(router.layer(Extension(trusted.clone())));
     let served = http1::Builder::new()
         .timer(TokioTimer::new())

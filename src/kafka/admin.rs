@@ -15,7 +15,7 @@ use super::error::failure;
 use super::native::{self, Described};
 use super::partitions::list_of;
 use super::rights::{self, Operation, Resource};
-use super::topics::{self, Shape};
+use super::topics::{self, TopicShape};
 use crate::clock;
 use crate::ports::Remedy;
 
@@ -81,31 +81,31 @@ pub fn check(settings: &Settings, wanted: Wanted, closing: &Closing) -> Result<T
 
 /// The topics as the broker describes them.
 pub(super) struct FoundTopics {
-    pub raw: Shape,
-    pub clean: Shape,
-    pub state: Shape,
+    pub raw: TopicShape,
+    pub clean: TopicShape,
+    pub state: TopicShape,
     /// The configured ones of the dead-letter and duplicates topics.
-    pub side: Vec<(String, Shape)>,
+    pub side: Vec<(String, TopicShape)>,
     pub replication: i32,
 }
 
 impl FoundTopics {
     /// Whether the raw topic exists and no other topic is hidden by permissions: then missing topics can be created.
     fn can_be_completed(&self) -> bool {
-        self.raw.partitions().is_some() && self.has_no(Shape::Unauthorized)
+        self.raw.partitions().is_some() && self.has_no(TopicShape::Unauthorized)
     }
 
     /// Whether no topic is missing.
     pub(super) fn is_complete(&self) -> bool {
-        self.has_no(Shape::Missing)
+        self.has_no(TopicShape::Missing)
     }
 
-    fn has_no(&self, unwanted: Shape) -> bool {
+    fn has_no(&self, unwanted: TopicShape) -> bool {
         let side = self.side.iter().map(|(_, shape)| shape);
         self.shapes().into_iter().chain(side).all(|shape| *shape != unwanted)
     }
 
-    pub(super) fn shapes(&self) -> [&Shape; 3] {
+    pub(super) fn shapes(&self) -> [&TopicShape; 3] {
         [&self.raw, &self.clean, &self.state]
     }
 }
@@ -230,23 +230,26 @@ impl TopicAdmin {
         })
     }
 
-    pub(super) fn topic(&self, name: &str) -> Result<(Shape, i32), CheckError> {
+    pub(super) fn topic(&self, name: &str) -> Result<(TopicShape, i32), CheckError> {
         let doing =
             format!("requesting the metadata of topic {name} from {}", self.settings.bootstrap_servers);
         let metadata =
             self.reader.fetch_metadata(Some(name), self.wait).map_err(|e| check_error(&doing, &e))?;
         let Some(topic) = metadata.topics().iter().find(|t| t.name() == name) else {
-            return Ok((Shape::Missing, 1));
+            return Ok((TopicShape::Missing, 1));
         };
         match topic.error().map(RDKafkaErrorCode::from) {
             None => {
                 let replication = topic.partitions().first().map_or(1, |p| p.replicas().len());
-                Ok((Shape::Partitions(topic.partitions().len()), i32::try_from(replication).unwrap_or(1)))
+                Ok((
+                    TopicShape::Partitions(topic.partitions().len()),
+                    i32::try_from(replication).unwrap_or(1),
+                ))
             }
             Some(RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic) => {
-                Ok((Shape::Missing, 1))
+                Ok((TopicShape::Missing, 1))
             }
-            Some(RDKafkaErrorCode::TopicAuthorizationFailed) => Ok((Shape::Unauthorized, 1)),
+            Some(RDKafkaErrorCode::TopicAuthorizationFailed) => Ok((TopicShape::Unauthorized, 1)),
             Some(code) => Err(check_error(&doing, &KafkaError::MetadataFetch(code))),
         }
     }

@@ -9,7 +9,7 @@ use rdkafka::message::{Header, OwnedHeaders};
 use super::ends::partitions_of;
 use super::native::Message;
 use super::partitions::kafka_partition;
-use super::topic::Topic;
+use super::topic::TopicHandle;
 use crate::dedupe::{Coordinates, PartitionId};
 use crate::ports::Reason;
 
@@ -20,7 +20,7 @@ const WRITER: &str = "dedupd.writer";
 
 /// A dead-letter or duplicates topic. Its number of partitions is independent of the raw topic.
 pub(super) struct SideTopic {
-    topic: Topic,
+    topic: TopicHandle,
     name: String,
     /// 0 until it is read from the topic's metadata.
     partitions: u32,
@@ -28,7 +28,7 @@ pub(super) struct SideTopic {
 
 impl SideTopic {
     pub(super) fn open<C: ClientContext>(client: &Client<C>, name: &str) -> Result<Self, KafkaError> {
-        Ok(Self { topic: Topic::open(client, name)?, name: name.to_owned(), partitions: 0 })
+        Ok(Self { topic: TopicHandle::open(client, name)?, name: name.to_owned(), partitions: 0 })
     }
 
     /// Reads the number of partitions from the topic's metadata, once.
@@ -52,7 +52,7 @@ impl SideTopic {
     /// The partition for records of a raw partition. When the side topic has as many partitions as raw, no two workers
     /// write to the same one. That matters because each worker waits for open transactions in the partitions that it has
     /// written to.
-    pub(super) fn target_of(&self, raw: PartitionId) -> (&Topic, i32) {
+    pub(super) fn target_of(&self, raw: PartitionId) -> (&TopicHandle, i32) {
         (&self.topic, kafka_partition(raw % self.partitions.max(1)))
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rdkafka::ClientConfig;
 
-use crate::ports::Written;
+use crate::ports::OutputTopic;
 
 /// The validated settings of the Kafka clients. No `Debug`: the properties hold secrets.
 #[derive(Clone)]
@@ -111,12 +111,12 @@ impl Settings {
 
     /// The name of a topic that transactions write to; empty when it is not configured.
     #[must_use]
-    pub fn topic_of(&self, topic: Written) -> &str {
+    pub fn topic_of(&self, topic: OutputTopic) -> &str {
         match topic {
-            Written::Clean => &self.clean,
-            Written::State => &self.state,
-            Written::DeadLetter => self.dead_letter.as_deref().unwrap_or_default(),
-            Written::Duplicates => self.duplicates.as_deref().unwrap_or_default(),
+            OutputTopic::Clean => &self.clean,
+            OutputTopic::State => &self.state,
+            OutputTopic::DeadLetter => self.dead_letter.as_deref().unwrap_or_default(),
+            OutputTopic::Duplicates => self.duplicates.as_deref().unwrap_or_default(),
         }
     }
 

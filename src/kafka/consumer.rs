@@ -15,7 +15,7 @@ use rdkafka::error::KafkaError;
 use rdkafka::topic_partition_list::{TopicPartitionList, TopicPartitionListElem};
 
 use super::client_config::Settings;
-use super::ends::Ends;
+use super::ends::EndReader;
 use super::error::{failure, failure_with_permission};
 use super::group::GroupContext;
 use super::group_monitor;
@@ -25,7 +25,7 @@ use super::partitions::{self, kafka_offset, kafka_partition, list_of, partition_
 use super::record::RawRecord;
 use crate::dedupe::{Coordinates, Offset, PartitionId};
 use crate::ports::{
-    Bounds, Committed, Epoch, Failure, GroupEvent, GroupMember, Record, Remedy, Source, Truncation,
+    Committed, Epoch, Failure, GroupEvent, GroupMember, LogBounds, Record, Remedy, Source, Truncation,
 };
 
 /// Time limit of a seek; it waits for the client's own threads, not for the broker.
@@ -36,7 +36,7 @@ pub struct KafkaSource {
     /// Declared first because it must be dropped before the consumer.
     fetched: native::Fetched,
     consumer: BaseConsumer<GroupContext>,
-    ends: Ends,
+    ends: EndReader,
     settings: Settings,
     topic: String,
     group: String,
@@ -66,7 +66,7 @@ impl KafkaSource {
         Ok(Self {
             fetched: native::Fetched::of(&consumer).map_err(fail)?,
             consumer,
-            ends: Ends::new(settings)?,
+            ends: EndReader::new(settings)?,
             settings: settings.clone(),
             topic: settings.raw.clone(),
             group: settings.group.clone(),
@@ -217,7 +217,7 @@ impl Source for KafkaSource {
         self.consumer.pause(&list).map_err(|e| self.fail("pausing partitions of", &e))
     }
 
-    fn bounds(&self, partitions: &[PartitionId], wait: Duration) -> Result<Vec<Bounds>, Failure> {
+    fn bounds(&self, partitions: &[PartitionId], wait: Duration) -> Result<Vec<LogBounds>, Failure> {
         let logs: Vec<_> = partitions.iter().map(|partition| (self.topic.as_str(), *partition)).collect();
         let bounds = self.ends.bounds(&logs, wait)?;
         self.consumer.context().connected();

@@ -10,7 +10,7 @@ use super::admin::{CheckError, FoundTopics, TopicAdmin, check_error};
 use super::native;
 use super::partitions::list_of;
 use super::rights::{self, Operation, Resource};
-use super::topics::{self, Shape};
+use super::topics::{self, TopicShape};
 
 /// Settings that a created clean topic inherits from the raw topic: retention, and which records it accepts.
 const INHERITED: [&str; 6] = [
@@ -50,7 +50,7 @@ impl TopicAdmin {
         let main =
             [(&settings.clean, found.clean, inherited), (&settings.state, found.state, state.to_vec())];
         let side = found.side.iter().map(|(name, shape)| (name, *shape, Vec::new()));
-        let missing = main.into_iter().chain(side).filter(|(_, shape, _)| *shape == Shape::Missing);
+        let missing = main.into_iter().chain(side).filter(|(_, shape, _)| *shape == TopicShape::Missing);
         let wanted: Vec<NewTopic<'_>> = missing
             .map(|(name, _, configs)| {
                 let new = NewTopic::new(name, partitions, TopicReplication::Fixed(found.replication));

@@ -13,21 +13,22 @@ use super::error;
 use super::log_context::LogContext;
 use super::partitions::partition_id;
 use crate::dedupe::{Offset, PartitionId};
-use crate::ports::{Failure, LogId, RejectedRecords, Written};
+use crate::ports::{Failure, LogId, OutputTopic, RejectedRecords};
 
 /// The topics, in the order of their numbers in the opaque value.
-const TOPICS: [Written; 4] = [Written::Clean, Written::State, Written::DeadLetter, Written::Duplicates];
+const TOPICS: [OutputTopic; 4] =
+    [OutputTopic::Clean, OutputTopic::State, OutputTopic::DeadLetter, OutputTopic::Duplicates];
 const OFFSET_BITS: u32 = 61;
 
 /// librdkafka's per-message opaque value, so that a delivery report needs no allocation: the topic that a record is written
 /// to in the three highest bits, and the raw offset in the other bits. The topic is `None` for a record that is written only
 /// to get a transaction marker into the partition.
-pub(super) fn opaque(topic: Option<Written>, offset: Offset) -> usize {
+pub(super) fn opaque(topic: Option<OutputTopic>, offset: Offset) -> usize {
     let number = topic.map_or(TOPICS.len() as u64, |topic| topic as u64);
     usize::try_from((number << OFFSET_BITS) | (offset & ((1 << OFFSET_BITS) - 1))).unwrap_or(usize::MAX)
 }
 
-fn from_opaque(opaque: usize) -> (Option<Written>, Offset) {
+fn from_opaque(opaque: usize) -> (Option<OutputTopic>, Offset) {
     (TOPICS.get(opaque >> OFFSET_BITS).copied(), opaque as u64 & ((1 << OFFSET_BITS) - 1))
 }
 
@@ -36,7 +37,7 @@ fn from_opaque(opaque: usize) -> (Option<Written>, Offset) {
 #[derive(Debug, Clone)]
 struct FailedDelivery {
     code: RDKafkaErrorCode,
-    topic: Option<Written>,
+    topic: Option<OutputTopic>,
     records: RejectedRecords,
 }
 
@@ -102,12 +103,12 @@ pub(super) struct Deliveries {
 }
 
 impl Deliveries {
-    fn acked(&self, topic: Written) -> &AckedOffsets {
+    fn acked(&self, topic: OutputTopic) -> &AckedOffsets {
         match topic {
-            Written::Clean => &self.clean,
-            Written::State => &self.state,
-            Written::DeadLetter => &self.dead_letter,
-            Written::Duplicates => &self.duplicates,
+            OutputTopic::Clean => &self.clean,
+            OutputTopic::State => &self.state,
+            OutputTopic::DeadLetter => &self.dead_letter,
+            OutputTopic::Duplicates => &self.duplicates,
         }
     }
 
@@ -122,7 +123,7 @@ impl Deliveries {
             let starts = self.acked(topic).all().into_iter();
             starts.map(move |(partition, after)| (LogId { topic, partition }, after - 1))
         };
-        [Written::DeadLetter, Written::Duplicates].into_iter().flat_map(of).collect()
+        [OutputTopic::DeadLetter, OutputTopic::Duplicates].into_iter().flat_map(of).collect()
     }
 
     /// Clears the ends and failures of the previous transaction.
@@ -135,16 +136,16 @@ impl Deliveries {
     }
 
     /// The delivery failure of this transaction, if any. `name` maps a topic to its name.
-    pub(super) fn failure<'a>(&self, name: impl FnOnce(Option<Written>) -> &'a str) -> Option<Failure> {
+    pub(super) fn failure<'a>(&self, name: impl FnOnce(Option<OutputTopic>) -> &'a str) -> Option<Failure> {
         let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
         let (name, code) = (name(failed.topic), failed.code);
         Some(match failed.topic.filter(|_| error::is_record_error(code)) {
-            Some(Written::Clean) => error::rejected(name, code, failed.records),
-            Some(Written::State) => error::rejected_state(name, code),
-            Some(Written::DeadLetter) => {
+            Some(OutputTopic::Clean) => error::rejected(name, code, failed.records),
+            Some(OutputTopic::State) => error::rejected_state(name, code),
+            Some(OutputTopic::DeadLetter) => {
                 error::rejected_by_side_topic(name, code, "choose another policy than dead_letter")
             }
-            Some(Written::Duplicates) => {
+            Some(OutputTopic::Duplicates) => {
                 error::rejected_by_side_topic(name, code, "leave topics.duplicates out")
             }
             None => error::failure(&format!("writing to topic {name}"), &KafkaError::MessageProduction(code)),
@@ -156,7 +157,7 @@ impl Deliveries {
         self.dropped.load(Ordering::Acquire)
     }
 
-    fn fail(&self, code: Code, (topic, offset): (Option<Written>, Offset), partition: i32) {
+    fn fail(&self, code: Code, (topic, offset): (Option<OutputTopic>, Offset), partition: i32) {
         // Records are purged because other records failed earlier; they are not the cause.
         if matches!(code, Code::PurgeQueue | Code::PurgeInflight) {
             self.dropped.store(true, Ordering::Release);
@@ -199,7 +200,7 @@ impl ProducerContext for Deliveries {
             Ok(message) => {
                 let (partition, offset) = (message.partition(), message.offset());
                 match topic {
-                    Some(topic @ (Written::Clean | Written::State)) => {
+                    Some(topic @ (OutputTopic::Clean | OutputTopic::State)) => {
                         self.acked(topic).raise(partition, offset);
                     }
                     Some(topic) => self.acked(topic).lower(partition, offset),
@@ -254,11 +255,11 @@ mod tests {
     #[test]
     fn equal_failures_widen_the_range_and_purged_records_are_no_failure() {
         let deliveries = Deliveries::default();
-        deliveries.fail(Code::PurgeQueue, (Some(Written::Clean), 3), 1);
+        deliveries.fail(Code::PurgeQueue, (Some(OutputTopic::Clean), 3), 1);
         assert!(deliveries.failure(|_| "c").is_none());
         assert!(deliveries.dropped_records());
         for offset in [20, 10, 15] {
-            deliveries.fail(Code::MessageSizeTooLarge, (Some(Written::Clean), offset), 1);
+            deliveries.fail(Code::MessageSizeTooLarge, (Some(OutputTopic::Clean), offset), 1);
         }
         let failure = deliveries.failure(|_| "c").unwrap();
         assert_eq!(failure.rejected, Some(RejectedRecords { partition: 1, first: 10, last: 20 }));
@@ -270,7 +271,7 @@ mod tests {
     #[test]
     fn a_rejected_state_record_requires_an_operator_and_names_no_raw_record() {
         let deliveries = Deliveries::default();
-        deliveries.fail(Code::MessageSizeTooLarge, (Some(Written::State), 0), 1);
+        deliveries.fail(Code::MessageSizeTooLarge, (Some(OutputTopic::State), 0), 1);
         let failure = deliveries.failure(|_| "s").unwrap();
         assert_eq!((failure.remedy, failure.rejected), (Remedy::Stop, None));
         assert!(

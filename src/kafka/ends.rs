@@ -18,7 +18,7 @@ use super::log_context::LogContext;
 use super::partitions::{self, kafka_partition};
 use super::reader;
 use crate::dedupe::{Offset, PartitionId};
-use crate::ports::{Bounds, Failure};
+use crate::ports::{Failure, LogBounds};
 
 /// A partition with the name of its topic.
 pub(super) type Log<'a> = (&'a str, PartitionId);
@@ -75,12 +75,12 @@ impl Listed {
 }
 
 /// Reads log start and end offsets.
-pub(super) struct Ends {
+pub(super) struct EndReader {
     stable: BaseConsumer<LogContext>,
     unstable: BaseConsumer<LogContext>,
 }
 
-impl Ends {
+impl EndReader {
     /// Creates the clients; sends no request yet.
     pub(super) fn new(settings: &Settings) -> Result<Self, Failure> {
         Ok(Self {
@@ -99,12 +99,12 @@ impl Ends {
     }
 
     /// The bounds of partitions of several topics, in this order. Each leader receives one request for each kind of offset.
-    pub(super) fn bounds(&self, logs: &[Log<'_>], wait: Duration) -> Result<Vec<Bounds>, Failure> {
+    pub(super) fn bounds(&self, logs: &[Log<'_>], wait: Duration) -> Result<Vec<LogBounds>, Failure> {
         logs.iter().map(self.bounds_of(logs, wait)?).collect()
     }
 
     /// The bounds of one partition.
-    pub(super) fn of(&self, log: Log<'_>, wait: Duration) -> Result<Bounds, Failure> {
+    pub(super) fn of(&self, log: Log<'_>, wait: Duration) -> Result<LogBounds, Failure> {
         self.bounds_of(&[log], wait)?(&log)
     }
 
@@ -117,7 +117,7 @@ impl Ends {
         &self,
         logs: &[Log<'_>],
         wait: Duration,
-    ) -> Result<impl Fn(&Log<'_>) -> Result<Bounds, Failure> + use<>, Failure> {
+    ) -> Result<impl Fn(&Log<'_>) -> Result<LogBounds, Failure> + use<>, Failure> {
         let low = offset_of(&self.stable, logs, KafkaOffset::Beginning, wait)?;
         // The stable end is read before the high watermark: records written in between are beyond the stable end, so it
         // never exceeds the high watermark.
@@ -125,7 +125,7 @@ impl Ends {
         let high = offset_of(&self.unstable, logs, KafkaOffset::End, wait)?;
         Ok(move |log: &Log<'_>| {
             let stable = stable(log)?;
-            Ok(Bounds { low: low(log)?, stable, high: high(log)?.max(stable) })
+            Ok(LogBounds { low: low(log)?, stable, high: high(log)?.max(stable) })
         })
     }
 }
@@ -155,13 +155,13 @@ pub type Offsets = BTreeMap<PartitionId, Offset>;
 /// Each broker receives one request for all its partitions. A partition with an error is omitted; when all have errors, the
 /// first error is returned.
 pub struct LogEnds {
-    ends: Ends,
+    ends: EndReader,
 }
 
 impl LogEnds {
     /// Creates the clients; sends no request yet.
     pub fn new(settings: &Settings) -> Result<Self, Failure> {
-        Ok(Self { ends: Ends::new(settings)? })
+        Ok(Self { ends: EndReader::new(settings)? })
     }
 
     /// The partitions of a topic.

@@ -45,6 +45,6 @@ pub(crate) use outages::log_ended_outages;
 pub use producer::KafkaSink;
 pub use record::RawRecord;
 pub use sample::sample;
-pub(crate) use sample::{Sample, SampleError, Sampling};
+pub(crate) use sample::{SampleError, Sampling, TopicSample};
 pub use state_topic::KafkaStateLog;
 pub(crate) use topic_monitor::{TopicError, TopicMonitor};

@@ -28,7 +28,7 @@ use crate::ports::Committed;
 
 /// This consumer's membership of the group, as the group coordinator sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Membership {
+pub struct GroupMetadata {
     /// Generation of the group; negative when not a member.
     pub generation: i32,
     /// Member id; empty when not a member.
@@ -36,7 +36,7 @@ pub struct Membership {
 }
 
 /// The current membership of a consumer; `None` when it has no `group.id`.
-pub fn membership<C: ClientContext>(client: &Client<C>) -> Option<Membership> {
+pub fn membership<C: ClientContext>(client: &Client<C>) -> Option<GroupMetadata> {
     // SAFETY: the client handle is alive for the whole call. We own the returned object; its strings live until it is
     // destroyed and are copied before that.
     unsafe {
@@ -52,7 +52,7 @@ pub fn membership<C: ClientContext>(client: &Client<C>) -> Option<Membership> {
             CStr::from_ptr(member).to_string_lossy().into_owned()
         };
         sys::rd_kafka_consumer_group_metadata_destroy(metadata);
-        Some(Membership { generation, member_id })
+        Some(GroupMetadata { generation, member_id })
     }
 }
 

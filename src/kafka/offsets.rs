@@ -17,13 +17,16 @@ use rdkafka::topic_partition_list::TopicPartitionList;
 
 use super::partitions::{kafka_offset, kafka_partition};
 use super::producer::Client;
-use crate::ports::Position;
+use crate::ports::CommitPosition;
 
 /// The error for an abandoned call.
 pub(super) const ABANDONED: KafkaError = KafkaError::MessageProduction(RDKafkaErrorCode::OperationTimedOut);
 
 /// The offsets with their metadata, as a partition list of the client.
-pub(super) fn partition_list(topic: &str, positions: &[Position]) -> Result<TopicPartitionList, KafkaError> {
+pub(super) fn partition_list(
+    topic: &str,
+    positions: &[CommitPosition],
+) -> Result<TopicPartitionList, KafkaError> {
     let mut list = TopicPartitionList::new();
     for position in positions {
         let mut element = list.add_partition(topic, kafka_partition(position.partition));

@@ -18,11 +18,12 @@ use super::native;
 use super::offsets::{self, ABANDONED};
 use super::partitions::kafka_partition;
 use super::record::RawRecord;
-use super::topic::{Headers, Outgoing, Topic};
+use super::topic::{Headers, Outgoing, TopicHandle};
 use crate::clock;
 use crate::dedupe::{Offset, PartitionId};
 use crate::ports::{
-    Failure, LogId, Position, ProducerLife, Reason, Record, Remedy, Side, Sink, Written, WrittenEnds,
+    CommitPosition, Failure, LogId, OutputTopic, ProducerLife, Reason, Record, Remedy, Side, Sink,
+    WrittenEnds,
 };
 
 pub(super) type Client = Arc<ThreadedProducer<Deliveries>>;
@@ -36,8 +37,8 @@ const NEW_PARTITION_WAIT: Duration = Duration::from_secs(2);
 
 /// A producer and the topics it writes to. The topics are declared first because they must be dropped first.
 struct ActiveProducer {
-    clean: Topic,
-    state: Topic,
+    clean: TopicHandle,
+    state: TopicHandle,
     dead_letter: Option<SideTopic>,
     duplicates: Option<SideTopic>,
     client: Client,
@@ -113,7 +114,7 @@ impl KafkaSink {
     }
 
     fn first_failure(&self, client: &Client) -> Option<Failure> {
-        client.context().failure(|topic| self.settings.topic_of(topic.unwrap_or(Written::Clean)))
+        client.context().failure(|topic| self.settings.topic_of(topic.unwrap_or(OutputTopic::Clean)))
     }
 }
 
@@ -146,7 +147,7 @@ impl Sink<KafkaSource> for KafkaSink {
     fn forward(&mut self, record: &mut RawRecord<'_>) -> Result<(), Failure> {
         let at = record.coordinates();
         let ActiveProducer { clean, client, .. } = self.producing()?;
-        let moved = Outgoing::moved_from(&mut record.0, opaque(Some(Written::Clean), at.offset));
+        let moved = Outgoing::moved_from(&mut record.0, opaque(Some(OutputTopic::Clean), at.offset));
         let mut outgoing =
             moved.map_err(|e| self.fail(&format!("reading the headers of raw record {at}"), &e))?;
         self.send(client, &self.settings.clean, || clean.send(client.client(), &mut outgoing))
@@ -157,12 +158,12 @@ impl Sink<KafkaSource> for KafkaSink {
         let at = record.coordinates();
         let (written, target) = match side {
             Side::DeadLetter => {
-                (Written::DeadLetter, dead_letter.as_ref().map(|it| it.target_of(at.partition)))
+                (OutputTopic::DeadLetter, dead_letter.as_ref().map(|it| it.target_of(at.partition)))
             }
             Side::Duplicates => {
-                (Written::Duplicates, duplicates.as_ref().map(|it| it.target_of(at.partition)))
+                (OutputTopic::Duplicates, duplicates.as_ref().map(|it| it.target_of(at.partition)))
             }
-            Side::Clean => (Written::Clean, Some((clean, kafka_partition(at.partition)))),
+            Side::Clean => (OutputTopic::Clean, Some((clean, kafka_partition(at.partition)))),
         };
         let Some((topic, partition)) = target else {
             return Err(Failure::new(
@@ -207,7 +208,7 @@ impl Sink<KafkaSource> for KafkaSink {
             value: Some(block),
             timestamp: NOW,
             headers: Headers::none(),
-            opaque: opaque(Some(Written::State), 0),
+            opaque: opaque(Some(OutputTopic::State), 0),
         };
         self.send(client, &self.settings.state, || state.send(client.client(), &mut outgoing))
     }
@@ -215,7 +216,7 @@ impl Sink<KafkaSource> for KafkaSink {
     fn send_offsets(
         &mut self,
         source: &KafkaSource,
-        positions: &[Position],
+        positions: &[CommitPosition],
         wait: Duration,
     ) -> Result<(), Failure> {
         let client = self.client()?;

@@ -30,7 +30,7 @@ pub(super) fn client(settings: &Settings, isolation: &str) -> Result<BaseConsume
 const POLL_RECORDS: usize = 256;
 
 /// A client that reads records in batches.
-pub(super) struct Reader {
+pub(super) struct BatchReader {
     /// Declared first because it must be dropped before the consumer.
     fetched: Fetched,
     pub(super) consumer: BaseConsumer<LogContext>,
@@ -50,9 +50,9 @@ pub(super) enum Polled {
 pub(super) type Ranges = BTreeMap<PartitionId, Range<Offset>>;
 
 /// Called with each record; returns whether the partition is read further.
-pub(super) type Visit<'a> = &'a mut dyn FnMut(Message<'_>) -> bool;
+pub(super) type VisitMessage<'a> = &'a mut dyn FnMut(Message<'_>) -> bool;
 
-impl Reader {
+impl BatchReader {
     /// The client must report the end of a partition (`enable.partition.eof`).
     pub(super) fn new(consumer: BaseConsumer<LogContext>) -> Result<Self, KafkaError> {
         Ok(Self { fetched: Fetched::of(&consumer)?, consumer })
@@ -106,7 +106,7 @@ impl Reader {
         topic: &str,
         ranges: &Ranges,
         wait: Duration,
-        visit: Visit<'_>,
+        visit: VisitMessage<'_>,
     ) -> Result<(), Failure> {
         let doing = || format!("reading topic {topic}, partitions {}", listed(ranges.keys().copied()));
         let mut unread = Unread::of(ranges);
@@ -222,7 +222,7 @@ impl TemporaryReaders {
         (topic, ranges): (&str, &Ranges),
         what: Leftover,
         wait: Duration,
-        visit: Visit<'_>,
+        visit: VisitMessage<'_>,
     ) -> Result<(), Failure> {
         if ranges.is_empty() {
             return Ok(());
@@ -231,7 +231,7 @@ impl TemporaryReaders {
             Leftover::Committed => "read_committed",
             Leftover::Everything => "read_uncommitted",
         };
-        let reader = Reader::new(client(&self.settings, isolation)?)
+        let reader = BatchReader::new(client(&self.settings, isolation)?)
             .map_err(|e| failure(&format!("reading topic {topic}"), &e))?;
         let read = reader.read(topic, ranges, wait, visit);
         self.closing.close(reader);

@@ -15,7 +15,7 @@ use super::connection::error_text;
 use super::ends::{Listed, partitions_of};
 use super::error::failure;
 use super::log_context::LogContext;
-use super::reader::{Ranges, Reader};
+use super::reader::{BatchReader, Ranges};
 use super::record::RawRecord;
 use crate::dedupe::{Identity, IdentityRule, Offset, PartitionId};
 use crate::ports::{Failure, Record, Remedy};
@@ -41,7 +41,7 @@ pub struct Sampling {
 
 /// The measured figures of a topic.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Sample {
+pub struct TopicSample {
     pub partitions: u32,
     /// Records per second in the last hour, or since the first record if that is later. Transaction markers count as
     /// records, so the figure tends to be too high.
@@ -54,7 +54,7 @@ pub struct Sample {
     pub repeats: u64,
 }
 
-impl Sample {
+impl TopicSample {
     /// Share of duplicates among the records with an id, 0 to 1.
     #[must_use]
     pub fn duplicates(&self) -> f64 {
@@ -62,7 +62,7 @@ impl Sample {
     }
 }
 
-impl fmt::Display for Sample {
+impl fmt::Display for TopicSample {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "the topic")?;
         let rate = format!(
@@ -95,19 +95,19 @@ pub fn sample(
     rule: &IdentityRule,
     now_ms: i64,
     seen: &dyn Fn(u64),
-) -> Result<Sample, SampleError> {
+) -> Result<TopicSample, SampleError> {
     let consumer = sampling.consumer()?;
-    let reader = Reader::new(consumer).map_err(|e| SampleError::Settings(error_text(&e)))?;
-    let reading = Reading { sampling, reader };
+    let reader = BatchReader::new(consumer).map_err(|e| SampleError::Settings(error_text(&e)))?;
+    let reading = SampleReading { sampling, reader };
     let ends = reading.ends()?;
     if ends.is_empty() {
         let what = format!("topic {} does not exist; correct --raw", sampling.topic);
         return Err(Failure::new(Remedy::Stop, what).into());
     }
-    let mut sample = Sample {
+    let mut sample = TopicSample {
         partitions: u32::try_from(ends.len()).unwrap_or(u32::MAX),
         events_per_second: reading.rate(&ends, now_ms)?,
-        ..Sample::default()
+        ..TopicSample::default()
     };
     reading.count(&ends, rule, &mut sample, seen)?;
     Ok(sample)
@@ -132,12 +132,12 @@ impl Sampling {
     }
 }
 
-struct Reading<'a> {
+struct SampleReading<'a> {
     sampling: &'a Sampling,
-    reader: Reader,
+    reader: BatchReader,
 }
 
-impl Reading<'_> {
+impl SampleReading<'_> {
     fn fail(&self, doing: &str, error: &KafkaError) -> Failure {
         failure(&format!("{doing} topic {}", self.sampling.topic), error)
     }
@@ -197,7 +197,7 @@ impl Reading<'_> {
         &self,
         ends: &Ranges,
         rule: &IdentityRule,
-        sample: &mut Sample,
+        sample: &mut TopicSample,
         seen: &dyn Fn(u64),
     ) -> Result<(), Failure> {
         let share = self.sampling.records / (ends.len() as u64).max(1);

@@ -15,14 +15,14 @@ use super::offsets;
 use super::partitions::kafka_partition;
 use super::producer::Client;
 use crate::dedupe::PartitionId;
-use crate::ports::Position;
+use crate::ports::CommitPosition;
 
 /// Runs one aborted transaction over these partitions and the group's offsets. Its records are never visible to
 /// `read_committed` readers, and its offset is never committed.
 pub(super) fn purge(
     settings: &Settings,
     (client, writer): (&Client, &str),
-    (logs, position): (&[(&str, PartitionId)], &Position),
+    (logs, position): (&[(&str, PartitionId)], &CommitPosition),
     wait: Duration,
 ) -> Result<(), KafkaError> {
     client.begin_transaction()?;

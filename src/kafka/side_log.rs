@@ -15,10 +15,10 @@ use super::error::failure;
 use super::log_context::LogContext;
 use super::native::{self, Message};
 use super::reader::{Ranges, TemporaryReaders};
-use super::topic::{Outgoing, Topic};
+use super::topic::{Outgoing, TopicHandle};
 use crate::clock;
 use crate::dedupe::{Coordinates, Offset};
-use crate::ports::{Failure, Leftover, LogId, Remedy, SideRecord, SideRecords, Written};
+use crate::ports::{Failure, Leftover, LogId, OutputTopic, Remedy, SideRecord, SideRecords};
 
 /// Maximum records of one read; it limits the result to a few megabytes.
 const READ_RECORDS: usize = 50_000;
@@ -28,8 +28,9 @@ const MAX_IDLE: Duration = Duration::from_secs(5);
 const QUEUE_FULL_PAUSE: Duration = Duration::from_millis(1);
 
 /// The side topics that are configured.
-fn topics(settings: &Settings) -> impl Iterator<Item = (Written, &str)> {
-    let topics = [(Written::DeadLetter, &settings.dead_letter), (Written::Duplicates, &settings.duplicates)];
+fn topics(settings: &Settings) -> impl Iterator<Item = (OutputTopic, &str)> {
+    let topics =
+        [(OutputTopic::DeadLetter, &settings.dead_letter), (OutputTopic::Duplicates, &settings.duplicates)];
     topics.into_iter().filter_map(|(topic, name)| Some((topic, name.as_deref()?)))
 }
 
@@ -94,7 +95,7 @@ pub(super) fn copy(
     let fail = |e: KafkaError| failure(&format!("copying records of topic {name}"), &e);
     let client: ThreadedProducer<Deliveries> =
         settings.copier().create_with_context(Deliveries::default()).map_err(fail)?;
-    let topic = Topic::open(client.client(), name).map_err(fail)?;
+    let topic = TopicHandle::open(client.client(), name).map_err(fail)?;
     let ranges = Ranges::from([(log.partition, *first..*last + 1)]);
     let mut failed = None;
     let readers = TemporaryReaders::new(settings);
@@ -116,8 +117,8 @@ pub(super) fn copy(
 
 fn send(
     client: &ThreadedProducer<Deliveries>,
-    topic: &Topic,
-    (written, message): (Written, &Message<'_>),
+    topic: &TopicHandle,
+    (written, message): (OutputTopic, &Message<'_>),
     wait: Duration,
 ) -> Result<(), KafkaError> {
     let mut copy = Outgoing::copy_of(message, opaque(Some(written), 0))?;

@@ -9,17 +9,17 @@ use rdkafka::error::RDKafkaErrorCode;
 use rdkafka::topic_partition_list::Offset as KafkaOffset;
 
 use super::client_config::Settings;
-use super::ends::Ends;
+use super::ends::EndReader;
 use super::error::failure;
 use super::native::Message;
 use super::partitions::kafka_offset;
-use super::reader::{Polled, Ranges, Reader, TemporaryReaders, client};
+use super::reader::{BatchReader, Polled, Ranges, TemporaryReaders, client};
 use super::side_log;
-use super::topic::Topic;
+use super::topic::TopicHandle;
 use super::unread::failure_of;
 use crate::clock;
 use crate::dedupe::{Coordinates, Offset, PartitionId, StateKey};
-use crate::ports::{Bounds, Failure, Leftover, LogId, LogTails, Remedy, SideRecords, StateItem, StateLog};
+use crate::ports::{Failure, Leftover, LogBounds, LogId, LogTails, Remedy, SideRecords, StateItem, StateLog};
 
 /// A read with this many items ends, so that the worker polls its group in time.
 const READ_ITEMS: usize = 256;
@@ -31,7 +31,7 @@ const CHECKS: usize = 4;
 const CHECK_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The read position of an open partition.
-struct Reading {
+struct OpenRead {
     /// The next offset to read.
     next: Offset,
     /// When to check that the log still holds `next`, monotonic time.
@@ -41,7 +41,7 @@ struct Reading {
     may_be_stopped: bool,
 }
 
-impl Reading {
+impl OpenRead {
     fn at(next: Offset, now: Instant) -> Self {
         Self { next, check_at: now + CHECK_AFTER, may_be_stopped: false }
     }
@@ -51,12 +51,12 @@ impl Reading {
 pub struct KafkaStateLog {
     /// With a handle, the client requests the leaders of the topic when it connects, and again when they change. Otherwise it
     /// does so within a second of the first assignment. Declared first because it must be dropped before the reader.
-    _topic: Topic,
-    reader: Reader,
-    ends: Ends,
+    _topic: TopicHandle,
+    reader: BatchReader,
+    ends: EndReader,
     /// For records that are read once.
     others: TemporaryReaders,
-    open: BTreeMap<PartitionId, Reading>,
+    open: BTreeMap<PartitionId, OpenRead>,
 }
 
 impl KafkaStateLog {
@@ -65,9 +65,9 @@ impl KafkaStateLog {
         let doing = format!("reading state topic {}", settings.state);
         let consumer = client(settings, "read_committed")?;
         Ok(Self {
-            _topic: Topic::open(consumer.client(), &settings.state).map_err(|e| failure(&doing, &e))?,
-            reader: Reader::new(consumer).map_err(|e| failure(&doing, &e))?,
-            ends: Ends::new(settings)?,
+            _topic: TopicHandle::open(consumer.client(), &settings.state).map_err(|e| failure(&doing, &e))?,
+            reader: BatchReader::new(consumer).map_err(|e| failure(&doing, &e))?,
+            ends: EndReader::new(settings)?,
             others: TemporaryReaders::new(settings),
             open: BTreeMap::new(),
         })
@@ -97,7 +97,7 @@ impl KafkaStateLog {
         let polled = reader.poll(wait, &mut |message| {
             let at = message.coordinates();
             if let Some(reading) = open.get_mut(&at.partition) {
-                *reading = Reading::at(at.offset + 1, now);
+                *reading = OpenRead::at(at.offset + 1, now);
             }
             items.push(block(&message));
         });
@@ -111,7 +111,7 @@ impl KafkaStateLog {
             }
             Err(error) if error.code == RDKafkaErrorCode::AutoOffsetReset => {
                 for reading in open.values_mut() {
-                    *reading = Reading { check_at: now, may_be_stopped: true, ..*reading };
+                    *reading = OpenRead { check_at: now, may_be_stopped: true, ..*reading };
                 }
                 Ok(false)
             }
@@ -134,7 +134,7 @@ impl KafkaStateLog {
             } else if may_be_stopped {
                 self.open(partition, Some(next))?;
             } else {
-                self.open.insert(partition, Reading::at(next, now));
+                self.open.insert(partition, OpenRead::at(next, now));
             }
         }
         Ok(())
@@ -157,7 +157,7 @@ impl StateLog for KafkaStateLog {
         let start = from.map_or(KafkaOffset::Beginning, kafka_offset);
         let opened = self.reader.open(self.topic(), partition, start);
         opened.map_err(|e| failure(&self.doing("opening"), &e))?;
-        self.open.insert(partition, Reading::at(from.unwrap_or(0), clock::monotonic()));
+        self.open.insert(partition, OpenRead::at(from.unwrap_or(0), clock::monotonic()));
         Ok(())
     }
 
@@ -192,7 +192,7 @@ impl StateLog for KafkaStateLog {
 }
 
 impl LogTails for KafkaStateLog {
-    fn bounds(&self, logs: &[LogId], wait: Duration) -> Result<Vec<Bounds>, Failure> {
+    fn bounds(&self, logs: &[LogId], wait: Duration) -> Result<Vec<LogBounds>, Failure> {
         self.ends.bounds(&self.with_names(logs), wait)
     }
 

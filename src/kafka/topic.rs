@@ -18,10 +18,10 @@ use super::record::written_ms;
 const UNASSIGNED: i32 = -1;
 
 /// A topic handle of one client. Must be dropped before the client, which waits for it.
-pub struct Topic(NonNull<sys::rd_kafka_topic_t>);
+pub struct TopicHandle(NonNull<sys::rd_kafka_topic_t>);
 
 // SAFETY: the handle is a counted reference into the client, which any thread may use.
-unsafe impl Send for Topic {}
+unsafe impl Send for TopicHandle {}
 
 /// A record to write.
 pub struct Outgoing<'a> {
@@ -67,7 +67,7 @@ impl<'a> Outgoing<'a> {
     }
 }
 
-impl Topic {
+impl TopicHandle {
     /// The handle of the topic with this name.
     pub fn open<C: ClientContext>(client: &Client<C>, name: &str) -> Result<Self, KafkaError> {
         let name = CString::new(name)?;
@@ -190,7 +190,7 @@ impl Drop for Headers {
     }
 }
 
-impl Drop for Topic {
+impl Drop for TopicHandle {
     fn drop(&mut self) {
         // SAFETY: we own the reference, and it is destroyed only here.
         unsafe { sys::rd_kafka_topic_destroy(self.0.as_ptr()) }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::admin::{CheckError, FoundTopics, TopicAdmin, Topology};
 use super::client_config::Settings;
-use super::topics::{self, Shape};
+use super::topics::{self, TopicShape};
 
 /// Time limit of one request. A check sends several requests, and a stop waits until the check ends.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
@@ -134,7 +134,7 @@ impl TopicMonitor {
     fn check_existence(&mut self, found: &FoundTopics) -> Result<(), TopicError> {
         let settings = &self.admin.settings;
         let names = [&settings.raw, &settings.clean, &settings.state];
-        let missing = names.into_iter().zip(found.shapes()).find(|(_, shape)| **shape == Shape::Missing);
+        let missing = names.into_iter().zip(found.shapes()).find(|(_, shape)| **shape == TopicShape::Missing);
         let Some((name, _)) = missing else {
             self.absent = 0;
             return Ok(());
@@ -152,6 +152,6 @@ impl TopicMonitor {
 
 /// Number of partitions that both the clean and the state topic have.
 fn shared(found: &FoundTopics) -> usize {
-    let count = |shape: &Shape| shape.partitions().unwrap_or(0);
+    let count = |shape: &TopicShape| shape.partitions().unwrap_or(0);
     count(&found.clean).min(count(&found.state))
 }

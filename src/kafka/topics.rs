@@ -8,7 +8,7 @@ use crate::dedupe::MOST_PARTITIONS;
 
 /// Whether a topic exists, and its number of partitions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shape {
+pub enum TopicShape {
     /// The topic does not exist.
     Missing,
     /// This client may not describe it, so it is unknown whether it exists.
@@ -17,7 +17,7 @@ pub enum Shape {
     Partitions(usize),
 }
 
-impl Shape {
+impl TopicShape {
     pub(super) fn partitions(self) -> Option<usize> {
         match self {
             Self::Missing | Self::Unauthorized => None,
@@ -33,7 +33,7 @@ pub(super) struct Findings {
     pub warnings: Vec<String>,
 }
 
-type Config = HashMap<String, String>;
+type TopicConfig = HashMap<String, String>;
 
 /// Minimum `max.message.bytes` of a state topic: a block of about 230 ids with a key of up to 600 bytes.
 const MIN_STATE_BATCH: u64 = 8_192;
@@ -55,14 +55,14 @@ fn min_retention(window: Duration) -> Duration {
 /// Checks the raw, clean and state topics, in this order.
 pub(super) fn check(
     settings: &Settings,
-    shapes: &[&Shape; 3],
-    configs: &[Config; 3],
+    shapes: &[&TopicShape; 3],
+    configs: &[TopicConfig; 3],
     window: Duration,
 ) -> Findings {
     let mut findings = Findings::default();
     let names = [("raw", &settings.raw), ("clean", &settings.clean), ("state", &settings.state)];
     for ((role, name), shape) in names.iter().zip(shapes) {
-        if **shape == Shape::Missing {
+        if **shape == TopicShape::Missing {
             findings.problems.push(missing_topic(role, name));
         }
     }
@@ -94,7 +94,7 @@ pub(super) fn check(
     check_state(settings, state, window, &mut findings);
     check_clean(settings, raw, clean, &mut findings);
     let is_compacted =
-        |topic: &Config| topic.get("cleanup.policy").is_some_and(|policy| policy.contains("compact"));
+        |topic: &TopicConfig| topic.get("cleanup.policy").is_some_and(|policy| policy.contains("compact"));
     if is_compacted(clean) {
         findings.warnings.push(format!(
             "topic {} is compacted: the broker rejects records without a key, and a transaction that a broker leaves without \
@@ -120,7 +120,10 @@ fn more_partitions(settings: &Settings, name: &str, partitions: usize) -> String
 }
 
 /// Those of the clean and the state topic that have fewer partitions than raw, with their partition counts.
-pub(super) fn too_few_partitions<'a>(settings: &'a Settings, shapes: &[&Shape; 3]) -> Vec<(&'a str, usize)> {
+pub(super) fn too_few_partitions<'a>(
+    settings: &'a Settings,
+    shapes: &[&TopicShape; 3],
+) -> Vec<(&'a str, usize)> {
     let [raw, clean, state] = shapes;
     let wanted = raw.partitions().unwrap_or(0);
     [(settings.clean.as_str(), clean), (settings.state.as_str(), state)]
@@ -130,7 +133,7 @@ pub(super) fn too_few_partitions<'a>(settings: &'a Settings, shapes: &[&Shape; 3
 }
 
 /// Whether the clean and the state topic only need more partitions.
-pub(super) fn can_grow(shapes: &[&Shape; 3]) -> bool {
+pub(super) fn can_grow(shapes: &[&TopicShape; 3]) -> bool {
     let [raw, clean, state] = shapes.map(|shape| shape.partitions());
     let fits = |other: Option<usize>| raw.zip(other).is_some_and(|(raw, other)| other <= raw);
     fits(clean) && fits(state) && (clean < raw || state < raw)
@@ -206,7 +209,7 @@ fn missing_topic(role: &str, name: &str) -> String {
     )
 }
 
-fn check_state(settings: &Settings, config: &Config, window: Duration, findings: &mut Findings) {
+fn check_state(settings: &Settings, config: &TopicConfig, window: Duration, findings: &mut Findings) {
     let name = &settings.state;
     let alter = |setting: &str| {
         format!(
@@ -247,11 +250,11 @@ fn check_state(settings: &Settings, config: &Config, window: Duration, findings:
 }
 
 /// `max.message.bytes` of a topic, bytes.
-pub(super) fn largest_batch(topic: &Config) -> Option<u64> {
+pub(super) fn largest_batch(topic: &TopicConfig) -> Option<u64> {
     topic.get("max.message.bytes").and_then(|value| value.parse().ok())
 }
 
-fn check_clean(settings: &Settings, raw: &Config, clean: &Config, findings: &mut Findings) {
+fn check_clean(settings: &Settings, raw: &TopicConfig, clean: &TopicConfig, findings: &mut Findings) {
     let name = &settings.clean;
     if let (Some(raw_max), Some(clean_max)) = (largest_batch(raw), largest_batch(clean))
         && clean_max < raw_max
@@ -270,7 +273,7 @@ fn check_clean(settings: &Settings, raw: &Config, clean: &Config, findings: &mut
 }
 
 /// Problems with limits of the broker that the configuration exceeds.
-pub(super) fn limits(settings: &Settings, broker: &Config) -> Vec<String> {
+pub(super) fn limits(settings: &Settings, broker: &TopicConfig) -> Vec<String> {
     let limit = |key: &str| broker.get(key).and_then(|value| value.parse::<u128>().ok());
     let mut problems = Vec::new();
     let timeout_ms = settings.transaction_timeout.as_millis();

@@ -52,7 +52,7 @@ label! {
 }
 label! {
     /// A topic that bytes are read from or written to.
-    Topic {
+    TopicLabel {
         /// Bytes read from the raw topic.
         Raw = "raw",
         /// Bytes written to the clean topic.

@@ -21,7 +21,7 @@ use prometheus::{Gauge, Histogram, IntCounter};
 
 pub use history::{History, Rates, Totals};
 pub(crate) use labels::{OffsetReset, Resolution, RestoreSource, TransactionResult};
-pub use labels::{Outcome, PartitionState, Stall, Topic};
+pub use labels::{Outcome, PartitionState, Stall, TopicLabel};
 pub use recent::{Recent, Warning};
 pub(crate) use registered::Latencies;
 pub use status::{About, PartitionStatus, Status, WindowStatus, WorkerStatus};
@@ -60,7 +60,7 @@ impl Metrics {
     }
 
     /// Bytes of keys and values read or written, by topic.
-    pub fn bytes(&self, topic: Topic) -> IntCounter {
+    pub fn bytes(&self, topic: TopicLabel) -> IntCounter {
         self.parts.flow.bytes.with_label_values(&[topic.as_str()])
     }
 
@@ -86,7 +86,7 @@ impl Metrics {
     }
 
     /// Sets the configured values: the length of the window and the false-positive rate, 0 without filters.
-    pub fn asked(&self, window: Duration, false_positive_rate: f64) {
+    pub fn set_configured(&self, window: Duration, false_positive_rate: f64) {
         self.parts.state.window_configured.set(window.as_secs_f64());
         self.parts.state.false_positive_rate_promised.set(false_positive_rate);
     }

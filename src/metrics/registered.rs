@@ -13,7 +13,7 @@ use super::by_partition::ByPartition;
 use super::labels::{MemoryPart, PartitionState};
 use super::process::Process;
 use super::status::{KindStatus, Status, WorkerStatus};
-use super::table::{self, Kind, Row};
+use super::table::{self, MetricKind, Row};
 
 pub(super) struct Flow {
     pub(super) records: IntCounterVec,
@@ -31,7 +31,7 @@ pub(super) struct Transactions {
 }
 
 /// Windows, memory and restores.
-pub(super) struct State {
+pub(super) struct StateMetrics {
     pub(super) memory: GaugeVec,
     pub(super) disk: Gauge,
     pub(super) restore_seconds: Histogram,
@@ -45,7 +45,7 @@ pub(super) struct State {
     pub(super) false_drops: Gauge,
 }
 
-pub(super) struct Group {
+pub(super) struct GroupMetrics {
     pub(super) rebalances: IntCounter,
     pub(super) offset_resets: IntCounterVec,
     pub(super) gap_offsets: IntCounter,
@@ -62,9 +62,9 @@ pub(super) struct Registered {
     registry: Registry,
     pub(super) flow: Flow,
     pub(super) transactions: Transactions,
-    pub(super) state: State,
+    pub(super) state: StateMetrics,
     pub(super) partitions: ByPartition,
-    pub(super) group: Group,
+    pub(super) group: GroupMetrics,
     pub(super) process: Process,
 }
 
@@ -111,7 +111,7 @@ impl Registered {
                 reduced: gauge(&registry, &table::REDUCED),
                 torn: counters(&registry, &table::TORN),
             },
-            state: State {
+            state: StateMetrics {
                 memory: gauges(&registry, &table::MEMORY),
                 disk: gauge(&registry, &table::STATE_DISK),
                 restore_seconds: histogram(&registry, &table::RESTORE_SECONDS),
@@ -125,7 +125,7 @@ impl Registered {
                 false_drops: gauge(&registry, &table::FALSE_DROPS),
             },
             partitions: ByPartition::new(|row| gauges(&registry, row)),
-            group: Group {
+            group: GroupMetrics {
                 rebalances: counters(&registry, &table::REBALANCES).with_label_values::<&str>(&[]),
                 offset_resets: counters(&registry, &table::OFFSET_RESETS),
                 gap_offsets: counters(&registry, &table::GAP_OFFSETS).with_label_values::<&str>(&[]),
@@ -232,7 +232,9 @@ fn seconds(registry: &Registry, row: &Row) -> prometheus::Counter {
 }
 
 fn histogram(registry: &Registry, row: &Row) -> Histogram {
-    let Kind::Histogram(bounds) = row.kind else { panic!("metrics table: {} is not a histogram", row.name) };
+    let MetricKind::Histogram(bounds) = row.kind else {
+        panic!("metrics table: {} is not a histogram", row.name)
+    };
     let options = HistogramOpts::from(options(row)).buckets(bounds.to_vec());
     let histogram = registered(Histogram::with_opts(options), row.name);
     registered(registry.register(Box::new(histogram.clone())), row.name);

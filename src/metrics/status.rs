@@ -155,7 +155,7 @@ pub struct Readiness {
 }
 
 #[derive(Debug, Default)]
-struct Hanging {
+struct HangingSince {
     raw: BTreeMap<u32, Duration>,
     outputs: BTreeMap<String, Duration>,
     notes: Vec<String>,
@@ -169,7 +169,7 @@ pub struct Status {
     workers: Mutex<Vec<WorkerStatus>>,
     failure: Mutex<Option<String>>,
     log_starts: Mutex<BTreeMap<u32, u64>>,
-    hanging: Mutex<Hanging>,
+    hanging: Mutex<HangingSince>,
     unassigned: Mutex<(usize, Option<String>)>,
     group_lag: Mutex<BTreeMap<u32, u64>>,
 }
@@ -233,7 +233,7 @@ impl Status {
         outputs: BTreeMap<String, Duration>,
         notes: Vec<String>,
     ) {
-        *lock(&self.hanging) = Hanging { raw, outputs, notes };
+        *lock(&self.hanging) = HangingSince { raw, outputs, notes };
     }
 
     /// For how long an upstream transaction has blocked each partition; zero without one.

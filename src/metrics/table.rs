@@ -3,13 +3,13 @@
 use std::fmt::Write as _;
 
 use super::labels::{
-    MemoryPart, OffsetReset, Outcome, PartitionState, Resolution, RestoreSource, Stall, Topic,
+    MemoryPart, OffsetReset, Outcome, PartitionState, Resolution, RestoreSource, Stall, TopicLabel,
     TransactionResult,
 };
 
 /// The kind of a metric.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Kind {
+pub enum MetricKind {
     /// Never decreases.
     Counter,
     /// Increases and decreases.
@@ -33,7 +33,7 @@ pub struct Row {
     /// Name with prefix and unit, as exported.
     pub name: &'static str,
     /// Counter, gauge or histogram.
-    pub kind: Kind,
+    pub kind: MetricKind,
     /// Base unit, or what is counted.
     pub unit: &'static str,
     /// Its label, if it has one.
@@ -45,7 +45,7 @@ pub struct Row {
 }
 
 impl Row {
-    const fn new(name: &'static str, kind: Kind, unit: &'static str, help: &'static str) -> Self {
+    const fn new(name: &'static str, kind: MetricKind, unit: &'static str, help: &'static str) -> Self {
         Self { name, kind, unit, label: None, by_kind: false, help }
     }
 
@@ -64,7 +64,7 @@ impl Row {
     }
 }
 
-use Kind::{Counter, Gauge, Histogram};
+use MetricKind::{Counter, Gauge, Histogram};
 
 pub(super) const RECORDS: Row =
     Row::new("dedupd_records_total", Counter, "records", "Raw records by outcome, counted at the commit.")
@@ -83,7 +83,7 @@ pub(super) const BYTES: Row = Row::new(
     "bytes",
     "Bytes of keys and values read or written, counted at the commit.",
 )
-.by("topic", Topic::NAMES);
+.by("topic", TopicLabel::NAMES);
 pub(super) const LATENCY: Row = Row::new(
     "dedupd_latency_seconds",
     Histogram(&[0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0, 300.0, 3_600.0]),

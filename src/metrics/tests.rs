@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::table::{BEGIN, END, Kind, TABLE, markdown, regenerated};
+use super::table::{BEGIN, END, MetricKind, TABLE, markdown, regenerated};
 use super::*;
 
 fn about() -> About {
@@ -71,9 +71,9 @@ fn exported_metrics_are_exactly_those_of_the_table() {
         .iter()
         .map(|row| {
             let kind = match row.kind {
-                Kind::Counter => "counter",
-                Kind::Gauge => "gauge",
-                Kind::Histogram(_) => "histogram",
+                MetricKind::Counter => "counter",
+                MetricKind::Gauge => "gauge",
+                MetricKind::Histogram(_) => "histogram",
             };
             (row.name.to_owned(), kind.to_owned())
         })
@@ -84,13 +84,13 @@ fn exported_metrics_are_exactly_those_of_the_table() {
 #[test]
 fn names_follow_prometheus_conventions() {
     for row in TABLE {
-        let counter = row.kind == Kind::Counter;
+        let counter = row.kind == MetricKind::Counter;
         assert_eq!(row.name.ends_with("_total"), counter, "{}", row.name);
         if ["seconds", "bytes"].contains(&row.unit) {
             assert!(row.name.trim_end_matches("_total").ends_with(row.unit), "{}", row.name);
         }
         assert!(row.help.ends_with('.'), "{}", row.name);
-        if let Kind::Histogram(bounds) = row.kind {
+        if let MetricKind::Histogram(bounds) = row.kind {
             assert!(bounds.is_sorted(), "{}", row.name);
         }
     }
@@ -103,7 +103,7 @@ fn fixed_labels_start_at_zero_and_count_up() {
         assert!(metrics.render().contains(&format!("dedupd_records_total{{outcome=\"{outcome}\"}} 0\n")));
     }
     metrics.clone().records(Outcome::Forwarded).inc_by(5);
-    metrics.bytes(Topic::Raw).inc_by(9);
+    metrics.bytes(TopicLabel::Raw).inc_by(9);
     metrics.transaction(TransactionResult::Aborted, Duration::from_millis(120));
     metrics.torn_transactions(Resolution::Redone).inc();
     metrics.restored_ids(RestoreSource::StateTopic).inc_by(4);
@@ -193,7 +193,7 @@ fn a_value_never_known_has_no_series_and_a_value_no_longer_known_keeps_its_last_
 #[test]
 fn configured_values_are_exported() {
     let metrics = Metrics::new();
-    metrics.asked(Duration::from_hours(1), 1e-6);
+    metrics.set_configured(Duration::from_hours(1), 1e-6);
     let page = metrics.render();
     assert!(page.contains("dedupd_window_configured_seconds 3600\n"), "{page}");
     assert!(page.contains("dedupd_false_positive_rate_promised 0.000001\n"), "{page}");

@@ -1,15 +1,15 @@
 //! What every part of a worker uses.
 
 use crate::pipeline::limits::shortened::WindowLimiter;
-use crate::pipeline::options::Options;
+use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::partitions::Partitions;
+use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::progress::Progress;
-use crate::pipeline::report::Report;
+use crate::pipeline::report::WorkerReport;
 use crate::pipeline::time::Time;
-use crate::pipeline::world::World;
 
 /// The partitions of a worker, their state in the local store and in the state topic, and the settings.
-pub(crate) struct Context<W: World> {
+pub(crate) struct Context<W: WorkerPorts> {
     pub(crate) partitions: Partitions,
     /// The limits in force on the windows of the partitions.
     pub(crate) limits: WindowLimiter,
@@ -17,15 +17,20 @@ pub(crate) struct Context<W: World> {
     pub(crate) store: W::Store,
     pub(crate) clock: W::Clock,
     pub(crate) time: Time,
-    pub(crate) options: Options,
-    pub(crate) report: Report,
+    pub(crate) options: WorkerOptions,
+    pub(crate) report: WorkerReport,
     /// The progress of the worker, for the supervisor.
     pub(crate) progress: Progress,
 }
 
-impl<W: World> Context<W> {
+impl<W: WorkerPorts> Context<W> {
     /// Without partitions.
-    pub fn new((log, store): (W::Log, W::Store), clock: W::Clock, options: Options, report: Report) -> Self {
+    pub fn new(
+        (log, store): (W::Log, W::Store),
+        clock: W::Clock,
+        options: WorkerOptions,
+        report: WorkerReport,
+    ) -> Self {
         Self {
             partitions: Partitions::default(),
             limits: WindowLimiter::default(),

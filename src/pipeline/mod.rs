@@ -13,6 +13,7 @@ mod limits;
 mod options;
 mod partition;
 mod partition_limit;
+mod ports;
 mod progress;
 mod recovery;
 mod report;
@@ -21,7 +22,6 @@ mod sizes;
 mod time;
 mod torn;
 mod worker;
-mod world;
 
 use std::time::Duration;
 
@@ -30,12 +30,13 @@ pub use commit::size::TransactionSize;
 pub use error::{Fatal, WorkerError};
 pub use kinds::{Kind, Kinds};
 pub use limits::Limits;
-pub use options::{Mode, OnGap, OnMissing, OnProbable, OnRejected, OnRewind, Options, Start};
+pub use options::{Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, Start, WorkerOptions};
 pub use partition::loading::{LoadSlice, LocalRead, load_window};
 pub use partition::stored::Stored;
 pub use partition_limit::PartitionLimit;
+pub use ports::WorkerPorts;
 pub use progress::Progress;
-pub use report::Report;
+pub use report::WorkerReport;
 #[cfg(feature = "failpoints")]
 pub use safeguard::Safeguard;
 pub use sizes::{block_ids, metadata_bytes, most_partitions};
@@ -43,7 +44,6 @@ pub use torn::EVIDENCE_RECORDS;
 pub use worker::Worker;
 pub use worker::chunk::ITERATION_TIME;
 pub use worker::stalled::StableEnds;
-pub use world::World;
 
 /// Timeout of one request to the broker between two polls: the group needs the next poll in time.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);

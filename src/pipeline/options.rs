@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-pub use crate::config::{Mode, OnGap, OnMissing, OnProbable, OnRejected, OnRewind, Start};
+pub use crate::config::{Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, Start};
 use crate::dedupe::{Checkpoint, Fingerprint, HashKind, IdentityRule, Offset, StateKey};
 use crate::pipeline::commit::size::TransactionSize;
 use crate::pipeline::error::Fatal;
@@ -29,7 +29,7 @@ impl Mode {
 }
 
 /// All settings of a worker.
-pub struct Options {
+pub struct WorkerOptions {
     /// Name of the raw topic, for messages.
     pub raw: String,
     /// Topic id of the raw topic; `None` where the broker does not report it.
@@ -41,7 +41,7 @@ pub struct Options {
     /// Which partitions exist in both the clean and the state topic.
     pub partition_limit: PartitionLimit,
     /// Number of raw partitions when this process started.
-    pub began: u32,
+    pub raw_partitions: u32,
     /// Transactional id of this worker.
     pub writer: String,
     /// Where ids are read from.
@@ -63,7 +63,7 @@ pub struct Options {
     /// Policy for records without id.
     pub on_missing: OnMissing,
     /// Policy for records that the broker rejects.
-    pub on_poison: OnRejected,
+    pub on_poison: OnPoison,
     /// For how long a rejected record is retried before the policy applies.
     pub poison_retry: Duration,
     /// Start offset of a group without committed offsets.
@@ -74,7 +74,7 @@ pub struct Options {
     pub on_gap: OnGap,
     /// A safeguard that a test disables.
     #[cfg(feature = "failpoints")]
-    pub without: Option<Safeguard>,
+    pub disabled: Option<Safeguard>,
     /// A transaction is committed when its size reaches one of these limits.
     pub transaction_limit: TransactionSize,
     /// Longest time a transaction stays open while records arrive.
@@ -92,7 +92,7 @@ pub struct Options {
     pub iteration_time: Duration,
 }
 
-impl Options {
+impl WorkerOptions {
     /// Number of windows of a worker with these partitions.
     pub(crate) fn windows_of(&self, partitions: &Partitions) -> u64 {
         partitions.iter().count() as u64 * self.kinds.windows()

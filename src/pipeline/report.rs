@@ -9,14 +9,14 @@ use std::time::Duration;
 use crate::dedupe::coordinates::ranges;
 use crate::dedupe::{Bloom, Offset, PartitionId, Window};
 use crate::metrics::{
-    Latencies, Metrics, OffsetReset, Outcome, Resolution, RestoreSource, Stall, Status, Topic,
+    Latencies, Metrics, OffsetReset, Outcome, Resolution, RestoreSource, Stall, Status, TopicLabel,
     TransactionResult, WindowStatus, WorkerStatus,
 };
 use crate::pipeline::commit::transaction::Transaction;
 use crate::pipeline::kinds::Kinds;
 use crate::pipeline::partition::Partition;
 use crate::pipeline::partition::partitions::Partitions;
-use crate::pipeline::partition::state::State;
+use crate::pipeline::partition::state::DedupeState;
 use crate::pipeline::partition_limit::PartitionLimit;
 use crate::pipeline::report::published::{highest_rate, kinds, status};
 use crate::ports::{Failure, GroupEvent, Remedy};
@@ -83,7 +83,7 @@ impl Tally {
 }
 
 /// Metrics and status of one worker.
-pub struct Report {
+pub struct WorkerReport {
     metrics: Metrics,
     latencies: Latencies,
     status: Arc<Status>,
@@ -117,7 +117,7 @@ struct LastMinute {
     duplicates: u64,
 }
 
-impl Report {
+impl WorkerReport {
     /// The report of worker number `worker`.
     #[must_use]
     pub fn new(metrics: Metrics, status: Arc<Status>, worker: usize) -> Self {
@@ -169,7 +169,7 @@ impl Report {
             return;
         }
         let running = partitions.iter().filter_map(Partition::running);
-        let lag = |state: &State| end(state.id).map_or(0, |end| end.saturating_sub(state.next));
+        let lag = |state: &DedupeState| end(state.id).map_or(0, |end| end.saturating_sub(state.next));
         let (count, lag) = running.fold((0, 0), |(count, sum), it| (count + 1, sum + lag(&it.state)));
         let LastMinute { records, duplicates, .. } = self.last_minute;
         let (worker, partitions) = (self.worker, partitions.iter().count());
@@ -197,9 +197,9 @@ impl Report {
                 .for_each(|(outcome, count)| self.count(kind, outcome, count));
         }
         self.batch_bytes = self.batch_bytes.max(tally.raw_bytes);
-        self.metrics.bytes(Topic::Raw).inc_by(tally.raw_bytes);
-        self.metrics.bytes(Topic::Clean).inc_by(tally.clean_bytes);
-        self.metrics.bytes(Topic::State).inc_by(tally.state_bytes);
+        self.metrics.bytes(TopicLabel::Raw).inc_by(tally.raw_bytes);
+        self.metrics.bytes(TopicLabel::Clean).inc_by(tally.clean_bytes);
+        self.metrics.bytes(TopicLabel::State).inc_by(tally.state_bytes);
         self.metrics.batch_records().observe(tally.records as f64);
         self.metrics.transaction(TransactionResult::Committed, took);
         for timestamp_ms in &tally.timestamps_ms {

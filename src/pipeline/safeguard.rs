@@ -1,7 +1,7 @@
 //! The rules that the exactly-once guarantee depends on, each with a name: a test disables one and checks that the guarantee
 //! is then violated. Without the `failpoints` feature no rule can be disabled: `Options::keeps` is the constant `true`.
 
-use crate::pipeline::options::Options;
+use crate::pipeline::options::WorkerOptions;
 
 /// A rule that a test can disable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,11 +30,11 @@ pub enum Safeguard {
     Claims,
 }
 
-impl Options {
+impl WorkerOptions {
     /// Whether a rule is in force.
     #[cfg(feature = "failpoints")]
     pub(crate) fn keeps(&self, rule: Safeguard) -> bool {
-        self.without != Some(rule)
+        self.disabled != Some(rule)
     }
 
     /// Always true: the compiler removes the branches of disabled rules.

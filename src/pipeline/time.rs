@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::config::duration_text;
 use crate::dedupe::{Anchor, TimeSource, resume};
-use crate::pipeline::partition::state::State;
+use crate::pipeline::partition::state::DedupeState;
 
 /// Clocks that differ by less are considered equal, ms.
 const AGREE_MS: i64 = 1_000;
@@ -46,7 +46,7 @@ impl Time {
     }
 }
 
-impl State {
+impl DedupeState {
     /// Continues the clock of a partition after its state was loaded. `now_ms`: the worker's clock, epoch milliseconds.
     pub(crate) fn resume_time(&mut self, now_ms: i64, source: TimeSource) {
         self.ahead_ms = resume(source, self.windows.stream_time_ms(), now_ms, self.ahead_of_wall_ms);

@@ -36,10 +36,10 @@ pub trait GroupMember {
     fn assign(&self, starts: &[(PartitionId, Option<Offset>)]) -> Result<(), Failure>;
     /// Releases partitions after a revocation or a loss.
     fn unassign(&self, partitions: &[PartitionId]) -> Result<(), Failure>;
-    /// Reads C of these partitions. Waits at most `wait` for pending transactional offsets to settle;
-    /// [`Remedy::Retry`](super::Remedy::Retry) means that they have not settled yet.
+    /// Reads C of these partitions. Waits at most `wait` for pending transactional offsets to be decided;
+    /// [`Remedy::Retry`](super::Remedy::Retry) means that they are still pending.
     fn committed(&self, partitions: &[PartitionId], wait: Duration) -> Result<Vec<Committed>, Failure>;
-    /// Reads C without waiting for pending transactions: the last settled offset and metadata. Only for finding out
+    /// Reads C without waiting for pending transactions: the last committed offset and metadata. Only for finding out
     /// who wrote last.
     fn committed_unstable(
         &self,

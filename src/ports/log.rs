@@ -8,7 +8,7 @@ use crate::dedupe::{Offset, PartitionId};
 
 /// The offsets at which a partition's log begins and ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Bounds {
+pub struct LogBounds {
     /// Log start offset: the first offset in the log.
     pub low: Offset,
     /// Last stable offset: one past the last offset that a `read_committed` reader can see.
@@ -17,7 +17,7 @@ pub struct Bounds {
     pub high: Offset,
 }
 
-impl Bounds {
+impl LogBounds {
     /// Whether the log has records at or after the start of an open transaction.
     #[must_use]
     pub fn has_open_records(&self) -> bool {
@@ -33,7 +33,7 @@ impl Bounds {
 
 /// A topic that transactions write to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Written {
+pub enum OutputTopic {
     /// New records, one partition for each raw partition.
     Clean,
     /// Blocks, one partition for each raw partition.
@@ -44,7 +44,7 @@ pub enum Written {
     Duplicates,
 }
 
-impl Written {
+impl OutputTopic {
     /// Whether several workers write to one partition of the topic: the side topics may have fewer partitions than raw.
     #[must_use]
     pub fn is_shared(self) -> bool {
@@ -52,7 +52,7 @@ impl Written {
     }
 }
 
-impl fmt::Display for Written {
+impl fmt::Display for OutputTopic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Clean => "clean",
@@ -67,7 +67,7 @@ impl fmt::Display for Written {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LogId {
     /// Which of the configured topics.
-    pub topic: Written,
+    pub topic: OutputTopic,
     /// The partition of that topic.
     pub partition: PartitionId,
 }
@@ -76,19 +76,19 @@ impl LogId {
     /// A partition of the clean topic.
     #[must_use]
     pub fn clean(partition: PartitionId) -> Self {
-        Self { topic: Written::Clean, partition }
+        Self { topic: OutputTopic::Clean, partition }
     }
 
     /// A partition of the state topic.
     #[must_use]
     pub fn state(partition: PartitionId) -> Self {
-        Self { topic: Written::State, partition }
+        Self { topic: OutputTopic::State, partition }
     }
 
     /// Logs as text: the partitions of each topic as [`ranges`].
     #[must_use]
     pub fn listed(logs: &[Self]) -> String {
-        let mut topics: BTreeMap<Written, Vec<PartitionId>> = BTreeMap::new();
+        let mut topics: BTreeMap<OutputTopic, Vec<PartitionId>> = BTreeMap::new();
         for log in logs {
             topics.entry(log.topic).or_default().push(log.partition);
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
-use super::{Bounds, Failure, LogId, StateItem};
+use super::{Failure, LogBounds, LogId, StateItem};
 use crate::dedupe::{Coordinates, Offset, PartitionId};
 
 /// Which records of a tail to read.
@@ -36,7 +36,7 @@ pub type SideRecords = (Vec<SideRecord>, BTreeMap<LogId, Offset>);
 /// Reads of the ends of all topics that transactions write to.
 pub trait LogTails {
     /// The bounds of these logs, in this order. Requests them from the leaders.
-    fn bounds(&self, logs: &[LogId], wait: Duration) -> Result<Vec<Bounds>, Failure>;
+    fn bounds(&self, logs: &[LogId], wait: Duration) -> Result<Vec<LogBounds>, Failure>;
     /// The last stable offsets of these logs, in this order. Requests them from the leaders.
     fn stable_ends(&self, logs: &[LogId], wait: Duration) -> Result<Vec<Offset>, Failure>;
     /// The records of state partitions in these ranges, in order within each partition. The end of a range is a bound that

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Failure, LogId, Position};
+use super::{CommitPosition, Failure, LogId};
 use crate::dedupe::Offset;
 
 /// The producer of a worker: created, replaced, and used to end what other producers left open.
@@ -20,7 +20,7 @@ pub trait ProducerLife {
         &mut self,
         writer: &str,
         logs: &[LogId],
-        position: &Position,
+        position: &CommitPosition,
         wait: Duration,
     ) -> Result<(), Failure>;
     /// Appends copies of the records at these offsets of a side partition to the same partition, unchanged and

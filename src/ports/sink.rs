@@ -7,7 +7,7 @@ use crate::dedupe::{Offset, PartitionId};
 
 /// One partition's part of a commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Position {
+pub struct CommitPosition {
     /// Partition of the raw topic.
     pub partition: PartitionId,
     /// The next raw offset to process.
@@ -66,7 +66,12 @@ pub trait Sink<S: Source> {
     /// Waits until all records sent are acknowledged. An error contains the first rejected record.
     fn drain(&mut self, wait: Duration) -> Result<(), Failure>;
     /// Adds the raw offsets to the transaction, with the group metadata of `source`.
-    fn send_offsets(&mut self, source: &S, positions: &[Position], wait: Duration) -> Result<(), Failure>;
+    fn send_offsets(
+        &mut self,
+        source: &S,
+        positions: &[CommitPosition],
+        wait: Duration,
+    ) -> Result<(), Failure>;
     /// Commits the transaction. After an error its outcome can be unknown: only the committed offset shows it.
     fn commit(&mut self, wait: Duration) -> Result<(), Failure>;
     /// Aborts the transaction: records that were sent are discarded, also those without an acknowledgement.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Bounds, Epoch, Failure, Truncation};
+use super::{Epoch, Failure, LogBounds, Truncation};
 use crate::dedupe::identity::Fields;
 use crate::dedupe::{Coordinates, Offset, PartitionId};
 
@@ -64,7 +64,7 @@ pub trait Source {
     /// Stops returning records of these partitions until the next [`Source::seek`].
     fn pause(&self, partitions: &[PartitionId]) -> Result<(), Failure>;
     /// The bounds of the logs of these raw partitions, in this order. Requests them from the leaders.
-    fn bounds(&self, partitions: &[PartitionId], wait: Duration) -> Result<Vec<Bounds>, Failure>;
+    fn bounds(&self, partitions: &[PartitionId], wait: Duration) -> Result<Vec<LogBounds>, Failure>;
     /// The current topic id of the raw topic; `None` where the broker does not report it.
     fn topic_id(&self, _wait: Duration) -> Option<String> {
         None

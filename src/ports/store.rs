@@ -41,7 +41,7 @@ impl Head {
 }
 
 /// Called with each stored block in turn, until it returns `Break`.
-pub type Visit<'a> = &'a mut dyn FnMut(&BlockView<'_>) -> Result<ControlFlow<()>, StoreError>;
+pub type VisitBlock<'a> = &'a mut dyn FnMut(&BlockView<'_>) -> Result<ControlFlow<()>, StoreError>;
 
 /// The local block store. It is a cache: every method may lose state, none may add any that was not written.
 pub trait Store {
@@ -69,7 +69,7 @@ pub trait Store {
         &self,
         window: WindowId,
         from: Offset,
-        visit: Visit<'_>,
+        visit: VisitBlock<'_>,
     ) -> Result<Option<Offset>, StoreError>;
     /// Visits all blocks in ascending order of first offset. Has no time limit: a worker scans in slices instead.
     fn scan(

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::blocks::SledStore;
-use super::directory::{self, Contents, UNFINISHED};
-use super::engine::Change;
+use super::directory::{self, DirectoryContents, UNFINISHED};
+use super::engine::WindowChange;
 use super::parts::{BLOCK_BYTES, EncodedBlock, consistent};
 use super::{Binding, OpenError, open};
 use crate::dedupe::{Block, WindowId};
@@ -29,7 +29,7 @@ impl Adoption {
         cache_bytes: u64,
         deadline: Duration,
     ) -> Result<Self, OpenError> {
-        Contents::of(dir)?.must_be_empty()?;
+        DirectoryContents::of(dir)?.must_be_empty()?;
         let unfinished = dir.join(UNFINISHED);
         if unfinished.exists() {
             fs::remove_dir_all(&unfinished).map_err(|e| OpenError::io("delete", &unfinished, &e))?;
@@ -53,7 +53,7 @@ impl Adoption {
                 end = block.next;
                 insert.push(EncodedBlock::of(&block, block.entries.len(), bytes.clone()));
             }
-            engine.commit(index, Change { head: Some(head), insert, ..Change::default() })
+            engine.commit(index, WindowChange { head: Some(head), insert, ..WindowChange::default() })
         })
     }
 

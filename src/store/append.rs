@@ -4,9 +4,9 @@ use std::borrow::Cow;
 use std::mem;
 
 use super::cut::truncate;
-use super::engine::{BATCH, Change, Engine};
-use super::entry::Found;
-use super::index::{Index, merge_count, starts_span};
+use super::engine::{BATCH, Engine, WindowChange};
+use super::entry::FoundBlock;
+use super::index::{BlockIndex, merge_count, starts_span};
 use super::joining::MergeBounds;
 use super::parts::{EncodedBlock, encode_in_parts, fits_with, merge, merge_into};
 use super::segments::Readers;
@@ -17,7 +17,7 @@ use crate::ports::{Head, StoreError};
 /// the last block. Returns whether the blocks of a file were rewritten, so that the file is no longer read.
 pub(super) fn append(
     engine: &Engine,
-    index: &mut Index,
+    index: &mut BlockIndex,
     blocks: &[Block],
     head: Head,
     bounds: MergeBounds,
@@ -53,34 +53,35 @@ fn join(blocks: &[Block], bounds: MergeBounds) -> Vec<Cow<'_, Block>> {
 /// A crash between batches leaves parts beyond the old head, like any crash before a commit.
 fn append_one(
     engine: &Engine,
-    index: &mut Index,
+    index: &mut BlockIndex,
     block: &Block,
     head: Option<Head>,
     bounds: MergeBounds,
 ) -> Result<(), StoreError> {
     if block.first == block.next {
-        return engine.commit(index, Change { head, ..Change::default() });
+        return engine.commit(index, WindowChange { head, ..WindowChange::default() });
     }
     let mut insert = encode_in_parts(block);
     let mut waiting = index.waiting();
-    let small = insert.first().filter(|first| !first.settles);
+    let small = insert.first().filter(|first| !first.goes_to_file);
     if small.is_none() || starts_span(&waiting, block.time_first_ms, bounds) {
-        settle(engine, index, &mem::take(&mut waiting))?;
+        merge_waiting(engine, index, &mem::take(&mut waiting))?;
     }
     let merged = waiting.split_off(waiting.len() - small.map_or(0, |small| merge_count(&waiting, small)));
     if !merged.is_empty() {
         insert = merged_parts(engine, &merged, Some(block))?;
     }
-    engine.commit(index, Change { head, remove: firsts(&merged), insert })
+    engine.commit(index, WindowChange { head, remove: firsts(&merged), insert })
 }
 
 /// Rewrites the live blocks of one file when the window's files contain too many dead bytes. Returns whether it did. Each
 /// commit makes the new blocks durable before sled refers to them, and the old file is deleted after that.
-fn compact(engine: &Engine, index: &mut Index) -> Result<bool, StoreError> {
+fn compact(engine: &Engine, index: &mut BlockIndex) -> Result<bool, StoreError> {
     let Some(file) = index.files.to_compact() else { return Ok(false) };
     index.files.close_current();
-    let is_in_file = |found: &Found| found.entry.location().is_some_and(|location| location.file == file);
-    let blocks: Vec<Found> = index.blocks_from(0).filter(is_in_file).collect();
+    let is_in_file =
+        |found: &FoundBlock| found.entry.location().is_some_and(|location| location.file == file);
+    let blocks: Vec<FoundBlock> = index.blocks_from(0).filter(is_in_file).collect();
     let mut readers = Readers::default();
     for some in blocks.chunks(BATCH / 2) {
         let mut insert = Vec::with_capacity(some.len());
@@ -89,24 +90,24 @@ fn compact(engine: &Engine, index: &mut Index) -> Result<bool, StoreError> {
             let view = engine.view(found, &bytes)?;
             insert.push(EncodedBlock::of(&view.header, view.count(), bytes.to_vec()));
         }
-        engine.commit(index, Change { insert, ..Change::default() })?;
+        engine.commit(index, WindowChange { insert, ..WindowChange::default() })?;
     }
     Ok(true)
 }
 
-/// Merges the waiting blocks into one settled block.
-fn settle(engine: &Engine, index: &mut Index, waiting: &[Found]) -> Result<(), StoreError> {
+/// Merges the waiting blocks into one filed block.
+fn merge_waiting(engine: &Engine, index: &mut BlockIndex, waiting: &[FoundBlock]) -> Result<(), StoreError> {
     let mut insert = merged_parts(engine, waiting, None)?;
     for part in &mut insert {
-        part.settles = true;
+        part.goes_to_file = true;
     }
-    engine.commit(index, Change { head: None, remove: firsts(waiting), insert })
+    engine.commit(index, WindowChange { head: None, remove: firsts(waiting), insert })
 }
 
 /// The parts of the block that these waiting blocks and a new one make together.
 fn merged_parts(
     engine: &Engine,
-    waiting: &[Found],
+    waiting: &[FoundBlock],
     new: Option<&Block>,
 ) -> Result<Vec<EncodedBlock>, StoreError> {
     let mut blocks = Vec::with_capacity(waiting.len() + 1);
@@ -117,6 +118,6 @@ fn merged_parts(
     Ok(merge(blocks).map_or_else(Vec::new, |whole| encode_in_parts(&whole)))
 }
 
-fn firsts(waiting: &[Found]) -> Vec<Offset> {
+fn firsts(waiting: &[FoundBlock]) -> Vec<Offset> {
     waiting.iter().map(|found| found.first).collect()
 }

@@ -15,14 +15,14 @@ use super::append::append;
 use super::binding::Binding;
 use super::cut::{clear, expire, forget, truncate};
 use super::engine::{Engine, SharedIndex};
-use super::entry::Found;
+use super::entry::FoundBlock;
 use super::guard::run_guarded;
-use super::index::{Covering, Index};
+use super::index::{BlockIndex, Covering};
 use super::joining::Joining;
 use super::parts::consistent;
 use super::segments::Readers;
 use crate::dedupe::{Block, Identity, Offset, WindowId};
-use crate::ports::{Head, Store, StoreError, Visit};
+use crate::ports::{Head, Store, StoreError, VisitBlock};
 
 /// How long closing waits for the engine's threads.
 const CLOSE_SILENCE: Duration = Duration::from_secs(10);
@@ -59,7 +59,7 @@ impl SledStore {
     pub(super) fn with<T>(
         &self,
         window: WindowId,
-        run: impl FnOnce(&Engine, &mut Index) -> Result<T, StoreError>,
+        run: impl FnOnce(&Engine, &mut BlockIndex) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let (engine, mut windows) = (&*self.engine, self.windows.borrow_mut());
         let index = windows.entry(window).or_insert_with(|| engine.index(window)).lock();
@@ -74,7 +74,7 @@ impl SledStore {
 
     /// Reads the bytes of a block while its index is not locked. If the index has changed meanwhile, another worker has
     /// taken the window and may have deleted the file. Otherwise an unreadable block is damaged.
-    fn bytes(&self, found: &Found, readers: &mut Readers) -> Result<IVec, StoreError> {
+    fn bytes(&self, found: &FoundBlock, readers: &mut Readers) -> Result<IVec, StoreError> {
         self.engine.read(found, readers)?.or_else(|cause| {
             self.with(found.window, |engine, index| match index.get(found.first) {
                 Some(entry) if *entry == found.entry => Err(engine.bad_block(found, &cause)),
@@ -181,7 +181,7 @@ impl Store for SledStore {
         &self,
         window: WindowId,
         mut from: Offset,
-        visit: Visit<'_>,
+        visit: VisitBlock<'_>,
     ) -> Result<Option<Offset>, StoreError> {
         let mut readers = Readers::default();
         // The visitor may use the store, so the index is not locked meanwhile.

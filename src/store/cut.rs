@@ -1,8 +1,8 @@
 //! Removes identities: from an offset to the end, single ones, from the front (expiry), or all of them.
 
-use super::engine::{Change, Engine};
-use super::entry::Found;
-use super::index::{Covering, Index};
+use super::engine::{Engine, WindowChange};
+use super::entry::FoundBlock;
+use super::index::{BlockIndex, Covering};
 use super::parts::EncodedBlock;
 use super::segments::Readers;
 use crate::dedupe::{Block, Identity, Offset};
@@ -14,12 +14,12 @@ use crate::ports::{Head, StoreError};
 /// crash always leaves a prefix.
 pub(super) fn truncate(
     engine: &Engine,
-    index: &mut Index,
+    index: &mut BlockIndex,
     from: Offset,
     on_removed: &mut dyn FnMut(Offset, Identity),
 ) -> Result<(), StoreError> {
     let Some(head) = index.head else { return Ok(()) };
-    let mut change = Change::default();
+    let mut change = WindowChange::default();
     let mut readers = Readers::default();
     for found in index.blocks_from(0).rev().take_while(|found| found.entry.next > from) {
         let bytes = engine.bytes(&found, &mut readers)?;
@@ -41,7 +41,7 @@ pub(super) fn truncate(
     }
     let lowered = head.lowered(from);
     if lowered != head {
-        engine.commit(index, Change::head(lowered))?;
+        engine.commit(index, WindowChange::head(lowered))?;
     }
     engine.commit(index, change)
 }
@@ -50,7 +50,7 @@ pub(super) fn truncate(
 /// head still shows that identities have to be forgotten.
 pub(super) fn forget(
     engine: &Engine,
-    index: &mut Index,
+    index: &mut BlockIndex,
     owners: &[Offset],
     head: Head,
 ) -> Result<(), StoreError> {
@@ -59,35 +59,35 @@ pub(super) fn forget(
         let mut block = engine.block(&found)?;
         block.entries.retain(|(offset, _)| offset != owner);
         let insert = vec![in_place_of(&found, &block)];
-        engine.commit(index, Change { insert, ..Change::default() })?;
+        engine.commit(index, WindowChange { insert, ..WindowChange::default() })?;
     }
-    engine.commit(index, Change::head(head))
+    engine.commit(index, WindowChange::head(head))
 }
 
-/// A smaller block that replaces a stored one. A settled block stays settled even if it is now small, because waiting
-/// blocks follow all settled ones.
-fn in_place_of(found: &Found, block: &Block) -> EncodedBlock {
-    EncodedBlock { settles: found.entry.location().is_some(), ..EncodedBlock::new(block) }
+/// A smaller block that replaces a stored one. A filed block stays settled even if it is now small, because waiting
+/// blocks follow all filed ones.
+fn in_place_of(found: &FoundBlock, block: &Block) -> EncodedBlock {
+    EncodedBlock { goes_to_file: found.entry.location().is_some(), ..EncodedBlock::new(block) }
 }
 
 /// Removes, from the front, the blocks that cover no offset at or beyond `first`. Returns whether there were any.
-pub(super) fn expire(engine: &Engine, index: &mut Index, first: Offset) -> Result<bool, StoreError> {
+pub(super) fn expire(engine: &Engine, index: &mut BlockIndex, first: Offset) -> Result<bool, StoreError> {
     let expired = index.blocks_from(0).take_while(|found| found.entry.next <= first);
     let remove: Vec<_> = expired.map(|found| found.first).collect();
     let any = !remove.is_empty();
-    engine.commit(index, Change { remove, ..Change::default() })?;
+    engine.commit(index, WindowChange { remove, ..WindowChange::default() })?;
     Ok(any)
 }
 
 /// Removes all blocks and the record. What a crash leaves behind counts as unconfirmed.
-pub(super) fn clear(engine: &Engine, index: &mut Index) -> Result<(), StoreError> {
+pub(super) fn clear(engine: &Engine, index: &mut BlockIndex) -> Result<(), StoreError> {
     if index.head.is_none() {
         return Ok(());
     }
-    engine.commit(index, Change::head(Head::default()))?;
+    engine.commit(index, WindowChange::head(Head::default()))?;
     let remove = index.blocks_from(0).rev().map(|found| found.first).collect();
-    engine.commit(index, Change { remove, ..Change::default() })?;
+    engine.commit(index, WindowChange { remove, ..WindowChange::default() })?;
     engine.delete_record(index.window)?;
-    *index = Index::new(index.window);
+    *index = BlockIndex::new(index.window);
     Ok(())
 }

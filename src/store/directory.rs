@@ -131,7 +131,7 @@ fn remove(path: &Path) {
 
 /// One entry of a state directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct DirectoryEntry {
     /// Path of the entry.
     pub path: PathBuf,
     /// Bytes of its files.
@@ -140,15 +140,15 @@ pub struct Entry {
 
 /// The entries of a state directory, without the lock file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Contents {
+pub struct DirectoryContents {
     dir: PathBuf,
     /// Entries that the store created: current, quarantined and unfinished databases.
-    pub ours: Vec<Entry>,
+    pub ours: Vec<DirectoryEntry>,
     /// All other entries. Never changed.
     pub others: Vec<PathBuf>,
 }
 
-impl Contents {
+impl DirectoryContents {
     /// Lists a state directory. A directory that does not exist is empty.
     pub fn of(dir: &Path) -> Result<Self, OpenError> {
         let mut contents = Self { dir: dir.to_path_buf(), ours: Vec::new(), others: Vec::new() };
@@ -163,7 +163,7 @@ impl Contents {
                 && (name == UNFINISHED || [DATABASE, QUARANTINE, RESET].into_iter().any(is_numbered))
             {
                 let bytes = file_bytes(&path).map_err(|e| OpenError::io("read the directory", &path, &e))?;
-                contents.ours.push(Entry { path, bytes });
+                contents.ours.push(DirectoryEntry { path, bytes });
             } else {
                 contents.others.push(path);
             }
@@ -186,7 +186,7 @@ impl Contents {
     /// start opens a partly deleted one.
     pub fn delete(&self) -> Result<(), OpenError> {
         // In reverse order: what a killed reset left behind would prevent the renaming.
-        for Entry { path, .. } in self.ours.iter().rev() {
+        for DirectoryEntry { path, .. } in self.ours.iter().rev() {
             let mut target = path.clone();
             if let Some(number) = number(&name(path), DATABASE) {
                 target = self.dir.join(format!("{RESET}{number}"));

@@ -14,11 +14,11 @@ use sled::{Batch, IVec, Tree};
 use super::binding::Binding;
 use super::directory::condemn;
 use super::disk::Disk;
-use super::entry::{Entry, Found, Location, Place};
+use super::entry::{BlockEntry, BlockPlace, FoundBlock, Location};
 use super::error::{needs_operator, remedy};
 use super::files::Files;
 use super::guard::catch_panic;
-use super::index::{Index, Indexed};
+use super::index::{BlockIndex, Indexed};
 use super::keys;
 use super::parts::EncodedBlock;
 use super::segments::{Readers, Segments};
@@ -41,11 +41,11 @@ const OPERATION_BYTES: usize = 1024;
 pub(super) struct Engine {
     /// The database, for flushing.
     pub db: sled::Db,
-    /// Tree of entries, one for each settled block.
-    pub settled: Tree,
+    /// Tree of entries, one for each filed block.
+    pub entries: Tree,
     /// Tree of records and waiting blocks.
     pub waiting: Tree,
-    /// The files of the settled blocks.
+    /// The files of the filed blocks.
     pub segments: Segments,
     /// The operations on files.
     pub disk: Arc<dyn Disk>,
@@ -67,11 +67,11 @@ pub(super) struct Engine {
 }
 
 /// The index of one window, shared by all handles: a window may move from one worker to another and back.
-pub(super) type SharedIndex = Arc<Mutex<Index>>;
+pub(super) type SharedIndex = Arc<Mutex<BlockIndex>>;
 
 /// A change of one window.
 #[derive(Debug, Default)]
-pub(super) struct Change {
+pub(super) struct WindowChange {
     /// The head to set, if it changes.
     pub head: Option<Head>,
     /// First offsets of the blocks to remove.
@@ -80,17 +80,17 @@ pub(super) struct Change {
     pub insert: Vec<EncodedBlock>,
 }
 
-impl Change {
+impl WindowChange {
     /// Sets the head only.
     pub(super) fn head(head: Head) -> Self {
         Self { head: Some(head), ..Self::default() }
     }
 
     /// Whether it moves a block of a file: one that is compacted or shortened keeps its first offset.
-    fn moves_settled(&self, index: &Index) -> bool {
-        let is_settled =
+    fn moves_filed(&self, index: &BlockIndex) -> bool {
+        let is_filed =
             |block: &EncodedBlock| index.get(block.first).is_some_and(|old| old.location().is_some());
-        self.insert.iter().any(is_settled)
+        self.insert.iter().any(is_filed)
     }
 }
 
@@ -143,8 +143,8 @@ impl Engine {
     }
 
     /// Damage found in a block.
-    pub(super) fn bad_block(&self, found: &Found, cause: &dyn fmt::Display) -> StoreError {
-        let Found { window, first, entry } = found;
+    pub(super) fn bad_block(&self, found: &FoundBlock, cause: &dyn fmt::Display) -> StoreError {
+        let FoundBlock { window, first, entry } = found;
         let place = entry.location().map(|Location { file, at, .. }| format!(", in file {file} at {at}"));
         let place = place.unwrap_or_default();
         self.damaged("read", &format!("block of partition {window} at {first}{place}: {cause}"))
@@ -153,7 +153,7 @@ impl Engine {
     /// The index of a window.
     pub(super) fn index(&self, window: WindowId) -> SharedIndex {
         let mut windows = self.lock_windows();
-        let index = windows.entry(window).or_insert_with(|| Arc::new(Mutex::new(Index::new(window))));
+        let index = windows.entry(window).or_insert_with(|| Arc::new(Mutex::new(BlockIndex::new(window))));
         Arc::clone(index)
     }
 
@@ -165,7 +165,7 @@ impl Engine {
     /// inner error describes a block that is missing or damaged.
     pub(super) fn read(
         &self,
-        found: &Found,
+        found: &FoundBlock,
         readers: &mut Readers,
     ) -> Result<Result<IVec, String>, StoreError> {
         let Some(location) = found.entry.location() else {
@@ -180,40 +180,40 @@ impl Engine {
     }
 
     /// Reads the bytes of a block while its index is locked: one that cannot be read is damaged.
-    pub(super) fn bytes(&self, found: &Found, readers: &mut Readers) -> Result<IVec, StoreError> {
+    pub(super) fn bytes(&self, found: &FoundBlock, readers: &mut Readers) -> Result<IVec, StoreError> {
         self.read(found, readers)?.map_err(|cause| self.bad_block(found, &cause))
     }
 
     /// Reads and decodes a block while its index is locked.
-    pub(super) fn block(&self, found: &Found) -> Result<Block, StoreError> {
+    pub(super) fn block(&self, found: &FoundBlock) -> Result<Block, StoreError> {
         let bytes = self.bytes(found, &mut Readers::default())?;
         Block::decode(&bytes).map_err(|cause| self.bad_block(found, &cause))
     }
 
     /// Parses a block that was verified when it was read or when the store was opened, or that this process wrote.
-    pub(super) fn view<'a>(&self, found: &Found, bytes: &'a [u8]) -> Result<BlockView<'a>, StoreError> {
+    pub(super) fn view<'a>(&self, found: &FoundBlock, bytes: &'a [u8]) -> Result<BlockView<'a>, StoreError> {
         BlockView::trusted(bytes).map_err(|cause| self.bad_block(found, &cause))
     }
 
     /// Applies a change in batches: removals in their order, then insertions, and the head with the last batch. Each
     /// batch is atomic and contains the matching record.
-    pub(super) fn commit(&self, index: &mut Index, mut change: Change) -> Result<(), StoreError> {
+    pub(super) fn commit(&self, index: &mut BlockIndex, mut change: WindowChange) -> Result<(), StoreError> {
         let (mut remove, mut insert) = (change.remove.into_iter(), change.insert.into_iter());
         while remove.len() + insert.len() > 0 || change.head.is_some() {
             let remove_now: Vec<_> = remove.by_ref().take(BATCH - 1).collect();
             let insert_now: Vec<_> = insert.by_ref().take(BATCH - 1 - remove_now.len()).collect();
             let head = if remove.len() + insert.len() == 0 { change.head.take() } else { None };
-            self.commit_batch(index, Change { head, remove: remove_now, insert: insert_now })?;
+            self.commit_batch(index, WindowChange { head, remove: remove_now, insert: insert_now })?;
         }
         Ok(())
     }
 
     /// The index is changed before sled. This is safe because a failed write is final: nothing reads the index after it.
-    fn commit_batch(&self, index: &mut Index, change: Change) -> Result<(), StoreError> {
+    fn commit_batch(&self, index: &mut BlockIndex, change: WindowChange) -> Result<(), StoreError> {
         let window = index.window;
         let mut weight = (change.remove.len() + change.insert.len() + 1) * OPERATION_BYTES;
-        let places = self.write_settled(&index.files, &change.insert)?;
-        if change.moves_settled(index) {
+        let places = self.write_filed(&index.files, &change.insert)?;
+        if change.moves_filed(index) {
             self.sync_places(&places)?;
         }
         let mut batches = Batches::default();
@@ -225,15 +225,16 @@ impl Engine {
         for (block, place) in change.insert.into_iter().zip(places) {
             let (key, bytes) = (keys::block(window, block.first), block.bytes.len());
             let EncodedBlock { next, identities, .. } = block;
-            let entry = Entry { next, bytes: u32::try_from(bytes).unwrap_or(u32::MAX), identities, place };
+            let entry =
+                BlockEntry { next, bytes: u32::try_from(bytes).unwrap_or(u32::MAX), identities, place };
             let view = BlockView::trusted(&block.bytes)
                 .map_err(|cause| self.damaged("write", &cause.to_string()))?;
             if let Some(old) = index.insert(block.first, Indexed::cached(entry, &view)) {
                 batches.of(old.place).remove(&key);
             }
             let (value, bytes) = match place {
-                Place::Settled(location) => (entry.encode(location), bytes / FILE_DIVISOR),
-                Place::Waiting { .. } => (block.bytes, bytes),
+                BlockPlace::File(location) => (entry.encode(location), bytes / FILE_DIVISOR),
+                BlockPlace::Waiting { .. } => (block.bytes, bytes),
             };
             batches.of(place).insert(&key, value);
             weight += bytes;
@@ -252,26 +253,26 @@ impl Engine {
     /// sled makes an entry durable at any time after the change: it flushes every 500 ms, and in every thread. If the entry of
     /// a moved block came first, a power loss would leave neither the new bytes nor an entry for the old ones. Other blocks
     /// need no sync (docs/decisions/0039).
-    fn sync_places(&self, places: &[Place]) -> Result<(), StoreError> {
+    fn sync_places(&self, places: &[BlockPlace]) -> Result<(), StoreError> {
         let file = places.iter().find_map(|place| match place {
-            Place::Settled(Location { file, .. }) => Some(*file),
-            Place::Waiting { .. } => None,
+            BlockPlace::File(Location { file, .. }) => Some(*file),
+            BlockPlace::Waiting { .. } => None,
         });
         file.map_or(Ok(()), |file| self.durable(self.segments.sync_file(file)))
     }
 
-    /// Writes the settled blocks to one of the window's files. Returns where each block is.
-    fn write_settled(&self, files: &Files, blocks: &[EncodedBlock]) -> Result<Vec<Place>, StoreError> {
-        let target = blocks.iter().any(|block| block.settles).then(|| files.current());
+    /// Writes the filed blocks to one of the window's files. Returns where each block is.
+    fn write_filed(&self, files: &Files, blocks: &[EncodedBlock]) -> Result<Vec<BlockPlace>, StoreError> {
+        let target = blocks.iter().any(|block| block.goes_to_file).then(|| files.current());
         let target = target.map(|current| current.unwrap_or_else(|| (self.segments.allocate(), 0)));
         let (mut bytes, mut places) = (Vec::new(), Vec::with_capacity(blocks.len()));
         for block in blocks {
-            let Some((file, begin)) = target.filter(|_| block.settles) else {
-                places.push(Place::Waiting { time_ms: block.time_ms });
+            let Some((file, begin)) = target.filter(|_| block.goes_to_file) else {
+                places.push(BlockPlace::Waiting { time_ms: block.time_ms });
                 continue;
             };
             let (at, crc) = (begin + bytes.len() as u64, Block::checksum(&block.bytes));
-            places.push(Place::Settled(Location { file, at, crc }));
+            places.push(BlockPlace::File(Location { file, at, crc }));
             bytes.extend_from_slice(&block.bytes);
         }
         if let Some((file, begin)) = target {
@@ -282,10 +283,10 @@ impl Engine {
     }
 
     fn apply(&self, batches: Batches) -> sled::Result<()> {
-        let Batches { settled, waiting } = batches;
-        let Some(settled) = settled else { return self.waiting.apply_batch(waiting) };
-        let result = (&self.settled, &self.waiting).transaction(|(into_settled, into_waiting)| {
-            into_settled.apply_batch(&settled)?;
+        let Batches { entries, waiting } = batches;
+        let Some(entries) = entries else { return self.waiting.apply_batch(waiting) };
+        let result = (&self.entries, &self.waiting).transaction(|(into_entries, into_waiting)| {
+            into_entries.apply_batch(&entries)?;
             into_waiting.apply_batch(&waiting)?;
             Ok::<(), ConflictableTransactionError<sled::Error>>(())
         });
@@ -351,8 +352,8 @@ impl Engine {
     /// Closes the database and waits until sled has released the file's lock. sled's tasks hold it for a moment
     /// longer, and opening the database again immediately would fail.
     pub(super) fn close(self) -> io::Result<()> {
-        let Self { db, settled, waiting, file, .. } = self;
-        drop((db, settled, waiting));
+        let Self { db, entries, waiting, file, .. } = self;
+        drop((db, entries, waiting));
         file.lock()?;
         file.unlock()
     }
@@ -361,15 +362,15 @@ impl Engine {
 /// The operations of one atomic batch, by tree.
 #[derive(Default)]
 struct Batches {
-    settled: Option<Batch>,
+    entries: Option<Batch>,
     waiting: Batch,
 }
 
 impl Batches {
-    fn of(&mut self, place: Place) -> &mut Batch {
+    fn of(&mut self, place: BlockPlace) -> &mut Batch {
         match place {
-            Place::Settled(_) => self.settled.get_or_insert_default(),
-            Place::Waiting { .. } => &mut self.waiting,
+            BlockPlace::File(_) => self.entries.get_or_insert_default(),
+            BlockPlace::Waiting { .. } => &mut self.waiting,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What the index holds of a block: where its bytes are, and what can be read without them.
 //!
-//! A settled block has an entry in sled. Layout, little endian: file number (4 bytes), position in the file (8), length
+//! A filed block (its bytes are in a file) has an entry in sled. Layout, little endian: file number (4 bytes), position in the file (8), length
 //! (4), the block's checksum (4), the offset after the last covered one (8), number of identities (8).
 
 use super::parts::BLOCK_BYTES;
@@ -8,21 +8,21 @@ use crate::dedupe::{Block, BlockView, Offset, WindowId};
 
 /// Index entry of one block. Its first offset is the key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct BlockEntry {
     /// One past the last offset it covers.
     pub next: Offset,
     /// Length in bytes.
     pub bytes: u32,
     /// Number of identities in it.
     pub identities: u32,
-    pub place: Place,
+    pub place: BlockPlace,
 }
 
 /// Where the bytes of a block are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum BlockPlace {
     /// In a block file, permanently.
-    Settled(Location),
+    File(Location),
     /// In sled, at the end of the window, until it is merged with others.
     Waiting {
         /// Stream time at its first record, in epoch milliseconds.
@@ -30,7 +30,7 @@ pub(super) enum Place {
     },
 }
 
-/// Position of a settled block.
+/// Position of a filed block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Location {
     /// Number of the file.
@@ -43,15 +43,15 @@ pub(super) struct Location {
 
 /// A block in the index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct FoundBlock {
     pub window: WindowId,
     pub first: Offset,
-    pub entry: Entry,
+    pub entry: BlockEntry,
 }
 
-impl Entry {
+impl BlockEntry {
     /// The entry of a block at this place.
-    pub(super) fn of(view: &BlockView<'_>, place: Place) -> Self {
+    pub(super) fn of(view: &BlockView<'_>, place: BlockPlace) -> Self {
         Self {
             next: view.header.next,
             bytes: u32::try_from(view.encoded().len()).unwrap_or(u32::MAX),
@@ -60,15 +60,15 @@ impl Entry {
         }
     }
 
-    /// Where a settled block is.
+    /// Where a filed block is.
     pub(super) fn location(&self) -> Option<Location> {
         match self.place {
-            Place::Settled(location) => Some(location),
-            Place::Waiting { .. } => None,
+            BlockPlace::File(location) => Some(location),
+            BlockPlace::Waiting { .. } => None,
         }
     }
 
-    /// Encodes the stored form of a settled block.
+    /// Encodes the stored form of a filed block.
     pub(super) fn encode(&self, location: Location) -> Vec<u8> {
         [
             &location.file.to_le_bytes()[..],
@@ -92,7 +92,7 @@ impl Entry {
             next: u64::from_le_bytes(*next),
             bytes: u32::from_le_bytes(*length),
             identities: u32::try_from(u64::from_le_bytes(bytes.try_into().ok()?)).ok()?,
-            place: Place::Settled(Location {
+            place: BlockPlace::File(Location {
                 file: u32::from_le_bytes(*file),
                 at: u64::from_le_bytes(*at),
                 crc: u32::from_le_bytes(*crc),
@@ -102,14 +102,14 @@ impl Entry {
     }
 }
 
-impl Found {
+impl FoundBlock {
     /// Whether a block is the one that was stored.
     pub(super) fn is(&self, view: &BlockView<'_>) -> bool {
         let crc = Block::checksum(view.encoded());
         let is_right_crc = self.entry.location().is_none_or(|location| location.crc == crc);
         let Block { window, first, .. } = view.header;
         (window, first) == (self.window, self.first)
-            && Entry::of(view, self.entry.place) == self.entry
+            && BlockEntry::of(view, self.entry.place) == self.entry
             && is_right_crc
     }
 
@@ -127,13 +127,13 @@ mod tests {
     #[test]
     fn an_entry_is_decoded_only_at_its_exact_length() {
         let location = Location { file: 1, at: 2 << 40, crc: 4 };
-        let entry = Entry { next: 5, bytes: 3, identities: 6, place: Place::Settled(location) };
+        let entry = BlockEntry { next: 5, bytes: 3, identities: 6, place: BlockPlace::File(location) };
         let mut bytes = entry.encode(location);
-        assert_eq!(Entry::decode(&bytes), Some(entry));
-        assert_eq!(Entry::decode(&bytes[1..]), None);
-        let too_long = Entry { bytes: u32::MAX, ..entry };
-        assert_eq!(Entry::decode(&too_long.encode(location)), None, "no block is that long");
+        assert_eq!(BlockEntry::decode(&bytes), Some(entry));
+        assert_eq!(BlockEntry::decode(&bytes[1..]), None);
+        let too_long = BlockEntry { bytes: u32::MAX, ..entry };
+        assert_eq!(BlockEntry::decode(&too_long.encode(location)), None, "no block is that long");
         bytes.push(0);
-        assert_eq!(Entry::decode(&bytes), None);
+        assert_eq!(BlockEntry::decode(&bytes), None);
     }
 }

@@ -17,7 +17,7 @@ thread_local! {
 
 /// Why guarded work did not return.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Fault {
+pub(super) enum GuardFault {
     /// It panicked, with this message and place.
     #[error("the engine panicked: {0}")]
     Panic(String),
@@ -38,14 +38,14 @@ pub(super) fn catch_panic<T>(call: impl FnOnce() -> T) -> Result<T, String> {
 }
 
 /// Reports that long work still makes progress.
-pub(super) struct Progress<T>(Sender<Signal<T>>);
+pub(super) struct WorkProgress<T>(Sender<Signal<T>>);
 
 enum Signal<T> {
     Alive,
     Done(Result<T, String>),
 }
 
-impl<T> Progress<T> {
+impl<T> WorkProgress<T> {
     /// Restarts the deadline. Has no effect once the caller has stopped waiting.
     pub(super) fn report(&self) {
         drop(self.0.send(Signal::Alive));
@@ -54,27 +54,27 @@ impl<T> Progress<T> {
 
 /// Runs `work` in its own thread and waits until it returns, panics, or reports no progress for `deadline`. A hung
 /// thread is left running: there is no safe way to end it.
-pub(super) fn run_guarded<T, W>(name: &str, deadline: Duration, work: W) -> Result<T, Fault>
+pub(super) fn run_guarded<T, W>(name: &str, deadline: Duration, work: W) -> Result<T, GuardFault>
 where
     T: Send + 'static,
-    W: FnOnce(&Progress<T>) -> T + Send + 'static,
+    W: FnOnce(&WorkProgress<T>) -> T + Send + 'static,
 {
     let (sender, receiver) = channel();
-    let progress = Progress(sender);
+    let progress = WorkProgress(sender);
     let spawned = thread::Builder::new().name(name.to_owned()).spawn(move || {
         let result = catch_panic(|| work(&progress));
         drop(progress.0.send(Signal::Done(result)));
     });
     if let Err(e) = spawned {
-        return Err(Fault::NoThread(e.to_string()));
+        return Err(GuardFault::NoThread(e.to_string()));
     }
     loop {
         match receiver.recv_timeout(deadline) {
             Ok(Signal::Alive) => {}
-            Ok(Signal::Done(result)) => return result.map_err(Fault::Panic),
-            Err(RecvTimeoutError::Timeout) => return Err(Fault::Hung(deadline)),
+            Ok(Signal::Done(result)) => return result.map_err(GuardFault::Panic),
+            Err(RecvTimeoutError::Timeout) => return Err(GuardFault::Hung(deadline)),
             Err(RecvTimeoutError::Disconnected) => {
-                return Err(Fault::Panic("its thread ended without a result".to_owned()));
+                return Err(GuardFault::Panic("its thread ended without a result".to_owned()));
             }
         }
     }
@@ -118,7 +118,7 @@ mod tests {
     fn a_panic_becomes_an_error_with_its_message() {
         install_hook();
         let fault =
-            run_guarded("test", Duration::from_secs(5), |_: &Progress<()>| panic!("page 7")).unwrap_err();
+            run_guarded("test", Duration::from_secs(5), |_: &WorkProgress<()>| panic!("page 7")).unwrap_err();
         assert!(fault.to_string().contains("page 7") && fault.to_string().contains("guard.rs"), "{fault}");
         assert_eq!(catch_panic(|| 5), Ok(5));
     }
@@ -128,7 +128,7 @@ mod tests {
         let (release, released) = channel::<()>();
         let deadline = Duration::from_millis(50);
         let fault = run_guarded("test", deadline, move |_| released.recv().is_ok());
-        assert_eq!(fault, Err(Fault::Hung(deadline)));
+        assert_eq!(fault, Err(GuardFault::Hung(deadline)));
         drop(release);
         let sum = run_guarded("test", Duration::from_secs(5), |progress| {
             (0..100).inspect(|_| progress.report()).sum::<u32>()

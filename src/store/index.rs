@@ -3,12 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use super::entry::{Entry, Found, Location, Place};
+use super::entry::{BlockEntry, BlockPlace, FoundBlock, Location};
 use super::files::Files;
 use super::joining::MergeBounds;
 use super::parts::{EncodedBlock, FULL_BYTES, MERGE_BYTES};
 use super::ranks::Ranks;
-use super::record::Record;
+use super::record::WindowRecord;
 use crate::dedupe::{BlockView, Identity, Offset, WindowId};
 use crate::ports::Head;
 
@@ -17,13 +17,13 @@ const FAN_IN: usize = 16;
 /// Upper bounds of the levels, in identities per block.
 const LEVELS: [u32; 3] = [8, 128, u32::MAX];
 
-/// The head, blocks and files of one window. Waiting blocks always follow all settled ones.
+/// The head, blocks and files of one window. Waiting blocks always follow all filed ones.
 #[derive(Debug)]
-pub(super) struct Index {
+pub(super) struct BlockIndex {
     pub window: WindowId,
     /// The stored head. `None` if nothing is stored.
     pub head: Option<Head>,
-    /// The files of the settled blocks.
+    /// The files of the filed blocks.
     pub files: Files,
     blocks: BTreeMap<Offset, Indexed>,
     identities: u64,
@@ -36,7 +36,7 @@ pub(super) struct Index {
 /// What is in memory of a block.
 #[derive(Debug)]
 pub(super) struct Indexed {
-    entry: Entry,
+    entry: BlockEntry,
     ranks: Ranks,
     /// The bytes of its identities, if the block is one of the last ones.
     identities: Option<Box<[u8]>>,
@@ -44,12 +44,12 @@ pub(super) struct Indexed {
 
 impl Indexed {
     /// A block whose identities stay in the file.
-    pub(super) fn stored(entry: Entry, view: &BlockView<'_>) -> Self {
+    pub(super) fn stored(entry: BlockEntry, view: &BlockView<'_>) -> Self {
         Self { entry, ranks: Ranks::of(view), identities: None }
     }
 
     /// A block whose identities stay in memory for now.
-    pub(super) fn cached(entry: Entry, view: &BlockView<'_>) -> Self {
+    pub(super) fn cached(entry: BlockEntry, view: &BlockView<'_>) -> Self {
         Self { identities: Some(view.identities().into()), ..Self::stored(entry, view) }
     }
 
@@ -60,14 +60,14 @@ impl Indexed {
 
 /// The block that covers an offset.
 pub(super) struct Covering {
-    pub found: Found,
+    pub found: FoundBlock,
     /// Number of owners before this one in the block; `None` if it owns nothing, or if that is not known.
     pub rank: Option<usize>,
     /// Its identity, if that is in memory.
     pub identity: Option<Identity>,
 }
 
-impl Index {
+impl BlockIndex {
     /// The index of a window of which nothing is stored.
     pub(super) fn new(window: WindowId) -> Self {
         Self {
@@ -82,9 +82,9 @@ impl Index {
     }
 
     /// The record that matches this index.
-    pub(super) fn record(&self) -> Record {
+    pub(super) fn record(&self) -> WindowRecord {
         let head = self.head.unwrap_or_default();
-        Record { head, blocks: self.blocks.len() as u64, identities: self.identities }
+        WindowRecord { head, blocks: self.blocks.len() as u64, identities: self.identities }
     }
 
     /// Number of identities in all blocks.
@@ -98,7 +98,7 @@ impl Index {
     }
 
     /// The block that starts at `first`.
-    pub(super) fn get(&self, first: Offset) -> Option<&Entry> {
+    pub(super) fn get(&self, first: Offset) -> Option<&BlockEntry> {
         self.blocks.get(&first).map(|block| &block.entry)
     }
 
@@ -113,18 +113,18 @@ impl Index {
     }
 
     /// The blocks that start at or beyond `from`, by ascending offset.
-    pub(super) fn blocks_from(&self, from: Offset) -> impl DoubleEndedIterator<Item = Found> {
+    pub(super) fn blocks_from(&self, from: Offset) -> impl DoubleEndedIterator<Item = FoundBlock> {
         self.blocks.range(from..).map(|block| self.found(block))
     }
 
-    fn found(&self, (first, block): (&Offset, &Indexed)) -> Found {
-        Found { window: self.window, first: *first, entry: block.entry }
+    fn found(&self, (first, block): (&Offset, &Indexed)) -> FoundBlock {
+        FoundBlock { window: self.window, first: *first, entry: block.entry }
     }
 
     /// Adds a block and returns the one that it replaces.
-    pub(super) fn insert(&mut self, first: Offset, block: Indexed) -> Option<Entry> {
+    pub(super) fn insert(&mut self, first: Offset, block: Indexed) -> Option<BlockEntry> {
         let entry = &block.entry;
-        if let Place::Settled(Location { file, at, .. }) = entry.place {
+        if let BlockPlace::File(Location { file, at, .. }) = entry.place {
             self.files.add(file, at, entry.bytes);
         }
         self.identities += u64::from(entry.identities);
@@ -135,7 +135,7 @@ impl Index {
         Some(replaced.entry)
     }
 
-    pub(super) fn remove(&mut self, first: Offset) -> Option<Entry> {
+    pub(super) fn remove(&mut self, first: Offset) -> Option<BlockEntry> {
         let removed = self.blocks.remove(&first)?;
         self.uncount(&removed);
         Some(removed.entry)
@@ -163,8 +163,8 @@ impl Index {
     }
 
     /// The waiting blocks, by ascending offset.
-    pub(super) fn waiting(&self) -> Vec<Found> {
-        let waits = |block: &Found| block.entry.location().is_none();
+    pub(super) fn waiting(&self) -> Vec<FoundBlock> {
+        let waits = |block: &FoundBlock| block.entry.location().is_none();
         let mut waiting: Vec<_> = self.blocks_from(0).rev().take_while(waits).collect();
         waiting.reverse();
         waiting
@@ -172,10 +172,10 @@ impl Index {
 }
 
 /// Whether a block of stream time `time_ms` starts a new span: it is not merged with these waiting blocks.
-pub(super) fn starts_span(waiting: &[Found], time_ms: i64, bounds: MergeBounds) -> bool {
+pub(super) fn starts_span(waiting: &[FoundBlock], time_ms: i64, bounds: MergeBounds) -> bool {
     waiting.last().is_some_and(|last| match last.entry.place {
-        Place::Waiting { time_ms: last_ms } => bounds.separates(last_ms, time_ms),
-        Place::Settled(_) => false,
+        BlockPlace::Waiting { time_ms: last_ms } => bounds.separates(last_ms, time_ms),
+        BlockPlace::File(_) => false,
     })
 }
 
@@ -186,7 +186,7 @@ pub(super) fn starts_span(waiting: &[Found], time_ms: i64, bounds: MergeBounds) 
 /// at most four times (the append, and once per level). Rewriting one growing block at every append instead would
 /// write a full block ten times per second for each window. At most 3 × 16 small blocks wait at a time, so a merge
 /// fits into one atomic batch.
-pub(super) fn merge_count(waiting: &[Found], new: &EncodedBlock) -> usize {
+pub(super) fn merge_count(waiting: &[FoundBlock], new: &EncodedBlock) -> usize {
     let bytes = |run: usize| -> usize {
         waiting.iter().rev().take(run).map(|block| block.entry.bytes as usize).sum::<usize>()
             + new.bytes.len()
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn single_identities_are_written_at_most_four_times_and_few_blocks_wait() {
-        let mut waiting: Vec<Found> = Vec::new();
+        let mut waiting: Vec<FoundBlock> = Vec::new();
         let (mut written, mut most) = (0u64, 0);
         let total = 100_000;
         for first in 0..total {
@@ -229,7 +229,7 @@ mod tests {
                 next: first + 1,
                 identities: 1,
                 time_ms: 0,
-                settles: false,
+                goes_to_file: false,
                 bytes: vec![0; 61 + 17],
             };
             let keep = waiting.len() - merge_count(&waiting, &new);
@@ -242,9 +242,9 @@ mod tests {
             if bytes as usize >= FULL_BYTES {
                 assert!(bytes as usize <= BLOCK_BYTES && waiting.is_empty());
             } else {
-                let place = Place::Waiting { time_ms: 0 };
-                let entry = Entry { next: new.next, bytes, identities: new.identities, place };
-                waiting.push(Found { window: 0.into(), first: new.first, entry });
+                let place = BlockPlace::Waiting { time_ms: 0 };
+                let entry = BlockEntry { next: new.next, bytes, identities: new.identities, place };
+                waiting.push(FoundBlock { window: 0.into(), first: new.first, entry });
             }
             most = most.max(waiting.len());
         }
@@ -254,8 +254,8 @@ mod tests {
 
     #[test]
     fn the_identities_of_the_last_blocks_are_in_memory() {
-        let mut index = Index::new(0.into());
-        let insert = |index: &mut Index, first: Offset, cached: bool| {
+        let mut index = BlockIndex::new(0.into());
+        let insert = |index: &mut BlockIndex, first: Offset, cached: bool| {
             let entries = (first..first + 10).map(|owner| (owner, Identity(u128::from(owner).to_le_bytes())));
             let block = Block {
                 hash: HashKind::Xxh3,
@@ -268,11 +268,11 @@ mod tests {
             };
             let bytes = block.encode();
             let view = BlockView::trusted(&bytes).unwrap();
-            let entry = Entry::of(&view, Place::Waiting { time_ms: 0 });
+            let entry = BlockEntry::of(&view, BlockPlace::Waiting { time_ms: 0 });
             let block = if cached { Indexed::cached(entry, &view) } else { Indexed::stored(entry, &view) };
             index.insert(first, block);
         };
-        let in_memory = |index: &Index| -> Vec<Offset> {
+        let in_memory = |index: &BlockIndex| -> Vec<Offset> {
             let known = |owner: &Offset| index.block_of(*owner).is_some_and(|block| block.identity.is_some());
             (0..60).filter(known).filter(|owner| owner.is_multiple_of(10)).collect()
         };
@@ -296,14 +296,14 @@ mod tests {
 
     #[test]
     fn a_rewritten_block_is_found_at_its_new_position_and_its_old_file_becomes_empty() {
-        let entry = |file, at, next| Entry {
+        let entry = |file, at, next| BlockEntry {
             next,
             bytes: 100,
             identities: 3,
-            place: Place::Settled(Location { file, at, crc: 0 }),
+            place: BlockPlace::File(Location { file, at, crc: 0 }),
         };
-        let mut index = Index::new(0.into());
-        let at = |index: &Index, offset| index.block_of(offset).map(|covering| covering.found.entry);
+        let mut index = BlockIndex::new(0.into());
+        let at = |index: &BlockIndex, offset| index.block_of(offset).map(|covering| covering.found.entry);
         let (old, new, last) = (entry(1, 0, 20), entry(2, 0, 20), entry(2, 100, 30));
         let block = |entry| Indexed { entry, ranks: Ranks::Unknown, identities: None };
         let mut insert = |first, entry| index.insert(first, block(entry));

@@ -2,10 +2,10 @@
 
 use crate::dedupe::{Offset, WindowId};
 
-/// Tree of settled blocks: window (u32) and first offset (u64) to an [`super::entry::Entry`].
-pub(super) const SETTLED: &str = "entries";
-/// Tree of frequently changed values: window (u32) to a [`super::record::Record`], followed by the window's
-/// small blocks that wait to be merged, with the same keys as settled blocks.
+/// Tree of filed blocks: window (u32) and first offset (u64) to an [`super::entry::BlockEntry`].
+pub(super) const ENTRIES: &str = "entries";
+/// Tree of frequently changed values: window (u32) to a [`super::record::WindowRecord`], followed by the window's
+/// small blocks that wait to be merged, with the same keys as filed blocks.
 pub(super) const WAITING: &str = "waiting";
 /// Key of the binding (JSON) in the default tree.
 pub(super) const BINDING: &[u8] = b"binding";

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::dedupe::{Block, Identity, Offset, WindowId};
-use crate::ports::{Head, Store, StoreError, Visit};
+use crate::ports::{Head, Store, StoreError, VisitBlock};
 
 /// Id of the handle that holds a window; 0 if none does. Locked while the holder writes, so that another handle
 /// takes the window only between two writes.
@@ -121,7 +121,7 @@ impl<S: Store> Store for LeasedStore<S> {
         &self,
         window: WindowId,
         from: Offset,
-        visit: Visit<'_>,
+        visit: VisitBlock<'_>,
     ) -> Result<Option<Offset>, StoreError> {
         let scanned = self.store.scan_from(window, from, visit);
         self.if_held(window, scanned)?

@@ -33,7 +33,7 @@ pub use adopt::Adoption;
 pub use binding::Binding;
 pub use blocks::SledStore;
 pub use copied::{Copied, open_copy};
-pub use directory::{Contents, Entry};
+pub use directory::{DirectoryContents, DirectoryEntry};
 pub use error::OpenError;
 pub use joining::Joining;
 pub use leased::LeasedStore;

@@ -14,7 +14,7 @@ use super::directory::{Generations, Quarantine, condemned, remove_half_snapshots
 use super::disk::{Disk, FileSystem};
 use super::engine::Engine;
 use super::error::needs_operator;
-use super::guard::{Fault, Progress, install_hook, run_guarded};
+use super::guard::{GuardFault, WorkProgress, install_hook, run_guarded};
 use super::lock::create_private;
 use super::segments::Segments;
 use super::verify::verify;
@@ -52,13 +52,13 @@ pub fn open(
     cache_bytes: u64,
     deadline: Duration,
 ) -> Result<Opened, OpenError> {
-    open_with(dir, binding, &Start::new(cache_bytes, deadline))
+    open_with(dir, binding, &OpenStart::new(cache_bytes, deadline))
 }
 
 /// Opens the database at `path`, whatever it belongs to, and verifies all of it. An unusable database is not moved, but
 /// the engine may change it while it opens it.
 pub(super) fn open_any(path: &Path, cache_bytes: u64, deadline: Duration) -> Result<SledStore, OpenFailure> {
-    try_open(path, None, &Start::new(cache_bytes, deadline)).map(SledStore::new)
+    try_open(path, None, &OpenStart::new(cache_bytes, deadline)).map(SledStore::new)
 }
 
 /// Opens sled's database at a path.
@@ -66,14 +66,14 @@ pub(super) type OpenSled = Arc<dyn Fn(&Path) -> sled::Result<sled::Db> + Send + 
 
 /// How a database is opened.
 #[derive(Clone)]
-pub(super) struct Start {
+pub(super) struct OpenStart {
     cache_bytes: u64,
     deadline: Duration,
     pub sled: OpenSled,
     pub disk: Arc<dyn Disk>,
 }
 
-impl Start {
+impl OpenStart {
     pub(super) fn new(cache_bytes: u64, deadline: Duration) -> Self {
         Self { cache_bytes, deadline, sled: engine(cache_bytes), disk: Arc::new(FileSystem) }
     }
@@ -93,7 +93,7 @@ fn engine(cache_bytes: u64) -> OpenSled {
 }
 
 /// Opens the store as [`open()`] does.
-pub(super) fn open_with(dir: &Path, binding: &Binding, start: &Start) -> Result<Opened, OpenError> {
+pub(super) fn open_with(dir: &Path, binding: &Binding, start: &OpenStart) -> Result<Opened, OpenError> {
     create_private(dir)?;
     let mut generations = Generations::find(dir)?;
     let mut quarantined = None;
@@ -115,7 +115,7 @@ pub(super) fn open_with(dir: &Path, binding: &Binding, start: &Start) -> Result<
 }
 
 /// Opens one database in its own thread. Without a binding, it may belong to anything.
-fn try_open(path: &Path, binding: Option<&Binding>, start: &Start) -> Result<Engine, OpenFailure> {
+fn try_open(path: &Path, binding: Option<&Binding>, start: &OpenStart) -> Result<Engine, OpenFailure> {
     install_hook();
     create_private(path)?;
     remove_half_snapshots(path).map_err(|e| OpenError::io("remove a half-written snapshot in", path, &e))?;
@@ -123,7 +123,7 @@ fn try_open(path: &Path, binding: Option<&Binding>, start: &Start) -> Result<Eng
         return Err(OpenFailure::Unusable(reason));
     }
     let (inside, binding, inner) = (path.to_path_buf(), binding.cloned(), start.clone());
-    let open = move |progress: &Progress<_>| {
+    let open = move |progress: &WorkProgress<_>| {
         let db = (inner.sled)(&inside)?;
         progress.report();
         let mut engine = build_engine(db, inside, binding.as_ref(), inner.disk)?;
@@ -138,7 +138,7 @@ fn try_open(path: &Path, binding: Option<&Binding>, start: &Start) -> Result<Eng
     };
     match run_guarded("store-open", start.deadline, open) {
         Ok(opened) => opened,
-        Err(Fault::NoThread(cause)) => Err(OpenFailure::Rejected(OpenError::Io {
+        Err(GuardFault::NoThread(cause)) => Err(OpenFailure::Rejected(OpenError::Io {
             attempt: "start a thread to open",
             path: path.to_path_buf(),
             cause,
@@ -202,11 +202,11 @@ fn build_engine(
     binding: Option<&Binding>,
     disk: Arc<dyn Disk>,
 ) -> Result<Engine, OpenFailure> {
-    let (settled, waiting) = (db.open_tree(keys::SETTLED)?, db.open_tree(keys::WAITING)?);
+    let (entries, waiting) = (db.open_tree(keys::ENTRIES)?, db.open_tree(keys::WAITING)?);
     let stored = stored_binding(&db)?;
     let binding = match (binding, stored) {
         (None, Some(stored)) => stored,
-        (Some(binding), None) if settled.is_empty() && waiting.is_empty() => {
+        (Some(binding), None) if entries.is_empty() && waiting.is_empty() => {
             bind(&db, binding.clone(), None)?
         }
         (Some(binding), Some(stored)) => bind(&db, kept(binding, &stored, &path)?, Some(&stored))?,
@@ -216,7 +216,7 @@ fn build_engine(
     let segments = Segments::open(&path, Arc::clone(&disk)).map_err(OpenFailure::Disk)?;
     Ok(Engine {
         db,
-        settled,
+        entries,
         waiting,
         segments,
         disk,

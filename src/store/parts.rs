@@ -4,7 +4,7 @@ use crate::dedupe::{Block, Offset};
 
 /// Maximum size of a stored block in bytes. A block may be read as a whole for each look-up of one of its identities.
 pub(super) const BLOCK_BYTES: usize = 24 * 1024;
-/// A block of at least this size is settled and never merged again. Smaller blocks wait in sled, which keeps up to 16
+/// A block of at least this size is written to a file and never merged again. Smaller blocks wait in sled, which keeps up to 16
 /// values in a node (20 while two nodes are merged) and writes a node as a whole. A node must stay below
 /// `open::SEGMENT_BYTES / 4`. Otherwise it is written to a file of its own, which is never synced.
 pub(super) const FULL_BYTES: usize = BLOCK_BYTES / 8;
@@ -24,7 +24,7 @@ pub(super) struct EncodedBlock {
     /// Stream time at its first record, in epoch milliseconds.
     pub time_ms: i64,
     /// Whether it is written to a block file. Otherwise it waits in sled.
-    pub settles: bool,
+    pub goes_to_file: bool,
     pub bytes: Vec<u8>,
 }
 
@@ -32,17 +32,17 @@ impl EncodedBlock {
     /// Encodes a block. A small block waits.
     pub(super) fn new(block: &Block) -> Self {
         let bytes = block.encode();
-        Self { settles: bytes.len() >= FULL_BYTES, ..Self::of(block, block.entries.len(), bytes) }
+        Self { goes_to_file: bytes.len() >= FULL_BYTES, ..Self::of(block, block.entries.len(), bytes) }
     }
 
-    /// A settled block with this header.
+    /// A filed block with this header.
     pub(super) fn of(header: &Block, count: usize, bytes: Vec<u8>) -> Self {
         Self {
             first: header.first,
             next: header.next,
             identities: u32::try_from(count).unwrap_or(u32::MAX),
             time_ms: header.time_first_ms,
-            settles: true,
+            goes_to_file: true,
             bytes,
         }
     }
@@ -94,7 +94,7 @@ pub(super) fn encode_in_parts(block: &Block) -> Vec<EncodedBlock> {
     part.next = block.next;
     encoded.push(EncodedBlock::new(&part));
     for encoded in &mut encoded {
-        encoded.settles = true;
+        encoded.goes_to_file = true;
     }
     encoded
 }
@@ -135,7 +135,7 @@ mod tests {
             for part in &parts {
                 assert!(part.bytes.len() <= BLOCK_BYTES, "{} bytes", part.bytes.len());
                 assert!(
-                    parts.len() == 1 || (part.settles && part.bytes.len() > BLOCK_BYTES / 2 - 64),
+                    parts.len() == 1 || (part.goes_to_file && part.bytes.len() > BLOCK_BYTES / 2 - 64),
                     "{} bytes, one of {}",
                     part.bytes.len(),
                     parts.len()

@@ -1,4 +1,4 @@
-//! The ranks of the owners of a settled block, in memory: an identity is then found with a single read of 16 bytes.
+//! The ranks of the owners of a filed block, in memory: an identity is then found with a single read of 16 bytes.
 
 use crate::dedupe::{BlockView, Offset};
 

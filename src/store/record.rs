@@ -18,7 +18,7 @@ const NO_TAIL: u64 = u64::MAX;
 
 /// A window's head, and the counts of its blocks and identities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Record {
+pub(super) struct WindowRecord {
     /// The head, as set by the caller.
     pub head: Head,
     /// Number of stored blocks.
@@ -27,7 +27,7 @@ pub(super) struct Record {
     pub identities: u64,
 }
 
-impl Record {
+impl WindowRecord {
     /// Encodes the stored form.
     pub(super) fn encode(&self, window: WindowId) -> Vec<u8> {
         let Head { confirmed, state_next, stream_time_ms, tail, confirmed_tail, forgets, incomplete_ms } =
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn decoding_detects_every_flipped_bit_and_the_wrong_partition() {
-        let record = Record {
+        let record = WindowRecord {
             head: Head {
                 confirmed: 7,
                 state_next: 8,
@@ -113,14 +113,14 @@ mod tests {
             identities: 11,
         };
         let bytes = record.encode(3.into());
-        assert_eq!(Record::decode(3.into(), &bytes), Some(record));
-        assert_eq!(Record::decode(4.into(), &bytes), None);
+        assert_eq!(WindowRecord::decode(3.into(), &bytes), Some(record));
+        assert_eq!(WindowRecord::decode(4.into(), &bytes), None);
         for at in 0..bytes.len() {
-            assert_eq!(Record::decode(3.into(), &bytes[..at]), None);
+            assert_eq!(WindowRecord::decode(3.into(), &bytes[..at]), None);
             for bit in 0..8 {
                 let mut flipped = bytes.clone();
                 flipped[at] ^= 1 << bit;
-                assert_eq!(Record::decode(3.into(), &flipped), None, "bit {bit} of byte {at}");
+                assert_eq!(WindowRecord::decode(3.into(), &flipped), None, "bit {bit} of byte {at}");
             }
         }
     }

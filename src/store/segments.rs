@@ -1,4 +1,4 @@
-//! The files of the settled blocks. They are appended to, read at any position, and deleted as a whole.
+//! The files of the filed blocks. They are appended to, read at any position, and deleted as a whole.
 //!
 //! Each file belongs to one window, so only the window's holder changes it. When a window moves on, its oldest
 //! files become empty and are deleted without copying anything.
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::disk::Disk;
-use super::entry::{Entry, Location};
+use super::entry::{BlockEntry, Location};
 use super::files::Files;
 use crate::dedupe::{Block, Identity};
 
@@ -158,16 +158,21 @@ pub(super) struct Readers {
 
 impl Readers {
     /// Reads the bytes of an entry, unverified.
-    pub(super) fn read(&mut self, segments: &Segments, entry: &Entry, at: Location) -> io::Result<&[u8]> {
+    pub(super) fn read(
+        &mut self,
+        segments: &Segments,
+        entry: &BlockEntry,
+        at: Location,
+    ) -> io::Result<&[u8]> {
         self.part(segments, at, 0..entry.bytes as usize)
     }
 
-    /// Reads the identity of the owner with this rank in a settled block. Reads nothing else and verifies nothing. The
+    /// Reads the identity of the owner with this rank in a filed block. Reads nothing else and verifies nothing. The
     /// result is valid only if it equals the expected identity: no damage turns 16 other bytes into that value.
     pub(super) fn read_identity(
         &mut self,
         segments: &Segments,
-        entry: &Entry,
+        entry: &BlockEntry,
         rank: usize,
     ) -> Option<Identity> {
         let at = Block::identities_at(entry.bytes as usize, entry.identities as usize)? + rank * 16;

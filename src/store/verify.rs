@@ -5,12 +5,12 @@ use std::collections::HashMap;
 use sled::{IVec, Tree};
 
 use super::engine::Engine;
-use super::entry::{Entry, Found, Place};
+use super::entry::{BlockEntry, BlockPlace, FoundBlock};
 use super::error::needs_operator;
-use super::index::{Index, Indexed};
+use super::index::{BlockIndex, Indexed};
 use super::keys;
 use super::open::OpenFailure;
-use super::record::Record;
+use super::record::WindowRecord;
 use super::segments::Readers;
 use crate::dedupe::{BlockView, Offset, WindowId};
 
@@ -22,11 +22,11 @@ const PROGRESS_INTERVAL: u64 = 256;
 pub(super) fn verify(
     engine: &Engine,
     report_progress: &dyn Fn(),
-) -> Result<HashMap<WindowId, Index>, OpenFailure> {
-    let mut windows: HashMap<WindowId, (Index, Record)> = HashMap::new();
-    let nothing = |window| (Index::new(window), Record::default());
+) -> Result<HashMap<WindowId, BlockIndex>, OpenFailure> {
+    let mut windows: HashMap<WindowId, (BlockIndex, WindowRecord)> = HashMap::new();
+    let nothing = |window| (BlockIndex::new(window), WindowRecord::default());
     let mut readers = Readers::default();
-    for tree in [&engine.settled, &engine.waiting] {
+    for tree in [&engine.entries, &engine.waiting] {
         let mut before: Option<IVec> = None;
         for (number, item) in (0u64..).zip(tree.iter()) {
             if number.is_multiple_of(PROGRESS_INTERVAL) {
@@ -44,7 +44,7 @@ pub(super) fn verify(
             }
             if let Some(window) = keys::parse_record(&key) {
                 let (index, record) = windows.entry(window).or_insert_with(|| nothing(window));
-                *record = Record::decode(window, &value).ok_or_else(|| {
+                *record = WindowRecord::decode(window, &value).ok_or_else(|| {
                     format!("the record of partition {window} is damaged or of another version")
                 })?;
                 index.head = Some(record.head);
@@ -71,7 +71,7 @@ fn block_error((window, first): (WindowId, Offset), cause: &str) -> String {
     format!("block of partition {window} at {first}: {cause}")
 }
 
-/// Verifies a block and returns what the index keeps of it. The stored value is the entry of a settled block, or a waiting block.
+/// Verifies a block and returns what the index keeps of it. The stored value is the entry of a filed block, or a waiting block.
 fn check_block(
     engine: &Engine,
     (tree, value): (&Tree, &[u8]),
@@ -79,8 +79,8 @@ fn check_block(
     readers: &mut Readers,
 ) -> Result<Indexed, OpenFailure> {
     let bad = |cause: &str| block_error(at, cause);
-    let stored = if *tree.name() == *keys::SETTLED.as_bytes() {
-        Some(Entry::decode(value).ok_or_else(|| bad("its entry is damaged"))?)
+    let stored = if *tree.name() == *keys::ENTRIES.as_bytes() {
+        Some(BlockEntry::decode(value).ok_or_else(|| bad("its entry is damaged"))?)
     } else {
         None
     };
@@ -92,15 +92,15 @@ fn check_block(
         })?,
     };
     let view = BlockView::verified(bytes).map_err(|e| bad(&e.to_string()))?;
-    let waiting = Entry::of(&view, Place::Waiting { time_ms: view.header.time_first_ms });
-    let found = Found { window: at.0, first: at.1, entry: stored.unwrap_or(waiting) };
+    let waiting = BlockEntry::of(&view, BlockPlace::Waiting { time_ms: view.header.time_first_ms });
+    let found = FoundBlock { window: at.0, first: at.1, entry: stored.unwrap_or(waiting) };
     if !found.is(&view) || view.header.hash != engine.binding.hash {
         return Err(bad("the bytes are those of another block").into());
     }
     Ok(Indexed::stored(found.entry, &view))
 }
 
-fn check_counts(window: WindowId, counted: &Record, record: &Record) -> Result<(), OpenFailure> {
+fn check_counts(window: WindowId, counted: &WindowRecord, record: &WindowRecord) -> Result<(), OpenFailure> {
     if (record.blocks, record.identities) == (counted.blocks, counted.identities) {
         return Ok(());
     }

@@ -4,24 +4,24 @@ use std::time::Duration;
 
 use dedupd_audit::{AuditError, MissingId, Options, Report, progress_bar, run};
 
-use crate::app::Ended;
+use crate::app::ExitError;
 use crate::cli::{AuditArgs, Exit};
 use crate::clock;
 use crate::config::{
-    self, Config, OnMissing, OnProbable, OnRejected, Overflow, Window, WindowTime, duration_text,
+    self, Config, OnMissing, OnPoison, OnProbable, Overflow, WindowConfig, WindowTime, duration_text,
 };
 use crate::kafka::connection;
 
 /// Reads both topics and reports the differences. The audit parses the id sources itself, so it receives their texts.
-pub fn command(args: &AuditArgs) -> Result<Report, Ended> {
+pub fn command(args: &AuditArgs) -> Result<Report, ExitError> {
     let (config, id) = config::load_with_texts(args.config_file(), args.overrides(), "identity.from")
-        .map_err(|error| Ended::new(Exit::Usage, error.to_string()))?;
+        .map_err(|error| ExitError::new(Exit::Usage, error.to_string()))?;
     let options = options(args, &config, id)?;
-    run(&options, &progress_bar()).map_err(|error| Ended::new(exit(&error), text(&error, &options)))
+    run(&options, &progress_bar()).map_err(|error| ExitError::new(exit(&error), text(&error, &options)))
 }
 
-fn options(args: &AuditArgs, config: &Config, id: Vec<String>) -> Result<Options, Ended> {
-    let range = args.range(clock::wall_ms()).map_err(|invalid| Ended::new(Exit::Usage, invalid))?;
+fn options(args: &AuditArgs, config: &Config, id: Vec<String>) -> Result<Options, ExitError> {
+    let range = args.range(clock::wall_ms()).map_err(|invalid| ExitError::new(Exit::Usage, invalid))?;
     Ok(Options {
         bootstrap_servers: config.kafka.bootstrap_servers.clone(),
         properties: config.kafka.properties.iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect(),
@@ -66,7 +66,7 @@ fn text(error: &AuditError, options: &Options) -> String {
 
 /// The time within which no id occurs twice in the clean topic, for records of any kind.
 fn shortest_window(config: &Config) -> Duration {
-    let kept = |window: &Window| match window.on_probable {
+    let kept = |window: &WindowConfig| match window.on_probable {
         // A record that only a filter reports as seen is forwarded again.
         OnProbable::Forward => window.exact,
         OnProbable::Drop | OnProbable::DeadLetter => window.bloom.max(window.exact),
@@ -106,7 +106,7 @@ fn notes(config: &Config) -> Vec<String> {
                 .to_owned(),
         ),
         (
-            config.state.on_poison != OnRejected::Stop,
+            config.state.on_poison != OnPoison::Stop,
             "state.on_poison is not \"stop\": a record that the broker rejected counts as lost".to_owned(),
         ),
         (

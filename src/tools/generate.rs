@@ -8,13 +8,13 @@ use rdkafka::consumer::Consumer;
 use rdkafka::error::KafkaError;
 use testkit::generate::{self, EventShape, GenerateError, Options, Summary};
 
-use crate::app::{Ended, runtime, signal};
+use crate::app::{ExitError, runtime, signal};
 use crate::cli::{Exit, GenerateArgs};
 use crate::kafka::connection::{self, ConnectionProblem, ProblemCapture, error_text};
 use crate::tools::properties;
 
 /// Runs until all records are written or a signal arrives.
-pub fn command(args: &GenerateArgs) -> Result<Summary, Ended> {
+pub fn command(args: &GenerateArgs) -> Result<Summary, ExitError> {
     let options = Options {
         bootstrap_servers: args.bootstrap_servers.clone(),
         properties: properties(&args.properties)?,
@@ -43,14 +43,14 @@ pub fn command(args: &GenerateArgs) -> Result<Summary, Ended> {
             bar.finish_and_clear();
             summary
         });
-        done.await.map_err(|e| Ended::failed(format!("the generator panicked: {e}")))?
+        done.await.map_err(|e| ExitError::failed(format!("the generator panicked: {e}")))?
     })
 }
 
 /// Connects first, with a client that collects the reasons when that fails.
-fn write(options: &Options, stop: &AtomicBool, bar: &ProgressBar) -> Result<Summary, Ended> {
-    let ended = |error: GenerateError| Ended::new(Exit::Operator, error.to_string());
-    let rejected = |error: KafkaError| Ended::new(Exit::Usage, error_text(&error));
+fn write(options: &Options, stop: &AtomicBool, bar: &ProgressBar) -> Result<Summary, ExitError> {
+    let ended = |error: GenerateError| ExitError::new(Exit::Operator, error.to_string());
+    let rejected = |error: KafkaError| ExitError::new(Exit::Usage, error_text(&error));
     let config = options.client_config().map_err(ended)?;
     let client = ProblemCapture::reader(config.clone()).map_err(rejected)?;
     let unreachable = |error: &KafkaError, problem| {
@@ -68,12 +68,12 @@ fn write(options: &Options, stop: &AtomicBool, bar: &ProgressBar) -> Result<Summ
     })
 }
 
-fn not_connected(servers: &str, why: &str, problem: Option<ConnectionProblem>) -> Ended {
+fn not_connected(servers: &str, why: &str, problem: Option<ConnectionProblem>) -> ExitError {
     let what = match problem {
         Some(ConnectionProblem { what, .. }) => format!("no connection to {servers}: {what}"),
         None => format!(
             "no broker of {servers} responds: {why}; check the address, the network and that Kafka runs"
         ),
     };
-    Ended::new(Exit::Operator, what)
+    ExitError::new(Exit::Operator, what)
 }

@@ -8,12 +8,12 @@ pub mod state;
 
 use std::path::Path;
 
-use crate::app::{Ended, begin_log, begin_log_quietly, check, run};
+use crate::app::{ExitError, begin_log, begin_log_quietly, check, run};
 use crate::cli::{Command, Exit};
 use crate::config::{self, AsTyped, Config, Properties, Property};
 
 /// Runs a command. `Ok` has the exit code of a command that completed.
-pub fn command(command: Command) -> Result<Exit, Ended> {
+pub fn command(command: Command) -> Result<Exit, ExitError> {
     match command {
         Command::Run(args) => {
             let config = load(args.config_file(), args.overrides())?;
@@ -48,13 +48,14 @@ pub fn command(command: Command) -> Result<Exit, Ended> {
     Ok(Exit::Done)
 }
 
-fn load(file: Option<&Path>, flags: AsTyped) -> Result<Config, Ended> {
-    config::load(file, flags).map_err(|error| Ended::new(Exit::Usage, error.to_string()))
+fn load(file: Option<&Path>, flags: AsTyped) -> Result<Config, ExitError> {
+    config::load(file, flags).map_err(|error| ExitError::new(Exit::Usage, error.to_string()))
 }
 
 /// The properties of the command line, with the values of `NAME.file` read.
-fn properties(given: &[Property]) -> Result<Vec<(String, String)>, Ended> {
+fn properties(given: &[Property]) -> Result<Vec<(String, String)>, ExitError> {
     let given: Properties = given.iter().cloned().collect();
-    let read = given.with_files_read().map_err(|problems| Ended::new(Exit::Usage, problems.to_string()))?;
+    let read =
+        given.with_files_read().map_err(|problems| ExitError::new(Exit::Usage, problems.to_string()))?;
     Ok(read.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
 }

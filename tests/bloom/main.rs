@@ -8,7 +8,7 @@ mod rebuild;
 
 use std::time::Duration;
 
-use dedupd::dedupe::{BloomLimits, Identity, Look};
+use dedupd::dedupe::{BloomLimits, Identity, IndexKey};
 
 /// An hour of stream time, in milliseconds.
 const HOUR: i64 = 3_600_000;
@@ -33,11 +33,11 @@ fn numbered(number: u64) -> Identity {
     Identity(id.to_be_bytes())
 }
 
-fn look(number: u64) -> Look {
-    Look::at(numbered(number))
+fn key(number: u64) -> IndexKey {
+    IndexKey::at(numbered(number))
 }
 
 /// Ids that are never inserted.
-fn absent(count: u64) -> impl Iterator<Item = Look> {
-    (0..count).map(|number| look((1 << 50) + number))
+fn absent(count: u64) -> impl Iterator<Item = IndexKey> {
+    (0..count).map(|number| key((1 << 50) + number))
 }

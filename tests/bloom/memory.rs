@@ -3,7 +3,7 @@
 use dedupd::dedupe::bloom::sizing::Density;
 use dedupd::dedupe::{Bloom, BloomLimits};
 
-use super::{HOUR, START, look, week};
+use super::{HOUR, START, key, week};
 
 /// Inserts ids evenly over each day and returns the memory at the end of the day.
 struct Traffic {
@@ -20,7 +20,7 @@ impl Traffic {
     fn day(&mut self, ids: u64) -> u64 {
         let begin = START + self.day * 24 * HOUR;
         for id in 0..ids {
-            self.bloom.insert(&look(self.number), begin + i64::try_from(id * 86_400_000 / ids).unwrap());
+            self.bloom.insert(&key(self.number), begin + i64::try_from(id * 86_400_000 / ids).unwrap());
             self.number += 1;
         }
         self.day += 1;
@@ -83,7 +83,7 @@ fn at_the_memory_limit_the_oldest_ids_are_dropped_first() {
     let times = START..i64::MAX;
     assert!(
         (traffic.number - held / 2..traffic.number)
-            .all(|n| traffic.bloom.probably(&look(n), &times).is_some())
+            .all(|n| traffic.bloom.probably(&key(n), &times).is_some())
     );
     assert!(traffic.bloom.false_positive_rate(&times) <= 1e-6 * 8.0 / 7.0);
 }
@@ -91,6 +91,6 @@ fn at_the_memory_limit_the_oldest_ids_are_dropped_first() {
 #[test]
 fn a_limit_too_small_for_any_filter_stores_nothing_and_reports_it() {
     let mut bloom = Bloom::new(BloomLimits { max_bytes: 1_000, ..week(1e-6) });
-    (0..10).for_each(|number| bloom.insert(&look(number), START));
+    (0..10).for_each(|number| bloom.insert(&key(number), START));
     assert_eq!((bloom.memory_bytes(), bloom.dropped_ms()), (0, Some(START)));
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use dedupd::dedupe::{Bloom, BloomLimits, FilterLayout};
 
-use super::{HOUR, START, absent, look, week};
+use super::{HOUR, START, absent, key, week};
 
 /// Fills eight slices, all but the newest completely, which is the worst case. Returns the time range of a look-up.
 fn filled(bloom: &mut Bloom, ids_per_slice: &[u64]) -> Range<i64> {
@@ -12,7 +12,7 @@ fn filled(bloom: &mut Bloom, ids_per_slice: &[u64]) -> Range<i64> {
     for (day, ids) in (0..).zip(ids_per_slice) {
         for id in 0..*ids {
             let time = i64::try_from(id).unwrap() * 24 * HOUR / i64::try_from(*ids).unwrap();
-            bloom.insert(&look(number), START + day * 24 * HOUR + time);
+            bloom.insert(&key(number), START + day * 24 * HOUR + time);
             number += 1;
         }
     }
@@ -22,7 +22,7 @@ fn filled(bloom: &mut Bloom, ids_per_slice: &[u64]) -> Range<i64> {
 }
 
 fn measured(bloom: &Bloom, times: &Range<i64>, probes: u64) -> f64 {
-    let passed = absent(probes).filter(|look| bloom.probably(look, times).is_some()).count();
+    let passed = absent(probes).filter(|key| bloom.probably(key, times).is_some()).count();
     passed as f64 / probes as f64
 }
 
@@ -90,8 +90,7 @@ fn a_full_small_filter_keeps_the_rate_for_every_set_of_ids() {
                 held: vec![ids],
                 grids: Vec::new(),
             });
-            (0..ids * 2 + 1_000)
-                .for_each(|number| bloom.insert(&look(seed * 100_000 + number), START + HOUR));
+            (0..ids * 2 + 1_000).for_each(|number| bloom.insert(&key(seed * 100_000 + number), START + HOUR));
             let slice = &bloom.slices()[0];
             assert!(slice.filters > 1, "it was never full: {slice:?}");
             assert!(slice.false_positive_rate <= rate / 7.0, "{rate} {ids} {seed}: {slice:?}");

@@ -3,7 +3,7 @@
 use dedupd::dedupe::{Bloom, BloomLimits, FilterLayout};
 use proptest::prelude::*;
 
-use super::{HOUR, START, absent, look, numbered, week};
+use super::{HOUR, START, absent, key, numbered, week};
 
 /// Arrivals at a varying rate, with pauses.
 fn arrivals(seed: u64, count: u64) -> Vec<i64> {
@@ -27,7 +27,7 @@ proptest! {
         let times = arrivals(seed, 60_000);
         let mut original = Bloom::new(limits);
         for (number, time) in times.iter().enumerate() {
-            original.insert(&look(number as u64), *time);
+            original.insert(&key(number as u64), *time);
             if number % every == 0 {
                 original.expire(*time);
             }
@@ -39,9 +39,9 @@ proptest! {
         rebuilt.expire(now);
         let range = original.queried(now);
         let mut passed = 0;
-        for look in (0..60_000).step_by(7).map(look).chain(absent(20_000)) {
-            let answer = original.probably(&look, &range);
-            prop_assert_eq!(answer, rebuilt.probably(&look, &range));
+        for key in (0..60_000).step_by(7).map(key).chain(absent(20_000)) {
+            let answer = original.probably(&key, &range);
+            prop_assert_eq!(answer, rebuilt.probably(&key, &range));
             passed += u32::from(answer.is_some());
         }
         prop_assert!(passed > 0, "no id passed");
@@ -53,7 +53,7 @@ proptest! {
 /// Inserts the arrivals of these numbers into `bloom`, as the pipeline does.
 fn fill(bloom: &mut Bloom, times: &[i64], numbers: std::ops::Range<usize>) {
     for number in numbers {
-        bloom.insert(&look(number as u64), times[number]);
+        bloom.insert(&key(number as u64), times[number]);
         if number % 1_000 == 999 {
             bloom.expire(times[number]);
         }
@@ -63,7 +63,7 @@ fn fill(bloom: &mut Bloom, times: &[i64], numbers: std::ops::Range<usize>) {
 /// The answers at `now` for inserted and absent ids, from any filter.
 fn passing(bloom: &Bloom, ids: u64, now: i64) -> Vec<Option<i64>> {
     let range = bloom.queried(now).start..i64::MAX;
-    (0..ids).step_by(7).map(look).chain(absent(20_000)).map(|look| bloom.probably(&look, &range)).collect()
+    (0..ids).step_by(7).map(key).chain(absent(20_000)).map(|key| bloom.probably(&key, &range)).collect()
 }
 
 proptest! {
@@ -136,7 +136,7 @@ proptest! {
             let queried = rebuilt.queried(now);
             let reported = rebuilt.false_positive_rate(&queried);
             prop_assert!(reported <= rate * 1.1, "{reported} reported");
-            let passed = absent(PROBES).filter(|look| rebuilt.probably(look, &queried).is_some()).count();
+            let passed = absent(PROBES).filter(|key| rebuilt.probably(key, &queried).is_some()).count();
             // Four standard deviations above the configured rate.
             let bound = rate + 4.0 * (rate / PROBES as f64).sqrt();
             prop_assert!(passed as f64 / PROBES as f64 <= bound, "{passed} of {PROBES} passed");
@@ -149,7 +149,7 @@ proptest! {
             let kept = rebuilt.dropped_ms().map_or(queried.start, |dropped| dropped + 1).max(queried.start);
             let inside = times[..end].iter().enumerate().filter(|(_, time)| (kept..queried.end).contains(time));
             let mut inside = inside.filter(|(number, _)| *number >= first).step_by(3);
-            prop_assert!(inside.all(|(number, _)| rebuilt.probably(&look(number as u64), &queried).is_some()));
+            prop_assert!(inside.all(|(number, _)| rebuilt.probably(&key(number as u64), &queried).is_some()));
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dedupd::config::{AsTyped, Config, IdSource, OnRewind, Property, Sources};
+use dedupd::config::{AsTyped, Config, ConfigSources, IdSource, OnRewind, Property};
 
 use super::{LEAST, good, problems_of, sources, with};
 
@@ -55,7 +55,7 @@ fn the_environment_alone_is_enough() {
         ("DEDUPD_BATCH__MAX_RECORDS", "10_000"),
         ("PATH", "/bin"),
     ];
-    let all = Sources { file: None, ..sources("", &environment) };
+    let all = ConfigSources { file: None, ..sources("", &environment) };
     let config = Config::from_sources(&all).unwrap();
     assert_eq!(config.kafka.bootstrap_servers, "a:1,b:2");
     assert_eq!(config.kafka.properties.get("security.protocol"), Some("sasl_ssl"));
@@ -82,7 +82,7 @@ fn variables_that_look_like_keys_are_errors_and_those_of_kubernetes_are_not() {
     );
     let flags = AsTyped::default().with("topics.rwa", ["x"]);
     assert_eq!(
-        problems_of(&Sources { flags, ..sources(LEAST, &[]) }),
+        problems_of(&ConfigSources { flags, ..sources(LEAST, &[]) }),
         ["topics.rwa (command line): is not a key of the configuration; did you mean topics.raw?"]
     );
 }

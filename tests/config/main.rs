@@ -14,7 +14,7 @@ mod printed;
 mod refusals;
 mod secret_files;
 
-use dedupd::config::{AsTyped, Config, ConfigError, FileText, Sources};
+use dedupd::config::{AsTyped, Config, ConfigError, ConfigSources, FileText};
 
 /// The least that makes a configuration.
 const LEAST: &str = r#"
@@ -24,8 +24,8 @@ topics.clean = "clean"
 identity.from = "json:/id"
 "#;
 
-fn sources(toml: &str, environment: &[(&str, &str)]) -> Sources {
-    Sources {
+fn sources(toml: &str, environment: &[(&str, &str)]) -> ConfigSources {
+    ConfigSources {
         file: Some(FileText { path: PathBuf::from("d.toml"), text: toml.to_owned() }),
         environment: environment.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
         flags: AsTyped::default(),
@@ -41,7 +41,7 @@ fn good(more: &str) -> Config {
     Config::from_sources(&sources(&with(more), &[])).unwrap()
 }
 
-fn problems_of(sources: &Sources) -> Vec<String> {
+fn problems_of(sources: &ConfigSources) -> Vec<String> {
     match Config::from_sources(sources) {
         Err(ConfigError::Invalid(problems)) => problems.0.iter().map(ToString::to_string).collect(),
         other => panic!("expected problems, got {other:?}"),

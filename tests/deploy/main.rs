@@ -20,8 +20,8 @@ mod systemd;
 use std::path::PathBuf;
 
 use dedupd::cli::{Command, parse_from};
-use dedupd::config::{Config, FileText, Sources};
-use dedupd::metrics::table::{Kind, Row, TABLE};
+use dedupd::config::{Config, ConfigSources, FileText};
+use dedupd::metrics::table::{MetricKind, Row, TABLE};
 use queries::{Workload, selectors};
 
 /// The effective configuration of `dedupd run` with these arguments (without the program's name), this file as
@@ -34,15 +34,15 @@ fn configuration(arguments: &[String], file: &(String, String), environment: &[(
     assert_eq!(args.config_file().map(|path| path.display().to_string()), Some(path.clone()));
     let file = Some(FileText { path: PathBuf::from(path), text });
     let environment = environment.to_vec();
-    let sources = Sources { file, environment, flags: args.overrides(), host: "host".to_owned() };
+    let sources = ConfigSources { file, environment, flags: args.overrides(), host: "host".to_owned() };
     Config::from_sources(&sources).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// The row of the metrics table for a name in an expression.
 fn row_of(name: &str) -> Option<&'static Row> {
     TABLE.iter().find(|row| match row.kind {
-        Kind::Counter | Kind::Gauge => row.name == name,
-        Kind::Histogram(_) => {
+        MetricKind::Counter | MetricKind::Gauge => row.name == name,
+        MetricKind::Histogram(_) => {
             name.strip_prefix(row.name).is_some_and(|end| ["_bucket", "_sum", "_count"].contains(&end))
         }
     })

@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use dedupd::app::{self, Service};
 use dedupd::clock::{SystemClock, monotonic};
-use dedupd::config::{AsTyped, Config, FileText, Sources};
+use dedupd::config::{AsTyped, Config, ConfigSources, FileText};
 use dedupd::dedupe::{HashKind, Hasher, IdSource, IdentityRule, TimeSource, WindowLimits};
 use dedupd::kafka::{KafkaSink, KafkaSource, KafkaStateLog, Settings, Topology};
 use dedupd::metrics::{About, Metrics, PartitionState, Status};
 use dedupd::pipeline::{
-    Kinds, Limits, LoadSlice, Mode, OnGap, OnMissing, OnProbable, OnRejected, OnRewind, Options, Overflow,
-    PartitionLimit, Report, StableEnds, Start, TransactionSize, Worker, World,
+    Kinds, Limits, LoadSlice, Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, Overflow,
+    PartitionLimit, StableEnds, Start, TransactionSize, Worker, WorkerOptions, WorkerPorts, WorkerReport,
 };
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::message::Message;
@@ -35,7 +35,7 @@ pub const LIMIT: Duration = Duration::from_secs(40);
 
 struct Mocked;
 
-impl World for Mocked {
+impl WorkerPorts for Mocked {
     type Source = KafkaSource;
     type Sink = KafkaSink;
     type Log = Throttled;
@@ -59,7 +59,7 @@ impl Member {
 
     /// A single worker that commits at this interval.
     pub fn committing_every(interval: Duration, settings: Settings, partitions: usize) -> Self {
-        let options = Options { interval, ..options(&settings, PartitionLimit::new(partitions)) };
+        let options = WorkerOptions { interval, ..options(&settings, PartitionLimit::new(partitions)) };
         Self::with_options(settings, options, StableEnds::default(), Pace::FULL)
     }
 
@@ -69,7 +69,7 @@ impl Member {
         Self::with_options(settings, options, ends, pace)
     }
 
-    fn with_options(settings: Settings, options: Options, ends: StableEnds, pace: Pace) -> Self {
+    fn with_options(settings: Settings, options: WorkerOptions, ends: StableEnds, pace: Pace) -> Self {
         let about = About {
             version: String::new(),
             group: settings.group.clone(),
@@ -78,7 +78,7 @@ impl Member {
             clean: settings.clean.clone(),
         };
         let (status, metrics) = (Arc::new(Status::new(about, 1)), Metrics::new());
-        let report = Report::new(metrics.clone(), Arc::clone(&status), 0);
+        let report = WorkerReport::new(metrics.clone(), Arc::clone(&status), 0);
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let thread = thread::spawn(move || {
@@ -195,7 +195,7 @@ pub fn config(bootstrap: &str, instance: &str, dir: &std::path::Path) -> Config 
          state.dir = \"{}\"\n",
         dir.join(instance).display()
     );
-    Config::from_sources(&Sources {
+    Config::from_sources(&ConfigSources {
         file: Some(FileText { path: PathBuf::from("mock.toml"), text }),
         environment: Vec::new(),
         flags: AsTyped::default(),
@@ -209,14 +209,14 @@ pub fn rule() -> IdentityRule {
     IdentityRule::new(vec![IdSource::Key], Hasher::Xxh3)
 }
 
-fn options(settings: &Settings, partition_limit: PartitionLimit) -> Options {
-    Options {
+fn options(settings: &Settings, partition_limit: PartitionLimit) -> WorkerOptions {
+    WorkerOptions {
         raw: settings.raw.clone(),
         raw_id: None,
         state_id: None,
         state: settings.state.clone(),
         partition_limit,
-        began: 12,
+        raw_partitions: 12,
         writer: settings.transactional_id.clone(),
         rule: rule(),
         accept_change: None,
@@ -242,13 +242,13 @@ fn options(settings: &Settings, partition_limit: PartitionLimit) -> Options {
         keep_duplicates: false,
         force_header: None,
         on_missing: OnMissing::Forward,
-        on_poison: OnRejected::Stop,
+        on_poison: OnPoison::Stop,
         poison_retry: Duration::ZERO,
         start: Start::Earliest,
         on_rewind: OnRewind::Stop,
         on_gap: OnGap::Stop,
         #[cfg(feature = "failpoints")]
-        without: None,
+        disabled: None,
         transaction_limit: TransactionSize { records: 1_000, bytes: 1 << 20, partitions: usize::MAX },
         interval: Duration::from_millis(50),
         transaction_timeout: settings.transaction_timeout,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use dedupd::clock::monotonic;
 use dedupd::kafka::{KafkaSink, KafkaSource, RawRecord, Settings};
-use dedupd::ports::{Position, ProducerLife, Remedy, Sink, WrittenEnds};
+use dedupd::ports::{CommitPosition, ProducerLife, Remedy, Sink, WrittenEnds};
 
 use crate::support::mock::Mock;
 use crate::support::wait_until;
@@ -22,8 +22,8 @@ fn connected(mock: &Mock, settings: Settings, partition: u32, count: usize) -> (
     (source, sink)
 }
 
-fn position(partition: u32, next: u64) -> Position {
-    Position { partition, next, metadata: "v1;s=0".to_owned() }
+fn position(partition: u32, next: u64) -> CommitPosition {
+    CommitPosition { partition, next, metadata: "v1;s=0".to_owned() }
 }
 
 fn forward(sink: &mut KafkaSink, records: &mut [RawRecord<'_>]) {

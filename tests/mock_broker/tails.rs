@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use dedupd::dedupe::Offset;
 use dedupd::kafka::KafkaStateLog;
-use dedupd::ports::{Failure, Leftover, LogId, LogTails, Remedy, StateItem, Written};
+use dedupd::ports::{Failure, Leftover, LogId, LogTails, OutputTopic, Remedy, StateItem};
 use tracing::Level;
 
 use crate::member::LIMIT;
@@ -94,7 +94,7 @@ fn records_behind_an_early_end_are_read() {
 fn an_early_end_of_a_side_partition_is_not_read_past() {
     let mock = Mock::start(2);
     produce(&mock, DEAD, 5);
-    let side = LogId { topic: Written::DeadLetter, partition: PARTITION };
+    let side = LogId { topic: OutputTopic::DeadLetter, partition: PARTITION };
     let log = log(&mock);
     let (records, next) = log.side_records(&BTreeMap::from([(side, (1, 5))]), LIMIT).unwrap();
     assert_eq!(records.iter().map(|record| record.offset).collect::<Vec<_>>(), [1, 2, 3, 4]);

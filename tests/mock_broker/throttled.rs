@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use dedupd::dedupe::{Offset, PartitionId};
 use dedupd::kafka::KafkaStateLog;
-use dedupd::ports::{Bounds, Failure, Leftover, LogId, LogTails, StateItem, StateLog};
+use dedupd::ports::{Failure, Leftover, LogBounds, LogId, LogTails, StateItem, StateLog};
 
 /// Throttling of the state topic reader.
 #[derive(Clone, Copy, Debug)]
@@ -60,7 +60,7 @@ impl StateLog for Throttled {
 type Record = (PartitionId, Offset);
 
 impl LogTails for Throttled {
-    fn bounds(&self, logs: &[LogId], wait: Duration) -> Result<Vec<Bounds>, Failure> {
+    fn bounds(&self, logs: &[LogId], wait: Duration) -> Result<Vec<LogBounds>, Failure> {
         self.inner.bounds(logs, wait)
     }
 

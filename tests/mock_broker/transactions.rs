@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use dedupd::clock::monotonic;
 use dedupd::kafka::{KafkaSink, KafkaSource, RawRecord, Settings};
-use dedupd::ports::{Failure, GroupEvent, GroupMember, Position, ProducerLife, Record, Remedy, Sink, Source};
+use dedupd::ports::{
+    CommitPosition, Failure, GroupEvent, GroupMember, ProducerLife, Record, Remedy, Sink, Source,
+};
 
 use crate::support::mock::{Mock, RAW};
 use crate::support::records::produce_with;
@@ -107,9 +109,9 @@ pub fn transaction(
     for partition in next.keys() {
         sink.put_state(*partition, "v1;tx=test", b"block").map_err(at(Call::PutState))?;
     }
-    let positions: Vec<Position> = next
+    let positions: Vec<CommitPosition> = next
         .iter()
-        .map(|(partition, next)| Position {
+        .map(|(partition, next)| CommitPosition {
             partition: *partition,
             next: *next,
             metadata: "v1;s=0".to_owned(),

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use dedupd::dedupe::{
-    Block, BlockView, HashKind, Identity, Look, Offset, Owners, TimeSource, Verdict, Window, WindowLimits,
+    Block, BlockView, HashKind, Identity, IndexKey, Offset, Owners, TimeSource, Verdict, Window, WindowLimits,
 };
 
 use super::auditor::Auditor;
@@ -232,15 +232,15 @@ impl World {
         let to = (process.next + size).min(self.raw.len() as u64);
         // Skipped records were committed in earlier blocks, which must not be replaced.
         let first = process.next.max(process.skip_below);
-        let looks: Vec<(Offset, Look)> = (from..to)
+        let keys: Vec<(Offset, IndexKey)> = (from..to)
             .filter(|at| self.raw[usize::try_from(*at).unwrap()].exists)
-            .map(|at| (at, process.window.look(identity(self.raw[usize::try_from(at).unwrap()].id))))
+            .map(|at| (at, process.window.key(identity(self.raw[usize::try_from(at).unwrap()].id))))
             .collect();
         let mut forwarded = HashSet::new();
-        for (at, look) in looks {
+        for (at, key) in keys {
             if at < process.next || at < process.skip_below {
                 self.seen.stale += 1;
-            } else if self.decide(&mut process, at, &look) {
+            } else if self.decide(&mut process, at, &key) {
                 forwarded.insert(at);
             }
             process.next = process.next.max(at + 1);
@@ -252,10 +252,10 @@ impl World {
         self.finish(process, first, &forwarded, end);
     }
 
-    fn decide(&mut self, process: &mut Process, at: Offset, look: &Look) -> bool {
+    fn decide(&mut self, process: &mut Process, at: Offset, key: &IndexKey) -> bool {
         let record = self.raw[usize::try_from(at).unwrap()];
         process.window.observe(record.timestamp, super::NOW);
-        let mut verdict = match process.window.verdict(at, look, &self.locals[self.here]) {
+        let mut verdict = match process.window.verdict(at, key, &self.locals[self.here]) {
             Ok(verdict) => verdict,
             Err(what) => {
                 self.auditor.violation(what);
@@ -263,7 +263,7 @@ impl World {
             }
         };
         if let Some((owner, _)) =
-            process.unconfirmed.iter().find(|(_, unconfirmed)| *unconfirmed == look.identity)
+            process.unconfirmed.iter().find(|(_, unconfirmed)| *unconfirmed == key.identity)
         {
             match self.settings.rule {
                 Rule::Claims => {}
@@ -283,7 +283,7 @@ impl World {
             Verdict::New => {}
             Verdict::Probable { .. } => unreachable!("the model has no filters"),
         }
-        process.window.admit(at, look);
+        process.window.admit(at, key);
         true
     }
 

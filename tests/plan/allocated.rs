@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use dedupd::dedupe::{Bloom, BloomLimits, Identity, Look, TimeSource, Window, WindowLimits};
-use dedupd::tools::plan::{Plan, Workload};
+use dedupd::dedupe::{Bloom, BloomLimits, Identity, IndexKey, TimeSource, Window, WindowLimits};
+use dedupd::tools::plan::{CapacityPlan, Workload};
 
 /// Start of the traffic, in epoch milliseconds.
 const START: i64 = 1_700_000_000_000;
@@ -28,7 +28,7 @@ fn the_exact_index_takes_the_planned_memory() {
     let hour = Duration::from_hours(1);
     for ids in [20_000u64, 65_000, 100_000, 300_000] {
         let workload = Workload { exact: hour, bloom: hour, ..super::workload(ids as f64 / 3_600.0) };
-        let planned = Plan::of(workload).memory;
+        let planned = CapacityPlan::of(workload).memory;
         let mut window = Window::new(WindowLimits {
             exact: hour,
             max_ids: u64::MAX,
@@ -39,8 +39,8 @@ fn the_exact_index_takes_the_planned_memory() {
         let batch = (ids / 2_000).max(1);
         for number in 0..ids * 4 {
             window.observe(Some(arrival(number, ids)), i64::MAX / 2);
-            let look = window.look(numbered(number));
-            window.admit(number, &look);
+            let key = window.key(numbered(number));
+            window.admit(number, &key);
             if number % batch == 0 {
                 window.commit(number + 1);
                 peak = peak.max(window.memory_bytes() as u64);
@@ -64,11 +64,11 @@ fn bloom_filters_take_the_planned_memory() {
             false_positive_rate: rate,
             ..super::workload(ids as f64 / 3_600.0)
         };
-        let plan = Plan::of(workload);
+        let plan = CapacityPlan::of(workload);
         let mut filters =
             Bloom::new(BloomLimits { exact, bloom, slices, false_positive_rate: rate, max_bytes: u64::MAX });
         for number in 0..ids * 3 {
-            filters.insert(&Look::at(numbered(number)), arrival(number, ids));
+            filters.insert(&IndexKey::at(numbered(number)), arrival(number, ids));
         }
         within_a_tenth(plan.memory.bloom_bytes, filters.memory_bytes(), &format!("{ids} ids at {rate}"));
         let planned = plan.filters.unwrap();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dedupd::tools::plan::{Fits, IdKind, Plan, Workload, buckets_overwritten, missed, remembered};
+use dedupd::tools::plan::{CapacityPlan, Fits, IdKind, Workload, buckets_overwritten, missed, remembered};
 
 use super::workload;
 
@@ -23,7 +23,7 @@ fn an_inverse_bloom_table_for_an_hour_at_1000_events_per_second() {
     let known = remembered(0.9, arrivals);
     assert_eq!(known, 34_168_399);
     assert!((still_there(known) - 0.9).abs() < 1e-6);
-    let plan = Plan::of(Workload { exact: Duration::from_hours(1), ..workload(1_000.0) });
+    let plan = CapacityPlan::of(Workload { exact: Duration::from_hours(1), ..workload(1_000.0) });
     assert_eq!(plan.fixed_memory.buckets_for_90_percent, known);
 }
 
@@ -31,7 +31,7 @@ fn an_inverse_bloom_table_for_an_hour_at_1000_events_per_second() {
 #[test]
 fn two_million_messages_per_minute_for_a_day() {
     let input = Workload { partitions: 12, ..workload(2_000_000.0 / 60.0) };
-    let plan = Plan::of(input);
+    let plan = CapacityPlan::of(input);
     near(plan.exact_ids as f64, 2.88e9);
     near(plan.exact_ids as f64 * 24.0, 69.1e9);
     let bytes_per_id = plan.memory.exact_bytes as f64 / plan.exact_ids as f64;
@@ -40,15 +40,18 @@ fn two_million_messages_per_minute_for_a_day() {
     near(plan.disk_bytes as f64, 2.88e9 * 21.0);
 
     // An exact window of one hour, and Bloom filters for the rest of the day.
-    let plan =
-        Plan::of(Workload { exact: Duration::from_hours(1), bloom: Duration::from_hours(24), ..input });
+    let plan = CapacityPlan::of(Workload {
+        exact: Duration::from_hours(1),
+        bloom: Duration::from_hours(24),
+        ..input
+    });
     assert!(plan.memory.total_bytes < 69_000_000_000 * 2 / 5, "{}", plan.memory.total_bytes);
     near(plan.false_drops_a_day, 2.88);
 }
 
 #[test]
 fn twenty_million_ids_per_day_for_a_week_at_1e_9() {
-    let plan = Plan::of(Workload { bloom: Duration::from_hours(168), ..workload(20e6 / 86_400.0) });
+    let plan = CapacityPlan::of(Workload { bloom: Duration::from_hours(168), ..workload(20e6 / 86_400.0) });
     assert_eq!((plan.exact_ids, plan.window_ids), (20_000_000, 140_000_000));
     let filters = plan.filters.unwrap();
     assert_eq!((filters.count, filters.consulted, filters.probes), (8, 7, 14));
@@ -64,19 +67,19 @@ fn twenty_million_ids_per_day_for_a_week_at_1e_9() {
 fn a_billion_uuids() {
     let month = Duration::from_hours(30 * 24);
     let input = Workload { bloom: month, partitions: 32, ..workload(1e9 / month.as_secs_f64()) };
-    let plan = Plan::of(input);
+    let plan = CapacityPlan::of(input);
     near(plan.window_ids as f64, 1e9);
     near(plan.exact_ids as f64, 1e9 / 30.0);
     assert!((8 * GIB..10 * GIB).contains(&plan.memory.total_bytes), "{}", plan.memory.total_bytes);
     near(plan.restore.local_seconds, 1e9 / 11e6 + 1e9 / 8e6);
     assert!(plan.collision == 0.0);
-    let text = Plan::of(Workload { ids: IdKind::Text, ..input });
+    let text = CapacityPlan::of(Workload { ids: IdKind::Text, ..input });
     near(text.collision, 1e18 / 2.0 / 2.0f64.powi(128));
 }
 
 #[test]
 fn duplicates_reduce_the_number_of_new_ids() {
-    let plan = Plan::of(Workload { duplicates: 0.25, ..workload(1_000.0) });
+    let plan = CapacityPlan::of(Workload { duplicates: 0.25, ..workload(1_000.0) });
     near(plan.new_ids_per_second, 750.0);
     near(plan.exact_ids as f64, 750.0 * 86_400.0);
 }
@@ -84,7 +87,7 @@ fn duplicates_reduce_the_number_of_new_ids() {
 #[test]
 fn small_blocks_take_more_space_in_the_state_topic_than_their_ids() {
     let bytes_per_id = |events, partitions| {
-        let plan = Plan::of(Workload { partitions, ..workload(events) });
+        let plan = CapacityPlan::of(Workload { partitions, ..workload(events) });
         plan.state_topic.bytes as f64 / plan.window_ids as f64 / 2.0
     };
     assert!((17.0..18.0).contains(&bytes_per_id(50_000.0, 12)), "{}", bytes_per_id(50_000.0, 12));
@@ -97,14 +100,14 @@ fn the_suggested_windows_fit_and_slightly_longer_ones_do_not() {
         let short = Workload { exact: Duration::from_mins(10), ..input };
         let fits = Fits::of(&short, 4 * GIB);
         let exact = fits.exact;
-        let again = Plan::of(Workload { exact: exact.window, bloom: exact.window, ..input });
+        let again = CapacityPlan::of(Workload { exact: exact.window, bloom: exact.window, ..input });
         assert_eq!(again.memory.total_bytes, exact.bytes);
         assert!(exact.bytes <= 4 * GIB && exact.bytes > GIB, "{fits:?}");
         let bloom = fits.bloom.unwrap();
         assert!(bloom.bytes <= 4 * GIB && bloom.bytes > 4 * GIB / 100 * 99, "{fits:?}");
         assert!(bloom.window > exact.window, "{fits:?}");
         let longer = Workload { bloom: bloom.window * 51 / 50, ..short };
-        assert!(Plan::of(longer).memory.total_bytes > 4 * GIB);
+        assert!(CapacityPlan::of(longer).memory.total_bytes > 4 * GIB);
     }
     assert_eq!(Fits::of(&workload(1e6), 1 << 20).bloom, None);
 }
@@ -112,10 +115,14 @@ fn the_suggested_windows_fit_and_slightly_longer_ones_do_not() {
 #[test]
 fn extreme_workloads_do_not_overflow() {
     let century = Duration::from_hours(100 * 365 * 24);
-    let plan =
-        Plan::of(Workload { bloom: century * 2, exact: century, partitions: 1_000_000, ..workload(1e12) });
+    let plan = CapacityPlan::of(Workload {
+        bloom: century * 2,
+        exact: century,
+        partitions: 1_000_000,
+        ..workload(1e12)
+    });
     assert!(plan.memory.total_bytes > 1 << 60);
-    let least = Plan::of(Workload { duplicates: 0.999, partitions: 1_000_000, ..workload(1e-6) });
+    let least = CapacityPlan::of(Workload { duplicates: 0.999, partitions: 1_000_000, ..workload(1e-6) });
     assert!(least.memory.total_bytes > 0 && !least.to_string().contains("NaN"), "{least}");
 }
 
@@ -125,10 +132,10 @@ fn extreme_workloads_do_not_overflow() {
 fn a_window_that_evicts_has_the_predicted_miss_rates() {
     let input =
         Workload { exact: Duration::from_hours(1), bloom: Duration::from_hours(1), ..workload(1_000.0) };
-    let fixed = Plan::of(input).fixed_memory;
+    let fixed = CapacityPlan::of(input).fixed_memory;
     near(fixed.slots_for_90_percent as f64, 3.6e6 / 0.829);
     near(fixed.slots_for_99_percent as f64, 3.6e6 / 0.702);
-    let plan = Plan::of(Workload { slots: Some(3_600_000), partitions: 4, ..input });
+    let plan = CapacityPlan::of(Workload { slots: Some(3_600_000), partitions: 4, ..input });
     let misses = plan.misses.unwrap();
     near(misses.rates[3], missed(1.0));
     near(misses.rates[2], 2.6287e-2);
@@ -144,7 +151,7 @@ fn a_window_that_evicts_has_the_predicted_miss_rates() {
 fn the_printed_plan_contains_the_workload() {
     let input =
         Workload { bloom: Duration::from_hours(720), ids: IdKind::Text, partitions: 12, ..workload(5_000.0) };
-    let text = format!("{}{}", Plan::of(input), Fits::of(&input, 16 * GIB));
+    let text = format!("{}{}", CapacityPlan::of(input), Fits::of(&input, 16 * GIB));
     for part in [
         "5000 per second, 12 partitions",
         "1d, 432,000,000 ids",

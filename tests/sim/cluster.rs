@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use dedupd::dedupe::{Offset, PartitionId};
-use dedupd::ports::{Failure, LogId, Position, Remedy};
+use dedupd::ports::{CommitPosition, Failure, LogId, Remedy};
 
 use crate::sim::chance::{Chance, Fault, failed};
 use crate::sim::group::{Group, MemberId};
@@ -284,7 +284,7 @@ impl Cluster {
         &mut self,
         (writer, epoch): (&str, Epoch),
         member: Option<MemberId>,
-        positions: &[Position],
+        positions: &[CommitPosition],
     ) -> Result<(), Failure> {
         let producer = self.add_part(writer, epoch, Part::Offsets)?;
         if member.is_some_and(|member| !self.group.is_valid(member)) {

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use dedupd::dedupe::{BloomLimits, IdSource, KindId, KindRule, TimeSource, WindowLimits};
 use dedupd::pipeline::{
-    Kind, Kinds, Limits, LoadSlice, Mode, OnGap, OnMissing, OnProbable, OnRejected, OnRewind, Options,
-    Overflow, PartitionLimit, Safeguard, Start, TransactionSize,
+    Kind, Kinds, Limits, LoadSlice, Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, Overflow,
+    PartitionLimit, Safeguard, Start, TransactionSize, WorkerOptions,
 };
 
 use crate::sim::chance::Chance;
@@ -37,7 +37,7 @@ pub struct Choices {
     pub has_kinds: bool,
     /// Number of partitions of each side topic, 0 without side topics. All processes have the same number.
     pub sides: u32,
-    on_poison: OnRejected,
+    on_poison: OnPoison,
     /// Duplicates are written to a side topic.
     pub keeps_duplicates: bool,
     pub max_records: usize,
@@ -63,7 +63,7 @@ impl Choices {
             short: false,
             has_kinds: chance.rng.u8(0..3) == 0,
             sides,
-            on_poison: if sides == 0 || chance.coin() { OnRejected::Drop } else { OnRejected::DeadLetter },
+            on_poison: if sides == 0 || chance.coin() { OnPoison::Drop } else { OnPoison::DeadLetter },
             keeps_duplicates: sides > 0 && chance.coin(),
             max_records: chance.rng.usize(1..=MOST_RECORDS),
             interval: Duration::from_millis(chance.rng.u64(5..1500)),
@@ -77,7 +77,7 @@ impl Choices {
     /// One exact window, and blocks of up to eight ids.
     pub fn plain(chance: &mut Chance) -> Self {
         let (filters, evicts, has_kinds, sides) = (false, false, false, 0);
-        let (on_poison, keeps_duplicates) = (OnRejected::Drop, false);
+        let (on_poison, keeps_duplicates) = (OnPoison::Drop, false);
         let drawn = Self::draw(chance);
         Self { filters, evicts, has_kinds, sides, on_poison, keeps_duplicates, max_records: 8, ..drawn }
     }
@@ -138,7 +138,7 @@ impl Choices {
 
     /// Whether rejected records are written to the dead-letter topic.
     pub fn keeps_letters(self) -> bool {
-        self.on_poison == OnRejected::DeadLetter
+        self.on_poison == OnPoison::DeadLetter
     }
 
     /// The id of the raw topic that the process finds.
@@ -158,15 +158,15 @@ impl Choices {
         began: usize,
         load_slice: LoadSlice,
         without: Option<Safeguard>,
-    ) -> Options {
+    ) -> WorkerOptions {
         let (rule, kinds) = (rule(self.rule), self.kinds());
-        Options {
+        WorkerOptions {
             raw: "raw".to_owned(),
             raw_id: Some(self.raw_id()),
             state_id: None,
             state: "state".to_owned(),
             partition_limit: PartitionLimit::new(usize::MAX),
-            began: u32::try_from(began).unwrap(),
+            raw_partitions: u32::try_from(began).unwrap(),
             writer: writer(worker),
             accept_change: self.accepts.then(|| kinds.fingerprint(rule.fingerprint())),
             hash: rule.hash_kind(),
@@ -189,7 +189,7 @@ impl Choices {
             start: Start::Earliest,
             on_rewind: OnRewind::Stop,
             on_gap: if self.accepts_gap { OnGap::Accept } else { OnGap::Stop },
-            without,
+            disabled: without,
             transaction_limit: TransactionSize {
                 records: self.max_records,
                 bytes: 1 << 20,

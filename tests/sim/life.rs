@@ -16,7 +16,7 @@ use std::time::Duration;
 use dedupd::control::Request;
 use dedupd::dedupe::Offset;
 use dedupd::metrics::{About, Metrics, Status};
-use dedupd::pipeline::Report;
+use dedupd::pipeline::WorkerReport;
 use dedupd::store::LeasedStore;
 
 use crate::memory_store::MemoryStore;
@@ -335,7 +335,7 @@ impl Life {
         };
         let status = Arc::new(Status::new(about, universe.workers.len()));
         self.status = Some(Arc::clone(&status));
-        let report = Report::new(self.setting.metrics.clone(), status, worker);
+        let report = WorkerReport::new(self.setting.metrics.clone(), status, worker);
         let (control, requests) = channel();
         let worker_of = SimWorker::new(ports, SimClock(Rc::clone(universe), worker), options, report);
         self.controls[worker] = Some(control);

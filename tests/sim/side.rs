@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
 
 use dedupd::dedupe::{Offset, PartitionId};
-use dedupd::ports::{Failure, LogId, SideRecord, SideRecords, Written};
+use dedupd::ports::{Failure, LogId, OutputTopic, SideRecord, SideRecords};
 
 use crate::sim::chance::Fault;
 use crate::sim::cluster::Cluster;
@@ -34,19 +34,19 @@ pub struct Sides {
 impl Sides {
     /// Both topics, each with this number of empty partitions.
     pub fn new(partitions: u32) -> Self {
-        let topics = [Written::DeadLetter, Written::Duplicates];
+        let topics = [OutputTopic::DeadLetter, OutputTopic::Duplicates];
         let logs = topics.into_iter().flat_map(|topic| (0..partitions).map(move |id| (topic, id)));
         let logs = logs.map(|(topic, partition)| (LogId { topic, partition }, TxLog::new(0)));
         Self { partitions, logs: logs.collect(), copied: HashMap::new() }
     }
 
     /// The log for the copy of a record of this raw partition.
-    pub fn log_of(&self, topic: Written, raw: PartitionId) -> LogId {
+    pub fn log_of(&self, topic: OutputTopic, raw: PartitionId) -> LogId {
         LogId { topic, partition: raw % self.partitions }
     }
 
     /// The number of committed copies of each raw record in a topic, by its value.
-    fn shown(&self, topic: Written) -> BTreeMap<&str, usize> {
+    fn shown(&self, topic: OutputTopic) -> BTreeMap<&str, usize> {
         let mut shown: BTreeMap<&str, usize> = BTreeMap::new();
         for (_, log) in self.logs.iter().filter(|(log, _)| log.topic == topic) {
             for (_, letter) in log.ever_committed() {
@@ -100,8 +100,8 @@ impl Cluster {
 
     /// Compares the side topics with raw and clean: every processed record is in one of them, and nothing else is.
     pub fn audit_sides(&self, keeps_letters: bool, keeps_duplicates: bool) -> Vec<String> {
-        let letters = self.sides.shown(Written::DeadLetter);
-        let duplicates = self.sides.shown(Written::Duplicates);
+        let letters = self.sides.shown(OutputTopic::DeadLetter);
+        let duplicates = self.sides.shown(OutputTopic::Duplicates);
         let mut wrong = Vec::new();
         let raw = self.raw.iter().flat_map(|log| log.history.values());
         for (raw, rejected) in raw.map(|raw| (raw, raw.rejected)) {

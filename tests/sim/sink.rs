@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use dedupd::dedupe::{Offset, PartitionId};
 use dedupd::ports::{
-    Failure, LogId, Position, ProducerLife, Reason, RejectedRecords, Remedy, Side, Sink, Written, WrittenEnds,
+    CommitPosition, Failure, LogId, OutputTopic, ProducerLife, Reason, RejectedRecords, Remedy, Side, Sink,
+    WrittenEnds,
 };
 
 use crate::sim::chance::{Exposure, Fault, failed, injected};
@@ -221,7 +222,7 @@ impl ProducerLife for SimSink {
         &mut self,
         writer: &str,
         logs: &[LogId],
-        position: &Position,
+        position: &CommitPosition,
         _: Duration,
     ) -> Result<(), Failure> {
         let own = self.producer.as_ref().filter(|_| writer == self.writer);
@@ -234,9 +235,11 @@ impl ProducerLife for SimSink {
             let by = (writer, own.unwrap_or_else(|| cluster.fence(writer)));
             for log in logs {
                 match log.topic {
-                    Written::Clean => cluster.write_clean(by, log.partition, None)?,
-                    Written::State => cluster.write_state(by, log.partition, None)?,
-                    Written::DeadLetter | Written::Duplicates => cluster.write_side(by, *log, None)?,
+                    OutputTopic::Clean => cluster.write_clean(by, log.partition, None)?,
+                    OutputTopic::State => cluster.write_state(by, log.partition, None)?,
+                    OutputTopic::DeadLetter | OutputTopic::Duplicates => {
+                        cluster.write_side(by, *log, None)?
+                    }
                 };
             }
             cluster.send_offsets(by, None, std::slice::from_ref(position))?;
@@ -285,8 +288,8 @@ impl Sink<SimSource> for SimSink {
 
     fn divert(&mut self, side: Side, record: &SimRecord, _: &Reason) -> Result<(), Failure> {
         let topic = match side {
-            Side::DeadLetter => Written::DeadLetter,
-            Side::Duplicates => Written::Duplicates,
+            Side::DeadLetter => OutputTopic::DeadLetter,
+            Side::Duplicates => OutputTopic::Duplicates,
             Side::Clean => unreachable!("the simulation has no shadow mode"),
         };
         let log = self.universe.cluster.borrow().sides.log_of(topic, record.0.at.partition);
@@ -313,7 +316,7 @@ impl Sink<SimSource> for SimSink {
     fn send_offsets(
         &mut self,
         source: &SimSource,
-        positions: &[Position],
+        positions: &[CommitPosition],
         _: Duration,
     ) -> Result<(), Failure> {
         let member = source.member;

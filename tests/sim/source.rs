@@ -6,7 +6,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use dedupd::dedupe::{Coordinates, Offset, PartitionId};
-use dedupd::ports::{Bounds, Committed, Epoch, Failure, GroupEvent, GroupMember, Remedy, Source, Truncation};
+use dedupd::ports::{
+    Committed, Epoch, Failure, GroupEvent, GroupMember, LogBounds, Remedy, Source, Truncation,
+};
 
 use crate::sim::chance::{Exposure, Fault, failed};
 use crate::sim::cluster::Cluster;
@@ -238,10 +240,10 @@ impl Source for SimSource {
         })
     }
 
-    fn bounds(&self, partitions: &[PartitionId], _: Duration) -> Result<Vec<Bounds>, Failure> {
+    fn bounds(&self, partitions: &[PartitionId], _: Duration) -> Result<Vec<LogBounds>, Failure> {
         self.call(|cluster| {
             let log = |partition: &PartitionId| &cluster.raw[*partition as usize];
-            let bounds = |log: &RawLog| Bounds { low: log.low(), stable: log.end(), high: log.end() };
+            let bounds = |log: &RawLog| LogBounds { low: log.low(), stable: log.end(), high: log.end() };
             Ok(partitions.iter().map(log).map(bounds).collect())
         })
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use dedupd::dedupe::{Offset, PartitionId, StateKey};
 use dedupd::ports::{
-    Bounds, Failure, Leftover, LogId, LogTails, Remedy, SideRecords, StateItem, StateLog, Written,
+    Failure, Leftover, LogBounds, LogId, LogTails, OutputTopic, Remedy, SideRecords, StateItem, StateLog,
 };
 
 use crate::sim::chance::{Exposure, Fault, failed};
@@ -90,7 +90,7 @@ impl StateLog for SimLog {
 }
 
 impl LogTails for SimLog {
-    fn bounds(&self, logs: &[LogId], _: Duration) -> Result<Vec<Bounds>, Failure> {
+    fn bounds(&self, logs: &[LogId], _: Duration) -> Result<Vec<LogBounds>, Failure> {
         self.call(|cluster| Ok(logs.iter().map(|log| bounds(cluster, *log)).collect()))
     }
 
@@ -194,12 +194,12 @@ pub fn reported_end(
     Ok(cluster.chance.rng.u64(start..end))
 }
 
-fn bounds(cluster: &Cluster, log: LogId) -> Bounds {
+fn bounds(cluster: &Cluster, log: LogId) -> LogBounds {
     let partition = log.partition as usize;
     match log.topic {
-        Written::Clean => cluster.clean[partition].bounds(),
-        Written::State => cluster.state[partition].bounds(),
-        Written::DeadLetter | Written::Duplicates => {
+        OutputTopic::Clean => cluster.clean[partition].bounds(),
+        OutputTopic::State => cluster.state[partition].bounds(),
+        OutputTopic::DeadLetter | OutputTopic::Duplicates => {
             cluster.sides.logs.get(&log).expect("the side partition exists").bounds()
         }
     }

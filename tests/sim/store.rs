@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::rc::Rc;
 
 use dedupd::dedupe::{Block, BlockView, Identity, Offset, WindowId};
-use dedupd::ports::{Head, Store, StoreError, Visit};
+use dedupd::ports::{Head, Store, StoreError, VisitBlock};
 use dedupd::store::LeasedStore;
 
 use crate::memory_store::MemoryStore;
@@ -108,7 +108,7 @@ impl Store for SimStore {
         &self,
         window: WindowId,
         from: Offset,
-        visit: Visit<'_>,
+        visit: VisitBlock<'_>,
     ) -> Result<Option<Offset>, StoreError> {
         let read = &self.universe.loaded[self.worker];
         self.inner.scan_from(window, from, &mut |view| {

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use dedupd::dedupe::Offset;
-use dedupd::ports::Bounds;
+use dedupd::ports::LogBounds;
 
 /// The number of a transactional id.
 pub type Producer = usize;
@@ -99,10 +99,10 @@ impl<T> TxLog<T> {
     }
 
     /// The ends of the log.
-    pub fn bounds(&self) -> Bounds {
+    pub fn bounds(&self) -> LogBounds {
         let open = self.entries.iter().position(|entry| entry.fate == Fate::Open);
         let stable = open.map_or(self.end(), |open| self.base + open as Offset);
-        Bounds { low: self.low, stable, high: self.end() }
+        LogBounds { low: self.low, stable, high: self.end() }
     }
 
     /// The committed records from `from` on, as `read_committed` returns them.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use dedupd::clock::Clock;
 use dedupd::dedupe::Offset;
-use dedupd::pipeline::{Fatal, LoadSlice, Progress, Safeguard, Worker, World};
+use dedupd::pipeline::{Fatal, LoadSlice, Progress, Safeguard, Worker, WorkerPorts};
 use dedupd::ports::Failure;
 
 use crate::sim::chance::{Exposure, Fault, injected};
@@ -67,7 +67,7 @@ pub type SimWorker = Worker<SimWorld>;
 /// Its ports.
 pub struct SimWorld;
 
-impl World for SimWorld {
+impl WorkerPorts for SimWorld {
     type Source = SimSource;
     type Sink = SimSink;
     type Log = SimLog;

@@ -3,7 +3,7 @@
 use std::fs;
 
 use dedupd::store::Lock;
-use dedupd::tools::state::file::{Piece, Reader};
+use dedupd::tools::state::file::{FileReader, Piece};
 use dedupd::tools::state::{export, import};
 use indicatif::ProgressBar;
 
@@ -37,7 +37,7 @@ fn small_export() -> Vec<u8> {
 
 /// Verifies a whole file.
 fn verify_all(bytes: &[u8]) -> Result<(), String> {
-    let (mut reader, _) = Reader::begin(bytes).map_err(|fault| fault.to_string())?;
+    let (mut reader, _) = FileReader::begin(bytes).map_err(|fault| fault.to_string())?;
     loop {
         if let Piece::End { .. } = reader.next_piece().map_err(|fault| fault.to_string())? {
             return Ok(());

@@ -1,6 +1,6 @@
 //! Looking up ids: compared with a plain model, and each possible standing.
 
-use dedupd::tools::state::{Answer, Lengths, Owned, Standing, find, inspect, summarise};
+use dedupd::tools::state::{Lengths, LookupResult, Owned, Standing, find, inspect, summarise};
 use indicatif::ProgressBar;
 use proptest::prelude::*;
 
@@ -52,9 +52,10 @@ fn lengths(limits: WindowLimits) -> Lengths {
     Lengths::new(limits, Vec::new())
 }
 
-fn answer(dir: &Path, identity: Identity, only: Option<PartitionId>) -> Answer {
+fn answer(dir: &Path, identity: Identity, only: Option<PartitionId>) -> LookupResult {
     let state = copied(dir);
-    let answer = Answer::of(identity, &state, only, &lengths(limits()), &ProgressBar::hidden()).unwrap();
+    let answer =
+        LookupResult::of(identity, &state, only, &lengths(limits()), &ProgressBar::hidden()).unwrap();
     state.close();
     answer
 }

@@ -77,7 +77,7 @@ fn fill(store: &mut SledStore, partition: PartitionId, seconds: u64, hasher: Has
     for at in 0..seconds {
         let ms = T + 1_000 * at.cast_signed();
         window.observe(Some(ms), ms);
-        window.admit(at, &window.look(id(partition, at, hasher)));
+        window.admit(at, &window.key(id(partition, at, hasher)));
         if (at + 1) % BATCH == 0 {
             let before = store.head(partition.into()).unwrap().unwrap_or_default();
             for block in window.blocks(hasher.kind(), partition.into(), window.next()..at + 1, 1_000) {

@@ -4,7 +4,7 @@ use std::fs;
 
 use dedupd::dedupe::{Owners, Verdict};
 use dedupd::ports::StoreError;
-use dedupd::store::{Adoption, Contents, Lock};
+use dedupd::store::{Adoption, DirectoryContents, Lock};
 use dedupd::tools::state::{export, import, load, verify};
 use indicatif::ProgressBar;
 
@@ -49,9 +49,9 @@ fn an_imported_state_exports_the_same_bytes_and_returns_the_same_verdicts() {
         let windows = [&was, &is].map(|state| load(&state.store, partition.into(), head, limits()).unwrap());
         let mut seen = [0; 3];
         for _ in 0..20_000 {
-            let look = windows[0].look(id(partition, fastrand::u64(..2 * seconds), Hasher::Xxh3));
+            let key = windows[0].key(id(partition, fastrand::u64(..2 * seconds), Hasher::Xxh3));
             let verdict = |state: &Copied, window: &Window| {
-                window.verdict(u64::MAX, &look, &Stored(&state.store, partition)).unwrap()
+                window.verdict(u64::MAX, &key, &Stored(&state.store, partition)).unwrap()
             };
             let answers = [verdict(&was, &windows[0]), verdict(&is, &windows[1])];
             assert_eq!(answers[0], answers[1]);
@@ -127,7 +127,7 @@ fn a_killed_import_leaves_no_state_and_does_not_prevent_the_next_one() {
     exported(dir.path(), &file);
     let adoption = Adoption::begin(other.path(), &binding(HashKind::Xxh3), CACHE_BYTES, DEADLINE).unwrap();
     drop(adoption);
-    assert_eq!(Contents::of(other.path()).unwrap().ours.len(), 1);
+    assert_eq!(DirectoryContents::of(other.path()).unwrap().ours.len(), 1);
     assert!(open_copy(other.path(), &std::env::temp_dir(), CACHE_BYTES, DEADLINE).is_err());
     std::thread::sleep(Duration::from_millis(200)); // sled releases the file's lock a moment later
     imported(&file, other.path());

@@ -198,7 +198,7 @@ fn check_verdicts(
         Ok(())
     };
     store.scan(partition.into(), load).unwrap();
-    let verdict = |identity| window.verdict(window.next(), &window.look(identity), &Stored(store, partition));
+    let verdict = |identity| window.verdict(window.next(), &window.key(identity), &Stored(store, partition));
     for (owner, found) in stored.iter().step_by(7) {
         assert_eq!(verdict(*found), Ok(Verdict::Duplicate { owner: *owner }), "{case}: {partition}@{owner}");
         assert_eq!(verdict(identity(partition, *owner, u64::MAX >> 16)), Ok(Verdict::New), "{case}");

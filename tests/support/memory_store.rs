@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dedupd::dedupe::{Block, BlockError, BlockView, Identity, Offset, WindowId};
-use dedupd::ports::{Head, Store, StoreError, Visit};
+use dedupd::ports::{Head, Store, StoreError, VisitBlock};
 
 /// Blocks in a map. Clones share the map, like clones of the store on disk: a restarted worker finds its state in a
 /// clone that was kept while the old worker was dropped.
@@ -197,7 +197,7 @@ impl Store for MemoryStore {
         &self,
         window: WindowId,
         from: Offset,
-        visit: Visit<'_>,
+        visit: VisitBlock<'_>,
     ) -> Result<Option<Offset>, StoreError> {
         // Copied, so that the visitor may use the store.
         let stored = self.lock().partitions.get(&window).cloned().unwrap_or_default();

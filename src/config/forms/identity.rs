@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use crate::config::HashChoice;
 use crate::config::page::Page;
-use crate::config::problem::Fault;
-use crate::config::reading::Reading;
+use crate::config::problem::ValueFault;
+use crate::config::reading::ConfigReading;
 use crate::config::section::{Form, Shape};
 use crate::dedupe::{Fingerprint, IdSource};
 
@@ -13,17 +13,17 @@ use crate::dedupe::{Fingerprint, IdSource};
 pub(in crate::config) struct Sources;
 
 impl Form<Vec<IdSource>> for Sources {
-    fn read(&self, key: &str, reading: &mut Reading<'_>) -> Option<Vec<IdSource>> {
+    fn read(&self, key: &str, reading: &mut ConfigReading<'_>) -> Option<Vec<IdSource>> {
         let remedy = "give key, header:NAME, json:/pointer or value, as in [\"json:/id\"]";
         let texts = reading.texts(key).unwrap_or_default();
         if texts.is_empty() {
-            reading.reject(key, None, Fault::new("is missing", format!("{remedy}, or --id")));
+            reading.reject(key, None, ValueFault::new("is missing", format!("{remedy}, or --id")));
             return None;
         }
         let mut source = |text: &String| {
             let parsed: Result<IdSource, _> = text.parse();
             parsed
-                .map_err(|error| reading.reject(key, Some(text), Fault::new(error.to_string(), remedy)))
+                .map_err(|error| reading.reject(key, Some(text), ValueFault::new(error.to_string(), remedy)))
                 .ok()
         };
         let sources: Vec<_> = texts.iter().map(&mut source).collect();
@@ -43,7 +43,7 @@ impl Form<Vec<IdSource>> for Sources {
 pub(in crate::config) struct Hash;
 
 impl Form<HashChoice> for Hash {
-    fn read(&self, key: &str, reading: &mut Reading<'_>) -> Option<HashChoice> {
+    fn read(&self, key: &str, reading: &mut ConfigReading<'_>) -> Option<HashChoice> {
         const KEY_FILE: &str = "identity.key_file";
         let remedy = "give xxh3 or siphash";
         let word = reading.required(key, remedy)?;
@@ -52,13 +52,17 @@ impl Form<HashChoice> for Hash {
             ("siphash", Some(path)) => return Some(HashChoice::SipHash { key_file: PathBuf::from(path) }),
             ("xxh3", Some(path)) => {
                 let remedy = "set identity.hash = \"siphash\", or leave the key file out";
-                (KEY_FILE, path, Fault::new("has no effect with identity.hash = \"xxh3\"", remedy))
+                (KEY_FILE, path, ValueFault::new("has no effect with identity.hash = \"xxh3\"", remedy))
             }
             ("siphash", None) => {
                 let remedy = "set identity.key_file to a file that only dedupd may read";
-                (key, word, Fault::new("requires a secret key, but identity.key_file is not set", remedy))
+                (
+                    key,
+                    word,
+                    ValueFault::new("requires a secret key, but identity.key_file is not set", remedy),
+                )
             }
-            _ => (key, word, Fault::new("is not one of the choices", remedy)),
+            _ => (key, word, ValueFault::new("is not one of the choices", remedy)),
         };
         reading.reject(key, Some(value), fault);
         None
@@ -79,13 +83,17 @@ impl Form<HashChoice> for Hash {
 pub(in crate::config) struct ChangedRules;
 
 impl Form<Option<Fingerprint>> for ChangedRules {
-    fn read(&self, key: &str, reading: &mut Reading<'_>) -> Option<Option<Fingerprint>> {
+    fn read(&self, key: &str, reading: &mut ConfigReading<'_>) -> Option<Option<Fingerprint>> {
         let Some(text) = reading.text(key).filter(|text| !text.is_empty()) else { return Some(None) };
         let parsed = text.parse().ok();
         if parsed.is_none() {
             let remedy =
                 "give the eight hex digits from the error message that rejects the change, or leave it out";
-            reading.reject(key, Some(text), Fault::new("is not a fingerprint of identity rules", remedy));
+            reading.reject(
+                key,
+                Some(text),
+                ValueFault::new("is not a fingerprint of identity rules", remedy),
+            );
         }
         Some(parsed)
     }

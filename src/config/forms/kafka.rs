@@ -1,26 +1,26 @@
 //! The forms of the connection to Kafka.
 
 use crate::config::page::{Page, quoted};
-use crate::config::problem::Fault;
+use crate::config::problem::ValueFault;
 use crate::config::properties::{Properties, Property, rejection};
-use crate::config::reading::Reading;
+use crate::config::reading::ConfigReading;
 use crate::config::section::{Form, Shape};
 
 /// One or more brokers as `host:port`, separated by commas.
 pub(in crate::config) struct Servers;
 
 impl Form<String> for Servers {
-    fn read(&self, key: &str, reading: &mut Reading<'_>) -> Option<String> {
+    fn read(&self, key: &str, reading: &mut ConfigReading<'_>) -> Option<String> {
         let text = reading.required(key, "give host:port of one or more brokers, or --bootstrap-servers")?;
         let servers: Vec<_> = text.split(',').map(str::trim).filter(|server| !server.is_empty()).collect();
         if servers.iter().any(|server| server.contains('@')) {
             let remedy = "give host:port only, and the password as kafka.properties.\"sasl.password\"";
-            reading.reject(key, None, Fault::new("seems to contain a password", remedy));
+            reading.reject(key, None, ValueFault::new("seems to contain a password", remedy));
             return None;
         }
         if let Some(server) = servers.iter().find(|server| !has_port(server)) {
             let what = format!("has no port in {server:?}");
-            reading.reject(key, Some(text), Fault::new(what, "give host:port, as in localhost:9092"));
+            reading.reject(key, Some(text), ValueFault::new(what, "give host:port, as in localhost:9092"));
             return None;
         }
         Some(servers.join(","))
@@ -39,7 +39,7 @@ fn has_port(server: &str) -> bool {
 pub(in crate::config) struct PropertyMap;
 
 impl Form<Properties> for PropertyMap {
-    fn read(&self, key: &str, reading: &mut Reading<'_>) -> Option<Properties> {
+    fn read(&self, key: &str, reading: &mut ConfigReading<'_>) -> Option<Properties> {
         let properties = reading.map(key);
         for (name, value) in &properties {
             if let Some(fault) = rejection(&name.to_lowercase()) {

@@ -14,8 +14,8 @@ pub(super) use kafka::{PropertyMap, Servers};
 
 use super::choices::Choice;
 use super::page::{Page, quoted};
-use super::problem::Fault;
-use super::reading::Reading;
+use super::problem::ValueFault;
+use super::reading::ConfigReading;
 use super::section::{Form, Shape};
 use super::topic_name::{self, TopicName};
 use super::units::{duration_text, parse_bytes, parse_duration, size_text};
@@ -25,7 +25,7 @@ pub(super) struct Maybe<F>(pub(super) F);
 
 impl<V, F: Form<V>> Form<Option<V>> for Maybe<F> {
     /// Also returns `Some` after a problem, so that the rules over other keys of the section are checked.
-    fn read(&self, key: &str, reading: &mut Reading<'_>) -> Option<Option<V>> {
+    fn read(&self, key: &str, reading: &mut ConfigReading<'_>) -> Option<Option<V>> {
         Some(if reading.is_set(key) { self.0.read(key, reading) } else { None })
     }
 
@@ -44,7 +44,7 @@ impl<V, F: Form<V>> Form<Option<V>> for Maybe<F> {
 pub(super) struct Text(pub(super) &'static str);
 
 impl<V: From<String> + AsRef<OsStr>> Form<V> for Text {
-    fn read(&self, key: &str, reading: &mut Reading<'_>) -> Option<V> {
+    fn read(&self, key: &str, reading: &mut ConfigReading<'_>) -> Option<V> {
         reading.required(key, self.0).map(|text| text.to_owned().into())
     }
 
@@ -57,7 +57,7 @@ impl<V: From<String> + AsRef<OsStr>> Form<V> for Text {
 pub(super) struct MaybeText;
 
 impl<V: From<String> + AsRef<OsStr>> Form<Option<V>> for MaybeText {
-    fn read(&self, key: &str, reading: &mut Reading<'_>) -> Option<Option<V>> {
+    fn read(&self, key: &str, reading: &mut ConfigReading<'_>) -> Option<Option<V>> {
         Some(reading.text(key).filter(|text| !text.is_empty()).map(|text| text.to_owned().into()))
     }
 
@@ -76,9 +76,10 @@ pub(super) struct Parsed<V> {
 }
 
 impl<V> Form<V> for Parsed<V> {
-    fn read(&self, key: &str, reading: &mut Reading<'_>) -> Option<V> {
-        reading
-            .parsed(key, self.remedy, |text| (self.parse)(text).map_err(|what| Fault::new(what, self.remedy)))
+    fn read(&self, key: &str, reading: &mut ConfigReading<'_>) -> Option<V> {
+        reading.parsed(key, self.remedy, |text| {
+            (self.parse)(text).map_err(|what| ValueFault::new(what, self.remedy))
+        })
     }
 
     fn print(&self, name: &str, value: &V, page: &mut Page) {
@@ -114,13 +115,13 @@ pub(super) const ADDRESS: Parsed<SocketAddr> = Parsed {
 pub(super) struct Span(pub(super) Duration);
 
 impl Form<Duration> for Span {
-    fn read(&self, key: &str, reading: &mut Reading<'_>) -> Option<Duration> {
+    fn read(&self, key: &str, reading: &mut ConfigReading<'_>) -> Option<Duration> {
         reading.parsed(key, "give a duration, as in \"24h\"", |text| match parse_duration(text) {
             Err(what) => {
-                Err(Fault::new(what, "write a number with a unit, as in \"24h\", \"10s\" or \"100ms\""))
+                Err(ValueFault::new(what, "write a number with a unit, as in \"24h\", \"10s\" or \"100ms\""))
             }
             Ok(duration) if duration < self.0 => {
-                Err(Fault::new("is too short", format!("give at least \"{}\"", duration_text(self.0))))
+                Err(ValueFault::new("is too short", format!("give at least \"{}\"", duration_text(self.0))))
             }
             Ok(duration) => Ok(duration),
         })
@@ -135,11 +136,11 @@ impl Form<Duration> for Span {
 pub(super) struct Size(pub(super) u64);
 
 impl Form<u64> for Size {
-    fn read(&self, key: &str, reading: &mut Reading<'_>) -> Option<u64> {
+    fn read(&self, key: &str, reading: &mut ConfigReading<'_>) -> Option<u64> {
         reading.parsed(key, "give a size, as in \"32MiB\"", |text| match parse_bytes(text) {
-            Err(what) => Err(Fault::new(what, "write a number with a unit, as in \"32MiB\"")),
+            Err(what) => Err(ValueFault::new(what, "write a number with a unit, as in \"32MiB\"")),
             Ok(bytes) if bytes < self.0 => {
-                Err(Fault::new("is too small", format!("give at least \"{}\"", size_text(self.0))))
+                Err(ValueFault::new("is too small", format!("give at least \"{}\"", size_text(self.0))))
             }
             Ok(bytes) => Ok(bytes),
         })
@@ -154,13 +155,13 @@ impl Form<u64> for Size {
 pub(super) struct Whole(pub(super) RangeInclusive<u64>);
 
 impl<V: TryFrom<u64> + Display> Form<V> for Whole {
-    fn read(&self, key: &str, reading: &mut Reading<'_>) -> Option<V> {
+    fn read(&self, key: &str, reading: &mut ConfigReading<'_>) -> Option<V> {
         let remedy = format!("give a whole number from {} to {}", self.0.start(), self.0.end());
         reading.parsed(key, &remedy, |text| {
             let number = text.trim().replace('_', "").parse().ok().filter(|number| self.0.contains(number));
             number
                 .and_then(|number| number.try_into().ok())
-                .ok_or_else(|| Fault::new("is out of range", &remedy))
+                .ok_or_else(|| ValueFault::new("is out of range", &remedy))
         })
     }
 
@@ -173,12 +174,12 @@ impl<V: TryFrom<u64> + Display> Form<V> for Whole {
 pub(super) struct Word;
 
 impl<C: Choice> Form<C> for Word {
-    fn read(&self, key: &str, reading: &mut Reading<'_>) -> Option<C> {
+    fn read(&self, key: &str, reading: &mut ConfigReading<'_>) -> Option<C> {
         let words: Vec<_> = C::ALL.iter().map(|choice| choice.word()).collect();
         let remedy = format!("give one of {}", words.join(", "));
         reading.parsed(key, &remedy, |text| {
             let found = C::ALL.iter().find(|choice| choice.word() == text.trim());
-            found.copied().ok_or_else(|| Fault::new("is not one of the choices", &remedy))
+            found.copied().ok_or_else(|| ValueFault::new("is not one of the choices", &remedy))
         })
     }
 
@@ -191,7 +192,7 @@ impl<C: Choice> Form<C> for Word {
 pub(super) struct Topic(pub(super) Option<&'static str>);
 
 impl Form<TopicName> for Topic {
-    fn read(&self, key: &str, reading: &mut Reading<'_>) -> Option<TopicName> {
+    fn read(&self, key: &str, reading: &mut ConfigReading<'_>) -> Option<TopicName> {
         let text = match self.0 {
             Some(remedy) => reading.required(key, remedy),
             None => reading.text(key),
@@ -205,9 +206,9 @@ impl Form<TopicName> for Topic {
 }
 
 /// Parses the name of a topic, which may be the default of a key that is not set.
-pub(super) fn topic(key: &str, text: &str, reading: &mut Reading<'_>) -> Option<TopicName> {
+pub(super) fn topic(key: &str, text: &str, reading: &mut ConfigReading<'_>) -> Option<TopicName> {
     let remedy = "give a name of 1 to 249 letters, digits, '.', '_' and '-'";
-    TopicName::parse(text).map_err(|what| reading.reject(key, Some(text), Fault::new(what, remedy))).ok()
+    TopicName::parse(text).map_err(|what| reading.reject(key, Some(text), ValueFault::new(what, remedy))).ok()
 }
 
 /// The name of an instance; the default is the host name. Kafka applies the rule of topic names to `group.instance.id`;
@@ -215,7 +216,7 @@ pub(super) fn topic(key: &str, text: &str, reading: &mut Reading<'_>) -> Option<
 pub(super) struct Instance;
 
 impl Form<String> for Instance {
-    fn read(&self, key: &str, reading: &mut Reading<'_>) -> Option<String> {
+    fn read(&self, key: &str, reading: &mut ConfigReading<'_>) -> Option<String> {
         let name = reading.text(key).unwrap_or(reading.host);
         let what = match topic_name::check(name) {
             Ok(()) if name.len() <= 240 => return Some(name.to_owned()),
@@ -224,7 +225,7 @@ impl Form<String> for Instance {
         };
         let what = if reading.is_set(key) { what } else { format!("(the host name) {what}") };
         let remedy = "give a name that stays the same across restarts: letters, digits, '.', '_' and '-'";
-        reading.reject(key, Some(name), Fault::new(what, remedy));
+        reading.reject(key, Some(name), ValueFault::new(what, remedy));
         None
     }
 

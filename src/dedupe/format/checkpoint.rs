@@ -26,7 +26,7 @@ pub struct Checkpoint {
     /// What limits dropped from each window and how its filters are laid out, before the owners of this commit.
     pub windows: Vec<WindowCheckpoint>,
     /// How many partitions the raw topic had when the group began; partitions with higher numbers were added later.
-    pub began: Option<u32>,
+    pub first_raw_partitions: Option<u32>,
     /// The leader epoch of the last record before the offset, with that offset again: other programs may move the offset.
     pub epoch: Option<Epoch>,
     /// Topic id of the raw topic that the offset belongs to, if known.
@@ -84,7 +84,8 @@ impl Checkpoint {
         let ahead =
             if self.ahead_of_wall_ms == 0 { String::new() } else { format!(";o={}", self.ahead_of_wall_ms) };
         let rules = render_rules(&self.rules);
-        let began = self.began.map(|partitions| format!(";p={partitions}")).unwrap_or_default();
+        let began =
+            self.first_raw_partitions.map(|partitions| format!(";p={partitions}")).unwrap_or_default();
         let id = |key, id: &Option<String>| id.as_ref().map(|id| format!(";{key}={id}")).unwrap_or_default();
         let epoch = self.epoch.map(|it| format!(";e={}@{}", it.number, it.next)).unwrap_or_default();
         let (raw, state) = (id("r", &self.raw), id("d", &self.state));
@@ -123,7 +124,7 @@ impl Checkpoint {
                     checkpoint.update_window(kind, |it| it.incomplete_ms = Some(ms));
                 }
                 ("w", value) => checkpoint.update_window(kind, |it| it.layout = FilterLayout::parse(value)),
-                ("p", value) => checkpoint.began = Some(value.parse().ok()?),
+                ("p", value) => checkpoint.first_raw_partitions = Some(value.parse().ok()?),
                 ("e", value) => checkpoint.epoch = Some(parse_epoch(value)?),
                 ("r", value) => checkpoint.raw = Some(value.to_owned()),
                 ("d", value) => checkpoint.state = Some(value.to_owned()),

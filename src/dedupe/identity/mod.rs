@@ -222,13 +222,13 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Sample<'a> {
+    struct SampleRecord<'a> {
         key: Option<&'a [u8]>,
         value: Option<&'a [u8]>,
         header: Option<&'a [u8]>,
     }
 
-    impl Fields for Sample<'_> {
+    impl Fields for SampleRecord<'_> {
         fn key(&self) -> Option<&[u8]> {
             self.key
         }
@@ -247,7 +247,7 @@ mod tests {
     }
 
     fn of_key(hasher: Hasher, key: &[u8]) -> Identity {
-        rule(&["key"], hasher).identify(&Sample { key: Some(key), ..Sample::default() }).unwrap()
+        rule(&["key"], hasher).identify(&SampleRecord { key: Some(key), ..SampleRecord::default() }).unwrap()
     }
 
     #[test]
@@ -273,7 +273,7 @@ mod tests {
     #[test]
     fn identities_never_change_between_versions() {
         // A change of these bytes makes every existing state topic unusable.
-        let pair = Sample { key: Some(b"order-1"), header: Some(b"x"), ..Sample::default() };
+        let pair = SampleRecord { key: Some(b"order-1"), header: Some(b"x"), ..SampleRecord::default() };
         assert_eq!(of_key(Hasher::Xxh3, b"order-1").to_string(), "e7865b94e26c90d285bd374cc3beb2d1");
         assert_eq!(
             rule(&["key", "header:id"], Hasher::Xxh3).identify(&pair).unwrap().to_string(),
@@ -289,8 +289,8 @@ mod tests {
 
     #[test]
     fn the_identity_depends_on_the_bytes_and_not_on_their_source() {
-        let json = Sample { value: Some(br#"{"id":"order-1"}"#), ..Sample::default() };
-        let header = Sample { header: Some(b"order-1"), ..Sample::default() };
+        let json = SampleRecord { value: Some(br#"{"id":"order-1"}"#), ..SampleRecord::default() };
+        let header = SampleRecord { header: Some(b"order-1"), ..SampleRecord::default() };
         let expected = Some(of_key(Hasher::Xxh3, b"order-1"));
         assert_eq!(rule(&["json:/id"], Hasher::Xxh3).identify(&json), expected);
         assert_eq!(rule(&["header:id"], Hasher::Xxh3).identify(&header), expected);
@@ -301,7 +301,7 @@ mod tests {
     fn boundaries_and_order_of_composite_parts_count() {
         let identify = |key: &'static [u8], header: &'static [u8]| {
             rule(&["key", "header:id"], Hasher::Xxh3)
-                .identify(&Sample { key: Some(key), header: Some(header), ..Sample::default() })
+                .identify(&SampleRecord { key: Some(key), header: Some(header), ..SampleRecord::default() })
                 .unwrap()
         };
         let rule = rule(&["key", "header:id"], Hasher::Xxh3);
@@ -314,10 +314,10 @@ mod tests {
 
     #[test]
     fn a_record_without_all_parts_has_no_id() {
-        let only_key = Sample { key: Some(b"k"), value: Some(b""), ..Sample::default() };
+        let only_key = SampleRecord { key: Some(b"k"), value: Some(b""), ..SampleRecord::default() };
         assert_eq!(rule(&["key", "header:id"], Hasher::Xxh3).identify(&only_key), None);
         assert_eq!(rule(&["value"], Hasher::Xxh3).identify(&only_key), None, "empty");
-        assert_eq!(rule(&["json:/id"], Hasher::Xxh3).identify(&Sample::default()), None, "null value");
+        assert_eq!(rule(&["json:/id"], Hasher::Xxh3).identify(&SampleRecord::default()), None, "null value");
         assert_eq!(rule(&[], Hasher::Xxh3).identify(&only_key), None);
     }
 

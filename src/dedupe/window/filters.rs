@@ -12,7 +12,7 @@ use std::collections::{HashSet, VecDeque};
 use super::Window;
 use super::blocks::BLOCKS_PER_WINDOW;
 use super::bloom::{Bloom, BloomLimits};
-use super::index::Look;
+use super::index::IndexKey;
 use crate::dedupe::coordinates::Offset;
 use crate::dedupe::format::{BlockError, BlockView, FilterLayout};
 use crate::dedupe::identity::Identity;
@@ -57,8 +57,8 @@ impl Filters {
     }
 
     #[inline]
-    pub fn prefetch(&self, look: &Look) {
-        self.bloom.prefetch(look);
+    pub fn prefetch(&self, key: &IndexKey) {
+        self.bloom.prefetch(key);
     }
 
     /// Stream time of the oldest arrival that still counts at stream time `now_ms`.
@@ -68,10 +68,10 @@ impl Filters {
 
     /// Start of the slice that probably holds the identity, stream time; `None` when no slice does at `now_ms`.
     /// Arrivals since `exact_from_ms` are in the exact part; filters are not queried for them.
-    pub fn probably(&self, look: &Look, now_ms: i64, exact_from_ms: i64) -> Option<i64> {
+    pub fn probably(&self, key: &IndexKey, now_ms: i64, exact_from_ms: i64) -> Option<i64> {
         let queried = self.bloom.queried(now_ms);
-        let since_ms = self.bloom.probably(look, &(queried.start..exact_from_ms.max(queried.end)))?;
-        (!self.forgotten.contains(&look.identity)).then_some(since_ms)
+        let since_ms = self.bloom.probably(key, &(queried.start..exact_from_ms.max(queried.end)))?;
+        (!self.forgotten.contains(&key.identity)).then_some(since_ms)
     }
 
     /// Inserts committed owners of a block whose first stream time is `time_ms`, in ascending offset order.

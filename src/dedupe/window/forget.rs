@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use super::index::Look;
+use super::index::IndexKey;
 use super::{Owners, Window};
 use crate::dedupe::coordinates::Offset;
 use crate::dedupe::identity::Identity;
@@ -10,15 +10,15 @@ use crate::dedupe::identity::Identity;
 impl Window {
     /// The committed owners of an identity in the exact part, without expired ones, each with the latest stream time at
     /// which it can have arrived.
-    pub fn owners<O: Owners>(&self, look: &Look, owners: &O) -> Result<Vec<(Offset, i64)>, O::Error> {
+    pub fn owners<O: Owners>(&self, key: &IndexKey, owners: &O) -> Result<Vec<(Offset, i64)>, O::Error> {
         let oldest = self.time.ms().saturating_sub(self.exact_ms);
         let mut found = Vec::new();
-        let visited = self.index.candidates(look, |owner| {
+        let visited = self.index.candidates(key, |owner| {
             let arrived = self.marks.time_of(owner);
             if self.pending_index(owner).is_some() || (arrived > 0 && arrived < oldest) {
                 return ControlFlow::Continue(());
             }
-            match owners.owns(owner, look.identity) {
+            match owners.owns(owner, key.identity) {
                 Ok(true) => found.push((owner, arrived)),
                 Ok(false) => {}
                 Err(error) => return ControlFlow::Break(error),
@@ -38,8 +38,8 @@ impl Window {
     /// Start of the slice whose filter contains the identity, of all slices that still count, including the time of the
     /// exact part; `None` when no filter contains it, or the window has no filters.
     #[must_use]
-    pub fn slice_of(&self, look: &Look) -> Option<i64> {
-        self.filters.as_ref()?.probably(look, self.time.ms(), i64::MAX)
+    pub fn slice_of(&self, key: &IndexKey) -> Option<i64> {
+        self.filters.as_ref()?.probably(key, self.time.ms(), i64::MAX)
     }
 
     /// Start of the slice of an arrival at this stream time, epoch milliseconds; `None` without filters.
@@ -51,7 +51,7 @@ impl Window {
     /// Forgets a committed owner of an identity. Bits of filters cannot be removed; filter hits for this identity
     /// are ignored until it is admitted again, or until the filters are rebuilt from blocks that no longer contain it.
     pub fn forget(&mut self, owner: Offset, identity: Identity) {
-        if owner >= self.index.first_live() && self.index.remove(&Look::at(identity), owner) {
+        if owner >= self.index.first_live() && self.index.remove(&IndexKey::at(identity), owner) {
             self.marks.forget(owner);
         }
         if let Some(filters) = self.filters.as_mut() {

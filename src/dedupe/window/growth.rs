@@ -1,6 +1,6 @@
 //! How the exact index grows: the capacity of its tables, and the memory that they allocate.
 
-use super::table::Table;
+use super::table::SlotTable;
 
 /// Capacity in entries of the first table of a partition without any history: 5.5 KB.
 pub(super) const SMALLEST: u64 = 512;
@@ -38,14 +38,14 @@ impl IndexBytes {
     pub fn of(ids: u64, most: u64) -> Self {
         let ids = ids.min(most);
         let held = ids + ids / HELD_SLACK + 1;
-        let (mut capacity, mut steady) = Table::shape(SMALLEST);
+        let (mut capacity, mut steady) = SlotTable::shape(SMALLEST);
         // For each table: the arrivals when it was opened, its bytes. The first one is dropped when the second one was
         // opened a full window ago.
         let mut tables = vec![(0, steady)];
         let (mut arrived, mut peak) = (0u64, steady);
         while capacity <= held {
             arrived = arrived.saturating_add(capacity);
-            (capacity, steady) = Table::shape(next_capacity(capacity, ids, most));
+            (capacity, steady) = SlotTable::shape(next_capacity(capacity, ids, most));
             tables.push((arrived, steady));
             let expired =
                 tables.iter().skip(1).take_while(|(opened, _)| opened.saturating_add(held) <= arrived);

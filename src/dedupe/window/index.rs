@@ -2,7 +2,7 @@
 //!
 //! It is a chain of tables, each for newer offsets than the previous one. Inserts go to the newest table. When
 //! that is full, a larger one is opened; an old table is dropped when its last offset expires. An offset below
-//! [`Index::first_live`] counts as absent, so expiry only increases one number: slots of expired offsets are free for
+//! [`OwnerIndex::first_live`] counts as absent, so expiry only increases one number: slots of expired offsets are free for
 //! new entries, without a sweep and without tombstones.
 //!
 //! A slot stores 26 bits of fingerprint, so a look-up returns *candidates*. The caller verifies a candidate
@@ -16,8 +16,8 @@ use std::ops::ControlFlow;
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 use super::growth::{SMALLEST, next_capacity};
-use super::overflow::Overflow;
-use super::table::{Position, Table};
+use super::overflow::OverflowMap;
+use super::table::{SlotTable, TablePosition};
 use crate::dedupe::coordinates::Offset;
 use crate::dedupe::identity::Identity;
 
@@ -31,31 +31,31 @@ pub const SEED: u64 = 0x706f_7369_7469_6f6e;
 
 /// An identity and its position in the index, computed once per record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Look {
+pub struct IndexKey {
     /// The 16 bytes that stand for the id.
     pub identity: Identity,
-    pub(super) position: Position,
+    pub(super) position: TablePosition,
 }
 
-impl Look {
+impl IndexKey {
     /// Computes the position of an identity.
     #[must_use]
     #[inline]
     pub fn at(identity: Identity) -> Self {
         let hash = xxh3_128_with_seed(&identity.0, SEED);
-        let position = Position { first: ((hash << 64) >> 64) as u64, second: (hash >> 64) as u64 };
+        let position = TablePosition { first: ((hash << 64) >> 64) as u64, second: (hash >> 64) as u64 };
         Self { identity, position }
     }
 }
 
-/// Owners by identity, for the offsets from [`Index::first_live`] on.
+/// Owners by identity, for the offsets from [`OwnerIndex::first_live`] on.
 #[derive(Debug)]
-pub struct Index {
+pub struct OwnerIndex {
     /// In ascending order of their bases, all below the base of the newest table. The newest table has the base
     /// `Offset::MAX` until its first owner is inserted.
-    older: Vec<Table>,
-    newest: Table,
-    overflow: Overflow,
+    older: Vec<SlotTable>,
+    newest: SlotTable,
+    overflow: OverflowMap,
     first_live: Offset,
     expected: u64,
     most: u64,
@@ -63,12 +63,12 @@ pub struct Index {
     evicting: Option<Evicting>,
 }
 
-impl Default for Index {
+impl Default for OwnerIndex {
     fn default() -> Self {
         Self {
             older: Vec::new(),
-            newest: Table::for_ids(SMALLEST, Offset::MAX),
-            overflow: Overflow::default(),
+            newest: SlotTable::for_ids(SMALLEST, Offset::MAX),
+            overflow: OverflowMap::default(),
             first_live: 0,
             expected: u64::MAX,
             most: u64::MAX,
@@ -77,7 +77,7 @@ impl Default for Index {
     }
 }
 
-impl Index {
+impl OwnerIndex {
     /// Sets the number of identities that the window is expected to hold once it is full, and the most that it may hold.
     /// Both determine the size of the next table.
     pub fn expect(&mut self, ids: u64, most: u64) {
@@ -88,16 +88,16 @@ impl Index {
     /// Ensures that one table has capacity for `ids` further owners.
     pub fn reserve(&mut self, ids: u64) {
         if self.evicting.is_none() && ids > self.newest.capacity().saturating_sub(self.newest.live) {
-            self.open(Table::for_ids(ids.saturating_add(ids / 16), Offset::MAX));
+            self.open(SlotTable::for_ids(ids.saturating_add(ids / 16), Offset::MAX));
         }
     }
 
-    /// Prefetches the memory that [`Index::candidates`] reads.
+    /// Prefetches the memory that [`OwnerIndex::candidates`] reads.
     #[inline]
-    pub fn prefetch(&self, look: &Look) {
-        self.newest.prefetch(look.position);
+    pub fn prefetch(&self, key: &IndexKey) {
+        self.newest.prefetch(key.position);
         for table in &self.older {
-            table.prefetch(look.position);
+            table.prefetch(key.position);
         }
     }
 
@@ -106,14 +106,14 @@ impl Index {
     #[inline]
     pub fn candidates<B>(
         &self,
-        look: &Look,
+        key: &IndexKey,
         mut visit: impl FnMut(Offset) -> ControlFlow<B>,
     ) -> ControlFlow<B> {
-        self.newest.candidates(look.position, self.first_live, &mut visit)?;
+        self.newest.candidates(key.position, self.first_live, &mut visit)?;
         for table in self.older.iter().rev() {
-            table.candidates(look.position, self.first_live, &mut visit)?;
+            table.candidates(key.position, self.first_live, &mut visit)?;
         }
-        for offset in self.overflow.owners_of(look.identity) {
+        for offset in self.overflow.owners_of(key.identity) {
             if offset >= self.first_live {
                 visit(offset)?;
             }
@@ -122,29 +122,29 @@ impl Index {
     }
 
     /// Inserts an owner. Offsets must ascend, except after removals.
-    pub fn insert(&mut self, look: &Look, offset: Offset) {
+    pub fn insert(&mut self, key: &IndexKey, offset: Offset) {
         debug_assert!(offset >= self.first_live, "an owner is inserted below the window");
-        if self.overwrite(look, offset) {
+        if self.overwrite(key, offset) {
             return;
         }
         if self.newest.may_begin_at(offset) {
             self.newest.base = offset;
         } else if self.newest.is_full() || (offset >= self.newest.base && !self.newest.reaches(offset)) {
-            self.open(Table::for_ids(self.next_capacity(), offset));
+            self.open(SlotTable::for_ids(self.next_capacity(), offset));
         }
         self.newest.live += 1;
         let reached = self.newest.reaches(offset);
-        if !(reached && self.newest.insert(look.position, offset, self.first_live)) {
-            self.overflow.insert(look.identity, offset, self.first_live);
+        if !(reached && self.newest.insert(key.position, offset, self.first_live)) {
+            self.overflow.insert(key.identity, offset, self.first_live);
         }
     }
 
     /// Undoes one insert; returns false when the index does not hold this owner. In an evicting index the caller must
-    /// undo the last insert first, and must not undo inserts from before [`Index::settle`].
-    pub fn remove(&mut self, look: &Look, offset: Offset) -> bool {
-        let removed = self.newest.remove(look.position, offset)
-            || self.older.iter_mut().rev().any(|table| table.remove(look.position, offset))
-            || self.overflow.remove(look.identity, offset);
+    /// undo the last insert first, and must not undo inserts from before [`OwnerIndex::commit`].
+    pub fn remove(&mut self, key: &IndexKey, offset: Offset) -> bool {
+        let removed = self.newest.remove(key.position, offset)
+            || self.older.iter_mut().rev().any(|table| table.remove(key.position, offset))
+            || self.overflow.remove(key.identity, offset);
         if removed {
             let table = self.table_of(offset);
             table.live = table.live.saturating_sub(1);
@@ -220,11 +220,11 @@ impl Index {
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         let tables = self.older.iter().chain([&self.newest]);
-        tables.map(Table::memory_bytes).sum::<usize>() + self.overflow.memory_bytes()
+        tables.map(SlotTable::memory_bytes).sum::<usize>() + self.overflow.memory_bytes()
     }
 
     /// Makes `table` the newest one. The previous one is kept until its last owner expires.
-    fn open(&mut self, table: Table) {
+    fn open(&mut self, table: SlotTable) {
         let full = std::mem::replace(&mut self.newest, table);
         if full.live > 0 {
             self.older.push(full);
@@ -237,7 +237,7 @@ impl Index {
         if self.newest.is_full() { next_capacity(last, self.expected, self.most) } else { last }
     }
 
-    fn table_of(&mut self, offset: Offset) -> &mut Table {
+    fn table_of(&mut self, offset: Offset) -> &mut SlotTable {
         if self.newest.base <= offset {
             return &mut self.newest;
         }

@@ -2,14 +2,14 @@
 //! evicting window.
 
 use super::filters::Filters;
-use super::index::Index;
+use super::index::OwnerIndex;
 use super::marks::MARKS_PER_WINDOW;
 use super::{Window, WindowLimits};
 use crate::dedupe::format::Dropped;
 
 /// Limits of a window besides age. They may change at any time; the next commit applies them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Bounds {
+pub struct WindowBounds {
     /// Identities in the exact part. An evicting window is limited by its table instead.
     pub max_ids: u64,
     /// Identities stored in blocks: those of the exact part, and those needed to rebuild the filters.
@@ -19,7 +19,7 @@ pub struct Bounds {
     pub filter_bytes: u64,
 }
 
-impl Bounds {
+impl WindowBounds {
     /// No limits besides age.
     pub const NONE: Self = Self { max_ids: u64::MAX, max_stored: u64::MAX, filter_bytes: u64::MAX };
 }
@@ -76,7 +76,7 @@ impl Window {
     /// An abort restores the owners that its transaction has overwritten.
     #[must_use]
     pub fn evicting(limits: WindowLimits) -> Self {
-        Self { index: Index::evicting(limits.max_ids), ..Self::new(limits) }
+        Self { index: OwnerIndex::evicting(limits.max_ids), ..Self::new(limits) }
     }
 
     /// Number of slots of an evicting window; `None` for one that becomes shorter instead.
@@ -86,7 +86,7 @@ impl Window {
     }
 
     /// Sets all limits except age. The next commit applies them.
-    pub fn set_bounds(&mut self, bounds: Bounds) {
+    pub fn set_bounds(&mut self, bounds: WindowBounds) {
         self.bounds = bounds;
         if let Some(filters) = self.filters.as_mut() {
             filters.set_max_bytes(bounds.filter_bytes);
@@ -101,9 +101,9 @@ impl Window {
     }
 
     /// Counts the owners that the committed transaction has overwritten.
-    pub(super) fn settle_evicted(&mut self) {
+    pub(super) fn commit_evicted(&mut self) {
         let Self { index, marks, evicted, .. } = self;
-        index.settle(|owner| {
+        index.commit(|owner| {
             *evicted += 1;
             marks.evicted(owner);
         });

@@ -18,7 +18,7 @@
 //! `max_ids` identities are held after a commit, the oldest are dropped, in steps of 1/256. The window is then
 //! shorter than configured, and [`Window::effective_seconds`] reports its length.
 //!
-//! Callers process at most [`CHUNK`] records in two passes: [`Window::look`] at each, which prefetches,
+//! Callers process at most [`CHUNK`] records in two passes: [`Window::key`] at each, which prefetches,
 //! then [`Window::verdict`] and [`Window::admit`]. The cache lines are loaded by then.
 
 use std::collections::HashMap;
@@ -50,8 +50,8 @@ pub(crate) use arrival::{Anchor, resume};
 pub use bloom::{Bloom, BloomLimits};
 use filters::Filters;
 pub use growth::IndexBytes;
-pub use index::{Index, Look};
-pub use limits::Bounds;
+pub use index::{IndexKey, OwnerIndex};
+pub use limits::WindowBounds;
 use marks::Marks;
 use stream_time::StreamTime;
 pub use stream_time::TimeSource;
@@ -92,10 +92,10 @@ pub trait Owners {
 #[derive(Debug)]
 pub struct Window {
     exact_ms: i64,
-    bounds: Bounds,
+    bounds: WindowBounds,
     evicted: u64,
     time: StreamTime,
-    index: Index,
+    index: OwnerIndex,
     marks: Marks,
     pending: Vec<(Offset, Identity)>,
     /// Stream time at the arrival of each pending owner.
@@ -115,14 +115,14 @@ impl Window {
         let exact_ms = i64::try_from(limits.exact.as_millis()).unwrap_or(i64::MAX);
         Self {
             exact_ms,
-            bounds: Bounds {
+            bounds: WindowBounds {
                 max_ids: limits.max_ids,
                 filter_bytes: limits.bloom.map_or(u64::MAX, |bloom| bloom.max_bytes),
-                ..Bounds::NONE
+                ..WindowBounds::NONE
             },
             evicted: 0,
             time: StreamTime::new(limits.time),
-            index: Index::default(),
+            index: OwnerIndex::default(),
             marks: Marks::new(exact_ms),
             pending: Vec::new(),
             arrived_ms: Vec::new(),
@@ -141,21 +141,21 @@ impl Window {
     /// Pass one: computes the position of an identity and prefetches the memory at it.
     #[must_use]
     #[inline]
-    pub fn look(&self, identity: Identity) -> Look {
-        let look = Look::at(identity);
-        self.index.prefetch(&look);
+    pub fn key(&self, identity: Identity) -> IndexKey {
+        let key = IndexKey::at(identity);
+        self.index.prefetch(&key);
         if let Some(filters) = &self.filters {
-            filters.prefetch(&look);
+            filters.prefetch(&key);
         }
-        look
+        key
     }
 
     /// Pass two: the verdict on the record at `at`, at the current stream time. Changes nothing.
-    pub fn verdict<O: Owners>(&self, at: Offset, look: &Look, owners: &O) -> Result<Verdict, O::Error> {
+    pub fn verdict<O: Owners>(&self, at: Offset, key: &IndexKey, owners: &O) -> Result<Verdict, O::Error> {
         let oldest = self.time.ms().saturating_sub(self.exact_ms);
         let oldest_pending =
             self.filters.as_ref().map_or(oldest, |filters| filters.oldest_ms(self.time.ms()));
-        let found = self.index.candidates(look, |owner| {
+        let found = self.index.candidates(key, |owner| {
             let (identity, arrived, oldest) = match self.pending_index(owner) {
                 // A pending owner is not in the filters before the commit, so the longer limit on age applies to it.
                 Some(place) => {
@@ -166,18 +166,18 @@ impl Window {
             if arrived.is_some_and(|arrived| arrived > 0 && arrived < oldest) {
                 return ControlFlow::Continue(());
             }
-            let pending = identity.map(|(_, identity)| identity == look.identity);
-            match pending.map_or_else(|| owners.owns(owner, look.identity), Ok) {
+            let pending = identity.map(|(_, identity)| identity == key.identity);
+            match pending.map_or_else(|| owners.owns(owner, key.identity), Ok) {
                 Ok(true) => ControlFlow::Break(Ok(owner)),
                 Ok(false) => ControlFlow::Continue(()),
                 Err(error) => ControlFlow::Break(Err(error)),
             }
         });
         let known = found.break_value().transpose()?;
-        let verdict = verdict::decide(at, known, self.claims.get(&look.identity).copied());
+        let verdict = verdict::decide(at, known, self.claims.get(&key.identity).copied());
         Ok(match (verdict, &self.filters) {
             (Verdict::New, Some(filters)) => filters
-                .probably(look, self.time.ms(), self.exact_from_ms(oldest))
+                .probably(key, self.time.ms(), self.exact_from_ms(oldest))
                 .map_or(Verdict::New, |since_ms| Verdict::Probable { since_ms }),
             (verdict, _) => verdict,
         })
@@ -190,11 +190,11 @@ impl Window {
 
     /// Adds the record at `at` as the owner of its identity, in the open transaction. Called after the verdicts `New`
     /// and `Retry`, in ascending offset order.
-    pub fn admit(&mut self, at: Offset, look: &Look) {
+    pub fn admit(&mut self, at: Offset, key: &IndexKey) {
         debug_assert!(at >= self.next, "a record below the committed offset is admitted");
         debug_assert!(self.pending.last().is_none_or(|(last, _)| *last < at), "offsets must ascend");
-        self.index.insert(look, at);
-        self.pending.push((at, look.identity));
+        self.index.insert(key, at);
+        self.pending.push((at, key.identity));
         self.arrived_ms.push(self.time.ms());
     }
 
@@ -218,8 +218,8 @@ impl Window {
         for ((owner, _), arrived) in self.pending.drain(..).zip(self.arrived_ms.drain(..)) {
             self.marks.add(owner, (arrived, arrived), most);
         }
-        self.settle_evicted();
-        self.time.settle();
+        self.commit_evicted();
+        self.time.commit();
         self.next = self.next.max(next);
         self.clear_claims_below(next);
         self.expire();
@@ -230,7 +230,7 @@ impl Window {
     pub fn abort(&mut self) {
         // In reverse order, so that an evicting index restores what each insert had overwritten.
         for (offset, identity) in self.pending.drain(..).rev() {
-            let removed = self.index.remove(&Look::at(identity), offset);
+            let removed = self.index.remove(&IndexKey::at(identity), offset);
             debug_assert!(removed, "a pending owner is not in the index");
         }
         self.arrived_ms.clear();
@@ -259,15 +259,15 @@ impl Window {
         let (times, most) = ((header.time_first_ms, header.time_last_ms), self.max_owners_per_mark());
         let mut restored = 0;
         // The memory accesses of a whole block overlap.
-        view.for_each(|_, identity| self.index.prefetch(&Look::at(identity)))?;
+        view.for_each(|_, identity| self.index.prefetch(&IndexKey::at(identity)))?;
         view.for_each(|owner, identity| {
             if owner < below {
-                self.index.insert(&Look::at(identity), owner);
+                self.index.insert(&IndexKey::at(identity), owner);
                 self.marks.add(owner, times, most);
                 restored += 1;
             }
         })?;
-        self.settle_evicted();
+        self.commit_evicted();
         self.refill(view, below)?;
         self.time.set(if header.next <= below { header.time_last_ms } else { header.time_first_ms });
         self.next = header.next.min(below);
@@ -326,7 +326,7 @@ impl Window {
     /// Stream time at the last commit, epoch milliseconds; 0 while unknown.
     #[must_use]
     pub fn committed_time_ms(&self) -> i64 {
-        self.time.settled_ms()
+        self.time.committed_ms()
     }
 
     /// Configured length of the exact part.

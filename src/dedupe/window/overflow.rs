@@ -15,17 +15,17 @@ use crate::dedupe::identity::Identity;
 /// undo together with the stream time that made the other too old. The newest owner is in the map, the others
 /// are in `older`, which is nearly always empty.
 #[derive(Debug, Default)]
-pub(super) struct Overflow {
-    owners: HashMap<Key, Offset, BuildHasherDefault<PrehashedHasher>>,
+pub(super) struct OverflowMap {
+    owners: HashMap<OverflowKey, Offset, BuildHasherDefault<PrehashedHasher>>,
     older: Vec<(Identity, Offset)>,
     clean_at: usize,
 }
 
-impl Overflow {
+impl OverflowMap {
     /// The owners of an identity, including expired ones.
     #[inline]
     pub fn owners_of(&self, identity: Identity) -> impl Iterator<Item = Offset> {
-        let newest = self.owners.get(&Key(identity)).copied();
+        let newest = self.owners.get(&OverflowKey(identity)).copied();
         let older = if newest.is_some() { self.older.as_slice() } else { &[] };
         let older = older.iter().filter(move |(other, _)| *other == identity).map(|(_, owner)| *owner);
         newest.into_iter().chain(older)
@@ -39,15 +39,15 @@ impl Overflow {
             self.older.retain(|(_, owner)| *owner >= first_live);
             self.clean_at = self.owners.len() * 2 + 1_024;
         }
-        if let Some(previous) = self.owners.insert(Key(identity), offset) {
+        if let Some(previous) = self.owners.insert(OverflowKey(identity), offset) {
             self.older.push((identity, previous));
         }
     }
 
     /// Removes an owner; returns false when it is not here.
     pub fn remove(&mut self, identity: Identity, offset: Offset) -> bool {
-        if self.owners.get(&Key(identity)) == Some(&offset) {
-            self.owners.remove(&Key(identity));
+        if self.owners.get(&OverflowKey(identity)) == Some(&offset) {
+            self.owners.remove(&OverflowKey(identity));
             self.promote(identity);
             return true;
         }
@@ -60,7 +60,7 @@ impl Overflow {
         let mut removed: Vec<_> =
             self.older.extract_if(.., |(_, owner)| *owner >= from).map(|(_, owner)| owner).collect();
         let newest: Vec<_> = self.owners.extract_if(|_, owner| *owner >= from).collect();
-        for (Key(identity), owner) in newest {
+        for (OverflowKey(identity), owner) in newest {
             removed.push(owner);
             self.promote(identity);
         }
@@ -72,7 +72,7 @@ impl Overflow {
         let older = self.older.iter().enumerate().filter(|(_, (other, _))| *other == identity);
         if let Some((place, _)) = older.max_by_key(|(_, (_, owner))| *owner) {
             let (_, owner) = self.older.swap_remove(place);
-            self.owners.insert(Key(identity), owner);
+            self.owners.insert(OverflowKey(identity), owner);
         }
     }
 
@@ -83,22 +83,22 @@ impl Overflow {
 
     pub fn memory_bytes(&self) -> usize {
         // One control byte per bucket, and a map is at most 7/8 full.
-        self.owners.capacity() * 8 / 7 * (size_of::<(Key, Offset)>() + 1)
+        self.owners.capacity() * 8 / 7 * (size_of::<(OverflowKey, Offset)>() + 1)
             + self.older.capacity() * size_of::<(Identity, Offset)>()
     }
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct Key(Identity);
+struct OverflowKey(Identity);
 
-impl Hash for Key {
+impl Hash for OverflowKey {
     #[inline]
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write_u64(xxh3_64_with_seed(&self.0.0, SEED));
     }
 }
 
-/// Returns the hash that [`Key`] has already computed.
+/// Returns the hash that [`OverflowKey`] has already computed.
 #[derive(Default)]
 struct PrehashedHasher(u64);
 
@@ -126,7 +126,7 @@ mod tests {
     fn an_older_owner_is_found_again_when_the_newer_ones_are_removed() {
         let id = Identity([7; 16]);
         for order in [[20, 30], [30, 20]] {
-            let mut overflow = Overflow::default();
+            let mut overflow = OverflowMap::default();
             for owner in [10, 20, 30] {
                 overflow.insert(id, owner, 0);
             }
@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn remove_from_keeps_the_owners_below_its_offset() {
         let id = Identity([7; 16]);
-        let mut overflow = Overflow::default();
+        let mut overflow = OverflowMap::default();
         for owner in [10, 20, 30] {
             overflow.insert(id, owner, 0);
         }

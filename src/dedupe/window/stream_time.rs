@@ -22,7 +22,7 @@ pub enum TimeSource {
 pub struct StreamTime {
     source: TimeSource,
     current: i64,
-    settled: i64,
+    committed: i64,
     opened: Option<i64>,
 }
 
@@ -30,7 +30,7 @@ impl StreamTime {
     /// Stream time is unknown until the first record.
     #[must_use]
     pub fn new(source: TimeSource) -> Self {
-        Self { source, current: 0, settled: 0, opened: None }
+        Self { source, current: 0, committed: 0, opened: None }
     }
 
     /// Advances stream time by a record. A timestamp that is absent, zero or negative is ignored.
@@ -49,13 +49,13 @@ impl StreamTime {
         self.current
     }
 
-    /// Stream time at the last [`StreamTime::settle`], epoch milliseconds; 0 while unknown.
+    /// Stream time at the last [`StreamTime::commit`], epoch milliseconds; 0 while unknown.
     #[must_use]
-    pub fn settled_ms(&self) -> i64 {
-        self.settled
+    pub fn committed_ms(&self) -> i64 {
+        self.committed
     }
 
-    /// Stream time at the first record since the last [`StreamTime::settle`], epoch milliseconds; 0
+    /// Stream time at the first record since the last [`StreamTime::commit`], epoch milliseconds; 0
     /// while unknown.
     #[must_use]
     pub fn opened_ms(&self) -> i64 {
@@ -63,14 +63,14 @@ impl StreamTime {
     }
 
     /// Makes the current value final: it is committed.
-    pub fn settle(&mut self) {
-        self.settled = self.current;
+    pub fn commit(&mut self) {
+        self.committed = self.current;
         self.opened = None;
     }
 
-    /// Restores the value at the last [`StreamTime::settle`].
+    /// Restores the value at the last [`StreamTime::commit`].
     pub fn undo(&mut self) {
-        self.current = self.settled;
+        self.current = self.committed;
         self.opened = None;
     }
 
@@ -79,7 +79,7 @@ impl StreamTime {
         if ms > 0 {
             self.current = ms;
         }
-        self.settle();
+        self.commit();
     }
 }
 
@@ -117,11 +117,11 @@ mod tests {
     fn undo_restores_the_last_commit() {
         let mut time = StreamTime::new(TimeSource::Record);
         time.observe(Some(NOW), NOW);
-        time.settle();
+        time.commit();
         time.observe(Some(NOW + 5), NOW);
         time.observe(Some(NOW + 9), NOW);
         assert_eq!((time.opened_ms(), time.ms()), (NOW + 5, NOW + 9));
-        assert_eq!(time.settled_ms(), NOW);
+        assert_eq!(time.committed_ms(), NOW);
         time.undo();
         assert_eq!((time.opened_ms(), time.ms()), (NOW, NOW));
     }

@@ -15,14 +15,14 @@ const PLACE_MASK: u64 = (1 << PLACE_BITS) - 1;
 
 /// The position of an identity in any table: 128 bits of a second hash of the identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Position {
+pub(super) struct TablePosition {
     /// The high bits select the first bucket, the low 26 bits are the fingerprint.
     pub first: u64,
     /// The high bits select the second bucket.
     pub second: u64,
 }
 
-impl Position {
+impl TablePosition {
     fn tag(self) -> u64 {
         self.first << PLACE_BITS
     }
@@ -30,7 +30,7 @@ impl Position {
 
 /// A fixed number of slots for the offsets from `base` on. It never moves a slot and never grows.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(super) struct SlotTable {
     /// Zeroed by the allocator, so that a large table causes no pause. Aligned manually, because a vector of an aligned
     /// struct would be filled slot by slot.
     words: Vec<u64>,
@@ -44,7 +44,7 @@ pub(super) struct Table {
     untouched: bool,
 }
 
-impl Table {
+impl SlotTable {
     /// A table that counts as full at about `ids` entries.
     pub fn for_ids(ids: u64, base: Offset) -> Self {
         Self::with_buckets(Self::buckets_for(ids), base)
@@ -99,7 +99,7 @@ impl Table {
     }
 
     #[inline]
-    pub fn prefetch(&self, position: Position) {
+    pub fn prefetch(&self, position: TablePosition) {
         for place in self.places(position) {
             if let Some(bucket) = self.bucket(place) {
                 prefetch(bucket);
@@ -111,7 +111,7 @@ impl Table {
     #[inline]
     pub fn candidates<B>(
         &self,
-        position: Position,
+        position: TablePosition,
         first_live: Offset,
         visit: &mut impl FnMut(Offset) -> std::ops::ControlFlow<B>,
     ) -> std::ops::ControlFlow<B> {
@@ -132,7 +132,7 @@ impl Table {
 
     /// Writes into a free slot of the emptier bucket; returns false when all slots of both buckets are live.
     #[inline]
-    pub fn insert(&mut self, position: Position, offset: Offset, first_live: Offset) -> bool {
+    pub fn insert(&mut self, position: TablePosition, offset: Offset, first_live: Offset) -> bool {
         let oldest = self.oldest_place(first_live);
         let [first, second] = self.places(position);
         let used = |bucket: Option<&Bucket>| {
@@ -148,7 +148,7 @@ impl Table {
     }
 
     /// Clears the slot of this identity and offset; returns false when there is none.
-    pub fn remove(&mut self, position: Position, offset: Offset) -> bool {
+    pub fn remove(&mut self, position: TablePosition, offset: Offset) -> bool {
         if !self.reaches(offset) {
             return false;
         }
@@ -189,7 +189,7 @@ impl Table {
 
     /// The two buckets of an identity, from the high half of a product, which works for any number of buckets.
     #[inline]
-    fn places(&self, position: Position) -> [usize; 2] {
+    fn places(&self, position: TablePosition) -> [usize; 2] {
         let buckets = self.buckets as u64;
         [position.first, position.second].map(|hash| {
             let (_, high) = hash.carrying_mul(buckets, 0);
@@ -215,7 +215,7 @@ mod tests {
     #[test]
     fn buckets_are_cache_lines() {
         for ids in [1, 100, 100_000] {
-            let table = Table::for_ids(ids, 0);
+            let table = SlotTable::for_ids(ids, 0);
             assert!(std::ptr::from_ref(table.bucket(0).unwrap()).cast::<u8>().align_offset(64) == 0);
             assert!(table.bucket(table.buckets - 1).is_some());
             assert!(table.capacity() + 6 > ids, "{} for {ids}", table.capacity());
@@ -224,8 +224,8 @@ mod tests {
 
     #[test]
     fn a_place_holds_38_bits_and_no_more() {
-        let mut table = Table::for_ids(8, 1_000);
-        let position = Position { first: u64::MAX, second: 3 };
+        let mut table = SlotTable::for_ids(8, 1_000);
+        let position = TablePosition { first: u64::MAX, second: 3 };
         let last = 1_000 + PLACE_MASK - 2;
         assert!(table.reaches(last) && !table.reaches(last + 1) && !table.reaches(999));
         assert!(table.insert(position, last, 1_000));

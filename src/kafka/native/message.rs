@@ -16,7 +16,7 @@ use crate::kafka::partitions::coordinates;
 
 /// A header: its name and its value, `None` when null. The name ends before its first zero byte, because the C API returns no
 /// length.
-pub type Header<'a> = (&'a [u8], Option<&'a [u8]>);
+pub type MessageHeader<'a> = (&'a [u8], Option<&'a [u8]>);
 
 /// An event from a queue; destroyed on drop.
 pub(super) struct Event(pub(super) NonNull<sys::rd_kafka_event_t>);
@@ -172,13 +172,13 @@ impl Message<'_> {
         is_right
     }
 
-    fn parsed_headers(&self) -> impl Iterator<Item = Header<'_>> {
+    fn parsed_headers(&self) -> impl Iterator<Item = MessageHeader<'_>> {
         // SAFETY: the message is alive for as long as the iterator.
         unsafe { headers(self.native.as_ptr()) }
     }
 
     /// The headers in order.
-    pub fn headers(&self) -> impl Iterator<Item = Header<'_>> {
+    pub fn headers(&self) -> impl Iterator<Item = MessageHeader<'_>> {
         (!self.is_without_headers()).then(|| self.parsed_headers()).into_iter().flatten()
     }
 
@@ -194,7 +194,7 @@ fn agrees(first_byte: u8, headers: usize) -> bool {
 
 /// # Safety
 /// `message` must be alive for `'a`.
-unsafe fn headers<'a>(message: *const sys::rd_kafka_message_t) -> impl Iterator<Item = Header<'a>> {
+unsafe fn headers<'a>(message: *const sys::rd_kafka_message_t) -> impl Iterator<Item = MessageHeader<'a>> {
     let mut list = ptr::null_mut();
     // SAFETY: alive by contract; the message owns the list, which is used only when the call returned one.
     let code = unsafe { sys::rd_kafka_message_headers(message, ptr::from_mut(&mut list)) };
@@ -205,7 +205,7 @@ unsafe fn headers<'a>(message: *const sys::rd_kafka_message_t) -> impl Iterator<
 
 /// # Safety
 /// `list` must be null or alive for `'a`.
-unsafe fn header<'a>(list: *const sys::rd_kafka_headers_t, index: usize) -> Option<Header<'a>> {
+unsafe fn header<'a>(list: *const sys::rd_kafka_headers_t, index: usize) -> Option<MessageHeader<'a>> {
     if list.is_null() {
         return None;
     }

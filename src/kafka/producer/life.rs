@@ -13,9 +13,9 @@ use crate::kafka::aside::SideTopic;
 use crate::kafka::client_config::Settings;
 use crate::kafka::delivery::Deliveries;
 use crate::kafka::error::failure_with_permission;
-use crate::kafka::topic::Topic;
+use crate::kafka::topic::TopicHandle;
 use crate::kafka::{settle, side_log};
-use crate::ports::{Failure, LogId, Position, ProducerLife, Remedy};
+use crate::ports::{CommitPosition, Failure, LogId, ProducerLife, Remedy};
 
 /// Interval at which an initialisation is checked for a failure: the client reports one only when the call times out.
 const INIT_SLICE: Duration = Duration::from_millis(20);
@@ -82,7 +82,7 @@ impl ActiveProducer {
 impl KafkaSink {
     fn connect(&self, wait: Duration) -> Result<ActiveProducer, KafkaError> {
         let client = client(&self.settings, &self.settings.transactional_id, wait)?;
-        let open = |name: &str| Topic::open(client.client(), name);
+        let open = |name: &str| TopicHandle::open(client.client(), name);
         let side = |name: &str| SideTopic::open(client.client(), name);
         Ok(ActiveProducer {
             clean: open(&self.settings.clean)?,
@@ -143,7 +143,7 @@ impl ProducerLife for KafkaSink {
         &mut self,
         writer: &str,
         logs: &[LogId],
-        position: &Position,
+        position: &CommitPosition,
         wait: Duration,
     ) -> Result<(), Failure> {
         let named: Vec<(&str, PartitionId)> =

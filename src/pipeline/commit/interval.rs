@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::pipeline::commit::Committer;
 use crate::pipeline::context::Context;
-use crate::pipeline::world::World;
+use crate::pipeline::ports::WorkerPorts;
 
 /// Longest time that a transaction stays open while more records are waiting.
 const BACKLOG_INTERVAL: Duration = Duration::from_secs(1);
@@ -12,7 +12,7 @@ const BACKLOG_INTERVAL: Duration = Duration::from_secs(1);
 /// short `batch.interval` applies as it is configured.
 pub(super) const SLOW_COMMIT: Duration = Duration::from_millis(100);
 
-impl<W: World> Committer<W> {
+impl<W: WorkerPorts> Committer<W> {
     /// Longest time that the transaction stays open.
     pub(crate) fn interval(&self, ctx: &Context<W>, has_more: bool) -> Duration {
         let longest = BACKLOG_INTERVAL.min(ctx.options.transaction_timeout / 4);

@@ -25,8 +25,8 @@ use crate::pipeline::REQUEST_TIMEOUT;
 use crate::pipeline::commit::Committer;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
+use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::safeguard::Safeguard;
-use crate::pipeline::world::World;
 use crate::ports::{Failure, GroupMember, LogId, LogTails, Remedy, WrittenEnds};
 
 /// How long to wait for the next marker. Normally all are written within milliseconds. A new producer waits for markers that
@@ -57,7 +57,7 @@ impl Touched {
     }
 }
 
-impl<W: World> Committer<W> {
+impl<W: WorkerPorts> Committer<W> {
     /// Where the markers of the open transaction will be written. Called before the commit, when all records are acknowledged.
     pub(crate) fn touched(&self) -> Touched {
         let offsets = self.transaction.touched();
@@ -90,7 +90,7 @@ impl<W: World> Committer<W> {
 
 /// Waits for the markers. The remedy for markers that are missing or cannot be checked is a new producer. A weaker remedy is
 /// not safe, because the next transaction of this producer would commit or abort what is left open.
-pub(crate) fn await_markers<W: World>(
+pub(crate) fn await_markers<W: WorkerPorts>(
     ctx: &mut Context<W>,
     source: &W::Source,
     touched: Touched,
@@ -101,7 +101,7 @@ pub(crate) fn await_markers<W: World>(
     check_markers(ctx, source, touched).map_err(WorkerError::renewing)
 }
 
-fn check_markers<W: World>(
+fn check_markers<W: WorkerPorts>(
     ctx: &Context<W>,
     source: &W::Source,
     touched: Touched,
@@ -112,7 +112,7 @@ fn check_markers<W: World>(
 }
 
 /// Waits until the stable ends of the logs have reached these offsets.
-fn check_logs<W: World>(ctx: &Context<W>, mut logs: Vec<(LogId, Offset)>) -> Result<(), WorkerError> {
+fn check_logs<W: WorkerPorts>(ctx: &Context<W>, mut logs: Vec<(LogId, Offset)>) -> Result<(), WorkerError> {
     let began = ctx.clock.elapsed();
     let mut deadline = began + MARKER_TIMEOUT;
     loop {
@@ -139,7 +139,7 @@ fn check_logs<W: World>(ctx: &Context<W>, mut logs: Vec<(LogId, Offset)>) -> Res
 }
 
 /// Waits until the group's offsets of these partitions are readable.
-fn check_offsets<W: World>(
+fn check_offsets<W: WorkerPorts>(
     ctx: &Context<W>,
     source: &W::Source,
     offsets: &[PartitionId],
@@ -167,7 +167,7 @@ fn check_offsets<W: World>(
 /// Checks the last logs and removes those whose marker is written. The others are put in front, so that all logs are checked
 /// in turn: the broker writes the markers in any order. Returns whether those that were checked and have no marker yet are
 /// side partitions with an earlier open transaction.
-fn drop_marked<W: World>(ctx: &Context<W>, logs: &mut Vec<(LogId, Offset)>) -> Result<bool, Failure> {
+fn drop_marked<W: WorkerPorts>(ctx: &Context<W>, logs: &mut Vec<(LogId, Offset)>) -> Result<bool, Failure> {
     if logs.is_empty() {
         return Ok(false);
     }

@@ -19,29 +19,31 @@ use crate::metrics::TransactionResult;
 use crate::pipeline::commit::interval::SLOW_COMMIT;
 use crate::pipeline::commit::markers::await_markers;
 use crate::pipeline::commit::transaction::Transaction;
-use crate::pipeline::commit::undecided::{Ended, count_committed};
+use crate::pipeline::commit::undecided::{EndedTransaction, count_committed};
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::failpoint;
 use crate::pipeline::kinds::Kinds;
-use crate::pipeline::options::Options;
+use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::loading::cut_back;
-use crate::pipeline::partition::state::State;
+use crate::pipeline::partition::state::DedupeState;
 use crate::pipeline::partition::{Partition, Phase};
+use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::sizes::metadata_bytes;
 use crate::pipeline::time::ahead_of_wall_ms;
-use crate::pipeline::world::World;
-use crate::ports::{Failure, GroupMember, Head, Position, Remedy, Sink, Store, StoreError, WrittenEnds};
+use crate::ports::{
+    CommitPosition, Failure, GroupMember, Head, Remedy, Sink, Store, StoreError, WrittenEnds,
+};
 
 /// Time limit of one blocking broker call.
 const SLICE: Duration = Duration::from_secs(2);
 
 /// The producer and its transaction.
-pub(crate) struct Committer<W: World> {
+pub(crate) struct Committer<W: WorkerPorts> {
     pub(crate) sink: W::Sink,
     pub(crate) transaction: Transaction,
     /// Earlier transactions whose outcome is not known yet.
-    pub(crate) undecided: Vec<Ended>,
+    pub(crate) undecided: Vec<EndedTransaction>,
     /// Consecutive failures; the backoff before the next attempt grows with them.
     pub(crate) failures: u32,
     /// Durations of the last two commits.
@@ -49,13 +51,13 @@ pub(crate) struct Committer<W: World> {
 }
 
 /// What the parts that repair and start partitions use.
-pub(crate) struct Access<'a, W: World> {
+pub(crate) struct Access<'a, W: WorkerPorts> {
     pub(crate) ctx: &'a mut Context<W>,
     pub(crate) committer: &'a mut Committer<W>,
     pub(crate) source: &'a W::Source,
 }
 
-impl<W: World> Committer<W> {
+impl<W: WorkerPorts> Committer<W> {
     /// Without a transaction.
     pub fn new(sink: W::Sink) -> Self {
         Self {
@@ -68,7 +70,7 @@ impl<W: World> Committer<W> {
     }
 }
 
-impl<W: World> Committer<W> {
+impl<W: WorkerPorts> Committer<W> {
     /// Commits the open transaction: records, blocks and offsets together, or none of them. A transaction whose
     /// commit failed is never continued: its offsets would lack a partition that was released meanwhile.
     pub(crate) fn commit(&mut self, ctx: &mut Context<W>, source: &W::Source) -> Result<(), WorkerError> {
@@ -152,7 +154,7 @@ impl<W: World> Committer<W> {
         &mut self,
         ctx: &mut Context<W>,
         source: &W::Source,
-        positions: &[Position],
+        positions: &[CommitPosition],
     ) -> Result<(), WorkerError> {
         let ids: Vec<PartitionId> = positions.iter().map(|p| p.partition).collect();
         // The broker does not check all of this. It validates the member only when the request has a member id or a generation
@@ -230,7 +232,7 @@ impl<W: World> Committer<W> {
 
 /// Writes the blocks of the open transaction to the local store and returns them encoded. If the last block of a
 /// partition is in the store, the earlier ones of the transaction are too.
-fn store_blocks<W: World>(ctx: &mut Context<W>) -> Result<Vec<(WindowId, Vec<u8>)>, WorkerError> {
+fn store_blocks<W: WorkerPorts>(ctx: &mut Context<W>) -> Result<Vec<(WindowId, Vec<u8>)>, WorkerError> {
     let mut blocks = Vec::new();
     for state in ctx.partitions.open_mut() {
         for block in state.blocks(ctx.options.hash, ctx.options.block_ids) {
@@ -250,7 +252,7 @@ fn store_blocks<W: World>(ctx: &mut Context<W>) -> Result<Vec<(WindowId, Vec<u8>
 
 /// Applies the committed transaction to the state of a partition, in memory and in the local store.
 pub(crate) fn commit_state(
-    state: &mut State,
+    state: &mut DedupeState,
     state_end: Option<Offset>,
     store: &mut impl Store,
 ) -> Result<(), StoreError> {
@@ -265,7 +267,7 @@ pub(crate) fn commit_state(
     Ok(())
 }
 
-impl State {
+impl DedupeState {
     /// Removes from the local store what the open transaction wrote.
     pub(crate) fn undo_stored(&self, store: &mut impl Store, kinds: &Kinds) -> Result<(), StoreError> {
         match self.open.as_ref().and_then(|open| open.tail) {
@@ -275,7 +277,11 @@ impl State {
     }
 }
 
-fn position(state: &State, options: &Options, (most, time_ahead_ms): (usize, i64)) -> Position {
+fn position(
+    state: &DedupeState,
+    options: &WorkerOptions,
+    (most, time_ahead_ms): (usize, i64),
+) -> CommitPosition {
     let open_tail = state.open.as_ref().and_then(|open| open.tail);
     let forgotten = state.open.as_ref().and_then(|open| open.forgotten.as_ref());
     let checkpoint = options.signed(Checkpoint {
@@ -286,14 +292,14 @@ fn position(state: &State, options: &Options, (most, time_ahead_ms): (usize, i64
         tail: open_tail.or(state.tail),
         forgets: forgotten.map_or(state.forgets, |forgotten| forgotten.number),
         windows: state.windows.checkpoints(),
-        began: state.began.or(Some(options.began)),
+        first_raw_partitions: state.first_raw_partitions.or(Some(options.raw_partitions)),
         epoch: state.epoch.filter(|epoch| epoch.covers(state.next)),
         ..Checkpoint::default()
     });
-    Position { partition: state.id, next: state.next, metadata: checkpoint.render_within(most) }
+    CommitPosition { partition: state.id, next: state.next, metadata: checkpoint.render_within(most) }
 }
 
-impl<W: World> Committer<W> {
+impl<W: WorkerPorts> Committer<W> {
     /// The key of a block in the state topic. The first block of a partition in a transaction is marked, and names the kinds
     /// whose windows are reset with it.
     pub(crate) fn state_key_of(&self, ctx: &Context<W>, window: WindowId, is_first: bool) -> StateKey {

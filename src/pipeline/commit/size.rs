@@ -102,7 +102,7 @@ pub struct Done {
 
 /// What a transaction changed in the limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Change {
+pub enum SizeChange {
     /// Nothing.
     None,
     /// The limit is lower.
@@ -137,7 +137,7 @@ impl SizeLimit {
     }
 
     /// Adapts the limit after a commit.
-    pub fn committed(&mut self, done: &Done, timeout: Duration, configured: TransactionSize) -> Change {
+    pub fn committed(&mut self, done: &Done, timeout: Duration, configured: TransactionSize) -> SizeChange {
         let shows_increase = self.shows_increase(done.size);
         if done.took < timeout / 2 {
             self.slow = None;
@@ -149,21 +149,21 @@ impl SizeLimit {
         if shows_increase {
             (self.reduced, self.before) = (self.before, None);
             self.postpone();
-            return Change::Back;
+            return SizeChange::Back;
         }
         let saved_little = self.slow.is_some_and(|before| done.took > before * 3 / 4);
         if saved_little && done.took < timeout * 3 / 4 {
-            return Change::None;
+            return SizeChange::None;
         }
         self.lower(done.size);
         self.slow = Some(done.took);
-        Change::Lower
+        SizeChange::Lower
     }
 
     /// Adapts the limit after a failure of a transaction of this size, `age` after its first record.
-    pub fn failed(&mut self, size: TransactionSize, age: Duration, timeout: Duration) -> Change {
+    pub fn failed(&mut self, size: TransactionSize, age: Duration, timeout: Duration) -> SizeChange {
         if age < timeout / 2 {
-            return Change::None;
+            return SizeChange::None;
         }
         let (shows_increase, pause) = (self.shows_increase(size), self.pause);
         self.lower(size);
@@ -171,7 +171,7 @@ impl SizeLimit {
             self.pause = pause;
             self.postpone();
         }
-        Change::Lower
+        SizeChange::Lower
     }
 
     /// Whether a transaction of this size shows how long the increased size takes.
@@ -188,11 +188,11 @@ impl SizeLimit {
         self.left = self.pause;
     }
 
-    fn increase(&mut self, done: &Done, timeout: Duration, configured: TransactionSize) -> Change {
-        let Some(limit) = self.reduced else { return Change::None };
+    fn increase(&mut self, done: &Done, timeout: Duration, configured: TransactionSize) -> SizeChange {
+        let Some(limit) = self.reduced else { return SizeChange::None };
         if self.left > 0 {
             self.left -= 1;
-            return Change::None;
+            return SizeChange::None;
         }
         let allowed = timeout.as_secs_f64() * 0.75 * done.size.share_of(limit).min(1.0);
         // After an increase that did not fit, a smaller one may.
@@ -200,12 +200,12 @@ impl SizeLimit {
         let fits = |(numerator, denominator): &(usize, usize)| {
             done.age.as_secs_f64() * *numerator as f64 / *denominator as f64 <= allowed
         };
-        let Some((numerator, denominator)) = steps.into_iter().find(fits) else { return Change::None };
+        let Some((numerator, denominator)) = steps.into_iter().find(fits) else { return SizeChange::None };
         // A part beyond the configured one would make every transaction look small.
         let higher = limit.each(|it| it.saturating_mul(numerator).div_ceil(denominator)).min(configured);
         self.before = self.before.or(Some(limit));
         self.reduced = Some(higher).filter(|higher| !higher.covers(configured));
-        if self.reduced.is_some() { Change::Higher } else { Change::Full }
+        if self.reduced.is_some() { SizeChange::Higher } else { SizeChange::Full }
     }
 }
 

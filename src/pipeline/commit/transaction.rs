@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::dedupe::PartitionId;
-use crate::pipeline::commit::size::{Change, Done, SizeLimit, TransactionSize};
-use crate::pipeline::partition::state::Open;
+use crate::pipeline::commit::size::{Done, SizeChange, SizeLimit, TransactionSize};
+use crate::pipeline::partition::state::Uncommitted;
 use crate::pipeline::report::Tally;
 use crate::ports::{Failure, Remedy, Sink, Source};
 
 /// The phase of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Phase {
+enum TransactionPhase {
     /// No transaction.
     #[default]
     None,
@@ -26,7 +26,7 @@ enum Phase {
 /// The transaction of a worker, if there is one.
 #[derive(Debug, Default)]
 pub struct Transaction {
-    phase: Phase,
+    phase: TransactionPhase,
     records: usize,
     bytes: usize,
     touched: BTreeSet<PartitionId>,
@@ -36,7 +36,7 @@ pub struct Transaction {
     /// during the last commit. `None` when no record is waiting.
     pub waiting_since: Option<Duration>,
     /// Monotonic time at which it began, with its first record.
-    began: Option<Duration>,
+    begun_at: Option<Duration>,
     /// Its counts, which become metrics when it is committed.
     pub tally: Tally,
 }
@@ -51,20 +51,24 @@ impl Transaction {
         now: impl FnOnce() -> Duration,
     ) -> Result<(), Failure> {
         match self.phase {
-            Phase::Open(_) => Ok(()),
-            Phase::Committing(_) => Err(failed_before()),
-            Phase::None => {
+            TransactionPhase::Open(_) => Ok(()),
+            TransactionPhase::Committing(_) => Err(failed_before()),
+            TransactionPhase::None => {
                 sink.begin()?;
                 let now = now();
-                self.began = Some(now);
-                self.phase = Phase::Open(self.first_record_since(|| now));
+                self.begun_at = Some(now);
+                self.phase = TransactionPhase::Open(self.first_record_since(|| now));
                 Ok(())
             }
         }
     }
 
     /// What the open transaction did to a partition. The first call for a partition counts it as touched.
-    pub fn touch<'a>(&mut self, partition: PartitionId, open: &'a mut Option<Open>) -> &'a mut Open {
+    pub fn touch<'a>(
+        &mut self,
+        partition: PartitionId,
+        open: &'a mut Option<Uncommitted>,
+    ) -> &'a mut Uncommitted {
         if open.is_none() {
             self.touched.insert(partition);
         }
@@ -80,10 +84,10 @@ impl Transaction {
     /// Its commit begins. Returns false when there is no transaction.
     pub fn begin_commit(&mut self) -> Result<bool, Failure> {
         match self.phase {
-            Phase::None => Ok(false),
-            Phase::Committing(_) => Err(failed_before()),
-            Phase::Open(since) => {
-                self.phase = Phase::Committing(since);
+            TransactionPhase::None => Ok(false),
+            TransactionPhase::Committing(_) => Err(failed_before()),
+            TransactionPhase::Open(since) => {
+                self.phase = TransactionPhase::Committing(since);
                 Ok(true)
             }
         }
@@ -104,7 +108,7 @@ impl Transaction {
     /// Time since it began. Records that waited in the client do not make it older, unlike for [`Self::remaining`].
     #[must_use]
     pub fn age(&self, now: Duration) -> Duration {
-        self.began.map_or(Duration::ZERO, |began| now.saturating_sub(began))
+        self.begun_at.map_or(Duration::ZERO, |began| now.saturating_sub(began))
     }
 
     /// Resets it after a commit, an abort or an unknown result.
@@ -138,15 +142,15 @@ impl Transaction {
         self.log(change, ("transaction failed after", age), timeout);
     }
 
-    fn log(&self, change: Change, (what, time): (&str, Duration), timeout: Duration) {
+    fn log(&self, change: SizeChange, (what, time): (&str, Duration), timeout: Duration) {
         let Some(TransactionSize { records, bytes, partitions }) = self.limit.reduced() else {
-            if change == Change::Full {
+            if change == SizeChange::Full {
                 tracing::info!("transactions have their configured size again");
             }
             return;
         };
         match change {
-            Change::Lower => tracing::warn!(
+            SizeChange::Lower => tracing::warn!(
                 records,
                 bytes,
                 partitions,
@@ -155,10 +159,10 @@ impl Transaction {
                 time.as_secs_f64(),
                 humantime::format_duration(timeout)
             ),
-            Change::Higher | Change::Back => {
+            SizeChange::Higher | SizeChange::Back => {
                 tracing::debug!(records, bytes, partitions, ?change, "limit of transactions");
             }
-            Change::None | Change::Full => {}
+            SizeChange::None | SizeChange::Full => {}
         }
     }
 
@@ -190,7 +194,7 @@ impl Transaction {
     /// Whether there is a transaction.
     #[must_use]
     pub fn is_open(&self) -> bool {
-        self.phase != Phase::None
+        self.phase != TransactionPhase::None
     }
 
     /// Whether the transaction has reached one of its limits.
@@ -203,8 +207,10 @@ impl Transaction {
     #[must_use]
     pub fn remaining(&self, now: Duration, interval: Duration) -> Option<Duration> {
         match self.phase {
-            Phase::None => None,
-            Phase::Open(since) | Phase::Committing(since) => Some((since + interval).saturating_sub(now)),
+            TransactionPhase::None => None,
+            TransactionPhase::Open(since) | TransactionPhase::Committing(since) => {
+                Some((since + interval).saturating_sub(now))
+            }
         }
     }
 }
@@ -222,10 +228,10 @@ mod tests {
         TransactionSize { records: 100_000, bytes: 64 << 20, partitions: 1_000 };
 
     fn open(records: usize, bytes: usize, partitions: u32) -> Transaction {
-        let phase = Phase::Open(Duration::ZERO);
+        let phase = TransactionPhase::Open(Duration::ZERO);
         Transaction {
             phase,
-            began: Some(Duration::ZERO),
+            begun_at: Some(Duration::ZERO),
             records,
             bytes,
             touched: (0..partitions).collect(),

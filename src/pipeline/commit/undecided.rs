@@ -13,8 +13,8 @@ use crate::dedupe::{Offset, PartitionId};
 use crate::metrics::TransactionResult;
 use crate::pipeline::commit::Committer;
 use crate::pipeline::context::Context;
+use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::report::Tally;
-use crate::pipeline::world::World;
 use crate::ports::Committed;
 
 /// Logged when the outcome is known, or will never be.
@@ -22,7 +22,7 @@ const FOUND: &str = "result of a transaction whose outcome was unknown";
 
 /// A transaction that ended, as far as this worker knows.
 #[derive(Debug)]
-pub(crate) struct Ended {
+pub(crate) struct EndedTransaction {
     tally: Tally,
     /// From its first record to its end.
     took: Duration,
@@ -51,9 +51,9 @@ impl SentPosition {
     }
 }
 
-impl<W: World> Committer<W> {
+impl<W: WorkerPorts> Committer<W> {
     /// Takes the counts of the open transaction.
-    pub(crate) fn end_counts(&mut self, ctx: &mut Context<W>) -> Ended {
+    pub(crate) fn end_counts(&mut self, ctx: &mut Context<W>) -> EndedTransaction {
         let sent = ctx.partitions.open_mut().filter_map(|state| {
             let (next, metadata) = state.open.as_ref()?.sent.clone()?;
             Some((state.id, SentPosition { before: state.committed, next, metadata }))
@@ -61,7 +61,7 @@ impl<W: World> Committer<W> {
         let positions = sent.collect();
         let took = self.transaction.age(ctx.clock.elapsed());
         let tally = std::mem::take(&mut self.transaction.tally);
-        Ended { tally, took, at_ms: ctx.clock.wall_ms(), positions }
+        EndedTransaction { tally, took, at_ms: ctx.clock.wall_ms(), positions }
     }
 
     /// Counts the open transaction, which a new producer ends.
@@ -78,7 +78,7 @@ impl<W: World> Committer<W> {
     }
 
     /// Only the committed offsets will show what became of this transaction.
-    pub(crate) fn count_later(&mut self, ended: Ended) {
+    pub(crate) fn count_later(&mut self, ended: EndedTransaction) {
         let partitions = ranges(ended.positions.keys().copied());
         tracing::info!(%partitions, records = ended.tally.records(), "the outcome of a transaction is unknown");
         self.undecided.push(ended);
@@ -106,12 +106,12 @@ impl<W: World> Committer<W> {
         &mut self,
         ctx: &mut Context<W>,
         answers: &[Committed],
-        agreed: &[PartitionId],
+        checked: &[PartitionId],
     ) {
         let (undecided, report, partitions) = (&mut self.undecided, &mut ctx.report, &ctx.partitions);
         undecided.retain_mut(|ended| {
             let mut result = None;
-            for answer in answers.iter().filter(|answer| agreed.contains(&answer.partition)) {
+            for answer in answers.iter().filter(|answer| checked.contains(&answer.partition)) {
                 if let Some(sent) = ended.positions.remove(&answer.partition)
                     && sent.is_not_in(answer)
                 {
@@ -130,6 +130,10 @@ impl<W: World> Committer<W> {
 }
 
 /// The transaction is committed, and its markers are written.
-pub(crate) fn count_committed<W: World>(ctx: &mut Context<W>, ended: &Ended, waited: Duration) {
+pub(crate) fn count_committed<W: WorkerPorts>(
+    ctx: &mut Context<W>,
+    ended: &EndedTransaction,
+    waited: Duration,
+) {
     ctx.report.committed(&ended.tally, ended.took + waited, ctx.clock.wall_ms());
 }

@@ -11,8 +11,8 @@ pub mod shortened;
 use std::time::Duration;
 
 use crate::config::{Overflow, size_text};
-use crate::dedupe::{BloomLimits, Bounds, Index, IndexBytes, Window, WindowLimits};
-use crate::pipeline::options::Options;
+use crate::dedupe::{BloomLimits, IndexBytes, OwnerIndex, Window, WindowBounds, WindowLimits};
+use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::partitions::Partitions;
 
 /// Interval between two measurements of the directory.
@@ -74,7 +74,7 @@ impl Limits {
         let by_memory = match (self.max_memory, self.when_full) {
             (None, _) => u64::MAX,
             (_, Overflow::Shrink) => largest_fitting(by_count, |ids| IndexBytes::of(ids, ids).peak <= bytes),
-            (_, Overflow::Evict) => largest_fitting(by_count, |ids| Index::bytes_of_slots(ids) <= bytes),
+            (_, Overflow::Evict) => largest_fitting(by_count, |ids| OwnerIndex::bytes_of_slots(ids) <= bytes),
         };
         let limit = if by_memory < by_count { Limit::Memory } else { Limit::Ids };
         Share { ids: by_count.min(by_memory), limit, bytes }
@@ -134,12 +134,12 @@ pub(crate) struct Enforced {
 
 impl Enforced {
     /// Whether the directory has to be measured now.
-    pub fn disk_check_due(&mut self, options: &Options, now: Duration) -> bool {
+    pub fn disk_check_due(&mut self, options: &WorkerOptions, now: Duration) -> bool {
         options.limits.max_disk.is_some() && self.disk.due(now)
     }
 
     /// Processes a measurement of the directory's size.
-    pub fn disk(&mut self, bytes: u64, options: &Options, partitions: &Partitions, now: Duration) {
+    pub fn disk(&mut self, bytes: u64, options: &WorkerOptions, partitions: &Partitions, now: Duration) {
         let Some(bound) = options.limits.max_disk else { return };
         let stored = partitions.windows().map(Window::stored_ids).sum();
         self.disk.measured(bytes, bound, stored, now);
@@ -147,7 +147,7 @@ impl Enforced {
 
     /// Sets the bounds of every window; its next commit applies them. While all windows together are below the limit
     /// on ids, a partition has no limit of its own; above it, each window is limited to an equal share.
-    pub fn apply(&mut self, options: &Options, partitions: &mut Partitions) {
+    pub fn apply(&mut self, options: &WorkerOptions, partitions: &mut Partitions) {
         let limits = &options.limits;
         let count = options.windows_of(partitions);
         let ids = partitions.windows().map(Window::ids).sum::<u64>();
@@ -164,7 +164,7 @@ impl Enforced {
             // tables expire.
             let grown = window.memory_in_index();
             let max_ids = if grown > share.bytes { scaled(max_ids, share.bytes, grown) } else { max_ids };
-            window.set_bounds(Bounds { max_ids, max_stored, filter_bytes });
+            window.set_bounds(WindowBounds { max_ids, max_stored, filter_bytes });
         }
     }
 
@@ -263,7 +263,7 @@ mod tests {
         assert_eq!((share.limit, share.bytes), (Limit::Memory, 2 << 20));
         assert!(IndexBytes::of(share.ids, share.ids).peak <= 2 << 20 && share.ids > 60_000, "{share:?}");
         let slots = Limits { when_full: Overflow::Evict, ..limits }.share(4).ids;
-        assert!(Index::bytes_of_slots(slots) <= 2 << 20 && slots > 240_000, "{slots}");
+        assert!(OwnerIndex::bytes_of_slots(slots) <= 2 << 20 && slots > 240_000, "{slots}");
         assert_eq!(Limits { workers: 2, ..limits }.share(2), limits.share(4));
     }
 

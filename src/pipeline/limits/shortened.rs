@@ -11,9 +11,9 @@ use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::kinds::Kind;
 use crate::pipeline::limits::{Enforced, Limit, Limits};
-use crate::pipeline::options::Options;
+use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::partitions::Partitions;
-use crate::pipeline::world::World;
+use crate::pipeline::ports::WorkerPorts;
 use crate::ports::Store;
 
 /// Interval between two checks of the windows for the log.
@@ -37,12 +37,12 @@ pub(crate) struct WindowLimiter {
 
 impl WindowLimiter {
     /// Sets the bounds that the next commit of each window applies.
-    pub fn apply(&mut self, options: &Options, partitions: &mut Partitions) {
+    pub fn apply(&mut self, options: &WorkerOptions, partitions: &mut Partitions) {
         self.enforced.apply(options, partitions);
     }
 
     /// The status of a window.
-    pub fn status(&self, window: &Window, options: &Options) -> WindowStatus {
+    pub fn status(&self, window: &Window, options: &WorkerOptions) -> WindowStatus {
         let limit = self.enforced.active_limit(window, &options.limits);
         WindowStatus {
             asked_seconds: window.configured().as_secs_f64(),
@@ -54,7 +54,7 @@ impl WindowLimiter {
     }
 
     /// Logs each limit once, for the window that it shortens most.
-    fn log(&mut self, options: &Options, partitions: &Partitions, now: Duration) {
+    fn log(&mut self, options: &WorkerOptions, partitions: &Partitions, now: Duration) {
         if self.log.checked.is_some_and(|last| now.saturating_sub(last) < CHECK_INTERVAL) {
             return;
         }
@@ -91,7 +91,7 @@ impl WindowLimiter {
     }
 }
 
-impl<W: World> Context<W> {
+impl<W: WorkerPorts> Context<W> {
     /// Sets the bounds that the next commit applies, and logs the limits that shorten a window.
     pub(crate) fn enforce_limits(&mut self) -> Result<(), WorkerError> {
         let now = self.clock.elapsed();
@@ -121,7 +121,7 @@ impl<W: World> Context<W> {
 }
 
 /// The effect of a limit on a window, in one line.
-fn limit_text(limit: Limit, window: &Window, options: &Options) -> String {
+fn limit_text(limit: Limit, window: &Window, options: &WorkerOptions) -> String {
     let (configured, limit) = (duration_text(window.configured()), limit.setting(&options.limits));
     if window.evicted_share() > 0.0 {
         return format!(
@@ -145,7 +145,7 @@ fn limit_text(limit: Limit, window: &Window, options: &Options) -> String {
 }
 
 /// The command that computes what the configured window requires, for this process at the observed rate.
-fn plan_command(options: &Options, window: &Window, (ids_a_second, partitions): (f64, u64)) -> String {
+fn plan_command(options: &WorkerOptions, window: &Window, (ids_a_second, partitions): (f64, u64)) -> String {
     let limits: &Limits = &options.limits;
     let bloom = window.bloom().map(|_| format!(" --bloom {}", duration_text(window.configured())));
     let memory = limits.max_memory.map(|bytes| format!(" --memory {bytes}"));

@@ -13,9 +13,9 @@ use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::failpoint;
 use crate::pipeline::partition::Phase;
-use crate::pipeline::partition::state::State;
+use crate::pipeline::partition::state::DedupeState;
+use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::safeguard::Safeguard;
-use crate::pipeline::world::World;
 use crate::ports::{Committed, Store, StoreError};
 
 /// How often a load logs its progress.
@@ -82,7 +82,7 @@ pub struct Loading {
     logged: Duration,
     pub(crate) task: Task,
     /// The state, with the windows that are being filled.
-    pub state: Box<State>,
+    pub state: Box<DedupeState>,
     /// The kinds whose blocks are still to be read; the last one is being read.
     kinds: Vec<KindId>,
     /// Where reading continues, first offset of a block; `None` before the first block of a kind.
@@ -97,7 +97,7 @@ pub struct Loading {
 #[derive(Debug)]
 pub(crate) enum Task {
     /// Fill empty windows with the owners below `trusted`.
-    Windows { trusted: Offset, stream_time_ms: i64, next: Box<Next> },
+    Windows { trusted: Offset, stream_time_ms: i64, next: Box<AfterLoading> },
     /// Refill the emptied filters of complete windows. Then the partition starts. `load` is the start time and the number of
     /// identities of the load before it.
     Filters { load: Option<(Duration, u64)> },
@@ -105,7 +105,7 @@ pub(crate) enum Task {
 
 /// What follows after the local state is loaded.
 #[derive(Debug)]
-pub(crate) enum Next {
+pub(crate) enum AfterLoading {
     /// The partition starts: its state is complete up to the committed offset.
     Start(Committed, Checkpoint),
     /// The state topic is read from the first offset on; local state is correct below the second, a raw offset.
@@ -196,11 +196,11 @@ impl Budget {
 }
 
 /// Starts reading the local owners below `trusted` into the empty windows of this state.
-pub(crate) fn begin_loading<W: World>(
+pub(crate) fn begin_loading<W: WorkerPorts>(
     ctx: &mut Context<W>,
-    mut state: Box<State>,
+    mut state: Box<DedupeState>,
     trusted: Offset,
-    next: Next,
+    next: AfterLoading,
 ) -> Result<(), WorkerError> {
     let trusted = if ctx.options.keeps(Safeguard::Claims) { trusted } else { Offset::MAX };
     let head = ctx.store.head(state.id.into())?.unwrap_or_default();
@@ -215,9 +215,9 @@ pub(crate) fn begin_loading<W: World>(
 
 /// Starts rebuilding filters that hold forgotten owners: such a filter could report a new record as seen. `load` is what
 /// `Recovery::start` was called with.
-pub(crate) fn begin_refilling<W: World>(
+pub(crate) fn begin_refilling<W: WorkerPorts>(
     ctx: &mut Context<W>,
-    mut state: Box<State>,
+    mut state: Box<DedupeState>,
     load: Option<(Duration, u64)>,
 ) -> Result<(), WorkerError> {
     let mut kinds = Vec::new();
@@ -229,9 +229,9 @@ pub(crate) fn begin_refilling<W: World>(
     begin_reading(ctx, state, kinds, Task::Filters { load })
 }
 
-fn begin_reading<W: World>(
+fn begin_reading<W: WorkerPorts>(
     ctx: &mut Context<W>,
-    state: Box<State>,
+    state: Box<DedupeState>,
     kinds: Vec<KindId>,
     task: Task,
 ) -> Result<(), WorkerError> {
@@ -261,7 +261,7 @@ impl Loading {
         clock: &impl Clock,
         budget: &mut Budget,
     ) -> Result<(), StoreError> {
-        let State { id, windows, committed, .. } = &mut *self.state;
+        let DedupeState { id, windows, committed, .. } = &mut *self.state;
         while let Some(kind) = self.kinds.last().copied() {
             let window_id = kind.window(*id);
             let Some(window) = windows.of_kind(kind) else {

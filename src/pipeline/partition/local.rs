@@ -2,12 +2,12 @@
 
 use crate::dedupe::{Checkpoint, Offset, PartitionId};
 use crate::pipeline::error::Fatal;
-use crate::pipeline::options::Options;
-use crate::ports::{Bounds, Head};
+use crate::pipeline::options::WorkerOptions;
+use crate::ports::{Head, LogBounds};
 
 /// How a partition gets its state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Plan {
+pub(crate) enum StatePlan {
     /// The local store has everything below the committed offset. Local owners at or beyond `confirmed` are removed.
     Load {
         /// A raw offset, at most the committed offset.
@@ -35,21 +35,21 @@ pub(crate) fn plan(
     committed: Option<Offset>,
     checkpoint: Option<&Checkpoint>,
     state_low: Offset,
-) -> Plan {
-    let Some(head) = head else { return Plan::Restore };
-    let catch_up = Plan::CatchUp { confirmed: head.confirmed, from: head.state_next };
+) -> StatePlan {
+    let Some(head) = head else { return StatePlan::Restore };
+    let catch_up = StatePlan::CatchUp { confirmed: head.confirmed, from: head.state_next };
     // Without metadata another program has set the offset. Only the state topic shows whether it was moved forward or back.
     let Some((committed, checkpoint)) = committed.zip(checkpoint) else { return catch_up };
     if head.confirmed > committed {
         // The marker of a later offset was missing, and that transaction left no other trace; or the logs were truncated. Which
         // blocks the store held at the committed offset cannot be compared.
-        return Plan::Restore;
+        return StatePlan::Restore;
     }
     if head.confirmed < committed {
         let is_deleted = head.state_next < state_low && checkpoint.forgets == head.forgets;
         let last = head.tail.filter(|_| is_deleted).zip(checkpoint.tail);
         return match last.filter(|(stored, named)| *stored == (named.crc, named.next)) {
-            Some(((_, next), _)) => Plan::Load { confirmed: next.min(committed) },
+            Some(((_, next), _)) => StatePlan::Load { confirmed: next.min(committed) },
             None => catch_up,
         };
     }
@@ -59,14 +59,14 @@ pub(crate) fn plan(
     if tails.is_some_and(|(tail, stored)| (tail.crc, tail.next) != stored) {
         // The local state has the same length as what was committed, but another last block: the logs were truncated and
         // written again.
-        return Plan::Restore;
+        return StatePlan::Restore;
     }
     // Blocks without identities are equal when they cover the same offsets again, after a truncation of raw. The machine may have
     // lost the writes of the later one, so the local state has to reach beyond its place in the state topic.
     let is_earlier = checkpoint.tail.and_then(|tail| tail.from).is_some_and(|from| head.state_next <= from);
     // Forgetting an id leaves the committed offset and the last block unchanged.
     if checkpoint.forgets == head.forgets && !is_earlier {
-        Plan::Load { confirmed: committed }
+        StatePlan::Load { confirmed: committed }
     } else {
         catch_up
     }
@@ -74,7 +74,7 @@ pub(crate) fn plan(
 
 /// Whether a state log whose old records were deleted had other records behind local state that continues at `from`: more
 /// than the marker of the transaction that wrote its last block. Local state that continues at 0 has no last block.
-pub(crate) fn is_behind_the_log(from: Offset, log: &Bounds) -> bool {
+pub(crate) fn is_behind_the_log(from: Offset, log: &LogBounds) -> bool {
     from + Offset::from(from > 0) < log.low
 }
 
@@ -82,7 +82,7 @@ pub(crate) fn is_behind_the_log(from: Offset, log: &Bounds) -> bool {
 /// offset, and held nothing else behind it, local state is still complete for a group without an offset.
 pub(crate) fn usable(
     local: Option<(Offset, Offset)>,
-    log: &Bounds,
+    log: &LogBounds,
     committed: Option<Offset>,
 ) -> Option<(Offset, Offset)> {
     let (from, confirmed) = local?;
@@ -94,7 +94,11 @@ pub(crate) fn usable(
 
 /// The error when neither the group nor the state topic holds the position of the partition, although the state topic once
 /// did.
-pub(crate) fn all_expired(options: &Options, id: PartitionId, local: Option<(Offset, Offset)>) -> Fatal {
+pub(crate) fn all_expired(
+    options: &WorkerOptions,
+    id: PartitionId,
+    local: Option<(Offset, Offset)>,
+) -> Fatal {
     let local = local.map_or_else(String::new, |(_, confirmed)| {
         format!(" The local state ends at offset {confirmed}, but newer records were processed.")
     });
@@ -117,7 +121,7 @@ mod tests {
     }
 
     /// The plan while the state topic still holds everything.
-    fn plan(head: Option<Head>, committed: Option<Offset>, checkpoint: Option<&Checkpoint>) -> Plan {
+    fn plan(head: Option<Head>, committed: Option<Offset>, checkpoint: Option<&Checkpoint>) -> StatePlan {
         super::plan(head, committed, checkpoint, 0)
     }
 
@@ -129,23 +133,26 @@ mod tests {
     fn local_state_that_is_exactly_the_committed_one_is_loaded() {
         assert_eq!(
             plan(Some(head(100, Some((7, 100)))), Some(100), Some(&checkpoint(7, 100))),
-            Plan::Load { confirmed: 100 }
+            StatePlan::Load { confirmed: 100 }
         );
         // A block beyond it was written to the store and never committed.
         assert_eq!(
             plan(Some(head(100, Some((8, 150)))), Some(100), Some(&checkpoint(7, 100))),
-            Plan::Load { confirmed: 100 }
+            StatePlan::Load { confirmed: 100 }
         );
         // Only duplicates since the last block.
         assert_eq!(
             plan(Some(head(190, Some((7, 150)))), Some(190), Some(&checkpoint(7, 150))),
-            Plan::Load { confirmed: 190 }
+            StatePlan::Load { confirmed: 190 }
         );
     }
 
     #[test]
     fn local_state_beyond_the_committed_offset_is_not_used() {
-        assert_eq!(plan(Some(head(23, Some((7, 20)))), Some(20), Some(&checkpoint(7, 20))), Plan::Restore);
+        assert_eq!(
+            plan(Some(head(23, Some((7, 20)))), Some(20), Some(&checkpoint(7, 20))),
+            StatePlan::Restore
+        );
     }
 
     #[test]
@@ -153,7 +160,7 @@ mod tests {
         // The crash came after the commit and before the update of the local head. The last block is the committed one; the
         // blocks before it in the same transaction may be those of an earlier attempt.
         let plan = plan(Some(head(100, Some((7, 150)))), Some(150), Some(&checkpoint(7, 150)));
-        assert_eq!(plan, Plan::CatchUp { confirmed: 100, from: 40 });
+        assert_eq!(plan, StatePlan::CatchUp { confirmed: 100, from: 40 });
     }
 
     #[test]
@@ -162,11 +169,11 @@ mod tests {
         let deleted = |head, committed, checkpoint: &Checkpoint| {
             super::plan(Some(head), Some(committed), Some(checkpoint), 41)
         };
-        assert_eq!(deleted(local, 150, &checkpoint(7, 150)), Plan::Load { confirmed: 150 });
+        assert_eq!(deleted(local, 150, &checkpoint(7, 150)), StatePlan::Load { confirmed: 150 });
         // Only duplicates followed the block.
-        assert_eq!(deleted(local, 190, &checkpoint(7, 150)), Plan::Load { confirmed: 150 });
+        assert_eq!(deleted(local, 190, &checkpoint(7, 150)), StatePlan::Load { confirmed: 150 });
         // The last stored block is another one.
-        let catch_up = Plan::CatchUp { confirmed: 100, from: 40 };
+        let catch_up = StatePlan::CatchUp { confirmed: 100, from: 40 };
         assert_eq!(deleted(local, 150, &checkpoint(9, 150)), catch_up);
         // Another instance has forgotten ids.
         assert_eq!(deleted(local, 150, &Checkpoint { forgets: 1, ..checkpoint(7, 150) }), catch_up);
@@ -177,21 +184,24 @@ mod tests {
     #[test]
     fn local_state_of_the_same_length_with_another_last_block_is_not_used() {
         let plan = plan(Some(head(100, Some((7, 100)))), Some(100), Some(&checkpoint(9, 100)));
-        assert_eq!(plan, Plan::Restore);
+        assert_eq!(plan, StatePlan::Restore);
     }
 
     #[test]
     fn an_uncommitted_block_does_not_hide_the_last_committed_one() {
         let stored = Head { confirmed_tail: Some((7, 100)), ..head(100, Some((8, 150))) };
-        assert_eq!(plan(Some(stored), Some(100), Some(&checkpoint(7, 100))), Plan::Load { confirmed: 100 });
-        assert_eq!(plan(Some(stored), Some(100), Some(&checkpoint(9, 100))), Plan::Restore);
+        assert_eq!(
+            plan(Some(stored), Some(100), Some(&checkpoint(7, 100))),
+            StatePlan::Load { confirmed: 100 }
+        );
+        assert_eq!(plan(Some(stored), Some(100), Some(&checkpoint(9, 100))), StatePlan::Restore);
     }
 
     #[test]
     fn a_block_that_was_never_committed_is_not_used() {
         // Another instance committed other blocks up to 200. Our block, up to 150, was aborted.
         let plan = plan(Some(head(100, Some((7, 150)))), Some(200), Some(&checkpoint(9, 200)));
-        assert_eq!(plan, Plan::CatchUp { confirmed: 100, from: 40 });
+        assert_eq!(plan, StatePlan::CatchUp { confirmed: 100, from: 40 });
     }
 
     #[test]
@@ -200,42 +210,51 @@ mod tests {
             let tail = Some(Tail { crc: 7, next: 100, from: Some(from) });
             plan(Some(head(100, Some((7, 100)))), Some(100), Some(&Checkpoint { tail, ..checkpoint(7, 100) }))
         };
-        assert_eq!(named(39), Plan::Load { confirmed: 100 });
+        assert_eq!(named(39), StatePlan::Load { confirmed: 100 });
         // Raw was truncated and written again, and so was this block. The machine has lost the second one.
-        assert_eq!([named(40), named(44)], [Plan::CatchUp { confirmed: 100, from: 40 }; 2]);
+        assert_eq!([named(40), named(44)], [StatePlan::CatchUp { confirmed: 100, from: 40 }; 2]);
     }
 
     #[test]
     fn ids_forgotten_by_another_instance_are_read_from_the_state_topic() {
         let head = head(100, Some((7, 100)));
         let elsewhere = Checkpoint { forgets: 1, ..checkpoint(7, 100) };
-        assert_eq!(plan(Some(head), Some(100), Some(&elsewhere)), Plan::CatchUp { confirmed: 100, from: 40 });
+        assert_eq!(
+            plan(Some(head), Some(100), Some(&elsewhere)),
+            StatePlan::CatchUp { confirmed: 100, from: 40 }
+        );
         assert_eq!(
             plan(Some(Head { forgets: 1, ..head }), Some(100), Some(&elsewhere)),
-            Plan::Load { confirmed: 100 }
+            StatePlan::Load { confirmed: 100 }
         );
     }
 
     #[test]
     fn without_local_state_or_committed_offset_the_state_topic_is_read() {
-        assert_eq!(plan(None, Some(5), None), Plan::Restore);
-        assert_eq!(plan(Some(head(100, None)), None, None), Plan::CatchUp { confirmed: 100, from: 40 });
+        assert_eq!(plan(None, Some(5), None), StatePlan::Restore);
+        assert_eq!(plan(Some(head(100, None)), None, None), StatePlan::CatchUp { confirmed: 100, from: 40 });
         // An offset without our metadata was set by another program, perhaps to its previous value.
-        assert_eq!(plan(Some(head(100, None)), Some(100), None), Plan::CatchUp { confirmed: 100, from: 40 });
+        assert_eq!(
+            plan(Some(head(100, None)), Some(100), None),
+            StatePlan::CatchUp { confirmed: 100, from: 40 }
+        );
         // A group that was rewound: the state keeps the confirmed owners, and the end of the restore detects the rewind.
-        assert_eq!(plan(Some(head(100, None)), Some(60), None), Plan::CatchUp { confirmed: 100, from: 40 });
+        assert_eq!(
+            plan(Some(head(100, None)), Some(60), None),
+            StatePlan::CatchUp { confirmed: 100, from: 40 }
+        );
     }
 
     #[test]
     fn local_state_is_unusable_if_the_log_starts_after_it() {
-        let log = Bounds { low: 10, stable: 20, high: 25 };
+        let log = LogBounds { low: 10, stable: 20, high: 25 };
         let is_usable = |from| usable(Some((from, 7)), &log, Some(7)).is_some();
         assert_eq!([9, 10, 20, 21].map(is_usable), [false, true, true, false]);
         // All records are deleted. Behind the local state there was only the marker of its last transaction, or more.
-        let empty = Bounds { low: 25, stable: 25, high: 25 };
+        let empty = LogBounds { low: 25, stable: 25, high: 25 };
         assert_eq!(usable(Some((24, 7)), &empty, None), Some((25, 7)));
         assert_eq!(usable(Some((23, 7)), &empty, None), None);
         // Nothing local was ever committed: what was at offset 0 is not known.
-        assert_eq!(usable(Some((0, 0)), &Bounds { low: 1, stable: 1, high: 1 }, None), None);
+        assert_eq!(usable(Some((0, 0)), &LogBounds { low: 1, stable: 1, high: 1 }, None), None);
     }
 }

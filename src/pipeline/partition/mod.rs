@@ -23,7 +23,7 @@ use crate::pipeline::partition::rejections::Rejections;
 use crate::pipeline::partition::restoring::Restoring;
 use crate::pipeline::partition::rounds::Rounds;
 use crate::pipeline::partition::stall::StallDetector;
-use crate::pipeline::partition::state::State;
+use crate::pipeline::partition::state::DedupeState;
 use crate::ports::LogId;
 
 /// The life cycle of a partition in a worker. Each phase owns what exists only in it. Records are processed only in `Running`.
@@ -50,12 +50,12 @@ pub enum Phase {
 pub struct Locating {
     /// Monotonic time of the next attempt, after failures.
     pub not_before: Duration,
-    /// Monotonic time since which a pending transaction blocks the read of C, and the settled offset before that transaction.
+    /// Monotonic time since which a pending transaction blocks the read of C, and the committed offset before that transaction.
     pub blocked: Option<(Duration, Option<Offset>)>,
     /// The open records of another transaction in the partition's topics, if any.
     pub left_open: Option<LeftOpen>,
     /// Complete state that is already in memory. It is used again if C is its offset, or that of its open transaction.
-    pub state: Option<Box<State>>,
+    pub state: Option<Box<DedupeState>>,
 }
 
 /// Open records of another transaction in a partition's topics.
@@ -71,7 +71,7 @@ pub struct LeftOpen {
 #[derive(Debug)]
 pub struct Running {
     /// Its state.
-    pub state: Box<State>,
+    pub state: Box<DedupeState>,
     /// The records since the last seek, to distinguish a gap in the log from a record of an earlier position.
     pub order: Order,
     /// Whether its records have stopped arriving.
@@ -87,7 +87,7 @@ pub struct Partition {
     pub phase: Phase,
     /// Set once the partition was checked since the producer was created: no transaction is open in its topics, and its logs
     /// agree. The first offset of its state log at that time.
-    pub agreed: Option<Offset>,
+    pub checked_from: Option<Offset>,
     /// Number of consecutive restores that ended before the last committed block.
     pub early_ends: u32,
     /// The committed offset that the state topic was found to exceed, if that was seen once; the second time it counts.
@@ -103,7 +103,7 @@ impl Partition {
         Self {
             id,
             phase: Phase::Locating(Locating { not_before: now, ..Locating::default() }),
-            agreed: None,
+            checked_from: None,
             early_ends: 0,
             behind_state: None,
             rejections: Rejections::default(),
@@ -129,7 +129,7 @@ impl Partition {
 
     /// The state in memory; incomplete while it is being read.
     #[must_use]
-    pub fn state(&self) -> Option<&State> {
+    pub fn state(&self) -> Option<&DedupeState> {
         match &self.phase {
             Phase::Locating(locating) => locating.state.as_deref(),
             Phase::Loading(loading) => Some(&loading.state),
@@ -139,7 +139,7 @@ impl Partition {
     }
 
     /// The state in memory; incomplete while it is being read.
-    pub fn state_mut(&mut self) -> Option<&mut State> {
+    pub fn state_mut(&mut self) -> Option<&mut DedupeState> {
         match &mut self.phase {
             Phase::Locating(locating) => locating.state.as_deref_mut(),
             Phase::Loading(loading) => Some(&mut loading.state),
@@ -176,12 +176,12 @@ impl Partition {
     }
 
     /// Returns to `Locating` with complete state.
-    pub fn keep(&mut self, state: Box<State>, not_before: Duration) {
+    pub fn keep(&mut self, state: Box<DedupeState>, not_before: Duration) {
         self.phase = Phase::Locating(Locating { not_before, state: Some(state), ..Locating::default() });
     }
 
     /// Processes records from now on.
-    pub fn run(&mut self, state: Box<State>) {
+    pub fn run(&mut self, state: Box<DedupeState>) {
         let (order, stall) = (Order::default(), StallDetector::default());
         self.phase = Phase::Running(Running { state, order, stall });
     }

@@ -39,7 +39,7 @@ pub enum Arrival {
 
 /// What is known about the reading since the last seek.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Reading {
+enum SeekResult {
     /// No record arrived yet. Contains the first record of the previous reading, if that lay beyond the expected one.
     Begun(Option<Offset>),
     /// The reading began beyond the expected record and has to be repeated. Contains its lowest record.
@@ -51,13 +51,13 @@ enum Reading {
 /// The records since the last seek.
 #[derive(Debug)]
 pub struct Order {
-    reading: Reading,
+    reading: SeekResult,
     gaps: VecDeque<Range<Offset>>,
 }
 
 impl Default for Order {
     fn default() -> Self {
-        Self { reading: Reading::Begun(None), gaps: VecDeque::new() }
+        Self { reading: SeekResult::Begun(None), gaps: VecDeque::new() }
     }
 }
 
@@ -65,19 +65,19 @@ impl Order {
     /// Classifies the record at `at` when `next` is expected, or any later record if the log has a gap.
     pub fn judge(&mut self, next: Offset, at: Offset) -> Arrival {
         match self.reading {
-            Reading::Doubted(first) => {
+            SeekResult::Doubted(first) => {
                 // A lower record belongs to the new position, and is the one that the next reading has to begin with.
                 if at >= next {
-                    self.reading = Reading::Doubted(first.min(at));
+                    self.reading = SeekResult::Doubted(first.min(at));
                 }
                 return Arrival::Unproven;
             }
             _ if at < next => return self.behind(at),
-            Reading::Begun(before) if at > next && before != Some(at) => {
-                self.reading = Reading::Doubted(at);
+            SeekResult::Begun(before) if at > next && before != Some(at) => {
+                self.reading = SeekResult::Doubted(at);
                 return Arrival::Unproven;
             }
-            Reading::Begun(_) | Reading::Proven => self.reading = Reading::Proven,
+            SeekResult::Begun(_) | SeekResult::Proven => self.reading = SeekResult::Proven,
         }
         if at > next {
             self.gaps.push_back(next..at);
@@ -95,18 +95,18 @@ impl Order {
     /// Whether the partition has to be sought again.
     #[must_use]
     pub fn is_doubted(&self) -> bool {
-        matches!(self.reading, Reading::Doubted(_))
+        matches!(self.reading, SeekResult::Doubted(_))
     }
 
     /// Called after a confirmed partition was sought to the expected record: records that were fetched before may still arrive.
     pub fn sought(&mut self) {
-        self.reading = Reading::Begun(None);
+        self.reading = SeekResult::Begun(None);
     }
 
     /// Called after the partition was sought again, to the expected record.
     pub fn sought_again(&mut self) {
-        if let Reading::Doubted(at) = self.reading {
-            self.reading = Reading::Begun(Some(at));
+        if let SeekResult::Doubted(at) = self.reading {
+            self.reading = SeekResult::Begun(Some(at));
         }
     }
 }

@@ -4,15 +4,15 @@ use crate::dedupe::{KindId, PartitionId, Window, Windows};
 use crate::pipeline::partition::loading::Loading;
 use crate::pipeline::partition::rejections::Rejections;
 use crate::pipeline::partition::restoring::Restoring;
-use crate::pipeline::partition::state::State;
+use crate::pipeline::partition::state::DedupeState;
 use crate::pipeline::partition::{Locating, Partition, Phase, Running};
 
 /// The partitions of a worker, indexed by number.
 #[derive(Debug, Default)]
 pub struct Partitions {
     all: Vec<Option<Box<Partition>>>,
-    /// See [`Self::is_settled`]. Every method that lets the caller change a phase clears it.
-    settled: bool,
+    /// See [`Self::has_nothing_pending`]. Every method that lets the caller change a phase clears it.
+    nothing_pending: bool,
 }
 
 impl Partitions {
@@ -24,7 +24,7 @@ impl Partitions {
 
     /// One partition, mutable.
     pub fn get_mut(&mut self, id: PartitionId) -> Option<&mut Partition> {
-        self.settled = false;
+        self.nothing_pending = false;
         self.all.get_mut(id as usize)?.as_deref_mut()
     }
 
@@ -36,10 +36,11 @@ impl Partitions {
 
     /// Whether every partition is running, and none of them has a position that is only in this worker. The result is kept
     /// until a phase may have changed, so that an iteration does not visit a thousand partitions that have nothing to do.
-    pub fn is_settled(&mut self) -> bool {
-        let is_settled = |running: &Running| !running.state.uncommitted_position;
-        self.settled = self.settled || self.iter().all(|p| p.running().is_some_and(is_settled));
-        self.settled
+    pub fn has_nothing_pending(&mut self) -> bool {
+        let is_committed = |running: &Running| !running.state.uncommitted_position;
+        self.nothing_pending =
+            self.nothing_pending || self.iter().all(|p| p.running().is_some_and(is_committed));
+        self.nothing_pending
     }
 
     /// A partition whose committed offset has to be read.
@@ -82,7 +83,7 @@ impl Partitions {
 
     /// Adds or replaces a partition.
     pub fn insert(&mut self, partition: Partition) {
-        self.settled = false;
+        self.nothing_pending = false;
         let at = partition.id as usize;
         if self.all.len() <= at {
             self.all.resize_with(at + 1, || None);
@@ -109,7 +110,7 @@ impl Partitions {
 
     /// All partitions, in the order of their numbers, mutable.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Partition> {
-        self.settled = false;
+        self.nothing_pending = false;
         self.all.iter_mut().filter_map(Option::as_deref_mut)
     }
 
@@ -121,7 +122,7 @@ impl Partitions {
 
     /// The states of the running partitions that the open transaction touched. A partition that is not running may still hold
     /// the effects of an earlier transaction with an unknown outcome; those are not part of the open one.
-    pub fn open_mut(&mut self) -> impl Iterator<Item = &mut State> {
+    pub fn open_mut(&mut self) -> impl Iterator<Item = &mut DedupeState> {
         self.running_mut().map(|(_, running)| &mut *running.state).filter(|state| state.open.is_some())
     }
 

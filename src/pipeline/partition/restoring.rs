@@ -4,19 +4,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::dedupe::{
-    Block, BlockView, Checkpoint, Fingerprint, ForgetRecord, KindId, Look, Offset, Owners, StateKey, Tail,
-    Window, WindowId,
+    Block, BlockView, Checkpoint, Fingerprint, ForgetRecord, IndexKey, KindId, Offset, Owners, StateKey,
+    Tail, Window, WindowId,
 };
 use crate::metrics::RestoreSource;
 use crate::pipeline::error::WorkerError;
-use crate::pipeline::options::Options;
+use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::forgetting::Forgetting;
 use crate::pipeline::partition::loading::cut_back;
-use crate::pipeline::partition::state::State;
+use crate::pipeline::partition::state::DedupeState;
 use crate::pipeline::partition::stored::Stored;
 use crate::pipeline::partition::unwritten::Unwritten;
-use crate::pipeline::report::Report;
-use crate::pipeline::world::World;
+use crate::pipeline::ports::WorkerPorts;
+use crate::pipeline::report::WorkerReport;
 use crate::ports::{Head, Store};
 
 /// How often a restore logs its progress.
@@ -26,7 +26,7 @@ const LOG_INTERVAL: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct Restoring {
     /// The state, complete up to the last block read.
-    pub state: Box<State>,
+    pub state: Box<DedupeState>,
     /// What the local store lacks of it.
     pub unwritten: Unwritten,
     /// The configured rule of each window.
@@ -126,13 +126,13 @@ impl Restoring {
 }
 
 /// What the restore of a partition uses, beside that restore.
-pub(crate) struct Restorer<'a, W: World> {
+pub(crate) struct Restorer<'a, W: WorkerPorts> {
     pub(crate) store: &'a mut W::Store,
-    pub(crate) options: &'a Options,
-    pub(crate) report: &'a Report,
+    pub(crate) options: &'a WorkerOptions,
+    pub(crate) report: &'a WorkerReport,
 }
 
-impl<W: World> Restorer<'_, W> {
+impl<W: WorkerPorts> Restorer<'_, W> {
     /// Writes what was read to the local store, and counts it: a counter looked up for each block took a noticeable part of
     /// the time of blocks with a single identity.
     pub(crate) fn write(&mut self, unwritten: &mut Unwritten) -> Result<(), WorkerError> {
@@ -261,7 +261,7 @@ fn forget_older_owners<O: Owners>(
 ) -> Result<Vec<Offset>, O::Error> {
     let mut older = Vec::new();
     for (_, identity) in &forgotten.owners {
-        for (owner, _) in window.owners(&Look::at(*identity), stored)? {
+        for (owner, _) in window.owners(&IndexKey::at(*identity), stored)? {
             // A forget record may be read a second time, after blocks that were written later. Their owners stay.
             if owner < forgotten.at {
                 window.forget(owner, *identity);

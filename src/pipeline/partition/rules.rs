@@ -11,13 +11,13 @@ use std::collections::BTreeSet;
 use crate::dedupe::{Checkpoint, Fingerprint, HashKind, KindId, PartitionId, StateKey, WindowId};
 use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::kinds::Kinds;
-use crate::pipeline::options::Options;
+use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::restoring::{Restorer, Restoring};
-use crate::pipeline::partition::state::State;
-use crate::pipeline::world::World;
+use crate::pipeline::partition::state::DedupeState;
+use crate::pipeline::ports::WorkerPorts;
 use crate::ports::Store;
 
-impl Options {
+impl WorkerOptions {
     /// The rule by which the identities in a kind's window are made; `None` for a kind without a window.
     pub(crate) fn rule_of(&self, kind: KindId) -> Option<Fingerprint> {
         self.rules().into_iter().find(|(of, _)| *of == kind).map(|(_, rule)| rule)
@@ -69,7 +69,7 @@ impl Options {
     }
 }
 
-impl<W: World> Restorer<'_, W> {
+impl<W: WorkerPorts> Restorer<'_, W> {
     /// Whether a state record read for a restore was made by another rule, or before its window was reset. Then only its range
     /// of offsets is used. `place` names the record in errors.
     pub(crate) fn is_foreign(
@@ -90,8 +90,8 @@ impl<W: World> Restorer<'_, W> {
         }
         let named =
             restoring.checkpoint.as_ref().and_then(|it| it.rule_of(ours.map_or(KindId::UNNAMED, |_| kind)));
-        let settled = is_emptied || named.is_some() && named == ours.or(rule_of(KindId::UNNAMED));
-        if !settled {
+        let is_accepted = is_emptied || named.is_some() && named == ours.or(rule_of(KindId::UNNAMED));
+        if !is_accepted {
             self.options.check_accepted(&place(), kind, key.rule)?;
         }
         // The rule of the unnamed kind is part of the rule of every kind.
@@ -102,7 +102,7 @@ impl<W: World> Restorer<'_, W> {
         };
         for kind in affected {
             self.discard_read(restoring, kind)?;
-            if !settled {
+            if !is_accepted {
                 restoring.state.reset_kinds.insert(kind);
             }
         }
@@ -124,7 +124,7 @@ impl<W: World> Restorer<'_, W> {
     }
 }
 
-impl State {
+impl DedupeState {
     /// Called when the state is complete: logs the windows that are reset, and has the reset committed at once.
     pub(crate) fn schedule_window_resets(&mut self, kinds: &Kinds) {
         if self.reset_kinds.is_empty() {

@@ -7,7 +7,7 @@ use crate::ports::{Epoch, Head};
 
 /// What the open transaction did to a partition.
 #[derive(Debug, Clone, Default)]
-pub struct Open {
+pub struct Uncommitted {
     /// Number of records processed.
     pub records: usize,
     /// Whether any record was written, to the clean topic or to a side topic.
@@ -22,8 +22,7 @@ pub struct Open {
 
 /// The state of a partition. While it is loaded or restored, its windows are incomplete.
 #[derive(Debug)]
-#[expect(clippy::struct_field_names, reason = "`state_next` is an offset of the state topic")]
-pub struct State {
+pub struct DedupeState {
     /// Partition number.
     pub id: PartitionId,
     /// Its windows.
@@ -39,7 +38,7 @@ pub struct State {
     /// Number of times identities were forgotten in this partition, up to C.
     pub forgets: u64,
     /// What the open transaction did here; kept while its outcome is unknown.
-    pub open: Option<Open>,
+    pub open: Option<Uncommitted>,
     /// The group was rewound and the state beyond C was removed. The next transaction has to write a block even
     /// without identities; otherwise a later restore would revive the removed owners.
     pub rewound: bool,
@@ -51,7 +50,7 @@ pub struct State {
     /// The leader epoch of the last record before C.
     pub committed_epoch: Option<Epoch>,
     /// Number of raw partitions when the group began, from the last checkpoint.
-    pub began: Option<u32>,
+    pub first_raw_partitions: Option<u32>,
     /// Kinds whose windows start empty with the next commit, because a change of their rule was accepted.
     pub reset_kinds: BTreeSet<KindId>,
     /// How far the partition's clock is ahead of the worker's, ms.
@@ -60,7 +59,7 @@ pub struct State {
     pub ahead_of_wall_ms: i64,
 }
 
-impl State {
+impl DedupeState {
     /// The state before anything is loaded into these windows.
     #[must_use]
     pub fn new(id: PartitionId, windows: Windows, reset_kinds: BTreeSet<KindId>) -> Self {
@@ -77,7 +76,7 @@ impl State {
             uncommitted_position: false,
             epoch: None,
             committed_epoch: None,
-            began: None,
+            first_raw_partitions: None,
             reset_kinds,
             ahead_ms: 0,
             ahead_of_wall_ms: 0,
@@ -91,7 +90,7 @@ impl State {
         // The first forget records may have been deleted from the topic, together with the blocks that they refer to,
         // so their number is taken from the checkpoint.
         self.forgets = self.forgets.max(checkpoint.forgets);
-        self.began = checkpoint.began;
+        self.first_raw_partitions = checkpoint.first_raw_partitions;
         self.ahead_of_wall_ms = checkpoint.ahead_of_wall_ms;
         self.epoch = checkpoint.epoch;
         self.committed_epoch = checkpoint.epoch;

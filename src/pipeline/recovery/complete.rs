@@ -12,10 +12,10 @@ use crate::dedupe::{Offset, PartitionId, Tail, Windows};
 use crate::pipeline::REQUEST_TIMEOUT;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::{Fatal, WorkerError};
-use crate::pipeline::options::Options;
+use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::restoring::Restoring;
+use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::safeguard::Safeguard;
-use crate::pipeline::world::World;
 use crate::ports::{Leftover, LogId, LogTails, StateItem, StateLog};
 
 /// Number of consecutive early ends of one partition after which an operator has to act.
@@ -70,7 +70,7 @@ impl Restoring {
 
 /// Whether the restore has read the whole log, of which the client reported the end `next`. Otherwise the partition is
 /// restored again.
-pub(crate) fn is_restored<W: World>(
+pub(crate) fn is_restored<W: WorkerPorts>(
     ctx: &mut Context<W>,
     restoring: &mut Restoring,
     next: Offset,
@@ -115,7 +115,7 @@ pub(crate) fn is_restored<W: World>(
 
 /// Whether another reader finds committed records after the reported end. This creates a client. It is therefore skipped
 /// when the restore has reached the end that the leader reported at its start, also when there was nothing to read.
-fn is_more_to_read<W: World>(
+fn is_more_to_read<W: WorkerPorts>(
     ctx: &Context<W>,
     restoring: &Restoring,
     next: Offset,
@@ -130,7 +130,7 @@ fn is_more_to_read<W: World>(
     Ok(rest.iter().any(|item| matches!(item, StateItem::Block { .. })))
 }
 
-fn ends_early(options: &Options, id: PartitionId, named: Option<Tail>) -> Fatal {
+fn ends_early(options: &WorkerOptions, id: PartitionId, named: Option<Tail>) -> Fatal {
     Fatal::Operator(format!(
         "{ATTEMPTS} restores of partition {id} from topic {} ended before the last committed block ({named:?}): \
          check the replicas of that partition (kafka-topics.sh --describe); dedupd continues when the leader shows \

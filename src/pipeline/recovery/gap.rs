@@ -6,22 +6,22 @@ use crate::pipeline::REQUEST_TIMEOUT;
 use crate::pipeline::commit::Access;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::{Fatal, WorkerError};
-use crate::pipeline::options::{OnGap, OnRewind, Options};
+use crate::pipeline::options::{OnGap, OnRewind, WorkerOptions};
 use crate::pipeline::partition::Partition;
 use crate::pipeline::partition::loading::cut_back;
-use crate::pipeline::partition::state::State;
+use crate::pipeline::partition::state::DedupeState;
+use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::recovery::Recovery;
 use crate::pipeline::recovery::start_bounds::request_raw;
-use crate::pipeline::world::World;
-use crate::ports::{Bounds, Failure, GroupMember, Remedy, Source, Truncation};
+use crate::ports::{Failure, GroupMember, LogBounds, Remedy, Source, Truncation};
 
 impl Recovery {
     /// The offset at which a partition with complete state resumes: C, or the nearest offset that the log holds, if the log does
     /// not hold C and the configuration accepts the gap.
-    pub(crate) fn resume_offset<W: World>(
+    pub(crate) fn resume_offset<W: WorkerPorts>(
         &mut self,
         access: &mut Access<'_, W>,
-        state: &mut State,
+        state: &mut DedupeState,
     ) -> Result<Offset, WorkerError> {
         let (id, committed) = (state.id, state.committed);
         let truncated = access.source.truncated(id);
@@ -65,8 +65,8 @@ impl Recovery {
 
 /// Fails when the committed offset has advanced. A process that was suspended for long compares the current log with an
 /// outdated offset: another instance may have processed records since.
-fn check_not_advanced<W: World>(
-    options: &Options,
+fn check_not_advanced<W: WorkerPorts>(
+    options: &WorkerOptions,
     source: &W::Source,
     id: PartitionId,
     committed: Offset,
@@ -84,9 +84,9 @@ fn check_not_advanced<W: World>(
     }
 }
 
-fn accept<W: World>(
+fn accept<W: WorkerPorts>(
     ctx: &mut Context<W>,
-    state: &mut State,
+    state: &mut DedupeState,
     next: Offset,
     names: &str,
 ) -> Result<Offset, WorkerError> {
@@ -113,14 +113,14 @@ fn accept<W: World>(
 /// Whether the open transaction commits a position that only this worker has. Such a transaction is committed without
 /// records. Otherwise, if its markers were missing, the position could not be distinguished from one that an operator has
 /// set since, nor its blocks from those that covered the same offsets before the log was truncated.
-pub(crate) fn has_uncommitted_position<W: World>(ctx: &Context<W>) -> bool {
+pub(crate) fn has_uncommitted_position<W: WorkerPorts>(ctx: &Context<W>) -> bool {
     ctx.partitions.iter().filter_map(Partition::running).any(|running| running.state.uncommitted_position)
 }
 
 /// The resume offset, by `group.on_rewind`, of a group that was reset to below what the state topic has committed.
-pub(crate) fn rewound<W: World>(
+pub(crate) fn rewound<W: WorkerPorts>(
     ctx: &mut Context<W>,
-    state: &mut State,
+    state: &mut DedupeState,
     committed: Offset,
     covered: Offset,
 ) -> Result<Offset, WorkerError> {
@@ -151,7 +151,11 @@ pub(crate) fn rewound<W: World>(
 }
 
 /// Forgets all owners at or beyond `from`, because other records will be read at their offsets.
-fn forget_from<W: World>(ctx: &mut Context<W>, state: &mut State, from: Offset) -> Result<(), WorkerError> {
+fn forget_from<W: WorkerPorts>(
+    ctx: &mut Context<W>,
+    state: &mut DedupeState,
+    from: Offset,
+) -> Result<(), WorkerError> {
     cut_back(&mut ctx.store, &ctx.options.kinds.windows_of(state.id), from)?;
     state.rewound = true;
     state.windows.truncate(from);
@@ -170,7 +174,7 @@ struct Gap {
 
 /// Whether the log holds the records after C. `truncated` is what a comparison of leader epochs found: the records after the
 /// offset of the truncation were written since.
-fn gap(committed: Offset, log: Bounds, truncated: Option<Truncation>) -> Option<Gap> {
+fn gap(committed: Offset, log: LogBounds, truncated: Option<Truncation>) -> Option<Gap> {
     let same_until = if let Some(Truncation::At(end)) = truncated { end } else { committed };
     let (nearest, reason) = if committed < log.low {
         (log.low, "records were deleted before they were read")
@@ -192,7 +196,7 @@ mod tests {
 
     #[test]
     fn a_log_is_resumed_at_its_nearest_offset_or_where_it_was_truncated() {
-        let log = Bounds { low: 10, stable: 90, high: 100 };
+        let log = LogBounds { low: 10, stable: 90, high: 100 };
         let nearest = |committed, end: Option<Offset>| {
             gap(committed, log, end.map(Truncation::At)).map(|gap| gap.nearest)
         };

@@ -5,15 +5,20 @@ use crate::dedupe::PartitionId;
 use crate::metrics::RestoreSource;
 use crate::pipeline::commit::Access;
 use crate::pipeline::error::WorkerError;
-use crate::pipeline::partition::loading::{Budget, LoadSlice, Loading, LocalRead, Next, Task, distributed};
+use crate::pipeline::partition::loading::{
+    AfterLoading, Budget, LoadSlice, Loading, LocalRead, Task, distributed,
+};
+use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::recovery::Recovery;
 use crate::pipeline::recovery::restore::Base;
-use crate::pipeline::world::World;
 
 impl Recovery {
     /// Reads one slice of local state. The partitions with the least left to read come first, so that they do not wait for one
     /// that takes minutes.
-    pub(crate) fn load_slice<W: World>(&mut self, access: &mut Access<'_, W>) -> Result<(), WorkerError> {
+    pub(crate) fn load_slice<W: WorkerPorts>(
+        &mut self,
+        access: &mut Access<'_, W>,
+    ) -> Result<(), WorkerError> {
         let mut loadings: Vec<_> = access.ctx.partitions.all_loading_mut().collect();
         if loadings.is_empty() {
             return Ok(());
@@ -43,14 +48,18 @@ impl Recovery {
     }
 
     /// Continues with a partition whose local state has been read to the end.
-    fn loaded<W: World>(&mut self, access: &mut Access<'_, W>, loading: Loading) -> Result<(), WorkerError> {
+    fn loaded<W: WorkerPorts>(
+        &mut self,
+        access: &mut Access<'_, W>,
+        loading: Loading,
+    ) -> Result<(), WorkerError> {
         let Loading { since, ids, task, mut state, .. } = loading;
         let next = match task {
             Task::Filters { load } => return self.start(access, state, load),
             Task::Windows { next, .. } => next,
         };
         match *next {
-            Next::Start(answer, checkpoint) => {
+            AfterLoading::Start(answer, checkpoint) => {
                 let committed = answer.offset.unwrap_or(0);
                 state.tail = checkpoint.tail;
                 state.state_next = state.state_next.max(checkpoint.state_next);
@@ -66,7 +75,7 @@ impl Recovery {
                 self.start_loaded(access, state, (since, ids))
             }
             // State that ends below the committed offset is dropped when the restore cannot start.
-            Next::Restore(answer, checkpoint, local) => {
+            AfterLoading::Restore(answer, checkpoint, local) => {
                 self.begin_restore(access, &answer, checkpoint, Base::Local(state, local))
             }
         }

@@ -10,16 +10,16 @@ use crate::pipeline::REQUEST_TIMEOUT;
 use crate::pipeline::commit::{Access, commit_state};
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
-use crate::pipeline::options::Options;
-use crate::pipeline::partition::loading::{Next, begin_loading};
-use crate::pipeline::partition::local::{Plan, plan};
+use crate::pipeline::options::WorkerOptions;
+use crate::pipeline::partition::loading::{AfterLoading, begin_loading};
+use crate::pipeline::partition::local::{StatePlan, plan};
 use crate::pipeline::partition::rounds::Rounds;
-use crate::pipeline::partition::state::State;
+use crate::pipeline::partition::state::DedupeState;
+use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::recovery::Recovery;
 use crate::pipeline::recovery::restore::Base;
 use crate::pipeline::safeguard::Safeguard;
 use crate::pipeline::torn::without_live;
-use crate::pipeline::world::World;
 use crate::ports::{Committed, GroupMember, ProducerLife, Remedy, Store, StoreError, WrittenEnds};
 
 /// Timeout of fencing a dead writer, which ends its transaction.
@@ -28,7 +28,7 @@ const FENCE_TIMEOUT: Duration = Duration::from_secs(5);
 const LOCATE_SLICE: Duration = Duration::from_millis(200);
 
 impl Recovery {
-    pub(super) fn locate<W: World>(
+    pub(super) fn locate<W: WorkerPorts>(
         &mut self,
         access: &mut Access<'_, W>,
         waiting: &[PartitionId],
@@ -41,10 +41,10 @@ impl Recovery {
                 // Checked before a repair, because a repair commits too.
                 answers.iter().try_for_each(|answer| check_topic_ids(&access.ctx.options, answer))?;
                 access.committer.count_if_committed(access.ctx, &answers);
-                let agreed = self.torn.reconcile(access, &answers)?;
-                access.committer.count_if_aborted(access.ctx, &answers, &agreed);
+                let checked = self.torn.reconcile(access, &answers)?;
+                access.committer.count_if_aborted(access.ctx, &answers, &checked);
                 let began = access.ctx.clock.elapsed();
-                for answer in answers.iter().filter(|answer| agreed.contains(&answer.partition)) {
+                for answer in answers.iter().filter(|answer| checked.contains(&answer.partition)) {
                     self.located(access, answer)?;
                     // The rest follows in the next iteration.
                     if access.ctx.clock.elapsed().saturating_sub(began) >= LOCATE_SLICE {
@@ -61,15 +61,15 @@ impl Recovery {
         }
     }
 
-    /// A pending transaction blocks C. If its writer is dead, nothing else ends the transaction before its timeout. The last
-    /// settled metadata names the writer, which is fenced.
-    pub(super) fn blocked<W: World>(
+    /// A pending transaction blocks C. If its writer is dead, nothing else ends the transaction before its timeout. The
+    /// metadata of the last commit names the writer, which is fenced.
+    pub(super) fn blocked<W: WorkerPorts>(
         &mut self,
         access: &mut Access<'_, W>,
         waiting: &[PartitionId],
     ) -> Result<(), WorkerError> {
-        let settled = access.source.committed_unstable(waiting, REQUEST_TIMEOUT)?;
-        let blocked = blocked_for(access.ctx, &settled);
+        let stable = access.source.committed_unstable(waiting, REQUEST_TIMEOUT)?;
+        let blocked = blocked_for(access.ctx, &stable);
         if blocked < REQUEST_TIMEOUT {
             return Ok(());
         }
@@ -78,7 +78,7 @@ impl Recovery {
                 .first()
                 .map_or(Ok(()), |first| self.torn.end_blocking(access, *first, Rounds::default()));
         }
-        let writers = settled.iter().filter_map(|answer| Some(Checkpoint::parse(&answer.metadata)?.writer));
+        let writers = stable.iter().filter_map(|answer| Some(Checkpoint::parse(&answer.metadata)?.writer));
         let others = writers.filter(|writer| !writer.is_empty() && *writer != access.ctx.options.writer);
         let writers = without_live::<W>(&access.ctx.options, access.source, others.collect())?;
         for writer in writers {
@@ -89,7 +89,7 @@ impl Recovery {
         Ok(())
     }
 
-    pub(super) fn located<W: World>(
+    pub(super) fn located<W: WorkerPorts>(
         &mut self,
         access: &mut Access<'_, W>,
         answer: &Committed,
@@ -114,7 +114,7 @@ impl Recovery {
     }
 
     /// Starts to load the state of a partition that is not in memory.
-    pub(super) fn begin<W: World>(
+    pub(super) fn begin<W: WorkerPorts>(
         &mut self,
         access: &mut Access<'_, W>,
         answer: &Committed,
@@ -124,34 +124,34 @@ impl Recovery {
         let changed = access.ctx.options.changed_rules(checkpoint.as_ref(), id)?;
         let Some(partition) = access.ctx.partitions.get(id) else { return Ok(()) };
         // The last restore ended early: the local state did not lead to the last committed block, so it is not used.
-        let (ended_early, state_low) = (partition.early_ends > 0, partition.agreed.unwrap_or(0));
+        let (ended_early, state_low) = (partition.early_ends > 0, partition.checked_from.unwrap_or(0));
         let head = access.ctx.store.head(id.into())?.filter(|_| !ended_early);
         let plan = match (head, answer.offset) {
-            _ if !changed.is_empty() => Plan::Restore,
+            _ if !changed.is_empty() => StatePlan::Restore,
             (Some(_), Some(confirmed)) if !access.ctx.options.keeps(Safeguard::Tails) => {
-                Plan::Load { confirmed }
+                StatePlan::Load { confirmed }
             }
             _ => plan(head, answer.offset, checkpoint.as_ref(), state_low),
         };
         match plan {
-            Plan::Load { confirmed } => {
+            StatePlan::Load { confirmed } => {
                 let (checkpoint, committed) = (checkpoint.unwrap_or_default(), answer.offset.unwrap_or(0));
                 let state = claim(access.ctx, answer, Some(&checkpoint), confirmed)?;
-                begin_loading(access.ctx, state, committed, Next::Start(answer.clone(), checkpoint))
+                begin_loading(access.ctx, state, committed, AfterLoading::Start(answer.clone(), checkpoint))
             }
-            Plan::CatchUp { confirmed, from } => {
+            StatePlan::CatchUp { confirmed, from } => {
                 let state = claim(access.ctx, answer, checkpoint.as_ref(), confirmed)?;
-                let next = Next::Restore(answer.clone(), checkpoint, (from, confirmed));
+                let next = AfterLoading::Restore(answer.clone(), checkpoint, (from, confirmed));
                 begin_loading(access.ctx, state, confirmed, next)
             }
-            Plan::Restore => self.begin_restore(access, answer, checkpoint, Base::Empty(changed)),
+            StatePlan::Restore => self.begin_restore(access, answer, checkpoint, Base::Empty(changed)),
         }
     }
 }
 
 /// Takes the partition's local state. The state in memory is valid only if no other worker held the local state
 /// meanwhile.
-pub(super) fn take_local_state<W: World>(ctx: &mut Context<W>, id: PartitionId) {
+pub(super) fn take_local_state<W: WorkerPorts>(ctx: &mut Context<W>, id: PartitionId) {
     let unchanged: Vec<bool> =
         ctx.options.kinds.windows_of(id).into_iter().map(|window| ctx.store.acquire_lease(window)).collect();
     if unchanged.contains(&false)
@@ -161,18 +161,18 @@ pub(super) fn take_local_state<W: World>(ctx: &mut Context<W>, id: PartitionId) 
     }
 }
 
-fn check_topic_ids(options: &Options, answer: &Committed) -> Result<(), WorkerError> {
+fn check_topic_ids(options: &WorkerOptions, answer: &Committed) -> Result<(), WorkerError> {
     let Some(checkpoint) = Checkpoint::parse(&answer.metadata) else { return Ok(()) };
     options.same_raw(checkpoint.raw.as_deref(), options.raw_id.as_deref())?;
     Ok(options.same_state(checkpoint.state.as_deref())?)
 }
 
-/// How long C has been blocked at the same settled offset, for the partition that has waited longest. A live writer
-/// advances the settled offset.
-fn blocked_for<W: World>(ctx: &mut Context<W>, settled: &[Committed]) -> Duration {
+/// How long C has been blocked at the same committed offset, for the partition that has waited longest. A live writer
+/// advances the committed offset.
+fn blocked_for<W: WorkerPorts>(ctx: &mut Context<W>, stable: &[Committed]) -> Duration {
     let now = ctx.clock.elapsed();
     let mut longest = Duration::ZERO;
-    for answer in settled {
+    for answer in stable {
         if let Some(locating) = ctx.partitions.locating_mut(answer.partition) {
             let since = locating.blocked.filter(|(_, at)| *at == answer.offset);
             let since = since.map_or(now, |(since, _)| since);
@@ -184,7 +184,7 @@ fn blocked_for<W: World>(ctx: &mut Context<W>, settled: &[Committed]) -> Duratio
 }
 
 /// Undoes the open transaction in memory and in the local store. It was not committed: C is unchanged.
-fn undo<W: World>(ctx: &mut Context<W>, state: &mut State) -> Result<(), StoreError> {
+fn undo<W: WorkerPorts>(ctx: &mut Context<W>, state: &mut DedupeState) -> Result<(), StoreError> {
     if !ctx.options.keeps(Safeguard::Undo) {
         state.windows.commit(state.next);
     }
@@ -195,12 +195,12 @@ fn undo<W: World>(ctx: &mut Context<W>, state: &mut State) -> Result<(), StoreEr
 
 /// Truncates the local store to `from`. Owners that the store held at or beyond C are unconfirmed, and their records will be
 /// read again: they become claims. Returns state with these claims and empty windows.
-fn claim<W: World>(
+fn claim<W: WorkerPorts>(
     ctx: &mut Context<W>,
     answer: &Committed,
     checkpoint: Option<&Checkpoint>,
     from: Offset,
-) -> Result<Box<State>, WorkerError> {
+) -> Result<Box<DedupeState>, WorkerError> {
     let id = answer.partition;
     let mut windows = ctx.empty_windows(checkpoint);
     let from = if ctx.options.keeps(Safeguard::Claims) { from } else { Offset::MAX };
@@ -211,5 +211,5 @@ fn claim<W: World>(
             }
         }
     }
-    Ok(Box::new(State::new(id, windows, BTreeSet::new())))
+    Ok(Box::new(DedupeState::new(id, windows, BTreeSet::new())))
 }

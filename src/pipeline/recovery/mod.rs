@@ -21,14 +21,14 @@ use crate::dedupe::coordinates::ranges;
 use crate::pipeline::commit::Access;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::partition::loading::begin_refilling;
-use crate::pipeline::partition::state::State;
+use crate::pipeline::partition::state::DedupeState;
 use crate::pipeline::partition::{Partition, Phase, Running};
+use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::recovery::locate::take_local_state;
 use crate::pipeline::recovery::restore::abandon_restore;
 use crate::pipeline::recovery::start_bounds::StartBounds;
 use crate::pipeline::torn::producer::Torn;
 use crate::pipeline::torn::without_leftovers;
-use crate::pipeline::world::World;
 use crate::ports::{Source, StateLog};
 
 /// Time to read the state topic between two polls.
@@ -44,9 +44,9 @@ pub(crate) struct Recovery {
 
 impl Recovery {
     /// Advances every partition that is not running yet by one slice.
-    pub(crate) fn recover<W: World>(&mut self, access: &mut Access<'_, W>) -> Result<(), WorkerError> {
+    pub(crate) fn recover<W: WorkerPorts>(&mut self, access: &mut Access<'_, W>) -> Result<(), WorkerError> {
         fit_tables(access)?;
-        if access.ctx.partitions.is_settled() {
+        if access.ctx.partitions.has_nothing_pending() {
             return Ok(());
         }
         let advanced = self.advance(access);
@@ -55,7 +55,7 @@ impl Recovery {
         advanced
     }
 
-    fn advance<W: World>(&mut self, access: &mut Access<'_, W>) -> Result<(), WorkerError> {
+    fn advance<W: WorkerPorts>(&mut self, access: &mut Access<'_, W>) -> Result<(), WorkerError> {
         let now = access.ctx.clock.elapsed();
         let partition_limit = &access.ctx.options.partition_limit;
         let due = |p: &Partition| matches!(&p.phase, Phase::Locating(locating) if locating.not_before <= now);
@@ -77,7 +77,7 @@ impl Recovery {
     }
 
     /// Reads one slice of the state topic. `outcome` is the result of the iteration so far; a grave one ends the slice.
-    fn restore_slice<W: World>(
+    fn restore_slice<W: WorkerPorts>(
         &mut self,
         access: &mut Access<'_, W>,
         mut outcome: Result<(), WorkerError>,
@@ -119,10 +119,10 @@ impl Recovery {
 
     /// Starts processing with state that was just loaded. `load` is the monotonic start time of the load and its number of
     /// identities.
-    pub(crate) fn start_loaded<W: World>(
+    pub(crate) fn start_loaded<W: WorkerPorts>(
         &mut self,
         access: &mut Access<'_, W>,
-        mut state: Box<State>,
+        mut state: Box<DedupeState>,
         load: (Duration, u64),
     ) -> Result<(), WorkerError> {
         state.resume_time(access.ctx.time.now_ms(&access.ctx.clock), access.ctx.options.kinds.time());
@@ -135,10 +135,10 @@ impl Recovery {
     }
 
     /// Starts processing: the state is that of C. If that fails, the state is kept, and used again once C has been read again.
-    pub(crate) fn start<W: World>(
+    pub(crate) fn start<W: WorkerPorts>(
         &mut self,
         access: &mut Access<'_, W>,
-        mut state: Box<State>,
+        mut state: Box<DedupeState>,
         load: Option<(Duration, u64)>,
     ) -> Result<(), WorkerError> {
         let id = state.id;
@@ -160,12 +160,15 @@ impl Recovery {
         if let Some((began, _)) = load {
             access.ctx.report.restore_took(now.saturating_sub(began));
         }
-        settle_position(access, id)
+        commit_pending_position(access, id)
     }
 }
 
 /// Adds a position that only this worker has to the next commit, although no record has arrived.
-fn settle_position<W: World>(access: &mut Access<'_, W>, id: PartitionId) -> Result<(), WorkerError> {
+fn commit_pending_position<W: WorkerPorts>(
+    access: &mut Access<'_, W>,
+    id: PartitionId,
+) -> Result<(), WorkerError> {
     let Some(partition) = access.ctx.partitions.get_mut(id) else { return Ok(()) };
     let Some(running) = partition.running_mut().filter(|it| it.state.uncommitted_position) else {
         return Ok(());
@@ -188,7 +191,7 @@ fn settle_position<W: World>(access: &mut Access<'_, W>, id: PartitionId) -> Res
 
 /// Rebuilds tables of fixed size from the local state when the number of partitions that share the memory has
 /// changed.
-pub(crate) fn fit_tables<W: World>(access: &mut Access<'_, W>) -> Result<(), WorkerError> {
+pub(crate) fn fit_tables<W: WorkerPorts>(access: &mut Access<'_, W>) -> Result<(), WorkerError> {
     if access.committer.transaction.is_open() || access.ctx.options.limits.when_full == Overflow::Shrink {
         return Ok(());
     }
@@ -207,7 +210,10 @@ pub(crate) fn fit_tables<W: World>(access: &mut Access<'_, W>) -> Result<(), Wor
 impl Recovery {
     /// Creates the producer, which fences a predecessor with the same transactional id, and ends open transactions.
     /// This comes before the first request for C, which would otherwise wait for the predecessor's transaction.
-    pub(crate) fn make_ready<W: World>(&mut self, access: &mut Access<'_, W>) -> Result<(), WorkerError> {
+    pub(crate) fn make_ready<W: WorkerPorts>(
+        &mut self,
+        access: &mut Access<'_, W>,
+    ) -> Result<(), WorkerError> {
         if !self.torn.is_prepared {
             return self.torn.prepare(access);
         }
@@ -216,12 +222,12 @@ impl Recovery {
         }
         self.torn.offsets_cleared = true;
         self.torn.clear_elsewhere(access)?;
-        let settled = self.torn.settle_sides(access);
-        if settled.as_ref().is_err_and(WorkerError::is_grave) {
-            return settled;
+        let result = self.torn.settle_sides(access);
+        if result.as_ref().is_err_and(WorkerError::is_grave) {
+            return result;
         }
         // A retriable failure does not delay repairs: the next check of the side topics may depend on them.
         self.recover(access)?;
-        settled
+        result
     }
 }

@@ -9,16 +9,16 @@ use crate::pipeline::commit::Access;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::failpoint;
-use crate::pipeline::options::Options;
+use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::loading::clear;
 use crate::pipeline::partition::local::{all_expired, is_behind_the_log, usable};
 use crate::pipeline::partition::restoring::{Restorer, Restoring};
-use crate::pipeline::partition::state::State;
+use crate::pipeline::partition::state::DedupeState;
 use crate::pipeline::partition::unwritten::Unwritten;
 use crate::pipeline::partition::{Partition, Phase};
+use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::recovery::Recovery;
 use crate::pipeline::recovery::complete::is_restored;
-use crate::pipeline::world::World;
 use crate::ports::{Committed, StateItem, StateLog, Store};
 
 /// What a restore starts with.
@@ -27,13 +27,13 @@ pub(crate) enum Base {
     /// Empty windows. The identity rules of these kinds have changed.
     Empty(BTreeSet<KindId>),
     /// Local state, correct below the second offset, a raw offset; the state topic is read from the first on.
-    Local(Box<State>, (Offset, Offset)),
+    Local(Box<DedupeState>, (Offset, Offset)),
 }
 
 impl Recovery {
     /// Starts reading the state topic: all of it, or what follows the local state. When that fails, the partition stays in
     /// `Locating`, without state.
-    pub(crate) fn begin_restore<W: World>(
+    pub(crate) fn begin_restore<W: WorkerPorts>(
         &mut self,
         access: &mut Access<'_, W>,
         answer: &Committed,
@@ -62,7 +62,7 @@ impl Recovery {
             state
         } else {
             clear(&mut access.ctx.store, &access.ctx.options.kinds.windows_of(id))?;
-            Box::new(State::new(id, access.ctx.empty_windows(checkpoint.as_ref()), reset_kinds))
+            Box::new(DedupeState::new(id, access.ctx.empty_windows(checkpoint.as_ref()), reset_kinds))
         };
         state.tail = checkpoint.as_ref().and_then(|c| c.tail);
         let from = usable.map_or(bounds.low, |(from, _)| from);
@@ -101,7 +101,7 @@ impl Recovery {
     }
 
     /// Reads the state topic from an offset on, or ends the restore when the log ends there.
-    fn read_from<W: World>(
+    fn read_from<W: WorkerPorts>(
         &mut self,
         access: &mut Access<'_, W>,
         id: PartitionId,
@@ -115,7 +115,7 @@ impl Recovery {
     }
 
     /// Continues the search for the owners of forgotten identities. Where it ends, reading continues behind the forget record.
-    pub(crate) fn search_forgotten<W: World>(
+    pub(crate) fn search_forgotten<W: WorkerPorts>(
         &mut self,
         access: &mut Access<'_, W>,
         until: Duration,
@@ -135,7 +135,7 @@ impl Recovery {
         Ok(())
     }
 
-    fn search_forgotten_of<W: World>(
+    fn search_forgotten_of<W: WorkerPorts>(
         &mut self,
         access: &mut Access<'_, W>,
         id: PartitionId,
@@ -157,7 +157,7 @@ impl Recovery {
 
     /// Processes one item read from the state topic. The log delivers each record once, so a restore that misses a record
     /// restarts: otherwise its end would be mistaken for that of a complete restore.
-    pub(crate) fn restored<W: World>(
+    pub(crate) fn restored<W: WorkerPorts>(
         &mut self,
         access: &mut Access<'_, W>,
         item: StateItem,
@@ -180,7 +180,7 @@ impl Recovery {
         result
     }
 
-    fn end_restore<W: World>(
+    fn end_restore<W: WorkerPorts>(
         &mut self,
         access: &mut Access<'_, W>,
         id: PartitionId,
@@ -214,7 +214,7 @@ impl Recovery {
     }
 }
 
-fn state_is_truncated(options: &Options, id: PartitionId, end: Offset, reached: Offset) -> Fatal {
+fn state_is_truncated(options: &WorkerOptions, id: PartitionId, end: Offset, reached: Offset) -> Fatal {
     Fatal::Operator(format!(
         "topic {} partition {id} ends at offset {end}, but the group's checkpoint was written when it had \
          reached {reached}: the topic was recreated or truncated; restore it, or set a new group.id to start with an \
@@ -224,14 +224,14 @@ fn state_is_truncated(options: &Options, id: PartitionId, end: Offset, reached: 
 }
 
 /// Discards the restore of a partition, so that its state is read again from the start.
-pub(crate) fn abandon_restore<W: World>(ctx: &mut Context<W>, id: PartitionId) {
+pub(crate) fn abandon_restore<W: WorkerPorts>(ctx: &mut Context<W>, id: PartitionId) {
     let now = ctx.clock.elapsed();
     drop(ctx.partitions.get_mut(id).and_then(|partition| partition.take_restoring(now)));
 }
 
 /// Restarts a restore because the log no longer holds the next record. It restarts at the log start because the log
 /// bounds have changed.
-fn restart_restore<W: World>(ctx: &mut Context<W>, id: PartitionId) -> Result<(), WorkerError> {
+fn restart_restore<W: WorkerPorts>(ctx: &mut Context<W>, id: PartitionId) -> Result<(), WorkerError> {
     let topic = &ctx.options.state;
     if let Some(restoring) = ctx.partitions.restoring_mut(id) {
         let at = restoring.at;
@@ -245,7 +245,7 @@ fn restart_restore<W: World>(ctx: &mut Context<W>, id: PartitionId) -> Result<()
     Ok(ctx.log.close(id)?)
 }
 
-fn restore_record<W: World>(
+fn restore_record<W: WorkerPorts>(
     ctx: &mut Context<W>,
     id: PartitionId,
     offset: Offset,

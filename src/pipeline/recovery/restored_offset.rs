@@ -5,18 +5,18 @@ use crate::metrics::OffsetReset;
 use crate::pipeline::REQUEST_TIMEOUT;
 use crate::pipeline::commit::Access;
 use crate::pipeline::error::{Fatal, WorkerError};
-use crate::pipeline::options::{Options, Start};
+use crate::pipeline::options::{Start, WorkerOptions};
 use crate::pipeline::partition::local::all_expired;
 use crate::pipeline::partition::restoring::Restoring;
-use crate::pipeline::partition::state::State;
+use crate::pipeline::partition::state::DedupeState;
+use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::recovery::Recovery;
 use crate::pipeline::recovery::gap::rewound;
-use crate::pipeline::world::World;
 use crate::ports::GroupMember;
 
 impl Recovery {
     /// The offset at which the restored state ends; `None` when the committed offset has to be read again.
-    pub(crate) fn end_offset<W: World>(
+    pub(crate) fn end_offset<W: WorkerPorts>(
         &mut self,
         access: &mut Access<'_, W>,
         restoring: &mut Restoring,
@@ -62,10 +62,10 @@ impl Recovery {
         Ok(Some(offset))
     }
 
-    fn first_offset<W: World>(
+    fn first_offset<W: WorkerPorts>(
         &mut self,
         access: &mut Access<'_, W>,
-        state: &mut State,
+        state: &mut DedupeState,
     ) -> Result<Offset, WorkerError> {
         let id = state.id;
         let bounds = self.raw_bounds(access, id)?;
@@ -99,12 +99,12 @@ impl Recovery {
 /// Whether the partition was added to the raw topic after the group began. The checkpoints of the partitions with lower
 /// numbers store the number of partitions at the start of the group. The minimum counts, because each of them may have
 /// started later.
-fn was_added_later<W: World>(
-    options: &Options,
+fn was_added_later<W: WorkerPorts>(
+    options: &WorkerOptions,
     source: &W::Source,
     id: PartitionId,
 ) -> Result<bool, WorkerError> {
-    if id >= options.began {
+    if id >= options.raw_partitions {
         return Ok(true);
     }
     if options.start == Start::Earliest || id == 0 {
@@ -112,6 +112,7 @@ fn was_added_later<W: World>(
     }
     let below: Vec<PartitionId> = (0..id).collect();
     let answers = source.committed_unstable(&below, REQUEST_TIMEOUT)?;
-    let began = answers.iter().filter_map(|answer| Checkpoint::parse(&answer.metadata)?.began).min();
+    let began =
+        answers.iter().filter_map(|answer| Checkpoint::parse(&answer.metadata)?.first_raw_partitions).min();
     Ok(began.is_some_and(|began| id >= began))
 }

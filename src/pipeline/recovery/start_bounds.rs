@@ -15,11 +15,11 @@ use crate::dedupe::PartitionId;
 use crate::pipeline::REQUEST_TIMEOUT;
 use crate::pipeline::commit::Access;
 use crate::pipeline::error::WorkerError;
-use crate::pipeline::options::Options;
+use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::partitions::Partitions;
+use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::recovery::Recovery;
-use crate::pipeline::world::World;
-use crate::ports::{Bounds, Failure, LogId, LogTails, Remedy, Source};
+use crate::ports::{Failure, LogBounds, LogId, LogTails, Remedy, Source};
 
 /// How long a response is used: as long as the topic monitor takes to detect a recreated topic. A much shorter time would make
 /// a slow broker answer for all partitions again and again.
@@ -39,7 +39,7 @@ pub(crate) struct StartBounds {
 struct Answers {
     /// Monotonic time of the request.
     requested: Duration,
-    bounds: BTreeMap<PartitionId, Bounds>,
+    bounds: BTreeMap<PartitionId, LogBounds>,
     /// Monotonic time until which partitions are requested one by one.
     apart_until: Duration,
 }
@@ -58,8 +58,8 @@ impl Answers {
         &mut self,
         (id, now): (PartitionId, Duration),
         starting: impl FnOnce() -> Vec<PartitionId>,
-        request: impl Fn(&[PartitionId]) -> Result<Vec<Bounds>, WorkerError>,
-    ) -> Result<Bounds, WorkerError> {
+        request: impl Fn(&[PartitionId]) -> Result<Vec<LogBounds>, WorkerError>,
+    ) -> Result<LogBounds, WorkerError> {
         if now.saturating_sub(self.requested) >= MAX_AGE {
             self.bounds.clear();
         }
@@ -81,18 +81,18 @@ impl Answers {
     }
 }
 
-fn single(id: PartitionId, bounds: Vec<Bounds>) -> Result<Bounds, WorkerError> {
+fn single(id: PartitionId, bounds: Vec<LogBounds>) -> Result<LogBounds, WorkerError> {
     let what = || format!("the log bounds of partition {id} are missing in the response; retrying");
     Ok(bounds.into_iter().next().ok_or_else(|| Failure::new(Remedy::Retry, what()))?)
 }
 
 impl Recovery {
     /// The bounds of the raw log of a partition that is about to start. Fails when raw was recreated.
-    pub(crate) fn raw_bounds<W: World>(
+    pub(crate) fn raw_bounds<W: WorkerPorts>(
         &mut self,
         access: &mut Access<'_, W>,
         id: PartitionId,
-    ) -> Result<Bounds, WorkerError> {
+    ) -> Result<LogBounds, WorkerError> {
         let now = access.ctx.clock.elapsed();
         let (partitions, options) = (&access.ctx.partitions, &access.ctx.options);
         let request = |ids: &[PartitionId]| request_raw::<W>(access.source, options, ids);
@@ -100,11 +100,11 @@ impl Recovery {
     }
 
     /// The bounds of the state log of a partition that is about to start.
-    pub(crate) fn state_bounds<W: World>(
+    pub(crate) fn state_bounds<W: WorkerPorts>(
         &mut self,
         access: &mut Access<'_, W>,
         id: PartitionId,
-    ) -> Result<Bounds, WorkerError> {
+    ) -> Result<LogBounds, WorkerError> {
         let now = access.ctx.clock.elapsed();
         let (partitions, options, log) = (&access.ctx.partitions, &access.ctx.options, &access.ctx.log);
         self.start_bounds.state.get(
@@ -120,11 +120,11 @@ impl Recovery {
 
 /// Requests the bounds of these raw logs now. Fails when raw was recreated: also a log that holds the committed offset may be
 /// that of another topic.
-pub(crate) fn request_raw<W: World>(
+pub(crate) fn request_raw<W: WorkerPorts>(
     source: &W::Source,
-    options: &Options,
+    options: &WorkerOptions,
     ids: &[PartitionId],
-) -> Result<Vec<Bounds>, WorkerError> {
+) -> Result<Vec<LogBounds>, WorkerError> {
     if let Some(known) = &options.raw_id {
         options.same_raw(Some(known), source.topic_id(REQUEST_TIMEOUT).as_deref())?;
     }
@@ -132,7 +132,7 @@ pub(crate) fn request_raw<W: World>(
 }
 
 /// The partitions that do not run yet and exist in all topics.
-fn starting(partitions: &Partitions, options: &Options) -> Vec<PartitionId> {
+fn starting(partitions: &Partitions, options: &WorkerOptions) -> Vec<PartitionId> {
     partitions.ids(|partition| !partition.is_running() && options.partition_limit.covers(partition.id))
 }
 
@@ -151,7 +151,12 @@ mod tests {
     }
 
     impl Leaders {
-        fn get(&self, answers: &mut Answers, id: PartitionId, now: Duration) -> Result<Bounds, WorkerError> {
+        fn get(
+            &self,
+            answers: &mut Answers,
+            id: PartitionId,
+            now: Duration,
+        ) -> Result<LogBounds, WorkerError> {
             answers.get(
                 (id, now),
                 || (0..8).collect(),
@@ -161,7 +166,7 @@ mod tests {
                         return Err(Failure::new(Remedy::Retry, "no leader".to_owned()).into());
                     }
                     let bounds =
-                        |id: &PartitionId| Bounds { low: 0, stable: u64::from(*id), high: u64::from(*id) };
+                        |id: &PartitionId| LogBounds { low: 0, stable: u64::from(*id), high: u64::from(*id) };
                     Ok(ids.iter().map(bounds).collect())
                 },
             )

@@ -7,7 +7,7 @@
 //!
 //! Leftovers are only ever *aborted*, by a transaction that touches the log and is aborted itself. An interruption at any
 //! point is harmless, and so is a repetition by another instance: a crash during it is the same abort. Afterwards each log
-//! shows the transaction or never will, and [`evidence`] decides what follows. No leftover is committed by a marker,
+//! shows the transaction or never will, and [`decision`] decides what follows. No leftover is committed by a marker,
 //! because a crash before that marker would abort it.
 //!
 //! No leftover can exist any more, and no check is needed:
@@ -17,12 +17,13 @@
 //!   checked at each assignment and after each change of the producer ([`without_leftovers`]).
 //! - in a side partition, for our own writer: once a new producer has checked all side partitions ([`side`]).
 
-pub mod evidence;
-mod known;
+pub mod decision;
+mod evidence;
 pub mod producer;
 mod reading;
 pub mod repair;
 pub mod side;
+pub mod tails;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -35,19 +36,20 @@ use crate::pipeline::REQUEST_TIMEOUT;
 use crate::pipeline::commit::Access;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
-use crate::pipeline::options::Options;
+use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::LeftOpen;
 use crate::pipeline::partition::rounds::Rounds;
+use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::safeguard::Safeguard;
 use crate::pipeline::torn::producer::Torn;
-use crate::pipeline::world::World;
 use crate::ports::{
-    Bounds, Failure, GroupMember, Leftover, LogId, LogTails, Position, ProducerLife, Remedy, StateItem,
+    CommitPosition, Failure, GroupMember, Leftover, LogBounds, LogId, LogTails, ProducerLife, Remedy,
+    StateItem,
 };
 
 /// Timeout of the first check of the group's offsets. Offsets of other members are pending for a short time only.
 const FIRST_CHECK_TIMEOUT: Duration = Duration::from_millis(300);
-/// Default of [`Options::evidence_records`](crate::pipeline::Options::evidence_records).
+/// Default of [`WorkerOptions::evidence_records`](crate::pipeline::WorkerOptions::evidence_records).
 pub const EVIDENCE_RECORDS: Offset = 100;
 /// Timeout of reading tails and of a purge.
 const PURGE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -58,7 +60,7 @@ impl Torn {
     /// because the workers that own these partitions may not be able to determine the writer.
     ///
     /// Returns false when the offsets have to be checked again.
-    pub(crate) fn clear_own_offsets<W: World>(
+    pub(crate) fn clear_own_offsets<W: WorkerPorts>(
         &mut self,
         access: &mut Access<'_, W>,
     ) -> Result<bool, WorkerError> {
@@ -93,7 +95,7 @@ impl Torn {
     /// Aborts what our producer left open in partitions that are no longer assigned to us, when the first attempt failed: their
     /// current owners may not be able to find our transactional id. Checks once per transaction timeout. What is still open at
     /// the same offset then belongs to us or to a writer that is dead.
-    pub(crate) fn clear_elsewhere<W: World>(
+    pub(crate) fn clear_elsewhere<W: WorkerPorts>(
         &mut self,
         access: &mut Access<'_, W>,
     ) -> Result<(), WorkerError> {
@@ -123,7 +125,7 @@ impl Torn {
     /// Aborts the pending transactions of known writers in the group's offsets, when these have been blocked for longer than any
     /// live transaction can be open: in each iteration one. `first` has no round yet, and is used when they were not blocked
     /// before.
-    pub(crate) fn end_blocking<W: World>(
+    pub(crate) fn end_blocking<W: WorkerPorts>(
         &mut self,
         access: &mut Access<'_, W>,
         id: PartitionId,
@@ -145,12 +147,13 @@ impl Torn {
 
 /// The waiting partitions whose clean and state logs have no open records. For the others, waits until the open records
 /// end, and aborts them when no other writer can end them.
-pub(crate) fn without_leftovers<W: World>(
+pub(crate) fn without_leftovers<W: WorkerPorts>(
     access: &mut Access<'_, W>,
     waiting: &[PartitionId],
 ) -> Result<Vec<PartitionId>, WorkerError> {
-    let (known, unknown): (Vec<PartitionId>, Vec<PartitionId>) =
-        waiting.iter().partition(|id| access.ctx.partitions.get(**id).is_none_or(|p| p.agreed.is_some()));
+    let (known, unknown): (Vec<PartitionId>, Vec<PartitionId>) = waiting
+        .iter()
+        .partition(|id| access.ctx.partitions.get(**id).is_none_or(|p| p.checked_from.is_some()));
     if !access.ctx.options.keeps(Safeguard::Markers) || unknown.is_empty() {
         return Ok(waiting.to_vec());
     }
@@ -172,7 +175,7 @@ pub(crate) fn without_leftovers<W: World>(
 /// Handles open records in a partition. A live writer ends its transaction, and for a dead writer the broker ends it after
 /// the transaction timeout. What stays open at the same offset for longer is a leftover, or belongs to another program.
 /// Returns whether a transaction was aborted: there is at most one such request in an iteration.
-fn left_open<W: World>(access: &mut Access<'_, W>, ends: &Ends) -> Result<bool, WorkerError> {
+fn left_open<W: WorkerPorts>(access: &mut Access<'_, W>, ends: &OutputBounds) -> Result<bool, WorkerError> {
     let (id, _, state) = ends;
     let (now, timeout, ours) = (
         access.ctx.clock.elapsed(),
@@ -213,18 +216,18 @@ fn left_open<W: World>(access: &mut Access<'_, W>, ends: &Ends) -> Result<bool, 
 }
 
 /// Aborts what a writer left open in these logs and in the group's offsets.
-pub(crate) fn purge<W: World>(
+pub(crate) fn purge<W: WorkerPorts>(
     access: &mut Access<'_, W>,
     (writer, id): (&str, PartitionId),
     logs: &[LogId],
 ) -> Result<(), WorkerError> {
     // This offset is not meant to be committed. If the marker of a later transaction commits it, nothing changes, because
     // it is the offset that is committed now, if there is one.
-    let settled = access.source.committed_unstable(&[id], REQUEST_TIMEOUT)?.into_iter().next();
+    let last = access.source.committed_unstable(&[id], REQUEST_TIMEOUT)?.into_iter().next();
     let (next, metadata) =
-        settled.map_or((0, String::new()), |answer| (answer.offset.unwrap_or(0), answer.metadata));
+        last.map_or((0, String::new()), |answer| (answer.offset.unwrap_or(0), answer.metadata));
     tracing::warn!(partition = id, writer, logs = %LogId::listed(logs), "aborting what a transaction left open");
-    let position = Position { partition: id, next, metadata };
+    let position = CommitPosition { partition: id, next, metadata };
     let purged =
         access.committer.sink.purge(writer, logs, &position, PURGE_TIMEOUT).map_err(WorkerError::from);
     let is_ours = writer == access.ctx.options.writer;
@@ -236,7 +239,7 @@ pub(crate) fn purge<W: World>(
 }
 
 /// Fails when the marker of our own purge is missing too: our next commit would then commit the offset of the purge.
-fn check_cleared<W: World>(source: &W::Source, id: PartitionId) -> Result<(), WorkerError> {
+fn check_cleared<W: WorkerPorts>(source: &W::Source, id: PartitionId) -> Result<(), WorkerError> {
     if nothing_pending::<W>(source, &[id], REQUEST_TIMEOUT)? {
         return Ok(());
     }
@@ -249,15 +252,15 @@ fn check_cleared<W: World>(source: &W::Source, id: PartitionId) -> Result<(), Wo
 
 /// The partitions that exist in the raw, clean and state topic: those that existed when the process started, and those
 /// that were assigned since.
-pub(crate) fn all_partitions<W: World>(ctx: &Context<W>) -> Vec<PartitionId> {
-    (0..ctx.options.began.max(ctx.partitions.end()))
+pub(crate) fn all_partitions<W: WorkerPorts>(ctx: &Context<W>) -> Vec<PartitionId> {
+    (0..ctx.options.raw_partitions.max(ctx.partitions.end()))
         .filter(|id| ctx.options.partition_limit.covers(*id))
         .collect()
 }
 
 /// The clean and state logs of these partitions that have open records of any writer, each with the offset at which the
 /// open records begin.
-fn open_logs<W: World>(
+fn open_logs<W: WorkerPorts>(
     ctx: &Context<W>,
     ids: &[PartitionId],
 ) -> Result<BTreeMap<LogId, Offset>, WorkerError> {
@@ -266,7 +269,10 @@ fn open_logs<W: World>(
 
 /// The bounds of the clean and state logs of these partitions. Leaves out partitions that have no leader now, because they
 /// must not delay the others. Fails when no partition is reachable.
-fn reachable<W: World>(ctx: &Context<W>, ids: &[PartitionId]) -> Result<Vec<Ends>, WorkerError> {
+fn reachable<W: WorkerPorts>(
+    ctx: &Context<W>,
+    ids: &[PartitionId],
+) -> Result<Vec<OutputBounds>, WorkerError> {
     let deadline = ctx.clock.elapsed() + REQUEST_TIMEOUT * 2;
     let (mut found, mut failure) = (Vec::new(), None);
     let mut left = vec![ids];
@@ -295,7 +301,7 @@ fn reachable<W: World>(ctx: &Context<W>, ids: &[PartitionId]) -> Result<Vec<Ends
     }
 }
 
-fn nothing_pending<W: World>(
+fn nothing_pending<W: WorkerPorts>(
     source: &W::Source,
     ids: &[PartitionId],
     wait: Duration,
@@ -307,14 +313,14 @@ fn nothing_pending<W: World>(
     }
 }
 
-fn left_open_mut<W: World>(ctx: &mut Context<W>, id: PartitionId) -> Option<&mut LeftOpen> {
+fn left_open_mut<W: WorkerPorts>(ctx: &mut Context<W>, id: PartitionId) -> Option<&mut LeftOpen> {
     ctx.partitions.locating_mut(id)?.left_open.as_mut()
 }
 
 /// The writers without other members of the group. A member ends its own transactions, and what it has left open; fencing it
 /// would only make it start over.
-pub(crate) fn without_live<W: World>(
-    options: &Options,
+pub(crate) fn without_live<W: WorkerPorts>(
+    options: &WorkerOptions,
     source: &W::Source,
     mut writers: BTreeSet<String>,
 ) -> Result<BTreeSet<String>, WorkerError> {
@@ -327,37 +333,37 @@ pub(crate) fn without_live<W: World>(
 }
 
 /// Every writer that is named in the group's offsets or at the ends of the state logs.
-fn known_writers<W: World>(
+fn known_writers<W: WorkerPorts>(
     ctx: &mut Context<W>,
     source: &W::Source,
 ) -> Result<BTreeSet<String>, WorkerError> {
     let all = all_partitions(ctx);
     let reachable = reachable(ctx, &all)?.into_iter();
     let records = ctx.options.evidence_records;
-    let from = |state: &Bounds| state.low.max(state.high.saturating_sub(records));
+    let from = |state: &LogBounds| state.low.max(state.high.saturating_sub(records));
     let ends: Vec<_> = reachable.map(|(id, _, state)| (id, from(&state)..state.high)).collect();
     writers(ctx, source, &ends, &all)
 }
 
 /// The writers that are named in these ranges of the state logs or in the committed offsets of these partitions.
-fn writers<W: World>(
+fn writers<W: WorkerPorts>(
     ctx: &Context<W>,
     source: &W::Source,
     ends: &[(PartitionId, Range<Offset>)],
     ids: &[PartitionId],
 ) -> Result<BTreeSet<String>, WorkerError> {
     let tails = ctx.log.tails(ends, Leftover::Everything, PURGE_TIMEOUT)?;
-    let settled = source.committed_unstable(ids, REQUEST_TIMEOUT)?;
-    let committers = settled.iter().filter_map(|answer| Some(Checkpoint::parse(&answer.metadata)?.writer));
+    let answers = source.committed_unstable(ids, REQUEST_TIMEOUT)?;
+    let committers = answers.iter().filter_map(|answer| Some(Checkpoint::parse(&answer.metadata)?.writer));
     let named = tails.iter().filter_map(writer_of).chain(committers.filter(|writer| !writer.is_empty()));
     Ok(named.collect())
 }
 
 /// The bounds of the clean and of the state log of a partition.
-type Ends = (PartitionId, Bounds, Bounds);
+type OutputBounds = (PartitionId, LogBounds, LogBounds);
 
 /// The logs that have open records, each with the offset at which these begin.
-fn open_of((id, clean, state): &Ends) -> impl Iterator<Item = (LogId, Offset)> + use<> {
+fn open_of((id, clean, state): &OutputBounds) -> impl Iterator<Item = (LogId, Offset)> + use<> {
     let logs = [(LogId::clean(*id), *clean), (LogId::state(*id), *state)];
     logs.into_iter().filter(|(_, bounds)| bounds.has_open_records()).map(|(log, bounds)| (log, bounds.stable))
 }

@@ -7,8 +7,8 @@ use crate::dedupe::Offset;
 use crate::pipeline::commit::Access;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::partition::rounds::Rounds;
+use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::torn::side::Sides;
-use crate::pipeline::world::World;
 use crate::ports::{LogId, ProducerLife};
 
 /// Time limit of one call of `init_transactions`; the consumer is polled between two calls.
@@ -35,7 +35,7 @@ pub struct Torn {
 
 impl Torn {
     /// Creates the producer.
-    pub(crate) fn prepare<W: World>(&mut self, access: &mut Access<'_, W>) -> Result<(), WorkerError> {
+    pub(crate) fn prepare<W: WorkerPorts>(&mut self, access: &mut Access<'_, W>) -> Result<(), WorkerError> {
         access.committer.sink.prepare(PREPARE)?;
         self.is_prepared = true;
         access.ctx.report.reachable();

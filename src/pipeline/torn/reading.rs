@@ -7,11 +7,11 @@ use crate::dedupe::{Offset, PartitionId};
 use crate::pipeline::REQUEST_TIMEOUT;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
-use crate::pipeline::options::Options;
+use crate::pipeline::options::WorkerOptions;
+use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::safeguard::Safeguard;
-use crate::pipeline::torn::evidence::{Shown, Tails};
-use crate::pipeline::torn::known::Known;
-use crate::pipeline::world::World;
+use crate::pipeline::torn::evidence::PartitionEvidence;
+use crate::pipeline::torn::tails::{CleanVisibility, Tails};
 use crate::ports::{Committed, Leftover, LogId, LogTails, StateItem};
 
 /// Timeout of reading tails.
@@ -21,23 +21,26 @@ const READ_TIMEOUT: Duration = Duration::from_secs(10);
 const PIECE: Offset = 10;
 
 /// Where the last transactions of these partitions are in the state logs.
-pub(super) fn last_transactions<'a, W: World>(
+pub(super) fn last_transactions<'a, W: WorkerPorts>(
     ctx: &Context<W>,
     answers: impl Iterator<Item = &'a Committed> + Clone,
-) -> Result<Vec<Known<'a>>, WorkerError> {
+) -> Result<Vec<PartitionEvidence<'a>>, WorkerError> {
     let logs = LogId::pairs(answers.clone().map(|answer| &answer.partition));
     let bounds = ctx.log.bounds(&logs, REQUEST_TIMEOUT)?;
-    let known = answers.zip(bounds.chunks_exact(2)).filter_map(|(answer, bounds)| {
-        Some(Known::new(answer, bounds.try_into().ok()?, ctx.options.evidence_records))
+    let evidence = answers.zip(bounds.chunks_exact(2)).filter_map(|(answer, bounds)| {
+        Some(PartitionEvidence::new(answer, bounds.try_into().ok()?, ctx.options.evidence_records))
     });
-    Ok(known.collect())
+    Ok(evidence.collect())
 }
 
 /// Takes the partitions whose state records are read together.
-pub(super) fn next_piece<'a>(options: &Options, unread: &mut Vec<Known<'a>>) -> Option<Vec<Known<'a>>> {
+pub(super) fn next_piece<'a>(
+    options: &WorkerOptions,
+    unread: &mut Vec<PartitionEvidence<'a>>,
+) -> Option<Vec<PartitionEvidence<'a>>> {
     let (most, mut records) = (PIECE * options.evidence_records, 0);
-    let fits = |known: &&Known<'_>| {
-        records += known.state.high.saturating_sub(known.from);
+    let fits = |evidence: &&PartitionEvidence<'_>| {
+        records += evidence.state.high.saturating_sub(evidence.from);
         records <= most
     };
     let count = unread.iter().take_while(fits).count().max(1);
@@ -49,20 +52,23 @@ pub(super) fn next_piece<'a>(options: &Options, unread: &mut Vec<Known<'a>>) -> 
 /// Without a checkpoint nothing names that block, and a transaction can have any number of blocks. What follows from a part
 /// of it would be wrong: a rewind to the middle skips the raw records before, and blocks that are rewritten without the first
 /// ones leave ids out of the window.
-pub(super) fn read_evidence<'a, W: World>(
+pub(super) fn read_evidence<'a, W: WorkerPorts>(
     ctx: &Context<W>,
-    mut known: Vec<Known<'a>>,
-) -> Result<Vec<Known<'a>>, WorkerError> {
-    let mut unread: Vec<&mut Known<'a>> = known.iter_mut().collect();
+    mut evidence: Vec<PartitionEvidence<'a>>,
+) -> Result<Vec<PartitionEvidence<'a>>, WorkerError> {
+    let mut unread: Vec<&mut PartitionEvidence<'a>> = evidence.iter_mut().collect();
     while !unread.is_empty() {
         read_tails(ctx, &mut unread)?;
         let extends = ctx.options.keeps(Safeguard::WholeTransactions);
-        unread.retain_mut(|known| extends && known.extend());
+        unread.retain_mut(|evidence| extends && evidence.extend());
     }
-    Ok(known)
+    Ok(evidence)
 }
 
-fn read_tails<W: World>(ctx: &Context<W>, unread: &mut [&mut Known<'_>]) -> Result<(), WorkerError> {
+fn read_tails<W: WorkerPorts>(
+    ctx: &Context<W>,
+    unread: &mut [&mut PartitionEvidence<'_>],
+) -> Result<(), WorkerError> {
     let all: Vec<_> = unread.iter().map(|k| (k.answer.partition, k.from..k.state.high)).collect();
     let stable: Vec<_> = unread.iter().map(|k| (k.answer.partition, k.from..k.state.stable)).collect();
     let mut everything: BTreeMap<PartitionId, Vec<StateItem>> = BTreeMap::new();
@@ -76,34 +82,34 @@ fn read_tails<W: World>(ctx: &Context<W>, unread: &mut [&mut Known<'_>]) -> Resu
     for (id, at) in ctx.log.tails(&stable, Leftover::Committed, READ_TIMEOUT)?.iter().filter_map(place) {
         committed.entry(id).or_default().insert(at);
     }
-    for known in unread {
-        let id = known.answer.partition;
+    for evidence in unread {
+        let id = evidence.answer.partition;
         let own = everything.remove(&id).unwrap_or_default();
         let committed = committed.remove(&id).unwrap_or_default();
-        known.tails = Tails::new(own, &committed);
+        evidence.tails = Tails::new(own, &committed);
     }
     ctx.progress.advance();
     Ok(())
 }
 
 /// Whether the clean log shows the last committed transaction of each partition, and the aborted transactions after it.
-pub(super) fn shown<W: World>(
+pub(super) fn visibility<W: WorkerPorts>(
     ctx: &mut Context<W>,
-    known: &[Known<'_>],
-) -> Result<Vec<(Shown, Vec<Shown>)>, WorkerError> {
-    let wanted = |known: &Known<'_>| {
-        let id = known.answer.partition;
-        known.clean_ends().map(|end| (id, end - 1)).collect::<Vec<_>>()
+    evidence: &[PartitionEvidence<'_>],
+) -> Result<Vec<(CleanVisibility, Vec<CleanVisibility>)>, WorkerError> {
+    let wanted = |evidence: &PartitionEvidence<'_>| {
+        let id = evidence.answer.partition;
+        evidence.clean_ends().map(|end| (id, end - 1)).collect::<Vec<_>>()
     };
-    let mut unseen: BTreeSet<(PartitionId, Offset)> = known.iter().flat_map(wanted).collect();
+    let mut unseen: BTreeSet<(PartitionId, Offset)> = evidence.iter().flat_map(wanted).collect();
     let committed = find(ctx, &mut unseen, Leftover::Committed)?;
     // A record that only this reader finds is aborted. One that it does not find either was removed by compaction.
     let aborted = find(ctx, &mut unseen, Leftover::Everything)?;
-    Ok(known.iter().map(|known| known.sort([&committed, &aborted])).collect())
+    Ok(evidence.iter().map(|evidence| evidence.sort([&committed, &aborted])).collect())
 }
 
 /// Moves the clean records that such a reader finds out of `unseen`.
-fn find<W: World>(
+fn find<W: WorkerPorts>(
     ctx: &Context<W>,
     unseen: &mut BTreeSet<(PartitionId, Offset)>,
     reader: Leftover,

@@ -1,4 +1,4 @@
-//! Makes the logs of a partition agree before its committed offset is relied on. [`super::evidence`] decides how.
+//! Makes the logs of a partition agree before its committed offset is relied on. [`super::decision`] decides how.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,15 +10,16 @@ use crate::pipeline::commit::Access;
 use crate::pipeline::commit::markers::{Touched, await_markers};
 use crate::pipeline::context::Context;
 use crate::pipeline::error::{Fatal, WorkerError};
-use crate::pipeline::options::Options;
+use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::local::{all_expired, usable};
-use crate::pipeline::torn::evidence::{Decision, Group, Lack};
-use crate::pipeline::torn::known::{Known, ResumePoint};
+use crate::pipeline::ports::WorkerPorts;
+use crate::pipeline::torn::decision::{Lack, TornDecision};
+use crate::pipeline::torn::evidence::{PartitionEvidence, ResumePoint};
 use crate::pipeline::torn::producer::Torn;
-use crate::pipeline::torn::reading::{last_transactions, next_piece, read_evidence, shown};
-use crate::pipeline::world::World;
+use crate::pipeline::torn::reading::{last_transactions, next_piece, read_evidence, visibility};
+use crate::pipeline::torn::tails::TransactionBlocks;
 use crate::pipeline::{REQUEST_TIMEOUT, failpoint};
-use crate::ports::{Committed, GroupMember, LogId, LogTails, Position, Sink, Store, WrittenEnds};
+use crate::ports::{CommitPosition, Committed, GroupMember, LogId, LogTails, Sink, Store, WrittenEnds};
 
 /// Time to read evidence between two polls; at least one piece of it is read.
 const EVIDENCE_SLICE: Duration = Duration::from_millis(200);
@@ -28,17 +29,17 @@ impl Torn {
     ///
     /// Returns no partition while records in a side topic are unsettled: no transaction with records may touch them before
     /// that. A repair writes no records to side topics, and settling may depend on it, so repairs are made even then.
-    pub(crate) fn reconcile<W: World>(
+    pub(crate) fn reconcile<W: WorkerPorts>(
         &mut self,
         access: &mut Access<'_, W>,
         answers: &[Committed],
     ) -> Result<Vec<PartitionId>, WorkerError> {
-        let agreed = agree(access, answers)?;
+        let checked = check_logs(access, answers)?;
         if !self.waits_for_sides() {
-            return Ok(agreed);
+            return Ok(checked);
         }
         let not_before = self.next_side_check();
-        for id in agreed {
+        for id in checked {
             if let Some(partition) = access.ctx.partitions.get_mut(id) {
                 partition.relocate(not_before);
             }
@@ -47,34 +48,35 @@ impl Torn {
     }
 }
 
-fn agree<W: World>(
+fn check_logs<W: WorkerPorts>(
     access: &mut Access<'_, W>,
     answers: &[Committed],
 ) -> Result<Vec<PartitionId>, WorkerError> {
-    let is_known =
-        |answer: &&Committed| access.ctx.partitions.get(answer.partition).is_none_or(|p| p.agreed.is_some());
-    let (known, unknown): (Vec<&Committed>, Vec<&Committed>) = answers.iter().partition(is_known);
-    let mut agreed: Vec<PartitionId> = known.iter().map(|answer| answer.partition).collect();
+    let is_checked = |answer: &&Committed| {
+        access.ctx.partitions.get(answer.partition).is_none_or(|p| p.checked_from.is_some())
+    };
+    let (done, unchecked): (Vec<&Committed>, Vec<&Committed>) = answers.iter().partition(is_checked);
+    let mut checked: Vec<PartitionId> = done.iter().map(|answer| answer.partition).collect();
     if !access.ctx.options.repairs() {
         return Ok(answers.iter().map(|answer| answer.partition).collect());
     }
-    if unknown.is_empty() {
-        return Ok(agreed);
+    if unchecked.is_empty() {
+        return Ok(checked);
     }
     let until = access.ctx.clock.elapsed() + EVIDENCE_SLICE;
-    let mut unread = last_transactions(access.ctx, unknown.into_iter())?;
+    let mut unread = last_transactions(access.ctx, unchecked.into_iter())?;
     while let Some(piece) = next_piece(&access.ctx.options, &mut unread) {
-        let known = read_evidence(access.ctx, piece)?;
-        for (known, shown) in known.iter().zip(shown(access.ctx, &known)?) {
-            let id = known.answer.partition;
-            match known.decide(&shown) {
-                Decision::Agreed => {
+        let piece = read_evidence(access.ctx, piece)?;
+        for (evidence, visibility) in piece.iter().zip(visibility(access.ctx, &piece)?) {
+            let id = evidence.answer.partition;
+            match evidence.decide(&visibility) {
+                TornDecision::Agreed => {
                     if let Some(partition) = access.ctx.partitions.get_mut(id) {
-                        partition.agreed = Some(known.state.low);
+                        partition.checked_from = Some(evidence.state.low);
                     }
-                    agreed.push(id);
+                    checked.push(id);
                 }
-                decision => repair(access, known, decision)?,
+                decision => repair(access, evidence, decision)?,
             }
         }
         // The rest follows in the next iteration.
@@ -82,41 +84,41 @@ fn agree<W: World>(
             break;
         }
     }
-    Ok(agreed)
+    Ok(checked)
 }
 
-fn repair<W: World>(
+fn repair<W: WorkerPorts>(
     access: &mut Access<'_, W>,
-    known: &Known<'_>,
-    decision: Decision,
+    evidence: &PartitionEvidence<'_>,
+    decision: TornDecision,
 ) -> Result<(), WorkerError> {
-    let id = known.answer.partition;
-    if !is_unchanged(access.ctx, access.source, known)? {
+    let id = evidence.answer.partition;
+    if !is_unchanged(access.ctx, access.source, evidence)? {
         return Ok(());
     }
     tracing::warn!(
         partition = id,
-        offset = known.answer.offset,
-        metadata = known.answer.metadata,
+        offset = evidence.answer.offset,
+        metadata = evidence.answer.metadata,
         decision = decision.name(),
         "the broker left the last transaction without some of its markers; repairing its traces"
     );
     let resolution = match decision {
-        Decision::Rewind(..) => Resolution::Rewound,
+        TornDecision::Rewind(..) => Resolution::Rewound,
         _ => Resolution::Redone,
     };
-    let is_back = matches!(decision, Decision::Rewind(..));
-    let (records, next, checkpoint) = plan_repair(access, known, decision)?;
+    let is_back = matches!(decision, TornDecision::Rewind(..));
+    let (records, next, checkpoint) = plan_repair(access, evidence, decision)?;
     // The epoch belongs to a record before the committed offset. Records beyond it may have been read after another leader
     // election.
-    let is_same = is_back || known.answer.offset == Some(next);
+    let is_same = is_back || evidence.answer.offset == Some(next);
     let epoch = checkpoint.epoch.filter(|epoch| is_same && epoch.covers(next));
     let checkpoint = Checkpoint { epoch, ..checkpoint };
     access.committer.transaction.begin(&mut access.committer.sink, || access.ctx.clock.elapsed())?;
     write_repair(
         access,
         (id, records),
-        known.position_set_elsewhere().unwrap_or_else(|| Position {
+        evidence.position_set_elsewhere().unwrap_or_else(|| CommitPosition {
             partition: id,
             next,
             metadata: checkpoint.render(),
@@ -131,17 +133,17 @@ fn repair<W: World>(
 }
 
 /// The state records, the offset and the checkpoint that a decision requires.
-fn plan_repair<W: World>(
+fn plan_repair<W: WorkerPorts>(
     access: &mut Access<'_, W>,
-    known: &Known<'_>,
-    decision: Decision,
+    evidence: &PartitionEvidence<'_>,
+    decision: TornDecision,
 ) -> Result<Planned, WorkerError> {
-    let before = known.checkpoint.clone().unwrap_or(Checkpoint {
-        state_next: known.state.low,
-        began: Some(access.ctx.options.began),
+    let before = evidence.checkpoint.clone().unwrap_or(Checkpoint {
+        state_next: evidence.state.low,
+        first_raw_partitions: Some(access.ctx.options.raw_partitions),
         ..Checkpoint::default()
     });
-    let committed = known.answer.offset.unwrap_or(0);
+    let committed = evidence.answer.offset.unwrap_or(0);
     // A copy can be interrupted after any block. So its first block proves nothing, and its last block names their number.
     let ours = |key: &StateKey| StateKey {
         is_first: false,
@@ -149,16 +151,16 @@ fn plan_repair<W: World>(
         writer: access.ctx.options.writer.clone(),
         ..key.clone()
     };
-    let forgets = before.forgets.max(known.tails.forgets);
+    let forgets = before.forgets.max(evidence.tails.forgets);
     let before = access.ctx.options.signed(Checkpoint { forgets, ..before });
-    let after = |group: &Group| Checkpoint {
+    let after = |group: &TransactionBlocks| Checkpoint {
         tail: Some(group.tail),
         stream_time_ms: group.times.1,
         ..before.clone()
     };
     Ok(match decision {
-        Decision::Redo(group) => {
-            let tail = Tail { from: Some(known.state.high), ..group.tail };
+        TornDecision::Redo(group) => {
+            let tail = Tail { from: Some(evidence.state.high), ..group.tail };
             let checkpoint = if group.tail.next > committed { after(&group) } else { before.clone() };
             let mut records: Vec<_> =
                 group.blocks.iter().map(|(key, bytes)| (ours(key), bytes.clone())).collect();
@@ -170,35 +172,35 @@ fn plan_repair<W: World>(
                 Checkpoint { tail: Some(tail), ..checkpoint },
             )
         }
-        Decision::Advance(group) => (Vec::new(), group.tail.next, after(&group)),
-        Decision::Rewind(to, group) => {
-            let (records, tail) = void(access, known, to, &group);
+        TornDecision::Advance(group) => (Vec::new(), group.tail.next, after(&group)),
+        TornDecision::Rewind(to, group) => {
+            let (records, tail) = void(access, evidence, to, &group);
             let stream_time_ms = group.times.0;
             (records, to, Checkpoint { stream_time_ms, tail, ..before })
         }
-        Decision::RedoForgotten(key, forgotten) => {
+        TornDecision::RedoForgotten(key, forgotten) => {
             (vec![(ours(&key).render(), forgotten.encode())], committed, before)
         }
-        Decision::AdvanceForgets(forgets) => (Vec::new(), committed, Checkpoint { forgets, ..before }),
-        Decision::Undecidable(lack, group) => {
-            return Err(undecidable(&access.ctx.options, known, lack, &group).into());
+        TornDecision::AdvanceForgets(forgets) => (Vec::new(), committed, Checkpoint { forgets, ..before }),
+        TornDecision::Undecidable(lack, group) => {
+            return Err(undecidable(&access.ctx.options, evidence, lack, &group).into());
         }
-        Decision::Agreed | Decision::Missing(_) => {
-            return Err(missing_block(&access.ctx.options, known).into());
+        TornDecision::Agreed | TornDecision::Missing(_) => {
+            return Err(missing_block(&access.ctx.options, evidence).into());
         }
     })
 }
 
 /// A block with an empty offset range for every kind. A restore that reads it forgets all owners at or beyond `to` that it
 /// has read.
-fn void<W: World>(
+fn void<W: WorkerPorts>(
     access: &mut Access<'_, W>,
-    known: &Known<'_>,
+    evidence: &PartitionEvidence<'_>,
     to: Offset,
-    group: &Group,
+    group: &TransactionBlocks,
 ) -> (Vec<(String, Vec<u8>)>, Option<Tail>) {
     let (mut records, mut tail) = (Vec::new(), None);
-    for (number, window) in (0..).zip(access.ctx.options.kinds.windows_of(known.answer.partition)) {
+    for (number, window) in (0..).zip(access.ctx.options.kinds.windows_of(evidence.answer.partition)) {
         let block = Block {
             hash: access.ctx.options.hash,
             window,
@@ -209,7 +211,7 @@ fn void<W: World>(
             entries: Vec::new(),
         };
         let encoded = block.encode();
-        tail = Some(Tail { crc: Block::checksum(&encoded), next: to, from: Some(known.state.high) });
+        tail = Some(Tail { crc: Block::checksum(&encoded), next: to, from: Some(evidence.state.high) });
         let is_first = number == 0;
         let key = StateKey {
             clean_end: None,
@@ -221,10 +223,10 @@ fn void<W: World>(
     (records, tail)
 }
 
-fn write_repair<W: World>(
+fn write_repair<W: WorkerPorts>(
     access: &mut Access<'_, W>,
     (id, records): (PartitionId, Vec<(String, Vec<u8>)>),
-    position: Position,
+    position: CommitPosition,
 ) -> Result<(), WorkerError> {
     for (key, bytes) in &records {
         access.committer.sink.put_state(id, key, bytes)?;
@@ -241,28 +243,28 @@ fn write_repair<W: World>(
 }
 
 /// Where processing of these partitions resumes.
-pub(crate) fn resume_points<W: World>(
+pub(crate) fn resume_points<W: WorkerPorts>(
     ctx: &mut Context<W>,
     source: &W::Source,
     ids: &[PartitionId],
 ) -> Result<BTreeMap<PartitionId, ResumePoint>, WorkerError> {
     let answers = source.committed(ids, REQUEST_TIMEOUT)?;
     let mut unread = last_transactions(ctx, answers.iter())?;
-    let mut known = Vec::new();
+    let mut evidence = Vec::new();
     while let Some(piece) = next_piece(&ctx.options, &mut unread) {
         let piece = read_evidence(ctx, piece)?;
-        let shown = shown(ctx, &piece)?;
-        known.extend(piece.into_iter().zip(shown));
+        let visibility = visibility(ctx, &piece)?;
+        evidence.extend(piece.into_iter().zip(visibility));
     }
     let mut resume_points = BTreeMap::new();
-    for (known, shown) in known {
-        let id = known.answer.partition;
+    for (evidence, visibility) in evidence {
+        let id = evidence.answer.partition;
         // The local state of a partition that another worker owns does not count.
         let is_ours = ctx.partitions.get(id).is_some();
         let head = if is_ours { ctx.store.head(id.into())? } else { None };
         let local = head.map(|head| (head.state_next, head.confirmed));
-        let local_end = usable(local, &known.state, None).map(|(_, confirmed)| confirmed);
-        match known.resume_point(&shown, local_end) {
+        let local_end = usable(local, &evidence.state, None).map(|(_, confirmed)| confirmed);
+        match evidence.resume_point(&visibility, local_end) {
             Some(point) => drop(resume_points.insert(id, point)),
             None if is_ours => return Err(all_expired(&ctx.options, id, local).into()),
             // The owner of the partition reports this error, or resumes from its local state.
@@ -274,34 +276,39 @@ pub(crate) fn resume_points<W: World>(
 
 /// Whether the log bounds and the committed offset are still those of the evidence. Evidence that was read at different
 /// times can contradict itself.
-fn is_unchanged<W: World>(
+fn is_unchanged<W: WorkerPorts>(
     ctx: &mut Context<W>,
     source: &W::Source,
-    known: &Known<'_>,
+    evidence: &PartitionEvidence<'_>,
 ) -> Result<bool, WorkerError> {
-    let id = known.answer.partition;
+    let id = evidence.answer.partition;
     let bounds = ctx.log.bounds(&LogId::pairs([&id]), REQUEST_TIMEOUT)?;
     let committed = source.committed(&[id], REQUEST_TIMEOUT)?;
-    Ok(bounds == [known.clean, known.state] && committed.first() == Some(known.answer))
+    Ok(bounds == [evidence.clean, evidence.state] && committed.first() == Some(evidence.answer))
 }
 
-fn missing_block(options: &Options, known: &Known<'_>) -> Fatal {
+fn missing_block(options: &WorkerOptions, evidence: &PartitionEvidence<'_>) -> Fatal {
     Fatal::Operator(format!(
         "the group's offset {} for partition {} of topic {} was committed with a block that is missing in topic {}, \
          although records written before and after that block are there: the state topic has lost committed records (an \
          unclean leader election, or a restore from a copy). To continue at this offset with an empty window, stop all \
          instances and reset the group's offset to its current value with kafka-consumer-groups.sh --reset-offsets \
          --to-current",
-        known.answer.offset.unwrap_or(0),
-        known.answer.partition,
+        evidence.answer.offset.unwrap_or(0),
+        evidence.answer.partition,
         options.raw,
         options.state
     ))
 }
 
-fn undecidable(options: &Options, known: &Known<'_>, lack: Lack, group: &Group) -> Fatal {
-    let Options { raw, state, .. } = options;
-    let (id, end) = (known.answer.partition, group.clean_end().unwrap_or(0));
+fn undecidable(
+    options: &WorkerOptions,
+    evidence: &PartitionEvidence<'_>,
+    lack: Lack,
+    group: &TransactionBlocks,
+) -> Fatal {
+    let WorkerOptions { raw, state, .. } = options;
+    let (id, end) = (evidence.answer.partition, group.clean_end().unwrap_or(0));
     let lacks = match lack {
         Lack::Record => format!(
             "log compaction has removed its last record, offset {} of the clean topic, partition {id}",

@@ -35,12 +35,12 @@ use crate::pipeline::commit::Access;
 use crate::pipeline::commit::markers::{Touched, await_markers};
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
-use crate::pipeline::torn::known::ResumePoint;
+use crate::pipeline::ports::WorkerPorts;
+use crate::pipeline::torn::evidence::ResumePoint;
 use crate::pipeline::torn::producer::Torn;
 use crate::pipeline::torn::repair::resume_points;
 use crate::pipeline::torn::{all_partitions, purge};
-use crate::pipeline::world::World;
-use crate::ports::{Bounds, LogId, LogTails, ProducerLife, SideRecord};
+use crate::ports::{LogBounds, LogId, LogTails, ProducerLife, SideRecord};
 
 /// Timeout of reading the open records once.
 const READ_TIMEOUT: Duration = Duration::from_secs(2);
@@ -84,7 +84,7 @@ struct Seen {
 
 /// What to do about a side partition.
 #[derive(Debug, PartialEq, Eq)]
-enum Decision {
+enum SideDecision {
     /// None of the open records is ours.
     Leave,
     /// Check again.
@@ -96,7 +96,7 @@ enum Decision {
 }
 
 impl Seen {
-    fn new(&Bounds { stable, high, .. }: &Bounds, since: Duration) -> Self {
+    fn new(&LogBounds { stable, high, .. }: &LogBounds, since: Duration) -> Self {
         Self {
             stable,
             since,
@@ -110,7 +110,7 @@ impl Seen {
     }
 
     /// Updates the bounds of the partition. If the last stable offset has moved, the open records are read again.
-    fn updated(before: Option<Self>, bounds: &Bounds, now: Duration) -> Self {
+    fn updated(before: Option<Self>, bounds: &LogBounds, now: Duration) -> Self {
         match before.filter(|seen| seen.stable == bounds.stable) {
             Some(seen) => Self { high: bounds.high, ..seen },
             None => Self::new(bounds, now),
@@ -147,15 +147,15 @@ impl Seen {
         now.saturating_sub(self.since) >= open_min
     }
 
-    fn decide(&self, ours: &str, is_due: bool, points: &BTreeMap<PartitionId, ResumePoint>) -> Decision {
+    fn decide(&self, ours: &str, is_due: bool, points: &BTreeMap<PartitionId, ResumePoint>) -> SideDecision {
         if self.next < self.high {
-            return Decision::Wait;
+            return SideDecision::Wait;
         }
         if !self.found.contains_key(ours) {
-            return Decision::Leave;
+            return SideDecision::Leave;
         }
         if !is_due {
-            return Decision::Wait;
+            return SideDecision::Wait;
         }
         // The transaction of another program must not be ended by us. Our records behind it are settled nevertheless.
         let writer = self.first.clone().unwrap_or_else(|| ours.to_owned());
@@ -164,10 +164,10 @@ impl Seen {
             match points.get(&raw.partition) {
                 Some(point) if raw.offset < point.next => copies.push(*offset),
                 Some(point) if point.is_final => {}
-                _ => return Decision::Unknown(raw.partition),
+                _ => return SideDecision::Unknown(raw.partition),
             }
         }
-        Decision::Settle(writer, copies)
+        SideDecision::Settle(writer, copies)
     }
 }
 
@@ -185,7 +185,7 @@ impl Torn {
     /// Monotonic time at which a partition is checked again whose leftovers are unsettled, because the producer was replaced
     /// while the state of the partition was read. No record may be sent before that: it would share a transaction with the
     /// leftovers.
-    pub(crate) fn held_by_leftovers<W: World>(
+    pub(crate) fn held_by_leftovers<W: WorkerPorts>(
         &mut self,
         access: &mut Access<'_, W>,
         id: PartitionId,
@@ -193,14 +193,17 @@ impl Torn {
         if self.waits_for_sides() {
             return Some(self.next_side_check());
         }
-        let is_torn =
-            access.ctx.options.repairs() && access.ctx.partitions.get(id).is_some_and(|p| p.agreed.is_none());
+        let is_torn = access.ctx.options.repairs()
+            && access.ctx.partitions.get(id).is_some_and(|p| p.checked_from.is_none());
         is_torn.then(|| access.ctx.clock.elapsed())
     }
 
     /// Checks once what an earlier producer of ours left open in the side topics, and settles the records whose outcome is
     /// certain.
-    pub(crate) fn settle_sides<W: World>(&mut self, access: &mut Access<'_, W>) -> Result<(), WorkerError> {
+    pub(crate) fn settle_sides<W: WorkerPorts>(
+        &mut self,
+        access: &mut Access<'_, W>,
+    ) -> Result<(), WorkerError> {
         let now = access.ctx.clock.elapsed();
         if self.sides.is_settled || now < self.sides.next_check || access.committer.transaction.is_open() {
             return Ok(());
@@ -220,7 +223,7 @@ impl Torn {
 
     /// The side partitions that have open records, among those that had some at the last check. Partitions created since the
     /// first check have no records of an earlier producer.
-    fn open_sides<W: World>(
+    fn open_sides<W: WorkerPorts>(
         &mut self,
         access: &mut Access<'_, W>,
         now: Duration,
@@ -241,7 +244,7 @@ impl Torn {
 }
 
 /// Reads the open records and decides about each partition. Keeps in `open` the partitions that have to be checked again.
-fn check_sides<W: World>(
+fn check_sides<W: WorkerPorts>(
     access: &mut Access<'_, W>,
     open: &mut BTreeMap<LogId, Seen>,
 ) -> Result<(), WorkerError> {
@@ -257,11 +260,11 @@ fn check_sides<W: World>(
     let ours = &access.ctx.options.writer;
     let decide =
         |(log, seen): (&LogId, &Seen)| (*log, seen.decide(ours, seen.is_due(ours, now, timeout), &points));
-    let decisions: Vec<(LogId, Decision)> = open.iter().map(decide).collect();
+    let decisions: Vec<(LogId, SideDecision)> = open.iter().map(decide).collect();
     for (log, decision) in decisions {
         match decision {
-            Decision::Wait => {}
-            Decision::Unknown(partition) => {
+            SideDecision::Wait => {}
+            SideDecision::Unknown(partition) => {
                 if let Some(seen) = open.get_mut(&log).filter(|seen| !seen.is_logged) {
                     seen.is_logged = true;
                     tracing::warn!(
@@ -274,8 +277,8 @@ fn check_sides<W: World>(
                     );
                 }
             }
-            Decision::Leave => drop(open.remove(&log)),
-            Decision::Settle(writer, copies) => {
+            SideDecision::Leave => drop(open.remove(&log)),
+            SideDecision::Settle(writer, copies) => {
                 let stable = open.get(&log).map_or(0, |seen| seen.stable);
                 settle_side(access, (log, stable), &writer, &copies)?;
                 if writer == access.ctx.options.writer {
@@ -287,7 +290,7 @@ fn check_sides<W: World>(
     Ok(())
 }
 
-fn settle_side<W: World>(
+fn settle_side<W: WorkerPorts>(
     access: &mut Access<'_, W>,
     (log, stable): (LogId, Offset),
     writer: &str,
@@ -310,7 +313,10 @@ fn settle_side<W: World>(
     await_markers(access.ctx, access.source, Touched::of([(log, stable + 1)], offsets))
 }
 
-fn read_sides<W: World>(ctx: &mut Context<W>, open: &mut BTreeMap<LogId, Seen>) -> Result<(), WorkerError> {
+fn read_sides<W: WorkerPorts>(
+    ctx: &mut Context<W>,
+    open: &mut BTreeMap<LogId, Seen>,
+) -> Result<(), WorkerError> {
     let unread = open.iter().filter(|(_, seen)| seen.next < seen.high);
     let from_to: BTreeMap<_, _> = unread.map(|(log, seen)| (*log, (seen.next, seen.high))).collect();
     if from_to.is_empty() {

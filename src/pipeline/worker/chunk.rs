@@ -4,15 +4,15 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::dedupe::{Coordinates, Look};
+use crate::dedupe::{Coordinates, IndexKey};
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::partition::Partition;
 use crate::pipeline::partition::order::Arrival;
+use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::safeguard::Safeguard;
 use crate::pipeline::worker::Parts;
-use crate::pipeline::worker::step::{Lookup, Next, RawOf, Step};
-use crate::pipeline::world::World;
+use crate::pipeline::worker::step::{AfterRecord, Lookup, RawOf, Step};
 use crate::ports::{Failure, Record, Source};
 
 /// An iteration processes no more records after the first commit that ends later than this after its start: group events,
@@ -31,7 +31,7 @@ pub(crate) fn gather<S: Source>(
     (chunk, polled)
 }
 
-impl<W: World> Parts<W> {
+impl<W: WorkerPorts> Parts<W> {
     /// Decides about each record of a chunk and writes the new ones. Commits whenever the transaction is full. When a commit
     /// ends after `until`, the rest of the chunk is read again in later iterations.
     ///
@@ -44,7 +44,7 @@ impl<W: World> Parts<W> {
         damaged: Option<Coordinates>,
         until: Duration,
     ) -> Result<bool, WorkerError> {
-        let lookups: Vec<Lookup> = chunk.iter().map(|record| look(&self.ctx, record)).collect();
+        let lookups: Vec<Lookup> = chunk.iter().map(|record| key(&self.ctx, record)).collect();
         let now_ms = self.ctx.time.now_ms(&self.ctx.clock);
         let (mut is_doubted, mut is_over, mut processed) = (false, false, 0);
         'chunk: for (record, lookup) in chunk.iter_mut().zip(&lookups) {
@@ -53,10 +53,10 @@ impl<W: World> Parts<W> {
                     break 'chunk;
                 }
                 match self.decide(record, lookup, now_ms).map_err(WorkerError::rewinding)? {
-                    Next::Record => break,
-                    Next::SeekAgain => break is_doubted = true,
-                    Next::CommitBefore => is_over = self.commit_and_compare(source, until)?,
-                    Next::CommitAfter => break is_over = self.commit_and_compare(source, until)?,
+                    AfterRecord::Record => break,
+                    AfterRecord::SeekAgain => break is_doubted = true,
+                    AfterRecord::CommitBefore => is_over = self.commit_and_compare(source, until)?,
+                    AfterRecord::CommitAfter => break is_over = self.commit_and_compare(source, until)?,
                 }
             }
             processed += 1;
@@ -84,10 +84,10 @@ impl<W: World> Parts<W> {
         record: &mut RawOf<'_, W>,
         lookup: &Lookup,
         now_ms: i64,
-    ) -> Result<Next, WorkerError> {
+    ) -> Result<AfterRecord, WorkerError> {
         // A record that was fetched before its partition was paused or revoked is read again.
         let Some(parts) = self.ctx.partitions.record_mut(record.coordinates().partition) else {
-            return Ok(Next::Record);
+            return Ok(AfterRecord::Record);
         };
         let mut step = Step::<W> {
             sink: &mut self.committer.sink,
@@ -102,7 +102,7 @@ impl<W: World> Parts<W> {
 }
 
 /// Makes the client return these records again, which were polled and are not processed, and the damaged batch behind them.
-fn postpone<W: World>(
+fn postpone<W: WorkerPorts>(
     ctx: &mut Context<W>,
     source: &W::Source,
     rest: &[Coordinates],
@@ -128,7 +128,7 @@ fn postpone<W: World>(
 
 /// A damaged batch begins or continues a reading as its records would. Without that, the record after it could confirm
 /// that the log has a gap there.
-fn judge_damaged<W: World>(ctx: &mut Context<W>, at: Coordinates) -> Arrival {
+fn judge_damaged<W: WorkerPorts>(ctx: &mut Context<W>, at: Coordinates) -> Arrival {
     match ctx.partitions.record_mut(at.partition) {
         // The offset is that of the first record in the batch, which can lie before the next one.
         Some((running, _)) => running.order.judge(running.state.next, at.offset.max(running.state.next)),
@@ -138,7 +138,7 @@ fn judge_damaged<W: World>(ctx: &mut Context<W>, at: Coordinates) -> Arrival {
 }
 
 /// Seeks the partitions again whose first record after a seek lies beyond the expected offset.
-fn seek_again<W: World>(ctx: &mut Context<W>, source: &W::Source) -> Result<(), WorkerError> {
+fn seek_again<W: WorkerPorts>(ctx: &mut Context<W>, source: &W::Source) -> Result<(), WorkerError> {
     for (id, running) in ctx.partitions.running_mut().filter(|(_, it)| it.order.is_doubted()) {
         source.seek(&[(id, running.state.next)])?;
         running.order.sought_again();
@@ -147,15 +147,15 @@ fn seek_again<W: World>(ctx: &mut Context<W>, source: &W::Source) -> Result<(), 
 }
 
 /// First pass: kind and identity, and a prefetch of the index bucket.
-fn look<W: World>(ctx: &Context<W>, record: &RawOf<'_, W>) -> Lookup {
+fn key<W: WorkerPorts>(ctx: &Context<W>, record: &RawOf<'_, W>) -> Lookup {
     let kind = ctx.options.kinds.number_of(record);
     if ctx.options.bypasses_window(kind) {
-        return Lookup { kind, look: None };
+        return Lookup { kind, key: None };
     }
-    let look = ctx.options.rule.identify(record).map(|identity| {
+    let key = ctx.options.rule.identify(record).map(|identity| {
         let running = ctx.partitions.get(record.coordinates().partition).and_then(Partition::running);
         let window = running.and_then(|running| running.state.windows.get(kind));
-        window.map_or_else(|| Look::at(identity), |window| window.look(identity))
+        window.map_or_else(|| IndexKey::at(identity), |window| window.key(identity))
     });
-    Lookup { kind, look }
+    Lookup { kind, key }
 }

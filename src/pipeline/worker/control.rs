@@ -4,17 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::control::{ANSWER, Answer, Part, Place, Request, RequestError};
-use crate::dedupe::{ForgetRecord, Identity, Look, Offset, PartitionId, Window, WindowId};
+use crate::control::{ANSWER, Answer, OwnerPlace, Request, RequestError, WindowPart};
+use crate::dedupe::{ForgetRecord, Identity, IndexKey, Offset, PartitionId, Window, WindowId};
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
-use crate::pipeline::options::Options;
+use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::Partition;
 use crate::pipeline::partition::loading::LoadSlice;
 use crate::pipeline::partition::stored::Stored;
+use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::worker::Parts;
-use crate::pipeline::worker::search::{Search, Slice, read_slice, search_new};
-use crate::pipeline::world::World;
+use crate::pipeline::worker::search::{Search, SliceLimit, read_slice, search_new};
 use crate::ports::StoreError;
 
 /// Time to read the blocks of the commit that precedes forgetting an id.
@@ -22,14 +22,14 @@ const LAST_SLICE: Duration = Duration::from_secs(1);
 /// The owner of an identity that is a false positive of a filter: no record has it.
 const NO_OWNER: Offset = Offset::MAX;
 
-impl<W: World> Parts<W> {
+impl<W: WorkerPorts> Parts<W> {
     /// Answers one request, if there is any, or continues with it. Forgetting an id is a transaction of its own: its record in
     /// the state topic and the unchanged offsets, committed together.
     pub(crate) fn answer_request(&mut self, source: &W::Source) -> Result<(), WorkerError> {
         let now = self.ctx.clock.elapsed();
         let Some(mut search) = self.search.take().or_else(|| self.next_request(now)) else { return Ok(()) };
         let LoadSlice { ids, time, .. } = self.ctx.options.load_slice;
-        if !read_slice(&self.ctx, &mut search, Slice { ids: ids.max(1), until: now + time })? {
+        if !read_slice(&self.ctx, &mut search, SliceLimit { ids: ids.max(1), until: now + time })? {
             // The requester does not wait for longer.
             if now.saturating_sub(search.since) < ANSWER {
                 self.search = Some(search);
@@ -40,7 +40,7 @@ impl<W: World> Parts<W> {
             // Pending records have no committed owner yet.
             self.committer.commit(&mut self.ctx, source)?;
             let until = self.ctx.clock.elapsed() + LAST_SLICE;
-            if !search_new(&self.ctx, &mut search, Slice { ids: u64::MAX, until })? {
+            if !search_new(&self.ctx, &mut search, SliceLimit { ids: u64::MAX, until })? {
                 self.search = Some(search);
                 return Ok(());
             }
@@ -73,7 +73,7 @@ impl<W: World> Parts<W> {
         &mut self,
         source: &W::Source,
         (identity, owners): (Identity, &BTreeMap<PartitionId, BTreeSet<Offset>>),
-        places: &[Place],
+        places: &[OwnerPlace],
     ) -> Result<(), WorkerError> {
         self.committer.transaction.begin(&mut self.committer.sink, || self.ctx.clock.elapsed())?;
         for (id, running) in self.ctx.partitions.running_mut() {
@@ -96,15 +96,15 @@ impl<W: World> Parts<W> {
 
 /// The windows whose blocks have to be read: those with a filter hit; to forget an id, all windows of a partition with an owner
 /// or a filter hit.
-pub(crate) fn windows_to_search<W: World>(
+pub(crate) fn windows_to_search<W: WorkerPorts>(
     ctx: &Context<W>,
     request: &Request,
 ) -> Result<Vec<WindowId>, StoreError> {
-    let look = Look::at(request.identity);
+    let key = IndexKey::at(request.identity);
     let mut all = Vec::new();
     for (partition, running) in requested(ctx, request).filter_map(|p| Some((p.id, p.running()?))) {
         let windows = || running.state.windows.iter().map(|(kind, window)| (kind.window(partition), window));
-        let in_filters = windows().filter(|(_, window)| window.slice_of(&look).is_some());
+        let in_filters = windows().filter(|(_, window)| window.slice_of(&key).is_some());
         let in_filters: Vec<WindowId> = in_filters.map(|(id, _)| id).collect();
         if !request.forget {
             all.extend(in_filters);
@@ -112,14 +112,14 @@ pub(crate) fn windows_to_search<W: World>(
         }
         let mut is_found = !in_filters.is_empty();
         for (id, window) in windows().filter(|_| !is_found).collect::<Vec<_>>() {
-            is_found |= !window.owners(&look, &Stored { store: &ctx.store, window: id })?.is_empty();
+            is_found |= !window.owners(&key, &Stored { store: &ctx.store, window: id })?.is_empty();
         }
         all.extend(ctx.options.kinds.windows_of(partition).into_iter().filter(|_| is_found));
     }
     Ok(all)
 }
 
-fn requested<'a, W: World>(
+fn requested<'a, W: WorkerPorts>(
     ctx: &'a Context<W>,
     request: &Request,
 ) -> impl Iterator<Item = &'a Partition> + use<'a, W> {
@@ -127,7 +127,7 @@ fn requested<'a, W: World>(
     ctx.partitions.iter().filter(move |p| only.is_none_or(|only| only == p.id))
 }
 
-fn find_owners<W: World>(ctx: &Context<W>, search: &Search) -> Result<Answer, StoreError> {
+fn find_owners<W: WorkerPorts>(ctx: &Context<W>, search: &Search) -> Result<Answer, StoreError> {
     let mut answer = Answer::default();
     for partition in requested(ctx, &search.request) {
         match partition.running() {
@@ -143,15 +143,15 @@ fn find_owners<W: World>(ctx: &Context<W>, search: &Search) -> Result<Answer, St
     Ok(answer)
 }
 
-fn places<W: World>(
+fn places<W: WorkerPorts>(
     ctx: &Context<W>,
     window_id: WindowId,
     window: &Window,
     search: &Search,
-) -> Result<Vec<Place>, StoreError> {
-    let look = Look::at(search.request.identity);
+) -> Result<Vec<OwnerPlace>, StoreError> {
+    let key = IndexKey::at(search.request.identity);
     let (partition, name) = (window_id.partition(), ctx.options.kinds.name_of(window_id.kind()));
-    let place = |offset, time_ms, part| Place {
+    let place = |offset, time_ms, part| OwnerPlace {
         partition,
         kind: name.map(str::to_owned),
         offset,
@@ -159,15 +159,15 @@ fn places<W: World>(
         part,
         slice_ms: window.slice_begin(time_ms),
     };
-    let owners = window.owners(&look, &Stored { store: &ctx.store, window: window_id })?;
-    let mut places: Vec<Place> =
-        owners.iter().map(|(owner, time_ms)| place(Some(*owner), *time_ms, Part::Exact)).collect();
-    let Some(slice_ms) = window.slice_of(&look) else { return Ok(places) };
+    let owners = window.owners(&key, &Stored { store: &ctx.store, window: window_id })?;
+    let mut places: Vec<OwnerPlace> =
+        owners.iter().map(|(owner, time_ms)| place(Some(*owner), *time_ms, WindowPart::Exact)).collect();
+    let Some(slice_ms) = window.slice_of(&key) else { return Ok(places) };
     let stored = search.found(window_id).map_or(&[][..], |found| &found.owners);
     let older = stored.iter().filter(|(owner, _)| owners.iter().all(|(known, _)| known != owner));
-    places.extend(older.map(|(owner, time_ms)| place(Some(*owner), *time_ms, Part::Bloom)));
+    places.extend(older.map(|(owner, time_ms)| place(Some(*owner), *time_ms, WindowPart::Bloom)));
     if places.is_empty() {
-        places.push(place(None, slice_ms, Part::Bloom));
+        places.push(place(None, slice_ms, WindowPart::Bloom));
     }
     Ok(places)
 }
@@ -175,9 +175,9 @@ fn places<W: World>(
 /// The owners of an identity in the partitions of these places: the ones in `places`, and older ones that exist
 /// only in the stored blocks, because a window evicted them. A larger window would load them from there.
 fn all_owners(
-    options: &Options,
+    options: &WorkerOptions,
     search: &Search,
-    places: &[Place],
+    places: &[OwnerPlace],
 ) -> BTreeMap<PartitionId, BTreeSet<Offset>> {
     let mut owners: BTreeMap<PartitionId, BTreeSet<Offset>> = BTreeMap::new();
     for place in places {

@@ -10,10 +10,10 @@ use crate::pipeline::commit::Committer;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::failpoint;
-use crate::pipeline::options::Options;
+use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::Partition;
+use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::worker::Parts;
-use crate::pipeline::world::World;
 use crate::ports::{Failure, GroupEvent, GroupMember, Remedy, StateLog, Store, StoreError};
 
 /// A member replaced more often than this within [`FENCE_PERIOD`] competes with another process. A single process can
@@ -41,7 +41,7 @@ pub(crate) struct Membership {
     fenced: Vec<Duration>,
 }
 
-impl<W: World> Parts<W> {
+impl<W: WorkerPorts> Parts<W> {
     /// Answers the group events. An event that could not be answered is retried in a later iteration: the client
     /// reports it only once, and the group waits for the answer.
     pub(crate) fn serve(&mut self, source: &W::Source) -> Result<(), WorkerError> {
@@ -147,7 +147,7 @@ impl<W: World> Parts<W> {
     }
 }
 
-impl<W: World> Committer<W> {
+impl<W: WorkerPorts> Committer<W> {
     fn abort_for_rebalance(&mut self, ctx: &mut Context<W>, source: &W::Source) -> Result<(), WorkerError> {
         if !self.transaction.is_open() {
             return Ok(());
@@ -156,7 +156,7 @@ impl<W: World> Committer<W> {
     }
 }
 
-fn close<W: World>(ctx: &mut Context<W>, id: PartitionId) -> Result<(), WorkerError> {
+fn close<W: WorkerPorts>(ctx: &mut Context<W>, id: PartitionId) -> Result<(), WorkerError> {
     let Some(partition) = ctx.partitions.remove(id) else { return Ok(()) };
     if let Some(running) = partition.running().filter(|running| running.state.open.is_none()) {
         StoreError::unless_lease_lost(ctx.store.set_head(id.into(), running.state.head()))?;
@@ -167,7 +167,11 @@ fn close<W: World>(ctx: &mut Context<W>, id: PartitionId) -> Result<(), WorkerEr
 
 /// Another worker of this process holds the partition's local state. This worker will receive a revocation, or
 /// has to take the state back and load it again.
-pub(crate) fn lease_lost<W: World>(ctx: &mut Context<W>, source: &W::Source, window: WindowId) -> Failure {
+pub(crate) fn lease_lost<W: WorkerPorts>(
+    ctx: &mut Context<W>,
+    source: &W::Source,
+    window: WindowId,
+) -> Failure {
     let id = window.partition();
     let is_restoring = ctx.partitions.restoring_mut(id).is_some();
     let unloaded = ctx.unload(source, &[id]);
@@ -178,7 +182,7 @@ pub(crate) fn lease_lost<W: World>(ctx: &mut Context<W>, source: &W::Source, win
     Failure::new(Remedy::Abort, StoreError::LeaseLost(window).to_string())
 }
 
-fn second_process(options: &Options, failed: &Failure) -> Fatal {
+fn second_process(options: &WorkerOptions, failed: &Failure) -> Fatal {
     Fatal::Fenced(format!(
         "{}; this recurred several times within a minute: another process runs with the same group.instance and \
          transactional id {}; give each process its own group.instance",

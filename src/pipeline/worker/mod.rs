@@ -20,18 +20,18 @@ use crate::dedupe::window::CHUNK;
 use crate::pipeline::commit::{Access, Committer};
 use crate::pipeline::context::Context;
 use crate::pipeline::error::{Fatal, WorkerError};
-use crate::pipeline::options::Options;
+use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::{Partition, Phase};
+use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::progress::Progress;
 use crate::pipeline::recovery::Recovery;
 use crate::pipeline::recovery::gap::has_uncommitted_position;
-use crate::pipeline::report::Report;
+use crate::pipeline::report::WorkerReport;
 use crate::pipeline::torn::producer::PREPARE;
 use crate::pipeline::worker::chunk::gather;
 use crate::pipeline::worker::membership::Membership;
 use crate::pipeline::worker::search::Search;
 use crate::pipeline::worker::stalled::{StableEnds, StallCheck};
-use crate::pipeline::world::World;
 use crate::ports::{GroupMember, ProducerLife, Remedy, Source, Store};
 
 /// Longest poll when no transaction is open; also the longest delay until a stop is noticed.
@@ -44,7 +44,7 @@ const BUSY: Duration = Duration::from_millis(1);
 const LEAVE: Duration = Duration::from_secs(3);
 
 /// The parts of a worker, except the source: the records of a chunk borrow the source, so it is a field of its own.
-pub(crate) struct Parts<W: World> {
+pub(crate) struct Parts<W: WorkerPorts> {
     pub(crate) ctx: Context<W>,
     pub(crate) committer: Committer<W>,
     pub(crate) recovery: Recovery,
@@ -59,18 +59,18 @@ pub(crate) struct Parts<W: World> {
 }
 
 /// One worker: one member of the group, one transactional producer, and their partitions.
-pub struct Worker<W: World> {
+pub struct Worker<W: WorkerPorts> {
     source: W::Source,
     parts: Parts<W>,
 }
 
-impl<W: World> Worker<W> {
+impl<W: WorkerPorts> Worker<W> {
     /// A worker that has not started.
     pub fn new(
         (source, sink, log, store): (W::Source, W::Sink, W::Log, W::Store),
         clock: W::Clock,
-        options: Options,
-        mut report: Report,
+        options: WorkerOptions,
+        mut report: WorkerReport,
     ) -> Self {
         report.set_warning(options.mode.warning());
         report.register_kinds(&options.kinds);
@@ -153,7 +153,7 @@ impl<W: World> Worker<W> {
     }
 }
 
-impl<W: World> Parts<W> {
+impl<W: WorkerPorts> Parts<W> {
     fn iterate(&mut self, source: &W::Source) -> Result<(), WorkerError> {
         let until = self.ctx.clock.elapsed() + self.ctx.options.iteration_time;
         self.serve(source)?;
@@ -178,7 +178,7 @@ impl<W: World> Parts<W> {
                 matches!(&recovered, Err(WorkerError::Kafka(failed)) if failed.remedy == Remedy::Abort);
             return if has_lost_membership && aborts { polled.map_err(WorkerError::from) } else { recovered };
         }
-        if !self.ctx.partitions.is_settled() && has_uncommitted_position(&self.ctx) {
+        if !self.ctx.partitions.has_nothing_pending() && has_uncommitted_position(&self.ctx) {
             self.committer.commit(&mut self.ctx, source)?;
         }
         let mut check = Ok(());
@@ -243,7 +243,7 @@ impl<W: World> Parts<W> {
         if self.search.is_some() {
             return Duration::ZERO;
         }
-        if !self.ctx.partitions.is_settled() {
+        if !self.ctx.partitions.has_nothing_pending() {
             let is_reading = |p: &Partition| matches!(p.phase, Phase::Loading(_) | Phase::Restoring(_));
             let is_starting = |p: &Partition| !p.is_running() && !p.rejections.waits(now);
             if self.ctx.partitions.iter().any(is_reading) {

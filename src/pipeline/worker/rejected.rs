@@ -6,15 +6,15 @@ use crate::dedupe::Coordinates;
 use crate::metrics::Outcome;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::{Fatal, WorkerError};
-use crate::pipeline::options::OnRejected;
-use crate::pipeline::partition::state::State;
+use crate::pipeline::options::OnPoison;
+use crate::pipeline::partition::state::DedupeState;
+use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::worker::step::{RawOf, Step};
-use crate::pipeline::world::World;
 use crate::ports::{Reason, Record, RejectedRecords, Side};
 
 /// The broker rejected records of a partition. The records before the lowest rejected one are sent next, without
 /// it; then that record is sent alone. When it is accepted, transactions grow again until the next rejection.
-pub(crate) fn isolate_rejected<W: World>(ctx: &mut Context<W>, rejected: RejectedRecords, error: &str) {
+pub(crate) fn isolate_rejected<W: WorkerPorts>(ctx: &mut Context<W>, rejected: RejectedRecords, error: &str) {
     let now = ctx.clock.elapsed();
     let Some(partition) = ctx.partitions.get_mut(rejected.partition) else { return };
     let open = partition.state().and_then(|state| state.open.as_ref());
@@ -34,28 +34,28 @@ pub(crate) fn isolate_rejected<W: World>(ctx: &mut Context<W>, rejected: Rejecte
     }
 }
 
-impl<W: World> Step<'_, W> {
+impl<W: WorkerPorts> Step<'_, W> {
     /// Handles a record that the broker rejects, with this error, according to the policy.
     pub(crate) fn apply_rejection_policy(
         &mut self,
-        state: &mut State,
+        state: &mut DedupeState,
         record: &RawOf<'_, W>,
         error: &str,
     ) -> Result<Outcome, WorkerError> {
         match self.options.on_poison {
-            OnRejected::Stop => Err(Fatal::Operator(format!(
+            OnPoison::Stop => Err(Fatal::Operator(format!(
                 "record {} of topic {} cannot be written: {error}; change what the clean topic accepts \
                  (max.message.bytes, message.timestamp.after.max.ms), or set state.on_poison to dead_letter or drop",
                 record.coordinates(),
                 self.options.raw
             ))
             .into()),
-            OnRejected::DeadLetter => {
+            OnPoison::DeadLetter => {
                 let reason = Reason::new("rejected", error.to_owned());
                 self.divert(state, Side::DeadLetter, record, &reason)?;
                 Ok(Outcome::DeadLetter)
             }
-            OnRejected::Drop => Ok(Outcome::Rejected),
+            OnPoison::Drop => Ok(Outcome::Rejected),
         }
     }
 }

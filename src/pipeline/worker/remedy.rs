@@ -8,17 +8,17 @@ use crate::pipeline::commit::Committer;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::partition::Partition;
+use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::safeguard::Safeguard;
 use crate::pipeline::worker::Parts;
 use crate::pipeline::worker::membership::lease_lost;
 use crate::pipeline::worker::rejected::isolate_rejected;
-use crate::pipeline::world::World;
 use crate::ports::{Failure, ProducerLife, Remedy, Source, StoreError};
 
 /// The shortest pause after a failure.
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 
-impl<W: World> Parts<W> {
+impl<W: WorkerPorts> Parts<W> {
     /// Applies the remedy of an error. Returns an error only when the process has to end.
     pub(crate) fn remedy(&mut self, source: &mut W::Source, error: WorkerError) -> Result<(), Fatal> {
         let failed = match error {
@@ -84,7 +84,7 @@ impl<W: World> Parts<W> {
     fn renew(&mut self, source: &W::Source) -> Result<(), WorkerError> {
         self.committer.sink.discard();
         self.recovery.torn.replace();
-        self.ctx.partitions.iter_mut().for_each(|p| p.agreed = None);
+        self.ctx.partitions.iter_mut().for_each(|p| p.checked_from = None);
         if self.committer.transaction.is_open() {
             self.committer.count_ended(&mut self.ctx);
         }
@@ -94,7 +94,7 @@ impl<W: World> Parts<W> {
     }
 }
 
-impl<W: World> Context<W> {
+impl<W: WorkerPorts> Context<W> {
     /// Pauses every running partition; each continues after its committed offset is read again.
     pub(crate) fn relocate(&mut self, source: &W::Source, pause: Duration) -> Result<(), WorkerError> {
         let not_before = self.clock.elapsed() + pause;
@@ -139,7 +139,7 @@ fn fatal_only(error: WorkerError) -> Result<(), Fatal> {
     }
 }
 
-impl<W: World> Committer<W> {
+impl<W: WorkerPorts> Committer<W> {
     fn backoff(&mut self) -> Duration {
         let pause = FIRST_BACKOFF * (1 << self.failures.min(6));
         self.failures += 1;

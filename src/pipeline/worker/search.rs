@@ -14,13 +14,13 @@ use crate::control::Request;
 use crate::dedupe::{Identity, Offset, PartitionId, WindowId};
 use crate::pipeline::context::Context;
 use crate::pipeline::partition::loading::unusable;
+use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::worker::control::windows_to_search;
-use crate::pipeline::world::World;
 use crate::ports::{Store, StoreError};
 
 /// What was found in the blocks of a window.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct SearchResult {
     /// Where reading continues, first offset of a block.
     from: Offset,
     /// Whether the last read ended at the end of the window.
@@ -35,12 +35,12 @@ pub(crate) struct Search {
     pub request: Request,
     /// Monotonic time of its start.
     pub since: Duration,
-    found: BTreeMap<WindowId, Found>,
+    found: BTreeMap<WindowId, SearchResult>,
 }
 
 /// How much one slice reads, whichever bound is reached first; at least one block.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Slice {
+pub(crate) struct SliceLimit {
     pub ids: u64,
     /// Monotonic time.
     pub until: Duration,
@@ -52,7 +52,7 @@ impl Search {
     }
 
     /// What was found in a window; `None` when it was not searched.
-    pub fn found(&self, window: WindowId) -> Option<&Found> {
+    pub fn found(&self, window: WindowId) -> Option<&SearchResult> {
         self.found.get(&window)
     }
 
@@ -75,13 +75,13 @@ impl Search {
     }
 }
 
-impl Found {
+impl SearchResult {
     /// Reads blocks. Returns whether the slice is used up.
     fn read(
         &mut self,
         (store, window): (&impl Store, WindowId),
         identity: Identity,
-        slice: &mut Slice,
+        slice: &mut SliceLimit,
         now: impl Fn() -> Duration,
     ) -> Result<bool, StoreError> {
         let Self { from, owners, .. } = self;
@@ -99,10 +99,10 @@ impl Found {
 }
 
 /// Reads one slice. Returns whether everything that the request needs has been read.
-pub(crate) fn read_slice<W: World>(
+pub(crate) fn read_slice<W: WorkerPorts>(
     ctx: &Context<W>,
     search: &mut Search,
-    mut slice: Slice,
+    mut slice: SliceLimit,
 ) -> Result<bool, StoreError> {
     search.drop_partitions(|id| ctx.partitions.get(id).is_some_and(|p| p.running().is_some()));
     loop {
@@ -120,10 +120,10 @@ pub(crate) fn read_slice<W: World>(
 }
 
 /// Reads the blocks that were stored since the windows were read to their ends: those of one commit.
-pub(crate) fn search_new<W: World>(
+pub(crate) fn search_new<W: WorkerPorts>(
     ctx: &Context<W>,
     search: &mut Search,
-    slice: Slice,
+    slice: SliceLimit,
 ) -> Result<bool, StoreError> {
     search.reopen();
     read_slice(ctx, search, slice)

@@ -13,8 +13,8 @@ use crate::metrics::Stall;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::partition::order::Order;
 use crate::pipeline::partition::stall::{Fetching, StallDetector};
+use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::worker::Parts;
-use crate::pipeline::world::World;
 use crate::ports::Source;
 
 /// How long a partition with more records may deliver none before it counts as stalled. A leader election takes a few seconds,
@@ -79,7 +79,7 @@ impl StallCheck {
     }
 }
 
-impl<W: World> Parts<W> {
+impl<W: WorkerPorts> Parts<W> {
     /// Reassigns stalled partitions inside the client.
     pub(crate) fn wake_stalled(&mut self, source: &W::Source) -> Result<(), WorkerError> {
         let now = self.ctx.clock.elapsed();

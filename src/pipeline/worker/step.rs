@@ -1,18 +1,18 @@
 //! The decision about one record, and what is written for it. The transaction is committed in `commit`.
 
 use crate::clock::Clock;
-use crate::dedupe::{Coordinates, Look, Offset, Verdict};
+use crate::dedupe::{Coordinates, IndexKey, Offset, Verdict};
 use crate::metrics::Outcome;
 use crate::pipeline::commit::transaction::Transaction;
 use crate::pipeline::error::{Fatal, WorkerError};
-use crate::pipeline::options::{Mode, OnMissing, OnProbable, Options};
+use crate::pipeline::options::{Mode, OnMissing, OnProbable, WorkerOptions};
 use crate::pipeline::partition::Running;
 use crate::pipeline::partition::order::Arrival;
 use crate::pipeline::partition::rejections::Rejections;
-use crate::pipeline::partition::state::State;
+use crate::pipeline::partition::state::DedupeState;
 use crate::pipeline::partition::stored::Stored;
+use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::safeguard::Safeguard;
-use crate::pipeline::world::World;
 use crate::ports::{Epoch, Failure, Reason, Record, Remedy, Side, Sink, Source};
 
 /// Result of the first pass for one record.
@@ -20,7 +20,7 @@ pub(crate) struct Lookup {
     /// Number of the record's kind.
     pub(crate) kind: usize,
     /// Position of the identity in the index; `None` when the record has no identity.
-    pub(crate) look: Option<Look>,
+    pub(crate) key: Option<IndexKey>,
 }
 
 /// A record arrived that had been skipped as a gap in the log.
@@ -40,21 +40,21 @@ fn skipped_record(at: Coordinates, committed: Offset, raw: &str) -> WorkerError 
     .into()
 }
 
-pub(crate) type RawOf<'a, W> = <<W as World>::Source as Source>::Record<'a>;
+pub(crate) type RawOf<'a, W> = <<W as WorkerPorts>::Source as Source>::Record<'a>;
 
 /// What a decision about a record uses, beside its partition.
-pub(crate) struct Step<'a, W: World> {
+pub(crate) struct Step<'a, W: WorkerPorts> {
     pub(crate) sink: &'a mut W::Sink,
     pub(crate) store: &'a W::Store,
     pub(crate) clock: &'a W::Clock,
-    pub(crate) options: &'a Options,
+    pub(crate) options: &'a WorkerOptions,
     pub(crate) transaction: &'a mut Transaction,
     /// Arrival time of the chunk, epoch milliseconds.
     pub(crate) now_ms: i64,
 }
 
 /// What follows a record.
-pub(crate) enum Next {
+pub(crate) enum AfterRecord {
     /// The next record.
     Record,
     /// The next record, and after the chunk another seek: the start of the reading has to be confirmed.
@@ -65,30 +65,30 @@ pub(crate) enum Next {
     CommitAfter,
 }
 
-impl Options {
+impl WorkerOptions {
     /// Whether records of this kind are forwarded without a lookup in the window.
     pub(crate) fn bypasses_window(&self, kind: usize) -> bool {
         self.mode == Mode::Bypass || self.kinds.get(kind).is_none_or(|it| it.window.is_none())
     }
 }
 
-impl<W: World> Step<'_, W> {
+impl<W: WorkerPorts> Step<'_, W> {
     /// Second pass: decides about one record.
     pub(crate) fn decide(
         &mut self,
         (running, rejections): (&mut Running, &mut Rejections),
         record: &mut RawOf<'_, W>,
         lookup: &Lookup,
-    ) -> Result<Next, WorkerError> {
+    ) -> Result<AfterRecord, WorkerError> {
         let at = record.coordinates();
         let state = &mut *running.state;
         let has_records = state.open.as_ref().is_some_and(|open| open.records > 0);
         if at.offset >= state.next && rejections.commits_before(at.offset, has_records) {
-            return Ok(Next::CommitBefore);
+            return Ok(AfterRecord::CommitBefore);
         }
         let arrival = running.order.judge(state.next, at.offset);
         if !self.is_next(arrival, at, state.committed)? {
-            return Ok(if running.order.is_doubted() { Next::SeekAgain } else { Next::Record });
+            return Ok(if running.order.is_doubted() { AfterRecord::SeekAgain } else { AfterRecord::Record });
         }
         self.transaction.begin(self.sink, || self.clock.elapsed())?;
         let open = self.transaction.touch(at.partition, &mut state.open);
@@ -96,21 +96,21 @@ impl<W: World> Step<'_, W> {
         let records = open.records;
         state.windows.observe(record.timestamp_ms(), self.now_ms.saturating_add(state.ahead_ms));
         self.transaction.add(record.size());
-        let outcome = match (rejections.exhausted(at.offset), &lookup.look) {
+        let outcome = match (rejections.exhausted(at.offset), &lookup.key) {
             (Some(error), _) => self.apply_rejection_policy(state, record, error)?,
             _ if self.options.bypasses_window(lookup.kind) => {
                 self.forward(state, record)?;
                 Outcome::Bypassed
             }
             (None, None) => self.without_id(state, record)?,
-            (None, Some(look)) => self.with_id(state, record, lookup.kind, look)?,
+            (None, Some(key)) => self.with_id(state, record, lookup.kind, key)?,
         };
         self.transaction.tally.count(lookup.kind, outcome);
         self.transaction.tally.seen(record.size(), record.timestamp_ms());
         state.next = at.offset + 1;
         state.epoch = record.leader_epoch().map(|number| Epoch { next: at.offset + 1, number });
         let is_full = rejections.limits(records) || self.transaction.is_full(self.options.transaction_limit);
-        Ok(if is_full { Next::CommitAfter } else { Next::Record })
+        Ok(if is_full { AfterRecord::CommitAfter } else { AfterRecord::Record })
     }
 
     /// Whether the record is the next one to process.
@@ -132,10 +132,10 @@ impl<W: World> Step<'_, W> {
 
     fn with_id(
         &mut self,
-        state: &mut State,
+        state: &mut DedupeState,
         record: &mut RawOf<'_, W>,
         number: usize,
-        look: &Look,
+        key: &IndexKey,
     ) -> Result<Outcome, WorkerError> {
         let at = record.coordinates();
         let (Some(window), Some(kind)) = (state.windows.get_mut(number), self.options.kinds.get(number))
@@ -147,7 +147,7 @@ impl<W: World> Step<'_, W> {
             return Err(Failure::new(Remedy::Abort, what).into());
         };
         let owners = Stored { store: self.store, window: kind.id.window(at.partition) };
-        let outcome = match window.verdict(at.offset, look, &owners)? {
+        let outcome = match window.verdict(at.offset, key, &owners)? {
             Verdict::Duplicate { owner } => {
                 let owner_ms = Some(window.arrived_ms(owner)).filter(|ms| *ms > 0);
                 return self.duplicate(state, record, owner, owner_ms);
@@ -160,18 +160,18 @@ impl<W: World> Step<'_, W> {
             Verdict::Retry => Outcome::Retry,
             Verdict::New => Outcome::Forwarded,
         };
-        window.admit(at.offset, look);
+        window.admit(at.offset, key);
         self.forward(state, record)?;
         Ok(outcome)
     }
 
-    fn forward(&mut self, state: &mut State, record: &mut RawOf<'_, W>) -> Result<(), WorkerError> {
+    fn forward(&mut self, state: &mut DedupeState, record: &mut RawOf<'_, W>) -> Result<(), WorkerError> {
         self.sink.forward(record)?;
         self.forwarded(state, record);
         Ok(())
     }
 
-    fn forwarded(&mut self, state: &mut State, record: &RawOf<'_, W>) {
+    fn forwarded(&mut self, state: &mut DedupeState, record: &RawOf<'_, W>) {
         state.wrote();
         self.transaction.tally.forwarded(record.size());
     }
@@ -179,7 +179,7 @@ impl<W: World> Step<'_, W> {
     /// Writes a record to a side topic.
     pub(crate) fn divert(
         &mut self,
-        state: &mut State,
+        state: &mut DedupeState,
         side: Side,
         record: &RawOf<'_, W>,
         reason: &Reason,
@@ -197,7 +197,7 @@ impl<W: World> Step<'_, W> {
     /// A record whose id has another owner. The owner does not change, not even when the record is forced.
     fn duplicate(
         &mut self,
-        state: &mut State,
+        state: &mut DedupeState,
         record: &mut RawOf<'_, W>,
         owner: Offset,
         owner_ms: Option<i64>,
@@ -215,7 +215,7 @@ impl<W: World> Step<'_, W> {
 
     fn probable(
         &mut self,
-        state: &mut State,
+        state: &mut DedupeState,
         record: &RawOf<'_, W>,
         policy: OnProbable,
         since_ms: i64,
@@ -232,7 +232,11 @@ impl<W: World> Step<'_, W> {
         })
     }
 
-    fn without_id(&mut self, state: &mut State, record: &mut RawOf<'_, W>) -> Result<Outcome, WorkerError> {
+    fn without_id(
+        &mut self,
+        state: &mut DedupeState,
+        record: &mut RawOf<'_, W>,
+    ) -> Result<Outcome, WorkerError> {
         let reason = || Reason::new("missing_id", "the record has no usable id".to_owned());
         match self.options.on_missing {
             OnMissing::Forward => {
@@ -259,7 +263,7 @@ impl<W: World> Step<'_, W> {
     /// Suppresses a record: it does not go to the clean topic. In shadow mode it does, with a mark.
     fn suppress(
         &mut self,
-        state: &mut State,
+        state: &mut DedupeState,
         record: &RawOf<'_, W>,
         (outcome, side): (Outcome, Option<Side>),
         reason: impl FnOnce() -> Reason,

@@ -14,24 +14,24 @@ use std::time::Duration;
 use super::*;
 use crate::dedupe::{Block, HashKind, Identity, Offset};
 use crate::ports::{Head, Store};
-use crate::store::open::{OpenSled, Start, open_with};
+use crate::store::open::{OpenSled, OpenStart, open_with};
 use crate::store::{Binding, Opened, SledStore};
 
 const CACHE_BYTES: u64 = 1 << 20;
 const DEADLINE: Duration = Duration::from_secs(20);
 
 /// The files of a directory, by name.
-type Contents = BTreeMap<PathBuf, Vec<u8>>;
+type FileImages = BTreeMap<PathBuf, Vec<u8>>;
 
 /// What a power loss leaves.
 #[derive(Default, Clone)]
 struct Durable {
     /// Synced bytes of the block files.
-    bytes: Contents,
+    bytes: FileImages,
     /// Block files whose directory entry was synced.
     listed: BTreeSet<PathBuf>,
     /// sled's files as of the last fsync.
-    sled: Contents,
+    sled: FileImages,
 }
 
 #[derive(Default)]
@@ -192,7 +192,7 @@ fn small_sled(path: &Path) -> sled::Result<sled::Db> {
 }
 
 fn opened(dir: &Path, sled: OpenSled, disk: Arc<dyn Disk>) -> Opened {
-    let mut start = Start::new(CACHE_BYTES, DEADLINE);
+    let mut start = OpenStart::new(CACHE_BYTES, DEADLINE);
     (start.sled, start.disk) = (sled, disk);
     open_with(dir, &binding(), &start).unwrap()
 }
@@ -201,7 +201,7 @@ fn name(path: &Path) -> PathBuf {
     path.file_name().unwrap().into()
 }
 
-fn files(dir: &Path) -> Contents {
+fn files(dir: &Path) -> FileImages {
     let paths = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     paths.filter(|path| path.is_file()).map(|path| (name(&path), fs::read(&path).unwrap())).collect()
 }
@@ -234,7 +234,7 @@ fn owners(store: &SledStore) -> BTreeSet<Offset> {
     owners
 }
 
-/// A store with these numbers of identities in settled blocks, four of which share a file.
+/// A store with these numbers of identities in filed blocks, four of which share a file.
 fn filled(blocks: u64, ids: u64) -> (Arc<Lossy>, SledStore) {
     let disk = Lossy::new(tempfile::tempdir().unwrap(), Durable::default());
     let mut store = disk.open();

@@ -6,11 +6,11 @@ use std::sync::{Arc, mpsc};
 use super::*;
 use crate::dedupe::{Block, HashKind, Identity};
 use crate::ports::{Head, Store, StoreError};
-use crate::store::record::Record;
+use crate::store::record::WindowRecord;
 
 const DEADLINE: Duration = Duration::from_secs(10);
 
-type Fault = Box<dyn Fn() -> sled::Result<()> + Send + Sync>;
+type InjectedFault = Box<dyn Fn() -> sled::Result<()> + Send + Sync>;
 
 fn binding() -> Binding {
     Binding { partitions: 1, ..Binding::default() }
@@ -73,8 +73,8 @@ fn open_after(
 fn start(
     deadline: Duration,
     sled: impl Fn(&Path) -> sled::Result<sled::Db> + Send + Sync + 'static,
-) -> Start {
-    Start { sled: Arc::new(sled), ..Start::new(1 << 20, deadline) }
+) -> OpenStart {
+    OpenStart { sled: Arc::new(sled), ..OpenStart::new(1 << 20, deadline) }
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn error_panic_and_hang_of_the_engine_all_quarantine_the_database() {
         assert!(released.lock().unwrap().recv().is_err());
         Ok(())
     };
-    let faults: [(&str, Duration, Fault); 3] = [
+    let faults: [(&str, Duration, InjectedFault); 3] = [
         ("page 7", DEADLINE, Box::new(|| Err(sled::Error::ReportableBug("page 7".into())))),
         ("panicked: page 8", DEADLINE, Box::new(|| panic!("page 8"))),
         ("no progress", Duration::from_millis(500), Box::new(hang)),
@@ -187,7 +187,7 @@ fn a_database_of_an_older_version_is_quarantined() {
     let db = plain(&path).unwrap();
     db.insert(keys::BINDING, serde_json::to_vec(&binding()).unwrap()).unwrap();
     let waiting = db.open_tree(keys::WAITING).unwrap();
-    let mut record = Record::default().encode(0.into());
+    let mut record = WindowRecord::default().encode(0.into());
     record[0] -= 1;
     waiting.insert(keys::record(0.into()), record).unwrap();
     drop(waiting);

@@ -11,12 +11,12 @@ use crate::metrics::{Metrics, Outcome};
 const PRINT_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A line that is redrawn in place on a terminal.
-pub(super) struct Line {
+pub(super) struct LiveLine {
     bar: ProgressBar,
     printed: Option<Duration>,
 }
 
-impl Line {
+impl LiveLine {
     /// `seconds`: duration of the traffic; `None` is until stopped.
     pub(super) fn new(seconds: Option<u64>) -> Self {
         let (bar, template) = match seconds {

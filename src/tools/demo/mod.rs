@@ -16,12 +16,12 @@ use testkit::mock::Broker;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
-use crate::app::{self, Ended, Service};
+use crate::app::{self, ExitError, Service};
 use crate::cli::{DemoArgs, Exit};
-use crate::config::{AsTyped, Config, Property, Sources};
+use crate::config::{AsTyped, Config, ConfigSources, Property};
 use crate::kafka::Topology;
 use crate::metrics::{Metrics, Outcome, Status};
-use summary::Summary;
+use summary::DemoSummary;
 
 const RAW: &str = "demo.raw";
 const CLEAN: &str = "demo.clean";
@@ -39,9 +39,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const WARM_UP: Duration = Duration::from_secs(2);
 
 /// Runs the demo; the exit code is that of the audit.
-pub fn run(args: &DemoArgs) -> Result<Exit, Ended> {
+pub fn run(args: &DemoArgs) -> Result<Exit, ExitError> {
     let broker = Broker::start(1, &[RAW, CLEAN, STATE], PARTITIONS)
-        .map_err(|e| Ended::failed(format!("embedded broker: {e}")))?;
+        .map_err(|e| ExitError::failed(format!("embedded broker: {e}")))?;
     let dir = std::env::temp_dir().join(format!("dedupd-demo-{}", std::process::id()));
     let config = config(broker.bootstrap_servers(), &dir)?;
     let mut service = Service::new(config);
@@ -58,13 +58,13 @@ pub fn run(args: &DemoArgs) -> Result<Exit, Ended> {
     std::fs::remove_dir_all(&dir).ok();
     let driven = ended?;
     let report = audit::run(&audit_options(&broker), &audit::progress_bar())
-        .map_err(|e| Ended::failed(format!("audit: {e}")))?;
-    println!("{}", Summary::new(&driven, &metrics, &report));
+        .map_err(|e| ExitError::failed(format!("audit: {e}")))?;
+    println!("{}", DemoSummary::new(&driven, &metrics, &report));
     Ok(if report.is_clean() { Exit::Done } else { Exit::Failed })
 }
 
 /// Runs service and traffic in parallel until the time is over or a signal arrives.
-fn drive(args: &DemoArgs, broker: &Broker, service: Service) -> Result<Driven, Ended> {
+fn drive(args: &DemoArgs, broker: &Broker, service: Service) -> Result<Driven, ExitError> {
     let runtime = app::runtime()?;
     runtime.block_on(async {
         let listener = listen(args).await?;
@@ -92,18 +92,18 @@ fn drive(args: &DemoArgs, broker: &Broker, service: Service) -> Result<Driven, E
         });
         let served = service.run(listener, async { finished.await.unwrap_or_default() }).await;
         stop.store(true, Ordering::Release);
-        let summary = traffic.await.map_err(|e| Ended::failed(format!("traffic: {e}")))?;
+        let summary = traffic.await.map_err(|e| ExitError::failed(format!("traffic: {e}")))?;
         served?;
         summary
     })
 }
 
 /// Binds the given address, or any free port if it is in use: a demo must not fail on that.
-async fn listen(args: &DemoArgs) -> Result<TcpListener, Ended> {
+async fn listen(args: &DemoArgs) -> Result<TcpListener, ExitError> {
     match TcpListener::bind(args.listen).await {
         Ok(listener) => Ok(listener),
         Err(_) => TcpListener::bind((args.listen.ip(), 0)).await.map_err(|e| {
-            Ended::failed(format!("cannot listen on {}: {e}; choose another --listen", args.listen))
+            ExitError::failed(format!("cannot listen on {}: {e}; choose another --listen", args.listen))
         }),
     }
 }
@@ -125,8 +125,8 @@ struct Traffic {
 }
 
 impl Traffic {
-    fn run(self) -> Result<Driven, Ended> {
-        let mut live = live::Line::new(self.seconds);
+    fn run(self) -> Result<Driven, ExitError> {
+        let mut live = live::LiveLine::new(self.seconds);
         self.await_pipeline();
         let stop = AtomicBool::new(false);
         let mut start = String::new();
@@ -140,7 +140,7 @@ impl Traffic {
             }
             live.show(progress.elapsed, &self.metrics);
         })
-        .map_err(|e| Ended::failed(format!("traffic: {e}")))?;
+        .map_err(|e| ExitError::failed(format!("traffic: {e}")))?;
         self.await_all(summary.records + summary.real_repeats);
         live.end();
         Ok(Driven { traffic: summary, start })
@@ -198,7 +198,7 @@ fn audit_options(broker: &Broker) -> audit::Options {
     }
 }
 
-fn config(servers: &str, dir: &std::path::Path) -> Result<Config, Ended> {
+fn config(servers: &str, dir: &std::path::Path) -> Result<Config, ExitError> {
     // The embedded broker does not end a waiting fetch when a record arrives.
     let properties: Vec<Property> = Property::parse("fetch.wait.max.ms=20").into_iter().collect();
     let flags = AsTyped::default()
@@ -214,6 +214,6 @@ fn config(servers: &str, dir: &std::path::Path) -> Result<Config, Ended> {
         .with("batch.transaction_timeout", ["3s"])
         .with("identity.from", [ID])
         .with("state.dir", [dir.to_string_lossy()]);
-    let sources = Sources { flags, host: "demo".to_owned(), ..Sources::default() };
-    Config::from_sources(&sources).map_err(|e| Ended::new(Exit::Usage, e.to_string()))
+    let sources = ConfigSources { flags, host: "demo".to_owned(), ..ConfigSources::default() };
+    Config::from_sources(&sources).map_err(|e| ExitError::new(Exit::Usage, e.to_string()))
 }

@@ -8,14 +8,14 @@ use super::{Driven, WARM_UP};
 use crate::metrics::{Metrics, Outcome};
 
 /// The results of the generator, the metrics and the audit.
-pub(super) struct Summary<'a> {
+pub(super) struct DemoSummary<'a> {
     driven: &'a Driven,
     report: &'a Report,
     duplicates: u64,
     page: String,
 }
 
-impl<'a> Summary<'a> {
+impl<'a> DemoSummary<'a> {
     pub(super) fn new(driven: &'a Driven, metrics: &Metrics, report: &'a Report) -> Self {
         let duplicates = metrics.records(Outcome::Duplicate).get();
         Self { driven, report, duplicates, page: metrics.render() }
@@ -47,7 +47,7 @@ fn latency_buckets(page: &str) -> Vec<(f64, f64)> {
     page.lines().filter_map(bucket).collect()
 }
 
-impl fmt::Display for Summary<'_> {
+impl fmt::Display for DemoSummary<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let traffic = &self.driven.traffic;
         let records = traffic.records + traffic.real_repeats;

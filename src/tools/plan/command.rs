@@ -2,19 +2,19 @@
 
 use indicatif::ProgressBar;
 
-use super::{Fits, IdKind, Plan, Workload};
-use crate::app::Ended;
+use super::{CapacityPlan, Fits, IdKind, Workload};
+use crate::app::ExitError;
 use crate::cli::{Exit, IdForm, PlanArgs, WhenFull};
 use crate::clock;
 use crate::dedupe::{Hasher, IdSource, IdSourceError, IdentityRule};
-use crate::kafka::{self, Sample, SampleError, Sampling};
+use crate::kafka::{self, SampleError, Sampling, TopicSample};
 use crate::tools::properties;
 
 /// `dedupd plan`: the text to print.
-pub fn command(args: &PlanArgs) -> Result<String, Ended> {
+pub fn command(args: &PlanArgs) -> Result<String, ExitError> {
     let bloom = args.bloom.unwrap_or(args.exact);
     if bloom < args.exact {
-        return Err(Ended::new(
+        return Err(ExitError::new(
             Exit::Usage,
             "--bloom is shorter than --exact; give a longer time, or leave --bloom out".to_owned(),
         ));
@@ -23,7 +23,7 @@ pub fn command(args: &PlanArgs) -> Result<String, Ended> {
         (WhenFull::Evict, Some(slots)) => Some(slots),
         (WhenFull::Shrink, None) => None,
         (WhenFull::Evict, None) | (WhenFull::Shrink, Some(_)) => {
-            return Err(Ended::new(
+            return Err(ExitError::new(
                 Exit::Usage,
                 "--overflow evict and --max-ids require each other; give both, or neither".to_owned(),
             ));
@@ -31,7 +31,7 @@ pub fn command(args: &PlanArgs) -> Result<String, Ended> {
     };
     let sample = args.raw.as_deref().map(|topic| sampled(args, topic)).transpose()?;
     let live = sample.clone().unwrap_or_default();
-    let plan = Plan::of(Workload {
+    let plan = CapacityPlan::of(Workload {
         slots,
         events_per_second: args.events.unwrap_or(live.events_per_second),
         duplicates: args.duplicates.unwrap_or_else(|| live.duplicates()),
@@ -45,7 +45,7 @@ pub fn command(args: &PlanArgs) -> Result<String, Ended> {
         false_positive_rate: args.false_positive_rate,
         partitions: args.partitions.unwrap_or(live.partitions).max(1),
     });
-    let fits = args.memory.map(|memory| Fits::of(&plan.asked, memory.0 as u64));
+    let fits = args.memory.map(|memory| Fits::of(&plan.workload, memory.0 as u64));
     if args.json {
         return Ok(format!("{}\n", serde_json::json!({ "plan": plan, "fits": fits, "sample": sample })));
     }
@@ -55,8 +55,8 @@ pub fn command(args: &PlanArgs) -> Result<String, Ended> {
 }
 
 /// Rate, duplicates and partitions, measured on a live topic.
-fn sampled(args: &PlanArgs, topic: &str) -> Result<Sample, Ended> {
-    let usage = |what: String| Ended::new(Exit::Usage, what);
+fn sampled(args: &PlanArgs, topic: &str) -> Result<TopicSample, ExitError> {
+    let usage = |what: String| ExitError::new(Exit::Usage, what);
     let parse = |text: &String| {
         text.parse().map_err(|error: IdSourceError| {
             usage(format!("--id {text} {error}; give key, header:NAME, json:/pointer or value"))
@@ -75,7 +75,7 @@ fn sampled(args: &PlanArgs, topic: &str) -> Result<Sample, Ended> {
     bar.finish_and_clear();
     let sample = sample.map_err(|failed| {
         let exit = if matches!(failed, SampleError::Settings(_)) { Exit::Usage } else { Exit::Operator };
-        Ended::new(exit, failed.to_string())
+        ExitError::new(exit, failed.to_string())
     })?;
     if sample.with_id == 0 {
         return Err(usage(format!(

@@ -1,7 +1,7 @@
 //! `dedupd plan`: the costs of a window, before it is deployed. Calculation only.
 //!
 //! Memory is computed from what the index and the filters allocate ([`crate::dedupe::IndexBytes`],
-//! [`crate::dedupe::bloom::Shape`]). Disk, topic and times are computed from measured figures, each a named
+//! [`crate::dedupe::bloom::FilterShape`]). Disk, topic and times are computed from measured figures, each a named
 //! constant with its source. Traffic is assumed to be even over time and over partitions.
 
 mod command;
@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::dedupe::bloom::Shape;
-use crate::dedupe::{BloomLimits, Index, IndexBytes};
+use crate::dedupe::bloom::FilterShape;
+use crate::dedupe::{BloomLimits, IndexBytes, OwnerIndex};
 pub use command::command;
 pub(crate) use evicting::Misses;
 pub use evicting::{missed, remembered_in};
@@ -90,9 +90,9 @@ impl Workload {
 
 /// The costs of a window. Totals are for all partitions, however many processes share them.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Plan {
+pub struct CapacityPlan {
     /// The load and the window that the costs are for.
-    pub asked: Workload,
+    pub workload: Workload,
     /// New ids per second.
     pub new_ids_per_second: f64,
     /// Ids in the exact part of the window.
@@ -102,7 +102,7 @@ pub struct Plan {
     /// Memory of the windows of all partitions.
     pub memory: Memory,
     /// The filters of one partition; `None` without a Bloom part.
-    pub filters: Option<Filters>,
+    pub filters: Option<PlannedFilters>,
     /// Bytes of the local state.
     pub disk_bytes: u64,
     /// Size and retention of the state topic.
@@ -134,7 +134,7 @@ pub struct Memory {
 
 /// The filters of one partition, as they are allocated.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Filters {
+pub struct PlannedFilters {
     /// Filters of a partition, one per slice.
     pub count: u32,
     /// Length of a slice, in seconds.
@@ -187,14 +187,14 @@ pub struct FixedMemory {
     pub slots_for_99_percent: u64,
 }
 
-impl Plan {
+impl CapacityPlan {
     /// The costs for this input.
     #[must_use]
     pub fn of(asked: Workload) -> Self {
         let partitions = u64::from(asked.partitions.max(1));
         let (exact_ids, window_ids) =
             (asked.ids_per_partition(asked.exact), asked.ids_per_partition(asked.window()));
-        let filters = Filters::of(&asked);
+        let filters = PlannedFilters::of(&asked);
         let memory = Memory::of(&asked);
         Self {
             new_ids_per_second: asked.new_ids(),
@@ -215,7 +215,7 @@ impl Plan {
                 slots_for_90_percent: remembered_in(0.9, exact_ids.saturating_mul(partitions)),
                 slots_for_99_percent: remembered_in(0.99, exact_ids.saturating_mul(partitions)),
             },
-            asked,
+            workload: asked,
         }
     }
 }
@@ -223,7 +223,7 @@ impl Plan {
 impl Memory {
     fn of(asked: &Workload) -> Self {
         let partitions = u64::from(asked.partitions.max(1));
-        let slots = |slots: u64| Index::bytes_of_slots((slots / partitions).max(1));
+        let slots = |slots: u64| OwnerIndex::bytes_of_slots((slots / partitions).max(1));
         let fixed = asked.slots.map(slots).map(|bytes| IndexBytes { steady: bytes, peak: bytes });
         let index = fixed.unwrap_or_else(|| IndexBytes::of(asked.ids_per_partition(asked.exact), u64::MAX));
         let bloom_bytes = shape(asked).map_or(0, |shape| shape.bytes.saturating_mul(partitions));
@@ -237,7 +237,7 @@ impl Memory {
     }
 }
 
-impl Filters {
+impl PlannedFilters {
     fn of(asked: &Workload) -> Option<Self> {
         let shape = shape(asked)?;
         let ids = asked.ids_per_partition(slice(asked)).max(1) * u64::from(shape.filters);
@@ -256,9 +256,9 @@ impl Filters {
 }
 
 /// The filters of a partition; `None` without a Bloom part.
-fn shape(asked: &Workload) -> Option<Shape> {
+fn shape(asked: &Workload) -> Option<FilterShape> {
     let bloom = asked.bloom > asked.exact;
-    bloom.then(|| Shape::of(&asked.limits(), asked.ids_per_partition(slice(asked))))
+    bloom.then(|| FilterShape::of(&asked.limits(), asked.ids_per_partition(slice(asked))))
 }
 
 fn slice(asked: &Workload) -> Duration {

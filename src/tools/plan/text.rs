@@ -6,11 +6,11 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use indicatif::HumanCount;
 
-use super::{Filters, Fits, IdKind, Plan};
+use super::{CapacityPlan, Fits, IdKind, PlannedFilters};
 
-impl fmt::Display for Plan {
+impl fmt::Display for CapacityPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let asked = &self.asked;
+        let asked = &self.workload;
         section(f, "traffic")?;
         line(
             f,
@@ -73,7 +73,7 @@ impl fmt::Display for Plan {
     }
 }
 
-impl Plan {
+impl CapacityPlan {
     fn fixed(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(misses) = &self.misses {
             section(f, "duplicates forwarded as new, because their id was overwritten")?;
@@ -94,7 +94,7 @@ impl Plan {
         line(f, "99 % with --overflow evict", &slots(self.fixed_memory.slots_for_99_percent))
     }
 
-    fn filters(&self, f: &mut fmt::Formatter<'_>, filters: &Filters) -> fmt::Result {
+    fn filters(&self, f: &mut fmt::Formatter<'_>, filters: &PlannedFilters) -> fmt::Result {
         section(f, "filters of a partition")?;
         let slice = span(Duration::from_secs_f64(filters.slice_seconds));
         line(
@@ -113,7 +113,7 @@ impl Plan {
             "probes",
             &format!("2 blocks, {} bits in each; {:.1} bits per id", filters.probes, filters.bits_an_id),
         )?;
-        let configured = self.asked.false_positive_rate;
+        let configured = self.workload.false_positive_rate;
         line(
             f,
             "false-positive rate",

@@ -7,14 +7,14 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use indicatif::{HumanCount, ProgressBar, ProgressStyle};
 
-use super::{Answer, Lengths, StateError, Transferred};
-use crate::app::{Ended, OPEN_LIMIT, begin_log_quietly, hasher, window_limits};
+use super::{Lengths, LookupResult, StateError, Transferred};
+use crate::app::{ExitError, OPEN_LIMIT, begin_log_quietly, hasher, window_limits};
 use crate::cli::{Exit, ExportArgs, FilterName, ImportArgs, InspectArgs, LocalArgs, ResetArgs, StateCommand};
 use crate::config::{self, Local};
 use crate::dedupe::Hasher;
-use crate::store::{Binding, Contents, Copied, Lock, OpenError, open_copy};
+use crate::store::{Binding, Copied, DirectoryContents, Lock, OpenError, open_copy};
 
-impl From<StateError> for Ended {
+impl From<StateError> for ExitError {
     fn from(error: StateError) -> Self {
         let exit = match error {
             StateError::Open(_) | StateError::Store(_) => Exit::State,
@@ -25,7 +25,7 @@ impl From<StateError> for Ended {
 }
 
 /// Runs a subcommand of `state`.
-pub fn command(command: &StateCommand) -> Result<Exit, Ended> {
+pub fn command(command: &StateCommand) -> Result<Exit, ExitError> {
     begin_log_quietly();
     match command {
         StateCommand::Inspect(args) => inspect(args),
@@ -35,7 +35,7 @@ pub fn command(command: &StateCommand) -> Result<Exit, Ended> {
     }
 }
 
-fn inspect(args: &InspectArgs) -> Result<Exit, Ended> {
+fn inspect(args: &InspectArgs) -> Result<Exit, ExitError> {
     let local = load(&args.local)?;
     let lengths = lengths(&local);
     if args.id.is_empty() {
@@ -54,7 +54,7 @@ fn inspect(args: &InspectArgs) -> Result<Exit, Ended> {
         check_hash(&local, hasher, &copied.binding)?;
         check_partition(args.partition, &copied.binding)?;
         let bar = progress("partitions");
-        let answer = Answer::of(identity, copied, args.partition, &lengths, &bar)?;
+        let answer = LookupResult::of(identity, copied, args.partition, &lengths, &bar)?;
         bar.finish_and_clear();
         Ok(answer)
     })?;
@@ -62,7 +62,7 @@ fn inspect(args: &InspectArgs) -> Result<Exit, Ended> {
     Ok(if answer.is_found() { Exit::Done } else { Exit::Failed })
 }
 
-fn check_partition(partition: Option<u32>, binding: &Binding) -> Result<(), Ended> {
+fn check_partition(partition: Option<u32>, binding: &Binding) -> Result<(), ExitError> {
     match partition.filter(|partition| *partition >= binding.partitions) {
         None => Ok(()),
         Some(partition) => Err(usage(format!(
@@ -73,7 +73,7 @@ fn check_partition(partition: Option<u32>, binding: &Binding) -> Result<(), Ende
     }
 }
 
-fn identity(id: &[String], local: &Local, hasher: Hasher) -> Result<crate::dedupe::Identity, Ended> {
+fn identity(id: &[String], local: &Local, hasher: Hasher) -> Result<crate::dedupe::Identity, ExitError> {
     if let Some(from) = local.from.as_ref().filter(|from| from.len() != id.len()) {
         let places: Vec<_> = from.iter().map(ToString::to_string).collect();
         return Err(usage(format!(
@@ -89,7 +89,7 @@ fn identity(id: &[String], local: &Local, hasher: Hasher) -> Result<crate::dedup
     hasher.identify_texts(id).ok_or_else(empty)
 }
 
-fn export(args: &ExportArgs) -> Result<(), Ended> {
+fn export(args: &ExportArgs) -> Result<(), ExitError> {
     let local = load(&args.local)?;
     if let Some(to) = &args.to {
         let bar = progress("blocks");
@@ -112,7 +112,7 @@ fn amount(done: &Transferred) -> String {
     format!("{} ids in {} blocks", HumanCount(done.ids), HumanCount(done.blocks))
 }
 
-fn start_of(filter: &FilterName) -> Result<i64, Ended> {
+fn start_of(filter: &FilterName) -> Result<i64, ExitError> {
     super::parse_time(&filter.start).ok_or_else(|| {
         usage(format!(
             "--filter: {:?} is not a time; write it as printed by `dedupd state inspect`, as in 2026-11-20T08:00:00.000Z",
@@ -121,12 +121,12 @@ fn start_of(filter: &FilterName) -> Result<i64, Ended> {
     })
 }
 
-fn import(args: &ImportArgs) -> Result<(), Ended> {
+fn import(args: &ImportArgs) -> Result<(), ExitError> {
     let local = load(&args.local)?;
     let dir = &local.state.dir;
     // Checked before the file is read, because that can take long. A missing directory is not created yet.
     let lock = if dir.exists() { Some(lock(&local)?) } else { None };
-    Contents::of(dir)?.must_be_empty()?;
+    DirectoryContents::of(dir)?.must_be_empty()?;
     let bar = progress("blocks verified");
     let verified = super::verify(&args.from, &bar)?;
     bar.finish_and_clear();
@@ -140,7 +140,7 @@ fn import(args: &ImportArgs) -> Result<(), Ended> {
     Ok(())
 }
 
-fn reset(args: &ResetArgs) -> Result<Exit, Ended> {
+fn reset(args: &ResetArgs) -> Result<Exit, ExitError> {
     let local = load(&args.local)?;
     let dir = &local.state.dir;
     if !dir.exists() {
@@ -148,7 +148,7 @@ fn reset(args: &ResetArgs) -> Result<Exit, Ended> {
         return Ok(Exit::Done);
     }
     let _lock = lock(&local)?;
-    let contents = Contents::of(dir)?;
+    let contents = DirectoryContents::of(dir)?;
     if contents.ours.is_empty() {
         println!("{} contains no state: nothing to delete", dir.display());
         return Ok(Exit::Done);
@@ -169,7 +169,7 @@ fn reset(args: &ResetArgs) -> Result<Exit, Ended> {
 }
 
 /// Requests a confirmation on the terminal.
-fn confirmed(dir: &Path) -> Result<bool, Ended> {
+fn confirmed(dir: &Path) -> Result<bool, ExitError> {
     if !io::stdin().is_terminal() {
         return Err(usage(format!(
             "no terminal to confirm the deletion of the state in {}; add --yes to delete without confirmation",
@@ -179,11 +179,13 @@ fn confirmed(dir: &Path) -> Result<bool, Ended> {
     print!("Delete? Type yes: ");
     let mut answer = String::new();
     let read = io::stdout().flush().and_then(|()| io::stdin().lock().read_line(&mut answer));
-    read.map_err(|e| Ended::failed(format!("the confirmation cannot be read: {e}; nothing was deleted")))?;
+    read.map_err(|e| {
+        ExitError::failed(format!("the confirmation cannot be read: {e}; nothing was deleted"))
+    })?;
     Ok(answer.trim() == "yes")
 }
 
-fn load(args: &LocalArgs) -> Result<Local, Ended> {
+fn load(args: &LocalArgs) -> Result<Local, ExitError> {
     config::load_local(args.config_file(), args.overrides()).map_err(|error| usage(error.to_string()))
 }
 
@@ -194,9 +196,9 @@ fn lengths(local: &Local) -> Lengths {
     Lengths::new(limits(&local.window), named.collect())
 }
 
-fn lock(local: &Local) -> Result<Lock, Ended> {
+fn lock(local: &Local) -> Result<Lock, ExitError> {
     Lock::acquire(&local.state.dir).map_err(|error| match error {
-        OpenError::Held { .. } => Ended::new(
+        OpenError::Held { .. } => ExitError::new(
             Exit::State,
             format!("{error}. For a running instance, use HTTP: GET http://{}/state", local.http.listen),
         ),
@@ -205,7 +207,7 @@ fn lock(local: &Local) -> Result<Lock, Ended> {
 }
 
 /// Locks the directory and passes a copy of its state to `read`.
-fn with_copy<T>(local: &Local, read: impl FnOnce(&Copied) -> Result<T, Ended>) -> Result<T, Ended> {
+fn with_copy<T>(local: &Local, read: impl FnOnce(&Copied) -> Result<T, ExitError>) -> Result<T, ExitError> {
     let dir = &local.state.dir;
     if !dir.exists() {
         return Err(OpenError::Absent { dir: dir.clone() }.into());
@@ -222,7 +224,7 @@ fn with_copy<T>(local: &Local, read: impl FnOnce(&Copied) -> Result<T, Ended>) -
 }
 
 /// Returns an error when the configured hash is not the stored one: identities of different hashes must not be compared.
-fn check_hash(local: &Local, hasher: Hasher, stored: &Binding) -> Result<(), Ended> {
+fn check_hash(local: &Local, hasher: Hasher, stored: &Binding) -> Result<(), ExitError> {
     let configured = Binding { hash: hasher.kind(), ..stored.clone() };
     if configured.hash == stored.hash {
         return Ok(());
@@ -231,7 +233,7 @@ fn check_hash(local: &Local, hasher: Hasher, stored: &Binding) -> Result<(), End
     Err(OpenError::Hash { dir: local.state.dir.clone(), stored, configured }.into())
 }
 
-fn print<T: serde::Serialize + std::fmt::Display>(what: &T, json: bool) -> Result<(), Ended> {
+fn print<T: serde::Serialize + std::fmt::Display>(what: &T, json: bool) -> Result<(), ExitError> {
     if json {
         return print_json(what);
     }
@@ -239,9 +241,9 @@ fn print<T: serde::Serialize + std::fmt::Display>(what: &T, json: bool) -> Resul
     Ok(())
 }
 
-fn print_json(what: &impl serde::Serialize) -> Result<(), Ended> {
+fn print_json(what: &impl serde::Serialize) -> Result<(), ExitError> {
     let text = serde_json::to_string(what).map_err(|e| {
-        Ended::failed(format!("the result cannot be written as JSON: {e}; please report this bug"))
+        ExitError::failed(format!("the result cannot be written as JSON: {e}; please report this bug"))
     })?;
     println!("{text}");
     Ok(())
@@ -255,6 +257,6 @@ fn progress(what: &'static str) -> ProgressBar {
     }
 }
 
-fn usage(what: String) -> Ended {
-    Ended::new(Exit::Usage, what)
+fn usage(what: String) -> ExitError {
+    ExitError::new(Exit::Usage, what)
 }

@@ -47,7 +47,7 @@ pub(super) fn bad_block(window: WindowId, first: Offset, cause: &BlockError) -> 
 
 /// Summary of the stored state of a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Summary {
+pub struct StoredSummary {
     /// The confirmed offset and the state topic position, among others.
     pub head: Head,
     /// Number of stored identities.
@@ -63,9 +63,9 @@ pub struct Summary {
 }
 
 /// Counts what is stored for a partition. `None` if nothing is stored.
-pub fn summarise(store: &impl Store, window: WindowId) -> Result<Option<Summary>, StoreError> {
+pub fn summarise(store: &impl Store, window: WindowId) -> Result<Option<StoredSummary>, StoreError> {
     let Some(head) = head_of(store, window)? else { return Ok(None) };
-    let mut summary = Summary { head, ..Summary::default() };
+    let mut summary = StoredSummary { head, ..StoredSummary::default() };
     store.scan(window, &mut |view| {
         let header = &view.header;
         summary.blocks += 1;

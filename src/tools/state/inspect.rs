@@ -4,10 +4,10 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 
 use super::error::StateError;
-use super::find::{Owned, Summary, find, head_of, summarise};
+use super::find::{Owned, StoredSummary, find, head_of, summarise};
 use super::spelling::utc;
 use super::standing::{Lengths, Standing, load, standing_of};
-use crate::dedupe::bloom::Slice;
+use crate::dedupe::bloom::FilterSlice;
 use crate::dedupe::{Bloom, Identity, Offset, PartitionId, Window, WindowId, WindowLimits};
 use crate::ports::Store;
 use crate::store::{Binding, Copied};
@@ -85,11 +85,11 @@ pub struct SliceReport {
 
 /// Result of looking up an id.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Answer {
+pub struct LookupResult {
     /// The identity of the id: 16 bytes in hex.
     pub identity: String,
     /// Where the id is stored. Empty if it is not stored.
-    pub found: Vec<Found>,
+    pub found: Vec<FoundOwner>,
     /// Partitions in which the id is a false positive of a filter, with the slice. A record with this id would count
     /// as probably seen.
     pub passed_by_chance: Vec<(PartitionId, Standing)>,
@@ -97,7 +97,7 @@ pub struct Answer {
 
 /// One stored owner of an id.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Found {
+pub struct FoundOwner {
     /// Partition of the raw topic.
     pub partition: PartitionId,
     /// The kind of its record, if it has a name.
@@ -134,7 +134,7 @@ pub fn inspect(state: &Copied, lengths: &Lengths, bar: &ProgressBar) -> Result<I
 fn report(
     store: &impl Store,
     id: WindowId,
-    summary: &Summary,
+    summary: &StoredSummary,
     limits: WindowLimits,
 ) -> Result<PartitionReport, StateError> {
     let window = limits.bloom.map(|_| load(store, id, summary.head, limits)).transpose()?;
@@ -158,7 +158,7 @@ fn report(
 }
 
 impl SliceReport {
-    fn of(slice: &Slice) -> Self {
+    fn of(slice: &FilterSlice) -> Self {
         Self {
             start_ms: slice.start_ms,
             end_ms: slice.end_ms,
@@ -173,7 +173,7 @@ impl SliceReport {
     }
 }
 
-impl Answer {
+impl LookupResult {
     /// Looks up an identity in one partition or in all of them. `bar` counts partitions.
     pub fn of(
         identity: Identity,
@@ -203,7 +203,8 @@ impl Answer {
     ) -> Result<(), StateError> {
         let Some(head) = head_of(store, window)? else { return Ok(()) };
         let partition = window.partition();
-        let found = |owned, standing| Found { partition, kind: kind.map(str::to_owned), owned, standing };
+        let found =
+            |owned, standing| FoundOwner { partition, kind: kind.map(str::to_owned), owned, standing };
         let confirmed = find(store, window, identity, 0..head.confirmed)?;
         let unconfirmed = find(store, window, identity, head.confirmed..Offset::MAX)?;
         if confirmed.is_some() || limits.bloom.is_some() {

@@ -18,7 +18,7 @@ pub use command::command;
 pub(crate) use error::StateError;
 pub(crate) use filter::filters_of;
 pub use find::{Owned, find, summarise};
-pub use inspect::{Answer, inspect};
+pub use inspect::{LookupResult, inspect};
 pub(crate) use spelling::parse_time;
 pub use standing::{Lengths, Standing, load};
 pub(crate) use transfer::Transferred;

@@ -70,7 +70,7 @@ pub fn standing_of(
     identity: Identity,
     owned: Option<Owned>,
 ) -> Result<Option<Standing>, StoreError> {
-    let verdict = window.verdict(Offset::MAX, &window.look(identity), &Stored { store, window: id })?;
+    let verdict = window.verdict(Offset::MAX, &window.key(identity), &Stored { store, window: id })?;
     let slice_at = |ms: i64| bloom.map_or(ms..ms.saturating_add(1), |limits| limits.slice_at(ms));
     let has_slice = |start_ms: i64| {
         let slices = window.bloom().map(Bloom::slices).unwrap_or_default();

@@ -5,7 +5,7 @@ use std::fmt;
 use bytesize::ByteSize;
 use indicatif::HumanCount;
 
-use super::inspect::{Answer, Found, Inspection, PartitionReport};
+use super::inspect::{FoundOwner, Inspection, LookupResult, PartitionReport};
 use super::spelling::utc;
 use super::standing::Standing;
 
@@ -96,7 +96,7 @@ fn slices(f: &mut fmt::Formatter<'_>, report: &PartitionReport) -> fmt::Result {
     Ok(())
 }
 
-impl fmt::Display for Answer {
+impl fmt::Display for LookupResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "identity {}", self.identity)?;
         self.found.iter().try_for_each(|found| writeln!(f, "{found}"))?;
@@ -114,7 +114,7 @@ impl fmt::Display for Answer {
     }
 }
 
-impl fmt::Display for Found {
+impl fmt::Display for FoundOwner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let owned = &self.owned;
         write!(

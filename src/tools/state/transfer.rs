@@ -9,7 +9,7 @@ use std::time::Duration;
 use indicatif::ProgressBar;
 
 use super::error::StateError;
-use super::file::{Fault, Header, Part, Piece, Reader, Writer};
+use super::file::{FileFault, FileHeader, FilePart, FileReader, Piece, Writer};
 use super::find::summarise;
 use crate::ports::{Head, Store, StoreError};
 use crate::store::{Adoption, Binding};
@@ -23,7 +23,7 @@ const BATCH: usize = 64;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Transferred {
     /// What the state belongs to.
-    pub header: Header,
+    pub header: FileHeader,
     pub blocks: u64,
     /// Number of identities in them.
     pub ids: u64,
@@ -66,12 +66,12 @@ fn write(
     to: &Path,
     bar: &ProgressBar,
 ) -> Result<Transferred, StateError> {
-    let mut header = Header { binding: binding.clone(), partitions: Vec::new() };
+    let mut header = FileHeader { binding: binding.clone(), partitions: Vec::new() };
     for (_, window) in binding.windows() {
         let summary = summarise(store, window)?;
-        header.partitions.extend(summary.map(|summary| Part::of(window, &summary)));
+        header.partitions.extend(summary.map(|summary| FilePart::of(window, &summary)));
     }
-    let sum = |of: fn(&Part) -> u64| header.partitions.iter().map(of).sum();
+    let sum = |of: fn(&FilePart) -> u64| header.partitions.iter().map(of).sum();
     let (blocks, ids) = (sum(|part| part.blocks), sum(|part| part.ids));
     bar.set_length(blocks);
     let write_error = |e: io::Error| StateError::io(to, "be written", &e);
@@ -128,8 +128,8 @@ pub fn import(
 fn fill(
     adoption: &mut Adoption,
     from: &Path,
-    reader: &mut Reader<BufReader<File>>,
-    header: &Header,
+    reader: &mut FileReader<BufReader<File>>,
+    header: &FileHeader,
     bar: &ProgressBar,
 ) -> Result<(), StateError> {
     for part in &header.partitions {
@@ -156,12 +156,12 @@ fn fill(
     }
 }
 
-fn begin(from: &Path) -> Result<(Reader<BufReader<File>>, Header), StateError> {
+fn begin(from: &Path) -> Result<(FileReader<BufReader<File>>, FileHeader), StateError> {
     let file = File::open(from).map_err(|e| StateError::io(from, "be read", &e))?;
-    Reader::begin(BufReader::with_capacity(BUFFER, file)).map_err(|fault| file_error(from, &fault))
+    FileReader::begin(BufReader::with_capacity(BUFFER, file)).map_err(|fault| file_error(from, &fault))
 }
 
-fn file_error(from: &Path, fault: &Fault) -> StateError {
+fn file_error(from: &Path, fault: &FileFault) -> StateError {
     StateError::file(from, &fault.to_string())
 }
 

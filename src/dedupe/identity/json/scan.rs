@@ -82,14 +82,14 @@ fn expect(text: &[u8], expected: u8) -> Rest<'_> {
 }
 
 /// A string as it is written, without its quotes.
-struct Text<'d> {
+struct JsonText<'d> {
     raw: &'d [u8],
     escaped: bool,
     /// What follows the closing quote.
     after: &'d [u8],
 }
 
-impl<'d> Text<'d> {
+impl<'d> JsonText<'d> {
     /// Its content; `None` when that is not Unicode: bytes that are not UTF-8, or a lone surrogate.
     fn content(&self) -> Option<Cow<'d, str>> {
         if self.escaped {
@@ -111,7 +111,7 @@ impl<'d> Text<'d> {
 /// A string, from its first byte after the opening quote. Its bytes are not decoded, so they can be anything but control
 /// characters.
 #[inline(always)]
-fn string(text: &[u8]) -> Option<Text<'_>> {
+fn string(text: &[u8]) -> Option<JsonText<'_>> {
     let (mut rest, mut escaped) = (text, false);
     loop {
         while let Some((word, after)) = rest.split_first_chunk() {
@@ -122,7 +122,9 @@ fn string(text: &[u8]) -> Option<Text<'_>> {
             rest = after;
         }
         rest = match rest.split_first()? {
-            (b'"', after) => return Some(Text { raw: text.get(..text.len() - rest.len())?, escaped, after }),
+            (b'"', after) => {
+                return Some(JsonText { raw: text.get(..text.len() - rest.len())?, escaped, after });
+            }
             (b'\\', after) => {
                 escaped = true;
                 escape(after)?
@@ -203,7 +205,7 @@ fn digits(mut text: &[u8]) -> &[u8] {
 
 /// Skips a value. It does not recurse, so a document can be as deep as it is long.
 fn skip(mut text: &[u8]) -> Rest<'_> {
-    let mut open = Open::default();
+    let mut open = OpenContainers::default();
     loop {
         let (first, rest) = next(text)?;
         text = match first {
@@ -245,18 +247,18 @@ fn name(text: &[u8]) -> Rest<'_> {
 
 /// The objects and arrays around a value: one bit for each, 1 for an object, the innermost in the lowest bit. A 1 marks
 /// the end of the bits in use. What does not fit into a word is in `outer`, so usual documents need no allocation.
-struct Open {
+struct OpenContainers {
     bits: u64,
     outer: Vec<u64>,
 }
 
-impl Default for Open {
+impl Default for OpenContainers {
     fn default() -> Self {
         Self { bits: 1, outer: Vec::new() }
     }
 }
 
-impl Open {
+impl OpenContainers {
     #[inline(always)]
     fn push(&mut self, object: bool) {
         if self.bits.leading_zeros() == 0 {

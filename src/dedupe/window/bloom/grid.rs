@@ -4,10 +4,10 @@ use std::ops::Range;
 
 use super::filter::{Age, Filter};
 use crate::dedupe::window::prefetch::prefetch;
-use crate::dedupe::window::table::Position;
+use crate::dedupe::window::table::TablePosition;
 
 /// A block: 512 bits, one cache line.
-type Block = [u64; WORDS];
+type CacheLine = [u64; WORDS];
 
 const WORDS: usize = 8;
 /// Bytes of a block.
@@ -116,7 +116,7 @@ impl Grid {
 
     /// The bits of a column: its blocks in row order, each word little endian.
     pub fn bytes_of(&self, column: usize) -> Vec<u8> {
-        let blocks: &[Block] = self.words.get(self.aligned..).unwrap_or_default().as_chunks().0;
+        let blocks: &[CacheLine] = self.words.get(self.aligned..).unwrap_or_default().as_chunks().0;
         let rows = usize::try_from(self.rows).unwrap_or(usize::MAX);
         let blocks = blocks.iter().skip(column).step_by(self.columns.len().max(1)).take(rows);
         blocks.flatten().flat_map(|word| word.to_le_bytes()).collect()
@@ -135,7 +135,11 @@ impl Grid {
         place.filter = Some(filter);
         if std::mem::replace(&mut place.stale, true) {
             let blocks = self.words.get_mut(self.aligned..).unwrap_or_default().as_chunks_mut().0;
-            blocks.iter_mut().skip(column).step_by(width).for_each(|block: &mut Block| *block = [0; WORDS]);
+            blocks
+                .iter_mut()
+                .skip(column)
+                .step_by(width)
+                .for_each(|block: &mut CacheLine| *block = [0; WORDS]);
         }
     }
 
@@ -168,7 +172,7 @@ impl Grid {
 
     /// Sets the bits of an identity in one column.
     #[inline]
-    pub fn insert(&mut self, column: usize, position: Position, arrived_ms: i64) {
+    pub fn insert(&mut self, column: usize, position: TablePosition, arrived_ms: i64) {
         for hash in [position.first, position.second] {
             let (row, mask) = (self.row(hash), Mask::of(hash, self.bits).block);
             let at = row * self.columns.len() + column;
@@ -189,7 +193,13 @@ impl Grid {
     /// The slice of a filter that passes the identity, of those that overlap `queried`. `first` is
     /// the mask of the first half of the position, with the grid's number of bits.
     #[inline]
-    pub fn find(&self, first: &Mask, position: Position, queried: &Range<i64>, slice: i64) -> Option<i64> {
+    pub fn find(
+        &self,
+        first: &Mask,
+        position: TablePosition,
+        queried: &Range<i64>,
+        slice: i64,
+    ) -> Option<i64> {
         let row = self.blocks_of(position.first).iter().zip(&self.columns);
         for (at, (block, column)) in row.enumerate() {
             let filter = column.filter.as_ref().filter(|filter| filter.overlaps(queried, slice));
@@ -205,14 +215,14 @@ impl Grid {
 
     /// Prefetches the first row that [`Grid::find`] reads. It rarely reads the second one.
     #[inline]
-    pub fn prefetch(&self, position: Position) {
+    pub fn prefetch(&self, position: TablePosition) {
         let row = self.blocks_of(position.first).iter().zip(&self.columns);
         row.filter(|(_, column)| column.filter.is_some()).for_each(|(block, _)| prefetch(block));
     }
 
     /// Prefetches the blocks that [`Grid::insert`] writes.
     #[inline]
-    pub fn prefetch_column(&self, column: usize, position: Position) {
+    pub fn prefetch_column(&self, column: usize, position: TablePosition) {
         for hash in [position.first, position.second] {
             if let Some(block) = self.blocks_of(hash).get(column) {
                 prefetch(block);
@@ -228,7 +238,7 @@ impl Grid {
     }
 
     #[inline]
-    fn blocks_of(&self, hash: u64) -> &[Block] {
+    fn blocks_of(&self, hash: u64) -> &[CacheLine] {
         let width = self.columns.len();
         let first = self.row(hash).saturating_mul(width);
         let blocks = self.words.get(self.aligned..).unwrap_or_default().as_chunks().0;
@@ -241,7 +251,7 @@ impl Grid {
 pub(super) struct Mask {
     /// Number of bits drawn, with replacement.
     pub bits: u32,
-    block: Block,
+    block: CacheLine,
 }
 
 impl Mask {
@@ -276,11 +286,11 @@ fn mixed(state: u64) -> u64 {
 }
 
 #[inline]
-fn covers(block: &Block, wanted: &Block) -> bool {
+fn covers(block: &CacheLine, wanted: &CacheLine) -> bool {
     block.iter().zip(wanted).fold(0, |missing, (word, bits)| missing | (bits & !word)) == 0
 }
 
-fn ones(block: &Block) -> u32 {
+fn ones(block: &CacheLine) -> u32 {
     block.iter().map(|word| word.count_ones()).sum()
 }
 

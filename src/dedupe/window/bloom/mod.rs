@@ -33,15 +33,15 @@ mod slices;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use super::index::Look;
+use super::index::IndexKey;
 use crate::dedupe::identity::Identity;
 use filter::{Age, Filter};
 use grid::{Grid, Mask};
 pub use limits::BloomLimits;
 use limits::ms;
-pub use shape::Shape;
+pub use shape::FilterShape;
 use sizing::{Density, Shares};
-pub(crate) use slices::Slice;
+pub(crate) use slices::FilterSlice;
 
 /// Number of inserts that are prefetched together.
 const CHUNK: usize = 32;
@@ -55,7 +55,7 @@ pub struct Bloom {
     /// Block density of a slice's first filter.
     density: Density,
     grids: Vec<Grid>,
-    open: Option<Open>,
+    open: Option<OpenSlice>,
     /// Number of identities of each of the last slices.
     held: VecDeque<u64>,
     dropped_ms: Option<i64>,
@@ -65,7 +65,7 @@ pub struct Bloom {
 
 /// The slice that receives inserts.
 #[derive(Debug, Clone, Copy)]
-struct Open {
+struct OpenSlice {
     /// Grid and column of its newest filter; `None` when that has been dropped.
     at: Option<(usize, usize)>,
     /// Number of that filter within the slice.
@@ -106,21 +106,21 @@ impl Bloom {
 
     /// Prefetches the memory that [`Bloom::probably`] reads.
     #[inline]
-    pub fn prefetch(&self, look: &Look) {
-        self.grids.iter().for_each(|grid| grid.prefetch(look.position));
+    pub fn prefetch(&self, key: &IndexKey) {
+        self.grids.iter().for_each(|grid| grid.prefetch(key.position));
     }
 
     /// Start of a slice, stream time, that probably holds the identity. Queries the filters that may have arrivals in
     /// `queried`; `None` means that none of them contains the identity, with certainty.
     #[must_use]
     #[inline]
-    pub fn probably(&self, look: &Look, queried: &Range<i64>) -> Option<i64> {
-        let mut wanted = Mask::of(look.position.first, 0);
+    pub fn probably(&self, key: &IndexKey, queried: &Range<i64>) -> Option<i64> {
+        let mut wanted = Mask::of(key.position.first, 0);
         self.grids.iter().find_map(|grid| {
             if wanted.bits != grid.bits() {
-                wanted = Mask::of(look.position.first, grid.bits());
+                wanted = Mask::of(key.position.first, grid.bits());
             }
-            grid.find(&wanted, look.position, queried, self.slice_ms)
+            grid.find(&wanted, key.position, queried, self.slice_ms)
         })
     }
 
@@ -128,7 +128,7 @@ impl Bloom {
     /// unknown, and count as the first time that becomes known. An arrival from before the newest slice is inserted into
     /// the newest slice.
     #[inline]
-    pub fn insert(&mut self, look: &Look, arrived_ms: i64) {
+    pub fn insert(&mut self, key: &IndexKey, arrived_ms: i64) {
         let arrived_ms = arrived_ms.max(0);
         if self.is_before_layout(arrived_ms) {
             return;
@@ -138,14 +138,15 @@ impl Bloom {
             open.ids += 1;
         }
         match room.and_then(|(grid, column)| Some((self.grids.get_mut(grid)?, column))) {
-            Some((grid, column)) => grid.insert(column, look.position, arrived_ms),
+            Some((grid, column)) => grid.insert(column, key.position, arrived_ms),
             None => self.dropped_ms = self.dropped_ms.max(Some(arrived_ms)),
         }
     }
 
     /// [`Bloom::insert`] for many owners, with prefetching.
     pub fn insert_all(&mut self, owners: impl IntoIterator<Item = (Identity, i64)>) {
-        let mut owners = owners.into_iter().map(|(identity, arrived_ms)| (Look::at(identity), arrived_ms));
+        let mut owners =
+            owners.into_iter().map(|(identity, arrived_ms)| (IndexKey::at(identity), arrived_ms));
         let mut chunk = Vec::with_capacity(CHUNK);
         loop {
             chunk.clear();
@@ -156,12 +157,12 @@ impl Bloom {
             if let Some((grid, column)) = self.open.and_then(|open| open.at)
                 && let Some(grid) = self.grids.get(grid)
             {
-                for (look, _) in &chunk {
-                    grid.prefetch_column(column, look.position);
+                for (key, _) in &chunk {
+                    grid.prefetch_column(column, key.position);
                 }
             }
-            for (look, arrived_ms) in &chunk {
-                self.insert(look, *arrived_ms);
+            for (key, arrived_ms) in &chunk {
+                self.insert(key, *arrived_ms);
             }
         }
     }

@@ -3,7 +3,7 @@
 use super::filter::{Design, Filter};
 use super::grid::{BLOCK_BYTES, Grid};
 use super::sizing::{Density, FEWEST_BLOCKS};
-use super::{Bloom, Open};
+use super::{Bloom, OpenSlice};
 
 /// Capacity in identities of the first filter of a partition without any history.
 const SMALLEST: u64 = 1_024;
@@ -50,9 +50,10 @@ impl Bloom {
             return Some(at);
         }
         let (open, expected) = match self.open {
-            Some(open) if arrived_ms < open.end_ms => {
-                (Open { place: open.place.saturating_add(1), ..open }, self.expected_rest(&open, arrived_ms))
-            }
+            Some(open) if arrived_ms < open.end_ms => (
+                OpenSlice { place: open.place.saturating_add(1), ..open },
+                self.expected_rest(&open, arrived_ms),
+            ),
             ended => {
                 if let Some(ended) = &ended {
                     self.close(ended);
@@ -61,10 +62,10 @@ impl Bloom {
             }
         };
         let reserved = self.reserved_column((open.begin_ms, open.place));
-        let open = Open { place: reserved.map_or(open.place, |(place, _)| place), ..open };
+        let open = OpenSlice { place: reserved.map_or(open.place, |(place, _)| place), ..open };
         let need = self.requirements(open.place, expected);
         let at = reserved.map(|(_, at)| at).or_else(|| self.column_for(&need));
-        self.open = Some(Open { at, ..open });
+        self.open = Some(OpenSlice { at, ..open });
         let (grid, column) = at?;
         let grid = self.grids.get_mut(grid)?;
         let design = Design { slice_ms: open.begin_ms, place: open.place, ids: need.capacity_in(grid) };
@@ -76,15 +77,15 @@ impl Bloom {
     }
 
     /// A new open slice for an arrival.
-    fn begin(&self, arrived_ms: i64) -> Open {
+    fn begin(&self, arrived_ms: i64) -> OpenSlice {
         let slice = self.limits.slice_at(arrived_ms);
         let (begin_ms, end_ms) = (slice.start, if arrived_ms > 0 { slice.end } else { i64::MAX });
-        Open { at: None, place: 0, begin_ms, end_ms, first_ms: arrived_ms, ids: 0 }
+        OpenSlice { at: None, place: 0, begin_ms, end_ms, first_ms: arrived_ms, ids: 0 }
     }
 
     /// Stores the count of a slice that ended. The first slice is usually incomplete, so its count is extrapolated to a
     /// whole slice.
-    fn close(&mut self, open: &Open) {
+    fn close(&mut self, open: &OpenSlice) {
         if self.is_counted_in_layout(open.begin_ms) {
             return;
         }
@@ -107,7 +108,7 @@ impl Bloom {
     }
 
     /// Expected further count of a slice whose filters are full, if its rate stays the same.
-    fn expected_rest(&self, open: &Open, arrived_ms: i64) -> u64 {
+    fn expected_rest(&self, open: &OpenSlice, arrived_ms: i64) -> u64 {
         let elapsed = arrived_ms.saturating_sub(open.first_ms);
         let ahead = scaled(open.ids, open.end_ms.saturating_sub(arrived_ms), elapsed);
         let newest = open.at.and_then(|(grid, column)| self.grids.get(grid)?.filter(column));

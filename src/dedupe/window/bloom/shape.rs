@@ -7,7 +7,7 @@ use super::sizing::{Density, filter_rate};
 
 /// One partition's filters once the window is full, for even traffic.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Shape {
+pub struct FilterShape {
     /// 512-bit blocks of a slice's filter.
     pub blocks: u64,
     /// Bits that an identity sets in each of two blocks. A look-up tests those of the first block, and those of the
@@ -25,7 +25,7 @@ pub struct Shape {
     pub bytes: u64,
 }
 
-impl Shape {
+impl FilterShape {
     /// For slices of `ids_per_slice` identities. The memory limit is not applied.
     #[must_use]
     pub fn of(limits: &BloomLimits, ids_per_slice: u64) -> Self {

@@ -9,7 +9,7 @@ use super::grid::{BLOCK_BYTES, Grid};
 
 /// One slice of stream time and statistics of its filters.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Slice {
+pub struct FilterSlice {
     /// Start, epoch milliseconds; 0 while stream time is unknown.
     pub start_ms: i64,
     /// End, exclusive, epoch milliseconds.
@@ -36,7 +36,7 @@ impl Bloom {
 
     /// All slices, the oldest first.
     #[must_use]
-    pub fn slices(&self) -> Vec<Slice> {
+    pub fn slices(&self) -> Vec<FilterSlice> {
         let mut by_start: BTreeMap<i64, Vec<&Filter>> = BTreeMap::new();
         for filter in self.filters() {
             by_start.entry(filter.design.slice_ms).or_default().push(filter);
@@ -44,10 +44,10 @@ impl Bloom {
         by_start.into_iter().map(|(start_ms, filters)| self.slice(start_ms, &filters)).collect()
     }
 
-    fn slice(&self, start_ms: i64, filters: &[&Filter]) -> Slice {
+    fn slice(&self, start_ms: i64, filters: &[&Filter]) -> FilterSlice {
         let blocks: u64 = filters.iter().map(|filter| filter.blocks()).sum();
         let set: f64 = filters.iter().map(|filter| filter.fill() * filter.blocks() as f64).sum();
-        Slice {
+        FilterSlice {
             start_ms,
             end_ms: start_ms.saturating_add(self.slice_ms),
             ids: filters.iter().map(|filter| filter.ids).sum(),

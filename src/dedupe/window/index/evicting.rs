@@ -2,16 +2,16 @@
 //!
 //! Invariants:
 //! - Memory is that of the table, for any traffic.
-//! - Inserts undone in reverse order, before [`Index::settle`], leave the table as it was: the owners
+//! - Inserts undone in reverse order, before [`OwnerIndex::commit`], leave the table as it was: the owners
 //!   that they overwrote are restored. So an abort leaves no trace.
 
-use super::{Index, Look};
+use super::{IndexKey, OwnerIndex};
 use crate::dedupe::coordinates::Offset;
 use crate::dedupe::window::growth::next_capacity;
-use crate::dedupe::window::table::Table;
+use crate::dedupe::window::table::SlotTable;
 use crate::dedupe::window::table::evicting::Overwritten;
 
-/// Owners overwritten since the last [`Index::settle`], in order.
+/// Owners overwritten since the last [`OwnerIndex::commit`], in order.
 #[derive(Debug, Default)]
 pub(super) struct Evicting {
     overwritten: Vec<Overwritten>,
@@ -19,18 +19,18 @@ pub(super) struct Evicting {
     out_of_range: Vec<Offset>,
 }
 
-impl Index {
+impl OwnerIndex {
     /// An index with a fixed number of `slots` slots of 8 bytes. When both buckets of an identity are full, the
     /// oldest owner in them is overwritten.
     #[must_use]
     pub fn evicting(slots: u64) -> Self {
-        Self { newest: Table::of_slots(slots), evicting: Some(Evicting::default()), ..Self::default() }
+        Self { newest: SlotTable::of_slots(slots), evicting: Some(Evicting::default()), ..Self::default() }
     }
 
-    /// Bytes that [`Index::evicting`] allocates.
+    /// Bytes that [`OwnerIndex::evicting`] allocates.
     #[must_use]
     pub fn bytes_of_slots(slots: u64) -> u64 {
-        Table::bytes_of_slots(slots)
+        SlotTable::bytes_of_slots(slots)
     }
 
     /// Number of slots of an evicting index; `None` for one that grows.
@@ -40,7 +40,7 @@ impl Index {
     }
 
     /// Makes the inserts since the last call final. Visits the owners that they overwrote.
-    pub fn settle(&mut self, visit: impl FnMut(Offset)) {
+    pub fn commit(&mut self, visit: impl FnMut(Offset)) {
         if let Some(Evicting { overwritten, out_of_range }) = &mut self.evicting {
             overwritten.drain(..).map(|old| old.owner).chain(out_of_range.drain(..)).for_each(visit);
         }
@@ -51,11 +51,11 @@ impl Index {
     pub fn bytes_ahead(&self) -> u64 {
         let soon = self.evicting.is_none() && self.newest.live >= self.newest.capacity() / 4 * 3;
         let next = next_capacity(self.newest.capacity(), self.expected, self.most);
-        self.memory_bytes() as u64 + if soon { Table::shape(next).1 } else { 0 }
+        self.memory_bytes() as u64 + if soon { SlotTable::shape(next).1 } else { 0 }
     }
 
     /// Inserts by overwriting; returns false when this index grows instead.
-    pub(super) fn overwrite(&mut self, look: &Look, offset: Offset) -> bool {
+    pub(super) fn overwrite(&mut self, key: &IndexKey, offset: Offset) -> bool {
         let Some(evicting) = &mut self.evicting else { return false };
         if self.newest.may_begin_at(offset) {
             self.newest.base = offset;
@@ -65,7 +65,7 @@ impl Index {
             let removed = (evicting.out_of_range.len() - before) as u64;
             self.newest.live = self.newest.live.saturating_sub(removed);
         }
-        match self.newest.overwrite(look.position, offset, self.first_live) {
+        match self.newest.overwrite(key.position, offset, self.first_live) {
             Some(old) => evicting.overwritten.push(old),
             None => self.newest.live += 1,
         }

@@ -1,6 +1,6 @@
 //! A fixed table: when both buckets are full, the oldest owner is overwritten.
 
-use super::{Bucket, PLACE_MASK, Position, SLOTS, Table};
+use super::{Bucket, PLACE_MASK, SLOTS, SlotTable, TablePosition};
 use crate::dedupe::coordinates::Offset;
 
 /// An owner that an insert overwrote, with everything needed to restore it.
@@ -15,7 +15,7 @@ pub struct Overwritten {
     tag: u64,
 }
 
-impl Table {
+impl SlotTable {
     /// A table of at least `slots` slots, all of which are used.
     pub fn of_slots(slots: u64) -> Self {
         Self::with_buckets(Self::buckets_of(slots), Offset::MAX)
@@ -41,7 +41,7 @@ impl Table {
     /// the window: one curve describes how long an owner stays, for every window.
     pub fn overwrite(
         &mut self,
-        position: Position,
+        position: TablePosition,
         offset: Offset,
         first_live: Offset,
     ) -> Option<Overwritten> {

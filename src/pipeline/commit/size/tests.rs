@@ -20,7 +20,7 @@ impl Link {
     }
 
     /// Commits a transaction of the largest size, or of `most` records. Returns its records, its time and the change.
-    fn commit(self, limit: &mut SizeLimit, most: usize) -> (usize, Duration, Change) {
+    fn commit(self, limit: &mut SizeLimit, most: usize) -> (usize, Duration, SizeChange) {
         let records = limit.reduced().unwrap_or(CONFIGURED).min(CONFIGURED).records.min(most);
         let took = self.time(records);
         let change = if took < TIMEOUT {
@@ -39,7 +39,7 @@ fn size(records: usize) -> TransactionSize {
 fn after_failures(count: u32) -> SizeLimit {
     let mut limit = SizeLimit::default();
     for n in 0..count {
-        assert_eq!(limit.failed(size(CONFIGURED.records >> n), TIMEOUT, TIMEOUT), Change::Lower);
+        assert_eq!(limit.failed(size(CONFIGURED.records >> n), TIMEOUT, TIMEOUT), SizeChange::Lower);
     }
     limit
 }
@@ -50,7 +50,7 @@ fn the_configured_size_returns_after_an_outage_whatever_a_commit_takes() {
         for failures in 1..25 {
             let mut limit = after_failures(failures);
             let link = Link::new(fixed_ms, 0);
-            let commits = (1..=100).find(|_| link.commit(&mut limit, usize::MAX).2 == Change::Full);
+            let commits = (1..=100).find(|_| link.commit(&mut limit, usize::MAX).2 == SizeChange::Full);
             // The partitions double from 64 to 1,000; small steps are a quarter of the size.
             let most = if fixed_ms < 3_000 { failures.max(4) + 8 } else { 4 * failures + 20 };
             assert!(
@@ -89,18 +89,18 @@ fn an_increase_that_does_not_fit_is_taken_back_and_comes_later_each_time() {
     let mut since = 0;
     for _ in 0..700 {
         match link.commit(&mut limit, usize::MAX).2 {
-            Change::Back => {
+            SizeChange::Back => {
                 pauses.push(since);
                 since = 0;
             }
-            Change::Lower => panic!("lowered at {limit:?}"),
+            SizeChange::Lower => panic!("lowered at {limit:?}"),
             _ => since += 1,
         }
     }
     assert_eq!(pauses[3..10], [9, 17, 33, 65, 129, 129, 129], "{limit:?}");
     // An outage ends the pause.
     limit.failed(size(62_500), TIMEOUT, TIMEOUT);
-    assert_eq!(link.commit(&mut limit, usize::MAX).2, Change::Higher);
+    assert_eq!(link.commit(&mut limit, usize::MAX).2, SizeChange::Higher);
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn halving_stops_when_it_saves_little() {
     let sizes: Vec<usize> = (0..20).map(|_| link.commit(&mut limit, usize::MAX).0).collect();
     assert_eq!((sizes[0], sizes[1], sizes[19]), (500_000, 250_000, 250_000));
     let faster = Link::new(3_000, 1);
-    assert!((0..12).any(|_| faster.commit(&mut limit, usize::MAX).2 == Change::Full), "{limit:?}");
+    assert!((0..12).any(|_| faster.commit(&mut limit, usize::MAX).2 == SizeChange::Full), "{limit:?}");
 }
 
 #[test]
@@ -131,9 +131,9 @@ fn a_small_transaction_does_not_allow_a_size_that_it_says_nothing_about() {
 #[test]
 fn only_a_late_failure_lowers_the_limit() {
     let mut limit = SizeLimit::default();
-    assert_eq!(limit.failed(size(10_000), TIMEOUT / 4, TIMEOUT), Change::None);
+    assert_eq!(limit.failed(size(10_000), TIMEOUT / 4, TIMEOUT), SizeChange::None);
     assert_eq!(limit.reduced(), None);
-    assert_eq!(limit.failed(size(10_000), TIMEOUT, TIMEOUT), Change::Lower);
+    assert_eq!(limit.failed(size(10_000), TIMEOUT, TIMEOUT), SizeChange::Lower);
     assert_eq!(limit.reduced().unwrap().records, 5_000);
 }
 

@@ -1,7 +1,7 @@
 use super::*;
-use crate::ports::Written;
+use crate::ports::OutputTopic;
 
-const LOG: LogId = LogId { topic: Written::DeadLetter, partition: 0 };
+const LOG: LogId = LogId { topic: OutputTopic::DeadLetter, partition: 0 };
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 fn raw(offset: Offset) -> Coordinates {
@@ -11,7 +11,7 @@ fn raw(offset: Offset) -> Coordinates {
 /// The state after reading open records from offset 100 on, each with its writer and raw offset.
 fn seen(records: &[(Option<&str>, Option<Offset>)]) -> Seen {
     let high = 100 + records.len() as u64;
-    let mut seen = Seen::new(&Bounds { low: 0, stable: 100, high }, Duration::ZERO);
+    let mut seen = Seen::new(&LogBounds { low: 0, stable: 100, high }, Duration::ZERO);
     for (offset, (writer, at)) in (100..).zip(records) {
         let (writer, raw) = (writer.map(str::to_owned), at.map(raw));
         seen.take(SideRecord { log: LOG, offset, writer, raw }, "a");
@@ -24,8 +24,8 @@ fn at(next: Offset, is_final: bool) -> BTreeMap<PartitionId, ResumePoint> {
     BTreeMap::from([(3, ResumePoint { next, is_final })])
 }
 
-fn settle(writer: &str, copies: &[Offset]) -> Decision {
-    Decision::Settle(writer.to_owned(), copies.to_vec())
+fn settle(writer: &str, copies: &[Offset]) -> SideDecision {
+    SideDecision::Settle(writer.to_owned(), copies.to_vec())
 }
 
 #[test]
@@ -40,9 +40,9 @@ fn records_below_the_committed_offset_are_copied() {
 #[test]
 fn records_beyond_a_committed_offset_that_may_advance_wait() {
     let seen = seen(&[(Some("a"), Some(7)), (Some("a"), Some(8))]);
-    assert_eq!(seen.decide("a", true, &at(8, false)), Decision::Unknown(3));
+    assert_eq!(seen.decide("a", true, &at(8, false)), SideDecision::Unknown(3));
     assert_eq!(seen.decide("a", true, &at(9, false)), settle("a", &[100, 101]));
-    assert_eq!(seen.decide("a", true, &BTreeMap::new()), Decision::Unknown(3));
+    assert_eq!(seen.decide("a", true, &BTreeMap::new()), SideDecision::Unknown(3));
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn a_record_and_its_copy_from_before_a_crash_are_copied_once() {
 fn leftovers_of_other_writers_alone_are_left_to_them() {
     for writer in [Some("b"), None] {
         let seen = seen(&[(writer, Some(7))]);
-        assert_eq!(seen.decide("a", true, &at(9, true)), Decision::Leave);
+        assert_eq!(seen.decide("a", true, &at(9, true)), SideDecision::Leave);
     }
 }
 
@@ -69,7 +69,7 @@ fn leftovers_of_other_writers_alone_are_left_to_them() {
 fn a_transaction_of_another_writer_before_ours_is_settled_after_the_transaction_timeout() {
     let behind = seen(&[(Some("b"), Some(70)), (Some("a"), Some(7))]);
     assert!(!behind.is_due("a", OWN_OPEN_MIN, TIMEOUT) && behind.is_due("a", TIMEOUT, TIMEOUT));
-    assert_eq!(behind.decide("a", false, &at(80, true)), Decision::Wait);
+    assert_eq!(behind.decide("a", false, &at(80, true)), SideDecision::Wait);
     assert_eq!(behind.decide("a", true, &at(80, true)), settle("b", &[100]));
     let foreign = seen(&[(None, None), (Some("a"), Some(7))]);
     assert!(!foreign.is_due("a", OWN_OPEN_MIN, TIMEOUT));
@@ -85,16 +85,17 @@ fn a_purge_without_its_marker_is_settled_by_its_own_writer() {
 fn nothing_is_decided_before_all_is_read_and_due() {
     let young = seen(&[(Some("a"), Some(7))]);
     assert!(!young.is_due("a", OWN_OPEN_MIN / 2, TIMEOUT) && young.is_due("a", OWN_OPEN_MIN, TIMEOUT));
-    assert_eq!(young.decide("a", false, &at(9, true)), Decision::Wait);
+    assert_eq!(young.decide("a", false, &at(9, true)), SideDecision::Wait);
     let unread = Seen { next: 100, ..young.clone() };
-    assert_eq!(unread.decide("a", true, &at(9, true)), Decision::Wait);
+    assert_eq!(unread.decide("a", true, &at(9, true)), SideDecision::Wait);
 }
 
 #[test]
 fn open_records_are_read_again_after_the_last_stable_offset_moves() {
     let before = seen(&[(Some("a"), Some(7))]);
-    let same = Seen::updated(Some(before.clone()), &Bounds { low: 0, stable: 100, high: 105 }, OWN_OPEN_MIN);
+    let same =
+        Seen::updated(Some(before.clone()), &LogBounds { low: 0, stable: 100, high: 105 }, OWN_OPEN_MIN);
     assert_eq!(same, Seen { high: 105, ..before.clone() });
-    let moved = Bounds { low: 0, stable: 101, high: 105 };
+    let moved = LogBounds { low: 0, stable: 101, high: 105 };
     assert_eq!(Seen::updated(Some(before), &moved, OWN_OPEN_MIN), Seen::new(&moved, OWN_OPEN_MIN));
 }

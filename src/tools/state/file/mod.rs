@@ -5,10 +5,10 @@ mod write;
 
 use serde::{Deserialize, Serialize};
 
-pub use read::{Fault, Piece, Reader};
+pub use read::{FileFault, FileReader, Piece};
 pub use write::Writer;
 
-use super::find::Summary;
+use super::find::StoredSummary;
 use crate::dedupe::{Offset, WindowId};
 use crate::ports::Head;
 use crate::store::Binding;
@@ -26,17 +26,17 @@ const FOOTER_BYTES: u32 = 8 + 8 + 16;
 /// First frame: describes the content of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Header {
+pub struct FileHeader {
     /// What the state belongs to.
     pub binding: Binding,
     /// The partitions, by ascending number. Their blocks follow in this order.
-    pub partitions: Vec<Part>,
+    pub partitions: Vec<FilePart>,
 }
 
 /// One partition: its head, and the counts of its blocks and identities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Part {
+pub struct FilePart {
     /// Partition of the raw topic.
     #[serde(rename = "partition")]
     pub window: WindowId,
@@ -49,8 +49,8 @@ pub struct Part {
     /// CRC32C and next offset of the last block: [`Head::tail`].
     pub tail: Option<(u32, Offset)>,
     /// The same of the last block at or before `confirmed`: [`Head::confirmed_tail`].
-    #[serde(default)]
-    pub settled: Option<(u32, Offset)>,
+    #[serde(default, rename = "settled")]
+    pub confirmed_tail: Option<(u32, Offset)>,
     /// How often ids of the window were forgotten.
     pub forgets: u64,
     /// Identities before this stream time may be missing, epoch milliseconds; 0 when none is known to be.
@@ -62,10 +62,10 @@ pub struct Part {
     pub ids: u64,
 }
 
-impl Part {
+impl FilePart {
     /// Creates the entry of a partition from its summary.
     #[must_use]
-    pub fn of(window: WindowId, summary: &Summary) -> Self {
+    pub fn of(window: WindowId, summary: &StoredSummary) -> Self {
         let Head { confirmed, state_next, stream_time_ms, tail, confirmed_tail, forgets, incomplete_ms } =
             summary.head;
         let (blocks, ids) = (summary.blocks, summary.ids);
@@ -75,7 +75,7 @@ impl Part {
             state_next,
             stream_time_ms,
             tail,
-            settled: confirmed_tail,
+            confirmed_tail,
             forgets,
             incomplete_ms,
             blocks,
@@ -86,7 +86,9 @@ impl Part {
     /// The head that an import writes to the local store.
     #[must_use]
     pub fn head(&self) -> Head {
-        let Self { confirmed, state_next, stream_time_ms, tail, settled, forgets, incomplete_ms, .. } = *self;
-        Head { confirmed, state_next, stream_time_ms, tail, confirmed_tail: settled, forgets, incomplete_ms }
+        let Self {
+            confirmed, state_next, stream_time_ms, tail, confirmed_tail, forgets, incomplete_ms, ..
+        } = *self;
+        Head { confirmed, state_next, stream_time_ms, tail, confirmed_tail, forgets, incomplete_ms }
     }
 }

@@ -4,12 +4,12 @@ use std::io::{self, Read};
 
 use xxhash_rust::xxh3::Xxh3;
 
-use super::{BLOCK, FOOTER, FOOTER_BYTES, HEADER, Header, MAGIC, Part};
+use super::{BLOCK, FOOTER, FOOTER_BYTES, FileHeader, FilePart, HEADER, MAGIC};
 use crate::dedupe::{Block, BlockError, BlockView, HashKind, Offset, WindowId};
 
 /// Why a file cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum Fault {
+pub enum FileFault {
     /// The operating system reports an error, other than the end of the file.
     #[error("cannot be read: {0}")]
     Io(#[from] io::Error),
@@ -39,23 +39,23 @@ pub enum Piece {
 }
 
 /// A file that is being read.
-pub struct Reader<R> {
+pub struct FileReader<R> {
     from: R,
     read: u64,
     hash: Xxh3,
     hash_kind: HashKind,
     /// Partitions that were not started yet, in order, with the number of blocks and identities still to be read.
-    remaining: std::vec::IntoIter<Part>,
-    part: Option<Part>,
+    remaining: std::vec::IntoIter<FilePart>,
+    part: Option<FilePart>,
     /// One past the last offset covered in this partition.
     next: Offset,
     blocks: u64,
     ids: u64,
 }
 
-impl<R: Read> Reader<R> {
+impl<R: Read> FileReader<R> {
     /// Reads the header. Fails when the file has another format or version, is damaged, or ends.
-    pub fn begin(from: R) -> Result<(Self, Header), Fault> {
+    pub fn begin(from: R) -> Result<(Self, FileHeader), FileFault> {
         let mut reader = Self {
             from,
             read: 0,
@@ -68,15 +68,15 @@ impl<R: Read> Reader<R> {
             ids: 0,
         };
         if reader.array()? != MAGIC {
-            return Err(Fault::Foreign);
+            return Err(FileFault::Foreign);
         }
         let (kind, length) = reader.frame()?;
         if kind != HEADER {
             return Err(damaged("it does not start with a header"));
         }
         let json = reader.bytes(length)?;
-        let header: Header = serde_json::from_slice(&json)
-            .map_err(|e| Fault::Damaged(format!("its header is unreadable: {e}")))?;
+        let header: FileHeader = serde_json::from_slice(&json)
+            .map_err(|e| FileFault::Damaged(format!("its header is unreadable: {e}")))?;
         if !header.partitions.is_sorted_by(|a, b| a.window < b.window) {
             return Err(damaged("its partitions are out of order"));
         }
@@ -87,7 +87,7 @@ impl<R: Read> Reader<R> {
     }
 
     /// Reads the next part. Nothing follows [`Piece::End`].
-    pub fn next_piece(&mut self) -> Result<Piece, Fault> {
+    pub fn next_piece(&mut self) -> Result<Piece, FileFault> {
         match self.frame()? {
             (BLOCK, length) => {
                 let bytes = self.bytes(length)?;
@@ -100,15 +100,15 @@ impl<R: Read> Reader<R> {
     }
 
     /// Checks a block against the header and its predecessors.
-    fn check_block(&mut self, bytes: &[u8]) -> Result<WindowId, Fault> {
-        let bad = |cause: BlockError| Fault::Damaged(cause.to_string());
+    fn check_block(&mut self, bytes: &[u8]) -> Result<WindowId, FileFault> {
+        let bad = |cause: BlockError| FileFault::Damaged(cause.to_string());
         let Block { window, hash, first, next, .. } = BlockView::verified(bytes).map_err(bad)?.header;
         let mut ids = 0;
         BlockView::trusted(bytes).and_then(|view| view.for_each(|_, _| ids += 1)).map_err(bad)?;
         self.skip_completed()?;
         let part = self.part.as_mut().filter(|part| part.window == window && part.ids >= ids);
         let Some(part) = part.filter(|_| hash == self.hash_kind && first >= self.next) else {
-            return Err(Fault::Damaged(format!(
+            return Err(FileFault::Damaged(format!(
                 "the block of partition {window} at {first} does not match the header or the order"
             )));
         };
@@ -121,10 +121,13 @@ impl<R: Read> Reader<R> {
     }
 
     /// Moves on to the next partition that still has blocks to be read.
-    fn skip_completed(&mut self) -> Result<(), Fault> {
+    fn skip_completed(&mut self) -> Result<(), FileFault> {
         while let Some(part) = self.part.filter(|part| part.blocks == 0) {
             if part.ids > 0 {
-                return Err(Fault::Damaged(format!("identities of partition {} are missing", part.window)));
+                return Err(FileFault::Damaged(format!(
+                    "identities of partition {} are missing",
+                    part.window
+                )));
             }
             self.part = self.remaining.next();
             self.next = 0;
@@ -132,10 +135,10 @@ impl<R: Read> Reader<R> {
         Ok(())
     }
 
-    fn end(&mut self) -> Result<Piece, Fault> {
+    fn end(&mut self) -> Result<Piece, FileFault> {
         self.skip_completed()?;
         if let Some(part) = self.part {
-            return Err(Fault::Damaged(format!("blocks of partition {} are missing", part.window)));
+            return Err(FileFault::Damaged(format!("blocks of partition {} are missing", part.window)));
         }
         let (blocks, ids) = (u64::from_le_bytes(self.array()?), u64::from_le_bytes(self.array()?));
         let computed = self.hash.digest128();
@@ -151,12 +154,12 @@ impl<R: Read> Reader<R> {
         Ok(Piece::End { blocks, ids })
     }
 
-    fn frame(&mut self) -> Result<(u8, u32), Fault> {
+    fn frame(&mut self) -> Result<(u8, u32), FileFault> {
         let [kind] = self.array()?;
         Ok((kind, u32::from_le_bytes(self.array()?)))
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Fault> {
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], FileFault> {
         let mut bytes = [0; N];
         let read = self.from.read_exact(&mut bytes);
         read.map_err(|e| self.read_error(e))?;
@@ -165,12 +168,12 @@ impl<R: Read> Reader<R> {
     }
 
     /// Reads `length` bytes. Allocates only as much memory as the file has bytes, whatever length the file states.
-    fn bytes(&mut self, length: u32) -> Result<Vec<u8>, Fault> {
+    fn bytes(&mut self, length: u32) -> Result<Vec<u8>, FileFault> {
         let mut bytes = Vec::new();
         let read = (&mut self.from).take(u64::from(length)).read_to_end(&mut bytes)?;
         self.consume(&bytes);
         if read < usize::try_from(length).unwrap_or(usize::MAX) {
-            Err(Fault::Truncated(self.read))
+            Err(FileFault::Truncated(self.read))
         } else {
             Ok(bytes)
         }
@@ -181,14 +184,14 @@ impl<R: Read> Reader<R> {
         self.hash.update(bytes);
     }
 
-    fn read_error(&self, error: io::Error) -> Fault {
+    fn read_error(&self, error: io::Error) -> FileFault {
         match error.kind() {
-            io::ErrorKind::UnexpectedEof => Fault::Truncated(self.read),
-            _ => Fault::Io(error),
+            io::ErrorKind::UnexpectedEof => FileFault::Truncated(self.read),
+            _ => FileFault::Io(error),
         }
     }
 }
 
-fn damaged(what: &str) -> Fault {
-    Fault::Damaged(what.to_owned())
+fn damaged(what: &str) -> FileFault {
+    FileFault::Damaged(what.to_owned())
 }

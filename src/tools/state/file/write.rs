@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use xxhash_rust::xxh3::Xxh3;
 
-use super::{BLOCK, FOOTER, FOOTER_BYTES, HEADER, Header, MAGIC};
+use super::{BLOCK, FOOTER, FOOTER_BYTES, FileHeader, HEADER, MAGIC};
 use crate::dedupe::BlockView;
 
 /// A file that is being written.
@@ -17,7 +17,7 @@ pub struct Writer<W> {
 
 impl<W: Write> Writer<W> {
     /// Writes the magic bytes and the header; the blocks follow with `block`.
-    pub fn begin(to: W, header: &Header) -> io::Result<Self> {
+    pub fn begin(to: W, header: &FileHeader) -> io::Result<Self> {
         let mut writer = Self { to, hash: Xxh3::new(), blocks: 0, ids: 0 };
         writer.put(&MAGIC)?;
         writer.frame(HEADER, &serde_json::to_vec(header)?)?;

@@ -1,7 +1,10 @@
 //! Every row of the table, and what a repair leaves behind that is interrupted or torn itself.
 
+use std::collections::BTreeSet;
+
 use super::*;
-use crate::dedupe::HashKind;
+use crate::dedupe::{Block, HashKind};
+use crate::ports::StateItem;
 
 fn block(first: Offset, next: Offset) -> Vec<u8> {
     let identity = |at: Offset| crate::dedupe::Identity(u128::from(at).to_le_bytes());
@@ -27,17 +30,19 @@ fn committed(from: Offset, (first, next): (Offset, Offset)) -> (Option<Offset>, 
 /// Which logs show the transaction under test: block 20..30 at state offset 4, clean up to 110. The transaction before it
 /// is committed: block 10..20 at state offset 2, clean up to 100.
 struct Case {
-    clean: Shown,
+    clean: CleanVisibility,
     block: bool,
     offset: bool,
 }
 
 impl Case {
-    fn decide(&self) -> Decision {
+    fn decide(&self) -> TornDecision {
         let log = vec![item(2, Some(100), (10, 20)), item(4, Some(110), (20, 30))];
         let shown = if self.block { BTreeSet::from([2, 4]) } else { BTreeSet::from([2]) };
         let (offset, checkpoint) = if self.offset { committed(4, (20, 30)) } else { committed(2, (10, 20)) };
-        look(log, &shown, (offset, checkpoint), &|end| if end == Some(110) { self.clean } else { Shown::Yes })
+        look(log, &shown, (offset, checkpoint), &|end| {
+            if end == Some(110) { self.clean } else { CleanVisibility::Yes }
+        })
     }
 }
 
@@ -45,51 +50,51 @@ fn look(
     log: Vec<StateItem>,
     shown: &BTreeSet<Offset>,
     (committed, checkpoint): (Option<Offset>, Option<Checkpoint>),
-    clean: &dyn Fn(Option<Offset>) -> Shown,
-) -> Decision {
+    clean: &dyn Fn(Option<Offset>) -> CleanVisibility,
+) -> TornDecision {
     let tails = Tails::new(log, shown);
-    let of = |group: &Group| clean(group.clean_end());
-    let hidden: Vec<Shown> = tails.hidden.iter().map(of).collect();
-    let last = tails.shown.last().map_or(Shown::Unknowable, of);
+    let of = |group: &TransactionBlocks| clean(group.clean_end());
+    let hidden: Vec<CleanVisibility> = tails.hidden.iter().map(of).collect();
+    let last = tails.shown.last().map_or(CleanVisibility::Unknowable, of);
     let checkpoint = checkpoint.as_ref();
     decide(&Evidence { committed, checkpoint, state_low: 0, tails: &tails, last, hidden: &hidden })
 }
 
-fn name(decision: &Decision) -> (&'static str, Offset) {
+fn name(decision: &TornDecision) -> (&'static str, Offset) {
     match decision {
-        Decision::Agreed => ("agreed", 0),
-        Decision::Redo(group) => ("redo", group.tail.next),
-        Decision::Advance(group) => ("advance", group.tail.next),
-        Decision::Rewind(to, _) => ("rewind", *to),
-        Decision::RedoForgotten(..) => ("redo forgotten", 0),
-        Decision::AdvanceForgets(number) => ("advance forgets", *number),
-        Decision::Missing(_) => ("missing", 0),
-        Decision::Undecidable(Lack::Record, group) => ("lacks the record", group.tail.next),
-        Decision::Undecidable(Lack::Blocks, group) => ("lacks blocks", group.tail.next),
+        TornDecision::Agreed => ("agreed", 0),
+        TornDecision::Redo(group) => ("redo", group.tail.next),
+        TornDecision::Advance(group) => ("advance", group.tail.next),
+        TornDecision::Rewind(to, _) => ("rewind", *to),
+        TornDecision::RedoForgotten(..) => ("redo forgotten", 0),
+        TornDecision::AdvanceForgets(number) => ("advance forgets", *number),
+        TornDecision::Missing(_) => ("missing", 0),
+        TornDecision::Undecidable(Lack::Record, group) => ("lacks the record", group.tail.next),
+        TornDecision::Undecidable(Lack::Blocks, group) => ("lacks blocks", group.tail.next),
     }
 }
 
 #[test]
 fn every_row_of_the_table() {
     let rows = [
-        (Shown::Yes, true, true, ("agreed", 0)),
-        (Shown::Yes, true, false, ("advance", 30)),
-        (Shown::Yes, false, true, ("redo", 30)),
-        (Shown::Yes, false, false, ("redo", 30)),
-        (Shown::No, true, true, ("rewind", 20)),
-        (Shown::No, true, false, ("rewind", 20)),
-        (Shown::No, false, true, ("rewind", 20)),
-        (Shown::No, false, false, ("agreed", 0)),
+        (CleanVisibility::Yes, true, true, ("agreed", 0)),
+        (CleanVisibility::Yes, true, false, ("advance", 30)),
+        (CleanVisibility::Yes, false, true, ("redo", 30)),
+        (CleanVisibility::Yes, false, false, ("redo", 30)),
+        (CleanVisibility::No, true, true, ("rewind", 20)),
+        (CleanVisibility::No, true, false, ("rewind", 20)),
+        (CleanVisibility::No, false, true, ("rewind", 20)),
+        (CleanVisibility::No, false, false, ("agreed", 0)),
         // Compaction has removed the record: block and offset decide if they agree.
-        (Shown::Gone, true, true, ("agreed", 0)),
-        (Shown::Gone, true, false, ("lacks the record", 30)),
-        (Shown::Gone, false, true, ("lacks the record", 30)),
-        (Shown::Gone, false, false, ("agreed", 0)),
+        (CleanVisibility::Gone, true, true, ("agreed", 0)),
+        (CleanVisibility::Gone, true, false, ("lacks the record", 30)),
+        (CleanVisibility::Gone, false, true, ("lacks the record", 30)),
+        (CleanVisibility::Gone, false, false, ("agreed", 0)),
         // The clean log has no evidence: block and offset decide for each other.
-        (Shown::Unknowable, true, true, ("agreed", 0)),
-        (Shown::Unknowable, true, false, ("advance", 30)),
-        (Shown::Unknowable, false, true, ("redo", 30)),
-        (Shown::Unknowable, false, false, ("agreed", 0)),
+        (CleanVisibility::Unknowable, true, true, ("agreed", 0)),
+        (CleanVisibility::Unknowable, true, false, ("advance", 30)),
+        (CleanVisibility::Unknowable, false, true, ("redo", 30)),
+        (CleanVisibility::Unknowable, false, false, ("agreed", 0)),
     ];
     for (clean, block, offset, expected) in rows {
         let decision = Case { clean, block, offset }.decide();
@@ -102,7 +107,7 @@ fn an_aborted_copy_of_blocks_that_are_committed_is_no_evidence() {
     // The block 10..20 was rewritten at state offset 6, by a member that had not read the group's newest offset.
     let log = vec![item(2, Some(100), (10, 20)), item(4, Some(110), (20, 30)), item(6, Some(100), (10, 20))];
     let shown = BTreeSet::from([2, 4]);
-    let decision = look(log, &shown, committed(4, (20, 30)), &|_| Shown::Yes);
+    let decision = look(log, &shown, committed(4, (20, 30)), &|_| CleanVisibility::Yes);
     assert_eq!(name(&decision), ("agreed", 0));
 }
 
@@ -134,7 +139,7 @@ fn an_earlier_aborted_attempt_with_the_same_block_is_not_the_committed_one() {
         item(6, None, (30, 30)),
         item(8, None, (20, 20)),
     ];
-    let decision = look(log, &BTreeSet::from([2, 6]), committed(8, (20, 20)), &|_| Shown::Yes);
+    let decision = look(log, &BTreeSet::from([2, 6]), committed(8, (20, 20)), &|_| CleanVisibility::Yes);
     assert_eq!(name(&decision), ("redo", 20));
 }
 
@@ -143,7 +148,7 @@ fn an_aborted_copy_of_the_named_block_is_no_evidence_when_committed_blocks_conti
     // The offset of the transaction 20..30 was undone. Meanwhile a member that had lost the partition had written the block
     // 10..20 again, and aborted it.
     let log = vec![item(2, Some(100), (10, 20)), item(4, Some(110), (20, 30)), item(6, Some(120), (10, 20))];
-    let clean = |end| if end == Some(120) { Shown::No } else { Shown::Yes };
+    let clean = |end| if end == Some(120) { CleanVisibility::No } else { CleanVisibility::Yes };
     let decision = look(log, &BTreeSet::from([2, 4]), committed(2, (10, 20)), &clean);
     assert_eq!(name(&decision), ("advance", 30));
     // But after a committed rewind the same block is that of the last transaction.
@@ -159,11 +164,11 @@ fn with_void() -> Vec<StateItem> {
     vec![item(2, Some(100), (10, 20)), item(4, Some(110), (20, 30)), item(6, None, (20, 20))]
 }
 
-fn clean_hidden(end: Option<Offset>) -> Shown {
+fn clean_hidden(end: Option<Offset>) -> CleanVisibility {
     match end {
-        Some(110) => Shown::No,
-        Some(_) => Shown::Yes,
-        None => Shown::Unknowable,
+        Some(110) => CleanVisibility::No,
+        Some(_) => CleanVisibility::Yes,
+        None => CleanVisibility::Unknowable,
     }
 }
 
@@ -200,7 +205,8 @@ fn an_interrupted_rewrite_does_not_hide_the_blocks_of_the_first_write() {
         item(7, Some(110), (20, 25)),
     ];
     let shown = BTreeSet::from([2]);
-    let Decision::Redo(group) = look(log, &shown, committed(2, (10, 20)), &|_| Shown::Yes) else {
+    let TornDecision::Redo(group) = look(log, &shown, committed(2, (10, 20)), &|_| CleanVisibility::Yes)
+    else {
         panic!("the blocks are not rewritten");
     };
     assert_eq!((group.first, group.tail.next, group.blocks.len()), (20, 30, 2));
@@ -209,8 +215,8 @@ fn an_interrupted_rewrite_does_not_hide_the_blocks_of_the_first_write() {
 #[test]
 fn a_repeated_writing_that_was_cut_short_does_not_name_the_transaction() {
     let log = vec![item(4, Some(110), (20, 25)), item(5, Some(110), (25, 30)), item(7, Some(110), (20, 25))];
-    let decision = look(log, &BTreeSet::new(), committed(4, (25, 30)), &|_| Shown::Yes);
-    let Decision::Redo(group) = decision else { panic!("{}", decision.name()) };
+    let decision = look(log, &BTreeSet::new(), committed(4, (25, 30)), &|_| CleanVisibility::Yes);
+    let TornDecision::Redo(group) = decision else { panic!("{}", decision.name()) };
     assert_eq!((group.tail.next, group.tail.crc), (30, Block::checksum(&block(25, 30))));
     assert_eq!(group.blocks.len(), 2);
 }
@@ -219,9 +225,9 @@ fn a_repeated_writing_that_was_cut_short_does_not_name_the_transaction() {
 fn an_attempt_of_a_member_that_had_lost_the_partition_changes_nothing() {
     let log = vec![item(2, Some(100), (10, 20)), item(4, Some(110), (20, 30)), item(6, Some(120), (20, 28))];
     let shown = BTreeSet::from([2]);
-    let clean = |end| if end == Some(120) { Shown::No } else { Shown::Yes };
+    let clean = |end| if end == Some(120) { CleanVisibility::No } else { CleanVisibility::Yes };
     assert_eq!(name(&look(log.clone(), &shown, committed(4, (20, 30)), &clean)), ("redo", 30));
-    let aborted = |end| if end == Some(100) { Shown::Yes } else { Shown::No };
+    let aborted = |end| if end == Some(100) { CleanVisibility::Yes } else { CleanVisibility::No };
     assert_eq!(name(&look(log, &shown, committed(2, (10, 20)), &aborted)), ("agreed", 0));
 }
 
@@ -231,10 +237,10 @@ fn an_offset_set_by_another_program_is_left_to_the_policy_once_the_logs_agree() 
     let shown = BTreeSet::from([2]);
     for offset in [5, 15, 25] {
         let set = || (Some(offset), None);
-        assert_eq!(look(log(), &shown, set(), &|_| Shown::Yes), Decision::Agreed);
-        assert_eq!(name(&look(log(), &shown, set(), &|_| Shown::No)), ("rewind", 10));
-        assert_eq!(name(&look(log(), &BTreeSet::new(), set(), &|_| Shown::Yes)), ("redo", 20));
-        assert_eq!(look(log(), &BTreeSet::new(), set(), &|_| Shown::No), Decision::Agreed);
+        assert_eq!(look(log(), &shown, set(), &|_| CleanVisibility::Yes), TornDecision::Agreed);
+        assert_eq!(name(&look(log(), &shown, set(), &|_| CleanVisibility::No)), ("rewind", 10));
+        assert_eq!(name(&look(log(), &BTreeSet::new(), set(), &|_| CleanVisibility::Yes)), ("redo", 20));
+        assert_eq!(look(log(), &BTreeSet::new(), set(), &|_| CleanVisibility::No), TornDecision::Agreed);
     }
 }
 
@@ -243,24 +249,25 @@ fn blocks_after_one_that_retention_deleted_are_newer() {
     let (offset, checkpoint) = committed(2, (10, 20));
     let of = |log: Vec<StateItem>, committed: &[Offset]| {
         let tails = Tails::new(log, &committed.iter().copied().collect());
-        let (last, checkpoint) = (Shown::Yes, checkpoint.as_ref());
+        let (last, checkpoint) = (CleanVisibility::Yes, checkpoint.as_ref());
         decide(&Evidence { committed: offset, checkpoint, state_low: 3, tails: &tails, last, hidden: &[] })
     };
     assert_eq!(name(&of(vec![item(4, Some(110), (20, 30))], &[4])), ("advance", 30));
-    assert_eq!(of(vec![], &[]), Decision::Agreed);
+    assert_eq!(of(vec![], &[]), TornDecision::Agreed);
     // The same block, written and aborted by a member that had lost the partition.
     let aborted = Tails::new(vec![item(4, Some(110), (10, 20))], &BTreeSet::new());
     let decide = |checkpoint: &Checkpoint| {
-        let (last, hidden, checkpoint) = (Shown::Unknowable, &[Shown::No], Some(checkpoint));
+        let (last, hidden, checkpoint) =
+            (CleanVisibility::Unknowable, &[CleanVisibility::No], Some(checkpoint));
         decide(&Evidence { committed: offset, checkpoint, state_low: 3, tails: &aborted, last, hidden })
     };
     let checkpoint = checkpoint.clone().unwrap();
     let by = |writer: &str| Checkpoint { writer: writer.to_owned(), ..checkpoint.clone() };
-    assert_eq!(decide(&by("another")), Decision::Agreed);
+    assert_eq!(decide(&by("another")), TornDecision::Agreed);
     // Its own transaction is torn.
     assert_eq!(name(&decide(&by("w"))), ("rewind", 10));
     // A later transaction of that member has committed without a block. The block that it names was written by another member.
-    assert_eq!(decide(&Checkpoint { state_next: 6, ..by("w") }), Decision::Agreed);
+    assert_eq!(decide(&Checkpoint { state_next: 6, ..by("w") }), TornDecision::Agreed);
 }
 
 /// The log starts with the second block of the transaction 20..30.
@@ -290,18 +297,18 @@ fn a_transaction_without_its_first_block_decides_nothing() {
     };
     let (_, checkpoint) = committed(4, (25, 30));
     for (offset, checkpoint) in [unknown(), (Some(30), checkpoint.as_ref())] {
-        assert_eq!(name(&decide(&[5], (offset, checkpoint), Shown::No)), ("lacks blocks", 30));
+        assert_eq!(name(&decide(&[5], (offset, checkpoint), CleanVisibility::No)), ("lacks blocks", 30));
     }
-    assert_eq!(name(&decide(&[], unknown(), Shown::Yes)), ("lacks blocks", 30));
+    assert_eq!(name(&decide(&[], unknown(), CleanVisibility::Yes)), ("lacks blocks", 30));
     // Complete, or aborted: nothing has to be repaired.
-    assert_eq!(decide(&[5], unknown(), Shown::Yes), Decision::Agreed);
-    assert_eq!(decide(&[], unknown(), Shown::No), Decision::Agreed);
+    assert_eq!(decide(&[5], unknown(), CleanVisibility::Yes), TornDecision::Agreed);
+    assert_eq!(decide(&[], unknown(), CleanVisibility::No), TornDecision::Agreed);
     // The offset was not committed, so it is where the transaction starts.
     let (offset, checkpoint) = committed(2, (10, 20));
-    assert_eq!(name(&decide(&[5], (offset, checkpoint.as_ref()), Shown::No)), ("rewind", 20));
+    assert_eq!(name(&decide(&[5], (offset, checkpoint.as_ref()), CleanVisibility::No)), ("rewind", 20));
     // The operator has set the offset, as the error requests.
-    assert_eq!(name(&decide(&[5], (Some(20), None), Shown::No)), ("rewind", 20));
-    assert_eq!(name(&decide(&[], (Some(30), None), Shown::Yes)), ("redo", 30));
+    assert_eq!(name(&decide(&[5], (Some(20), None), CleanVisibility::No)), ("rewind", 20));
+    assert_eq!(name(&decide(&[], (Some(30), None), CleanVisibility::Yes)), ("redo", 30));
 }
 
 /// The log starts with the last block of the transaction 10..30. A repair has copied both of its blocks, or only the first.
@@ -325,12 +332,12 @@ fn after_a_copy(is_complete: bool) -> Vec<StateItem> {
 fn a_complete_copy_replaces_a_transaction_without_its_first_block() {
     let redo = |is_complete| {
         let tails = Tails::new(after_a_copy(is_complete), &BTreeSet::new());
-        let (last, hidden) = (Shown::Unknowable, vec![Shown::Yes; tails.hidden.len()]);
+        let (last, hidden) = (CleanVisibility::Unknowable, vec![CleanVisibility::Yes; tails.hidden.len()]);
         let (committed, checkpoint) = (None, None);
         decide(&Evidence { committed, checkpoint, state_low: 5, tails: &tails, last, hidden: &hidden })
     };
     assert_eq!(name(&redo(false)), ("lacks blocks", 30));
-    let Decision::Redo(group) = redo(true) else { panic!("{:?}", redo(true)) };
+    let TornDecision::Redo(group) = redo(true) else { panic!("{:?}", redo(true)) };
     assert_eq!((group.first, group.tail.next, group.blocks.len(), group.is_cut), (10, 30, 2, false));
     let ranges = group.blocks.iter().map(|(_, bytes)| Block::decode(bytes).unwrap().first);
     assert_eq!(ranges.collect::<Vec<_>>(), [10, 20]);
@@ -339,6 +346,6 @@ fn a_complete_copy_replaces_a_transaction_without_its_first_block() {
 #[test]
 fn a_missing_block_is_never_accepted() {
     let log = vec![item(2, Some(100), (10, 20))];
-    let decision = look(log, &BTreeSet::from([2]), committed(4, (20, 30)), &|_| Shown::Yes);
+    let decision = look(log, &BTreeSet::from([2]), committed(4, (20, 30)), &|_| CleanVisibility::Yes);
     assert_eq!(name(&decision), ("missing", 0));
 }

@@ -7,7 +7,7 @@ use crate::ports::{
 };
 
 /// The ports of a worker, as one type parameter.
-pub trait World {
+pub trait WorkerPorts {
     /// The raw topic, and the membership of the group.
     type Source: Source + GroupMember;
     /// The producer, and its transaction.
